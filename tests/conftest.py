@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from tests import processor_times, shortcuts, suites
-from tests.warm import WarmProcesses
+from tests.warm import WarmProcesses, WarmServer
 
 if not torch.cuda.is_available():
     # Triton's kernels run on the CPU through its interpreter. Whether a process interprets or compiles them
@@ -34,7 +34,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Measure where the tests run, and add up where they are given out."""
+    """Start what serves all test processes; measure where tests run, and add up where they are given out."""
+    if "PYTEST_XDIST_WORKER" not in os.environ and "LD_PRELOAD" not in os.environ:
+        config.add_cleanup(WarmServer().close)
     if (path := config.getoption("processor_times")) is None:
         return
     config.pluginmanager.register(processor_times.Clock(_seconds_of_warm_processes))

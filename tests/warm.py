@@ -4,20 +4,48 @@ from __future__ import annotations
 
 import json
 import os
-import select
+import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.extras import PATIENCE
 
 ROOT = Path(__file__).parents[1]
+ADDRESS = "GRAPHBRAID_WARM_PROCESSES"
+"""Variable with the path of the server's socket, for all processes of a test run."""
+
+
+class WarmServer:
+    """Runs tests/warm_server.py, which imports nothing before the first test asks for a process."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.mkdtemp(prefix="warm-")
+        os.environ[ADDRESS] = str(Path(self._folder) / "socket")
+        paths = (os.environ.get("PYTHONPATH"), str(ROOT), str(ROOT / "src"))
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(os.environ[ADDRESS])
+            listener.listen()
+            self._process = subprocess.Popen(
+                [sys.executable, str(ROOT / "tests" / "warm_server.py"), str(listener.fileno())],
+                stdin=subprocess.PIPE,  # which ends with this process, however that ends
+                stdout=subprocess.DEVNULL,
+                pass_fds=[listener.fileno()],
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
+            )
+
+    def close(self) -> None:
+        """End it."""
+        self._process.communicate(timeout=PATIENCE)
+        shutil.rmtree(self._folder)
 
 
 class WarmProcesses:
-    """Starts programs by forking from tests/warm_server.py, which is started with the first.
+    """Starts programs by forking from the server's process for this one.
 
     Not for a test of what happens while Python starts and imports, nor of variables that a library reads when
     it is loaded, as OpenMP does.
@@ -25,7 +53,8 @@ class WarmProcesses:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._server: subprocess.Popen[str] | None = None
+        self._connection: socket.socket | None = None
+        self._received, self._pid = b"", 0
 
     def run(
         self,
@@ -47,12 +76,10 @@ class WarmProcesses:
                 timeout=timeout,
                 check=False,
             )
-        server = self._running()
+        connection = self._connected()
         streams = {name: str(self._folder / name) for name in ("stdout", "stderr")}
         where = {"cwd": str(cwd or Path.cwd()), "environment": dict(environment or os.environ)}
-        assert server.stdin is not None
-        server.stdin.write(json.dumps({"arguments": texts, **where, **streams}) + "\n")
-        server.stdin.flush()
+        connection.sendall(json.dumps({"arguments": texts, **where, **streams}).encode() + b"\n")
         process = self._answer(timeout)
         try:
             status = self._answer(timeout)
@@ -64,38 +91,37 @@ class WarmProcesses:
         return subprocess.CompletedProcess(texts, os.waitstatus_to_exitcode(status), out, err)
 
     def close(self) -> None:
-        """End the server."""
-        if self._server is not None:
-            self._server.communicate(timeout=PATIENCE)
+        """Let go of the server."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
     def processor_seconds(self) -> float:
-        """Of the server and of the programs that have ended, as Linux knows them; 0 elsewhere."""
-        if self._server is None or self._server.returncode is not None:
-            return 0.0  # or it is counted among the processes that have been waited for
+        """Of the programs that have ended, as Linux knows them; 0 elsewhere."""
+        if self._connection is None:
+            return 0.0
         try:
-            fields = Path(f"/proc/{self._server.pid}/stat").read_text().rpartition(") ")[2].split()
+            fields = Path(f"/proc/{self._pid}/stat").read_text().rpartition(") ")[2].split()
         except OSError:
             return 0.0
         return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
-    def _running(self) -> subprocess.Popen[str]:
-        if self._server is None:
-            paths = (os.environ.get("PYTHONPATH"), str(ROOT), str(ROOT / "src"))
-            self._server = subprocess.Popen(
-                [sys.executable, str(ROOT / "tests" / "warm_server.py")],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-                bufsize=1,
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
-            )
-        return self._server
+    def _connected(self) -> socket.socket:
+        if self._connection is None:
+            self._connection = socket.socket(socket.AF_UNIX)
+            self._connection.connect(os.environ[ADDRESS])
+            self._pid = self._answer(2 * PATIENCE)
+        return self._connection
 
     def _answer(self, timeout: float) -> int:
-        server = self._running()
-        assert server.stdout is not None
-        if not select.select([server.stdout], [], [], timeout)[0]:
-            raise subprocess.TimeoutExpired(str(server.args), timeout)
-        line = server.stdout.readline()
-        assert line, "the server of warm processes has ended"
+        assert self._connection is not None
+        self._connection.settimeout(timeout)
+        while b"\n" not in self._received:
+            try:
+                more = self._connection.recv(4096)
+            except TimeoutError as error:
+                raise subprocess.TimeoutExpired("a warm process", timeout) from error
+            assert more, "the server of warm processes has ended"
+            self._received += more
+        line, _, self._received = self._received.partition(b"\n")
         return int(line)

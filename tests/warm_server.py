@@ -1,9 +1,10 @@
 """Runs Python programs in processes forked from one that has imported what they all import.
 
-Reads requests from standard input, one JSON object a line: ``arguments`` (as of ``python``: a file, ``-m``
-and a module, or ``-c`` and code, and what follows), ``cwd``, ``environment``, and the files ``stdout`` and
-``stderr``. Answers with two lines: the process's number when it has begun, its wait status when it has ended.
-tests/warm.py is the other side.
+Takes connections on the socket whose descriptor is its argument, until standard input ends, and serves each
+by a process of its own, which first says its number. That one reads requests, one JSON object a line:
+``arguments`` (as of ``python``: a file, ``-m`` and a module, or ``-c`` and code, and what follows), ``cwd``,
+``environment``, and the files ``stdout`` and ``stderr``. It answers with two lines: the process's number when
+it has begun, its wait status when it has ended. tests/warm.py is the other side.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import importlib
 import json
 import os
 import runpy
+import select
+import socket
 import sys
 from typing import Any
 
@@ -32,22 +35,43 @@ COMMON = (
 
 
 def main() -> None:
-    """Serve until standard input ends; in a forked process, run what was asked for and end as it does."""
+    """Serve until standard input ends; in a forked process, serve a connection or run what was asked for."""
+    listener, imported = socket.socket(fileno=int(sys.argv[1])), False
+    while listener in select.select([listener, sys.stdin], [], [])[0]:
+        connection, _ = listener.accept()
+        if not imported:
+            _import_common()
+            imported = True
+        if os.fork() == 0:
+            listener.close()
+            _serve(connection)
+            return
+        connection.close()
+
+
+def _import_common() -> None:
     for name in COMMON:
         try:
             importlib.import_module(name)
         except ImportError:  # an optional package
             continue
     gc.freeze()  # else each process looks through all of that for garbage, at its end above all
-    for line in sys.stdin:
+
+
+def _serve(connection: socket.socket) -> None:
+    requests = connection.makefile()
+    connection.sendall(b"%d\n" % os.getpid())
+    for line in requests:
         request = json.loads(line)
         child = os.fork()
         if child == 0:
+            requests.close()
+            connection.close()
             _become(request)
             _run(request["arguments"])
             return
-        print(child, flush=True)
-        print(os.waitpid(child, 0)[1], flush=True)
+        connection.sendall(b"%d\n" % child)
+        connection.sendall(b"%d\n" % os.waitpid(child, 0)[1])
 
 
 def _become(request: dict[str, Any]) -> None:
