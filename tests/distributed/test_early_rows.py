@@ -5,6 +5,7 @@ import torch
 from tests.distributed.test_row_split import blocks
 from tests.distributed.whole import as_processes, assert_as_one_rank, owners
 from tests.fullgraph.test_engine import MODELS
+from tests.suites import few_of
 
 from graphbraid import native
 from graphbraid.fullgraph.step.planned import early_rows
@@ -67,6 +68,30 @@ def test_a_weight_that_is_not_learned_has_no_gradient():
     for rank in assert_as_one_rank(model, *blocks(2), epochs=4):
         assert len(plan_of(rank).ahead.gone_back) == 1
         assert not any(name.endswith("'s weight: own") for name in names_of(rank))
+
+
+@pytest.mark.parametrize("name", ["gcn without loops", "gcn improved, wide"])
+@pytest.mark.parametrize("num_blocks", few_of((2, 3), {3}))
+def test_a_first_layer_goes_back_before_what_others_send_has_come(name, num_blocks):
+    """Its mask is known, so gradients by own edges and of the rows that were sent are added up at the end."""
+    torch.manual_seed(3)
+    for rank in assert_as_one_rank(MODELS[name](dropout=0.5), *blocks(num_blocks), epochs=6):
+        plan, names = plan_of(rank), names_of(rank)
+        ((first,), (last,)) = plan.ahead.first_back, plan.ahead.gone_back
+        wait = names.index(f"gradient of {last}: wait")
+        assert names.index(f"gradient of {first}'s weight: own") < wait
+        assert wait < names.index(f"gradient of {first}'s weight")
+
+
+@pytest.mark.parametrize("part", ["weight", "bias"])
+def test_a_first_layer_learns_what_it_may(part):
+    torch.manual_seed(3)
+    model = MODELS["gcn plain sum"](dropout=0.5)
+    of_first = [p for name, p in model.named_parameters() if name.startswith("convs.0") and part in name]
+    assert len(of_first) == 1
+    of_first[0].requires_grad_(False)
+    for rank in assert_as_one_rank(model, *blocks(2), epochs=4):
+        assert plan_of(rank).ahead.first_back
 
 
 def test_where_most_rows_are_sent_they_wait_for_the_rest(monkeypatch):

@@ -254,6 +254,13 @@ def test_every_gradient_is_summed_once(name):
     assert all(phase.backward for phase in step.phases if phase.summed_bytes)
 
 
+def test_a_first_layer_goes_back_while_gradients_travel():
+    graph = make_graph(symmetric=True, train=NUM_NODES)
+    phases = step_of(*measured(MODELS["gcn without loops"](), graph)).phases
+    covered = [phase for phase in phases if phase.is_covered]
+    assert len(covered) == 2 and phases[-1] is covered[-1]
+
+
 def test_bfloat16_on_the_wire_halves_the_bytes():
     lowered, floor = measured(MODELS["gcn"](), make_graph())
     full, half = (step_of(lowered, floor, wire_bytes=size) for size in (4, 2))

@@ -13,6 +13,7 @@ from graphbraid.fullgraph.program.operations import (
     Concat,
     Epilogue,
     Following,
+    Hoisted,
     Linear,
     Operation,
     Own,
@@ -49,6 +50,21 @@ def linear_before(program: Program, value: str) -> Linear | None:
     return op if is_plain and op.inputs[0] not in program.inputs else None
 
 
+def first_before(program: Program, linear: Linear) -> Linear | None:
+    """Return the linear map of a constant, of a whole weight, that only ``linear`` reads; else None."""
+    op = program.producer(linear.inputs[0])
+    if not isinstance(op, Linear) or len(program.consumers(op.out)) != 1:
+        return None
+    is_plain = len(op.inputs) == 1 and op.view == WHOLE and op.mixed is None
+    is_plain &= op.after is None or not op.after.bias_at
+    return op if is_plain and _is_hoisted(program, op.inputs[0]) else None
+
+
+def _is_hoisted(program: Program, value: str) -> bool:
+    op = program.producer(value)
+    return isinstance(op, Hoisted) or (isinstance(op, Own) and _is_hoisted(program, op.inputs[0]))
+
+
 def _chain_before(program: Program, ops: Sequence[Operation], value: str) -> Chain:
     chain: list[Linear | Epilogue] = []
     for op in reversed(ops):
@@ -81,4 +97,4 @@ def _may_begin(program: Program, chain: Sequence[Linear | Epilogue]) -> bool:
 _ROW_WISE = (Linear, Epilogue, Own, Add, Scale, Combine, Concat, RowFunction, Prelu, UnitRows)
 
 
-__all__ = ["Chain", "chains_before", "linear_before"]
+__all__ = ["Chain", "chains_before", "first_before", "linear_before"]

@@ -13,12 +13,13 @@ from graphbraid.fullgraph.program import (
     Exchange,
     Gine,
     Hoisted,
+    Linear,
     Maximum,
     Operation,
     Own,
     Program,
 )
-from graphbraid.fullgraph.program.chains import chains_before, linear_before
+from graphbraid.fullgraph.program.chains import chains_before, first_before, linear_before
 from graphbraid.fullgraph.ranks.distribute import divided_program
 
 
@@ -162,10 +163,14 @@ class _Travel:
 
     def covers(self, value: str) -> bool:
         """Return whether an operation's own gradients are computed while those of its value's halo travel."""
-        readers = [] if linear_before(self._divided, value) is None else self._divided.consumers(value)
-        return any(
-            isinstance(op, Exchange) and self.overlaps(self._divided.consumers(op.out)[0]) for op in readers
-        )
+        divided, covered = self._divided, linear_before(self._divided, value) is not None
+        for reader in divided.consumers(value):
+            if isinstance(reader, Linear) and linear_before(divided, reader.out) is not None:
+                found = first_before(divided, reader)
+                return found is not None and found.out == value and self.covers(reader.out)
+            if covered and isinstance(reader, Exchange) and self.overlaps(divided.consumers(reader.out)[0]):
+                return True
+        return False
 
     def overlaps(self, op: Operation) -> bool:
         """Return whether an operation sums own rows while the halo's travel."""

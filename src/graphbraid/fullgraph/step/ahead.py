@@ -19,6 +19,8 @@ class Ahead:
     """The whole rows of exchanges that depart before own rows are there."""
     gone_back: set[str] = field(default_factory=set)
     """Linear maps whose gradients are computed while those of their value's halo travel."""
+    first_back: set[str] = field(default_factory=set)
+    """Linear maps of constants just before these, whose gradients are computed likewise."""
 
 
 __all__ = ["Ahead"]

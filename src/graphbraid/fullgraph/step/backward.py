@@ -32,9 +32,9 @@ from graphbraid.fullgraph.program import (
     UnitRows,
 )
 from graphbraid.fullgraph.step.calls import kernels
-from graphbraid.fullgraph.step.calls.repeated import Seed
 from graphbraid.fullgraph.step.calls.rows import Read, Rows, add, copy, tensor_of
 from graphbraid.fullgraph.step.planned.combine import backward_combine, backward_concat, backward_largest
+from graphbraid.fullgraph.step.planned.epilogues import plan_epilogue_backward
 from graphbraid.fullgraph.step.planned.exchange import backward_exchange
 from graphbraid.fullgraph.step.planned.functions import backward_function, backward_prelu
 from graphbraid.fullgraph.step.planned.gine import backward_gine
@@ -55,7 +55,7 @@ def plan_backward(plan: StepPlan) -> None:
 
 
 def _linear(plan: StepPlan, op: Linear) -> None:
-    if op.out in plan.ahead.gone_back:  # planned while the gradients of its value's halo travel
+    if op.out in plan.ahead.gone_back | plan.ahead.first_back:  # planned while the halo's gradients travel
         return
     grad, source = plan.grads[op.out], op.inputs[0]
     _before(plan, op)
@@ -169,7 +169,7 @@ def _epilogue(plan: StepPlan, op: Epilogue) -> None:
         target = plan.grads[source] = grad
     else:
         target = plan.scratch(f"gradient through {op.out}", grad.count, grad.buffer.shape[1])
-    _through(plan, op, grad, target)
+    plan_epilogue_backward(plan, op, grad, target)
     if not in_place and plan.program.learns(source):
         total, is_there = plan.grad_of(source)
         join = add if is_there else copy
@@ -180,35 +180,7 @@ def _before(plan: StepPlan, op: Following) -> None:
     """Plan to turn the gradient of ``op``'s fused epilogue into that of its own rows, in place."""
     if op.after is not None:
         grad = plan.grads[op.out]
-        _through(plan, op.after, grad, grad)
-
-
-def _through(plan: StepPlan, op: Epilogue, grad: Rows, target: Rows) -> None:
-    """Plan the gradients of an epilogue's input and bias from that of its result."""
-    out, bias = plan.values[op.out], op.bias
-    name, touches = f"gradient of {op.inputs[0]}", (grad, out, target)
-
-    def run(whole: Tensor | None = None) -> None:
-        grad_bias = None if whole is None else op.bias_of(whole)
-        mask = plan.masks[op.out]
-        kernels.epilogue_backward(grad.tensor, out.tensor, op.act, mask, target.tensor, grad_bias)
-
-    def drawn() -> int | Tensor:
-        return plan.masks[op.out].seed
-
-    seed = Seed(draw=drawn, drawn=drawn) if op.p > 0 else None
-    if bias is None or not bias.requires_grad:
-        plan.repeat(name, run, *touches, seed=seed)
-    elif not op.bias_at:
-        plan.repeat(name, run, *touches, seed=seed, gradient_of=bias)
-    else:
-
-        def run_for_part() -> None:
-            whole = plan.lend(bias).zero_()
-            run(whole)
-            plan.give(bias, whole)
-
-        plan.do(name, run_for_part, *touches)
+        plan_epilogue_backward(plan, op.after, grad, grad)
 
 
 def _normalise(plan: StepPlan, op: Normalise) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from graphbraid.fullgraph.program import Epilogue, Following
@@ -53,11 +54,69 @@ def mask_of(plan: StepPlan, op: Epilogue) -> Draw:
     return draw
 
 
+def plan_epilogue_backward(
+    plan: StepPlan, op: Epilogue, grad: Rows, target: Rows, ids: Tensor | None = None
+) -> None:
+    """Plan the gradients of an epilogue's input and bias from that of its result.
+
+    Args:
+        plan: the step's plan.
+        op: the epilogue.
+        grad: gradient of its rows, or of some of them.
+        target: the input's, written; may be ``grad``.
+        ids: ``(grad.count,)`` int64 rows that ``grad`` belongs to. If None, all.
+    """
+    out, bias, nodes = _rows_of(plan, op, ids), op.bias, None if ids is None else _nodes_of(plan, op, ids)
+    name, touches = f"gradient of {op.inputs[0]}", (grad, out, target)
+
+    def run(whole: Tensor | None = None) -> None:
+        grad_bias = None if whole is None else op.bias_of(whole)
+        mask = plan.masks[op.out]
+        if nodes is not None:
+            mask = kernels.Mask(mask.p, mask.seed, nodes if mask.p > 0 else None)
+        kernels.epilogue_backward(grad.tensor, out.tensor, op.act, mask, target.tensor, grad_bias)
+
+    def drawn() -> int | Tensor:
+        return plan.masks[op.out].seed
+
+    seed = Seed(draw=drawn, drawn=drawn) if op.p > 0 else None
+    if bias is None or not bias.requires_grad:
+        plan.repeat(name, run, *touches, seed=seed)
+    elif not op.bias_at:
+        plan.repeat(name, run, *touches, seed=seed, gradient_of=bias)
+    else:
+
+        def run_for_part() -> None:
+            whole = plan.lend(bias).zero_()
+            run(whole)
+            plan.give(bias, whole)
+
+        plan.do(name, run_for_part, *touches)
+
+
+def _rows_of(plan: StepPlan, op: Epilogue, ids: Tensor | None) -> Rows:
+    """Return the rows of an epilogue's result, or plan to gather some of them."""
+    whole = plan.values[op.out]
+    if ids is None:
+        return whole
+    some = plan.scratch(f"{op.out}: some rows", ids.numel(), plan.program.width(op.out))
+
+    def gather() -> None:
+        torch.index_select(whole.tensor, 0, ids, out=some.tensor)
+
+    plan.do(f"{op.out}: some rows", gather, whole, some)
+    return some
+
+
+def _nodes_of(plan: StepPlan, op: Epilogue, rows: Tensor) -> Tensor:
+    nodes = plan.nodes_of(op.out)
+    return rows if nodes is None else nodes[rows]
+
+
 def early_mask_of(plan: StepPlan, op: Epilogue, rows: Tensor) -> Draw:
     """Return a function that draws an epilogue's mask before its time, and returns that of some rows."""
-    draw, nodes = mask_of(plan, op), plan.nodes_of(op.out)
+    draw, nodes = mask_of(plan, op), _nodes_of(plan, op, rows)
     plan.ahead.masks.add(op.out)
-    nodes = rows if nodes is None else nodes[rows]
 
     def early() -> kernels.Mask:
         mask = draw()
@@ -66,4 +125,4 @@ def early_mask_of(plan: StepPlan, op: Epilogue, rows: Tensor) -> Draw:
     return early
 
 
-__all__ = ["After", "after_of", "early_mask_of", "mask_of", "seed_of"]
+__all__ = ["After", "after_of", "early_mask_of", "mask_of", "plan_epilogue_backward", "seed_of"]

@@ -1,7 +1,9 @@
 """The gradients of a linear map whose rows were exchanged: own rows' while the others' travel, then theirs.
 
 With the gradients G of own edges and R of the rows that were sent, ``(G + R) W`` and ``(G + R)ᵀ X`` are sums
-of two products, of which the first needs nothing from other ranks.
+of two products, of which the first needs nothing from other ranks. Where the map's input is what a first
+layer makes of constants, row by row, so is all that follows: slopes and masks are known, and the gradient of
+a weight is a sum over rows. The first layer then goes back in two parts as well, and waits for nothing else.
 """
 
 from __future__ import annotations
@@ -9,8 +11,10 @@ from __future__ import annotations
 from torch import Tensor
 
 from graphbraid.fullgraph.program import Linear
+from graphbraid.fullgraph.program.chains import first_before
 from graphbraid.fullgraph.step.calls.rows import Rows
 from graphbraid.fullgraph.step.calls.travel import Travel
+from graphbraid.fullgraph.step.planned.epilogues import plan_epilogue_backward
 from graphbraid.fullgraph.step.step_plan import StepPlan
 from graphbraid.ops.dense import tall_gram, tall_product
 
@@ -50,15 +54,24 @@ def plan_linear_backward(
         plan.repeat(f"gradient of {source}: own", own_input, grad, whole)
     if learns:
         plan.repeat(f"{name}: own", own_weight, grad, *x.touches, gradient_of=op.weight)
+    first = first_before(plan.program, op)
+    if first is not None and plan.factor_of(first.inputs[0]) is not None:  # read in another form
+        first = None
+    if first is not None and target is not None:
+        plan.ahead.first_back.add(first.out)
+        _plan_first(plan, first, target)
     plan.do(f"gradient of {op.out}: wait", travel.wait, *away)
     if learns:
         plan.repeat(name, sent_weight, returned, *x.touches, gradient_of=op.weight)
     if target is not None:
-        _plan_sent_input(plan, op, travel, returned, target)
+        _plan_sent_input(plan, op, travel, returned, target, first)
     plan.planning = planning
 
 
-def _plan_sent_input(plan: StepPlan, op: Linear, travel: Travel, returned: Rows, target: Rows) -> None:
+def _plan_sent_input(  # noqa: PLR0917 - what is known of one map
+    plan: StepPlan, op: Linear, travel: Travel, returned: Rows, target: Rows, first: Linear | None
+) -> None:
+    """Plan the input's gradient in the rows that were sent, and to add it, or to go back by the first map."""
     width = plan.program.width(op.inputs[0])
     sent = plan.scratch(f"{op.out}: gradient of the rows sent", returned.count, width)
 
@@ -66,7 +79,28 @@ def _plan_sent_input(plan: StepPlan, op: Linear, travel: Travel, returned: Rows,
         tall_product(returned.tensor, op.matrix(), out=sent.tensor)
 
     plan.repeat(f"{op.out}: gradient of the rows sent", multiply, returned, sent)
-    plan.do(f"gradient of {op.inputs[0]}", lambda: travel.add(sent.tensor, target.tensor), sent, target)
+    if first is None:
+        plan.do(f"gradient of {op.inputs[0]}", lambda: travel.add(sent.tensor, target.tensor), sent, target)
+    else:
+        _plan_first(plan, first, sent, travel.route.send)
+
+
+def _plan_first(plan: StepPlan, op: Linear, grad: Rows, ids: Tensor | None = None) -> None:
+    """Plan the gradients of the parameters of a map of constants, by ``grad`` of all rows or of ``ids``."""
+    planning, plan.planning = plan.planning, op.out
+    if op.after is not None:
+        plan_epilogue_backward(plan, op.after, grad, grad, ids)
+    x = plan.read(op.inputs[0])
+
+    def weight(out: Tensor) -> None:
+        tall_gram(grad.tensor, x.get(), out=out, ids=ids)
+
+    if op.weight.requires_grad:
+        name = f"gradient of {op.out}'s weight"
+        plan.repeat(
+            name if ids is not None else f"{name}: own", weight, grad, *x.touches, gradient_of=op.weight
+        )
+    plan.planning = planning
 
 
 __all__ = ["plan_linear_backward"]
