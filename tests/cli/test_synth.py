@@ -93,6 +93,15 @@ def test_a_graph_that_does_not_fit_is_refused(call):
     assert "the first layer takes 7 columns of features; the graph has 12" in done.stderr
 
 
+@pytest.mark.parametrize("data", ["braid-10k", "one.gnn"])
+def test_what_is_no_store_yet_is_told_how_to_become_one(call, data: str, tmp_path: Path):
+    there = str(tmp_path / data) if data.endswith(".gnn") else data
+    done = call(program(), "--data", there)
+    assert done.exit_code == 3
+    assert "a program reads a store, and" in done.stderr
+    assert "make one of it: graphbraid convert" in done.stderr
+
+
 @pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
 def test_what_the_target_lacks_is_refused(call, tmp_path: Path):
     done = call(program(after_epoch='if (epoch == 3 || epoch == 4) { gnn.evaluate("val"); }'))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from graphbraid.cli.common import DebugOption, JsonOption, err_console, guarded, path_given, print_json, say
-from graphbraid.errors import ConfigError, ResourceError
+from graphbraid.errors import ConfigError, DataError, ResourceError
 
 if TYPE_CHECKING:
     from graphbraid.distributed import Partition
@@ -109,12 +109,11 @@ def synth(
     _check_transpose(target, transpose)
     paths = _input_paths(target, inputs)
     numbers = dict(_setting(text) for text in settings or [])
-    from graphbraid import datasets
     from graphbraid import synth as room
     from graphbraid.fullgraph import NotLoweredError
 
     function = _function(program, model)
-    graph = datasets.open_store(data)
+    graph = _opened(data)
     widths = _widths(layers, graph)
     synthesis = room.from_program(function, widths, numbers)
     divided = _divided(graph, ranks, partition) if target == "mpi" else None
@@ -147,6 +146,21 @@ def synth(
         print_json(shown if divided is None else shown | {"ranks": divided.num_parts})
     else:
         say(err, "wrote {}; its README.md has the commands that build and run it", folder)
+
+
+def _opened(data: Path) -> Graph:
+    """Open the store.
+
+    Raises:
+        DataError: there is none, or it is damaged.
+    """
+    from graphbraid import datasets
+
+    if data.is_file() or (str(data) in datasets.EMBEDDED and not data.exists()):
+        raise DataError(
+            f"a program reads a store, and {data} is none; make one of it: graphbraid convert {data} STORE"
+        )
+    return datasets.open_store(data)
 
 
 def _check_ranks(target: str, ranks: int | None, partition: Path | None) -> None:
