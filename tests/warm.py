@@ -54,7 +54,7 @@ class WarmProcesses:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._connection: socket.socket | None = None
-        self._received, self._pid = b"", 0
+        self._received, self._pid, self._seconds = b"", 0, 0.0
 
     def run(
         self,
@@ -93,13 +93,14 @@ class WarmProcesses:
     def close(self) -> None:
         """Let go of the server."""
         if self._connection is not None:
+            self._seconds = self.processor_seconds()
             self._connection.close()
             self._connection = None
 
     def processor_seconds(self) -> float:
         """Of the programs that have ended, as Linux knows them; 0 elsewhere."""
         if self._connection is None:
-            return 0.0
+            return self._seconds
         try:
             fields = Path(f"/proc/{self._pid}/stat").read_text().rpartition(") ")[2].split()
         except OSError:
