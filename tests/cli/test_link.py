@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from tests.train.linked_communities import NODES, one_relation, relations
+from tests.train.linked_times import ends_and_times
 from tests.train.linked_types import FILMS, MADE, RATES, STUDIOS, USERS, films
 from typer.testing import CliRunner
 
@@ -126,6 +127,28 @@ def test_a_run_on_links_is_estimated(archive: Path, monkeypatch: pytest.MonkeyPa
     assert not full["fits"]
 
 
+def test_links_with_times_are_trained_estimated_and_predicted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("graphbraid.train.estimating.sampled.baseline_bytes", lambda *_: 300 << 20)
+    ends, times = ends_and_times()
+    path, out = tmp_path / "met.npz", tmp_path / "run"
+    np.savez(path, edge_index=ends.numpy(), edge_time=times.numpy(), num_nodes=NODES)
+    chosen = ["--data", str(path), "--fanouts", "4,3", "--temporal", "last"]
+    code, made, text = train(*chosen, "--out", str(out))
+    assert code == 0, text
+    assert made["result"]["test"]["auc"] > 0
+    code, again, text = run("train", "--resume", "--out", str(out), "--epochs", "3", "--json")
+    assert code == 0, text
+    assert again["result"]["history"][:2] == made["result"]["history"]
+    code, made, text = run("predict", "--run", str(out), "--out", str(tmp_path / "p.csv"), "--json")
+    assert code == 0, text
+    assert made["columns"] == ["source", "relation", "destination", "score", "probability"]
+    code, made, text = run("estimate", "--task", "link", "--no-times", "--json", *QUICK, *chosen)
+    assert code == 0, text
+    assert made["mode"] == "sampled"
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -135,6 +158,9 @@ def test_a_run_on_links_is_estimated(archive: Path, monkeypatch: pytest.MonkeyPa
         (["--predictor", "none"], "--predictor: predictor must be 'dot', 'distmult' or 'mlp'"),
         (["--mode", "full"], "mode='full' does not go with task='link'"),
         (["--host", "1GiB"], "does not go with task='link'"),
+        (["--temporal", "last"], "temporal_strategy needs the time of every edge"),
+        (["--temporal", "first"], "--temporal: temporal_strategy must be 'uniform' or 'last'"),
+        (["--temporal", "last", "--negatives", "shared"], "negatives='shared' lends each negative"),
         (["--negatives", "all"], "--negatives: negatives must be 'binary', 'triplet' or 'shared'"),
         (["--task", "edges"], "--task: task must be 'node' or 'link'"),
         (["--task", "node", "--predictor", "dot"], "predictor='dot' scores links"),

@@ -8,6 +8,7 @@ from pathlib import Path
 from tests.robustness import (
     bad_files,
     bad_graphs,
+    bad_links,
     bad_options,
     bad_orders,
     bad_partitions,
@@ -17,10 +18,17 @@ from tests.robustness import (
 from tests.robustness.cases import CASES
 
 PATH = Path(__file__).parents[2] / "docs" / "errors.md"
-_ORDER = [
-    module.__name__
-    for module in (bad_files, bad_graphs, bad_orders, bad_options, bad_plans, bad_runs, bad_partitions)
-]
+_MODULES = (
+    bad_files,
+    bad_graphs,
+    bad_orders,
+    bad_options,
+    bad_plans,
+    bad_runs,
+    bad_partitions,
+    bad_links,
+)
+_ORDER = [module.__name__ for module in _MODULES]
 COMMAND = "python -m tests.robustness.errors_page"
 
 _HEAD = """# Errors

@@ -94,7 +94,7 @@ def test_a_batch_by_type_has_the_same_nodes_and_edges(layout: str) -> None:
     first = dict(zip(graph.node_types, graph.types.first_ids, strict=False))  # type: ignore[union-attr]
     with make_loader(runner, trainer.config, runner.labels.split("train")) as loader:
         for batch in loader.batches(0):
-            parts = ByType(batch, encoder.graph, encoder._relation)
+            parts = ByType(batch, encoder.graph, encoder._relation, None)
             whole = torch.cat([ids + first[one] for one, ids in parts.n_id.items()])
             assert torch.equal(whole[torch.cat(list(parts.places.values())).argsort()], batch.n_id)
             blocks = parts.blocks()

@@ -31,14 +31,19 @@ ENCODERS = (EMBEDDING, RELATIONAL, *MODELS)
 """Names of the encoders: learned rows alone, relational layers on them, and the models of nodes."""
 
 
-def load_links(settings: RunSettings) -> Graph:
+def load_links(settings: RunSettings, *, with_times: bool = False) -> Graph:
     """Load the graph whose links are learned; the edges of an archive keep their relations.
+
+    Args:
+        settings: which data, and how it is read.
+        with_times: whether edges without relations keep their times as well.
 
     Raises:
         ConfigError: the kind of source does not take an option.
         DataError: no dataset or file has that name, or it is broken; says which.
     """
-    if "with_types" not in settings.data_options and _has_relations(Path(settings.data).expanduser()):
+    wanted = {"edge_type.npy"} | ({"edge_time.npy"} if with_times else set())
+    if "with_types" not in settings.data_options and _has_any(Path(settings.data).expanduser(), wanted):
         options = settings.data_options | {"with_types": True}
         settings = settings.model_copy(update={"data_options": options})
     graph = load_graph(settings)
@@ -47,13 +52,13 @@ def load_links(settings: RunSettings) -> Graph:
     return graph
 
 
-def _has_relations(path: Path) -> bool:
-    """Return whether a file is an archive with types of edges."""
+def _has_any(path: Path, names: set[str]) -> bool:
+    """Return whether a file is an archive with one of these members, such as types of edges."""
     if path.suffix != ".npz" or not path.is_file():
         return False
     try:
         with zipfile.ZipFile(path) as archive:
-            return "edge_type.npy" in archive.namelist()
+            return not names.isdisjoint(archive.namelist())
     except (OSError, zipfile.BadZipFile):  # which reading it will tell of
         return False
 
@@ -78,7 +83,7 @@ def build_link_model(graph: Graph, run: ResolvedRun) -> LinkModel:
         raise ConfigError(f"--model {RELATIONAL} learns from relations, and {settings.data} has none")
 
     def make(**options: Any) -> nn.Module:
-        several = graph.is_typed and learned is None
+        several = len(graph.edge_types) > 1 and learned is None
         encoder = _by_type if len(graph.node_types) > 1 else _encoder
         return LinkModel(encoder(name, graph, options), _predictor(graph, settings, several=several))
 

@@ -94,6 +94,14 @@ def train(
     num_negatives: Annotated[
         float | None, _option("--num-negatives", _TRAIN, "Negatives per link. (default: 1)")
     ] = None,
+    temporal_strategy: Annotated[
+        str | None,
+        _option(
+            "--temporal",
+            _TRAIN,
+            "Of links with times: neighbours from before each link's time, uniform or last.",
+        ),
+    ] = None,
     mode: Annotated[
         str | None,
         _option("--mode", _TRAIN, "sampled mini-batches, full: the whole graph, or auto. (default: sampled)"),

@@ -21,6 +21,7 @@ _FLAGS = {
     "num_layers": "--layers",
     "out_dir": "--out",
     "link_relation": "--relation",
+    "temporal_strategy": "--temporal",
 }
 """Options whose flag differs from their name."""
 

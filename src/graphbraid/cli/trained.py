@@ -10,7 +10,7 @@ from graphbraid.errors import DataError
 
 if TYPE_CHECKING:
     from graphbraid.cli.saved_run import Outputs
-    from graphbraid.cli.settings import ResolvedRun, RunSettings
+    from graphbraid.cli.settings import ResolvedRun
     from graphbraid.graph import Graph
     from graphbraid.train import Trainer
 
@@ -61,7 +61,7 @@ def trained(
     kept = {name: value for name, value in saved.items() if name not in _NOT_PREDICTING}
     run = resolve({"data": data, "trust_checkpoint": trust, "verify": verify}, saved=kept, saved_in=run_dir)
     of_links = outputs.task == "link"
-    graph = _load(run.settings, moved=data is None, of_links=of_links)
+    graph = _load(run, moved=data is None, of_links=of_links)
     if not of_links:
         check_predictable(graph, run.settings)
     weights = _checkpoint_path(run_dir, checkpoint)
@@ -71,12 +71,15 @@ def trained(
     return Trained(trainer=trainer, run=run, outputs=outputs, weights=weights)
 
 
-def _load(settings: RunSettings, *, moved: bool, of_links: bool) -> Graph:
+def _load(run: ResolvedRun, *, moved: bool, of_links: bool) -> Graph:
     from graphbraid.cli.build import load_graph
     from graphbraid.cli.link import load_links
 
+    settings = run.settings
     try:
-        return load_links(settings) if of_links else load_graph(settings)
+        if of_links:
+            return load_links(settings, with_times=run.train.temporal_strategy is not None)
+        return load_graph(settings)
     except DataError as error:
         if moved and "/" in settings.data and not Path(settings.data).exists():
             raise DataError(

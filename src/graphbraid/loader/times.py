@@ -6,16 +6,15 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from graphbraid.arguments import check_choice, shown
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph
-from graphbraid.graph.csc import Csc
 from graphbraid.sampling.constraints import EdgeTimes
 from graphbraid.sampling.source import BatchSource
+from graphbraid.sampling.time_order import sorted_by_time
 
 STRATEGIES = ("uniform", "last")
 _MOST_EXACT = 1 << 53  # integers up to here are float64 numbers
@@ -157,14 +156,7 @@ def _sorted(source: BatchSource, values: Tensor, *, is_of_nodes: bool, last: boo
     by_edge = (
         ordered[csc.indices.long()] if is_of_nodes else ordered[source.edge_ids(torch.arange(csc.num_edges))]
     )
-    order = torch.from_numpy(np.lexsort((by_edge.numpy(), csc.destinations().numpy())))
-    sorted_csc = Csc(
-        csc.indptr,
-        csc.indices[order],
-        csc.num_src,
-        None if csc.weight is None else csc.weight[order],
-        trusted=True,
-    )
+    sorted_csc, order = sorted_by_time(csc, by_edge)
     edge_id = order if graph.edge_id is None else graph.edge_id[order]
     edge_attr = None if graph.edge_attr is None else graph.edge_attr[order]
     return Times(

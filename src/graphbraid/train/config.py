@@ -92,9 +92,14 @@ class TrainConfig:
     graph of one node type: if None, the links of all relations."""
     link_splits: tuple[Share, Share] = (0.05, 0.1)
     """Shares of the linked pairs of nodes to validate and to test on, drawn if the graph's edges have no
-    splits."""
+    splits; with ``temporal_strategy`` shares of the links, of which the latest are those to test on."""
     link_split_seed: Seed = 0
     """Seed of that draw."""
+    temporal_strategy: Literal["uniform", "last"] | None = None
+    """Temporal sampling for links, by the times of the graph's edges: the ends of each link, and its
+    negatives, have neighbours from before its time alone, at every hop. ``uniform`` draws any of these,
+    ``last`` the latest. Links to validate and to test on must be later than those to train on. If None, times
+    play no part."""
 
     fanouts: Annotated[tuple[Fanout, ...], Field(min_length=1, max_length=1000)] = (15, 10)
     """In-neighbours drawn per node at each hop, the hop nearest the seeds first; -1 takes all. One entry per

@@ -11,6 +11,15 @@ from graphbraid.errors import ConfigError
 if TYPE_CHECKING:
     from graphbraid.train.config import TrainConfig
 
+_OF_LINKS = (
+    "negatives",
+    "num_negatives",
+    "link_relation",
+    "link_splits",
+    "link_split_seed",
+    "temporal_strategy",
+)
+
 
 def check_together(config: TrainConfig) -> None:
     """Check that the options, each valid by itself, go together, and that the device is here.
@@ -73,13 +82,19 @@ def _check_tiers(config: TrainConfig) -> None:
 
 
 def _check_links(config: TrainConfig) -> None:
-    for name in ("negatives", "num_negatives", "link_relation", "link_splits", "link_split_seed"):
+    for name in _OF_LINKS:
         value, default = getattr(config, name), type(config).__dataclass_fields__[name].default
         if config.task == "node" and value != default:
             raise ConfigError(f"{name}={value!r} is for links, and task='node' has none; set task='link'.")
     if config.negatives == "triplet" and config.num_negatives != int(config.num_negatives):
         raise ConfigError(
             f"num_negatives must be a whole number with negatives='triplet'; got {config.num_negatives:g}."
+        )
+    if config.temporal_strategy is not None and config.negatives == "shared":
+        raise ConfigError(
+            f"negatives='shared' lends each negative to all links of a batch, and with temporal_strategy="
+            f"{config.temporal_strategy!r} it has neighbours up to the time of one; choose 'binary' or "
+            "'triplet'."
         )
     if sum(config.link_splits) >= 1:
         raise ConfigError(

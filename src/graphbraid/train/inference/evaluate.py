@@ -55,8 +55,13 @@ def score(
     """Return the loss and metrics of labelled ``nodes``, accumulated chunk by chunk.
 
     Of a model of links, ``nodes`` are positions of links.
+
+    Raises:
+        ConfigError: links have times, and messages are not all earlier.
     """
     if isinstance(runner, LinkRunner):
+        if runner.data.times is not None:
+            runner.data.times.check_after(nodes)
         with in_mode(runner.model, training=False):
             rows = encoder_rows(runner, config, runner.data.ends.nodes, mode, check)
             return score_links(runner, config, nodes, rows, task=task, metrics=metrics, check=check)

@@ -63,6 +63,7 @@ def _fingerprint(graph: Graph) -> str:
         arrays += [array for nodes in graph.types.nodes.values() for array in _node_arrays(nodes)]
         for edges in graph.types.edges.values():
             arrays += [edges.splits[name] for name in sorted(edges.splits)]
+            arrays += [] if edges.time is None else [edges.time]
     for array in arrays:
         digest.update(b"none" if array is None else _some_bytes(array))
     return digest.hexdigest()

@@ -24,13 +24,14 @@ class ByType:
     Args:
         batch: a mini-batch whose ids are those of the whole graph, with positions of its edges.
         graph: the graph with types that it was drawn from.
-        relation: ``(num_edges,)`` int64 relation of each edge of ``graph``.
+        relation: ``(num_edges,)`` int64 relation of each edge, in the order that ``batch`` was drawn from.
+        weight: ``(num_edges,)`` weights in that order; None if there are none.
     """
 
-    def __init__(self, batch: MiniBatch, graph: Graph, relation: Tensor) -> None:
+    def __init__(self, batch: MiniBatch, graph: Graph, relation: Tensor, weight: Tensor | None) -> None:
         assert graph.types is not None, "made for graphs with types"
         self._sampled, self._layout = batch.sampled, batch.layout
-        self._graph, self._relation = graph, relation
+        self._graph, self._relation, self._weight = graph, relation, weight
         first = torch.tensor(graph.types.first_ids)
         n_id = self._sampled.n_id
         self._type = torch.bucketize(n_id, first[1:], right=True)
@@ -84,10 +85,9 @@ class ByType:
 
     def weights(self, edge_type: EdgeType, positions: Tensor) -> Tensor | None:
         """Return the weights of edges of a relation; None if it was given none."""
-        weight = self._graph.csc.weight
-        if weight is None or not self._graph.edges_of(edge_type).weighted:
+        if self._weight is None or not self._graph.edges_of(edge_type).weighted:
             return None
-        return weight[positions]
+        return self._weight[positions]
 
     def _counts(self, num_nodes: int) -> dict[str, int]:
         """Return how many of the first nodes of the batch are of each type."""

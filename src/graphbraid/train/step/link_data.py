@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from graphbraid.graph.csc import Csc
 from graphbraid.graph.labelled import SPLITS, LabelledNodes
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.step.link_ends import LinkEnds
+from graphbraid.train.step.link_times import LinkTimes, StoredTimes, in_time_order, stored_times
 
 _NONE = -1
 """Split of an edge that is no link: it is neither learned nor predicted."""
@@ -53,7 +55,7 @@ class LinkData:
     """The links of all splits, which are also those known to be true when others are ranked."""
     messages: Graph
     """The graph that neighbours are drawn from: edges that carry messages alone, without types; with the
-    features if there is one node type."""
+    features if there is one node type. Its rows are sorted by time where there are ``times``."""
     message_relation: Tensor | None
     """``(num_messages,)`` int64 relation of each stored edge of ``messages``; None if there is one."""
     is_message: Tensor
@@ -64,6 +66,8 @@ class LinkData:
     """Number of relations that links are of."""
     ends: LinkEnds
     """The nodes that links join."""
+    times: LinkTimes | None
+    """When links and messages arose; None where that plays no part."""
 
     @classmethod
     def of(cls, graph: Graph, config: TrainConfig) -> LinkData:
@@ -76,9 +80,13 @@ class LinkData:
         link of validation or test. With ``config.link_relation``, and in a graph of several node types, links
         are edges of one relation, and all others carry messages, less the same.
 
+        With ``config.temporal_strategy``, splits that are not given are by time, and beside the edges to
+        train on those carry messages that are earlier than every link of validation and test.
+
         Raises:
-            ConfigError: there is no such relation, or several node types and none is named.
-            DataError: there are no edges, or no links to train on.
+            ConfigError: there is no such relation, or several node types and none is named; or times are
+                missing.
+            DataError: there are no edges, or no links to train on, or these are not earlier than the others.
         """
         if not graph.num_edges:
             raise DataError("task='link' learns the graph's edges, and there are none")
@@ -86,7 +94,10 @@ class LinkData:
         csc = graph.csc
         ends = torch.stack([csc.indices.long(), csc.destinations().long()])
         relation = _stored_relations(graph)
-        split, is_message = _splits(graph, relation, ends, learned_one, config)
+        place = None if relation is None else _places(graph, relation)
+        times = None if config.temporal_strategy is None else stored_times(graph, relation, place)
+        split, is_beside = _splits(graph, _Stored(ends, relation, place, times), learned_one, config)
+        is_message = (split == 0) | _beside(is_beside, split, ends, graph.num_nodes, times)
         learned = (split != _NONE).nonzero().flatten()
         of_learned = split[learned]
         splits = {name: (of_learned == number).nonzero().flatten() for number, name in enumerate(SPLITS)}
@@ -96,20 +107,26 @@ class LinkData:
                 f"shares of link_splits={config.link_splits} smaller."
             )
         alone = graph.nodes_of(graph.node_types[0]) if len(graph.node_types) == 1 else None
+        messages, message_relation = kept(csc, is_message), None if relation is None else relation[is_message]
+        link_times = None
+        if times is not None:
+            is_last = config.temporal_strategy == "last"
+            messages, order, edge_times = in_time_order(messages, times.rank[is_message], last=is_last)
+            message_relation = None if message_relation is None else message_relation[order]
+            link_times = LinkTimes(links=times.rank[learned], messages=edge_times)
         return cls(
             links=LinkSet(
                 ends=ends[:, learned],
                 relation=None if relation is None or learned_one is not None else relation[learned],
                 splits={name: positions for name, positions in splits.items() if positions.numel()},
             ),
-            messages=Graph(
-                csc=kept(csc, is_message), x=None if alone is None else alone.x, name=graph.name, trusted=True
-            ),
-            message_relation=None if relation is None else relation[is_message],
+            messages=Graph(csc=messages, x=None if alone is None else alone.x, name=graph.name, trusted=True),
+            message_relation=message_relation,
             is_message=is_message,
             whole=csc,
             num_relations=len(graph.edge_types) if learned_one is None else 1,
             ends=LinkEnds.of(graph, learned_one or graph.edge_types[0]),
+            times=link_times,
         )
 
 
@@ -160,47 +177,73 @@ def _stored_relations(graph: Graph) -> Tensor | None:
     return torch.repeat_interleave(torch.cat(of_rows), graph.types.rows.degrees())
 
 
+class _Stored(NamedTuple):
+    """What is known of the edges, in the order that they are stored in."""
+
+    ends: Tensor
+    """``(2, num_edges)`` sources and destinations."""
+    relation: Tensor | None
+    """``(num_edges,)`` number of each one's relation; None for a graph without types."""
+    place: Tensor | None
+    """``(num_edges,)`` place in the lists of all relations; -1 if it was in no list. None without types."""
+    times: StoredTimes | None
+    """Their times; None if these play no part."""
+
+
 def _splits(
-    graph: Graph, relation: Tensor | None, ends: Tensor, learned: EdgeType | None, config: TrainConfig
+    graph: Graph, stored: _Stored, learned: EdgeType | None, config: TrainConfig
 ) -> tuple[Tensor, Tensor]:
-    """Return the number of each edge's split in :data:`SPLITS` (-1: no link), and which carry messages."""
-    split = _given_splits(graph, relation)
+    """Return each edge's number in :data:`SPLITS` (-1: no link), and which are not of what is learned."""
+    relation = stored.relation
+    split = _given_splits(graph, stored.place)
+    is_link = torch.ones(stored.ends.shape[1], dtype=torch.bool)
     if learned is None:
         if split is None or relation is None:
-            split = _drawn_splits(ends, graph.num_nodes, config)
-            return split, split == 0
+            return _new_splits(is_link, stored, graph.num_nodes, config), ~is_link
         beside = [not graph.edges_of(one).splits for one in graph.edge_types]
     else:
         assert relation is not None, "only a graph with types has relations to choose from"
-        is_learned = relation == graph.edge_types.index(learned)
+        is_link = relation == graph.edge_types.index(learned)
         beside = [one != learned for one in graph.edge_types]
         if split is None or not graph.edges_of(learned).splits:
-            split = torch.full_like(relation, _NONE)
-            split[is_learned] = _drawn_splits(ends[:, is_learned], graph.num_nodes, config)
-        split = split.where(is_learned, _NONE)
-    return split, (split == 0) | _beside(graph, torch.tensor(beside)[relation], split, ends)
+            split = _new_splits(is_link, stored, graph.num_nodes, config)
+        split = split.where(is_link, _NONE)
+    return split, torch.tensor(beside)[relation]
 
 
-def _given_splits(graph: Graph, relation: Tensor | None) -> Tensor | None:
+def _places(graph: Graph, relation: Tensor) -> Tensor:
+    """Return the place of each stored edge in the lists of all relations; -1 if it was in no list."""
+    if graph.edge_id is None:  # each relation is stored in the order of its list
+        place = torch.empty_like(relation)
+        place[relation.argsort(stable=True)] = torch.arange(relation.numel())
+        return place
+    counts = torch.tensor([graph.edges_of(one).num_edges for one in graph.edge_types])
+    place = (counts.cumsum(0) - counts)[relation] + graph.edge_id
+    return place.where(graph.edge_id >= 0, -1)
+
+
+def _given_splits(graph: Graph, place: Tensor | None) -> Tensor | None:
     """Return the number of each stored edge's split in :data:`SPLITS`, or -1; None if there are no splits."""
-    if relation is None or not any(graph.edges_of(one).splits for one in graph.edge_types):
+    if place is None or not any(graph.edges_of(one).splits for one in graph.edge_types):
         return None
-    sets = [graph.edges_of(one) for one in graph.edge_types]
     of_list = []
-    for edges in sets:
+    for edges in (graph.edges_of(one) for one in graph.edge_types):
         numbers = torch.full((edges.num_edges,), _NONE)
         for number, name in enumerate(SPLITS):
             if name in edges.splits:
                 numbers[edges.splits[name]] = number
         of_list.append(numbers)
-    numbers = torch.cat(of_list)
-    if graph.edge_id is None:  # each relation is stored in the order of its list
-        found = torch.empty_like(numbers)
-        found[relation.argsort(stable=True)] = numbers
-        return found
-    counts = torch.tensor([edges.num_edges for edges in sets])
-    place = (counts.cumsum(0) - counts)[relation] + graph.edge_id
-    return numbers[place].where(graph.edge_id >= 0, _NONE)  # -1 is an edge that was in no list
+    return torch.cat(of_list)[place].where(place >= 0, _NONE)
+
+
+def _new_splits(is_link: Tensor, stored: _Stored, num_nodes: int, config: TrainConfig) -> Tensor:
+    """Return the number of each edge's split: by time if there are times, else drawn; -1 for no link."""
+    split = torch.full(is_link.shape, _NONE)
+    if stored.times is None:
+        split[is_link] = _drawn_splits(stored.ends[:, is_link], num_nodes, config)
+    else:
+        split[is_link] = stored.times.splits(is_link, config.link_splits)
+    return split
 
 
 def _drawn_splits(ends: Tensor, num_nodes: int, config: TrainConfig) -> Tensor:
@@ -216,11 +259,15 @@ def _drawn_splits(ends: Tensor, num_nodes: int, config: TrainConfig) -> Tensor:
     return of_pair[number]
 
 
-def _beside(graph: Graph, is_beside: Tensor, split: Tensor, ends: Tensor) -> Tensor:
+def _beside(
+    is_beside: Tensor, split: Tensor, ends: Tensor, num_nodes: int, times: StoredTimes | None
+) -> Tensor:
     """Return which edges carry messages though they are not learned, such as reverses of others."""
+    if times is not None:
+        return is_beside & (times.rank < times.check_order(split))
     if not bool(is_beside.any()):
         return is_beside
-    pairs = _pairs(ends, graph.num_nodes)
+    pairs = _pairs(ends, num_nodes)
     predicted = torch.unique(pairs[split > 0])
     return is_beside & ~torch.isin(pairs, predicted)
 

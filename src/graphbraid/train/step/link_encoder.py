@@ -10,8 +10,10 @@ from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.nn import NodeEmbedding
+from graphbraid.sampling.batch_seeds import TreeSeeds
 from graphbraid.sampling.source import BatchSource
 from graphbraid.train.step.link_data import LinkData
+from graphbraid.train.step.link_times import FOREVER, LinkTimes
 from graphbraid.train.step.runner import ModelRunner, WholeInputs, csc_to, normalises_by_degree, takes
 
 if TYPE_CHECKING:
@@ -29,13 +31,14 @@ class EncoderRunner(ModelRunner):
     ``forward`` takes of ``n_id``, ``edge_type`` and ``edge_weight``.
 
     Raises:
-        ConfigError: the encoder takes relations, and the graph has none.
+        ConfigError: the encoder takes relations, and the graph has none; or degrees of the whole graph, and
+            links have times.
         DataError: it needs features, and the graph has none.
     """
 
     def __init__(self, encoder: nn.Module, data: LinkData, fabric: Fabric) -> None:
         graph = data.messages
-        self._takes_ids, self._relation = takes(encoder, "n_id"), None
+        self._takes_ids, self._relation, self._times = takes(encoder, "n_id"), None, data.times
         if graph.x is None and not self._takes_ids:
             raise DataError(
                 "the encoder needs node features, but graph.x is None; put learned rows in front of it: "
@@ -52,6 +55,12 @@ class EncoderRunner(ModelRunner):
                 raise ConfigError("an encoder that takes blocks cannot take edge_type; use one of them")
             self._relation = data.message_relation
         self.uses_degrees = self.native and normalises_by_degree(encoder)
+        if self.uses_degrees and data.times is not None:
+            raise ConfigError(
+                "the encoder normalises by the degrees of the graph, which count edges of any time, so they "
+                "tell of the future: with temporal_strategy use an encoder without GCNConv, such as "
+                "nn.GraphSAGE, or PyG's, which counts the edges that were drawn."
+            )
         weighted = graph.csc.weight is not None and not self.native
         self.passes_weight = weighted and takes(encoder, "edge_weight")
 
@@ -67,9 +76,7 @@ class EncoderRunner(ModelRunner):
 
     def loader(self, settings: LoaderSettings) -> BatchLoader:
         """Return the loader of mini-batches of nodes."""
-        from graphbraid.loader import BatchLoader
-
-        return BatchLoader(self.source(), self.settings(settings))
+        return node_loader(self.source(), self.settings(settings), self._times)
 
     def source(self) -> BatchSource:
         """What mini-batches are cut from."""
@@ -113,6 +120,21 @@ class EncoderRunner(ModelRunner):
         dense = None if self.graph.x is None else self._in_float32(self.graph.dense_x().to(self.device))
         edge_index = torch.stack([csc.indices.long(), csc.destinations().long()]).to(self.device)
         return WholeInputs((dense, edge_index), named)
+
+
+def node_loader(source: BatchSource, settings: LoaderSettings, times: LinkTimes | None) -> BatchLoader:
+    """Return the loader of mini-batches of nodes as they are after all messages.
+
+    Any neighbours are then early enough. Where only the latest are drawn, each node has a tree of its own.
+    """
+    from graphbraid.loader import BatchLoader
+
+    if times is None or not times.messages.last or not any(settings.num_neighbors):
+        return BatchLoader(source, settings)
+    nodes = settings.input_nodes
+    assert isinstance(nodes, Tensor), "evaluations name their nodes"
+    seeds = TreeSeeds(nodes, times=torch.full(nodes.shape, FOREVER), edge_times=times.messages)
+    return BatchLoader(source, dataclasses.replace(settings, input_nodes=None), seeds)
 
 
 def encoder_settings(

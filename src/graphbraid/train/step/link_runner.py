@@ -91,7 +91,8 @@ class LinkRunner(ModelRunner):
     def loader(self, settings: LoaderSettings) -> BatchLoader:
         """Return the loader of mini-batches of the links at ``settings.input_nodes``, with negatives.
 
-        A batch's links, and their reverses, are kept out of the neighbours that are drawn for it.
+        A batch's links, and their reverses, are kept out of the neighbours that are drawn for it. Where links
+        have times, each end of a link or a negative has a tree of its own, of what came before the link.
         """
         from graphbraid.loader import BatchLoader
 
@@ -99,10 +100,19 @@ class LinkRunner(ModelRunner):
         ends = self.data.links.ends[:, positions]
         how = self._drawn_by(_sampling(self._config))
         messages = self.data.messages
-        seeds = LinkSeeds(ends, seed=settings.seed, negatives=NegativeDraws(how, messages.csc, ends))
         encoder = self.encoder_runner()
         settings = encoder.settings(settings)
-        if any(settings.num_neighbors):
+        has_neighbors = any(settings.num_neighbors)
+        times = self.data.times if has_neighbors else None
+        seeds = LinkSeeds(
+            ends,
+            seed=settings.seed,
+            times=None if times is None else times.before(positions),
+            negatives=NegativeDraws(how, messages.csc, ends),
+            disjoint=times is not None,
+            edge_times=None if times is None else times.messages,
+        )
+        if has_neighbors and times is None:
             seeds.exclude(messages.csc, reverse=True)
         relation = self.data.links.relations_at(positions)
         settings = dataclasses.replace(settings, input_nodes=None)
@@ -230,7 +240,7 @@ class _WithRelations:
 
     @property
     def edge_times(self) -> EdgeTimes | None:
-        """None: links have no times."""
+        """When each edge that carries messages arose, where links have times."""
         return self._seeds.edge_times
 
     def seeds_of(self, positions: Tensor, epoch: int, step: int) -> BatchSeeds:

@@ -15,7 +15,7 @@ from graphbraid.graph.csc import Csc
 from graphbraid.sampling.source import BatchSource
 from graphbraid.train.step.link_by_type import ByType
 from graphbraid.train.step.link_data import LinkData, kept
-from graphbraid.train.step.link_encoder import encoder_settings
+from graphbraid.train.step.link_encoder import encoder_settings, node_loader
 from graphbraid.train.step.runner import csc_to
 from graphbraid.train.step.typed_runner import TypedFeatures, TypedRunner
 
@@ -50,7 +50,7 @@ class TypedEncoderRunner(TypedRunner):
     def __init__(self, encoder: nn.Module, graph: Graph, data: LinkData, fabric: Fabric) -> None:
         self._ends, self._plain = data.ends, BatchSource(graph=data.messages)
         assert data.message_relation is not None, "of a graph with types"
-        self._relation = data.message_relation
+        self._relation, self._times = data.message_relation, data.times
         self._prepare_types(encoder, _messages(graph, data), fabric)
 
     def settings(self, settings: LoaderSettings) -> LoaderSettings:
@@ -59,9 +59,7 @@ class TypedEncoderRunner(TypedRunner):
 
     def loader(self, settings: LoaderSettings) -> BatchLoader:
         """Return the loader of mini-batches of nodes, whose ids are those in the whole graph."""
-        from graphbraid.loader import BatchLoader
-
-        return BatchLoader(self.source(), self.settings(settings))
+        return node_loader(self.source(), self.settings(settings), self._times)
 
     def source(self) -> BatchSource:  # type: ignore[override]
         """What mini-batches are cut from."""
@@ -141,7 +139,7 @@ class TypedEncoderRunner(TypedRunner):
         """Return a batch by type, with its features, which are made once."""
         made: tuple[ByType, dict[str, Tensor]] | None = getattr(batch, _BY_TYPE, None)
         if made is None:
-            parts = ByType(batch, self.graph, self._relation)
+            parts = ByType(batch, self.graph, self._relation, self._plain.graph.csc.weight)
             made = parts, parts.features(self._source)
             setattr(batch, _BY_TYPE, made)
         return made

@@ -100,7 +100,8 @@ def profile_run(
     key: dict[str, Any] = {name: getattr(config, name) for name in _KEY}
     key |= {"device": str(runner.device), "workers": workers, "nodes": nodes.numel()}
     if config.task == "link":
-        key |= {name: getattr(config, name) for name in ("task", "negatives", "num_negatives")}
+        names = ("task", "negatives", "num_negatives", "temporal_strategy")
+        key |= {name: getattr(config, name) for name in names}
     if accelerator is not None:
         return make()  # an accelerator has no known identity, so its profile is not cached
     return cached(key | {"graph": graph_identity(runner.graph), "model": model_identity(runner.model)}, make)

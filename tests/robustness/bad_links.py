@@ -1,0 +1,138 @@
+"""Links and clusters: models, negatives and times that do not go together, and clusters of nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tests.robustness.cases import call, command
+from tests.robustness.workplace import NUM_FEATURES, NUM_NODES, QUICK, Workplace, graph
+
+from graphbraid import nn
+from graphbraid.errors import ConfigError, DataError
+from graphbraid.graph import Graph
+from graphbraid.loader import ClusterData, ClusterLoader, LinkNeighborLoader
+from graphbraid.train import Trainer
+
+LINKS, CLUSTERS = "Links", "Clusters"
+_MEETS = ("node", "meets", "node")
+
+
+def _train(w: Workplace, *options: object):
+    return "train", "--data", w.npz(), "--out", w.path("run"), *QUICK, "--task", "link", *options
+
+
+def _timed(time: torch.Tensor, **splits: Any) -> Graph:
+    ends = torch.stack([torch.arange(time.numel()) % NUM_NODES, torch.arange(time.numel()) * 7 % NUM_NODES])
+    return Graph.from_relations(
+        {_MEETS: ends},
+        {"node": NUM_NODES},
+        x={"node": torch.ones(NUM_NODES, NUM_FEATURES)},
+        edge_time={_MEETS: time},
+        edge_splits={_MEETS: splits} if splits else None,
+    )
+
+
+def _trainer(of: Graph, **options: Any) -> Trainer:
+    model = nn.LinkModel(nn.GraphSAGE(NUM_FEATURES, 8, 8, 1), nn.DotProduct())
+    return Trainer(model, of, **{"task": "link", "fanouts": (3,), "temporal_strategy": "last"} | options)
+
+
+@command(LINKS, "an encoder that there is not", 2, "--task link needs --model to be one of", "'sega'")
+def unknown_encoder(w: Workplace):
+    return _train(w, "--model", "sega")
+
+
+@command(LINKS, "a predictor of relations where there are none", 2, "--predictor distmult scores links of")
+def predictor_of_no_relations(w: Workplace):
+    return _train(w, "--predictor", "distmult")
+
+
+@command(LINKS, "links on the whole graph", 2, "mode='full' does not go with task='link'")
+def links_on_the_whole_graph(w: Workplace):
+    return _train(w, "--mode", "full")
+
+
+@command(LINKS, "a relation of a graph that has none", 2, "chooses among relations", "leave it out")
+def relation_of_a_graph_without(w: Workplace):
+    return _train(w, "--relation", "user,rates,film")
+
+
+@command(LINKS, "times where there are none", 2, "temporal_strategy needs the time of every", "edge_time=")
+def times_where_there_are_none(w: Workplace):
+    return _train(w, "--temporal", "last")
+
+
+@command(LINKS, "negatives that links of several times share", 2, "negatives='shared' lends", "'triplet'")
+def shared_negatives_with_times(w: Workplace):
+    return _train(w, "--temporal", "last", "--negatives", "shared")
+
+
+@command(LINKS, "options of links for labels", 2, "negatives='shared' is for links", "set task='link'")
+def negatives_of_nodes(w: Workplace):
+    return _train(w, "--task", "node", "--negatives", "shared")
+
+
+@call(LINKS, "a model of nodes", ConfigError, "trains an encoder and a predictor", "nn.LinkModel(")
+def model_of_nodes(w: Workplace):
+    Trainer(nn.GraphSAGE(NUM_FEATURES, 8, 3, 2), graph(), task="link")
+
+
+@call(LINKS, "links to predict that come first", DataError, "must be later than all", "Split by time")
+def splits_against_time(w: Workplace):
+    _trainer(_timed(torch.arange(100), train=torch.arange(50, 100), test=torch.arange(50)))
+
+
+@call(LINKS, "edges that are all of one time", DataError, "no edge is left to train on", "'train'")
+def one_time_alone(w: Workplace):
+    _trainer(_timed(torch.zeros(100)))
+
+
+@call(LINKS, "a time that is not a number", DataError, "times of edges must be finite; 1 are not")
+def time_is_nan(w: Workplace):
+    times = torch.arange(100.0)
+    times[7] = torch.nan
+    _trainer(_timed(times))
+
+
+@call(LINKS, "evaluating links whose future is known", ConfigError, "their future would be seen", "'test'")
+def evaluate_links_of_the_past(w: Workplace):
+    _trainer(_timed(torch.arange(100))).evaluate("train")
+
+
+@call(LINKS, "degrees that count edges of the future", ConfigError, "tell of the future", "nn.GraphSAGE")
+def degrees_of_the_future(w: Workplace):
+    model = nn.LinkModel(nn.GCN(NUM_FEATURES, 8, 8, 1), nn.DotProduct())
+    Trainer(model, _timed(torch.arange(100)), task="link", fanouts=(3,), temporal_strategy="uniform")
+
+
+@call(LINKS, "a link to a node that is not there", ConfigError, "the destination of link 1 is 90")
+def link_to_no_node(w: Workplace):
+    LinkNeighborLoader(graph(), [3], torch.tensor([[0, 1], [2, NUM_NODES]]))
+
+
+@call(LINKS, "negatives in a complete graph", ConfigError, "reject_edges leaves no negatives")
+def negatives_of_a_complete_graph(w: Workplace):
+    ends = torch.cartesian_prod(torch.arange(4), torch.arange(4)).t()
+    negatives = {"mode": "binary", "reject_edges": True}
+    LinkNeighborLoader(Graph.from_edge_index(ends, 4), [3], neg_sampling=negatives)
+
+
+@call(LINKS, "times of links alone", ConfigError, "edge_label_time and time_attr go together")
+def times_of_links_alone(w: Workplace):
+    LinkNeighborLoader(graph(), [3], torch.tensor([[0], [2]]), edge_label_time=torch.zeros(1))
+
+
+@call(CLUSTERS, "more clusters than nodes", ConfigError, "leaves cluster", "choose fewer clusters")
+def more_clusters_than_nodes(w: Workplace):
+    ClusterData(Graph.from_edge_index(torch.tensor([[0, 1], [1, 2]]), 3), 5)
+
+
+@call(CLUSTERS, "an option of PyG's", ConfigError, "does not support keep_inter_cluster_edges=True")
+def edges_between_clusters(w: Workplace):
+    ClusterData(graph(), 3, keep_inter_cluster_edges=True)
+
+
+@call(CLUSTERS, "a graph where its clusters are needed", ConfigError, "cluster_data must be")
+def graph_for_clusters(w: Workplace):
+    ClusterLoader(graph())  # type: ignore[arg-type]
