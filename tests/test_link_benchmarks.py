@@ -55,7 +55,8 @@ def test_neighbours_of_any_time_leak_and_those_before_the_link_do_not(archive, m
     leaking = rows[temporal.BY_CHANCE]
     assert leaking["as_trained_mean"] - leaking["honest_mean"] > 0.1
     for way in list(temporal.WAYS)[1:]:
-        assert rows[way]["as_trained_mean"] == rows[way]["honest_mean"] < 0.65
+        assert rows[way]["as_trained_mean"] == pytest.approx(rows[way]["honest_mean"], abs=1e-3)
+        assert rows[way]["honest_mean"] < 0.65
     assert "leakage" in capsys.readouterr().out
 
 
