@@ -29,6 +29,14 @@ def test_both_models_of_a_knowledge_graph_are_trained_and_ranked(tmp_path, monke
         assert 0 < row["mean"] < 1
     assert "filtered MRR" in capsys.readouterr().out
 
+    monkeypatch.setattr("sys.argv", f"x --models rgcn --seeds 3 --epochs 3 --threads 1 --out {out}".split())
+    knowledge.main()
+    more = read_lines(out)
+    assert more[0] == rows[0]
+    assert more[1]["runs"][:2] == rows[1]["runs"]  # to the second that they took: they are not trained again
+    assert [run["seed"] for run in more[1]["runs"]] == [0, 1, 2]
+    assert knowledge.done_before(out, "rgcn", knowledge.chosen("rgcn", 4)) == []
+
 
 @pytest.fixture
 def archive(tmp_path):

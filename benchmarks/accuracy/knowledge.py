@@ -7,10 +7,14 @@ the validation triples; the test triples are ranked once, at the end: both ends 
 other true triples ("filtered"). Literature's level is 0.24 for both (R-GCN: Schlichtkrull et al. 2018, 0.248;
 DistMult: Dettmers et al. 2018, 0.241; with more negatives and a choice of options up to 0.34: Ruffinelli et
 al. 2020).
+
+A model's row is written after each seed, and a later call goes on where an earlier one stopped: seeds that
+were trained with the same options are not trained again (``--afresh`` trains them).
 """
 
 from __future__ import annotations
 
+import json
 import statistics
 from pathlib import Path
 from typing import Any
@@ -21,7 +25,7 @@ from rich.table import Table
 
 from benchmarks.accuracy.literature import DATA
 from benchmarks.common.options import add_out_argument, parser_of
-from benchmarks.common.rows import write_rows
+from benchmarks.common.rows import RESULTS, commit, read_lines, write_rows
 from graphbraid import Graph, Trainer, datasets, nn
 
 ARCHIVE = "kg_fb15k237"
@@ -64,9 +68,12 @@ def run(graph: Graph, name: str, seed: int, changed: dict[str, Any]) -> dict[str
     """Train and test once."""
     trainer = Trainer(new_model(graph, name, seed), graph, seed=seed, **COMMON | TRAIN[name] | changed)
     result = trainer.fit()
+    if not result.test:  # a signal ended it
+        raise SystemExit(f"{name}, seed {seed}: ended before its test, so it is not written")
     found = {f"test_{key}": value for key, value in result.test.items()}
     return {
         "seed": seed,
+        "commit": commit(),
         **found,
         "val_mrr": result.best_value,
         "best_epoch": result.best_epoch,
@@ -75,7 +82,23 @@ def run(graph: Graph, name: str, seed: int, changed: dict[str, Any]) -> dict[str
     }
 
 
-def summary(name: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
+def chosen(name: str, epochs: int | None) -> dict[str, Any]:
+    """What decides a seed's result, as it stands in a row."""
+    changed = {} if epochs is None else {"epochs": epochs}
+    options = {key: value for key, value in (COMMON | TRAIN[name] | changed).items() if key != "metrics"}
+    found: dict[str, Any] = json.loads(
+        json.dumps({"options": options, "channels": CHANNELS[name], "dropout": DROPOUT[name]})
+    )
+    return found
+
+
+def done_before(path: Path, name: str, choice: dict[str, Any]) -> list[dict[str, Any]]:
+    """The runs of a model's row that came from the same choice."""
+    rows = (row for row in read_lines(path) if row["row"] == name)
+    return next((row["runs"] for row in rows if choice.items() <= row.items()), [])
+
+
+def summary(name: str, runs: list[dict[str, Any]], choice: dict[str, Any]) -> dict[str, Any]:
     """One row: mean and deviation over the seeds."""
     values = [one["test_mrr"] for one in runs]
     return {
@@ -84,11 +107,32 @@ def summary(name: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
         "literature": LEVEL,
         "mean": statistics.fmean(values),
         "deviation": statistics.stdev(values) if len(values) > 1 else 0.0,
-        "options": {key: value for key, value in (COMMON | TRAIN[name]).items() if key != "metrics"},
-        "channels": CHANNELS[name],
-        "dropout": DROPOUT[name],
+        **choice,
         "runs": runs,
     }
+
+
+def train_seeds(
+    name: str,
+    seeds: range,
+    data: Path,
+    choice: dict[str, Any],
+    changed: dict[str, Any],
+    *,
+    path: Path,
+    afresh: bool,
+) -> list[dict[str, Any]]:
+    """Train the seeds that have no run yet, each written as it ends; returns the runs of all."""
+    runs = [] if afresh else done_before(path, name, choice)
+    missing = [seed for seed in seeds if all(one["seed"] != seed for one in runs)]
+    graph = graph_of(data, name) if missing else None
+    for seed in missing:
+        assert graph is not None
+        runs = sorted([*runs, run(graph, name, seed, changed)], key=lambda one: int(one["seed"]))
+        print(name, next(one for one in runs if one["seed"] == seed), flush=True)
+        row = summary(name, runs, choice)
+        print("wrote", write_rows("knowledge_accuracy", {name: row}, repeats=len(runs), out=path), flush=True)
+    return runs
 
 
 def show(rows: list[dict[str, Any]]) -> None:
@@ -118,21 +162,16 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--epochs", type=int, help="in place of each model's own number")
     parser.add_argument("--threads", type=int, help="of the model's operators")
+    parser.add_argument("--afresh", action="store_true", help="train seeds again that have a run")
     add_out_argument(parser)
     options = parser.parse_args()
-    rows = []
+    path, rows = options.out or RESULTS / "knowledge_accuracy.jsonl", []
     for name in options.models:
-        graph, runs = graph_of(options.data, name), []
-        changed: dict[str, Any] = {"threads": options.threads}
-        changed |= {} if options.epochs is None else {"epochs": options.epochs}
-        for seed in range(options.seeds):
-            runs.append(run(graph, name, seed, changed))
-            print(name, runs[-1], flush=True)
-            path = write_rows(
-                "knowledge_accuracy", {name: summary(name, runs)}, repeats=len(runs), out=options.out
-            )
-        print("wrote", path)
-        rows.append(summary(name, runs))
+        choice = chosen(name, options.epochs)
+        changed = {"threads": options.threads, "epochs": choice["options"]["epochs"]}
+        seeds = range(options.seeds)
+        runs = train_seeds(name, seeds, options.data, choice, changed, path=path, afresh=options.afresh)
+        rows.append(summary(name, runs, choice))
     show(rows)
 
 
