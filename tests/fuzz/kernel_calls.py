@@ -21,6 +21,7 @@ from graphbraid.ops.attention import both_ways
 from graphbraid.ops.bit_product import bit_gram, bit_product
 from graphbraid.ops.dense import tall_gram, tall_product
 from graphbraid.ops.epilogue import ACTIVATION_CODES
+from graphbraid.ops.gram_rounds import GramRounds, rounds_of
 from graphbraid.ops.row_epilogue import RowEpilogue
 from graphbraid.ops.spread import places_of, spread_rows
 
@@ -166,6 +167,21 @@ def products(i: Inputs) -> Call:
         "product": tall_product(a, b, ids=ids, after=after),
         "gram": tall_gram(a, c, ids=ids),
     }
+
+
+@_call
+def gram_in_rounds(i: Inputs) -> Call:
+    count = i.count()
+    a, b = (i.rows(count, i.width(name), torch.float32).detach() for name in ("height", "width"))
+    most = i.one_of("rows of a round", (1, 20, 1000))
+
+    def call() -> Results:
+        gram = GramRounds(a, b.shape[1])
+        for part in rounds_of(len(a), most):
+            gram.add(part, b[part.ids()])
+        return {"gram": gram.out}
+
+    return call
 
 
 @_call

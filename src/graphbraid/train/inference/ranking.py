@@ -18,8 +18,8 @@ from graphbraid.signatures import typed
 Score = Callable[..., Tensor]
 """Function of ``(b,)`` sources, and relations if there are, that returns their ``(b, num_nodes)`` scores."""
 
-MOST_SCORES = 1 << 22
-"""Scores computed at a time: the C library uses buffers of up to 32 MiB again, and maps larger ones anew."""
+MOST_SCORES = 1 << 24
+"""Scores computed at a time, if one link has not more."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
