@@ -20,17 +20,23 @@ if TYPE_CHECKING:
 
 
 def make_fabric(config: TrainConfig) -> Fabric:
-    """Make a Fabric on the device that the config names. Models are not wrapped; see decision 0004."""
+    """Make a Fabric on the device that the config names. Models are not wrapped; see decision 0004.
+
+    Ranks are graphbraid's own (:mod:`graphbraid.distributed`), so Fabric is told that there is no cluster:
+    looking for one it would start MPI in every process of an environment that has mpi4py.
+    """
     from lightning_fabric import Fabric
+    from lightning_fabric.plugins.environments.lightning import LightningEnvironment
     from lightning_fabric.plugins.precision import MixedPrecision
 
     kind, _, index = config.device.partition(":")
     devices: Any = [int(index)] if index else 1
     if config.precision == "float32":
-        return Fabric(accelerator=kind, devices=devices)
+        return Fabric(accelerator=kind, devices=devices, plugins=LightningEnvironment())
     # Passed as a plugin, since Fabric writes a line to the terminal if precision is given by name.
     place = "cuda" if kind == "cuda" or (kind == "auto" and torch.cuda.is_available()) else "cpu"
-    return Fabric(accelerator=kind, devices=devices, plugins=MixedPrecision("bf16-mixed", place))
+    plugins: list[Any] = [LightningEnvironment(), MixedPrecision("bf16-mixed", place)]
+    return Fabric(accelerator=kind, devices=devices, plugins=plugins)
 
 
 def seed_everything(seed: int) -> None:
