@@ -30,6 +30,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "batches": ("sampling", sampled.batches),
     "scaling": ("sampling", sampled.scaling),
     "batches with types": ("typed_sampling", typed.batches),
+    "temporal batches": ("temporal_sampling", typed.temporal_batches),
     "epoch": ("epoch", sampled.epoch),
     "defaults": ("defaults", sampled.defaults),
     "memory": ("memory", sampled.memory),

@@ -1,4 +1,4 @@
-"""Tables of graphs with several node types and relations."""
+"""Tables of graphs with several node types and relations, or with times."""
 
 from __future__ import annotations
 
@@ -25,6 +25,25 @@ def batches() -> str:
         )
     heads = ("graph", "nodes / edges a batch", "workers", "graphbraid", *PEERS.values())
     return "\n\n".join([table(heads, lines), where(rows, "benchmarks.sampling.typed")])
+
+
+def temporal_batches() -> str:
+    """Mini-batches with neighbours up to each seed's time, beside GraphBolt: times of one, and of an edge."""
+    rows = read_rows("temporal_sampling")
+    lines = []
+    for row in rows:
+        own, theirs = row["graphbraid"], row["graphbolt"]
+        lines.append(
+            [
+                row["graph"],
+                ",".join(map(str, row["fanouts"])),
+                str(row["workers"]),
+                f"**{own['ms_per_batch']:.2f} ms**, {own['ns_per_edge']:.0f} ns",
+                f"{theirs['ms_per_batch']:.1f} ms, {theirs['ns_per_edge']:,.0f} ns ({row['ratio']:.1f}x)",
+            ]
+        )
+    heads = ("graph", "fanouts", "workers", "graphbraid: a batch, an edge", "GraphBolt (by edge)")
+    return "\n\n".join([table(heads, lines), where(rows, "benchmarks.sampling.temporal")])
 
 
 def accuracy() -> str:
