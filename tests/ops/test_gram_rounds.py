@@ -43,6 +43,14 @@ def test_the_bits_are_those_of_all_rows_at_once(rows, height, width):
         assert torch.equal(in_rounds(a, b, most), expected)
 
 
+def test_rows_may_have_any_strides():
+    a, b = matrices(2500, 31, 1)
+    columns_first = a.t().contiguous().t()
+    assert torch.equal(in_rounds(columns_first, b, 300), in_rounds(a, b, 300))
+    by_twos = torch.stack([b, b], 2).flatten(1)[:, ::2]
+    assert torch.equal(in_rounds(a, by_twos, 300), in_rounds(a, b, 300))
+
+
 def test_the_bits_do_not_depend_on_threads():
     a, b = matrices(9001, 40, 100)
     assert_same_bits_with_any_threads(lambda: [in_rounds(a, b, 1000)])

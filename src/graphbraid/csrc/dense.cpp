@@ -57,20 +57,25 @@ static void tall_product(const FloatRows& a, const StridedFloats& b, const Writt
   if (p.num_rows > 0 && p.width > 0) GB_PICK(tall_product)(p);
 }
 
-static void tall_gram(const FloatRows& a, const FloatRows& b, const Array2<float>& out,
-                      const OptionalIds& ids) {
-  TallGramArgs g;
-  g.b_ids = data_or_null(ids);
-  g.num_rows = rows_by_id(ids, b.num_rows());
+// The matrices of `out = a^T b`, whose rows were checked; out's shape is.
+static void set_matrices(TallGramArgs& g, const FloatRows& a, const FloatRows& b, const Array2<float>& out) {
   g.height = a.num_columns();
   g.width = b.num_columns();
-  need_length(a, g.num_rows);
   need_shape(out, g.height, g.width);
   g.a = a.data();
   g.a_stride = a.stride(0);
   g.b = b.data();
   g.b_stride = b.stride(0);
   g.out = out.data();
+}
+
+static void tall_gram(const FloatRows& a, const FloatRows& b, const Array2<float>& out,
+                      const OptionalIds& ids) {
+  TallGramArgs g;
+  g.b_ids = data_or_null(ids);
+  g.num_rows = rows_by_id(ids, b.num_rows());
+  need_length(a, g.num_rows);
+  set_matrices(g, a, b, out);
   nb::gil_scoped_release release;
   if (g.height > 0 && g.width > 0) GB_PICK(tall_gram)(g);
 }
@@ -80,20 +85,13 @@ static void tall_gram_round(const FloatRows& a, const FloatRows& b, const Array1
   GramRoundArgs round;
   TallGramArgs& g = round.gram;
   g.num_rows = a.num_rows();
-  g.height = a.num_columns();
-  g.width = b.num_columns();
   if (first < 0 || last < first) refuse("a round must be rows from first to last of each part");
   int64_t rows = 0;
   for (int64_t part = 0; part < gram_parts(g.num_rows); ++part)
     rows += gram_round_rows(g.num_rows, part, first, last);
   need_length(b, rows);
+  set_matrices(g, a, b, out);
   need_length(sums, gram_sums_length(g.num_rows, g.height, g.width));
-  need_shape(out, g.height, g.width);
-  g.a = a.data();
-  g.a_stride = a.stride(0);
-  g.b = b.data();
-  g.b_stride = b.stride(0);
-  g.out = out.data();
   round.first = first;
   round.last = last;
   round.sums = sums.data();

@@ -51,8 +51,6 @@ class RowStream:
         self._buffers: list[Tensor] = []
         self._reader: ThreadPoolExecutor | None = None
         self._num_read = 0
-        self.disk_rows = 0
-        """Rows read of the table so far."""
         self.set_room(0, keeps=False)
 
     def set_room(self, room: int, *, keeps: bool) -> None:
@@ -133,7 +131,6 @@ class RowStream:
             table.gather(ids, out)
         else:
             out.copy_(table.gather(ids))
-        self.disk_rows += part.num_rows
         if number < self._num_kept:
             self._kept[number] = out
         return out

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from graphbraid.ops.aggregation import row_contiguous
 from graphbraid.ops.dense import kernels_for
 from graphbraid.ops.gram_reference import gram_parts, gram_sums_length
 
@@ -68,13 +69,13 @@ class GramRounds:
     """
 
     def __init__(self, a: Tensor, width: int, out: Tensor | None = None) -> None:
-        self._a = a
+        self._a = row_contiguous(a.detach())
         self.out = a.new_empty(a.shape[1], width) if out is None else out
         self._sums = a.new_empty(gram_sums_length(len(a), a.shape[1], width))
 
     def add(self, part: Round, rows: Tensor) -> None:
         """Add a round's ``(num_round_rows, width)`` float32 rows; rounds come in their order."""
-        kernels = kernels_for(self._a, rows, self.out)
+        kernels, rows = kernels_for(self._a, rows, self.out), row_contiguous(rows.detach())
         kernels.tall_gram_round(self._a, rows, self._sums, self.out, part.first, part.last, part.ends)
 
 
