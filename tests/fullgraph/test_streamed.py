@@ -1,5 +1,7 @@
 """Features on disk train the whole graph: block by block, with the bits of a run that has them in memory."""
 
+import os
+
 import pytest
 import torch
 from tests.extras import NO_KERNELS
@@ -141,6 +143,16 @@ def test_a_damaged_block_is_told(graph, tmp_path):
     flip_a_byte(tmp_path / "store" / "x.npy", 50_000)
     with pytest.raises(DataError, match=r"x\.npy has changed since it was written: block 12"):
         trained(broken, MODELS["GAT"], host=SMALL)
+
+
+def test_a_damaged_temporary_file_is_told(graph):
+    engine = trained(graph, gcn, steps=1, host=SMALL)[2]
+    (table,) = engine.runner._train.streams._tables.values()
+    last = NODES * WIDTH * 4 - 1  # of rows that the memory for features does not hold
+    byte = os.pread(table._file.fileno(), 1, last)
+    os.pwrite(table._file.fileno(), bytes([byte[0] ^ 1]), last)
+    with pytest.raises(DataError, match=r"full-graph training .* temporary file .* not what was written"):
+        engine()
 
 
 class Dropped(torch.nn.Module):

@@ -14,7 +14,7 @@ from tests.train.communities import Sage, community_graph
 from tests.warm import WarmProcesses
 
 from graphbraid import nn as gnn
-from graphbraid.errors import ResourceError
+from graphbraid.errors import DataError, ResourceError
 from graphbraid.features.scratch import ScratchRows
 from graphbraid.graph import Graph
 from graphbraid.graph.sparse_features import SparseFeatures
@@ -188,6 +188,20 @@ def test_activations_in_a_file_are_those_that_were_written(tmp_path: Path) -> No
     for nodes in (torch.tensor([999, 0, 5, 5, 400]), torch.arange(1000), torch.arange(0)):
         assert torch.equal(kept.gather(nodes), rows[nodes])
     assert not list(tmp_path.iterdir())  # the file has no name, and goes with the process
+
+
+def test_a_flipped_byte_of_a_temporary_file_is_told(tmp_path: Path) -> None:
+    rows = torch.randn(1000, 7)  # 28,000 bytes: the last block is not whole, and chunks end inside of blocks
+    for place, damaged in ((27_999, 999), (8192, 292)):
+        kept = ScratchRows(1000, 7, in_memory=False, folder=tmp_path)
+        for start in range(0, 1000, 300):
+            kept.write(start, rows[start : start + 300])
+        assert kept._file is not None
+        before = os.pread(kept._file.fileno(), 1, place)
+        os.pwrite(kept._file.fileno(), bytes([before[0] ^ 4]), place)
+        assert torch.equal(kept.gather(torch.tensor([500])), rows[[500]]), "which lies in other blocks"
+        with pytest.raises(DataError, match=rf"exact inference .*not what was written there .*row {damaged}\)"):
+            kept.gather(torch.tensor([damaged]))
 
 
 def test_full_disk_for_activations_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

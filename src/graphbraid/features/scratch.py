@@ -11,8 +11,9 @@ from typing import IO
 import torch
 from torch import Tensor
 
-from graphbraid.errors import ResourceError
+from graphbraid.errors import DataError, ResourceError
 from graphbraid.features.disk import DiskOptions, DiskRows
+from graphbraid.files.block_sums import BlockSums
 from graphbraid.files.writing import format_bytes, resource_error
 
 _READ = DiskOptions(direct=False)
@@ -21,7 +22,9 @@ faults would bring one page after the other, with as much around each as the sys
 
 
 class ScratchRows:
-    """A ``(num_rows, width)`` float32 matrix that is written and gathered by chunks of rows.
+    """A ``(num_rows, width)`` float32 matrix that is written and then gathered by chunks of rows.
+
+    What is read of a file is compared with checksums of its blocks, taken as they were written.
 
     Args:
         num_rows: number of rows.
@@ -51,13 +54,15 @@ class ScratchRows:
         self.shape = torch.Size((num_rows, width))
         self.memory_bytes = num_rows * width * 4 if in_memory else 0
         self._rows = torch.empty(self.shape) if in_memory else None
-        self._file = None if in_memory else _new_file(num_rows * width * 4, folder, need, instead)
+        self._need, self._place = need, Path(tempfile.gettempdir() if folder is None else folder)
+        self._file = None if in_memory else _new_file(num_rows * width * 4, self._place, need, instead)
+        self._sums, self._num_written = BlockSums(), 0
         self._reader: DiskRows | None = None
         if self._file is not None:
             weakref.finalize(self, self._file.close)
 
     def write(self, start: int, rows: Tensor) -> None:
-        """Write ``rows`` from row ``start`` on.
+        """Write ``rows`` from row ``start`` on, which is behind all that were written before.
 
         Raises:
             ResourceError: the disk fails.
@@ -66,8 +71,11 @@ class ScratchRows:
             self._rows[start : start + rows.shape[0]] = rows
             return
         assert self._file is not None
+        assert start == self._num_written, "the sums of blocks are taken in the file's order"
         rest = memoryview(rows.contiguous().numpy().data).cast("B")
         offset = start * self.shape[1] * 4
+        self._sums.add(rest)
+        self._num_written += rows.shape[0]
         try:
             while rest:  # writes may be short
                 done = os.pwrite(self._file.fileno(), rest, offset)
@@ -76,19 +84,28 @@ class ScratchRows:
             raise ResourceError(f"the temporary file {self._file.name} cannot be written: {error}") from error
 
     def gather(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
-        """Return a copy of the rows of ``ids``, in ``out`` if given.
+        """Return a copy of the rows of ``ids``, in ``out`` if given; all rows have been written.
 
         Raises:
+            DataError: a block of the file is not what was written.
             ResourceError: the disk fails.
         """
         if self._rows is not None:
             return torch.index_select(self._rows, 0, ids, out=out)
         if self._reader is None:
             self._reader = self._open()
-        return self._reader.gather(ids, out)
+        try:
+            return self._reader.gather(ids, out)
+        except DataError as error:
+            raise DataError(
+                f"{self._need} reads a temporary file in {self._place} that is not what was written there "
+                f"({str(error).partition(';')[0]}). Run again; if this comes back, memory or disk fails: set "
+                "TMPDIR to a folder on another disk"
+            ) from error
 
     def _open(self) -> DiskRows:
         assert self._file is not None
+        assert self._num_written == self.shape[0], "rows are read once all are written"
         # Where the file has no name any more, its descriptor leads to it.
         by_descriptor = Path(f"/proc/self/fd/{self._file.fileno()}")
         path = by_descriptor if by_descriptor.exists() else Path(self._file.name)
@@ -98,12 +115,12 @@ class ScratchRows:
             num_rows=self.shape[0],
             row_shape=self.shape[1:],
             dtype=torch.float32,
+            sums=torch.from_numpy(self._sums.all()),
             options=_READ,
         )
 
 
-def _new_file(num_bytes: int, folder: Path | None, need: str, instead: str) -> IO[bytes]:
-    place = Path(tempfile.gettempdir() if folder is None else folder)
+def _new_file(num_bytes: int, place: Path, need: str, instead: str) -> IO[bytes]:
     make = tempfile.TemporaryFile if Path("/proc/self/fd").exists() else tempfile.NamedTemporaryFile
     try:
         file: IO[bytes] = make(dir=place, buffering=0)
