@@ -248,6 +248,7 @@ PARTS = (
         minutes=45,
         options=("--limit", "8GiB", "--remove"),
     ),
+    Part(name="tiers-whole", module="tiers.whole", results="tiers_whole", minutes=5, options=("--remove",)),
     Part(
         name="tiers-reordering",
         module="tiers.reordering",

@@ -64,6 +64,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "rows from memory": ("tiers_gather", tiers_reads.gather),
     "rows from disk": ("tiers_disk", tiers_reads.disk),
     "larger than memory": ("tiers_scale", tiers_reads.scale),
+    "whole graphs from disk": ("tiers_whole", tiers_reads.whole),
     "renumbering": ("tiers_reordering", tiers_reads.renumbering),
 }
 """Each table's results and what makes it."""

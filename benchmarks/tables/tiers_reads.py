@@ -1,4 +1,4 @@
-"""Tables of reading rows: from memory, from disk, and of a graph larger than memory from end to end."""
+"""Tables of reading rows: from memory, from disk, and of graphs and features larger than memory."""
 
 from __future__ import annotations
 
@@ -83,6 +83,31 @@ def scale() -> str:
         f"{made['budget']} for exact inference. Each stage is a process of its own, from start to end."
     )
     return "\n\n".join([table(heads, lines), note, where(rows, "benchmarks.tiers.scale")])
+
+
+def whole() -> str:
+    """Full-graph training with its features on disk and in memory."""
+    rows = read_rows("tiers_whole")
+    lines = [line for row in rows for line in _streamed_and_not(row)]
+    heads = (
+        *("model, features, limit", "features", "seconds an epoch", "read an epoch", "read a second"),
+        *("the disk gives", "peak memory"),
+    )
+    note = (
+        f"`host={rows[0]['host']}` of the limit is for features; the limit ({rows[0]['streamed']['limit']}) "
+        "counts the pages of files as well, and not the libraries, which the peak does."
+    )
+    return "\n\n".join([table(heads, lines), note, where(rows, "benchmarks.tiers.whole")])
+
+
+def _streamed_and_not(row: Row) -> list[list[str]]:
+    seconds = {way: median(row[way]["epoch_seconds"][1:]) for way in ("streamed", "in_memory")}
+    peaks = {way: format_bytes(row[way]["peak_bytes"]) for way in seconds}
+    read, disk = median(row["streamed"]["read_bytes"][1:]), row["disk"]["bytes_per_second"]
+    rates = [f"{format_bytes(rate)}/s" for rate in (read / seconds["streamed"], disk)]
+    streamed = [row["row"], "on disk", f"{seconds['streamed']:.2f}", format_bytes(read), *rates]
+    in_memory = ["", "in memory", f"{seconds['in_memory']:.2f}", "", "", ""]
+    return [[*streamed, peaks["streamed"]], [*in_memory, peaks["in_memory"]]]
 
 
 def renumbering() -> str:

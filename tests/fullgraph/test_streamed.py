@@ -148,7 +148,7 @@ def test_a_damaged_block_is_told(graph, tmp_path):
 def test_a_damaged_temporary_file_is_told(graph):
     engine = trained(graph, gcn, steps=1, host=SMALL)[2]
     (table,) = engine.runner._train.streams._tables.values()
-    last = NODES * WIDTH * 4 - 1  # of rows that the memory for features does not hold
+    last = 4 * table.shape.numel() - 1  # of rows that the memory for features does not hold
     byte = os.pread(table._file.fileno(), 1, last)
     os.pwrite(table._file.fileno(), bytes([byte[0] ^ 1]), last)
     with pytest.raises(DataError, match=r"full-graph training .* temporary file .* not what was written"):

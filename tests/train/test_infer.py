@@ -200,7 +200,9 @@ def test_a_flipped_byte_of_a_temporary_file_is_told(tmp_path: Path) -> None:
         before = os.pread(kept._file.fileno(), 1, place)
         os.pwrite(kept._file.fileno(), bytes([before[0] ^ 4]), place)
         assert torch.equal(kept.gather(torch.tensor([500])), rows[[500]]), "which lies in other blocks"
-        with pytest.raises(DataError, match=rf"exact inference .*not what was written there .*row {damaged}\)"):
+        with pytest.raises(
+            DataError, match=rf"exact inference .*not what was written there .*row {damaged}\)"
+        ):
             kept.gather(torch.tensor([damaged]))
 
 
