@@ -7,22 +7,22 @@ in bits per second; where that is not permitted, the benchmark says so and ends.
 block of nodes for each rank, and as many rows that the others read that sending takes about as long as
 computing. All nodes are trained, so that every row of the partition's halo travels in every exchange.
 
-For each number of ranks and rate, an epoch's time is measured as it is, with the same calls made blocking,
-with nothing sent (what it computes), and with the same bytes sent and nothing computed. Beside it stands what
-``graphbraid plan --ranks`` predicts from one process's kernels, the latency and rate measured between two
-ranks, and the partition. Bytes are counted, and compared with those that follow from the partition's report.
+For each number of ranks and rate, an epoch's time is measured as it is, with rows in the parts that the first
+epochs find; and, with whole rows, with the same calls made blocking, with nothing sent (what it computes),
+and with the same bytes sent and nothing computed. Beside it stands what ``graphbraid plan --ranks`` predicts
+from one process's kernels, from latency and rate between the ranks and what moving bytes costs their cores,
+all measured, and from the partition. Bytes are counted, and compared with those of the partition's report.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
-import statistics
 import subprocess
 import sys
-import time
-from collections.abc import Callable
+import tempfile
 from typing import Any, Literal
 
 import torch
@@ -36,6 +36,7 @@ from benchmarks.common.rows import write_rows
 from benchmarks.distributed.links import INTERFACE, Links, why_not
 from benchmarks.distributed.modes import ModalTransport
 from benchmarks.distributed.planted import HIDDEN, make_model, partition_of, planted
+from benchmarks.distributed.probes import measured_link, median_seconds, moving_seconds
 from graphbraid import compile, distributed  # noqa: A004
 from graphbraid.distributed import Communicator, Division, report_of
 from graphbraid.distributed.ranks.gradients import GradientSum
@@ -47,10 +48,9 @@ from graphbraid.fullgraph.scale.simulate import simulate
 from graphbraid.graph import Graph
 from graphbraid.machine.rates import Rates
 
-WARM = 3
-"""Epochs before the clock starts: memory is taken, kernels' arguments are bound."""
 MODES = ("overlapped", "blocking", "nothing sent", "nothing computed")
-PROBE_BYTES = 4 << 20
+MOST_EPOCHS = 120
+"""Epochs in which the search for the parts must end."""
 PASSES = ALL - {"locality", "prune"}
 """Nodes keep their places on one rank as on several, and every row of the halo travels."""
 
@@ -103,25 +103,29 @@ class Training:
         self._optimizer.step()
         return total
 
+    def tuned(self) -> Pipeline:
+        """Train until it is found in how many parts rows travel fastest."""
+        for _ in range(MOST_EPOCHS):
+            if (found := self.engine.runner.tuned) is not None:
+                return found.pipeline
+            self.epoch()
+        raise SystemExit(f"no pipeline was found in {MOST_EPOCHS} epochs")
 
-def median_seconds(run: Callable[[], object], repeats: int) -> float:
-    """The median time of a call, after some calls to warm up."""
-    seconds = []
-    for _ in range(WARM + repeats):
-        started = time.perf_counter()
-        run()
-        seconds.append(time.perf_counter() - started)
-    return statistics.median(seconds[WARM:])
+    def set_pipeline(self, pipeline: Pipeline) -> None:
+        """Let rows of training travel in so many parts from now on."""
+        self.engine.runner._train.pipeline = pipeline
 
 
 def as_rank(graph: Graph, epochs: int) -> dict[str, Any]:
     """Train on the ranks that were started, in each mode; what the first one found."""
     with distributed.init() as comm:
-        latency, bandwidth = measured_link(comm)
+        (latency, bandwidth), moving = measured_link(comm), moving_seconds(comm)
         transport = ModalTransport(comm._transport)
         comm._transport = transport
-        training, seconds = Training(graph, comm), {}
+        training, seconds = Training(graph, comm, "tuned"), {}
         first = training.epoch()
+        found = training.tuned()
+        training.set_pipeline(Pipeline())
         sent = comm.sent_bytes
         with transport.in_mode("recorded"):
             training.epoch()
@@ -130,29 +134,19 @@ def as_rank(graph: Graph, epochs: int) -> dict[str, Any]:
         for mode in ("overlapped", "blocking", "nothing computed", "nothing sent"):
             run = transport.replay if mode == "nothing computed" else training.epoch
             comm.barrier()
+            training.set_pipeline(found if mode == "overlapped" else Pipeline())
             with transport.in_mode(mode):
                 mine = median_seconds(run, epochs)
             seconds[mode] = max(comm.gather(mine))
     return {
         "latency_seconds": latency,
         "bandwidth_bytes": bandwidth,
+        "byte_processor_seconds": moving,
+        "pipeline": [found.chunks, found.back_chunks],
         "seconds": seconds,
         "loss": first,
         "sent_bytes": sent_bytes,
     }
-
-
-def measured_link(comm: Communicator) -> tuple[float, float]:
-    """Latency in seconds and rate in bytes per second of exchanges between all ranks."""
-
-    def exchange(num_bytes: int) -> float:
-        others = [0 if rank == comm.rank else num_bytes for rank in range(comm.size)]
-        data = torch.zeros(sum(others), dtype=torch.uint8)
-        mine = median_seconds(lambda: comm.all_to_all(data, others, others).wait(), 5)
-        return float(max(comm.gather(mine)))
-
-    empty, full = exchange(1), exchange(PROBE_BYTES)
-    return empty / (comm.size - 1), PROBE_BYTES * (comm.size - 1) / (full - empty)
 
 
 def alone(graph: Graph, epochs: int) -> tuple[Step, float, float]:
@@ -165,7 +159,11 @@ def alone(graph: Graph, epochs: int) -> tuple[Step, float, float]:
 
 
 def start(
-    num_ranks: int, rate: float, arguments: list[str], module: str = "distributed.shaped"
+    num_ranks: int,
+    rate: float,
+    arguments: list[str],
+    module: str = "distributed.shaped",
+    **variables: str,
 ) -> dict[str, Any]:
     """Start ranks of a benchmark behind shaped links; what the first one prints."""
     cores = sorted(os.sched_getaffinity(0))
@@ -173,7 +171,7 @@ def start(
         processes = []
         for rank in range(num_ranks):
             environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": INTERFACE}
-            environment |= {"RANK": str(rank), "WORLD_SIZE": str(num_ranks)}
+            environment |= {"RANK": str(rank), "WORLD_SIZE": str(num_ranks)} | variables
             environment |= {"MASTER_ADDR": links.address(0), "MASTER_PORT": "29500"}
             core = str(cores[rank % len(cores)])
             command = links.command(rank, ours(module, "--one", core, *arguments))
@@ -201,7 +199,8 @@ def row_of(num_ranks: int, rate: float, options: argparse.Namespace) -> dict[str
     graph = planted(options.nodes, num_ranks, visible)
     step, other, loss = alone(graph, options.epochs)
     arguments = [str(options.nodes), str(num_ranks), repr(visible), str(options.epochs)]
-    found = start(num_ranks, rate, arguments)
+    with tempfile.TemporaryDirectory(prefix="graphbraid-") as cache:
+        found = start(num_ranks, rate, arguments, GRAPHBRAID_CACHE=cache)  # no earlier run's parts
     if abs(found["loss"] / loss - 1) > 1e-5:
         raise SystemExit(f"one process begins with a loss of {loss}, {num_ranks} ranks with {found['loss']}")
     parts = partition_of(graph, num_ranks)
@@ -209,13 +208,20 @@ def row_of(num_ranks: int, rate: float, options: argparse.Namespace) -> dict[str
     degrees = Degrees.of(graph.csc.indices, graph.num_nodes)
     share = Law(points=(Point.of(report, degrees),)).share(num_ranks, degrees, graph.num_nodes)
     cluster = Cluster(
-        latency_seconds=found["latency_seconds"], bandwidth_bytes=found["bandwidth_bytes"], speed=1 / slots
+        latency_seconds=found["latency_seconds"],
+        bandwidth_bytes=found["bandwidth_bytes"],
+        byte_processor_seconds=found["byte_processor_seconds"],
+        speed=1 / slots,
     )
+    parts_of_rows = dict(zip(("chunks", "back_chunks"), found["pipeline"], strict=True))
+    pipelines = {"overlapped": Pipeline(**parts_of_rows), "blocking": None}
     sizes = {"num_nodes": graph.num_nodes, "num_edges": graph.num_edges, "num_features": graph.num_features}
     predicted = {
-        name: simulate(step, share, cluster, overlaps=name == "overlapped", **sizes).seconds
+        name: simulate(
+            step, share, cluster, overlaps=name == "overlapped", pipeline=pipeline, **sizes
+        ).seconds
         + other * slots / num_ranks
-        for name in ("overlapped", "blocking")
+        for name, pipeline in pipelines.items()
     }
     return {
         "ranks": num_ranks,
@@ -231,11 +237,17 @@ def row_of(num_ranks: int, rate: float, options: argparse.Namespace) -> dict[str
 
 
 def derived(row: dict[str, Any]) -> dict[str, float]:
-    """What a row is asked: times of the bound, of blocking calls, of the prediction."""
-    seconds = row["seconds"]
-    bound = max(seconds["nothing sent"], seconds["nothing computed"])
+    """What a row is asked: times of the bounds, of blocking calls, of the prediction.
+
+    The second bound adds what a rank's core does to send and receive its bytes to what it computes; it is not
+    a number where that was not measured.
+    """
+    seconds, slots = row["seconds"], row["ranks"] / row["cores"]
+    moving = row.get("byte_processor_seconds", math.nan) * max(row["sent_bytes"]) * slots
+    computed, sent = seconds["nothing sent"], seconds["nothing computed"]
     return {
-        "by bound": seconds["overlapped"] / bound,
+        "by bound": seconds["overlapped"] / max(computed, sent),
+        "by bound of cores": seconds["overlapped"] / max(computed + moving, sent),
         "blocking by it": seconds["blocking"] / seconds["overlapped"],
         "predicted by it": row["predicted"]["overlapped"] / seconds["overlapped"],
         "bytes by report": sum(row["sent_bytes"]) / row["report_bytes"],
@@ -244,12 +256,13 @@ def derived(row: dict[str, Any]) -> dict[str, float]:
 
 def show(rows: dict[str, dict[str, Any]]) -> None:
     """Print the table."""
-    names = ("by bound", "blocking by it", "predicted by it", "bytes by report")
-    table = Table("", *(f"{mode}, ms" for mode in MODES), *names)
+    names = ("by bound", "by bound of cores", "blocking by it", "predicted by it", "bytes by report")
+    table = Table("", *(f"{mode}, ms" for mode in MODES), *names, "ns of core a byte", "parts")
     for name, row in rows.items():
         times = [f"{1e3 * row['seconds'][mode]:.1f}" for mode in MODES]
-        table.add_row(name, *times, *(f"{value:.3f}" for value in derived(row).values()))
-    Console(width=180).print(table)
+        cost, parts = f"{1e9 * row['byte_processor_seconds']:.2f}", "{},{}".format(*row["pipeline"])
+        table.add_row(name, *times, *(f"{value:.3f}" for value in derived(row).values()), cost, parts)
+    Console(width=240).print(table)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 
 from benchmarks.common.rows import read_rows
@@ -86,16 +87,25 @@ def shaped() -> str:
     lines = []
     for row in rows:
         times = [f"{1e3 * row['seconds'][mode]:.0f}" for mode in MODES]
-        ratios = [f"{value:.2f}" for value in derived(row).values()]
-        lines.append([row["row"], *times, *ratios, f"{row['bandwidth_bytes'] * 8 / 1e6:.0f}"])
+        ratios = [NOT_MEASURED if math.isnan(value) else f"{value:.2f}" for value in derived(row).values()]
+        cost = row.get("byte_processor_seconds")
+        of_link = (
+            f"{row['bandwidth_bytes'] * 8 / 1e6:.0f}",
+            NOT_MEASURED if cost is None else f"{1e9 * cost:.2f}",
+            ",".join(map(str, row.get("pipeline", (1, 1)))),
+        )
+        lines.append([row["row"], *times, *ratios, *of_link])
     heads = (
         "ranks, rate of each link",
         *(f"{mode}, ms" for mode in MODES),
         "by the longer of the last two",
+        "by the same with the core's work for bytes sent",
         "blocking by overlapped",
         "predicted by measured",
         "bytes by report",
         "Mbit/s that an exchange reaches each way",
+        "ns of a core for a byte each way",
+        "parts",
     )
     return "\n\n".join([table(heads, lines), where(rows, "benchmarks.distributed.shaped")])
 

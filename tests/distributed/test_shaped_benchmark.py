@@ -1,9 +1,11 @@
 """benchmarks.distributed.shaped: the planted graph, the modes of a transport, and a run where permitted."""
 
+import math
+
 import pytest
 import torch
 from benchmarks.common.rows import read_lines
-from benchmarks.distributed import shaped
+from benchmarks.distributed import probes, shaped
 from benchmarks.distributed.links import why_not
 from benchmarks.distributed.modes import ModalTransport
 from benchmarks.distributed.planted import partition_of, planted
@@ -71,3 +73,21 @@ def test_where_links_cannot_be_shaped_the_benchmark_says_so(monkeypatch, capsys)
     monkeypatch.setattr(shaped, "why_not", lambda: "there is no tc")
     shaped.main([])
     assert "skipped: links cannot be shaped here: there is no tc" in capsys.readouterr().err
+
+
+def test_what_a_core_does_for_its_bytes_is_added_to_what_it_computes():
+    """20 ms for 10 MB, twice that where two ranks share a core; a ratio to it only where it was measured."""
+    seconds = {"overlapped": 0.15, "blocking": 0.3, "nothing sent": 0.08, "nothing computed": 0.1}
+    row = {"ranks": 4, "cores": 2, "seconds": seconds, "sent_bytes": [8_000_000, 10_000_000]}
+    row |= {"report_bytes": 18_000_000, "predicted": {"overlapped": 0.12}, "byte_processor_seconds": 2e-9}
+    found = shaped.derived(row)
+    assert found["by bound"] == pytest.approx(1.5)
+    assert found["by bound of cores"] == pytest.approx(0.15 / 0.12)
+    del row["byte_processor_seconds"]
+    assert math.isnan(shaped.derived(row)["by bound of cores"])
+
+
+def test_what_a_byte_costs_is_measured_between_ranks(monkeypatch):
+    monkeypatch.setattr(probes, "PROBE_BYTES", 1 << 16)
+    (found, other) = run_threads(2, probes.moving_seconds)
+    assert found == other >= 0

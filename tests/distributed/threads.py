@@ -11,6 +11,7 @@ from tests.extras import PATIENCE
 from torch import Tensor
 
 from graphbraid.distributed import Communicator
+from graphbraid.distributed.ranks.transport import pause
 
 
 class _Board:
@@ -37,6 +38,9 @@ class _Pending:
 
     def done(self) -> bool:
         return self._board.failed or len(self._there) == self._board.size
+
+    def rest(self, waited_seconds: float) -> None:
+        pause(waited_seconds)
 
     def finish(self) -> None:
         if len(self._there) < self._board.size:

@@ -52,7 +52,6 @@ def plan_ranks(given: dict[str, Any], run: ResolvedRun) -> None:
         ConfigError: an option is for mini-batches, or ranks cannot train the model together.
     """
     from graphbraid.errors import ConfigError
-    from graphbraid.fullgraph.scale.cluster import Cluster
 
     if run.train.task == "link":
         raise ConfigError("--ranks predicts training on labels of nodes; task='link' has none")
@@ -62,12 +61,28 @@ def plan_ranks(given: dict[str, Any], run: ResolvedRun) -> None:
             f"--ranks predicts training on the whole graph, which {flag} is not for; leave it out"
         )
     counts = parse_ranks(given["ranks"])
-    cluster = Cluster.load(given["hardware"]) if given["hardware"] else Cluster()
+    cluster, moving = _cluster(given["hardware"])
     found = forecasts(run, counts, cluster)
     if given["json_output"]:
         print_json({"cluster": dataclasses.asdict(cluster), "graphs": [f.to_json() for f in found]})
     else:
-        _show(found, cluster)
+        _show(found, cluster, moving)
+
+
+def _cluster(file: str | None) -> tuple[Cluster, str]:
+    """Return the cluster of a file, or the default one, and where the cost of moving its bytes is from."""
+    import torch
+
+    from graphbraid.fullgraph.measured.moving import byte_seconds
+    from graphbraid.fullgraph.scale.cluster import Cluster
+
+    cluster = Cluster.load(file) if file else Cluster()
+    if cluster.byte_processor_seconds is not None:
+        return cluster, "as the file says"
+    threads = torch.get_num_threads()
+    taken = byte_seconds() / threads
+    source = f"as TCP took here within the machine, divided among {threads} core{'s' * (threads > 1)}"
+    return dataclasses.replace(cluster, byte_processor_seconds=taken), source
 
 
 def forecasts(run: ResolvedRun, counts: list[int], cluster: Cluster) -> list[Forecast]:
@@ -114,7 +129,7 @@ def forecasts(run: ResolvedRun, counts: list[int], cluster: Cluster) -> list[For
     return [at_hand, *by_size]
 
 
-def _show(found: list[Forecast], cluster: Cluster) -> None:
+def _show(found: list[Forecast], cluster: Cluster, moving: str) -> None:
     from rich.table import Table
 
     from graphbraid.collective.plan.times import format_seconds
@@ -130,6 +145,7 @@ def _show(found: list[Forecast], cluster: Cluster) -> None:
             "ranks",
             "an epoch",
             "computing",
+            "moving bytes",
             "on the link",
             "waiting",
             "speedup",
@@ -142,7 +158,8 @@ def _show(found: list[Forecast], cluster: Cluster) -> None:
             is_too_large = cluster.memory_bytes is not None and p.memory_bytes > cluster.memory_bytes
             table.add_row(
                 str(p.num_ranks),
-                *map(format_seconds, (p.seconds, p.compute_seconds, p.link_seconds, p.waiting_seconds)),
+                *map(format_seconds, (p.seconds, p.compute_seconds, p.moving_seconds)),
+                *map(format_seconds, (p.link_seconds, p.waiting_seconds)),
                 f"{forecast.speedup(p):.2f}",
                 format_bytes(round(p.sent_bytes)),
                 format_bytes(round(p.memory_bytes)) + " (too much)" * is_too_large,
@@ -156,7 +173,11 @@ def _show(found: list[Forecast], cluster: Cluster) -> None:
         f"A message takes {1e6 * cluster.latency_seconds:.3g} us and its bytes at "
         f"{cluster.bandwidth_bytes / 1e9:.3g} GB/s; rows sent and memory are the busiest rank's."
     )
-    for sentence in (network, *NETWORK_ASSUMPTIONS):
+    copies = (
+        f"Each byte that a rank sends and one that it receives keep its cores from computing for "
+        f"{1e9 * (cluster.byte_processor_seconds or 0.0):.3g} ns, {moving}."
+    )
+    for sentence in (network, copies, *NETWORK_ASSUMPTIONS):
         say(console, "{}", sentence)
 
 

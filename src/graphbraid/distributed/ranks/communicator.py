@@ -20,8 +20,6 @@ from graphbraid.errors import ConfigError, RankError
 __all__ = ["MOST_TAG", "Communicator", "Handle"]
 
 T = TypeVar("T")
-_SPIN_SECONDS = 5e-4
-_LONGEST_PAUSE_SECONDS = 1e-3
 _LATE_SECONDS = 0.5
 
 
@@ -243,7 +241,7 @@ class Communicator:
                     self._watch.check()
             if waited > self._patience_seconds:
                 raise self._watch.waited_too_long(what, waited)
-            time.sleep(0.0 if waited < _SPIN_SECONDS else min(waited / 10, _LONGEST_PAUSE_SECONDS))
+            pending.rest(waited)
         try:
             pending.finish()
         except RuntimeError as error:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from graphbraid.distributed.ranks.transport import Pending, Reduction
+from graphbraid.distributed.ranks.transport import Pending, Reduction, pause
 from graphbraid.errors import ConfigError, MissingPackageError
 
 if TYPE_CHECKING:
@@ -97,6 +97,9 @@ class _Request:
 
     def done(self) -> bool:
         return bool(self._request.Test())
+
+    def rest(self, waited_seconds: float) -> None:
+        pause(waited_seconds)
 
     def finish(self) -> None:
         self._request.Wait()

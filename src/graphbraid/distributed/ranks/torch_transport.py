@@ -10,11 +10,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from graphbraid.distributed.ranks.transport import MOST_TAG, Finished, Pending, Reduction
+from graphbraid.distributed.ranks.transport import MOST_TAG, Finished, Pending, Reduction, pause
 
 _OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 _EXCHANGE_TAGS = 1 << 15
 """Number of tags above those of single messages, which the exchanges take in turn."""
+_LEAST_PAUSE_SECONDS = 5e-5
+"""A thread of Gloo makes progress. Where a rank has one core, it gets it at once only if who waits lets go of
+it: else when the scheduler's slice has ended, after milliseconds."""
+_LONGEST_REST_SECONDS = 0.02
+"""Longest wait for a message before the watch is asked whether all ranks are alive."""
 
 
 class TorchTransport:
@@ -103,6 +108,9 @@ class _Collective:
     def done(self) -> bool:
         return bool(self._work.is_completed())
 
+    def rest(self, waited_seconds: float) -> None:
+        pause(waited_seconds, _LEAST_PAUSE_SECONDS)
+
     def finish(self) -> None:
         self._work.wait()
 
@@ -128,6 +136,9 @@ class _Messages:
 
     def done(self) -> bool:
         return self._ended.is_set()
+
+    def rest(self, waited_seconds: float) -> None:
+        self._ended.wait(_LONGEST_REST_SECONDS)
 
     def finish(self) -> None:
         if self._error is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
@@ -16,6 +17,20 @@ REDUCED = (torch.float32, torch.float64, torch.int32, torch.int64)
 
 MOST_TAG = (1 << 15) - 1
 """Largest tag, which every MPI allows."""
+_SPIN_SECONDS = 5e-4
+_LONGEST_PAUSE_SECONDS = 1e-3
+
+
+def pause(waited_seconds: float, shortest: float = 0.0) -> None:
+    """Sleep before an operation is asked again whether it has ended, longer the longer it was waited for.
+
+    Args:
+        waited_seconds: time for which it was waited so far.
+        shortest: least seconds; 0 keeps the core, for operations that make progress as they are asked. Where
+            another thread makes progress, which may have no core but this one, it must be more.
+    """
+    growing = 0.0 if waited_seconds < _SPIN_SECONDS else min(waited_seconds / 10, _LONGEST_PAUSE_SECONDS)
+    time.sleep(max(growing, shortest))
 
 
 class Pending(Protocol):
@@ -23,6 +38,10 @@ class Pending(Protocol):
 
     def done(self) -> bool:
         """Return whether the operation has ended, well or not, and make progress on it."""
+        ...
+
+    def rest(self, waited_seconds: float) -> None:
+        """Pause before :meth:`done` is called again, after a wait of so many seconds; never for long."""
         ...
 
     def finish(self) -> None:
@@ -40,6 +59,9 @@ class Finished:
     def done(self) -> bool:
         """Return True."""
         return True
+
+    def rest(self, waited_seconds: float) -> None:
+        """Do nothing."""
 
     def finish(self) -> None:
         """Do nothing."""
@@ -140,6 +162,9 @@ class _FromSelf:
 
     def done(self) -> bool:
         return len(self._sent) > self._number
+
+    def rest(self, waited_seconds: float) -> None:
+        pause(waited_seconds)
 
     def finish(self) -> None:
         found, self._sent[self._number] = self._sent[self._number], None

@@ -19,7 +19,8 @@ class Cluster:
     """Ranks that are alike, and a network on which each reaches every other at the same rate.
 
     A message takes ``latency_seconds`` and its bytes by ``bandwidth_bytes`` (the alpha-beta model). A rank
-    sends and receives at the same time. The defaults are those of 10 Gbit/s Ethernet.
+    sends and receives at the same time; its processors copy the bytes, ``byte_processor_seconds`` each, for
+    which they do not compute. The defaults are those of 10 Gbit/s Ethernet.
 
     Raises:
         ConfigError: a field is out of range.
@@ -31,6 +32,9 @@ class Cluster:
     """Seconds that a message takes whatever its size (alpha)."""
     bandwidth_bytes: float = 1.25e9
     """Bytes per second that a rank can send, and receive at the same time (1 / beta)."""
+    byte_processor_seconds: float | None = None
+    """Seconds of all of a rank's processors that one byte sent and one received take from computing. If None,
+    what :func:`.byte_seconds` measures on this machine in a forecast, and nothing in a bare simulation."""
     speed: float = 1.0
     """Speed of a rank as a multiple of that of the process that was measured."""
     memory_bytes: int | None = None
@@ -42,6 +46,9 @@ class Cluster:
         for name in ("bandwidth_bytes", "speed"):
             _check(name, getattr(self, name), getattr(self, name) > 0, "a positive number")
         _check("latency_seconds", self.latency_seconds, self.latency_seconds >= 0, "0 or more")
+        if self.byte_processor_seconds is not None:
+            taken = self.byte_processor_seconds
+            _check("byte_processor_seconds", taken, taken >= 0, "0 or more")
         if self.memory_bytes is not None and self.memory_bytes < 1:
             raise ConfigError(f"memory_bytes must be at least 1; got {self.memory_bytes}")
 
@@ -67,10 +74,19 @@ class Cluster:
         """
         return (num_ranks - 1) * self.latency_seconds + most_bytes / self.bandwidth_bytes
 
+    def moving_seconds(self, num_bytes: float) -> float:
+        """Return the time that a rank's processors take to send so many bytes and to receive as many."""
+        return (self.byte_processor_seconds or 0.0) * num_bytes / self.speed
+
     def all_reduce_seconds(self, num_ranks: int, num_bytes: float) -> float:
         """Return the time of a sum over all ranks by a ring, in which all bytes go round twice."""
         steps = 2 * (num_ranks - 1)
-        return steps * (self.latency_seconds + num_bytes / num_ranks / self.bandwidth_bytes)
+        return steps * self.latency_seconds + ring_bytes(num_ranks, num_bytes) / self.bandwidth_bytes
+
+
+def ring_bytes(num_ranks: int, num_bytes: float) -> float:
+    """Return the bytes that each rank sends and receives in a sum over all by a ring."""
+    return 2 * (num_ranks - 1) * num_bytes / num_ranks
 
 
 def _check(name: str, value: float, is_in_range: bool, needed: str) -> None:
@@ -78,4 +94,4 @@ def _check(name: str, value: float, is_in_range: bool, needed: str) -> None:
         raise ConfigError(f"{name} must be {needed}; got {value!r}")
 
 
-__all__ = ["Cluster"]
+__all__ = ["Cluster", "ring_bytes"]

@@ -1,10 +1,15 @@
-"""simulate(): a step on the busiest rank, on two resources that work at the same time: cores and link."""
+"""simulate(): a step on the busiest rank, on two resources that work at the same time: cores and link.
+
+The link's bytes are moved by the cores, which compute the slower for it while anything is on its way.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 
-from graphbraid.fullgraph.scale.cluster import Cluster
+from graphbraid.fullgraph.lowering.pipeline import Pipeline
+from graphbraid.fullgraph.scale.cluster import Cluster, ring_bytes
 from graphbraid.fullgraph.scale.division import Share
 from graphbraid.fullgraph.scale.phases import Phase, Step
 from graphbraid.fullgraph.step.planned.early_rows import MOST_SHARE
@@ -19,6 +24,8 @@ class Prediction:
     """Time of the step."""
     compute_seconds: float
     """Time that the busiest rank computes."""
+    moving_seconds: float
+    """Time that its cores take to send and receive bytes, computing or waiting meanwhile."""
     link_seconds: float
     """Time that its link is busy."""
     sent_bytes: float
@@ -28,13 +35,13 @@ class Prediction:
 
     @property
     def waiting_seconds(self) -> float:
-        """Time for which it waits for the link."""
-        return self.seconds - self.compute_seconds
+        """Time for which its cores wait for the link, with nothing to compute nor to move."""
+        return self.seconds - self.compute_seconds - self.moving_seconds
 
     @property
     def bound_seconds(self) -> float:
-        """Time that no overlap can beat: the longer of computing and sending."""
-        return max(self.compute_seconds, self.link_seconds)
+        """Time that no overlap can beat: the longer of what its cores do, and of sending."""
+        return max(self.compute_seconds + self.moving_seconds, self.link_seconds)
 
 
 def simulate(
@@ -48,6 +55,7 @@ def simulate(
     feature_bytes: int = 4,
     slowness: float = 1.0,
     overlaps: bool = True,
+    pipeline: Pipeline | None = None,
 ) -> Prediction:
     """Run a step through, phase by phase, on the busiest of some ranks; the others are taken to keep up.
 
@@ -55,7 +63,8 @@ def simulate(
     not need it. Forward, the rows that others read are computed and sent first, then all; own rows are summed
     while the halo's travel, then the halo's. Backward, the halo's gradients are computed first and travel
     while the own ones are, also those of the linear map before. Sums of parameters' gradients begin as
-    each is whole, and are waited for at the end.
+    each is whole, and are waited for at the end. What sending and receiving bytes takes of the cores is taken
+    from computing, spread evenly over the time that they are on the link.
 
     Args:
         step: a step on one rank, of a graph of any size.
@@ -67,19 +76,21 @@ def simulate(
         feature_bytes: bytes of one.
         slowness: time of the phases by the step's, as where the step's is a floor.
         overlaps: whether anything is computed while something travels; False predicts blocking calls.
+        pipeline: in how many parts the rows and gradients of sums travel; whole if None.
     """
-    clock = _Clock(cluster, share, overlaps)
+    clock = _Clock(cluster, share, overlaps, pipeline or Pipeline())
     factors = (
         share.rows * num_nodes / step.num_nodes * slowness / cluster.speed,
         share.edges * num_edges / max(step.num_edges, 1) * slowness / cluster.speed,
     )
     held = 1 + share.halo / share.rows
-    for phase in step.phases:
+    for number, phase in enumerate(step.phases):
         seconds = phase.seconds * factors[phase.by_edges] * (held if phase.with_halo else 1.0)
         sent = share.halo * num_nodes
         if phase.departs:
             early = phase.early_seconds * factors[phase.by_edges]
-            clock.depart(early, phase.departs * sent)
+            reader = next((p for p in step.phases[number:] if p.travels), phase)
+            clock.depart(early, phase.departs * sent, in_parts=reader.overlaps)
         clock.run(phase, seconds, phase.travels * sent)
     clock.compute(step.other_seconds / cluster.speed)
     clock.end()
@@ -91,32 +102,68 @@ def simulate(
         num_ranks=share.num_ranks,
         seconds=clock.now,
         compute_seconds=clock.computed,
-        link_seconds=clock.sent,
+        moving_seconds=clock.link.moved,
+        link_seconds=clock.link.sent,
         sent_bytes=clock.row_bytes,
         memory_bytes=memory,
     )
 
 
+class _Link:
+    """What is on its way from a rank and to it, one thing after the other, moved by the cores."""
+
+    def __init__(self) -> None:
+        self.sent = self.moved = 0.0
+        self._queue: deque[tuple[float, float]] = deque()
+        """Of each thing on its way, when it will have arrived, and the share of the cores that it takes."""
+
+    def send(self, now: float, seconds: float, moving_seconds: float) -> float:
+        """Send something after all before it, no faster than the cores move it; return when it arrives."""
+        seconds = max(seconds, moving_seconds)
+        self.sent += seconds
+        self.moved += moving_seconds
+        end = max(now, self._queue[-1][0] if self._queue else now) + seconds
+        self._queue.append((end, moving_seconds / seconds if seconds else 0.0))
+        return end
+
+    def computed(self, now: float, seconds: float) -> float:
+        """Return when the cores, which also move what is on its way, have computed for so long."""
+        while self._queue:
+            end, taken = self._queue[0]
+            room = max(0.0, end - now) * (1 - taken)
+            if seconds < room:
+                return now + seconds / (1 - taken)
+            now, seconds = max(now, end), seconds - room
+            self._queue.popleft()
+        return now + seconds
+
+    def waited(self, now: float, until: float | None = None) -> float:
+        """Return when what arrives until then, or everything, has arrived."""
+        while self._queue and (until is None or self._queue[0][0] <= until):
+            now = max(now, self._queue.popleft()[0])
+        return now
+
+
 class _Clock:
     """The time of a rank's cores and of its link."""
 
-    def __init__(self, cluster: Cluster, share: Share, overlaps: bool) -> None:
+    def __init__(self, cluster: Cluster, share: Share, overlaps: bool, pipeline: Pipeline) -> None:
         self._cluster, self._share, self._overlaps = cluster, share, overlaps
+        self._pipeline = pipeline
         self._sent_share = min(1.0, share.halo / share.rows) if share.rows else 1.0
-        self.now = self.computed = self.sent = self.row_bytes = 0.0
-        self._link_free_at = 0.0
-        self._has_departed = False
-        """Whether what the next forward phase that reads others' rows waits for is on its way already."""
+        self.link = _Link()
+        self.now = self.computed = self.row_bytes = 0.0
+        self._departed: list[float] = []
+        """When each part arrives of what the next forward phase that reads others' rows waits for."""
         self._owed: float | None = None
         """Backward, time of what comes after gradients that are on their way; None if there are none."""
 
-    def depart(self, seconds: float, num_bytes: float) -> None:
+    def depart(self, seconds: float, num_bytes: float, *, in_parts: bool) -> None:
         """Let a few rows be computed first, all of which take ``seconds``, and sent."""
         if self._share.num_ranks > 1 and self._sent_share <= MOST_SHARE:
             self._settle()
             self.compute(seconds * self._sent_share)
-            self._exchange(num_bytes)
-            self._has_departed = True
+            self._departed = self._exchange(num_bytes, self._pipeline.chunks if in_parts else 1)
 
     def run(self, phase: Phase, seconds: float, num_bytes: float) -> None:
         """Run one phase, which computes for ``seconds`` and for which ``num_bytes`` travel."""
@@ -131,20 +178,26 @@ class _Clock:
         if not phase.travels or self._share.num_ranks == 1:
             self.compute(seconds)
         elif phase.backward:
-            self.compute(after)
-            self._exchange(num_bytes)
-            self.compute(during)
-            self._owed = 0.0
-            if not phase.overlaps:
-                self._settle()
+            self._run_back(phase, during, after, num_bytes)
         else:
-            if not self._has_departed:
-                self._exchange(num_bytes)
-            self._has_departed = False
+            parts = self._departed or self._exchange(num_bytes, self._parts(phase, self._pipeline.chunks))
+            self._departed = []
             self.compute(during)
-            self.wait()
-            self.compute(after)
+            for arrives in parts:
+                self.now = self.link.waited(self.now, arrives)
+                self.compute(after / len(parts))
         self._sum(phase)
+
+    def _run_back(self, phase: Phase, during: float, after: float, num_bytes: float) -> None:
+        """Compute the halo's gradients, which depart part by part, and own ones meanwhile."""
+        count = self._parts(phase, self._pipeline.back_chunks)
+        for _ in range(count):
+            self.compute(after / count)
+            self._exchange(num_bytes / count, 1)
+        self.compute(during)
+        self._owed = 0.0
+        if not phase.overlaps:
+            self._settle()
 
     def end(self) -> None:
         """Wait for all that is on its way."""
@@ -157,28 +210,37 @@ class _Clock:
             self.wait()
             self.compute(owed)
 
+    @staticmethod
+    def _parts(phase: Phase, count: int) -> int:
+        return count if phase.overlaps else 1
+
     def _sum(self, phase: Phase) -> None:
         if phase.summed_bytes:
-            self._send(self._cluster.all_reduce_seconds(self._share.num_ranks, phase.summed_bytes))
+            num_ranks, num_bytes = self._share.num_ranks, phase.summed_bytes
+            seconds = self._cluster.all_reduce_seconds(num_ranks, num_bytes)
+            self._send(seconds, ring_bytes(num_ranks, num_bytes))
 
     def compute(self, seconds: float) -> None:
-        """Let the cores work."""
-        self.now += seconds
+        """Let the cores compute."""
+        self.now = self.link.computed(self.now, seconds)
         self.computed += seconds
 
     def wait(self) -> None:
         """Wait until the link has sent everything."""
-        self.now = max(self.now, self._link_free_at)
+        self.now = self.link.waited(self.now)
 
-    def _exchange(self, num_bytes: float) -> None:
+    def _exchange(self, num_bytes: float, count: int) -> list[float]:
+        """Send rows in so many parts; return when each has arrived."""
         self.row_bytes += num_bytes
-        self._send(self._cluster.exchange_seconds(self._share.num_ranks, num_bytes))
+        part = num_bytes / count
+        seconds = self._cluster.exchange_seconds(self._share.num_ranks, part)
+        return [self._send(seconds, part) for _ in range(count)]
 
-    def _send(self, seconds: float) -> None:
-        self._link_free_at = max(self._link_free_at, self.now) + seconds
-        self.sent += seconds
+    def _send(self, seconds: float, num_bytes: float) -> float:
+        arrives = self.link.send(self.now, seconds, self._cluster.moving_seconds(num_bytes))
         if not self._overlaps:
             self.wait()
+        return arrives
 
 
 __all__ = ["Prediction", "simulate"]
