@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import time
 from pathlib import Path
@@ -34,6 +35,8 @@ def main() -> None:
     if options.get("host") == "quarter":
         assert isinstance(graph.x, torch.Tensor)
         options["host"] = graph.x.nbytes // 4 + 16 * graph.num_nodes + (4 << 20)
+    if "out_dir" in options:  # beside the store, which is removed with it
+        options["out_dir"] = given.store.parent / f"{options['out_dir']}-{os.getpid()}"
     model = make_model(given.model, graph.num_features, graph.num_classes, hidden_channels=64)
     found = _estimated(model, graph, options) if given.what == "estimate" else _ran(model, graph, options)
     print(json.dumps(found))
@@ -48,6 +51,7 @@ def _estimated(model: torch.nn.Module, graph: Graph, options: dict[str, Any]) ->
     return {
         "memory_bytes": chosen.host.nbytes,
         "epoch_seconds": chosen.seconds.total,
+        "run_seconds": chosen.seconds.of_run(chosen.epochs),
         "seconds": time.perf_counter() - started,
         "others": chosen.seconds.others or 0.0,
     }
@@ -60,6 +64,7 @@ def _ran(model: torch.nn.Module, graph: Graph, options: dict[str, Any]) -> dict[
     return {
         "memory_bytes": round(1e9 * peak_gb()),
         "epoch_seconds": statistics.median(epochs[1:] or epochs),
+        "run_seconds": result.seconds,
         "seconds": result.seconds,
         "others": others.share() or 0.0,
     }

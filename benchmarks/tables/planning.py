@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from benchmarks.common.rows import read_rows
+from benchmarks.common.rows import Row, read_rows
 from benchmarks.tables.markdown import table, where
 
 
 def estimate() -> str:
-    """Memory and epochs as estimated, beside those of the run."""
+    """Memory, epochs and whole runs as estimated, beside those of the run."""
     rows = read_rows("estimate")
     lines = []
     for row in rows:
-        memory, epoch = row["memory_bytes"], row["epoch_seconds"]
+        memory, epoch, run = row["memory_bytes"], row["epoch_seconds"], row.get("run_seconds")
         lines.append(
             [
                 row["graph"],
@@ -22,7 +22,15 @@ def estimate() -> str:
                 f"{1e3 * epoch['estimated']:.0f} ms",
                 f"{1e3 * epoch['ran']:.0f} ms",
                 f"{epoch['ratio']:.2f}",
+                *_of_run(run),
             ]
         )
-    heads = ("graph", "run", "memory estimated", "taken", "ratio", "epoch estimated", "taken", "ratio")
+    measured = ("memory", "epoch", "run")
+    heads = ("graph", "run", *(head for what in measured for head in (f"{what} estimated", "taken", "ratio")))
     return "\n\n".join([table(heads, lines), where(rows, "benchmarks.planning.estimate")])
+
+
+def _of_run(run: Row | None) -> list[str]:
+    if run is None:  # of rows from before whole runs were compared
+        return ["", "", ""]
+    return [f"{run['estimated']:.1f} s", f"{run['ran']:.1f} s", f"{run['ratio']:.2f}"]

@@ -15,17 +15,13 @@ from graphbraid.datasets import open_store, save_store
 from graphbraid.errors import ConfigError
 from graphbraid.features import HostTiers, TieredFeatures
 from graphbraid.train import HardwareFile, TrainConfig
-from graphbraid.train.estimating import pace, seconds
+from graphbraid.train.estimating import evaluations, pace, seconds, streamed, whole_seconds
 from graphbraid.train.estimating.batches import batch_sizes
+from graphbraid.train.estimating.checkpoints import checkpoint_seconds
+from graphbraid.train.estimating.epoch_seconds import EpochSeconds, Pace, PartSeconds
+from graphbraid.train.estimating.evaluations import evaluation_seconds, some_batches
 from graphbraid.train.estimating.full import full_needs
-from graphbraid.train.estimating.seconds import (
-    EpochSeconds,
-    Pace,
-    Tried,
-    some_batches,
-    tried_epoch,
-    whole_epoch,
-)
+from graphbraid.train.estimating.seconds import Tried, longer, tried_epoch, whole_epoch
 from graphbraid.train.estimating.tiers import tiered_run
 from graphbraid.train.estimating.trial import Trial
 
@@ -273,16 +269,147 @@ def test_a_step_too_long_to_try_is_its_floor_times_that_of_a_smaller_graph(monke
     trial = Trial(sage(graph), graph, TrainConfig(mode="full", eval_every=0))
     engine = full_needs(trial).engine
     floor = engine.floor().floor_seconds
-    monkeypatch.setattr(seconds, "SECONDS", 0.9 * floor)
-    monkeypatch.setattr(seconds, "_LEAST_PART", 1000)
-    found = seconds.full_seconds(trial, engine, fits=True)
+    monkeypatch.setattr(whole_seconds, "SECONDS", 0.9 * floor)
+    monkeypatch.setattr(whole_seconds, "_LEAST_PART", 1000)
+    found = whole_seconds.full_seconds(trial, engine, fits=True)
     assert found.floor == floor
     assert found.train >= floor
     assert "times its floor, as on" in found.how
-    untried = seconds.full_seconds(trial, engine, fits=False)
+    assert found.test > 0
+    assert found.test_how == "as on 2,250 nodes of the same degree"
+    untried = whole_seconds.full_seconds(trial, engine, fits=False)
     assert "times its floor" in untried.how
-    monkeypatch.setattr(seconds, "_LEAST_PART", 15_000)
-    assert seconds.full_seconds(trial, engine, fits=False).how.endswith("nothing was tried")
+    monkeypatch.setattr(whole_seconds, "_LEAST_PART", 15_000)
+    assert whole_seconds.full_seconds(trial, engine, fits=False).how.endswith("nothing was tried")
+
+
+def test_a_disk_too_slow_to_try_is_counted_beside_the_steps(stored, monkeypatch):
+    monkeypatch.setattr(whole_seconds, "SECONDS", 0.5)
+    graph = open_store(stored)
+    config = TrainConfig(mode="full", host=SMALL, eval_every=0)
+    trial = Trial(sage(graph), graph, config, pace.make_tiers(graph, config))
+    engine = full_needs(trial).engine
+    streams = engine.runner.streams
+    assert 0 < streams.pass_bytes < streams.whole_bytes <= engine.evaluation_pass_bytes
+    rate = streams.pass_bytes / 50
+    found = whole_seconds.full_seconds(trial, engine, fits=True, bytes_per_second=rate)
+    assert found.train == pytest.approx(100), "two passes"
+    assert found.test == pytest.approx(engine.evaluation_pass_bytes / rate)
+    once = streams.set_up_bytes + streams.whole_bytes - streams.pass_bytes
+    assert found.first == pytest.approx(once / rate)
+    assert "the slower of the steps" in found.how
+    tried = whole_seconds.full_seconds(trial, engine, fits=True, bytes_per_second=1e18)
+    assert "steps tried" in tried.how
+    assert tried.train < 100
+
+
+def test_the_rate_of_a_disk_is_found_by_reading_for_a_moment(stored):
+    graph = open_store(stored)
+    config = TrainConfig(mode="full", host=SMALL)
+    tiers = pace.make_tiers(graph, config)
+    trial = Trial(sage(graph), graph, config, tiers)
+    engine = full_needs(trial).engine
+    before = tiers.features.counts.disk_rows
+    assert streamed.disk_seconds(trial, engine, None).epoch > 0
+    assert tiers.features.counts.disk_rows - before == graph.num_nodes, "in a second, or all of them"
+    in_memory = Trial(sage(graph), graph, config.updated(host=None))
+    assert streamed.disk_seconds(in_memory, full_needs(in_memory).engine, None) is None
+
+
+# ---- evaluations, checkpoints, and what comes once
+
+
+def test_an_exact_evaluation_that_is_not_cheap_is_tried_on_parts_with_a_part_of_the_budget(monkeypatch):
+    graph = random_graph(20_000, 6, 8)
+    tried = []
+
+    def instead(trial, runner, nodes, mode, share=1.0):
+        tried.append((runner.graph.num_nodes, nodes.numel(), mode, share))
+        return 1.0 + runner.graph.num_nodes / 1000
+
+    monkeypatch.setattr(evaluations, "_scoring", instead)
+    monkeypatch.setattr(evaluations, "_LEAST_PART", 2000)
+    trial = trial_of(graph, memory_budget_bytes=1 << 20)
+    nodes = graph.split("test")
+    found = evaluation_seconds(trial, nodes, "exact", most=4.0)
+    assert [count for count, *_ in tried] == [2000, 4000]
+    assert all(given == nodes.numel() * count // 20_000 for count, given, *_ in tried)
+    assert [share for *_, share in tried] == [0.1, 0.2]
+    assert found.seconds == pytest.approx(1.0 + 20), "what is there once counts once"
+    assert found.how == "exact, as on 2,000 and 4,000 nodes of the same degree"
+    tried.clear()
+    evaluation_seconds(trial_of(graph), nodes, "exact", most=4.0)
+    assert tried[0][:3] == (20_000, nodes.numel(), "exact"), "one pass within the budget is run as it is"
+
+
+def test_an_evaluation_by_layers_is_really_tried_on_parts(monkeypatch):
+    graph = random_graph(3000, 6, 8)
+    monkeypatch.setattr(evaluations, "_LEAST_PART", 500)
+    trial = trial_of(graph, memory_budget_bytes=1 << 16)
+    found = evaluation_seconds(trial, graph.split("test"), "exact", most=0.01)
+    assert found.seconds > 0
+    assert "nodes of the same degree" in found.how
+
+
+def test_an_epoch_writes_a_checkpoint_and_those_within_it(tmp_path):
+    graph = random_graph(300, 6, 8)
+    assert checkpoint_seconds(trial_of(graph), 10) == PartSeconds(None, "")
+    for every, count in ((None, 1), (4, 3), (5, 2), (20, 1)):
+        options = {"out_dir": tmp_path / "not" / "yet", "checkpoint_every_steps": every}
+        found = checkpoint_seconds(trial_of(graph, **options), 10)
+        assert found.seconds > 0
+        assert found.how.startswith(f"{count} of ")
+    assert not list(tmp_path.iterdir()), "what was written is removed"
+
+
+def test_a_folder_that_cannot_be_written_has_no_time(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("graphbraid.train.estimating.checkpoints.checkpoint.write", full)
+    found = checkpoint_seconds(trial_of(random_graph(300, 6, 8), out_dir=tmp_path), 10)
+    assert found.seconds is None
+    assert "No space left" in found.how
+
+
+def test_every_part_of_a_run_has_a_line_of_its_own():
+    epoch = EpochSeconds(train=2.0, how="tried", evaluate=1.0, evaluate_how="exact, tried", first=0.5)
+    epoch = dataclasses.replace(epoch, test=3.0, test_how="exact, tried").writing(
+        PartSeconds(0.25, "1 of 2 MB")
+    )
+    assert epoch.total == 3.25
+    assert epoch.of_run(10) == 0.5 + 10 * 3.25 + 3.0
+    names = [name for name, *_ in epoch.parts()]
+    assert names == ["training", "validation", "checkpoints", "(first epoch)", "(test)"]
+    slower = epoch.scaled(2.0, "twice")
+    assert (slower.first, slower.test, slower.checkpoint) == (1.0, 6.0, 0.25)
+    unknown = EpochSeconds(train=2.0, evaluate_how="not tried")
+    assert [(name, taken) for name, taken, _ in unknown.parts()] == [("training", 2.0), ("validation", None)]
+    assert unknown.total == 2.0
+
+
+def test_an_estimate_shows_validation_checkpoints_and_test(tmp_path, monkeypatch):
+    monkeypatch.setattr(seconds, "SECONDS", 0.2)
+    monkeypatch.setattr(whole_seconds, "SECONDS", 0.2)
+    monkeypatch.setattr("graphbraid.train.estimating.sampled.baseline_bytes", lambda *_: 300 << 20)
+    graph = random_graph(300, 6, 8)
+    found = graphbraid.estimate(sage(graph), graph, out_dir=tmp_path / "run", epochs=3, **OPTIONS)
+    assert not (tmp_path / "run").exists()
+    for mode in ("sampled", "full"):
+        taken = found.of(mode).seconds
+        assert min(taken.evaluate, taken.checkpoint, taken.test) > 0
+        plain = next(part for part in found.to_json()["modes"] if part["mode"] == mode)["seconds"]
+        assert plain["run"] == pytest.approx(taken.first + 3 * taken.total + taken.test)
+    lines = str(found).splitlines()
+    for name in ("training", "validation", "checkpoints", "(test)"):
+        assert sum(line.strip().startswith(name) for line in lines) >= 2, name
+    assert sum("for 3 epochs" in line for line in lines) == 2
+
+
+def test_the_first_steps_are_compared_with_as_many_later_ones():
+    assert longer([2.0, 3.0], [1.0, 2.0, 3.0]) == 1.0
+    assert longer([2.0, 3.0, 9.0], [1.0]) == 1.0
+    assert longer([1.0], [2.0]) == 0.0
 
 
 def test_a_budget_that_holds_no_row_is_not_tried(stored):

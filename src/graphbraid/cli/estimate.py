@@ -74,7 +74,8 @@ def estimate(**given: Any) -> None:
     """Show what a run needs in memory, disk and time, in each mode, before it starts.
 
     Takes the options and files of `graphbraid train`. Shows also which mode and which tiers of features would
-    be chosen, and why. Steps are tried on copies; nothing is written.
+    be chosen, and why. Steps are tried on copies; what is written, to time a checkpoint,
+    is removed.
 
     Examples:
 
@@ -142,6 +143,7 @@ def _show(found: Estimate) -> None:
 def _show_mode(found: ModeEstimate) -> None:
     from graphbraid.collective.plan.times import format_seconds
     from graphbraid.files.writing import format_bytes
+    from graphbraid.train.estimating.records import time_rows
 
     console = out_console()
     line = "[bold]mode {}[/]: [green]fits[/]" if found.fits else "[bold]mode {}[/]: [bold red]does not fit[/]"
@@ -153,9 +155,10 @@ def _show_mode(found: ModeEstimate) -> None:
     if found.disk_bytes:
         table.add_row("[bold]disk[/]", format_bytes(found.disk_bytes), "files that the run writes")
     if (seconds := found.seconds) is not None:
-        table.add_row("[bold]epoch[/]", format_seconds(seconds.total), plain(seconds.explained))
-        if seconds.evaluate is not None:
-            table.add_row("  validation", format_seconds(seconds.evaluate), "of that")
+        run = format_seconds(seconds.of_run(found.epochs))
+        table.add_row("[bold]epoch[/]", format_seconds(seconds.total), f"{run} for epochs={found.epochs}")
+        for name, taken, why in time_rows(seconds):
+            table.add_row(f"  {name}", taken, plain(why))
         if seconds.floor is not None:
             table.add_row("  floor", format_seconds(seconds.floor), "least time of the compiled step")
     console.print(table)

@@ -249,6 +249,13 @@ class Engine:
             return 0 if program is None else self.runner.evaluation_bytes(program)
 
     @property
+    def evaluation_pass_bytes(self) -> int:
+        """Bytes of feature rows that :meth:`predict` reads of files; 0 where they lie in memory."""
+        with self._lock, plain_tensors(), in_mode(self.model, training=False):
+            program = self._now().program
+            return 0 if program is None else self.runner.evaluation_pass_bytes(program)
+
+    @property
     def evidence(self) -> Evidence:
         """Rates and trials behind the choices; an engine given them makes the same ones, to the same bits."""
         with self._lock, plain_tensors():

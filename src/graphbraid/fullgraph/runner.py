@@ -154,15 +154,24 @@ class Runner:
 
     def evaluation_bytes(self, read: Program) -> int:
         """Return the bytes that :meth:`predict` of a program takes in addition, without allocating them."""
+        return self._evaluation_plan(read).nbytes
+
+    def evaluation_pass_bytes(self, read: Program) -> int:
+        """Return the bytes of rows that :meth:`predict` of a program reads of files, if it streams them."""
+        streams = self._evaluation_plan(read).streams
+        return 0 if streams is None else streams.whole_bytes
+
+    def _evaluation_plan(self, read: Program) -> PlannedStep:
+        """Return the step of :meth:`predict`, or one that is planned like it."""
         if self._evaluate is not None and self._evaluated is not None and same_program(read, self._evaluated):
-            return self._evaluate.nbytes
+            return self._evaluate
         ranks = self._ranks
         if ranks is not None and ranks.part is not None:
-            return self._planned(*self._lowered_for_evaluation(read), training=False).nbytes
+            return self._planned(*self._lowered_for_evaluation(read), training=False)
         program, blocks = lower_for_evaluation(self._whole, read)
         if ranks is not None:
             program, blocks = divided(program, blocks, ranks.partition, ranks.comm.rank)
-        return self._planned(program, blocks, training=False).nbytes
+        return self._planned(program, blocks, training=False)
 
     def evidence(self, evaluated: Program | None) -> Evidence:
         """Return the rates and trials behind the choices, also those of the program in evaluation mode."""

@@ -65,6 +65,10 @@ class ScratchTables:
             slabs.append(slab)
         return slabs[0] if len(slabs) == 1 else self._side_by_side(slabs, num_rows)
 
+    def num_slabs(self, num_ops: int) -> int:
+        """Return how often :meth:`computed` reads the features for so many operations."""
+        return sum(1 for _ in self._slabs(num_ops))
+
     def _slabs(self, num_ops: int) -> Iterator[slice]:
         """Yield the columns that fit into the room, with every operation's value and the temporary ones."""
         most = self._room // (4 * self._num_nodes * (num_ops + 2))

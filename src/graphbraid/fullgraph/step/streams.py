@@ -67,6 +67,17 @@ class Streams:
         return sum(4 * self._rows_of(name) * self._width for name in made if not self._is_in_place(name))
 
     @property
+    def set_up_bytes(self) -> int:
+        """Bytes that are read and written to make the temporary files."""
+        made = dict.fromkeys(self._held[value] for value in self._inputs)
+        return sum(self._making_bytes(name) for name in made if not self._is_in_place(name))
+
+    @property
+    def whole_bytes(self) -> int:
+        """Bytes of all rows, as float32, that a forward pass needs; the first pass reads them of files."""
+        return sum(4 * self._width * stream.count for stream in self.streams.values())
+
+    @property
     def pass_bytes(self) -> int:
         """Bytes of rows, as float32, that a forward pass reads of files; a backward pass reads as many."""
         return sum(4 * self._width * stream.rows_per_pass for stream in self.streams.values())
@@ -128,6 +139,14 @@ class Streams:
 
     def _nodes(self, level: int) -> Tensor | None:
         return nodes_of(self._blocks, Place(level, 0))
+
+    def _making_bytes(self, name: str) -> int:
+        op, rows = self._program.producer(name), 4 * self._rows_of(name) * self._width
+        if not isinstance(op, Hoisted):
+            return 2 * rows  # read and written
+        num_slabs = ScratchTables(self._features, self._graph.csc).num_slabs(len(op.of))
+        features = 4 * self._graph.num_nodes * self._width
+        return num_slabs * features + rows + (2 * rows if num_slabs > 1 else 0)
 
     def _made(self, name: str) -> ScratchRows:
         tables = ScratchTables(self._features, self._graph.csc)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,8 @@ from graphbraid.files.writing import format_bytes
 from graphbraid.graph import Graph
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
+from graphbraid.train.estimating.checkpoints import checkpoint_seconds
+from graphbraid.train.estimating.epoch_seconds import EpochSeconds, Pace
 from graphbraid.train.estimating.full import full_needs
 from graphbraid.train.estimating.hardware import HardwareFile, this_machine
 from graphbraid.train.estimating.modes import choose_mode
@@ -21,9 +24,10 @@ from graphbraid.train.estimating.needs import Mode, Needs
 from graphbraid.train.estimating.pace import pace_of
 from graphbraid.train.estimating.records import Estimate, ModeEstimate, TierEstimate
 from graphbraid.train.estimating.sampled import SampledNeeds, bytes_beside_graph, sampled_needs
-from graphbraid.train.estimating.seconds import EpochSeconds, Pace, full_seconds, sampled_seconds
+from graphbraid.train.estimating.seconds import sampled_seconds
 from graphbraid.train.estimating.tiers import TieredRun, tiered_needs, tiered_run
 from graphbraid.train.estimating.trial import Trial
+from graphbraid.train.estimating.whole_seconds import full_seconds
 from graphbraid.train.step.link_options import config_of_links
 from graphbraid.train.step.preflight import check_fanouts
 from graphbraid.train.step.tiers import make_tiers
@@ -42,7 +46,8 @@ def estimate(
     """Estimate the memory, disk and time of a run, in each mode and with more or less memory for features.
 
     Memory is counted: what a run allocates is planned, sampled or tried on copies of model and optimizer,
-    which takes some seconds. Times are the plan's, or those of a short trial. Nothing of the model changes.
+    which takes some seconds. Times are the plan's, or those of a short trial. Nothing of the model changes,
+    and nothing stays on the disk.
 
     Example::
 
@@ -133,7 +138,10 @@ class _Estimating:
         ahead = None if plan is None else plan.cbs
         self._needs = needs = sampled_needs(trial, ahead=ahead)
         if self._times:
-            self._seconds = self._there(sampled_seconds(trial, plan))
+            steps = math.ceil(needs.sizes.num_batches / config.accumulate)
+            self._seconds = self._there(sampled_seconds(trial, plan)).writing(
+                checkpoint_seconds(trial, steps)
+            )
         host, seconds = self._with_tiers(trial, needs)
         on_device = trial.device.type != "cpu" or self._machine.device_memory_bytes is not None
         return self._judged(
@@ -143,6 +151,7 @@ class _Estimating:
                 device=needs.device if on_device else None,
                 disk_bytes=needs.file_bytes,
                 seconds=seconds,
+                epochs=config.epochs,
             )
         )
 
@@ -216,8 +225,10 @@ class _Estimating:
             free = self._here.memory_bytes
             place = needs.host if needs.device is None else needs.device
             fits_here = needs.device is not None or free is None or place.must_bytes < free
-            found = full_seconds(trial, needs.engine, fits=fits_here)
-            seconds = None if found is None else self._there(found)
+            rate = self._machine.disk_bytes_per_second
+            found = full_seconds(trial, needs.engine, fits=fits_here, bytes_per_second=rate)
+            if found is not None:
+                seconds = self._there(found).writing(checkpoint_seconds(trial, 1))
         return self._judged(
             ModeEstimate(
                 mode="full",
@@ -225,6 +236,7 @@ class _Estimating:
                 device=needs.device,
                 disk_bytes=needs.file_bytes,
                 seconds=seconds,
+                epochs=config.epochs,
                 reason="; ".join(reasons),
             )
         )
@@ -256,6 +268,7 @@ class _Estimating:
             device=found.device,
             disk_bytes=found.disk_bytes,
             seconds=found.seconds,
+            epochs=found.epochs,
             fits=False,
             reason=f"{reason}; {found.reason}" if found.reason else reason,
         )

@@ -89,13 +89,15 @@ def link_evaluation_needs(trial: Trial, runner: LinkRunner) -> tuple[Need, ...]:
     )
 
 
-def link_evaluation_seconds(trial: Trial, runner: LinkRunner, positions: Tensor, *, most: float) -> float:
-    """Return the seconds of a validation; some rows and ranks are tried, for about ``most`` seconds."""
+def link_evaluation_seconds(
+    trial: Trial, runner: LinkRunner, positions: Tensor, mode: EvalMode, *, most: float
+) -> float:
+    """Return the seconds of an evaluation; some rows and ranks are tried, for about ``most`` seconds."""
     config, nodes = trial.config, runner.data.ends.nodes
     part = nodes
-    if config.eval_mode == "sampled":
+    if mode == "sampled":
         part = nodes[: 4 * config.eval_batch_size]
-    encode = _seconds(lambda: encoder_rows(runner, config, part, config.eval_mode))
+    encode = _seconds(lambda: encoder_rows(runner, config, part, mode))
     rows, some = _some_rows(trial, runner), positions[: _links_at_once(runner)]
     if not _ranks(trial):
         return encode * nodes.numel() / part.numel()

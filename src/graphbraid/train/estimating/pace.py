@@ -6,7 +6,8 @@ import numpy as np
 
 from graphbraid.errors import ConfigError, ResourceError
 from graphbraid.machine.hardware import free_memory_bytes
-from graphbraid.train.estimating.seconds import Pace, Tried, tried_epoch
+from graphbraid.train.estimating.epoch_seconds import Pace
+from graphbraid.train.estimating.seconds import Tried, tried_epoch
 from graphbraid.train.estimating.tiers import TieredRun
 from graphbraid.train.estimating.trial import Trial
 from graphbraid.train.step.tiers import make_tiers

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from graphbraid.collective.plan.times import format_seconds
 from graphbraid.features.sizing import HostBudget
 from graphbraid.files.writing import format_bytes
+from graphbraid.train.estimating.epoch_seconds import EpochSeconds
 from graphbraid.train.estimating.hardware import HardwareFile
 from graphbraid.train.estimating.needs import Mode, Needs
-from graphbraid.train.estimating.seconds import EpochSeconds
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,6 +28,8 @@ class ModeEstimate:
     """Of files that the run writes: checkpoints, activations beyond exact inference's budget."""
     seconds: EpochSeconds | None = None
     """Of an epoch; None if nothing is known or was asked for."""
+    epochs: int = 1
+    """Of the run."""
     fits: bool = True
     """Whether memory, device and disk have room for it."""
     reason: str = ""
@@ -84,7 +87,8 @@ class Estimate:
                 if needs is not None:
                     plain[place] |= {"nbytes": needs.nbytes, "must_bytes": needs.must_bytes}
             if found.seconds is not None:
-                plain["seconds"] |= {"total": found.seconds.total}
+                run = found.seconds.of_run(found.epochs)
+                plain["seconds"] |= {"total": found.seconds.total, "run": run}
         return content
 
     def __str__(self) -> str:
@@ -104,5 +108,18 @@ def _mode_lines(found: ModeEstimate) -> list[str]:
     if found.disk_bytes:
         lines.append(f"  disk {format_bytes(found.disk_bytes)}")
     if found.seconds is not None:
-        lines.append(f"  epoch {format_seconds(found.seconds.total)}: {found.seconds.explained}")
+        lines.append(f"  epoch {format_seconds(found.seconds.total)}; {_of_run(found)}")
+        lines += [f"    {name:<14} {size:>10}  {why}" for name, size, why in time_rows(found.seconds)]
     return lines
+
+
+def time_rows(seconds: EpochSeconds) -> Iterator[tuple[str, str, str]]:
+    """Yield name, time and reason of each part of an epoch; in brackets what comes once in a run."""
+    for name, taken, why in seconds.parts():
+        yield name, "not known" if taken is None else format_seconds(taken), why
+
+
+def _of_run(found: ModeEstimate) -> str:
+    assert found.seconds is not None
+    epochs = f"{found.epochs:,} epoch{'s' * (found.epochs != 1)}"
+    return f"{format_seconds(found.seconds.of_run(found.epochs))} for {epochs}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -84,18 +85,24 @@ class Trial:
     def state_bytes(self) -> int:
         """Return the bytes of the optimizer's state, made by a step on gradients of zero."""
         model = copy.deepcopy(self.runner.model)
-
-        def step() -> None:
-            optimizer = make_optimizer(self.config, model)
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    parameter.grad = torch.zeros_like(parameter)
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-            kept.append(optimizer)
-
         kept: list[Optimizer] = []
-        return max(allocation_of(step, self.device).kept, 0)
+        made = allocation_of(lambda: kept.append(self._optimizer_of(model)), self.device)
+        return max(made.kept, 0)
+
+    def learned(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps of model and optimizer, of the size that it has after a step."""
+        model = copy.deepcopy(self.runner.model)
+        return {"optimizer": self._optimizer_of(model).state_dict(), "model": model.state_dict()}
+
+    def _optimizer_of(self, model: nn.Module) -> Optimizer:
+        """Return a new optimizer of a copy, after a step on gradients of zero."""
+        optimizer = make_optimizer(self.config, model)
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return optimizer
 
     @property
     def device(self) -> torch.device:

@@ -1,0 +1,126 @@
+"""How long a validation and the test take: the evaluation itself, or some of it, on the trial's copies."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from graphbraid.fullgraph.measured.kept_rates import machine_rates
+from graphbraid.machine.hardware import free_memory_bytes
+from graphbraid.train.estimating.epoch_seconds import PartSeconds
+from graphbraid.train.estimating.links import link_evaluation_seconds
+from graphbraid.train.estimating.trial import Trial
+from graphbraid.train.estimating.whole_passes import part_of
+from graphbraid.train.inference.evaluate import EvalMode, score
+from graphbraid.train.inference.infer import whole_bytes
+from graphbraid.train.inference.layer_wise import widest_layer
+from graphbraid.train.inference.metrics import metric_names
+from graphbraid.train.step.link_runner import LinkRunner
+from graphbraid.train.step.runner import ModelRunner
+
+_LEAST_PART, _LEAST_BUDGET = 1 << 12, 1 << 16
+"""Nodes of the first graph on which an exact evaluation is tried in place of a long one; a budget's least."""
+_MOST_TRIED = 0.5
+"""Largest share of the free memory that a pass over the whole graph may take to be tried."""
+
+
+def evaluation_seconds(trial: Trial, nodes: Tensor, mode: EvalMode, *, most: float) -> PartSeconds:
+    """Return the time of an evaluation of ``nodes``, tried for about ``most`` seconds.
+
+    A sampled one is some of its batches, spread over the split. An exact one is run as it is where one pass
+    over the graph is cheap, else on two smaller graphs.
+    """
+    runner = trial.runner
+    is_link = isinstance(runner, LinkRunner)
+    passes = runner.encoder_runner() if isinstance(runner, LinkRunner) else runner
+    is_tried = mode == "sampled" or runner.engine is not None or _is_cheap(passes, trial, most)
+    if isinstance(runner, LinkRunner) and is_tried:
+        seconds = link_evaluation_seconds(trial, runner, nodes, mode, most=most)
+        return PartSeconds(seconds, "some rows and ranks tried")
+    if is_tried:
+        return _some_batches(trial, nodes, most) if mode == "sampled" else _as_it_is(trial, nodes, most)
+    if is_link or trial.graph.is_typed:
+        return PartSeconds(None, "an exact pass takes longer than a trial may, and was not tried")
+    return _by_parts(trial, nodes, most)
+
+
+def _some_batches(trial: Trial, nodes: Tensor, most: float) -> PartSeconds:
+    size = trial.config.eval_batch_size
+    part = some_batches(nodes, size, 4)
+    taken = _scoring(trial, trial.runner, part, "sampled")  # also a warm-up
+    if taken < most / 4:
+        part = some_batches(nodes, size, max(1, int(most / 2 / taken * part.numel() / size)))
+        taken = _scoring(trial, trial.runner, part, "sampled")
+    how = f"{part.numel():,} of {nodes.numel():,} nodes tried"
+    return PartSeconds(taken * nodes.numel() / part.numel(), how)
+
+
+def _as_it_is(trial: Trial, nodes: Tensor, most: float) -> PartSeconds:
+    taken = _scoring(trial, trial.runner, nodes, "exact")  # also a warm-up
+    if taken < most / 4:
+        taken = _scoring(trial, trial.runner, nodes, "exact")
+    return PartSeconds(taken, "exact, tried")
+
+
+def _by_parts(trial: Trial, nodes: Tensor, most: float) -> PartSeconds:
+    """Return the time of an exact evaluation by those of two graphs, one twice the size of the other.
+
+    Both have the graph's degree and rows, and a budget of memory in proportion: chunks, and layers that go to
+    a file, are as many as in the evaluation itself.
+    """
+    graph, count = trial.graph, _LEAST_PART
+    if 2 * count > graph.num_nodes:
+        return _as_it_is(trial, nodes, most)
+
+    def seconds_on(count: int) -> float:
+        share = count / graph.num_nodes
+        ids = torch.arange(max(1, int(nodes.numel() * share)))
+        runner = trial.runner_on(part_of(graph, count))
+        return _scoring(trial, runner, ids, "exact", share)
+
+    taken = seconds_on(count)
+    while taken < most / 16 and 8 * count <= graph.num_nodes:
+        count *= 4
+        taken = seconds_on(count)
+    twice = seconds_on(2 * count)
+    seconds = twice + max(0.0, twice - taken) * (graph.num_nodes / count - 2)
+    return PartSeconds(seconds, f"exact, as on {count:,} and {2 * count:,} nodes of the same degree")
+
+
+def _scoring(trial: Trial, runner: ModelRunner, nodes: Tensor, mode: EvalMode, share: float = 1.0) -> float:
+    """Return the seconds of an evaluation, with a share of the budget of memory."""
+    config, metrics = trial.config, metric_names(trial.task, trial.config.metrics)
+    if share < 1.0:
+        budget = max(_LEAST_BUDGET, int(config.memory_budget_bytes * share))
+        config = config.updated(memory_budget_bytes=budget, out_dir=None)
+    return timed(lambda: score(runner, config, nodes, mode, task=trial.task, metrics=metrics))
+
+
+def some_batches(nodes: Tensor, size: int, count: int) -> Tensor:
+    """Return the nodes of at most ``count`` batches of ``size``, spread evenly over all of them.
+
+    Ids often go by degree or by community, so that the first batches are no example of the others.
+    """
+    batches = torch.split(nodes, size)
+    count = min(count, len(batches))
+    return torch.cat([batches[len(batches) * place // count] for place in range(count)])
+
+
+def _is_cheap(runner: ModelRunner, trial: Trial, most: float) -> bool:
+    """Return whether one pass over the whole graph, by the machine's rates, takes less than ``most``."""
+    graph, needed, free = trial.graph, whole_bytes(runner), free_memory_bytes()
+    if needed > trial.config.memory_budget_bytes or (free is not None and needed > _MOST_TRIED * free):
+        return False
+    layers = int(getattr(runner.model, "num_layers", 3))
+    width = max(graph.num_features, widest_layer(runner.model))
+    return layers * machine_rates().aggregate_seconds(graph.num_edges, width) < most
+
+
+def timed(run: Callable[[], object]) -> float:
+    """Return the seconds that a call takes."""
+    started = time.perf_counter()
+    run()
+    return time.perf_counter() - started
