@@ -1,7 +1,8 @@
-"""Layers and models of several node types."""
+"""Loaders, layers and models of several node types."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ from tests.fuzz.targets import Call, add
 from tests.fuzz.world import CLASSES, EDGES, WIDTH, World
 
 from graphbraid import nn
+from graphbraid.loader import LinkNeighborLoader, NeighborLoader
 
 _CITES, _WRITES = ("paper", "cites", "paper"), ("author", "writes", "paper")
 _WIDTHS = {"paper": WIDTH, "author": 0}
@@ -161,5 +163,45 @@ add(
         nn.LinkModel,
         {"encoder": _stacked(w), "predictor": nn.DotProduct()},
         lambda model: model.num_layers,
+    ),
+)
+
+
+def _stores(loader: Any) -> Any:
+    batches = itertools.islice(iter(loader), 2)
+    return [[list(store.values()) for store in batch.stores] for batch in batches]
+
+
+add(
+    "NeighborLoader of types",
+    lambda w: Call(
+        NeighborLoader,
+        {
+            "data": w.typed_graph,
+            "num_neighbors": {_CITES: [2, 2], _WRITES: [3, 1]},
+            "input_nodes": ("paper", torch.arange(9)),
+            "disjoint": True,
+            "batch_size": 4,
+            "seed": 1,
+        },
+        _stores,
+        ("time_attr", "input_time", "temporal_strategy", "replace", "shuffle", "subgraph_type", "input_id"),
+    ),
+)
+add(
+    "LinkNeighborLoader of types",
+    lambda w: Call(
+        LinkNeighborLoader,
+        {
+            "data": w.typed_graph,
+            "num_neighbors": [2, 2],
+            "edge_label_index": (_WRITES, torch.tensor([[0, 3, 5, 7, 2], [4, 1, 2, 0, 6]])),
+            "neg_sampling": {"mode": "triplet", "amount": 2},
+            "exclude_seed_edges": "reverse",
+            "batch_size": 2,
+            "seed": 1,
+        },
+        _stores,
+        ("edge_label", "edge_label_time", "time_attr", "disjoint", "neg_sampling_ratio", "input_id"),
     ),
 )

@@ -123,6 +123,37 @@ def times_of_links_alone(w: Workplace):
     LinkNeighborLoader(graph(), [3], torch.tensor([[0], [2]]), edge_label_time=torch.zeros(1))
 
 
+def _typed() -> Graph:
+    return Graph.from_relations({("user", "rates", "film"): [[0, 1], [1, 2]]}, {"user": 2, "film": 3})
+
+
+@call(LINKS, "links of no relation, where there are types", ConfigError, "must name a relation, or be a pair")
+def links_of_no_relation(w: Workplace):
+    LinkNeighborLoader(_typed(), [3], torch.tensor([[0], [2]]))
+
+
+@call(
+    LINKS,
+    "links of a relation mistyped",
+    ConfigError,
+    "user__rate__film, which the graph does not have",
+    "Did you mean 'user__rates__film'?",
+)
+def links_of_a_relation_mistyped(w: Workplace):
+    LinkNeighborLoader(_typed(), [3], ("user", "rate", "film"))
+
+
+@call(LINKS, "a link to no node of its type", ConfigError, "ids in [0, 3); the destination of link 0 is 3")
+def link_to_no_node_of_its_type(w: Workplace):
+    LinkNeighborLoader(_typed(), [3], (("user", "rates", "film"), torch.tensor([[1], [3]])))
+
+
+@call(LINKS, "times that no type has", ConfigError, "an attribute of no node type and of no relation")
+def times_that_no_type_has(w: Workplace):
+    links = {"edge_label_index": ("user", "rates", "film"), "edge_label_time": torch.zeros(2)}
+    LinkNeighborLoader(_typed(), [3], **links, time_attr="time")
+
+
 @call(CLUSTERS, "more clusters than nodes", ConfigError, "leaves cluster", "choose fewer clusters")
 def more_clusters_than_nodes(w: Workplace):
     ClusterData(Graph.from_edge_index(torch.tensor([[0, 1], [1, 2]]), 3), 5)

@@ -91,7 +91,11 @@ def test_nodes_from_the_future_are_no_negatives():
     node_time, times = torch.arange(10), torch.tensor([0, 3, 9, 5])
     for mode in ("binary", "triplet"):
         draws = NegativeDraws(
-            NegativeSampling(mode, 20), graph_of(10, [(0, 1)]), LINKS, node_time=node_time, times=times
+            NegativeSampling(mode, 20),
+            graph_of(10, [(0, 1)]),
+            LINKS,
+            node_times=(node_time, node_time),
+            times=times,
         )
         heads, tails = draws.draw(3, LINKS[0].numpy(), times.numpy())
         until = np.tile(times.numpy(), 20)
@@ -127,7 +131,7 @@ def test_a_link_before_every_node_is_named():
             NegativeSampling("binary"),
             graph_of(4, [(0, 1)]),
             LINKS,
-            node_time=torch.full((4,), 5),
+            node_times=(torch.full((4,), 5), torch.full((4,), 5)),
             times=torch.tensor([5, 4, 6, 7]),
         )
 

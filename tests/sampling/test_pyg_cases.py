@@ -16,7 +16,7 @@ from graphbraid.errors import ConfigError
 from graphbraid.loader import NeighborLoader
 
 TYPES = "its twin, of this name, is in typed/test_loader.py"
-TYPES_AND_TIMES = "times of graphs with types are refused"
+TYPES_AND_TIMES = "its twin, of this name, is in typed/test_temporal_loader.py"
 STORES = "feature and graph stores come with heterogeneous graphs, and are refused"
 WITHOUT_TWIN = {
     "test_hetero_neighbor_loader_basic": TYPES,

@@ -15,16 +15,10 @@ from torch_geometric.sampler import NegativeSampling
 from graphbraid.errors import ConfigError
 from graphbraid.loader import LinkNeighborLoader
 
-HETERO = "heterogeneous graphs are refused"
 WITHOUT_TWIN = {
-    "test_hetero_link_neighbor_loader_basic": HETERO,
-    "test_hetero_link_neighbor_loader_loop": HETERO,
-    "test_temporal_hetero_link_neighbor_loader": HETERO,
-    "test_custom_hetero_link_neighbor_loader": HETERO,
-    "test_hetero_link_neighbor_loader_no_edges": HETERO,
-    "test_hetero_link_neighbor_loader_triplet": HETERO,
+    "test_custom_hetero_link_neighbor_loader": "reads feature and graph stores, which are refused",
 }
-"""PyG's cases that have no twin below, and why."""
+"""PyG's cases that have no twin below or in ``typed/test_pyg_link_cases.py``, and why."""
 
 
 @pytest.mark.parametrize("subgraph_type", ["directional", "bidirectional"])

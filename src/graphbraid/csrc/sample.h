@@ -52,7 +52,8 @@ struct Adjacency {
 
 // The ids of one type's nodes: seeds, then by first appearance.
 struct NodeIds {
-  Buffer<int64_t> ids;  // (count,) ids of the type
+  Buffer<int64_t> ids;    // (count,) ids of the type
+  Buffer<int64_t> trees;  // (count,) the tree of each node, as the number of its seed; only if disjoint
   int64_t count = 0;
 };
 
@@ -66,7 +67,7 @@ struct SampledBatch {
   std::vector<int64_t> nodes_per_hop;  // new nodes: seeds first, then per hop
   // Where there are types: of each type, or of each relation, after the other.
   std::vector<int64_t> edges_per_hop;
-  Buffer<int64_t> trees;  // (num_nodes,) the tree of each node, as the number of its seed; only if disjoint
+  Buffer<int64_t> trees;  // (num_nodes,) as those of NodeIds; only if disjoint
   bool disjoint = false;
 };
 
@@ -112,7 +113,8 @@ struct SampleScratch {
   Buffer<int64_t> order;
   Buffer<uint32_t> set;  // Floyd's set where it is large
   // Only where draws are constrained:
-  Buffer<int64_t> keys;      // (num_nodes,) what the table knows each node by
+  Buffer<int64_t> keys;  // (num_nodes,) what the table knows each node by
+  std::vector<Buffer<int64_t>> keys_by_type;
   Buffer<float> row_weight;  // of the edges of one row that may be drawn
   // Only where several threads share a batch:
   std::vector<IdShard> shards;

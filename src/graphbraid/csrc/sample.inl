@@ -275,7 +275,11 @@ namespace gb::GB_VARIANT {
 void sample_batch(const SampleGraph& graph, const SampleConfig& config, uint64_t batch_key,
                   const int64_t* seeds, int64_t num_seeds, SampleScratch& scratch, SampledBatch& out,
                   const Team* team, const SampleConstraints* constraints) {
-  if (graph.types != nullptr && graph.wide)
+  if (graph.types != nullptr && constraints != nullptr)
+    (graph.wide ? sample_typed_constrained<int64_t>
+                : sample_typed_constrained<int32_t>)(graph, config, batch_key, seeds, num_seeds, scratch, out,
+                                                     *constraints);
+  else if (graph.types != nullptr && graph.wide)
     sample_typed<int64_t, uint64_t>(graph, config, batch_key, seeds, num_seeds, scratch, scratch.wide_tables,
                                     out);
   else if (graph.types != nullptr)

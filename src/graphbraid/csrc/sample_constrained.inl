@@ -18,13 +18,42 @@ inline uint64_t tree_key(uint64_t batch_key, int64_t tree) {
   return mix(batch_key + (static_cast<uint64_t>(tree) + 1) * kPhi);
 }
 
+// The nodes of a type, or of a graph without types, that a batch has so far: their ids, and what tells them
+// apart, which are their trees as well where these are disjoint.
+struct KnownNodes {
+  Buffer<int64_t>& ids;
+  Buffer<int64_t>& trees;  // only where trees are disjoint
+  Buffer<int64_t>& keys;   // what the table knows each node by
+  IdTable<uint64_t>& table;
+  int64_t& count;
+  int64_t num_nodes;  // of the type
+
+  // Makes room for more nodes beside those that are known.
+  void reserve(int64_t more, bool disjoint) {
+    ids.reserve(count + more, count);
+    keys.reserve(count + more, count);
+    if (disjoint) trees.reserve(count + more, count);
+  }
+
+  // Of a repeated seed every copy keeps a row; neighbours point at the first, where trees are not disjoint.
+  void add_seed(int64_t id, int64_t tree, bool disjoint) {
+    const int64_t key = (disjoint ? tree * num_nodes : 0) + id;
+    find_or_insert(table, static_cast<uint64_t>(key), static_cast<uint32_t>(count));
+    keys[count] = key;
+    if (disjoint) trees[count] = tree;
+    ids[count++] = id;
+  }
+};
+
 template <typename Id>
 struct ConstrainedHop {
   const SampleGraph& graph;
   const SampleConfig& config;
   const SampleConstraints& constraints;
+  const TypedRelation& relation;
   SampleScratch& scratch;
-  SampledBatch& out;
+  KnownNodes& destinations;
+  KnownNodes& sources;  // the same where both ends have one type
   Adjacency& adjacency;
   uint64_t batch_key;
   uint64_t hop;
@@ -38,17 +67,22 @@ struct ConstrainedHop {
     adjacency.num_rows = rows.end;
   }
 
-  int64_t tree_of(int64_t row) const { return constraints.disjoint ? out.trees[row] : 0; }
+  int64_t tree_of(int64_t row) const { return constraints.disjoint ? destinations.trees[row] : 0; }
+
+  const int64_t* row_of(int64_t node) const {
+    const int64_t* indptr = graph.types == nullptr ? graph.indptr : graph.types->indptr;
+    return indptr + relation.first_row + node * relation.stride;
+  }
 
   void draw(Rows rows) {
     const int64_t first_edge = adjacency.num_edges;
     Buffer<int64_t>& positions = scratch.positions[0];
     adjacency.indptr.reserve(rows.end + 1, rows.begin + 1);
     for (int64_t r = rows.begin; r < rows.end; ++r) {
-      if (r + kRowsAhead < rows.end) __builtin_prefetch(graph.indptr + out.n_id[r + kRowsAhead]);
-      const int64_t node = out.n_id[r], drawn = adjacency.num_edges - first_edge;
-      const int64_t degree = graph.indptr[node + 1] - graph.indptr[node];
-      positions.reserve(drawn + max_count(degree, fanout, config.replace) + 16, drawn);
+      if (r + kRowsAhead < rows.end) __builtin_prefetch(row_of(destinations.ids[r + kRowsAhead]));
+      const int64_t node = destinations.ids[r], drawn = adjacency.num_edges - first_edge;
+      const int64_t* row = row_of(node);
+      positions.reserve(drawn + max_count(row[1] - row[0], fanout, config.replace) + 16, drawn);
       const int64_t count = draw_allowed(node, tree_of(r), positions.data() + drawn);
       prefetch_ids(positions.data() + drawn, count);
       adjacency.num_edges += count;
@@ -64,17 +98,18 @@ struct ConstrainedHop {
 
   // draw_row among the allowed edges of a node.
   int64_t draw_allowed(int64_t node, int64_t tree, int64_t* positions) {
-    const int64_t start = graph.indptr[node];
-    int64_t end = graph.indptr[node + 1];
-    if (constraints.times != nullptr)
+    const int64_t start = row_of(node)[0];
+    int64_t end = row_of(node)[1];
+    if (constraints.times != nullptr && relation.timed)
       end = std::upper_bound(graph.time + start, graph.time + end, constraints.times[tree]) - graph.time;
     const int64_t* none = constraints.excluded + constraints.num_excluded;
     const int64_t* first = std::lower_bound(constraints.excluded, none, start);
     const int64_t* last = std::lower_bound(first, none, end);
     const int64_t allowed = end - start - (last - first);
-    const int64_t earlier = config.last && fanout >= 0 ? std::max<int64_t>(allowed - fanout, 0) : 0;
-    const uint64_t key = row_key(constraints.disjoint ? tree_key(batch_key, tree) : batch_key, hop,
-                                 static_cast<uint64_t>(node));
+    const bool latest = config.last && relation.timed && fanout >= 0;
+    const int64_t earlier = latest ? std::max<int64_t>(allowed - fanout, 0) : 0;
+    const uint64_t key = typed_row_key(constraints.disjoint ? tree_key(batch_key, tree) : batch_key, hop,
+                                       relation.number, static_cast<uint64_t>(node));
     if (first == last)
       return draw_row(graph, config, key, start + earlier, allowed - earlier, fanout, scratch, positions);
     SampleGraph row = graph;
@@ -106,12 +141,13 @@ struct ConstrainedHop {
     scratch.ids[0].reserve(num_edges);
     int64_t* ids = scratch.ids[0].data();
     if (graph.lists != nullptr) {
-      const DrawnRows drawn{out.n_id.data() + rows.begin, adjacency.indptr.data() + rows.begin,
+      const DrawnRows drawn{destinations.ids.data() + rows.begin, adjacency.indptr.data() + rows.begin,
                             rows.end - rows.begin, positions};
       graph.lists->read(graph.indptr, drawn, ids);
     } else {
       const Id* indices = static_cast<const Id*>(graph.indices);
-      for (int64_t e = 0; e < num_edges; ++e) ids[e] = static_cast<int64_t>(indices[positions[e]]);
+      for (int64_t e = 0; e < num_edges; ++e)
+        ids[e] = static_cast<int64_t>(indices[positions[e]]) - relation.first_source;
     }
     if (config.keep_edges) {
       adjacency.edges.reserve(first_edge + num_edges, first_edge);
@@ -121,36 +157,29 @@ struct ConstrainedHop {
 
   void insert(Rows rows, int64_t first_edge) {
     const int64_t num_edges = adjacency.num_edges - first_edge;
-    if (out.num_nodes + num_edges > kMaxBatchNodes) throw std::length_error(kBatchTooLarge);
-    reserve_nodes(num_edges + 1);
-    IdTable<uint64_t>& table = scratch.wide_table;
-    grow_table(table, scratch.keys.data(), out.num_nodes, num_edges);
+    if (sources.count + num_edges > kMaxBatchNodes) throw std::length_error(kBatchTooLarge);
+    sources.reserve(num_edges + 1, constraints.disjoint);
+    IdTable<uint64_t>& table = sources.table;
+    grow_table(table, sources.keys.data(), sources.count, num_edges);
     adjacency.indices.reserve(first_edge + num_edges, first_edge);
-    uint32_t next = static_cast<uint32_t>(out.num_nodes);
+    uint32_t next = static_cast<uint32_t>(sources.count);
     for (int64_t r = rows.begin; r < rows.end; ++r) {
-      const int64_t tree = tree_of(r);
+      const int64_t tree = tree_of(r), first_key = tree * sources.num_nodes;
       for (int64_t e = adjacency.indptr[r]; e < adjacency.indptr[r + 1]; ++e) {
-        const int64_t id = scratch.ids[0][e - first_edge], key = tree * graph.num_nodes + id;
+        const int64_t id = scratch.ids[0][e - first_edge], key = first_key + id;
         if (e + kEdgesAhead < first_edge + num_edges) {  // of the next tree it may be another slot
-          const int64_t ahead = tree * graph.num_nodes + scratch.ids[0][e + kEdgesAhead - first_edge];
+          const int64_t ahead = first_key + scratch.ids[0][e + kEdgesAhead - first_edge];
           __builtin_prefetch(table.slots.data() + slot_of(static_cast<uint64_t>(ahead), table.bits), 1);
         }
         const uint32_t local = find_or_insert(table, static_cast<uint64_t>(key), next);
-        scratch.keys[next] = key;
-        out.n_id[next] = id;
-        if (constraints.disjoint) out.trees[next] = tree;
+        sources.keys[next] = key;
+        sources.ids[next] = id;
+        if (constraints.disjoint) sources.trees[next] = tree;
         next += local == next;
         adjacency.indices[e] = static_cast<int32_t>(local);
       }
     }
-    out.num_nodes = next;
-  }
-
-  // Makes room for more nodes beside those that are known.
-  void reserve_nodes(int64_t more) {
-    out.n_id.reserve(out.num_nodes + more, out.num_nodes);
-    scratch.keys.reserve(out.num_nodes + more, out.num_nodes);
-    if (constraints.disjoint) out.trees.reserve(out.num_nodes + more, out.num_nodes);
+    sources.count = next;
   }
 };
 
@@ -162,16 +191,15 @@ void sample_constrained(const SampleGraph& graph, const SampleConfig& config, ui
   out.disjoint = constraints.disjoint;
   IdTable<uint64_t>& table = scratch.wide_table;
   begin_batch(table);
-  scratch.keys.reserve(num_seeds);
-  if (constraints.disjoint) out.trees.reserve(num_seeds);
   grow_table(table, scratch.keys.data(), 0, num_seeds);
-  for (int64_t i = 0; i < num_seeds; ++i) {
-    scratch.keys[i] = (constraints.disjoint ? i * graph.num_nodes : 0) + seeds[i];
-    if (constraints.disjoint) out.trees[i] = i;
-    find_or_insert(table, static_cast<uint64_t>(scratch.keys[i]), static_cast<uint32_t>(i));
-  }
+  KnownNodes known{out.n_id, out.trees, scratch.keys, table, out.num_nodes, graph.num_nodes};
+  known.count = 0;
+  known.reserve(num_seeds + 1, constraints.disjoint);
+  for (int64_t i = 0; i < num_seeds; ++i) known.add_seed(seeds[i], i, constraints.disjoint);
+  TypedRelation only;  // of a graph without types
+  only.stride = 1;
   for_each_hop(config, out, [&](size_t hop, Adjacency& adjacency, Rows rows) {
-    ConstrainedHop<Id>{graph,     config, constraints,        scratch, out, adjacency,
+    ConstrainedHop<Id>{graph,     config, constraints,        only, scratch, known, known, adjacency,
                        batch_key, hop,    config.fanouts[hop]}
         .run(rows);
   });

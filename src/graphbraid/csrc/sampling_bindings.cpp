@@ -167,8 +167,8 @@ void check_run(const Inputs& inputs, const Indptr& seeds, int64_t batch_size, in
 // Constraints that name seeds are those of one batch, and edges that are excluded exist and rise.
 void check_limits(const Inputs& inputs, const Limits& limits, int64_t num_seeds, int64_t num_steps) {
   if (!limits.constraints()) return;
-  need(inputs.types == nullptr, "a graph with types is sampled without constraints");
-  const int64_t num_nodes = inputs.indptr.length() - 1, num_edges = inputs.indices.length();
+  const int64_t num_edges = inputs.indices.length();
+  const int64_t num_nodes = inputs.types != nullptr ? inputs.types->most_nodes() : inputs.indptr.length() - 1;
   need(num_steps <= 1, "a run that is constrained has one step");
   need(!limits.disjoint || num_seeds <= kMostItems / std::max<int64_t>(num_nodes, 1),
        "the trees of so many seeds have more nodes than can be numbered");
@@ -201,19 +201,20 @@ class Exporter {
   nb::capsule owner_;
 };
 
-// Ids and rows by type, where nodes have types.
-std::pair<nb::object, nb::object> export_by_type(const PyTypes& types, Batch& batch,
-                                                 const Exporter& tensors) {
-  nb::list ids, rows;
+// Ids, rows and trees by type, where nodes have types.
+std::tuple<nb::object, nb::object, nb::object> export_by_type(const PyTypes& types, Batch& batch,
+                                                              const Exporter& tensors) {
+  nb::list ids, rows, trees;
   for (size_t type = 0; type < batch.sampled.by_type.size(); ++type) {
     NodeIds& nodes = batch.sampled.by_type[type];
     ids.append(tensors.vector(nodes.ids.data(), nodes.count));
+    if (batch.sampled.disjoint) trees.append(tensors.vector(nodes.trees.data(), nodes.count));
     nb::object x = nb::none();
     if (const auto& source = types.rows()[type])
       x = tensors.matrix(batch.x_by_type[type].data(), nodes.count, source->num_columns(), source->element());
     rows.append(x);
   }
-  return {ids, rows};
+  return {ids, rows, batch.sampled.disjoint ? nb::object(trees) : nb::none()};
 }
 
 nb::tuple export_batch(const PyPipeline& owner, const std::shared_ptr<Batch>& batch) {
@@ -227,15 +228,15 @@ nb::tuple export_batch(const PyPipeline& owner, const std::shared_ptr<Batch>& ba
     adjacencies.append(nb::make_tuple(tensors.vector(adjacency.indptr.data(), adjacency.num_rows + 1),
                                       tensors.vector(adjacency.indices.data(), adjacency.num_edges), edges));
   }
-  nb::object n_id, x = nb::none();
-  if (const PyTypes* types = owner.inputs().types)
-    std::tie(n_id, x) = export_by_type(*types, *batch, tensors);
-  else
+  nb::object n_id, x = nb::none(), trees = nb::none();
+  if (const PyTypes* types = owner.inputs().types) {
+    std::tie(n_id, x, trees) = export_by_type(*types, *batch, tensors);
+  } else {
     n_id = tensors.vector(sampled.n_id.data(), sampled.num_nodes);
+    if (sampled.disjoint) trees = tensors.vector(sampled.trees.data(), sampled.num_nodes);
+  }
   if (const auto& source = owner.inputs().x)
     x = tensors.matrix(batch->x.data(), sampled.num_nodes, source->num_columns(), source->element());
-  nb::object trees = nb::none();
-  if (sampled.disjoint) trees = tensors.vector(sampled.trees.data(), sampled.num_nodes);
   return nb::make_tuple(batch->step, n_id, tensors.vector(batch->input_id.data(), sampled.num_seeds),
                         adjacencies, sampled.nodes_per_hop, sampled.edges_per_hop, x, trees);
 }

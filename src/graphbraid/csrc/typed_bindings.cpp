@@ -2,6 +2,7 @@
 
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <limits>
 #include <string>
 
@@ -33,8 +34,9 @@ int64_t place_relations(TypedGraph& graph) {
 
 void init_types(PyTypes* self, const Indptr& indptr, const std::vector<int64_t>& num_nodes,
                 const std::vector<std::vector<int64_t>>& relations,
-                const std::vector<std::vector<int64_t>>& fanouts, int64_t seed_type) {
-  new (self) PyTypes(indptr, num_nodes, relations, fanouts, seed_type);
+                const std::vector<std::vector<int64_t>>& fanouts, std::optional<int64_t> seed_type,
+                const std::vector<int64_t>& untimed) {
+  new (self) PyTypes(indptr, num_nodes, relations, fanouts, seed_type, untimed);
 }
 
 void gather(PyTypes& self, int64_t type, const Array<const Anything, 2>& x) { self.gather(type, x); }
@@ -43,15 +45,20 @@ void gather(PyTypes& self, int64_t type, const Array<const Anything, 2>& x) { se
 
 PyTypes::PyTypes(const Indptr& indptr, const std::vector<int64_t>& num_nodes,
                  const std::vector<std::vector<int64_t>>& relations,
-                 const std::vector<std::vector<int64_t>>& fanouts, int64_t seed_type)
+                 const std::vector<std::vector<int64_t>>& fanouts, std::optional<int64_t> seed_type,
+                 const std::vector<int64_t>& untimed)
     : indptr_(indptr), rows_(num_nodes.size()) {
   const int64_t num_types = static_cast<int64_t>(num_nodes.size());
-  need_count(seed_type, 0, num_types - 1, "seed_type");
+  if (seed_type) need_count(*seed_type, 0, num_types - 1, "seed_type");
   need_count(static_cast<int64_t>(relations.size()), 0, kMostRelations, "the number of relations");
   need(fanouts.size() == relations.size(), "fanouts must be those of each relation");
   for (const int64_t count : num_nodes) need_count(count, 0, kMostNodes, "a number of nodes");
   graph_.num_nodes = num_nodes;
-  graph_.seed_type = static_cast<size_t>(seed_type);
+  for (int64_t first = 0; const int64_t count : num_nodes) {
+    graph_.first_ids.push_back(first);
+    first += count;
+  }
+  if (seed_type) graph_.seed_type = static_cast<size_t>(*seed_type);
   graph_.features.resize(num_nodes.size());
   for (size_t number = 0; number < relations.size(); ++number) {
     need(relations[number].size() == 2, "a relation is a pair of types");
@@ -62,6 +69,7 @@ PyTypes::PyTypes(const Indptr& indptr, const std::vector<int64_t>& num_nodes,
     relation.source = static_cast<size_t>(relations[number][0]);
     relation.destination = static_cast<size_t>(relations[number][1]);
     relation.fanouts = fanouts[number];
+    relation.timed = std::find(untimed.begin(), untimed.end(), static_cast<int64_t>(number)) == untimed.end();
     graph_.relations.push_back(std::move(relation));
   }
   graph_.indptr = indptr_.data();
@@ -83,6 +91,12 @@ int64_t PyTypes::num_nodes() const {
   return sum;
 }
 
+int64_t PyTypes::most_nodes() const {
+  int64_t most = 0;
+  for (const int64_t count : graph_.num_nodes) most = std::max(most, count);
+  return most;
+}
+
 void PyTypes::check(int64_t num_edges, size_t num_hops) const {
   rows_between(indptr_, num_edges);
   for (const TypedRelation& relation : graph_.relations)
@@ -92,7 +106,8 @@ void PyTypes::check(int64_t num_edges, size_t num_hops) const {
 void bind_types(nb::module_& m) {
   using namespace nb::literals;
   nb::class_<PyTypes> types(m, "Types");
-  def_init(types, &init_types, "indptr"_a, "num_nodes"_a, "relations"_a, "fanouts"_a, "seed_type"_a);
+  def_init(types, &init_types, "indptr"_a, "num_nodes"_a, "relations"_a, "fanouts"_a, "seed_type"_a.none(),
+           "untimed"_a = std::vector<int64_t>());
   types.def("gather", with_names(&gather, "type"_a, "x"_a), "type"_a, "x"_a);
 }
 

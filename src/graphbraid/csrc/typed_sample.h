@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "gather.h"
@@ -18,15 +19,17 @@ struct TypedRelation {
   int64_t stride = 0;
   int64_t first_source = 0;      // indices minus this are ids of the sources' type
   std::vector<int64_t> fanouts;  // per hop
+  bool timed = true;             // its edges have times, where any have; else each is early enough
 };
 
 struct TypedGraph {
   const int64_t* indptr = nullptr;  // (num_rows + 1,) in-edges by destination and relation
   int64_t num_rows = 0;
   std::vector<int64_t> num_nodes;  // per type
+  std::vector<int64_t> first_ids;  // per type, id in the whole graph of its first node
   std::vector<TypedRelation> relations;
   std::vector<FeatureRows> features;  // per type
-  size_t seed_type = 0;
+  std::optional<size_t> seed_type;    // of all seeds; if none, seeds are ids in the whole graph
 };
 
 }  // namespace gb

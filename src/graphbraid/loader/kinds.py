@@ -9,8 +9,15 @@ from graphbraid.loader.face import LoaderFace
 from graphbraid.loader.link_neighbor import LinkNeighborLoader
 from graphbraid.loader.neighbor import NeighborLoader
 from graphbraid.loader.presenting import is_without_pyg
+from graphbraid.loader.typed.link_neighbor import TypedLinkNeighborLoader
 from graphbraid.loader.typed.neighbor import TypedNeighborLoader
 from graphbraid.loader.typed.reading import is_typed
+
+_OF_TYPES: dict[type[LoaderFace], type[LoaderFace]] = {
+    NeighborLoader: TypedNeighborLoader,
+    LinkNeighborLoader: TypedLinkNeighborLoader,
+}
+"""By loader, what it is of graphs with types."""
 
 
 def kind_of(called: type[LoaderFace], data: Any) -> type[LoaderFace]:
@@ -19,9 +26,9 @@ def kind_of(called: type[LoaderFace], data: Any) -> type[LoaderFace]:
     The loaders that users name stand for those with types and for those that are also PyG's; any other class
     stands for itself.
     """
-    if called not in (NeighborLoader, LinkNeighborLoader):
+    if called not in _OF_TYPES:
         return called
-    kind = TypedNeighborLoader if called is NeighborLoader and is_typed(data) else called
+    kind = _OF_TYPES[called] if is_typed(data) else called
     also_pygs = _pyg_loaders()
     return kind if also_pygs is None else also_pygs[kind]
 
@@ -39,4 +46,5 @@ def _pyg_loaders() -> dict[type[LoaderFace], type[LoaderFace]] | None:
         NeighborLoader: pyg_loader.NeighborLoader,
         LinkNeighborLoader: pyg_loader.LinkNeighborLoader,
         TypedNeighborLoader: pyg_loader.TypedNeighborLoader,
+        TypedLinkNeighborLoader: pyg_loader.TypedLinkNeighborLoader,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -36,6 +37,15 @@ def as_links(edge_label_index: Any, data: Any, graph: Graph) -> Tensor:
             "edge_label_index must be a (2, num_links) tensor; pairs of an edge type and links are for "
             "heterogeneous graphs"
         )
+    return checked_links(edge_label_index, (graph.num_nodes, graph.num_nodes))
+
+
+def checked_links(edge_label_index: Any, counts: tuple[int, int]) -> Tensor:
+    """Return ``(2, num_links)`` int64 links between as many sources and destinations as ``counts`` says.
+
+    Raises:
+        ConfigError: they are not such a tensor, or an end is not a node; the message names the first.
+    """
     try:
         links = as_tensor(edge_label_index, "edge_label_index").cpu()
     except (DataError, TypeError, ValueError) as error:
@@ -45,11 +55,11 @@ def as_links(edge_label_index: Any, data: Any, graph: Graph) -> Tensor:
             f"edge_label_index must be a (2, num_links) tensor of node ids; got {shown(edge_label_index)}"
         )
     links = links.to(torch.int64).contiguous()
-    for row, end in zip(links, _ENDS, strict=True):
-        wrong = first_out_of_range(row, graph.num_nodes)
+    for row, end, count in zip(links, _ENDS, counts, strict=True):
+        wrong = first_out_of_range(row, count)
         if wrong >= 0:
             raise ConfigError(
-                f"edge_label_index must hold node ids in [0, {graph.num_nodes}); the {end} of link {wrong} "
+                f"edge_label_index must hold node ids in [0, {count}); the {end} of link {wrong} "
                 f"is {int(row[wrong])}"
             )
     return links
@@ -90,6 +100,19 @@ def labels_of(edge_label: Any, num_links: int, how: NegativeSampling | None) -> 
         )
     begins_at_0 = how is not None and label.numel() and int(label.min()) == 0
     return label + 1 if begins_at_0 else label
+
+
+def check_times_go_together(given: Mapping[str, Any]) -> None:
+    """Check that links have times where nodes or edges have, and not otherwise.
+
+    Raises:
+        ConfigError: one of ``edge_label_time`` and ``time_attr`` is missing.
+    """
+    if (given["edge_label_time"] is None) != (given["time_attr"] is None):
+        raise ConfigError(
+            "edge_label_time and time_attr go together: 'edge_label_time' is "
+            f"{'not set' if given['edge_label_time'] is None else 'set'}"
+        )
 
 
 def check_exclusion(value: Any) -> bool | str:

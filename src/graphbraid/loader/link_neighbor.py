@@ -15,11 +15,19 @@ from graphbraid.collective.run.protocols import BatchDevice
 from graphbraid.errors import ConfigError
 from graphbraid.graph import Graph
 from graphbraid.loader.face import NOT_OPTIONS, Inputs, LoaderFace
-from graphbraid.loader.link_inputs import as_links, as_negatives, check_exclusion, input_ids, labels_of
+from graphbraid.loader.link_inputs import (
+    as_links,
+    as_negatives,
+    check_exclusion,
+    check_times_go_together,
+    input_ids,
+    labels_of,
+)
 from graphbraid.loader.pyg_options import LINK_REFUSED
 from graphbraid.loader.times import Times, read_times, seed_times
 from graphbraid.sampling.config import SamplerConfig
-from graphbraid.sampling.links import LinkSeeds
+from graphbraid.sampling.edge_lookup import EdgeLookup
+from graphbraid.sampling.links import OF_LINKS, LinkSeeds
 from graphbraid.sampling.lists import NeighborLists
 from graphbraid.sampling.negative_draws import NegativeDraws
 from graphbraid.sampling.negatives import NegativeSampling
@@ -29,9 +37,6 @@ from graphbraid.sampling.subgraph import BIDIRECTIONAL, as_subgraph_type
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
-
-OWN = ("edge_label_index", "edge_label", "edge_label_time", "seed_time")
-"""Attributes of a batch that are the loader's; the data's own of these names stay out of it."""
 
 
 class LinkNeighborLoader(LoaderFace):
@@ -49,10 +54,14 @@ class LinkNeighborLoader(LoaderFace):
     ``(batch_size, amount)``, and ``seed_time``. ``batch_size`` is the number of its links.
 
     Args:
-        data: a :class:`graphbraid.Graph` or a homogeneous PyG ``Data``, whose dtypes and shapes batches keep.
-        num_neighbors: fanout per hop, the hop nearest the links first; -1 takes all neighbours.
+        data: a :class:`graphbraid.Graph`, a PyG ``Data`` or a ``HeteroData``, whose dtypes and shapes batches
+            keep. Of a graph with types and of ``HeteroData``, batches are ``HeteroData``, which have what is
+            said above of links in the store of their relation, that of triplets in those of its two types.
+        num_neighbors: fanout per hop, the hop nearest the links first; -1 takes all neighbours. Where there
+            are types, for all relations, or by relation in a dict.
         edge_label_index: ``(2, num_links)`` sources and destinations of the links. If None, all edges of the
-            graph, in the order of its list.
+            graph, in the order of its list. Where there are types, the relation whose edges are the links, or
+            a pair of a relation and these ids within its two types.
         edge_label: ``(num_links, ...)`` labels of the links. With negatives of mode ``binary``, labels that
             begin at 0 are raised by 1, as 0 then stands for a negative.
         edge_label_time: ``(num_links,)`` times of the links, given with ``time_attr``.
@@ -65,9 +74,11 @@ class LinkNeighborLoader(LoaderFace):
             :class:`graphbraid.sampling.NegativeSampling` (or PyG's). If None, none are drawn.
         neg_sampling_ratio: number of negatives of mode ``binary`` per link, in place of ``neg_sampling``.
         exclude_seed_edges: whether a batch's links are kept out of the neighbours that are drawn: if True,
-            all edges from a link's source to its destination; if ``"reverse"``, also those back.
+            all edges from a link's source to its destination, where there are types those of its relation;
+            if ``"reverse"``, also those back, of any relation.
         time_attr: name of the times of the nodes or of the edges of ``data``: a link's trees then have no
-            node, or no edge, later than the link, and negatives are nodes up to its time.
+            node, or no edge, later than the link, and negatives are nodes up to its time. Where there are
+            types, some of them or of the relations may have none: these are early enough.
         weight_attr: as in :class:`NeighborLoader`.
         transform: function called with each batch; its result is yielded instead.
         input_id: ``(num_links,)`` values that batches have as ``input_id``. If None, positions.
@@ -154,11 +165,7 @@ class LinkNeighborLoader(LoaderFace):
         number = int(links.shape[1])
         how = as_negatives(given["neg_sampling"], given["neg_sampling_ratio"])
         label = labels_of(given["edge_label"], number, how)
-        if (given["edge_label_time"] is None) != (given["time_attr"] is None):
-            raise ConfigError(
-                "edge_label_time and time_attr go together: 'edge_label_time' is "
-                f"{'not set' if given['edge_label_time'] is None else 'set'}"
-            )
+        check_times_go_together(given)
         exclusion = check_exclusion(given["exclude_seed_edges"])
         if exclusion is True and as_subgraph_type(given["subgraph_type"]) == BIDIRECTIONAL:
             raise ConfigError(
@@ -182,9 +189,9 @@ class LinkNeighborLoader(LoaderFace):
         )
         source = source if times is None else times.source
         if exclusion:
-            seeds.exclude(source.graph.csc, reverse=exclusion == "reverse")
+            seeds.exclude(EdgeLookup(source.graph.csc), reverse=exclusion == "reverse")
         return Inputs(
-            source=source.without(OWN),
+            source=source.without(OF_LINKS),
             number=number,
             seeds=seeds,
             input_id=input_ids(given["input_id"], number),
@@ -195,4 +202,4 @@ def _draws(
     how: NegativeSampling, graph: Graph, links: Tensor, times: Times | None, ordered: Tensor | None
 ) -> NegativeDraws:
     node_time = None if times is None else times.node_time
-    return NegativeDraws(how, graph.csc, links, node_time=node_time, times=ordered)
+    return NegativeDraws(how, graph.csc, links, node_times=(node_time, node_time), times=ordered)

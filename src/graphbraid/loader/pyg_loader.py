@@ -11,6 +11,7 @@ from torch_geometric import loader as pyg
 
 from graphbraid.errors import ConfigError
 from graphbraid.loader import link_neighbor, neighbor
+from graphbraid.loader.typed import link_neighbor as typed_link_neighbor
 from graphbraid.loader.typed import neighbor as typed_neighbor
 
 
@@ -62,6 +63,10 @@ class TypedNeighborLoader(typed_neighbor.TypedNeighborLoader, NeighborLoader):
 
 class LinkNeighborLoader(_WithoutProcesses, link_neighbor.LinkNeighborLoader, pyg.LinkNeighborLoader):
     """The :class:`graphbraid.loader.LinkNeighborLoader` used if PyG is installed, without PyG's code."""
+
+
+class TypedLinkNeighborLoader(typed_link_neighbor.TypedLinkNeighborLoader, LinkNeighborLoader):
+    """The loader of links of graphs with types used if PyG is installed."""
 
 
 def _about_processes(name: str, instead: str) -> ConfigError:

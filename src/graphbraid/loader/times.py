@@ -12,7 +12,7 @@ from torch import Tensor
 from graphbraid.arguments import check_choice, shown
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph
-from graphbraid.sampling.constraints import EdgeTimes
+from graphbraid.sampling.constraints import NO_TIME, EdgeTimes
 from graphbraid.sampling.source import BatchSource
 from graphbraid.sampling.time_order import sorted_by_time
 
@@ -22,29 +22,14 @@ _MANTISSA = (1 << 63) - 1
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
-class Times:
-    """The times of a graph's nodes or edges, as integers of the same order."""
+class TimeScale:
+    """The times of a graph's edges, as integers of the same order."""
 
-    source: BatchSource
-    """The loader's source, its graph's rows sorted by time."""
     edge_times: EdgeTimes
-    """Times of the edges of that graph; an edge is as old as its source where nodes have times."""
-    node_time: Tensor | None
-    """``(num_nodes,)`` int64; None where edges have times."""
+    """Times of the edges of a graph that is sorted by them; an edge is as old as its source where nodes have
+    times."""
     is_float: bool
     """Whether the times are floating point numbers."""
-
-    def of_nodes(self, nodes: Tensor) -> Tensor:
-        """Return the times of nodes.
-
-        Raises:
-            ConfigError: edges have times, and nodes have none.
-        """
-        if self.node_time is None:
-            raise ConfigError(
-                "input_time must be given where time_attr names times of edges: nodes have none"
-            )
-        return self.node_time[nodes]
 
     def ordered(self, values: Tensor, name: str) -> Tensor:
         """Return times that a user gave as integers that compare with those of the edges.
@@ -60,14 +45,38 @@ class Times:
                     "fractions, or beyond 2**53"
                 )
             values = whole.long()
-        found = _ordered(values, name, is_float=self.is_float)
-        edges = self.edge_times.time
-        if found.numel() and edges.numel() and int(found.max()) < int(edges.min()):
+        found = ordered_times(values, name, is_float=self.is_float)
+        edges, untimed = self.edge_times.time, self.edge_times.untimed
+        first = int(edges.min()) if edges.numel() else NO_TIME
+        is_known = edges.numel() and not (untimed and first == NO_TIME)
+        if found.numel() and is_known and int(found.max()) < first:
             raise ConfigError(
                 f"every time of {name} is earlier than every edge, so that no neighbour could be drawn; are "
                 "both in the same unit?"
             )
         return found
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class Times(TimeScale):
+    """The times of a graph's nodes or edges."""
+
+    source: BatchSource
+    """The loader's source, its graph's rows sorted by time."""
+    node_time: Tensor | None
+    """``(num_nodes,)`` int64; None where edges have times."""
+
+    def of_nodes(self, nodes: Tensor) -> Tensor:
+        """Return the times of nodes.
+
+        Raises:
+            ConfigError: edges have times, and nodes have none.
+        """
+        if self.node_time is None:
+            raise ConfigError(
+                "input_time must be given where time_attr names times of edges: nodes have none"
+            )
+        return self.node_time[nodes]
 
 
 def read_times(source: BatchSource, given: dict[str, Any]) -> Times | None:
@@ -77,13 +86,8 @@ def read_times(source: BatchSource, given: dict[str, Any]) -> Times | None:
         ConfigError: options about times exclude each other, or the data has no such attribute.
         DataError: there is not one finite time per node or edge.
     """
-    asked = _plain(given["temporal_strategy"])
-    strategy = "uniform" if asked is None else asked
-    check_choice(strategy, "temporal_strategy", STRATEGIES)
-    name = given["time_attr"]
+    strategy, name = strategy_of(given), named_time(given)
     if name is None:
-        if given.get("input_time") is not None:
-            raise ConfigError("input_time needs time_attr, the name of the times of nodes or edges")
         return None
     if given["topology"] is not None:
         raise ConfigError("time_attr needs adjacency lists sorted by time: leave out topology=")
@@ -99,7 +103,32 @@ def read_times(source: BatchSource, given: dict[str, Any]) -> Times | None:
             f"time_attr={name!r} is neither an attribute of the nodes nor of the edges of the data"
         )
     is_of_nodes = by_node is not None
-    return _sorted(source, _as_times(values, name), is_of_nodes=is_of_nodes, last=strategy == "last")
+    return _sorted(source, checked_times(values, name), is_of_nodes=is_of_nodes, last=strategy == "last")
+
+
+def strategy_of(given: dict[str, Any]) -> str:
+    """Return the ``temporal_strategy`` among a loader's options.
+
+    Raises:
+        ConfigError: there is no such strategy.
+    """
+    asked = given["temporal_strategy"]
+    asked = getattr(asked, "value", asked)  # PyG's enumerations
+    strategy: str = "uniform" if asked is None else asked
+    check_choice(strategy, "temporal_strategy", STRATEGIES)
+    return strategy
+
+
+def named_time(given: dict[str, Any]) -> str | None:
+    """Return the ``time_attr`` among a loader's options; None if there is none.
+
+    Raises:
+        ConfigError: seeds have times, and nothing else has.
+    """
+    name: str | None = given["time_attr"]
+    if name is None and given.get("input_time") is not None:
+        raise ConfigError("input_time needs time_attr, the name of the times of nodes or edges")
+    return name
 
 
 def seed_times(values: Any, name: str, number: int) -> Tensor | None:
@@ -111,7 +140,7 @@ def seed_times(values: Any, name: str, number: int) -> Tensor | None:
     if values is None:
         return None
     try:
-        times = _as_times(torch.as_tensor(values).detach().cpu(), name)
+        times = checked_times(torch.as_tensor(values).detach().cpu(), name)
     except (TypeError, ValueError, RuntimeError) as error:
         if isinstance(error, DataError):
             raise
@@ -121,7 +150,12 @@ def seed_times(values: Any, name: str, number: int) -> Tensor | None:
     return times
 
 
-def _as_times(values: Tensor, name: str) -> Tensor:
+def checked_times(values: Tensor, name: str) -> Tensor:
+    """Return times after checking them.
+
+    Raises:
+        DataError: they are not finite numbers of one dimension.
+    """
     is_number = not values.is_complex() and values.dtype != torch.bool
     if values.ndim != 1 or not is_number:
         raise DataError(
@@ -136,8 +170,12 @@ def _as_times(values: Tensor, name: str) -> Tensor:
     return values.detach()
 
 
-def _ordered(values: Tensor, name: str, *, is_float: bool) -> Tensor:
-    """Return integers in the order of the values."""
+def ordered_times(values: Tensor, name: str, *, is_float: bool) -> Tensor:
+    """Return integers in the order of the values.
+
+    Raises:
+        ConfigError: they are integers that floats do not tell apart, and are to compare with floats.
+    """
     if not is_float:
         return values.long().contiguous()
     if not values.is_floating_point() and bool((values.long().abs() > _MOST_EXACT).any()):
@@ -152,7 +190,7 @@ def _sorted(source: BatchSource, values: Tensor, *, is_of_nodes: bool, last: boo
     """Sort the in-edges of each node by time, equal ones as they stand."""
     graph, csc = source.graph, source.graph.csc
     is_float = values.is_floating_point()
-    ordered = _ordered(values, "the times", is_float=is_float)
+    ordered = ordered_times(values, "the times", is_float=is_float)
     by_edge = (
         ordered[csc.indices.long()] if is_of_nodes else ordered[source.edge_ids(torch.arange(csc.num_edges))]
     )
@@ -167,7 +205,3 @@ def _sorted(source: BatchSource, values: Tensor, *, is_of_nodes: bool, last: boo
         node_time=ordered if is_of_nodes else None,
         is_float=is_float,
     )
-
-
-def _plain(value: Any) -> Any:
-    return getattr(value, "value", value)  # PyG's enumerations

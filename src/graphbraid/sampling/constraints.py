@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+NO_TIME = (1 << 63) - 1
+"""What stands for the time of an edge that has none; it is not compared with others."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class Constraints:
@@ -25,6 +28,10 @@ class EdgeTimes:
     """When each edge of a graph arose, and which of the edges up to a seed's time are drawn."""
 
     time: Tensor
-    """``(num_edges,)`` int64 by position in the graph; rises within the in-edges of each node."""
+    """``(num_edges,)`` int64 by position in the graph; rises within the in-edges of each node, and where
+    there are types, of each node and relation."""
     last: bool = False
     """Whether to draw the latest edges instead of any."""
+    untimed: frozenset[int] = frozenset()
+    """Of a graph with types, numbers of the relations whose edges have no times (``NO_TIME``): any of
+    these are drawn."""

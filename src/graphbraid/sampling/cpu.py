@@ -144,8 +144,7 @@ class _NativePipeline(NativeThreads):
         if not seeds.numel():  # a schedule without seeds has no steps
             twin = _ReferencePipeline(self._csc, self._config, self._x, self._lists, self._edge_times)
             return twin.begin(seeds, seed, epoch, step, constraints)
-        limits = {} if constraints is None else _as_limits(constraints)
-        run = self._run_of_seeds(seeds, seed, epoch, step, **limits)
+        run = self._run_of_seeds(seeds, seed, epoch, step, **as_limits(constraints))
         return (_as_prepared(batch)._replace(step=step) for batch in iter(self._next_of(run), None))
 
     def _next_of(self, run: Any) -> Callable[[], Any]:
@@ -161,7 +160,10 @@ class _NativePipeline(NativeThreads):
         return self._csc.indptr, self._csc.indices, self._csc.weight, self._x
 
 
-def _as_limits(constraints: Constraints) -> dict[str, Any]:
+def as_limits(constraints: Constraints | None) -> dict[str, Any]:
+    """Return constraints as the arguments of a run of compiled threads."""
+    if constraints is None:
+        return {}
     return {
         "disjoint": constraints.disjoint,
         "times": constraints.times,

@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
-from graphbraid.graph.csc import Csc
 from graphbraid.sampling import rng
 from graphbraid.sampling.batch_seeds import BatchSeeds
 from graphbraid.sampling.constraints import Constraints, EdgeTimes
-from graphbraid.sampling.edge_lookup import EdgeLookup
+from graphbraid.sampling.link_ends import LinkEnds
 from graphbraid.sampling.negative_draws import NegativeDraws
+
+OF_LINKS = ("edge_label_index", "edge_label", "edge_label_time", "seed_time")
+"""Attributes that batches have of their links; the data's own of these names stay out of them."""
+
+
+class LinkLookup(Protocol):
+    """The edges of a graph by their ends."""
+
+    def between(self, links: Tensor, *, reverse: bool) -> Tensor:
+        """Return the positions of the edges that ``links``, ``(2, num)``, are; with ``reverse`` both ways."""
+        ...
 
 
 class LinkSeeds:
     """Links that mini-batches start from.
 
     The seeds of a batch are the ends of its links and negatives, each node once; in disjoint trees, each end
-    has its own: all sources, then all destinations.
+    has its own: all sources, then all destinations. Where these are of two types, the seeds are first those
+    of the sources' type; seeds are ids in the whole graph, and batches have local ids within the types.
 
     Args:
-        links: ``(2, num_links)`` int64 sources and destinations.
+        links: ``(2, num_links)`` int64 sources and destinations, ids within their types.
         seed: random seed of the negatives.
         label: ``(num_links, ...)`` labels of the links; None if they have none.
         times: ``(num_links,)`` int64 times of the links, which give their trees theirs; needs ``disjoint``.
@@ -28,6 +41,7 @@ class LinkSeeds:
         negatives: negatives of each batch; None for none.
         disjoint: whether each end has a tree of its own.
         edge_times: when each edge of the graph arose; given with ``times``.
+        ends: the types that links join. If None, there is one.
     """
 
     def __init__(
@@ -41,16 +55,18 @@ class LinkSeeds:
         negatives: NegativeDraws | None = None,
         disjoint: bool = False,
         edge_times: EdgeTimes | None = None,
+        ends: LinkEnds | None = None,
     ) -> None:
         self._links, self._label, self._negatives = links, label, negatives
         self._times, self._shown_times, self._edge_times = times, shown_times, edge_times
         self._seed, self._disjoint = seed, disjoint
-        self._lookup: EdgeLookup | None = None
+        self._first_ids = (0,) if ends is None else ends.first[: 1 if ends.are_alike else 2]
+        self._lookup: LinkLookup | None = None
         self._with_reverse = False
 
-    def exclude(self, csc: Csc, *, reverse: bool) -> None:
-        """Keep a batch's links, and with ``reverse`` their reverses, out of what is drawn from ``csc``."""
-        self._lookup, self._with_reverse = EdgeLookup(csc), reverse
+    def exclude(self, lookup: LinkLookup, *, reverse: bool) -> None:
+        """Keep a batch's links, and with ``reverse`` their reverses, out of what is drawn."""
+        self._lookup, self._with_reverse = lookup, reverse
 
     @property
     def num_inputs(self) -> int:
@@ -65,12 +81,7 @@ class LinkSeeds:
     def seeds_of(self, positions: Tensor, epoch: int, step: int) -> BatchSeeds:
         """Return the seeds of a batch of the links at ``positions``."""
         links = self._links[:, positions]
-        ends = self._with_negatives(links, positions, epoch, step)
-        nodes = torch.cat(ends)
-        if self._disjoint:
-            seeds, place = nodes, torch.arange(nodes.numel())
-        else:
-            seeds, place = torch.unique(nodes, return_inverse=True)
+        seeds, place = self._seeded(*self._with_negatives(links, positions, epoch, step))
         owners = self._owners(positions.numel()) if self._disjoint else None
         return BatchSeeds(
             nodes=seeds,
@@ -78,6 +89,16 @@ class LinkSeeds:
             inputs=owners,
             attributes=self._attributes(place, positions),
         )
+
+    def _seeded(self, heads: Tensor, tails: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the seeds, and the local ids of all sources, then of all destinations."""
+        parts = [heads, tails] if len(self._first_ids) == 2 else [torch.cat([heads, tails])]
+        if self._disjoint:
+            found = [(nodes, torch.arange(nodes.numel())) for nodes in parts]
+        else:
+            found = [torch.unique(nodes, return_inverse=True) for nodes in parts]
+        seeds = [nodes + first for (nodes, _), first in zip(found, self._first_ids, strict=True)]
+        return torch.cat(seeds), torch.cat([place for _, place in found])
 
     def _with_negatives(
         self, links: Tensor, positions: Tensor, epoch: int, step: int

@@ -6,6 +6,7 @@ of a batch of ``n`` links belongs to link ``j % n``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import cast
 
 import numpy as np
@@ -15,8 +16,8 @@ from torch import Tensor
 
 from graphbraid.arguments import check_choice, check_tensor
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc, coo_to_csc
+from graphbraid.graph.edges import remove_duplicates
 from graphbraid.sampling import rng
 from graphbraid.sampling.edge_lookup import EdgeLookup
 from graphbraid.sampling.negatives import DEGREE, NegativeSampling
@@ -34,10 +35,12 @@ class NegativeDraws:
 
     Args:
         how: how they are drawn.
-        csc: adjacency of the graph.
+        csc: adjacency of the graph, or of the relation whose links these are.
         links: ``(2, num_links)`` int64 sources and destinations of the loader's links.
-        node_time: ``(num_nodes,)`` int64: a link's negatives are nodes up to the link's time. If None, any.
-        times: ``(num_links,)`` int64 times of the links, given with ``node_time``.
+        node_times: int64 times of the sources, ``(num_src,)``, and of the destinations, ``(num_dst,)``: a
+            link's negatives are nodes up to the link's time. If None, any.
+        times: ``(num_links,)`` int64 times of the links, given with ``node_times``.
+        alike: whether both ends are nodes of one type, so that a node and itself are one pair.
 
     Raises:
         ConfigError: no pair, or no destination of a link's source, is left to be drawn.
@@ -50,18 +53,14 @@ class NegativeDraws:
         csc: Csc,
         links: Tensor,
         *,
-        node_time: Tensor | None = None,
+        node_times: tuple[Tensor | None, Tensor | None] = (None, None),
         times: Tensor | None = None,
+        alike: bool = True,
     ) -> None:
-        self.how = how
-        self._num_nodes = csc.num_dst
-        self._node_time: I64 | None = None if node_time is None else node_time.numpy()
-        if not 1 <= self._num_nodes <= MOST_NODES:
-            raise ConfigError(
-                f"negatives are drawn from graphs of 1 to {MOST_NODES} nodes; this one has {self._num_nodes}"
-            )
-        self._src = _Nodes(how.src_weight, "src_weight", csc, out_edges=True)
-        self._dst = _Nodes(how.dst_weight, "dst_weight", csc, out_edges=False)
+        self.how, self._alike = how, alike
+        src_time, dst_time = node_times
+        self._src = _Nodes(how.src_weight, "src_weight", csc.num_src, src_time, lambda: _out_degrees(csc))
+        self._dst = _Nodes(how.dst_weight, "dst_weight", csc.num_dst, dst_time, csc.degrees)
         self._known: Csc | None = None
         if how.reject_edges:
             self._known = _destinations_by_source(csc, links)
@@ -81,7 +80,7 @@ class NegativeDraws:
         """
         number = np.arange(self.how.count(len(src)))
         owner = number % max(len(src), 1)
-        until = None if self._node_time is None or times is None else times[owner]
+        until = None if times is None else times[owner]
         keys = (rng.row_keys(key, _SRC_HOP, number), rng.row_keys(key, _DST_HOP, number))
         heads, tails = src[owner], np.zeros_like(number)
         left = number
@@ -108,24 +107,27 @@ class NegativeDraws:
     def _refused(self, heads: I64, tails: I64, until: I64 | None) -> npt.NDArray[np.bool_]:
         refused = np.zeros(len(heads), dtype=np.bool_)
         if self._known is not None:
-            refused = self._lookup.has(tails, heads) | (heads == tails)
-        if until is not None and self._node_time is not None:
-            refused |= self._node_time[tails] > until
+            refused = self._lookup.has(tails, heads)
+            if self._alike:
+                refused |= heads == tails
+        if until is not None:
+            refused |= self._dst.are_later(tails, until)
             if not self.how.is_triplet:
-                refused |= self._node_time[heads] > until
+                refused |= self._src.are_later(heads, until)
         return refused
 
     def _tail_weights(self, head: int, time: int | None) -> F64:
         """Return the weights that the destinations of one source are drawn by; 0 for what is not allowed."""
-        weights = self._until(self._dst.weights(), time)
+        weights = self._dst.weights(time)
         if self._known is not None:
             weights[_row(self._known, head)] = 0.0
-            weights[head] = 0.0
+            if self._alike:
+                weights[head] = 0.0
         return weights
 
     def _head_weights(self, time: int | None) -> F64:
         """Return the weights that sources of pairs are drawn by: those of all pairs that are allowed."""
-        heads, tails = self._until(self._src.weights(), time), self._until(self._dst.weights(), time)
+        heads, tails = self._src.weights(time), self._dst.weights(time)
         if self._known is None:
             return heads
         sums, counts = self._left_by_head(tails)
@@ -135,28 +137,20 @@ class NegativeDraws:
         """Return each source's sum of weights over allowed destinations, and how many of these have any."""
         assert self._known is not None
         head, tail = self._known.destinations().numpy(), self._known.indices.numpy()
-        is_loop = np.zeros(self._num_nodes, dtype=np.bool_)
+        is_loop = np.zeros(self._known.num_dst, dtype=np.bool_)
         is_loop[head[head == tail]] = True
         some = (tails > 0).astype(np.float64)
         left = []
         for values in (tails, some):
-            linked = np.bincount(head, weights=values[tail], minlength=self._num_nodes)
-            left.append(values.sum() - linked - np.where(is_loop, 0.0, values))
+            others: F64 = values.sum() - np.bincount(head, weights=values[tail], minlength=len(is_loop))
+            left.append(others - np.where(is_loop, 0.0, values) if self._alike else others)
         return left[0], left[1]
-
-    def _until(self, weights: F64, time: int | None) -> F64:
-        if time is None or self._node_time is None:
-            return weights
-        return np.where(self._node_time <= time, weights, 0.0)
 
     def _check_some_are_left(self, links: Tensor, times: Tensor | None) -> None:
         if not links.shape[1]:
             return
-        if (
-            self._node_time is not None
-            and times is not None
-            and int(times.min()) < int(self._node_time.min())
-        ):
+        ends = [self._dst] if self.how.is_triplet else [self._src, self._dst]
+        if times is not None and any(int(times.min()) < end.first_time for end in ends):
             raise ConfigError(
                 f"link {int(times.argmin())} can have no negatives: no node is as early as its time"
             )
@@ -166,8 +160,8 @@ class NegativeDraws:
         if not self.how.is_triplet:
             if not (counts * self._src.weights() > 0).any():
                 raise ConfigError(
-                    "reject_edges leaves no negatives: every pair of different nodes is an edge of the graph "
-                    "or one of the links"
+                    f"reject_edges leaves no negatives: every pair of {'different ' * self._alike}nodes is "
+                    "an edge of the graph or one of the links"
                 )
             return
         without = np.flatnonzero(counts[links[0].numpy()] <= 0)
@@ -175,19 +169,32 @@ class NegativeDraws:
             node = int(links[0, int(without[0])])
             raise ConfigError(
                 f"reject_edges leaves no negatives for link {int(without[0])}: its source, node {node}, is "
-                "linked to every other node"
+                f"linked to every {'other node' if self._alike else 'node of the type of its destination'}"
             )
 
 
 class _Nodes:
     """The nodes that one end of a negative is drawn from."""
 
-    def __init__(self, weight: Tensor | str | None, name: str, csc: Csc, *, out_edges: bool) -> None:
-        self._count = csc.num_dst
+    def __init__(
+        self,
+        weight: Tensor | str | None,
+        name: str,
+        count: int,
+        time: Tensor | None,
+        degrees: Callable[[], Tensor],
+    ) -> None:
+        if not 1 <= count <= MOST_NODES:
+            raise ConfigError(f"negatives are drawn from 1 to {MOST_NODES} nodes; here are {count}")
+        self._count = count
+        self._time: I64 | None = None if time is None else time.numpy()
         self._weight: F64 | None = None
         if weight is None:
             return
-        self._weight = _as_weights(weight, name, csc, out_edges=out_edges)
+        if isinstance(weight, str):
+            check_choice(weight, name, (DEGREE,))
+            weight = degrees().double()
+        self._weight = _as_weights(weight, name, count)
         self._running = np.cumsum(self._weight)
         self._last = int(np.flatnonzero(self._weight)[-1])
 
@@ -197,9 +204,28 @@ class _Nodes:
             return rng.wide_bounded(bits, self._count)
         return _inverted(self._running, self._last, bits)
 
-    def weights(self) -> F64:
-        """Return a copy of the weights, ``(num_nodes,)``."""
-        return np.ones(self._count) if self._weight is None else self._weight.copy()
+    def weights(self, time: int | None = None) -> F64:
+        """Return a copy of the weights, ``(num_nodes,)``; 0 for nodes that are later than ``time``."""
+        weights = np.ones(self._count) if self._weight is None else self._weight.copy()
+        if time is not None and self._time is not None:
+            weights[self._time > time] = 0.0
+        return weights
+
+    def are_later(self, nodes: I64, until: I64) -> npt.NDArray[np.bool_]:
+        """Return for each node whether it is later than its time."""
+        if self._time is None:
+            return np.zeros(len(nodes), dtype=np.bool_)
+        later: npt.NDArray[np.bool_] = self._time[nodes] > until
+        return later
+
+    @property
+    def first_time(self) -> float:
+        """The earliest time of a node; negative infinity without times."""
+        return -np.inf if self._time is None else int(self._time.min())
+
+
+def _out_degrees(csc: Csc) -> Tensor:
+    return torch.bincount(csc.indices, minlength=csc.num_src)
 
 
 def _inverted(running: F64, last: int, bits: rng.U64) -> I64:
@@ -214,14 +240,10 @@ def _chosen(weights: F64, bits: rng.U64, otherwise: str) -> int:
     return int(_inverted(np.cumsum(weights), int(positive[-1]), bits)[0])
 
 
-def _as_weights(weight: Tensor | str, name: str, csc: Csc, *, out_edges: bool) -> F64:
-    if isinstance(weight, str):
-        check_choice(weight, name, (DEGREE,))
-        counts = torch.bincount(csc.indices, minlength=csc.num_dst) if out_edges else csc.degrees()
-        weight = counts.double()
+def _as_weights(weight: Tensor, name: str, count: int) -> F64:
     values: F64 = check_tensor(weight, name).detach().cpu().double().numpy()
-    if values.shape != (csc.num_dst,):
-        raise DataError(f"{name} must have one weight per node, shape ({csc.num_dst},); got {values.shape}")
+    if values.shape != (count,):
+        raise DataError(f"{name} must have one weight per node, shape ({count},); got {values.shape}")
     wrong = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
     if len(wrong):
         raise DataError(f"{name} must be finite and not negative; {name}[{wrong[0]}] is {values[wrong[0]]:g}")
@@ -234,8 +256,8 @@ def _destinations_by_source(csc: Csc, links: Tensor) -> Csc:
     """Return the destinations of each source, sorted and once each, over the graph's edges and the links."""
     heads = torch.cat([csc.indices.long(), links[0]])
     tails = torch.cat([csc.destinations().long(), links[1]])
-    both, _ = coo_to_csc(tails, heads, csc.num_dst, csc.num_dst, keep_perm=False)
-    return Graph(csc=both).without_duplicates(keep_edge_id=False).csc
+    both, _ = coo_to_csc(tails, heads, csc.num_dst, csc.num_src, keep_perm=False)
+    return remove_duplicates(both, keep_edge_id=False).csc
 
 
 def _row(csc: Csc, row: int) -> I64:

@@ -92,12 +92,9 @@ def sample_checked(
         if constraints is None:
             counts, positions = draw_rows(csc, config, rows, fanout, keys)
         else:
-            allowed = (
-                _allowed(csc, node, tree, constraints, edge_times)
-                for node, tree in zip(rows, trees, strict=True)
+            counts, positions = draw_constrained(
+                csc, config, rows, trees, fanout, keys=keys, constraints=constraints, edge_times=edge_times
             )
-            last = edge_times is not None and edge_times.last
-            counts, positions = _draw_allowed(csc, config, allowed, fanout, keys, last=last)
         found = _sources(csc, lists, rows, counts, positions)
         before = len(names)
         names, local = relabel(names, found + np.repeat(trees * num_nodes, counts))
@@ -176,12 +173,33 @@ def draw_rows(csc: Csc, config: SamplerConfig, rows: I64, fanout: int, keys: rng
     )
 
 
-def _allowed(csc: Csc, node: int, tree: int, constraints: Constraints, edge_times: EdgeTimes | None) -> I64:
-    """Return the positions of the in-edges of ``node`` that its tree may have, rising."""
+def draw_constrained(
+    csc: Csc,
+    config: SamplerConfig,
+    rows: I64,
+    trees: I64,
+    fanout: int,
+    *,
+    keys: rng.U64,
+    constraints: Constraints,
+    edge_times: EdgeTimes | None,
+) -> tuple[I64, I64]:
+    """Draw for each row of a tree as :func:`draw_rows` does, among the edges that constraints allow it.
+
+    Without ``edge_times`` edges have no times, and all are early enough.
+    """
+    allowed = (
+        _allowed(csc, row, tree, constraints, edge_times) for row, tree in zip(rows, trees, strict=True)
+    )
+    last = edge_times is not None and edge_times.last
+    return _draw_allowed(csc, config, allowed, fanout, keys, last=last)
+
+
+def _allowed(csc: Csc, row: int, tree: int, constraints: Constraints, edge_times: EdgeTimes | None) -> I64:
+    """Return the positions of the edges in ``row`` that its tree may have, rising."""
     indptr = csc.indptr.numpy()
-    positions: I64 = np.arange(indptr[node], indptr[node + 1])
-    if constraints.times is not None:
-        assert edge_times is not None, "times of seeds come with those of edges"
+    positions: I64 = np.arange(indptr[row], indptr[row + 1])
+    if constraints.times is not None and edge_times is not None:
         positions = positions[edge_times.time.numpy()[positions] <= int(constraints.times[tree])]
     if constraints.excluded is not None:
         positions = positions[~np.isin(positions, constraints.excluded.numpy())]

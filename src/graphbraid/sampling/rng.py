@@ -61,7 +61,7 @@ def tree_keys(key: int, trees: npt.NDArray[np.int64]) -> U64:
     return mix_array(np.uint64(key) + (trees.astype(np.uint64) + np.uint64(1)) * np.uint64(PHI))
 
 
-def relation_keys(key: int, hop: int, relation: int, nodes: npt.NDArray[np.int64]) -> U64:
+def relation_keys(key: int | U64, hop: int, relation: int, nodes: npt.NDArray[np.int64]) -> U64:
     """Return the keys of the rows of ``nodes`` and a relation at one hop; relation 0 has :func:`row_keys`."""
     return row_keys(key, hop, nodes + (relation << RELATION_BIT))
 

@@ -326,8 +326,15 @@ def test_models_of_pyg_train_unchanged(make):
         ({"plan": "cpu"}, ConfigError, "takes no plan='cpu': plans are made for graphs of one node type"),
         ({"src_degree": True}, ConfigError, "takes no src_degree=True"),
         ({"subgraph_type": "induced"}, ConfigError, "takes no subgraph_type='induced'"),
-        ({"disjoint": True}, ConfigError, "disjoint"),
-        ({"time_attr": "time"}, ConfigError, "time_attr"),
+        ({"disjoint": 2}, ConfigError, "disjoint must be"),
+        (
+            {"time_attr": "time"},
+            ConfigError,
+            r"'time' names times of nodes \(paper\) and of edges \(author__writes__paper\)",
+        ),
+        ({"time_attr": "when"}, ConfigError, "an attribute of no node type and of no relation"),
+        ({"input_time": torch.arange(PAPERS)}, ConfigError, "input_time needs time_attr"),
+        ({"temporal_strategy": "first"}, ConfigError, "temporal_strategy must be one of 'uniform', 'last'"),
     ],
 )
 def test_what_cannot_be_done_is_refused(options, error, message):

@@ -7,10 +7,13 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from typing import Any, cast
 
+import torch
 from torch import Tensor
 
+from graphbraid.graph import EdgeType
 from graphbraid.loader.batches import BatchLoader
 from graphbraid.loader.settings import LoaderSettings
+from graphbraid.sampling.batch_seeds import BatchSeeds, SeedSource
 from graphbraid.sampling.schedule import SeedSchedule
 from graphbraid.sampling.typed import TypedConfig, TypedPrepared
 from graphbraid.sampling.typed.minibatch import TypedMiniBatch
@@ -19,44 +22,56 @@ from graphbraid.sampling.typed.source import TypedSource
 
 
 class TypedBatchLoader(BatchLoader):
-    """A :class:`BatchLoader` of a graph with types, whose seeds are of one of them.
+    """A :class:`BatchLoader` of a graph with types, whose seeds are nodes of one of them, or ends of links.
 
     Args:
         source: graph and attributes that batches are read from.
         settings: options of the batches and their preparation; ``input_nodes`` are ids of the seeds' type.
         config: options of the sampler, by relation.
-        input_type: node type of the seeds.
+        input_type: node type of the seeds, or the relation of links.
+        seeds: inputs that are more than nodes, whose seeds are ids in the whole graph. If None, the nodes of
+            ``settings.input_nodes``.
 
     Raises:
         ConfigError: settings exclude each other.
     """
 
     def __init__(
-        self, source: TypedSource, settings: LoaderSettings, config: TypedConfig, input_type: str
+        self,
+        source: TypedSource,
+        settings: LoaderSettings,
+        config: TypedConfig,
+        input_type: str | EdgeType,
+        seeds: SeedSource | None = None,
     ) -> None:
-        assert isinstance(settings.input_nodes, Tensor), "ids of the seeds' type"
+        inputs = settings.input_nodes if seeds is None else torch.arange(seeds.num_inputs)
+        assert isinstance(inputs, Tensor), "ids of the seeds' type"
         self.graph, self.settings = source.graph, settings
         self.typed_config, self.config, self.input_type = config, config.options, input_type
         self.schedule = SeedSchedule(
-            seeds=settings.input_nodes,
+            seeds=inputs,
             batch_size=settings.batch_size,
             shuffle=settings.shuffle,
             drop_last=settings.drop_last,
             seed=settings.seed,
         )
-        self._seeds = None
+        self._seeds = seeds
         self.device = settings.batch_device
         self.num_workers, self._depth, self._refill = settings.num_workers, settings.depth, settings.refill
         self._typed_source, self._planned, self._pipeline = source, None, None
         self._before, self._gather_seconds = {}, 0.0
         self._open = weakref.WeakSet()
 
-    def replace_source(self, source: TypedSource) -> None:
-        """Read batches from another source with the same nodes, from the next iteration on."""
-        self.graph, self._typed_source = source.graph, source
+    def replace_source(self, source: TypedSource, seeds: SeedSource | None) -> None:
+        """Read batches from another source with the same nodes and inputs, from the next iteration on."""
+        self.graph, self._typed_source, self._seeds = source.graph, source, seeds
         self._forget_threads()  # open iterators keep their own
 
     def _iterate(self, epoch: int, start_step: int, last: int) -> Generator[Any]:
+        if self._seeds is not None:
+            steps = (self.schedule.positions_of(epoch, step) for step in range(start_step, last))
+            yield from self._iterate_positions(steps, epoch, start_step)
+            return
         source = self._typed_source
         for prepared in self._typed().run(self.schedule, epoch, start_step, last):
             batch = self._made(source, prepared, epoch)
@@ -65,23 +80,35 @@ class TypedBatchLoader(BatchLoader):
             del batch
 
     def _iterate_positions(self, positions: Iterable[Tensor], epoch: int, first_step: int) -> Generator[Any]:
-        source, schedule, pipeline = self._typed_source, self.schedule, self._typed()
-        begun: deque[tuple[Tensor, Iterator[TypedPrepared]]] = deque()
+        source, schedule, pipeline, given = self._typed_source, self.schedule, self._typed(), self._seeds
+        begun: deque[tuple[Tensor, BatchSeeds, Iterator[TypedPrepared]]] = deque()
         for step, part in enumerate(positions, start=first_step):
-            begun.append((part, pipeline.begin(schedule.seeds[part], schedule.seed, epoch, step)))
+            if given is None:
+                seeds = BatchSeeds(nodes=schedule.seeds[part])
+            else:
+                seeds = given.seeds_of(part, epoch, step)
+            prepared = pipeline.begin(seeds.nodes, schedule.seed, epoch, step, seeds.constraints)
+            begun.append((part, seeds, prepared))
             if len(begun) > self._depth:
                 yield self._finished_typed(source, *begun.popleft(), epoch)
         while begun:
             yield self._finished_typed(source, *begun.popleft(), epoch)
 
     def _finished_typed(
-        self, source: TypedSource, positions: Tensor, batch: Iterator[TypedPrepared], epoch: int
+        self,
+        source: TypedSource,
+        positions: Tensor,
+        seeds: BatchSeeds,
+        batch: Iterator[TypedPrepared],
+        epoch: int,
     ) -> TypedMiniBatch:
-        return self._made(source, next(batch)._replace(input_id=positions), epoch)
+        return self._made(source, next(batch)._replace(input_id=positions), epoch, seeds)
 
-    def _made(self, source: TypedSource, prepared: TypedPrepared, epoch: int) -> TypedMiniBatch:
+    def _made(
+        self, source: TypedSource, prepared: TypedPrepared, epoch: int, seeds: BatchSeeds | None = None
+    ) -> TypedMiniBatch:
         return TypedMiniBatch(
-            source, prepared, input_type=self.input_type, layout=self.config.layout, epoch=epoch
+            source, prepared, input_type=self.input_type, layout=self.config.layout, epoch=epoch, seeds=seeds
         )
 
     def _typed(self) -> TypedPipeline:
@@ -94,11 +121,12 @@ class TypedBatchLoader(BatchLoader):
             made = make_typed_pipeline(
                 source.graph,
                 self.typed_config,
-                self.input_type,
+                self.input_type if self._seeds is None and isinstance(self.input_type, str) else None,
                 rows,
                 num_threads=self.num_workers,
                 depth=self._depth,
                 refill=self._refill,
+                edge_times=None if self._seeds is None else self._seeds.edge_times,
             )
             self._pipeline = cast("Any", made)  # of batches with types
         return cast("TypedPipeline", self._pipeline)

@@ -21,9 +21,6 @@ ONE_TYPE_ONLY: dict[str, tuple[Any, str]] = {
     "hot_bytes": (None, "batches are prepared on the CPU"),
     "src_degree": (False, "degrees are those of one relation"),
     "subgraph_type": ("directional", "other edges than those drawn are found for one relation"),
-    "disjoint": (False, "trees that share no node are sampled for one node type"),
-    "time_attr": (None, "temporal sampling is for one node type"),
-    "input_time": (None, "temporal sampling is for one node type"),
 }
 """Arguments that a loader of a graph with types refuses: their harmless value, and why."""
 

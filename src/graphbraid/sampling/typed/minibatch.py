@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import itertools
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,7 +13,9 @@ from torch import Tensor
 from graphbraid.errors import ConfigError, DataError, MissingPackageError
 from graphbraid.graph import EdgeType
 from graphbraid.graph.csc import Csc
+from graphbraid.sampling.batch_seeds import BatchSeeds
 from graphbraid.sampling.edge_forms import edge_index_of
+from graphbraid.sampling.links import OF_LINKS
 from graphbraid.sampling.typed.sample import TypedPrepared, TypedSampled
 from graphbraid.sampling.typed.source import TypedSource
 
@@ -24,9 +28,12 @@ class TypedMiniBatch:
 
     Attributes:
         n_id: ids of the nodes by node type, ``(num_nodes,)`` int64: the seeds, then by first appearance.
-        input_type: node type of the seeds.
-        input_id: ``(batch_size,)`` int64 positions of the seeds in the loader's ``input_nodes``.
-        batch_size: number of seeds; their rows are ``[:batch_size]`` of the tensors of their type.
+        input_type: node type of the seeds, or the relation of links.
+        input_id: ``(batch_size,)`` int64 positions of the seeds or links in what the loader was given.
+        batch_size: number of links, or of seeds, whose rows are ``[:batch_size]`` of their type's tensors.
+        attributes: what else the loader gives a batch, by name, such as ``edge_label_index``.
+        batch: by node type, the position in ``input_id`` that each node's tree belongs to; None unless trees
+            are disjoint.
         num_sampled_nodes: by node type, number of new nodes per hop, the seeds first.
         num_sampled_edges: by relation, number of edges per hop.
         epoch: epoch of the batch.
@@ -34,7 +41,14 @@ class TypedMiniBatch:
     """
 
     def __init__(
-        self, source: TypedSource, prepared: TypedPrepared, *, input_type: str, layout: str, epoch: int
+        self,
+        source: TypedSource,
+        prepared: TypedPrepared,
+        *,
+        input_type: str | EdgeType,
+        layout: str,
+        epoch: int,
+        seeds: BatchSeeds | None = None,
     ) -> None:
         self.step, self.input_id, self._sampled, rows = prepared
         self._source, self._layout = source, layout
@@ -42,6 +56,11 @@ class TypedMiniBatch:
         self._numbers = {one: number for number, one in enumerate(source.graph.edge_types)}
         self.input_type, self.batch_size, self.epoch = input_type, self.input_id.numel(), epoch
         self.n_id = dict(zip(source.graph.node_types, self._sampled.n_id, strict=True))
+        self.attributes: Mapping[str, Tensor] = {} if seeds is None else seeds.attributes
+        self.batch: dict[str, Tensor] | None = None
+        if self._sampled.trees is not None and seeds is not None and seeds.inputs is not None:
+            owners = [seeds.inputs[trees] for trees in self._sampled.trees]
+            self.batch = dict(zip(source.graph.node_types, owners, strict=True))
         self.num_sampled_nodes = dict(zip(source.graph.node_types, self._sampled.nodes_per_hop, strict=True))
         self.num_sampled_edges = dict(zip(source.graph.edge_types, self._sampled.edges_per_hop, strict=True))
 
@@ -109,10 +128,11 @@ class TypedMiniBatch:
 
     @property
     def seed_y(self) -> Tensor | None:
-        """Labels of the seeds, rows of their type's ``y``; None without labels."""
-        if "y" not in self._source.node_attrs[self.input_type]:
+        """Labels of the seeds, rows of their type's ``y``; None without labels, and for links."""
+        of = self.input_type
+        if not isinstance(of, str) or "y" not in self._source.node_attrs[of]:
             return None
-        return self._source.node_rows(self.input_type, "y", self.n_id[self.input_type][: self.batch_size])
+        return self._source.node_rows(of, "y", self.n_id[of][: self.batch_size])
 
     def edge_rows(self, edge_type: EdgeType, name: str) -> Tensor:
         """Return the batch's rows of an attribute of the edges of a relation, hop by hop."""
@@ -142,6 +162,8 @@ class TypedMiniBatch:
                 store[name] = self.node_rows(node_type, name)
             if "n_id" not in store:
                 store["n_id"] = ids
+            if self.batch is not None:
+                store["batch"] = self.batch[node_type]
             store["num_sampled_nodes"] = self.num_sampled_nodes[node_type]
         for edge_type, number in self._numbers.items():
             store = out[edge_type]
@@ -155,8 +177,7 @@ class TypedMiniBatch:
                 for name in self._source.edge_names(edge_type):
                     store.pop(name, None)
             store["num_sampled_edges"] = self.num_sampled_edges[edge_type]
-        seeds = out[self.input_type]
-        seeds["input_id"], seeds["batch_size"] = self.input_id, self.batch_size
+        self._give_inputs(out)
         return out
 
     def __repr__(self) -> str:
@@ -164,6 +185,25 @@ class TypedMiniBatch:
             f"TypedMiniBatch(epoch={self.epoch}, step={self.step}, batch_size={self.batch_size}, "
             f"input_type={self.input_type!r}, num_nodes={self.num_nodes}, num_edges={self.num_edges})"
         )
+
+    def _give_inputs(self, out: Any) -> None:
+        """Give a ``HeteroData`` what a batch has of its seeds or links, in the stores where PyG has it."""
+        inputs = out[self.input_type]
+        inputs["input_id"] = self.input_id
+        if isinstance(self.input_type, str):
+            inputs["batch_size"] = self.batch_size
+            inputs.update(self.attributes)
+            return
+        src, dst = out[self.input_type[0]], out[self.input_type[-1]]
+        for store, name in itertools.product((inputs, src, dst), OF_LINKS):
+            store.pop(name, None)  # the data's own, which are of all links
+        for name, value in self.attributes.items():
+            if name in ("src_index", "seed_time"):
+                src[name] = value
+            if name in ("dst_pos_index", "dst_neg_index", "seed_time"):
+                dst[name] = value
+            if name in ("edge_label_index", "edge_label", "edge_label_time"):
+                inputs[name] = value
 
     def _empty_data(self) -> Any:
         if self._source.template is not None:

@@ -15,6 +15,8 @@ from graphbraid.errors import DataError
 from graphbraid.graph import Graph, Types
 from graphbraid.graph.scans import check_ids
 from graphbraid.sampling import rng
+from graphbraid.sampling.constraints import Constraints, EdgeTimes
+from graphbraid.sampling.cpu import as_limits
 from graphbraid.sampling.reference import check_odds
 from graphbraid.sampling.sample import SampledEdges
 from graphbraid.sampling.schedule import SeedSchedule
@@ -35,8 +37,13 @@ class TypedPipeline(Protocol):
         """Yield the batches of the steps ``[first_step, last_step)`` in order."""
         ...
 
-    def begin(self, seeds: Tensor, seed: int, epoch: int, step: int) -> Iterator[TypedPrepared]:
-        """Start preparing the batch of ``seeds`` at a step, and return an iterator that yields it."""
+    def begin(
+        self, seeds: Tensor, seed: int, epoch: int, step: int, constraints: Constraints | None = None
+    ) -> Iterator[TypedPrepared]:
+        """Start preparing the batch of ``seeds`` at a step, and return an iterator that yields it.
+
+        Its draws keep to ``constraints``, if given.
+        """
         ...
 
     def stage_seconds(self) -> dict[str, float]:
@@ -51,24 +58,27 @@ class TypedPipeline(Protocol):
 def make_typed_pipeline(
     graph: Graph,
     config: TypedConfig,
-    seed_type: str,
+    seed_type: str | None,
     x: Rows,
     *,
     num_threads: int,
     depth: int,
     refill: int | None = None,
+    edge_times: EdgeTimes | None = None,
 ) -> TypedPipeline:
     """Make a compiled pipeline, or a reference pipeline if kernels are missing or switched off.
 
     Args:
         graph: a graph with types, on the CPU.
         config: options of the sampler.
-        seed_type: node type of the seeds.
+        seed_type: node type of the seeds. If None, seeds are of any type, as ids in the whole graph.
         x: for each node type ``(num_nodes, F)`` contiguous feature rows to gather, or None.
         num_threads: number of threads that prepare batches.
         depth: largest number of batches in preparation or waiting to be used.
         refill: once ``depth`` batches are ready, the threads rest until only this many are left. If None,
             they start the next batch as soon as there is room for one.
+        edge_times: when each edge arose, for batches that are constrained by times; the rows of the graph's
+            types are sorted by it.
 
     Raises:
         ConfigError: the number of threads or of batches is out of range.
@@ -78,28 +88,38 @@ def make_typed_pipeline(
     """
     threads = checked_threads(num_threads, depth, refill)
     types = graph.types
-    if types is None or seed_type not in types.nodes or len(types.edges) != len(config.relations):
-        raise DataError(f"the graph needs the node type {seed_type!r} and {len(config.relations)} relations")
+    if types is None or len(types.edges) != len(config.relations):
+        raise DataError(f"the graph needs types, and {len(config.relations)} relations")
+    if seed_type is not None and seed_type not in types.nodes:
+        raise DataError(f"there is no node type {seed_type!r} to draw seeds of")
     if config.options.weighted:
         check_odds(types.rows)
     for nodes, rows in zip(types.nodes.values(), x, strict=True):
         if rows is not None and (rows.ndim != 2 or rows.shape[0] != nodes.num_nodes):
             raise DataError(f"x must have a row for each of {nodes.num_nodes} nodes; got {tuple(rows.shape)}")
     kernels = native.kernels()
-    number = list(types.nodes).index(seed_type)
+    number = None if seed_type is None else list(types.nodes).index(seed_type)
     if kernels is None:
-        return _ReferencePipeline(types, config, number, x)
-    return _NativePipeline(kernels, graph, config, number, x, **threads)
+        return _ReferencePipeline(types, config, number, x, edge_times)
+    return _NativePipeline(kernels, graph, config, number, x, edge_times=edge_times, **threads)
 
 
 class _NativePipeline(NativeThreads):
     def __init__(
-        self, kernels: Any, graph: Graph, config: TypedConfig, seed_type: int, x: Rows, **threads: int
+        self,
+        kernels: Any,
+        graph: Graph,
+        config: TypedConfig,
+        seed_type: int | None,
+        x: Rows,
+        *,
+        edge_times: EdgeTimes | None,
+        **threads: int,
     ) -> None:
         assert graph.types is not None
         self._types, self._csc = graph.types, graph.csc
         self._config, self._seed_type, self._x = config, seed_type, x  # kept alive: the threads read them
-        self._threads = threads
+        self._threads, self._edge_times = threads, edge_times
         super().__init__(kernels)
 
     def run(
@@ -109,15 +129,17 @@ class _NativePipeline(NativeThreads):
         # Not a generator, which would hold on to a batch while it waits for the next one.
         return map(self._as_prepared, iter(run.next, None))
 
-    def begin(self, seeds: Tensor, seed: int, epoch: int, step: int) -> Iterator[TypedPrepared]:
+    def begin(
+        self, seeds: Tensor, seed: int, epoch: int, step: int, constraints: Constraints | None = None
+    ) -> Iterator[TypedPrepared]:
         if not seeds.numel():  # a schedule without seeds has no steps
-            twin = _ReferencePipeline(self._types, self._config, self._seed_type, self._x)
-            return twin.begin(seeds, seed, epoch, step)
-        run = self._run_of_seeds(seeds, seed, epoch, step)
+            twin = _ReferencePipeline(self._types, self._config, self._seed_type, self._x, self._edge_times)
+            return twin.begin(seeds, seed, epoch, step, constraints)
+        run = self._run_of_seeds(seeds, seed, epoch, step, **as_limits(constraints))
         return (self._as_prepared(batch)._replace(step=step) for batch in iter(run.next, None))
 
     def _as_prepared(self, batch: tuple[Any, ...]) -> TypedPrepared:
-        step, n_id, input_id, arrays, nodes_per_hop, edges_per_hop, x = batch[:7]
+        step, n_id, input_id, arrays, nodes_per_hop, edges_per_hop, x, trees = batch
         edges = [SampledEdges(indptr=p, indices=i, positions=e) for p, i, e in arrays]
         num_relations, num_hops = len(self._config.relations), self._config.num_hops
         sampled = TypedSampled(
@@ -125,17 +147,19 @@ class _NativePipeline(NativeThreads):
             edges=[edges[relation::num_relations] for relation in range(num_relations)],
             nodes_per_hop=_parts(nodes_per_hop, num_hops + 1),
             edges_per_hop=_parts(edges_per_hop, num_hops),
+            trees=trees,
         )
         return TypedPrepared(step, input_id, sampled, x)
 
     def _make(self) -> Any:
-        options, csc, types = self._config.options, self._csc, self._types
+        options, csc, types, times = self._config.options, self._csc, self._types, self._edge_times
         typed = self._native.Types(
             indptr=types.rows.indptr,
             num_nodes=[nodes.num_nodes for nodes in types.nodes.values()],
             relations=[[relation.source, relation.destination] for relation in types.relations()],
             fanouts=[list(fanouts) for fanouts in self._config.fanouts],
             seed_type=self._seed_type,
+            untimed=[] if times is None else sorted(times.untimed),
         )
         for number, rows in enumerate(self._x):
             if rows is not None:
@@ -149,13 +173,16 @@ class _NativePipeline(NativeThreads):
             replace=options.replace,
             blocks=options.layout == "blocks",
             keep_edges=options.return_edge_id,
+            time=None if times is None else times.time,
+            last=times is not None and times.last,
             types=typed,
             **self._threads,
         )
 
     def _arrays(self) -> Iterable[Tensor | None]:
-        csc = self._csc
-        return self._types.rows.indptr, csc.indptr, csc.indices, csc.weight, *self._x
+        csc, times = self._csc, self._edge_times
+        time = None if times is None else times.time
+        return self._types.rows.indptr, csc.indptr, csc.indices, csc.weight, time, *self._x
 
 
 def _parts(counts: list[int], size: int) -> list[list[int]]:
@@ -163,9 +190,12 @@ def _parts(counts: list[int], size: int) -> list[list[int]]:
 
 
 class _ReferencePipeline:
-    def __init__(self, types: Types, config: TypedConfig, seed_type: int, x: Rows) -> None:
-        self._sample = functools.partial(sample_checked, types, config, seed_type)
-        self._num_seed_nodes = [nodes.num_nodes for nodes in types.nodes.values()][seed_type]
+    def __init__(
+        self, types: Types, config: TypedConfig, seed_type: int | None, x: Rows, edge_times: EdgeTimes | None
+    ) -> None:
+        self._sample = functools.partial(sample_checked, types, config, seed_type, edge_times=edge_times)
+        sizes = [nodes.num_nodes for nodes in types.nodes.values()]
+        self._num_seed_nodes = sum(sizes) if seed_type is None else sizes[seed_type]
         self._x, self._seconds = x, dict.fromkeys(COUNTED, 0.0)
 
     def run(
@@ -177,13 +207,18 @@ class _ReferencePipeline:
             key = rng.batch_key(schedule.seed, epoch, step)
             yield self._prepared(step, input_id, schedule.seeds[input_id], key)
 
-    def begin(self, seeds: Tensor, seed: int, epoch: int, step: int) -> Iterator[TypedPrepared]:
+    def begin(
+        self, seeds: Tensor, seed: int, epoch: int, step: int, constraints: Constraints | None = None
+    ) -> Iterator[TypedPrepared]:
         check_ids(seeds, self._num_seed_nodes, "seeds")
-        yield self._prepared(step, torch.arange(seeds.numel()), seeds, rng.batch_key(seed, epoch, step))
+        key = rng.batch_key(seed, epoch, step)
+        yield self._prepared(step, torch.arange(seeds.numel()), seeds, key, constraints)
 
-    def _prepared(self, step: int, input_id: Tensor, seeds: Tensor, key: int) -> TypedPrepared:
+    def _prepared(
+        self, step: int, input_id: Tensor, seeds: Tensor, key: int, constraints: Constraints | None = None
+    ) -> TypedPrepared:
         started = perf_counter()
-        sampled = self._sample(seeds, key)
+        sampled = self._sample(seeds, key, constraints=constraints)
         between = perf_counter()
         x = [
             None if rows is None else torch.index_select(rows.detach(), 0, ids)

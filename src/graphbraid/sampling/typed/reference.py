@@ -12,7 +12,8 @@ from graphbraid.errors import DataError
 from graphbraid.graph.scans import check_ids
 from graphbraid.graph.types import Types
 from graphbraid.sampling import rng
-from graphbraid.sampling.reference import check_odds, draw_rows, edges_of_hops, relabel
+from graphbraid.sampling.constraints import Constraints, EdgeTimes
+from graphbraid.sampling.reference import check_odds, draw_constrained, draw_rows, edges_of_hops, relabel
 from graphbraid.sampling.typed.config import TypedConfig
 from graphbraid.sampling.typed.sample import TypedSampled
 
@@ -50,32 +51,61 @@ def sample_typed(types: Types, config: TypedConfig, seed_type: str, seeds: Tenso
 
 
 def sample_checked(
-    types: Types, config: TypedConfig, seed_type: int, seeds: Tensor, key: int
+    types: Types,
+    config: TypedConfig,
+    seed_type: int | None,
+    seeds: Tensor,
+    key: int,
+    *,
+    constraints: Constraints | None = None,
+    edge_times: EdgeTimes | None = None,
 ) -> TypedSampled:
-    """Sample one mini-batch as :func:`sample_typed` does, from arguments that have been checked."""
-    relations, num_types = types.relations(), len(types.nodes)
-    n_id: list[I64] = [np.zeros(0, np.int64) for _ in range(num_types)]
-    n_id[seed_type] = seeds.numpy().astype(np.int64)
+    """Sample one mini-batch as :func:`sample_typed` does, from arguments that have been checked.
+
+    Without ``seed_type``, seeds are ids in the whole graph. Draws keep to ``constraints``, if given, for
+    whose ``times`` the rows of each relation are sorted by ``edge_times``.
+    """
+    relations, disjoint = types.relations(), constraints is not None and constraints.disjoint
+    sizes = [max(nodes.num_nodes, 1) for nodes in types.nodes.values()]
+    # What nodes are told apart by: their ids, or, where trees are disjoint, their ids and trees in one.
+    names = _seed_names(types, seed_type, seeds.numpy().astype(np.int64), sizes if disjoint else None)
     drawn: list[list[tuple[I64, I64, I64]]] = [[] for _ in relations]
-    nodes_per_hop = [[len(ids)] for ids in n_id]
-    known = [0] * num_types  # nodes of each type that the hops before the last found
+    nodes_per_hop = [[len(ids)] for ids in names]
+    known = [0] * len(sizes)  # nodes of each type that the hops before the last found
     by_layer = config.options.layout == "blocks"
     for hop in range(config.num_hops):
-        ends = [len(ids) for ids in n_id]
+        ends = [len(ids) for ids in names]
         for relation, options in zip(relations, config.relations, strict=True):
             type_ = relation.destination
-            nodes = n_id[type_][0 if by_layer else known[type_] : ends[type_]]
-            keys = rng.relation_keys(key, hop, relation.number, nodes)
+            drawing = names[type_][0 if by_layer else known[type_] : ends[type_]]
+            nodes, trees = drawing % sizes[type_], drawing // sizes[type_]
+            own_key = rng.tree_keys(key, trees) if disjoint else key
+            keys = rng.relation_keys(own_key, hop, relation.number, nodes)
             rows = relation.first_row + nodes * relation.stride
-            counts, positions = draw_rows(types.rows, options, rows, options.fanouts[hop], keys)
+            fanout = options.fanouts[hop]
+            if constraints is None:
+                counts, positions = draw_rows(types.rows, options, rows, fanout, keys)
+            else:
+                times = None if edge_times is None or relation.number in edge_times.untimed else edge_times
+                counts, positions = draw_constrained(
+                    types.rows,
+                    options,
+                    rows,
+                    trees,
+                    fanout,
+                    keys=keys,
+                    constraints=constraints,
+                    edge_times=times,
+                )
             found = types.rows.indices.numpy()[positions].astype(np.int64) - relation.first_source
-            n_id[relation.source], local = relabel(n_id[relation.source], found)
+            found += np.repeat(trees * sizes[relation.source], counts)
+            names[relation.source], local = relabel(names[relation.source], found)
             drawn[relation.number].append((counts, local, positions))
-        for type_ in range(num_types):
-            nodes_per_hop[type_].append(len(n_id[type_]) - ends[type_])
+        for type_ in range(len(sizes)):
+            nodes_per_hop[type_].append(len(names[type_]) - ends[type_])
         known = ends
     return TypedSampled(
-        n_id=[torch.from_numpy(ids) for ids in n_id],
+        n_id=[torch.from_numpy(ids % size) for ids, size in zip(names, sizes, strict=True)],
         edges=[
             [
                 edges_of_hops(group, config.options)
@@ -85,4 +115,20 @@ def sample_checked(
         ],
         nodes_per_hop=nodes_per_hop,
         edges_per_hop=[[len(local) for _, local, _ in hops] for hops in drawn],
+        trees=[torch.from_numpy(ids // size) for ids, size in zip(names, sizes, strict=True)]
+        if disjoint
+        else None,
     )
+
+
+def _seed_names(types: Types, seed_type: int | None, seeds: I64, sizes: list[int] | None) -> list[I64]:
+    """Return the seeds by type as ids within it; with ``sizes``, ids and trees in one."""
+    first = np.array(types.first_ids)
+    if seed_type is None:
+        of_type = np.searchsorted(first, seeds, side="right") - 1
+        seeds = seeds - first[of_type]
+    else:
+        of_type = np.full(len(seeds), seed_type)
+    if sizes is not None:
+        seeds = seeds + np.arange(len(seeds)) * np.array(sizes)[of_type]
+    return [seeds[of_type == number] for number in range(len(types.nodes))]

@@ -23,6 +23,9 @@ class TypedSampled:
     """Number of seeds, then of new nodes per hop, of each node type."""
     edges_per_hop: list[list[int]]
     """Number of edges per hop, of each relation."""
+    trees: list[Tensor] | None = None
+    """By node type, tree of each node, as the number of its seed among all, ``(num_nodes,)`` int64; None
+    unless disjoint."""
 
 
 class TypedPrepared(NamedTuple):

@@ -13,6 +13,7 @@ from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph
 from graphbraid.nn import LinkModel
 from graphbraid.sampling.batch_seeds import BatchSeeds
+from graphbraid.sampling.edge_lookup import EdgeLookup
 from graphbraid.sampling.links import LinkSeeds
 from graphbraid.sampling.negative_draws import NegativeDraws
 from graphbraid.sampling.negatives import NegativeSampling
@@ -113,7 +114,7 @@ class LinkRunner(ModelRunner):
             edge_times=None if times is None else times.messages,
         )
         if has_neighbors and times is None:
-            seeds.exclude(messages.csc, reverse=True)
+            seeds.exclude(EdgeLookup(messages.csc), reverse=True)
         relation = self.data.links.relations_at(positions)
         settings = dataclasses.replace(settings, input_nodes=None)
         return BatchLoader(encoder.source(), settings, _WithRelations(seeds, relation))
