@@ -16,9 +16,6 @@ PEER_PACKAGES := torch torchdata numpy pydantic pyyaml scipy pandas dgl psutil s
 GB_VARIANTS ?= native
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
-# The kernels are compiled against the pinned build tools below, in a folder that is kept, so a rebuild is quick.
-INSTALL_SELF = GB_VARIANTS="$$(cat $(VENV)/.variants)" $(BIN)/python scripts/with_progress.py "compiling the kernels" \
-  $(subst --quiet,--verbose,$(PIP_INSTALL)) --no-build-isolation --editable
 CORE_SOURCES := $(wildcard src/graphbraid/csrc/* cmake/*) CMakeLists.txt pyproject.toml
 CPP_FILES := $(wildcard cmake/*.cpp src/graphbraid/csrc/*.cpp src/graphbraid/csrc/*.h src/graphbraid/csrc/*.inl)
 # Two test processes; each may use all cores for its kernels, so threads that wait must sleep, not spin. Bytecode is kept,
@@ -99,11 +96,15 @@ $(PEERS)/.installed: benchmarks/peers/constraints.txt
 	$(PEERS)/bin/python -c 'import dgl.graphbolt'
 	touch $@
 
-# torch first and alone: its pin decides which build is taken, and all else must agree with it.
-$(VENV)/.torch: $(VENV)/.created constraints.txt
-	@echo "installing PyTorch and the build tools" >&2
+$(VENV)/.tools: $(VENV)/.created constraints.txt
+	$(PIP_INSTALL) setuptools scikit-build-core nanobind cmake ninja
+	touch $@
+
+# Before what needs it, and alone: its pin decides which build is taken, and all else must agree with it. The kernels are
+# not compiled against it, so with --jobs=2 it is installed while they are compiled.
+$(VENV)/.torch: $(VENV)/.tools
+	@echo "installing PyTorch" >&2
 	$(subst --quiet,,$(PIP_INSTALL)) torch
-	$(PIP_INSTALL) scikit-build-core nanobind cmake ninja
 	touch $@
 
 # Changes only where another value asks for variants that the last build may lack.
@@ -112,14 +113,21 @@ $(VENV)/.variants: FORCE | $(VENV)/.created
 
 FORCE:
 
-$(VENV)/.installed: $(VENV)/.torch $(VENV)/.variants $(CORE_SOURCES)
-	$(INSTALL_SELF) .
+# With the pinned build tools, in a folder that is kept, so a rebuild is quick. Installed without what it needs.
+$(VENV)/.kernels: $(VENV)/.tools $(VENV)/.variants $(CORE_SOURCES)
+	GB_VARIANTS="$$(cat $(VENV)/.variants)" $(BIN)/python scripts/with_progress.py "compiling the kernels" \
+	  $(subst --quiet,--verbose,$(PIP_INSTALL)) --no-deps --no-build-isolation --editable .
 	touch $@
 
-$(VENV)/.installed-test: $(VENV)/.torch $(VENV)/.variants $(CORE_SOURCES)
-	$(INSTALL_SELF) '.[test]'
+# What graphbraid needs, by its name as it is installed: its path would build it anew.
+$(VENV)/.installed: $(VENV)/.torch $(VENV)/.kernels
+	$(PIP_INSTALL) graphbraid
+	touch $@
+
+$(VENV)/.installed-test: $(VENV)/.torch $(VENV)/.kernels
+	$(PIP_INSTALL) 'graphbraid[test]'
 	touch $@ $(VENV)/.installed
 
-$(VENV)/.installed-dev: $(VENV)/.torch $(VENV)/.variants $(CORE_SOURCES)
-	$(INSTALL_SELF) '.[dev]'
+$(VENV)/.installed-dev: $(VENV)/.torch $(VENV)/.kernels
+	$(PIP_INSTALL) 'graphbraid[dev]'
 	touch $@ $(VENV)/.installed-test $(VENV)/.installed
