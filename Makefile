@@ -96,8 +96,9 @@ $(PEERS)/.installed: benchmarks/peers/constraints.txt
 	$(PEERS)/bin/python -c 'import dgl.graphbolt'
 	touch $@
 
+# setuptools is PyTorch's, which would replace Python's own while the kernels are compiled.
 $(VENV)/.tools: $(VENV)/.created constraints.txt
-	$(PIP_INSTALL) setuptools scikit-build-core nanobind cmake ninja
+	$(PIP_INSTALL) --upgrade setuptools scikit-build-core nanobind cmake ninja
 	touch $@
 
 # Before what needs it, and alone: its pin decides which build is taken, and all else must agree with it. The kernels are
