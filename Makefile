@@ -22,7 +22,9 @@ CPP_FILES := $(wildcard cmake/*.cpp src/graphbraid/csrc/*.cpp src/graphbraid/csr
 # whatever the environment says: to compile all modules takes longer than most tests, in each process that one starts.
 PYTEST := OMP_WAIT_POLICY=passive PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 TEST_PROCESSES ?= 2
-PYTEST_PARALLEL := $(PYTEST) -n $(TEST_PROCESSES) --dist loadscope
+# One more for the slow tests, many of which wait for processes and for signals.
+SLOW_TEST_PROCESSES ?= 3
+PYTEST_PARALLEL := $(PYTEST) --dist loadscope -n
 
 .PHONY: help demo test test-slow test-all test-long variants lint format types docs sanitize wheel constraints peers clean
 
@@ -33,16 +35,16 @@ demo: $(VENV)/.installed ## train on the built-in dataset
 	$(BIN)/graphbraid train
 
 test: $(VENV)/.installed-test ## run the tests but the slowest
-	$(PYTEST_PARALLEL) -m "not slow"
+	$(PYTEST_PARALLEL) $(TEST_PROCESSES) -m "not slow"
 
 test-slow: $(VENV)/.installed-test ## run the slow tests, which `make test` leaves out
-	$(PYTEST_PARALLEL) -m "slow and not long" --hypothesis-profile some
+	$(PYTEST_PARALLEL) $(SLOW_TEST_PROCESSES) -m "slow and not long" --hypothesis-profile some
 
 test-all: $(VENV)/.installed-test ## run every test, of products of parameters each pair of values
-	$(PYTEST_PARALLEL) -m "not long" --hypothesis-profile some
+	$(PYTEST_PARALLEL) $(SLOW_TEST_PROCESSES) -m "not long" --hypothesis-profile some
 
 test-long: $(VENV)/.installed-test ## run every test with every case and many random examples
-	$(PYTEST_PARALLEL) --hypothesis-profile many
+	$(PYTEST_PARALLEL) $(SLOW_TEST_PROCESSES) --hypothesis-profile many
 
 variants: GB_VARIANTS := all
 variants: $(VENV)/.installed-test ## run the tests of the kernels under each kernel variant
