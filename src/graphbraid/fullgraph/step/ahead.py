@@ -17,6 +17,8 @@ class Ahead:
     """Epilogues whose masks are drawn for rows that depart early."""
     departed: dict[str, Rows] = field(default_factory=dict)
     """The whole rows of exchanges that depart before own rows are there."""
+    returning: dict[str, Rows] = field(default_factory=dict)
+    """The memory for the gradients that come back of exchanges whose halo's gradients have departed."""
     gone_back: set[str] = field(default_factory=set)
     """Linear maps whose gradients are computed while those of their value's halo travel."""
     first_back: set[str] = field(default_factory=set)

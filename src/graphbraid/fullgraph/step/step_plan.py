@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from graphbraid.fullgraph.step.planned.norm import PlannedNorm
     from graphbraid.fullgraph.step.planned.overlap import Overlapped
     from graphbraid.fullgraph.step.planned.row_split import RowSplit
+    from graphbraid.fullgraph.step.planned.source_split import SourceSplit
     from graphbraid.fullgraph.step.planned.torch_ops import TorchOp
 
 
@@ -137,6 +138,7 @@ class StepPlan(ParameterGradients):
         """Whether anything is planned ahead, and gradients are told of before the end."""
         self.row_splits: dict[str, RowSplit | None] = {}
         self.splits_of_blocks: dict[tuple[int, bool], RowSplit | None] = {}
+        self.source_splits: dict[int, SourceSplit] = {}
         self.travel_bytes = 0
         """Bytes of rows that are rounded for their way between ranks."""
         self.num_forwards = 0

@@ -6,18 +6,26 @@ comes from edges with a positive logit. Without edge features, nothing is stored
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from graphbraid import native
 from graphbraid.fullgraph.program import Attention
 from graphbraid.fullgraph.step.calls.rows import Rows
 from graphbraid.fullgraph.step.planned.attention_base import PlannedAttention, some
 from graphbraid.fullgraph.step.planned.edge_logits import EdgeLogits
 from graphbraid.fullgraph.step.planned.edge_map import EdgeMap
+from graphbraid.fullgraph.step.planned.exchange import depart_back
+from graphbraid.fullgraph.step.planned.source_split import (
+    SourcePart,
+    exchange_before,
+    plan_by_source,
+    source_split,
+)
 from graphbraid.fullgraph.step.step_plan import StepPlan
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.aggregation import backend
@@ -78,11 +86,16 @@ class PlannedGat(PlannedAttention):
         """Plan a pass over the edges by source, then the gradients of rows and vectors from the logits'."""
         plan, op, source, (scored, own) = self._plan, self._op, self._op.inputs[0], _scored(self._op)
         grad = self._plan_head_grad(is_wide=False)
+        maker = exchange_before(plan, source) if scored == source and self._of_edges is None else None
+        has_keys = self._p == 0 or self._first_keys is not None
+        # The twin of the kernel looks at all edges for each destination.
+        can_split = maker is not None and has_keys and native.kernels() is not None
         target, total = self._part_of_grad(source, op.heads * op.channels)
         to_logits = tuple(
             self._scratch("gradient of logits", logit.count, op.heads) for logit in self._logits
         )
         of_each = list(zip((scored, own), zip(op.vectors, to_logits, strict=True), strict=True))
+        of_source = [part for value, part in of_each if value == source]
 
         def run() -> None:
             rows = self._rows()
@@ -100,19 +113,68 @@ class PlannedGat(PlannedAttention):
             self._give_vectors(to_logits)
             if of_edges is not None:
                 of_edges.give()
-            _add_to_rows([part for value, part in of_each if value == source], target, is_there=True)
+            _add_to_rows(of_source, target, is_there=True)
 
         written = (*self._touches, *self._kept, grad, target, *to_logits)
         if self._of_edges is not None:
             written = (*written, self._of_edges.grads)
-        plan.do(f"gradient of {source}", run, *written)
-        plan.add_part(source, target, total)
+        if maker is None or not can_split:
+            plan.do(f"gradient of {source}", run, *written)
+            plan.add_part(source, target, total)
+            if maker is not None:
+                depart_back(plan, maker)
+        else:
+            split, part = (
+                source_split(plan, self._csc, maker),
+                self._by_source(grad, target, to_logits, of_source),
+            )
+            plan_by_source(plan, maker, split, part, *written)
+            plan.do(f"gradient of {op.out}'s vectors", partial(self._give_vectors, to_logits), *written)
         for value in dict.fromkeys((scored, own)):
             if value != source and plan.program.learns(value):
                 whole, is_there = plan.grad_of(value)
                 parts = [part for other, part in of_each if other == value]
                 run_scored = partial(_add_to_rows, parts, whole, is_there=is_there)
                 plan.do(f"gradient of {value}", run_scored, whole, *to_logits)
+
+    def _by_source(
+        self,
+        grad: Rows,
+        target: Rows,
+        to_logits: tuple[Rows, ...],
+        of_source: Sequence[tuple[Tensor, Rows]],
+    ) -> Callable[[SourcePart], None]:
+        """Return what computes the gradients of a part of the sources, and of all destinations' logits."""
+        keyed: dict[int, tuple[Tensor, Tensor | None]] = {}
+
+        def run(part: SourcePart) -> None:
+            rows, (source, own) = self._rows(), (logit.tensor for logit in self._logits)
+            of_rows, of_own = (logit.tensor for logit in to_logits)
+            if id(part) not in keyed:
+                keyed[id(part)] = part.keyed(self._first_keys)
+            perm, first_keys = keyed[id(part)]
+            slope, num_loops, p, seed = self._how
+            into = target.tensor[part.rows]
+            backend(rows).gat_backward(
+                part.forward_indptr,
+                part.indices,
+                part.indptr,
+                part.indices,
+                perm,
+                rows[part.rows],
+                source[part.rows],
+                own,
+                *(slope, 0 if part.rows.start else num_loops, p, seed),
+                *(self._by_head.tensor, self._lse.tensor, grad.tensor),
+                *(into, of_rows[part.rows], of_own),
+                *(above.tensor for above in self._above),
+                first_keys,
+            )
+            for vector, logit in of_source:
+                some = logit.tensor[part.rows]  # of destinations, which own rows begin with: none of the halo
+                tall_product(some, _spread_heads(vector).t(), out=into[: some.shape[0]], add=True)
+
+        return run
 
     def _give_vectors(self, to_logits: tuple[Rows, ...]) -> None:
         both = self._scored(), self._own()

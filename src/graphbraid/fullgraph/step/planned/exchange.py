@@ -67,17 +67,30 @@ def forward_exchange(plan: StepPlan, op: Exchange) -> None:
         plan_wait(plan, [op.out])
 
 
+def depart_back(plan: StepPlan, op: Exchange) -> None:
+    """Plan to send the halo's gradients, which are there, to the owners; :func:`backward_exchange` waits."""
+    route, grad, travel = route_of(plan, op), plan.grads[op.out], travel_of(plan, op)
+    num_own = plan.num_rows(plan.program.level(op.inputs[0]))
+    returned = plan.scratch(f"{op.out}: returned gradients", route.num_sent, plan.program.width(op.out))
+    plan.ahead.returning[op.out] = returned
+
+    def depart() -> None:
+        travel.begin_back(grad.tensor[num_own:], returned.tensor)
+
+    plan.do(f"gradient of {op.inputs[0]}: depart", depart, grad, returned)
+
+
 def backward_exchange(plan: StepPlan, op: Exchange) -> None:
     """Plan the tasks that send the halo's gradients to the owners, which add what they get to their own."""
     if op.out in plan.overlapped:  # whose aggregation has sent the gradients
         return
-    source, route = op.inputs[0], route_of(plan, op)
-    grad, travel = plan.grads[op.out], travel_of(plan, op)
+    source, grad, travel = op.inputs[0], plan.grads[op.out], travel_of(plan, op)
+    if op.out not in plan.ahead.returning:
+        depart_back(plan, op)
+    returned = plan.ahead.returning.pop(op.out)
     own = Rows(grad.buffer, plan.num_rows(plan.program.level(source)))
-    returned = plan.scratch(f"{op.out}: returned gradients", route.num_sent, plan.program.width(op.out))
 
     def run() -> None:
-        travel.begin_back(grad.tensor[own.count :], returned.tensor)
         travel.wait()
         travel.add(returned.tensor, own.tensor)
 
@@ -111,4 +124,4 @@ def _received_once(plan: StepPlan, op: Exchange, x: Read) -> Constant:
     return Constant(shape, make, is_copy=True)
 
 
-__all__ = ["backward_exchange", "depart_early", "forward_exchange"]
+__all__ = ["backward_exchange", "depart_back", "depart_early", "forward_exchange"]

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from graphbraid.fullgraph.program import Maximum
 from graphbraid.fullgraph.step.calls.rows import Rows
 from graphbraid.fullgraph.step.planned.row_split import plan_wait, split_for
+from graphbraid.fullgraph.step.planned.source_split import (
+    SourcePart,
+    exchange_before,
+    plan_by_source,
+    source_split,
+    whole_part,
+)
 from graphbraid.fullgraph.step.step_plan import StepPlan
 from graphbraid.ops.aggregation import backend
 from graphbraid.ops.spmm_max import TIES
@@ -45,57 +54,61 @@ def forward_maximum(plan: StepPlan, op: Maximum) -> None:
 def backward_maximum(plan: StepPlan, op: Maximum) -> None:
     """Plan the tasks that give each element's gradient to the edge that won it, or to all that tie."""
     source = op.inputs[0]
+    csc = plan.blocks[plan.program.level(source)].of(op.relation).csc
+    maker = exchange_before(plan, source)
     target, total = plan.part_of_grad(source)
-    if op.ties == "first":
-        _to_the_first(plan, op, target)
-    else:
-        _to_all(plan, op, target)
+    run, touches = (_to_the_first if op.ties == "first" else _to_all)(plan, op, target)
+    if maker is not None:
+        plan_by_source(plan, maker, source_split(plan, csc, maker), run, target, *touches)
+        return
+    plan.do(f"gradient of {source}", lambda: run(whole_part(csc)), target, *touches)
     plan.add_part(source, target, total)
 
 
-def _to_the_first(plan: StepPlan, op: Maximum, target: Rows) -> None:
-    source, grad, winner = op.inputs[0], plan.grads[op.out], plan.kept[op.out]
-    csc = plan.blocks[plan.program.level(source)].of(op.relation).csc
+Call = tuple[Callable[[SourcePart], None], tuple[Rows, ...]]
+"""What computes the gradients of a part's rows, and the other rows in the arena that it touches."""
 
-    def run() -> None:
-        reverse, perm = csc.transpose()
-        call = backend(grad.tensor).spmm_max_backward
-        call(
-            reverse.indptr,
-            reverse.indices,
-            perm,
-            csc.indptr,
+
+def _to_the_first(plan: StepPlan, op: Maximum, target: Rows) -> Call:
+    grad, winner = plan.grads[op.out], plan.kept[op.out]
+
+    def run(part: SourcePart) -> None:
+        backend(grad.tensor).spmm_max_backward(
+            part.indptr,
+            part.indices,
+            part.perm,
+            part.forward_indptr,
             grad.tensor,
             None,
             winner.tensor,
-            target.tensor,
+            target.tensor[part.rows],
         )
 
-    plan.do(f"gradient of {source}", run, grad, winner, target)
+    return run, (grad, winner)
 
 
-def _to_all(plan: StepPlan, op: Maximum, target: Rows) -> None:
+def _to_all(plan: StepPlan, op: Maximum, target: Rows) -> Call:
     source, grad, count = op.inputs[0], plan.grads[op.out], plan.kept[op.out]
-    csc = plan.blocks[plan.program.level(source)].of(op.relation).csc
     x, largest = plan.read(source), plan.values[op.out]
     share = plan.scratch(f"{op.out}: shares", grad.count, grad.buffer.shape[1])
 
-    def run() -> None:
+    def divide() -> None:
         share.tensor.copy_(count.tensor)  # of the same dtype, or PyTorch would make a copy
         torch.div(grad.tensor, share.tensor, out=share.tensor)
-        reverse, _ = csc.transpose()
-        call = backend(grad.tensor).spmm_max_shared_backward
-        call(
-            reverse.indptr,
-            reverse.indices,
+
+    def run(part: SourcePart) -> None:
+        backend(grad.tensor).spmm_max_shared_backward(
+            part.indptr,
+            part.indices,
             share.tensor,
             None,
             largest.tensor,
-            x.get(),
-            target.tensor,
+            x.get()[part.rows],
+            target.tensor[part.rows],
         )
 
-    plan.do(f"gradient of {source}", run, grad, count, share, largest, target, *x.touches)
+    plan.do(f"{op.out}: shares", divide, grad, count, share)
+    return run, (share, largest, *x.touches)
 
 
 __all__ = ["backward_maximum", "forward_maximum"]
