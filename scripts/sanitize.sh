@@ -62,7 +62,7 @@ run_tests() {
   # Nor, where threads are watched, of forked processes: the sanitizer knows no threads begun after a fork.
   local chosen="not memory"
   [ "$name" = thread ] && chosen+=" and not fork"
-  [ -z "$short" ] || chosen+=" and not another_process and not two_processes"
+  [ -z "$short" ] || chosen+=" and not another_process and not two_processes and not rows_widened and not widens"
   # setarch -R: the sanitizers' shadow memory and address randomisation do not always agree.
   local under=(env "PYTHONPATH=$folder/python" "LD_PRELOAD=$preload" "$@" setarch -R "$python")
   "${under[@]}" -c "$check" || return
