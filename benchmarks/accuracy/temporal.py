@@ -1,6 +1,6 @@
 """Link prediction in time: what a model seems to know where neighbours may be of any time, and what it knows.
 
-    python -m benchmarks.accuracy.temporal [--data ../shared/data] [--seeds 3] [--names tmp_mathoverflow]
+    python -m benchmarks.accuracy.temporal [--data ../shared/data] [--seeds 10] [--names tmp_mathoverflow]
 
 The last fifth of the links is the future; half of it, by chance, is the test. A model is trained by
 :class:`graphbraid.Trainer` in one of the ways below, and tested twice, on the same links and negatives: with
@@ -120,7 +120,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--names", nargs="+", default=["tmp_mathoverflow"])
     parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--share", type=float, default=0.4, help="of all links to learn, up to 0.8")
     add_out_argument(parser)
