@@ -1,0 +1,40 @@
+"""Tables of link prediction: on a knowledge graph, and in time."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+from benchmarks.common.rows import read_rows
+from benchmarks.tables.markdown import table, where
+
+MODELS = {"distmult": "DistMult", "rgcn": "R-GCN, DistMult"}
+
+
+def knowledge() -> str:
+    """Filtered ranks of a knowledge graph's test triples, beside the literature's."""
+    rows = read_rows("knowledge_accuracy")
+    lines = []
+    for row in rows:
+        hits = [
+            f"{statistics.fmean(run[f'test_hits@{k}'] for run in row['runs']):.3f}" for k in (1, 3, 10)
+        ]
+        mrr = f"**{row['mean']:.3f} ± {row['deviation']:.3f}**"
+        lines.append([MODELS[row["model"]], str(row["repeats"]), mrr, f"{row['literature']:.2f}", *hits])
+    heads = ("FB15k-237, test", "seeds", "filtered MRR", "literature", "Hits@1", "Hits@3", "Hits@10")
+    return "\n\n".join([table(heads, lines), where(rows, "benchmarks.accuracy.knowledge")])
+
+
+def in_time() -> str:
+    """What a model of links seems to know, and knows, by the splits and neighbours that it was trained with."""
+    rows = read_rows("temporal_links")
+    lines = [
+        [row["way"], str(row["repeats"]), _auc(row, "as_trained"), f"**{_auc(row, 'honest')}**"]
+        for row in rows
+    ]
+    heads = (f"{rows[0]['dataset']}: training", "seeds", "AUC as trained", "AUC with the past alone")
+    return "\n\n".join([table(heads, lines), where(rows, "benchmarks.accuracy.temporal")])
+
+
+def _auc(row: dict[str, Any], test: str) -> str:
+    return f"{row[f'{test}_mean']:.3f} ± {row[f'{test}_deviation']:.3f}"
