@@ -16,9 +16,7 @@ def knowledge() -> str:
     rows = read_rows("knowledge_accuracy")
     lines = []
     for row in rows:
-        hits = [
-            f"{statistics.fmean(run[f'test_hits@{k}'] for run in row['runs']):.3f}" for k in (1, 3, 10)
-        ]
+        hits = [f"{statistics.fmean(run[f'test_hits@{k}'] for run in row['runs']):.3f}" for k in (1, 3, 10)]
         mrr = f"**{row['mean']:.3f} ± {row['deviation']:.3f}**"
         lines.append([MODELS[row["model"]], str(row["repeats"]), mrr, f"{row['literature']:.2f}", *hits])
     heads = ("FB15k-237, test", "seeds", "filtered MRR", "literature", "Hits@1", "Hits@3", "Hits@10")
@@ -26,7 +24,7 @@ def knowledge() -> str:
 
 
 def in_time() -> str:
-    """What a model of links seems to know, and knows, by the splits and neighbours that it was trained with."""
+    """What a model of links seems to know, and knows, by the way it was trained."""
     rows = read_rows("temporal_links")
     lines = [
         [row["way"], str(row["repeats"]), _auc(row, "as_trained"), f"**{_auc(row, 'honest')}**"]

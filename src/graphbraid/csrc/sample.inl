@@ -20,6 +20,7 @@ namespace {
 constexpr int64_t kEdgesPerBlock = 192;
 constexpr int64_t kEdgesPerRead = int64_t{1} << 18;  // where lists come from a file: the disk's whole queue
 constexpr int64_t kRowsAhead = 96;
+constexpr int64_t kSlotsAhead = 24;  // of a block's slots many are gone from the cache by their turn
 // Local ids and the table's moving base share 32 bits.
 constexpr int64_t kMaxBatchNodes = int64_t{1} << 28;
 constexpr char kBatchTooLarge[] =
@@ -28,6 +29,11 @@ constexpr char kBatchTooLarge[] =
 template <typename Key>
 inline uint32_t slot_of(Key id, int bits) {
   return static_cast<uint32_t>((static_cast<uint64_t>(id) * kPhi) >> (64 - bits));
+}
+
+template <typename Key>
+inline void prefetch_slot(const IdTable<Key>& table, int64_t id) {
+  __builtin_prefetch(table.slots.data() + slot_of(static_cast<Key>(id), table.bits), 1);
 }
 
 template <typename Key>
@@ -196,7 +202,7 @@ struct Hop {
     } else {
       for (int64_t e = 0; e < block.num_edges; ++e) {
         block.ids[e] = static_cast<int64_t>(indices[block.positions[e]]);
-        __builtin_prefetch(table.slots.data() + slot_of(static_cast<Key>(block.ids[e]), table.bits), 1);
+        prefetch_slot(table, block.ids[e]);
       }
     }
     if (config.keep_edges) {
@@ -214,6 +220,7 @@ struct Hop {
     int64_t* n_id = out.n_id.data();
     uint32_t next = static_cast<uint32_t>(out.num_nodes);
     for (int64_t e = 0; e < block.num_edges; ++e) {
+      if (e + kSlotsAhead < block.num_edges) prefetch_slot(table, block.ids[e + kSlotsAhead]);
       const uint32_t id = find_or_insert(table, static_cast<Key>(block.ids[e]), next);
       n_id[next] = block.ids[e];
       next += id == next;

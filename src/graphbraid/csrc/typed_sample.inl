@@ -84,7 +84,7 @@ struct TypedHop {
     const Id* indices = static_cast<const Id*>(graph.indices);
     for (int64_t e = 0; e < block.num_edges; ++e) {
       block.ids[e] = static_cast<int64_t>(indices[block.positions[e]]) - relation.first_source;
-      __builtin_prefetch(table.slots.data() + slot_of(static_cast<Key>(block.ids[e]), table.bits), 1);
+      prefetch_slot(table, block.ids[e]);
     }
     if (config.keep_edges) {
       adjacency.edges.reserve(block.first_edge + block.num_edges, block.first_edge);
@@ -101,6 +101,7 @@ struct TypedHop {
     int64_t* ids = sources.ids.data();
     uint32_t next = static_cast<uint32_t>(sources.count);
     for (int64_t e = 0; e < block.num_edges; ++e) {
+      if (e + kSlotsAhead < block.num_edges) prefetch_slot(table, block.ids[e + kSlotsAhead]);
       const uint32_t id = find_or_insert(table, static_cast<Key>(block.ids[e]), next);
       ids[next] = block.ids[e];
       next += id == next;
