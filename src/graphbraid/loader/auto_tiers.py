@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from graphbraid.arguments import shown
 from graphbraid.errors import ConfigError
 from graphbraid.features.scores import score
 from graphbraid.features.sizing import host_budget
@@ -22,13 +23,13 @@ def tiers_of(graph: Graph, settings: LoaderSettings, tiers: FeatureRows | str | 
     """Return the tiers that a loader was given, or makes for ``"auto"``; None: features from the graph.
 
     Raises:
-        ConfigError: another word than ``"auto"``.
+        ConfigError: neither a source of rows nor ``"auto"``.
         ResourceError: the store's file cannot be read.
     """
-    if not isinstance(tiers, str):
+    if tiers is None or hasattr(tiers, "gather"):
         return tiers
-    if tiers != AUTO:
-        raise ConfigError(f"tiers must be 'auto', a source of feature rows or None; got {tiers!r}")
+    if not isinstance(tiers, str) or tiers != AUTO:
+        raise ConfigError(f"tiers must be 'auto', a source of feature rows or None; got {shown(tiers)}")
     x = graph.x
     row_bytes = given_row_bytes(x)
     with BatchLoader(graph, dataclasses.replace(settings, gather=False, plan=None)) as loader:

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, get_worker_info
 
-from graphbraid.arguments import as_count
+from graphbraid.arguments import as_count, as_flag
 from graphbraid.errors import ConfigError
 from graphbraid.loader.auto_tiers import tiers_of
 from graphbraid.loader.batches import BatchLoader
-from graphbraid.loader.inputs import as_ids, check_ids, drawn_seed
+from graphbraid.loader.inputs import as_ids, check_ids, check_order, drawn_seed
 from graphbraid.loader.over_batches import OverBatches
 from graphbraid.loader.presenting import check_transform, present
 from graphbraid.loader.pyg_options import REPLACED, check_options
@@ -91,6 +91,10 @@ class LoaderFace(OverBatches, DataLoader[Any]):
         if given["plan"] is not None and not self._ordered:
             raise ConfigError("a plan is made for the loader's own order: leave out plan= or the sampler")
         check_transform(given["transform"])
+        for name in ("sampler", "batch_sampler"):
+            check_order(given[name], name)
+        if given["shuffle"] is not None:
+            given["shuffle"] = as_flag(given["shuffle"], "shuffle")
         seed = drawn_seed(given["generator"]) if given["seed"] is None else given["seed"]
         given["seed"] = as_count(seed, "seed", most=(1 << 63) - 1)
         self._batches, num_inputs, self._input_id = self._make_batches(given)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from graphbraid.arguments import shown
 from graphbraid.errors import ConfigError
 from graphbraid.graph import Graph
 from graphbraid.graph.scans import first_out_of_range
@@ -98,6 +99,35 @@ def check_ids(ids: Tensor, bound: int, what: str) -> Tensor:
     outside = first_out_of_range(ids, bound)
     if outside >= 0:
         raise ConfigError(f"{what} must be ids in [0, {bound}); {what}[{outside}] is {int(ids[outside])}")
+    return ids
+
+
+def check_order(value: Any, name: str) -> None:
+    """Check that an order of positions in the inputs can be iterated; None stands for the loader's own.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    if value is not None and (not isinstance(value, Iterable) or getattr(value, "ndim", 1) == 0):
+        raise ConfigError(f"{name} must be an iterable of positions of the inputs; got {shown(value)}")
+
+
+def as_input_id(values: Any, number: int, what: str) -> Tensor:
+    """Return the values that batches have as ``input_id``, one for each of a ``number`` of ``what``.
+
+    Raises:
+        ConfigError: they are no tensor, or of another length.
+    """
+    try:
+        ids = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigError(
+            f"input_id must be a tensor with an entry per {what}; got {shown(values)}"
+        ) from error
+    if ids.shape != (number,):
+        raise ConfigError(
+            f"input_id must have an entry per {what}, shape ({number},); got {tuple(ids.shape)}"
+        )
     return ids
 
 

@@ -128,21 +128,5 @@ def check_exclusion(value: Any) -> bool | str:
     raise ConfigError(f"exclude_seed_edges must be True, False or 'reverse'; got {shown(value)}")
 
 
-def input_ids(given: Any, num_links: int) -> Tensor | None:
-    """Return the values that batches have as ``input_id``; None stands for positions.
-
-    Raises:
-        ConfigError: there is not one for each link.
-    """
-    if given is None:
-        return None
-    ids = torch.as_tensor(given)
-    if ids.shape != (num_links,):
-        raise ConfigError(
-            f"input_id must have an entry per link, shape ({num_links},); got {tuple(ids.shape)}"
-        )
-    return ids
-
-
 def _is_whole(values: Tensor) -> bool:
     return not (values.is_floating_point() or values.is_complex() or values.dtype == torch.bool)

@@ -15,12 +15,12 @@ from graphbraid.collective.run.protocols import BatchDevice
 from graphbraid.errors import ConfigError
 from graphbraid.graph import Graph
 from graphbraid.loader.face import NOT_OPTIONS, Inputs, LoaderFace
+from graphbraid.loader.inputs import as_input_id
 from graphbraid.loader.link_inputs import (
     as_links,
     as_negatives,
     check_exclusion,
     check_times_go_together,
-    input_ids,
     labels_of,
 )
 from graphbraid.loader.pyg_options import LINK_REFUSED
@@ -194,7 +194,7 @@ class LinkNeighborLoader(LoaderFace):
             source=source.without(OF_LINKS),
             number=number,
             seeds=seeds,
-            input_id=input_ids(given["input_id"], number),
+            input_id=None if given["input_id"] is None else as_input_id(given["input_id"], number, "link"),
         )
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from graphbraid.arguments import shown
 from graphbraid.errors import ConfigError
-from graphbraid.loader.inputs import as_ids
+from graphbraid.loader.inputs import as_ids, as_input_id
 from graphbraid.sampling.minibatch import MiniBatch
 
 if TYPE_CHECKING:
@@ -74,11 +74,6 @@ def told_ids(input_nodes: Any, input_id: Any, seeds: Tensor) -> Tensor | None:
     None stands for positions in ``input_nodes``.
     """
     if input_id is not None:
-        given = torch.as_tensor(input_id)
-        if given.shape != seeds.shape:
-            raise ConfigError(
-                f"input_id must have an entry per seed, shape ({len(seeds)},); got {tuple(given.shape)}"
-            )
-        return given
+        return as_input_id(input_id, len(seeds), "seed")
     is_mask = input_nodes is not None and not isinstance(input_nodes, str)
     return seeds if is_mask and as_ids(input_nodes, "input_nodes").dtype == torch.bool else None

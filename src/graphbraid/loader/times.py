@@ -123,9 +123,11 @@ def named_time(given: dict[str, Any]) -> str | None:
     """Return the ``time_attr`` among a loader's options; None if there is none.
 
     Raises:
-        ConfigError: seeds have times, and nothing else has.
+        ConfigError: it is no name, or seeds have times, and nothing else has.
     """
     name: str | None = given["time_attr"]
+    if name is not None and not isinstance(name, str):
+        raise ConfigError(f"time_attr must be the name of an attribute; got {shown(name)}")
     if name is None and given.get("input_time") is not None:
         raise ConfigError("input_time needs time_attr, the name of the times of nodes or edges")
     return name

@@ -15,7 +15,7 @@ from graphbraid.graph.types import first_ids
 class LinkEnds:
     """The node types that links join, and where their nodes stand in the whole graph.
 
-    Users count a node within its type, batches and edges in the whole graph, and the rows of an evaluation
+    Users count a node within its type, samplers and edges in the whole graph, and the rows of an evaluation
     are those of the two types alone (:attr:`nodes`).
     """
 

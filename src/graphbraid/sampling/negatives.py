@@ -30,7 +30,8 @@ class NegativeSampling:
     """Number of negatives per link; a whole number with ``triplet``."""
     src_weight: Tensor | str | None = None
     """``(num_nodes,)`` weights that sources are drawn by, or ``"degree"`` for their numbers of out-edges. If
-    None, all nodes are equally likely."""
+    None, all nodes are equally likely. Where there are types, nodes are those of the sources' type, and edges
+    those of the links' relation."""
     dst_weight: Tensor | str | None = None
     """Weights that destinations are drawn by, likewise; ``"degree"`` stands for their numbers of in-edges."""
     reject_edges: bool = False

@@ -347,6 +347,15 @@ ONE_LINK = torch.tensor([[0], [1]])
         ({"edge_label_time": torch.arange(150)}, ConfigError, "edge_label_time and time_attr go together"),
         ({"time_attr": "time"}, ConfigError, "edge_label_time and time_attr go together"),
         ({"input_id": torch.arange(3)}, ConfigError, r"an entry per link, shape \(150,\)"),
+        ({"input_id": "1"}, ConfigError, "a tensor with an entry per link; got '1'"),
+        ({"sampler": 3}, ConfigError, "sampler must be an iterable of positions of the inputs; got 3"),
+        ({"batch_sampler": torch.tensor(1)}, ConfigError, "batch_sampler must be an iterable of positions"),
+        ({"shuffle": "yes"}, ConfigError, "shuffle must be True or False"),
+        (
+            {"time_attr": ["time"], "edge_label_time": torch.arange(150)},
+            ConfigError,
+            "time_attr must be the name of an attribute",
+        ),
         ({"neighbor_sampler": 1}, ConfigError, "does not support neighbor_sampler"),
     ],
 )

@@ -11,11 +11,11 @@ from graphbraid.arguments import as_flag
 from graphbraid.errors import ConfigError
 from graphbraid.graph import EdgeType, Graph
 from graphbraid.graph.csc import Csc
+from graphbraid.loader.inputs import as_input_id
 from graphbraid.loader.link_inputs import (
     as_negatives,
     check_exclusion,
     check_times_go_together,
-    input_ids,
     labels_of,
 )
 from graphbraid.loader.link_neighbor import LinkNeighborLoader
@@ -75,7 +75,7 @@ class TypedLinkNeighborLoader(TypedFace, LinkNeighborLoader):
             input_type=edge_type,
             number=number,
             seeds=seeds,
-            input_id=input_ids(given["input_id"], number),
+            input_id=None if given["input_id"] is None else as_input_id(given["input_id"], number, "link"),
         )
 
     def __str__(self) -> str:
