@@ -248,6 +248,8 @@ def test_few_or_no_links(number):
         ({"time_attr": "time"}, ConfigError, "'edge_label_time' is not set"),
         ({"input_id": torch.zeros(3)}, ConfigError, r"an entry per link, shape \(300,\)"),
         ({"plan": "cpu"}, ConfigError, "leave out plan="),
+        ({"topology": "lists"}, ConfigError, "topology must be a source of adjacency lists"),
+        ({"tiers": [1]}, ConfigError, "tiers must be 'auto', a source of feature rows or None; got"),
         ({"input_nodes": [0]}, ConfigError, "LinkNeighborLoader takes no argument 'input_nodes'"),
         ({"directed": False}, ConfigError, "LinkNeighborLoader does not support directed=False"),
     ],

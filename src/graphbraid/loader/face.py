@@ -19,7 +19,7 @@ from graphbraid.arguments import as_count, as_flag
 from graphbraid.errors import ConfigError
 from graphbraid.loader.auto_tiers import tiers_of
 from graphbraid.loader.batches import BatchLoader
-from graphbraid.loader.inputs import as_ids, check_ids, check_order, drawn_seed
+from graphbraid.loader.inputs import as_ids, check_ids, check_lists, check_order, drawn_seed
 from graphbraid.loader.over_batches import OverBatches
 from graphbraid.loader.presenting import check_transform, present
 from graphbraid.loader.pyg_options import REPLACED, check_options
@@ -93,6 +93,7 @@ class LoaderFace(OverBatches, DataLoader[Any]):
         check_transform(given["transform"])
         for name in ("sampler", "batch_sampler"):
             check_order(given[name], name)
+        check_lists(given["topology"])
         if given["shuffle"] is not None:
             given["shuffle"] = as_flag(given["shuffle"], "shuffle")
         seed = drawn_seed(given["generator"]) if given["seed"] is None else given["seed"]

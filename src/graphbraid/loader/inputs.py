@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -110,6 +111,19 @@ def check_order(value: Any, name: str) -> None:
     """
     if value is not None and (not isinstance(value, Iterable) or getattr(value, "ndim", 1) == 0):
         raise ConfigError(f"{name} must be an iterable of positions of the inputs; got {shown(value)}")
+
+
+def check_lists(topology: Any) -> None:
+    """Check that ``topology`` is a source of adjacency lists or None.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    if topology is not None and inspect.getattr_static(topology, "native", None) is None:
+        raise ConfigError(
+            "topology must be a source of adjacency lists, such as TieredTopology, or None; got "
+            f"{shown(topology)}"
+        )
 
 
 def as_input_id(values: Any, number: int, what: str) -> Tensor:
