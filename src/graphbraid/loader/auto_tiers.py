@@ -26,9 +26,9 @@ def tiers_of(graph: Graph, settings: LoaderSettings, tiers: FeatureRows | str | 
         ConfigError: neither a source of rows nor ``"auto"``.
         ResourceError: the store's file cannot be read.
     """
-    if tiers is None or hasattr(tiers, "gather"):
+    if tiers is None or (not isinstance(tiers, str) and hasattr(tiers, "gather")):
         return tiers
-    if not isinstance(tiers, str) or tiers != AUTO:
+    if tiers != AUTO:
         raise ConfigError(f"tiers must be 'auto', a source of feature rows or None; got {shown(tiers)}")
     x = graph.x
     row_bytes = given_row_bytes(x)
