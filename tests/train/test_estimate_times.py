@@ -14,6 +14,7 @@ from graphbraid import nn as gnn
 from graphbraid.datasets import open_store, save_store
 from graphbraid.errors import ConfigError
 from graphbraid.features import HostTiers, TieredFeatures
+from graphbraid.graph import Graph
 from graphbraid.train import HardwareFile, TrainConfig
 from graphbraid.train.estimating import evaluations, pace, seconds, streamed, whole_seconds
 from graphbraid.train.estimating.batches import batch_sizes
@@ -21,6 +22,7 @@ from graphbraid.train.estimating.checkpoints import checkpoint_seconds
 from graphbraid.train.estimating.epoch_seconds import EpochSeconds, Pace, PartSeconds
 from graphbraid.train.estimating.evaluations import evaluation_seconds, some_batches
 from graphbraid.train.estimating.full import full_needs
+from graphbraid.train.estimating.likeness import likeness_of
 from graphbraid.train.estimating.seconds import Tried, longer, tried_epoch, whole_epoch
 from graphbraid.train.estimating.tiers import tiered_run
 from graphbraid.train.estimating.trial import Trial
@@ -332,11 +334,11 @@ def test_an_exact_evaluation_that_is_not_cheap_is_tried_on_parts_with_a_part_of_
     trial = trial_of(graph, memory_budget_bytes=1 << 20)
     nodes = graph.split("test")
     found = evaluation_seconds(trial, nodes, "exact", most=4.0)
-    assert [count for count, *_ in tried] == [2000, 4000]
+    assert [count for count, *_ in tried] == [2000, 2000, 4000], "the first is a warm-up"
     assert all(given == nodes.numel() * count // 20_000 for count, given, *_ in tried)
-    assert [share for *_, share in tried] == [0.1, 0.2]
+    assert [share for *_, share in tried] == [0.1, 0.1, 0.2]
     assert found.seconds == pytest.approx(1.0 + 20), "what is there once counts once"
-    assert found.how == "exact, as on 2,000 and 4,000 nodes of the same degree"
+    assert found.how == "exact, as on 2,000 and 4,000 nodes that stand for all"
     tried.clear()
     evaluation_seconds(trial_of(graph), nodes, "exact", most=4.0)
     assert tried[0][:3] == (20_000, nodes.numel(), "exact"), "one pass within the budget is run as it is"
@@ -348,7 +350,23 @@ def test_an_evaluation_by_layers_is_really_tried_on_parts(monkeypatch):
     trial = trial_of(graph, memory_budget_bytes=1 << 16)
     found = evaluation_seconds(trial, graph.split("test"), "exact", most=0.01)
     assert found.seconds > 0
-    assert "nodes of the same degree" in found.how
+    assert "nodes that stand for all" in found.how
+
+
+def test_a_likeness_has_the_hubs_lists_and_order_of_the_graph():
+    hub, others = torch.zeros(3000, dtype=torch.int64), torch.randint(1, 3000, (3000,))
+    ids = torch.arange(3000)
+    lists = torch.stack([torch.cat([hub, others]), ids.repeat(2)])  # each reads node 0, and one more
+    graph = Graph.from_edge_index(lists, 3000, x=ids[:, None].float(), y=ids % 4)
+    small = likeness_of(graph, 300)
+    chosen = small.x.flatten().long()
+    assert (chosen.diff() > 0).all(), "in the order of their ids"
+    assert torch.equal(small.y, graph.y[chosen])
+    assert torch.equal(small.csc.indptr.diff(), graph.csc.indptr.diff()[chosen])
+    reads = torch.bincount(small.csc.indices, minlength=300)
+    assert reads.max() >= 300, "a hub stays one"
+    assert reads.sort().values[-2] < 20
+    assert small.csc.indices.max() < 300
 
 
 def test_an_epoch_writes_a_checkpoint_and_those_within_it(tmp_path):

@@ -11,9 +11,9 @@ from torch import Tensor
 from graphbraid.fullgraph.measured.kept_rates import machine_rates
 from graphbraid.machine.hardware import free_memory_bytes
 from graphbraid.train.estimating.epoch_seconds import PartSeconds
+from graphbraid.train.estimating.likeness import likeness_of
 from graphbraid.train.estimating.links import link_evaluation_seconds
 from graphbraid.train.estimating.trial import Trial
-from graphbraid.train.estimating.whole_passes import part_of
 from graphbraid.train.inference.evaluate import EvalMode, score
 from graphbraid.train.inference.infer import whole_bytes
 from graphbraid.train.inference.layer_wise import widest_layer
@@ -68,7 +68,7 @@ def _as_it_is(trial: Trial, nodes: Tensor, most: float) -> PartSeconds:
 def _by_parts(trial: Trial, nodes: Tensor, most: float) -> PartSeconds:
     """Return the time of an exact evaluation by those of two graphs, one twice the size of the other.
 
-    Both have the graph's degree and rows, and a budget of memory in proportion: chunks, and layers that go to
+    Both are read as the graph is, and have a budget of memory in proportion: chunks, and layers that go to
     a file, are as many as in the evaluation itself.
     """
     graph, count = trial.graph, _LEAST_PART
@@ -78,16 +78,17 @@ def _by_parts(trial: Trial, nodes: Tensor, most: float) -> PartSeconds:
     def seconds_on(count: int) -> float:
         share = count / graph.num_nodes
         ids = torch.arange(max(1, int(nodes.numel() * share)))
-        runner = trial.runner_on(part_of(graph, count))
+        runner = trial.runner_on(likeness_of(graph, count))
         return _scoring(trial, runner, ids, "exact", share)
 
+    seconds_on(count)  # a warm-up
     taken = seconds_on(count)
-    while taken < most / 16 and 8 * count <= graph.num_nodes:
+    while taken < most / 8 and 8 * count <= graph.num_nodes:
         count *= 4
         taken = seconds_on(count)
     twice = seconds_on(2 * count)
     seconds = twice + max(0.0, twice - taken) * (graph.num_nodes / count - 2)
-    return PartSeconds(seconds, f"exact, as on {count:,} and {2 * count:,} nodes of the same degree")
+    return PartSeconds(seconds, f"exact, as on {count:,} and {2 * count:,} nodes that stand for all")
 
 
 def _scoring(trial: Trial, runner: ModelRunner, nodes: Tensor, mode: EvalMode, share: float = 1.0) -> float:

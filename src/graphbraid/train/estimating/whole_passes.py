@@ -73,14 +73,15 @@ def part_of(graph: Graph, num_nodes: int) -> Graph:
     return Graph(
         csc=Csc(indptr, indices, num_nodes, weight, trusted=True),
         edge_attr=None if graph.edge_attr is None else graph.edge_attr[:count].clone(),
-        x=_rows(graph.x, ids),
+        x=rows_of(graph.x, ids),
         y=graph.y if graph.y is None else graph.y[:num_nodes].clone(),
         splits={"train": ids},
         trusted=True,
     )
 
 
-def _rows(x: Features | None, ids: Tensor) -> Features | None:
+def rows_of(x: Features | None, ids: Tensor) -> Features | None:
+    """Return the feature rows of nodes, in the form of ``x``."""
     if isinstance(x, SparseFeatures):
         return x.rows(ids)
     if isinstance(x, ScaledFeatures):
