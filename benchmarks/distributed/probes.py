@@ -45,7 +45,8 @@ def moving_seconds(comm: Communicator) -> float:
 
     A rank computes products until an exchange is over, and then as many without any; what the process took
     more of its processors for the former is what the bytes cost, in its own threads, in the system's, and by
-    interruptions. Other programs hardly change processor seconds. The costliest rank counts.
+    interruptions. On a slow link that is more a byte: few packets wait for each time that their reader wakes.
+    Other programs change processor seconds less than time, but do. The costliest rank counts.
     """
     matrix = torch.randn(WORK_WIDTH, WORK_WIDTH)
     out = torch.empty_like(matrix)

@@ -1,7 +1,7 @@
 """What sending and receiving bytes costs this machine's processors, stored between runs.
 
 A rank's bytes are copied and checked by its own cores, which do not compute meanwhile. Processor seconds are
-measured, not time: other programs hardly change them.
+measured, not time, which other programs change more.
 """
 
 from __future__ import annotations
