@@ -47,7 +47,9 @@ def test_ranks_behind_links_find_a_pipeline(tmp_path, capsys):
     rows = read_lines(out)
     assert [row["graph"] for row in rows] == list(tuning.GRAPHS)
     for row in rows:
-        assert 1 <= row["trials"] <= 15
+        # On a busy machine a message may take longer than a part of so few rows could save: nothing is tried.
+        assert row["trials"] <= 15
+        assert (row["trials"] > 0) == bool(row["knobs"])
         assert len(row["seconds"]) == len(tuning.SETTINGS)
     assert "by fastest" in capsys.readouterr().out
 
