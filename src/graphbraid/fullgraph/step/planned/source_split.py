@@ -37,18 +37,17 @@ class SourcePart:
     """``(num_edges,)`` int64: an edge's position in its whole row, behind ``forward_indptr`` of that row."""
     forward_indptr: Tensor
     """``(num_dst + 1,)`` int64: the part's edges by destination."""
-    degrees: Tensor
-    """``(num_dst,)`` int64: all edges of each destination."""
+    missing: Tensor | None
+    """``(num_dst,)`` int64: edges of each destination that are not in the part; None if all are."""
 
     def keyed(self, first_keys: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Return ``perm`` and the rows' first keys such that edges and self-loops have the whole's keys.
 
         A self-loop's key is behind those of its row's edges.
         """
-        if first_keys is None:
-            return self.perm, None
-        missing = self.degrees - self.forward_indptr.diff()
-        return self.perm - missing[self.indices.long()], first_keys + missing
+        if first_keys is None or self.missing is None:
+            return self.perm, first_keys
+        return self.perm - self.missing[self.indices.long()], first_keys + self.missing
 
 
 class SourceSplit:
@@ -67,7 +66,7 @@ class SourceSplit:
     def nbytes(self) -> int:
         """Bytes that the parts take beside the block's transpose."""
         csc = self._csc
-        return 8 * (csc.num_src + 2 + csc.num_edges + 2 * (csc.num_dst + 1) + csc.num_dst)
+        return 8 * (csc.num_src + 2 + csc.num_edges + 2 * (csc.num_dst + 1) + 2 * csc.num_dst)
 
     @property
     def halo(self) -> SourcePart:
@@ -83,11 +82,10 @@ class SourceSplit:
         if self._parts is None:
             num_src = self._csc.num_src
             own, halo = slice(0, self._num_own), slice(self._num_own, num_src)
-            degrees = self._csc.degrees()
-            self._parts = self._part(own, degrees), self._part(halo, degrees)
+            self._parts = self._part(own), self._part(halo)
         return self._parts
 
-    def _part(self, rows: slice, degrees: Tensor) -> SourcePart:
+    def _part(self, rows: slice) -> SourcePart:
         csc = self._csc
         reverse, perm = csc.transpose()
         ends = reverse.indptr[rows.start : rows.stop + 1]
@@ -101,7 +99,7 @@ class SourceSplit:
             indices=reverse.indices[edges],
             perm=perm[edges] - csc.indptr[to] + forward[to],
             forward_indptr=forward,
-            degrees=degrees,
+            missing=csc.degrees() - forward.diff(),
         )
 
 
@@ -152,7 +150,7 @@ def whole_part(csc: Csc) -> SourcePart:
         indices=reverse.indices,
         perm=perm,
         forward_indptr=csc.indptr,
-        degrees=csc.degrees(),
+        missing=None,
     )
 
 
