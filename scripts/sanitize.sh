@@ -27,18 +27,13 @@ variants=all debug=-g optimize=-O1 cases="not slow or rest"
 [ -z "$short" ] || variants=portable debug=-g1 optimize=-O0 cases="not slow"
 [ $# -gt 0 ] || set -- address thread
 
-# Builds the instrumented module in build/sanitize-NAME.
+# Builds build/sanitize-NAME/python/graphbraid: this tree's Python files with the instrumented module.
 build() {
   local name=$1 flags=$2 folder=build/sanitize-$1
   cmake -S . -B "$folder" -G Ninja -DGB_VARIANTS="$variants" -DPython_EXECUTABLE="$python" -DCMAKE_CXX_COMPILER="$compiler" \
     -DCMAKE_CXX_COMPILER_LAUNCHER="$(command -v ccache || true)" \
     -DCMAKE_BUILD_TYPE=None -DGB_OPTIMIZE="$optimize" -DCMAKE_CXX_FLAGS="$debug -fno-omit-frame-pointer $flags" >/dev/null
   cmake --build "$folder" --parallel "$(nproc)" | tail -n 1
-}
-
-# Makes build/sanitize-NAME/python/graphbraid: this tree's Python files with the instrumented module.
-put_together() {
-  local folder=build/sanitize-$1
   rm -rf "$folder/python"
   mkdir -p "$folder/python"
   cp -r src/graphbraid "$folder/python/graphbraid"
@@ -99,7 +94,6 @@ lane() {
   echo "== building for the $name sanitizer"
   build "$name" "${flags_of[$name]}"
   [ -z "${GB_SANITIZE_ONLY_BUILD:-}" ] || return 0
-  put_together "$name"
   echo "== tests under the $name sanitizer"
   case $name in
     address)
