@@ -7,7 +7,6 @@
 #                          start Python anew, which take most of their time for that; the long form is for a change of the
 #                          core and for a release
 #   GB_SANITIZE_TESTS=...  these test paths instead
-#   GB_SANITIZE_ONLY_BUILD=1    build what the tests load, and run none; the next call finds it built
 #
 # address: AddressSanitizer with UndefinedBehaviorSanitizer.
 # thread:  ThreadSanitizer. Plain threads replace OpenMP (GB_STD_THREADS), whose runtime it cannot see into.
@@ -93,7 +92,6 @@ lane() {
   local name=$1 status=0
   echo "== building for the $name sanitizer"
   build "$name" "${flags_of[$name]}"
-  [ -z "${GB_SANITIZE_ONLY_BUILD:-}" ] || return 0
   echo "== tests under the $name sanitizer"
   case $name in
     address)
