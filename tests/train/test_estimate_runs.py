@@ -14,19 +14,27 @@ from tests.train.communities import random_graph
 import graphbraid
 from graphbraid import nn as gnn
 from graphbraid.datasets import open_store, save_store
+from graphbraid.fullgraph.measured import basis
 from graphbraid.graph import Graph, SparseFeatures
 
-RUN = """
-import json, sys, torch
-from graphbraid import Trainer
-from graphbraid import nn as gnn
-from graphbraid.datasets import open_store
+# To measure the machine takes memory of its own, and on a busy machine each process does it anew, and may
+# lower a model in another way than the process before.
+BY_USUAL_RATES = """
 from graphbraid.fullgraph.measured import basis
 from graphbraid.fullgraph.measured.kept_rates import MeasuredRates
 from graphbraid.machine.rates import Rates
 
-# To measure the machine takes memory of its own, and on a busy machine each process does it anew.
 basis.measured_rates = lambda _: MeasuredRates(rates=Rates())
+basis.kept_trials = lambda *_, **__: None
+"""
+RUN = (
+    BY_USUAL_RATES
+    + """
+import json, sys, torch
+from graphbraid import Trainer
+from graphbraid import nn as gnn
+from graphbraid.datasets import open_store
+
 store, model, options, mapped = sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), sys.argv[4] == "mapped"
 torch.set_num_threads(2)
 graph, seeds = open_store(store, mmap=mapped), options.pop("seeds")
@@ -37,6 +45,7 @@ Trainer(model, graph, **options).fit()
 with open("/proc/self/status") as file:
     print(next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM")))
 """
+)
 
 # Batches: as many as are prepared ahead, and some more.
 SAMPLED = {"fanouts": (10, 5), "batch_size": 1024, "epochs": 1, "seeds": 8192, "hidden": 64, "layers": 2}
@@ -92,6 +101,13 @@ def estimated(store, model, options, *, mapped=False):
     return graphbraid.estimate(made, graph, times=False, **options)
 
 
+@pytest.fixture(autouse=True)
+def usual_rates(monkeypatch):
+    for name in ("measured_rates", "kept_trials"):  # put back after the test
+        monkeypatch.setattr(basis, name, getattr(basis, name))
+    exec(BY_USUAL_RATES, {})
+
+
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory):
     folder, made = tmp_path_factory.mktemp("shapes"), {}
@@ -139,7 +155,9 @@ def test_memory_is_within_fifteen_per_cent_of_what_a_run_takes(stores, shape, mo
     assert found.host.nbytes == pytest.approx(peak, rel=0.15), str(found.host)
 
 
-LINKS = """
+LINKS = (
+    BY_USUAL_RATES
+    + """
 import json, sys, torch
 from graphbraid import Trainer, nn
 from graphbraid.datasets import open_store
@@ -154,6 +172,7 @@ else:
     model = nn.LinkModel(nn.GraphSAGE(graph.num_features, width, width, 2), nn.DotProduct())
 trainer = Trainer(model, graph, task="link", **options)
 """
+)
 ESTIMATE_LINKS = (
     LINKS
     + """

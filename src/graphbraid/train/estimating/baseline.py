@@ -22,7 +22,7 @@ from graphbraid.errors import DataError
 from graphbraid.machine.hardware import free_memory_bytes
 from graphbraid.machine.measurements import NOT_KEPT, Kept
 
-VERSION = 1
+VERSION = 2
 """Part of the storage key; raise it when the run changes."""
 _SECONDS = 120
 _TYPICAL_BYTES = 320 << 20
@@ -33,8 +33,13 @@ _RUN = """
 import resource, sys
 import torch
 from graphbraid import Graph, Trainer
+from graphbraid.fullgraph.measured import basis
+from graphbraid.fullgraph.measured.kept_rates import MeasuredRates
+from graphbraid.machine.rates import Rates
 from graphbraid.nn import GraphSAGE
 
+# To measure the machine takes memory, which is no part of a run: most find the rates that another has kept.
+basis.measured_rates = lambda _: MeasuredRates(rates=Rates())
 mode, device = sys.argv[1:]
 ids = torch.arange(64)
 graph = Graph.from_edge_index(
