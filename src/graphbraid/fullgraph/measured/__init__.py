@@ -1,1 +1,1 @@
-"""Measurements that decide a lowering: the machine's rates, and trials on the graph's own operands."""
+"""Measurements behind a lowering or a prediction: rates, trials on the graph, the cost of moving bytes."""
