@@ -185,10 +185,10 @@ def _block_bytes(num_nodes: int, num_parts: int, memory: int | None) -> int:
     if memory is None:
         return BLOCK_BYTES
     kept = NODE_BYTES * num_nodes + PART_BYTES * num_parts
-    least = kept + _LEAST_BLOCK_BYTES * 5 // 2
+    least = kept + _LEAST_BLOCK_BYTES * 3
     if memory < least:
         raise ResourceError(
             f"streaming {num_nodes:,} nodes into {num_parts} parts takes at least "
             f"{format_bytes(least)}; memory allows {format_bytes(memory)}"
         )
-    return min((memory - kept) * 2 // 5, BLOCK_BYTES)  # the allocator keeps some of what a block gave back
+    return min((memory - kept) // 3, BLOCK_BYTES)  # the allocator keeps some of what a block gave back
