@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import time
 import weakref
-from collections import deque
 from collections.abc import Generator, Iterable, Iterator
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -18,13 +17,12 @@ from graphbraid.collective.plan.plan import Plan
 from graphbraid.collective.run.executor import Executor
 from graphbraid.collective.run.stages import Context
 from graphbraid.errors import ConfigError
-from graphbraid.features.memory import MemoryRows
-from graphbraid.features.tiers import TieredFeatures
-from graphbraid.graph import Graph, ScaledFeatures
-from graphbraid.graph.degrees import degrees_and_loops
+from graphbraid.graph import Graph
 from graphbraid.loader.ahead import GatherAhead
-from graphbraid.loader.planned import PlannedBatches
+from graphbraid.loader.by_position import batches_at
+from graphbraid.loader.planned import PlannedBatches, planned_for
 from graphbraid.loader.settings import LoaderSettings
+from graphbraid.loader.sources import completed
 from graphbraid.sampling.batch_seeds import BatchSeeds, SeedSource
 from graphbraid.sampling.cpu import HostPipeline, make_pipeline
 from graphbraid.sampling.minibatch import MiniBatch
@@ -53,26 +51,17 @@ class BatchLoader:
     def __init__(
         self, source: BatchSource | Graph, settings: LoaderSettings, seeds: SeedSource | None = None
     ) -> None:
-        source = _with_rows(BatchSource(graph=source) if isinstance(source, Graph) else source)
+        source = BatchSource(graph=source) if isinstance(source, Graph) else source
         self.graph, self.settings = source.graph, settings
         self.config, self._seeds = settings.sampler(source.graph), seeds
         self.schedule = settings.schedule(source.graph, None if seeds is None else seeds.num_inputs)
         self.device = settings.batch_device
         self.num_workers, self._depth = settings.num_workers, settings.depth
         self._refill = settings.refill
-        self._source = self._with_degrees(source)
-        self._planned: PlannedBatches | None = None
-        plan = settings.plan or ("cpu" if self._has_hot_rows() else None)  # whose copies leave these out
-        if plan is not None:
-            if seeds is not None:
-                raise ConfigError("plans are made for plain nodes: leave out plan=, and hot rows of tiers=")
-            if settings.subgraph_type != DIRECTIONAL:
-                raise ConfigError(
-                    f"plans are made for the edges that are drawn: leave out plan=, hot rows of tiers= and "
-                    f"accelerators, or subgraph_type={settings.subgraph_type!r}"
-                )
-            assert isinstance(plan, Plan | str), "a file was read"
-            self._planned = PlannedBatches(plan, self.num_workers)
+        self._source = completed(source, src_degree=settings.src_degree)
+        self._planned: PlannedBatches | None = planned_for(
+            settings, has_hot_rows=self._has_hot_rows(), has_seeds=seeds is not None
+        )
         self._pipeline: HostPipeline | None = None
         self._before: dict[str, float] = {}
         self._gather_seconds = 0.0  # of rows that no pipeline gathers
@@ -138,28 +127,24 @@ class BatchLoader:
     def _iterate_positions(
         self, positions: Iterable[Tensor], epoch: int, first_step: int
     ) -> Generator[MiniBatch]:
-        pipeline, source, schedule = self._running(), self._source, self.schedule
-        given = self._seeds
-        begun: deque[tuple[Tensor, BatchSeeds, Iterator[Prepared]]] = deque()
-        for step, part in enumerate(positions, start=first_step):
-            if given is None:
-                seeds = BatchSeeds(nodes=schedule.seeds[part])
-            else:
-                seeds = given.seeds_of(part, epoch, step)
-            prepared = pipeline.begin(seeds.nodes, schedule.seed, epoch, step, seeds.constraints)
-            begun.append((part, seeds, prepared))
-            if len(begun) > self._depth:
-                yield self._finished(source, *begun.popleft(), epoch)
-        while begun:
-            yield self._finished(source, *begun.popleft(), epoch)
+        yield from batches_at(
+            positions,
+            self._running(),
+            self.schedule,
+            self._seeds,
+            epoch=epoch,
+            first_step=first_step,
+            depth=self._depth,
+            finish=partial(self._finished, self._source, epoch),
+        )
 
     def _finished(
         self,
         source: BatchSource,
+        epoch: int,
         positions: Tensor,
         seeds: BatchSeeds,
         batch: Iterator[Prepared],
-        epoch: int,
     ) -> MiniBatch:
         prepared = next(batch)._replace(input_id=positions)
         if source.rows is not None and self.settings.gather:
@@ -223,14 +208,8 @@ class BatchLoader:
     def read(self, source: BatchSource, seeds: SeedSource | None = None) -> None:
         """Read batches from another source with the same nodes and inputs, from the next iteration on."""
         self._seeds, self.graph = seeds, source.graph
-        self._source = self._with_degrees(_with_rows(source))
+        self._source = completed(source, src_degree=self.settings.src_degree)
         self._forget_threads()  # open iterators keep their own
-
-    def _with_degrees(self, source: BatchSource) -> BatchSource:
-        if not self.settings.src_degree:
-            return source
-        degree, loop = degrees_and_loops(source.graph.csc)
-        return dataclasses.replace(source, src_degree=degree, src_loop=loop)
 
     def _has_hot_rows(self) -> bool:
         """Whether batches go to a device that keeps some of their rows."""
@@ -318,12 +297,3 @@ class BatchLoader:
                 edge_times=None if self._seeds is None else self._seeds.edge_times,
             )
         return self._pipeline
-
-
-def _with_rows(source: BatchSource) -> BatchSource:
-    """Let rows of int8 come from a source of rows, which widens them ahead of their use."""
-    x = source.graph.x
-    if not isinstance(x, ScaledFeatures) or source.rows is not None:
-        return source
-    rows = TieredFeatures(None, MemoryRows(x), score=None, lookahead=0)
-    return dataclasses.replace(source, rows=rows)

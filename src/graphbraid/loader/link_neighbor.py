@@ -10,24 +10,17 @@ import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
-from graphbraid.arguments import as_flag
 from graphbraid.collective.run.protocols import BatchDevice
 from graphbraid.errors import ConfigError
 from graphbraid.graph import Graph
 from graphbraid.loader.face import NOT_OPTIONS, Inputs, LoaderFace
-from graphbraid.loader.inputs import as_input_id
-from graphbraid.loader.link_inputs import (
-    as_links,
-    as_negatives,
-    check_exclusion,
-    check_times_go_together,
-    labels_of,
-)
+from graphbraid.loader.link_inputs import as_links
+from graphbraid.loader.link_options import LinkOptions
 from graphbraid.loader.pyg_options import LINK_REFUSED
-from graphbraid.loader.times import Times, read_times, seed_times
+from graphbraid.loader.times import Times, read_times
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.edge_lookup import EdgeLookup
-from graphbraid.sampling.links import OF_LINKS, LinkSeeds
+from graphbraid.sampling.links import OF_LINKS
 from graphbraid.sampling.lists import NeighborLists
 from graphbraid.sampling.negative_draws import NegativeDraws
 from graphbraid.sampling.negatives import NegativeSampling
@@ -162,11 +155,8 @@ class LinkNeighborLoader(LoaderFace):
     def _inputs(self, source: BatchSource, given: dict[str, Any]) -> Inputs:
         graph = source.graph
         links = as_links(given["edge_label_index"], given["data"], graph)
-        number = int(links.shape[1])
-        how = as_negatives(given["neg_sampling"], given["neg_sampling_ratio"])
-        label = labels_of(given["edge_label"], number, how)
-        check_times_go_together(given)
-        exclusion = check_exclusion(given["exclude_seed_edges"])
+        options = LinkOptions.of(given, links)
+        exclusion = options.exclusion
         if exclusion is True and as_subgraph_type(given["subgraph_type"]) == BIDIRECTIONAL:
             raise ConfigError(
                 "exclude_seed_edges=True with subgraph_type='bidirectional' would let links back in as "
@@ -175,26 +165,15 @@ class LinkNeighborLoader(LoaderFace):
         if exclusion and given["topology"] is not None:
             raise ConfigError("exclude_seed_edges looks links up in the graph's lists: leave out topology=")
         times = read_times(source, given)
-        shown = seed_times(given["edge_label_time"], "edge_label_time", number)
-        ordered = None if times is None or shown is None else times.ordered(shown, "edge_label_time")
-        seeds = LinkSeeds(
-            links,
-            seed=given["seed"],
-            label=label,
-            times=ordered,
-            shown_times=shown,
-            negatives=None if how is None else _draws(how, graph, links, times, ordered),
-            disjoint=as_flag(given["disjoint"], "disjoint") or times is not None,
-            edge_times=None if times is None else times.edge_times,
-        )
+        seeds = options.seeds(times, lambda how, ordered: _draws(how, graph, links, times, ordered))
         source = source if times is None else times.source
         if exclusion:
             seeds.exclude(EdgeLookup(source.graph.csc), reverse=exclusion == "reverse")
         return Inputs(
             source=source.without(OF_LINKS),
-            number=number,
+            number=options.number,
             seeds=seeds,
-            input_id=None if given["input_id"] is None else as_input_id(given["input_id"], number, "link"),
+            input_id=options.input_id(),
         )
 
 

@@ -14,7 +14,9 @@ from graphbraid.collective.run.executor import Executor
 from graphbraid.collective.run.profiler import measure
 from graphbraid.collective.run.stages import Context, Operators
 from graphbraid.errors import ConfigError
+from graphbraid.loader.settings import LoaderSettings
 from graphbraid.sampling.minibatch import MiniBatch
+from graphbraid.sampling.subgraph import DIRECTIONAL
 
 
 class PlannedBatches:
@@ -81,3 +83,28 @@ class PlannedBatches:
                 "A CUDA device does where triton is installed"
             )
         return fixed_plan(profile, num_steps, 1.0 if self._name == "cpu" else 0.0, limits)
+
+
+def planned_for(settings: LoaderSettings, *, has_hot_rows: bool, has_seeds: bool) -> PlannedBatches | None:
+    """Return what prepares a loader's batches by a plan; None if it has none.
+
+    Args:
+        settings: the loader's; its plan is one that was read, or the name of one.
+        has_hot_rows: whether a device keeps rows, which the copies of a plan leave out.
+        has_seeds: whether batches start from more than plain nodes.
+
+    Raises:
+        ConfigError: there are no plans for such batches.
+    """
+    plan = settings.plan or ("cpu" if has_hot_rows else None)
+    if plan is None:
+        return None
+    if has_seeds:
+        raise ConfigError("plans are made for plain nodes: leave out plan=, and hot rows of tiers=")
+    if settings.subgraph_type != DIRECTIONAL:
+        raise ConfigError(
+            f"plans are made for the edges that are drawn: leave out plan=, hot rows of tiers= and "
+            f"accelerators, or subgraph_type={settings.subgraph_type!r}"
+        )
+    assert isinstance(plan, Plan | str), "a file was read"
+    return PlannedBatches(plan, settings.num_workers)

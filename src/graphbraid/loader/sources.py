@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
 
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.graph import Graph
+from graphbraid.features.memory import MemoryRows
+from graphbraid.features.tiers import TieredFeatures
+from graphbraid.graph import Graph, ScaledFeatures
+from graphbraid.graph.degrees import degrees_and_loops
 from graphbraid.graph.interop.convert import as_tensor, plain
 from graphbraid.graph.interop.pyg import exact_graph_from_pyg
 from graphbraid.graph.interop.pyg_parts import entries_of
@@ -45,6 +49,22 @@ def source_of(data: Graph | Data, weight_attr: str | None, known: Graph | None =
     weights = weight_attr or _weights_of(data)
     graph = exact_graph_from_pyg(Graph, data, edge_weight=weights, known=known)
     return _Reading(data, graph).source()
+
+
+def completed(source: BatchSource, *, src_degree: bool) -> BatchSource:
+    """Return the source with what batches of it need beside the data.
+
+    Rows of int8 come from a source of rows, which widens them ahead of their use; with ``src_degree``, blocks
+    carry the graph's in-degrees.
+    """
+    x = source.graph.x
+    if isinstance(x, ScaledFeatures) and source.rows is None:
+        rows = TieredFeatures(None, MemoryRows(x), score=None, lookahead=0)
+        source = dataclasses.replace(source, rows=rows)
+    if not src_degree:
+        return source
+    degree, loop = degrees_and_loops(source.graph.csc)
+    return dataclasses.replace(source, src_degree=degree, src_loop=loop)
 
 
 class FollowedData:

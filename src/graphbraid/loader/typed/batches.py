@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections import deque
 from collections.abc import Generator, Iterable, Iterator
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from graphbraid.graph import EdgeType
 from graphbraid.loader.batches import BatchLoader
+from graphbraid.loader.by_position import batches_at
 from graphbraid.loader.settings import LoaderSettings
 from graphbraid.sampling.batch_seeds import BatchSeeds, SeedSource
 from graphbraid.sampling.schedule import SeedSchedule
@@ -80,27 +81,24 @@ class TypedBatchLoader(BatchLoader):
             del batch
 
     def _iterate_positions(self, positions: Iterable[Tensor], epoch: int, first_step: int) -> Generator[Any]:
-        source, schedule, pipeline, given = self._typed_source, self.schedule, self._typed(), self._seeds
-        begun: deque[tuple[Tensor, BatchSeeds, Iterator[TypedPrepared]]] = deque()
-        for step, part in enumerate(positions, start=first_step):
-            if given is None:
-                seeds = BatchSeeds(nodes=schedule.seeds[part])
-            else:
-                seeds = given.seeds_of(part, epoch, step)
-            prepared = pipeline.begin(seeds.nodes, schedule.seed, epoch, step, seeds.constraints)
-            begun.append((part, seeds, prepared))
-            if len(begun) > self._depth:
-                yield self._finished_typed(source, *begun.popleft(), epoch)
-        while begun:
-            yield self._finished_typed(source, *begun.popleft(), epoch)
+        yield from batches_at(
+            positions,
+            self._typed(),
+            self.schedule,
+            self._seeds,
+            epoch=epoch,
+            first_step=first_step,
+            depth=self._depth,
+            finish=partial(self._finished_typed, self._typed_source, epoch),
+        )
 
     def _finished_typed(
         self,
         source: TypedSource,
+        epoch: int,
         positions: Tensor,
         seeds: BatchSeeds,
         batch: Iterator[TypedPrepared],
-        epoch: int,
     ) -> TypedMiniBatch:
         return self._made(source, next(batch)._replace(input_id=positions), epoch, seeds)
 

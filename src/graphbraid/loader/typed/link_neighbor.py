@@ -7,24 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphbraid.arguments import as_flag
 from graphbraid.errors import ConfigError
 from graphbraid.graph import EdgeType, Graph
 from graphbraid.graph.csc import Csc
-from graphbraid.loader.inputs import as_input_id
-from graphbraid.loader.link_inputs import (
-    as_negatives,
-    check_exclusion,
-    check_times_go_together,
-    labels_of,
-)
 from graphbraid.loader.link_neighbor import LinkNeighborLoader
-from graphbraid.loader.times import seed_times
+from graphbraid.loader.link_options import LinkOptions
 from graphbraid.loader.typed.face import TypedFace, TypedInputs
 from graphbraid.loader.typed.link_inputs import as_typed_links
 from graphbraid.loader.typed.times import TypedTimes, read_typed_times
 from graphbraid.sampling.link_ends import LinkEnds
-from graphbraid.sampling.links import LinkSeeds
 from graphbraid.sampling.negative_draws import NegativeDraws
 from graphbraid.sampling.negatives import NegativeSampling
 from graphbraid.sampling.typed.link_lookup import TypedLinkLookup
@@ -45,37 +36,24 @@ class TypedLinkNeighborLoader(TypedFace, LinkNeighborLoader):
         self.link_sampler = self._batches.typed_config  # type: ignore[assignment]
 
     def _typed_inputs(self, source: TypedSource, given: dict[str, Any]) -> TypedInputs:
-        edge_type, links = as_typed_links(given["edge_label_index"], source.graph)
-        number = int(links.shape[1])
-        how = as_negatives(given["neg_sampling"], given["neg_sampling_ratio"])
-        label = labels_of(given["edge_label"], number, how)
-        check_times_go_together(given)
-        exclusion = check_exclusion(given["exclude_seed_edges"])
+        graph = source.graph
+        edge_type, links = as_typed_links(given["edge_label_index"], graph)
+        options = LinkOptions.of(given, links)
         times = read_typed_times(source, given)
-        shown = seed_times(given["edge_label_time"], "edge_label_time", number)
-        ordered = None if times is None or shown is None else times.ordered(shown, "edge_label_time")
-        seeds = LinkSeeds(
-            links,
-            seed=given["seed"],
-            label=label,
-            times=ordered,
-            shown_times=shown,
-            negatives=None
-            if how is None
-            else _draws(how, source.graph, edge_type, links, times=times, link_times=ordered),
-            disjoint=as_flag(given["disjoint"], "disjoint") or times is not None,
-            edge_times=None if times is None else times.edge_times,
-            ends=LinkEnds.of(source.graph, edge_type),
+        seeds = options.seeds(
+            times,
+            lambda how, ordered: _draws(how, graph, edge_type, links, times=times, link_times=ordered),
+            ends=LinkEnds.of(graph, edge_type),
         )
         source = source if times is None else times.source
-        if exclusion:
-            seeds.exclude(_lookup(source.graph, edge_type), reverse=exclusion == "reverse")
+        if options.exclusion:
+            seeds.exclude(_lookup(source.graph, edge_type), reverse=options.exclusion == "reverse")
         return TypedInputs(
             source=source,
             input_type=edge_type,
-            number=number,
+            number=options.number,
             seeds=seeds,
-            input_id=None if given["input_id"] is None else as_input_id(given["input_id"], number, "link"),
+            input_id=options.input_id(),
         )
 
     def __str__(self) -> str:
