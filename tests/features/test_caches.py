@@ -13,8 +13,7 @@ from tests.suites import examples
 
 from graphbraid import native
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.features import POLICIES, RowCache
-from graphbraid.features import disk_reference as reference
+from graphbraid.features import POLICIES, RowCache, cache_reference, disk_reference
 
 NUM_ROWS = 40
 needs_kernels = pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
@@ -81,10 +80,10 @@ def test_rows_are_the_tables_and_never_more_are_kept(table, disk, batches, num_r
 def test_the_twin_keeps_the_same_rows(disk, batches, capacity, policy, window, ranked, skipped):
     ranks = torch.arange(NUM_ROWS).flip(0).div(3, rounding_mode="floor").to(torch.uint8) if ranked else None
     compiled = native.kernels().RowCache(disk=disk.native, capacity=capacity, policy=policy, ranks=ranks)
-    twin_disk = reference.DiskRows(
+    twin_disk = disk_reference.DiskRows(
         path=str(disk.path), first_byte=128, num_rows=NUM_ROWS, row_bytes=disk.row_bytes, sums=None
     )
-    twin = reference.RowCache(disk=twin_disk, capacity=capacity, policy=policy, ranks=ranks)
+    twin = cache_reference.RowCache(disk=twin_disk, capacity=capacity, policy=policy, ranks=ranks)
     numbers = [{}, {}]
     for at, batch in enumerate(batches):
         for cache, its in zip((compiled, twin), numbers, strict=True):

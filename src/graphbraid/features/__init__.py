@@ -14,7 +14,8 @@ from graphbraid.features.reads import batch_reads
 from graphbraid.features.reorder import Reordered, reorder
 from graphbraid.features.scores import KINDS, Score, score
 from graphbraid.features.tier_report import CurvePoint, TierReport, TierRow
-from graphbraid.features.tiers import TierCounts, TieredFeatures
+from graphbraid.features.tier_rows import TierCounts
+from graphbraid.features.tiers import TieredFeatures
 from graphbraid.features.topology import ListCounts, TieredTopology
 from graphbraid.graph.orders import ORDERS, order_by
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +14,8 @@ from graphbraid.features import row_budgets
 from graphbraid.features.caches import POLICIES, RowCache, checked_score
 from graphbraid.features.disk import DiskOptions, DiskRows
 from graphbraid.features.memory import MemoryRows
-from graphbraid.features.tier_report import Served, TierReport, TierRow, reads_per_epoch
+from graphbraid.features.tier_report import Served, TierReport, reads_per_epoch
+from graphbraid.features.tier_rows import SeenTiers, TierCounts
 from graphbraid.features.walks import out_degree
 from graphbraid.features.widening import WidenedCache
 from graphbraid.graph import Graph, ScaledFeatures
@@ -26,32 +27,6 @@ from graphbraid.signatures import typed
 
 LOOKAHEAD = 16
 """Batches that are announced before the first of them is gathered."""
-
-
-class TierCounts(NamedTuple):
-    """What was read of the tiers since they were made."""
-
-    host_rows: int
-    """Reads of rows that lay in memory."""
-    disk_rows: int
-    """Reads of rows that came from the file."""
-    filled_rows: int
-    """Rows read to fill memory beforehand."""
-    disk_requests: int
-    disk_bytes: int
-    """Whole blocks, for all of these."""
-    hot_rows: int = 0
-    """Reads of rows that a device had; of a device that reads the host itself they are not counted."""
-
-    @property
-    def reads(self) -> int:
-        """Reads of all tiers."""
-        return self.hot_rows + self.host_rows + self.disk_rows
-
-    @property
-    def host_share(self) -> float:
-        """Of the reads that memory served; 0 before the first."""
-        return self.host_rows / max(self.reads, 1)
 
 
 class TieredFeatures:
@@ -239,16 +214,21 @@ class TieredFeatures:
         """The tiers as a record: rows, bytes, shares of the reads, and what more memory would buy."""
         counts, served = self.counts, None if self._score is None else Served(self._score)
         row_bytes = self.row_bytes
-        tiers = (
-            self._hot_row(counts, served),
-            self._host_row(counts, served),
-            self._disk_row(counts, served),
+        seen = SeenTiers(
+            disk=self.disk,
+            cache=self.cache,
+            hot=self.hot,
+            row_bytes=row_bytes,
+            lookahead=self._lookahead,
+            counts=counts,
+            served=served,
+            epoch_reads=self._epoch_reads,
         )
         return TierReport(
             num_rows=len(self),
             row_bytes=row_bytes,
             dtype=str(self.dtype) if self._scale is None else f"{torch.int8} with a scale each",
-            tiers=tuple(tier for tier in tiers if tier is not None),
+            tiers=seen.rows(),
             reads=counts.reads,
             disk_bytes=counts.disk_bytes,
             disk_requests=counts.disk_requests,
@@ -258,65 +238,6 @@ class TieredFeatures:
     def explain(self) -> str:
         """The :meth:`report` in words: a row for each tier, and the curve of what memory would buy."""
         return str(self.report())
-
-    def _hot_row(self, counts: TierCounts, served: Served | None) -> TierRow | None:
-        hot = self.hot
-        if hot is None:
-            return None
-        share = None if served is None else served.share(hot.num_rows)
-        scale_bytes = self.cache.scale.itemsize if isinstance(self.cache, WidenedCache) else 0
-        row_bytes = self.row_bytes + scale_bytes
-        return TierRow(
-            name="device",
-            rows=hot.num_rows,
-            nbytes=hot.num_rows * row_bytes,
-            notes_bytes=hot.map_bytes,
-            expected_share=share,
-            measured_share=_of_reads(counts.hot_rows, counts),
-            epoch_bytes=self._epoch_bytes(share),
-            detail="found by a comparison" if hot.is_prefix else "found by a map",
-        )
-
-    def _host_row(self, counts: TierCounts, served: Served | None) -> TierRow:
-        ahead = f", {self._lookahead} batches ahead" if self._lookahead else ""
-        upto = min(self._num_hot + self.cache.num_rows, len(self))
-        share = None if served is None else served.share(upto) - served.share(self._num_hot)
-        rows = upto - self._num_hot if self.disk is None else self.cache.num_rows
-        return TierRow(
-            name="host",
-            rows=rows,
-            nbytes=rows * self.row_bytes,
-            notes_bytes=self.cache.overhead_bytes,
-            expected_share=share,
-            measured_share=_of_reads(counts.host_rows, counts),
-            epoch_bytes=self._epoch_bytes(share),
-            detail="as the graph has them" if self.disk is None else f"policy {self.cache.policy}{ahead}",
-        )
-
-    def _disk_row(self, counts: TierCounts, served: Served | None) -> TierRow | None:
-        if self.disk is None:
-            return None
-        upto = min(self._num_hot + self.cache.num_rows, len(self))
-        rows = len(self) - upto
-        share = None if served is None else 1 - served.share(upto)
-        return TierRow(
-            name="disk",
-            rows=rows,
-            nbytes=rows * self.row_bytes,
-            expected_share=share,
-            measured_share=_of_reads(counts.disk_rows, counts),
-            epoch_bytes=self._epoch_bytes(share),
-            detail=self.disk.how(),
-        )
-
-    @property
-    def _num_hot(self) -> int:
-        return 0 if self.hot is None else self.hot.num_rows
-
-    def _epoch_bytes(self, share: float | None) -> float | None:
-        if share is None or self._epoch_reads is None:
-            return None
-        return share * self._epoch_reads * self.row_bytes
 
     def __reduce__(self) -> tuple[Any, ...]:
         named = {"score": self._score, "lookahead": self._lookahead, "epoch_reads": self._epoch_reads}
@@ -332,7 +253,3 @@ def _remade(
     disk: DiskRows | None, cache: RowCache | WidenedCache | MemoryRows, named: dict[str, Any]
 ) -> TieredFeatures:
     return TieredFeatures(disk, cache, **named)
-
-
-def _of_reads(rows: int, counts: TierCounts) -> float | None:
-    return rows / counts.reads if counts.reads else None

@@ -10,25 +10,22 @@ from torch import Tensor
 
 from graphbraid import native
 from graphbraid.arguments import MOST_BYTES, as_size, check_type
-from graphbraid.errors import ConfigError, ResourceError
+from graphbraid.errors import ConfigError
 from graphbraid.features import lists_reference, walks
 from graphbraid.features.budget import Curve, split
 from graphbraid.features.caches import checked_score
 from graphbraid.features.disk import DiskOptions, DiskRows
+from graphbraid.features.list_budgets import options_for, require_free
 from graphbraid.files import mapped
-from graphbraid.files.block_sums import BLOCK_BYTES
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
-from graphbraid.machine.hardware import free_memory_bytes
 from graphbraid.native import plain_errors
 from graphbraid.signatures import typed
 
 _LIST_BYTES = 8  # noted of each hot list: where it begins
 _NODES_PER_WORD, _WORD_BYTES = 64, 16  # csrc/neighbor_lists.h
 _READ_AT_ONCE = 1 << 20  # edges
-_LONGEST_BYTES = 4 * BLOCK_BYTES
-_FEWEST_REQUESTS = 4
 _SHARES = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
 
 
@@ -232,7 +229,10 @@ class ListParts:
         return self.csc.indptr.nbytes + self.csc.indices.nbytes + self.disk.buffer_bytes
 
     def curve(self, reads: Tensor) -> Curve:
-        """What holding each list saves, of those that are not empty; see :func:`list_blocks` for a unit."""
+        """What holding each list saves, of those that are not empty.
+
+        A unit for ``reads`` is :func:`.list_budgets.list_blocks`.
+        """
         degrees = self.csc.degrees()
         filled = degrees.nonzero().flatten()
         sizes = degrees[filled] * self.csc.indices.itemsize + _LIST_BYTES
@@ -253,50 +253,6 @@ class ListParts:
         held = Csc(indptr, csc.indices, csc.num_src, csc.weight, trusted=True)
         expected = None if curve is None else ExpectedReads.of(curve, nodes.numel())
         return TieredTopology(self.disk, held, nodes.sort().values, expected=expected)
-
-
-def options_for(host: int | str) -> DiskOptions:
-    """How to read lists for a budget: requests under way take an eighth of it at most, where that is some."""
-    size = MOST_BYTES if host == "all" else as_size(host, "host")
-    whole = DiskOptions(longest_bytes=_LONGEST_BYTES)
-    fit = size // 8 // _LONGEST_BYTES if size else whole.depth
-    if fit >= _FEWEST_REQUESTS:
-        return DiskOptions(longest_bytes=_LONGEST_BYTES, depth=min(fit, whole.depth))
-    return DiskOptions(longest_bytes=BLOCK_BYTES, depth=_FEWEST_REQUESTS)
-
-
-def list_blocks(degrees: Tensor, fanout: int, itemsize: int, block_bytes: int = BLOCK_BYTES) -> Tensor:
-    """Blocks that drawing ``fanout`` edges of each list is expected to touch.
-
-    Args:
-        degrees: ``(num_nodes,)`` int64.
-        fanout: edges drawn, alike and independently; -1 takes all.
-        itemsize: bytes of an id.
-        block_bytes: read at a time, from a file or over a link.
-
-    Returns:
-        ``(num_nodes,)`` float64; 0 for empty lists.
-    """
-    # A list begins anywhere in a block: it lies in as many as it would fill, and the rest of one more.
-    spans = ((degrees - 1) * itemsize / block_bytes + 1.0).clamp(min=0.0) * (degrees > 0)
-    if fanout < 0:
-        return spans
-    drawn = degrees.clamp(max=fanout).double()
-    return torch.where(spans > 1.0, spans * -torch.expm1(drawn * torch.log1p(-1.0 / spans)), spans)
-
-
-def require_free(num_bytes: int, what: str) -> None:
-    """Check that a budget is free memory.
-
-    Raises:
-        ResourceError: it is not.
-    """
-    free = free_memory_bytes()
-    if free is not None and num_bytes > free:
-        raise ResourceError(
-            f"{what} takes {format_bytes(num_bytes)} of memory; {format_bytes(free)} are free. Give less: "
-            "the others are read from the file"
-        )
 
 
 _Array = Tensor | mapped.Sent

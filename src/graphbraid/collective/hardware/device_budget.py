@@ -10,7 +10,7 @@ from torch import Tensor
 from graphbraid.collective.run.stages import Context
 from graphbraid.features import walks
 from graphbraid.features.budget import Curve, split
-from graphbraid.features.topology import list_blocks
+from graphbraid.features.list_budgets import list_blocks
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import SparseFeatures
 from graphbraid.graph.csc import Csc, index_dtype

@@ -1,0 +1,132 @@
+"""The rows of a report of tiers: what devices, the host and the file hold, and what was read of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from graphbraid.features.caches import RowCache
+from graphbraid.features.disk import DiskRows
+from graphbraid.features.memory import MemoryRows
+from graphbraid.features.tier_report import Served, TierRow
+from graphbraid.features.widening import WidenedCache
+from graphbraid.sampling.hot import HotRows
+
+
+class TierCounts(NamedTuple):
+    """What was read of the tiers since they were made."""
+
+    host_rows: int
+    """Reads of rows that lay in memory."""
+    disk_rows: int
+    """Reads of rows that came from the file."""
+    filled_rows: int
+    """Rows read to fill memory beforehand."""
+    disk_requests: int
+    disk_bytes: int
+    """Whole blocks, for all of these."""
+    hot_rows: int = 0
+    """Reads of rows that a device had; of a device that reads the host itself they are not counted."""
+
+    @property
+    def reads(self) -> int:
+        """Reads of all tiers."""
+        return self.hot_rows + self.host_rows + self.disk_rows
+
+    @property
+    def host_share(self) -> float:
+        """Of the reads that memory served; 0 before the first."""
+        return self.host_rows / max(self.reads, 1)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class SeenTiers:
+    """The tiers of a store of rows, with what was read of them, as a report shows them."""
+
+    disk: DiskRows | None
+    cache: RowCache | WidenedCache | MemoryRows
+    hot: HotRows | None
+    row_bytes: int
+    """Bytes in which a row is kept."""
+    lookahead: int
+    """Batches that are announced ahead."""
+    counts: TierCounts
+    served: Served | None
+    """Shares of the reads by the score; None without one."""
+    epoch_reads: float | None
+    """Reads per epoch by the score; None if it does not count them."""
+
+    def rows(self) -> tuple[TierRow, ...]:
+        """Return a row for each tier there is, the fastest first."""
+        tiers = (self._device(), self._host(), self._file())
+        return tuple(tier for tier in tiers if tier is not None)
+
+    def _device(self) -> TierRow | None:
+        hot = self.hot
+        if hot is None:
+            return None
+        share = None if self.served is None else self.served.share(hot.num_rows)
+        scale_bytes = self.cache.scale.itemsize if isinstance(self.cache, WidenedCache) else 0
+        return TierRow(
+            name="device",
+            rows=hot.num_rows,
+            nbytes=hot.num_rows * (self.row_bytes + scale_bytes),
+            notes_bytes=hot.map_bytes,
+            expected_share=share,
+            measured_share=self._of_reads(self.counts.hot_rows),
+            epoch_bytes=self._epoch_bytes(share),
+            detail="found by a comparison" if hot.is_prefix else "found by a map",
+        )
+
+    def _host(self) -> TierRow:
+        ahead = f", {self.lookahead} batches ahead" if self.lookahead else ""
+        upto, served = self._upto, self.served
+        share = None if served is None else served.share(upto) - served.share(self._num_hot)
+        rows = upto - self._num_hot if self.disk is None else self.cache.num_rows
+        return TierRow(
+            name="host",
+            rows=rows,
+            nbytes=rows * self.row_bytes,
+            notes_bytes=self.cache.overhead_bytes,
+            expected_share=share,
+            measured_share=self._of_reads(self.counts.host_rows),
+            epoch_bytes=self._epoch_bytes(share),
+            detail="as the graph has them" if self.disk is None else f"policy {self.cache.policy}{ahead}",
+        )
+
+    def _file(self) -> TierRow | None:
+        if self.disk is None:
+            return None
+        rows = self._num_rows - self._upto
+        share = None if self.served is None else 1 - self.served.share(self._upto)
+        return TierRow(
+            name="disk",
+            rows=rows,
+            nbytes=rows * self.row_bytes,
+            expected_share=share,
+            measured_share=self._of_reads(self.counts.disk_rows),
+            epoch_bytes=self._epoch_bytes(share),
+            detail=self.disk.how(),
+        )
+
+    @property
+    def _num_rows(self) -> int:
+        whole = self.cache if isinstance(self.cache, MemoryRows) else self.cache.disk
+        return whole.shape[0]
+
+    @property
+    def _num_hot(self) -> int:
+        return 0 if self.hot is None else self.hot.num_rows
+
+    @property
+    def _upto(self) -> int:
+        """Number of the highest rows that devices and the host have."""
+        return min(self._num_hot + self.cache.num_rows, self._num_rows)
+
+    def _of_reads(self, rows: int) -> float | None:
+        return rows / self.counts.reads if self.counts.reads else None
+
+    def _epoch_bytes(self, share: float | None) -> float | None:
+        if share is None or self.epoch_reads is None:
+            return None
+        return share * self.epoch_reads * self.row_bytes
