@@ -35,9 +35,10 @@ from graphbraid.collective.hardware.emulated import EmulatedAccelerator
 from graphbraid.collective.plan.simulator import Op
 from graphbraid.collective.plan.times import Duration
 from graphbraid.collective.run.executor import Executor
+from graphbraid.collective.run.operators import Operators
 from graphbraid.collective.run.profiler import Effort, measure
 from graphbraid.collective.run.protocols import BatchDevice
-from graphbraid.collective.run.stages import Context, Operators
+from graphbraid.collective.run.stages import Context
 from graphbraid.graph import Graph
 from graphbraid.loader import NeighborLoader
 from graphbraid.nn import GraphSAGE

@@ -31,7 +31,8 @@ from graphbraid.collective.plan.simulator import Durations, simulate
 from graphbraid.collective.plan.times import Duration, Profile, StageTimes
 from graphbraid.collective.run.drift import Replanning
 from graphbraid.collective.run.executor import Executor
-from graphbraid.collective.run.stages import Context, Operators
+from graphbraid.collective.run.operators import Operators
+from graphbraid.collective.run.stages import Context
 from graphbraid.datasets import load
 from graphbraid.graph import Graph
 from graphbraid.sampling import SamplerConfig, SeedSchedule

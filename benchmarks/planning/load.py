@@ -26,8 +26,9 @@ from graphbraid.collective.plan.scheduler import make_plan
 from graphbraid.collective.plan.times import Duration, Profile, StageTimes
 from graphbraid.collective.run.drift import Replanning
 from graphbraid.collective.run.executor import Executor
+from graphbraid.collective.run.operators import Operators
 from graphbraid.collective.run.profiler import Effort, measure
-from graphbraid.collective.run.stages import Context, Operators, find, register
+from graphbraid.collective.run.stages import Context, find, register
 from graphbraid.graph import Graph
 from graphbraid.sampling import SamplerConfig, SeedSchedule
 from graphbraid.sampling.minibatch import BatchSource

@@ -41,7 +41,7 @@ from graphbraid.collective.plan.scheduler import fixed_plan
 from graphbraid.collective.plan.times import Duration, Profile, StageTimes
 from graphbraid.collective.run.executor import Executor
 from graphbraid.collective.run.lookahead import KEPT_BATCHES, Directory, RowBuffer
-from graphbraid.collective.run.stages import Operators
+from graphbraid.collective.run.operators import Operators
 from graphbraid.graph import Graph
 from graphbraid.loader import NeighborLoader
 from graphbraid.sampling.minibatch import MiniBatch
@@ -190,7 +190,7 @@ def run_epochs(loader: NeighborLoader, steps: int, link: float, repeats: int) ->
     if len(digests) != 1:
         raise SystemExit("batches with look-ahead are not those without")
     found: dict[str, list[float]] = {name: [] for name in NAMES}
-    with patch("graphbraid.collective.run.stages.RowBuffer", NothingPutTogether):
+    with patch("graphbraid.collective.run.operators.RowBuffer", NothingPutTogether):
         for _ in range(repeats):
             for name, runs in found.items():
                 runs.append(run_executor(loader, name, steps, digest=False)[0])

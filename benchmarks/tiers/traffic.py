@@ -35,7 +35,8 @@ from graphbraid.collective.hardware.emulated import EmulatedAccelerator
 from graphbraid.collective.plan.limits import Limits
 from graphbraid.collective.plan.times import Duration, StageTimes
 from graphbraid.collective.run.executor import Executor
-from graphbraid.collective.run.stages import Context, Operators
+from graphbraid.collective.run.operators import Operators
+from graphbraid.collective.run.stages import Context
 from graphbraid.loader import BatchLoader, LoaderSettings
 from graphbraid.sampling.source import BatchSource
 

@@ -12,7 +12,8 @@ from graphbraid.collective.hardware.emulated import EmulatedAccelerator
 from graphbraid.collective.plan.scheduler import fixed_plan
 from graphbraid.collective.plan.times import Profile
 from graphbraid.collective.run.executor import Executor
-from graphbraid.collective.run.stages import Context, Operators
+from graphbraid.collective.run.operators import Operators
+from graphbraid.collective.run.stages import Context
 from graphbraid.sampling import SamplerConfig, SeedSchedule
 from graphbraid.sampling.minibatch import BatchSource
 

@@ -32,8 +32,9 @@ from graphbraid.collective.plan.scheduler import fixed_plan, make_plan
 from graphbraid.collective.plan.simulator import Durations
 from graphbraid.collective.plan.times import Profile
 from graphbraid.collective.run.drift import Drift, Replanning
+from graphbraid.collective.run.operators import Operators
 from graphbraid.collective.run.protocols import DeviceMemoryError
-from graphbraid.collective.run.stages import Operators, find, make_operator, register
+from graphbraid.collective.run.stages import find, make_operator, register
 from graphbraid.errors import ConfigError, ResourceError
 
 

@@ -24,8 +24,9 @@ from graphbraid.collective.run import stages
 from graphbraid.collective.run.drift import Replanning
 from graphbraid.collective.run.dual_buffer import DualBuffer
 from graphbraid.collective.run.executor import Executor
+from graphbraid.collective.run.operators import Operators
 from graphbraid.collective.run.protocols import WorkerDiedError
-from graphbraid.collective.run.stages import Operators, make_operator, register
+from graphbraid.collective.run.stages import make_operator, register
 from graphbraid.errors import ResourceError
 from graphbraid.loader import NeighborLoader
 

@@ -15,7 +15,8 @@ from graphbraid.collective import Profile, fixed_plan
 from graphbraid.collective.hardware.emulated import EmulatedAccelerator
 from graphbraid.collective.run.executor import Executor
 from graphbraid.collective.run.lookahead import RowBuffer
-from graphbraid.collective.run.stages import Operators, make_operator
+from graphbraid.collective.run.operators import Operators
+from graphbraid.collective.run.stages import make_operator
 from graphbraid.errors import ConfigError, ResourceError
 from graphbraid.features import DiskOptions, TieredFeatures, coverage, score
 from graphbraid.loader import NeighborLoader

@@ -20,8 +20,9 @@ from graphbraid.collective.run import lookahead
 from graphbraid.collective.run.drift import Replanning
 from graphbraid.collective.run.executor import Executor
 from graphbraid.collective.run.lookahead import Directory, RowBuffer
+from graphbraid.collective.run.operators import Operators, can_look_ahead
 from graphbraid.collective.run.profiler import measure
-from graphbraid.collective.run.stages import Context, Operators, can_look_ahead, make_operator, register
+from graphbraid.collective.run.stages import Context, make_operator, register
 from graphbraid.errors import ResourceError
 from graphbraid.graph import SparseFeatures
 from graphbraid.loader import NeighborLoader, planned

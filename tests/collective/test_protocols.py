@@ -10,8 +10,8 @@ from tests.collective.emulation import FAST, make_context
 from graphbraid.collective import register
 from graphbraid.collective.hardware.cpu import CpuBatching, NoMarks, NoTransfer
 from graphbraid.collective.hardware.emulated import EmulatedAccelerator, EmulatedTransfer
+from graphbraid.collective.run.operators import Operators, can_look_ahead
 from graphbraid.collective.run.protocols import Accelerator
-from graphbraid.collective.run.stages import Operators, can_look_ahead
 from graphbraid.errors import ConfigError
 
 

@@ -11,8 +11,9 @@ from graphbraid.collective.plan.plan import Plan
 from graphbraid.collective.plan.scheduler import fixed_plan, make_plan
 from graphbraid.collective.run.drift import Replanning
 from graphbraid.collective.run.executor import Executor
+from graphbraid.collective.run.operators import Operators
 from graphbraid.collective.run.profiler import measure
-from graphbraid.collective.run.stages import Context, Operators
+from graphbraid.collective.run.stages import Context
 from graphbraid.errors import ConfigError
 from graphbraid.loader.settings import LoaderSettings
 from graphbraid.sampling.minibatch import MiniBatch

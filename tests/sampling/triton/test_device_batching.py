@@ -15,9 +15,10 @@ from graphbraid.collective.hardware.device_batching import DeviceBatching
 from graphbraid.collective.hardware.device_budget import DeviceSplit
 from graphbraid.collective.hardware.device_placement import PARTS, choose_placement, part_bytes_of
 from graphbraid.collective.run.executor import Executor
+from graphbraid.collective.run.operators import Operators
 from graphbraid.collective.run.profiler import Effort, measure
 from graphbraid.collective.run.protocols import DeviceMemoryError
-from graphbraid.collective.run.stages import Context, Operators, register
+from graphbraid.collective.run.stages import Context, register
 from graphbraid.datasets import open_store, save_store
 from graphbraid.features import TieredFeatures
 from graphbraid.features.memory import MemoryRows

@@ -25,9 +25,9 @@ from graphbraid.collective.plan.simulator import Op, Stage
 from graphbraid.collective.run.crew import Crew
 from graphbraid.collective.run.drift import Replanning
 from graphbraid.collective.run.dual_buffer import DualBuffer
+from graphbraid.collective.run.operators import Operators
 from graphbraid.collective.run.protocols import DeviceMemoryError, WorkerDiedError
 from graphbraid.collective.run.replanner import Replanner
-from graphbraid.collective.run.stages import Operators
 from graphbraid.errors import ConfigError, ResourceError
 from graphbraid.sampling.minibatch import MiniBatch
 

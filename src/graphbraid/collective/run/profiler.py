@@ -23,7 +23,8 @@ from torch import Tensor
 from graphbraid import native
 from graphbraid.collective.plan.dispatcher import epoch_bound
 from graphbraid.collective.plan.times import ZERO, Duration, Profile, StageTimes
-from graphbraid.collective.run.stages import Context, Operators, can_look_ahead
+from graphbraid.collective.run.operators import Operators, can_look_ahead
+from graphbraid.collective.run.stages import Context
 from graphbraid.files.schema import checked
 from graphbraid.machine.contention import OtherPrograms, is_disturbed
 from graphbraid.machine.hardware import Hardware
