@@ -9,7 +9,7 @@ import torch
 
 from graphbraid import Graph
 from graphbraid.distributed import SavedPartition, is_partition, partition, save_partition, split
-from graphbraid.distributed.parts.saving import MANIFEST
+from graphbraid.distributed.parts.manifests import MANIFEST
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.files.checksums import sealed, unsealed
 

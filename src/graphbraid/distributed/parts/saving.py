@@ -12,26 +12,35 @@ every read compares.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import TypeAdapter
 from torch import Tensor
 
 from graphbraid.arguments import as_count
-from graphbraid.datasets.store_arrays import ArrayEntry, ArrayParts, Count, StoredArray, Words, write_array
+from graphbraid.datasets.store_arrays import ArrayParts, write_array
 from graphbraid.distributed.partitioning.records import Partition
-from graphbraid.distributed.parts.identity import GraphIdentity, check_same, check_sizes, identity_of
+from graphbraid.distributed.parts.identity import check_same, check_sizes, identity_of
+from graphbraid.distributed.parts.manifests import (
+    FORMAT,
+    MANIFEST,
+    PART_MANIFEST,
+    VERSION,
+    Manifest,
+    PartManifest,
+    array_of,
+    read_manifest,
+    write_manifest,
+)
 from graphbraid.distributed.parts.picture import picture_of
 from graphbraid.distributed.parts.records import Part
 from graphbraid.distributed.parts.report import PartitionReport, report_of
 from graphbraid.distributed.parts.split import Division
 from graphbraid.errors import DataError, ResourceError
-from graphbraid.files.checksums import sealed, unsealed
 from graphbraid.files.schema import checked
 from graphbraid.files.writing import IfExists, atomic_directory, require_absent, require_free_space
 from graphbraid.graph import Graph
@@ -39,40 +48,11 @@ from graphbraid.graph.csc import Csc
 from graphbraid.graph.scans import check_ids
 from graphbraid.signatures import typed
 
-MANIFEST, PART_MANIFEST, PICTURE = "partition.json", "part.json", "partition.svg"
-FORMAT = "graphbraid-partition"
-VERSION = 1
+PICTURE = "partition.svg"
 _PART_OF = "part_of"
 _IDS = ("owned", "halo", "halo_indptr", "send", "send_indptr")
 _EDGES = ("local_edge", "remote_edge")
 _SPACE_PER_PART = 1 << 14  # headers and part.json
-_PARTITION = Words("partition", MANIFEST, "partition")
-_PART = Words("partition", PART_MANIFEST, "partition")
-_T = TypeVar("_T", bound=BaseModel)
-
-
-class _Manifest(BaseModel):
-    """The content of ``partition.json``."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    format: str
-    version: int
-    graph: GraphIdentity
-    options: dict[str, Any]
-    report: dict[str, Any]
-    part_of: ArrayEntry
-
-
-class _PartManifest(BaseModel):
-    """The content of ``part.json``."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    part: Count
-    part_of_xxh3: str
-    """Checksum of the ``part_of.npy`` that the part was cut by: parts of two partitions are told apart."""
-    arrays: dict[str, ArrayEntry]
 
 
 @typed
@@ -129,7 +109,7 @@ def save_partition(
             "report": asdict(report),
             "part_of": whole,
         }
-        (temp / MANIFEST).write_text(json.dumps(sealed(manifest), indent=1) + "\n", encoding="utf-8")
+        write_manifest(temp / MANIFEST, manifest)
     return report
 
 
@@ -156,7 +136,7 @@ class SavedPartition:
                 graph.
         """
         self.folder = Path(path)
-        self._manifest = _read(self.folder / MANIFEST, _Manifest)
+        self._manifest = read_manifest(self.folder / MANIFEST, Manifest)
         self.options: dict[str, Any] = self._manifest.options
         self.report = checked(
             TypeAdapter(PartitionReport),
@@ -192,7 +172,7 @@ class SavedPartition:
         Raises:
             DataError: The file is missing, truncated or has changed.
         """
-        array = _array(self.folder, self._manifest.part_of, _PARTITION)
+        array = array_of(self.folder, self._manifest.part_of, MANIFEST)
         report = self.report
         return Partition(
             part_of=array.read(),
@@ -211,10 +191,12 @@ class SavedPartition:
         """
         as_count(part, "part", most=self.num_parts - 1)
         folder = self.folder / _name(part)
-        manifest = _read(folder / PART_MANIFEST, _PartManifest)
+        manifest = read_manifest(folder / PART_MANIFEST, PartManifest)
         if manifest.part != part or manifest.part_of_xxh3 != self._manifest.part_of.xxh3:
             raise DataError(f"{folder} is part {manifest.part} of another partition; partition again")
-        arrays = {name: _array(folder, entry, _PART).read() for name, entry in manifest.arrays.items()}
+        arrays = {
+            name: array_of(folder, entry, PART_MANIFEST).read() for name, entry in manifest.arrays.items()
+        }
         try:
             return _part_of_arrays(part, self.num_parts, arrays)
         except KeyError as error:
@@ -235,7 +217,7 @@ def _write_part(folder: Path, part: Part, part_of_xxh3: str) -> None:
         name: write_array(folder / f"{name}.npy", ArrayParts.whole(values)) for name, values in _arrays(part)
     }
     manifest = {"part": part.part, "part_of_xxh3": part_of_xxh3, "arrays": arrays}
-    (folder / PART_MANIFEST).write_text(json.dumps(sealed(manifest), indent=1) + "\n", encoding="utf-8")
+    write_manifest(folder / PART_MANIFEST, manifest)
 
 
 def _arrays(part: Part) -> Iterator[tuple[str, Tensor]]:
@@ -276,41 +258,6 @@ def _part_of_arrays(part: int, num_parts: int, arrays: Mapping[str, Tensor]) -> 
 
 def _name(part: int) -> str:
     return f"part-{part:05}"
-
-
-def _array(folder: Path, entry: ArrayEntry, words: Words) -> StoredArray:
-    if not entry.file or Path(entry.file).name != entry.file:
-        raise DataError(f"{folder / words.manifest} names a file outside the partition: {entry.file!r}")
-    return StoredArray(folder / entry.file, entry, words)
-
-
-def _read(path: Path, model: type[_T]) -> _T:
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        what = "no such folder" if not path.parent.exists() else f"it has no {path.name}"
-        raise DataError(f"{path.parent} is not a graphbraid partition: {what}") from error
-    except OSError as error:
-        raise ResourceError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} is not valid JSON ({error}); partition again") from error
-    if model is _Manifest:
-        _check_version(values, path)
-    refuse = f"{path} cannot be understood: {{}}; partition again"
-    return checked(TypeAdapter(model), unsealed(values, path), lambda text: DataError(refuse.format(text)))
-
-
-def _check_version(values: Any, path: Path) -> None:
-    if not isinstance(values, dict) or values.get("format") != FORMAT:
-        raise DataError(
-            f'{path.parent} is not a graphbraid partition: {MANIFEST} does not say "format": "{FORMAT}"'
-        )
-    version = values.get("version")
-    if type(version) is not int or not 1 <= version <= VERSION:
-        raise DataError(
-            f"{path.parent} has partition version {version}; this graphbraid reads versions up to {VERSION}. "
-            "Upgrade graphbraid, or partition the graph again with this one."
-        )
 
 
 def _refuse_other_folders(folder: Path) -> None:
