@@ -200,7 +200,7 @@ class Runner:
         if measure and self._ranks is not None:
             raise ConfigError("the times of one of several ranks cannot be measured; leave measure out.")
         from graphbraid.fullgraph.explain.floor import floor_of
-        from graphbraid.fullgraph.explain.work import Ledger
+        from graphbraid.fullgraph.explain.ledger import Ledger
 
         lowered, rates = self.lowered, self.lowered.basis.rates
         sizes = (int(rates.inner_cache_bytes), lowered.options.cache_bytes_by(rates))

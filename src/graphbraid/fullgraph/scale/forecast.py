@@ -12,7 +12,7 @@ from graphbraid.distributed.partitioning.choose import partition
 from graphbraid.distributed.parts.report import report_of
 from graphbraid.distributed.parts.split import Division
 from graphbraid.fullgraph.explain.floor import Floor, floor_of
-from graphbraid.fullgraph.explain.work import Ledger
+from graphbraid.fullgraph.explain.ledger import Ledger
 from graphbraid.fullgraph.lowering.lowered import Lowered
 from graphbraid.fullgraph.lowering.options import ALL, HOIST_BYTES, CompileOptions
 from graphbraid.fullgraph.scale.cluster import Cluster

@@ -1,0 +1,284 @@
+"""Ledger: counts the work of each operation of a lowered program, forward and backward.
+
+Every matrix that an operation reads or writes moves between memory and processor once, and so do the ids of
+its edges; if all of them fit in a cache, they move between that and the processor instead. An aggregation
+reads one row per edge; rows that miss in a simulated cache of a core's size come from the cache behind it,
+and rows that miss in one of that size from memory. Products count their multiplications and additions. A
+kernel's extra passes and scratch rows are not counted, since they can be avoided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+from graphbraid.fullgraph.explain.work import Work
+from graphbraid.fullgraph.lowering.facts import Facts
+from graphbraid.fullgraph.lowering.levels import Block, Blocks
+from graphbraid.fullgraph.lowering.locality import ROWS_A_FETCH, cached_share
+from graphbraid.fullgraph.program import (
+    Add,
+    Aggregate,
+    Attention,
+    Following,
+    Gine,
+    Hoisted,
+    Linear,
+    Maximum,
+    Operation,
+    Own,
+    Program,
+)
+from graphbraid.graph.csc import Csc
+
+
+class Ledger:
+    """Counts the work of a program's operations.
+
+    Args:
+        program: a lowered program.
+        blocks: the edges from each level to the next, on the host.
+        rows: returns the number of nodes of a level, where there are types those of one.
+        facts: gives the features' density and the time of products with features stored as bits.
+        caches: bytes of a core's own cache, and of all cache, for rows and matrices. If None, caches are not
+            modelled: every row is read from memory once.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        blocks: Blocks,
+        rows: Callable[[int, int], int],
+        facts: Facts,
+        caches: tuple[int, int] | None,
+    ) -> None:
+        self._program, self._blocks, self._rows = program, blocks, rows
+        self._facts, self._caches = facts, caches
+        self._shares: dict[tuple[int, int, int], float] = {}
+
+    def forward(self, op: Operation) -> Work:
+        """Return the work of the pass that computes ``op``'s value."""
+        return _FORWARD.get(type(op), Ledger._rowwise)(self, op)
+
+    def backward(self, op: Operation) -> Work:
+        """Return the work of computing the gradients of ``op``'s inputs and parameters from its value's."""
+        if not self._program.learns(op.out):
+            return Work()
+        return _BACKWARD.get(type(op), Ledger._rowwise_backward)(self, op)
+
+    def outputs(self, num_nodes: int) -> Work:
+        """Return the work of copying out the training nodes' outputs."""
+        width = 4 * self._program.width(self._program.output)
+        return self._work(2 * num_nodes * width)
+
+    def outputs_backward(self, num_nodes: int) -> Work:
+        """Return the work of taking in the outputs' gradient; other nodes' rows are written as zeros."""
+        return self._work(
+            num_nodes * 4 * self._program.width(self._program.output) + self._size(self._program.output)
+        )
+
+    # ---- matrices
+
+    def _size(self, value: str) -> float:
+        """Return the bytes of a value or its gradient; for the features, in the form that products read."""
+        place, path = self._program.place(value), self._program.path_of(value)
+        cells = self._rows(*place) * self._program.width(value)
+        if path in {"dense", "streamed"}:
+            return 4.0 * cells
+        if path == "binary":
+            return cells / 8
+        return 8.0 * cells * self._facts.density_of(place.part)
+
+    def _learning(self, op: Operation) -> float:
+        """Return the bytes of the gradients of ``op``'s inputs."""
+        return sum(self._size(value) for value in set(op.inputs) if self._program.learns(value))
+
+    def _rowwise(self, op: Operation) -> Work:
+        return self._work(sum(self._size(value) for value in set(op.inputs)) + self._size(op.out))
+
+    def _rowwise_backward(self, op: Operation) -> Work:
+        """Count the gradient and the inputs as read, and the inputs' gradients as written."""
+        read = self._size(op.out) + sum(self._size(value) for value in set(op.inputs))
+        return self._work(read + self._learning(op))
+
+    def _nothing(self, _: Operation) -> Work:
+        """Count nothing: for prefixes of other values' rows, gradients passed on unchanged, and constants."""
+        return Work()
+
+    def _through(self, op: Following) -> float:
+        """Return the bytes read to go back through a fused activation: its result, zero where it was."""
+        return self._size(op.out) if op.after is not None and (op.after.act != "none") else 0.0
+
+    # ---- linear maps
+
+    def _linear(self, op: Linear) -> Work:
+        streams = sum(self._size(value) for value in op.inputs) + self._size(op.out) + 4.0 * prod(op.shape)
+        return self._product(op, streams, 1)
+
+    def _linear_backward(self, op: Linear) -> Work:
+        source = op.inputs[0]
+        learns = self._program.learns(source)
+        streams = self._size(op.out) + self._through(op) + 4.0 * prod(op.shape) * (learns + 1)
+        if op.weight.requires_grad:
+            streams += self._size(source)
+        if learns:
+            streams += self._size(source)
+        return self._product(op, streams, op.weight.requires_grad + learns)
+
+    def _product(self, op: Linear, streams: float, times: int) -> Work:
+        """Count ``times`` products of the rows and the weight, which stream ``streams`` bytes of matrices."""
+        width, depth = op.shape
+        place, facts = self._program.place(op.inputs[0]), self._facts
+        rows, path = self._rows(*place), self._program.path_of(op.inputs[0])
+        if path == "binary":
+            return self._work(streams, bit_seconds=times * facts.binary_seconds(rows, width))
+        cells = rows * depth * (facts.density_of(place.part) if path == "sparse" else 1.0)
+        rows_read = times * 4.0 * cells * width if path == "sparse" else 0.0  # weight rows, in cache
+        return self._work(streams, flops=2.0 * times * cells * width, cached=rows_read)
+
+    # ---- edges
+
+    def _aggregate(self, op: Aggregate) -> Work:
+        return self._edges(op, self._size(op.out) + self._added(op), times=1)
+
+    def _aggregate_backward(self, op: Aggregate) -> Work:
+        if not self._program.learns(op.inputs[0]):
+            return self._work(self._through(op) + self._size(op.out) if self._through(op) else 0.0)
+        return self._edges(op, self._size(op.inputs[0]) + self._through(op), times=1)
+
+    def _added(self, op: Operation) -> float:
+        return sum(self._size(value) for value in op.inputs[1:])
+
+    def _attention(self, op: Attention) -> Work:
+        return self._attended(op, self._added(op), times=1)
+
+    def _attention_backward(self, op: Attention) -> Work:
+        return self._attended(op, self._learning(op), times=2)
+
+    def _attended(self, op: Attention, streams: float, times: int) -> Work:
+        """Count :meth:`_edges` and the edge features, read once and, for GATv2, mapped once."""
+        streams += self._size(op.out)
+        if op.edge_weight is None:
+            return self._edges(op, streams, times)
+        num_edges = self._block(op).csc.num_edges
+        work = self._edges(op, streams + 4.0 * num_edges * op.edge_weight.shape[1], times)
+        mapped = 2.0 * num_edges * op.edge_weight.numel() if op.kind == "gatv2" else 0.0
+        return replace(work, flops=work.flops + mapped)
+
+    def _maximum(self, op: Maximum) -> Work:
+        winners = self._size(op.out) if self._program.learns(op.inputs[0]) else 0.0
+        return self._edges(op, self._size(op.out) + winners, times=1)
+
+    def _maximum_backward(self, op: Maximum) -> Work:
+        if op.ties == "first":
+            return self._work(2 * self._size(op.out) + self._learning(op))
+        return self._edges(op, 3 * self._size(op.out) + self._learning(op), times=1)
+
+    def _gine(self, op: Gine) -> Work:
+        return self._with_edge_rows(op, self._size(op.out) + self._added(op), times=1, products=1)
+
+    def _gine_backward(self, op: Gine) -> Work:
+        """Count one pass by source, for the rows' gradient, and one by edge, for the map's."""
+        times = 2 * self._program.learns(op.inputs[0]) + (op.weight is not None)
+        return self._with_edge_rows(op, self._size(op.out) + self._learning(op), times=times, products=1)
+
+    def _with_edge_rows(self, op: Gine, streams: float, *, times: int, products: int) -> Work:
+        """Count :meth:`_edges` and the edge features, read once and mapped where the layer has a map."""
+        num_edges, width = self._block(op).csc.num_edges, self._program.width(op.out)
+        work = self._edges(op, streams + 4.0 * num_edges * op.edge_channels, times)
+        flops = 0.0 if op.weight is None else 2.0 * products * num_edges * op.edge_channels * width
+        return replace(work, flops=work.flops + flops)
+
+    def _edges(self, op: Operation, streams: float, times: int) -> Work:
+        """Count a row read ``times`` times per edge; ids, weights and matrices move once."""
+        source = op.inputs[0]
+        csc, width = self._block(op).csc, self._program.width(source)
+        row_bytes = width * (op.rows.itemsize if isinstance(op, Aggregate) else 4)
+        ids = csc.indices.nbytes + csc.indptr.nbytes
+        if csc.weight is not None and isinstance(op, Aggregate) and op.adjacency.weighted:
+            ids += csc.weight.nbytes
+        reads = float(times * csc.num_edges * row_bytes)
+        inner, share = (self._share(csc, row_bytes, size) for size in self._caches or (None, None))
+        return self._work(
+            streams + ids,
+            once=times * float(csc.num_src * row_bytes) if share == 1 else 0.0,
+            random=(1 - share) * reads,
+            outer=max(0.0, share - inner) * reads,
+            cached=reads,
+            flops=2.0 * times * csc.num_edges * width,
+        )
+
+    def _block(self, op: Operation) -> Block:
+        """Return the edges that an operation walks."""
+        return self._blocks[self._program.level(op.inputs[0])].of(op.walks)
+
+    def _share(self, csc: Csc, row_bytes: int, cache_bytes: int | None) -> float:
+        """Return the share of a block's row reads that hit a cache; 1 if memory is read once per row."""
+        if cache_bytes is None or csc.num_src * row_bytes <= cache_bytes or not csc.num_edges:
+            return 1.0
+        key = (id(csc), row_bytes, cache_bytes)
+        if key not in self._shares:
+            fetches = Csc(csc.indptr, csc.indices // ROWS_A_FETCH, csc.num_src, trusted=True)
+            capacity = max(1, cache_bytes // (row_bytes * ROWS_A_FETCH))
+            self._shares[key] = cached_share(fetches, None, capacity)
+        return self._shares[key]
+
+    def _work(
+        self,
+        streams: float,
+        *,
+        once: float = 0.0,
+        random: float = 0.0,
+        outer: float = 0.0,
+        cached: float = 0.0,
+        **other: float,
+    ) -> Work:
+        """Make a :class:`Work`; matrices that together fit in a cache are counted as read from there.
+
+        Args:
+            streams: bytes of matrices and ids.
+            once: bytes of the matrix whose rows are read at random, the first reads among those.
+            random: bytes of rows that miss every cache.
+            outer: bytes of rows found behind the cores' caches, the first reads included.
+            cached: bytes of all rows.
+            other: what else the work counts.
+        """
+        inner, whole = self._caches or (0, 0)
+        if random or streams + once > whole:
+            outer = max(0.0, outer - once)
+            return Work(
+                stream_bytes=streams + once,
+                random_bytes=random,
+                outer_bytes=outer,
+                cached_bytes=cached,
+                **other,
+            )
+        if streams + once > inner:
+            streams += 0.0 if outer else once
+            return Work(outer_stream_bytes=streams, outer_bytes=outer, cached_bytes=cached, **other)
+        return Work(cached_bytes=max(cached, streams + once), **other)
+
+
+_Count = Callable[[Ledger, Any], Work]
+_FORWARD: dict[type[Operation], _Count] = {
+    Own: Ledger._nothing,
+    Hoisted: Ledger._nothing,
+    Linear: Ledger._linear,
+    Aggregate: Ledger._aggregate,
+    Attention: Ledger._attention,
+    Maximum: Ledger._maximum,
+    Gine: Ledger._gine,
+}
+_BACKWARD: dict[type[Operation], _Count] = {
+    Own: Ledger._nothing,
+    Hoisted: Ledger._nothing,
+    Add: Ledger._nothing,
+    Linear: Ledger._linear_backward,
+    Aggregate: Ledger._aggregate_backward,
+    Attention: Ledger._attention_backward,
+    Maximum: Ledger._maximum_backward,
+    Gine: Ledger._gine_backward,
+}
+"""Counting methods of operations on edges and products; all others read and write their rows once."""
