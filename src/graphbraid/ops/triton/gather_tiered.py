@@ -73,7 +73,7 @@ def gather_tiered_kernel(
 
 
 def gather_tiered(table: TierTable, ids: Tensor, out: Tensor) -> None:
-    """Compute like the twin in ``ops/reference.py``; rows that are not converted are copied in wide words."""
+    """Compute like the twin in ``ops/gather_reference.py``; rows not converted are copied in wide words."""
     if out.numel() == 0:
         return
     word, width = _AS_IS.get(table.dtype), table.width
