@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import math
 import mmap
@@ -19,14 +18,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from graphbraid.arguments import shown
-from graphbraid.datasets.npy_header import read_alone
+from graphbraid.datasets.npy_header import header_bytes, numpy_dtype, read_alone, without_padding
 from graphbraid.errors import DataError
 from graphbraid.files.block_sums import BLOCK_BYTES, BlockSums
 from graphbraid.files.checksums import Checksum, of_file
 from graphbraid.files.mapped import remember
 
-_NPY_PREFIX = 10  # magic, version, and two bytes for the length of what follows up to the values
-_LONGEST_HEADER = 512  # bytes of it without the spaces at its end
 _CHUNK = 1 << 24  # bytes written or checked at a time
 DType = Literal[
     "float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool"
@@ -121,7 +118,7 @@ class StoredArray:
             )
         shape, dtype = tuple(self.entry.shape), getattr(torch, self.entry.dtype)
         found, kept, offset = self._header()
-        if found != shape or kept != _numpy_dtype(dtype):
+        if found != shape or kept != numpy_dtype(dtype):
             raise DataError(
                 f"{self.path} holds {kept} of shape {found}, but {self.words.manifest} says {dtype} of shape "
                 f"{shape}; {self.words.again} again"
@@ -139,7 +136,7 @@ class StoredArray:
                 if version != (1, 0):
                     raise ValueError(f"npy version {version}")
                 read = np.lib.format.read_array_header_1_0
-                shape, fortran, dtype = read_alone(read, _without_padding(file))
+                shape, fortran, dtype = read_alone(read, without_padding(file))
                 if fortran:
                     raise ValueError("columns before rows")
             except OSError:
@@ -230,15 +227,15 @@ def write_array(path: Path, array: ArrayParts, sums: BlockSums | None = None) ->
     dtype = str(array.dtype).removeprefix("torch.")
     if dtype not in _DTYPES:
         raise DataError(f"{path.stem} has dtype {array.dtype}, which the store does not keep")
-    header = {"descr": _numpy_dtype(array.dtype).str, "fortran_order": False, "shape": array.shape}
+    header = {"descr": numpy_dtype(array.dtype).str, "fortran_order": False, "shape": array.shape}
     checksum = Checksum()
     with path.open("w+b", buffering=0) as file:
-        header_bytes = _header_bytes(header, least=0 if sums is None else BLOCK_BYTES)
-        file.write(header_bytes)
-        checksum.add(header_bytes)
+        begin = header_bytes(header, least=0 if sums is None else BLOCK_BYTES)
+        file.write(begin)
+        checksum.add(begin)
         if sums is not None:
-            sums.add(header_bytes)
-        needed = len(header_bytes) + array.nbytes
+            sums.add(begin)
+        needed = len(begin) + array.nbytes
         for part in array.parts():
             for data in _bytes_of(part):
                 checksum.add(data)
@@ -262,43 +259,12 @@ def _bytes_of(tensor: Tensor) -> Iterator[memoryview]:
         yield data[start : start + _CHUNK]
 
 
-def _header_bytes(header: dict[str, Any], least: int) -> bytes:
-    """The header of a ``.npy`` file of format 1.0, with spaces before its end up to ``least`` bytes."""
-    made = io.BytesIO()
-    np.lib.format.write_array_header_1_0(made, header)
-    content = made.getvalue()
-    missing = max(least - len(content), 0)
-    length = (len(content) - _NPY_PREFIX + missing).to_bytes(2, "little")
-    return content[: _NPY_PREFIX - 2] + length + content[_NPY_PREFIX:-1] + b" " * missing + b"\n"
-
-
-def _without_padding(file: io.BufferedReader) -> io.BytesIO:
-    """The header's length and text from where ``file`` stands, without the spaces that fill a block.
-
-    With something else among them NumPy's parser would take seconds to refuse it.
-
-    Raises:
-        ValueError: the text is longer than any array's.
-    """
-    text = file.read(int.from_bytes(file.read(2), "little")).rstrip(b" \n")
-    if len(text) > _LONGEST_HEADER:
-        raise ValueError(f"{len(text)} bytes before the spaces at its end")
-    return io.BytesIO((len(text) + 1).to_bytes(2, "little") + text + b"\n")
-
-
 def _crc32_of(path: Path) -> int:
     crc = 0
     with path.open("rb", buffering=0) as file:
         while part := file.read(_CHUNK):
             crc = zlib.crc32(part, crc)
     return crc
-
-
-def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
-    """Return the dtype for the ``.npy`` header; bfloat16, which NumPy lacks, is stored as int16."""
-    if dtype == torch.bfloat16:
-        return np.dtype("<i2")
-    return np.dtype(str(dtype).removeprefix("torch.")).newbyteorder("<")
 
 
 def _map_private(descriptor: int) -> mmap.mmap:
