@@ -23,14 +23,15 @@ from graphbraid.sampling import rng
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.sample import Prepared, Sampled
 from graphbraid.sampling.schedule import SeedSchedule
-from graphbraid.sampling.triton import draw, hop_rows, relabel, weighted
+from graphbraid.sampling.triton import draw, hop_rows, relabel
 from graphbraid.sampling.triton.bounds import BatchBounds, GraphBounds
 from graphbraid.sampling.triton.clock import StageClock
 from graphbraid.sampling.triton.counts import Counts
-from graphbraid.sampling.triton.hop_rows import HopRows, RowEdges
+from graphbraid.sampling.triton.hop_rows import HopRows
 from graphbraid.sampling.triton.hot_lists import ListReads, PlacedTopology
 from graphbraid.sampling.triton.layouts import DrawnHop, cut_blocks, cut_subgraph, no_edges, steps_of
-from graphbraid.sampling.triton.placement import check_placement, empty, place
+from graphbraid.sampling.triton.placed_weights import PlacedWeights
+from graphbraid.sampling.triton.placement import check_placement, place
 from graphbraid.sampling.triton.relabel import Table, check_positions
 from graphbraid.sampling.triton.rng import signed
 from graphbraid.sampling.triton.seeds import place_seeds
@@ -106,7 +107,7 @@ class TritonPipeline:
         self._topology = PlacedTopology(csc, topology, hot_lists, self._device)
         self._x = place(x.detach(), features, self._device) if isinstance(x, Tensor) else x
         self._weights = (
-            _Weights(self._topology, csc, config, topology, self._device) if config.weighted else None
+            PlacedWeights(self._topology, csc, config, topology, self._device) if config.weighted else None
         )
         self._table = Table(csc.num_dst, self._device)
         self._clock = StageClock(self._device)
@@ -269,34 +270,6 @@ class TritonPipeline:
             nodes_per_hop=steps_of(nodes),
             edges_per_hop=steps_of(edges),
         )
-
-
-class _Weights:
-    """The arrays that draws by weight read in addition to the topology."""
-
-    def __init__(
-        self, lists: PlacedTopology, csc: Csc, config: SamplerConfig, topology: str, device: torch.device
-    ) -> None:
-        assert csc.weight is not None
-        weight = place(csc.weight, topology, device)
-        self._max_degree = int(csc.degrees().max()) if csc.num_dst else 0
-        self.available = torch.empty(csc.num_dst, dtype=torch.int32, device=device)
-        """Number of in-neighbours that can be drawn, ``(num_nodes,)`` int32."""
-        running = empty(csc.num_edges, torch.float64, topology, device) if config.replace else None
-        with on_device_of(self.available):
-            weighted.weigh(lists.indptr, weight, self.available, running)
-        self._running = None if running is None else lists.by_place(running)
-        self._weight = lists.by_place(weight) if running is None else None
-
-    def draw_edges(self, rows: HopRows, edges: RowEdges, positions: Tensor) -> None:
-        """Write the positions of a hop's edges."""
-        if self._weight is not None:
-            weighted.draw_by_race(rows, edges, self._weight, self.available, positions)
-        else:
-            assert self._running is not None
-            weighted.draw_by_inversion(
-                rows, edges, self._running, self.available, positions, max_degree=self._max_degree
-            )
 
 
 def _rows_of(x: Tensor | TierTable, ids: Tensor) -> Tensor:
