@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
-from graphbraid.errors import ConfigError, GraphbraidError
+from graphbraid.errors import ConfigError
 from graphbraid.fullgraph.device.choosing import device_for
 from graphbraid.fullgraph.device.device import Device
-from graphbraid.fullgraph.lower_model import lower
+from graphbraid.fullgraph.following import FollowedModel
 from graphbraid.fullgraph.lowering.evidence import Evidence
 from graphbraid.fullgraph.lowering.locality import LOCALITY_BYTES
 from graphbraid.fullgraph.lowering.lowered import Lowered
@@ -27,20 +26,13 @@ from graphbraid.fullgraph.lowering.options import (
     ALL,
     HOIST_BYTES,
     CompileOptions,
-    checked_nodes,
     names_of,
     storage_of,
 )
-from graphbraid.fullgraph.lowering.streamed import StreamedFeatures, needs_lowering
-from graphbraid.fullgraph.measured.basis import basis_for
-from graphbraid.fullgraph.model.as_written import AsWritten
+from graphbraid.fullgraph.lowering.streamed import StreamedFeatures
 from graphbraid.fullgraph.model.modes import in_mode, plain_tensors
-from graphbraid.fullgraph.model.typed_as_written import TypedAsWritten
-from graphbraid.fullgraph.model.typed_source import source_of
-from graphbraid.fullgraph.model.watch import ModelWatch, Snapshot
-from graphbraid.fullgraph.program import Program, same_program
-from graphbraid.fullgraph.program.refusal import NotLoweredError, explained, failed
-from graphbraid.fullgraph.ranks.lower_part import lower_part
+from graphbraid.fullgraph.program import Program
+from graphbraid.fullgraph.program.refusal import NotLoweredError, explained
 from graphbraid.fullgraph.ranks.ranks import Ranks
 from graphbraid.fullgraph.runner import Runner
 from graphbraid.graph import Graph
@@ -51,8 +43,6 @@ from graphbraid.signatures import typed
 if TYPE_CHECKING:
     from graphbraid.fullgraph.explain.floor import Floor
 
-_MOST_FORMS = 4
-"""Number of readings kept per model, since a model alternates between modes."""
 _LOCKS: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
 _MAKING_LOCKS = threading.Lock()
 
@@ -61,16 +51,6 @@ def lock_of(model: nn.Module) -> threading.RLock:
     """Return the lock shared by all engines of a model: its modes and buffers allow one call at a time."""
     with _MAKING_LOCKS:
         return _LOCKS.setdefault(model, threading.RLock())
-
-
-@dataclass
-class _Reading:
-    """A snapshot of a model with its program, or the reason why it has none."""
-
-    seen: Snapshot
-    program: Program | None
-    why: NotLoweredError | None
-    runner: Runner | None = None
 
 
 class Engine:
@@ -150,13 +130,12 @@ class Engine:
                 f"several ranks run one program on the CPU; the model is on {self._device.place}."
             )
         self._lock = lock_of(model)
-        self._readings: list[_Reading] = []
         with self._lock, plain_tensors():
-            self._watch = ModelWatch(model)
-            self._source = source_of(model, graph, data, node_type)
-            self._nodes = checked_nodes(nodes, self._source.nodes)
-            reading = self._now()
-            runner = self._runner(reading)
+            self._followed = FollowedModel(
+                model, graph, nodes, self._options, ranks=ranks, node_type=node_type, data=data
+            )
+            reading = self._followed.now()
+            runner = self._followed.runner_of(reading)
             if runner is None:
                 assert reading.why is not None
                 raise reading.why
@@ -173,11 +152,11 @@ class Engine:
         raises ``RuntimeError``.
         """
         with self._lock, plain_tensors():
-            reading = self._now()
-            runner = self._runner(reading)
+            runner = self._followed.runner_of(self._followed.now())
             if runner is None:
-                nodes = self._nodes if self._ranks is None else self._ranks.owned(self._nodes)
-                rows: Tensor = self._as_written().rows(nodes.to(self._device.place))
+                nodes = self._followed.nodes
+                nodes = nodes if self._ranks is None else self._ranks.owned(nodes)
+                rows: Tensor = self._followed.as_written().rows(nodes.to(self._device.place))
                 return rows
             self.runner = runner
             return runner()
@@ -202,12 +181,10 @@ class Engine:
     ) -> Tensor:
         """Return what ``run`` gives in evaluation mode; ``of_all`` of the outputs if it runs as written."""
         with self._lock, plain_tensors(), torch.no_grad(), in_mode(self.model, training=False):
-            reading = self._now()
-            runners = (r.runner for r in self._readings if r.runner is not None)
-            runner = next((r for r in runners if reading.program is None or r.serves(reading.program)), None)
-            runner = runner or self._runner(reading)
+            reading = self._followed.now()
+            runner = self._followed.runner_serving(reading)
             if runner is None or reading.program is None:
-                return of_all(self._as_written()())
+                return of_all(self._followed.as_written()())
             return run(runner, reading.program)
 
     # ---- properties and explanations
@@ -221,7 +198,7 @@ class Engine:
     def why(self) -> NotLoweredError | None:
         """The reason why the model in its current state runs as it is written; None if it is lowered."""
         with self._lock, plain_tensors():
-            return self._now().why
+            return self._followed.now().why
 
     @property
     def lowered(self) -> Lowered:
@@ -245,14 +222,14 @@ class Engine:
     def evaluation_nbytes(self) -> int:
         """Bytes that :meth:`predict` takes in addition to :attr:`nbytes`; 0 if it runs as it is written."""
         with self._lock, plain_tensors(), in_mode(self.model, training=False):
-            program = self._now().program
+            program = self._followed.now().program
             return 0 if program is None else self.runner.evaluation_bytes(program)
 
     @property
     def evaluation_pass_bytes(self) -> int:
         """Bytes of feature rows that :meth:`predict` reads of files; 0 where they lie in memory."""
         with self._lock, plain_tensors(), in_mode(self.model, training=False):
-            program = self._now().program
+            program = self._followed.now().program
             return 0 if program is None else self.runner.evaluation_pass_bytes(program)
 
     @property
@@ -260,7 +237,7 @@ class Engine:
         """Rates and trials behind the choices; an engine given them makes the same ones, to the same bits."""
         with self._lock, plain_tensors():
             with in_mode(self.model, training=False):
-                evaluated = self._now().program
+                evaluated = self._followed.now().program
             return self.runner.evidence(evaluated)
 
     def first_not_finite(self) -> str:
@@ -289,65 +266,13 @@ class Engine:
             measure: see :meth:`floor`.
         """
         with self._lock, plain_tensors():
-            reading = self._now()
-            runner = self._runner(reading)
+            reading = self._followed.now()
+            runner = self._followed.runner_of(reading)
             if runner is None:
                 assert reading.why is not None
                 return explained(reading.why)
             self.runner = runner
             return runner.explain(measure=measure)
-
-    # ---- reading
-
-    def _now(self) -> _Reading:
-        """Return the model's current reading, made anew if the model or the graph has changed."""
-        if torch.is_autocast_enabled(self._device.place.type):
-            why = NotLoweredError("autocast", "kernels run in float32", "a call outside of autocast")
-            return _Reading(self._watch.now(), None, why)
-        if self._source.has_changed():
-            self._source = self._source.anew()
-            self._readings.clear()
-        for reading in reversed(self._readings):
-            if self._watch.is_still(reading.seen):
-                return reading
-        self._watch = ModelWatch(self.model)
-        reading = self._read(self._watch.now())
-        self._readings = [*self._readings[1 - _MOST_FORMS :], reading]
-        return reading
-
-    def _read(self, now: Snapshot) -> _Reading:
-        try:
-            program = self._source.read(self.model)
-        except NotLoweredError as why:
-            return _Reading(now, None, why)
-        known = (r for r in self._readings if r.program is not None and r.seen.numbers == now.numbers)
-        alike = next((r for r in known if r.program is not None and same_program(r.program, program)), None)
-        if alike is not None:  # the change did not affect the program
-            return _Reading(now, alike.program, None, alike.runner)
-        return _Reading(now, program, None)
-
-    def _runner(self, reading: _Reading) -> Runner | None:
-        """Return the runner of a reading's program; None if there is none, and ``reading.why`` says why."""
-        if reading.runner is None and reading.program is not None:
-            try:
-                reading.runner = Runner(self._lower(reading.program), self._ranks)
-            except GraphbraidError:
-                raise
-            except NotLoweredError as why:
-                reading.program, reading.why = None, why
-            except Exception as error:  # lowering must never make a model fail that runs as written
-                reading.program, reading.why = None, failed(self.model, error)
-        return reading.runner
-
-    def _lower(self, program: Program) -> Lowered:
-        if self._ranks is not None and self._ranks.part is not None:
-            return lower_part(program, self._ranks, self._nodes, self._options, basis_for(self._options))
-        return lower(program, self._source.graph_for(program), self._nodes, self._options)
-
-    def _as_written(self) -> AsWritten | TypedAsWritten:
-        if self._options.features is not None:
-            raise ConfigError(needs_lowering(self._now().why))
-        return self._source.as_written(self.model, self._device.place)
 
 
 __all__ = ["Engine", "lock_of"]

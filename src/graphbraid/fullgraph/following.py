@@ -1,0 +1,140 @@
+"""FollowedModel: the readings of a model that may change between calls, and the runner of each.
+
+Each call looks whether the model, its graph or the data behind it are still what was read. If not, the model
+is read anew; the readings kept serve a model that alternates between modes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from graphbraid.errors import ConfigError, GraphbraidError
+from graphbraid.fullgraph.lower_model import lower
+from graphbraid.fullgraph.lowering.lowered import Lowered
+from graphbraid.fullgraph.lowering.options import CompileOptions, checked_nodes
+from graphbraid.fullgraph.lowering.streamed import needs_lowering
+from graphbraid.fullgraph.measured.basis import basis_for
+from graphbraid.fullgraph.model.as_written import AsWritten
+from graphbraid.fullgraph.model.typed_as_written import TypedAsWritten
+from graphbraid.fullgraph.model.typed_source import source_of
+from graphbraid.fullgraph.model.watch import ModelWatch, Snapshot
+from graphbraid.fullgraph.program import Program, same_program
+from graphbraid.fullgraph.program.refusal import NotLoweredError, failed
+from graphbraid.fullgraph.ranks.lower_part import lower_part
+from graphbraid.fullgraph.ranks.ranks import Ranks
+from graphbraid.fullgraph.runner import Runner
+from graphbraid.graph import Graph
+
+_MOST_FORMS = 4
+"""Number of readings kept per model, since a model alternates between modes."""
+
+
+@dataclass
+class Reading:
+    """A snapshot of a model with its program, or the reason why it has none."""
+
+    seen: Snapshot
+    program: Program | None
+    why: NotLoweredError | None
+    runner: Runner | None = None
+
+
+class FollowedModel:
+    """A model and its graph, followed from call to call.
+
+    Args:
+        model: the model; its parameters stay the user's own.
+        graph: a graph with features; used in place.
+        nodes: the training nodes, as distinct ids, a mask or the name of a split.
+        options: options of the lowering.
+        ranks: the ranks that run the program together. If None, there is one.
+        node_type: the type whose outputs are wanted, where there are types.
+        data: the user's own data object, if ``graph`` was made from one.
+
+    Raises:
+        ConfigError: a node is out of range or named twice, or ``node_type`` does not go with the graph.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        graph: Graph,
+        nodes: Any,
+        options: CompileOptions,
+        *,
+        ranks: Ranks | None,
+        node_type: str | None,
+        data: Any,
+    ) -> None:
+        self._model, self._options, self._ranks = model, options, ranks
+        self._readings: list[Reading] = []
+        self._watch = ModelWatch(model)
+        self.source = source_of(model, graph, data, node_type)
+        """The graph, and the data behind it, in their current state."""
+        self.nodes = checked_nodes(nodes, self.source.nodes)
+        """``(num_nodes,)`` int64 ids of the training nodes."""
+
+    def now(self) -> Reading:
+        """Return the model's current reading, made anew if the model or the graph has changed."""
+        if torch.is_autocast_enabled(self._options.device.place.type):
+            why = NotLoweredError("autocast", "kernels run in float32", "a call outside of autocast")
+            return Reading(self._watch.now(), None, why)
+        if self.source.has_changed():
+            self.source = self.source.anew()
+            self._readings.clear()
+        for reading in reversed(self._readings):
+            if self._watch.is_still(reading.seen):
+                return reading
+        self._watch = ModelWatch(self._model)
+        reading = self._read(self._watch.now())
+        self._readings = [*self._readings[1 - _MOST_FORMS :], reading]
+        return reading
+
+    def runner_of(self, reading: Reading) -> Runner | None:
+        """Return the runner of a reading's program; None if there is none, and ``reading.why`` says why."""
+        if reading.runner is None and reading.program is not None:
+            try:
+                reading.runner = Runner(self._lower(reading.program), self._ranks)
+            except GraphbraidError:
+                raise
+            except NotLoweredError as why:
+                reading.program, reading.why = None, why
+            except Exception as error:  # lowering must never make a model fail that runs as written
+                reading.program, reading.why = None, failed(self._model, error)
+        return reading.runner
+
+    def runner_serving(self, reading: Reading) -> Runner | None:
+        """Return a runner of any reading that can run this one's program; if there is none, its own."""
+        runners = (r.runner for r in self._readings if r.runner is not None)
+        runner = next((r for r in runners if reading.program is None or r.serves(reading.program)), None)
+        return runner or self.runner_of(reading)
+
+    def as_written(self) -> AsWritten | TypedAsWritten:
+        """Return what runs the model as it is written.
+
+        Raises:
+            ConfigError: features are streamed, which a model as written cannot read.
+        """
+        if self._options.features is not None:
+            raise ConfigError(needs_lowering(self.now().why))
+        return self.source.as_written(self._model, self._options.device.place)
+
+    def _read(self, now: Snapshot) -> Reading:
+        try:
+            program = self.source.read(self._model)
+        except NotLoweredError as why:
+            return Reading(now, None, why)
+        known = (r for r in self._readings if r.program is not None and r.seen.numbers == now.numbers)
+        alike = next((r for r in known if r.program is not None and same_program(r.program, program)), None)
+        if alike is not None:  # the change did not affect the program
+            return Reading(now, alike.program, None, alike.runner)
+        return Reading(now, program, None)
+
+    def _lower(self, program: Program) -> Lowered:
+        if self._ranks is not None and self._ranks.part is not None:
+            return lower_part(program, self._ranks, self.nodes, self._options, basis_for(self._options))
+        return lower(program, self.source.graph_for(program), self.nodes, self._options)
