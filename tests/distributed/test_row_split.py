@@ -46,7 +46,11 @@ def blocks(num_blocks, *, loops=False):
 def splits_of(found):
     """The row splits that each rank has made."""
     return [
-        [split for split in rank["engine"].runner._train._plan.row_splits.values() if split is not None]
+        [
+            split
+            for split in rank["engine"].runner._train._plan.divided.row_splits.values()
+            if split is not None
+        ]
         for rank in found
     ]
 

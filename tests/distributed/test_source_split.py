@@ -33,7 +33,7 @@ def learned(name, dropout, num_ranks, *, loops):
     torch.manual_seed(3)
     found = assert_as_one_rank(model_of(name, dropout), *blocks(num_ranks, loops=loops), epochs=3)
     plans = [rank["engine"].runner._train._plan for rank in found]
-    return found, [bool(plan.source_splits) for plan in plans]
+    return found, [bool(plan.divided.source_splits) for plan in plans]
 
 
 @pytest.mark.parametrize("name", SPLIT)

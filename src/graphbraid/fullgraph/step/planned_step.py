@@ -96,7 +96,7 @@ class PlannedStep:
         self.arena = Arena(plan.tasks, keep=[] if training else [self.output.buffer])
         if plan.streams is not None:
             plan.streams.share()
-        self._other_bytes = plan.features.factor_bytes + plan.divided_bytes + plan.travel_bytes
+        self._other_bytes = plan.features.factor_bytes + plan.divided.nbytes + plan.travel_bytes
         if copies is not None:
             self._other_bytes += copies.nbytes - copied_before
         self.is_allocated = False
@@ -148,7 +148,7 @@ class PlannedStep:
     def pipeline(self, pipeline: Pipeline) -> None:
         assert self._plan.pipeline is not None, "the step was planned with halos that travel whole"
         self._plan.pipeline = pipeline
-        self._plan.chunk_maps.clear()
+        self._plan.divided.chunk_maps.clear()
         for chunked in self.chunked.values():
             chunked.forget()
 

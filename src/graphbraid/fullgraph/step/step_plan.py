@@ -28,16 +28,15 @@ from graphbraid.fullgraph.program import (
     UnitRows,
 )
 from graphbraid.fullgraph.step.ahead import Ahead
-from graphbraid.fullgraph.step.arena import Buffer, StepTask
 from graphbraid.fullgraph.step.calls import kernels
-from graphbraid.fullgraph.step.calls.repeated import Repeated, Seed
 from graphbraid.fullgraph.step.calls.rows import Constant, Read, Rows, add, copy, zero
 from graphbraid.fullgraph.step.calls.seeds import Seeds
 from graphbraid.fullgraph.step.device_copies import DeviceCopies
+from graphbraid.fullgraph.step.divided_edges import DividedEdges
 from graphbraid.fullgraph.step.node_features import NodeFeatures
-from graphbraid.fullgraph.step.parameter_gradients import ParameterGradients
 from graphbraid.fullgraph.step.part_features import PartFeatures
 from graphbraid.fullgraph.step.planned.row_functions import FUNCTIONS
+from graphbraid.fullgraph.step.step_tasks import StepTasks
 from graphbraid.fullgraph.step.streams import Streams
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
@@ -51,11 +50,8 @@ if TYPE_CHECKING:
     from graphbraid.fullgraph.lowering.streamed import StreamedFeatures
     from graphbraid.fullgraph.step.calls.travel import Travel
     from graphbraid.fullgraph.step.planned.attention_base import PlannedAttention
-    from graphbraid.fullgraph.step.planned.chunk_maps import PartialSums
     from graphbraid.fullgraph.step.planned.norm import PlannedNorm
     from graphbraid.fullgraph.step.planned.overlap import Overlapped
-    from graphbraid.fullgraph.step.planned.row_split import RowSplit
-    from graphbraid.fullgraph.step.planned.source_split import SourceSplit
     from graphbraid.fullgraph.step.planned.torch_ops import TorchOp
 
 
@@ -63,7 +59,7 @@ WhenWhole = Callable[[nn.Parameter, Tensor], None]
 """Takes a parameter and its gradient, which is whole."""
 
 
-class StepPlan(ParameterGradients):
+class StepPlan(StepTasks):
     """The tasks of a program's step planned so far, and the rows of its values and gradients.
 
     Args:
@@ -93,8 +89,8 @@ class StepPlan(ParameterGradients):
         pipeline: Pipeline | None = None,
         streamed: StreamedFeatures | None = None,
     ) -> None:
-        super().__init__(on_host=copies is None)
-        self.program, self.graph, self.training, self.copies = program, graph, training, copies
+        super().__init__(copies)
+        self.program, self.graph, self.training = program, graph, training
         self.comm, self.part, self.wire, self.pipeline = comm, part, wire, pipeline
         self.when_whole: WhenWhole | None = None
         """Called with each parameter and its gradient as no further task of a backward pass adds to it."""
@@ -108,11 +104,6 @@ class StepPlan(ParameterGradients):
         )
         """The features that the step reads block by block; None where they lie in memory."""
         self.features = self._made_features(copies)
-        self.tasks: list[StepTask] = []
-        self.repeated: list[Repeated] = []
-        """The tasks that bind their kernels' arguments."""
-        self.planning = ""
-        """Name of the value whose operation is being planned."""
         self.values: dict[str, Rows] = {}
         self.constants: dict[str, Constant] = {}
         self.grads: dict[str, Rows] = {}
@@ -126,19 +117,12 @@ class StepPlan(ParameterGradients):
         self.kept: dict[str, Rows] = {}
         self.overlapped: dict[str, Overlapped] = {}
         self.ahead = Ahead()
-        self.divided_maps: dict[tuple[AdjacencyMatrix, int], tuple[kernels.BothWays, kernels.BothWays]] = {}
-        self.partial_sums: dict[int, PartialSums] = {}
-        self.chunk_maps: dict[tuple[int, int, bool], list[Aggregation]] = {}
-        self.divided_bytes = 0
-        """Bytes of the edges that these hold in addition to the blocks."""
+        self.divided = DividedEdges()
         self.travels: dict[str, Travel] = {}
         self.waits: dict[str, tuple[Callable[[], None], tuple[Rows, ...]]] = {}
         """The waits for exchanges that have departed, and the rows they touch, until a reader plans them."""
         self.begins_early = True
         """Whether anything is planned ahead, and gradients are told of before the end."""
-        self.row_splits: dict[str, RowSplit | None] = {}
-        self.splits_of_blocks: dict[tuple[int, bool], RowSplit | None] = {}
-        self.source_splits: dict[int, SourceSplit] = {}
         self.travel_bytes = 0
         """Bytes of rows that are rounded for their way between ranks."""
         self.num_forwards = 0
@@ -190,11 +174,6 @@ class StepPlan(ParameterGradients):
         """Return new rows of the shape of ``op``'s value."""
         return self.scratch(name, self.count_of(op.out), self.program.width(op.out))
 
-    @staticmethod
-    def scratch(name: str, count: int, *width: int, dtype: torch.dtype = torch.float32) -> Rows:
-        """Return a new buffer of ``count`` rows; a vector has no width."""
-        return Rows(Buffer(name, (count, *width), dtype), count)
-
     def factor_of(self, value: str) -> Callable[[], kernels.Input] | None:
         """Return the form in which weights multiply a value that holds features; None for any other value."""
         if self.streams is not None and value in self.streams:
@@ -216,49 +195,6 @@ class StepPlan(ParameterGradients):
             return ()
         out_channels, in_channels = op.shape
         return (self.scratch(f"{op.out}: weight by column", in_channels, out_channels),)
-
-    def do(self, name: str, run: Callable[[], object], *touches: Rows) -> None:
-        """Add a task.
-
-        Args:
-            name: name of the value that it computes, or any other text if it computes none.
-            run: the call that does the work.
-            touches: all rows in the arena that it reads or writes.
-        """
-        self.tasks.append(StepTask(name, run, tuple(rows.buffer for rows in touches), self.planning))
-
-    def repeat(
-        self,
-        name: str,
-        run: Callable[..., object],
-        *touches: Rows,
-        seed: Seed | None = None,
-        gradient_of: nn.Parameter | None = None,
-    ) -> None:
-        """Add a task that is one kernel call; on the host its arguments are bound after the first steps.
-
-        Args:
-            name: see :meth:`do`.
-            run: the call, on memory that does not move; with ``gradient_of``, it takes the gradient's memory.
-            touches: see :meth:`do`.
-            seed: seed of the call's dropout mask. If None, it has no mask.
-            gradient_of: the parameter whose gradient the kernel writes.
-        """
-        lent = None if gradient_of is None else self.lent_to(gradient_of)
-        if self.copies is None:
-            repeated = Repeated(run, seed=seed, lent=lent)
-            self.repeated.append(repeated)
-            self.do(name, repeated, *touches)
-        elif lent is None:
-            self.do(name, run, *touches)
-        else:
-
-            def lend_and_give() -> None:
-                out = lent.lend()
-                run(out)
-                lent.give(out)
-
-            self.do(name, lend_and_give, *touches)
 
     # ---- values
 

@@ -198,9 +198,9 @@ class Chunked(Overlapped):
     ) -> Sequence[Aggregation]:
         """Return maps that all layers over the same edges share."""
         key = (id(self._halo), count, back)
-        if key not in self._plan.chunk_maps:
-            self._plan.chunk_maps[key] = make()
-        return self._plan.chunk_maps[key]
+        if key not in self._plan.divided.chunk_maps:
+            self._plan.divided.chunk_maps[key] = make()
+        return self._plan.divided.chunk_maps[key]
 
     def _plan_meanwhile(self, name: str, run: Callable[[], None], *touches: Rows) -> None:
         """Plan a task that runs while rows travel, bound as others are, on the pipeline's threads."""
@@ -218,10 +218,10 @@ def _partial_sums(plan: StepPlan, halo: kernels.BothWays) -> PartialSums:
     """Return the rows of a map that are summed part by part, once for all layers over the same edges."""
     key, pipeline = id(halo), plan.pipeline
     assert pipeline is not None
-    if key not in plan.partial_sums:
-        sums = plan.partial_sums[key] = PartialSums.of(halo.how.csc)
-        plan.divided_bytes += chunk_bytes(halo.how, sums, pipeline.chunks, pipeline.back_chunks)
-    return plan.partial_sums[key]
+    if key not in plan.divided.partial_sums:
+        sums = plan.divided.partial_sums[key] = PartialSums.of(halo.how.csc)
+        plan.divided.nbytes += chunk_bytes(halo.how, sums, pipeline.chunks, pipeline.back_chunks)
+    return plan.divided.partial_sums[key]
 
 
 @contextlib.contextmanager

@@ -132,13 +132,13 @@ def _divided(plan: StepPlan, op: Exchange, reader: Aggregate) -> tuple[kernels.B
     """Return the parts of an aggregation's map, made once for all layers over the same edges."""
     block = plan.host_blocks[plan.program.level(op.out)].of(None)
     key = (reader.adjacency, id(block))
-    if key not in plan.divided_maps:
+    if key not in plan.divided.maps:
         how = block.bind(plan.whole_map(reader.adjacency))
         own, halo = divided_map(how, plan.num_rows(plan.program.level(op.inputs[0])))
         halo = by_arrival(halo, route_of(plan, op).receive_rows)
-        plan.divided_maps[key] = kernels.BothWays(own), kernels.BothWays(halo)
-        plan.divided_bytes += own.csc.nbytes + halo.csc.nbytes
-    return plan.divided_maps[key]
+        plan.divided.maps[key] = kernels.BothWays(own), kernels.BothWays(halo)
+        plan.divided.nbytes += own.csc.nbytes + halo.csc.nbytes
+    return plan.divided.maps[key]
 
 
 def divided_map(how: Aggregation, num_own: int) -> tuple[Aggregation, Aggregation]:

@@ -35,20 +35,20 @@ def split_for(plan: StepPlan, op: Attention | Maximum) -> RowSplit | None:
 
     All ranks need not decide alike: what travels, and in which order, is the same either way.
     """
-    if op.out in plan.row_splits:
-        return plan.row_splits[op.out]
+    if op.out in plan.divided.row_splits:
+        return plan.divided.row_splits[op.out]
     level = plan.program.level(op.inputs[0])
     csc, found = plan.blocks[level].of(op.walks).csc, None
     maker = plan.program.producer(op.inputs[0])
     if plan.begins_early and isinstance(maker, Exchange) and maker.inputs[0] != INPUT:
         num_own = plan.num_rows(plan.program.level(maker.inputs[0]))
         key = (id(csc), isinstance(op, Attention) and op.self_loops)
-        if key not in plan.splits_of_blocks:
-            plan.splits_of_blocks[key] = _split(csc, num_own, with_loops=key[1])
-            made = plan.splits_of_blocks[key]
-            plan.divided_bytes += 0 if made is None else made.nbytes
-        found = plan.splits_of_blocks[key]
-    plan.row_splits[op.out] = found
+        if key not in plan.divided.splits_of_blocks:
+            plan.divided.splits_of_blocks[key] = _split(csc, num_own, with_loops=key[1])
+            made = plan.divided.splits_of_blocks[key]
+            plan.divided.nbytes += 0 if made is None else made.nbytes
+        found = plan.divided.splits_of_blocks[key]
+    plan.divided.row_splits[op.out] = found
     return found
 
 

@@ -117,11 +117,11 @@ def exchange_before(plan: StepPlan, value: str) -> Exchange | None:
 
 def source_split(plan: StepPlan, csc: Csc, maker: Exchange) -> SourceSplit:
     """Return the split of a block whose sources' rows ``maker`` brings, made once for all layers over it."""
-    if id(csc) not in plan.source_splits:
+    if id(csc) not in plan.divided.source_splits:
         num_own = plan.num_rows(plan.program.level(maker.inputs[0]))
-        split = plan.source_splits[id(csc)] = SourceSplit(csc, num_own)
-        plan.divided_bytes += split.nbytes
-    return plan.source_splits[id(csc)]
+        split = plan.divided.source_splits[id(csc)] = SourceSplit(csc, num_own)
+        plan.divided.nbytes += split.nbytes
+    return plan.divided.source_splits[id(csc)]
 
 
 def plan_by_source(

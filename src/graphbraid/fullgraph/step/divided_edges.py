@@ -1,0 +1,39 @@
+"""DividedEdges: the edges of a step of several ranks, divided by where their rows come from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from graphbraid.fullgraph.program import AdjacencyMatrix
+    from graphbraid.fullgraph.step.calls import kernels
+    from graphbraid.fullgraph.step.planned.chunk_maps import PartialSums
+    from graphbraid.fullgraph.step.planned.row_split import RowSplit
+    from graphbraid.fullgraph.step.planned.source_split import SourceSplit
+    from graphbraid.ops.aggregation import Aggregation
+
+
+@dataclass(slots=True)
+class DividedEdges:
+    """The divisions made so far: each when an operation first needs it, once for all over the same edges."""
+
+    maps: dict[tuple[AdjacencyMatrix, int], tuple[kernels.BothWays, kernels.BothWays]] = field(
+        default_factory=dict
+    )
+    """The linear maps over edges from own rows and over those from the halo."""
+    partial_sums: dict[int, PartialSums] = field(default_factory=dict)
+    """The rows of a halo's map that are summed part by part."""
+    chunk_maps: dict[tuple[int, int, bool], list[Aggregation]] = field(default_factory=dict)
+    """The maps of the parts in which a halo travels."""
+    row_splits: dict[str, RowSplit | None] = field(default_factory=dict)
+    """The destinations that need no row of the halo, and the others, by value; None: they stay together."""
+    splits_of_blocks: dict[tuple[int, bool], RowSplit | None] = field(default_factory=dict)
+    """The same, by block and whether its destinations have loops."""
+    source_splits: dict[int, SourceSplit] = field(default_factory=dict)
+    """The edges by source: those from own rows and those from the halo."""
+    nbytes: int = 0
+    """Bytes of the edges that these hold in addition to the blocks."""
+
+
+__all__ = ["DividedEdges"]
