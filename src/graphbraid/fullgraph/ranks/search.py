@@ -4,13 +4,21 @@ The cross-iteration optimisation of MGG (Wang et al., section 4), for any number
 first value; one after the other is turned up as long as that pays; then the first one is turned back a value
 at a time, and the last one up again, until what is found is not among the three fastest of the table. Departs
 from the paper in turning all knobs up again while one of them still pays, as more parts of rows do once their
-gradients come in parts; and, as live times are noisy, in looking one value past the first that does not pay,
-in trying the three fastest once more, and in keeping the first setting where no gain is larger than noise.
+gradients come in parts; and, as live times are noisy, in three things:
+
+- a knob is turned further until two values are slower by more than noise, not merely slower;
+- settings that were passed by are tried where the table, by a sum of each knob's own effect, expects them
+  near the fastest: such a sum leans on all trials, not on a lucky one;
+- those within noise of the fastest, three at most, take turns in further trials, so that what slows the
+  machine for a while touches all alike. The least time of each counts, and the first setting stays where no
+  gain is larger than a hundredth.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Generator, Mapping, Sequence
+from statistics import fmean
 
 Setting = tuple[int, ...]
 """The value of each knob, in the order of their ladders."""
@@ -18,6 +26,13 @@ MOST_TRIALS = 15
 TOP = 3
 LEAST_GAIN = 0.01
 """Least part of the first setting's time that another must save to be chosen."""
+NOISE = 0.1
+"""Part by which two trials of one setting may differ."""
+FINAL_TRIALS = 4
+"""Trials that are kept for those that lie within noise of the fastest; of a few, a third."""
+FINAL_ROUNDS = 2
+"""Rounds in which they are tried."""
+_SWEEPS = 20
 
 
 class CrossIterationSearch:
@@ -60,8 +75,31 @@ class CrossIterationSearch:
     # Settings are tried as places on the ladders: value 0, 1, ... of each knob.
 
     def _searched(self) -> Generator[Setting]:
-        yield from self._climbed()
-        yield from self._fastest()
+        most = self._most_trials - min(FINAL_TRIALS, self._most_trials // 3)
+        for setting in self._climbed():
+            yield setting
+            if self.num_trials >= most:
+                break
+        while self.num_trials < most and (likely := self._likely()) is not None:
+            yield likely
+        yield from self._in_turns()
+
+    def _likely(self) -> Setting | None:
+        """Return the untried setting that is expected to be fastest, if that is near the fastest tried."""
+        expected = expected_seconds(self.table)
+        setting = min(expected, key=expected.__getitem__, default=None)
+        if setting is None or expected[setting] > (1 + NOISE) * min(self.table.values()):
+            return None
+        return setting
+
+    def _in_turns(self) -> Generator[Setting]:
+        """Try those within noise of the fastest again, in rounds, until one is left."""
+        for number in range(FINAL_ROUNDS):
+            fastest = self._fastest()
+            close = [one for one in fastest if self.table[one] <= (1 + NOISE) * self.table[fastest[0]]]
+            if number > 0 and len(close) == 1:
+                return
+            yield from close
 
     def _climbed(self) -> Generator[Setting]:
         places = [0] * len(self._ladders)
@@ -79,14 +117,14 @@ class CrossIterationSearch:
             places = yield from self._turned_up(turned, len(self._ladders) - 1)
 
     def _turned_up(self, places: list[int], knob: int) -> Generator[Setting, None, list[int]]:
-        """Turn one knob up until two values in a row do not pay; return the fastest places on the way."""
+        """Turn one knob up until two values in a row are no match; return the fastest places on the way."""
         best, misses = places, 0
         for place in range(places[knob] + 1, len(self._ladders[knob])):
             turned = [*places[:knob], place, *places[knob + 1 :]]
             yield from self._tried(turned)
             if self._seconds(turned) < self._seconds(best):
                 best, misses = turned, 0
-            else:
+            elif self._seconds(turned) > (1 + NOISE) * self._seconds(best):
                 misses += 1
             if misses == 2:
                 break
@@ -103,4 +141,27 @@ class CrossIterationSearch:
         return tuple(ladder[place] for ladder, place in zip(self._ladders, places, strict=True))
 
 
-__all__ = ["LEAST_GAIN", "MOST_TRIALS", "CrossIterationSearch", "Setting"]
+def expected_seconds(table: Mapping[Setting, float]) -> dict[Setting, float]:
+    """Return what untried settings of tried values would take if each knob had an effect of its own.
+
+    The sum of a mean and one effect for each value of each knob that is nearest to the table in least
+    squares, found by fitting one knob after the other to what the others leave.
+
+    Args:
+        table: seconds of the settings that were tried, at least one.
+    """
+    mean, num_knobs = fmean(table.values()), len(next(iter(table)))
+    effects = [dict.fromkeys(sorted({setting[k] for setting in table}), 0.0) for k in range(num_knobs)]
+
+    def expected(setting: Setting) -> float:
+        return mean + sum(effect[value] for effect, value in zip(effects, setting, strict=True))
+
+    for _ in range(_SWEEPS):
+        for knob, effect in enumerate(effects):
+            for value in effect:
+                alike = [setting for setting in table if setting[knob] == value]
+                effect[value] += fmean(table[setting] - expected(setting) for setting in alike)
+    return {setting: expected(setting) for setting in itertools.product(*effects) if setting not in table}
+
+
+__all__ = ["LEAST_GAIN", "MOST_TRIALS", "NOISE", "CrossIterationSearch", "Setting", "expected_seconds"]

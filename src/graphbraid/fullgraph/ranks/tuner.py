@@ -27,7 +27,7 @@ STEPS = 6
 """Steps of a trial; the first, which makes what the setting needs, does not count."""
 MOST_SPREAD = 0.1
 """Largest part by which the counted steps of a typical trial may differ for the table to be kept."""
-_VERSION = "1"
+_VERSION = "2"
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class Tuned:
     """Seconds of a step's passes by setting, in the order of the trials."""
     chosen: Setting
     num_trials: int = 0
-    """Number of trials; the three fastest settings were tried twice."""
+    """Number of trials; those near the fastest were tried more than once."""
 
     @property
     def pipeline(self) -> Pipeline:
