@@ -13,6 +13,7 @@ from tests.distributed.whole import as_processes, assert_as_one_rank, owners
 from tests.fullgraph.graphs import NUM_NODES, make_graph
 from tests.fullgraph.test_engine import MODELS
 
+from graphbraid import native
 from graphbraid.distributed import Division, report_of
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.fullgraph import ALL, CompileOptions, Engine, Evidence, NotLoweredError, Pipeline, lower
@@ -50,6 +51,7 @@ def steps(draw):
             backward=draw(st.booleans()),
             travels=draw(st.sampled_from([0.0, 64.0, 1024.0])),
             overlaps=draw(st.booleans()),
+            halo_first=draw(st.booleans()),
             departs=draw(st.sampled_from([0.0, 64.0])),
             early_seconds=draw(time),
             is_covered=draw(st.booleans()),
@@ -156,6 +158,20 @@ def test_what_travels_in_parts_is_summed_as_it_comes(backward):
     parts = Pipeline(chunks=4, back_chunks=4)
     assert of_a_sum(2.0, backward=backward, pipeline=parts).seconds == pytest.approx(2.0625)
     assert of_a_sum(0.5, backward=backward, pipeline=parts).seconds == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("link_seconds", "total"), [(0.5, 1.0), (2.0, 2.25)])
+def test_maxima_and_gat_go_back_while_whole_gradients_travel_and_then_wait(link_seconds, total):
+    """A quarter of a second for the halo's gradients; three quarters for own rows' while these travel."""
+    size = {"num_nodes": 100, "num_edges": 100}
+    back = dataclasses.replace(SUM, backward=True, overlaps=False, halo_first=True)
+    after = Phase(name="linear", seconds=4.0, backward=True)
+    for phases, seconds in (((back,), total), ((back, after), total + 1.0)):
+        step = Step(phases=phases, other_seconds=0.0, row_bytes=0.0, **size)
+        cluster = Cluster(latency_seconds=0.0, bandwidth_bytes=50 / link_seconds)
+        for parts in (Pipeline(), Pipeline(chunks=4, back_chunks=4)):
+            found = simulate(step, QUARTER, cluster, pipeline=parts, num_features=1, **size)
+            assert found.seconds == pytest.approx(seconds)
 
 
 def test_rows_that_are_sent_go_first_and_own_gradients_cover_the_way_back():
@@ -283,6 +299,9 @@ def test_predicted_bytes_are_those_that_ranks_send(name, monkeypatch):
     both = Share(num_ranks=2, rows=0.5, edges=0.5, remote=0.5, halo=report.halo_rows / NUM_NODES)
     sizes = {"num_nodes": NUM_NODES, "num_edges": graph.num_edges, "num_features": graph.num_features}
     found = simulate(step, both, Cluster(), **sizes)
+    splits = [bool(rank["engine"].runner._train._plan.source_splits) for rank in runs[0]]
+    if native.kernels() is not None or name != "gat":  # the twin of GAT's kernel looks at all edges
+        assert splits == [any(phase.halo_first for phase in step.phases)] * 2
     sums_of_norms = 0 if name != "batch norm, gelu" else sum(sent) - found.sent_bytes
     assert found.sent_bytes == pytest.approx(sum(sent) - sums_of_norms)
     assert found.sent_bytes > 0

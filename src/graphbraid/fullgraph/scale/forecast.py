@@ -234,7 +234,8 @@ NETWORK_ASSUMPTIONS = (
     "Ranks are alike and none waits for a slower one; every rank reaches every other at its full rate.",
     "Rows travel as the busiest rank's do; sums of gradients go round a ring; the link takes one at a time.",
     "What moving bytes takes of the cores is taken from computing, evenly over the time they travel.",
-    "Sums of own rows hide what travels; maxima and attention are taken to wait for the halo.",
+    "Sums of own rows hide what travels, and backward so do own rows of maxima and GAT; forward, maxima and "
+    "attention are taken to wait for the halo.",
     "Rows are taken to travel whole; the first steps of training also try the numbers of parts named here, "
     "and graphbraid train says which were fastest.",
     "The loss and the optimizer are not in it, nor the evaluation.",

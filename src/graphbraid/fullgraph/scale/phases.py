@@ -39,6 +39,8 @@ class Phase:
     """Bytes a halo row of the whole graph has in the exchange before it, or after it if backward; 0: none."""
     overlaps: bool = False
     """Whether own rows are worked on while the halo's travel."""
+    halo_first: bool = False
+    """Whether, backward, the halo's gradients are computed first and travel, whole, while own rows' are."""
     departs: float = 0.0
     """Bytes a halo row has in an exchange that departs before it, forward; a later phase waits for that."""
     early_seconds: float = 0.0
@@ -98,6 +100,7 @@ def step_of(lowered: Lowered, floor: Floor, *, wire_bytes: int = 4) -> Step:
             backward=entry.backward,
             travels=0.0 if op is None else travel.bytes_of(op, backward=entry.backward),
             overlaps=op is not None and travel.overlaps(op),
+            halo_first=entry.backward and op is not None and travel.halo_first(op),
             departs=0.0 if entry.backward else travel.departing(entry.operation),
             early_seconds=0.0 if entry.backward else sum(times.get((out, False), 0.0) for out in chain),
             is_covered=entry.backward and travel.covers(entry.operation),
@@ -178,6 +181,22 @@ class _Travel:
         return isinstance(op, Aggregate) and all(
             len(self._divided.consumers(exchange.out)) == 1 for exchange in exchanges
         )
+
+    def halo_first(self, op: Operation) -> bool:
+        """Return whether a maximum or GAT computes the halo's gradients before own rows' and sends them.
+
+        GATv2's kernel goes over all edges twice, and coefficients of edges or of other rows wait for them.
+        """
+        divided = self._divided.producer(op.out)
+        if isinstance(divided, Attention):
+            scores_source = divided.own_rows or divided.inputs[-1] == divided.inputs[0]
+            if divided.kind != "gat" or divided.reads_edges or not scores_source:
+                return False
+        elif not isinstance(divided, Maximum):
+            return False
+        maker = self._divided.producer(divided.inputs[0])
+        is_alone = isinstance(maker, Exchange) and len(self._divided.consumers(maker.out)) == 1
+        return is_alone and maker is not None and self._divided.learns(maker.inputs[0])
 
 
 def _is_constant(program: Program, value: str) -> bool:

@@ -62,9 +62,9 @@ def simulate(
     The link takes what is given to it in order, one thing after the other, while cores go on with what does
     not need it. Forward, the rows that others read are computed and sent first, then all; own rows are summed
     while the halo's travel, then the halo's. Backward, the halo's gradients are computed first and travel
-    while the own ones are, also those of the linear map before. Sums of parameters' gradients begin as
-    each is whole, and are waited for at the end. What sending and receiving bytes takes of the cores is taken
-    from computing, spread evenly over the time that they are on the link.
+    while the own ones are, of sums also those of the linear map before. Sums of parameters' gradients begin
+    as each is whole, and are waited for at the end. What sending and receiving bytes takes of the cores is
+    taken from computing, spread evenly over the time that they are on the link.
 
     Args:
         step: a step on one rank, of a graph of any size.
@@ -167,7 +167,8 @@ class _Clock:
 
     def run(self, phase: Phase, seconds: float, num_bytes: float) -> None:
         """Run one phase, which computes for ``seconds`` and for which ``num_bytes`` travel."""
-        near = 1 - self._share.remote if phase.overlaps and self._overlaps else 0.0
+        is_divided = (phase.overlaps or phase.halo_first) and self._overlaps
+        near = 1 - self._share.remote if is_divided else 0.0
         during, after = near * seconds, (1 - near) * seconds
         if self._owed is not None and phase.is_covered:
             self.compute(seconds)
