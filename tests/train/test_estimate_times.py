@@ -22,8 +22,10 @@ from graphbraid.train.estimating.checkpoints import checkpoint_seconds
 from graphbraid.train.estimating.epoch_seconds import EpochSeconds, Pace, PartSeconds
 from graphbraid.train.estimating.evaluations import evaluation_seconds, some_batches
 from graphbraid.train.estimating.full import full_needs
-from graphbraid.train.estimating.likeness import likeness_of
-from graphbraid.train.estimating.seconds import Tried, longer, tried_epoch, whole_epoch
+from graphbraid.train.estimating.likeness import likeness_of, places_of
+from graphbraid.train.estimating.records import time_rows, with_spread
+from graphbraid.train.estimating.repeats import of_tries, repeated
+from graphbraid.train.estimating.seconds import Tried, longer, spread_of, tried_epoch, whole_epoch
 from graphbraid.train.estimating.tiers import tiered_run
 from graphbraid.train.estimating.trial import Trial
 
@@ -69,7 +71,7 @@ def test_a_long_epoch_is_left_when_the_time_is_up(ticking):
     trial = trial_of(graph)
     steps = -(-trial.nodes.numel() // 32)
     assert steps > seconds.FEWEST > seconds.SECONDS
-    assert tried_epoch(trial) == Tried(float(steps), f"{seconds.FEWEST} of {steps} steps tried")
+    assert tried_epoch(trial) == Tried(float(steps), f"{seconds.FEWEST} of {steps} steps tried", spread=0.0)
 
 
 def test_a_short_epoch_is_run_to_its_end_and_again_while_there_is_time(ticking, monkeypatch):
@@ -80,7 +82,7 @@ def test_a_short_epoch_is_run_to_its_end_and_again_while_there_is_time(ticking, 
     monkeypatch.setattr(seconds, "SECONDS", 1.5 * steps)
     assert tried_epoch(trial) == Tried(float(steps), f"all {steps} steps tried once")
     monkeypatch.setattr(seconds, "SECONDS", 3.5 * steps)
-    assert tried_epoch(trial) == Tried(float(steps), f"all {steps} steps tried 3 times")
+    assert tried_epoch(trial) == Tried(float(steps), f"all {steps} steps tried 3 times", spread=0.0)
     monkeypatch.setattr(seconds, "SECONDS", 1e6)
     assert tried_epoch(trial).how == f"all {steps} steps tried {seconds.REPEATS} times"
 
@@ -89,7 +91,7 @@ def test_no_more_steps_are_timed_than_brought_the_pages_of_a_file(ticking, store
     trial = trial_of(open_store(stored))
     found = tried_epoch(trial)
     steps = -(-trial.nodes.numel() // 32)
-    assert found == Tried(float(steps), f"{seconds.FEWEST} of {steps} steps tried")
+    assert found == Tried(float(steps), f"{seconds.FEWEST} of {steps} steps tried", spread=0.0)
 
 
 def test_what_is_tried_of_a_validation_is_spread_over_its_split():
@@ -97,6 +99,43 @@ def test_what_is_tried_of_a_validation_is_spread_over_its_split():
     assert some_batches(nodes, 2, 2).tolist() == [0, 1, 4, 5]
     assert some_batches(nodes, 4, 9).equal(nodes)
     assert some_batches(nodes, 100, 1).equal(nodes)
+
+
+def test_how_sure_a_time_is_shows_in_its_tries():
+    assert of_tries([2.0]) == (2.0, None)
+    assert of_tries([2.0, 1.0, 2.5]) == (2.0, 1.0), "the farthest of them from the median"
+    even = [3.0 + 0.5 * step for step in range(10)]
+    assert spread_of(even, 101, ahead=0) == pytest.approx(0.0)
+    assert spread_of(even[:2], 101, ahead=0) is None
+    slower = [*even[:5], *(5.0 + step for step in range(1, 5))]  # 4 steps of half a second, then 4 of one
+    assert spread_of(slower, 101, ahead=0) == pytest.approx(100 * 0.25)
+
+
+@pytest.mark.parametrize(
+    ("each", "count", "spread"), [(1.0, 4, 0.0), (4.0, 3, 0.0), (4.9, 3, 0.0), (5.0, 1, None)]
+)
+def test_what_is_no_step_is_tried_as_often_as_there_is_time(each, count, spread):
+    tries = []
+
+    def run():
+        tries.append(each)
+        return each
+
+    assert repeated(run, most=10.0) == (each, spread)
+    assert len(tries) == count
+
+
+def test_an_epoch_is_as_sure_as_its_parts():
+    epoch = EpochSeconds(train=2.0, train_spread=0.1)
+    assert epoch.spread == 0.1
+    validated = dataclasses.replace(epoch, evaluate=1.0, evaluate_how="tried", evaluate_spread=0.05)
+    assert validated.spread == pytest.approx(0.15)
+    assert dataclasses.replace(validated, evaluate_spread=None).spread is None
+    assert validated.scaled(2.0, "").spread == pytest.approx(0.3)
+    assert validated.with_tiers(4.0, "").spread is None, "of training with other rows in memory"
+    assert list(time_rows(validated))[:1] == [("training", "2 s ±5%", "")]
+    assert with_spread(2.0, None) == "2 s"
+    assert PartSeconds(2.0, "tried", 0.1).times(0.5) == (1.0, "tried", 0.05)
 
 
 def test_a_load_beside_the_trial_is_told_of(monkeypatch):
@@ -337,6 +376,9 @@ def test_an_exact_evaluation_that_is_not_cheap_is_tried_on_parts_with_a_part_of_
     assert [count for count, *_ in tried] == [2000, 2000, 4000], "the first is a warm-up"
     assert all(given == nodes.numel() * count // 20_000 for count, given, *_ in tried)
     assert [share for *_, share in tried] == [0.1, 0.1, 0.2]
+    assert found.spread is None, "one pair says nothing about another"
+    assert evaluation_seconds(trial, nodes, "exact", most=20.0).spread == 0.0
+    assert [count for count, *_ in tried][-4:] == [2000, 4000, 2000, 4000], "in turn"
     assert found.seconds == pytest.approx(1.0 + 20), "what is there once counts once"
     assert found.how == "exact, as on 2,000 and 4,000 nodes that stand for all"
     tried.clear()
@@ -351,6 +393,21 @@ def test_an_evaluation_by_layers_is_really_tried_on_parts(monkeypatch):
     found = evaluation_seconds(trial, graph.split("test"), "exact", most=0.01)
     assert found.seconds > 0
     assert "nodes that stand for all" in found.how
+
+
+@pytest.mark.parametrize("num_nodes", [10_000, 937])
+def test_nodes_that_stand_for_others_are_spread_and_ordered_as_those_are(num_nodes):
+    every = torch.arange(0, num_nodes, 10)
+    assert torch.equal(places_of(every, num_nodes, num_nodes), every)
+    assert places_of(every.flip(0), num_nodes, 500).diff().lt(0).all()
+    shuffled = torch.randperm(num_nodes)[: num_nodes // 2]
+    found = places_of(shuffled, num_nodes, 300)
+    assert found.numel() == found.unique().numel() == shuffled.numel() * 300 // num_nodes
+    assert 0 <= found.min() < 20
+    assert 280 < found.max() < 300
+    assert not torch.equal(found, found.sort().values)
+    assert places_of(torch.arange(num_nodes - 9, num_nodes), num_nodes, 100).tolist() == [99]
+    assert torch.equal(places_of(torch.arange(num_nodes), num_nodes, 7), torch.arange(7))
 
 
 def test_a_likeness_has_the_hubs_lists_and_order_of_the_graph():
@@ -397,12 +454,15 @@ def test_every_part_of_a_run_has_a_line_of_its_own():
     )
     assert epoch.total == 3.25
     assert epoch.of_run(10) == 0.5 + 10 * 3.25 + 3.0
-    names = [name for name, *_ in epoch.parts()]
+    names = [name for name, _ in epoch.parts()]
     assert names == ["training", "validation", "checkpoints", "(first epoch)", "(test)"]
     slower = epoch.scaled(2.0, "twice")
     assert (slower.first, slower.test, slower.checkpoint) == (1.0, 6.0, 0.25)
     unknown = EpochSeconds(train=2.0, evaluate_how="not tried")
-    assert [(name, taken) for name, taken, _ in unknown.parts()] == [("training", 2.0), ("validation", None)]
+    assert [(name, part.seconds) for name, part in unknown.parts()] == [
+        ("training", 2.0),
+        ("validation", None),
+    ]
     assert unknown.total == 2.0
 
 

@@ -143,7 +143,7 @@ def _show(found: Estimate) -> None:
 def _show_mode(found: ModeEstimate) -> None:
     from graphbraid.collective.plan.times import format_seconds
     from graphbraid.files.writing import format_bytes
-    from graphbraid.train.estimating.records import time_rows
+    from graphbraid.train.estimating.records import time_rows, with_spread
 
     console = out_console()
     line = "[bold]mode {}[/]: [green]fits[/]" if found.fits else "[bold]mode {}[/]: [bold red]does not fit[/]"
@@ -156,7 +156,9 @@ def _show_mode(found: ModeEstimate) -> None:
         table.add_row("[bold]disk[/]", format_bytes(found.disk_bytes), "files that the run writes")
     if (seconds := found.seconds) is not None:
         run = format_seconds(seconds.of_run(found.epochs))
-        table.add_row("[bold]epoch[/]", format_seconds(seconds.total), f"{run} for epochs={found.epochs}")
+        table.add_row(
+            "[bold]epoch[/]", with_spread(seconds.total, seconds.spread), f"{run} for epochs={found.epochs}"
+        )
         for name, taken, why in time_rows(seconds):
             table.add_row(f"  {name}", taken, plain(why))
         if seconds.floor is not None:

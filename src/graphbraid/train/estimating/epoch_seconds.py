@@ -18,10 +18,16 @@ class PartSeconds(NamedTuple):
     """None if it is not known, and ``how`` says why."""
     how: str
     """How it is known."""
+    spread: float | None = None
+    """Seconds by which the farthest of several tries lies off; None if there were none to compare."""
 
     def times(self, factor: float) -> PartSeconds:
         """Return ``factor`` times the time."""
-        return self._replace(seconds=None if self.seconds is None else self.seconds * factor)
+        return self._replace(seconds=_times(self.seconds, factor), spread=_times(self.spread, factor))
+
+
+def _times(seconds: float | None, factor: float) -> float | None:
+    return None if seconds is None else seconds * factor
 
 
 NOTHING = PartSeconds(None, "")
@@ -54,6 +60,12 @@ class EpochSeconds:
     """Seconds of the test at the end; None if there is none, or it is not known."""
     test_how: str = ""
     """How it was tried, or why its time is not known; empty if there is none."""
+    train_spread: float | None = None
+    """Seconds by which the farthest of several tries lies off ``train``; None without tries to compare."""
+    evaluate_spread: float | None = None
+    """Likewise of ``evaluate``."""
+    test_spread: float | None = None
+    """Likewise of ``test``."""
 
     @property
     def explained(self) -> str:
@@ -67,21 +79,28 @@ class EpochSeconds:
         """Seconds of an epoch: training, its share of a validation, and its checkpoints."""
         return self.train + (self.evaluate or 0.0) + (self.checkpoint or 0.0)
 
+    @property
+    def spread(self) -> float | None:
+        """Seconds by which an epoch may lie off, as the tries of its parts did; None if that is not known."""
+        if self.train_spread is None or (self.evaluate is not None and self.evaluate_spread is None):
+            return None
+        return self.train_spread + (self.evaluate_spread or 0.0)
+
     def of_run(self, epochs: int) -> float:
         """Return the seconds of a run of so many epochs, with what comes once."""
         return self.first + epochs * self.total + (self.test or 0.0)
 
-    def parts(self) -> Iterator[tuple[str, float | None, str]]:
-        """Yield the name of each part, its seconds, and how they are known; those of an epoch first."""
-        yield "training", self.train, self.explained
+    def parts(self) -> Iterator[tuple[str, PartSeconds]]:
+        """Yield each part with its name; those of an epoch first."""
+        yield "training", PartSeconds(self.train, self.explained, self.train_spread)
         if self.evaluate_how:
-            yield "validation", self.evaluate, self.evaluate_how
+            yield "validation", PartSeconds(self.evaluate, self.evaluate_how, self.evaluate_spread)
         if self.checkpoint_how:
-            yield "checkpoints", self.checkpoint, self.checkpoint_how
+            yield "checkpoints", PartSeconds(self.checkpoint, self.checkpoint_how)
         if self.first:
-            yield "(first epoch)", self.first, "longer: memory is taken, pages of files are read"
+            yield "(first epoch)", PartSeconds(self.first, "longer: memory is taken, pages of files are read")
         if self.test_how:
-            yield "(test)", self.test, f"once, at the end; {self.test_how}"
+            yield "(test)", PartSeconds(self.test, f"once, at the end; {self.test_how}", self.test_spread)
 
     def writing(self, checkpoints: PartSeconds) -> EpochSeconds:
         """Return the times of a run that writes checkpoints."""
@@ -92,10 +111,13 @@ class EpochSeconds:
         return replace(
             self,
             train=self.train * factor,
-            evaluate=None if self.evaluate is None else self.evaluate * factor,
-            floor=None if self.floor is None else self.floor * factor,
+            evaluate=_times(self.evaluate, factor),
+            floor=_times(self.floor, factor),
             first=self.first * factor,
-            test=None if self.test is None else self.test * factor,
+            test=_times(self.test, factor),
+            train_spread=_times(self.train_spread, factor),
+            evaluate_spread=_times(self.evaluate_spread, factor),
+            test_spread=_times(self.test_spread, factor),
             how=f"{self.how}; {why}",
         )
 
@@ -105,9 +127,16 @@ class EpochSeconds:
         Its evaluations are taken to slow down as its training does.
         """
         slower = max(seconds / self.train, 1.0) if self.train else 1.0
-        evaluate = None if self.evaluate is None else self.evaluate * slower
-        test = None if self.test is None else self.test * slower
-        return replace(self, train=seconds, evaluate=evaluate, test=test, how=how)
+        return replace(
+            self,
+            train=seconds,
+            evaluate=_times(self.evaluate, slower),
+            test=_times(self.test, slower),
+            how=how,
+            train_spread=None,  # of another training
+            evaluate_spread=_times(self.evaluate_spread, slower),
+            test_spread=_times(self.test_spread, slower),
+        )
 
 
 class Pace(NamedTuple):

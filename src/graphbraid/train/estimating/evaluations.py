@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from graphbraid.fullgraph.measured.kept_rates import machine_rates
 from graphbraid.machine.hardware import free_memory_bytes
 from graphbraid.train.estimating.epoch_seconds import PartSeconds
-from graphbraid.train.estimating.likeness import likeness_of
+from graphbraid.train.estimating.likeness import likeness_of, places_of
 from graphbraid.train.estimating.links import link_evaluation_seconds
+from graphbraid.train.estimating.repeats import REPEATS, of_tries, repeated, timed
 from graphbraid.train.estimating.trial import Trial
 from graphbraid.train.inference.evaluate import EvalMode, score
 from graphbraid.train.inference.infer import whole_bytes
@@ -51,18 +49,17 @@ def _some_batches(trial: Trial, nodes: Tensor, most: float) -> PartSeconds:
     size = trial.config.eval_batch_size
     part = some_batches(nodes, size, 4)
     taken = _scoring(trial, trial.runner, part, "sampled")  # also a warm-up
+    found = of_tries([taken])
     if taken < most / 4:
-        part = some_batches(nodes, size, max(1, int(most / 2 / taken * part.numel() / size)))
-        taken = _scoring(trial, trial.runner, part, "sampled")
+        part = some_batches(nodes, size, max(1, int(most / 8 / taken * part.numel() / size)))
+        found = repeated(lambda: _scoring(trial, trial.runner, part, "sampled"), most=most / 2)
     how = f"{part.numel():,} of {nodes.numel():,} nodes tried"
-    return PartSeconds(taken * nodes.numel() / part.numel(), how)
+    return PartSeconds(found.seconds, how, found.spread).times(nodes.numel() / part.numel())
 
 
 def _as_it_is(trial: Trial, nodes: Tensor, most: float) -> PartSeconds:
-    taken = _scoring(trial, trial.runner, nodes, "exact")  # also a warm-up
-    if taken < most / 4:
-        taken = _scoring(trial, trial.runner, nodes, "exact")
-    return PartSeconds(taken, "exact, tried")
+    found = repeated(lambda: _scoring(trial, trial.runner, nodes, "exact"), most=most / 2)
+    return PartSeconds(found.seconds, "exact, tried", found.spread)
 
 
 def _by_parts(trial: Trial, nodes: Tensor, most: float) -> PartSeconds:
@@ -77,7 +74,7 @@ def _by_parts(trial: Trial, nodes: Tensor, most: float) -> PartSeconds:
 
     def seconds_on(count: int) -> float:
         share = count / graph.num_nodes
-        ids = torch.arange(max(1, int(nodes.numel() * share)))
+        ids = places_of(nodes, graph.num_nodes, count)
         runner = trial.runner_on(likeness_of(graph, count))
         return _scoring(trial, runner, ids, "exact", share)
 
@@ -86,9 +83,13 @@ def _by_parts(trial: Trial, nodes: Tensor, most: float) -> PartSeconds:
     while taken < most / 8 and 8 * count <= graph.num_nodes:
         count *= 4
         taken = seconds_on(count)
-    twice = seconds_on(2 * count)
-    seconds = twice + max(0.0, twice - taken) * (graph.num_nodes / count - 2)
-    return PartSeconds(seconds, f"exact, as on {count:,} and {2 * count:,} nodes that stand for all")
+    pairs = [(taken, seconds_on(2 * count))]
+    if sum(pairs[0]) < most / 2:  # in turn, so that a load beside them makes both longer
+        pairs += [(seconds_on(count), seconds_on(2 * count)) for _ in range(REPEATS - 1)]
+    more = graph.num_nodes / count - 2
+    found = of_tries([twice + max(0.0, twice - once) * more for once, twice in pairs])
+    how = f"exact, as on {count:,} and {2 * count:,} nodes that stand for all"
+    return PartSeconds(found.seconds, how, found.spread)
 
 
 def _scoring(trial: Trial, runner: ModelRunner, nodes: Tensor, mode: EvalMode, share: float = 1.0) -> float:
@@ -118,10 +119,3 @@ def _is_cheap(runner: ModelRunner, trial: Trial, most: float) -> bool:
     layers = int(getattr(runner.model, "num_layers", 3))
     width = max(graph.num_features, widest_layer(runner.model))
     return layers * machine_rates().aggregate_seconds(graph.num_edges, width) < most
-
-
-def timed(run: Callable[[], object]) -> float:
-    """Return the seconds that a call takes."""
-    started = time.perf_counter()
-    run()
-    return time.perf_counter() - started

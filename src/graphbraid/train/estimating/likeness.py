@@ -46,6 +46,26 @@ def likeness_of(graph: Graph, count: int) -> Graph:
     )
 
 
+def places_of(nodes: Tensor, num_nodes: int, count: int) -> Tensor:
+    """Return which of ``count`` nodes stand for some of a graph's: a like share, spread and ordered alike.
+
+    Args:
+        nodes: ``(n,)`` int64 distinct ids in ``[0, num_nodes)``, one at least.
+        num_nodes: of the graph.
+        count: of nodes that stand for all.
+
+    Returns:
+        ``(m,)`` int64 distinct ids in ``[0, count)``, m is n in proportion.
+    """
+    some = max(1, nodes.numel() * count // num_nodes)
+    chosen, order = nodes[torch.arange(some) * nodes.numel() // some].sort()
+    rank = torch.arange(some)
+    free = (chosen * count // num_nodes - rank).cummax(0).values  # none stands for two of them
+    places = torch.empty(some, dtype=torch.int64)
+    places[order] = torch.minimum(free, torch.tensor(count - some)) + rank
+    return places
+
+
 def _lists_of(csc: Csc, nodes: Tensor) -> tuple[Tensor, Tensor]:
     """Return where the lists of nodes begin, put behind each other, and the positions of their edges."""
     first, counts = csc.indptr[nodes], csc.indptr[nodes + 1] - csc.indptr[nodes]
@@ -54,4 +74,4 @@ def _lists_of(csc: Csc, nodes: Tensor) -> tuple[Tensor, Tensor]:
     return indptr, edges
 
 
-__all__ = ["likeness_of"]
+__all__ = ["likeness_of", "places_of"]

@@ -108,15 +108,21 @@ def _mode_lines(found: ModeEstimate) -> list[str]:
     if found.disk_bytes:
         lines.append(f"  disk {format_bytes(found.disk_bytes)}")
     if found.seconds is not None:
-        lines.append(f"  epoch {format_seconds(found.seconds.total)}; {_of_run(found)}")
-        lines += [f"    {name:<14} {size:>10}  {why}" for name, size, why in time_rows(found.seconds)]
+        lines.append(f"  epoch {with_spread(found.seconds.total, found.seconds.spread)}; {_of_run(found)}")
+        lines += [f"    {name:<14} {size:>13}  {why}" for name, size, why in time_rows(found.seconds)]
     return lines
 
 
 def time_rows(seconds: EpochSeconds) -> Iterator[tuple[str, str, str]]:
     """Yield name, time and reason of each part of an epoch; in brackets what comes once in a run."""
-    for name, taken, why in seconds.parts():
-        yield name, "not known" if taken is None else format_seconds(taken), why
+    for name, part in seconds.parts():
+        yield name, "not known" if part.seconds is None else with_spread(part.seconds, part.spread), part.how
+
+
+def with_spread(seconds: float, spread: float | None) -> str:
+    """Format a time with the share by which its tries lay off, such as ``"1.23 s ±4%"``, if that is known."""
+    said = format_seconds(seconds)
+    return said if spread is None or not seconds else f"{said} ±{spread / seconds:.0%}"
 
 
 def _of_run(found: ModeEstimate) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
-import statistics
 import time
 from collections.abc import Generator, Sequence
 from typing import NamedTuple
@@ -14,6 +14,7 @@ from graphbraid.machine.contention import OtherPrograms
 from graphbraid.sampling import MiniBatch
 from graphbraid.train.estimating.epoch_seconds import NOTHING, EpochSeconds
 from graphbraid.train.estimating.evaluations import evaluation_seconds
+from graphbraid.train.estimating.repeats import of_tries
 from graphbraid.train.estimating.sampled import are_mapped
 from graphbraid.train.estimating.trial import Trial
 from graphbraid.train.step.feed import make_loader
@@ -24,6 +25,8 @@ FEWEST = 8
 """Steps of a trial, at least; an epoch of fewer is run as a whole."""
 REPEATS = 12
 """Short epochs of a trial at most."""
+PARTS = 4
+"""Of the even steps of a longer one, which are compared."""
 
 
 class Tried(NamedTuple):
@@ -33,6 +36,8 @@ class Tried(NamedTuple):
     how: str
     first: float = 0.0
     """Seconds that a run's first epoch takes longer."""
+    spread: float | None = None
+    """Seconds by which another try lies off at most; None if there was but one."""
 
 
 def sampled_seconds(trial: Trial, plan: Plan | None) -> EpochSeconds:
@@ -60,6 +65,9 @@ def sampled_seconds(trial: Trial, plan: Plan | None) -> EpochSeconds:
         test=test.seconds,
         test_how=test.how,
         how=tried.how,
+        train_spread=tried.spread,
+        evaluate_spread=validation.spread,
+        test_spread=test.spread,
         others=others.share(),
     )
 
@@ -86,10 +94,11 @@ def tried_epoch(trial: Trial) -> Tried:
             first = longer(cold, marks)
             if len(marks) < steps:
                 how = f"{len(marks)} of {steps} steps tried"
-                return Tried(whole_epoch(marks, steps, ahead), how, first)
+                return Tried(whole_epoch(marks, steps, ahead), how, first, spread_of(marks, steps, ahead))
             epochs.append(marks[-1])
     times = "once" if len(epochs) == 1 else f"{len(epochs)} times"
-    return Tried(statistics.median(epochs), f"all {steps} steps tried {times}", first)
+    found = of_tries(epochs)
+    return Tried(found.seconds, f"all {steps} steps tried {times}", first, found.spread)
 
 
 def longer(cold: Sequence[float], warm: Sequence[float]) -> float:
@@ -106,9 +115,28 @@ def whole_epoch(marks: Sequence[float], steps: int, ahead: int) -> float:
         steps: of the whole epoch.
         ahead: batches prepared ahead. Once as many have been taken, later ones come as fast as they will.
     """
-    even = max(1, min(ahead + 1, len(marks) // 2))
+    even = _first_even(marks, ahead)
     each = (marks[-1] - marks[even - 1]) / (len(marks) - even)
     return marks[even - 1] + (steps - even) * each
+
+
+def spread_of(marks: Sequence[float], steps: int, ahead: int) -> float | None:
+    """Return by how many seconds :func:`whole_epoch` may lie off, as parts of the even steps differ.
+
+    The even steps are cut into two to four parts of the same number of steps; None where they are too few.
+    """
+    even = _first_even(marks, ahead)
+    size = max(1, (len(marks) - even) // PARTS)
+    ends = marks[even - 1 :: size]
+    if len(ends) < 3:
+        return None
+    each = [(last - first) / size for first, last in itertools.pairwise(ends)]
+    return (steps - even) * (of_tries(each).spread or 0.0)
+
+
+def _first_even(marks: Sequence[float], ahead: int) -> int:
+    """Return the number of steps before those that come evenly."""
+    return max(1, min(ahead + 1, len(marks) // 2))
 
 
 def _marks(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from dataclasses import replace
 
 import torch
@@ -10,7 +9,8 @@ import torch
 from graphbraid.fullgraph import Engine
 from graphbraid.machine.contention import OtherPrograms
 from graphbraid.train.estimating.epoch_seconds import NOTHING, EpochSeconds, PartSeconds
-from graphbraid.train.estimating.evaluations import evaluation_seconds, timed
+from graphbraid.train.estimating.evaluations import evaluation_seconds
+from graphbraid.train.estimating.repeats import of_tries, timed
 from graphbraid.train.estimating.streamed import DiskSeconds, disk_seconds
 from graphbraid.train.estimating.trial import Trial
 from graphbraid.train.estimating.whole_passes import part_of
@@ -55,6 +55,8 @@ def _tried(trial: Trial, engine: Engine | None, floor: float | None) -> EpochSec
     labels = trial.graph.y.index_select(0, trial.nodes)
     batch = WholeGraph(nodes=trial.nodes.to(trial.device), seed_y=labels.to(trial.device))
     trial.runner.engine = engine
+    with trial.evaluating():  # as a run does before it begins
+        trial.runner.outputs_of(batch)
     others, validation, test = OtherPrograms(), NOTHING, NOTHING
     try:
         cold = first = timed(lambda: trial.step(batch))
@@ -62,7 +64,7 @@ def _tried(trial: Trial, engine: Engine | None, floor: float | None) -> EpochSec
         for _ in range(warm):  # kernels' arguments are bound in the first steps
             first = min(first, timed(lambda: trial.step(batch)))
         count = max(1, min(REPEATS, int(SECONDS / max(first, 1e-9))))
-        train = statistics.median(timed(lambda: trial.step(batch)) for _ in range(count))
+        train = of_tries([timed(lambda: trial.step(batch)) for _ in range(count)])
         if (nodes := trial.val_nodes) is not None:
             validation = evaluation_seconds(trial, nodes, "exact", most=SECONDS)
         if (nodes := trial.test_nodes) is not None:
@@ -72,15 +74,18 @@ def _tried(trial: Trial, engine: Engine | None, floor: float | None) -> EpochSec
         trial.runner.forget_graph()
     share = validation.times(1 / max(trial.config.eval_every, 1))
     return EpochSeconds(
-        train=train,
+        train=train.seconds,
         evaluate=share.seconds,
         evaluate_how=share.how,
-        first=max(0.0, cold - train),
+        first=max(0.0, cold - train.seconds),
         test=test.seconds,
         test_how=test.how,
         floor=floor,
         how=f"the median of {count} steps tried",
         others=others.share(),
+        train_spread=train.spread,
+        evaluate_spread=share.spread,
+        test_spread=test.spread,
     )
 
 
@@ -103,8 +108,10 @@ def _by_a_part(trial: Trial, floor: float, *, is_streamed: bool) -> EpochSeconds
         return unknown
     times, larger = max(found.train / found.floor, 1.0), graph.num_nodes / count
     how = f"as on {count:,} nodes of the same degree"
-    validation = PartSeconds(found.evaluate, how * bool(found.evaluate_how)).times(larger)
-    test = PartSeconds(found.test, how * bool(found.test_how)).times(larger)
+    step = PartSeconds(found.train, how, found.train_spread).times(floor / found.floor)
+    validation = PartSeconds(found.evaluate, how * bool(found.evaluate_how), found.evaluate_spread)
+    validation = validation.times(larger)
+    test = PartSeconds(found.test, how * bool(found.test_how), found.test_spread).times(larger)
     return EpochSeconds(
         train=floor * times,
         evaluate=validation.seconds,
@@ -113,6 +120,9 @@ def _by_a_part(trial: Trial, floor: float, *, is_streamed: bool) -> EpochSeconds
         test_how=test.how,
         floor=floor,
         how=f"{times:.2g} times its floor, {how}",
+        train_spread=step.spread,
+        evaluate_spread=validation.spread,
+        test_spread=test.spread,
     )
 
 
