@@ -7,6 +7,7 @@ import json
 import os
 import statistics
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,31 +43,56 @@ def main() -> None:
     print(json.dumps(found))
 
 
-def _estimated(model: torch.nn.Module, graph: Graph, options: dict[str, Any]) -> dict[str, float]:
+def _estimated(model: torch.nn.Module, graph: Graph, options: dict[str, Any]) -> dict[str, float | None]:
     started = time.perf_counter()
     found = graphbraid.estimate(model, graph, **options)
     chosen = found.of(options.get("mode", "sampled"))
     assert chosen.host is not None
     assert chosen.seconds is not None
+    said = chosen.seconds
     return {
         "memory_bytes": chosen.host.nbytes,
-        "epoch_seconds": chosen.seconds.total,
-        "run_seconds": chosen.seconds.of_run(chosen.epochs),
+        "epoch_seconds": said.train + (said.evaluate or 0.0),
+        "epoch_spread": said.spread,
+        "run_seconds": said.of_run(chosen.epochs),
+        "train": said.train,
+        "validation": said.evaluate or 0.0,
+        "first": said.first,
+        "once": (said.test or 0.0) + chosen.epochs * (said.checkpoint or 0.0),
         "seconds": time.perf_counter() - started,
-        "others": chosen.seconds.others or 0.0,
+        "others": said.others or 0.0,
     }
 
 
 def _ran(model: torch.nn.Module, graph: Graph, options: dict[str, Any]) -> dict[str, float]:
     trainer, others = Trainer(model, graph, **options), OtherPrograms()
     result = trainer.fit()
-    epochs = [row["epoch_seconds"] for row in result.history]
     return {
         "memory_bytes": round(1e9 * peak_gb()),
-        "epoch_seconds": statistics.median(epochs[1:] or epochs),
-        "run_seconds": result.seconds,
+        **parts_of(result.history, result.seconds),
         "seconds": result.seconds,
         "others": others.share() or 0.0,
+    }
+
+
+def parts_of(history: Sequence[Mapping[str, Any]], run_seconds: float) -> dict[str, float]:
+    """Return the parts of a run as an estimate names them; of an epoch, the median of those after the first.
+
+    Epochs of the history end before their checkpoints are written; these, and the test, are what remains.
+    """
+    epochs = [row["epoch_seconds"] for row in history]
+    validations = [row["evaluate_seconds"] for row in history]
+    trainings = [whole - part for whole, part in zip(epochs, validations, strict=True)]
+    epoch, train, validation = (
+        statistics.median(seconds[1:] or seconds) for seconds in (epochs, trainings, validations)
+    )
+    return {
+        "epoch_seconds": epoch,
+        "run_seconds": run_seconds,
+        "train": train,
+        "validation": validation,
+        "first": epochs[0] - epoch,
+        "once": run_seconds - sum(epochs),
     }
 
 

@@ -7,6 +7,7 @@ import types
 import pytest
 import torch
 from benchmarks.planning.estimate import with_validation
+from benchmarks.planning.estimate_run import parts_of
 from tests.train.communities import random_graph
 
 import graphbraid
@@ -99,6 +100,14 @@ def test_what_is_tried_of_a_validation_is_spread_over_its_split():
     assert some_batches(nodes, 2, 2).tolist() == [0, 1, 4, 5]
     assert some_batches(nodes, 4, 9).equal(nodes)
     assert some_batches(nodes, 100, 1).equal(nodes)
+
+
+def test_the_benchmark_divides_a_run_as_an_estimate_does():
+    history = [{"epoch_seconds": 1.0 + whole, "evaluate_seconds": 1.0} for whole in (5.0, 2.0, 4.0, 3.0)]
+    found = parts_of(history, 20.0)
+    assert found["epoch_seconds"] == found["train"] + found["validation"] == 4.0
+    assert (found["first"], found["once"], found["run_seconds"]) == (2.0, 2.0, 20.0)
+    assert parts_of(history[:1], 6.0)["first"] == 0.0
 
 
 def test_how_sure_a_time_is_shows_in_its_tries():
