@@ -1,11 +1,14 @@
-"""Full-graph training on ranks beside one process with all their cores: seconds and bytes of an epoch.
+"""Full-graph training on ranks beside one process with all their cores, PyG and DGL: seconds and bytes.
 
     python -m benchmarks.distributed.whole_graph --graphs FOLDER --names arxiv-like reddit-lite --ranks 2
 
-One process trains on as many cores as there are ranks, then the ranks do with a core each; both train the
-same model from the same parameters, and their last losses must agree. Bytes are those that all ranks together
-send to others in an epoch, without gradients of parameters. Beside them stand those of sending all boundary
-rows in every layer, at the narrower of its two widths, and their gradients back.
+One process trains on as many cores as there are ranks, then the ranks do with a core each, then PyG does both
+ways that its documentation shows, and DGL, in one process on all of these cores. All train the peers' PyG
+model, ours compiled from it, from the same parameters, and the last losses must agree; DGL draws its
+parameters in another order, and its loss is kept. PyG's or DGL's own training on several processes is of
+mini-batches, not of whole graphs. Bytes are those that all ranks together send to others in an epoch, without
+gradients of parameters. Beside them stand those of sending all boundary rows in every layer, at the narrower
+of its two widths, and their gradients back.
 """
 
 from __future__ import annotations
@@ -27,27 +30,29 @@ import torch.nn.functional as F
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.common.contenders import ROOT, ours
-from benchmarks.common.options import add_graphs_argument, add_out_argument, parser_of
+from benchmarks.common.contenders import ROOT, last_json_line, ours, peer
+from benchmarks.common.options import add_graphs_argument, add_out_argument, add_peer_arguments, parser_of
 from benchmarks.common.rows import write_rows
+from benchmarks.fullgraph.beside_peers import PEERS
+from benchmarks.fullgraph.ours import make_net
 from benchmarks.graphs.folder import load
-from graphbraid import compile, distributed, nn  # noqa: A004
+from graphbraid import compile, distributed  # noqa: A004
 from graphbraid.distributed.ranks.gradients import GradientSum
 from graphbraid.fullgraph import Ranks
 from graphbraid.graph import Graph
 
-MODELS = {"gcn": nn.GCN, "sage": nn.GraphSAGE, "gin": nn.GIN, "gat": nn.GAT}
+MODELS = ("gcn", "sage", "gin", "gat")
 WARM = 3
 """Epochs before the clock starts: memory is taken, kernels' arguments are bound."""
+SAME = 1e-3
+"""Largest difference of two last losses, of the smaller."""
 
 
 def train(graph: Graph, options: argparse.Namespace) -> dict[str, Any]:
     """Train on the ranks that were started, or on one; each rank's own figures."""
     torch.manual_seed(0)
     with distributed.init() as comm:
-        model = MODELS[options.model](
-            graph.num_features, options.hidden, graph.num_classes, options.layers, dropout=0.5
-        )
+        model = make_net(graph, options)
         nodes, labels = graph.split("train"), graph.y
         assert labels is not None
         ranks = Ranks.dividing(comm, graph) if comm.size > 1 else None
@@ -109,19 +114,39 @@ def run(size: int, num_cores: int, arguments: list[str]) -> dict[str, Any]:
     return found
 
 
+def run_peer(lib: str, options: argparse.Namespace, arguments: list[str]) -> dict[str, Any]:
+    """Train with PyG or DGL, in one process on as many cores as there are ranks; what it prints."""
+    python = options.peer_python if lib == "dgl" else sys.executable
+    epochs = WARM + options.epochs - 1  # one more is not timed
+    command = peer(python, "fullgraph", lib, *arguments, "--threads", str(options.ranks))
+    return last_json_line(lib, [*command, "--epochs", str(epochs)])
+
+
+def check_same_loss(name: str, losses: dict[str, float]) -> None:
+    """All but DGL, which draws other parameters, do the same from the same parameters."""
+    first = losses["1 ranks"]
+    if any(abs(loss / first - 1) > SAME for who, loss in losses.items() if who != "dgl"):
+        raise SystemExit(f"{name}: the last losses differ: {losses}")
+
+
 def row_of(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """One graph's figures; ends the benchmark where ranks and process do not learn the same."""
     arguments = [str(options.graphs / name)]
-    for key in ("model", "hidden", "layers", "epochs"):
+    for key in ("model", "hidden", "layers", "heads"):
         arguments += [f"--{key}", str(getattr(options, key))]
     runs: dict[int, list[dict[str, Any]]] = {1: [], options.ranks: []}
+    theirs: dict[str, list[dict[str, Any]]] = {lib: [] for lib in PEERS}
     for repeat in range(options.repeats):
         for size, found in runs.items():
             print(f"  {name}, repeat {repeat + 1}: {size} ranks", file=sys.stderr, flush=True)
-            found.append(run(size, options.ranks, arguments))
-    one, several = runs[1], runs[options.ranks]
-    if abs(several[0]["loss"] / one[0]["loss"] - 1) > 1e-3:
-        raise SystemExit(f"{name}: one process ends at {one[0]['loss']}, ranks at {several[0]['loss']}")
+            found.append(run(size, options.ranks, [*arguments, "--epochs", str(options.epochs)]))
+        for lib, found in theirs.items():
+            print(f"  {name}, repeat {repeat + 1}: {lib}", file=sys.stderr, flush=True)
+            found.append(run_peer(lib, options, arguments))
+    several = runs[options.ranks]
+    losses = {f"{size} ranks": found[0]["loss"] for size, found in runs.items()}
+    losses |= {lib: found[0]["loss"] for lib, found in theirs.items()}
+    check_same_loss(name, losses)
     seconds = {size: [run["seconds"] for run in found] for size, found in runs.items()}
     return {
         "graph": name,
@@ -134,26 +159,38 @@ def row_of(name: str, options: argparse.Namespace) -> dict[str, Any]:
         "cost": statistics.median(seconds[options.ranks]) / statistics.median(seconds[1]),
         "sent_bytes": several[0]["sent_bytes"],
         "boundary_bytes": several[0]["boundary_bytes"],
+        "peers_seconds": {lib: [run["epoch_s"] for run in found] for lib, found in theirs.items()},
+        "losses": losses,
     }
 
 
 def show(rows: dict[str, dict[str, Any]]) -> None:
     """Print the table."""
-    table = Table("", "one process, ms", "ranks, ms", "times as long", "MB sent", "MB of all boundary rows")
+    columns = ("one process, ms", "ranks, ms", "times as long", *(f"{lib}, ms (x ranks)" for lib in PEERS))
+    table = Table("", *columns, "MB sent", "MB of all boundary rows")
     for name, row in rows.items():
         table.add_row(
             name,
             *(f"{1e3 * statistics.median(row[key]):.1f}" for key in ("one_seconds", "ranks_seconds")),
             f"{row['cost']:.2f}",
+            *(f"{1e3 * seconds:.0f} ({lead:.1f})" for seconds, lead in beside(row).values()),
             *(f"{row[key] / 1e6:.2f}" for key in ("sent_bytes", "boundary_bytes")),
         )
-    Console(width=140).print(table)
+    Console(width=160).print(table)
+
+
+def beside(row: dict[str, Any]) -> dict[str, tuple[float, float]]:
+    """Of each peer its median seconds, and how many times those of the ranks they are."""
+    ranks = statistics.median(row["ranks_seconds"])
+    medians = {lib: statistics.median(seconds) for lib, seconds in row["peers_seconds"].items()}
+    return {lib: (seconds, seconds / ranks) for lib, seconds in medians.items()}
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Measure graph by graph; each one's row is printed and kept before the next begins."""
     parser = parser_of(__doc__)
     add_graphs_argument(parser)
+    add_peer_arguments(parser)
     parser.add_argument("--names", nargs="+", required=True)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--ranks", type=int, default=2)
@@ -171,7 +208,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", choices=MODELS, default="gcn")
     parser.add_argument("--hidden", type=int, default=64)
     parser.add_argument("--layers", type=int, default=3)
-    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--heads", type=int, default=1)
+    parser.add_argument("--epochs", type=int, default=5)
 
 
 def _one() -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 import statistics
+from typing import Any
 
 from benchmarks.common.rows import read_rows
 from benchmarks.distributed.shaped import MODES, derived
 from benchmarks.distributed.tuning import derived as tuned
+from benchmarks.distributed.whole_graph import beside
+from benchmarks.tables.fullgraph import PEERS as PEER_LABELS
 from benchmarks.tables.markdown import NOT_MEASURED, table, where
 
 LABELS = {
@@ -67,6 +70,7 @@ def whole_graphs() -> str:
         cells = (
             *(f"{1e3 * second:.1f}" for second in seconds),
             f"{row['cost']:.2f}",
+            *(_beside_ranks(row, lib) for lib in PEER_LABELS),
             *(f"{size:.2f}" for size in megabytes),
         )
         lines.append([row["row"], *cells])
@@ -75,10 +79,19 @@ def whole_graphs() -> str:
         "one process, ms",
         "ranks, ms",
         "times as long",
+        *(f"{label}, ms" for label in PEER_LABELS.values()),
         "MB sent",
         "MB of all boundary rows in every layer",
     )
     return "\n\n".join([table(heads, lines), where(rows, "benchmarks.distributed.whole_graph")])
+
+
+def _beside_ranks(row: dict[str, Any], lib: str) -> str:
+    """A peer's milliseconds, and how many times those of the ranks they are."""
+    if lib not in row.get("peers_seconds", {}):
+        return NOT_MEASURED
+    seconds, lead = beside(row)[lib]
+    return f"{1e3 * seconds:.0f} ({lead:.1f}x)"
 
 
 def shaped() -> str:
