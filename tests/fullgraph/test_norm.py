@@ -141,7 +141,7 @@ OWN = {
 
 
 def own_inputs(model, graph):
-    if isinstance(model, gnn.models.GraphModel):
+    if isinstance(model, gnn.GraphModel):
         return graph.x, graph.csc
     return graph.x, torch.stack([graph.csc.indices.long(), graph.csc.destinations().long()])
 

@@ -5,13 +5,14 @@ from graphbraid.nn.encoders import BasisRGCNConv, NodeEmbedding, RGCNEncoder
 from graphbraid.nn.gat import GATConv, GATv2Conv
 from graphbraid.nn.gcn import GCNConv, gcn_norm
 from graphbraid.nn.gin import GINConv
+from graphbraid.nn.graph_model import GraphModel
 from graphbraid.nn.link_model import LinkModel
 from graphbraid.nn.link_predictors import DistMult, DotProduct, LinkPredictor, MLPPredictor
-from graphbraid.nn.models import GAT, GCN, GIN, MLP, GATv2, GraphModel, GraphSAGE
-from graphbraid.nn.registry import MODELS, make_model, model_options
+from graphbraid.nn.models import GAT, GCN, GIN, MLP, GATv2, GraphSAGE
+from graphbraid.nn.registry import MODELS, TYPED_MODELS, make_model, make_typed_model, model_options
 from graphbraid.nn.rgcn import RGCNConv
 from graphbraid.nn.sage import SAGEConv
-from graphbraid.nn.typed_models import RGCN, TYPED_MODELS, make_typed_model
+from graphbraid.nn.typed_models import RGCN
 
 __all__ = [
     "GAT",

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from graphbraid.arguments import MOST_WIDTH, as_count, as_number, check_choice, check_tensor, check_type
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.scans import check_ids, first_out_of_range
+from graphbraid.nn.graph_model import MOST_LAYERS
 from graphbraid.nn.linear import MOST_WEIGHTS
-from graphbraid.nn.models import MOST_LAYERS
 from graphbraid.nn.rgcn import MOST_RELATIONS, RGCNConv
 from graphbraid.ops import bias_act_dropout
 from graphbraid.ops.epilogue import ACTIVATIONS

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from graphbraid.arguments import MOST_WIDTH, as_count, as_number, check_tensor
 from graphbraid.errors import DataError
 from graphbraid.graph.scans import check_ids
+from graphbraid.nn.graph_model import MOST_LAYERS
 from graphbraid.nn.linear import Linear
-from graphbraid.nn.models import MOST_LAYERS
 from graphbraid.signatures import typed
 
 _PAIRS = 1 << 16  # pairs whose hidden rows are held at a time while a node is scored with all others

@@ -2,164 +2,22 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from graphbraid.arguments import MOST_WIDTH, as_count, as_number
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.nn.adjacency import as_csc
-from graphbraid.nn.conv import Conv, Features, check_rows_of, check_takes_weights
+from graphbraid.nn.conv import Features, check_rows_of, check_takes_weights
 from graphbraid.nn.gat import AttentionConv, GATConv, GATv2Conv
 from graphbraid.nn.gcn import GCNConv
 from graphbraid.nn.gin import GINConv
+from graphbraid.nn.graph_model import Adjacency, GraphModel, check_probabilities, check_sizes
 from graphbraid.nn.linear import Linear
 from graphbraid.nn.sage import SAGEConv
-from graphbraid.ops import bias_act_dropout, dense_linear, sparse_dropout, sparse_linear
-from graphbraid.ops.epilogue import ACTIVATIONS
-
-Adjacency = Csc | list[Csc] | tuple[Csc, ...] | Tensor
-"""The edges that a model accepts: the whole graph, one block per layer, or PyG's ``edge_index``."""
-MOST_LAYERS = 4096
-NORMS = {None: None, "none": None, "batch": nn.BatchNorm1d, "layer": nn.LayerNorm}
-
-
-class GraphModel(nn.Module, ABC):
-    """Base class of the models: a stack of layers with normalisation, activation and dropout between them.
-
-    Args:
-        in_channels: width of the input.
-        hidden_channels: width between layers.
-        out_channels: width of the output, such as the number of classes.
-        num_layers: number of layers; a sampled mini-batch needs one block per layer.
-        dropout: probability of dropping an element between layers.
-        input_dropout: probability of dropping an input element; for sparse features, only stored values are
-            drawn.
-        act: activation between layers: ``relu``, ``elu``, ``leaky_relu``, ``gelu`` or ``none``.
-        norm: normalisation before the activation: ``"batch"``, ``"layer"`` or None.
-        **options: passed to each layer.
-
-    Raises:
-        ConfigError: the value of an option is invalid.
-    """
-
-    layer: ClassVar[type[nn.Module] | None] = None
-    """The layer class whose options the model takes in addition to its own."""
-    takes_blocks = True
-    """Tells :class:`graphbraid.Trainer` to call ``model(x, adjs)`` instead of PyG's ``model(x,
-    edge_index)``."""
-
-    def __init__(
-        self,
-        in_channels: int,
-        hidden_channels: int,
-        out_channels: int,
-        num_layers: int = 2,
-        *,
-        dropout: float = 0.5,
-        input_dropout: float = 0.0,
-        act: str = "relu",
-        norm: str | None = None,
-        **options: Any,
-    ):
-        super().__init__()
-        _check_sizes(
-            in_channels=in_channels,
-            hidden_channels=hidden_channels,
-            out_channels=out_channels,
-        )
-        as_count(num_layers, "num_layers", least=1, most=MOST_LAYERS)
-        _check_probabilities(dropout=dropout, input_dropout=input_dropout)
-        _check_choice("act", act, ACTIVATIONS)
-        _check_choice("norm", norm, NORMS)
-        self.in_channels, self.hidden_channels, self.out_channels = in_channels, hidden_channels, out_channels
-        self.num_layers, self.dropout, self.input_dropout, self.act = num_layers, dropout, input_dropout, act
-        widths = [in_channels] + [hidden_channels] * (num_layers - 1) + [out_channels]
-        self.convs = nn.ModuleList(
-            self.make_layer(widths[i], widths[i + 1], **options) for i in range(num_layers - 1)
-        )
-        self.convs.append(self.make_last_layer(widths[-2], widths[-1], **options))
-        make_norm = NORMS[norm]
-        self.norms = None if make_norm is None else nn.ModuleList(make_norm(w) for w in widths[1:-1])
-
-    @abstractmethod
-    def make_layer(self, in_channels: int, out_channels: int, **options: Any) -> nn.Module:
-        """Make one layer of the stack."""
-
-    def make_last_layer(self, in_channels: int, out_channels: int, **options: Any) -> nn.Module:
-        """Make the layer that computes the model's output."""
-        return self.make_layer(in_channels, out_channels, **options)
-
-    def reset_parameters(self) -> None:
-        """Draw all parameters anew."""
-        for module in (*self.convs, *(self.norms or ())):
-            module.reset_parameters()
-
-    def forward(self, x: Features, edge_index: Adjacency, edge_weight: Tensor | None = None) -> Tensor:
-        """Run all layers.
-
-        Args:
-            x: ``(num_src, in_channels)`` features of the first block's sources, or of all nodes.
-            edge_index: one :class:`~graphbraid.graph.csc.Csc` of the whole graph; or ``num_layers`` blocks,
-                outermost first; or PyG's ``(2, num_edges)`` integer tensor over the rows of ``x``.
-            edge_weight: ``(num_edges,)`` constants, only with an ``edge_index`` tensor and layers that take
-                weights.
-
-        Returns:
-            ``(num_dst, out_channels)``: one row per node, or per destination of the last block.
-
-        Raises:
-            ConfigError: edge weights are given, and the layers take none.
-            DataError: ``x``, an id, the weights or the number of blocks does not fit.
-        """
-        check_rows_of(x)
-        check_takes_weights(self.layer or type(self), edge_weight)
-        blocks = self._blocks(edge_index, x.shape[0], edge_weight)
-        x = self.drop_input(x)
-        for i, csc in enumerate(blocks):
-            x = self.forward_layer(i, x, csc)
-        assert isinstance(x, Tensor)
-        return x
-
-    def drop_input(self, x: Features) -> Features:
-        """Apply input dropout while training."""
-        if not self.training or self.input_dropout == 0:
-            return x
-        if isinstance(x, SparseFeatures):
-            return sparse_dropout(x, self.input_dropout, training=True)
-        return F.dropout(x, self.input_dropout)
-
-    def forward_layer(self, i: int, x: Features, csc: Csc) -> Tensor:
-        """Run layer ``i`` and what follows it before the next layer, as layer-wise inference does."""
-        conv = self.convs[i]
-        assert isinstance(conv, Conv)
-        return self.finish_layer(i, conv.combine(x, csc), conv.bias)
-
-    def finish_layer(self, i: int, out: Tensor, bias: Tensor | None) -> Tensor:
-        """Add the bias and, between layers, apply normalisation, activation and dropout."""
-        inplace = not getattr(self.convs[i], "keeps_result", False)
-        if i == self.num_layers - 1:
-            return bias_act_dropout(out, bias, "none", inplace=inplace)
-        if self.norms is not None:
-            out, bias, inplace = self.norms[i](out if bias is None else out + bias), None, True
-        return bias_act_dropout(out, bias, self.act, self.dropout if self.training else 0.0, inplace=inplace)
-
-    def _blocks(self, adjs: Adjacency, num_nodes: int, edge_weight: Tensor | None) -> list[Csc]:
-        if not isinstance(adjs, list | tuple):
-            return [as_csc(adjs, num_nodes, edge_weight)] * self.num_layers
-        if edge_weight is not None:
-            raise DataError("edge_weight goes with an edge_index; blocks have their own, block.weight")
-        if len(adjs) != self.num_layers or not all(isinstance(adj, Csc) for adj in adjs):
-            raise DataError(
-                f"a model of {self.num_layers} layers needs {self.num_layers} blocks, outermost first; "
-                f"got {len(adjs)} of {sorted({type(adj).__name__ for adj in adjs})}. Sample as many hops as "
-                "the model has layers."
-            )
-        return list(adjs)
+from graphbraid.ops import dense_linear, sparse_linear
 
 
 class GCN(GraphModel):
@@ -227,8 +85,8 @@ class AttentionModel(GraphModel):
         **options: Any,
     ) -> nn.Module:
         """Make a hidden layer."""
-        _check_sizes(heads=heads, out_heads=out_heads)
-        _check_probabilities(attention_dropout=attention_dropout)
+        check_sizes(heads=heads, out_heads=out_heads)
+        check_probabilities(attention_dropout=attention_dropout)
         if out_channels % heads:
             raise ConfigError(f"hidden_channels must be a multiple of heads ({heads}); got {out_channels}")
         return self.layer(
@@ -246,8 +104,8 @@ class AttentionModel(GraphModel):
         **options: Any,
     ) -> nn.Module:
         """Make the layer that computes the model's output."""
-        _check_sizes(heads=heads, out_heads=out_heads)
-        _check_probabilities(attention_dropout=attention_dropout)
+        check_sizes(heads=heads, out_heads=out_heads)
+        check_probabilities(attention_dropout=attention_dropout)
         return self.layer(
             in_channels, out_channels, heads=out_heads, concat=False, dropout=attention_dropout, **options
         )
@@ -298,18 +156,3 @@ class MLP(GraphModel):
             return self.finish_layer(i, sparse_linear(x, conv.weight), conv.bias)
         rows = x if csc is None else x[: csc.num_dst]
         return self.finish_layer(i, dense_linear(rows.to(conv.weight.dtype), conv.weight), conv.bias)
-
-
-def _check_sizes(**sizes: int) -> None:
-    for name, value in sizes.items():
-        as_count(value, name, least=1, most=MOST_WIDTH)
-
-
-def _check_probabilities(**values: float) -> None:
-    for name, value in values.items():
-        as_number(value, name, least=0, below=1)
-
-
-def _check_choice(name: str, value: object, choices: Any) -> None:
-    if not isinstance(value, str | None) or value not in choices:
-        raise ConfigError(f"{name} must be one of {', '.join(str(c) for c in choices)}; got {value!r}")

@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from graphbraid.arguments import (
-    MOST_WIDTH,
-    as_count,
-    as_number,
-    check_choice,
-    check_tensor,
-    check_type,
-    shown,
-)
+from graphbraid.arguments import MOST_WIDTH, as_count, as_number, check_choice, check_type, shown
 from graphbraid.errors import ConfigError, DataError, did_you_mean
-from graphbraid.graph import EdgeType, Graph, SparseFeatures
+from graphbraid.graph import EdgeType, Graph
 from graphbraid.graph.csc import Csc, coo_to_csc
-from graphbraid.graph.scans import check_ids
 from graphbraid.nn.adjacency import check_edge_list, ends_of
-from graphbraid.nn.conv import Features, check_rows_of
-from graphbraid.nn.linear import Linear
-from graphbraid.nn.models import MOST_LAYERS
+from graphbraid.nn.conv import Features
+from graphbraid.nn.graph_model import MOST_LAYERS
 from graphbraid.nn.rgcn import RGCNConv
-from graphbraid.ops import bias_act_dropout, dense_linear, sparse_linear
+from graphbraid.nn.typed_inputs import input_layer, input_rows
+from graphbraid.ops import bias_act_dropout
 from graphbraid.ops.epilogue import ACTIVATIONS
 from graphbraid.signatures import typed
 
@@ -93,7 +82,7 @@ class RGCN(nn.Module):
             )
         self.node_type, self.hidden_channels, self.out_channels = node_type, hidden_channels, out_channels
         self.inputs = nn.ModuleList(
-            _input_layer(name, width, hidden_channels, num_nodes or {}) for name, width in in_channels.items()
+            input_layer(name, width, hidden_channels, num_nodes or {}) for name, width in in_channels.items()
         )
         widths = [hidden_channels] * num_layers + [out_channels]
         self.convs = nn.ModuleList(
@@ -189,7 +178,11 @@ class RGCN(nn.Module):
         check_type(x_dict, "x_dict", Mapping, "a mapping of features by node type")
         ids = {} if n_id_dict is None else n_id_dict
         check_type(ids, "n_id_dict", Mapping, "a mapping of ids by node type")
-        xs = self._input_rows(x_dict, ids)
+        p = self.dropout if self.training else 0.0
+        xs = [
+            input_rows(name, layer, x_dict.get(name), ids.get(name), act=self.act, p=p)
+            for name, layer in zip(self.node_types, self.inputs, strict=True)
+        ]
         whole: dict[int, dict[EdgeType, Csc]] = {}
         for i, adjacencies in enumerate(layers):
             if id(adjacencies) not in whole:
@@ -198,35 +191,6 @@ class RGCN(nn.Module):
         if self.node_type is not None:
             return xs[self.node_types.index(self.node_type)]
         return dict(zip(self.node_types, xs, strict=True))
-
-    def _input_rows(self, x_dict: Mapping[str, Features], ids: Mapping[str, Tensor]) -> list[Tensor]:
-        p, rows = self.dropout if self.training else 0.0, []
-        for name, layer in zip(self.node_types, self.inputs, strict=True):
-            if isinstance(layer, nn.Embedding):
-                known = ids.get(name)
-                if known is not None:
-                    check_ids(
-                        check_tensor(known, f"n_id_dict[{name!r}]", ndim=1), layer.num_embeddings, "ids"
-                    )
-                found = layer.weight if known is None else F.embedding(known, layer.weight)
-                rows.append(bias_act_dropout(found, None, "none", p))
-                continue
-            assert isinstance(layer, Linear)
-            x = x_dict.get(name)
-            is_matrix = isinstance(x, SparseFeatures) or (isinstance(x, Tensor) and x.ndim == 2)
-            if x is None or not is_matrix or x.shape[1] != layer.in_features:
-                got = "none" if x is None else shown(x)
-                raise DataError(
-                    f"nodes of type {name!r} need features of shape (num_rows, {layer.in_features}); "
-                    f"got {got}"
-                )
-            check_rows_of(x)
-            if isinstance(x, SparseFeatures):
-                out = sparse_linear(x, layer.weight)
-            else:
-                out = dense_linear(x.to(layer.weight.dtype), layer.weight)
-            rows.append(bias_act_dropout(out, layer.bias, self.act, p, inplace=True))
-        return rows
 
     def _checked(self, adjacencies: Adjacencies, xs: Sequence[Tensor]) -> dict[EdgeType, Csc]:
         """Return the adjacencies of all relations, made from edge lists where these were given."""
@@ -286,37 +250,6 @@ class RGCN(nn.Module):
         return num_src, num_dst
 
 
-_FROM_GRAPH = ("self", "in_channels", "out_channels", "edge_types", "num_nodes")
-TYPED_MODELS: dict[str, type[RGCN]] = {"rgcn": RGCN}
-"""Models of several node types by the names that the command line and configuration files use."""
-
-
-@typed
-def make_typed_model(name: str, graph: Graph, out_channels: int | None = None, **options: Any) -> RGCN:
-    """Make a model of several node types by name.
-
-    Args:
-        name: a key of :data:`TYPED_MODELS`.
-        graph: a graph with types, for which the model is made (:meth:`RGCN.of`).
-        out_channels: width of the output. If None, the number of classes.
-        **options: options of the model.
-
-    Raises:
-        ConfigError: the name or an option is unknown (the message names the nearest known one), or a value is
-            invalid.
-    """
-    check_choice(name, "a model's name", TYPED_MODELS)
-    own = inspect.signature(TYPED_MODELS[name].__init__).parameters
-    known = [option for option in own if option not in _FROM_GRAPH]
-    for option in options:
-        if option not in known:
-            raise ConfigError(
-                f"model {name!r} has no option {option!r}.{did_you_mean(option, known)} It takes "
-                f"{', '.join(known)}."
-            )
-    return TYPED_MODELS[name].of(graph, out_channels=out_channels, **options)
-
-
 def _checked_relations(edge_types: Sequence[EdgeType], node_types: Mapping[str, int]) -> tuple[EdgeType, ...]:
     found = []
     for one in edge_types:
@@ -332,15 +265,3 @@ def _checked_relations(edge_types: Sequence[EdgeType], node_types: Mapping[str, 
     if not found:
         raise ConfigError("edge_types must name at least one relation")
     return tuple(found)
-
-
-def _input_layer(name: str, width: int, hidden: int, num_nodes: Mapping[str, int]) -> nn.Module:
-    if as_count(width, f"in_channels[{name!r}]", most=MOST_WIDTH):
-        return Linear(width, hidden)
-    if name not in num_nodes:
-        raise ConfigError(
-            f"nodes of type {name!r} have no features (in_channels 0); give num_nodes[{name!r}], so that "
-            "each of them gets a learned row"
-        )
-    count = as_count(num_nodes[name], f"num_nodes[{name!r}]")
-    return nn.Embedding(count, hidden)

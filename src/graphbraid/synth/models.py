@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.nn import GAT, GCN, GIN, GraphSAGE
+from graphbraid.nn.graph_model import GraphModel
 from graphbraid.nn.linear import glorot, kaiming
-from graphbraid.nn.models import GraphModel
 from graphbraid.synth.recipe import ModelRecipe
 
 UNIFORM_BOUND = 0.05
