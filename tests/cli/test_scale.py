@@ -41,6 +41,9 @@ def test_epochs_are_predicted_for_this_graph_and_the_published_ones(graphbraid, 
         assert [p["num_ranks"] for p in graph["predictions"]] == [1, 2, 4, 8]
         assert graph["predictions"][0]["link_seconds"] == 0
         assert graph["assumptions"]
+        for p in graph["predictions"]:
+            low, high = p["range_seconds"]
+            assert low <= p["seconds"] <= high
 
 
 def test_the_table_says_what_it_rests_on(graphbraid, store, tmp_path):
@@ -55,6 +58,7 @@ def test_the_table_says_what_it_rests_on(graphbraid, store, tmp_path):
         "1.25 GB/s",
         "alike",
         "parts tried",
+        "half of the windows",
     ):
         assert part in done.stdout, part
 

@@ -61,32 +61,44 @@ def plan_ranks(given: dict[str, Any], run: ResolvedRun) -> None:
             f"--ranks predicts training on the whole graph, which {flag} is not for; leave it out"
         )
     counts = parse_ranks(given["ranks"])
-    cluster, moving = _cluster(given["hardware"])
-    found = forecasts(run, counts, cluster)
+    cluster, moving, source = _cluster(given["hardware"])
+    found = forecasts(run, counts, cluster, moving)
     if given["json_output"]:
         print_json({"cluster": dataclasses.asdict(cluster), "graphs": [f.to_json() for f in found]})
     else:
-        _show(found, cluster, moving)
+        _show(found, cluster, source)
 
 
-def _cluster(file: str | None) -> tuple[Cluster, str]:
-    """Return the cluster of a file, or the default one, and where the cost of moving its bytes is from."""
+def _cluster(file: str | None) -> tuple[Cluster, tuple[float, float] | None, str]:
+    """Return the cluster of a file or the default one, the range of its bytes' cost, and where it is from."""
     import torch
 
-    from graphbraid.fullgraph.measured.moving import byte_seconds
+    from graphbraid.fullgraph.measured.moving import byte_cost
     from graphbraid.fullgraph.scale.cluster import Cluster
 
     cluster = Cluster.load(file) if file else Cluster()
     if cluster.byte_processor_seconds is not None:
-        return cluster, "as the file says"
-    threads = torch.get_num_threads()
-    taken = byte_seconds() / threads
-    source = f"as TCP took here within the machine, divided among {threads} core{'s' * (threads > 1)}"
-    return dataclasses.replace(cluster, byte_processor_seconds=taken), source
+        return cluster, None, "as the file says"
+    threads, cost = torch.get_num_threads(), byte_cost()
+    moving = cost.low / threads, cost.high / threads
+    cores, low, high = f"{threads} core{'s' * (threads > 1)}", *(f"{1e9 * cost:.3g}" for cost in moving)
+    source = (
+        f"as TCP took here within the machine while its cores computed, divided among {cores}; half of the "
+        f"windows lie between {low} and {high} ns, and epochs then between those in brackets"
+    )
+    return dataclasses.replace(cluster, byte_processor_seconds=cost.seconds / threads), moving, source
 
 
-def forecasts(run: ResolvedRun, counts: list[int], cluster: Cluster) -> list[Forecast]:
+def forecasts(
+    run: ResolvedRun, counts: list[int], cluster: Cluster, moving: tuple[float, float] | None = None
+) -> list[Forecast]:
     """Return predictions for the run's graph, from kernels measured on it, and for the published sizes.
+
+    Args:
+        run: the options of the run.
+        counts: numbers of ranks, ascending, the first of them 1.
+        cluster: the ranks and their network.
+        moving: processor seconds between which moving a byte was measured, if it was.
 
     Raises:
         ConfigError: ranks cannot train the model together.
@@ -109,7 +121,13 @@ def forecasts(run: ResolvedRun, counts: list[int], cluster: Cluster) -> list[For
     division = measured_law(graph, counts)
     try:
         at_hand = forecast_at_hand(
-            graph, engine.lowered, floor, counts=counts, cluster=cluster, division=division
+            graph,
+            engine.lowered,
+            floor,
+            counts=counts,
+            cluster=cluster,
+            division=division,
+            moving=moving,
         )
     except NotLoweredError as why:
         raise ConfigError(f"several ranks cannot train this model together: {why}") from why
@@ -123,6 +141,7 @@ def forecasts(run: ResolvedRun, counts: list[int], cluster: Cluster) -> list[For
             cluster=cluster,
             law=division[0],
             slowness=max(1.0, floor.ratio or 1.0),
+            moving=moving,
         )
         for size in PUBLISHED
     ]
@@ -154,11 +173,12 @@ def _show(found: list[Forecast], cluster: Cluster, moving: str) -> None:
             "parts tried",
         ):
             table.add_column(column, justify="right")
-        for p, knobs in zip(forecast.predictions, forecast.knobs, strict=True):
+        for p, knobs, seconds in zip(forecast.predictions, forecast.knobs, forecast.ranges, strict=True):
             is_too_large = cluster.memory_bytes is not None and p.memory_bytes > cluster.memory_bytes
             table.add_row(
                 str(p.num_ranks),
-                *map(format_seconds, (p.seconds, p.compute_seconds, p.moving_seconds)),
+                _with_range(p.seconds, seconds),
+                *map(format_seconds, (p.compute_seconds, p.moving_seconds)),
                 *map(format_seconds, (p.link_seconds, p.waiting_seconds)),
                 f"{forecast.speedup(p):.2f}",
                 format_bytes(round(p.sent_bytes)),
@@ -179,6 +199,14 @@ def _show(found: list[Forecast], cluster: Cluster, moving: str) -> None:
     )
     for sentence in (network, copies, *NETWORK_ASSUMPTIONS):
         say(console, "{}", sentence)
+
+
+def _with_range(seconds: float, limits: tuple[float, float]) -> str:
+    """Return a time and, where they read otherwise, the limits between which it may lie."""
+    from graphbraid.collective.plan.times import format_seconds
+
+    said, *ends = map(format_seconds, (seconds, *limits))
+    return said if ends == [said, said] else f"{said} ({ends[0]} to {ends[1]})"
 
 
 __all__ = ["forecasts", "parse_ranks", "plan_ranks"]

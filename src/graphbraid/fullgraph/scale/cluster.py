@@ -34,7 +34,7 @@ class Cluster:
     """Bytes per second that a rank can send, and receive at the same time (1 / beta)."""
     byte_processor_seconds: float | None = None
     """Seconds of all of a rank's processors that one byte sent and one received take from computing. If None,
-    what :func:`.byte_seconds` measures on this machine in a forecast, and nothing in a bare simulation."""
+    what :func:`.byte_cost` measures on this machine in a forecast, and nothing in a bare simulation."""
     speed: float = 1.0
     """Speed of a rank as a multiple of that of the process that was measured."""
     memory_bytes: int | None = None

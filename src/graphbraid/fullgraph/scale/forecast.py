@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from torch import nn
@@ -16,7 +16,7 @@ from graphbraid.fullgraph.explain.ledger import Ledger
 from graphbraid.fullgraph.lowering.lowered import Lowered
 from graphbraid.fullgraph.lowering.options import ALL, HOIST_BYTES, CompileOptions
 from graphbraid.fullgraph.scale.cluster import Cluster
-from graphbraid.fullgraph.scale.division import Degrees, Law, Point
+from graphbraid.fullgraph.scale.division import Degrees, Law, Point, Share
 from graphbraid.fullgraph.scale.knobs import Knobs, knobs_of
 from graphbraid.fullgraph.scale.phases import Step, step_of
 from graphbraid.fullgraph.scale.published import GraphSize, miniature
@@ -29,6 +29,7 @@ LEAST_NODES = 64
 MOST_PARTS = 16
 """Most parts into which the graph at hand is divided; a law takes over beyond."""
 
+Range = tuple[float, float]
 Lower = Callable[[nn.Module, Graph, CompileOptions], Lowered]
 """Lowers a model over a graph, for its training split."""
 
@@ -46,6 +47,8 @@ class Forecast:
     """By ascending number of ranks; the first is for one rank."""
     knobs: tuple[Knobs, ...]
     """Of each prediction, the numbers of parts in which the first steps of training try to send rows."""
+    ranges: tuple[Range, ...]
+    """Of each prediction, its seconds by the lower and by the upper cost of moving a byte."""
 
     @property
     def alone(self) -> Prediction:
@@ -65,12 +68,22 @@ class Forecast:
                 "bound_seconds": p.bound_seconds,
                 "speedup": self.speedup(p),
                 "tried": knobs,
+                "range_seconds": seconds,
             }
-            for p, knobs in zip(self.predictions, self.knobs, strict=True)
+            for p, knobs, seconds in zip(self.predictions, self.knobs, self.ranges, strict=True)
         ]
         found = asdict(self) | {"predictions": derived}
-        del found["knobs"]
+        del found["knobs"], found["ranges"]
         return found
+
+
+def predicted_range(
+    predict: Callable[[Cluster], Prediction], cluster: Cluster, moving: Range | None
+) -> Range:
+    """Return the seconds of a prediction by a lower and an upper cost of a byte; twice its own if None."""
+    costs = moving or (cluster.byte_processor_seconds,) * 2
+    low, high = (predict(replace(cluster, byte_processor_seconds=cost)).seconds for cost in costs)
+    return low, high
 
 
 def measured_law(graph: Graph, counts: Sequence[int]) -> tuple[Law, Degrees]:
@@ -99,6 +112,7 @@ def forecast_at_hand(
     counts: Sequence[int],
     cluster: Cluster,
     division: tuple[Law, Degrees],
+    moving: Range | None = None,
     wire_bytes: int = 4,
 ) -> Forecast:
     """Predict epochs of the graph at hand from the times measured on it.
@@ -110,15 +124,14 @@ def forecast_at_hand(
         counts: numbers of ranks, ascending, the first of them 1.
         cluster: the ranks and their network.
         division: how the graph divides, and its degrees, as :func:`measured_law` says.
+        moving: processor seconds between which moving a byte was measured; None takes the cluster's as exact.
         wire_bytes: bytes of a number on the wire.
     """
     law, degrees = division
     step = step_of(lowered, floor, wire_bytes=wire_bytes)
     sizes: dict[str, Any] = {"num_nodes": graph.num_nodes, "num_edges": graph.num_edges}
     shares = [law.share(count, degrees, graph.num_nodes) for count in counts]
-    predictions = tuple(
-        simulate(step, share, cluster, num_features=graph.num_features, **sizes) for share in shares
-    )
+    predicts = [_predictor(step, share, num_features=graph.num_features, **sizes) for share in shares]
     stream_bytes = lowered.basis.rates.stream_bytes
     knobs = tuple(
         knobs_of(step, share, cluster, stream_bytes=stream_bytes, wire_bytes=wire_bytes, **sizes)
@@ -134,8 +147,9 @@ def forecast_at_hand(
         num_nodes=graph.num_nodes,
         num_edges=graph.num_edges,
         assumptions=assumptions,
-        predictions=predictions,
+        predictions=tuple(predict(cluster) for predict in predicts),
         knobs=knobs,
+        ranges=tuple(predicted_range(predict, cluster, moving) for predict in predicts),
     )
 
 
@@ -149,6 +163,7 @@ def forecast_by_size(
     cluster: Cluster,
     law: Law,
     slowness: float = 1.0,
+    moving: Range | None = None,
     wire_bytes: int = 4,
 ) -> Forecast:
     """Predict epochs of a graph by its sizes alone, from a machine's rates.
@@ -165,10 +180,11 @@ def forecast_by_size(
         cluster: the ranks and their network.
         law: how the graph is taken to divide.
         slowness: measured time of a step by its floor, on the graph at hand.
+        moving: as in :func:`forecast_at_hand`.
         wire_bytes: bytes of a number on the wire.
     """
     steps: dict[bool, Step] = {}
-    predictions, knobs = [], []
+    predictions, knobs, ranges = [], [], []
     degrees = Degrees.mean_of(size.num_nodes, size.num_edges)
     sizes: dict[str, Any] = {"num_nodes": size.num_nodes, "num_edges": size.num_edges}
     for count in counts:
@@ -178,17 +194,16 @@ def forecast_by_size(
                 size, make_model, lower, rates, hoists=hoists, wire_bytes=wire_bytes
             )
         step, share = steps[hoists], law.share(count, degrees, size.num_nodes)
-        predictions.append(
-            simulate(
-                step,
-                share,
-                cluster,
-                num_features=size.num_features,
-                feature_bytes=size.feature_bytes,
-                slowness=slowness,
-                **sizes,
-            )
+        predict = _predictor(
+            step,
+            share,
+            num_features=size.num_features,
+            feature_bytes=size.feature_bytes,
+            slowness=slowness,
+            **sizes,
         )
+        predictions.append(predict(cluster))
+        ranges.append(predicted_range(predict, cluster, moving))
         stream_bytes = rates.stream_bytes
         knobs.append(
             knobs_of(step, share, cluster, stream_bytes=stream_bytes, wire_bytes=wire_bytes, **sizes)
@@ -209,7 +224,12 @@ def forecast_by_size(
         assumptions=assumptions,
         predictions=tuple(predictions),
         knobs=tuple(knobs),
+        ranges=tuple(ranges),
     )
+
+
+def _predictor(step: Step, share: Share, **sizes: Any) -> Callable[[Cluster], Prediction]:
+    return lambda cluster: simulate(step, share, cluster, **sizes)
 
 
 def _step_in_miniature(
@@ -248,4 +268,5 @@ __all__ = [
     "forecast_at_hand",
     "forecast_by_size",
     "measured_law",
+    "predicted_range",
 ]
