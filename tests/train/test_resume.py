@@ -174,12 +174,12 @@ OPTIONS = {"epochs": EPOCHS, "batch_size": 32, "fanouts": (5, 3), "threads": 1}
 
 
 def test_interrupt_leaves_no_thread_and_gives_the_handler_back(tmp_path: Path) -> None:
-    graph, before = community_graph(), threading.active_count()
+    graph, before = community_graph(), set(threading.enumerate())
     handler = signal.getsignal(signal.SIGINT)
     trainer = Trainer(new_model(graph), graph, **OPTIONS, out_dir=tmp_path, callbacks=[SignalAt(9)])
     assert trainer.fit().status == "interrupted"
     assert trainer.progress.global_step == 10
-    assert threading.active_count() == before
+    assert set(threading.enumerate()) <= before  # of which one of an earlier test may end meanwhile
     assert signal.getsignal(signal.SIGINT) is handler
 
 
