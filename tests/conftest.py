@@ -36,7 +36,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Start what serves all test processes; measure where tests run, and add up where they are given out."""
     if "PYTEST_XDIST_WORKER" not in os.environ and "LD_PRELOAD" not in os.environ:
-        config.add_cleanup(WarmServer().close)
+        # Where processes share a run, its first tests begin programs and would all wait for these imports.
+        is_shared = bool(config.getoption("numprocesses", None))
+        config.add_cleanup(WarmServer(at_once=is_shared).close)
     if (path := config.getoption("processor_times")) is None:
         return
     config.pluginmanager.register(processor_times.Clock(_seconds_of_warm_processes))

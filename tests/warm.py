@@ -21,17 +21,22 @@ ADDRESS = "GRAPHBRAID_WARM_PROCESSES"
 
 
 class WarmServer:
-    """Runs tests/warm_server.py, which imports nothing before the first test asks for a process."""
+    """Runs tests/warm_server.py, which imports nothing before the first test asks for a process.
 
-    def __init__(self) -> None:
+    Args:
+        at_once: whether it imports now, while tests are collected, instead.
+    """
+
+    def __init__(self, *, at_once: bool = False) -> None:
         self._folder = tempfile.mkdtemp(prefix="warm-")
         os.environ[ADDRESS] = str(Path(self._folder) / "socket")
         paths = (os.environ.get("PYTHONPATH"), str(ROOT), str(ROOT / "src"))
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(os.environ[ADDRESS])
             listener.listen()
+            command = [sys.executable, str(ROOT / "tests" / "warm_server.py"), str(listener.fileno())]
             self._process = subprocess.Popen(
-                [sys.executable, str(ROOT / "tests" / "warm_server.py"), str(listener.fileno())],
+                [*command, *(["at-once"] if at_once else [])],
                 stdin=subprocess.PIPE,  # which ends with this process, however that ends
                 stdout=subprocess.DEVNULL,
                 pass_fds=[listener.fileno()],

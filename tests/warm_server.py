@@ -1,7 +1,8 @@
 """Runs Python programs in processes forked from one that has imported what they all import.
 
 Takes connections on the socket whose descriptor is its argument, until standard input ends, and serves each
-by a process of its own, which first says its number. That one reads requests, one JSON object a line:
+by a process of its own, which first says its number. It imports when the first one comes, or before, if a
+second argument says ``at-once``. The process of a connection reads requests, one JSON object a line:
 ``arguments`` (as of ``python``: a file, ``-m`` and a module, or ``-c`` and code, and what follows), ``cwd``,
 ``environment``, and the files ``stdout`` and ``stderr``. It answers with two lines: the process's number when
 it has begun, its wait status when it has ended. tests/warm.py is the other side.
@@ -36,7 +37,9 @@ COMMON = (
 
 def main() -> None:
     """Serve until standard input ends; in a forked process, serve a connection or run what was asked for."""
-    listener, imported = socket.socket(fileno=int(sys.argv[1])), False
+    listener, imported = socket.socket(fileno=int(sys.argv[1])), "at-once" in sys.argv[2:]
+    if imported:
+        _import_common()
     while listener in select.select([listener, sys.stdin], [], [])[0]:
         connection, _ = listener.accept()
         if not imported:
