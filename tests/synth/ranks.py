@@ -7,18 +7,21 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from tests.extras import PATIENCE
-from tests.synth.building import CSRC, FLAGS, PACKAGE, RUNTIME
+from tests.synth.building import CSRC, FLAGS, PACKAGE, RUNTIME, compiled
 
 from graphbraid.distributed import Partition
 from graphbraid.graph import Graph
 from graphbraid.synth import Synthesis, write_mpi
 
 MPI = PACKAGE / "synth" / "emit" / "runtime_mpi"
+GOLDEN = Path(__file__).with_name("golden") / "mpi"
 NO_MPI = "there is no mpicxx and mpirun on the PATH or beside Python (pip install mpich)"
+_LEVEL = "-O0"  # a program's own text is some calls: to optimise them takes longer than it saves
 _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     # Open MPI starts neither as root nor on fewer cores than ranks unless it is told to.
@@ -38,25 +41,39 @@ def tool(name: str) -> str:
     return found
 
 
-def compiled_with_mpi(folder: Path) -> list[Path]:
-    """The objects of what ranks tell each other."""
-    folder.mkdir()
-    made = [folder / f"{source.stem}.o" for source in sorted(MPI.glob("*.cpp"))]
-    for source, made_of in zip(sorted(MPI.glob("*.cpp")), made, strict=True):
-        _compile(folder, "-c", str(source), "-o", str(made_of))
-    return made
+@dataclass(frozen=True)
+class Parts:
+    """What every program is built from, compiled once."""
+
+    objects: list[Path]
+    header: Path
+    """Includes what a program's text begins with; the compiler takes the compiled form beside it."""
+
+
+def parts_of_programs(factory: pytest.TempPathFactory) -> Parts:
+    """The kernels, the runtime, and what ranks tell each other."""
+    folder = factory.mktemp("mpi")
+    objects = [folder / f"{source.stem}.o" for source in sorted(MPI.glob("*.cpp"))]
+    for source, made_of in zip(sorted(MPI.glob("*.cpp")), objects, strict=True):
+        _compile("-c", str(source), "-o", str(made_of))
+    header = folder / "programs.h"
+    text = (GOLDEN / "main.cpp").read_text(encoding="utf-8")
+    header.write_text("\n".join(re.findall(r"^#include .*", text, re.MULTILINE)) + "\n", encoding="utf-8")
+    _compile(_LEVEL, "-x", "c++-header", "-c", str(header), "-o", f"{header}.gch")
+    return Parts([*objects, *compiled(factory)], header)
 
 
 def built_for_ranks(
-    synthesis: Synthesis, graph: Graph, partition: Partition, objects: list[Path], folder: Path, **options
+    synthesis: Synthesis, graph: Graph, partition: Partition, parts: Parts, folder: Path, **options
 ) -> Path:
     """Write a program for the ranks of a partition and build it."""
     write_mpi(synthesis, graph, folder, partition, **options)
-    _compile(folder, "-O0", str(folder / "main.cpp"), *map(str, objects), "-o", str(folder / "train"))
+    text = ("-include", str(parts.header), str(folder / "main.cpp"))
+    _compile(_LEVEL, *text, *map(str, parts.objects), "-o", str(folder / "train"))
     return folder
 
 
-def _compile(folder: Path, *arguments: str) -> None:
+def _compile(*arguments: str) -> None:
     includes = [f"-I{room}" for room in (CSRC, RUNTIME, MPI)]
     without = ["-DMPICH_SKIP_MPICXX", "-DOMPI_SKIP_MPICXX"]
     command = [tool("mpicxx"), *FLAGS, *without, *includes, *arguments]

@@ -20,17 +20,18 @@ from tests.synth.building import (
     MORE,
     QUICK_BUILD,
     assert_trained_alike,
-    compiled,
     losses_of,
     made,
     more,
     numbers_of,
 )
 from tests.synth.ranks import (
+    GOLDEN,
+    Parts,
     built_for_ranks,
     command_of,
-    compiled_with_mpi,
     environment,
+    parts_of_programs,
     processes_of,
     run_ranks,
     tool,
@@ -46,7 +47,6 @@ from graphbraid.synth.emit.mpi import sources_of_ranks
 from graphbraid.synth.weights import weights_of
 
 pytestmark = pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
-GOLDEN = Path(__file__).with_name("golden") / "mpi"
 OPTIONS = CompileOptions(rates=Rates())
 MODELS = [("GCN", "Sum"), ("SAGE", "Sum"), ("SAGE", "Mean"), ("SAGE", "Max"), ("GIN", "Sum"), ("GAT", "Sum")]
 GRAPH = make_graph(train=30)
@@ -59,22 +59,21 @@ def divided(num_parts: int) -> Partition:
 
 
 @pytest.fixture(scope="module")
-def objects(tmp_path_factory) -> list[Path]:
+def parts(tmp_path_factory) -> Parts:
     tool("mpirun")
-    folder = tmp_path_factory.mktemp("objects")
-    return [*compiled_with_mpi(folder / "mpi"), *compiled(tmp_path_factory)]
+    return parts_of_programs(tmp_path_factory)
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 4])
 @pytest.mark.parametrize(("model", "aggregation"), MODELS)
 @pytest.mark.slow
 def test_ranks_have_the_engines_losses(
-    model: str, aggregation: str, num_ranks: int, objects: list[Path], tmp_path: Path
+    model: str, aggregation: str, num_ranks: int, parts: Parts, tmp_path: Path
 ):
     # The gradient of a bias before batch normalisation is rounding noise, of which Adam makes whole steps.
     options = {"optimizer": '"sgd", 0.05, 0.9'} if model == "GIN" else {}
     synthesis = made(model, aggregation, **options)
-    folder = built_for_ranks(synthesis, GRAPH, divided(num_ranks), objects, tmp_path / "out")
+    folder = built_for_ranks(synthesis, GRAPH, divided(num_ranks), parts, tmp_path / "out")
     said = run_ranks(folder, num_ranks, "--save", str(tmp_path / "trained"))
     other = made(model, aggregation).model
     assert_trained_alike(said, tmp_path / "trained", synthesis, GRAPH, other)
@@ -86,10 +85,10 @@ def test_ranks_have_the_engines_losses(
 @pytest.mark.parametrize(("layers", "num_ranks"), list(zip(MORE, (2, 4, 2), strict=True)))
 @pytest.mark.slow
 def test_models_that_no_program_describes_have_the_engines_losses(
-    layers: str, num_ranks: int, objects: list[Path], tmp_path: Path
+    layers: str, num_ranks: int, parts: Parts, tmp_path: Path
 ):
     synthesis = more(layers)
-    folder = built_for_ranks(synthesis, GRAPH, divided(num_ranks), objects, tmp_path / "out")
+    folder = built_for_ranks(synthesis, GRAPH, divided(num_ranks), parts, tmp_path / "out")
     said = run_ranks(folder, num_ranks, "--save", str(tmp_path / "trained"))
     assert_trained_alike(said, tmp_path / "trained", synthesis, GRAPH, more(layers).model)
 
@@ -104,9 +103,9 @@ def test_models_that_no_program_describes_have_the_engines_losses(
     ids=["only the first owns nodes", "the last owns none", "one has all training nodes"],
 )
 @pytest.mark.slow
-def test_ranks_may_have_nothing_to_do(part_of: list[int], objects: list[Path], tmp_path: Path):
+def test_ranks_may_have_nothing_to_do(part_of: list[int], parts: Parts, tmp_path: Path):
     synthesis, partition = made("SAGE", "Mean"), owners(part_of, 3)
-    folder = built_for_ranks(synthesis, GRAPH, partition, objects, tmp_path / "out")
+    folder = built_for_ranks(synthesis, GRAPH, partition, parts, tmp_path / "out")
     losses = losses_of(run_ranks(folder, 3))
     assert losses == pytest.approx(train(synthesis, GRAPH).losses, rel=1e-5)
 
@@ -120,21 +119,21 @@ def test_ranks_may_have_nothing_to_do(part_of: list[int], objects: list[Path], t
 )
 @pytest.mark.slow
 def test_features_with_zeros_are_multiplied_as_such(
-    path: str, options: dict, rates: Rates, objects: list[Path], tmp_path: Path
+    path: str, options: dict, rates: Rates, parts: Parts, tmp_path: Path
 ):
     graph, lowering = make_graph(train=30, **options), CompileOptions(rates=rates)
     synthesis = made("SAGE", "Mean")
     assert synthesis.lower(graph, lowering).program.input_path == path
-    folder = built_for_ranks(synthesis, graph, divided(2), objects, tmp_path / "out", options=lowering)
+    folder = built_for_ranks(synthesis, graph, divided(2), parts, tmp_path / "out", options=lowering)
     losses = losses_of(run_ranks(folder, 2))
     assert losses == pytest.approx(train(synthesis, graph, rates=rates).losses, rel=1e-5)
 
 
 @pytest.fixture(scope="module")
-def folder(objects: list[Path], tmp_path_factory) -> Path:
+def folder(parts: Parts, tmp_path_factory) -> Path:
     """A program of two ranks, built."""
     place = tmp_path_factory.mktemp("two")
-    return built_for_ranks(made("GCN", "Sum"), GRAPH, divided(2), objects, place / "out")
+    return built_for_ranks(made("GCN", "Sum"), GRAPH, divided(2), parts, place / "out")
 
 
 @pytest.mark.slow
