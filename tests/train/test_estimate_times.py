@@ -333,6 +333,19 @@ def test_a_step_too_long_to_try_is_its_floor_times_that_of_a_smaller_graph(monke
     assert whole_seconds.full_seconds(trial, engine, fits=False).how.endswith("nothing was tried")
 
 
+@pytest.mark.parametrize(
+    ("steps", "kept"),
+    [
+        ([1.0, 0.8, *[0.75] * 5], [0.75] * 5),  # four seconds of 0.8 each
+        ([2.5, 9.0], [2.5]),
+        ([0.1] * 20, [0.1] * whole_seconds.REPEATS),
+    ],
+)
+def test_a_long_first_step_leaves_as_many_as_the_later_ones_have_time_for(steps, kept):
+    left = iter(steps)
+    assert whole_seconds._warm_steps(lambda: next(left)) == kept
+
+
 def test_a_disk_too_slow_to_try_is_counted_beside_the_steps(stored, monkeypatch):
     monkeypatch.setattr(whole_seconds, "SECONDS", 0.5)
     graph = open_store(stored)

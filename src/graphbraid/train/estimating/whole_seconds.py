@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -59,12 +60,9 @@ def _tried(trial: Trial, engine: Engine | None, floor: float | None) -> EpochSec
         trial.runner.outputs_of(batch)
     others, validation, test = OtherPrograms(), NOTHING, NOTHING
     try:
-        cold = first = timed(lambda: trial.step(batch))
-        warm = min(2, int(SECONDS / max(first, 1e-9)))
-        for _ in range(warm):  # kernels' arguments are bound in the first steps
-            first = min(first, timed(lambda: trial.step(batch)))
-        count = max(1, min(REPEATS, int(SECONDS / max(first, 1e-9))))
-        train = of_tries([timed(lambda: trial.step(batch)) for _ in range(count)])
+        cold = timed(lambda: trial.step(batch))
+        tries = _warm_steps(lambda: timed(lambda: trial.step(batch)))
+        train = of_tries(tries)
         if (nodes := trial.val_nodes) is not None:
             validation = evaluation_seconds(trial, nodes, "exact", most=SECONDS)
         if (nodes := trial.test_nodes) is not None:
@@ -81,12 +79,25 @@ def _tried(trial: Trial, engine: Engine | None, floor: float | None) -> EpochSec
         test=test.seconds,
         test_how=test.how,
         floor=floor,
-        how=f"the median of {count} steps tried",
+        how=f"the median of {len(tries)} steps tried",
         others=others.share(),
         train_spread=train.spread,
         evaluate_spread=share.spread,
         test_spread=test.spread,
     )
+
+
+def _warm_steps(step: Callable[[], float]) -> list[float]:
+    """Return the seconds of steps behind the first one, whose own say little: it may read a whole file.
+
+    Args:
+        step: makes a step and returns its seconds.
+    """
+    taken = step()
+    if taken > SECONDS / 2:
+        return [taken]
+    taken = min(taken, step())  # kernels' arguments are bound in the first steps
+    return [step() for _ in range(max(1, min(REPEATS, int(SECONDS / max(taken, 1e-9)))))]
 
 
 def _by_a_part(trial: Trial, floor: float, *, is_streamed: bool) -> EpochSeconds:
