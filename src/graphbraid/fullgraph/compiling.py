@@ -25,7 +25,7 @@ from graphbraid.fullgraph.measured.basis import basis_for
 from graphbraid.fullgraph.model.modes import in_mode
 from graphbraid.fullgraph.model.source import Source, graph_of_data
 from graphbraid.fullgraph.model.typed_source import TypedSource, source_of
-from graphbraid.fullgraph.program.refusal import NotLoweredError, explained
+from graphbraid.fullgraph.program.refusal import NotLoweredError
 from graphbraid.fullgraph.ranks.ranks import Ranks
 from graphbraid.fullgraph.step.device_copies import WORKSPACE_BYTES, CopySizes
 from graphbraid.fullgraph.step.planned_step import PlannedStep
@@ -54,7 +54,7 @@ class Uncompiled:
         place: torch.device,
     ) -> None:
         self._model, self._nodes, self._run = model, nodes.to(place), source.as_written(model, place)
-        self.why = why
+        self.why, self._source = why, source
 
     def __call__(self) -> Tensor:
         """Return the ``(len(nodes), width)`` outputs of the training nodes; differentiable.
@@ -74,8 +74,11 @@ class Uncompiled:
             return out
 
     def explain(self, *, measure: bool = False) -> str:
-        """Return why the model was not lowered; ``measure`` is ignored, since there are no tasks to time."""
-        return explained(self.why)
+        """Return why the model was not lowered, and which of its layers run fused.
+
+        ``measure`` is ignored, since there are no tasks to time.
+        """
+        return self._source.explained(self._model, self.why)
 
 
 def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compile

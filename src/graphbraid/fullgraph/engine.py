@@ -32,7 +32,7 @@ from graphbraid.fullgraph.lowering.options import (
 from graphbraid.fullgraph.lowering.streamed import StreamedFeatures
 from graphbraid.fullgraph.model.modes import in_mode, plain_tensors
 from graphbraid.fullgraph.program import Program
-from graphbraid.fullgraph.program.refusal import NotLoweredError, explained
+from graphbraid.fullgraph.program.refusal import NotLoweredError
 from graphbraid.fullgraph.ranks.ranks import Ranks
 from graphbraid.fullgraph.runner import Runner
 from graphbraid.graph import Graph
@@ -270,7 +270,7 @@ class Engine:
             runner = self._followed.runner_of(reading)
             if runner is None:
                 assert reading.why is not None
-                return explained(reading.why)
+                return self._followed.source.explained(self.model, reading.why)
             self.runner = runner
             return runner.explain(measure=measure)
 

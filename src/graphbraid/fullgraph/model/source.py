@@ -21,7 +21,7 @@ from graphbraid.fullgraph.model.watch import GraphWatch
 from graphbraid.fullgraph.program import Program
 from graphbraid.fullgraph.program.calling import Given, X, calling_of
 from graphbraid.fullgraph.program.read import read_model
-from graphbraid.fullgraph.program.refusal import NotLoweredError, failed
+from graphbraid.fullgraph.program.refusal import NotLoweredError, explained, failed
 from graphbraid.graph import Graph
 from graphbraid.graph.interop.edge_list import as_edge_attr
 from graphbraid.graph.interop.pyg import graph_from_pyg
@@ -173,6 +173,10 @@ class Source:
     def as_written(self, model: nn.Module, place: torch.device) -> AsWritten:
         """Return a runner of the model as it is written."""
         return AsWritten(model, self.graph, calling_of(model, self.given()), place, self._data)
+
+    def explained(self, _: nn.Module, why: NotLoweredError) -> str:
+        """Return the text about a model that runs as it is written."""
+        return explained(why)
 
 
 __all__ = ["Source", "graph_of_data"]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.errors import DataError
+from graphbraid.fullgraph.model.fused_layers import fused_layers
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.sparse_features import SparseFeatures
@@ -19,7 +20,8 @@ class TypedAsWritten:
 
     Models of ``graphbraid.nn`` are called with ``(x_dict, relations)``, any other module as in PyTorch
     Geometric with ``(x_dict, edge_index_dict)``; both get ``n_id_dict`` if ``forward`` takes it. They return
-    a dict of outputs by node type, or those of the wanted type alone.
+    a dict of outputs by node type, or those of the wanted type alone. Layers that fused operators stand for
+    run by these (:func:`graphbraid.fullgraph.model.fused_layers.fused_layers`).
 
     Args:
         model: any module.
@@ -48,7 +50,8 @@ class TypedAsWritten:
             named["n_id_dict"] = {
                 name: torch.arange(count, device=self._place) for name, count in counts.items()
             }
-        out = self._model(self._features(), self._relations(), **named)
+        with fused_layers(self._model):
+            out = self._model(self._features(), self._relations(), **named)
         if not isinstance(out, dict):
             return out
         if self._type not in out:

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError, DataError, GraphbraidError
+from graphbraid.fullgraph.model.fused_layers import explained_fused
 from graphbraid.fullgraph.model.source import Source, graph_of_data
 from graphbraid.fullgraph.model.typed_as_written import TypedAsWritten
 from graphbraid.fullgraph.model.watch import GraphWatch
 from graphbraid.fullgraph.program import Program
 from graphbraid.fullgraph.program.read_typed import read_typed
-from graphbraid.fullgraph.program.refusal import NotLoweredError, failed
+from graphbraid.fullgraph.program.refusal import NotLoweredError, explained, failed
 from graphbraid.graph import Graph, NodeSet
 from graphbraid.graph.scaled_features import ScaledFeatures
 from graphbraid.graph.sparse_features import SparseFeatures
@@ -86,6 +87,10 @@ class TypedSource:
     def as_written(self, model: nn.Module, place: torch.device) -> TypedAsWritten:
         """Return a runner of the model as it is written."""
         return TypedAsWritten(model, self.graph, self.node_type, place, self._data)
+
+    def explained(self, model: nn.Module, why: NotLoweredError) -> str:
+        """Return the text about a model that runs as it is written, with its layers that run fused."""
+        return "\n".join(filter(None, (explained(why), explained_fused(model))))
 
 
 def source_of(

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.errors import DataError
+from graphbraid.fullgraph.model.fused_layers import fused_layers
 from graphbraid.graph import EdgeSet, Graph, Types
 from graphbraid.graph.csc import Csc
 from graphbraid.sampling.source import BatchSource
@@ -119,7 +120,7 @@ class TypedEncoderRunner(TypedRunner):
 
     def _by_end(self, x: TypedFeatures, adjs: Any, named: Mapping[str, Any]) -> dict[str, Tensor]:
         """Return the encoder's rows by node type, for the types that links join."""
-        with self.autocast():
+        with self.autocast(), fused_layers(self.model):
             outputs = self.model(x, adjs, **named)
         wanted = dict.fromkeys(self._ends.types)
         if not isinstance(outputs, Mapping) or not all(one in outputs for one in wanted):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError, DataError, did_you_mean
+from graphbraid.fullgraph.model.fused_layers import fused_layers
 from graphbraid.graph import EdgeType, Graph, ScaledFeatures, SparseFeatures
 from graphbraid.graph.interop.relations import edge_weights_of
 from graphbraid.graph.scaled_features import is_widened
@@ -31,8 +32,9 @@ class TypedRunner(ModelRunner):
 
     Models of ``graphbraid.nn`` are called with ``(x_dict, blocks)`` or, on the whole graph, ``(x_dict,
     relations)``; any other module as in PyTorch Geometric, with ``(x_dict, edge_index_dict)`` and, if the
-    graph has weights and ``forward`` takes them, ``edge_weight_dict``. Both get ``n_id_dict`` if ``forward``
-    takes it. A model returns a dict of outputs by node type, or those of the learned type alone.
+    graph has weights and ``forward`` takes them, ``edge_weight_dict``; layers that fused operators stand for
+    run by these. Both get ``n_id_dict`` if ``forward`` takes it. A model returns a dict of outputs by
+    node type, or those of the learned type alone.
     """
 
     def __init__(self, model: nn.Module, graph: Graph, fabric: Fabric, node_type: str | None = None) -> None:
@@ -152,7 +154,7 @@ class TypedRunner(ModelRunner):
         return self._run(x, adjs, named)
 
     def _run(self, x: TypedFeatures, adjs: Any, named: Mapping[str, Any]) -> Tensor:
-        with self.autocast():
+        with self.autocast(), fused_layers(self.model):
             outputs = self.model(x, adjs, **named)
         if isinstance(outputs, Mapping):
             if self.node_type not in outputs:
