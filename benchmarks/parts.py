@@ -281,7 +281,7 @@ PARTS = (
         peers=True,
         pyg=True,
     ),
-    Part(name="ranks-shaped", module="distributed.shaped", results="distributed_shaped", minutes=5),
+    Part(name="ranks-shaped", module="distributed.shaped", results="distributed_shaped", minutes=7),
     Part(name="ranks-tuning", module="distributed.tuning", results="distributed_tuning", minutes=16),
     Part(name="datasets", module="graphs.embedded", results="datasets", minutes=5),
     Part(

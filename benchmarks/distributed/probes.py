@@ -15,8 +15,11 @@ WARM = 3
 """Calls before the clock starts: memory is taken, kernels' arguments are bound."""
 PROBE_BYTES = 4 << 20
 REPEATS = 5
-WORK_WIDTH = 128
-"""Rows and columns of the products that are computed while bytes travel; one takes about 0.1 ms."""
+ROWS, GATHERED, WIDTH = 1 << 17, 1 << 10, 64
+"""Rows of the table that is gathered from while bytes travel, more than caches hold, rows of a call, which
+takes about 0.1 ms, and numbers in one."""
+WINDOWS = 3
+"""Windows in which moving bytes is measured at a time."""
 
 
 def median_seconds(run: Callable[[], object], repeats: int) -> float:
@@ -40,35 +43,36 @@ def measured_link(comm: Communicator) -> tuple[float, float]:
     return empty / (comm.size - 1), PROBE_BYTES * (comm.size - 1) / (full - empty)
 
 
-def moving_seconds(comm: Communicator) -> float:
-    """Processor seconds of a rank that one byte sent and one received take while it computes.
+def moving_seconds(comm: Communicator) -> list[float]:
+    """Processor seconds of a rank that one byte sent and one received take while it computes, by windows.
 
-    A rank computes products until an exchange is over, and then as many without any; what the process took
-    more of its processors for the former is what the bytes cost, in its own threads, in the system's, and by
-    interruptions. On a slow link that is more a byte: few packets wait for each time that their reader wakes.
-    Other programs change processor seconds less than time, but do. The costliest rank counts.
+    A rank gathers rows, as a step does, until an exchange is over, and then as many without any; what the
+    process took more of its processors for the former is what the bytes cost, in its own threads, in the
+    system's, by interruptions and of the caches. On a slow link that is more a byte: few packets wait for
+    each time that their reader wakes. Other programs change processor seconds less than time, but do. In each
+    window the costliest rank counts; all ranks return the same.
     """
-    matrix = torch.randn(WORK_WIDTH, WORK_WIDTH)
-    out = torch.empty_like(matrix)
+    table, ids = torch.zeros(ROWS, WIDTH), torch.randint(ROWS, (GATHERED,))
+    rows = torch.empty(GATHERED, WIDTH)
 
     def moved() -> float:
         comm.barrier()
-        began, products = time.process_time(), 0
+        began, gathered = time.process_time(), 0
         handle = begun(comm, PROBE_BYTES)
         while not handle.done():
-            torch.mm(matrix, matrix, out=out)
-            products += 1
+            torch.index_select(table, 0, ids, out=rows)
+            gathered += 1
         handle.wait()
         taken = time.process_time() - began
         comm.barrier()
         began = time.process_time()
-        for _ in range(products):
+        for _ in range(gathered):
             handle.done()
-            torch.mm(matrix, matrix, out=out)
+            torch.index_select(table, 0, ids, out=rows)
         return taken - (time.process_time() - began)
 
-    mine = statistics.median([moved() for _ in range(WARM + REPEATS)][WARM:])
-    return max(0.0, *comm.gather(mine)) / (PROBE_BYTES * (comm.size - 1))
+    windows = [max(0.0, *comm.gather(moved())) for _ in range(1 + WINDOWS)]
+    return [window / (PROBE_BYTES * (comm.size - 1)) for window in windows[1:]]
 
 
 def begun(comm: Communicator, num_bytes: int) -> Handle[torch.Tensor]:

@@ -11,115 +11,54 @@ For each number of ranks and rate, an epoch's time is measured as it is, with ro
 epochs find; and, with whole rows, with the same calls made blocking, with nothing sent (what it computes),
 and with the same bytes sent and nothing computed. Beside it stands what ``graphbraid plan --ranks`` predicts
 from one process's kernels, from latency and rate between the ranks and what moving bytes costs their cores,
-all measured, and from the partition. Bytes are counted, and compared with those of the partition's report.
+all measured, and from the partition. Kernels are measured before and after the ranks run, while every other
+core trains the same, as ranks share the memory; moving bytes in several windows, before and after training. A
+prediction stands with the range that these give, by which the machine swings. Bytes are counted, and compared
+with those of the partition's report.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import math
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
-from typing import Any, Literal
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.common.contenders import ROOT, ours
 from benchmarks.common.options import add_out_argument, parser_of
 from benchmarks.common.rows import write_rows
+from benchmarks.distributed.busy import others_busy
 from benchmarks.distributed.links import INTERFACE, Links, why_not
 from benchmarks.distributed.modes import ModalTransport
-from benchmarks.distributed.planted import HIDDEN, make_model, partition_of, planted
+from benchmarks.distributed.planted import HIDDEN, partition_of, planted
 from benchmarks.distributed.probes import measured_link, median_seconds, moving_seconds
-from graphbraid import compile, distributed  # noqa: A004
-from graphbraid.distributed import Communicator, Division, report_of
-from graphbraid.distributed.ranks.gradients import GradientSum
-from graphbraid.fullgraph import ALL, Engine, Evidence, Pipeline, Ranks
+from benchmarks.distributed.training import Training
+from graphbraid import distributed
+from graphbraid.distributed import Division, report_of
+from graphbraid.fullgraph import Pipeline
 from graphbraid.fullgraph.scale.cluster import Cluster
 from graphbraid.fullgraph.scale.division import Degrees, Law, Point
 from graphbraid.fullgraph.scale.phases import Step, step_of
 from graphbraid.fullgraph.scale.simulate import simulate
 from graphbraid.graph import Graph
-from graphbraid.machine.rates import Rates
 
 MODES = ("overlapped", "blocking", "nothing sent", "nothing computed")
-MOST_EPOCHS = 120
-"""Epochs in which the search for the parts must end."""
-PASSES = ALL - {"locality", "prune"}
-"""Nodes keep their places on one rank as on several, and every row of the halo travels."""
-
-
-class Training:
-    """The training of a graph by ranks, or by one process.
-
-    Args:
-        graph: the graph.
-        comm: the ranks.
-        pipeline: see :attr:`graphbraid.fullgraph.Ranks.pipeline`.
-    """
-
-    def __init__(
-        self,
-        graph: Graph,
-        comm: Communicator | None,
-        pipeline: Pipeline | Literal["tuned"] | None = None,
-    ) -> None:
-        torch.manual_seed(0)
-        self._model = make_model(graph)
-        nodes, labels = graph.split("train"), graph.y
-        assert labels is not None
-        self.ranks = None
-        if comm is not None:
-            self.ranks = Ranks(comm=comm, partition=partition_of(graph, comm.size), pipeline=pipeline)
-        engine = compile(
-            self._model, graph, ranks=self.ranks, passes=PASSES, evidence=Evidence(rates=Rates())
-        )
-        assert isinstance(engine, Engine)
-        self.engine, self._num_nodes = engine, nodes.numel()
-        self._labels = labels[nodes if self.ranks is None else self.ranks.owned(nodes)]
-        self._optimizer = torch.optim.Adam(self._model.parameters(), lr=0.01, fused=True)
-        self._sums = None
-        if comm is not None and self.ranks is not None:
-            self._sums = GradientSum(comm, self._model.parameters(), num_extra=1, bucket_bytes=0)
-            self.ranks.listen(self._sums.begin)
-
-    def epoch(self) -> float:
-        """Train an epoch; returns the loss."""
-        self._optimizer.zero_grad()
-        loss = F.cross_entropy(self.engine(), self._labels, reduction="sum") / self._num_nodes
-        if self._sums is None:
-            loss.backward()
-            total = float(loss.detach())
-        else:
-            self._sums.arm()
-            loss.backward()
-            (total,) = self._sums.finish([float(loss.detach())])
-        self._optimizer.step()
-        return total
-
-    def tuned(self) -> Pipeline:
-        """Train until it is found in how many parts rows travel fastest."""
-        for _ in range(MOST_EPOCHS):
-            if (found := self.engine.runner.tuned) is not None:
-                return found.pipeline
-            self.epoch()
-        raise SystemExit(f"no pipeline was found in {MOST_EPOCHS} epochs")
-
-    def set_pipeline(self, pipeline: Pipeline) -> None:
-        """Let rows of training travel in so many parts from now on."""
-        self.engine.runner._train.pipeline = pipeline
 
 
 def as_rank(graph: Graph, epochs: int) -> dict[str, Any]:
     """Train on the ranks that were started, in each mode; what the first one found."""
     with distributed.init() as comm:
-        (latency, bandwidth), moving = measured_link(comm), moving_seconds(comm)
+        (latency, bandwidth), windows = measured_link(comm), moving_seconds(comm)
         transport = ModalTransport(comm._transport)
         comm._transport = transport
         training, seconds = Training(graph, comm, "tuned"), {}
@@ -138,10 +77,13 @@ def as_rank(graph: Graph, epochs: int) -> dict[str, Any]:
             with transport.in_mode(mode):
                 mine = median_seconds(run, epochs)
             seconds[mode] = max(comm.gather(mine))
+        windows += moving_seconds(comm)
+    low, moving, high = statistics.quantiles(windows, n=4, method="inclusive")
     return {
         "latency_seconds": latency,
         "bandwidth_bytes": bandwidth,
         "byte_processor_seconds": moving,
+        "byte_processor_quartiles": [low, high],
         "pipeline": [found.chunks, found.back_chunks],
         "seconds": seconds,
         "loss": first,
@@ -190,17 +132,21 @@ def row_of(num_ranks: int, rate: float, options: argparse.Namespace) -> dict[str
     num_cores = min(num_ranks, len(os.sched_getaffinity(0)))
     slots = num_ranks / num_cores  # ranks that share a core
     visible = 0.1
-    step, other, loss = alone(planted(options.nodes, num_ranks, visible), options.epochs)
+    step, other, _ = alone(planted(options.nodes, num_ranks, visible), options.epochs)
     # Rows for whose bytes the link needs the time that a rank computes.
     seconds = (step.seconds + other) / num_cores
     row_bytes = sum(phase.travels for phase in step.phases)
     rows = seconds * rate / 8 * 0.95 / row_bytes
     visible = min(0.5, rows / (num_ranks - 1) / (options.nodes / num_ranks))
     graph = planted(options.nodes, num_ranks, visible)
-    step, other, loss = alone(graph, options.epochs)
+    with others_busy(num_cores, options.nodes, num_ranks, visible):
+        before = alone(graph, options.epochs)
     arguments = [str(options.nodes), str(num_ranks), repr(visible), str(options.epochs)]
     with tempfile.TemporaryDirectory(prefix="graphbraid-") as cache:
         found = start(num_ranks, rate, arguments, GRAPHBRAID_CACHE=cache)  # no earlier run's parts
+    with others_busy(num_cores, options.nodes, num_ranks, visible):
+        after = alone(graph, options.epochs)
+    loss = before[-1]
     if abs(found["loss"] / loss - 1) > 1e-5:
         raise SystemExit(f"one process begins with a loss of {loss}, {num_ranks} ranks with {found['loss']}")
     parts = partition_of(graph, num_ranks)
@@ -208,21 +154,23 @@ def row_of(num_ranks: int, rate: float, options: argparse.Namespace) -> dict[str
     degrees = Degrees.of(graph.csc.indices, graph.num_nodes)
     share = Law(points=(Point.of(report, degrees),)).share(num_ranks, degrees, graph.num_nodes)
     cluster = Cluster(
-        latency_seconds=found["latency_seconds"],
-        bandwidth_bytes=found["bandwidth_bytes"],
-        byte_processor_seconds=found["byte_processor_seconds"],
-        speed=1 / slots,
+        latency_seconds=found["latency_seconds"], bandwidth_bytes=found["bandwidth_bytes"], speed=1 / slots
     )
     parts_of_rows = dict(zip(("chunks", "back_chunks"), found["pipeline"], strict=True))
     pipelines = {"overlapped": Pipeline(**parts_of_rows), "blocking": None}
     sizes = {"num_nodes": graph.num_nodes, "num_edges": graph.num_edges, "num_features": graph.num_features}
-    predicted = {
-        name: simulate(
-            step, share, cluster, overlaps=name == "overlapped", pipeline=pipeline, **sizes
-        ).seconds
-        + other * slots / num_ranks
-        for name, pipeline in pipelines.items()
-    }
+
+    def predicted(mode: str, cost: float) -> list[float]:
+        """Return what is predicted by the kernels before and by those after."""
+        network = dataclasses.replace(cluster, byte_processor_seconds=cost)
+        overlaps, pipeline = mode == "overlapped", pipelines[mode]
+        return [
+            simulate(step, share, network, overlaps=overlaps, pipeline=pipeline, **sizes).seconds
+            + other * slots / num_ranks
+            for step, other, _ in (before, after)
+        ]
+
+    costs = found["byte_processor_seconds"], found["byte_processor_quartiles"]
     return {
         "ranks": num_ranks,
         "bits_per_second": rate,
@@ -232,7 +180,10 @@ def row_of(num_ranks: int, rate: float, options: argparse.Namespace) -> dict[str
         "halo_rows": report.halo_rows,
         "report_bytes": round(row_bytes * report.halo_rows),
         "cores": num_cores,
-        "predicted": predicted,
+        "predicted": {mode: statistics.fmean(predicted(mode, costs[0])) for mode in pipelines},
+        "predicted_range": {
+            mode: [min(predicted(mode, costs[1][0])), max(predicted(mode, costs[1][1]))] for mode in pipelines
+        },
     } | found
 
 
@@ -254,14 +205,26 @@ def derived(row: dict[str, Any]) -> dict[str, float]:
     }
 
 
+def ranged(row: dict[str, Any]) -> str:
+    """What was predicted by what was measured, with the range in brackets where it is known."""
+    measured = row["seconds"]["overlapped"]
+    said = f"{row['predicted']['overlapped'] / measured:.2f}"
+    if "predicted_range" not in row:
+        return said
+    low, high = (f"{seconds / measured:.2f}" for seconds in row["predicted_range"]["overlapped"])
+    return f"{said} ({low} to {high})"
+
+
 def show(rows: dict[str, dict[str, Any]]) -> None:
     """Print the table."""
     names = ("by bound", "by bound of cores", "blocking by it", "predicted by it", "bytes by report")
-    table = Table("", *(f"{mode}, ms" for mode in MODES), *names, "ns of core a byte", "parts")
+    table = Table("", *(f"{mode}, ms" for mode in MODES), *names, "its range", "ns of core a byte", "parts")
     for name, row in rows.items():
         times = [f"{1e3 * row['seconds'][mode]:.1f}" for mode in MODES]
         cost, parts = f"{1e9 * row['byte_processor_seconds']:.2f}", "{},{}".format(*row["pipeline"])
-        table.add_row(name, *times, *(f"{value:.3f}" for value in derived(row).values()), cost, parts)
+        table.add_row(
+            name, *times, *(f"{value:.3f}" for value in derived(row).values()), ranged(row), cost, parts
+        )
     Console(width=240).print(table)
 
 

@@ -32,7 +32,8 @@ from benchmarks.common.options import add_out_argument, parser_of
 from benchmarks.common.rows import write_rows
 from benchmarks.distributed.links import why_not
 from benchmarks.distributed.planted import planted, scattered
-from benchmarks.distributed.shaped import Training, start
+from benchmarks.distributed.shaped import start
+from benchmarks.distributed.training import Training
 from graphbraid import distributed
 from graphbraid.distributed import Communicator
 from graphbraid.fullgraph import Pipeline

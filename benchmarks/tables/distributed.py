@@ -7,7 +7,7 @@ import statistics
 from typing import Any
 
 from benchmarks.common.rows import read_rows
-from benchmarks.distributed.shaped import MODES, derived
+from benchmarks.distributed.shaped import MODES, derived, ranged
 from benchmarks.distributed.tuning import derived as tuned
 from benchmarks.distributed.whole_graph import beside
 from benchmarks.tables.fullgraph import PEERS as PEER_LABELS
@@ -100,14 +100,16 @@ def shaped() -> str:
     lines = []
     for row in rows:
         times = [f"{1e3 * row['seconds'][mode]:.0f}" for mode in MODES]
-        ratios = [NOT_MEASURED if math.isnan(value) else f"{value:.2f}" for value in derived(row).values()]
+        of = derived(row)
+        ratios = {name: NOT_MEASURED if math.isnan(value) else f"{value:.2f}" for name, value in of.items()}
+        ratios["predicted by it"] = ranged(row)
         cost = row.get("byte_processor_seconds")
         of_link = (
             f"{row['bandwidth_bytes'] * 8 / 1e6:.0f}",
             NOT_MEASURED if cost is None else f"{1e9 * cost:.2f}",
             ",".join(map(str, row.get("pipeline", (1, 1)))),
         )
-        lines.append([row["row"], *times, *ratios, *of_link])
+        lines.append([row["row"], *times, *ratios.values(), *of_link])
     heads = (
         "ranks, rate of each link",
         *(f"{mode}, ms" for mode in MODES),

@@ -66,6 +66,8 @@ def test_ranks_behind_shaped_links_are_measured(tmp_path, capsys):
     assert sum(row["sent_bytes"]) == row["report_bytes"] > 0
     assert set(row["seconds"]) == set(shaped.MODES)
     assert row["bandwidth_bytes"] < 1.3e7
+    low, high = row["predicted_range"]["overlapped"]
+    assert low <= row["predicted"]["overlapped"] <= high
     assert "blocking by it" in capsys.readouterr().out
 
 
@@ -90,4 +92,12 @@ def test_what_a_core_does_for_its_bytes_is_added_to_what_it_computes():
 def test_what_a_byte_costs_is_measured_between_ranks(monkeypatch):
     monkeypatch.setattr(probes, "PROBE_BYTES", 1 << 16)
     (found, other) = run_threads(2, probes.moving_seconds)
-    assert found == other >= 0
+    assert found == other
+    assert len(found) == probes.WINDOWS and min(found) >= 0
+
+
+def test_a_prediction_stands_with_its_range_where_there_is_one():
+    row = {"seconds": {"overlapped": 0.2}, "predicted": {"overlapped": 0.18}}
+    assert shaped.ranged(row) == "0.90"
+    row["predicted_range"] = {"overlapped": [0.15, 0.21]}
+    assert shaped.ranged(row) == "0.90 (0.75 to 1.05)"
