@@ -14,6 +14,7 @@ from tests.train.typed_communities import IN, PAPERS, VENUES, bibliography
 from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError, DataError
+from graphbraid.fullgraph.model import fused_hgt
 from graphbraid.graph import Graph
 from graphbraid.nn import RGCN
 from graphbraid.train import Callback, Trainer
@@ -187,6 +188,16 @@ def test_models_of_pyg_train_unchanged(kind: str, monkeypatch: pytest.MonkeyPatc
         named = {"edge_weight_dict": data.edge_weight_dict} if kind == "weighted" else {}
         theirs = trainer.model.eval()(data.x_dict, data.edge_index_dict, **named)["paper"][nodes]
     torch.testing.assert_close(whole, theirs, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("mode", ["sampled", "full"])
+def test_layers_of_hgt_run_fused(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, calls = with_venue_features(bibliography()), []
+    model = pyg_model(graph, "HGT")
+    own = fused_hgt.dot_attention
+    monkeypatch.setattr(fused_hgt, "dot_attention", lambda *given: calls.append(given[-1]) or own(*given))
+    Trainer(model, graph, **OPTIONS | {"epochs": 1, "mode": mode}).fit()
+    assert set(calls) == {1, 2}  # the heads of its two layers
 
 
 def only_with_features(graph: Graph) -> Graph:
