@@ -189,6 +189,14 @@ PARTS = (
         pyg=True,
     ),
     Part(
+        name="transformer",
+        module="fullgraph.transformer",
+        results="fullgraph_transformer",
+        minutes=6,
+        options=("--graphs", "{graphs}"),
+        pyg=True,
+    ),
+    Part(
         name="synth",
         module="synth.beside_engine",
         results="synth",

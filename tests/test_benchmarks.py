@@ -1,13 +1,11 @@
 """What benchmarks share: results as lines, tables made of them, graphs, peers that do the same work."""
 
 import json
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 from benchmarks.common import rows as results
-from benchmarks.distributed import whole_graph
 from benchmarks.graphs import generated, make, rmat
 from benchmarks.graphs.folder import load, save
 from benchmarks.sampling import typed_graphs
@@ -60,6 +58,16 @@ def test_relational_contenders_have_one_loss(tmp_path, warm):
     theirs = run(warm, "peers.relational", "pyg", *options)
     assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-4)
     assert mine["floor_s"] > 0
+
+
+@pytest.mark.slow
+def test_contenders_of_the_graph_transformer_have_one_loss(tmp_path, warm):
+    pytest.importorskip("torch_geometric", reason=NO_PYG)
+    folder = str(typed_graphs.make(tmp_path, "mag-like", tmp_path, 0.0003))
+    options = (folder, "--features", "6", "--hidden", "8", "--heads", "2", "--epochs", "2")
+    mine = run(warm, "fullgraph.transformer_ours", *options)
+    theirs = run(warm, "peers.transformer", *options)
+    assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-4)
 
 
 def test_every_committed_row_is_stamped():
@@ -142,23 +150,6 @@ def test_pyg_s_both_ways_train_what_ours_trains(graphs, model, warm):
         assert theirs["loss"] == pytest.approx(ours["loss"], rel=2e-4)
         assert theirs["peak_rss_gb"] >= theirs["data_rss_gb"] > 0
         assert len(theirs["epochs_s"]) == 3
-
-
-@pytest.mark.slow
-def test_ranks_train_what_pyg_trains_and_other_losses_end_the_benchmark(graphs, warm):
-    pytest.importorskip("torch_geometric", reason=NO_PYG)
-    core = min(os.sched_getaffinity(0))
-    ours = run(warm, "distributed.whole_graph", "--one", str(core), graphs / "tiny", "--epochs", "2")
-    epochs = whole_graph.WARM + 2 - 1  # one more is not timed
-    theirs = run(warm, "peers.fullgraph", "pyg", graphs / "tiny", "--hidden", "64", "--epochs", str(epochs))
-    whole_graph.check_same_loss("tiny", {"1 ranks": ours["loss"], "pyg": theirs["loss"], "dgl": 9.0})
-    with pytest.raises(SystemExit, match="tiny: the last losses differ"):
-        whole_graph.check_same_loss("tiny", {"1 ranks": ours["loss"], "pyg": 1.01 * theirs["loss"]})
-
-
-def test_a_peer_is_beside_the_ranks_by_the_medians():
-    row = {"ranks_seconds": [0.1, 0.2, 9.0], "peers_seconds": {"pyg": [3.0, 1.0, 2.0]}}
-    assert whole_graph.beside(row) == {"pyg": (2.0, 10.0)}
 
 
 TINY = {

@@ -34,7 +34,6 @@ from benchmarks.common.contenders import ROOT, last_json_line, ours, peer
 from benchmarks.common.options import add_graphs_argument, add_out_argument, add_peer_arguments, parser_of
 from benchmarks.common.rows import write_rows
 from benchmarks.fullgraph.beside_peers import PEERS
-from benchmarks.fullgraph.ours import make_net
 from benchmarks.graphs.folder import load
 from graphbraid import compile, distributed  # noqa: A004
 from graphbraid.distributed.ranks.gradients import GradientSum
@@ -50,6 +49,8 @@ SAME = 1e-3
 
 def train(graph: Graph, options: argparse.Namespace) -> dict[str, Any]:
     """Train on the ranks that were started, or on one; each rank's own figures."""
+    from benchmarks.fullgraph.ours import make_net  # needs PyG, without which the tables are made, too
+
     torch.manual_seed(0)
     with distributed.init() as comm:
         model = make_net(graph, options)
@@ -135,7 +136,7 @@ def row_of(name: str, options: argparse.Namespace) -> dict[str, Any]:
     for key in ("model", "hidden", "layers", "heads"):
         arguments += [f"--{key}", str(getattr(options, key))]
     runs: dict[int, list[dict[str, Any]]] = {1: [], options.ranks: []}
-    theirs: dict[str, list[dict[str, Any]]] = {lib: [] for lib in PEERS}
+    theirs: dict[str, list[dict[str, Any]]] = {lib: [] for lib in options.libraries}
     for repeat in range(options.repeats):
         for size, found in runs.items():
             print(f"  {name}, repeat {repeat + 1}: {size} ranks", file=sys.stderr, flush=True)
@@ -166,7 +167,13 @@ def row_of(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
 def show(rows: dict[str, dict[str, Any]]) -> None:
     """Print the table."""
-    columns = ("one process, ms", "ranks, ms", "times as long", *(f"{lib}, ms (x ranks)" for lib in PEERS))
+    libraries = next(iter(rows.values()))["peers_seconds"]
+    columns = (
+        "one process, ms",
+        "ranks, ms",
+        "times as long",
+        *(f"{lib}, ms (x ranks)" for lib in libraries),
+    )
     table = Table("", *columns, "MB sent", "MB of all boundary rows")
     for name, row in rows.items():
         table.add_row(
@@ -191,6 +198,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = parser_of(__doc__)
     add_graphs_argument(parser)
     add_peer_arguments(parser)
+    parser.add_argument("--libraries", nargs="*", choices=PEERS, default=PEERS)
     parser.add_argument("--names", nargs="+", required=True)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--ranks", type=int, default=2)

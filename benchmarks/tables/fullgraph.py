@@ -188,3 +188,22 @@ def relational() -> str:
     names = [PEERS.get(name, name) for name in rows[0]["ratio"]]
     heads = ("an epoch of R-GCN", "graphbraid", "over its floor", *names, "GB above the data, in this order")
     return "\n\n".join([table(heads, lines), where(rows, "benchmarks.fullgraph.relational")])
+
+
+def transformer() -> str:
+    """HGT over a whole graph of many relations: times and memory beside PyG."""
+    rows = read_rows("fullgraph_transformer")
+    lines = []
+    for row in rows:
+        mine, theirs = row["graphbraid"], row["pyg"]
+        lines.append(
+            [
+                f"{row['row']}, {row['share']:g} of its size, hidden width {row['hidden']}",
+                f"**{milliseconds(mine['epoch_s'])}**",
+                f"{milliseconds(theirs['epoch_s'])} ({row['ratio']:.1f}x)",
+                f"{mine['above_data_gb']:.2f} / {theirs['above_data_gb']:.2f}",
+                f"{mine['runs'][0]['loss']:.4f} / {theirs['runs'][0]['loss']:.4f}",
+            ]
+        )
+    heads = ("an epoch of HGT", "graphbraid", "PyG", "GB above the data, in this order", "last loss")
+    return "\n\n".join([table(heads, lines), where(rows, "benchmarks.fullgraph.transformer")])

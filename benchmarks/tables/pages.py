@@ -56,6 +56,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "whole graphs on ranks": ("distributed_fullgraph", distributed.whole_graphs),
     "ranks behind links": ("distributed_shaped", distributed.shaped),
     "full-graph epochs, rgcn": ("fullgraph_relational", fullgraph.relational),
+    "full-graph epochs, hgt": ("fullgraph_transformer", fullgraph.transformer),
     "tuned exchanges": ("distributed_tuning", distributed.tuned_exchanges),
     "synthesised programs": ("synth", synth.programs),
     "costs of synthesised programs": ("synth", synth.costs),
