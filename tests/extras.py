@@ -9,7 +9,7 @@ NO_TENSORBOARD = 'needs TensorBoard: pip install "graphbraid[tensorboard]"'
 NO_PEAK = "needs Linux, whose peak of resident memory it reads"
 NO_KERNELS = "needs the compiled kernels: install graphbraid, and leave GRAPHBRAID_KERNELS unset"
 
-PATIENCE = 120.0
+PATIENCE = 240.0
 """Seconds to wait for what takes a moment: only a hang lasts as long, however busy the machine is."""
 
 

@@ -14,7 +14,7 @@ from benchmarks.gpu import kernels as gpu_kernels
 from benchmarks.gpu import peers as gpu_peers
 from benchmarks.gpu import tiers as gpu_tiers
 from benchmarks.graphs import generated
-from tests.extras import NO_PYG
+from tests.extras import NO_PYG, PATIENCE
 
 ROOT = Path(__file__).parents[1]
 
@@ -126,7 +126,7 @@ def test_the_suite_runs_its_steps(tmp_path):
         [ROOT / "benchmarks/gpu_suite.sh", "--smoke"],
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=4 * PATIENCE,
         env=os.environ | {"PYTHON": sys.executable, "OUT": str(tmp_path)},
     )
     assert done.returncode == 0, done.stdout + done.stderr

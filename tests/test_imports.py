@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.extras import PATIENCE
 
 import graphbraid
 
@@ -64,7 +65,7 @@ def run_python(code, **variables):
         capture_output=True,
         text=True,
         env=os.environ | variables,
-        timeout=120,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr
@@ -106,7 +107,7 @@ for name in {modules!r}:
     importlib.import_module(name)
 print(json.dumps(threading.active_count()))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=2 * PATIENCE)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "1"
 
@@ -262,7 +263,7 @@ print(json.dumps([graphbraid.__file__, native.active().variant, out.flatten().to
         capture_output=True,
         text=True,
         env=os.environ | copy_without_kernels,
-        timeout=120,
+        timeout=PATIENCE,
     )
     report = json.loads(done.stdout)
     assert done.returncode == 0

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 import torch
+from tests.extras import PATIENCE
 from typer.testing import CliRunner
 
 from graphbraid.cli.main import app
@@ -49,7 +50,7 @@ def graphbraid_process():
             capture_output=True,
             text=True,
             env=os.environ | variables,
-            timeout=300,
+            timeout=2 * PATIENCE,
         )
         return Outcome(done.returncode, done.stdout, done.stderr)
 

@@ -11,6 +11,7 @@ import time
 import numpy as np
 import pytest
 import torch
+from tests.extras import PATIENCE
 from tests.suites import every, few_of
 
 from graphbraid import datasets
@@ -133,13 +134,13 @@ def test_ctrl_c_saves_and_leaves_no_half_written_file(store, tmp_path, graphbrai
         text=True,
     )
     metrics = run_dir / "metrics.csv"
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE
     while not (metrics.exists() and len(metrics.read_text().splitlines()) > 2):
         assert time.monotonic() < deadline, "no epoch was finished"
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, err
     assert json.loads(out)["result"]["status"] == "interrupted"
     assert f"graphbraid train --resume --out {run_dir}" in err

@@ -5,6 +5,7 @@ import json
 
 import pytest
 import typer
+from tests.extras import PATIENCE
 
 from graphbraid.cli.common import guarded
 from graphbraid.errors import (
@@ -77,7 +78,7 @@ def test_a_reader_that_goes_away_is_no_error(graphbraid_process):
     import sys
 
     script = f"{sys.executable} -m graphbraid doctor --json | head -c 1"
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=PATIENCE)
     assert done.stdout == "{"
     assert "Traceback" not in done.stderr
 

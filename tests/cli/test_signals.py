@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.extras import PATIENCE
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals and timers")
 
@@ -20,7 +21,11 @@ signals.take()
 
 def run(program: str, directory: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", START + program], cwd=directory, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", START + program],
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.extras import NO_KERNELS
+from tests.extras import NO_KERNELS, PATIENCE
 from tests.features.tables import stored_graph
 
 from graphbraid import Graph, native
@@ -47,7 +47,7 @@ def run(stores, *options):
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=2 * PATIENCE,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

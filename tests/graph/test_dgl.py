@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given
+from tests.extras import PATIENCE
 from tests.graph import dgl_checks, fake_dgl
 from tests.graph.cases import graphs
 
@@ -43,7 +44,7 @@ def test_the_package_itself():
         text=True,
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
-        timeout=300,
+        timeout=2 * PATIENCE,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "all agree" in done.stdout, done.stdout

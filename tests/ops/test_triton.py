@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tests.extras import NO_TRITON
+from tests.extras import NO_TRITON, PATIENCE
 
 import graphbraid
 from graphbraid.errors import KernelError
@@ -33,7 +33,7 @@ def run(command, **variables):
         text=True,
         cwd=TESTS.parents[2],
         env=os.environ | variables,
-        timeout=500,
+        timeout=4 * PATIENCE,
     )
 
 

@@ -8,14 +8,17 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.extras import PATIENCE
 from typer.testing import CliRunner
 
 from graphbraid.cli.main import app
 
+Start = Callable[..., subprocess.Popen[str]]
 NUM_STEPS = 750  # of an epoch
 
 
@@ -34,7 +37,17 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data.npz"
 
 
-def start(*arguments: object) -> subprocess.Popen[str]:
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts the command; what still runs at the end of the test is killed."""
+    started: list[subprocess.Popen[str]] = []
+    yield lambda *arguments: started.append(process_of(*arguments)) or started[-1]
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def process_of(*arguments: object) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "graphbraid", *map(str, arguments)],
         stdout=subprocess.PIPE,
@@ -65,18 +78,18 @@ def steps_of(run: Path) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
 def test_signal_in_the_middle_of_an_epoch_leaves_a_whole_run_that_goes_on(
-    number: signal.Signals, data: Path, tmp_path: Path
+    number: signal.Signals, data: Path, tmp_path: Path, start: Start
 ) -> None:
     run = tmp_path / "run"
     options = ("--fanouts", "5,5", "--hidden", 8, "--batch-size", 8, "--workers", 2)
     process = start("train", "--data", data, "--out", run, "--epochs", 50, *options)
-    steps, deadline = run / "steps.jsonl", time.monotonic() + 120
+    steps, deadline = run / "steps.jsonl", time.monotonic() + PATIENCE
     while not (steps.exists() and steps.read_text().count("\n") >= 5):
         assert time.monotonic() < deadline, "training did not start"
         assert process.poll() is None, process.communicate()
         time.sleep(0.01)
     process.send_signal(number)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, err
     assert "Traceback" not in out + err
     assert f"go on with: graphbraid train --resume --out {run}" in err
@@ -122,7 +135,7 @@ def takes_signals(pid: int) -> bool:
         *(pytest.param(number, marks=pytest.mark.long) for number in range(4, 8)),
     ],
 )
-def test_sigterm_ends_a_command_at_any_instant(number: int, data: Path, tmp_path: Path) -> None:
+def test_sigterm_ends_a_command_at_any_instant(number: int, data: Path, tmp_path: Path, start: Start) -> None:
     """Also while it imports, reads and plans: 130, no traceback, no half-written file."""
     out = tmp_path / "out"
     commands = [
@@ -138,7 +151,7 @@ def test_sigterm_ends_a_command_at_any_instant(number: int, data: Path, tmp_path
         time.sleep(0.002)  # the cores are the command's
     time.sleep(random.uniform(0.0, 3.0 if number < 3 else 0.5))
     process.send_signal(signal.SIGTERM)
-    printed, err = process.communicate(timeout=120)
+    printed, err = process.communicate(timeout=PATIENCE)
     assert process.returncode in (0, 130), (process.returncode, printed, err)
     assert "Traceback" not in printed + err
     assert "Exception ignored" not in err
@@ -150,13 +163,13 @@ def test_sigterm_ends_a_command_at_any_instant(number: int, data: Path, tmp_path
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
-def test_ctrl_c_before_the_training_starts_leaves_nothing(tmp_path: Path) -> None:
+def test_ctrl_c_before_the_training_starts_leaves_nothing(tmp_path: Path, start: Start) -> None:
     config, run = tmp_path / "run.yaml", tmp_path / "run"
     os.mkfifo(config)  # the command waits in it for its options
     process = start("train", "--config", config, "--out", run, "--json")
     with config.open("w"):  # opens when the command has it open too
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, err
     assert json.loads(out)["error"]["message"] == "interrupted"
     assert err == ""

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.extras import PATIENCE
 from tests.peaks import least_peak
 from tests.sampling.graphs import power_law_csc
 from torch_geometric.data import Data
@@ -382,7 +383,7 @@ except KeyboardInterrupt:
     assert child.stdout.readline() == "ready\n"
     time.sleep(0.3)
     child.send_signal(signal.SIGINT)
-    out, _ = child.communicate(timeout=120)
+    out, _ = child.communicate(timeout=PATIENCE)
     assert out == "interrupted\n"
     assert child.returncode == 0
 

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+from tests.extras import PATIENCE
 from tests.sampling.test_loader import digest, make_data, make_graph
 from torch import multiprocessing
 
@@ -49,7 +50,7 @@ def test_a_forked_child_begins_anew_and_its_open_iterators_raise():
     if native.kernels() is None:
         pytest.skip("without the compiled kernels a loader has no threads to lose")
     done = subprocess.run(
-        [sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert done.returncode == 0, done.stderr
     expected = digest(NeighborLoader(make_graph(), [4], batch_size=50, seed=0).batches(0))
@@ -69,7 +70,7 @@ def test_a_spawned_process_gets_a_loader_with_the_same_batches():
     queue = context.Queue()
     process = context.Process(target=put_digest, args=(loader, queue))
     process.start()
-    seen = queue.get(timeout=120)
+    seen = queue.get(timeout=PATIENCE)
     process.join()
     assert seen == (digest(loader.batches(1)), 1, loader.seed)
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.extras import NO_TRITON
+from tests.extras import NO_TRITON, PATIENCE
 
 import graphbraid
 
@@ -23,7 +23,7 @@ def run(command, **variables):
         text=True,
         cwd=TESTS.parents[2],
         env=os.environ | variables,
-        timeout=500,
+        timeout=4 * PATIENCE,
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.extras import NO_PEAK
+from tests.extras import NO_PEAK, PATIENCE
 from tests.train.communities import random_graph
 
 import graphbraid
@@ -73,7 +73,7 @@ def ran(store, model, options, *, mapped=False):
     arguments = [str(store), model, json.dumps(options), "mapped" if mapped else "read"]
     env = os.environ | {"PYTHONPATH": str(Path(graphbraid.__file__).parents[1])}
     done = subprocess.run(
-        [sys.executable, "-c", RUN, *arguments], env=env, capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", RUN, *arguments], env=env, capture_output=True, text=True, timeout=2 * PATIENCE
     )
     assert done.returncode == 0, done.stderr
     return int(done.stdout)
@@ -231,7 +231,11 @@ def test_memory_of_a_run_on_links_is_within_fifteen_per_cent(tmp_path, shape, op
 
     def printed(code):
         done = subprocess.run(
-            [sys.executable, "-c", code, *arguments], env=env, capture_output=True, text=True, timeout=300
+            [sys.executable, "-c", code, *arguments],
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=2 * PATIENCE,
         )
         assert done.returncode == 0, done.stderr
         return int(done.stdout)
