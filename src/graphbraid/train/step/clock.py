@@ -45,6 +45,6 @@ class Clock:
         return lap
 
     def restart(self, *kept: str) -> None:
-        """Start a new lap that forgets the seconds since the last one, but for those of the stages ``kept``."""
+        """Start a new lap, into which the seconds of the stages ``kept`` since the last one go along."""
         lap = self.lap()
         self.add({stage: lap[stage] for stage in kept})
