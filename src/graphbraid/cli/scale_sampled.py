@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from graphbraid.cli.common import out_console, plain, say
+from graphbraid.cli.scale_text import network_sentences, with_range
 
 if TYPE_CHECKING:
     from graphbraid.cli.settings import ResolvedRun
@@ -51,7 +52,6 @@ def show_shares(found: ShareForecast, cluster: Cluster, moving: str) -> None:
     """Print the table, and what it rests on; ``moving`` says where the cost of a byte is from."""
     from rich.table import Table
 
-    from graphbraid.cli.scale import network_sentences, with_range
     from graphbraid.collective.plan.times import format_seconds
     from graphbraid.files.writing import format_bytes
     from graphbraid.train.scaling.forecast import SHARE_ASSUMPTIONS
