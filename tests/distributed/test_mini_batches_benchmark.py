@@ -36,6 +36,7 @@ def forecast(seconds):
             first_seconds=0.0,
             pass_seconds=seconds / num_ranks,
             slowest_seconds=seconds / num_ranks,
+            hindered_seconds=0.0,
             update_seconds=0.0,
             buckets=(Bucket(nbytes=100, ready=1.0),),
             tail_bytes=0,

@@ -15,7 +15,9 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from graphbraid.distributed.ranks.gradients import bytes_of, in_buckets, tail_bytes
+from graphbraid.distributed.ranks.communicator import Communicator
+from graphbraid.distributed.ranks.gradients import GradientSum, bytes_of, in_buckets, tail_bytes
+from graphbraid.distributed.ranks.transport import Alone
 from graphbraid.loader.batches import BatchLoader
 from graphbraid.sampling import MiniBatch
 from graphbraid.train.estimating.trial import Trial
@@ -27,6 +29,7 @@ SECONDS = 2.0
 """That measuring one number of ranks takes, about, beside sampling the sizes."""
 FEWEST = 4
 """Steps beside the preparation of later shares, at least."""
+_COPIES = 5
 STARVED = 0.1
 """Part of the time that training waits for batches above which preparing is what it goes by."""
 
@@ -67,15 +70,17 @@ def measured(trial: Trial, loader: BatchLoader, sizes: ShareSizes, *, seconds: f
     busy, prepare = apart(beside, prepare)
     update = min(median(parts.update_seconds for parts in typical), busy)
     slowest_pass, typical_pass = (median(parts.seconds for parts in found) for found in (slowest, typical))
-    excess = max(0.0, slowest_pass - typical_pass)
+    excess = max(0.0, slowest_pass - typical_pass) if sizes.num_ranks > 1 else 0.0
+    undisturbed = min(typical_pass, busy - update)
     ready = [fmean(place) for place in zip(*(parts.ready for parts in typical), strict=True)]
     return ShareTimes(
         num_ranks=sizes.num_ranks,
         prepare_seconds=prepare,
         first_seconds=beside.first_seconds,
-        pass_seconds=busy - update,
-        slowest_seconds=busy - update + (excess if sizes.num_ranks > 1 else 0.0),
-        update_seconds=update,
+        pass_seconds=undisturbed,
+        slowest_seconds=undisturbed + excess,
+        hindered_seconds=busy - update - undisturbed,
+        update_seconds=update + (copying_seconds(trial) if sizes.num_ranks > 1 else 0.0),
         buckets=tuple(
             Bucket(nbytes=bytes_of(group), ready=place) for group, place in zip(groups, ready, strict=True)
         ),
@@ -124,6 +129,20 @@ def timed_parts(trial: Trial, batch: MiniBatch, groups: Sequence[Sequence[nn.Par
     last = max(seen.values(), default=ended)  # what got no gradient goes off when the others have
     full = itertools.accumulate((max(seen.get(id(p), last) for p in group) for group in groups), max)
     return Parts(last - began, ended - last, tuple((at - began) / (last - began) for at in full))
+
+
+def copying_seconds(trial: Trial) -> float:
+    """Return the time of copying the gradients of the last step for the sums, and these back, by one rank."""
+    sums = GradientSum(Communicator(Alone()), trial.runner.model.parameters(), num_extra=NUM_EXTRA)
+    seconds = []
+    try:
+        for _ in range(1 + _COPIES):
+            began = time.perf_counter()
+            sums.finish([0.0] * NUM_EXTRA)
+            seconds.append(time.perf_counter() - began)
+    finally:
+        sums.close()
+    return median(seconds[1:])
 
 
 def beside_preparing(
@@ -187,4 +206,13 @@ def _prepare_seconds(loader: BatchLoader, rank: int, num_ranks: int, *, seconds:
     raise AssertionError("epochs never end")
 
 
-__all__ = ["SECONDS", "Beside", "Parts", "apart", "beside_preparing", "measured", "timed_parts"]
+__all__ = [
+    "SECONDS",
+    "Beside",
+    "Parts",
+    "apart",
+    "beside_preparing",
+    "copying_seconds",
+    "measured",
+    "timed_parts",
+]

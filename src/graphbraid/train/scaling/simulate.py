@@ -69,6 +69,9 @@ def simulate(times: ShareTimes, cluster: Cluster, *, batches: float = 1.0) -> St
         cluster: the ranks and their network.
         batches: batches whose gradients the step adds up, only those of the last one while it goes back; a
             part of one has as much of its times, but for the update's.
+
+    Preparing later shares goes on evenly over a step, so that what falls into a wait for the link does not
+    hinder computing. It cannot do more than to fill the waits.
     """
     clock = _Clock(times.num_ranks, cluster)
     last = min(1.0, batches)
@@ -82,6 +85,7 @@ def simulate(times: ShareTimes, cluster: Cluster, *, batches: float = 1.0) -> St
     clock.add_up(times.tail_bytes)
     clock.wait()
     clock.compute(times.update_seconds)
+    clock.prepare(batches * times.hindered_seconds)
     return StepTimes(
         seconds=max(clock.now, batches * times.prepare_seconds / cluster.speed),
         compute_seconds=clock.computed,
@@ -161,6 +165,15 @@ class _Clock:
     def wait(self) -> None:
         """Wait for all sums."""
         self.now = self.traffic.waited(self.now)
+
+    def prepare(self, seconds: float) -> None:
+        """Let preparing take so much of the cores, as measured, evenly over what there was until now."""
+        seconds /= self._cluster.speed
+        busy = self.computed + self.traffic.moved
+        idle = max(0.0, self.now - busy)
+        taken = max(seconds * (busy / self.now), seconds - idle) if self.now else seconds
+        self.now += taken
+        self.computed += taken
 
 
 __all__ = ["Prediction", "StepTimes", "predict", "simulate", "validation_seconds"]

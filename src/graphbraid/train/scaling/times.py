@@ -31,18 +31,21 @@ class ShareTimes:
     first_seconds: float
     """From the start of an epoch until its first share is ready."""
     pass_seconds: float
-    """Forward and backward of a mean share, while later ones are prepared."""
+    """Forward and backward of a mean share, with nothing beside it."""
     slowest_seconds: float
     """The same of the rank whose share takes longest, which the others wait for."""
+    hindered_seconds: float
+    """How much longer a step takes while a later share is prepared."""
     update_seconds: float
-    """What comes once all sums have arrived: clipping and the optimizer."""
+    """What comes once all sums have arrived: clipping and the optimizer, and of several ranks also copying
+    gradients for the sums and these back."""
     buckets: tuple[Bucket, ...]
     """By ascending :attr:`Bucket.ready`."""
     tail_bytes: int
     """Of the last sum of a step: the loss, and which gradients there are."""
 
     def __post_init__(self) -> None:
-        for name in ("prepare", "first", "pass", "slowest", "update"):
+        for name in ("prepare", "first", "pass", "slowest", "hindered", "update"):
             seconds = getattr(self, f"{name}_seconds")
             if not (math.isfinite(seconds) and seconds >= 0):
                 raise ConfigError(f"{name}_seconds must be finite and not negative; got {seconds!r}")
