@@ -134,15 +134,15 @@ def forecast_shares(
                 "out"
             )
         trial.try_model()
-        others = OtherPrograms()
-        ranks = _measured_ranks(trial, counts, epoch, cluster, moving, validates=validates, seconds=seconds)
-        share = others.share()
+        ranks, others = _measured_ranks(
+            trial, counts, epoch, cluster, moving, validates=validates, seconds=seconds
+        )
     return ShareForecast(
         name=graph.name or "the graph at hand",
         num_nodes=graph.num_nodes,
         num_edges=graph.num_edges,
         epoch=epoch,
-        assumptions=_assumptions(trial, ranks, share, validates=validates),
+        assumptions=_assumptions(trial, ranks, others, validates=validates),
         ranks=ranks,
     )
 
@@ -188,11 +188,12 @@ def _measured_ranks(
     *,
     validates: bool,
     seconds: float,
-) -> tuple[RankForecast, ...]:
+) -> tuple[tuple[RankForecast, ...], float | None]:
+    """Return the forecasts, and the share of the cores that other programs had while times were measured."""
     config, found = trial.config, []
     with make_loader(trial.runner, config, trial.nodes) as loader:
         sizes = sampled_sizes(_without_features(loader), counts, seconds=seconds)
-        alone = sampled_needs(trial)
+        alone, others = sampled_needs(trial), OtherPrograms()
         for shares in sizes:
             times = measured(trial, loader, shares, seconds=seconds)
             validation = measured_validation(trial, shares.num_ranks) if validates else None
@@ -206,7 +207,8 @@ def _measured_ranks(
                     range=_range(times, epoch, cluster, validation, moving),
                 )
             )
-    return tuple(found)
+        share = others.share()
+    return tuple(found), share
 
 
 def _without_features(loader: BatchLoader) -> BatchLoader:
