@@ -63,6 +63,16 @@ def test_the_table_says_what_it_rests_on(graphbraid, store, tmp_path):
         assert part in done.stdout, part
 
 
+def test_rows_rounded_on_the_wire_are_half_the_bytes(graphbraid, store):
+    options = ("plan", "--data", store, "--model", "gcn", "--hidden", 8, "--ranks", "4", "--json")
+    plain, rounded = (
+        graphbraid(*options, "--mode", "full", *more) for more in ((), ("--set", "wire=bfloat16"))
+    )
+    for one, other in zip(plain.json["graphs"], rounded.json["graphs"], strict=True):
+        sent = [graph["predictions"][1]["sent_bytes"] for graph in (one, other)]
+        assert sent[1] == sent[0] / 2 > 0
+
+
 def test_options_of_mini_batches_and_models_of_no_edges_are_refused(graphbraid, store):
     done = graphbraid("plan", "--data", store, "--ranks", "4", "--batch-size", 32, "--json")
     assert (done.exit_code, "--batch-size is not for" in done.json["error"]["message"]) == (2, True)
