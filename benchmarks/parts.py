@@ -290,6 +290,12 @@ PARTS = (
         pyg=True,
     ),
     Part(name="ranks-shaped", module="distributed.shaped", results="distributed_shaped", minutes=7),
+    Part(
+        name="ranks-mini-batches",
+        module="distributed.mini_batches",
+        results="distributed_mini_batches",
+        minutes=6,
+    ),
     Part(name="ranks-tuning", module="distributed.tuning", results="distributed_tuning", minutes=16),
     Part(name="datasets", module="graphs.embedded", results="datasets", minutes=5),
     Part(

@@ -51,6 +51,7 @@ INNER_FLOORS = {
         ("tuning",),
         ("estimating",),
         ("run",),
+        ("scaling",),
     ),
 }
 FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names}

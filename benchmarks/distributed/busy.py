@@ -1,8 +1,9 @@
-"""Cores kept busy: other processes that train the same graph, each on its own core, while one is measured.
+"""Cores kept busy: other processes that train the same, each on its own core, while one is measured.
 
     python -m benchmarks.distributed.busy CORE NODES BLOCKS VISIBLE
 
-is one of these processes. It ends when its input does, and so with the process that started it.
+is one of these processes, which trains a planted graph; other benchmarks have their own. It ends when its
+input does, and so with the process that started it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -22,12 +23,14 @@ from benchmarks.distributed.training import Training
 
 
 @contextlib.contextmanager
-def others_busy(num_cores: int, num_nodes: int, num_blocks: int, visible: float) -> Iterator[None]:
-    """Keep this process on one core, and each other one of so many training a planted graph by itself."""
+def others_busy(num_cores: int, module: str, *arguments: str) -> Iterator[None]:
+    """Keep this process on one core, and each other one of so many busy with a benchmark's module.
+
+    It is called with the core before its arguments, and says a line when it has begun.
+    """
     given = os.sched_getaffinity(0)
     first, *others = sorted(given)[:num_cores]
-    arguments = [str(num_nodes), str(num_blocks), repr(visible)]
-    processes = [_started(core, arguments) for core in others]
+    processes = [_started(core, module, arguments) for core in others]
     try:
         for process in processes:
             assert process.stdout is not None
@@ -42,8 +45,8 @@ def others_busy(num_cores: int, num_nodes: int, num_blocks: int, visible: float)
             process.communicate()
 
 
-def _started(core: int, arguments: list[str]) -> subprocess.Popen[str]:
-    command = ours("distributed.busy", str(core), *arguments)
+def _started(core: int, module: str, arguments: tuple[str, ...]) -> subprocess.Popen[str]:
+    command = ours(module, str(core), *arguments)
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     pipe = subprocess.PIPE
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment, cwd=ROOT, text=True)
@@ -55,7 +58,12 @@ def main() -> None:
     os.sched_setaffinity(0, {int(core)})
     torch.set_num_threads(1)
     training = Training(planted(int(num_nodes), int(num_blocks), float(visible)), None)
-    training.epoch()
+    busy_until_end(training.epoch)
+
+
+def busy_until_end(run: Callable[[], object]) -> None:
+    """Call something again and again until the input ends; says so after the first time."""
+    run()
     print("busy", flush=True)
     ended = threading.Event()
 
@@ -65,7 +73,7 @@ def main() -> None:
 
     threading.Thread(target=watch, daemon=True).start()
     while not ended.is_set():
-        training.epoch()
+        run()
 
 
 if __name__ == "__main__":

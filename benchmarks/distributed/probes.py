@@ -10,6 +10,7 @@ import torch
 
 from graphbraid.distributed import Communicator
 from graphbraid.distributed.ranks.handle import Handle
+from graphbraid.fullgraph.scale.cluster import ring_bytes
 
 WARM = 3
 """Calls before the clock starts: memory is taken, kernels' arguments are bound."""
@@ -41,6 +42,18 @@ def measured_link(comm: Communicator) -> tuple[float, float]:
 
     empty, full = exchange(1), exchange(PROBE_BYTES)
     return empty / (comm.size - 1), PROBE_BYTES * (comm.size - 1) / (full - empty)
+
+
+def measured_sums(comm: Communicator) -> tuple[float, float]:
+    """Latency in seconds and rate in bytes per second by which sums over all ranks go round a ring."""
+
+    def summed(num_bytes: int) -> float:
+        values = torch.zeros(num_bytes // 4)
+        mine = median_seconds(lambda: comm.all_reduce(values).wait(), REPEATS)
+        return float(max(comm.gather(mine)))
+
+    empty, full = summed(4), summed(PROBE_BYTES)
+    return empty / (2 * (comm.size - 1)), ring_bytes(comm.size, PROBE_BYTES) / (full - empty)
 
 
 def moving_seconds(comm: Communicator) -> list[float]:
@@ -81,4 +94,4 @@ def begun(comm: Communicator, num_bytes: int) -> Handle[torch.Tensor]:
     return comm.all_to_all(torch.zeros(sum(others), dtype=torch.uint8), others, others)
 
 
-__all__ = ["measured_link", "median_seconds", "moving_seconds"]
+__all__ = ["measured_link", "measured_sums", "median_seconds", "moving_seconds"]

@@ -20,10 +20,12 @@ with those of the partition's report.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import math
 import os
+import socket
 import statistics
 import subprocess
 import sys
@@ -102,21 +104,32 @@ def alone(graph: Graph, epochs: int) -> tuple[Step, float, float]:
 
 def start(
     num_ranks: int,
-    rate: float,
+    rate: float | None,
     arguments: list[str],
     module: str = "distributed.shaped",
     **variables: str,
 ) -> dict[str, Any]:
-    """Start ranks of a benchmark behind shaped links; what the first one prints."""
+    """Start ranks of a benchmark behind shaped links, or within the machine; what the first one prints.
+
+    Args:
+        num_ranks: number of ranks, each on a core, which some share if there are fewer.
+        rate: bits per second of each link. If None, the ranks reach each other as processes do.
+        arguments: what the module is called with, after ``--one CORE``.
+        module: the benchmark's, under :mod:`benchmarks`.
+        variables: environment variables of all ranks.
+    """
     cores = sorted(os.sched_getaffinity(0))
-    with Links(num_ranks, rate) as links:
+    with contextlib.ExitStack() as stack:
+        links = None if rate is None else stack.enter_context(Links(num_ranks, rate))
+        address = "127.0.0.1" if links is None else links.address(0)
+        network = {"MASTER_ADDR": address, "MASTER_PORT": "29500" if links is not None else _free_port()}
+        network["GLOO_SOCKET_IFNAME"] = "lo" if links is None else INTERFACE
         processes = []
         for rank in range(num_ranks):
-            environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": INTERFACE}
-            environment |= {"RANK": str(rank), "WORLD_SIZE": str(num_ranks)} | variables
-            environment |= {"MASTER_ADDR": links.address(0), "MASTER_PORT": "29500"}
-            core = str(cores[rank % len(cores)])
-            command = links.command(rank, ours(module, "--one", core, *arguments))
+            environment = os.environ | {"OMP_NUM_THREADS": "1"} | network | variables
+            environment |= {"RANK": str(rank), "WORLD_SIZE": str(num_ranks)}
+            command = ours(module, "--one", str(cores[rank % len(cores)]), *arguments)
+            command = command if links is None else links.command(rank, command)
             output = subprocess.PIPE if rank == 0 else subprocess.DEVNULL
             processes.append(subprocess.Popen(command, stdout=output, env=environment, cwd=ROOT, text=True))
         said, _ = processes[0].communicate()
@@ -125,6 +138,11 @@ def start(
         raise SystemExit(f"{num_ranks} ranks ended with {codes}")
     found: dict[str, Any] = json.loads(said.strip().splitlines()[-1])
     return found
+
+
+def _free_port() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return str(listener.getsockname()[1])
 
 
 def row_of(num_ranks: int, rate: float, options: argparse.Namespace) -> dict[str, Any]:
@@ -139,12 +157,13 @@ def row_of(num_ranks: int, rate: float, options: argparse.Namespace) -> dict[str
     rows = seconds * rate / 8 * 0.95 / row_bytes
     visible = min(0.5, rows / (num_ranks - 1) / (options.nodes / num_ranks))
     graph = planted(options.nodes, num_ranks, visible)
-    with others_busy(num_cores, options.nodes, num_ranks, visible):
+    planted_graph = (str(options.nodes), str(num_ranks), repr(visible))
+    with others_busy(num_cores, "distributed.busy", *planted_graph):
         before = alone(graph, options.epochs)
-    arguments = [str(options.nodes), str(num_ranks), repr(visible), str(options.epochs)]
+    arguments = [*planted_graph, str(options.epochs)]
     with tempfile.TemporaryDirectory(prefix="graphbraid-") as cache:
         found = start(num_ranks, rate, arguments, GRAPHBRAID_CACHE=cache)  # no earlier run's parts
-    with others_busy(num_cores, options.nodes, num_ranks, visible):
+    with others_busy(num_cores, "distributed.busy", *planted_graph):
         after = alone(graph, options.epochs)
     loss = before[-1]
     if abs(found["loss"] / loss - 1) > 1e-5:

@@ -7,6 +7,7 @@ import statistics
 from typing import Any
 
 from benchmarks.common.rows import read_rows
+from benchmarks.distributed.mini_batches import ranged as ranged_shares
 from benchmarks.distributed.shaped import MODES, derived, ranged
 from benchmarks.distributed.tuning import derived as tuned
 from benchmarks.distributed.whole_graph import beside
@@ -123,6 +124,35 @@ def shaped() -> str:
         "parts",
     )
     return "\n\n".join([table(heads, lines), where(rows, "benchmarks.distributed.shaped")])
+
+
+def mini_batches() -> str:
+    """Epochs of mini-batches that ranks share, beside what was predicted."""
+    rows = read_rows("distributed_mini_batches")
+    lines = []
+    for row in rows:
+        one, several = row["seconds"]["alone"], row["seconds"]["ranks"]
+        lines.append(
+            [
+                row["row"],
+                f"{1e3 * one:.0f}",
+                ranged_shares(row, "alone"),
+                f"{1e3 * several:.0f}",
+                ranged_shares(row),
+                f"{one / several:.2f}",
+                f"{row['share']['repeats']:.2f}",
+            ]
+        )
+    heads = (
+        "ranks, rate of each link",
+        "one process on one core, ms",
+        "predicted by measured",
+        "ranks, ms",
+        "predicted by measured",
+        "speedup",
+        "ranks that read a node of a batch",
+    )
+    return "\n\n".join([table(heads, lines), where(rows, "benchmarks.distributed.mini_batches")])
 
 
 def tuned_exchanges() -> str:

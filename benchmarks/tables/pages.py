@@ -55,6 +55,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "partition costs": ("partitioning", distributed.partition_costs),
     "whole graphs on ranks": ("distributed_fullgraph", distributed.whole_graphs),
     "ranks behind links": ("distributed_shaped", distributed.shaped),
+    "mini-batches on ranks": ("distributed_mini_batches", distributed.mini_batches),
     "full-graph epochs, rgcn": ("fullgraph_relational", fullgraph.relational),
     "full-graph epochs, hgt": ("fullgraph_transformer", fullgraph.transformer),
     "tuned exchanges": ("distributed_tuning", distributed.tuned_exchanges),

@@ -63,8 +63,87 @@ def test_the_table_says_what_it_rests_on(graphbraid, store, tmp_path):
         assert part in done.stdout, part
 
 
+def test_rows_rounded_on_the_wire_are_half_the_bytes(graphbraid, store):
+    options = ("plan", "--data", store, "--model", "gcn", "--hidden", 8, "--ranks", "4", "--json")
+    plain, rounded = (
+        graphbraid(*options, "--mode", "full", *more) for more in ((), ("--set", "wire=bfloat16"))
+    )
+    for one, other in zip(plain.json["graphs"], rounded.json["graphs"], strict=True):
+        sent = [graph["predictions"][1]["sent_bytes"] for graph in (one, other)]
+        assert sent[1] == sent[0] / 2 > 0
+
+
 def test_options_of_mini_batches_and_models_of_no_edges_are_refused(graphbraid, store):
     done = graphbraid("plan", "--data", store, "--ranks", "4", "--batch-size", 32, "--json")
     assert (done.exit_code, "--batch-size is not for" in done.json["error"]["message"]) == (2, True)
     done = graphbraid("plan", "--data", store, "--model", "mlp", "--ranks", "4", "--json")
     assert (done.exit_code, "reads no edges" in done.json["error"]["message"]) == (2, True)
+
+
+OF_BATCHES = ("--model", "sage", "--hidden", 8, "--fanouts", "5,5", "--batch-size", 32, "--mode", "sampled")
+
+
+def test_epochs_of_mini_batches_are_predicted_for_ranks_that_share_them(graphbraid, store, tmp_path):
+    (tmp_path / "cluster.json").write_text(
+        json.dumps({"graphbraid": "cluster", "bandwidth_bytes": 1.25e8, "memory_bytes": 1 << 20})
+    )
+    options = (
+        "plan",
+        "--data",
+        store,
+        *OF_BATCHES,
+        "--ranks",
+        "2,32",
+        "--hardware",
+        tmp_path / "cluster.json",
+    )
+    done = graphbraid(*options, "--validation", "--json")
+    assert done.exit_code == 0, done.stderr
+    assert (done.json["mode"], done.json["cluster"]["bandwidth_bytes"]) == ("sampled", 1.25e8)
+    (graph,) = done.json["graphs"]
+    assert graph["epoch"] == {"num_seeds": 100, "batch_size": 32, "accumulate": 1}
+    assert [p["num_ranks"] for p in graph["predictions"]] == [1, 2, 32]
+    for p in graph["predictions"]:
+        low, high = p["range_seconds"]
+        assert low <= p["seconds"] <= high
+        assert (p["sent_bytes"] == 0) == (p["num_ranks"] == 1)
+        assert p["validation_seconds"] > 0
+    told = graphbraid(*options)
+    assert told.exit_code == 0, told.stderr
+    for part in ("100 training nodes in batches of 32", "read by", "(too much)", "nothing is extrapolated"):
+        assert part in " ".join(told.stdout.split()), part
+    assert "validation, test and checkpoints" in told.stdout.lower().replace("\n", " ")
+
+
+def test_the_mode_of_a_file_counts_as_one_that_is_given(graphbraid, store, tmp_path):
+    (tmp_path / "run.yaml").write_text("mode: sampled\nbatch_size: 16\nfanouts: [5, 5]\n")
+    done = graphbraid("plan", "--data", store, "--config", tmp_path / "run.yaml", "--ranks", "64", "--json")
+    assert done.exit_code == 2
+    assert "64 ranks are more than a batch has seeds (batch_size=16)" in done.json["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--ranks", "4", "--fanouts", "5,5"), "--fanouts is not for; leave it out, or give --mode sampled"),
+        (("--ranks", "4", "--mode", "full", "--validation"), "--validation is not for"),
+        (("--ranks", "4", "--mode", "sampled", "--device", "cpu"), "mini-batches, which --device is not for"),
+        (("--ranks", "4", "--mode", "sampled", "--batches", 3), "which --batches is not for; leave it out"),
+        (
+            ("--ranks", "4", "--mode", "sampled", "--set", "wire=bfloat16"),
+            "set mode='full', or leave wire out",
+        ),
+        (("--ranks", "4", "--mode", "sampled", "--set", "exchange=whole"), "leave exchange out"),
+        (("--ranks", "4", "--mode", "sampled", "--set", "plan=cpu"), "made for the batches of one rank"),
+        (("--ranks", "4", "--mode", "sampled", "--set", "task=link"), "task='link' has none"),
+        (("--ranks", "4", "--mode", "sampled", "--model", "sagee"), "sagee"),
+        (("--ranks", "4", "--mode", "sampled", "--fanouts", "5", "--layers", 3), "fanouts"),
+        (("--ranks", "2048", "--mode", "sampled"), "100 training nodes and batch_size=1024"),
+        (("--ranks", "4", "--mode", "half"), "mode"),
+        (("--mode", "sampled"), "--mode is for predictions with --ranks"),
+        (("--validation",), "--validation is for predictions with --ranks"),
+    ],
+)
+def test_options_that_do_not_go_with_the_prediction_are_refused(options, says, graphbraid, store):
+    done = graphbraid("plan", "--data", store, *options, "--json")
+    assert (done.exit_code, says in done.json["error"]["message"]) == (2, True), done.json

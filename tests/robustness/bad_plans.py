@@ -53,6 +53,33 @@ def not_a_plan(w: Workplace):
     return w.train(None, "--plan", w.file("plan.json", "{}"))
 
 
+@command(
+    PLANS,
+    "more ranks to predict for than a batch has seeds",
+    2,
+    "8 ranks are more than a batch has seeds (batch_size=4)",
+    "predict up to 4 ranks",
+)
+def more_ranks_than_seeds(w: Workplace):
+    return "plan", "--data", w.store(), "--ranks", "8", "--mode", "sampled", "--batch-size", "4"
+
+
+@command(
+    PLANS,
+    "`--fanouts` for a prediction of the whole graph",
+    2,
+    "--ranks predicts training on the whole graph, which --fanouts is not for",
+    "give --mode sampled",
+)
+def fanouts_of_whole_graph(w: Workplace):
+    return "plan", "--data", w.store(), "--ranks", "8", "--fanouts", "5,5"
+
+
+@command(PLANS, "`--mode` for a plan without ranks", 2, "--mode is for predictions with --ranks")
+def mode_without_ranks(w: Workplace):
+    return "plan", "--mode", "sampled"
+
+
 @command(PLANS, "a profile that is not there", 3, "cannot read the profile", "No such file")
 def missing_profile(w: Workplace):
     return "plan", "--profile", w.path("nowhere.json")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from torch import nn
 
 from graphbraid.errors import ConfigError, DataError, TrainingError
 from graphbraid.train import Callback, TrainConfig, Trainer
+from graphbraid.train.run_folder import checkpoint
 
 OPTIONS = {"epochs": 4, "batch_size": 64, "fanouts": (5, 5), "lr": 0.02, "threads": 1}
 
@@ -304,6 +307,31 @@ def test_run_folder_tells_the_whole_story(tmp_path: Path) -> None:
     seconds = {name: float(rows[0][f"{name}_seconds"]) for name in ("sample", "forward", "backward", "epoch")}
     assert all(value > 0 for value in seconds.values())
     assert seconds["forward"] + seconds["backward"] < seconds["epoch"]
+
+
+@pytest.mark.parametrize("every", [None, 3])
+def test_the_seconds_of_every_checkpoint_are_counted_once(
+    every: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the start and of each epoch's end, too, which are written between the epochs."""
+    graph, write = community_graph(), checkpoint.write
+    written: list[float] = []
+
+    def timed(*arguments: Any) -> None:
+        started = time.perf_counter()
+        write(*arguments)
+        written.append(time.perf_counter() - started)
+
+    monkeypatch.setattr(checkpoint, "write", timed)
+    options = OPTIONS | {"epochs": 3, "checkpoint_every_steps": every, "restore_best": False}
+    result = Trainer(new_model(graph), graph, **options, out_dir=tmp_path).fit()
+    seconds = [row["checkpoint_seconds"] for row in result.history]
+    assert len(written) >= 4 and all(seconds)
+    assert sum(written) <= sum(seconds) < result.seconds
+    with (tmp_path / "metrics.csv").open() as file:
+        rows = [float(row["checkpoint_seconds"]) for row in csv.DictReader(file)]
+    assert rows[:-1] == seconds[:-1]
+    assert rows[-1] < seconds[-1]  # the last one is written after its row
 
 
 def test_no_folder_means_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

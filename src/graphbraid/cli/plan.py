@@ -61,8 +61,15 @@ def plan(
     ] = None,
     ranks: Annotated[
         str | None,
-        _option("--ranks", "Predict training of the whole graph on so many ranks: 8, 2,4,6 or 2..1024."),
+        _option("--ranks", "Predict training on so many ranks: 8, 2,4,6 or 2..1024."),
     ] = None,
+    mode: Annotated[
+        str | None,
+        _option("--mode", "With --ranks: sampled, batches that ranks share, or full. (default: full)"),
+    ] = None,
+    validation: Annotated[
+        bool, _option("--validation", "With --ranks --mode sampled: epochs with their validation.")
+    ] = False,
     hardware: Annotated[
         Path | None,
         _path("--hardware", "Plan for the machine, or with --ranks the cluster, of this file.", "FILE"),
@@ -76,7 +83,7 @@ def plan(
 
     Shows the predicted time of an epoch beside a bound that no schedule can beat, the runners-up, and plans
     for other numbers of cores, links and devices. With --ranks, predicts instead how long an epoch on the
-    whole graph would take on many ranks, by simulation.
+    whole graph, or on mini-batches, would take on many ranks, by simulation.
 
     Examples:
 
@@ -85,6 +92,8 @@ def plan(
         graphbraid plan --profile measured.json --hardware machine.json
 
         graphbraid plan --data cora.npz --model gcn --ranks 2..1024 --hardware cluster.json
+
+        graphbraid plan --data cora.npz --ranks 2..64 --mode sampled --batch-size 1024
     """  # noqa: D412  (typer shows the blank line between examples)
     given = dict(locals())
     if ranks is not None:
@@ -92,6 +101,7 @@ def plan(
 
         plan_ranks(given, _run(given))
         return
+    _check_no_ranks(given)
     from graphbraid.collective import make_plan
     from graphbraid.collective.plan.whatif import Machine, alternatives
 
@@ -107,6 +117,15 @@ def plan(
         print_json(_as_json(found, others, machine))
     else:
         _show(found, others, out)
+
+
+def _check_no_ranks(given: dict[str, Any]) -> None:
+    """Refuse what only a prediction for ranks reads."""
+    from graphbraid.errors import ConfigError
+
+    for name, is_given in (("mode", given["mode"] is not None), ("validation", given["validation"])):
+        if is_given:
+            raise ConfigError(f"--{name} is for predictions with --ranks; give --ranks, or leave it out")
 
 
 def _profile(given: dict[str, Any]) -> tuple[Profile, int]:
@@ -137,7 +156,7 @@ def _run(given: dict[str, Any]) -> ResolvedRun:
     from graphbraid.cli.settings import parse_assignments, parse_fanouts, resolve
     from graphbraid.files.yaml_file import read_yaml
 
-    options = ("data", "model", "hidden_channels", "num_layers", "batch_size", "layout", "device")
+    options = ("data", "model", "hidden_channels", "num_layers", "batch_size", "layout", "device", "mode")
     command_line = {name: given[name] for name in options}
     command_line["fanouts"] = parse_fanouts(given["fanouts"])
     command_line |= parse_assignments(given["assignments"] or [])

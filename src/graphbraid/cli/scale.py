@@ -1,4 +1,4 @@
-"""``graphbraid plan --ranks``: predicts an epoch of full-graph training on many ranks, by simulation."""
+"""``graphbraid plan --ranks``: predicts an epoch of training on many ranks, by simulation."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from graphbraid.cli.common import out_console, plain, print_json, say
+from graphbraid.cli.scale_text import network_sentences, with_range
 
 if TYPE_CHECKING:
     from graphbraid.cli.settings import ResolvedRun
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
     from graphbraid.graph import Graph
 
 MOST_RANKS = 1 << 16
-_NOT_FOR_RANKS = ("profile", "batches", "out", "save_profile", "fanouts", "batch_size", "layout", "device")
+_NOT_FOR_RANKS = ("profile", "batches", "out", "save_profile", "device")
+_OF_MINI_BATCHES = ("fanouts", "batch_size", "layout")
 
 
 def parse_ranks(text: str) -> list[int]:
@@ -44,6 +46,8 @@ def parse_ranks(text: str) -> list[int]:
 def plan_ranks(given: dict[str, Any], run: ResolvedRun) -> None:
     """Predict epochs for the numbers of ranks in ``given`` and show them.
 
+    They are of mini-batches if the run's mode is given as ``sampled``, else of the whole graph.
+
     Args:
         given: the options of the command by name.
         run: the options of the run.
@@ -55,18 +59,45 @@ def plan_ranks(given: dict[str, Any], run: ResolvedRun) -> None:
 
     if run.train.task == "link":
         raise ConfigError("--ranks predicts training on labels of nodes; task='link' has none")
-    if other := [name for name in _NOT_FOR_RANKS if given[name] is not None]:
-        flag = "--" + other[0].replace("_", "-")
-        raise ConfigError(
-            f"--ranks predicts training on the whole graph, which {flag} is not for; leave it out"
-        )
+    is_sampled = run.train.mode == "sampled" and "mode" in run.sources
+    _check_flags(given, is_sampled=is_sampled)
     counts = parse_ranks(given["ranks"])
     cluster, moving, source = _cluster(given["hardware"])
+    said: dict[str, Any] = {"cluster": dataclasses.asdict(cluster)}
+    if is_sampled:
+        from graphbraid.cli.scale_sampled import forecast_of, show_shares
+
+        shares = forecast_of(run, counts, cluster, moving, validates=given["validation"])
+        if given["json_output"]:
+            print_json(said | {"mode": "sampled", "graphs": [shares.to_json()]})
+        else:
+            show_shares(shares, cluster, source)
+        return
     found = forecasts(run, counts, cluster, moving)
     if given["json_output"]:
-        print_json({"cluster": dataclasses.asdict(cluster), "graphs": [f.to_json() for f in found]})
+        print_json(said | {"mode": "full", "graphs": [f.to_json() for f in found]})
     else:
         _show(found, cluster, source)
+
+
+def _check_flags(given: dict[str, Any], *, is_sampled: bool) -> None:
+    """Refuse what says nothing about the training that is predicted.
+
+    Raises:
+        ConfigError: a flag is for another kind of plan, or of training.
+    """
+    from graphbraid.errors import ConfigError
+
+    what, instead = "training on mini-batches", ""
+    others = [name for name in _NOT_FOR_RANKS if given[name] is not None]
+    if not is_sampled:
+        what = "training on the whole graph"
+        of_batches = [name for name in _OF_MINI_BATCHES if given[name] is not None]
+        of_batches += ["validation"] * given["validation"]
+        instead, others = ", or give --mode sampled" * bool(of_batches), of_batches + others
+    if others:
+        flag = "--" + others[0].replace("_", "-")
+        raise ConfigError(f"--ranks predicts {what}, which {flag} is not for; leave it out{instead}")
 
 
 def _cluster(file: str | None) -> tuple[Cluster, tuple[float, float] | None, str]:
@@ -113,7 +144,7 @@ def forecasts(
     graph: Graph = load_graph(run.settings)
     graph.check_one_type("plan --ranks")
     check_trainable(graph, run.settings)
-    settings, seed = run.settings, run.train.seed
+    settings, seed, wire_bytes = run.settings, run.train.seed, 2 if run.train.wire == "bfloat16" else 4
     engine = compile(build_model(settings, graph.num_features, graph.num_classes, seed), graph)
     if isinstance(engine, Uncompiled):
         raise ConfigError(f"ranks train only lowered models together, and {engine.why}")
@@ -128,6 +159,7 @@ def forecasts(
             cluster=cluster,
             division=division,
             moving=moving,
+            wire_bytes=wire_bytes,
         )
     except NotLoweredError as why:
         raise ConfigError(f"several ranks cannot train this model together: {why}") from why
@@ -142,6 +174,7 @@ def forecasts(
             law=division[0],
             slowness=max(1.0, floor.ratio or 1.0),
             moving=moving,
+            wire_bytes=wire_bytes,
         )
         for size in PUBLISHED
     ]
@@ -177,7 +210,7 @@ def _show(found: list[Forecast], cluster: Cluster, moving: str) -> None:
             is_too_large = cluster.memory_bytes is not None and p.memory_bytes > cluster.memory_bytes
             table.add_row(
                 str(p.num_ranks),
-                _with_range(p.seconds, seconds),
+                with_range(p.seconds, seconds),
                 *map(format_seconds, (p.compute_seconds, p.moving_seconds)),
                 *map(format_seconds, (p.link_seconds, p.waiting_seconds)),
                 f"{forecast.speedup(p):.2f}",
@@ -189,24 +222,9 @@ def _show(found: list[Forecast], cluster: Cluster, moving: str) -> None:
         for sentence in forecast.assumptions:
             say(console, "  {}", sentence)
         console.print()
-    network = (
-        f"A message takes {1e6 * cluster.latency_seconds:.3g} us and its bytes at "
-        f"{cluster.bandwidth_bytes / 1e9:.3g} GB/s; rows sent and memory are the busiest rank's."
-    )
-    copies = (
-        f"Each byte that a rank sends and one that it receives keep its cores from computing for "
-        f"{1e9 * (cluster.byte_processor_seconds or 0.0):.3g} ns, {moving}."
-    )
-    for sentence in (network, copies, *NETWORK_ASSUMPTIONS):
+    rows = "Rows sent and memory are the busiest rank's."
+    for sentence in (*network_sentences(cluster, moving), rows, *NETWORK_ASSUMPTIONS):
         say(console, "{}", sentence)
-
-
-def _with_range(seconds: float, limits: tuple[float, float]) -> str:
-    """Return a time and, where they read otherwise, the limits between which it may lie."""
-    from graphbraid.collective.plan.times import format_seconds
-
-    said, *ends = map(format_seconds, (seconds, *limits))
-    return said if ends == [said, said] else f"{said} ({ends[0]} to {ends[1]})"
 
 
 __all__ = ["forecasts", "parse_ranks", "plan_ranks"]

@@ -13,7 +13,7 @@ from torch import Tensor
 from graphbraid.files.writing import format_bytes
 
 SHARES = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
-"""Of the rows: the points of the curve."""
+"""Of the rows, or of the lists' bytes: the points of a curve of tiers."""
 COUNTED_KINDS = ("inclusion", "presampled", "lookahead")
 """Kinds of scores whose values are reads per epoch; of the others only the order means something."""
 

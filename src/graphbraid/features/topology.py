@@ -16,6 +16,7 @@ from graphbraid.features.budget import Curve, split
 from graphbraid.features.caches import checked_score
 from graphbraid.features.disk import DiskOptions, DiskRows
 from graphbraid.features.list_budgets import options_for, require_free
+from graphbraid.features.tier_report import SHARES
 from graphbraid.files import mapped
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import Graph
@@ -26,7 +27,6 @@ from graphbraid.signatures import typed
 _LIST_BYTES = 8  # noted of each hot list: where it begins
 _NODES_PER_WORD, _WORD_BYTES = 64, 16  # csrc/neighbor_lists.h
 _READ_AT_ONCE = 1 << 20  # edges
-_SHARES = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
 
 
 class ListCounts(NamedTuple):
@@ -61,8 +61,8 @@ class ExpectedReads(NamedTuple):
         """With the first ``count`` lists of a curve in memory."""
         sizes = curve.size.cumsum(0)
         whole = int(sizes[-1]) if len(curve) else 0
-        held = [int(torch.searchsorted(sizes, int(whole * part), right=True)) for part in _SHARES]
-        points = zip(_SHARES, map(curve.num_bytes, held), map(curve.share, held), strict=True)
+        held = [int(torch.searchsorted(sizes, int(whole * part), right=True)) for part in SHARES]
+        points = zip(SHARES, map(curve.num_bytes, held), map(curve.share, held), strict=True)
         return cls(curve.share(count), tuple(points))
 
 

@@ -12,6 +12,7 @@ from graphbraid.errors import ConfigError
 
 BUCKET_BYTES = 4 << 20
 """Gradients sent together: enough to use a link well, and so little that later ones overlap the backward."""
+_TAIL_DTYPE = torch.float64
 
 
 class GradientSum:
@@ -40,10 +41,11 @@ class GradientSum:
         bucket_bytes: int = BUCKET_BYTES,
     ) -> None:
         self._comm = comm
-        learned = [p for p in parameters if p.requires_grad]
-        self._buckets = _divided(list(reversed(learned)), bucket_bytes, self._begin_full)
+        groups = in_buckets(parameters, bucket_bytes)
+        self._buckets = [_Bucket(group, self._begin_full) for group in groups]
         self._alone = {id(b.parameters[0]): b for b in self._buckets if len(b.parameters) == 1}
-        self._tail = torch.zeros(2 * len(learned) + num_extra, dtype=torch.float64)
+        size = tail_bytes(sum(map(len, groups)), num_extra) // _TAIL_DTYPE.itemsize
+        self._tail = torch.zeros(size, dtype=_TAIL_DTYPE)
         self._armed = False
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(bucket.has_got)  # type: ignore[no-untyped-call]
@@ -80,7 +82,7 @@ class GradientSum:
         parameters = [p for bucket in self._buckets for p in bucket.parameters]
         got = [p.grad is not None for p in parameters]
         changed = [bucket.has_changed() for bucket in self._buckets for _ in bucket.parameters]
-        self._tail[:] = torch.tensor([*got, *changed, *extra], dtype=torch.float64)
+        self._tail[:] = torch.tensor([*got, *changed, *extra], dtype=_TAIL_DTYPE)
         last = self._comm.all_reduce(self._tail)
         for bucket in self._buckets:
             bucket.wait()
@@ -189,20 +191,33 @@ def _dtype_of_sums(parameter: Tensor) -> torch.dtype:
     return torch.float64 if parameter.dtype == torch.float64 else torch.float32
 
 
-def _divided(
-    parameters: Sequence[nn.Parameter], bucket_bytes: int, when_full: Callable[[], None]
-) -> list[_Bucket]:
-    """Divide parameters, in order, into buckets of one dtype and one device each."""
+def in_buckets(
+    parameters: Iterable[nn.Parameter], bucket_bytes: int = BUCKET_BYTES
+) -> list[list[nn.Parameter]]:
+    """Divide those of a model's parameters that learn into buckets, last ones first.
+
+    Each is of one dtype and one device. The next one begins once a bucket has ``bucket_bytes``.
+    """
     groups: list[list[nn.Parameter]] = []
     size = 0
-    for parameter in parameters:
+    for parameter in reversed([p for p in parameters if p.requires_grad]):
         fits = bool(groups) and size < bucket_bytes and _alike(groups[-1][0], parameter)
         if not fits:
             groups.append([])
             size = 0
         groups[-1].append(parameter)
-        size += parameter.numel() * _dtype_of_sums(parameter).itemsize
-    return [_Bucket(group, when_full) for group in groups]
+        size += bytes_of([parameter])
+    return groups
+
+
+def bytes_of(bucket: Sequence[nn.Parameter]) -> int:
+    """Return the bytes that each rank adds to the sum of a bucket."""
+    return sum(p.numel() * _dtype_of_sums(p).itemsize for p in bucket)
+
+
+def tail_bytes(num_parameters: int, num_extra: int) -> int:
+    """Return the bytes of the last sum of a step: who has got which gradient, and the further numbers."""
+    return _TAIL_DTYPE.itemsize * (2 * num_parameters + num_extra)
 
 
 def _alike(a: Tensor, b: Tensor) -> bool:

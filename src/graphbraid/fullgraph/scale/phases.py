@@ -185,12 +185,14 @@ class _Travel:
     def halo_first(self, op: Operation) -> bool:
         """Return whether a maximum or GAT computes the halo's gradients before own rows' and sends them.
 
-        GATv2's kernel goes over all edges twice, and coefficients of edges or of other rows wait for them.
+        GATv2's kernel goes over all edges twice; coefficients of edges under dropout, or of other rows, wait
+        for them.
         """
         divided = self._divided.producer(op.out)
         if isinstance(divided, Attention):
             scores_source = divided.own_rows or divided.inputs[-1] == divided.inputs[0]
-            if divided.kind != "gat" or divided.reads_edges or not scores_source:
+            has_keys = not divided.reads_edges or divided.dropout == 0
+            if divided.kind != "gat" or not has_keys or not scores_source:
                 return False
         elif not isinstance(divided, Maximum):
             return False

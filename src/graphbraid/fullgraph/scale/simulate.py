@@ -5,13 +5,13 @@ The link's bytes are moved by the cores, which compute the slower for it while a
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 
 from graphbraid.fullgraph.lowering.pipeline import Pipeline
 from graphbraid.fullgraph.scale.cluster import Cluster, ring_bytes
 from graphbraid.fullgraph.scale.division import Share
 from graphbraid.fullgraph.scale.phases import Phase, Step
+from graphbraid.fullgraph.scale.traffic import Traffic
 from graphbraid.fullgraph.step.planned.early_rows import MOST_SHARE
 
 
@@ -109,41 +109,6 @@ def simulate(
     )
 
 
-class _Link:
-    """What is on its way from a rank and to it, one thing after the other, moved by the cores."""
-
-    def __init__(self) -> None:
-        self.sent = self.moved = 0.0
-        self._queue: deque[tuple[float, float]] = deque()
-        """Of each thing on its way, when it will have arrived, and the share of the cores that it takes."""
-
-    def send(self, now: float, seconds: float, moving_seconds: float) -> float:
-        """Send something after all before it, no faster than the cores move it; return when it arrives."""
-        seconds = max(seconds, moving_seconds)
-        self.sent += seconds
-        self.moved += moving_seconds
-        end = max(now, self._queue[-1][0] if self._queue else now) + seconds
-        self._queue.append((end, moving_seconds / seconds if seconds else 0.0))
-        return end
-
-    def computed(self, now: float, seconds: float) -> float:
-        """Return when the cores, which also move what is on its way, have computed for so long."""
-        while self._queue:
-            end, taken = self._queue[0]
-            room = max(0.0, end - now) * (1 - taken)
-            if seconds < room:
-                return now + seconds / (1 - taken)
-            now, seconds = max(now, end), seconds - room
-            self._queue.popleft()
-        return now + seconds
-
-    def waited(self, now: float, until: float | None = None) -> float:
-        """Return when what arrives until then, or everything, has arrived."""
-        while self._queue and (until is None or self._queue[0][0] <= until):
-            now = max(now, self._queue.popleft()[0])
-        return now
-
-
 class _Clock:
     """The time of a rank's cores and of its link."""
 
@@ -151,7 +116,7 @@ class _Clock:
         self._cluster, self._share, self._overlaps = cluster, share, overlaps
         self._pipeline = pipeline
         self._sent_share = min(1.0, share.halo / share.rows) if share.rows else 1.0
-        self.link = _Link()
+        self.link = Traffic()
         self.now = self.computed = self.row_bytes = 0.0
         self._departed: list[float] = []
         """When each part arrives of what the next forward phase that reads others' rows waits for."""

@@ -100,6 +100,7 @@ class FitRun:
             self._saving.go_on()
         else:
             self._saving.begin()
+            self._save(is_best=False)
         self._ranks.prepare_steps(self._runner.model)
 
     # ---- training
@@ -109,7 +110,7 @@ class FitRun:
         try:
             while state.progress.epoch < self._config.epochs and not self._ranks.must_stop_between():
                 self._listeners.on_epoch_start(state.progress.epoch)
-                self._clock.lap()
+                self._clock.restart("checkpoint")  # of the one that ended the epoch before
                 if not self._train_epoch():
                     break
                 self._finish_epoch()
@@ -117,6 +118,7 @@ class FitRun:
             state.request_stop("interrupted")
         if state.progress.epoch < self._config.epochs:
             self._save(is_best=False)
+        self._count_last_checkpoint()
 
     def _train_epoch(self) -> bool:
         """Train the remaining steps of an epoch; return False if a stop was requested on the way."""
@@ -204,6 +206,12 @@ class FitRun:
     def _save(self, *, is_best: bool) -> None:
         with self._clock.measure("checkpoint"):
             self._saving.save(is_best=is_best)
+
+    def _count_last_checkpoint(self) -> None:
+        """Add what was written after the last epoch's record was made to its row of the history."""
+        history, seconds = self._state.progress.history, self._clock.lap()["checkpoint"]
+        if history:
+            history[-1]["checkpoint_seconds"] = history[-1].get("checkpoint_seconds", 0.0) + seconds
 
     # ---- the end of the run
 

@@ -35,6 +35,8 @@ _OWN = frozenset(
 Devices may differ in their number, not in their kind."""
 _STOPS: tuple[Status, ...] = ("early-stopped", "stopped", "interrupted")
 """Reasons to stop, the weightier ones last."""
+NUM_EXTRA = 1 + len(_STOPS)
+"""Numbers that are added up with the gradients: the loss, and who wants to stop for which reason."""
 
 
 def config_of_rank(config: TrainConfig, rank: int, accelerator: object) -> tuple[TrainConfig, str]:
@@ -153,7 +155,7 @@ class RunRanks:
         ranks = None if engine is None else engine.ranks
         bucket_bytes = BUCKET_BYTES if ranks is None else 0
         self._sum = GradientSum(
-            self._comm, model.parameters(), num_extra=1 + len(_STOPS), bucket_bytes=bucket_bytes
+            self._comm, model.parameters(), num_extra=NUM_EXTRA, bucket_bytes=bucket_bytes
         )
         if ranks is not None:
             ranks.listen(self._sum.begin)

@@ -47,14 +47,13 @@ class Saving:
     # ---- the start
 
     def begin(self) -> None:
-        """Prepare the folder of a new run, with a checkpoint of its start."""
+        """Prepare the folder of a new run."""
         if self._folder is None:
             return
         self._folder.clear()
         self._describe(self._folder)
         keep(self._folder.path, self._state.runner.engine, self._state.plan)
         self._log = RunLog(self._folder.path, self._columns())
-        self.save(is_best=False)
 
     def go_on(self) -> None:
         """Continue the run from the folder's last checkpoint.

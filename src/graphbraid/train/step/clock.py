@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping
 STAGES = ("wait", "sample", "gather", "forward", "backward", "evaluate", "checkpoint", "epoch")
 """Names of the stages. ``wait`` is the time in which the trainer waited for a batch. ``sample`` and
 ``gather`` are the work of the sampling threads, which runs beside the model (so they may add up to more than
-the epoch). ``forward`` includes the loss, ``backward`` the optimizer's step. ``epoch`` is wall-clock time
-from start to end."""
+the epoch). ``forward`` includes the loss, ``backward`` the optimizer's step. ``checkpoint`` is the writing of
+checkpoints since the end of the epoch before, with the one that ended it. ``epoch`` is wall-clock time from
+start to end, without that one."""
 
 
 class Clock:
@@ -42,3 +43,8 @@ class Clock:
         lap, self._seconds = self._seconds, dict.fromkeys(STAGES, 0.0)
         self._started = now
         return lap
+
+    def restart(self, *kept: str) -> None:
+        """Start a new lap, into which the seconds of the stages ``kept`` since the last one go along."""
+        lap = self.lap()
+        self.add({stage: lap[stage] for stage in kept})

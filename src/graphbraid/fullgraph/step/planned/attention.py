@@ -19,6 +19,7 @@ from graphbraid.fullgraph.step.calls.rows import Rows
 from graphbraid.fullgraph.step.planned.attention_base import PlannedAttention, some
 from graphbraid.fullgraph.step.planned.edge_logits import EdgeLogits
 from graphbraid.fullgraph.step.planned.edge_map import EdgeMap
+from graphbraid.fullgraph.step.planned.edges_by_source import EdgesBySource
 from graphbraid.fullgraph.step.planned.exchange import depart_back
 from graphbraid.fullgraph.step.planned.source_split import (
     SourcePart,
@@ -86,9 +87,10 @@ class PlannedGat(PlannedAttention):
         """Plan a pass over the edges by source, then the gradients of rows and vectors from the logits'."""
         plan, op, source, (scored, own) = self._plan, self._op, self._op.inputs[0], _scored(self._op)
         grad = self._plan_head_grad(is_wide=False)
-        maker = exchange_before(plan, source) if scored == source and self._of_edges is None else None
-        has_keys = self._p == 0 or self._first_keys is not None
-        # The twin of the kernel looks at all edges for each destination.
+        maker = exchange_before(plan, source) if scored == source else None
+        # The twin of the kernel looks at all edges for each destination. Where edges have features, one
+        # number says where their logits are and which mask they draw.
+        has_keys = self._p == 0 or (self._first_keys is not None and self._of_edges is None)
         can_split = maker is not None and has_keys and native.kernels() is not None
         target, total = self._part_of_grad(source, op.heads * op.channels)
         to_logits = tuple(
@@ -124,12 +126,15 @@ class PlannedGat(PlannedAttention):
             if maker is not None:
                 depart_back(plan, maker)
         else:
-            split, part = (
-                source_split(plan, self._csc, maker),
-                self._by_source(grad, target, to_logits, of_source),
-            )
+            split, edges = source_split(plan, self._csc, maker), None
+            if self._of_edges is not None:
+                edges = EdgesBySource(plan, op, self._of_edges, split)
+                written = (*written, edges.logits, edges.grads)
+                plan.do(f"{op.out}: edge logits by source", edges.gather, *written)
+            part = self._by_source(grad, target, to_logits, of_source, edges)
             plan_by_source(plan, maker, split, part, *written)
-            plan.do(f"gradient of {op.out}'s vectors", partial(self._give_vectors, to_logits), *written)
+            give = partial(self._give_vectors, to_logits, edges)
+            plan.do(f"gradient of {op.out}'s vectors", give, *written)
         for value in dict.fromkeys((scored, own)):
             if value != source and plan.program.learns(value):
                 whole, is_there = plan.grad_of(value)
@@ -143,6 +148,7 @@ class PlannedGat(PlannedAttention):
         target: Rows,
         to_logits: tuple[Rows, ...],
         of_source: Sequence[tuple[Tensor, Rows]],
+        edges: EdgesBySource | None,
     ) -> Callable[[SourcePart], None]:
         """Return what computes the gradients of a part of the sources, and of all destinations' logits."""
         keyed: dict[int, tuple[Tensor, Tensor | None]] = {}
@@ -153,6 +159,9 @@ class PlannedGat(PlannedAttention):
             if id(part) not in keyed:
                 keyed[id(part)] = part.keyed(self._first_keys)
             perm, first_keys = keyed[id(part)]
+            edge_logits: Sequence[Tensor | None] = (None, None)
+            if edges is not None:
+                perm, *edge_logits = edges.of(part)
             slope, num_loops, p, seed = self._how
             into = target.tensor[part.rows]
             backend(rows).gat_backward(
@@ -169,6 +178,7 @@ class PlannedGat(PlannedAttention):
                 *(into, of_rows[part.rows], of_own),
                 *(above.tensor for above in self._above),
                 first_keys,
+                *edge_logits,
             )
             for vector, logit in of_source:
                 some = logit.tensor[part.rows]  # of destinations, which own rows begin with: none of the halo
@@ -176,7 +186,10 @@ class PlannedGat(PlannedAttention):
 
         return run
 
-    def _give_vectors(self, to_logits: tuple[Rows, ...]) -> None:
+    def _give_vectors(self, to_logits: tuple[Rows, ...], edges: EdgesBySource | None = None) -> None:
+        if edges is not None and self._of_edges is not None:
+            edges.scatter()
+            self._of_edges.give()
         both = self._scored(), self._own()
         for vector, logit, rows in zip(self._op.vectors, to_logits, both, strict=True):
             if vector.requires_grad:

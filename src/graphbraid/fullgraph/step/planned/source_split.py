@@ -39,6 +39,8 @@ class SourcePart:
     """``(num_dst + 1,)`` int64: the part's edges by destination."""
     missing: Tensor | None
     """``(num_dst,)`` int64: edges of each destination that are not in the part; None if all are."""
+    ids: Tensor
+    """``(num_edges,)`` int64: the edges' places in the block."""
 
     def keyed(self, first_keys: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Return ``perm`` and the rows' first keys such that edges and self-loops have the whole's keys.
@@ -100,6 +102,7 @@ class SourceSplit:
             perm=perm[edges] - csc.indptr[to] + forward[to],
             forward_indptr=forward,
             missing=csc.degrees() - forward.diff(),
+            ids=perm[edges],
         )
 
 
@@ -151,6 +154,7 @@ def whole_part(csc: Csc) -> SourcePart:
         perm=perm,
         forward_indptr=csc.indptr,
         missing=None,
+        ids=perm,
     )
 
 

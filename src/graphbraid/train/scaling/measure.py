@@ -1,0 +1,218 @@
+"""Measurement of a rank's times: its shares are sampled, prepared and trained on here, on copies.
+
+What is measured is what a rank runs (:class:`.Trial`), so nothing is fitted between numbers of ranks or
+extended beyond them. What depends on other ranks, their sums and the wait for them, is not in it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from statistics import fmean, median
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+from graphbraid.distributed.ranks.communicator import Communicator
+from graphbraid.distributed.ranks.gradients import GradientSum, bytes_of, in_buckets, tail_bytes
+from graphbraid.distributed.ranks.transport import Alone
+from graphbraid.loader.batches import BatchLoader
+from graphbraid.sampling import MiniBatch
+from graphbraid.train.estimating.trial import Trial
+from graphbraid.train.run.ranks import NUM_EXTRA
+from graphbraid.train.scaling.sizes import ShareSizes, share_at, shares_of
+from graphbraid.train.scaling.times import Bucket, ShareTimes
+
+SECONDS = 2.0
+"""That measuring one number of ranks takes, about, beside sampling the sizes."""
+FEWEST = 4
+"""Steps beside the preparation of later shares, at least."""
+_COPIES = 5
+STARVED = 0.1
+"""Part of the time that training waits for batches above which preparing is what it goes by."""
+
+
+class Parts(NamedTuple):
+    """The times of one step that nothing else runs beside."""
+
+    seconds: float
+    """Forward and backward."""
+    update_seconds: float
+    ready: tuple[float, ...]
+    """Of each bucket, the part of the pass after which its gradients and those before them are there."""
+
+
+class Beside(NamedTuple):
+    """Means of steps beside the preparation of later shares."""
+
+    step_seconds: float
+    wait_seconds: float
+    first_seconds: float
+    """Until the first batch of an epoch."""
+
+
+def measured(trial: Trial, loader: BatchLoader, sizes: ShareSizes, *, seconds: float = SECONDS) -> ShareTimes:
+    """Measure how long a rank takes for its share.
+
+    Args:
+        trial: the run, on copies.
+        loader: its loader.
+        sizes: the shares for the number of ranks.
+        seconds: that this may take, about; a few steps are made in any case.
+    """
+    groups = in_buckets(trial.runner.model.parameters())
+    typical, slowest = _alone(trial, loader, sizes, groups, seconds=seconds / 4)
+    rank = sizes.num_ranks // 2
+    prepare = _prepare_seconds(loader, rank, sizes.num_ranks, seconds=seconds / 4)
+    beside = beside_preparing(trial, loader, rank, sizes.num_ranks, seconds=seconds / 2)
+    busy, prepare = apart(beside, prepare)
+    update = min(median(parts.update_seconds for parts in typical), busy)
+    slowest_pass, typical_pass = (median(parts.seconds for parts in found) for found in (slowest, typical))
+    excess = max(0.0, slowest_pass - typical_pass) if sizes.num_ranks > 1 else 0.0
+    undisturbed = min(typical_pass, busy - update)
+    ready = [fmean(place) for place in zip(*(parts.ready for parts in typical), strict=True)]
+    return ShareTimes(
+        num_ranks=sizes.num_ranks,
+        prepare_seconds=prepare,
+        first_seconds=beside.first_seconds,
+        pass_seconds=undisturbed,
+        slowest_seconds=undisturbed + excess,
+        hindered_seconds=busy - update - undisturbed,
+        update_seconds=update + (copying_seconds(trial) if sizes.num_ranks > 1 else 0.0),
+        buckets=tuple(
+            Bucket(nbytes=bytes_of(group), ready=place) for group, place in zip(groups, ready, strict=True)
+        ),
+        tail_bytes=tail_bytes(sum(map(len, groups)), NUM_EXTRA),
+    )
+
+
+def apart(beside: Beside, prepare_seconds: float) -> tuple[float, float]:
+    """Return the seconds of a step and those of preparing a share, of which the longer ones count.
+
+    Where training waits for batches, the time between two of them is that of preparing, which on shared cores
+    is longer than with nothing beside it. Else a batch is there when it is asked for, and all of the time
+    between two is the step's.
+
+    Args:
+        beside: steps beside preparing.
+        prepare_seconds: of preparing with nothing beside it.
+    """
+    cycle = beside.step_seconds + beside.wait_seconds
+    if beside.wait_seconds > STARVED * cycle:
+        return beside.step_seconds, cycle
+    return cycle, min(prepare_seconds, cycle)
+
+
+def timed_parts(trial: Trial, batch: MiniBatch, groups: Sequence[Sequence[nn.Parameter]]) -> Parts:
+    """Make a step and return when its parts were over.
+
+    Args:
+        trial: the run.
+        batch: what to train on.
+        groups: parameters of the trial's model by bucket, in the order in which these go off.
+    """
+    seen: dict[int, float] = {}
+
+    def note(parameter: Tensor) -> None:
+        seen[id(parameter)] = time.perf_counter()
+
+    hooks = [p.register_post_accumulate_grad_hook(note) for group in groups for p in group]  # type: ignore[no-untyped-call]
+    try:
+        began = time.perf_counter()
+        trial.step(batch)
+        ended = time.perf_counter()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    last = max(seen.values(), default=ended)  # what got no gradient goes off when the others have
+    full = itertools.accumulate((max(seen.get(id(p), last) for p in group) for group in groups), max)
+    return Parts(last - began, ended - last, tuple((at - began) / (last - began) for at in full))
+
+
+def copying_seconds(trial: Trial) -> float:
+    """Return the time of copying the gradients of the last step for the sums, and these back, by one rank."""
+    sums = GradientSum(Communicator(Alone()), trial.runner.model.parameters(), num_extra=NUM_EXTRA)
+    seconds = []
+    try:
+        for _ in range(1 + _COPIES):
+            began = time.perf_counter()
+            sums.finish([0.0] * NUM_EXTRA)
+            seconds.append(time.perf_counter() - began)
+    finally:
+        sums.close()
+    return median(seconds[1:])
+
+
+def beside_preparing(
+    trial: Trial, loader: BatchLoader, rank: int, num_ranks: int, *, seconds: float
+) -> Beside:
+    """Train on a rank's shares of whole batches as its loader's threads have them, epoch by epoch."""
+    firsts: list[float] = []
+    waits: list[float] = []
+    steps: list[float] = []
+    until = time.perf_counter() + seconds
+    for epoch in itertools.count(1):
+        asked = time.perf_counter()
+        with closing(loader.batches_of(shares_of(loader, rank, num_ranks, epoch), epoch)) as batches:
+            for number, batch in enumerate(batches):
+                began = time.perf_counter()
+                (waits if number else firsts).append(began - asked)
+                trial.step(batch)
+                del batch  # so that the threads can reuse its buffer
+                asked = time.perf_counter()
+                steps.append(asked - began)
+                if asked > until and len(steps) >= FEWEST:
+                    return Beside(fmean(steps), fmean(waits) if waits else 0.0, fmean(firsts))
+    raise AssertionError("epochs never end")
+
+
+def _alone(
+    trial: Trial,
+    loader: BatchLoader,
+    sizes: ShareSizes,
+    groups: Sequence[Sequence[nn.Parameter]],
+    *,
+    seconds: float,
+) -> tuple[list[Parts], list[Parts]]:
+    """Time steps on the median and on the largest share of each sampled batch, with nothing beside them."""
+    places = [(sizes.steps[i], sizes.middle(i), sizes.heaviest(i)) for i in range(len(sizes.steps))]
+    found: tuple[list[Parts], list[Parts]] = ([], [])
+    trial.step(share_at(loader, places[0][0], places[0][1], sizes.num_ranks))  # a warm-up
+    until = time.perf_counter() + seconds
+    while not found[0] or time.perf_counter() < until:
+        for step, *ranks in places:
+            for rank, times in zip(ranks, found, strict=True):
+                batch = share_at(loader, step, rank, sizes.num_ranks)
+                times.append(timed_parts(trial, batch, groups))
+                del batch
+    return found
+
+
+def _prepare_seconds(loader: BatchLoader, rank: int, num_ranks: int, *, seconds: float) -> float:
+    """Return the time between two shares that nothing is done with, once the threads have begun."""
+    until, count, took = time.perf_counter() + seconds, 0, 0.0
+    for epoch in itertools.count(1):
+        with closing(loader.batches_of(shares_of(loader, rank, num_ranks, epoch), epoch)) as batches:
+            began = time.perf_counter()
+            for batch in batches:
+                del batch
+                count += 1
+                now = time.perf_counter()
+                if now > until and count >= FEWEST:
+                    return (took + now - began) / count
+            took += time.perf_counter() - began
+    raise AssertionError("epochs never end")
+
+
+__all__ = [
+    "SECONDS",
+    "Beside",
+    "Parts",
+    "apart",
+    "beside_preparing",
+    "copying_seconds",
+    "measured",
+    "timed_parts",
+]

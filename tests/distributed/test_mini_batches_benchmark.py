@@ -1,0 +1,94 @@
+"""benchmarks.distributed.mini_batches: what it predicts of what it measured, its table, and a run."""
+
+import pytest
+import torch
+from benchmarks.common.rows import read_lines
+from benchmarks.distributed import mini_batches, probes
+from benchmarks.tables import distributed as tables
+from tests.distributed.threads import run_threads
+
+from graphbraid.fullgraph.scale.cluster import Cluster
+from graphbraid.train.scaling.forecast import RankForecast, ShareForecast
+from graphbraid.train.scaling.simulate import predict
+from graphbraid.train.scaling.sizes import ShareSizes, Size
+from graphbraid.train.scaling.times import Bucket, EpochSize, ShareTimes
+
+EPOCH = EpochSize(num_seeds=20, batch_size=10)
+ROW = {
+    "row": "2 ranks, one machine",
+    "commit": "0",
+    "date": "2026-11-24",
+    "machine": {"cpu": "a", "cores": 2},
+    "seconds": {"alone": 0.2, "ranks": 0.125},
+    "predicted": {"alone": 0.2, "ranks": 0.1},
+    "predicted_range": {"alone": [0.19, 0.21], "ranks": [0.075, 0.15]},
+    "share": {"repeats": 1.5, "imbalance": 1.01},
+}
+
+
+def forecast(seconds):
+    """Shares of two ranks that take half as long as a batch."""
+    ranks = []
+    for num_ranks in (1, 2):
+        times = ShareTimes(
+            num_ranks=num_ranks,
+            prepare_seconds=0.0,
+            first_seconds=0.0,
+            pass_seconds=seconds / num_ranks,
+            slowest_seconds=seconds / num_ranks,
+            hindered_seconds=0.0,
+            update_seconds=0.0,
+            buckets=(Bucket(nbytes=100, ready=1.0),),
+            tail_bytes=0,
+        )
+        sizes = ShareSizes(num_ranks=num_ranks, steps=(0,), sizes=((Size(2, 2),) * num_ranks,))
+        found = predict(times, EPOCH, Cluster())
+        ranks.append(
+            RankForecast(prediction=found, times=times, sizes=sizes, memory_bytes=1, range=(0.0, 1.0))
+        )
+    return ShareForecast(name="a", num_nodes=1, num_edges=1, epoch=EPOCH, assumptions=(), ranks=tuple(ranks))
+
+
+def test_the_range_is_by_both_measurements_and_by_the_cost_of_a_byte():
+    cluster = Cluster(latency_seconds=0.0, bandwidth_bytes=1e300)
+    found = mini_batches.predictions(
+        [forecast(1.0), forecast(2.0)], cluster, {"low": 0.0, "middle": 1e-3, "high": 2e-3}
+    )
+    assert found["predicted"]["alone"] == pytest.approx(3.0)  # two steps of 1 s and of 2 s
+    assert found["predicted_range"]["alone"] == pytest.approx([2.0, 4.0])
+    assert found["predicted"]["ranks"] == pytest.approx(1.5 + 2 * 0.1)  # 100 bytes at a millisecond
+    assert found["predicted_range"]["ranks"] == pytest.approx([1.0, 2.0 + 2 * 0.2])
+
+
+def test_a_prediction_stands_with_its_range_in_the_table(monkeypatch):
+    assert mini_batches.ranged(ROW) == "0.80 (0.60 to 1.20)"
+    monkeypatch.setattr(tables, "read_rows", lambda _: [ROW])
+    made = tables.mini_batches()
+    assert (
+        "| 2 ranks, one machine | 200 | 1.00 (0.95 to 1.05) | 125 | 0.80 (0.60 to 1.20) | 1.60 | 1.50 |"
+        in made
+    )
+
+
+def test_latency_and_rate_of_sums_are_measured_between_ranks(monkeypatch):
+    monkeypatch.setattr(probes, "PROBE_BYTES", 1 << 22)
+    (found, other) = run_threads(2, probes.measured_sums)
+    assert found == other and found[0] > 0
+
+
+@pytest.mark.slow
+def test_ranks_of_one_machine_are_measured_and_predicted(tmp_path, capsys):
+    out, threads = tmp_path / "out.jsonl", torch.get_num_threads()
+    options = ["--nodes", "3000", "--epochs", "1", "--seconds", "0", "--rates", "--out", str(out)]
+    try:
+        mini_batches.main(options)
+    finally:
+        torch.set_num_threads(threads)
+    (row,) = read_lines(out)
+    assert (row["row"], row["cores"]) == ("2 ranks, one machine", 2)
+    for name in ("alone", "ranks"):
+        low, high = row["predicted_range"][name]
+        assert 0 < low <= row["predicted"][name] <= high
+        assert row["seconds"][name] > 0
+    assert row["share"]["repeats"] > 1
+    assert "read by" in capsys.readouterr().out
