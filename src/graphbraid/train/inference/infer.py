@@ -25,6 +25,9 @@ from graphbraid.train.config import TrainConfig
 from graphbraid.train.inference.layer_wise import Chunk, LayerWise, widest_layer
 from graphbraid.train.step.runner import ModelRunner
 
+_TYPED_EDGE_BYTES = 128
+"""Bytes per edge of a layer of relations: int64 keys and their order, and weights by basis in two orders."""
+
 
 def exact_chunks(
     runner: ModelRunner, config: TrainConfig, nodes: Tensor, *, check: Callable[[], None] = lambda: None
@@ -77,10 +80,15 @@ def whole_bytes(runner: ModelRunner) -> int:
     rows += runner.widened_bytes  # a copy, for the pass
     if runner.native:
         return rows
-    edges = graph.num_edges * (
-        16 + 2 * widest * 4
-    )  # edge_index, and a message per edge with its index or weight
-    return rows + edges + runner.made_dense_bytes
+    return rows + graph.num_edges * _edge_bytes(runner) + runner.made_dense_bytes
+
+
+def _edge_bytes(runner: ModelRunner) -> int:
+    """Estimate the bytes that a model needs for an edge: of blocks with relations, its numbers and weights.
+
+    A model of another library has ``edge_index``, and a message per edge with its index or weight.
+    """
+    return _TYPED_EDGE_BYTES if runner.by_blocks else 16 + 2 * widest_layer(runner.model) * 4
 
 
 def depth(model: nn.Module, config: TrainConfig) -> int:
@@ -108,7 +116,7 @@ def _of_other_relations(model: nn.Module) -> set[int]:
 def _expansion(runner: ModelRunner, config: TrainConfig, nodes: Tensor) -> Iterator[Chunk]:
     from graphbraid.loader import LoaderSettings
 
-    num_layers: int = runner.model.num_layers if runner.native else 0  # type: ignore[assignment]
+    num_layers: int = runner.model.num_layers if runner.by_blocks else 0  # type: ignore[assignment]
     hops = num_layers or depth(runner.model, config) + 1
     size, start = 64, 0
     while start < nodes.numel():
@@ -142,6 +150,5 @@ def _expansion(runner: ModelRunner, config: TrainConfig, nodes: Tensor) -> Itera
 
 
 def _batch_bytes(runner: ModelRunner, batch: MiniBatch) -> int:
-    widest = widest_layer(runner.model)
-    activations = batch.num_nodes * 3 * widest * 4
-    return runner.rows_bytes(batch) + activations + batch.num_edges * (16 + 2 * widest * 4)
+    activations = batch.num_nodes * 3 * widest_layer(runner.model) * 4
+    return runner.rows_bytes(batch) + activations + batch.num_edges * _edge_bytes(runner)
