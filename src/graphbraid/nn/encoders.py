@@ -85,9 +85,7 @@ class NodeEmbedding(nn.Module):
         weights = [] if self.model is None else [p for p in self.model.parameters() if p.ndim >= 2]
         return max((p.shape[0] for p in weights), default=self.channels)
 
-    def forward(
-        self, x: Any, edges: Any, n_id: Tensor | None = None, edge_type: Any = None
-    ) -> Tensor:
+    def forward(self, x: Any, edges: Any, n_id: Tensor | None = None, edge_type: Any = None) -> Tensor:
         """Return the rows of nodes, or what the model makes of them.
 
         Args:
@@ -156,8 +154,7 @@ class BasisRGCNConv(RGCNConv):
         assert self.root is not None
         assert self.bias is not None
         csc, relation = _by_destination(edge_index, edge_type, x.shape[0], self.num_relations)
-        shares = _shares(csc, relation, self.num_relations).to(self.comp.dtype)
-        weight = F.embedding(relation, self.comp) * shares.unsqueeze(1)
+        weight = F.embedding(relation, self.comp) / _alike(csc, relation, self.num_relations).unsqueeze(1)
         columns = weighted_columns(csc, x, weight, own=True)
         return torch.addmm(self.bias, columns, torch.cat([self.weight.flatten(0, 1), self.root]))
 
@@ -166,14 +163,16 @@ def _by_destination(
     edges: Tensor | Csc, edge_type: Tensor, num_nodes: int, num_relations: int
 ) -> tuple[Csc, Tensor]:
     """Return edges by destination and their relations as int64, after checking them."""
-    num_edges = edges.num_edges if isinstance(edges, Csc) else check_tensor(edges, "edge_index", ndim=2).shape[1]
+    if not isinstance(edges, Csc):
+        check_tensor(edges, "edge_index", ndim=2)
+    shape = (2, edges.num_edges) if isinstance(edges, Csc) else tuple(edges.shape)
     check_tensor(edge_type, "edge_type", ndim=1)
     if edge_type.is_floating_point() or edge_type.dtype == torch.bool:
         raise DataError(f"edge_type must be integers; got {edge_type.dtype}")
-    if edge_type.shape[0] != num_edges or (isinstance(edges, Tensor) and edges.shape[0] != 2):
-        got = f"{num_edges} edges" if isinstance(edges, Csc) else str(tuple(edges.shape))
+    if shape != (2, edge_type.shape[0]):
         raise DataError(
-            f"edge_index must be (2, {edge_type.shape[0]}), as edge_type has an entry for each edge; got {got}"
+            f"edge_index must be (2, {edge_type.shape[0]}), as edge_type has an entry for each edge; got "
+            f"{shape}"
         )
     relation = edge_type.long()
     at = first_out_of_range(relation, num_relations)
@@ -186,15 +185,17 @@ def _by_destination(
         return edges, relation
     for ends, name in zip(edges, ("sources", "destinations"), strict=True):
         check_ids(ends, num_nodes, f"{name} of edge_index")
-    csc, perm = coo_to_csc(*edges.long(), num_nodes, num_nodes)
+    src, dst = edges.detach().long()
+    csc, perm = coo_to_csc(src, dst, num_nodes, num_nodes)
     return csc, relation if perm is None else relation[perm]
 
 
-def _shares(csc: Csc, relation: Tensor, num_relations: int) -> Tensor:
-    """Return each edge's share of the mean over its destination's edges of its relation."""
+def _alike(csc: Csc, relation: Tensor, num_relations: int) -> Tensor:
+    """Return for each edge how many its destination has of its relation, which a mean divides by."""
     keys = csc.destinations().long() * num_relations + relation
     _, group, counts = torch.unique(keys, return_inverse=True, return_counts=True)
-    return counts.reciprocal()[group]
+    found: Tensor = counts[group]
+    return found
 
 
 class RGCNEncoder(nn.Module):
@@ -267,9 +268,8 @@ class RGCNEncoder(nn.Module):
             layers = list(zip(edge_index, edge_type, strict=True))
         else:
             raise DataError(
-                f"an encoder of {self.num_layers} layers needs as many blocks, outermost first, and relations "
-                f"of their edges; got {len(edge_index)} and {len(edge_type)}. Sample as many hops as there are "
-                "layers."
+                f"an encoder of {self.num_layers} layers needs as many blocks, outermost first, and as many "
+                f"edge_type; got {len(edge_index)} and {len(edge_type)}. Sample as many hops."
             )
         for number, (conv, edges) in enumerate(zip(self.convs, layers, strict=True)):
             x = conv(x, *edges)

@@ -18,7 +18,7 @@ from graphbraid.signatures import typed
 
 @typed
 def weighted_columns(csc: Csc, x: Tensor, weight: Tensor, *, own: bool = False) -> Tensor:
-    """Sum in-neighbours by each of several weights: ``out[v, k] = sum of weight[e, k] * x[u]``, ``e = u -> v``.
+    """Sum in-neighbours by several weights: ``out[v, k] = sum of weight[e, k] * x[u]`` over ``e = u -> v``.
 
     What :func:`graphbraid.ops.spmm` gives for each column of weights, without a copy to join them, and
     without a row per edge, forward or backward.

@@ -51,7 +51,7 @@ class _Choices(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        sides = grad.unflatten(0, (len(ctx.hidden), -1))
+        sides = grad.view(len(ctx.hidden), -1, grad.shape[1])
         others = [_shown(rows[:, 1:], places) for rows, places in zip(sides, ctx.hidden, strict=True)]
         return sides[:, :, 0].sum(0), None, *others
 

@@ -215,9 +215,7 @@ class LinkRunner(ModelRunner):
 
     def _of_triplets(self, rows: Tensor, batch: Any, relation: Tensor | None) -> Tensor:
         predictor, amount = self._link_model.predictor, batch.dst_neg_index[:1].numel()
-        src, dst, negative = _taken(
-            rows, batch.src_index, batch.dst_pos_index, batch.dst_neg_index.flatten()
-        )
+        src, dst, negative = _taken(rows, batch.src_index, batch.dst_pos_index, batch.dst_neg_index.flatten())
         own: Tensor = predictor(src, dst, relation)
         each = None if relation is None else relation.repeat_interleave(amount)
         others: Tensor = predictor(src.repeat_interleave(amount, 0), negative, each)
