@@ -129,7 +129,7 @@ def _ranked(
     per_call: int,
 ) -> Tensor:
     """Return the ranks of the nodes ``wanted`` among all, by their scores with the ends ``given``."""
-    ranks = torch.empty(given.numel(), dtype=torch.float64)
+    ranks, marks = torch.empty(given.numel(), dtype=torch.float64), None
     for begin in range(0, given.numel(), per_call):
         part = slice(begin, begin + per_call)
         kinds = None if kind is None else kind[part]
@@ -141,7 +141,9 @@ def _ranked(
                 f"({given[part].numel()}, {num_nodes}); got {tuple(scores.shape)}"
             )
         beside = None if known is None else known.of(given[part], kinds)
-        ranks[part] = _ranks(scores, wanted[part], beside, begin)
+        if marks is None:  # once: the system would clear its memory each time
+            marks = torch.empty_like(scores, dtype=_mark_type(num_nodes))
+        ranks[part] = _ranks(scores, wanted[part], beside, begin, marks[: scores.shape[0]])
     return ranks
 
 
@@ -214,20 +216,22 @@ def _keys(ends: Tensor, kind: Tensor | None) -> Tensor:
     return ends if kind is None else ends * MOST_RELATIONS + kind
 
 
-def _ranks(scores: Tensor, wanted: Tensor, known: tuple[Tensor, Tensor] | None, first: int) -> Tensor:
-    """Return the ranks of one node per row of ``scores``, without those known."""
+def _ranks(
+    scores: Tensor, wanted: Tensor, known: tuple[Tensor, Tensor] | None, first: int, marks: Tensor
+) -> Tensor:
+    """Return the ranks of one node per row of ``scores``, without those known; ``marks`` is overwritten."""
     row = torch.arange(wanted.numel(), device=scores.device)
     own = scores[row, wanted.to(scores.device)]
     bad = scores.amax(1).isnan().nonzero()  # the largest of numbers and a NaN is NaN
     if bad.numel():
         raise DataError(f"score must return numbers; NaN is among the scores of link {first + int(bad[0])}")
-    marks = torch.empty_like(scores, dtype=_mark_type(scores.shape[1]))
     above = torch.gt(scores, own[:, None], out=marks).sum(1)
     alike = torch.eq(scores, own[:, None], out=marks).sum(1) - 1
     ranks = (1 + above.double() + alike.double() / 2).cpu()
     if known is not None:
         row, column = (places.to(scores.device) for places in known)
-        shares = (scores[row, column] > own[row]) + (scores[row, column] == own[row]) / 2
+        others, mine = scores[row, column], own[row]
+        shares = (others > mine) + (others == mine) / 2
         shares *= column != wanted.to(scores.device)[row]
         ranks.index_add_(0, known[0], -shares.double().cpu())
     return ranks
