@@ -13,6 +13,7 @@ from tests.train.recorded import losses
 from torch import Tensor
 
 from graphbraid.graph import Graph
+from graphbraid.loader.row_buffers import RowBuffers
 from graphbraid.nn import DistMult, LinkModel, NodeEmbedding, RGCNEncoder
 from graphbraid.train import Trainer
 from graphbraid.train.inference import infer
@@ -66,6 +67,20 @@ def test_scores_of_two_precisions_are_joined_in_the_wider_one() -> None:
     found.sum().backward()
     assert others.grad is not None
     assert others.grad.dtype == torch.bfloat16
+
+
+def test_memory_is_lent_again_once_the_scores_are_gone() -> None:
+    own, others = torch.ones(3), [torch.zeros(3, 4)]
+    nowhere, memory = [alike(torch.zeros(3), torch.ones(4))], RowBuffers(1)
+    first = choices(own, others, nowhere, memory)
+    place, expected = first.data_ptr(), first.clone()
+    kept = choices(own, others, nowhere, memory)
+    assert kept.data_ptr() != place
+    assert torch.equal(kept, expected)
+    del first
+    again = choices(own + 1, others, nowhere, memory)
+    assert again.data_ptr() == place
+    assert torch.equal(again[:, 0], own + 1)
 
 
 def layers(graph: Graph, count: int) -> LinkModel:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph
+from graphbraid.loader.row_buffers import RowBuffers
 from graphbraid.nn import LinkModel
 from graphbraid.sampling.batch_seeds import BatchSeeds
 from graphbraid.sampling.edge_lookup import EdgeLookup
@@ -62,6 +63,7 @@ class LinkRunner(ModelRunner):
         self.encoder_runner()  # checks that the encoder has what it takes
         self._negatives: NegativeDraws | None = None
         self._firsts = torch.empty(0, dtype=torch.int64)  # the same for all batches of a size
+        self._memory = RowBuffers(1)  # of a batch's scores
 
     @property
     def labels(self) -> LinkSet:  # type: ignore[override]
@@ -228,7 +230,8 @@ class LinkRunner(ModelRunner):
         own: Tensor = predictor(src, dst, relation)
         as_dst = predictor.with_all(src, drawn_dst, relation)
         as_src = predictor.all_with(dst, drawn_src, relation)
-        return choices(own, [as_dst, as_src], [alike(links[1], drawn[1]), alike(links[0], drawn[0])])
+        hidden = [alike(links[1], drawn[1]), alike(links[0], drawn[0])]
+        return choices(own, [as_dst, as_src], hidden, self._memory)
 
 
 class _WithRelations:
