@@ -118,8 +118,10 @@ def test_a_pass_of_relational_layers_is_counted_without_a_row_for_each_edge() ->
     graph = Graph.from_relations(lists, {"node": NODES}, edge_splits=None)
     runner = Trainer(layers(graph, 1), graph, **OPTIONS, fanouts=(4,)).runner
     encoder = runner.encoder_runner()  # type: ignore[attr-defined]
-    row = 4 * encoder.model.widest
-    assert infer.whole_bytes(encoder) < 3 * NODES * row + encoder.graph.num_edges * 2 * row
+    model = encoder.model
+    assert model.edge_bytes == 64 + 2 * 16
+    rows = 3 * NODES * 4 * model.widest
+    assert infer.whole_bytes(encoder) == rows + encoder.graph.num_edges * model.edge_bytes
 
 
 def test_a_link_set_gives_the_same_labels_to_batches_of_one_size() -> None:

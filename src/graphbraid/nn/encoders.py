@@ -85,6 +85,12 @@ class NodeEmbedding(nn.Module):
         weights = [] if self.model is None else [p for p in self.model.parameters() if p.ndim >= 2]
         return max((p.shape[0] for p in weights), default=self.channels)
 
+    @property
+    def edge_bytes(self) -> int | None:
+        """Bytes that a layer of the model holds for an edge; None if it does not say."""
+        told = getattr(self.model, "edge_bytes", None)
+        return told if isinstance(told, int) else None
+
     def forward(self, x: Any, edges: Any, n_id: Tensor | None = None, edge_type: Any = None) -> Tensor:
         """Return the rows of nodes, or what the model makes of them.
 
@@ -240,6 +246,8 @@ class RGCNEncoder(nn.Module):
         widths = [in_channels] + [hidden_channels] * (num_layers - 1) + [out_channels]
         self.widest = (as_count(num_bases, "num_bases", least=1, most=MOST_RELATIONS) + 1) * max(widths)
         """Largest number of columns that a layer holds for a node."""
+        self.edge_bytes = 64 + 16 * num_bases
+        """Bytes that a layer holds for an edge: int64 keys, and a weight per basis in several orders."""
         self.convs = nn.ModuleList(
             BasisRGCNConv(widths[i], widths[i + 1], num_relations, num_bases) for i in range(num_layers)
         )

@@ -25,9 +25,6 @@ from graphbraid.train.config import TrainConfig
 from graphbraid.train.inference.layer_wise import Chunk, LayerWise, widest_layer
 from graphbraid.train.step.runner import ModelRunner
 
-_TYPED_EDGE_BYTES = 128
-"""Bytes per edge of a layer of relations: int64 keys and their order, and weights by basis in two orders."""
-
 
 def exact_chunks(
     runner: ModelRunner, config: TrainConfig, nodes: Tensor, *, check: Callable[[], None] = lambda: None
@@ -84,11 +81,14 @@ def whole_bytes(runner: ModelRunner) -> int:
 
 
 def _edge_bytes(runner: ModelRunner) -> int:
-    """Estimate the bytes that a model needs for an edge: of blocks with relations, its numbers and weights.
+    """Estimate the bytes that a layer needs for an edge: what the model says, if it is called with blocks.
 
-    A model of another library has ``edge_index``, and a message per edge with its index or weight.
+    Any other has ``edge_index``, and a message per edge with its index or weight.
     """
-    return _TYPED_EDGE_BYTES if runner.by_blocks else 16 + 2 * widest_layer(runner.model) * 4
+    told = getattr(runner.model, "edge_bytes", None)
+    if runner.by_blocks and isinstance(told, int):
+        return told
+    return 16 + 2 * widest_layer(runner.model) * 4
 
 
 def depth(model: nn.Module, config: TrainConfig) -> int:
