@@ -9,7 +9,8 @@ DistMult: Dettmers et al. 2018, 0.241; with more negatives and a choice of optio
 al. 2020).
 
 A model's row is written after each seed, and a later call goes on where an earlier one stopped: seeds that
-were trained with the same options are not trained again (``--afresh`` trains them).
+were trained with the same options are not trained again (``--afresh`` trains them). The seconds of a run are
+no rate unless nothing else ran: seeds may be trained beside other work.
 """
 
 from __future__ import annotations

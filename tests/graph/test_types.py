@@ -20,7 +20,7 @@ from tests.graph.typed_cases import (
 import graphbraid
 from graphbraid.distributed import Partition
 from graphbraid.errors import DataError
-from graphbraid.graph import EdgeSet, Graph, NodeSet, SparseFeatures
+from graphbraid.graph import EdgeSet, Graph, NodeSet, SparseFeatures, types
 from graphbraid.graph.csc import Csc
 
 
@@ -90,6 +90,15 @@ def test_reverse_relations_run_the_other_way_with_the_same_weights_and_features(
     cited = graph.edges_of(("paper", "rev_cites", "paper"))
     assert cited.edge_attr is graph.edges_of(CITES).edge_attr
     assert graph.with_reverse_relations().edge_types == graph.edge_types
+
+
+def test_edges_of_a_relation_are_found_without_placing_all_relations(monkeypatch):
+    """Of hundreds of relations each is asked for several times."""
+    graph = bibliography()
+    monkeypatch.setattr(types, "placed", lambda *_: pytest.fail("all relations were placed"))
+    assert graph.edges_of(CITES).num_edges == 300
+    with pytest.raises(DataError, match=r"no relation .*Did you mean 'paper__cites__paper'"):
+        graph.edges_of(("paper", "cite", "paper"))
 
 
 @given(st.data())

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError, DataError
+from graphbraid.graph.csc import Csc, coo_to_csc
 from graphbraid.nn import (
     BasisRGCNConv,
     DistMult,
@@ -54,6 +55,7 @@ def test_sums_by_basis_are_those_of_the_layer_by_relation(widths: tuple[int, int
 def test_rows_are_those_of_the_ids() -> None:
     model = NodeEmbedding(NODES, 4)
     assert (model.num_layers, model.widest, model.takes_blocks) == (0, 4, False)
+    assert not model.takes_typed_blocks
     assert torch.equal(model(None, None), model.rows)
     assert torch.equal(model(None, None, torch.tensor([3, 3, 0])), model.rows[[3, 3, 0]])
     edge_index, _ = edges()
@@ -75,6 +77,25 @@ def test_a_stack_of_relational_layers() -> None:
     torch.testing.assert_close(model(x, edge_index, edge_type), expected)
     shuffled = torch.randperm(edge_type.numel())
     torch.testing.assert_close(model(x, edge_index[:, shuffled], edge_type[shuffled]), expected)
+
+
+def test_blocks_give_the_rows_that_the_next_layer_reads() -> None:
+    edge_index, edge_type = edges()
+    model = RGCNEncoder(4, 8, 6, RELATIONS, 2, num_bases=3)
+    csc, perm = coo_to_csc(edge_index[0], edge_index[1], NODES, NODES)
+    assert perm is not None
+    kinds, x = edge_type[perm], torch.randn(NODES, 4)
+    whole = model(x, edge_index, edge_type)
+    torch.testing.assert_close(model(x, csc, kinds), whole)
+    last = int(csc.indptr[3])
+    block = Csc(csc.indptr[:4], csc.indices[:last], NODES)
+    torch.testing.assert_close(model(x, [csc, block], [kinds, kinds[:last]]), whole[:3])
+    with pytest.raises(DataError, match=r"2 layers needs as many blocks, .* got 1 and 2"):
+        model(x, [csc], [kinds, kinds])
+    with pytest.raises(DataError, match=r"edge_index must be \(2, 59\).*; got \(2, 60\)"):
+        model(x, csc, kinds[1:])
+    with pytest.raises(DataError, match="x must have one row per source node"):
+        model(x[1:], csc, kinds)
 
 
 def test_a_model_of_links_scores_pairs_of_rows() -> None:

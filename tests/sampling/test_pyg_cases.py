@@ -3,6 +3,9 @@
 The cases are written anew after what PyG's ``test/loader/test_neighbor_loader.py`` checks of the loader.
 """
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -157,3 +160,29 @@ def test_what_has_no_twin_is_refused(change, message):
     data, options = (change(data), {}) if callable(change) else (data, change)
     with pytest.raises(ConfigError, match=message):
         NeighborLoader(data, **{"num_neighbors": [1], **options})
+
+
+HERE = Path(__file__).parent
+TESTS = "".join(path.read_text() for path in (*HERE.glob("test_*.py"), *HERE.glob("typed/test_*.py")))
+NAMED = " ".join(re.findall(r'"""PyG\'s [^"]*', TESTS))
+
+
+def cases_of(page):
+    """PyG's cases in the table of a page, and what it says of each."""
+    text = (HERE.parents[1] / "docs" / page).read_text().partition("| PyG's case | here |")[2]
+    rows = [line.split("|")[1:3] for line in text.partition("\n\n")[0].splitlines() if "`test_" in line]
+    return {name: said.strip() for names, said in rows for name in re.findall(r"`(test_\w+)`", names)}
+
+
+@pytest.mark.parametrize("page", ["sampling.md", "links.md"])
+def test_the_page_says_of_each_case_what_the_tests_do(page):
+    cases = cases_of(page)
+    assert len(cases) > 10
+    for name, said in cases.items():
+        has_twin = f"def {name}(" in TESTS or re.search(rf"\b{name}\b", NAMED) is not None
+        assert has_twin == said.startswith("pass"), name
+
+
+def test_the_page_has_each_case_of_these_tests():
+    own = {name for name in globals() if name.startswith("test_") and "_loader_" in name}
+    assert own | set(WITHOUT_TWIN) <= set(cases_of("sampling.md"))

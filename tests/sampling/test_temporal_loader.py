@@ -208,6 +208,23 @@ def test_times_of_the_data_must_be_finite_and_one_each(name):
         make(data, time_attr=name, input_time=torch.zeros(NUM_NODES))
 
 
+@pytest.mark.parametrize(
+    ("time", "message"),
+    [
+        (torch.zeros(3), "edge_label_time must have a time for each of the 2 inputs; got 3"),
+        (
+            torch.tensor([1.0, torch.nan]),
+            r"edge_label_time must be finite times; edge_label_time\[1\] is nan",
+        ),
+    ],
+)
+def test_times_of_links_must_be_finite_and_one_each(time, message):
+    with pytest.raises(DataError, match=message):
+        LinkNeighborLoader(
+            make_data(), [2], torch.tensor([[0, 1], [1, 0]]), time_attr="time", edge_label_time=time
+        )
+
+
 def test_a_graph_has_no_times():
     with pytest.raises(ConfigError, match="names an attribute of a PyG Data, and a Graph has none"):
         NeighborLoader(make_graph(), [2], time_attr="time")

@@ -61,7 +61,7 @@ class TypedViews:
         """
         graph = cast("Graph", self)
         if graph.types is not None:
-            return graph.types.edges[graph.types.relation(edge_type).edge_type]
+            return graph.types.edges_of(edge_type)
         self._check_only(edge_type)
         attr = None if graph.edge_attr is None else graph.in_original_order(graph.edge_attr)
         return EdgeSet(num_edges=graph.num_edges, edge_attr=attr, weighted=graph.csc.weight is not None)

@@ -142,11 +142,20 @@ class Types:
         Raises:
             DataError: there is no such relation.
         """
+        self.edges_of(edge_type)
+        return self.relations()[list(self.edges).index(edge_type)]
+
+    def edges_of(self, edge_type: EdgeType) -> EdgeSet:
+        """Return the edges of one relation.
+
+        Raises:
+            DataError: there is no such relation.
+        """
         if edge_type not in self.edges:
             known = ["__".join(one) for one in self.edges]
             hint = did_you_mean("__".join(map(str, edge_type)), known)
             raise DataError(f"the graph has no relation {edge_type}.{hint}")
-        return self.relations()[list(self.edges).index(edge_type)]
+        return self.edges[edge_type]
 
 
 def first_ids(counts: list[int]) -> list[int]:
@@ -160,10 +169,12 @@ def first_ids(counts: list[int]) -> list[int]:
 def placed(counts: list[int], node_types: list[str], edge_types: list[EdgeType]) -> list[Relation]:
     """Return where relations stand, from the numbers of nodes of the types and the relations' order."""
     number_of = {name: number for number, name in enumerate(node_types)}
-    into: dict[str, list[EdgeType]] = {name: [] for name in node_types}
+    into = dict.fromkeys(node_types, 0)
+    place = []  # among the relations into the same type
     for edge_type in edge_types:
-        into[edge_type[2]].append(edge_type)
-    first_row = first_ids([count * len(into[name]) for name, count in zip(node_types, counts, strict=True)])
+        place.append(into[edge_type[2]])
+        into[edge_type[2]] += 1
+    first_row = first_ids([count * into[name] for name, count in zip(node_types, counts, strict=True)])
     sources = first_ids(counts)
     return [
         Relation(
@@ -171,8 +182,8 @@ def placed(counts: list[int], node_types: list[str], edge_types: list[EdgeType])
             number=number,
             source=number_of[edge_type[0]],
             destination=number_of[edge_type[2]],
-            first_row=first_row[number_of[edge_type[2]]] + into[edge_type[2]].index(edge_type),
-            stride=len(into[edge_type[2]]),
+            first_row=first_row[number_of[edge_type[2]]] + place[number],
+            stride=into[edge_type[2]],
             first_source=sources[number_of[edge_type[0]]],
         )
         for number, edge_type in enumerate(edge_types)

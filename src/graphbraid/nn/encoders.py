@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,13 +11,18 @@ from torch import Tensor, nn
 
 from graphbraid.arguments import MOST_WIDTH, as_count, as_number, check_choice, check_tensor, check_type
 from graphbraid.errors import ConfigError, DataError
+from graphbraid.graph.csc import Csc, coo_to_csc
 from graphbraid.graph.scans import check_ids, first_out_of_range
 from graphbraid.nn.graph_model import MOST_LAYERS
 from graphbraid.nn.linear import MOST_WEIGHTS
 from graphbraid.nn.rgcn import MOST_RELATIONS, RGCNConv
 from graphbraid.ops import bias_act_dropout
 from graphbraid.ops.epilogue import ACTIVATIONS
+from graphbraid.ops.weighted_columns import weighted_columns
 from graphbraid.signatures import typed
+
+TypedEdges = Tensor | Csc | Sequence[Csc]
+"""Edges of several relations: of the whole graph, or one block per layer."""
 
 
 class NodeEmbedding(nn.Module):
@@ -61,6 +67,11 @@ class NodeEmbedding(nn.Module):
         return bool(getattr(self.model, "takes_blocks", False))
 
     @property
+    def takes_typed_blocks(self) -> bool:
+        """Whether the model is called with one block per layer, and with the relations of its edges."""
+        return bool(getattr(self.model, "takes_typed_blocks", False))
+
+    @property
     def num_layers(self) -> int | None:
         """Number of the model's layers; 0 without a model, None if it does not say."""
         return 0 if self.model is None else getattr(self.model, "num_layers", None)
@@ -74,9 +85,13 @@ class NodeEmbedding(nn.Module):
         weights = [] if self.model is None else [p for p in self.model.parameters() if p.ndim >= 2]
         return max((p.shape[0] for p in weights), default=self.channels)
 
-    def forward(
-        self, x: Any, edges: Any, n_id: Tensor | None = None, edge_type: Tensor | None = None
-    ) -> Tensor:
+    @property
+    def edge_bytes(self) -> int | None:
+        """Bytes that a layer of the model holds for an edge; None if it does not say."""
+        told = getattr(self.model, "edge_bytes", None)
+        return told if isinstance(told, int) else None
+
+    def forward(self, x: Any, edges: Any, n_id: Tensor | None = None, edge_type: Any = None) -> Tensor:
         """Return the rows of nodes, or what the model makes of them.
 
         Args:
@@ -92,7 +107,7 @@ class NodeEmbedding(nn.Module):
         if n_id is not None:
             check_ids(check_tensor(n_id, "n_id", ndim=1), rows.shape[0], "n_id")
             rows = F.embedding(n_id, rows)
-        rows = F.dropout(rows, self.dropout, self.training)
+        rows = bias_act_dropout(rows, None, "none", self.dropout if self.training else 0.0)
         if self.model is None:
             return rows
         made: Tensor = self.model(rows, edges) if edge_type is None else self.model(rows, edges, edge_type)
@@ -124,16 +139,16 @@ class BasisRGCNConv(RGCNConv):
         as_count(num_bases, "num_bases", least=1, most=MOST_RELATIONS)
         super().__init__(in_channels, out_channels, num_relations, num_bases=num_bases)
 
-    def forward(self, x: Tensor, edge_index: Tensor, edge_type: Tensor) -> Tensor:
+    def forward(self, x: Tensor, edge_index: Tensor | Csc, edge_type: Tensor) -> Tensor:
         """Apply the layer.
 
         Args:
-            x: ``(num_nodes, in_channels)`` rows.
-            edge_index: ``(2, num_edges)`` integers: sources and destinations.
+            x: ``(num_nodes, in_channels)`` rows; of a :class:`~graphbraid.graph.csc.Csc`, of its sources.
+            edge_index: ``(2, num_edges)`` integers: sources and destinations; or a ``Csc``, as of a block.
             edge_type: ``(num_edges,)`` integers: the relation of each edge, in ``[0, num_relations)``.
 
         Returns:
-            ``(num_nodes, out_channels)``.
+            ``(num_nodes, out_channels)``, or of a ``Csc`` ``(num_dst, out_channels)``.
 
         Raises:
             DataError: ``x``, an id or a relation does not fit.
@@ -144,53 +159,55 @@ class BasisRGCNConv(RGCNConv):
         assert self.comp is not None
         assert self.root is not None
         assert self.bias is not None
-        edges = _Sorted(edge_index, edge_type, x.shape[0], self.num_relations)
-        sums = [edges.sums(x, coefficients) for coefficients in self.comp.unbind(1)]
-        columns = torch.cat([*sums, x], 1)
+        csc, relation = _by_destination(edge_index, edge_type, x.shape[0], self.num_relations)
+        weight = F.embedding(relation, self.comp) / _alike(csc, relation, self.num_relations).unsqueeze(1)
+        columns = weighted_columns(csc, x, weight, own=True)
         return torch.addmm(self.bias, columns, torch.cat([self.weight.flatten(0, 1), self.root]))
 
 
-class _Sorted:
-    """Edges by destination, each with its share of the mean over its destination's edges of its relation."""
-
-    def __init__(self, edge_index: Tensor, edge_type: Tensor, num_nodes: int, num_relations: int) -> None:
-        check_tensor(edge_index, "edge_index", ndim=2)
-        check_tensor(edge_type, "edge_type", ndim=1)
-        if edge_type.is_floating_point() or edge_type.dtype == torch.bool:
-            raise DataError(f"edge_type must be integers; got {edge_type.dtype}")
-        if edge_index.shape != (2, edge_type.shape[0]):
-            raise DataError(
-                f"edge_index must be (2, {edge_type.shape[0]}), as edge_type has an entry for each edge; got "
-                f"{tuple(edge_index.shape)}"
-            )
-        at = first_out_of_range(edge_type.long(), num_relations)
-        if at >= 0:
-            raise DataError(
-                f"edge_type must be in [0, {num_relations}) (num_relations); edge_type[{at}] is "
-                f"{int(edge_type[at])}"
-            )
-        for ends, name in zip(edge_index, ("sources", "destinations"), strict=True):
-            check_ids(ends, num_nodes, f"{name} of edge_index")
-        src, dst = edge_index.long()
-        relation = edge_type.long()
-        if bool((dst[1:] < dst[:-1]).any()):
-            order = dst.argsort(stable=True)
-            src, dst, relation = src[order], dst[order], relation[order]
-        _, group, counts = torch.unique(
-            dst * num_relations + relation, return_inverse=True, return_counts=True
+def _by_destination(
+    edges: Tensor | Csc, edge_type: Tensor, num_nodes: int, num_relations: int
+) -> tuple[Csc, Tensor]:
+    """Return edges by destination and their relations as int64, after checking them."""
+    if not isinstance(edges, Csc):
+        check_tensor(edges, "edge_index", ndim=2)
+    shape = (2, edges.num_edges) if isinstance(edges, Csc) else tuple(edges.shape)
+    check_tensor(edge_type, "edge_type", ndim=1)
+    if edge_type.is_floating_point() or edge_type.dtype == torch.bool:
+        raise DataError(f"edge_type must be integers; got {edge_type.dtype}")
+    if shape != (2, edge_type.shape[0]):
+        raise DataError(
+            f"edge_index must be (2, {edge_type.shape[0]}), as edge_type has an entry for each edge; got "
+            f"{shape}"
         )
-        degree = torch.bincount(dst, minlength=num_nodes)
-        self._src, self._relation, self._count = src, relation, counts[group]
-        self._offsets = degree.cumsum(0) - degree
+    relation = edge_type.long()
+    at = first_out_of_range(relation, num_relations)
+    if at >= 0:
+        raise DataError(
+            f"edge_type must be in [0, {num_relations}) (num_relations); edge_type[{at}] is "
+            f"{int(edge_type[at])}"
+        )
+    if isinstance(edges, Csc):
+        return edges, relation
+    for ends, name in zip(edges, ("sources", "destinations"), strict=True):
+        check_ids(ends, num_nodes, f"{name} of edge_index")
+    src, dst = edges.detach().long()
+    csc, perm = coo_to_csc(src, dst, num_nodes, num_nodes)
+    return csc, relation if perm is None else relation[perm]
 
-    def sums(self, x: Tensor, comp: Tensor) -> Tensor:
-        """Return for each node the sum of its sources' rows by their shares and their relations' weights."""
-        weight = comp[self._relation] / self._count
-        return F.embedding_bag(self._src, x, self._offsets, mode="sum", per_sample_weights=weight.to(x.dtype))
+
+def _alike(csc: Csc, relation: Tensor, num_relations: int) -> Tensor:
+    """Return for each edge how many its destination has of its relation, which a mean divides by."""
+    keys = csc.destinations().long() * num_relations + relation
+    _, group, counts = torch.unique(keys, return_inverse=True, return_counts=True)
+    found: Tensor = counts[group]
+    return found
 
 
 class RGCNEncoder(nn.Module):
     """A stack of :class:`BasisRGCNConv` over the relations of one node type, called with ``edge_type``.
+
+    On blocks, as :class:`graphbraid.Trainer` calls it, each layer computes just the rows that the next needs.
 
     Args:
         in_channels: width of the input.
@@ -229,14 +246,41 @@ class RGCNEncoder(nn.Module):
         widths = [in_channels] + [hidden_channels] * (num_layers - 1) + [out_channels]
         self.widest = (as_count(num_bases, "num_bases", least=1, most=MOST_RELATIONS) + 1) * max(widths)
         """Largest number of columns that a layer holds for a node."""
+        self.edge_bytes = 64 + 16 * num_bases
+        """Bytes that a layer holds for an edge: int64 keys, and a weight per basis in several orders."""
         self.convs = nn.ModuleList(
             BasisRGCNConv(widths[i], widths[i + 1], num_relations, num_bases) for i in range(num_layers)
         )
 
-    def forward(self, x: Tensor, edge_index: Tensor, edge_type: Tensor) -> Tensor:
-        """Run all layers; arguments are those of :meth:`BasisRGCNConv.forward`."""
-        for number, conv in enumerate(self.convs):
-            x = conv(x, edge_index, edge_type)
+    takes_typed_blocks = True
+    """Tells :class:`graphbraid.Trainer` that it may call ``model(x, blocks, edge_types)``."""
+
+    def forward(self, x: Tensor, edge_index: TypedEdges, edge_type: Tensor | Sequence[Tensor]) -> Tensor:
+        """Run all layers.
+
+        Args:
+            x: ``(num_nodes, in_channels)`` rows, of the first block's sources or of all nodes.
+            edge_index: edges as :meth:`BasisRGCNConv.forward` takes them, for all layers; or ``num_layers``
+                blocks, outermost first.
+            edge_type: relation of each edge, as that method takes it; of blocks, for each of them.
+
+        Returns:
+            ``(num_nodes, out_channels)``, or a row per destination of the last block.
+
+        Raises:
+            DataError: ``x``, an id, a relation or the number of blocks does not fit.
+        """
+        if not isinstance(edge_index, list | tuple):
+            layers = [(edge_index, edge_type)] * self.num_layers
+        elif len(edge_index) == self.num_layers and len(edge_type) == self.num_layers:
+            layers = list(zip(edge_index, edge_type, strict=True))
+        else:
+            raise DataError(
+                f"an encoder of {self.num_layers} layers needs as many blocks, outermost first, and as many "
+                f"edge_type; got {len(edge_index)} and {len(edge_type)}. Sample as many hops."
+            )
+        for number, (conv, edges) in enumerate(zip(self.convs, layers, strict=True)):
+            x = conv(x, *edges)
             if number < self.num_layers - 1:
                 x = bias_act_dropout(x, None, self.act, self.dropout if self.training else 0.0)
         return x

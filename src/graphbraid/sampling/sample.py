@@ -56,6 +56,19 @@ class Sampled:
         kept = [edges.positions for edges in self.edges if edges.positions is not None]
         return torch.cat(kept) if kept else None
 
+    def positions_by_layer(self, layout: str) -> list[Tensor]:
+        """Return the position in the graph of each block's edges, outermost first, where they are kept.
+
+        Args:
+            layout: ``subgraph``, whose blocks are prefixes of one record, or ``blocks``.
+        """
+        found = []
+        for hop in reversed(range(len(self.edges_per_hop))):
+            positions = self.edges[hop if layout == "blocks" else 0].positions
+            assert positions is not None, "asked for where they are kept"
+            found.append(positions if layout == "blocks" else positions[: sum(self.edges_per_hop[: hop + 1])])
+        return found
+
 
 class Prepared(NamedTuple):
     """The contents of a mini-batch: the record that every pipeline yields."""

@@ -46,7 +46,7 @@ class Task:
             known = labels if all_known else labels.where(has_class(labels), IGNORED)
             return cross_entropy(outputs, known, self.class_weights, ignore_index=IGNORED)
         if self.name == "link" and self.width > 1:
-            return F.cross_entropy(outputs, labels)
+            return cross_entropy(outputs, labels)
         if self.name == "link":
             return F.binary_cross_entropy_with_logits(outputs.squeeze(1), labels.float())
         if self.name == "multi-label":

@@ -7,6 +7,7 @@ from tests.ops.graphs import close, skewed, values
 
 from graphbraid import ops
 from graphbraid.graph.csc import Csc
+from graphbraid.ops.weighted_columns import weighted_columns
 
 OPERATORS = (
     "aggregation",
@@ -34,6 +35,7 @@ def run_operators(device):
         ops.spmm(csc, x, "sum", weight=weight),
         ops.spmm(csc, x, "mean"),
         ops.spmm(csc, x, "max", weight=weight),
+        weighted_columns(csc, x, torch.stack([weight, 2 * weight], 1), own=True),
         ops.gine(csc, x, of_edges, loop_scale=1.5),
         ops.sddmm(csc, x[:10], x),
         ops.edge_softmax(csc, weight),

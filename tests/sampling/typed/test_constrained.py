@@ -170,6 +170,36 @@ def test_no_node_of_a_tree_is_reached_by_a_later_edge_at_any_hop(which):
             assert (edge_times.time[edges.positions] <= until[trees]).all()
 
 
+@pytest.mark.parametrize("replace", [False, True])
+def test_each_early_edge_is_equally_likely_in_every_relation(replace):
+    """Two relations into one type, their times in other orders; of 12 in-edges of each node 8 are early."""
+    copies, degree, early, fanout = 60, 12, 8, 3
+    numbers = np.random.default_rng(0)
+    edges, times = {}, {}
+    for name in ("one", "two"):
+        dst = np.repeat(np.arange(copies), degree)
+        edges["a", name, "b"] = np.stack([numbers.integers(0, 50, len(dst)), dst])
+        times["a", name, "b"] = {"t": torch.from_numpy(np.tile(numbers.permutation(degree), copies))}
+    plain = Graph.from_relations(edges, {"a": 50, "b": copies})
+    source = TypedSource(graph=plain, node_attrs={"a": {}, "b": {}}, edge_attrs=times)
+    read = read_typed_times(source, {"time_attr": "t", "temporal_strategy": "uniform"})
+    graph, edge_times = read.source.graph, read.edge_times
+    config = config_of(graph, [fanout], replace=replace)
+    seeds, until = torch.arange(50, 50 + copies), torch.full((copies,), early - 1)
+    pipeline = make_typed_pipeline(
+        graph, config, None, [None] * 2, num_threads=1, depth=1, edge_times=edge_times
+    )
+    counts, trials = np.zeros((2, degree)), 40
+    for step in range(trials):
+        [batch] = pipeline.begin(seeds, 3, 0, step, Constraints(disjoint=True, times=until))
+        for number, [drawn] in enumerate(batch.sampled.edges):
+            counts[number] += np.bincount(edge_times.time[drawn.positions].numpy(), minlength=degree)
+    assert (counts[:, early:] == 0).all()
+    assert (counts.sum(1) == trials * copies * fanout).all()
+    # Draws of one row without replacement repel each other, so the statistic is below chi-square.
+    assert all(stats.chisquare(of_relation[:early]).pvalue > 1e-4 for of_relation in counts)
+
+
 def test_excluded_edges_are_never_drawn_and_the_others_are_alike():
     """40 in-edges of one node, of which 10 stay out: the other 30 by chi-square."""
     same = {("a", name, "b"): [list(range(40)), [0] * 40] for name in ("one", "two")}

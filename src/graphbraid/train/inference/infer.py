@@ -77,10 +77,18 @@ def whole_bytes(runner: ModelRunner) -> int:
     rows += runner.widened_bytes  # a copy, for the pass
     if runner.native:
         return rows
-    edges = graph.num_edges * (
-        16 + 2 * widest * 4
-    )  # edge_index, and a message per edge with its index or weight
-    return rows + edges + runner.made_dense_bytes
+    return rows + graph.num_edges * _edge_bytes(runner) + runner.made_dense_bytes
+
+
+def _edge_bytes(runner: ModelRunner) -> int:
+    """Estimate the bytes that a layer needs for an edge: what the model says, if it is called with blocks.
+
+    Any other has ``edge_index``, and a message per edge with its index or weight.
+    """
+    told = getattr(runner.model, "edge_bytes", None)
+    if runner.by_blocks and isinstance(told, int):
+        return told
+    return 16 + 2 * widest_layer(runner.model) * 4
 
 
 def depth(model: nn.Module, config: TrainConfig) -> int:
@@ -108,7 +116,7 @@ def _of_other_relations(model: nn.Module) -> set[int]:
 def _expansion(runner: ModelRunner, config: TrainConfig, nodes: Tensor) -> Iterator[Chunk]:
     from graphbraid.loader import LoaderSettings
 
-    num_layers: int = runner.model.num_layers if runner.native else 0  # type: ignore[assignment]
+    num_layers: int = runner.model.num_layers if runner.by_blocks else 0  # type: ignore[assignment]
     hops = num_layers or depth(runner.model, config) + 1
     size, start = 64, 0
     while start < nodes.numel():
@@ -142,6 +150,5 @@ def _expansion(runner: ModelRunner, config: TrainConfig, nodes: Tensor) -> Itera
 
 
 def _batch_bytes(runner: ModelRunner, batch: MiniBatch) -> int:
-    widest = widest_layer(runner.model)
-    activations = batch.num_nodes * 3 * widest * 4
-    return runner.rows_bytes(batch) + activations + batch.num_edges * (16 + 2 * widest * 4)
+    activations = batch.num_nodes * 3 * widest_layer(runner.model) * 4
+    return runner.rows_bytes(batch) + activations + batch.num_edges * _edge_bytes(runner)

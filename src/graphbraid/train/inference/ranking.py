@@ -11,6 +11,7 @@ from torch import Tensor
 
 from graphbraid.arguments import as_count, check_tensor
 from graphbraid.errors import ConfigError, DataError
+from graphbraid.graph.key_lookup import KeyLookup
 from graphbraid.graph.scans import check_ids, first_out_of_range
 from graphbraid.graph.types import MOST_RELATIONS
 from graphbraid.signatures import typed
@@ -18,8 +19,9 @@ from graphbraid.signatures import typed
 Score = Callable[..., Tensor]
 """Function of ``(b,)`` sources, and relations if there are, that returns their ``(b, num_nodes)`` scores."""
 
-MOST_SCORES = 1 << 24
-"""Scores computed at a time, if one link has not more."""
+MOST_SCORES = 1 << 22
+"""Scores computed at a time, if one link has not more: 16 MiB, which a processor's cache may hold, and less
+than what the C library takes from the system and gives back each time."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -127,7 +129,7 @@ def _ranked(
     per_call: int,
 ) -> Tensor:
     """Return the ranks of the nodes ``wanted`` among all, by their scores with the ends ``given``."""
-    ranks = torch.empty(given.numel(), dtype=torch.float64)
+    ranks, marks = torch.empty(given.numel(), dtype=torch.float64), None
     for begin in range(0, given.numel(), per_call):
         part = slice(begin, begin + per_call)
         kinds = None if kind is None else kind[part]
@@ -139,7 +141,9 @@ def _ranked(
                 f"({given[part].numel()}, {num_nodes}); got {tuple(scores.shape)}"
             )
         beside = None if known is None else known.of(given[part], kinds)
-        ranks[part] = _ranks(_copied(scores), wanted[part], beside, begin)
+        if marks is None:  # once: the system would clear its memory each time
+            marks = torch.empty_like(scores, dtype=_mark_type(num_nodes))
+        ranks[part] = _ranks(scores, wanted[part], beside, begin, marks[: scores.shape[0]])
     return ranks
 
 
@@ -195,42 +199,42 @@ class KnownLinks:
     """
 
     def __init__(self, ends: Tensor, others: Tensor, kind: Tensor | None) -> None:
-        self._keys, order = _keys(ends, kind).sort()
-        self._others = others[order]
+        order = others.argsort()
+        keys, by_key = _keys(ends, kind)[order].sort(stable=True)
+        others = others[order[by_key]]
+        is_new = torch.ones_like(keys, dtype=torch.bool)
+        is_new[1:] = (keys[1:] != keys[:-1]) | (others[1:] != others[:-1])
+        self._others, self._lookup = others[is_new], KeyLookup(keys[is_new])
 
     def of(self, ends: Tensor, kind: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return for each known link of some ends its place among these, and the node at its other end."""
-        keys = _keys(ends, kind)
-        starts = torch.searchsorted(self._keys, keys)
-        counts = torch.searchsorted(self._keys, keys, right=True) - starts
-        offset = torch.arange(int(counts.sum())) - (counts.cumsum(0) - counts).repeat_interleave(counts)
-        row = torch.arange(ends.numel()).repeat_interleave(counts)
-        return row, self._others[starts.repeat_interleave(counts) + offset]
+        """Return for each different known link of some ends its place among these, and its other end."""
+        row, place = self._lookup.places(_keys(ends, kind))
+        return row, self._others[place]
 
 
 def _keys(ends: Tensor, kind: Tensor | None) -> Tensor:
     return ends if kind is None else ends * MOST_RELATIONS + kind
 
 
-def _copied(scores: Tensor) -> Tensor:
-    return scores.clone() if scores.is_floating_point() else scores.double()
-
-
-def _ranks(scores: Tensor, wanted: Tensor, known: tuple[Tensor, Tensor] | None, first: int) -> Tensor:
-    """Return the ranks of one node per row of ``scores``, which are overwritten, without those known."""
+def _ranks(
+    scores: Tensor, wanted: Tensor, known: tuple[Tensor, Tensor] | None, first: int, marks: Tensor
+) -> Tensor:
+    """Return the ranks of one node per row of ``scores``, without those known; ``marks`` is overwritten."""
     row = torch.arange(wanted.numel(), device=scores.device)
-    column = wanted.to(scores.device)
-    own = scores[row, column].clone()
+    own = scores[row, wanted.to(scores.device)]
     bad = scores.amax(1).isnan().nonzero()  # the largest of numbers and a NaN is NaN
     if bad.numel():
         raise DataError(f"score must return numbers; NaN is among the scores of link {first + int(bad[0])}")
-    if known is not None:
-        scores[known[0].to(scores.device), known[1].to(scores.device)] = torch.nan  # neither above nor alike
-        scores[row, column] = own
-    marks = torch.empty_like(scores, dtype=_mark_type(scores.shape[1]))
     above = torch.gt(scores, own[:, None], out=marks).sum(1)
     alike = torch.eq(scores, own[:, None], out=marks).sum(1) - 1
-    return (1 + above.double() + alike.double() / 2).cpu()
+    ranks = (1 + above.double() + alike.double() / 2).cpu()
+    if known is not None:
+        row, column = (places.to(scores.device) for places in known)
+        others, mine = scores[row, column], own[row]
+        shares = (others > mine) + (others == mine) / 2
+        shares *= column != wanted.to(scores.device)[row]
+        ranks.index_add_(0, known[0], -shares.double().cpu())
+    return ranks
 
 
 def _mark_type(count: int) -> torch.dtype:

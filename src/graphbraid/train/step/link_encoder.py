@@ -54,6 +54,9 @@ class EncoderRunner(ModelRunner):
             if self.native:
                 raise ConfigError("an encoder that takes blocks cannot take edge_type; use one of them")
             self._relation = data.message_relation
+        self._typed_blocks = self._relation is not None and bool(
+            getattr(encoder, "takes_typed_blocks", False)
+        )
         self.uses_degrees = self.native and normalises_by_degree(encoder)
         if self.uses_degrees and data.times is not None:
             raise ConfigError(
@@ -68,6 +71,11 @@ class EncoderRunner(ModelRunner):
     def by_layer(self) -> bool:
         """Whether the layers can be run one by one over all nodes: not with learned rows in front."""
         return self.native and not self._takes_ids
+
+    @property
+    def by_blocks(self) -> bool:
+        """Whether the encoder is called with one block per layer."""
+        return self.native or self._typed_blocks
 
     def settings(self, settings: LoaderSettings) -> LoaderSettings:
         """Return a loader's settings with what the encoder needs; one without layers needs no neighbours."""
@@ -94,17 +102,24 @@ class EncoderRunner(ModelRunner):
     def rows_of_seeds(self, batch: MiniBatch, count: int) -> Tensor:
         """Return the rows of the first ``count`` nodes of a mini-batch on the encoder's device."""
         x = self.features_of(batch)
-        named: dict[str, Tensor] = {"n_id": batch.n_id} if self._takes_ids else {}
-        if self._relation is not None:
-            positions = batch.sampled.positions
-            assert positions is not None, "edge ids are kept where relations are taken"
-            named["edge_type"] = self._relation[positions.cpu()].to(self.device)
+        named: dict[str, Any] = {"n_id": batch.n_id} if self._takes_ids else {}
+        if self._typed_blocks:
+            by_layer = batch.sampled.positions_by_layer(batch.layout)
+            named["edge_type"] = [self._relations_at(positions) for positions in by_layer]
+        elif self._relation is not None:
+            named["edge_type"] = self._relations_at(batch.sampled.positions)
         if self.passes_weight:
             named["edge_weight"] = batch.edge_weight
-        edges = batch.blocks if self.native else batch.edge_index
+        edges = batch.blocks if self.by_blocks else batch.edge_index
         with self.autocast():
             outputs = self.model(None if x is None else self._in_float32(x), edges, **named)
         return self._checked(outputs)[:count]
+
+    def _relations_at(self, positions: Tensor | None) -> Tensor:
+        """Return the relations of the edges at ``positions`` on the encoder's device."""
+        assert positions is not None, "edge ids are kept where relations are taken"
+        assert self._relation is not None
+        return self._relation[positions.cpu()].to(self.device)
 
     def _make_whole_inputs(self) -> WholeInputs:
         csc, named = self.graph.csc, dict[str, Any]()
@@ -118,6 +133,8 @@ class EncoderRunner(ModelRunner):
             x = None if self.graph.x is None else self._whole_features()
             return WholeInputs((x, csc_to(csc, self.device)), named)
         dense = None if self.graph.x is None else self._in_float32(self.graph.dense_x().to(self.device))
+        if self._typed_blocks:
+            return WholeInputs((dense, csc_to(csc, self.device)), named)
         edge_index = torch.stack([csc.indices.long(), csc.destinations().long()]).to(self.device)
         return WholeInputs((dense, edge_index), named)
 

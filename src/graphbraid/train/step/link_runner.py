@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph
+from graphbraid.loader.row_buffers import RowBuffers
 from graphbraid.nn import LinkModel
 from graphbraid.sampling.batch_seeds import BatchSeeds
 from graphbraid.sampling.edge_lookup import EdgeLookup
@@ -19,6 +21,7 @@ from graphbraid.sampling.negative_draws import NegativeDraws
 from graphbraid.sampling.negatives import NegativeSampling
 from graphbraid.sampling.source import BatchSource
 from graphbraid.train.config import TrainConfig
+from graphbraid.train.step.link_choices import alike, choices
 from graphbraid.train.step.link_data import LinkData, LinkSet
 from graphbraid.train.step.link_encoder import EncoderRunner
 from graphbraid.train.step.link_typed_encoder import TypedEncoderRunner
@@ -59,6 +62,8 @@ class LinkRunner(ModelRunner):
         self._encoder: EncoderRunner | TypedEncoderRunner | None = None
         self.encoder_runner()  # checks that the encoder has what it takes
         self._negatives: NegativeDraws | None = None
+        self._firsts = torch.empty(0, dtype=torch.int64)  # the same for all batches of a size
+        self._memory = RowBuffers(1)  # of a batch's scores
 
     @property
     def labels(self) -> LinkSet:  # type: ignore[override]
@@ -149,8 +154,10 @@ class LinkRunner(ModelRunner):
         """Return what :meth:`graphbraid.train.task.Task.loss` compares the scores of a batch with."""
         if self._config.negatives == "binary":
             return cast("Tensor", batch.edge_label)
-        sides = 1 if self._config.negatives == "triplet" else 2
-        return torch.zeros(sides * batch.batch_size, dtype=torch.int64)
+        count = (1 if self._config.negatives == "triplet" else 2) * batch.batch_size
+        if self._firsts.numel() != count:
+            self._firsts = torch.zeros(count, dtype=torch.int64)
+        return self._firsts
 
     def score_pairs(self, src: Tensor, dst: Tensor, relation: Tensor | None) -> Tensor:
         """Return the predictor's float32 scores of pairs of rows, ``(num_pairs,)``, on the CPU."""
@@ -205,27 +212,26 @@ class LinkRunner(ModelRunner):
     def _of_pairs(self, rows: Tensor, pairs: Tensor, relation: Tensor | None, count: int) -> Tensor:
         if relation is not None:  # negative j is one of link j % count
             relation = relation[torch.arange(pairs.shape[1], device=rows.device) % count]
-        scores: Tensor = self._link_model.predictor(rows[pairs[0]], rows[pairs[1]], relation)
+        scores: Tensor = self._link_model.predictor(*_taken(rows, pairs[0], pairs[1]), relation)
         return scores.unsqueeze(1)
 
     def _of_triplets(self, rows: Tensor, batch: Any, relation: Tensor | None) -> Tensor:
-        src, predictor = rows[batch.src_index], self._link_model.predictor
-        own: Tensor = predictor(src, rows[batch.dst_pos_index], relation)
-        negative = batch.dst_neg_index.reshape(src.shape[0], -1)
-        amount = negative.shape[1]
+        predictor, amount = self._link_model.predictor, batch.dst_neg_index[:1].numel()
+        src, dst, negative = _taken(rows, batch.src_index, batch.dst_pos_index, batch.dst_neg_index.flatten())
+        own: Tensor = predictor(src, dst, relation)
         each = None if relation is None else relation.repeat_interleave(amount)
-        others: Tensor = predictor(src.repeat_interleave(amount, 0), rows[negative.flatten()], each)
+        others: Tensor = predictor(src.repeat_interleave(amount, 0), negative, each)
         return torch.cat([own.unsqueeze(1), others.view(-1, amount)], 1)
 
     def _of_shared(self, rows: Tensor, pairs: Tensor, relation: Tensor | None, count: int) -> Tensor:
         predictor = self._link_model.predictor
         links, drawn = pairs[:, :count], pairs[:, count:]
-        src, dst = rows[links[0]], rows[links[1]]
+        src, dst, drawn_src, drawn_dst = _taken(rows, links[0], links[1], drawn[0], drawn[1])
         own: Tensor = predictor(src, dst, relation)
-        as_dst = predictor.with_all(src, rows[drawn[1]], relation)
-        as_src = predictor.all_with(dst, rows[drawn[0]], relation)
-        others = torch.cat([_without(as_dst, links[1], drawn[1]), _without(as_src, links[0], drawn[0])])
-        return torch.cat([own.repeat(2).unsqueeze(1), others], 1)
+        as_dst = predictor.with_all(src, drawn_dst, relation)
+        as_src = predictor.all_with(dst, drawn_src, relation)
+        hidden = [alike(links[1], drawn[1]), alike(links[0], drawn[0])]
+        return choices(own, [as_dst, as_src], hidden, self._memory)
 
 
 class _WithRelations:
@@ -258,9 +264,10 @@ def _sampling(config: TrainConfig) -> NegativeSampling:
     return NegativeSampling("triplet" if config.negatives == "triplet" else "binary", config.num_negatives)
 
 
-def _without(scores: Tensor, own: Tensor, drawn: Tensor) -> Tensor:
-    """Leave out of each link's negatives the link itself."""
-    return scores.masked_fill(own.unsqueeze(1) == drawn, -torch.inf)
+def _taken(rows: Tensor, *places: Tensor) -> tuple[Tensor, ...]:
+    """Return ``rows[one]`` for each of the places, with one gradient of all rows and not one for each."""
+    taken = F.embedding(torch.cat(places), rows)
+    return torch.split(taken, [one.numel() for one in places])
 
 
 def _check_relations(model: LinkModel, data: LinkData) -> None:

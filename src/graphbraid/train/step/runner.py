@@ -103,6 +103,11 @@ class ModelRunner:
         return self.native
 
     @property
+    def by_blocks(self) -> bool:
+        """Whether the model is called with one block per layer, whose layers keep no row for each edge."""
+        return self.native
+
+    @property
     def feature_text(self) -> str:
         """Number of features, for messages."""
         return f"{self.graph.num_features} features per node"
