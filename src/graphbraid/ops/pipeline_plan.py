@@ -76,7 +76,7 @@ class PipelinePlan:
     rest: Tensor
     """``(num_rest,)`` int64 rows that no partition finishes."""
     rest_first: Tensor
-    """``(num_rest + 1,)`` int64: partial sums ``[rest_first[i], rest_first[i + 1])`` are of row ``rest[i]``."""
+    """``(num_rest + 1,)`` int64: row ``rest[i]`` has partial sums ``[rest_first[i], rest_first[i + 1])``."""
     num_partials: int
     """Number of partial sums that wait for the second pass."""
 

@@ -19,7 +19,7 @@ from graphbraid.signatures import typed
 def pipelined_sum(
     plan: PipelinePlan, table: PeerTable, *, addend: Tensor | None = None, out: Tensor | None = None
 ) -> Tensor:
-    """Sum up own and peers' rows, ``out[v] = dst_scale[v] * sum of factor[e] * rows[owner(e)][u] + addend[v]``.
+    """Sum own and peers' rows: ``out[v] = dst_scale[v] * sum of factor[e] * rows[owner(e)][u] + addend[v]``.
 
     The kernel of Wang et al., "MGG" (sections 3.1 to 3.3): warps sum neighbour partitions, those of peers'
     rows in turns with those of own rows, and read peers' rows where they are, by their address. Departs from
@@ -31,7 +31,7 @@ def pipelined_sum(
 
     Whoever calls this sees to it that peers have written their rows and leave them as they are until it has
     run (:class:`graphbraid.distributed.peers.shared_rows.SharedRows`). It records nothing for autograd; the
-    gradient is the sum over the reversed edges, as which :class:`graphbraid.distributed.PeerSum` computes it.
+    gradient is the sum over the reversed edges, as which :class:`.PeerSum` computes it.
 
     Args:
         plan: of this rank, with its arrays on the table's device.

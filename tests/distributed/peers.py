@@ -1,0 +1,114 @@
+"""Sums over peers' rows, computed by ranks that are threads or processes, beside the whole graph's."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import pytest
+import torch
+from tests.interpreter import patch_once_a_launch
+from tests.ops.graphs import square, values
+from tests.ops.peers import owned_by, share_of, with_coefficients
+from torch import Tensor
+
+from graphbraid.distributed import Communicator
+from graphbraid.distributed.peers.group import Peers
+from graphbraid.distributed.peers.peer_sum import PeerSum
+from graphbraid.graph.csc import Csc
+from graphbraid.ops import Aggregation, aggregate
+from graphbraid.ops.pipeline_plan import Knobs
+
+NUM_NODES, WIDTH = 24, 5
+HOST = torch.device("cpu")
+
+
+def share_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let threads open what others of them keep: a handle is a name in a table."""
+    kept: dict[str, Tensor] = {}
+
+    def handle_of(tensor: Tensor) -> bytes:
+        name = f"{len(kept)} {id(tensor)}"
+        kept[name] = tensor
+        return name.encode()
+
+    monkeypatch.setattr("graphbraid.distributed.peers.group.handle_of", handle_of)
+    monkeypatch.setattr("graphbraid.distributed.peers.group.opened", lambda handle: kept[handle.decode()])
+
+
+def map_of(wanted: str) -> Aggregation:
+    """A map over a graph with a hub, isolated nodes and self-loops."""
+    csc = square(NUM_NODES)
+    return with_coefficients(Csc(csc.indptr, csc.indices, NUM_NODES, trusted=True), wanted)
+
+
+def expected(how: Aggregation, x: Tensor, weighing: Tensor) -> tuple[Tensor, Tensor]:
+    """The whole graph's sums, and the gradient of ``(sums * weighing).sum()``."""
+    x = x.clone().requires_grad_()
+    out = aggregate(how, x)
+    (out * weighing).sum().backward()
+    assert x.grad is not None
+    return out.detach(), x.grad
+
+
+def computed(
+    comm: Communicator, how: Aggregation, part_of: Tensor, x: Tensor, weighing: Tensor, settings: list[Knobs]
+) -> list[tuple[Tensor, Tensor]]:
+    """What a rank computes of both with each of some knobs, in the same memory: its own rows."""
+    own = owned_by(part_of, comm.size)[comm.rank]
+    edges, _ = share_of(how, part_of, comm.rank, comm.size)
+    summed, found = PeerSum(Peers(comm, HOST), edges, x.shape[1], dtype=x.dtype), []
+    for knobs in settings:
+        summed.knobs = knobs
+        rows = x[own].clone().requires_grad_()
+        out = summed(rows)
+        (out * weighing[own]).sum().backward()
+        assert rows.grad is not None
+        found.append((out.detach(), rows.grad))
+    summed.close()
+    return found
+
+
+def interpret() -> None:
+    """Let the kernel run in Triton's interpreter from now on."""
+    kernels = importlib.import_module("graphbraid.ops.triton")
+    patch_once_a_launch()
+    pipelined_sum_module()._kernels = lambda table: kernels
+
+
+def pipelined_sum_module() -> Any:
+    return importlib.import_module("graphbraid.ops.pipelined_sum")
+
+
+def check_in_processes(comm: Communicator, kernel: str, wanted: str) -> dict[str, Any]:
+    """What each process runs: all of it by the kernel in the interpreter, or by its twin."""
+    if kernel == "interpreted":
+        interpret()
+    how, x, weighing = map_of(wanted), values(NUM_NODES, WIDTH), values(NUM_NODES, WIDTH, seed=9)
+    part_of = torch.arange(NUM_NODES) % max(1, comm.size - 1)  # the last of several owns nothing
+    settings = [Knobs(ps=4, dist=2, wpb=2), Knobs(ps=2, dist=1, wpb=4)]
+    found = computed(comm, how, part_of, x, weighing, settings)
+    out, grad = expected(how, x, weighing)
+    own = owned_by(part_of, comm.size)[comm.rank]
+    for sums, gradient in found:
+        torch.testing.assert_close(sums, out[own], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(gradient, grad[own], rtol=1e-5, atol=1e-5)
+    return {"rows": len(own), "checked": len(found)}
+
+
+def probed(comm: Communicator, what: str) -> str:
+    """Why ranks cannot read each other's memory where one of them is not as the others."""
+    module = importlib.import_module("graphbraid.distributed.peers.group")
+    if comm.rank == 1 and what == "machine":
+        module.machine_name = lambda: "another"
+    elif comm.rank == 1 and what == "sharing":
+        module.handle_of = _fails
+    elif comm.rank == 1 and what == "opening":
+        module.opened = _fails
+    elif comm.rank == 1 and what == "memory":
+        module.opened = lambda handle: torch.tensor([7])
+    return Peers(comm, HOST).why_not
+
+
+def _fails(_: object) -> bytes:
+    raise RuntimeError("no such memory\nand a trace")
