@@ -212,3 +212,24 @@ def test_ranks_on_other_kinds_of_devices_are_no_peers_and_share_nothing():
         return group.why_not
 
     assert run_threads(2, run) == ["rank 1 computes on cpu and rank 0 on cuda"] * 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "cards", "name", "by_host"),
+    [
+        ("cpu", ["", ""], "gloo", False),  # the stand-in, whose rows are on the host
+        ("cuda", ["a", "b"], "gloo+nccl", False),
+        ("cuda", ["a", "a"], "gloo+nccl", True),  # NCCL refuses two ranks on one card
+        ("cuda", ["a", "b"], "mpi", True),
+    ],
+)
+def test_rows_of_devices_travel_by_the_host_unless_nccl_moves_them(monkeypatch, kind, cards, name, by_host):
+    monkeypatch.setattr("graphbraid.distributed.peers.group._card", lambda device: next(given))
+    monkeypatch.setattr(Peers, "_why_not", lambda self: "not tried")
+    given = iter(cards)
+
+    def run(comm):
+        comm.name = name
+        return Peers(comm, torch.device(kind)).by_host
+
+    assert run_threads(2, run) == [by_host] * 2

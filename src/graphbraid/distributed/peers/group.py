@@ -33,8 +33,20 @@ class Peers:
         self.comm, self.device = comm, device
         self.num_meetings = 0
         """Number of times at which all ranks have met."""
+        self._places = comm.gather([machine_name(), device.type, _card(device)])
         self.why_not = self._why_not()
         """Why ranks cannot read each other's memory, the same on all of them; empty if they can."""
+
+    @property
+    def by_host(self) -> bool:
+        """Whether rows that travel between devices go by way of the host's memory.
+
+        NCCL moves them from device to device, where each rank has one of its own; Gloo and MPI, and ranks
+        that share a device, do not.
+        """
+        cards = [(machine, card) for machine, _, card in self._places]
+        on_cards = self.device.type == "cuda" and len(set(cards)) == len(cards)
+        return self.device.type != "cpu" and not (on_cards and "nccl" in self.comm.name)
 
     def meet(self) -> None:
         """Wait until all ranks are here, with what their devices were to do before this.
@@ -81,8 +93,8 @@ class Peers:
     def _why_not(self) -> str:
         if self.comm.size == 1:
             return ""
-        places = self.comm.gather([machine_name(), self.device.type])
-        for rank, (machine, kind) in enumerate(places):
+        places = self._places
+        for rank, (machine, kind, _) in enumerate(places):
             if machine != places[0][0]:
                 return f"rank {rank} is on another machine than rank 0"
             if kind != places[0][1]:
@@ -104,6 +116,11 @@ class Peers:
         check_reads(self.device, there.device, INSTEAD)
         if int(there.to(self.device)) != rank:
             raise ConfigError(f"the memory of rank {rank} does not hold what it wrote there; {INSTEAD}")
+
+
+def _card(device: torch.device) -> str:
+    """Return what tells a device from the others of its machine."""
+    return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else ""
 
 
 def _tried(call: Callable[[], str | None], otherwise: str | None) -> tuple[str | None, str]:

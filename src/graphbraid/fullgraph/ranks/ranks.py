@@ -183,6 +183,7 @@ class Ranks:
             rows: this rank's outputs, a row for each node that it owns, in the order of the last level.
             blocks: the blocks of all ranks together, whose last level holds all nodes.
         """
+        place, rows = rows.device, rows.cpu()
         whole = rows.new_empty(self.partition.num_nodes, rows.shape[1])
         for rank in range(self.comm.size):
             nodes = owned_outputs(() if self.part is not None else blocks, self.partition, rank)
@@ -190,7 +191,7 @@ class Ranks:
                 rows.contiguous() if rank == self.comm.rank else rows.new_empty(nodes.numel(), rows.shape[1])
             )
             whole[nodes] = self.comm.broadcast(part, rank).wait()
-        return whole
+        return whole.to(place)
 
     def check_alike_lowered(self, program: Program, blocks: Blocks) -> None:
         """Check that all ranks have lowered to the same program and blocks.

@@ -46,6 +46,7 @@ class PlannedStep:
         wire: dtype to which rows and gradients are rounded on their way between ranks.
         pipeline: in how many parts an aggregation's halo travels; no later one may have more. If None, whole.
         streamed: where the features are read block by block. If None, as the graph has them.
+        by_host: whether rows that travel between devices go by way of the host's memory.
     """
 
     begins_early: ClassVar[bool] = True
@@ -65,6 +66,7 @@ class PlannedStep:
         wire: torch.dtype = torch.float32,
         pipeline: Pipeline | None = None,
         streamed: StreamedFeatures | None = None,
+        by_host: bool = False,
     ) -> None:
         self.program, self.training, self.copies = program, training, copies
         self.host_blocks = blocks
@@ -80,6 +82,7 @@ class PlannedStep:
             wire=wire,
             pipeline=pipeline,
             streamed=streamed,
+            by_host=by_host,
         )
         plan.begins_early = self.begins_early
         plan_forward(plan)

@@ -73,6 +73,7 @@ class StepPlan(StepTasks):
         wire: dtype to which rows and gradients are rounded on their way between ranks.
         pipeline: in how many parts an aggregation's halo travels; no later one may need more. If None, whole.
         streamed: where the features are read block by block. If None, as the graph has them.
+        by_host: whether rows that travel between devices go by way of the host's memory.
     """
 
     def __init__(
@@ -88,8 +89,10 @@ class StepPlan(StepTasks):
         wire: torch.dtype = torch.float32,
         pipeline: Pipeline | None = None,
         streamed: StreamedFeatures | None = None,
+        by_host: bool = False,
     ) -> None:
         super().__init__(copies)
+        self.by_host = by_host
         self.program, self.graph, self.training = program, graph, training
         self.comm, self.part, self.wire, self.pipeline = comm, part, wire, pipeline
         self.when_whole: WhenWhole | None = None

@@ -30,7 +30,8 @@ def travel_of(plan: StepPlan, op: Exchange, *, once: bool = False) -> Travel:
     assert plan.comm is not None, "a program with exchanges is planned with its ranks"
     num_own = plan.num_rows(plan.program.level(op.inputs[0]))
     wire = torch.float32 if once else plan.wire
-    travel = Travel(plan.comm, route_of(plan, op), num_own, plan.program.width(op.out), wire)
+    way = {} if plan.copies is None else {"place": plan.copies.place, "by_host": plan.by_host}
+    travel = Travel(plan.comm, route_of(plan, op), num_own, plan.program.width(op.out), wire, **way)
     plan.travel_bytes += travel.nbytes
     plan.travels[op.out] = travel
     return travel
