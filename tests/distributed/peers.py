@@ -7,6 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from tests.distributed.whole import as_processes, owners, trained
+from tests.fullgraph.fake_device import FakeDevice
+from tests.fullgraph.graphs import make_graph
+from tests.fullgraph.test_engine import MODELS
 from tests.interpreter import patch_once_a_launch
 from tests.ops.graphs import square, values
 from tests.ops.peers import owned_by, share_of, with_coefficients
@@ -14,7 +18,8 @@ from torch import Tensor
 
 from graphbraid.distributed import Communicator
 from graphbraid.distributed.peers.group import Peers
-from graphbraid.distributed.peers.peer_sum import PeerSum
+from graphbraid.distributed.peers.peer_sum import PeerMap, PeerSum
+from graphbraid.fullgraph import Ranks
 from graphbraid.graph.csc import Csc
 from graphbraid.ops import Aggregation, aggregate
 from graphbraid.ops.pipeline_plan import Knobs
@@ -57,9 +62,10 @@ def computed(
     """What a rank computes of both with each of some knobs, in the same memory: its own rows."""
     own = owned_by(part_of, comm.size)[comm.rank]
     edges, _ = share_of(how, part_of, comm.rank, comm.size)
-    summed, found = PeerSum(Peers(comm, HOST), edges, x.shape[1], dtype=x.dtype), []
+    mapped = PeerMap(Peers(comm, HOST), edges)
+    summed, found = PeerSum(mapped, x.shape[1], x.dtype), []
     for knobs in settings:
-        summed.knobs = knobs
+        mapped.knobs = knobs
         rows = x[own].clone().requires_grad_()
         out = summed(rows)
         (out * weighing[own]).sum().backward()
@@ -94,6 +100,22 @@ def check_in_processes(comm: Communicator, kernel: str, wanted: str) -> dict[str
         torch.testing.assert_close(sums, out[own], rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(gradient, grad[own], rtol=1e-5, atol=1e-5)
     return {"rows": len(own), "checked": len(found)}
+
+
+def trained_in_processes(comm: Communicator, kernel: str) -> dict[str, Any]:
+    """What is learned on stand-ins of devices, whose sums read peers' rows; on one rank, on the host."""
+    graph = make_graph()
+    torch.manual_seed(3)
+    model = MODELS["gcn"](dropout=0.3)
+    as_processes(pytest.MonkeyPatch())  # one way to draw the seeds of masks, on one rank as on several
+    if comm.size == 1:
+        return {"losses": trained(model, graph, None, epochs=3)["losses"], "reads": 0}
+    if kernel == "interpreted":
+        interpret()
+    part_of = torch.arange(graph.num_nodes) * 7 % 11 % comm.size
+    ranks = Ranks(comm=comm, partition=owners(part_of, comm.size))
+    found = trained(model, graph, ranks, epochs=3, device=FakeDevice())
+    return {"losses": found["losses"], "reads": len(found["engine"].runner._train.peer_reads)}
 
 
 def probed(comm: Communicator, what: str) -> str:

@@ -15,7 +15,7 @@ from tests.ops.peers import COEFFICIENTS, divided_maps, owned_by, share_of
 
 from graphbraid.distributed import Communicator
 from graphbraid.distributed.peers.group import Peers
-from graphbraid.distributed.peers.peer_sum import PeerSum
+from graphbraid.distributed.peers.peer_sum import PeerMap, PeerSum
 from graphbraid.distributed.peers.reversing import places_of_halo, reversed_edges
 from graphbraid.distributed.peers.shared_rows import SharedRows
 from graphbraid.distributed.ranks.transport import Alone
@@ -145,7 +145,7 @@ def test_a_sum_without_a_gradient_shares_one_matrix(in_threads):
 
     def run(comm):
         edges, _ = share_of(how, PART_OF, comm.rank, 3)
-        summed = PeerSum(Peers(comm, peers.HOST), edges, peers.WIDTH, learns=False)
+        summed = PeerSum(PeerMap(Peers(comm, peers.HOST), edges, learns=False), peers.WIDTH)
         out = summed.forward(X[owned_by(PART_OF, 3)[comm.rank]], addend=torch.ones(2, peers.WIDTH))
         with pytest.raises(AssertionError, match="without a gradient"):
             summed.backward(out)
@@ -160,12 +160,12 @@ def test_a_sum_without_a_gradient_shares_one_matrix(in_threads):
 def test_rows_and_edges_that_do_not_fit_are_refused():
     comm = Communicator(Alone())
     edges, _ = share_of(peers.map_of("plain"), torch.zeros(peers.NUM_NODES, dtype=torch.int64), 0, 1)
-    summed = PeerSum(Peers(comm, peers.HOST), edges, peers.WIDTH)
+    summed = PeerSum(PeerMap(Peers(comm, peers.HOST), edges), peers.WIDTH)
     with pytest.raises(DataError, match=r"rows must be torch.float32 of shape \(24, 5\); got torch.float64"):
         summed(X.double())
     other, _ = share_of(peers.map_of("plain"), PART_OF, 1, 3)
     with pytest.raises(DataError, match="edges are of rank 1 of 3; this is rank 0 of 1"):
-        PeerSum(Peers(comm, peers.HOST), other, peers.WIDTH)
+        PeerMap(Peers(comm, peers.HOST), other)
 
 
 # ---- processes
@@ -204,7 +204,9 @@ def test_all_ranks_know_why_they_cannot_read_each_other(what, why, warm):
     assert [said.result for said in run(warm, 2, peers.probed, what)] == [why] * 2
 
 
-def test_ranks_on_other_kinds_of_devices_are_no_peers_and_share_nothing():
+def test_ranks_on_other_kinds_of_devices_are_no_peers_and_share_nothing(monkeypatch):
+    monkeypatch.setattr("graphbraid.distributed.peers.group._card", lambda device: "")
+
     def run(comm):
         group = Peers(comm, torch.device("cpu" if comm.rank else "cuda"))
         with pytest.raises(ConfigError, match="let rows travel between these ranks"):

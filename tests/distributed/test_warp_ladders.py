@@ -5,9 +5,11 @@ import torch
 from tests.distributed.warp_model import CASES, drawn_case
 
 from graphbraid.errors import ConfigError
+from graphbraid.fullgraph.device.cuda import Cuda
+from graphbraid.fullgraph.device.limits import DeviceLimits
 from graphbraid.fullgraph.ranks import warp_ladders as model
 from graphbraid.fullgraph.ranks.search import MOST_TRIALS, CrossIterationSearch
-from graphbraid.fullgraph.ranks.warp_ladders import DeviceLimits, Partitions, warp_ladders
+from graphbraid.fullgraph.ranks.warp_ladders import Partitions, warp_ladders
 from graphbraid.ops.pipeline_plan import Knobs
 
 A100 = DeviceLimits(num_sms=108, warps_per_sm=64, shared_bytes_per_sm=164 * 1024)
@@ -75,7 +77,8 @@ def test_the_limits_of_a_device_are_those_that_torch_tells(monkeypatch):
         shared_memory_per_multiprocessor, warp_size = 233472, 32
 
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Found)
-    assert DeviceLimits.of(torch.device("cuda")) == DeviceLimits(
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert Cuda(torch.device("cuda:0")).limits() == DeviceLimits(
         num_sms=132, warps_per_sm=64, shared_bytes_per_sm=233472
     )
     with pytest.raises(ConfigError, match="num_sms must be"):

@@ -16,12 +16,12 @@ from itertools import product
 import torch
 from torch import Tensor
 
+from graphbraid.fullgraph.device.limits import DeviceLimits
 from graphbraid.fullgraph.ranks.search import Setting
 from graphbraid.fullgraph.ranks.warp_ladders import (
     DISTANCES,
     SIZES,
     WARPS,
-    DeviceLimits,
     Partitions,
     resident_blocks,
 )

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from graphbraid.fullgraph.explain.floor import Floor
     from graphbraid.fullgraph.explain.timing import StepTimes
     from graphbraid.fullgraph.ranks.ranks import Ranks
-    from graphbraid.fullgraph.ranks.tuner import Tuned
+    from graphbraid.fullgraph.ranks.tuner import PipelineTuner, Tuned
 
 _MEGA = 1e6
 
@@ -62,7 +62,7 @@ class Runner:
         self._copies = None if device.is_host else DeviceCopies(device)
         self._sizes = None if device.is_host else CopySizes(device)
         self._train = self._planned(lowered.program, lowered.blocks, training=True)
-        self._tuner = None if ranks is None or not device.is_host else ranks.tuner(lowered)
+        self._tuner = None if ranks is None else self._tuner_of(ranks)
         self._evaluated: Program | None = None
         self._evaluate: PlannedStep | None = None
         self._outputs = self._lender(lowered.nodes.numel())
@@ -227,6 +227,10 @@ class Runner:
 
     def _of_exchanges(self) -> list[str]:
         """Return the lines about how rows travel between the ranks."""
+        from graphbraid.fullgraph.explain.exchanges import exchanges
+
+        if self._peers is not None:
+            return exchanges(self._train, self._tuner)
         if self._ranks is None or self._train.pipeline is None:
             return []
         given = [f"  {described(self._train.pipeline)}"]
@@ -266,8 +270,14 @@ class Runner:
             wire=torch.float32 if ranks is None or not training else ranks.wire_dtype,
             pipeline=None if ranks is None or not training else self._pipeline_of(ranks),
             streamed=self.lowered.options.features,
-            by_host=self._peers is not None and self._peers.by_host,
+            peers=self._peers,
         )
+
+    def _tuner_of(self, ranks: Ranks) -> PipelineTuner | None:
+        """Return what finds how rows are read fastest; where devices' rows travel, nothing is searched."""
+        if self._device.is_host:
+            return ranks.tuner(self.lowered)
+        return ranks.warp_tuner(self.lowered, self._device) if self._train.peer_reads else None
 
     def _pipeline_of(self, ranks: Ranks) -> Pipeline | None:
         """Return in how many parts rows travel; those of a device travel whole."""

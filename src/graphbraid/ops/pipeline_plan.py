@@ -129,6 +129,12 @@ def count_partitions(csc: Csc, ps: int) -> int:
     return int(((csc.degrees() + ps - 1) // ps).sum())
 
 
+def most_bytes(num_edges: int, num_rows: int, ps: int) -> int:
+    """Return the most bytes of a plan of so many edges and rows, without making it."""
+    num_partitions = num_edges // ps + 2 * num_rows
+    return 16 * num_edges + (8 + 8 + 2 * 4) * num_partitions + (8 + 8 + 4) * (num_rows + 1)
+
+
 def _targets(local: NeighborPartitions, remote: NeighborPartitions) -> tuple[Tensor, Tensor, Tensor]:
     """Return where each partition's sum goes, and the other rows with their partial sums."""
     of_local, of_remote = local.first.diff(), remote.first.diff()
@@ -154,4 +160,4 @@ def _factors(edges: PeerEdges) -> Tensor | None:
     return torch.cat([torch.ones(n) if f is None else f for f, n in zip(given, counts, strict=True)])
 
 
-__all__ = ["MOST_WARPS", "Knobs", "Order", "PipelinePlan", "count_partitions"]
+__all__ = ["MOST_WARPS", "Knobs", "Order", "PipelinePlan", "count_partitions", "most_bytes"]

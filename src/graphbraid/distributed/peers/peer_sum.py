@@ -1,4 +1,4 @@
-"""PeerSum: an aggregation over the rows of several ranks and its gradient, read where the rows are."""
+"""PeerMap and PeerSum: aggregations over rows of several ranks and their gradients, read where they are."""
 
 from __future__ import annotations
 
@@ -19,56 +19,80 @@ from graphbraid.signatures import typed
 
 
 @typed
-class PeerSum:
-    """A linear map from the rows that ranks keep to this rank's, without a copy of any peer's row.
+class PeerMap:
+    """A linear map from the rows that ranks keep to this rank's, and the one back, cut as the knobs say.
 
-    Forward, each rank writes its rows where all can read them and, when all have, sums what it needs by
-    :func:`.pipelined_sum`; backward, the same over the reversed edges, so that a rank computes the gradients
-    of its own rows alone. All ranks make it, and call it and its methods, together.
+    All ranks make it together.
 
     Args:
         peers: the ranks.
         edges: this rank's.
-        width: number of columns of the rows.
-        dtype: of the rows.
         knobs: of the kernel.
         learns: whether gradients are asked for.
 
     Raises:
-        ConfigError: ranks cannot read each other's memory.
         DataError: the edges are of another rank.
         RankError: a rank was lost.
     """
 
     def __init__(
-        self,
-        peers: Peers,
-        edges: PeerEdges,
-        width: int,
-        *,
-        dtype: torch.dtype = torch.float32,
-        knobs: Knobs | None = None,
-        learns: bool = True,
+        self, peers: Peers, edges: PeerEdges, *, knobs: Knobs | None = None, learns: bool = True
     ) -> None:
         if (edges.rank, edges.num_ranks) != (peers.comm.rank, peers.comm.size):
             raise DataError(
                 f"the edges are of rank {edges.rank} of {edges.num_ranks}; this is rank {peers.comm.rank} of "
                 f"{peers.comm.size}"
             )
-        self._device, self._knobs = peers.device, knobs or Knobs()
-        self._forward = _Way(peers, edges, edges.local.num_src, width, dtype)
-        self._backward = None
-        if learns:
-            self._backward = _Way(peers, reversed_edges(peers.comm, edges), edges.num_rows, width, dtype)
+        self.peers, self.edges = peers, edges
+        self.reverse = reversed_edges(peers.comm, edges) if learns else None
+        """The edges back; None if no gradient is asked for."""
+        self._knobs = knobs or Knobs()
+        self._plans: dict[bool, PipelinePlan] = {}
 
     @property
     def knobs(self) -> Knobs:
-        """The knobs of the kernel; setting them cuts the edges anew when a sum next needs them."""
+        """The knobs of the kernel; setting others cuts the edges anew when a sum next needs them."""
         return self._knobs
 
     @knobs.setter
     def knobs(self, knobs: Knobs) -> None:
+        if knobs != self._knobs:
+            self._plans.clear()
         self._knobs = knobs
+
+    def plan(self, *, back: bool) -> PipelinePlan:
+        """Return the edges of one direction as the kernel reads them."""
+        if back not in self._plans:
+            edges = self.reverse if back else self.edges
+            assert edges is not None, "made without a gradient"
+            self._plans[back] = PipelinePlan.of(edges, self._knobs).to(self.peers.device)
+        return self._plans[back]
+
+
+@typed
+class PeerSum:
+    """The sums of a :class:`PeerMap` over rows of one width, without a copy of any peer's row.
+
+    Forward, each rank writes its rows where all can read them and, when all have, sums what it needs by
+    :func:`.pipelined_sum`; backward, the same over the reversed edges, so that a rank computes the gradients
+    of its own rows alone. All ranks make it, and call it and its methods, together.
+
+    Args:
+        mapped: the map.
+        width: number of columns of the rows.
+        dtype: of the rows.
+
+    Raises:
+        ConfigError: ranks cannot read each other's memory.
+        RankError: a rank was lost.
+    """
+
+    def __init__(self, mapped: PeerMap, width: int, dtype: torch.dtype = torch.float32) -> None:
+        self._mapped, edges = mapped, mapped.edges
+        self._rows = SharedRows(mapped.peers, edges.local.num_src, width, dtype)
+        self._grads = None
+        if mapped.reverse is not None:
+            self._grads = SharedRows(mapped.peers, edges.num_rows, width, dtype)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the sums of ``x``, ``(num_own, width)``, under autograd.
@@ -82,44 +106,34 @@ class PeerSum:
 
     def forward(self, x: Tensor, *, addend: Tensor | None = None, out: Tensor | None = None) -> Tensor:
         """Sum up without recording anything for autograd; see :func:`.pipelined_sum` and :meth:`__call__`."""
-        return self._forward.run(x, self._knobs, addend, out)
+        return self._run(self._rows, x, addend, out, back=False)
 
     def backward(self, grad: Tensor, *, addend: Tensor | None = None, out: Tensor | None = None) -> Tensor:
         """Return the gradients of this rank's rows by those of all sums, ``(num_rows, width)`` of each rank.
 
         Arguments and errors are as those of :meth:`forward`.
         """
-        assert self._backward is not None, "made without a gradient"
-        return self._backward.run(grad, self._knobs, addend, out)
+        assert self._grads is not None, "made without a gradient"
+        return self._run(self._grads, grad, addend, out, back=True)
 
     def close(self) -> None:
         """Let go of the memory that is shared; all ranks do so together."""
-        self._forward.rows.close()
-        if self._backward is not None:
-            self._backward.rows.close()
+        self._rows.close()
+        if self._grads is not None:
+            self._grads.close()
 
-
-class _Way:
-    """One direction of a sum: its edges, cut as knobs say, and the rows that it reads."""
-
-    def __init__(self, peers: Peers, edges: PeerEdges, num_rows: int, width: int, dtype: torch.dtype) -> None:
-        self._edges, self._device = edges, peers.device
-        self._plan: PipelinePlan | None = None
-        self.rows = SharedRows(peers, num_rows, width, dtype)
-        """The rows that are read."""
-
-    def run(self, x: Tensor, knobs: Knobs, addend: Tensor | None, out: Tensor | None) -> Tensor:
+    def _run(
+        self, shared: SharedRows, x: Tensor, addend: Tensor | None, out: Tensor | None, *, back: bool
+    ) -> Tensor:
         """Publish ``x`` and sum up."""
-        rows = self.rows.writable()
+        rows = shared.writable()
         if x.shape != rows.shape or x.dtype != rows.dtype:
             raise DataError(
                 f"rows must be {rows.dtype} of shape {tuple(rows.shape)}; got {x.dtype} of {tuple(x.shape)}"
             )
         rows.copy_(x.detach())
-        self.rows.publish()
-        if self._plan is None or self._plan.knobs != knobs:
-            self._plan = PipelinePlan.of(self._edges, knobs).to(self._device)
-        return pipelined_sum(self._plan, self.rows.readable(), addend=addend, out=out)
+        shared.publish()
+        return pipelined_sum(self._mapped.plan(back=back), shared.readable(), addend=addend, out=out)
 
 
 class _Sum(torch.autograd.Function):
@@ -134,4 +148,4 @@ class _Sum(torch.autograd.Function):
         return ctx.how.backward(grad) if ctx.needs_input_grad[0] else None, None
 
 
-__all__ = ["PeerSum"]
+__all__ = ["PeerMap", "PeerSum"]

@@ -12,9 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
-
-from graphbraid.arguments import as_count
+from graphbraid.fullgraph.device.limits import DeviceLimits
 from graphbraid.ops.pipeline_plan import MOST_WARPS, Knobs
 
 SIZES = (4, 8, 16, 32)
@@ -27,42 +25,6 @@ NEARLY_ALL = 0.9
 TILE_COLUMNS = 128
 """Most columns of a row that one warp sums up; the others are those of further blocks."""
 INT_BYTES = FLOAT_BYTES = 4
-_BLOCKS_PER_SM = 32
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DeviceLimits:
-    """What a device holds at a time.
-
-    Raises:
-        ConfigError: a number is less than 1.
-    """
-
-    num_sms: int
-    """Streaming multiprocessors."""
-    warps_per_sm: int
-    """Warps that are resident on one."""
-    shared_bytes_per_sm: int
-    """Bytes of shared memory of one."""
-    blocks_per_sm: int = _BLOCKS_PER_SM
-    """Blocks that are resident on one; PyTorch does not tell, and 32 is that of data centre devices."""
-    warp_size: int = 32
-    """Threads of a warp."""
-
-    def __post_init__(self) -> None:
-        for name in ("num_sms", "warps_per_sm", "shared_bytes_per_sm", "blocks_per_sm", "warp_size"):
-            as_count(getattr(self, name), name, least=1)
-
-    @classmethod
-    def of(cls, device: torch.device) -> DeviceLimits:
-        """Return those of a CUDA device."""
-        found = torch.cuda.get_device_properties(device)
-        return cls(
-            num_sms=found.multi_processor_count,
-            warps_per_sm=found.max_threads_per_multi_processor // found.warp_size,
-            shared_bytes_per_sm=found.shared_memory_per_multiprocessor,
-            warp_size=found.warp_size,
-        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -179,7 +141,6 @@ __all__ = [
     "DISTANCES",
     "SIZES",
     "WARPS",
-    "DeviceLimits",
     "Partitions",
     "blocks_per_sm",
     "is_allowed",
