@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +22,11 @@ from torch import Tensor
 from graphbraid.distributed import Communicator
 from graphbraid.distributed.peers.group import Peers
 from graphbraid.distributed.peers.peer_sum import PeerMap, PeerSum
+from graphbraid.distributed.peers.shared_rows import SharedRows
+from graphbraid.distributed.ranks.torch_transport import TorchTransport
+from graphbraid.errors import ConfigError
 from graphbraid.fullgraph import Ranks
+from graphbraid.fullgraph.device.choosing import device_at
 from graphbraid.graph.csc import Csc
 from graphbraid.ops import Aggregation, aggregate
 from graphbraid.ops.pipeline_plan import Knobs
@@ -57,20 +64,26 @@ def expected(how: Aggregation, x: Tensor, weighing: Tensor) -> tuple[Tensor, Ten
 
 
 def computed(
-    comm: Communicator, how: Aggregation, part_of: Tensor, x: Tensor, weighing: Tensor, settings: list[Knobs]
+    comm: Communicator,
+    how: Aggregation,
+    part_of: Tensor,
+    x: Tensor,
+    weighing: Tensor,
+    settings: list[Knobs],
+    device: torch.device = HOST,
 ) -> list[tuple[Tensor, Tensor]]:
-    """What a rank computes of both with each of some knobs, in the same memory: its own rows."""
+    """What a rank computes of both with each of some knobs, in the same memory: its own rows, on the host."""
     own = owned_by(part_of, comm.size)[comm.rank]
     edges, _ = share_of(how, part_of, comm.rank, comm.size)
-    mapped = PeerMap(Peers(comm, HOST), edges)
+    mapped = PeerMap(Peers(comm, device), edges)
     summed, found = PeerSum(mapped, x.shape[1], x.dtype), []
     for knobs in settings:
         mapped.knobs = knobs
-        rows = x[own].clone().requires_grad_()
+        rows = x[own].to(device, copy=True).requires_grad_()
         out = summed(rows)
-        (out * weighing[own]).sum().backward()
+        (out * weighing[own].to(device)).sum().backward()
         assert rows.grad is not None
-        found.append((out.detach(), rows.grad))
+        found.append((out.detach().cpu(), rows.grad.cpu()))
     summed.close()
     return found
 
@@ -87,13 +100,13 @@ def pipelined_sum_module() -> Any:
 
 
 def check_in_processes(comm: Communicator, kernel: str, wanted: str) -> dict[str, Any]:
-    """What each process runs: all of it by the kernel in the interpreter, or by its twin."""
+    """What each process runs: all of it by the kernel on a card or in the interpreter, or by its twin."""
     if kernel == "interpreted":
         interpret()
     how, x, weighing = map_of(wanted), values(NUM_NODES, WIDTH), values(NUM_NODES, WIDTH, seed=9)
     part_of = torch.arange(NUM_NODES) % max(1, comm.size - 1)  # the last of several owns nothing
     settings = [Knobs(ps=4, dist=2, wpb=2), Knobs(ps=2, dist=1, wpb=4)]
-    found = computed(comm, how, part_of, x, weighing, settings)
+    found = computed(comm, how, part_of, x, weighing, settings, place_of(kernel))
     out, grad = expected(how, x, weighing)
     own = owned_by(part_of, comm.size)[comm.rank]
     for sums, gradient in found:
@@ -114,8 +127,38 @@ def trained_in_processes(comm: Communicator, kernel: str) -> dict[str, Any]:
         interpret()
     part_of = torch.arange(graph.num_nodes) * 7 % 11 % comm.size
     ranks = Ranks(comm=comm, partition=owners(part_of, comm.size))
-    found = trained(model, graph, ranks, epochs=3, device=FakeDevice())
+    device = FakeDevice() if kernel != "compiled" else device_at(place_of(kernel))
+    found = trained(model.to(device.place), graph, ranks, epochs=3, device=device)
     return {"losses": found["losses"], "reads": len(found["engine"].runner._train.peer_reads)}
+
+
+def failing(comm: Communicator) -> None:
+    """One rank fails while the other waits for its rows."""
+    rows = SharedRows(Peers(comm, HOST), 1, 1)
+    rows.writable()
+    if comm.rank == 1:
+        raise ConfigError("no rows today")
+    rows.publish()
+
+
+def place_of(kernel: str) -> torch.device:
+    return torch.device("cuda:0") if kernel == "compiled" else HOST
+
+
+def on_one_card(rank: int, size: int, folder: Path, function: Callable[..., Any], *arguments: str) -> None:
+    """What each of some spawned processes that share a card runs."""
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=size
+    )
+    with Communicator(TorchTransport(owns=True)) as comm:
+        said = function(comm, *arguments)
+    (folder / f"{rank}.json").write_text(json.dumps(said))
+
+
+def run_on_one_card(size: int, folder: Path, function: Callable[..., Any], *arguments: str) -> list[Any]:
+    """What a function gives on ranks that share a card; processes are spawned, as CUDA asks for."""
+    torch.multiprocessing.spawn(on_one_card, (size, folder, function, *arguments), nprocs=size)
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(size)]
 
 
 def probed(comm: Communicator, what: str) -> str:

@@ -187,6 +187,24 @@ def test_the_interpreted_kernel_reads_the_rows_of_other_processes(size, warm):
 
 
 @pytest.mark.distributed
+def test_a_rank_that_fails_ends_the_wait_for_its_rows(warm):
+    first, second = run(warm, 2, peers.failing)
+    assert (first.code, second.code) == (8, 2)
+    assert "rank 1 failed: no rows today" in first.stderr
+
+
+NO_CARD = "needs a CUDA device, which two processes share"
+
+
+@pytest.mark.gpu
+@pytest.mark.distributed
+@pytest.mark.skipif(not torch.cuda.is_available(), reason=NO_CARD)
+def test_processes_on_one_card_read_each_others_rows(tmp_path):
+    for said in peers.run_on_one_card(2, tmp_path, peers.check_in_processes, "compiled", "all"):
+        assert said["checked"] == 2
+
+
+@pytest.mark.distributed
 @pytest.mark.parametrize(
     ("what", "why"),
     [

@@ -212,3 +212,21 @@ def test_processes_train_by_reading_each_others_rows(kernel, warm):
     for said in run(warm, 2, peers.trained_in_processes, kernel, TRITON_INTERPRET="1"):
         assert said.result["reads"] > 0
         assert said.result["losses"] == pytest.approx(alone.result["losses"], rel=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_so_do_spawned_processes(warm, tmp_path):
+    [alone] = run(warm, 1, peers.trained_in_processes, "host")
+    for said in peers.run_on_one_card(2, tmp_path, peers.trained_in_processes, "twin"):
+        assert said["losses"] == pytest.approx(alone.result["losses"], rel=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.distributed
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, which two processes share")
+def test_processes_on_one_card_train_by_reading_each_others_rows(warm, tmp_path):
+    [alone] = run(warm, 1, peers.trained_in_processes, "host")
+    for said in peers.run_on_one_card(2, tmp_path, peers.trained_in_processes, "compiled"):
+        assert said["reads"] > 0
+        assert said["losses"] == pytest.approx(alone.result["losses"], rel=1e-4)

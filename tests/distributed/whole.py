@@ -98,7 +98,8 @@ def _outputs(model: nn.Module, state: dict[str, Tensor], graph: Graph, passes: A
 def _add_up(model: nn.Module, comm: Communicator) -> None:
     for parameter in model.parameters():
         if parameter.grad is not None:
-            parameter.grad = comm.all_reduce(parameter.grad.clone()).wait()
+            total = comm.all_reduce(parameter.grad.clone().cpu()).wait()  # also of ranks that share a card
+            parameter.grad = total.to(parameter.device)
 
 
 def assert_as_one_rank(

@@ -55,6 +55,8 @@ class CrossIterationSearch:
         self.names, self._ladders = tuple(ladders), tuple(ladders.values())
         self._allowed = allowed or (lambda _: True)
         self._most_trials = most_trials
+        self.first = self._setting([0] * len(self._ladders))
+        """The setting that is tried first."""
         self.table: dict[Setting, float] = {}
         """Least seconds of each setting that was tried, in the order of the trials."""
         self.num_trials = 0
@@ -69,6 +71,11 @@ class CrossIterationSearch:
         self.table[self.next] = min(seconds, self.table.get(self.next, seconds))
         self.num_trials += 1
         self.next = None if self.num_trials >= self._most_trials else next(self._trials, None)
+
+    @property
+    def ladders(self) -> tuple[Sequence[int], ...]:
+        """The values of each knob."""
+        return self._ladders
 
     @property
     def best(self) -> Setting:
