@@ -86,6 +86,8 @@ END
   step "engine tests" 110 "$python" -m pytest -q -c "$config" --rootdir "$PWD" -m gpu tests/fullgraph/test_cuda.py
   step "batching tests" 45 "$python" -m pytest -q -c "$config" --rootdir "$PWD" -m gpu \
     tests/sampling/triton/test_device_batching.py
+  step "peer tests" 60 "$python" -m pytest -q -c "$config" --rootdir "$PWD" -m gpu tests/distributed/test_peers.py \
+    tests/distributed/test_whole_device.py
   step "tier tests" 60 "$python" -m pytest -q -c "$config" --rootdir "$PWD" -m gpu \
     tests/sampling/test_pinning.py tests/sampling/test_peers.py tests/ops/triton/test_gather_tiered.py
 else
@@ -98,6 +100,7 @@ step "fullgraph" 140 "$python" -m benchmarks.gpu.fullgraph $smoke --budget 100 -
 step "collective" 110 "$python" -m benchmarks.gpu.collective $smoke --budget 60 --repeats 1 --steps 50 --cores 2 4 16 \
   --out "$out/gpu_collective.jsonl"
 step "tiers" 90 "$python" -m benchmarks.gpu.tiers $smoke --steps 50 --repeats 2 --out "$out/gpu_tiers.jsonl"
+step "pipeline" 90 "$python" -m benchmarks.gpu.pipeline $smoke --out "$out/gpu_pipeline.jsonl"
 step "kernels" 60 "$python" -m benchmarks.gpu.kernels $smoke --budget 40 --out "$out/gpu_kernels.jsonl"
 if [ -n "$config" ] && [ -z "$smoke" ]; then # last: each of hundreds of variants is compiled first
   workers=()

@@ -1,5 +1,6 @@
 """The GPU benchmarks' logic, on the CPU at tiny sizes: contenders agree, and what is missing is said."""
 
+import json
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from benchmarks.gpu import collective as gpu_collective
 from benchmarks.gpu import fullgraph as gpu_fullgraph
 from benchmarks.gpu import kernels as gpu_kernels
 from benchmarks.gpu import peers as gpu_peers
+from benchmarks.gpu import pipeline as gpu_pipeline
 from benchmarks.gpu import tiers as gpu_tiers
 from benchmarks.graphs import generated
 from tests.extras import NO_PYG, PATIENCE
@@ -87,6 +89,19 @@ def test_hot_tiers_train_alike_and_less_travels(tmp_path):
     assert row["speedup_over_zero_copy"]["zero-copy"] == 1.0
 
 
+@pytest.mark.distributed
+def test_sums_over_peers_rows_are_alike_in_every_way_and_a_table_is_recorded(tmp_path):
+    out, tables = tmp_path / "pipeline.jsonl", tmp_path / "tables.json"
+    row = gpu_pipeline.main(["--smoke", "--record", str(tables), "--out", str(out)])
+    assert row["problem"] == ""
+    assert set(row["ways"]) == {"exchange", "pipelined", "apart", "whole rows", "tuned"}
+    assert read_lines(out)[0]["ways"] == row["ways"]
+    [table] = json.loads(tables.read_text()).values()
+    assert set(row["trials"]) <= set(table)
+    assert all(len(setting.split(",")) == 3 and seconds > 0 for setting, seconds in table.items())
+    assert all(rows > 0 for rows in row["halo_rows"])
+
+
 def test_losses_that_differ_are_a_problem_of_collective_batching():
     losses = {"cpu": [1.0, 0.5], "gpu": [1.0, 0.5 + 1e-4]}
     assert gpu_collective.problem_of(losses, exactly=False) == ""
@@ -111,7 +126,10 @@ def test_graphs_are_what_their_specs_say():
     "module",
     [
         "collective",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("fullgraph", "kernels", "tiers")),
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("fullgraph", "kernels", "pipeline", "tiers")
+        ),
     ],
 )
 def test_without_a_device_a_benchmark_says_what_to_do(module, warm):

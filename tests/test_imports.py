@@ -36,7 +36,7 @@ FLOORS = (
 # Floors inside a room; its loose modules stand above its inner rooms unless they are named here.
 INNER_FLOORS = {
     "collective": (("plan",), ("run",), ("hardware",)),
-    "distributed": (("partitioning", "ranks"), ("parts",)),
+    "distributed": (("partitioning", "ranks"), ("parts", "peers")),
     "fullgraph": (
         ("device", "program"),
         ("lowering",),

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from graphbraid.distributed import Communicator, Partition
 from graphbraid.fullgraph import ALL, Engine, Evidence, Ranks
+from graphbraid.fullgraph.device.device import Device
 from graphbraid.fullgraph.model.source import Source
 from graphbraid.fullgraph.program import Program
 from graphbraid.graph import Graph
@@ -54,6 +55,7 @@ def trained(
     epochs: int = 20,
     passes: Any = ALL,
     before: Callable[[Engine], object] = lambda _: None,
+    device: Device | None = None,
 ) -> dict[str, Any]:
     """Losses of some epochs, then the parameters, statistics and outputs for all nodes.
 
@@ -61,7 +63,8 @@ def trained(
     """
     _random.generator = torch.Generator().manual_seed(5)
     model, nodes = copy.deepcopy(model), graph.splits["train"]
-    engine = Engine(model, graph, nodes, passes=passes, evidence=Evidence(rates=RATES), ranks=ranks)
+    evidence = Evidence(rates=RATES)
+    engine = Engine(model, graph, nodes, passes=passes, evidence=evidence, ranks=ranks, device=device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.5)
     own = nodes if ranks is None else ranks.owned(nodes)
     losses = []
@@ -95,7 +98,8 @@ def _outputs(model: nn.Module, state: dict[str, Tensor], graph: Graph, passes: A
 def _add_up(model: nn.Module, comm: Communicator) -> None:
     for parameter in model.parameters():
         if parameter.grad is not None:
-            parameter.grad = comm.all_reduce(parameter.grad.clone()).wait()
+            total = comm.all_reduce(parameter.grad.clone().cpu()).wait()  # also of ranks that share a card
+            parameter.grad = total.to(parameter.device)
 
 
 def assert_as_one_rank(
@@ -106,17 +110,19 @@ def assert_as_one_rank(
     passes: Any = ALL,
     epochs: int = 20,
     part_of: Callable[[Communicator], tuple[Ranks, Graph]] | None = None,
+    device: Callable[[], Device | None] = lambda: None,
 ) -> list[dict[str, Any]]:
     """Check that ranks learn what one does, and return what they have learned.
 
-    ``part_of`` gives a rank what it is to know of the graph; else each knows all of it.
+    ``part_of`` gives a rank what it is to know of the graph; else each knows all of it. ``device`` gives each
+    a device; one rank runs on the host.
     """
     alone = trained(model, graph, None, passes=passes, epochs=epochs)
 
     def run(comm: Communicator) -> dict[str, Any]:
         whole = Ranks(comm=comm, partition=partition), graph
         ranks, known = whole if part_of is None else part_of(comm)
-        return trained(model, known, ranks, passes=passes, epochs=epochs)
+        return trained(model, known, ranks, passes=passes, epochs=epochs, device=device())
 
     found = run_threads(partition.num_parts, run)
     outputs = _outputs(model, found[0]["state"], graph, passes)

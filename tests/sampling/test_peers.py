@@ -57,8 +57,8 @@ def gathered_by(rank, num_peers, exchange, device, *, by_map):
 @pytest.mark.parametrize("num_peers", [1, 2, 3])
 def test_each_peer_keeps_its_part_and_reads_all(num_peers, by_map, monkeypatch):
     """In threads of one process, whose handles are the tensors themselves."""
-    monkeypatch.setattr(peers, "_handle_of", lambda part: part)
-    monkeypatch.setattr(peers, "_opened", lambda part: part)
+    monkeypatch.setattr(peers, "handle_of", lambda part: part)
+    monkeypatch.setattr(peers, "opened", lambda part: part)
     given, meet, found = [None] * num_peers, threading.Barrier(num_peers), [None] * num_peers
 
     def run(rank):
@@ -127,4 +127,4 @@ def test_ranks_and_devices_that_do_not_fit_are_refused(monkeypatch):
         PeerRows(torch.arange(3), rows().__getitem__, rank=1, num_peers=1, **options)
     monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda *_: False)
     with pytest.raises(ConfigError, match="cuda:0 cannot read the memory of cuda:1"):
-        peers._check_reads(torch.device("cuda:0"), torch.device("cuda:1"))
+        peers.check_reads(torch.device("cuda:0"), torch.device("cuda:1"), "let each keep its own hot rows")

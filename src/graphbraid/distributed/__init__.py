@@ -11,10 +11,10 @@ from graphbraid.distributed.partitioning.records import STRATEGIES, Attempt, Par
 from graphbraid.distributed.parts.records import Part
 from graphbraid.distributed.parts.report import PartitionReport, PartSize, report_of
 from graphbraid.distributed.parts.saving import SavedPartition, is_partition, save_partition
-from graphbraid.distributed.parts.slices import NeighborPartitions, neighbor_partitions
 from graphbraid.distributed.parts.split import Division, split
 from graphbraid.distributed.ranks.communicator import Communicator
 from graphbraid.distributed.ranks.joining import current, init
+from graphbraid.graph.slices import NeighborPartitions, neighbor_partitions
 
 __all__ = [
     "STRATEGIES",

@@ -125,10 +125,6 @@ class Engine:
         if self._options.features is not None and (ranks is not None or not self._device.is_host):
             who = f"a step on {self._device.place}" if ranks is None else "each of several ranks"
             raise ConfigError(f"{who} reads features in memory; leave tiers and host out.")
-        if ranks is not None and not self._device.is_host:
-            raise ConfigError(
-                f"several ranks run one program on the CPU; the model is on {self._device.place}."
-            )
         self._lock = lock_of(model)
         with self._lock, plain_tensors():
             self._followed = FollowedModel(

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from graphbraid.distributed.peers.group import Peers
 from graphbraid.errors import ConfigError, ResourceError
 from graphbraid.fullgraph.lowering.evidence import Evidence
 from graphbraid.fullgraph.lowering.levels import Blocks, copied_bytes
 from graphbraid.fullgraph.lowering.lower_program import lower_for_evaluation
 from graphbraid.fullgraph.lowering.lowered import Lowered
+from graphbraid.fullgraph.lowering.pipeline import Pipeline
 from graphbraid.fullgraph.program import Program, same_program
 from graphbraid.fullgraph.ranks.distribute import divided
 from graphbraid.fullgraph.ranks.lower_part import evaluation_part
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from graphbraid.fullgraph.explain.floor import Floor
     from graphbraid.fullgraph.explain.timing import StepTimes
     from graphbraid.fullgraph.ranks.ranks import Ranks
-    from graphbraid.fullgraph.ranks.tuner import Tuned
+    from graphbraid.fullgraph.ranks.tuner import PipelineTuner, Tuned
 
 _MEGA = 1e6
 
@@ -56,10 +58,11 @@ class Runner:
         self._device = device = lowered.options.device
         rows = lowered.rows
         self._rows = None if rows is None else rows.to(device.place)
+        self._peers = None if ranks is None or device.is_host else Peers(ranks.comm, device.place)
         self._copies = None if device.is_host else DeviceCopies(device)
         self._sizes = None if device.is_host else CopySizes(device)
         self._train = self._planned(lowered.program, lowered.blocks, training=True)
-        self._tuner = None if ranks is None else ranks.tuner(lowered)
+        self._tuner = None if ranks is None else self._tuner_of(ranks)
         self._evaluated: Program | None = None
         self._evaluate: PlannedStep | None = None
         self._outputs = self._lender(lowered.nodes.numel())
@@ -98,8 +101,8 @@ class Runner:
         assert held is not None
         assert self._ranks is not None
         row_of = torch.empty(self._ranks.partition.num_nodes, dtype=torch.int64)
-        row_of[held] = torch.arange(held.numel())
-        return out.index_select(0, row_of[own])
+        row_of[held.cpu()] = torch.arange(held.numel())
+        return out.index_select(0, row_of[own].to(out.device))
 
     def _run_evaluation(self, read: Program) -> tuple[PlannedStep, Tensor]:
         """Run a program in evaluation mode; return its step and its rows, valid until the next run."""
@@ -224,6 +227,10 @@ class Runner:
 
     def _of_exchanges(self) -> list[str]:
         """Return the lines about how rows travel between the ranks."""
+        from graphbraid.fullgraph.explain.exchanges import exchanges
+
+        if self._peers is not None:
+            return exchanges(self._train, self._tuner)
         if self._ranks is None or self._train.pipeline is None:
             return []
         given = [f"  {described(self._train.pipeline)}"]
@@ -247,21 +254,34 @@ class Runner:
         program = self.lowered.program
         return Lender((num_rows, program.width(program.output))) if self._device.is_host else None
 
-    def _planned(self, program: Program, blocks: Blocks, *, training: bool) -> PlannedStep:
-        """Plan a step, which then knows its size, without moving or allocating anything."""
+    def _planned(
+        self, program: Program, blocks: Blocks, *, training: bool, copies: DeviceCopies | None = None
+    ) -> PlannedStep:
+        """Plan a step, which then knows its size; only ``copies``, if given, move anything."""
         ranks = self._ranks
         return PlannedStep(
             program,
             self.lowered.graph,
             blocks,
             training=training,
-            copies=self._sizes,
+            copies=copies or self._sizes,
             comm=None if ranks is None else ranks.comm,
             part=self.lowered.part,
             wire=torch.float32 if ranks is None or not training else ranks.wire_dtype,
-            pipeline=None if ranks is None or not training else ranks.planned_pipeline,
+            pipeline=None if ranks is None or not training else self._pipeline_of(ranks),
             streamed=self.lowered.options.features,
+            peers=self._peers,
         )
+
+    def _tuner_of(self, ranks: Ranks) -> PipelineTuner | None:
+        """Return what finds how rows are read fastest; where devices' rows travel, nothing is searched."""
+        if self._device.is_host:
+            return ranks.tuner(self.lowered)
+        return ranks.warp_tuner(self.lowered, self._device) if self._train.peer_reads else None
+
+    def _pipeline_of(self, ranks: Ranks) -> Pipeline | None:
+        """Return in how many parts rows travel; those of a device travel whole."""
+        return ranks.planned_pipeline if self._device.is_host else None
 
     def _ready(self, planned: PlannedStep) -> PlannedStep:
         """Return a step that can run; allocate its memory at its first use, if there is enough."""
@@ -286,6 +306,10 @@ class Runner:
 
     def _on_device(self, planned: PlannedStep, copies: DeviceCopies) -> PlannedStep:
         """Return a planned step with its edges on the device."""
+        if self._ranks is not None:  # who wait for each other, which no device records
+            return self._planned(
+                planned.program, planned.host_blocks, training=planned.training, copies=copies
+            )
         make = ReplayedStep if planned.training else PlannedStep
         graph, blocks = self.lowered.graph, planned.host_blocks
         return make(planned.program, graph, blocks, training=planned.training, copies=copies)

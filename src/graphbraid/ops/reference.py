@@ -37,6 +37,7 @@ from graphbraid.ops.norm_reference import (
     layer_norm,
     layer_norm_backward,
 )
+from graphbraid.ops.pipelined_reference import pipelined_sum
 from graphbraid.ops.row_epilogue import RowEpilogue
 
 WORD_BITS = 32
@@ -66,6 +67,7 @@ __all__ = [
     "gine_edge_backward",
     "layer_norm",
     "layer_norm_backward",
+    "pipelined_sum",
     "sddmm",
     "spmm",
     "spmm_max",

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from multiprocessing.reduction import ForkingPickler
 
 import torch
 from torch import Tensor
-from torch.multiprocessing import reductions
 
 from graphbraid.arguments import as_count, check_tensor
-from graphbraid.errors import ConfigError
+from graphbraid.machine.shared_tensors import check_reads, handle_of, opened
 from graphbraid.ops.gather_tiered import Tier
 
 Exchange = Callable[[bytes], Sequence[bytes]]
@@ -54,10 +52,10 @@ class PeerRows:
         own = source(ids[rank::num_peers]).contiguous().to(device)
         if own.device.type == "cuda":
             torch.cuda.current_stream(own.device).synchronize()  # the others read it by streams of their own
-        handles = exchange(_handle_of(own))
-        parts = [own if of == rank else _opened(handle) for of, handle in enumerate(handles)]
+        handles = exchange(handle_of(own))
+        parts = [own if of == rank else opened(handle) for of, handle in enumerate(handles)]
         for part in parts:
-            _check_reads(own.device, part.device)
+            check_reads(own.device, part.device, "let each keep its own hot rows")
         self.tier = Tier(tuple(parts))
         """The rows of all processes, as a table of tiers takes them."""
 
@@ -71,24 +69,3 @@ class PeerRows:
         self._exchange(b"")
         self.tier = Tier(tuple(part[:0].clone() for part in self.tier.parts))
         self._exchange(b"")
-
-
-def _handle_of(part: Tensor) -> bytes:
-    reductions.init_reductions()  # type: ignore[no-untyped-call]
-    return bytes(ForkingPickler.dumps(part))
-
-
-def _opened(handle: bytes) -> Tensor:
-    part = ForkingPickler.loads(handle)
-    assert isinstance(part, Tensor)
-    return part
-
-
-def _check_reads(device: torch.device, other: torch.device) -> None:
-    if device == other or device.type == other.type == "cpu":
-        return
-    if not torch.cuda.can_device_access_peer(device, other):
-        raise ConfigError(
-            f"{device} cannot read the memory of {other}, as peers must; let each keep its own hot rows"
-        )
-    torch.empty(1, device=device).copy_(torch.empty(1, device=other))  # by which PyTorch enables the access

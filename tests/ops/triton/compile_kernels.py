@@ -11,7 +11,8 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
-from tests.ops.graphs import skewed, values
+from tests.ops.graphs import skewed, square, values
+from tests.ops.peers import share_of, tables, with_coefficients
 from tests.ops.test_attention import gat_inputs, gatv2_inputs
 from tests.ops.test_spmm import COEFFICIENTS, arguments
 from triton.backends.compiler import GPUTarget
@@ -21,6 +22,7 @@ from triton.runtime.jit import JITFunction
 from graphbraid.ops import triton as kernels
 from graphbraid.ops.attention import both_ways
 from graphbraid.ops.gather_tiered import Tier, TierTable
+from graphbraid.ops.pipeline_plan import Knobs, PipelinePlan
 from graphbraid.ops.row_epilogue import RowEpilogue
 from graphbraid.ops.spmm_max import TIES
 from graphbraid.ops.triton import partition
@@ -107,6 +109,14 @@ for partition.SEGMENT in (8, 512):  # with hubs, both launches of each kernel; w
         scales = tuple(values(3) for _ in parts if row_dtype == torch.int8)
         table = TierTable([Tier(parts, scales), Tier(parts[:1], scales[:1])])
         kernels.gather_tiered(table, perm[:2], torch.empty(2, 16, dtype=out_dtype))
+part_of = torch.arange(50) % 2
+for wanted, width, wpb in (("plain", 100, 4), ("all", 128, 16), ("scales", 3, 1)):
+    for row_dtype in (torch.float32, dtype):
+        edges, _ = share_of(with_coefficients(square(), wanted), part_of, 1, 2)
+        plan = PipelinePlan.of(edges, Knobs(ps=4, dist=2, wpb=wpb))
+        table, addend = tables(values(50, width, dtype=row_dtype), part_of, 2)[1], values(5, width)
+        kernels.pipelined_sum(plan, table, addend, torch.empty(25, width))
+        kernels.pipelined_sum(plan, table, None, torch.empty(25, width, dtype=row_dtype))
 for factors in (None, values(40)):
     words, weight, rows = torch.zeros(2, 40, dtype=torch.int32), values(7, 40), values(40, 7)
     kernels.bit_product(words, factors, weight.t(), rows, factors is None)

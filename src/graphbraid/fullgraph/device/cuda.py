@@ -12,6 +12,7 @@ import torch
 
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph.device.device import Device, NotRecordedError, Run
+from graphbraid.fullgraph.device.limits import DeviceLimits
 
 _RUNS = 10
 """Runs in one timed recording: a kernel may take microseconds, and events resolve about half of one."""
@@ -83,6 +84,16 @@ class Cuda(Device):
     def wait(self) -> None:
         """Wait until all streams of the card are done."""
         torch.cuda.synchronize(self.place)
+
+    def limits(self) -> DeviceLimits:
+        """Return what the card's multiprocessors hold."""
+        found = torch.cuda.get_device_properties(self.place)
+        return DeviceLimits(
+            num_sms=found.multi_processor_count,
+            warps_per_sm=found.max_threads_per_multi_processor // found.warp_size,
+            shared_bytes_per_sm=found.shared_memory_per_multiprocessor,
+            warp_size=found.warp_size,
+        )
 
     def record(self, run: Run) -> Run:
         """Capture ``run`` as a CUDA graph with its own memory pool, so that replays write nothing else."""

@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import torch
 
+from graphbraid.fullgraph.device.limits import DeviceLimits
+
 Run = Callable[[], object]
 
 
@@ -41,6 +43,10 @@ class Device(ABC):
     def wait(self) -> None:
         """Wait until all work given to the device is done; return at once if calls are synchronous."""
         return
+
+    def limits(self) -> DeviceLimits | None:
+        """Return what its multiprocessors hold; None where it has none, or does not tell."""
+        return None
 
     @abstractmethod
     def record(self, run: Run) -> Run:

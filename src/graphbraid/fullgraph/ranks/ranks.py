@@ -16,6 +16,7 @@ from graphbraid.distributed.parts.saving import SavedPartition
 from graphbraid.distributed.ranks.communicator import Communicator
 from graphbraid.distributed.ranks.joining import check_alike
 from graphbraid.errors import ConfigError
+from graphbraid.fullgraph.device.device import Device
 from graphbraid.fullgraph.lowering.levels import Block, Blocks
 from graphbraid.fullgraph.lowering.lowered import Lowered
 from graphbraid.fullgraph.lowering.pipeline import Pipeline
@@ -24,6 +25,7 @@ from graphbraid.fullgraph.ranks.distribute import distribute, divided, owned_out
 from graphbraid.fullgraph.ranks.ladders import LARGEST
 from graphbraid.fullgraph.ranks.part import RankPart
 from graphbraid.fullgraph.ranks.tuner import PipelineTuner, identity_of
+from graphbraid.fullgraph.ranks.warp_tuner import WarpTuner
 from graphbraid.fullgraph.step.step_plan import WhenWhole
 from graphbraid.graph import Graph
 from graphbraid.signatures import typed
@@ -134,9 +136,21 @@ class Ranks:
         """Return what finds the pipeline of a program in its first steps; None if it is given."""
         if not isinstance(self.pipeline, str):
             return None
+        return PipelineTuner(self.comm, self._identity(lowered), lowered.basis.rates.stream_bytes)
+
+    def warp_tuner(self, lowered: Lowered, device: Device) -> WarpTuner | None:
+        """Return what finds the knobs of the kernel that reads peers' rows, in a program's first steps.
+
+        None if they are not to be found, or the device does not tell what it holds.
+        """
+        limits = device.limits()
+        if not isinstance(self.pipeline, str) or limits is None:
+            return None
+        return WarpTuner(self.comm, self._identity(lowered), device.name, limits)
+
+    def _identity(self, lowered: Lowered) -> str:
         owners = xxhash.xxh3_128(self.partition.part_of.numpy().tobytes()).hexdigest()
-        identity = identity_of({"program": str(lowered.program), "owners": owners, "wire": self.wire})
-        return PipelineTuner(self.comm, identity, lowered.basis.rates.stream_bytes)
+        return identity_of({"program": str(lowered.program), "owners": owners, "wire": self.wire})
 
     @property
     def wire_dtype(self) -> torch.dtype:
@@ -183,6 +197,7 @@ class Ranks:
             rows: this rank's outputs, a row for each node that it owns, in the order of the last level.
             blocks: the blocks of all ranks together, whose last level holds all nodes.
         """
+        place, rows = rows.device, rows.cpu()
         whole = rows.new_empty(self.partition.num_nodes, rows.shape[1])
         for rank in range(self.comm.size):
             nodes = owned_outputs(() if self.part is not None else blocks, self.partition, rank)
@@ -190,7 +205,7 @@ class Ranks:
                 rows.contiguous() if rank == self.comm.rank else rows.new_empty(nodes.numel(), rows.shape[1])
             )
             whole[nodes] = self.comm.broadcast(part, rank).wait()
-        return whole
+        return whole.to(place)
 
     def check_alike_lowered(self, program: Program, blocks: Blocks) -> None:
         """Check that all ranks have lowered to the same program and blocks.

@@ -17,7 +17,7 @@ gradients come in parts; and, as live times are noisy, in three things:
 from __future__ import annotations
 
 import itertools
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from statistics import fmean
 
 Setting = tuple[int, ...]
@@ -42,11 +42,21 @@ class CrossIterationSearch:
         ladders: the values of each knob, by its name, from the one to begin with; those turned first come
             first.
         most_trials: number of trials after which the fastest so far is chosen.
+        allowed: whether a setting is worth a trial; the first one is tried in any case. Where one is not,
+            those of larger values are not either. If None, all are.
     """
 
-    def __init__(self, ladders: Mapping[str, Sequence[int]], most_trials: int = MOST_TRIALS) -> None:
+    def __init__(
+        self,
+        ladders: Mapping[str, Sequence[int]],
+        most_trials: int = MOST_TRIALS,
+        allowed: Callable[[Setting], bool] | None = None,
+    ) -> None:
         self.names, self._ladders = tuple(ladders), tuple(ladders.values())
+        self._allowed = allowed or (lambda _: True)
         self._most_trials = most_trials
+        self.first = self._setting([0] * len(self._ladders))
+        """The setting that is tried first."""
         self.table: dict[Setting, float] = {}
         """Least seconds of each setting that was tried, in the order of the trials."""
         self.num_trials = 0
@@ -61,6 +71,11 @@ class CrossIterationSearch:
         self.table[self.next] = min(seconds, self.table.get(self.next, seconds))
         self.num_trials += 1
         self.next = None if self.num_trials >= self._most_trials else next(self._trials, None)
+
+    @property
+    def ladders(self) -> tuple[Sequence[int], ...]:
+        """The values of each knob."""
+        return self._ladders
 
     @property
     def best(self) -> Setting:
@@ -86,7 +101,9 @@ class CrossIterationSearch:
 
     def _likely(self) -> Setting | None:
         """Return the untried setting that is expected to be fastest, if that is near the fastest tried."""
-        expected = expected_seconds(self.table)
+        expected = {
+            one: seconds for one, seconds in expected_seconds(self.table).items() if self._allowed(one)
+        }
         setting = min(expected, key=expected.__getitem__, default=None)
         if setting is None or expected[setting] > (1 + NOISE) * min(self.table.values()):
             return None
@@ -121,6 +138,8 @@ class CrossIterationSearch:
         best, misses = places, 0
         for place in range(places[knob] + 1, len(self._ladders[knob])):
             turned = [*places[:knob], place, *places[knob + 1 :]]
+            if not self._allowed(self._setting(turned)):
+                break
             yield from self._tried(turned)
             if self._seconds(turned) < self._seconds(best):
                 best, misses = turned, 0

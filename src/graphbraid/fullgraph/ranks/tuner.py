@@ -8,9 +8,10 @@ what to try next, so that every rank does the same. What is found is kept betwee
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import torch
 import xxhash
@@ -28,6 +29,9 @@ STEPS = 6
 MOST_SPREAD = 0.1
 """Largest part by which the counted steps of a typical trial may differ for the table to be kept."""
 _VERSION = "2"
+
+Possible = tuple[Mapping[str, Sequence[int]], Callable[[Setting], bool] | None]
+"""The values of each knob, from the one to begin with, and which settings are worth a trial, or None: all."""
 
 _log = logging.getLogger(__name__)
 
@@ -66,7 +70,7 @@ class Tuned:
         return found | {"num_trials": self.num_trials}
 
     @classmethod
-    def from_json(cls, content: dict[str, Any]) -> Tuned:
+    def from_json(cls, content: dict[str, Any]) -> Self:
         """Return what :meth:`to_json` gave.
 
         Raises:
@@ -78,8 +82,19 @@ class Tuned:
         if names and chosen not in table:
             raise ValueError("the setting that was chosen is not in the table")
         found = cls(names=names, table=table, chosen=chosen, num_trials=int(content["num_trials"]))
-        _ = found.pipeline  # refuses what is out of bounds
+        found.apply(None)  # refuses what is out of bounds
         return found
+
+    def apply(self, step: PlannedStep | None) -> None:
+        """Set what was chosen in a step, if one is given.
+
+        Raises:
+            ConfigError: no step has such a setting.
+        """
+        if step is None:
+            _ = self.pipeline
+        else:
+            step.pipeline = self.pipeline
 
 
 class PipelineTuner:
@@ -90,6 +105,8 @@ class PipelineTuner:
         identity: text that differs where the program, the wire or the partition does.
         stream_bytes: bytes per second that a rank reads or writes in order, the same on all ranks.
     """
+
+    _tuned: ClassVar[type[Tuned]] = Tuned
 
     def __init__(self, comm: Communicator, identity: str, stream_bytes: float) -> None:
         self._comm, self._identity, self._stream_bytes = comm, identity, stream_bytes
@@ -137,27 +154,43 @@ class PipelineTuner:
 
     def _begin(self, step: PlannedStep) -> None:
         """Read what is kept, or begin to search; the first rank decides."""
-        told = self._comm.gather([HOST.name, asdict(load_of(step)), torch.get_num_threads()])
+        told = self._comm.gather(self._told(step))
         self._key = f"{_VERSION} {self._comm.name} {self._identity} {told}"
         kept = None
         if self._comm.rank == 0:
-            kept = _KEPT.read(_KEPT.file(self._key))
+            kept = self._kept.read(self._kept.file(self._key))
         kept = self._comm.share(None if kept is None else kept.to_json())
         if kept is not None:
             self.is_kept = True
-            self._end(Tuned.from_json(kept), step)
+            self._end(self._tuned.from_json(kept), step)
             return
-        link = measured_link(self._comm)
-        loads, threads = [Load(**load) for _, load, _ in told], min(count for *_, count in told)
-        found = ladders(loads, link, self._stream_bytes, threads)
+        found, allowed = self._possible(told)
         found = self._comm.share({name: list(values) for name, values in found.items()})
         self._names = tuple(found)
         if self._comm.rank == 0:
-            self._search = CrossIterationSearch(found)
+            self._search = CrossIterationSearch(found, allowed=allowed)
         if not found:
-            self._end(Tuned(names=(), table={}, chosen=()), step)
+            self._end(self._tuned(names=(), table={}, chosen=()), step)
         else:
-            step.pipeline = pipeline_of(self._names, [values[0] for values in found.values()])
+            self._try(step, tuple(values[0] for values in found.values()))
+
+    def _told(self, step: PlannedStep) -> list[Any]:
+        """Return, as plain values, what this rank tells of itself and of a step before the search."""
+        return [HOST.name, asdict(load_of(step)), torch.get_num_threads()]
+
+    def _possible(self, told: list[Any]) -> Possible:
+        """Return what is worth a trial, by what the ranks have told."""
+        link = measured_link(self._comm)
+        loads, threads = [Load(**load) for _, load, _ in told], min(count for *_, count in told)
+        return ladders(loads, link, self._stream_bytes, threads), None
+
+    def _try(self, step: PlannedStep, setting: Setting) -> None:
+        self._tuned(names=self._names, table={}, chosen=setting).apply(step)
+
+    @property
+    def _kept(self) -> Kept[Tuned]:
+        """Tables of trials by machine, ranks, graph and program."""
+        return _KEPT
 
     def _end_trial(self, step: PlannedStep) -> None:
         counted = self._seconds[1:]
@@ -172,16 +205,19 @@ class PipelineTuner:
                 following["found"] = self._found_by(self._search).to_json()
         following = self._comm.share(following)
         if following["next"] is None:
-            self._end(Tuned.from_json(following["found"]), step)
+            self._end(self._tuned.from_json(following["found"]), step)
             self._keep()
         else:
-            step.pipeline = pipeline_of(self._names, following["next"])
+            self._try(step, tuple(following["next"]))
 
     def _found_by(self, search: CrossIterationSearch) -> Tuned:
-        return Tuned(names=self._names, table=search.table, chosen=search.best, num_trials=search.num_trials)
+        return self._tuned(
+            names=self._names, table=search.table, chosen=search.best, num_trials=search.num_trials
+        )
 
     def _end(self, found: Tuned, step: PlannedStep) -> None:
-        step.pipeline, self.found = found.pipeline, found
+        found.apply(step)
+        self.found = found
 
     def _keep(self) -> None:
         """Keep what was found, on the first rank, unless something disturbed the trials."""
@@ -191,7 +227,7 @@ class PipelineTuner:
             _log.info("steps of one setting differ by %.0f %%: not kept", 100 * median(self._spreads))
             return
         try:
-            _KEPT.write(_KEPT.file(self._key), self.found)
+            self._kept.write(self._kept.file(self._key), self.found)
         except NOT_KEPT as error:
             _log.warning("in how many parts rows travel fastest could not be kept: %s", error)
 

@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from graphbraid.distributed.peers.peer_sum import PeerMap
     from graphbraid.fullgraph.program import AdjacencyMatrix
     from graphbraid.fullgraph.step.calls import kernels
     from graphbraid.fullgraph.step.planned.chunk_maps import PartialSums
+    from graphbraid.fullgraph.step.planned.peer_reads import LazyMap
     from graphbraid.fullgraph.step.planned.row_split import RowSplit
     from graphbraid.fullgraph.step.planned.source_split import SourceSplit
     from graphbraid.ops.aggregation import Aggregation
@@ -18,9 +20,7 @@ if TYPE_CHECKING:
 class DividedEdges:
     """The divisions made so far: each when an operation first needs it, once for all over the same edges."""
 
-    maps: dict[tuple[AdjacencyMatrix, int], tuple[kernels.BothWays, kernels.BothWays]] = field(
-        default_factory=dict
-    )
+    maps: dict[tuple[AdjacencyMatrix, int], tuple[kernels.Map, kernels.Map]] = field(default_factory=dict)
     """The linear maps over edges from own rows and over those from the halo."""
     partial_sums: dict[int, PartialSums] = field(default_factory=dict)
     """The rows of a halo's map that are summed part by part."""
@@ -32,6 +32,10 @@ class DividedEdges:
     """The same, by block and whether its destinations have loops."""
     source_splits: dict[int, SourceSplit] = field(default_factory=dict)
     """The edges by source: those from own rows and those from the halo."""
+    peer_maps: dict[tuple[AdjacencyMatrix, int], LazyMap] = field(default_factory=dict)
+    """The linear maps whose rows are read where peers keep them, by this rank's edges."""
+    made_maps: list[tuple[LazyMap, PeerMap]] = field(default_factory=list)
+    """Those that were made, in the order in which all ranks have made them."""
     nbytes: int = 0
     """Bytes of the edges that these hold in addition to the blocks."""
 

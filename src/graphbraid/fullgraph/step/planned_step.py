@@ -18,11 +18,14 @@ from graphbraid.fullgraph.step.backward import plan_backward
 from graphbraid.fullgraph.step.device_copies import DeviceCopies
 from graphbraid.fullgraph.step.forward import plan_forward
 from graphbraid.fullgraph.step.planned.chunked import Chunked
+from graphbraid.fullgraph.step.planned.peer_reads import PeerReads, why_rows_travel
 from graphbraid.fullgraph.step.step_plan import StepPlan, WhenWhole
 from graphbraid.graph import Graph
+from graphbraid.ops.pipeline_plan import Knobs
 from graphbraid.ops.spread import places_of, spread_rows
 
 if TYPE_CHECKING:
+    from graphbraid.distributed.peers.group import Peers
     from graphbraid.distributed.ranks.communicator import Communicator
     from graphbraid.fullgraph.step.streams import Streams
 
@@ -46,6 +49,7 @@ class PlannedStep:
         wire: dtype to which rows and gradients are rounded on their way between ranks.
         pipeline: in how many parts an aggregation's halo travels; no later one may have more. If None, whole.
         streamed: where the features are read block by block. If None, as the graph has them.
+        peers: those ranks as peers, on a device other than the host. If None, they are on the host.
     """
 
     begins_early: ClassVar[bool] = True
@@ -65,6 +69,7 @@ class PlannedStep:
         wire: torch.dtype = torch.float32,
         pipeline: Pipeline | None = None,
         streamed: StreamedFeatures | None = None,
+        peers: Peers | None = None,
     ) -> None:
         self.program, self.training, self.copies = program, training, copies
         self.host_blocks = blocks
@@ -80,6 +85,7 @@ class PlannedStep:
             wire=wire,
             pipeline=pipeline,
             streamed=streamed,
+            peers=peers,
         )
         plan.begins_early = self.begins_early
         plan_forward(plan)
@@ -151,6 +157,25 @@ class PlannedStep:
         self._plan.divided.chunk_maps.clear()
         for chunked in self.chunked.values():
             chunked.forget()
+
+    @property
+    def warps(self) -> Knobs:
+        """The knobs of the kernel that reads peers' rows, alike on all ranks; may change between steps."""
+        return self._plan.warps
+
+    @warps.setter
+    def warps(self, knobs: Knobs) -> None:
+        self._plan.warps = knobs
+
+    @property
+    def peer_reads(self) -> dict[str, PeerReads]:
+        """The exchanges whose rows are read where peers keep them, by the value's name."""
+        return {name: one for name, one in self._plan.overlapped.items() if isinstance(one, PeerReads)}
+
+    @property
+    def why_rows_travel(self) -> str:
+        """Why rows of peers are not read where they are; empty if they are where an operation can."""
+        return why_rows_travel(self._plan)
 
     @property
     def chunked(self) -> dict[str, Chunked]:

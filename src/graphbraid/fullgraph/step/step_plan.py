@@ -42,8 +42,10 @@ from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.types import Relation
 from graphbraid.ops.aggregation import Aggregation
+from graphbraid.ops.pipeline_plan import Knobs
 
 if TYPE_CHECKING:
+    from graphbraid.distributed.peers.group import Peers
     from graphbraid.distributed.ranks.communicator import Communicator
     from graphbraid.fullgraph.lowering.part_view import PartView
     from graphbraid.fullgraph.lowering.pipeline import Pipeline
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from graphbraid.fullgraph.step.planned.attention_base import PlannedAttention
     from graphbraid.fullgraph.step.planned.norm import PlannedNorm
     from graphbraid.fullgraph.step.planned.overlap import Overlapped
+    from graphbraid.fullgraph.step.planned.peer_reads import PeerReads
     from graphbraid.fullgraph.step.planned.torch_ops import TorchOp
 
 
@@ -73,6 +76,7 @@ class StepPlan(StepTasks):
         wire: dtype to which rows and gradients are rounded on their way between ranks.
         pipeline: in how many parts an aggregation's halo travels; no later one may need more. If None, whole.
         streamed: where the features are read block by block. If None, as the graph has them.
+        peers: those ranks as peers, on a device other than the host. If None, they are on the host.
     """
 
     def __init__(
@@ -88,8 +92,11 @@ class StepPlan(StepTasks):
         wire: torch.dtype = torch.float32,
         pipeline: Pipeline | None = None,
         streamed: StreamedFeatures | None = None,
+        peers: Peers | None = None,
     ) -> None:
         super().__init__(copies)
+        self.peers, self.warps = peers, Knobs()
+        """The ranks whose memory is read, and the knobs of the kernel that reads it."""
         self.program, self.graph, self.training = program, graph, training
         self.comm, self.part, self.wire, self.pipeline = comm, part, wire, pipeline
         self.when_whole: WhenWhole | None = None
@@ -115,7 +122,7 @@ class StepPlan(StepTasks):
         self.norms: dict[str, PlannedNorm] = {}
         self.masks: dict[str, kernels.Mask] = {}
         self.kept: dict[str, Rows] = {}
-        self.overlapped: dict[str, Overlapped] = {}
+        self.overlapped: dict[str, Overlapped | PeerReads] = {}
         self.ahead = Ahead()
         self.divided = DividedEdges()
         self.travels: dict[str, Travel] = {}

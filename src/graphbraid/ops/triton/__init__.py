@@ -16,6 +16,7 @@ from graphbraid.ops.triton.gather_tiered import gather_tiered
 from graphbraid.ops.triton.gatv2_backward import gatv2_backward
 from graphbraid.ops.triton.gine import gine, gine_backward, gine_edge_backward
 from graphbraid.ops.triton.layer_norm import layer_norm, layer_norm_backward
+from graphbraid.ops.triton.pipelined_sum import pipelined_sum
 from graphbraid.ops.triton.sddmm import sddmm
 from graphbraid.ops.triton.spmm import spmm
 from graphbraid.ops.triton.spmm_max import spmm_max, spmm_max_backward, spmm_max_shared_backward
@@ -43,6 +44,7 @@ __all__ = [
     "gine_edge_backward",
     "layer_norm",
     "layer_norm_backward",
+    "pipelined_sum",
     "sddmm",
     "spmm",
     "spmm_max",

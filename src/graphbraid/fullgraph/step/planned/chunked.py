@@ -66,7 +66,9 @@ class Chunked(Overlapped):
     def __init__(self, plan: StepPlan, op: Exchange) -> None:
         super().__init__(plan, op)
         self._num_own = plan.num_rows(plan.program.level(op.inputs[0]))
-        self._sums = _partial_sums(plan, self._halo)
+        assert isinstance(self._halo, kernels.BothWays), "rows of devices travel whole"
+        self._both = self._halo
+        self._sums = _partial_sums(plan, self._both)
         self._rows = self._scratch("halo and sums", self._route.num_received + self._sums.count)
         self._forth: _Way | None = None
         self._back: _Way | None = None
@@ -169,7 +171,7 @@ class Chunked(Overlapped):
         if self._forth is None:
             chunks = Chunks(self._route, self._pipeline.chunks)
             maps = self._shared(
-                chunks.count, back=False, make=lambda: forward_maps(self._halo.how, self._sums, chunks)
+                chunks.count, back=False, make=lambda: forward_maps(self._both.how, self._sums, chunks)
             )
             self._forth = _Way(chunks, self._travels(chunks), maps)
         return self._forth
@@ -178,7 +180,7 @@ class Chunked(Overlapped):
         if self._back is None:
             chunks = Chunks(self._route, self._pipeline.back_chunks)
             maps = self._shared(
-                chunks.count, back=True, make=lambda: backward_maps(self._halo.reverse, chunks)
+                chunks.count, back=True, make=lambda: backward_maps(self._both.reverse, chunks)
             )
             self._back = _Way(chunks, self._travels(chunks), maps)
         return self._back
@@ -197,7 +199,7 @@ class Chunked(Overlapped):
         self, count: int, *, back: bool, make: Callable[[], list[Aggregation]]
     ) -> Sequence[Aggregation]:
         """Return maps that all layers over the same edges share."""
-        key = (id(self._halo), count, back)
+        key = (id(self._both), count, back)
         if key not in self._plan.divided.chunk_maps:
             self._plan.divided.chunk_maps[key] = make()
         return self._plan.divided.chunk_maps[key]

@@ -32,14 +32,15 @@ class RankColumns:
         table = torch.zeros(self._comm.size, 2 * width + 1, dtype=torch.float64)
         if x.shape[0]:
             mean, var, num_rows = column_moments(x)
-            table[self._comm.rank] = torch.cat((mean.double(), var.double(), torch.tensor([float(num_rows)])))
+            columns = torch.cat((mean.double(), var.double()))
+            table[self._comm.rank, :-1], table[self._comm.rank, -1] = columns.cpu(), num_rows
         self._comm.all_reduce(table).wait()  # each rank fills its own line
         means, variances, counts = table[:, :width], table[:, width:-1], table[:, -1:]
         self._num_rows = int(counts.sum())
         share = counts / max(self._num_rows, 1)
         mean = (share * means).sum(0)
         var = (share * (variances + (means - mean).square())).sum(0)
-        return mean.to(x.dtype), var.to(x.dtype), self._num_rows
+        return mean.to(x), var.to(x), self._num_rows
 
     @recorded_whole
     def couple(
@@ -66,11 +67,11 @@ class RankColumns:
             scratch: ``(num_rows, width)``, written.
         """
         mean, rstd = statistics
-        averages = torch.stack(sums).double()
+        averages = torch.stack(sums).double().cpu()
         self._comm.all_reduce(averages).wait()
         averages /= max(self._num_rows, 1)
         scale = rstd if weight is None else rstd * weight
-        along, average = (scale * part.to(rstd.dtype) for part in averages)
+        along, average = (scale * part.to(rstd) for part in averages)
         if x.shape[0]:
             backend(x).batch_norm(x, mean, rstd, along, average, scratch)  # y along + average
             grad_x.sub_(scratch)

@@ -10,6 +10,7 @@ from graphbraid.fullgraph.step.calls.rows import Constant, Read, Rows, add, copy
 from graphbraid.fullgraph.step.planned.chunked import Chunked
 from graphbraid.fullgraph.step.planned.early_rows import plan_early_rows
 from graphbraid.fullgraph.step.planned.overlap import Overlapped, can_overlap
+from graphbraid.fullgraph.step.planned.peer_reads import PeerReads, why_rows_travel
 from graphbraid.fullgraph.step.planned.routes import route_of, travel_of
 from graphbraid.fullgraph.step.planned.row_split import plan_wait, waits_late
 from graphbraid.fullgraph.step.step_plan import StepPlan
@@ -104,7 +105,9 @@ def backward_exchange(plan: StepPlan, op: Exchange) -> None:
     plan.do(f"gradient of {source}", lambda: join(own.tensor, target.tensor), own, target)
 
 
-def _overlapped(plan: StepPlan, op: Exchange) -> Overlapped:
+def _overlapped(plan: StepPlan, op: Exchange) -> Overlapped | PeerReads:
+    if not why_rows_travel(plan):
+        return PeerReads(plan, op)
     return Overlapped(plan, op) if plan.pipeline is None else Chunked(plan, op)
 
 

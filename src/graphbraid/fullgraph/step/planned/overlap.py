@@ -128,7 +128,7 @@ class Overlapped:
         return self._plan.scratch(f"{self._reader.out}: {name}", count, self._width)
 
 
-def _divided(plan: StepPlan, op: Exchange, reader: Aggregate) -> tuple[kernels.BothWays, kernels.BothWays]:
+def _divided(plan: StepPlan, op: Exchange, reader: Aggregate) -> tuple[kernels.Map, kernels.Map]:
     """Return the parts of an aggregation's map, made once for all layers over the same edges."""
     block = plan.host_blocks[plan.program.level(op.out)].of(None)
     key = (reader.adjacency, id(block))
@@ -136,8 +136,14 @@ def _divided(plan: StepPlan, op: Exchange, reader: Aggregate) -> tuple[kernels.B
         how = block.bind(plan.whole_map(reader.adjacency))
         own, halo = divided_map(how, plan.num_rows(plan.program.level(op.inputs[0])))
         halo = by_arrival(halo, route_of(plan, op).receive_rows)
-        plan.divided.maps[key] = kernels.BothWays(own), kernels.BothWays(halo)
-        plan.divided.nbytes += own.csc.nbytes + halo.csc.nbytes
+        if plan.copies is None:
+            plan.divided.maps[key] = kernels.BothWays(own), kernels.BothWays(halo)
+            plan.divided.nbytes += own.csc.nbytes + halo.csc.nbytes
+        else:  # which are counted as all copies are
+            plan.divided.maps[key] = (
+                plan.copies.aggregation(own, backward=plan.training),
+                plan.copies.aggregation(halo, backward=plan.training),
+            )
     return plan.divided.maps[key]
 
 

@@ -6,7 +6,7 @@ import torch
 
 from graphbraid.fullgraph.lowering.route import Route
 from graphbraid.fullgraph.program import Exchange
-from graphbraid.fullgraph.step.calls.travel import Travel
+from graphbraid.fullgraph.step.calls.travel import HOST, Travel
 from graphbraid.fullgraph.step.step_plan import StepPlan
 
 
@@ -30,7 +30,15 @@ def travel_of(plan: StepPlan, op: Exchange, *, once: bool = False) -> Travel:
     assert plan.comm is not None, "a program with exchanges is planned with its ranks"
     num_own = plan.num_rows(plan.program.level(op.inputs[0]))
     wire = torch.float32 if once else plan.wire
-    travel = Travel(plan.comm, route_of(plan, op), num_own, plan.program.width(op.out), wire)
+    travel = Travel(
+        plan.comm,
+        route_of(plan, op),
+        num_own,
+        plan.program.width(op.out),
+        wire,
+        place=HOST if plan.copies is None else plan.copies.place,
+        by_host=plan.peers is not None and plan.peers.by_host,
+    )
     plan.travel_bytes += travel.nbytes
     plan.travels[op.out] = travel
     return travel

@@ -40,7 +40,7 @@ def split_for(plan: StepPlan, op: Attention | Maximum) -> RowSplit | None:
     level = plan.program.level(op.inputs[0])
     csc, found = plan.blocks[level].of(op.walks).csc, None
     maker = plan.program.producer(op.inputs[0])
-    if plan.begins_early and isinstance(maker, Exchange) and maker.inputs[0] != INPUT:
+    if plan.begins_early and plan.copies is None and isinstance(maker, Exchange) and maker.inputs[0] != INPUT:
         num_own = plan.num_rows(plan.program.level(maker.inputs[0]))
         key = (id(csc), isinstance(op, Attention) and op.self_loops)
         if key not in plan.divided.splits_of_blocks:

@@ -1,0 +1,232 @@
+"""Ranks on devices learn what one rank on the host does; the devices are the tests' stand-ins."""
+
+import pytest
+import torch
+from tests.distributed import peers
+from tests.distributed.ranks import run
+from tests.distributed.test_rank_part import assert_parts_suffice
+from tests.distributed.threads import run_threads
+from tests.distributed.whole import as_processes, assert_as_one_rank, owners, trained
+from tests.extras import NO_TRITON
+from tests.fullgraph.fake_device import FakeDevice
+from tests.fullgraph.graphs import CHANNELS, CLASSES, NUM_NODES, make_graph
+from tests.fullgraph.test_engine import GRAPHS, MODELS
+from tests.suites import few_of
+
+from graphbraid import native
+from graphbraid import nn as gnn
+from graphbraid.distributed.peers.group import Peers
+from graphbraid.fullgraph import ALL, Ranks
+from graphbraid.fullgraph.device.limits import DeviceLimits
+from graphbraid.fullgraph.ranks import tuner
+from graphbraid.fullgraph.ranks.search import MOST_TRIALS
+from graphbraid.fullgraph.ranks.warp_tuner import TunedWarps
+from graphbraid.ops.pipeline_plan import Knobs
+
+DIVISIBLE = sorted(MODELS.keys() - {"mlp"})
+QUICK = {"gcn", "sage", "sage max", "gat", "batch norm, gelu"}
+EPOCHS = 6
+
+
+@pytest.fixture(autouse=True)
+def threads(monkeypatch):
+    """Threads do as processes do, and the stand-in runs the twins, as no device has the host's kernels."""
+    as_processes(monkeypatch)
+    peers.share_in_threads(monkeypatch)
+    monkeypatch.setattr(native, "kernels", lambda: None)
+
+
+@pytest.fixture
+def travel(monkeypatch):
+    """Ranks cannot read each other's memory."""
+    monkeypatch.setattr(Peers, "_why_not", lambda self: "rank 1 is on another machine than rank 0")
+
+
+@pytest.fixture
+def by_host(travel, monkeypatch):
+    """Nor does a transport read a device's: rows travel by way of the host's."""
+    monkeypatch.setattr(Peers, "by_host", property(lambda self: True))
+
+
+class DeviceOfWarps(FakeDevice):
+    """A stand-in that says what its multiprocessors hold, so that knobs are searched."""
+
+    def limits(self):
+        return DeviceLimits(num_sms=1, warps_per_sm=4, shared_bytes_per_sm=1 << 16, blocks_per_sm=2)
+
+
+def make_model(name, **options):
+    torch.manual_seed(3)
+    return MODELS[name](**options)
+
+
+def mixed(num_parts, num_nodes=NUM_NODES):
+    """Neighbouring ids on different ranks."""
+    return owners(torch.arange(num_nodes) * 7 % 11 % num_parts, num_parts)
+
+
+def assert_devices_learn_alike(model, graph, partition, **options):
+    options = {"epochs": EPOCHS, "device": FakeDevice} | options
+    return assert_as_one_rank(model, graph, partition, **options)
+
+
+@pytest.mark.parametrize("size", few_of((2, 3, 4), {3}))
+@pytest.mark.parametrize("name", few_of(DIVISIBLE, QUICK))
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_losses_are_those_of_one_rank_on_the_host(name, size, dropout):
+    assert_devices_learn_alike(make_model(name, dropout=dropout), make_graph(), mixed(size))
+
+
+@pytest.mark.parametrize("kind", GRAPHS)
+@pytest.mark.parametrize("name", ["gcn", "sage"])
+def test_so_they_are_on_graphs_of_every_kind(name, kind):
+    assert_devices_learn_alike(make_model(name, dropout=0.3), make_graph(**GRAPHS[kind]), mixed(3))
+
+
+@pytest.mark.parametrize("name", few_of(DIVISIBLE, QUICK))
+def test_so_they_are_where_rows_travel(name, travel):
+    assert_devices_learn_alike(make_model(name, dropout=0.3), make_graph(), mixed(3))
+
+
+@pytest.mark.parametrize("name", ["gcn", "sage max", "batch norm, gelu"])
+def test_so_they_are_where_rows_go_by_way_of_the_host(name, by_host):
+    assert_devices_learn_alike(make_model(name, dropout=0.3), make_graph(), mixed(3))
+
+
+@pytest.mark.parametrize("left_out", few_of(sorted(ALL), {"hoist"}))
+def test_so_they_are_whatever_pass_is_left_out(left_out):
+    model = gnn.GraphSAGE(CHANNELS, 16, CLASSES, 3, norm="layer", dropout=0.5)
+    assert_devices_learn_alike(model, make_graph(), mixed(2), passes=ALL - {left_out})
+
+
+def test_so_they_are_where_a_rank_owns_nothing():
+    nothing = owners(torch.arange(NUM_NODES) % 2, 3)
+    assert_devices_learn_alike(make_model("gcn"), make_graph(), nothing)
+
+
+@pytest.mark.parametrize("name", ["gcn", "sage"])
+def test_so_they_are_where_each_knows_its_part_alone(name, tmp_path):
+    model = make_model(name, dropout=0.3)
+    assert_parts_suffice(model, make_graph(), mixed(3), tmp_path / "p", epochs=EPOCHS, device=FakeDevice)
+
+
+@pytest.mark.parametrize("name", ["gcn", "batch norm, gelu"])
+def test_rows_may_be_rounded_on_their_way_by_the_host_too(name, by_host):
+    graph, model = make_graph(), make_model(name)
+    alone = trained(model, graph, None, epochs=EPOCHS)
+
+    def run(comm):
+        ranks = Ranks(comm=comm, partition=mixed(2), wire="bfloat16")
+        return trained(model, graph, ranks, epochs=EPOCHS, device=FakeDevice())
+
+    for found in run_threads(2, run):
+        assert found["losses"] == pytest.approx(alone["losses"], rel=2e-2)
+        assert found["losses"] != pytest.approx(alone["losses"], rel=1e-7)  # or nothing was rounded
+
+
+# ---- how rows are read
+
+
+def explained(found):
+    return found[0]["engine"].explain()
+
+
+def test_sums_of_rows_read_them_where_peers_keep_them_and_others_have_them_travel():
+    found = assert_devices_learn_alike(make_model("gcn"), make_graph(), mixed(2), epochs=2)
+    step = found[0]["engine"].runner._train
+    assert set(step.peer_reads) == set(step.exchanged_rows) != set()
+    assert "read where peers keep them: " in explained(found)
+    assert "partitions of 16 edges, 1 of a kind a warp, 4 warps a block" in explained(found)
+    found = assert_devices_learn_alike(make_model("sage max"), make_graph(), mixed(2), epochs=2)
+    assert not found[0]["engine"].runner._train.peer_reads
+    assert "what reads them is not one sum of float32 rows alone" in explained(found)
+
+
+def test_why_rows_travel_is_explained(travel):
+    found = assert_devices_learn_alike(make_model("gcn"), make_graph(), mixed(2), epochs=1)
+    assert not found[0]["engine"].runner._train.peer_reads
+    assert ": rank 1 is on another machine than rank 0" in explained(found)
+
+
+def learned_by(pipeline, device, *, wire="float32", epochs=2):
+    """What two ranks learn with sums of their own knobs, or searched ones."""
+    graph, model = make_graph(), make_model("gcn")
+
+    def run(comm):
+        ranks = Ranks(comm=comm, partition=mixed(2), pipeline=pipeline, wire=wire)
+        return trained(model, graph, ranks, epochs=epochs, device=device())
+
+    return run_threads(2, run)
+
+
+def test_rows_that_are_rounded_travel():
+    assert "rows are rounded to bfloat16 on their way" in explained(
+        learned_by(None, FakeDevice, wire="bfloat16")
+    )
+
+
+@pytest.fixture
+def quick_trials(monkeypatch, tmp_path):
+    monkeypatch.setenv("GRAPHBRAID_CACHE", str(tmp_path))
+    monkeypatch.setattr(tuner, "MOST_SPREAD", float("inf"))
+    monkeypatch.setattr(tuner, "STEPS", 2)
+
+
+def test_knobs_are_found_in_the_first_steps_and_known_in_the_next_run(quick_trials):
+    alone = trained(make_model("gcn"), make_graph(), None, epochs=2 * MOST_TRIALS + 2)
+    found = learned_by("tuned", DeviceOfWarps, epochs=2 * MOST_TRIALS + 2)
+    runners = [rank["engine"].runner for rank in found]
+    first = runners[0].tuned
+    assert isinstance(first, TunedWarps)
+    assert all(runner.tuned == first and runner._train.warps == first.knobs for runner in runners)
+    assert first.names == ("ps", "dist", "wpb")
+    assert len(first.table) > 1
+    assert found[0]["losses"] == found[1]["losses"] == pytest.approx(alone["losses"], rel=1e-5)
+    again = learned_by("tuned", DeviceOfWarps, epochs=1)
+    assert again[0]["engine"].runner.tuned == first
+    assert "trials of ps, dist, wpb in an earlier run" in explained(again)
+
+
+def test_knobs_that_are_being_tried_are_said_to_be(quick_trials):
+    assert "the kernel's knobs are being tried" in explained(learned_by("tuned", DeviceOfWarps, epochs=1))
+
+
+def test_without_limits_or_a_search_the_knobs_are_those_of_any_device(quick_trials):
+    for pipeline, device in (("tuned", FakeDevice), (None, DeviceOfWarps)):
+        runner = learned_by(pipeline, device, epochs=1)[0]["engine"].runner
+        assert runner.tuned is None
+        assert runner._train.warps == Knobs()
+
+
+def test_nothing_is_searched_where_no_sum_reads_rows_of_peers():
+    found = TunedWarps(names=(), table={}, chosen=())
+    assert found.described().endswith("4 warps a block: no sum reads rows of peers")
+
+
+@pytest.mark.distributed
+@pytest.mark.parametrize("kernel", ["twin", "interpreted"])
+def test_processes_train_by_reading_each_others_rows(kernel, warm):
+    if kernel == "interpreted":
+        pytest.importorskip("triton", reason=NO_TRITON)
+    [alone] = run(warm, 1, peers.trained_in_processes, "host")
+    for said in run(warm, 2, peers.trained_in_processes, kernel, TRITON_INTERPRET="1"):
+        assert said.result["reads"] > 0
+        assert said.result["losses"] == pytest.approx(alone.result["losses"], rel=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_so_do_spawned_processes(warm, tmp_path):
+    [alone] = run(warm, 1, peers.trained_in_processes, "host")
+    for said in peers.run_on_one_card(2, tmp_path, peers.trained_in_processes, "twin"):
+        assert said["losses"] == pytest.approx(alone.result["losses"], rel=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.distributed
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, which two processes share")
+def test_processes_on_one_card_train_by_reading_each_others_rows(warm, tmp_path):
+    [alone] = run(warm, 1, peers.trained_in_processes, "host")
+    for said in peers.run_on_one_card(2, tmp_path, peers.trained_in_processes, "compiled"):
+        assert said["reads"] > 0
+        assert said["losses"] == pytest.approx(alone.result["losses"], rel=1e-4)
