@@ -12,6 +12,7 @@ from tests.distributed.threads import run_threads
 from tests.extras import NO_TRITON
 from tests.ops.graphs import values
 from tests.ops.peers import COEFFICIENTS, divided_maps, owned_by, share_of
+from tests.suites import few_of
 
 from graphbraid.distributed import Communicator
 from graphbraid.distributed.peers.group import Peers
@@ -172,14 +173,14 @@ def test_rows_and_edges_that_do_not_fit_are_refused():
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", few_of((2, 3), {2}))
 def test_processes_read_each_others_rows_through_shared_memory(size, warm):
     for said in run(warm, size, peers.check_in_processes, "twin", "all"):
         assert said.result["checked"] == 2
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", few_of((2, 3), {3}))
 def test_the_interpreted_kernel_reads_the_rows_of_other_processes(size, warm):
     pytest.importorskip("triton", reason=NO_TRITON)
     said = run(warm, size, peers.check_in_processes, "interpreted", "scales", TRITON_INTERPRET="1")

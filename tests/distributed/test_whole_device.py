@@ -2,12 +2,15 @@
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.distributed import peers
 from tests.distributed.ranks import run
 from tests.distributed.test_rank_part import assert_parts_suffice
+from tests.distributed.test_whole_graph import divided_graphs
 from tests.distributed.threads import run_threads
 from tests.distributed.whole import as_processes, assert_as_one_rank, owners, trained
-from tests.extras import NO_TRITON
+from tests.extras import NO_PYG, NO_TRITON
 from tests.fullgraph.fake_device import FakeDevice
 from tests.fullgraph.graphs import CHANNELS, CLASSES, NUM_NODES, make_graph
 from tests.fullgraph.test_engine import GRAPHS, MODELS
@@ -16,7 +19,7 @@ from tests.suites import few_of
 from graphbraid import native
 from graphbraid import nn as gnn
 from graphbraid.distributed.peers.group import Peers
-from graphbraid.fullgraph import ALL, Ranks
+from graphbraid.fullgraph import ALL, NotLoweredError, Ranks
 from graphbraid.fullgraph.device.limits import DeviceLimits
 from graphbraid.fullgraph.ranks import tuner
 from graphbraid.fullgraph.ranks.search import MOST_TRIALS
@@ -102,6 +105,47 @@ def test_so_they_are_whatever_pass_is_left_out(left_out):
 def test_so_they_are_where_a_rank_owns_nothing():
     nothing = owners(torch.arange(NUM_NODES) % 2, 3)
     assert_devices_learn_alike(make_model("gcn"), make_graph(), nothing)
+
+
+@given(divided=divided_graphs(), name=st.sampled_from(["gcn", "sage", "gin"]))
+def test_so_they_are_on_any_graph_divided_in_any_way(divided, name):
+    graph, parts = divided
+    assert_devices_learn_alike(make_model(name), graph, parts, epochs=3)
+
+
+def featured(first, second):
+    """A model of two layers that read edge features, and a graph with some."""
+    torch.manual_seed(3)
+
+    class Featured(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = first(), second()
+
+        def forward(self, x, edge_index, edge_attr):
+            return self.second(self.first(x, edge_index, edge_attr).relu(), edge_index, edge_attr)
+
+    graph = make_graph()
+    attr = torch.randn(graph.num_edges, 3, generator=torch.Generator().manual_seed(2))
+    return Featured(), graph.replace(edge_attr=attr)
+
+
+def test_edge_features_stay_with_their_edges():
+    pyg = pytest.importorskip("torch_geometric.nn", reason=NO_PYG)
+    model, graph = featured(
+        lambda: pyg.GINEConv(torch.nn.Linear(CHANNELS, 8), edge_dim=3),
+        lambda: pyg.GINEConv(torch.nn.Linear(8, CLASSES), edge_dim=3),
+    )
+    assert_devices_learn_alike(model, graph, mixed(3))
+
+
+def test_attention_to_edge_features_is_refused_as_on_one_device():
+    pyg = pytest.importorskip("torch_geometric.nn", reason=NO_PYG)
+    model, graph = featured(
+        lambda: pyg.GATv2Conv(CHANNELS, 8, edge_dim=3), lambda: pyg.GATConv(8, CLASSES, edge_dim=3)
+    )
+    with pytest.raises(NotLoweredError, match="attention to edge features has no kernel"):
+        assert_devices_learn_alike(model, graph, mixed(2))
 
 
 @pytest.mark.parametrize("name", ["gcn", "sage"])

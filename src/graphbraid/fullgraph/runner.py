@@ -18,7 +18,6 @@ from graphbraid.fullgraph.lowering.pipeline import Pipeline
 from graphbraid.fullgraph.program import Program, same_program
 from graphbraid.fullgraph.ranks.distribute import divided
 from graphbraid.fullgraph.ranks.lower_part import evaluation_part
-from graphbraid.fullgraph.ranks.tuner import described
 from graphbraid.fullgraph.step.device_copies import WORKSPACE_BYTES, CopySizes, DeviceCopies
 from graphbraid.fullgraph.step.differentiable import run_step
 from graphbraid.fullgraph.step.lending import Lender, copied
@@ -219,23 +218,13 @@ class Runner:
         Args:
             measure: see :meth:`floor`.
         """
+        from graphbraid.fullgraph.explain.exchanges import exchanges
         from graphbraid.fullgraph.explain.text import explain
 
         choices = [] if self._copies is None else self._copies.picker.choices
         said = explain(self.lowered, self._train, choices, level_bytes=self._level_bytes)
-        return "\n".join([said, *self._of_exchanges(), str(self.floor(measure=measure))])
-
-    def _of_exchanges(self) -> list[str]:
-        """Return the lines about how rows travel between the ranks."""
-        from graphbraid.fullgraph.explain.exchanges import exchanges
-
-        if self._peers is not None:
-            return exchanges(self._train, self._tuner)
-        if self._ranks is None or self._train.pipeline is None:
-            return []
-        given = [f"  {described(self._train.pipeline)}"]
-        lines = given if self._tuner is None else self._tuner.explain()
-        return ["Exchanges", *lines]
+        travel = [] if self._ranks is None else exchanges(self._train, self._tuner)
+        return "\n".join([said, *travel, str(self.floor(measure=measure))])
 
     def _timed(self) -> StepTimes:
         """Time some steps on a copy of the program."""

@@ -45,7 +45,7 @@ class PeerTable:
         """Number of rows of each rank."""
         addresses = [part.data_ptr() for part in self.parts]
         self.bases = torch.tensor(addresses, dtype=torch.int64).to(self.device)
-        """``(num_ranks,)`` int64 addresses of the first row of each rank; 0 where there are no rows."""
+        """``(num_ranks,)`` int64 addresses of the first row of each rank; of a rank without rows, any."""
         row_bytes = self.width * self.dtype.itemsize
         self.in_vectors = all(number % VECTOR_BYTES == 0 for number in (*addresses, row_bytes))
         """Whether every row begins at a multiple of :data:`VECTOR_BYTES`."""

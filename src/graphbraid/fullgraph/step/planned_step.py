@@ -12,16 +12,14 @@ from graphbraid.fullgraph.lowering.levels import Blocks
 from graphbraid.fullgraph.lowering.part_view import PartView
 from graphbraid.fullgraph.lowering.pipeline import Pipeline
 from graphbraid.fullgraph.lowering.streamed import StreamedFeatures
-from graphbraid.fullgraph.program import Exchange, Linear, Program
+from graphbraid.fullgraph.program import Linear, Program
 from graphbraid.fullgraph.step.arena import Arena
 from graphbraid.fullgraph.step.backward import plan_backward
 from graphbraid.fullgraph.step.device_copies import DeviceCopies
 from graphbraid.fullgraph.step.forward import plan_forward
-from graphbraid.fullgraph.step.planned.chunked import Chunked
-from graphbraid.fullgraph.step.planned.peer_reads import PeerReads, why_rows_travel
 from graphbraid.fullgraph.step.step_plan import StepPlan, WhenWhole
+from graphbraid.fullgraph.step.step_travel import StepTravel
 from graphbraid.graph import Graph
-from graphbraid.ops.pipeline_plan import Knobs
 from graphbraid.ops.spread import places_of, spread_rows
 
 if TYPE_CHECKING:
@@ -33,7 +31,7 @@ WIDE, MANY = 17, 1 << 18
 """Least columns and elements of an output gradient for which rows are scattered by a parallel kernel."""
 
 
-class PlannedStep:
+class PlannedStep(StepTravel):
     """The tasks of a program over a graph, planned at construction; :meth:`allocate` takes the memory.
 
     Args:
@@ -126,62 +124,6 @@ class PlannedStep:
     def streams(self) -> Streams | None:
         """The features that the step reads block by block; None where they lie in memory."""
         return self._plan.streams
-
-    @property
-    def exchanged_rows(self) -> dict[str, tuple[int, int]]:
-        """Rows that each exchange of a training step sends forward and back, by the value's name.
-
-        What no step changes is sent only once, when the memory is allocated, and does not count.
-        """
-        plan, found = self._plan, dict[str, tuple[int, int]]()
-        for op in self.program.ops:
-            if isinstance(op, Exchange) and op.out not in plan.constants:
-                route = self.host_blocks[self.program.level(op.inputs[0])].of(None).route
-                assert route is not None
-                goes_back = self.training and self.program.learns(op.out)
-                found[op.out] = route.num_sent, route.num_received * goes_back
-        return found
-
-    @property
-    def pipeline(self) -> Pipeline | None:
-        """In how many parts the halo of an aggregation travels, the same on all ranks; None: whole.
-
-        Where there is one, it may be replaced between two steps by one of no more parts.
-        """
-        return self._plan.pipeline
-
-    @pipeline.setter
-    def pipeline(self, pipeline: Pipeline) -> None:
-        assert self._plan.pipeline is not None, "the step was planned with halos that travel whole"
-        self._plan.pipeline = pipeline
-        self._plan.divided.chunk_maps.clear()
-        for chunked in self.chunked.values():
-            chunked.forget()
-
-    @property
-    def warps(self) -> Knobs:
-        """The knobs of the kernel that reads peers' rows, alike on all ranks; may change between steps."""
-        return self._plan.warps
-
-    @warps.setter
-    def warps(self, knobs: Knobs) -> None:
-        self._plan.warps = knobs
-
-    @property
-    def peer_reads(self) -> dict[str, PeerReads]:
-        """The exchanges whose rows are read where peers keep them, by the value's name."""
-        return {name: one for name, one in self._plan.overlapped.items() if isinstance(one, PeerReads)}
-
-    @property
-    def why_rows_travel(self) -> str:
-        """Why rows of peers are not read where they are; empty if they are where an operation can."""
-        return why_rows_travel(self._plan)
-
-    @property
-    def chunked(self) -> dict[str, Chunked]:
-        """The exchanges whose rows are summed part by part, by the value's name, in the program's order."""
-        overlapped = self._plan.overlapped
-        return {name: found for name, found in overlapped.items() if isinstance(found, Chunked)}
 
     @property
     def output_nodes(self) -> Tensor | None:
