@@ -130,12 +130,13 @@ def _model_seconds(seconds: Mapping[str, float]) -> float:
 
 
 def stage_seconds(result: RunResult) -> dict[str, float]:
-    """Return the seconds of each stage, summed over the run's epochs."""
+    """Return the seconds of each stage, summed over the run's epochs; with the checkpoint that ended it."""
 
     def total(stage: str) -> float:
         return sum(float(row.get(f"{stage}_seconds") or 0.0) for row in result.history)
 
     seconds = {stage: total(stage) for stage in _STAGES if stage != "model"}
+    seconds["checkpoint"] += result.last_checkpoint_seconds
     seconds["model"] = total("forward") + total("backward")
     return {stage: seconds[stage] for stage in _STAGES}
 

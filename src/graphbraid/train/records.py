@@ -136,6 +136,8 @@ class RunResult:
     """One entry per finished epoch, with the columns of ``metrics.csv``."""
     seconds: float
     """Seconds that this call of ``fit`` took."""
+    last_checkpoint_seconds: float
+    """Seconds of what was written of the run's position after the last row of ``history``."""
     out_dir: Path | None
     """Folder of the run's files; None if nothing was written."""
 

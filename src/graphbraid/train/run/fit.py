@@ -118,7 +118,6 @@ class FitRun:
             state.request_stop("interrupted")
         if state.progress.epoch < self._config.epochs:
             self._save(is_best=False)
-        self._count_last_checkpoint()
 
     def _train_epoch(self) -> bool:
         """Train the remaining steps of an epoch; return False if a stop was requested on the way."""
@@ -207,16 +206,11 @@ class FitRun:
         with self._clock.measure("checkpoint"):
             self._saving.save(is_best=is_best)
 
-    def _count_last_checkpoint(self) -> None:
-        """Add what was written after the last epoch's record was made to its row of the history."""
-        history, seconds = self._state.progress.history, self._clock.lap()["checkpoint"]
-        if history:
-            history[-1]["checkpoint_seconds"] = history[-1].get("checkpoint_seconds", 0.0) + seconds
-
     # ---- the end of the run
 
     def _end(self, started: float) -> RunResult:
         status, progress = self._state.stop_status or "finished", self._state.progress
+        last_checkpoint_seconds = self._clock.lap()["checkpoint"]
         test: dict[str, float] = {}
         if status != "interrupted":
             self._saving.restore_best()
@@ -234,6 +228,7 @@ class FitRun:
             test=test,
             history=list(progress.history),
             seconds=time.perf_counter() - started,
+            last_checkpoint_seconds=last_checkpoint_seconds,
             out_dir=None if self._folder is None else self._folder.path,
         )
         self._saving.write_result(result)
