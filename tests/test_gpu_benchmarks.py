@@ -148,6 +148,6 @@ def test_the_suite_runs_its_steps(tmp_path):
         env=os.environ | {"PYTHON": sys.executable, "OUT": str(tmp_path)},
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    names = {f"gpu_{name}.jsonl" for name in ("kernels", "fullgraph", "collective", "tiers")}
+    names = {f"gpu_{name}.jsonl" for name in ("kernels", "fullgraph", "collective", "tiers", "pipeline")}
     assert {path.name for path in tmp_path.glob("*.jsonl")} == names
     assert "failed" not in done.stdout.split("== done")[1]

@@ -55,6 +55,17 @@ def test_allocations_are_seen_at_their_peak_and_afterwards():
     assert 4000 <= found.kept <= 4000 + 128
 
 
+def test_blocks_that_the_c_library_returns_are_no_heap():
+    def run():
+        returned = torch.empty(1 << 25, dtype=torch.uint8)
+        kept = torch.empty(1 << 20, dtype=torch.uint8)
+        del returned, kept
+
+    found = allocation_of(run, torch.device("cpu"))
+    assert found.peak >= (1 << 25) + (1 << 20)
+    assert 1 << 20 <= found.heap < 1 << 21
+
+
 def test_batches_are_counted_as_a_loader_holds_them():
     graph = random_graph(3000, 8, 16)
     config, nodes = TrainConfig(fanouts=(5, 3), batch_size=64), graph.split("train")

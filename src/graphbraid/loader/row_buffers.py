@@ -28,6 +28,11 @@ class RowBuffers:
         self._most = most
         self._kept: list[LentMemory] = []
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all buffers, lent or not."""
+        return sum(memory.nbytes for memory in self._kept)
+
     def lend(self, num_rows: int, row_shape: torch.Size, dtype: torch.dtype) -> Tensor:
         """Return a ``(num_rows, *row_shape)`` tensor."""
         count = num_rows * prod(row_shape)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -12,6 +13,8 @@ from torch._C._autograd import DeviceType
 from torch.autograd.profiler import profile
 
 _LOG_LEVEL = "KINETO_LOG_LEVEL"
+_RETURNED_BYTES = 1 << 25
+"""Size from which the C library maps blocks by themselves, and so returns them when they are freed."""
 
 
 class Allocation(NamedTuple):
@@ -21,6 +24,8 @@ class Allocation(NamedTuple):
     """Most bytes held at a time, above what was held before."""
     kept: int
     """Bytes still held after it; negative where it freed more."""
+    heap: int = 0
+    """Most bytes held at a time in blocks of the host that the process keeps once they are freed."""
 
 
 def allocation_of(run: Callable[[], object], device: torch.device) -> Allocation:
@@ -38,11 +43,16 @@ def allocation_of(run: Callable[[], object], device: torch.device) -> Allocation
         for event in seen.kineto_results.events()
         if event.name() == "[memory]" and event.device_type() == DeviceType.CPU
     ]
-    held = most = 0
-    for _, nbytes in sorted(events, key=lambda event: event[0]):
-        held += nbytes
-        most = max(most, held)
-    return Allocation(peak=most, kept=held)
+    sizes = [nbytes for _, nbytes in sorted(events, key=lambda event: event[0])]
+    peak, kept = _most_of(sizes)
+    heap, _ = _most_of([nbytes for nbytes in sizes if abs(nbytes) < _RETURNED_BYTES])
+    return Allocation(peak=peak, kept=kept, heap=heap)
+
+
+def _most_of(sizes: Sequence[int]) -> tuple[int, int]:
+    """Return the largest and the last of the running sums of blocks taken and, below 0, given back."""
+    sums = [0, *itertools.accumulate(sizes)]
+    return max(sums), sums[-1]
 
 
 @contextlib.contextmanager

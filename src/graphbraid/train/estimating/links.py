@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+from graphbraid.files.writing import format_bytes
 from graphbraid.fullgraph.model.modes import in_mode
 from graphbraid.graph import Graph
 from graphbraid.machine.hardware import free_memory_bytes
@@ -48,7 +50,7 @@ def link_needs(trial: Trial, *, in_flight: int) -> tuple[tuple[Need, ...], tuple
     """Return what a run holds for its links, and what its set-up holds more; nothing of other tasks.
 
     Args:
-        trial: the run.
+        trial: the run, of which a step was tried.
         in_flight: bytes of the batches that are held later, which the set-up does not hold.
     """
     runner, config = trial.runner, trial.config
@@ -66,7 +68,10 @@ def link_needs(trial: Trial, *, in_flight: int) -> tuple[tuple[Need, ...], tuple
     counted = _COUNTING_BYTES * (runner.data.whole.num_edges + runner.labels.num_nodes) if evaluates else 0
     most = max(found.peak - found.kept, counted) - in_flight
     return (
-        (Need(name="links", nbytes=found.kept, why="links, edges that carry messages, look-ups of both"),),
+        (
+            Need(name="links", nbytes=found.kept, why="links, edges that carry messages, look-ups of both"),
+            Need(name="scores", nbytes=runner.kept_bytes, why="of a step, in memory that the next one takes"),
+        ),
         (Need(name="set-up", nbytes=max(0, most), why="links are read and split; no batch is held yet"),),
     )
 
@@ -87,6 +92,19 @@ def link_evaluation_needs(trial: Trial, runner: LinkRunner) -> tuple[Need, ...]:
         for name, positions, mode in parts
         if positions is not None
     )
+
+
+def after_steps(need: Need, heap: int) -> Need:
+    """Return the need of an evaluation beside what the process keeps of a step's freed blocks.
+
+    The scores of ranks are blocks of another size than a step's, and fit between those only in part.
+
+    Args:
+        need: of the evaluation.
+        heap: bytes of the step's blocks that the C library keeps.
+    """
+    why = f"{need.why}; beside {format_bytes(heap)} that the C library keeps of a step"
+    return dataclasses.replace(need, nbytes=need.nbytes + heap, why=why)
 
 
 def link_evaluation_seconds(

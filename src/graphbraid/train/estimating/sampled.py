@@ -11,11 +11,11 @@ from graphbraid.graph import Graph
 from graphbraid.graph.scaled_features import stored_rows
 from graphbraid.loader import BatchLoader
 from graphbraid.machine.hardware import free_memory_bytes
-from graphbraid.train.estimating.allocation import allocation_of
+from graphbraid.train.estimating.allocation import Allocation, allocation_of
 from graphbraid.train.estimating.baseline import baseline_bytes
 from graphbraid.train.estimating.batches import BatchSizes, batch_sizes
 from graphbraid.train.estimating.inference import evaluation_needs
-from graphbraid.train.estimating.links import link_batch_sizes, link_needs
+from graphbraid.train.estimating.links import after_steps, link_batch_sizes, link_needs
 from graphbraid.train.estimating.needs import Need, Needs
 from graphbraid.train.estimating.trial import Trial, parameter_bytes
 from graphbraid.train.step.feed import make_loader
@@ -58,8 +58,10 @@ def sampled_needs(trial: Trial, *, ahead: int | None = None) -> SampledNeeds:
     with make_loader(runner, config, trial.nodes) as loader:
         ahead = ahead or loader.ahead
         degrees = 0 if not runner.uses_degrees else 8 * graph.num_nodes
-        step = _step_bytes(trial, loader, sizes)
+        step = _step(trial, loader, sizes)
     evaluation, file_bytes = evaluation_needs(trial)
+    if isinstance(runner, LinkRunner):
+        evaluation = tuple(after_steps(need, step.heap) for need in evaluation)
     links, set_up = link_needs(trial, in_flight=sizes.in_flight(config.workers, ahead))
     weights, state = parameter_bytes(runner.model), trial.state_bytes()
     best = weights if config.restore_best and config.out_dir is None and trial.val_nodes is not None else 0
@@ -68,7 +70,7 @@ def sampled_needs(trial: Trial, *, ahead: int | None = None) -> SampledNeeds:
         Need(name="model", nbytes=weights + best, why="parameters" + ", and the best epoch's" * bool(best)),
         Need(name="optimizer", nbytes=state, why="its state, after one step"),
     )
-    training = Need(name="step", nbytes=step, why="activations and gradients of a step, tried")
+    training = Need(name="step", nbytes=step.peak, why="activations and gradients of a step, tried")
     on_host = trial.device.type == "cpu"
     host = Needs(
         held=(
@@ -138,23 +140,23 @@ def scaled_step_bytes(trial: Trial, num_nodes: int) -> int:
     config = trial.config
     few = config.updated(mode="sampled", plan=None, batch_size=max(1, config.batch_size // _FEWER))
     with make_loader(trial.runner, few, trial.nodes) as loader:
-        peak, nodes = _tried(trial, loader)
-    return int(peak * max(1.0, num_nodes / max(nodes, 1)))
+        tried, nodes = _tried(trial, loader)
+    return int(tried.peak * max(1.0, num_nodes / max(nodes, 1)))
 
 
-def _step_bytes(trial: Trial, loader: BatchLoader, sizes: BatchSizes) -> int:
+def _step(trial: Trial, loader: BatchLoader, sizes: BatchSizes) -> Allocation:
     """Return what a step allocates, tried on a real batch where a smaller one says that it will fit."""
     scaled, free = scaled_step_bytes(trial, sizes.nodes), free_memory_bytes()
     if free is not None and scaled > _MOST_TRIED * free:
-        return scaled
+        return Allocation(peak=scaled, kept=0)
     return _tried(trial, loader)[0]
 
 
-def _tried(trial: Trial, loader: BatchLoader) -> tuple[int, int]:
+def _tried(trial: Trial, loader: BatchLoader) -> tuple[Allocation, int]:
     """Return what a step allocates, once the optimizer's state is made, and its nodes."""
     batches = iter(loader.batches(0, 0, min(2, len(loader))))
     batch = next(batches)
     trial.step(batch)
     batch = next(batches, batch)
     trial.forget_gradients()
-    return allocation_of(lambda: trial.step(batch), trial.device).peak, batch.num_nodes
+    return allocation_of(lambda: trial.step(batch), trial.device), batch.num_nodes

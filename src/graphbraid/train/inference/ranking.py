@@ -144,6 +144,7 @@ def _ranked(
         if marks is None:  # once: the system would clear its memory each time
             marks = torch.empty_like(scores, dtype=_mark_type(num_nodes))
         ranks[part] = _ranks(scores, wanted[part], beside, begin, marks[: scores.shape[0]])
+        del scores  # before the next ones are computed
     return ranks
 
 

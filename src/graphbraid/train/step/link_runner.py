@@ -159,6 +159,11 @@ class LinkRunner(ModelRunner):
             self._firsts = torch.zeros(count, dtype=torch.int64)
         return self._firsts
 
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes for the scores of a batch that are kept for those of the next."""
+        return self._memory.nbytes
+
     def score_pairs(self, src: Tensor, dst: Tensor, relation: Tensor | None) -> Tensor:
         """Return the predictor's float32 scores of pairs of rows, ``(num_pairs,)``, on the CPU."""
         relation = self._known(relation)
