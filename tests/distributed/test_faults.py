@@ -96,6 +96,7 @@ def test_all_ranks_stop_after_the_same_step(what, status, tmp_path, warm):
     assert first["steps"] in (10, 11)  # agreed within the next step
 
 
+@pytest.mark.slow
 def test_a_port_in_use_is_said(warm):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
@@ -121,6 +122,7 @@ def test_ranks_that_count_differently_are_told_so(warm):
     assert "rank 0 was started as one of 2 ranks, rank 1 as one of 3" in said[0].stderr
 
 
+@pytest.mark.slow
 def test_two_processes_with_one_number_are_refused(warm):
     said = run(warm, 3, every_case, each={2: {"RANK": "1"}}, **MEETING)
     assert said[0].code == 8  # rank 2 does not come

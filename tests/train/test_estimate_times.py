@@ -314,6 +314,7 @@ def test_a_pace_lies_between_its_points():
 # ---- the whole graph
 
 
+@pytest.mark.slow
 def test_a_step_too_long_to_try_is_its_floor_times_that_of_a_smaller_graph(monkeypatch):
     graph = random_graph(20_000, 8, 16)
     trial = Trial(sage(graph), graph, TrainConfig(mode="full", eval_every=0))
