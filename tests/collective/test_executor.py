@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 import traceback
 from pathlib import Path
@@ -37,12 +36,7 @@ from graphbraid.collective.run.protocols import DeviceMemoryError
 from graphbraid.collective.run.stages import find, make_operator, register
 from graphbraid.errors import ConfigError, ResourceError
 
-
-@pytest.fixture(autouse=True)
-def no_thread_is_left():
-    yield
-    names = [t.name for t in threading.enumerate() if t.name.startswith("graphbraid-")]
-    assert not names, f"threads still run: {names}"
+pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 
 def reference():

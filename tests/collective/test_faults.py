@@ -4,7 +4,6 @@ import dataclasses
 import logging
 import os
 import signal
-import threading
 import time
 from pathlib import Path
 
@@ -32,13 +31,11 @@ from graphbraid.loader import NeighborLoader
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left():
+def nothing_is_left(no_thread_is_left):
     kept = dict(stages._factories)
     yield
     stages._factories.clear()
     stages._factories.update(kept)
-    names = [t.name for t in threading.enumerate() if t.name.startswith("graphbraid-")]
-    assert not names, f"threads still run: {names}"
 
 
 class Machine:

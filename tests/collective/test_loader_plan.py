@@ -1,10 +1,9 @@
 """NeighborLoader with a plan: the same batches as without, whoever prepares them."""
 
-import threading
-
 import pytest
 import torch
 from tests.collective.cases import stage_times
+from tests.collective.conftest import threads_of_ours
 from tests.collective.emulation import (
     BATCH_SIZE,
     FAST,
@@ -21,11 +20,7 @@ from graphbraid.collective.run.drift import Replanning
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.loader import NeighborLoader, planned
 
-
-@pytest.fixture(autouse=True)
-def no_thread_is_left():
-    yield
-    assert not [t for t in threading.enumerate() if t.name.startswith("graphbraid-")]
+pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 
 def make_loader(**options):
@@ -72,11 +67,12 @@ def test_on_the_cpu_a_plan_prepares_on_its_threads():
 
 
 def test_closing_a_loader_in_the_middle_ends_its_executor():
+    before = threads_of_ours()
     loader = make_loader(device=EmulatedAccelerator(FAST), plan="auto")
     iterator = iter(loader)
     next(iterator)
     loader.close()
-    assert not [t for t in threading.enumerate() if t.name.startswith("graphbraid-")]
+    assert threads_of_ours() <= before
     with pytest.raises(StopIteration):
         next(iterator)
 

@@ -1,7 +1,6 @@
 """Look-ahead: fewer rows travel, and no bit of a batch changes, whatever is dropped, fails or comes late."""
 
 import dataclasses
-import threading
 import time
 
 import pytest
@@ -46,10 +45,7 @@ GRAPH = make_graph()  # its batches share most of their rows
 AHEAD = dataclasses.replace(FAST, lookahead=True)
 
 
-@pytest.fixture(autouse=True)
-def no_thread_is_left():
-    yield
-    assert not [t for t in threading.enumerate() if t.name.startswith("graphbraid-")]
+pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 
 @pytest.fixture(scope="module")

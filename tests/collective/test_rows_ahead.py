@@ -37,10 +37,7 @@ def graph(tmp_path_factory):
     return stored_graph(tmp_path_factory.mktemp("g"))
 
 
-@pytest.fixture(autouse=True)
-def no_thread_is_left():
-    yield
-    assert not [t for t in threading.enumerate() if t.name.startswith("graphbraid-")]
+pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 
 def tiers_of(graph, kept=KEPT, lookahead=LOOKAHEAD):

@@ -232,7 +232,9 @@ def test_a_run_on_links_is_estimated_on_mini_batches(eval_mode):
     assert found.mode == "sampled"
     assert "batches of links" in found.tiers.reason
     assert "links" in str(found)
-    unranked = graphbraid.estimate(model, graph, metrics=("auc",), times=False, **options).of("sampled")
+    unranked = graphbraid.estimate(model, graph, batch_size=64, metrics=("auc",), times=False, **options).of(
+        "sampled"
+    )
     assert unranked.host.bytes_of("test") < sampled.host.bytes_of("test")
     with pytest.raises(ConfigError, match="mode='full' does not go with task='link'"):
         graphbraid.estimate(model, graph, mode="full", **options)
