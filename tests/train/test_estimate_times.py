@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import re
 import types
 
 import pytest
@@ -17,18 +18,20 @@ from graphbraid.errors import ConfigError
 from graphbraid.features import HostTiers, TieredFeatures
 from graphbraid.graph import Graph
 from graphbraid.train import HardwareFile, TrainConfig
-from graphbraid.train.estimating import evaluations, pace, seconds, streamed, whole_seconds
+from graphbraid.train.estimating import evaluations, layer_chunks, pace, seconds, streamed, whole_seconds
 from graphbraid.train.estimating.batches import batch_sizes
 from graphbraid.train.estimating.checkpoints import checkpoint_seconds
 from graphbraid.train.estimating.epoch_seconds import EpochSeconds, Pace, PartSeconds
 from graphbraid.train.estimating.evaluations import evaluation_seconds, some_batches
 from graphbraid.train.estimating.full import full_needs
+from graphbraid.train.estimating.layer_chunks import chunk_seconds
 from graphbraid.train.estimating.likeness import likeness_of, places_of
 from graphbraid.train.estimating.records import time_rows, with_spread
 from graphbraid.train.estimating.repeats import of_tries, repeated
 from graphbraid.train.estimating.seconds import Tried, longer, spread_of, tried_epoch, whole_epoch
 from graphbraid.train.estimating.tiers import tiered_run
 from graphbraid.train.estimating.trial import Trial
+from graphbraid.train.inference.layer_wise import LayerWise
 
 OPTIONS = {"fanouts": (4, 3), "batch_size": 32}
 SMALL = 1 << 17
@@ -391,6 +394,7 @@ def test_an_exact_evaluation_that_is_not_cheap_is_tried_on_parts_with_a_part_of_
         tried.append((runner.graph.num_nodes, nodes.numel(), mode, share))
         return 1.0 + runner.graph.num_nodes / 1000
 
+    monkeypatch.setattr(layer_chunks, "_MOST_BYTES", 0)
     monkeypatch.setattr(evaluations, "_scoring", instead)
     monkeypatch.setattr(evaluations, "_LEAST_PART", 2000)
     trial = trial_of(graph, memory_budget_bytes=1 << 20)
@@ -411,11 +415,68 @@ def test_an_exact_evaluation_that_is_not_cheap_is_tried_on_parts_with_a_part_of_
 
 def test_an_evaluation_by_layers_is_really_tried_on_parts(monkeypatch):
     graph = random_graph(3000, 6, 8)
+    monkeypatch.setattr(layer_chunks, "_MOST_BYTES", 0)
     monkeypatch.setattr(evaluations, "_LEAST_PART", 500)
     trial = trial_of(graph, memory_budget_bytes=1 << 16)
     found = evaluation_seconds(trial, graph.split("test"), "exact", most=0.01)
     assert found.seconds > 0
     assert "nodes that stand for all" in found.how
+
+
+def alike_lists(num_nodes):
+    """A graph in which nodes with neighbouring ids read the same 20 nodes: some of them reach nearly all."""
+    ids = torch.arange(num_nodes)
+    reads = (ids // 20 * 20)[:, None] + torch.arange(20)
+    lists = torch.stack([reads.reshape(-1) % num_nodes, ids.repeat_interleave(20)])
+    splits = {"train": ids[1::10], "val": ids[::10]}
+    return Graph.from_edge_index(lists, num_nodes, x=torch.rand(num_nodes, 16), y=ids % 3, splits=splits)
+
+
+def computed_by(monkeypatch):
+    """Keep the layer and the nodes of each chunk that is computed from now on."""
+    seen, compute = [], LayerWise.outputs
+
+    def outputs(self, layer, source, chunk):
+        seen.append((layer, *chunk.tolist()))
+        return compute(self, layer, source, chunk)
+
+    monkeypatch.setattr(LayerWise, "outputs", outputs)
+    return seen
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_chunks_of_layers_are_tried_that_the_evaluation_computes(monkeypatch, in_memory):
+    graph = alike_lists(3000)
+    model = gnn.GraphSAGE(graph.num_features, 8 if in_memory else 24, graph.num_classes, 2)
+    trial = Trial(model, graph, TrainConfig(**OPTIONS, memory_budget_bytes=1 << 18))
+    nodes, seen = graph.split("val"), computed_by(monkeypatch)
+    run = evaluations._scoring(trial, trial.runner, nodes, "exact")
+    chunks = seen.copy()
+    assert run > 0
+    assert len({ids for layer, *ids in chunks for ids in ids if layer == 0}) == graph.num_nodes, (
+        "alike lists reach all"
+    )
+    seen.clear()
+    found = chunk_seconds(trial, nodes, most=60.0)
+    assert set(seen) == set(chunks)
+    assert len(seen) == len(chunks) + 2, "a warm-up of each layer"
+    assert found.how == f"exact, {len(chunks)} of {len(chunks)} chunks tried"
+    assert found.seconds > 0
+    assert found.spread is not None
+
+
+def test_few_chunks_of_layers_stand_for_all(monkeypatch):
+    graph = alike_lists(3000)
+    trial = trial_of(graph, memory_budget_bytes=1 << 18)
+    ticks = itertools.count()
+    monkeypatch.setattr(layer_chunks, "time", types.SimpleNamespace(perf_counter=lambda: float(next(ticks))))
+    monkeypatch.setattr(layer_chunks, "timed", lambda run: (run(), 1.0)[1])
+    found = evaluation_seconds(trial, graph.split("val"), "exact", most=16.0)
+    tried, count = map(int, re.findall(r"[0-9]+", found.how))
+    assert tried == 2 * 4, "of each layer as many as its share of half the time holds"
+    assert tried < count
+    assert found.seconds == 3 + count, "a second for each chunk, to begin, to write rows, and to score"
+    assert found.spread is None, "too few to compare"
 
 
 @pytest.mark.parametrize("num_nodes", [10_000, 937])

@@ -8,6 +8,7 @@ from torch import Tensor
 from graphbraid.fullgraph.measured.kept_rates import machine_rates
 from graphbraid.machine.hardware import free_memory_bytes
 from graphbraid.train.estimating.epoch_seconds import PartSeconds
+from graphbraid.train.estimating.layer_chunks import are_chunks_tried, chunk_seconds
 from graphbraid.train.estimating.likeness import likeness_of, places_of
 from graphbraid.train.estimating.links import link_evaluation_seconds
 from graphbraid.train.estimating.repeats import REPEATS, of_tries, repeated, timed
@@ -29,7 +30,7 @@ def evaluation_seconds(trial: Trial, nodes: Tensor, mode: EvalMode, *, most: flo
     """Return the time of an evaluation of ``nodes``, tried for about ``most`` seconds.
 
     A sampled one is some of its batches, spread over the split. An exact one is run as it is where one pass
-    over the graph is cheap, else on two smaller graphs.
+    over the graph is cheap, else some chunks of its layers are, or it is run on two smaller graphs.
     """
     runner = trial.runner
     is_link = isinstance(runner, LinkRunner)
@@ -42,6 +43,8 @@ def evaluation_seconds(trial: Trial, nodes: Tensor, mode: EvalMode, *, most: flo
         return _some_batches(trial, nodes, most) if mode == "sampled" else _as_it_is(trial, nodes, most)
     if is_link or trial.graph.is_typed:
         return PartSeconds(None, "an exact pass takes longer than a trial may, and was not tried")
+    if are_chunks_tried(trial):
+        return chunk_seconds(trial, nodes, most=most / 2)
     return _by_parts(trial, nodes, most)
 
 

@@ -26,7 +26,7 @@ _MOST_NODES = 0.5
 """Share of the nodes that a layer is computed for one by one; of more it computes all."""
 
 
-class _Layer(NamedTuple):
+class Layer(NamedTuple):
     """The activations of a layer."""
 
     rows: ScratchRows
@@ -55,20 +55,21 @@ class LayerWise:
 
     def run(self, nodes: Tensor) -> Iterator[Chunk]:
         """Yield the outputs for ``nodes``, in order."""
-        num_layers: int = self._runner.model.num_layers  # type: ignore[assignment]
-        source: _Layer | None = None
-        for layer, ids in enumerate(self._read_by(nodes, num_layers - 1)):
+        source: Layer | None = None
+        *before, _ = layers = self.layers(nodes)
+        for layer, ids in enumerate(before):
             source = self._whole_layer(layer, source, ids)
-        yield from self._layer(num_layers - 1, source, nodes)
+        yield from self._layer(len(layers) - 1, source, nodes)
 
-    def _read_by(self, nodes: Tensor, num_layers: int) -> list[Tensor | None]:
-        """Return for each of the first layers the nodes whose rows are read on the way to ``nodes``.
+    def layers(self, nodes: Tensor) -> list[Tensor | None]:
+        """Return for each layer the nodes whose rows are computed on the way to ``nodes``, which come last.
 
         None where these are most nodes: all are computed then, in their order.
         """
-        found: list[Tensor | None] = []
+        num_layers: int = self._runner.model.num_layers  # type: ignore[assignment]
+        found: list[Tensor | None] = [nodes]
         read: Tensor | None = torch.unique(nodes)
-        for _ in range(num_layers):
+        for _ in range(num_layers - 1):
             read = None if read is None else self._with_sources(read)
             found.append(read)
         return found[::-1]
@@ -92,37 +93,41 @@ class LayerWise:
         found = is_read.nonzero().flatten()
         return None if found.numel() > _MOST_NODES * num_nodes else found
 
-    def _whole_layer(self, layer: int, source: _Layer | None, ids: Tensor | None) -> _Layer:
+    def _whole_layer(self, layer: int, source: Layer | None, ids: Tensor | None) -> Layer:
         made: ScratchRows | None = None
         nodes = torch.arange(self._graph.num_nodes) if ids is None else ids
         for start, rows in self._layer(layer, source, nodes):
             self._check()
             if made is None:
-                made = self._make_room(nodes.numel(), rows.shape[1], source)
+                made = self.make_room(nodes.numel(), rows.shape[1], source)
             made.write(start, rows.float())
         assert made is not None
-        return _Layer(made, ids)
+        return Layer(made, ids)
 
-    def _make_room(self, num_rows: int, width: int, source: _Layer | None) -> ScratchRows:
+    def make_room(self, num_rows: int, width: int, source: Layer | None) -> ScratchRows:
+        """Return where a layer's rows are written, beside those that it is computed from."""
         held = 0 if source is None else source.rows.memory_bytes
         fits = held + num_rows * width * 4 <= self._budget // 2
         return ScratchRows(num_rows, width, in_memory=fits, folder=self._folder)
 
-    def _layer(self, layer: int, source: _Layer | None, nodes: Tensor) -> Iterator[Chunk]:
-        in_width = self._graph.num_features if source is None else source.rows.shape[1]
-        for start, end in self._cut(nodes, in_width):
-            chunk = nodes[start:end]
-            src, block = self._block(chunk)
-            x = _feature_rows(self._runner, src) if source is None else source.gather(src)
-            with torch.no_grad(), self._runner.autocast():
-                device = self._runner.device
-                if device.type != "cpu":
-                    x = (x.to_dense() if isinstance(x, SparseFeatures) else x).to(device)
-                outputs = self._runner.model.forward_layer(layer, x, _to(block, device))  # type: ignore[operator]
-            yield start, outputs.cpu()
+    def _layer(self, layer: int, source: Layer | None, nodes: Tensor) -> Iterator[Chunk]:
+        for start, end in self.cut(nodes, source):
+            yield start, self.outputs(layer, source, nodes[start:end])
 
-    def _cut(self, nodes: Tensor, in_width: int) -> list[tuple[int, int]]:
+    def outputs(self, layer: int, source: Layer | None, chunk: Tensor) -> Tensor:
+        """Return a layer's outputs for some nodes, from the rows of the layer before or the features."""
+        src, block = self._block(chunk)
+        x = _feature_rows(self._runner, src) if source is None else source.gather(src)
+        with torch.no_grad(), self._runner.autocast():
+            device = self._runner.device
+            if device.type != "cpu":
+                x = (x.to_dense() if isinstance(x, SparseFeatures) else x).to(device)
+            outputs: Tensor = self._runner.model.forward_layer(layer, x, _to(block, device))  # type: ignore[operator]
+        return outputs.cpu()
+
+    def cut(self, nodes: Tensor, source: Layer | None) -> list[tuple[int, int]]:
         """Cut ``nodes`` into chunks whose in-edges, source rows and results fit half the budget."""
+        in_width = self._graph.num_features if source is None else source.rows.shape[1]
         row_bytes = (in_width + 3 * self._widest) * 4
         indptr = self._graph.csc.indptr
         edges = (indptr[nodes + 1] - indptr[nodes]).cumsum(0)
