@@ -1,5 +1,6 @@
 """The GPU benchmarks' logic, on the CPU at tiny sizes: contenders agree, and what is missing is said."""
 
+import importlib
 import json
 import os
 import subprocess
@@ -138,16 +139,52 @@ def test_without_a_device_a_benchmark_says_what_to_do(module, warm):
     assert "there is no CUDA device here; --smoke" in done.stderr
 
 
-@pytest.mark.slow
-def test_the_suite_runs_its_steps(tmp_path):
-    done = subprocess.run(
+TABLES = ("kernels", "fullgraph", "collective", "tiers", "pipeline")
+
+
+def suite(out, python=sys.executable):
+    """Run benchmarks/gpu_suite.sh at tiny sizes."""
+    return subprocess.run(
         [ROOT / "benchmarks/gpu_suite.sh", "--smoke"],
         capture_output=True,
         text=True,
         timeout=4 * PATIENCE,
-        env=os.environ | {"PYTHON": sys.executable, "OUT": str(tmp_path)},
+        env=os.environ | {"PYTHON": str(python), "OUT": str(out)},
     )
+
+
+RECORDER = """#!/bin/sh
+[ "$1" = -m ] || exec {python} "$@"
+printf '%s\\0' "$@" >>{calls}
+printf '\\n' >>{calls}
+"""
+"""In place of Python: keeps how modules are called, and calls none."""
+
+
+@pytest.mark.slow
+def test_the_suite_calls_what_there_is_with_options_that_it_has(tmp_path, capsys):
+    calls, recorder = tmp_path / "calls", tmp_path / "python"
+    recorder.write_text(RECORDER.format(python=sys.executable, calls=calls))
+    recorder.chmod(0o755)
+    done = suite(tmp_path, recorder)
     assert done.returncode == 0, done.stdout + done.stderr
-    names = {f"gpu_{name}.jsonl" for name in ("kernels", "fullgraph", "collective", "tiers", "pipeline")}
+    called = [line.rstrip("\0").split("\0")[1:] for line in calls.read_text().splitlines()]
+    tests = [argument for module, *given in called if module == "pytest" for argument in given]
+    assert len([path for path in tests if path.startswith("tests/") and (ROOT / path).exists()]) >= 7
+    assert all((ROOT / path).exists() for path in tests if path.startswith("tests/"))
+    benchmarks = [(module, given) for module, *given in called if module != "pytest"]
+    assert {module for module, _ in benchmarks} == {f"benchmarks.gpu.{name}" for name in TABLES}
+    for module, given in benchmarks:
+        with pytest.raises(SystemExit):
+            importlib.import_module(module).main([*given, "--no-such-option"])
+        assert capsys.readouterr().err.endswith("unrecognized arguments: --no-such-option\n"), module
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_the_suite_runs_its_steps(tmp_path):
+    done = suite(tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    names = {f"gpu_{name}.jsonl" for name in TABLES}
     assert {path.name for path in tmp_path.glob("*.jsonl")} == names
     assert "failed" not in done.stdout.split("== done")[1]
