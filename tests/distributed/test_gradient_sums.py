@@ -1,6 +1,7 @@
 """Sums of gradients that begin while backward still computes others: right whatever else the loss holds."""
 
 import copy
+import types
 
 import pytest
 import torch
@@ -60,6 +61,26 @@ def gradients_of_ranks(name, *, listens, penalty=0.0):
         return found, mine, list(told)
 
     return run_threads(2, run)
+
+
+def test_something_is_done_while_sums_are_on_their_way():
+    def run(comm):
+        model, events, begin = torch.nn.Linear(2, 1), [], comm.all_reduce
+
+        def noted(tensor):
+            events.append("begun")
+            handle = begin(tensor)
+            return types.SimpleNamespace(wait=lambda: (events.append("waited for"), handle.wait())[1])
+
+        comm.all_reduce = noted
+        sums = GradientSum(comm, model.parameters(), num_extra=1)
+        model(torch.ones(1, 2)).sum().backward()
+        assert sums.finish([1.0], lambda: events.append("meanwhile")) == [2.0]
+        sums.close()
+        return events
+
+    for events in run_threads(2, run):
+        assert events == ["begun", "begun", "meanwhile", "waited for", "waited for"]
 
 
 def copied(model):

@@ -1,9 +1,12 @@
-"""What a run takes of Lightning Fabric: a device and a precision, and nothing else."""
+"""What a run takes of Lightning Fabric, a device and a precision, and its random numbers."""
+
+import itertools
 
 import pytest
 import torch
 from lightning_fabric.plugins import environments
 
+from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.runtime import make_fabric
 
@@ -22,3 +25,14 @@ def test_no_cluster_is_looked_for(monkeypatch, precision):
     fabric = make_fabric(TrainConfig(device="cpu", precision=precision))
     assert fabric.world_size == 1
     assert fabric.device == torch.device("cpu")
+
+
+def test_a_step_s_numbers_depend_on_seed_epoch_step_and_rank():
+    """And are those that ``torch.manual_seed`` gives, which devices get that are not the CPU."""
+    drawn = {}
+    for key in itertools.product((0, 7), (0, 1), (0, 1), (0, 1)):
+        runtime.seed_step(*key, torch.device("cpu"))
+        drawn[key] = torch.rand(2).tolist()
+        runtime.seed_step(*key, torch.device("meta"))
+        assert torch.rand(2).tolist() == drawn[key]
+    assert len(set(map(tuple, drawn.values()))) == len(drawn)

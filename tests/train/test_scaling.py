@@ -328,6 +328,13 @@ def test_a_step_beside_preparing_takes_the_longer_of_both_as_measured(step, wait
     assert busy in (step, step + wait)
 
 
+def test_training_that_waits_for_quick_threads_shares_its_core_with_them():
+    """Sums over the ranks come on top: threads prepare the next batch as one is taken, not while it waits."""
+    assert apart(Beside(10.0, 3.0, 0.0), 2.0) == (13.0, 2.0)
+    assert apart(Beside(10.0, 3.0, 0.0), 12.0) == (10.0, 13.0)
+    assert apart(Beside(10.0, 0.5, 0.0), 12.0) == (10.5, 10.5)
+
+
 def test_steps_are_timed_by_their_parts(trial, loader):
     parameters = list(trial.runner.model.parameters())[::-1]
     groups = [parameters[:2], parameters[2:]]

@@ -46,10 +46,13 @@ def seed_everything(seed: int) -> None:
     random.seed(seed)
 
 
-def seed_step(seed: int, epoch: int, step: int, rank: int) -> None:
-    """Seed torch's generators, which dropout draws from, for one rank's share of one step."""
-    key = rng.mix(rng.batch_key(seed, epoch, step) ^ rng.mix(rank + 1))
-    torch.manual_seed(key >> 1)
+def seed_step(seed: int, epoch: int, step: int, rank: int, device: torch.device) -> None:
+    """Seed the generators, which dropout draws from, of CPU and ``device`` for a rank's share of a step."""
+    key = rng.mix(rng.batch_key(seed, epoch, step) ^ rng.mix(rank + 1)) >> 1
+    if device.type == "cpu":
+        torch.default_generator.manual_seed(key)
+    else:  # which takes half a millisecond, also for devices that are not there
+        torch.manual_seed(key)
 
 
 def random_state() -> dict[str, Any]:

@@ -70,8 +70,12 @@ class GradientSum:
         if self._armed and bucket is not None and bucket.handle is None:
             bucket.handle = self._comm.all_reduce(bucket.pack_early(gradient))
 
-    def finish(self, extra: Sequence[float]) -> list[float]:
+    def finish(self, extra: Sequence[float], meanwhile: Callable[[], None] = lambda: None) -> list[float]:
         """Replace all gradients by their sums over the ranks, and return the sums of ``extra``.
+
+        Args:
+            extra: numbers, as many as were said.
+            meanwhile: called once all sums are on their way, before they are waited for.
 
         Raises:
             RankError: a rank was lost.
@@ -84,6 +88,7 @@ class GradientSum:
         changed = [bucket.has_changed() for bucket in self._buckets for _ in bucket.parameters]
         self._tail[:] = torch.tensor([*got, *changed, *extra], dtype=_TAIL_DTYPE)
         last = self._comm.all_reduce(self._tail)
+        meanwhile()
         for bucket in self._buckets:
             bucket.wait()
         last.wait()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -26,6 +25,7 @@ from graphbraid.train.step.failures import Failures
 from graphbraid.train.step.preflight import has_split, split_nodes
 from graphbraid.train.step.shares import Share
 from graphbraid.train.step.step import TrainStep
+from graphbraid.train.step.taken_ahead import TakenAhead
 
 
 class FitRun:
@@ -125,7 +125,8 @@ class FitRun:
         num_steps = self._parts.steps_per_epoch
         self._runner.model.train()
         first = progress.step * self._config.accumulate
-        with contextlib.closing(self._parts.feed.batches(progress.epoch, first)) as batches:
+        feed = self._parts.feed
+        with contextlib.closing(TakenAhead[Batch | Share](feed.batches(progress.epoch, first))) as batches:
             while progress.step < num_steps:
                 record = self._make_step(batches)
                 self._saving.log_step(record)
@@ -136,13 +137,13 @@ class FitRun:
                     self._save(is_best=False)
         return True
 
-    def _make_step(self, batches: Iterator[Batch | Share]) -> StepRecord:
+    def _make_step(self, batches: TakenAhead[Batch | Share]) -> StepRecord:
         """Make a step over ``accumulate`` batches, or those left in the epoch, and update the progress."""
         progress, feed, accumulate = self._state.progress, self._parts.feed, self._config.accumulate
         first = progress.step * accumulate
         count = min(accumulate, feed.num_batches - first)
         self._ranks.begin_step()
-        made = self._step(batches, count, feed.num_seeds(first, count))
+        made = self._step(batches, count, feed.num_seeds(first, count), meanwhile=batches.take)
         record = StepRecord(
             epoch=progress.epoch,
             step=progress.step,

@@ -168,18 +168,20 @@ class RunRanks:
         """
         if self._comm is not None and self._state.config.mode == "sampled":
             progress = self._state.progress
-            runtime.seed_step(self._state.config.seed, progress.epoch, progress.step, self.rank)
+            device = self._state.runner.device
+            runtime.seed_step(self._state.config.seed, progress.epoch, progress.step, self.rank, device)
 
     def before_last_backward(self) -> None:
         """Let gradients go off as they are complete."""
         if self._sum is not None:
             self._sum.arm()
 
-    def add_up(self, loss_sum: float) -> float:
+    def add_up(self, loss_sum: float, meanwhile: Callable[[], None]) -> float:
         """Add up gradients and losses; a stop that any rank wants is agreed on the way."""
         assert self._sum is not None
         wish = self._wish()
-        loss_sum, *wishes = self._sum.finish([loss_sum, *(float(wish == stop) for stop in _STOPS)])
+        numbers = [loss_sum, *(float(wish == stop) for stop in _STOPS)]
+        loss_sum, *wishes = self._sum.finish(numbers, meanwhile)
         self._agreed = next((s for s, n in reversed(list(zip(_STOPS, wishes, strict=True))) if n > 0), None)
         return loss_sum
 

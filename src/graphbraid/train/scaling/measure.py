@@ -91,16 +91,16 @@ def measured(trial: Trial, loader: BatchLoader, sizes: ShareSizes, *, seconds: f
 def apart(beside: Beside, prepare_seconds: float) -> tuple[float, float]:
     """Return the seconds of a step and those of preparing a share, of which the longer ones count.
 
-    Where training waits for batches, the time between two of them is that of preparing, which on shared cores
-    is longer than with nothing beside it. Else a batch is there when it is asked for, and all of the time
-    between two is the step's.
+    Where training waits for batches that take longer than a step, the time between two of them is that of
+    preparing, which on shared cores is longer than with nothing beside it. Else all of the time between two
+    is the step's: threads that share its core prepare a batch as soon as one is taken, and it waits for them.
 
     Args:
         beside: steps beside preparing.
         prepare_seconds: of preparing with nothing beside it.
     """
     cycle = beside.step_seconds + beside.wait_seconds
-    if beside.wait_seconds > STARVED * cycle:
+    if beside.wait_seconds > STARVED * cycle and prepare_seconds > beside.step_seconds:
         return beside.step_seconds, cycle
     return cycle, min(prepare_seconds, cycle)
 

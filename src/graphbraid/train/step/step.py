@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -45,8 +45,11 @@ class StepSums(Protocol):
         """Prepare for the backward pass that completes this rank's gradients."""
         ...
 
-    def add_up(self, loss_sum: float) -> float:
-        """Replace the gradients by their sums over the ranks, and return the sum of ``loss_sum``."""
+    def add_up(self, loss_sum: float, meanwhile: Callable[[], None]) -> float:
+        """Replace the gradients by their sums over the ranks, and return the sum of ``loss_sum``.
+
+        ``meanwhile`` is called while the sums are on their way.
+        """
         ...
 
 
@@ -84,13 +87,21 @@ class TrainStep:
         self._optimizer, self._schedule = optimizer, schedule
         self._clip, self._clock, self._failures = clip or math.inf, clock, failures
 
-    def __call__(self, batches: Iterator[Batch | Share], num_batches: int, num_seeds: int) -> StepResult:
+    def __call__(
+        self,
+        batches: Iterator[Batch | Share],
+        num_batches: int,
+        num_seeds: int,
+        *,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> StepResult:
         """Make one step.
 
         Args:
             batches: iterator from which the step's batches are taken.
             num_batches: number of batches, whose gradients are averaged over all seeds.
             num_seeds: number of seeds of these batches together.
+            meanwhile: called while sums over the ranks are on their way, if there are several.
 
         Raises:
             TrainingError: the loss or the gradients are not finite; the parameters are unchanged.
@@ -100,7 +111,7 @@ class TrainStep:
         for left in reversed(range(num_batches)):
             loss_sum += self._accumulate(batches, num_seeds, is_last=left == 0)
         with self._clock.measure("backward"):
-            loss_sum = self._over_ranks(loss_sum, num_seeds)
+            loss_sum = self._over_ranks(loss_sum, num_seeds, meanwhile)
             learning_rate = self._schedule.learning_rate
             grad_norm = self._clip_gradients()
             self._optimizer.step()
@@ -130,11 +141,11 @@ class TrainStep:
             self._runner.backward(loss if part == 1.0 else loss * part)
         return mean * share.weight * share.num_seeds
 
-    def _over_ranks(self, loss_sum: float, num_seeds: int) -> float:
+    def _over_ranks(self, loss_sum: float, num_seeds: int, meanwhile: Callable[[], None]) -> float:
         """Add up gradients and losses of all ranks; one that is not finite ends the run on each."""
         if self._sums is None:
             return loss_sum
-        loss_sum = self._sums.add_up(loss_sum)
+        loss_sum = self._sums.add_up(loss_sum, meanwhile)
         self._check_loss(loss_sum / num_seeds)
         return loss_sum
 
