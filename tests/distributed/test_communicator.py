@@ -18,9 +18,16 @@ def test_a_rank_alone_keeps_the_contract():
 
 
 @pytest.mark.parametrize("size", few_of((1, 2, 3, 4), {3}))
-def test_gloo_keeps_the_contract(size, warm):
-    for said in run(warm, size, contract.every_case):
-        assert said.result == {"size": size, "name": "gloo", "cases": len(contract.CASES)}
+@pytest.mark.parametrize("memory", ["0", "1"])
+def test_gloo_keeps_the_contract(size, memory, warm):
+    name = "gloo+memory" if memory == "1" and size > 1 else "gloo"
+    for said in run(warm, size, contract.every_case, GRAPHBRAID_RANK_MEMORY=memory):
+        assert said.result == {"size": size, "name": name, "cases": len(contract.CASES)}
+
+
+def test_one_rank_that_does_not_share_its_memory_decides_for_all(warm):
+    each = {1: {"GRAPHBRAID_RANK_MEMORY": "0"}}
+    assert [said.result["name"] for said in run(warm, 3, contract.every_case, each=each)] == ["gloo"] * 3
 
 
 @pytest.mark.parametrize("size", few_of((1, 3), {3}))

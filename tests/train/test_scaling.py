@@ -194,10 +194,10 @@ def test_a_bucket_that_goes_off_early_travels_while_backward_goes_on():
 
 @pytest.mark.parametrize(
     ("hindered", "seconds"),
-    [(1.0, 4.0 + 1.0 / 2), (4.0, 4.0 + 2.0), (6.0, 2.0 + 6.0)],
+    [(1.0, 4.0), (2.0, 4.0), (3.0, 5.0), (6.0, 8.0)],
 )
 def test_preparing_that_falls_into_a_wait_hinders_nobody(hindered, seconds):
-    """Two seconds of computing and two of waiting: half of preparing is free, or what fills the waits."""
+    """Two seconds of computing and two of waiting, which preparing fills first."""
     times = ShareTimes(
         num_ranks=2,
         prepare_seconds=0.0,

@@ -39,6 +39,9 @@ class Limits:
     """Seconds to wait for all ranks at the start (``GRAPHBRAID_RANK_MEETING``)."""
     checks: bool
     """Whether ranks compare each operation before they begin it (``GRAPHBRAID_RANK_CHECKS=1``)."""
+    shares_memory: bool
+    """Whether ranks on one machine pass bytes through memory that they share, if all of them want to
+    (``GRAPHBRAID_RANK_MEMORY=0``: not)."""
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Limits:
@@ -48,6 +51,7 @@ class Limits:
             patience_seconds=_seconds(environment, "GRAPHBRAID_RANK_PATIENCE", 1800.0),
             meeting_seconds=_seconds(environment, "GRAPHBRAID_RANK_MEETING", 60.0),
             checks=environment.get("GRAPHBRAID_RANK_CHECKS", "0") not in ("", "0"),
+            shares_memory=environment.get("GRAPHBRAID_RANK_MEMORY", "1") not in ("", "0"),
         )
 
 
@@ -192,6 +196,8 @@ def _met(meeting: Any, limits: Limits, holder: str, *, transport: Any, opened: A
     watch.start()
     if transport is None:
         transport = _torch_group(rooms("group"), meeting, limits)
+    talk = Communicator(transport, watch, patience_seconds=limits.patience_seconds)
+    transport = _by_memory(talk, transport, limits)
     return Communicator(transport, watch, patience_seconds=limits.patience_seconds, checks=limits.checks)
 
 
@@ -213,6 +219,16 @@ def _torch_group(store: Any, meeting: Any, limits: Limits) -> Any:
         timeout=timedelta(seconds=limits.patience_seconds + _LATER_SECONDS),
     )
     return TorchTransport(owns=True)
+
+
+def _by_memory(talk: Communicator, transport: Any, limits: Limits) -> Any:
+    """Return the transport with what ranks of one machine share, if they all want it; MPI has its own."""
+    from graphbraid.distributed.ranks.memory_transport import sharing_memory
+
+    if transport.name == "mpi" or transport.size == 1:
+        return transport
+    wanted = all(talk.gather(limits.shares_memory))
+    return sharing_memory(talk, transport) if wanted else transport
 
 
 def _check_versions(comm: Communicator) -> None:

@@ -70,8 +70,8 @@ def simulate(times: ShareTimes, cluster: Cluster, *, batches: float = 1.0) -> St
         batches: batches whose gradients the step adds up, only those of the last one while it goes back; a
             part of one has as much of its times, but for the update's.
 
-    Preparing later shares goes on evenly over a step, so that what falls into a wait for the link does not
-    hinder computing. It cannot do more than to fill the waits.
+    The next share is taken while the sums are on their way, upon which another one is prepared: what of that
+    fits into the wait for the link hinders nobody.
     """
     clock = _Clock(times.num_ranks, cluster)
     last = min(1.0, batches)
@@ -167,11 +167,10 @@ class _Clock:
         self.now = self.traffic.waited(self.now)
 
     def prepare(self, seconds: float) -> None:
-        """Let preparing take so much of the cores, as measured, evenly over what there was until now."""
+        """Let preparing take so much of the cores, as measured, of which waits until now are filled first."""
         seconds /= self._cluster.speed
-        busy = self.computed + self.traffic.moved
-        idle = max(0.0, self.now - busy)
-        taken = max(seconds * (busy / self.now), seconds - idle) if self.now else seconds
+        idle = max(0.0, self.now - self.computed - self.traffic.moved)
+        taken = max(0.0, seconds - idle)
         self.now += taken
         self.computed += taken
 

@@ -1,0 +1,232 @@
+"""The transport of ranks on one machine: through memory that they share, and another one for the rest."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from graphbraid.distributed.ranks import messages
+from graphbraid.distributed.ranks.communicator import Communicator
+from graphbraid.distributed.ranks.mailbox import Address, Letter, Mailbox
+from graphbraid.distributed.ranks.memory_operations import Beside, Exchange, Reducing
+from graphbraid.distributed.ranks.segments import Segments, mapped
+from graphbraid.distributed.ranks.transport import Pending, Reduction, Transport
+from graphbraid.errors import ResourceError
+from graphbraid.machine.shared_tensors import machine_name
+
+_WRITTEN, _READ = range(2)
+"""Kinds of letters."""
+_LONGEST_REST_SECONDS = 0.02
+"""Longest wait for a letter before the watch is asked whether all ranks are alive."""
+_KEPT_REST_SECONDS = 1e-3
+"""The same while own letters wait for room in another's mailbox."""
+_MOST_REDUCED_BYTES = 16 << 20
+"""That a rank reads for a reduction, each reading what all others have; more goes round the inner's ring."""
+
+
+def sharing_memory(talk: Communicator, inner: Transport) -> Transport:
+    """Return a transport by which ranks share memory, if all are on one machine and can; else ``inner``.
+
+    Whether they can is tried, not assumed: each reads a number of every other. All ranks call it together.
+
+    Args:
+        talk: the ranks, over ``inner``.
+        inner: what moves everything until now.
+
+    Raises:
+        RankError: a rank was lost.
+    """
+    mailbox = _new_mailbox(talk.rank, talk.size)
+    places = talk.gather([machine_name(), *(("", "") if mailbox is None else mailbox.address)])
+    if any(machine != places[0][0] or not name for machine, name, _ in places):
+        if mailbox is not None:
+            mailbox.close()
+        return inner
+    assert mailbox is not None, "it has a name"
+    is_connected = _is_connected(mailbox, [Address(*address) for _, *address in places])
+    talk.barrier()  # all have tried
+    made = MemoryTransport(inner, mailbox)
+    probe, found = _probed(made) if is_connected and mailbox.accept(talk.size) else (None, torch.empty(0))
+    talk.barrier()  # what others have written for it is there by now
+    reads_all = probe is not None and probe.done() and found.tolist() == list(range(talk.size))
+    if all(talk.gather(reads_all)):
+        return made
+    made.close_memory()
+    return inner
+
+
+def _probed(made: MemoryTransport) -> tuple[Pending | None, Tensor]:
+    """Begin to send this rank's number to every other, and to receive theirs; None if nothing can be sent."""
+    found, counts = torch.full((made.size,), -1), [8] * made.size
+    own = torch.full((made.size,), made.rank)
+    try:
+        return made.all_to_all(messages.as_bytes(own), counts, messages.as_bytes(found), counts), found
+    except (OSError, ResourceError):
+        return None, found
+
+
+def _new_mailbox(rank: int, size: int) -> Mailbox | None:
+    if not hasattr(os, "memfd_create"):
+        return None
+    try:
+        made = Mailbox(rank)
+        made.open(size)
+    except OSError:
+        return None
+    return made
+
+
+def _is_connected(mailbox: Mailbox, addresses: Sequence[Address]) -> bool:
+    try:
+        mailbox.connect(addresses)
+    except OSError:  # as from one network namespace to another
+        return False
+    return True
+
+
+class MemoryTransport:
+    """Ranks on one machine. A sender copies once into its own memory, a receiver once out of it.
+
+    That takes fewer copies than a socket, and no thread but those of the ranks: a rank's bytes are there for
+    others when an operation has begun, and it copies those of others as it waits for them. Tensors on
+    devices, broadcasts, single messages and large reductions go through ``inner``.
+
+    Args:
+        inner: the transport of the same ranks.
+        mailbox: this rank's, which is open.
+    """
+
+    def __init__(self, inner: Transport, mailbox: Mailbox) -> None:
+        self._inner, self._mailbox = inner, mailbox
+        self.rank, self.size, self.name = inner.rank, inner.size, f"{inner.name}+memory"
+        self._own, self._opened = Segments(), dict[tuple[int, int], Tensor]()
+        self._arrived: dict[tuple[int, int], Letter] = {}
+        self._num_operations = 0
+
+    def all_reduce(self, tensor: Tensor, op: Reduction) -> Pending:
+        """Begin a reduction in place, in the order of the ranks."""
+        data = messages.as_bytes(tensor)
+        if tensor.is_cuda or data.numel() * (self.size - 1) > _MOST_REDUCED_BYTES:
+            return Beside(self, self._inner.all_reduce(tensor, op))
+        others = dict.fromkeys(self._others(), data.numel())
+        number = self._write(data, dict.fromkeys(others, (0, data.numel())))
+        return Reducing(self, number, others, tensor, op)
+
+    def all_to_all(
+        self, send: Tensor, send_bytes: Sequence[int], receive: Tensor, receive_bytes: Sequence[int]
+    ) -> Pending:
+        """Begin an exchange of bytes."""
+        if send.is_cuda:
+            return Beside(self, self._inner.all_to_all(send, send_bytes, receive, receive_bytes))
+        ends = list(itertools.accumulate(send_bytes))
+        number = self._write(send, {to: (ends[to] - send_bytes[to], send_bytes[to]) for to in self._others()})
+        taken = torch.split(receive, list(receive_bytes))
+        taken[self.rank].copy_(send[ends[self.rank] - send_bytes[self.rank] : ends[self.rank]])
+        return Exchange(self, number, {source: taken[source] for source in self._others()})
+
+    # ---- what goes by the other one
+
+    def broadcast(self, data: Tensor, root: int) -> Pending:
+        """Begin a broadcast of bytes."""
+        return Beside(self, self._inner.broadcast(data, root))
+
+    def send(self, data: Tensor, to: int, tag: int) -> Pending:
+        """Begin to send bytes."""
+        return Beside(self, self._inner.send(data, to, tag))
+
+    def receive(self, data: Tensor, source: int, tag: int) -> Pending:
+        """Begin to receive bytes."""
+        return Beside(self, self._inner.receive(data, source, tag))
+
+    # ---- the end
+
+    def close(self) -> None:
+        """Let go of the ways; all ranks have finished all operations."""
+        self.close_memory()
+        self._inner.close()
+
+    def abort(self) -> None:
+        """Let go of the ways after a failure, without waiting for anybody."""
+        self.close_memory()
+        self._inner.abort()
+
+    def close_memory(self) -> None:
+        """Let go of what this one has opened."""
+        self._mailbox.close()
+        self._own.close()
+        self._opened.clear()
+
+    # ---- letters
+
+    def collect(self) -> None:
+        """Take the letters that have come, and send those that were kept.
+
+        Raises:
+            ResourceError: another rank's memory cannot be opened.
+        """
+        for letter, descriptor in self._mailbox.collect():
+            if letter.kind == _READ:
+                self._own.was_read(letter.segment, letter.source)
+                continue
+            if descriptor is not None:
+                self._opened[letter.source, letter.segment] = _opened(descriptor, letter.source)
+            self._arrived[letter.number, letter.source] = letter
+
+    def letter_of(self, number: int, source: int) -> Letter | None:
+        """Return what a rank has told of its part of an operation; None before, and once it was let go."""
+        return self._arrived.get((number, source))
+
+    def memory_of(self, letter: Letter) -> Tensor:
+        """Return the bytes that a letter tells of, where they are."""
+        memory = self._opened[letter.source, letter.segment]
+        return memory[letter.offset : letter.offset + letter.nbytes]
+
+    def let_go(self, letter: Letter) -> None:
+        """Tell the sender that its bytes have been read."""
+        del self._arrived[letter.number, letter.source]
+        self._mailbox.send(letter.source, letter._replace(source=self.rank, kind=_READ))
+
+    def rest(self) -> None:
+        """Wait for a letter, for a moment."""
+        self._mailbox.wait(_KEPT_REST_SECONDS if self._mailbox.has_kept else _LONGEST_REST_SECONDS)
+
+    def _others(self) -> list[int]:
+        return [rank for rank in range(self.size) if rank != self.rank]
+
+    def _write(self, data: Tensor, parts: Mapping[int, tuple[int, int]]) -> int:
+        """Write bytes into own memory and tell others of their parts; return the operation's number.
+
+        Args:
+            data: ``(n,)`` uint8.
+            parts: for each rank, where its part begins and how many bytes it has; of none it is not told.
+
+        Raises:
+            ResourceError: there is no memory for them.
+        """
+        number, self._num_operations = self._num_operations, self._num_operations + 1
+        told = {to: part for to, part in parts.items() if part[1] > 0}
+        if not told:
+            return number
+        self.collect()  # others may have read what was written before
+        segment = self._own.take(data.numel())
+        segment.memory[: data.numel()].copy_(data)
+        segment.readers.update(told)
+        for to, (offset, nbytes) in told.items():
+            is_new = to not in segment.known_to
+            segment.known_to.add(to)
+            letter = Letter(self.rank, _WRITTEN, number, segment.number, offset, nbytes)
+            self._mailbox.send(to, letter, segment.descriptor if is_new else None)
+        return number
+
+
+def _opened(descriptor: int, source: int) -> Tensor:
+    try:
+        return mapped(descriptor)
+    except OSError as error:
+        raise ResourceError(f"the memory that rank {source} shares cannot be opened: {error}") from error
+    finally:
+        os.close(descriptor)
