@@ -110,7 +110,7 @@ class MemoryTransport:
     def all_reduce(self, tensor: Tensor, op: Reduction) -> Pending:
         """Begin a reduction in place, in the order of the ranks."""
         data = messages.as_bytes(tensor)
-        if tensor.is_cuda or data.numel() * (self.size - 1) > _MOST_REDUCED_BYTES:
+        if tensor.device.type != "cpu" or data.numel() * (self.size - 1) > _MOST_REDUCED_BYTES:
             return Beside(self, self._inner.all_reduce(tensor, op))
         others = dict.fromkeys(self._others(), data.numel())
         number = self._write(data, dict.fromkeys(others, (0, data.numel())))
@@ -120,7 +120,7 @@ class MemoryTransport:
         self, send: Tensor, send_bytes: Sequence[int], receive: Tensor, receive_bytes: Sequence[int]
     ) -> Pending:
         """Begin an exchange of bytes."""
-        if send.is_cuda:
+        if send.device.type != "cpu":
             return Beside(self, self._inner.all_to_all(send, send_bytes, receive, receive_bytes))
         ends = list(itertools.accumulate(send_bytes))
         number = self._write(send, {to: (ends[to] - send_bytes[to], send_bytes[to]) for to in self._others()})
