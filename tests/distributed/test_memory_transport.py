@@ -284,3 +284,20 @@ def test_waiting_ends_with_a_letter(pair):
     pair[0].send(1, letter(1))
     pair[1].wait(60)
     assert len(pair[1].collect()) == 1
+
+
+def test_waiting_minds_no_number_of_open_files(pair):
+    """select() refuses descriptors above 1,023, which many open files lead to."""
+    import fcntl  # not on every system that collects these tests
+    import resource
+
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] <= 1100:
+        pytest.skip("no file may have such a number here (ulimit -n)")
+    way = pair[1]._ways[0]
+    high = fcntl.fcntl(way.fileno(), fcntl.F_DUPFD, 1100)
+    way.close()
+    pair[1]._ways[0] = socket.socket(fileno=high)
+    pair[1]._ways[0].setblocking(False)
+    pair[0].send(1, letter(1))
+    pair[1].wait(60)
+    assert len(pair[1].collect()) == 1

@@ -100,7 +100,7 @@ class Operation(ABC):
 
     @abstractmethod
     def _took(self, come: Mapping[int, Letter]) -> bool:
-        """Take parts that have come; return whether there were the last."""
+        """Take parts that have come; return whether these were the last."""
 
 
 class Exchange(Operation):
