@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -18,6 +19,8 @@ from tests.extras import PATIENCE
 ROOT = Path(__file__).parents[1]
 ADDRESS = "GRAPHBRAID_WARM_PROCESSES"
 """Variable with the path of the server's socket, for all processes of a test run."""
+PYTHON = "GRAPHBRAID_WARM_PYTHON"
+"""Variable with what programs of the warm processes are to take for Python."""
 
 
 class WarmServer:
@@ -57,7 +60,7 @@ class WarmProcesses:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self._folder, self._started_seconds = folder, folder / "seconds"
         self._connection: socket.socket | None = None
         self._received, self._pid, self._seconds = b"", 0, 0.0
 
@@ -95,15 +98,35 @@ class WarmProcesses:
         out, err = (Path(path).read_text() for path in streams.values())
         return subprocess.CompletedProcess(texts, os.waitstatus_to_exitcode(status), out, err)
 
+    def python(self) -> str:
+        """A program that stands for Python: it has a warm process run its arguments, and ends as that does.
+
+        Signals but SIGINT and SIGTERM reach the program alone. When it is killed, the process is, too.
+        """
+        program = self._folder / "python"
+        stand_in = shlex.join([sys.executable, "-IS", str(ROOT / "tests" / "warm_python.py")])
+        program.write_text(f'#!/bin/sh\nexec {stand_in} {shlex.quote(str(self._started_seconds))} "$@"\n')
+        program.chmod(0o755)
+        return str(program)
+
     def close(self) -> None:
         """Let go of the server."""
         if self._connection is not None:
-            self._seconds = self.processor_seconds()
+            self._seconds = self._own_seconds()
             self._connection.close()
             self._connection = None
 
     def processor_seconds(self) -> float:
         """Of the programs that have ended, as Linux knows them; 0 elsewhere."""
+        return self._own_seconds() + self._seconds_of_started()
+
+    def _seconds_of_started(self) -> float:
+        """Of those that programs have started by :meth:`python`."""
+        if not self._started_seconds.exists():
+            return 0.0
+        return sum(map(float, self._started_seconds.read_text().split()))
+
+    def _own_seconds(self) -> float:
         if self._connection is None:
             return self._seconds
         try:
