@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -63,6 +64,7 @@ class WarmProcesses:
         self._folder, self._started_seconds = folder, folder / "seconds"
         self._connection: socket.socket | None = None
         self._received, self._pid, self._seconds = b"", 0, 0.0
+        self._seconds_read = 0.0
 
     def run(
         self,
@@ -122,9 +124,9 @@ class WarmProcesses:
 
     def _seconds_of_started(self) -> float:
         """Of those that programs have started by :meth:`python`."""
-        if not self._started_seconds.exists():
-            return 0.0
-        return sum(map(float, self._started_seconds.read_text().split()))
+        with contextlib.suppress(OSError):  # none was started, or this process is nobody meanwhile
+            self._seconds_read = sum(map(float, self._started_seconds.read_text().split()))
+        return self._seconds_read
 
     def _own_seconds(self) -> float:
         if self._connection is None:

@@ -17,6 +17,8 @@ request = {
     "cwd": os.getcwd(),  # noqa: PTH109
     "environment": dict(os.environ),
 }
+handed_on = {signal.SIGINT, signal.SIGTERM}
+signal.pthread_sigmask(signal.SIG_BLOCK, handed_on)  # until it is known to whom
 line = json.dumps(request).encode() + b"\n"
 with socket.socket(socket.AF_UNIX) as connection:
     connection.connect(os.environ["GRAPHBRAID_WARM_PROCESSES"])
@@ -26,8 +28,9 @@ with socket.socket(socket.AF_UNIX) as connection:
         sent = socket.send_fds(connection, [line], [0, 1, 2, network.fileno()])
     connection.sendall(line[sent:])
     process = int(answers.readline())
-    for handed_on in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(handed_on, lambda number, _: os.kill(process, number))
+    for number in handed_on:
+        signal.signal(number, lambda number, _: os.kill(process, number))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, handed_on)
     code = os.waitstatus_to_exitcode(int(answers.readline()))
 if code < 0:
     if -code != signal.SIGKILL:
