@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Runs the C++ core under sanitizers: an instrumented build of _native, loaded by the tests that reach it.
 #   PYTHON=.venv/bin/python scripts/sanitize.sh [address] [thread]     both when none is named
-#   GB_SANITIZE_SHORT=1    for CI: only the portable variant, not optimised, as that takes longer than it saves, reports that
-#                          name lines but no variables, of a product of parameters the cases that `make test` runs, none of
-#                          the tests of what stands in Python alone on entries that the others call as well, and none that
-#                          start Python anew, which take most of their time for that; the long form is for a change of the
-#                          core and for a release
+#   GB_SANITIZE_SHORT=1    for CI: only the portable variant, with address not optimised, as that takes longer than it saves;
+#                          reports name lines but no variables, and undefined behaviour, whose reports take a third of the
+#                          time to compile, ends the process by SIGILL, where pytest names the test; of a product of
+#                          parameters the cases that `make test` runs, none of the tests of what stands in Python alone on
+#                          entries that the others call as well, and none that start Python anew, which take most of their
+#                          time for that; the long form is for a change of the core and for a release
 #   GB_SANITIZE_TESTS=...  these test paths instead
 #
 # address: AddressSanitizer with UndefinedBehaviorSanitizer.
@@ -16,14 +17,15 @@
 # Both forms call every entry of the core: tests/ops/test_native_arguments.py fails where one is not called.
 #
 # Python and torch are not instrumented; the sanitizer's runtime is preloaded and sees every access of the core, and
-# every allocation and lock of the process. A finding ends the test process at once with exit code 66.
+# every allocation and lock of the process. A finding ends the test process at once with exit code 66, or by SIGILL.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=$(realpath -s "${PYTHON:-.venv/bin/python}")
 compiler=${CXX:-g++}
 short=${GB_SANITIZE_SHORT:-}
-variants=all debug=-g optimize=-O1 cases="not slow or rest"
-[ -z "$short" ] || variants=portable debug=-g1 optimize=-O0 cases="not slow"
+variants=all debug=-g cases="not slow or rest"
+declare -A optimize=([address]=-O1 [thread]=-O1)
+[ -z "$short" ] || variants=portable debug=-g1 optimize[address]=-O0 cases="not slow"
 [ $# -gt 0 ] || set -- address thread
 
 # Builds build/sanitize-NAME/python/graphbraid: this tree's Python files with the instrumented module.
@@ -31,7 +33,7 @@ build() {
   local name=$1 flags=$2 folder=build/sanitize-$1
   cmake -S . -B "$folder" -G Ninja -DGB_VARIANTS="$variants" -DPython_EXECUTABLE="$python" -DCMAKE_CXX_COMPILER="$compiler" \
     -DCMAKE_CXX_COMPILER_LAUNCHER="$(command -v ccache || true)" \
-    -DCMAKE_BUILD_TYPE=None -DGB_OPTIMIZE="$optimize" -DCMAKE_CXX_FLAGS="$debug -fno-omit-frame-pointer $flags" >/dev/null
+    -DCMAKE_BUILD_TYPE=None -DGB_OPTIMIZE="${optimize[$name]}" -DCMAKE_CXX_FLAGS="$debug -fno-omit-frame-pointer $flags" >/dev/null
   cmake --build "$folder" --parallel "$(nproc)" | tail -n 1
   rm -rf "$folder/python"
   mkdir -p "$folder/python"
@@ -85,6 +87,7 @@ else
 fi
 
 declare -A flags_of=([address]="-fsanitize=address,undefined -fno-sanitize-recover=all" [thread]="-fsanitize=thread -DGB_STD_THREADS")
+[ -z "$short" ] || flags_of[address]+=" -fsanitize-undefined-trap-on-error"
 
 # All that belongs to one sanitizer, one after the other; with the address sanitizer the synthesised programs, too, also
 # where a test failed.

@@ -2,7 +2,8 @@
 # Builds synthesised programs with AddressSanitizer and UndefinedBehaviorSanitizer and compares them with the engine:
 # tests/synth with these compiler flags. The programs are executables of their own, so nothing is preloaded into Python.
 #   PYTHON=.venv/bin/python scripts/sanitize_programs.sh     with programs of several ranks where mpicxx is on the PATH
-#   GB_SANITIZE_SHORT=1     for CI: a program of one rank for each kernel file, not optimised
+#   GB_SANITIZE_SHORT=1     for CI: a program of one rank for each kernel file, not optimised, which undefined behaviour ends
+#                           by SIGILL and without a report
 set -euo pipefail
 cd "$(dirname "$0")/.."
 all="engines_losses or multiplied_as_such or own or refused or not_finite or missing_folders"
@@ -12,7 +13,7 @@ export ASAN_OPTIONS="exitcode=66" UBSAN_OPTIONS="print_stacktrace=1:exitcode=66"
 chosen=$all
 tests=(tests/synth/test_openmp.py tests/synth/test_walk.py)
 if [ -n "${GB_SANITIZE_SHORT:-}" ]; then
-  chosen=$short GB_PROGRAM_FLAGS+=" -O0"
+  chosen=$short GB_PROGRAM_FLAGS+=" -O0 -fsanitize-undefined-trap-on-error" # as scripts/sanitize.sh
 elif command -v mpicxx >/dev/null; then
   tests+=(tests/synth/test_mpi.py)
 fi

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from tests import processor_times, shortcuts, suites
-from tests.warm import WarmProcesses, WarmServer
+from tests.warm import PYTHON, WarmProcesses, WarmServer
 
 if not torch.cuda.is_available():
     # Triton's kernels run on the CPU through its interpreter. Whether a process interprets or compiles them
@@ -118,6 +118,15 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmProcesses]:
     _warm.append(processes)
     yield processes
     processes.close()
+
+
+@pytest.fixture
+def warm_python(warm: WarmProcesses, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test starts as ``sys.executable``, itself or by ``warm``, does not import torch again either."""
+    if "LD_PRELOAD" not in os.environ:
+        python = warm.python()
+        monkeypatch.setattr(sys, "executable", python)
+        monkeypatch.setenv(PYTHON, python)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -167,6 +167,7 @@ TINY = {
 PRINT_JSON = {"sampling.ours", "fullgraph.ablation"}
 
 
+@pytest.mark.usefixtures("warm_python")
 @pytest.mark.slow
 @pytest.mark.parametrize("module", TINY)
 def test_an_entry_point_runs_at_a_tiny_size(graphs, tmp_path, module, warm):

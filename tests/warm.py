@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -18,6 +20,8 @@ from tests.extras import PATIENCE
 ROOT = Path(__file__).parents[1]
 ADDRESS = "GRAPHBRAID_WARM_PROCESSES"
 """Variable with the path of the server's socket, for all processes of a test run."""
+PYTHON = "GRAPHBRAID_WARM_PYTHON"
+"""Variable with what programs of the warm processes are to take for Python."""
 
 
 class WarmServer:
@@ -57,9 +61,10 @@ class WarmProcesses:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self._folder, self._started_seconds = folder, folder / "seconds"
         self._connection: socket.socket | None = None
         self._received, self._pid, self._seconds = b"", 0, 0.0
+        self._seconds_read = 0.0
 
     def run(
         self,
@@ -95,15 +100,35 @@ class WarmProcesses:
         out, err = (Path(path).read_text() for path in streams.values())
         return subprocess.CompletedProcess(texts, os.waitstatus_to_exitcode(status), out, err)
 
+    def python(self) -> str:
+        """A program that stands for Python: it has a warm process run its arguments, and ends as that does.
+
+        Signals but SIGINT and SIGTERM reach the program alone. When it is killed, the process is, too.
+        """
+        program = self._folder / "python"
+        stand_in = shlex.join([sys.executable, "-IS", str(ROOT / "tests" / "warm_python.py")])
+        program.write_text(f'#!/bin/sh\nexec {stand_in} {shlex.quote(str(self._started_seconds))} "$@"\n')
+        program.chmod(0o755)
+        return str(program)
+
     def close(self) -> None:
         """Let go of the server."""
         if self._connection is not None:
-            self._seconds = self.processor_seconds()
+            self._seconds = self._own_seconds()
             self._connection.close()
             self._connection = None
 
     def processor_seconds(self) -> float:
         """Of the programs that have ended, as Linux knows them; 0 elsewhere."""
+        return self._own_seconds() + self._seconds_of_started()
+
+    def _seconds_of_started(self) -> float:
+        """Of those that programs have started by :meth:`python`."""
+        with contextlib.suppress(OSError):  # none was started, or this process is nobody meanwhile
+            self._seconds_read = sum(map(float, self._started_seconds.read_text().split()))
+        return self._seconds_read
+
+    def _own_seconds(self) -> float:
         if self._connection is None:
             return self._seconds
         try:

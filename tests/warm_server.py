@@ -4,20 +4,26 @@ Takes connections on the socket whose descriptor is its argument, until standard
 by a process of its own, which first says its number. It imports when the first one comes, or before, if a
 second argument says ``at-once``. The process of a connection reads requests, one JSON object a line:
 ``arguments`` (as of ``python``: a file, ``-m`` and a module, or ``-c`` and code, and what follows), ``cwd``,
-``environment``, and the files ``stdout`` and ``stderr``. It answers with two lines: the process's number when
-it has begun, its wait status when it has ended. tests/warm.py is the other side.
+``environment``, and the files ``stdout`` and ``stderr``, in whose place descriptors of three streams and of a
+network namespace may come with the line; where it has ``seconds``, processor seconds are added to that file.
+It answers with two lines: the process's number when it has begun, its wait status when it has ended. What it
+runs is killed when the connection ends before. tests/warm.py and tests/warm_python.py are the other side.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import gc
 import importlib
 import json
 import os
 import runpy
 import select
+import signal
 import socket
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 # Imports alone: no kernel may run and no variable of the environment be read before the fork.
@@ -42,6 +48,7 @@ def main() -> None:
         _import_common()
     while listener in select.select([listener, sys.stdin], [], [])[0]:
         connection, _ = listener.accept()
+        _let_go_of_ended()
         if not imported:
             _import_common()
             imported = True
@@ -61,30 +68,80 @@ def _import_common() -> None:
     gc.freeze()  # else each process looks through all of that for garbage, at its end above all
 
 
+def _let_go_of_ended() -> None:
+    """Take note of the processes of connections that have ended."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
 def _serve(connection: socket.socket) -> None:
-    requests = connection.makefile()
     connection.sendall(b"%d\n" % os.getpid())
-    for line in requests:
-        request = json.loads(line)
+    for request, given in _requests(connection):
         child = os.fork()
         if child == 0:
-            requests.close()
             connection.close()
-            _become(request)
+            _become(request, given)
             _run(request["arguments"])
             return
+        for descriptor in given:
+            os.close(descriptor)
         connection.sendall(b"%d\n" % child)
-        connection.sendall(b"%d\n" % os.waitpid(child, 0)[1])
+        status, seconds = _ended(child, connection)
+        if file := request.get("seconds"):
+            with open(file, "a") as times:  # noqa: PTH123
+                times.write(f"{seconds}\n")
+        with contextlib.suppress(BrokenPipeError):
+            connection.sendall(b"%d\n" % status)
 
 
-def _become(request: dict[str, Any]) -> None:
+def _requests(connection: socket.socket) -> Iterator[tuple[dict[str, Any], list[int]]]:
+    """Each request, with the standard streams and the network that came with it."""
+    received, given = b"", list[int]()
+    while True:
+        more, passed, *_ = socket.recv_fds(connection, 1 << 16, 4)
+        if not more:
+            return
+        received, given = received + more, given + passed
+        if received.endswith(b"\n"):
+            yield json.loads(received), given
+            received, given = b"", []
+
+
+def _ended(child: int, connection: socket.socket) -> tuple[int, float]:
+    """Wait for a process; return its wait status and its processor seconds."""
+    if hasattr(os, "pidfd_open"):
+        end = os.pidfd_open(child)
+        if end not in select.select([end, connection], [], [])[0]:
+            os.kill(child, signal.SIGKILL)  # nobody waits for it any more
+        os.close(end)
+    _, status, usage = os.wait4(child, 0)
+    return status, usage.ru_utime + usage.ru_stime
+
+
+def _become(request: dict[str, Any], given: list[int]) -> None:
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["cwd"])
-    for stream, name in ((0, os.devnull), (1, request["stdout"]), (2, request["stderr"])):
-        file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-        os.dup2(file, stream)
-        os.close(file)
+    sys.executable = os.environ.get("GRAPHBRAID_WARM_PYTHON", sys.executable)
+    if given:
+        *streams, network = given
+        _enter(network)
+    else:
+        names = (os.devnull, request["stdout"], request["stderr"])
+        streams = [os.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC) for name in names]
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+
+
+def _enter(network: int) -> None:
+    """Go into a network namespace, which takes rights where it is another one."""
+    if os.fstat(network).st_ino != os.stat("/proc/self/ns/net").st_ino:  # noqa: PTH116
+        system = ctypes.CDLL(None, use_errno=True)
+        if system.setns(network, 0):
+            raise OSError(ctypes.get_errno(), "no way into another network")
+    os.close(network)
 
 
 def _run(arguments: list[str]) -> None:

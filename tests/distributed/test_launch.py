@@ -37,9 +37,10 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data.npz"
 
 
-def start(data: Path, *arguments: object) -> subprocess.Popen[str]:
+def called(data: Path, *arguments: object) -> list[str]:
+    """How Python is called to train."""
     common = (
-        "train",
+        *("-m", "graphbraid", "train"),
         "--data",
         data,
         "--hidden",
@@ -51,8 +52,12 @@ def start(data: Path, *arguments: object) -> subprocess.Popen[str]:
         "--dropout",
         0,
     )
+    return list(map(str, (*common, *arguments)))
+
+
+def start(data: Path, *arguments: object) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "graphbraid", *map(str, (*common, *arguments))],
+        [sys.executable, *called(data, *arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -142,15 +147,16 @@ def test_ranks_are_told_who_they_are_and_the_first_that_fails_counts(tmp_path):
 
 
 @pytest.mark.slow
-def test_two_ranks_give_one_result_and_learn_what_one_does(data):
-    alone = start(data, "--epochs", 2, "--json", "--out", data.parent / "one")
+def test_two_ranks_give_one_result_and_learn_what_one_does(data, warm):
     both = start(data, "--epochs", 2, "--json", "--out", data.parent / "two", "--ranks", 2)
-    first, second = (process.communicate(timeout=PATIENCE) for process in (alone, both))
-    assert (alone.returncode, both.returncode) == (0, 0), (first[1], second[1])
-    one, two = (json.loads(said[0]) for said in (first, second))
+    words = called(data, "--epochs", 2, "--json", "--out", data.parent / "one")
+    alone = warm.run(words, cwd=data.parent)
+    out, err = both.communicate(timeout=PATIENCE)
+    assert (alone.returncode, both.returncode) == (0, 0), (alone.stderr, err)
+    one, two = map(json.loads, (alone.stdout, out))
     assert set(two) == set(one)
     assert train_losses(data.parent / "two") == pytest.approx(train_losses(data.parent / "one"), rel=1e-5)
-    assert second[1].count("\n") == first[1].count("\n")  # only rank 0 shows anything
+    assert err.count("\n") == alone.stderr.count("\n")  # only rank 0 shows anything
 
 
 @pytest.mark.slow

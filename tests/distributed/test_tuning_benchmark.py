@@ -49,6 +49,7 @@ def test_half_of_a_scattered_graphs_edges_come_from_the_other_rank():
     assert report.edge_cut_share == pytest.approx(0.5, abs=0.02)
 
 
+@pytest.mark.usefixtures("warm_python")
 @pytest.mark.slow
 def test_ranks_behind_links_find_a_pipeline(tmp_path, monkeypatch, capsys):
     if why := why_not():

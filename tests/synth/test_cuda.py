@@ -188,6 +188,7 @@ def test_the_readmes_commands_build_and_run_it_without_cuda(store: Path, tmp_pat
 @pytest.mark.slow
 def test_nvcc_compiles_every_source_without_a_warning(store: Path, tmp_path: Path):
     sources = sorted(CUDA.glob("*.cu"))
+    assert not any("__CUDA_ARCH__" in file.read_text(encoding="utf-8") for file in CUDA.iterdir())
     for model, aggregation in MODELS:
         main = tmp_path / f"{model}{aggregation}.cu"
         made_of = sources_for_gpu(made(model, aggregation), datasets.open_store(store), OPTIONS)

@@ -71,10 +71,18 @@ def graph_of(shape):
 def ran(store, model, options, *, mapped=False):
     """Return the peak resident bytes of a run in a process of its own."""
     arguments = [str(store), model, json.dumps(options), "mapped" if mapped else "read"]
+    return started(RUN, *arguments)
+
+
+def started(code, *arguments):
+    """What a Python that has imported nothing prints: its memory is what a user's run takes."""
     env = os.environ | {"PYTHONPATH": str(Path(graphbraid.__file__).parents[1])}
-    done = subprocess.run(
-        [sys.executable, "-c", RUN, *arguments], env=env, capture_output=True, text=True, timeout=2 * PATIENCE
-    )
+    command = [sys.executable, "-c", code, *arguments]
+    return printed(subprocess.run(command, env=env, capture_output=True, text=True, timeout=2 * PATIENCE))
+
+
+def printed(done):
+    """The number that a program has printed."""
     assert done.returncode == 0, done.stderr
     return int(done.stdout)
 
@@ -223,25 +231,12 @@ def knowledge():
         ("knowledge", {"fanouts": (0,), "negatives": "shared"}),
     ],
 )
-def test_memory_of_a_run_on_links_is_within_fifteen_per_cent(tmp_path, shape, options):
+def test_memory_of_a_run_on_links_is_within_fifteen_per_cent(tmp_path, warm, shape, options):
     graph = knowledge() if shape == "knowledge" else graph_of(shape).replace(y=None, splits={})
     store = save_store(graph, tmp_path / "store")
     arguments = [str(store), json.dumps(LINK_OPTIONS | options)]
-    env = os.environ | {"PYTHONPATH": str(Path(graphbraid.__file__).parents[1])}
-
-    def printed(code):
-        done = subprocess.run(
-            [sys.executable, "-c", code, *arguments],
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=2 * PATIENCE,
-        )
-        assert done.returncode == 0, done.stderr
-        return int(done.stdout)
-
-    said = printed(ESTIMATE_LINKS)
-    peak = nearest_peak(lambda: printed(RUN_LINKS), near(said))
+    said = printed(warm.run(["-c", ESTIMATE_LINKS, *arguments]))
+    peak = nearest_peak(lambda: started(RUN_LINKS, *arguments), near(said))
     assert near(said)(peak), (peak, said)
 
 

@@ -130,6 +130,7 @@ def test_run_killed_twice_and_then_finished_resumes_to_the_bit(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_python")
 def test_ctrl_c_stops_cleanly_and_the_run_goes_on(run: Run, uninterrupted: Path, tmp_path: Path) -> None:
     process = start(str(tmp_path), "--slow")
     assert process.stdout is not None
