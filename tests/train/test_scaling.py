@@ -26,6 +26,7 @@ from graphbraid.train.scaling.measure import (
     copying_seconds,
     measured,
     timed_parts,
+    within,
 )
 from graphbraid.train.scaling.simulate import predict, simulate, validation_seconds
 from graphbraid.train.scaling.sizes import (
@@ -333,6 +334,14 @@ def test_training_that_waits_for_quick_threads_shares_its_core_with_them():
     assert apart(Beside(10.0, 3.0, 0.0), 2.0) == (13.0, 2.0)
     assert apart(Beside(10.0, 3.0, 0.0), 12.0) == (10.0, 13.0)
     assert apart(Beside(10.0, 0.5, 0.0), 12.0) == (10.5, 10.5)
+
+
+@given(busy=st.floats(1e-6, 1), whole=st.floats(1e-6, 1), update=st.floats(1e-6, 1))
+def test_the_parts_of_a_step_are_no_longer_than_it_is_and_keep_their_ratio(busy, whole, update):
+    found = within(busy, whole, update)
+    assert 0 < found[0] <= whole
+    assert sum(found) == pytest.approx(min(busy, whole + update))
+    assert found[0] * update == pytest.approx(found[1] * whole)
 
 
 def test_steps_are_timed_by_their_parts(trial, loader):

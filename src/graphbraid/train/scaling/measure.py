@@ -68,10 +68,9 @@ def measured(trial: Trial, loader: BatchLoader, sizes: ShareSizes, *, seconds: f
     prepare = _prepare_seconds(loader, rank, sizes.num_ranks, seconds=seconds / 4)
     beside = beside_preparing(trial, loader, rank, sizes.num_ranks, seconds=seconds / 2)
     busy, prepare = apart(beside, prepare)
-    update = min(median(parts.update_seconds for parts in typical), busy)
     slowest_pass, typical_pass = (median(parts.seconds for parts in found) for found in (slowest, typical))
+    undisturbed, update = within(busy, typical_pass, median(parts.update_seconds for parts in typical))
     excess = max(0.0, slowest_pass - typical_pass) if sizes.num_ranks > 1 else 0.0
-    undisturbed = min(typical_pass, busy - update)
     ready = [fmean(place) for place in zip(*(parts.ready for parts in typical), strict=True)]
     return ShareTimes(
         num_ranks=sizes.num_ranks,
@@ -79,7 +78,7 @@ def measured(trial: Trial, loader: BatchLoader, sizes: ShareSizes, *, seconds: f
         first_seconds=beside.first_seconds,
         pass_seconds=undisturbed,
         slowest_seconds=undisturbed + excess,
-        hindered_seconds=busy - update - undisturbed,
+        hindered_seconds=max(0.0, busy - update - undisturbed),
         update_seconds=update + (copying_seconds(trial) if sizes.num_ranks > 1 else 0.0),
         buckets=tuple(
             Bucket(nbytes=bytes_of(group), ready=place) for group, place in zip(groups, ready, strict=True)
@@ -103,6 +102,15 @@ def apart(beside: Beside, prepare_seconds: float) -> tuple[float, float]:
     if beside.wait_seconds > STARVED * cycle and prepare_seconds > beside.step_seconds:
         return beside.step_seconds, cycle
     return cycle, min(prepare_seconds, cycle)
+
+
+def within(busy: float, pass_seconds: float, update_seconds: float) -> tuple[float, float]:
+    """Return the seconds of a pass and of an update, less of both where they are longer than the whole step.
+
+    They are those of other steps, of which something may have slowed down any.
+    """
+    share = min(1.0, busy / (pass_seconds + update_seconds))
+    return share * pass_seconds, share * update_seconds
 
 
 def timed_parts(trial: Trial, batch: MiniBatch, groups: Sequence[Sequence[nn.Parameter]]) -> Parts:
