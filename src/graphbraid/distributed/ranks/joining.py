@@ -222,13 +222,12 @@ def _torch_group(store: Any, meeting: Any, limits: Limits) -> Any:
 
 
 def _by_memory(talk: Communicator, transport: Any, limits: Limits) -> Any:
-    """Return the transport with what ranks of one machine share, if they all want it; MPI has its own."""
+    """Return the transport with memory that ranks of one machine share; MPI has its own."""
     from graphbraid.distributed.ranks.memory_transport import sharing_memory
 
     if transport.name == "mpi" or transport.size == 1:
         return transport
-    wanted = all(talk.gather(limits.shares_memory))
-    return sharing_memory(talk, transport) if wanted else transport
+    return sharing_memory(talk, transport, wants_to=limits.shares_memory)
 
 
 def _check_versions(comm: Communicator) -> None:

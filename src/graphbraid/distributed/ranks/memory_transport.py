@@ -28,19 +28,20 @@ _MOST_REDUCED_BYTES = 16 << 20
 """That a rank reads for a reduction, each reading what all others have; more goes round the inner's ring."""
 
 
-def sharing_memory(talk: Communicator, inner: Transport) -> Transport:
-    """Return a transport by which ranks share memory, if all are on one machine and can; else ``inner``.
+def sharing_memory(talk: Communicator, inner: Transport, *, wants_to: bool = True) -> Transport:
+    """Return a transport by which ranks share memory, if all are on one machine and want to; else ``inner``.
 
     Whether they can is tried, not assumed: each reads a number of every other. All ranks call it together.
 
     Args:
         talk: the ranks, over ``inner``.
         inner: what moves everything until now.
+        wants_to: whether this rank does.
 
     Raises:
         RankError: a rank was lost.
     """
-    mailbox = _new_mailbox(talk.rank, talk.size)
+    mailbox = _new_mailbox(talk.rank, talk.size) if wants_to else None
     places = talk.gather([machine_name(), *(("", "") if mailbox is None else mailbox.address)])
     if any(machine != places[0][0] or not name for machine, name, _ in places):
         if mailbox is not None:
