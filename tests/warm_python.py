@@ -1,8 +1,8 @@
 """Stands for Python: ``warm_python.py SECONDS ARGUMENT ...`` has a warm process run the arguments.
 
-That process has this one's environment, folder, network and standard streams; SIGINT and SIGTERM are
-handed on to it, and this one ends as it does. Its processor seconds are added to the file SECONDS.
-tests/warm_server.py runs it.
+That process has this one's environment, folder, network, cores and standard streams, and the socket that
+GRAPHBRAID_LISTENER names; SIGINT and SIGTERM are handed on to it, and this one ends as it does. Its processor
+seconds are added to the file SECONDS. tests/warm_server.py runs it.
 """
 
 import json
@@ -16,7 +16,9 @@ request = {
     "seconds": sys.argv[1],
     "cwd": os.getcwd(),  # noqa: PTH109
     "environment": dict(os.environ),
+    "cores": sorted(os.sched_getaffinity(0)),
 }
+passed = [int(os.environ["GRAPHBRAID_LISTENER"])] if "GRAPHBRAID_LISTENER" in os.environ else []
 handed_on = {signal.SIGINT, signal.SIGTERM}
 signal.pthread_sigmask(signal.SIG_BLOCK, handed_on)  # until it is known to whom
 line = json.dumps(request).encode() + b"\n"
@@ -25,7 +27,7 @@ with socket.socket(socket.AF_UNIX) as connection:
     answers = connection.makefile()
     answers.readline()  # the number of the process that serves the connection
     with open("/proc/self/ns/net") as network:  # noqa: PTH123
-        sent = socket.send_fds(connection, [line], [0, 1, 2, network.fileno()])
+        sent = socket.send_fds(connection, [line], [0, 1, 2, network.fileno(), *passed])
     connection.sendall(line[sent:])
     process = int(answers.readline())
     for number in handed_on:

@@ -4,8 +4,9 @@ Takes connections on the socket whose descriptor is its argument, until standard
 by a process of its own, which first says its number. It imports when the first one comes, or before, if a
 second argument says ``at-once``. The process of a connection reads requests, one JSON object a line:
 ``arguments`` (as of ``python``: a file, ``-m`` and a module, or ``-c`` and code, and what follows), ``cwd``,
-``environment``, and the files ``stdout`` and ``stderr``, in whose place descriptors of three streams and of a
-network namespace may come with the line; where it has ``seconds``, processor seconds are added to that file.
+``environment``, and the files ``stdout`` and ``stderr``, in whose place descriptors of three streams, of a
+network namespace and of the socket that the environment names may come with the line; where it has ``cores``,
+it runs on them, and where it has ``seconds``, processor seconds are added to that file.
 It answers with two lines: the process's number when it has begun, its wait status when it has ended. What it
 runs is killed when the connection ends before. tests/warm.py and tests/warm_python.py are the other side.
 """
@@ -99,7 +100,7 @@ def _requests(connection: socket.socket) -> Iterator[tuple[dict[str, Any], list[
     """Each request, with the standard streams and the network that came with it."""
     received, given = b"", list[int]()
     while True:
-        more, passed, *_ = socket.recv_fds(connection, 1 << 16, 4)
+        more, passed, *_ = socket.recv_fds(connection, 1 << 16, 5)
         if not more:
             return
         received, given = received + more, given + passed
@@ -124,15 +125,38 @@ def _become(request: dict[str, Any], given: list[int]) -> None:
     os.environ.update(request["environment"])
     os.chdir(request["cwd"])
     sys.executable = os.environ.get("GRAPHBRAID_WARM_PYTHON", sys.executable)
+    if cores := request.get("cores"):
+        os.sched_setaffinity(0, cores)
     if given:
-        *streams, network = given
+        *streams, network = given[:4]
         _enter(network)
+        for listener in given[4:]:
+            _move(listener, int(os.environ["GRAPHBRAID_LISTENER"]), streams)
     else:
         names = (os.devnull, request["stdout"], request["stderr"])
         streams = [os.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC) for name in names]
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
+    _open_streams()
+
+
+def _open_streams() -> None:
+    """Open the standard streams as Python does: whether one can be sought in is asked once."""
+    encoding = sys.stdout.encoding
+    sys.stdin = open(0, encoding=encoding, closefd=False)  # noqa: SIM115
+    sys.stdout = open(1, "w", buffering=1 if os.isatty(1) else -1, encoding=encoding, closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, encoding=encoding, errors="backslashreplace", closefd=False)  # noqa: SIM115
+    sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr  # type: ignore[misc]
+
+
+def _move(descriptor: int, number: int, others: list[int]) -> None:
+    """Give a descriptor the number that a program knows it by; another one that has it gets a new one."""
+    if descriptor == number:
+        return
+    others[:] = [os.dup(other) if other == number else other for other in others]
+    os.dup2(descriptor, number)
+    os.close(descriptor)
 
 
 def _enter(network: int) -> None:

@@ -147,6 +147,7 @@ def test_ranks_are_told_who_they_are_and_the_first_that_fails_counts(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_python")
 def test_two_ranks_give_one_result_and_learn_what_one_does(data, warm):
     both = start(data, "--epochs", 2, "--json", "--out", data.parent / "two", "--ranks", 2)
     words = called(data, "--epochs", 2, "--json", "--out", data.parent / "one")

@@ -1,15 +1,11 @@
 """The Trainer on ranks that read their own parts by a saved partition: losses, the command, refusals."""
 
 import csv
-import os
-import subprocess
-import sys
 
 import pytest
 from tests.distributed import whole_training
 from tests.distributed.ranks import run
 from tests.distributed.training import graph_of
-from tests.extras import PATIENCE
 from tests.suites import few_of
 
 from graphbraid import Trainer, datasets, nn
@@ -86,23 +82,13 @@ def test_partition_is_for_several_ranks_and_the_whole_graph(folder):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_python")
 def test_the_command_trains_from_a_partition(folder, warm):
     losses = []
     for out, more in (("one", ()), ("two", ("--ranks", "2", "--partition", folder / "2"))):
         command = ("train", "--data", folder / "store", "--model", "gcn", "--hidden", 8, "--mode", "full")
         called = ["-m", "graphbraid", *map(str, (*command, "--epochs", 3, *more, "--out", out))]
-        if not more:
-            done = warm.run(called, cwd=folder)
-        else:
-            done = subprocess.run(
-                [sys.executable, *called],
-                cwd=folder,
-                env=os.environ | {"OMP_NUM_THREADS": "1"},
-                capture_output=True,
-                text=True,
-                timeout=PATIENCE,
-                check=False,
-            )
+        done = warm.run(called, cwd=folder)
         assert done.returncode == 0, done.stderr
         with (folder / out / "metrics.csv").open() as file:
             losses.append([float(row["train_loss"]) for row in csv.DictReader(file)])

@@ -2,15 +2,11 @@
 
 import csv
 import functools
-import os
-import subprocess
-import sys
 
 import pytest
 from tests.distributed import whole_training
 from tests.distributed.ranks import run, run_mpi
 from tests.distributed.test_launch import data  # noqa: F401 (a fixture)
-from tests.extras import PATIENCE
 
 pytestmark = pytest.mark.distributed
 EQUAL = [*whole_training.CASES, "one training node"]
@@ -83,23 +79,13 @@ def test_so_it_is_over_mpi():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_python")
 def test_the_command_trains_the_whole_graph_on_several_ranks(data, warm):  # noqa: F811 (the fixture)
     losses = []
     command = ("-m", "graphbraid", "train", "--data", data, "--model", "gcn", "--hidden", 8, "--mode", "full")
     for ranks, out in ((1, "one"), (2, "two")):
-        called = list(map(str, (*command, "--epochs", 3, "--ranks", ranks, "--out", out)))
-        if ranks == 1:
-            done = warm.run(called, cwd=data.parent)
-        else:
-            done = subprocess.run(
-                [sys.executable, *called],
-                cwd=data.parent,
-                env=os.environ | {"OMP_NUM_THREADS": "1"},
-                capture_output=True,
-                text=True,
-                timeout=PATIENCE,
-                check=False,
-            )
+        called = (*command, "--epochs", 3, "--ranks", ranks, "--out", out)
+        done = warm.run(called, cwd=data.parent)
         assert done.returncode == 0, done.stderr
         with (data.parent / out / "metrics.csv").open() as file:
             losses.append([float(row["train_loss"]) for row in csv.DictReader(file)])
