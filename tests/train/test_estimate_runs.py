@@ -227,7 +227,7 @@ def knowledge():
     ("shape", "options"),
     [
         ("wide", {"fanouts": (10, 5)}),
-        ("many nodes", {"fanouts": (5, 5), "link_splits": (0.0, 0.0002)}),
+        pytest.param("many nodes", {"fanouts": (5, 5), "link_splits": (0.0, 0.0002)}, marks=pytest.mark.long),
         ("knowledge", {"fanouts": (0,), "negatives": "shared"}),
     ],
 )
@@ -242,7 +242,13 @@ def test_memory_of_a_run_on_links_is_within_fifteen_per_cent(tmp_path, warm, sha
 
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason=NO_PEAK)
-@pytest.mark.parametrize("host", [0, 8 << 20, 64 << 20])  # 8 MiB hold a fifteenth of the rows
+@pytest.mark.parametrize(
+    "host",
+    [
+        8 << 20,
+        *(pytest.param(host, marks=pytest.mark.long) for host in (0, 64 << 20)),
+    ],  # a fifteenth, none, half
+)
 def test_memory_with_tiers_is_within_fifteen_per_cent_of_what_a_run_takes(stores, host):
     options = SAMPLED | {"host": host, "test_at_end": False}
     found = estimated(stores("wide"), "GraphSAGE", options, mapped=True).of("sampled")
