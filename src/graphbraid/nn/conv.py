@@ -14,10 +14,10 @@ from graphbraid.graph.csc import Csc
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.nn.adjacency import as_csc
 
-Features = Tensor | SparseFeatures
+LayerInput = Tensor | SparseFeatures
 
 
-def check_rows_of(x: Features) -> None:
+def check_rows_of(x: LayerInput) -> None:
     """Raise DataError unless ``x`` is sparse features or a floating-point matrix."""
     if isinstance(x, SparseFeatures | torch.fx.Proxy):
         return
@@ -49,7 +49,7 @@ class Conv(nn.Module, ABC):
     in_channels: int
     out_channels: int
 
-    def forward(self, x: Features, edge_index: Csc | Tensor, edge_weight: Tensor | None = None) -> Tensor:
+    def forward(self, x: LayerInput, edge_index: Csc | Tensor, edge_weight: Tensor | None = None) -> Tensor:
         """Apply the layer.
 
         Args:
@@ -68,10 +68,10 @@ class Conv(nn.Module, ABC):
         return out if self.bias is None else out + self.bias
 
     @abstractmethod
-    def combine(self, x: Features, csc: Csc) -> Tensor:
+    def combine(self, x: LayerInput, csc: Csc) -> Tensor:
         """Compute the layer without its final bias."""
 
-    def check(self, x: Features, csc: Csc) -> None:
+    def check(self, x: LayerInput, csc: Csc) -> None:
         """Raise DataError unless ``x`` is ``(num_src, in_channels)``."""
         if tuple(x.shape) != (csc.num_src, self.in_channels):
             raise DataError(
@@ -90,6 +90,6 @@ def zero_bias(channels: int, *, bias: bool) -> nn.Parameter | None:
     return nn.Parameter(torch.zeros(channels)) if bias else None
 
 
-def dense(x: Features) -> Tensor:
+def dense(x: LayerInput) -> Tensor:
     """Return ``x`` itself, or sparse features made dense for a layer that needs dense rows."""
     return x.to_dense() if isinstance(x, SparseFeatures) else x

@@ -13,7 +13,7 @@ from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.nn.adjacency import as_csc
-from graphbraid.nn.conv import Conv, Features, check_rows_of, check_takes_weights
+from graphbraid.nn.conv import Conv, LayerInput, check_rows_of, check_takes_weights
 from graphbraid.ops import bias_act_dropout, sparse_dropout
 from graphbraid.ops.epilogue import ACTIVATIONS
 
@@ -94,7 +94,7 @@ class GraphModel(nn.Module, ABC):
         for module in (*self.convs, *(self.norms or ())):
             module.reset_parameters()
 
-    def forward(self, x: Features, edge_index: Adjacency, edge_weight: Tensor | None = None) -> Tensor:
+    def forward(self, x: LayerInput, edge_index: Adjacency, edge_weight: Tensor | None = None) -> Tensor:
         """Run all layers.
 
         Args:
@@ -120,7 +120,7 @@ class GraphModel(nn.Module, ABC):
         assert isinstance(x, Tensor)
         return x
 
-    def drop_input(self, x: Features) -> Features:
+    def drop_input(self, x: LayerInput) -> LayerInput:
         """Apply input dropout while training."""
         if not self.training or self.input_dropout == 0:
             return x
@@ -128,7 +128,7 @@ class GraphModel(nn.Module, ABC):
             return sparse_dropout(x, self.input_dropout, training=True)
         return F.dropout(x, self.input_dropout)
 
-    def forward_layer(self, i: int, x: Features, csc: Csc) -> Tensor:
+    def forward_layer(self, i: int, x: LayerInput, csc: Csc) -> Tensor:
         """Run layer ``i`` and what follows it before the next layer, as layer-wise inference does."""
         conv = self.convs[i]
         assert isinstance(conv, Conv)

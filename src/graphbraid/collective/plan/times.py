@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from pydantic import ConfigDict
 
-from graphbraid.collective.plan.arrangement import Trial
+from graphbraid.collective.plan.arrangement import TimedArrangement
 from graphbraid.collective.plan.records import STRICT, load_record, save_record
 from graphbraid.errors import ConfigError
 from graphbraid.signatures import typed
@@ -149,7 +149,7 @@ class Profile:
     """Bytes of device memory that look-ahead reserves when it is on."""
     source: str = ""
     """Description of where the times were measured."""
-    trials: tuple[Trial, ...] = ()
+    trials: tuple[TimedArrangement, ...] = ()
     """Arrangements of the cores that were tried on a machine without a device."""
 
     def __post_init__(self) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from graphbraid.distributed.ranks import messages
 from graphbraid.distributed.ranks.communicator import Communicator
 from graphbraid.distributed.ranks.mailbox import Address, Letter, Mailbox
-from graphbraid.distributed.ranks.memory_operations import Beside, Exchange, Reducing
+from graphbraid.distributed.ranks.memory_collectives import Beside, ByteExchange, Reducing
 from graphbraid.distributed.ranks.segments import Segments, mapped
 from graphbraid.distributed.ranks.transport import Pending, Reduction, Transport
 from graphbraid.errors import ResourceError
@@ -127,7 +127,7 @@ class MemoryTransport:
         number = self._write(send, {to: (ends[to] - send_bytes[to], send_bytes[to]) for to in self._others()})
         taken = torch.split(receive, list(receive_bytes))
         taken[self.rank].copy_(send[ends[self.rank] - send_bytes[self.rank] : ends[self.rank]])
-        return Exchange(self, number, {source: taken[source] for source in self._others()})
+        return ByteExchange(self, number, {source: taken[source] for source in self._others()})
 
     # ---- what goes by the other one
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from graphbraid.fullgraph.lowering.laplacian import LAPLACIANS, scaled_laplacian
 from graphbraid.fullgraph.lowering.route import Route
-from graphbraid.fullgraph.program import AdjacencyMatrix, Place
+from graphbraid.fullgraph.program import AdjacencyMatrix, LevelPart
 from graphbraid.graph.csc import Csc, index_dtype
 from graphbraid.graph.types import Relation
 from graphbraid.ops.aggregation import Aggregation
@@ -130,7 +130,7 @@ Blocks = Sequence[Block] | Sequence[TypedBlock]
 """The edges from each level to the next."""
 
 
-def num_rows_of(blocks: Blocks, place: Place, num_nodes: int) -> int:
+def num_rows_of(blocks: Blocks, place: LevelPart, num_nodes: int) -> int:
     """Return the number of nodes of a type of a level; ``num_nodes`` if there are no blocks."""
     level, part = place
     if level < len(blocks):
@@ -138,7 +138,7 @@ def num_rows_of(blocks: Blocks, place: Place, num_nodes: int) -> int:
     return blocks[-1].num_destinations(part) if blocks else num_nodes
 
 
-def nodes_of(blocks: Blocks, place: Place) -> Tensor | None:
+def nodes_of(blocks: Blocks, place: LevelPart) -> Tensor | None:
     """Return the ``(num_rows,)`` int64 node of each row of a type of a level; None if row v is node v."""
     level, part = place
     if level < len(blocks):

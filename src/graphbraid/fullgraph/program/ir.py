@@ -45,7 +45,7 @@ class Decision:
     """The alternatives, with their costs."""
 
 
-class Place(NamedTuple):
+class LevelPart(NamedTuple):
     """The nodes for which a value has rows: those of a level, and there of one type."""
 
     level: int
@@ -54,7 +54,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
+class TypePart:
     """The nodes of one type, where there are types."""
 
     name: str
@@ -72,7 +72,7 @@ class Program:
     ops: tuple[Operation, ...]
     in_channels: int
     """Number of feature columns; where there are types, see ``parts``."""
-    parts: tuple[Part, ...] = ()
+    parts: tuple[TypePart, ...] = ()
     """The node types of a program over relations; empty for a program over all edges together."""
     decisions: tuple[Decision, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -130,9 +130,9 @@ class Program:
                 return step.walks.destination
         return self.part(op.inputs[0])
 
-    def place(self, value: str) -> Place:
+    def place(self, value: str) -> LevelPart:
         """Return the nodes for which a value has rows."""
-        return Place(self.level(value), self.part(value))
+        return LevelPart(self.level(value), self.part(value))
 
     def ends_in_epilogue(self, value: str) -> bool:
         """Return whether a value is an epilogue's result, alone or fused, so that its backward reads it."""
@@ -274,4 +274,4 @@ def _same(first: Any, second: Any) -> bool:
     return bool(first == second)
 
 
-__all__ = ["Decision", "Part", "Place", "Program", "check", "same_program"]
+__all__ = ["Decision", "LevelPart", "Program", "TypePart", "check", "same_program"]

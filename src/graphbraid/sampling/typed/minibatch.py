@@ -17,7 +17,7 @@ from graphbraid.sampling.batch_seeds import BatchSeeds
 from graphbraid.sampling.edge_forms import edge_index_of
 from graphbraid.sampling.links import OF_LINKS
 from graphbraid.sampling.typed.sample import TypedPrepared, TypedSampled
-from graphbraid.sampling.typed.source import TypedSource
+from graphbraid.sampling.typed.source import TypedBatchSource
 
 if TYPE_CHECKING:
     from torch_geometric.data import HeteroData
@@ -42,7 +42,7 @@ class TypedMiniBatch:
 
     def __init__(
         self,
-        source: TypedSource,
+        source: TypedBatchSource,
         prepared: TypedPrepared,
         *,
         input_type: str | EdgeType,

@@ -10,7 +10,7 @@ from torch import Tensor
 from graphbraid.graph import EdgeType, Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.sampling.minibatch import MiniBatch
-from graphbraid.sampling.typed.source import TypedSource
+from graphbraid.sampling.typed.source import TypedBatchSource
 
 _Edges = tuple[Tensor, Tensor, Tensor]
 """Of a relation: sources and destinations by their places within their types, and positions in the graph."""
@@ -50,7 +50,7 @@ class ByType:
         }
         """By node type, ids of its nodes within the type."""
 
-    def features(self, source: TypedSource) -> dict[str, Tensor]:
+    def features(self, source: TypedBatchSource) -> dict[str, Tensor]:
         """Return the dense feature rows of the types that have features."""
         return {
             name: source.node_rows(name, "x", ids)

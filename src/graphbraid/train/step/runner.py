@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from graphbraid.sampling.rows import FeatureRows
 
 
-Features = TypeVar("Features", Tensor, SparseFeatures, Tensor | SparseFeatures)
+F = TypeVar("F", Tensor, SparseFeatures, Tensor | SparseFeatures)
 
 
 class WholeInputs(NamedTuple):
@@ -220,7 +220,7 @@ class ModelRunner:
         assert x is not None
         return self._in_float32(x if isinstance(x, SparseFeatures) else x.to(self.device))
 
-    def _in_float32(self, x: Features) -> Features:
+    def _in_float32(self, x: F) -> F:
         """Return features as float32, the dtype of the parameters; autocast may lower it afterwards."""
         return x if x.dtype == torch.float32 else x.to(torch.float32)
 
