@@ -90,11 +90,6 @@ class StageTimes:
         if not self.cpu.seconds + self.dma.seconds + self.model.seconds > 0:
             raise ConfigError("cpu, dma and model cannot all take no time")
 
-    @property
-    def cpu_per_batch(self) -> float:
-        """Seconds between two batches from all workers together."""
-        return self.cpu.seconds / self.workers
-
     def with_workers(self, workers: int) -> StageTimes:
         """Return the same durations for another number of workers, as if workers did not slow each other."""
         return dataclasses.replace(self, workers=workers)
