@@ -26,7 +26,7 @@ def house():
     return script
 
 
-def test_the_page_shows_the_rooms_there_are(house):
+def test_the_page_shows_the_rooms_and_floors_there_are(house):
     text = house.PAGE.read_text(encoding="utf-8")
     assert text == house.page(text), "run scripts/house.py --write"
 
@@ -43,8 +43,10 @@ def test_a_page_that_differs_is_refused(house):
     assert house.page(text.replace("src/graphbraid/\n", "src/elsewhere/\n")) != text.replace(
         "src/graphbraid/\n", "src/elsewhere/\n"
     )
-    with pytest.raises(SystemExit, match="needs one pair"):
-        house.page(text.replace("<!-- house -->", ""))
+    assert house.page(text.replace("cli ▸ train", "train ▸ cli")) == text
+    for marker in ("<!-- house -->", "<!-- /floors -->"):
+        with pytest.raises(SystemExit, match="needs one pair"):
+            house.page(text.replace(marker, ""))
 
 
 @pytest.mark.parametrize("page", PAGES)
