@@ -23,7 +23,7 @@ class TrainedRun:
     """A trained run."""
 
     trainer: Trainer
-    """With the checkpoint's weights."""
+    """A Trainer with the checkpoint's weights."""
     run: ResolvedRun
     """Its options, with the data to predict."""
     outputs: Outputs

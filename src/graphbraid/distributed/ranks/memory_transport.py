@@ -25,7 +25,8 @@ _LONGEST_REST_SECONDS = 0.02
 _KEPT_REST_SECONDS = 1e-3
 """The same while own letters wait for room in another's mailbox."""
 _MOST_REDUCED_BYTES = 16 << 20
-"""That a rank reads for a reduction, each reading what all others have; more goes round the inner's ring."""
+"""Most bytes that a rank reads for a reduction, each reading what all others have; more goes round the
+inner's ring."""
 
 
 def sharing_memory(talk: Communicator, inner: Transport, *, wants_to: bool = True) -> Transport:

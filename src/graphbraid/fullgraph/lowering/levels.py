@@ -93,9 +93,9 @@ class TypedBlock:
     num_dst: tuple[int, ...]
     """Number of rows of each type after it."""
     sources: tuple[Tensor | None, ...]
-    """By type, ``(num_src,)`` int64 node of each row before it; None if row v is node v."""
+    """``(num_src,)`` int64 node of each row before it, by type; None if row v is node v."""
     destinations: tuple[Tensor | None, ...]
-    """By type, ``(num_dst,)`` int64 node of each row after it; None if row v is node v."""
+    """``(num_dst,)`` int64 node of each row after it, by type; None if row v is node v."""
 
     def of(self, relation: Relation | None) -> Block:
         """Return the edges of one relation."""

@@ -56,7 +56,7 @@ class LargestShare:
     edges: float
     """Its in-edges by all edges."""
     remote: float
-    """Those of its in-edges that come from others' nodes, by all its in-edges."""
+    """Its in-edges that come from others' nodes, by all its in-edges."""
     halo: float
     """The rows that it receives or sends in an exchange, whichever are more, by all nodes."""
     is_measured: bool = False
@@ -105,7 +105,7 @@ class Law:
     """How a graph divides: the partitions that were made, and a power of the number of parts between them."""
 
     points: tuple[Point, ...] = (RANDOM,)
-    """By ascending number of parts, at least one."""
+    """The partitions that were made, by ascending number of parts; at least one."""
 
     def at(self, num_ranks: int) -> tuple[Point, bool]:
         """Return the partition into as many parts, and whether it was made."""

@@ -44,11 +44,11 @@ class Forecast:
     assumptions: tuple[str, ...]
     """What the predictions rest on, a sentence each."""
     predictions: tuple[Prediction, ...]
-    """By ascending number of ranks; the first is for one rank."""
+    """Epochs by ascending number of ranks; the first is for one rank."""
     knobs: tuple[Knobs, ...]
-    """Of each prediction, the numbers of parts in which the first steps of training try to send rows."""
+    """Numbers of parts in which the first steps of training try to send rows, for each prediction."""
     ranges: tuple[Range, ...]
-    """Of each prediction, its seconds by the lower and by the upper cost of moving a byte."""
+    """Seconds of each prediction by the lower and by the upper cost of moving a byte."""
 
     @property
     def alone(self) -> Prediction:

@@ -14,7 +14,7 @@ from graphbraid.fullgraph.step.scratch_tables import ScratchTables
 from graphbraid.graph import Graph
 
 _SHARES = {True: 5 / 8, False: 2 / 8}
-"""Of the memory for features, in training and in evaluation; the rest is for requests under way."""
+"""Shares of the memory for features, in training and in evaluation; the rest is for requests under way."""
 
 
 class Streams:

@@ -28,7 +28,7 @@ class TypedTimes(TimeScale):
     source: TypedBatchSource
     """The loader's source, each of its graph's relations sorted by time."""
     node_time: Mapping[str, Tensor]
-    """By node type, ``(num_nodes,)`` int64; empty where edges have times."""
+    """``(num_nodes,)`` int64 times by node type; empty where edges have times."""
 
     def of_nodes(self, node_type: str, nodes: Tensor) -> Tensor:
         """Return the times of nodes of a type.

@@ -23,11 +23,11 @@ class TypedBatchSource:
     graph: Graph
     """A graph with types, which says what edges there are."""
     node_attrs: Mapping[str, Mapping[str, Tensor | SparseFeatures | ScaledFeatures]]
-    """By node type and name, what has one row per node, such as ``x``."""
+    """What has one row per node, such as ``x``, by node type and name."""
     edge_attrs: Mapping[EdgeType, Mapping[str, Tensor]]
-    """By relation and name, what has one row per edge, in the order of the relation's list."""
+    """What has one row per edge, in the order of the relation's list, by relation and name."""
     by_column: frozenset[tuple[str | EdgeType, str]] = field(default_factory=frozenset)
-    """Those of both whose last dimension in a batch is the nodes or edges."""
+    """Attributes whose last dimension in a batch is the nodes or edges."""
     template: Any = None
     """PyG ``HeteroData`` that batches are copies of, but for these attributes; None to make one."""
 

@@ -26,7 +26,7 @@ from graphbraid.train.scaling.sizes import ShareSizes, share_at, shares_of
 from graphbraid.train.scaling.times import Bucket, ShareTimes
 
 SECONDS = 2.0
-"""That measuring one number of ranks takes, about, beside sampling the sizes."""
+"""Seconds that measuring one number of ranks takes, about, beside sampling the sizes."""
 FEWEST = 4
 """Steps beside the preparation of later shares, at least."""
 _COPIES = 5
@@ -41,7 +41,7 @@ class PartTimes(NamedTuple):
     """Forward and backward."""
     update_seconds: float
     ready: tuple[float, ...]
-    """Of each bucket, the part of the pass after which its gradients and those before them are there."""
+    """Part of the pass after which each bucket's gradients and those before them are there."""
 
 
 class Beside(NamedTuple):
@@ -50,7 +50,7 @@ class Beside(NamedTuple):
     step_seconds: float
     wait_seconds: float
     first_seconds: float
-    """Until the first batch of an epoch."""
+    """Time until the first batch of an epoch."""
 
 
 def measured(trial: Trial, loader: BatchLoader, sizes: ShareSizes, *, seconds: float = SECONDS) -> ShareTimes:

@@ -39,11 +39,11 @@ class Prediction:
 
     num_ranks: int
     seconds: float
-    """Of the whole epoch."""
+    """Seconds of the whole epoch."""
     train_seconds: float
-    """Of its steps, with the wait for the first batch."""
+    """Seconds of its steps, with the wait for the first batch."""
     validation_seconds: float
-    """Of its share of a validation; 0 if none was asked for."""
+    """Seconds of its share of a validation; 0 if none was asked for."""
     compute_seconds: float
     """Time that the slowest rank of each step computes."""
     uneven_seconds: float
