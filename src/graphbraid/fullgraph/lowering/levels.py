@@ -230,8 +230,8 @@ def towards(
             continue
         last = int(indptr[num_dst])
         between = Csc(indptr[: num_dst + 1], indices[:last], num_src, trusted=True)
-        if csc._reversed is csc and num_src == num_dst:  # no edge leads out of or into these nodes
-            between._reversed = between
+        if csc.is_own_reverse and num_src == num_dst:  # no edge leads out of or into these nodes
+            between.keep_as_own_reverse()
         ids = None if edges is None else edges[:last]
         blocks.append(Block(between, src.nodes[:num_src], nodes[:num_dst], ids))
     return blocks

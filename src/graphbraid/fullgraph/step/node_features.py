@@ -164,7 +164,7 @@ class NodeFeatures:
             )
             made = kernels.SparseInput(sparse.to(torch.float32), nodes)
         elif self.path == "binary":
-            made = kernels.BinaryInput(x, nodes)
+            made = kernels.BinaryInput.of(x, nodes)
         else:
             made = kernels.DenseInput(self.all_rows(), nodes)
         return made if self._copies is None else made.placed(self._copies)
