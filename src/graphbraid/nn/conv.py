@@ -12,6 +12,7 @@ from graphbraid.arguments import check_tensor
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.sparse_features import SparseFeatures
+from graphbraid.nn import told
 from graphbraid.nn.adjacency import as_csc
 
 LayerInput = Tensor | SparseFeatures
@@ -26,7 +27,7 @@ def check_rows_of(x: LayerInput) -> None:
 
 def check_takes_weights(kind: type[nn.Module], edge_weight: Tensor | None) -> None:
     """Raise ConfigError if edge weights are given to a layer or model that does not use them."""
-    if edge_weight is not None and not getattr(kind, "takes_weights", False):
+    if edge_weight is not None and not told.takes_weights(kind):
         raise ConfigError(
             f"{kind.__name__} takes no edge weights, which would change nothing; call it without edge_weight "
             "(GCNConv and GCN take them)"

@@ -12,6 +12,7 @@ from graphbraid.arguments import MOST_WIDTH, as_count, as_number
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.sparse_features import SparseFeatures
+from graphbraid.nn import told
 from graphbraid.nn.adjacency import as_csc
 from graphbraid.nn.conv import Conv, LayerInput, check_rows_of, check_takes_weights
 from graphbraid.ops import bias_act_dropout, sparse_dropout
@@ -136,7 +137,7 @@ class GraphModel(nn.Module, ABC):
 
     def finish_layer(self, i: int, out: Tensor, bias: Tensor | None) -> Tensor:
         """Add the bias and, between layers, apply normalisation, activation and dropout."""
-        inplace = not getattr(self.convs[i], "keeps_result", False)
+        inplace = not told.keeps_result(self.convs[i])
         if i == self.num_layers - 1:
             return bias_act_dropout(out, bias, "none", inplace=inplace)
         if self.norms is not None:

@@ -26,7 +26,7 @@ from graphbraid.fullgraph.program.readers.rowwise import as_linear
 from graphbraid.fullgraph.program.refusal import NotLoweredError
 from graphbraid.fullgraph.program.writer import Writer
 from graphbraid.graph.types import Relation, Types
-from graphbraid.nn import RGCN
+from graphbraid.nn import RGCN, told
 from graphbraid.ops.epilogue import ACTIVATIONS
 
 
@@ -44,7 +44,7 @@ def read_typed(model: nn.Module, types: Types, node_type: str) -> Program:
         NotLoweredError: part of the model cannot be read; the message names it.
     """
     name = type(model).__name__
-    if getattr(model, "takes_blocks", False) and type(model) is not RGCN:
+    if told.takes_blocks(model) and type(model) is not RGCN:
         raise NotLoweredError(
             name, "no operations stand for it on a graph with types so far", "graphbraid.nn.RGCN"
         )
