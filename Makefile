@@ -22,6 +22,10 @@ CPP_FILES := $(wildcard cmake/*.cpp src/graphbraid/csrc/*.cpp src/graphbraid/csr
 # whatever the environment says: to compile all modules takes longer than most tests, in each process that one starts.
 PYTEST := OMP_WAIT_POLICY=passive PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 TEST_PROCESSES ?= 2
+# Where `make peers` has been run, conversions are checked on DGL itself, too.
+ifneq ($(wildcard $(PEERS)/.installed),)
+export GRAPHBRAID_DGL_PYTHON ?= $(abspath $(PEERS))/bin/python
+endif
 # One more for the slow tests, many of which wait for processes and for signals.
 SLOW_TEST_PROCESSES ?= 3
 PYTEST_PARALLEL := $(PYTEST) --dist loadscope -n

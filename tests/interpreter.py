@@ -1,19 +1,26 @@
-"""Makes Triton's interpreter patch its language once a launch, not at each call of a device function."""
+"""Spares Triton's interpreter what it does again and again: most of an interpreted kernel's time."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from types import ModuleType
 from typing import Any
 
 
 @functools.cache
-def patch_once_a_launch() -> None:
+def hasten() -> None:
+    """Let kernels that are interpreted in this process take a third of the time, with the same results."""
+    _patch_once_a_launch()
+    _keep_what_is_of_a_type()
+    _leave_out_checks_without_effect()
+
+
+def _patch_once_a_launch() -> None:
     """Let what a kernel calls find the language as the launch's first such call has patched it.
 
     A launch patches what the kernel's module sees of the language, and takes that back at its end. Each call
-    of a device function, ``tl.sum`` among them, does the same again, which is most of an interpreted kernel's
-    time: whatever it would replace is replaced.
+    of a device function, ``tl.sum`` among them, does the same again: whatever it would replace is replaced.
     """
     from triton.runtime import interpreter
 
@@ -44,3 +51,52 @@ def patch_once_a_launch() -> None:
 
     interpreter.GridExecutor.__call__ = launched
     interpreter.InterpretedFunction.__call__ = called
+
+
+def _keep_what_is_of_a_type() -> None:
+    """Make the type of a block once, with what each of its tensors says of it, and look dtypes up once."""
+    from triton.language import core
+    from triton.runtime import interpreter
+
+    make_type, make_tensor, look_up = (
+        core.block_type.__init__,
+        core.tensor.__init__,
+        interpreter._get_np_dtype,
+    )
+    types, shapes, dtypes = dict[Any, Any](), dict[Any, tuple[Any, Any]](), dict[str, Any]()
+
+    def block_type(cls: Any, element: Any, shape: Any) -> Any:
+        key = (element.name, getattr(element, "address_space", None), *map(core._unwrap_if_constexpr, shape))
+        if (made := types.get(key)) is None:
+            made = object.__new__(cls)
+            make_type(made, element, shape)
+            types[key] = made
+        return made
+
+    def tensor(self: Any, handle: Any, of: Any) -> None:
+        key = of.shape if of.is_block() else ()
+        if (kept := shapes.get(key)) is None:
+            make_tensor(self, handle, of)
+            shapes[key] = self.shape, self.numel
+            return
+        self.shape, self.numel = kept
+        self.handle, self.type, self.dtype = handle, of, of.scalar
+
+    def np_dtype(of: Any) -> Any:
+        if (found := dtypes.get(of.name)) is None:
+            found = dtypes[of.name] = look_up(of)
+        return found
+
+    core.block_type.__new__ = block_type
+    core.block_type.__init__ = lambda *_: None
+    core.tensor.__init__ = tensor
+    interpreter._get_np_dtype = np_dtype
+
+
+def _leave_out_checks_without_effect() -> None:
+    """Compute no sums and products a second time, in 64 bits, for an assertion that is only made to debug."""
+    from triton.runtime import interpreter
+
+    builder = interpreter.interpreter_builder
+    if not builder.options.debug:
+        builder.options = dataclasses.replace(builder.options, sanitize_overflow=False)

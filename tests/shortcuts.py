@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import logging
 import os
 import sys
+from typing import Any
 
 import torch
+from _pytest.logging import catching_logs
 
 
 def take() -> None:
     """Take them, in this process; call it when the tests are imported."""
     os.fsync = _is_open  # no test cuts the power
+    # Of loggers that hand no record on, PyTorch has fifty; each is asked three times a test.
+    catching_logs.__enter__ = _catch_at_root
     # Which packages are installed, as Lightning Fabric asks whenever one is made.
     importlib.metadata.entry_points = functools.cache(importlib.metadata.entry_points)
     if "typer.testing" in sys.modules:  # the parser of a command line is made anew for each call
@@ -26,6 +31,17 @@ def take() -> None:
 def _is_open(descriptor: int) -> None:
     """Raise as ``os.fsync`` does where there is no such file."""
     os.fstat(descriptor)
+
+
+def _catch_at_root(self: catching_logs[Any]) -> Any:
+    root = logging.getLogger()
+    if self.level is not None:
+        self.handler.setLevel(self.level)
+        self.orig_level = root.level
+        root.setLevel(min(root.level, self.level))
+    root.addHandler(self.handler)
+    self.attached_loggers.append(root)
+    return self.handler
 
 
 def _no_seed(seed: int) -> None:

@@ -54,6 +54,7 @@ def test_everything_public_is_called():
     assert api.untouched() == []
 
 
+@pytest.mark.slow
 def test_planted_faults_are_found(tmp_path: Path, warm: WarmProcesses):
     done = warm.run(["-c", PLANTED, tmp_path])
     assert done.stdout.split() == ["ok", "signal", "hang", "hang", "signal", "broken"], done.stderr

@@ -90,6 +90,7 @@ def test_hot_tiers_train_alike_and_less_travels(tmp_path):
     assert row["speedup_over_zero_copy"]["zero-copy"] == 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_sums_over_peers_rows_are_alike_in_every_way_and_a_table_is_recorded(tmp_path):
     out, tables = tmp_path / "pipeline.jsonl", tmp_path / "tables.json"

@@ -30,6 +30,7 @@ def test_it_reads_and_writes_the_streams_of_who_starts_it_in_its_folder(tmp_path
     assert (process.returncode, out, err) == (0, f"said {tmp_path} ['a b']\n", "no\n")
 
 
+@pytest.mark.slow
 def test_it_has_the_imports_of_the_warm_process_and_so_have_those_that_it_starts(warm):
     code = "import sys; print('torch' in sys.modules, sys.executable)"
     nested = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {code!r}], check=True)"

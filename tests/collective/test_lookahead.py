@@ -240,6 +240,7 @@ def test_it_takes_dense_features_and_an_operator_that_completes_rows():
     assert Operators.of(context).row_buffer is None
 
 
+@pytest.mark.slow
 def test_the_profiler_takes_it_where_it_pays_and_the_plan_knows():
     slow_link = EmulatedAccelerator(stage_times(0.001, 0.0, 0.001, 0.1), link_bytes_per_second=1e6)
 

@@ -14,7 +14,7 @@ from tests.distributed.whole import as_processes, owners, trained
 from tests.fullgraph.fake_device import FakeDevice
 from tests.fullgraph.graphs import make_graph
 from tests.fullgraph.test_engine import MODELS
-from tests.interpreter import patch_once_a_launch
+from tests.interpreter import hasten
 from tests.ops.graphs import square, values
 from tests.ops.peers import owned_by, share_of, with_coefficients
 from torch import Tensor
@@ -91,7 +91,7 @@ def computed(
 def interpret() -> None:
     """Let the kernel run in Triton's interpreter from now on."""
     kernels = importlib.import_module("graphbraid.ops.triton")
-    patch_once_a_launch()
+    hasten()
     pipelined_sum_module()._kernels = lambda table: kernels
 
 

@@ -10,7 +10,7 @@ from graphbraid.fullgraph.scale.cluster import Cluster, ring_bytes
 from graphbraid.train import TrainConfig
 from graphbraid.train.scaling.forecast import forecast_shares
 
-pytestmark = pytest.mark.distributed
+pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

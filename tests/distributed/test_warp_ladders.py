@@ -103,6 +103,7 @@ def test_it_comes_within_a_twentieth_of_the_best_of_simulated_tables_in_few_tria
     assert behind <= 1.05
 
 
+@pytest.mark.slow
 def test_it_is_rarely_far_behind_on_any_graph_device_and_link():
     """A gain that needs two knobs turned at once, a smaller partition and more of them, may be missed."""
     behind = [searched(drawn_case(seed))[0] for seed in range(40)]

@@ -248,7 +248,7 @@ def test_nothing_is_searched_where_no_sum_reads_rows_of_peers():
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("kernel", ["twin", "interpreted"])
+@pytest.mark.parametrize("kernel", ["twin", pytest.param("interpreted", marks=pytest.mark.slow)])
 def test_processes_train_by_reading_each_others_rows(kernel, warm):
     if kernel == "interpreted":
         pytest.importorskip("triton", reason=NO_TRITON)

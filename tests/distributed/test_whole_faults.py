@@ -20,7 +20,8 @@ def ended(said, folder, rank):
     return said.stderr
 
 
-@pytest.mark.parametrize("what", [pytest.param("killed", marks=pytest.mark.slow), "killed while rows travel"])
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["killed", "killed while rows travel"])
 def test_a_killed_rank_is_named_and_a_restart_goes_on(what, tmp_path, warm):
     *others, last = run(warm, 3, whole_faults.faulty, what, tmp_path)
     assert last.code == -signal.SIGKILL

@@ -68,6 +68,7 @@ def run(library, what, store):
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_reads_cut_short_are_continued_and_those_that_fail_name_file_and_place(library, wide):
     found = run(library, "rows", wide)
     assert len(found["short"]) == len(found["fail"]) == 4

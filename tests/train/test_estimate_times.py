@@ -265,7 +265,7 @@ def test_reads_of_the_disk_are_rows_and_where_nothing_is_held_lists(stored):
     assert in_memory.list_reads == 0.0
 
 
-@pytest.mark.parametrize("host", [0, 1000])
+@pytest.mark.parametrize("host", [0, pytest.param(1000, marks=pytest.mark.slow)])
 def test_an_estimate_with_tiers_tries_them(stored, host, monkeypatch):
     made = []
 
@@ -350,6 +350,7 @@ def test_a_long_first_step_leaves_as_many_as_the_later_ones_have_time_for(steps,
     assert whole_seconds._warm_steps(lambda: next(left)) == kept
 
 
+@pytest.mark.slow
 def test_a_disk_too_slow_to_try_is_counted_beside_the_steps(stored, monkeypatch):
     monkeypatch.setattr(whole_seconds, "SECONDS", 0.5)
     graph = open_store(stored)

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from tests.extras import NO_TRITON
-from tests.interpreter import patch_once_a_launch
+from tests.interpreter import hasten
 from torch import Tensor
 
 from graphbraid.ops import reference
@@ -48,7 +48,7 @@ def _is_container(value):
 def quicker_interpreter():
     """Spare the interpreter most of what it does besides the kernels."""
     if INTERPRETED and importlib.util.find_spec("triton"):
-        patch_once_a_launch()
+        hasten()
 
 
 @pytest.fixture

@@ -85,6 +85,7 @@ def test_kernel_equals_twin_at_every_width(device, width):
     assert_as_the_twin(PipelinePlan.of(edges, Knobs(ps=6)), table, device, addend=values(9, width))
 
 
+@pytest.mark.slow
 def test_bits_depend_on_the_size_of_a_partition_alone(device):
     edges, _ = share_of(with_coefficients(square(30), "all"), PART_OF, 0, RANKS)
     table, found = tables(values(30, 9), PART_OF, RANKS)[0], {}

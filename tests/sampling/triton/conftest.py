@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests.extras import NO_TRITON
-from tests.interpreter import patch_once_a_launch
+from tests.interpreter import hasten
 
 HERE = Path(__file__).parent
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(items):
 def quicker_interpreter():
     """Spare the interpreter most of what it does besides the kernels."""
     if INTERPRETED and importlib.util.find_spec("triton"):
-        patch_once_a_launch()
+        hasten()
 
 
 @pytest.fixture(scope="session")

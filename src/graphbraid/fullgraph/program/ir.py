@@ -77,8 +77,13 @@ class Program:
     decisions: tuple[Decision, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Decisions of passes that are not expressed as operations: ``input_path``, or ``input_paths``."""
+    _producers: dict[str, Operation] = field(init=False, default_factory=dict, repr=False, compare=False)
+    _places: dict[str, LevelPart] = field(init=False, default_factory=dict, repr=False, compare=False)
+    _widths: dict[str, int] = field(init=False, default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        # Backwards: of two that make a value, which check() refuses, the first is found.
+        self._producers.update((op.out, op) for op in reversed(self.ops))
         check(self)
 
     @property
@@ -108,7 +113,7 @@ class Program:
 
     def producer(self, value: str) -> Operation | None:
         """Return the operation that computes a value; None for the input."""
-        return next((op for op in self.ops if op.out == value), None)
+        return self._producers.get(value)
 
     def consumers(self, value: str) -> list[Operation]:
         """Return the operations that read a value."""
@@ -116,23 +121,26 @@ class Program:
 
     def level(self, value: str) -> int:
         """Return the level for whose nodes a value has rows."""
-        op = self.producer(value)
-        return 0 if op is None else self.level(op.inputs[0]) + op.num_blocks()
+        return self.place(value).level
 
     def part(self, value: str) -> int:
         """Return the number of the node type for whose nodes a value has rows."""
-        op = self.producer(value)
-        if op is None:
-            return next((i for i, part in enumerate(self.parts) if part.input == value), 0)
-        steps = op.of if isinstance(op, Hoisted) else (op,)
-        for step in reversed(steps):
-            if step.walks is not None:
-                return step.walks.destination
-        return self.part(op.inputs[0])
+        return self.place(value).part
 
     def place(self, value: str) -> LevelPart:
         """Return the nodes for which a value has rows."""
-        return LevelPart(self.level(value), self.part(value))
+        if (place := self._places.get(value)) is None:
+            place = self._places[value] = self._place(value)
+        return place
+
+    def _place(self, value: str) -> LevelPart:
+        op = self.producer(value)
+        if op is None:
+            return LevelPart(0, next((i for i, part in enumerate(self.parts) if part.input == value), 0))
+        read = self.place(op.inputs[0])
+        steps = op.of if isinstance(op, Hoisted) else (op,)
+        walks = next((step.walks for step in reversed(steps) if step.walks is not None), None)
+        return LevelPart(read.level + op.num_blocks(), read.part if walks is None else walks.destination)
 
     def ends_in_epilogue(self, value: str) -> bool:
         """Return whether a value is an epilogue's result, alone or fused, so that its backward reads it."""
@@ -146,6 +154,11 @@ class Program:
 
     def width(self, value: str) -> int:
         """Return the number of columns of a value."""
+        if (width := self._widths.get(value)) is None:
+            width = self._widths[value] = self._width(value)
+        return width
+
+    def _width(self, value: str) -> int:
         op = self.producer(value)
         if op is None:
             return self.inputs[value]
