@@ -1,7 +1,7 @@
-"""Prints the rooms of src/graphbraid, each with the first sentence of its docstring.
+"""Prints the rooms of src/graphbraid, each with the first sentence of its docstring, and their floors.
 
-``python scripts/house.py --write`` rewrites the block between the ``house`` markers of docs/architecture.md
-from the code; ``--check`` fails where the two differ, as a test does.
+``python scripts/house.py --write`` rewrites the blocks between the ``house`` and ``floors`` markers of
+docs/architecture.md from the code; ``--check`` fails where the page differs, as a test does.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from types import EllipsisType
+from typing import TypeAlias
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "graphbraid"
 PAGE = ROOT / "docs" / "architecture.md"
-_BLOCK = re.compile(r"(?<=<!-- house -->\n).*?(?=<!-- /house -->)", re.DOTALL)
+_Floors: TypeAlias = Sequence[Iterable[str | EllipsisType]]
 _NAME_WIDTH, _WIDTH = 18, 120
 
 
@@ -26,13 +28,25 @@ def block() -> str:
     return "\n".join(["```text", "src/graphbraid/", *_lines(), "```\n"])
 
 
+def floors_block() -> str:
+    """What may import what, as a Markdown text block: the highest floor first, as in the tests."""
+    floors, inner_floors = _floors()
+    width = max(map(len, inner_floors)) + 2
+    lines = [_downwards(floors)]
+    lines += [f"{room}:".ljust(width) + _downwards(inner) for room, inner in sorted(inner_floors.items())]
+    return "\n".join(["```text", *lines, "```\n"])
+
+
 def page(text: str) -> str:
-    """The page ``text`` with its block made anew; refused where the markers are missing or twice there."""
-    if len(_BLOCK.findall(text)) != 1:
-        raise SystemExit(
-            f"{PAGE.relative_to(ROOT)} needs one pair of <!-- house --> and <!-- /house --> lines"
-        )
-    return _BLOCK.sub(lambda _: block(), text)
+    """The page ``text`` with its blocks made anew; refused where markers are missing or twice there."""
+    for name, made in (("house", block()), ("floors", floors_block())):
+        place = re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- /{name} -->)", re.DOTALL)
+        if len(place.findall(text)) != 1:
+            raise SystemExit(
+                f"{PAGE.relative_to(ROOT)} needs one pair of <!-- {name} --> and <!-- /{name} --> lines"
+            )
+        text = place.sub(lambda _, made=made: made, text)
+    return text
 
 
 def _lines() -> Iterator[str]:
@@ -48,7 +62,14 @@ def _lines() -> Iterator[str]:
     yield from _entry("csrc/", _sentence_of_cpp(PACKAGE / "csrc" / "module.cpp"), 1)
 
 
-def _floors() -> tuple[Sequence[Iterable[str]], dict[str, Sequence[Iterable[str]]]]:
+def _downwards(floors: _Floors) -> str:
+    """Floors in a line, each from the one below it; an ellipsis is the modules that none names."""
+    return " ▸ ".join(
+        ", ".join("…" if name is ... else str(name) for name in floor) for floor in floors[::-1]
+    )
+
+
+def _floors() -> tuple[_Floors, dict[str, _Floors]]:
     for folder in (ROOT, ROOT / "src"):
         sys.path.insert(0, str(folder))
     from tests.test_imports import FLOORS, INNER_FLOORS
@@ -56,13 +77,13 @@ def _floors() -> tuple[Sequence[Iterable[str]], dict[str, Sequence[Iterable[str]
     return FLOORS, INNER_FLOORS
 
 
-def _in_order(folder: Path, floors: Sequence[Iterable[str]]) -> list[Path]:
+def _in_order(folder: Path, floors: _Floors) -> list[Path]:
     """The packages in ``folder``, lowest floor first; those that no floor names come last."""
     packages = sorted(path.parent for path in folder.glob("*/__init__.py"))
     return sorted(packages, key=lambda path: (_place(path.name, floors), path.name))
 
 
-def _place(name: str, floors: Sequence[Iterable[str]]) -> int:
+def _place(name: str, floors: _Floors) -> int:
     names = [name for floor in floors for name in floor]
     return names.index(name) if name in names else len(names)
 
@@ -97,11 +118,11 @@ def main() -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     chosen = parser.add_mutually_exclusive_group()
-    chosen.add_argument("--write", action="store_true", help="rewrite the block in docs/architecture.md")
+    chosen.add_argument("--write", action="store_true", help="rewrite the blocks in docs/architecture.md")
     chosen.add_argument("--check", action="store_true", help="fail where the page differs from the code")
     arguments = parser.parse_args()
     if not (arguments.write or arguments.check):
-        print(block(), end="")
+        print(block() + floors_block(), end="")
         return 0
     text = PAGE.read_text(encoding="utf-8")
     made = page(text)

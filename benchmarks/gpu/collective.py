@@ -32,7 +32,7 @@ from benchmarks.gpu.sampling import skewed_graph
 from benchmarks.planning.strategies import drawn_routes
 from graphbraid.collective import Plan, Profile, StageTimes, fixed_plan, make_plan
 from graphbraid.collective.hardware.emulated import EmulatedAccelerator
-from graphbraid.collective.plan.simulator import Op
+from graphbraid.collective.plan.simulator import StageRun
 from graphbraid.collective.plan.times import Duration
 from graphbraid.collective.run.executor import Executor
 from graphbraid.collective.run.operators import Operators
@@ -141,7 +141,7 @@ def run(
     return torch.stack(losses).tolist(), executor
 
 
-def utilisation(ops: list[Op], workers: int) -> dict[str, float]:
+def utilisation(ops: list[StageRun], workers: int) -> dict[str, float]:
     """Share of the epoch that each resource was busy."""
     busy = {stage: sum(op.end - op.start for op in ops if op.stage == stage) for stage in _STAGES}
     seconds = max(op.end for op in ops)

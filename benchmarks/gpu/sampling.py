@@ -29,7 +29,7 @@ from benchmarks.graphs.folder import load
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc, index_dtype
 from graphbraid.sampling import SamplerConfig, SeedSchedule
-from graphbraid.sampling.cpu import Pipeline, make_pipeline
+from graphbraid.sampling.cpu import BatchPipeline, make_pipeline
 from graphbraid.sampling.gpu import make_gpu_pipeline
 from graphbraid.sampling.sample import Prepared
 
@@ -67,7 +67,7 @@ def tensors_of(batch: Prepared) -> Tensors:
     return parts
 
 
-def check_bits(cpu: Pipeline, gpu: Pipeline, schedule: SeedSchedule, num_batches: int) -> None:
+def check_bits(cpu: BatchPipeline, gpu: BatchPipeline, schedule: SeedSchedule, num_batches: int) -> None:
     """End the benchmark unless both prepare the same batches."""
     for expected, got in zip(
         cpu.run(schedule, 0, 0, num_batches), gpu.run(schedule, 0, 0, num_batches), strict=True
@@ -88,7 +88,7 @@ def measure(run: Callable[[], None]) -> float:
     return time.perf_counter() - started
 
 
-def drain(pipeline: Pipeline, schedule: SeedSchedule, num_batches: int, *, copy: bool = False) -> None:
+def drain(pipeline: BatchPipeline, schedule: SeedSchedule, num_batches: int, *, copy: bool = False) -> None:
     """Take all batches, and copy them to the device."""
     for batch in pipeline.run(schedule, 0, 0, num_batches):
         if copy:
@@ -110,7 +110,7 @@ def compare(graph: Graph, layout: str, options: argparse.Namespace) -> dict[str,
         "cpu": lambda: drain(cpu, schedule, num_batches),
         "cpu+copy": lambda: drain(cpu, schedule, num_batches, copy=True),
     }
-    gpus: dict[str, Pipeline] = {}
+    gpus: dict[str, BatchPipeline] = {}
     for topology, features in PLACEMENTS:
         name = f"gpu {topology}/{features}"
         gpus[name] = make_gpu_pipeline(graph.csc, config, x, topology=topology, features=features)

@@ -72,7 +72,7 @@ def measure(density: float, binary: bool, repeats: int) -> dict[str, Any]:
         "dense": both(DenseInput(x, None)),
     }
     if binary:
-        times["binary"] = both(BinaryInput(x, None))
+        times["binary"] = both(BinaryInput.of(x, None))
     chosen = choice(x)
     return {
         "density": density,

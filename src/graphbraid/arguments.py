@@ -24,7 +24,7 @@ MOST_WIDTH = 1 << 24
 MOST_COUNT = (1 << 31) - 1
 """Largest value of any other count."""
 MOST_BYTES = 1 << 60
-"""Of any size that a user gives."""
+"""Largest size that a user may give."""
 _UNITS = {
     **{f"{prefix}ib": 1 << (10 * power) for power, prefix in enumerate("kmgt", start=1)},
     **{f"{prefix}b": 1000**power for power, prefix in enumerate("kmgt", start=1)},

@@ -57,8 +57,12 @@ def did_you_mean(name: object, known: Iterable[str], *, joined: bool = False) ->
 
     It is a sentence of its own, to be put at the end of a message; with ``joined`` it follows a semicolon.
     """
+    near = nearest_name(name, known)
+    return "" if near is None else f"{'; did' if joined else ' Did'} you mean {near!r}?"
+
+
+def nearest_name(name: object, known: Iterable[str]) -> str | None:
+    """Return the known name nearest to ``name``, ignoring case; None if none is near."""
     by_lower = {one.lower(): one for one in known}
     near = difflib.get_close_matches(str(name).lower(), by_lower, n=1)
-    if not near:
-        return ""
-    return f"{'; did' if joined else ' Did'} you mean {by_lower[near[0]]!r}?"
+    return by_lower[near[0]] if near else None

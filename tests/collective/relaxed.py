@@ -16,11 +16,16 @@ class Share:
     """The resource that needs this long."""
 
 
+def cpu_per_batch(times):
+    """Seconds between two batches from all workers together."""
+    return times.cpu.seconds / times.workers
+
+
 def loads(times, share):
     """Seconds each resource works per batch when ``share`` of them take route 0 (design: three resources)."""
     uva = (1.0 - share) * uva_of(times)
     return {
-        "cpu": share * times.cpu_per_batch,
+        "cpu": share * cpu_per_batch(times),
         "link": share * times.dma.seconds + uva,
         "device": times.model.seconds + uva,
     }
@@ -82,7 +87,7 @@ def relaxed_seconds(times, ratio):
 
 
 def seconds_of(times):
-    return times.cpu_per_batch, times.dma.seconds, times.model.seconds, uva_of(times)
+    return cpu_per_batch(times), times.dma.seconds, times.model.seconds, uva_of(times)
 
 
 def ratio_of(numerator, denominator):

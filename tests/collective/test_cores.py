@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.collective.cases import stage_times
 
 from graphbraid.collective import Limits, Plan, Profile, make_plan
-from graphbraid.collective.plan.arrangement import Arrangement, Trial
+from graphbraid.collective.plan.arrangement import Arrangement, TimedArrangement
 from graphbraid.collective.plan.cores import AHEAD, ahead_of, arrangements, expected_seconds
 from graphbraid.collective.plan.whatif import Machine
 from graphbraid.errors import ConfigError, DataError
@@ -19,7 +19,7 @@ STATIC = Arrangement(workers=3, threads=1)
 PROFILE = Profile(
     times=TIMES,
     host_batch_bytes=100,
-    trials=(Trial(cores=STATIC, seconds=0.003), Trial(cores=TURNS, seconds=0.002)),
+    trials=(TimedArrangement(cores=STATIC, seconds=0.003), TimedArrangement(cores=TURNS, seconds=0.002)),
 )
 
 

@@ -9,7 +9,7 @@ from tests.collective.emulation import FAST, make_context
 from tests.extras import once_undisturbed
 
 from graphbraid.collective.hardware.emulated import EmulatedAccelerator
-from graphbraid.collective.plan.arrangement import Arrangement, Trial
+from graphbraid.collective.plan.arrangement import Arrangement, TimedArrangement
 from graphbraid.collective.plan.times import Duration, Profile
 from graphbraid.collective.run import profiler
 from graphbraid.collective.run.profiler import Effort, batch_bytes_of, cached, measure, profile_file
@@ -120,7 +120,7 @@ def test_disturbed_trials_of_how_to_divide_the_cores_are_not_kept_either(monkeyp
     """A run whose bits depend on them keeps its plan in its folder."""
     monkeypatch.setattr("graphbraid.machine.contention.MOST_OTHERS", 0.1)
     monkeypatch.setattr(profiler.OtherPrograms, "share", lambda _: 0.34)
-    trial = Trial(cores=Arrangement(workers=1, threads=1), seconds=1.0)
+    trial = TimedArrangement(cores=Arrangement(workers=1, threads=1), seconds=1.0)
     profile, key = Profile(times=(FAST,), trials=(trial,)), {"graph": "shared"}
     assert cached(key, lambda: profile) == profile
     assert not profile_file(key).exists()

@@ -8,7 +8,7 @@ from tests.collective.cases import stage_times
 
 from graphbraid.collective.plan.plan import Plan
 from graphbraid.collective.plan.scheduler import make_plan
-from graphbraid.collective.plan.times import Duration, Profile, StageTimes, format_seconds
+from graphbraid.collective.plan.times import Duration, Profile, format_seconds
 from graphbraid.errors import ConfigError, DataError
 
 TIMES = stage_times(0.02, 0.003, 0.004, 0.006, workers=2, cv=0.05, gpu=0.002)
@@ -109,13 +109,6 @@ def test_a_printed_plan_names_times_split_buffers_bound_and_runner_ups():
 )
 def test_seconds_are_written_with_their_unit(value, text):
     assert format_seconds(value) == text
-
-
-def test_stage_times_are_of_one_worker_and_shared_by_all():
-    times = StageTimes(
-        workers=4, cpu=Duration(seconds=0.2), dma=Duration(seconds=0.1), model=Duration(seconds=0.1)
-    )
-    assert times.cpu_per_batch == pytest.approx(0.05)
 
 
 def test_a_plan_of_stages_that_take_no_time_is_told():

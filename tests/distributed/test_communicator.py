@@ -47,7 +47,7 @@ def test_mpi_keeps_the_contract(size):
 def test_the_only_rank_of_mpirun_does_without_mpi_where_there_is_none(monkeypatch):
     monkeypatch.setenv("PMI_SIZE", "1")
     monkeypatch.setattr(joining, "_has_mpi", lambda: False)
-    assert joining._join("auto", joining.Limits.of({})).name == "none"
+    assert joining._join("auto", joining.RankLimits.of({})).name == "none"
 
 
 @pytest.mark.parametrize(

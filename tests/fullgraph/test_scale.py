@@ -19,7 +19,7 @@ from graphbraid.errors import ConfigError, DataError
 from graphbraid.fullgraph import ALL, CompileOptions, Engine, Evidence, NotLoweredError, Pipeline, lower
 from graphbraid.fullgraph.ranks.ladders import RUNGS
 from graphbraid.fullgraph.scale.cluster import Cluster
-from graphbraid.fullgraph.scale.division import RANDOM, Degrees, Law, Share
+from graphbraid.fullgraph.scale.division import RANDOM, Degrees, LargestShare, Law
 from graphbraid.fullgraph.scale.forecast import forecast_at_hand, forecast_by_size, measured_law
 from graphbraid.fullgraph.scale.knobs import knobs_of, tried
 from graphbraid.fullgraph.scale.phases import Phase, Step, step_of
@@ -118,7 +118,7 @@ def test_own_sums_hide_what_travels_and_the_halos_do_not():
         num_edges=100,
         row_bytes=0.0,
     )
-    quarter = Share(num_ranks=4, rows=0.25, edges=0.25, remote=0.25, halo=0.5)
+    quarter = LargestShare(num_ranks=4, rows=0.25, edges=0.25, remote=0.25, halo=0.5)
     sizes = {"num_nodes": 100, "num_edges": 100, "num_features": 1}
     for seconds, total in ((0.5, 1.0), (2.0, 2.25)):
         cluster = Cluster(latency_seconds=0.0, bandwidth_bytes=50 / seconds)
@@ -128,7 +128,7 @@ def test_own_sums_hide_what_travels_and_the_halos_do_not():
     assert simulate(back, quarter, cluster, **sizes).seconds == pytest.approx(2.25)
 
 
-QUARTER = Share(num_ranks=4, rows=0.25, edges=0.25, remote=0.25, halo=0.5)
+QUARTER = LargestShare(num_ranks=4, rows=0.25, edges=0.25, remote=0.25, halo=0.5)
 SUM = Phase(name="sum", seconds=4.0, by_edges=True, travels=1.0, overlaps=True)
 
 
@@ -177,7 +177,7 @@ def test_maxima_and_gat_go_back_while_whole_gradients_travel_and_then_wait(link_
 def test_rows_that_are_sent_go_first_and_own_gradients_cover_the_way_back():
     """Times by hand, each of 4 s over all rows, of which a rank has a quarter and sends a quarter of that."""
     size = {"num_nodes": 100, "num_edges": 100}
-    sixteenth = Share(num_ranks=4, rows=0.25, edges=0.25, remote=0.0, halo=0.0625)
+    sixteenth = LargestShare(num_ranks=4, rows=0.25, edges=0.25, remote=0.0, halo=0.0625)
     linear = Phase(name="linear", seconds=4.0, departs=1.0, early_seconds=4.0)
     summed = Phase(name="sum", seconds=4.0, by_edges=True, travels=1.0, overlaps=True)
     forward = Step(phases=(linear, summed), other_seconds=0.0, row_bytes=0.0, **size)
@@ -203,7 +203,7 @@ def test_parts_are_tried_where_the_link_takes_longer_than_to_begin_and_to_sum():
     back = dataclasses.replace(forth, backward=True)
     size = {"num_nodes": 100, "num_edges": 100}
     step = Step(phases=(forth, back), other_seconds=0.0, row_bytes=0.0, **size)
-    quarter = Share(num_ranks=2, rows=0.5, edges=1e6, remote=0.1, halo=0.25)
+    quarter = LargestShare(num_ranks=2, rows=0.5, edges=1e6, remote=0.1, halo=0.25)
     for message, stream, found in (
         (0.0, 1e9, {"chunks": RUNGS, "back_chunks": RUNGS}),
         (30.0, 1e9, {"chunks": (1, 2), "back_chunks": (1, 2)}),
@@ -296,7 +296,7 @@ def test_predicted_bytes_are_those_that_ranks_send(name, monkeypatch):
     report = report_of(parts, Division(graph, parts).outlines)
     step = step_of(*measured(model, graph, passes))
     # What both ranks receive, which is what both send.
-    both = Share(num_ranks=2, rows=0.5, edges=0.5, remote=0.5, halo=report.halo_rows / NUM_NODES)
+    both = LargestShare(num_ranks=2, rows=0.5, edges=0.5, remote=0.5, halo=report.halo_rows / NUM_NODES)
     sizes = {"num_nodes": NUM_NODES, "num_edges": graph.num_edges, "num_features": graph.num_features}
     found = simulate(step, both, Cluster(), **sizes)
     splits = [bool(rank["engine"].runner._train._plan.divided.source_splits) for rank in runs[0]]

@@ -12,7 +12,7 @@ from tests.train.communities import community_graph, new_model
 
 from graphbraid import native
 from graphbraid.collective import Profile, make_plan
-from graphbraid.collective.plan.arrangement import Arrangement, Trial
+from graphbraid.collective.plan.arrangement import Arrangement, TimedArrangement
 from graphbraid.collective.plan.times import Duration, StageTimes
 from graphbraid.nn import GraphSAGE
 from graphbraid.train import Trainer
@@ -112,7 +112,7 @@ def test_arrangements_are_tried_and_the_fastest_is_followed():
 
 @pytest.mark.parametrize("turns", [True, False])
 def test_a_saved_plan_with_its_cores_changes_no_loss(turns, tmp_path: Path):
-    trial = Trial(cores=Arrangement(workers=2, threads=2, turns=turns), seconds=0.01)
+    trial = TimedArrangement(cores=Arrangement(workers=2, threads=2, turns=turns), seconds=0.01)
     make_plan(Profile(times=(TIMES,), trials=(trial,)), 13).save(tmp_path / "plan.json")
     trainer = make_trainer(plan=str(tmp_path / "plan.json"))
     assert losses(trainer) == losses(make_trainer())

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from graphbraid.cli.saved_run import Outputs
-    from graphbraid.cli.trained import Trained
+    from graphbraid.cli.trained import TrainedRun
     from graphbraid.datasets import NodeIds
     from graphbraid.graph import Graph, NodeSet
     from graphbraid.train.inference.evaluate import EvalMode
@@ -149,7 +149,7 @@ def _refuse_others(outputs: Outputs, of_nodes: dict[str, bool], of_links: dict[s
 
 
 def _predicted_nodes(
-    found: Trained, nodes: Path | None, split: str | None, mode: EvalMode, *, scores: bool
+    found: TrainedRun, nodes: Path | None, split: str | None, mode: EvalMode, *, scores: bool
 ) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any]]:
     import torch
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-    from graphbraid.cli.trained import Trained
+    from graphbraid.cli.trained import TrainedRun
     from graphbraid.graph import EdgeType
     from graphbraid.train.inference.evaluate import EvalMode
     from graphbraid.train.step.link_runner import LinkRunner
@@ -37,7 +37,7 @@ class Wanted(NamedTuple):
     """Neighbourhoods of the nodes."""
 
 
-def predicted_links(trained: Trained, wanted: Wanted) -> tuple[Table, dict[str, Any]]:
+def predicted_links(trained: TrainedRun, wanted: Wanted) -> tuple[Table, dict[str, Any]]:
     """Return the columns to write, and a summary.
 
     Raises:
@@ -78,7 +78,7 @@ def _of_split(runner: LinkRunner, wanted: Wanted) -> tuple[Tensor, Tensor | None
 
 
 def _likeliest(
-    trained: Trained, wanted: Wanted, names: _Names, sources: Tensor, kind: Tensor | None
+    trained: TrainedRun, wanted: Wanted, names: _Names, sources: Tensor, kind: Tensor | None
 ) -> Table:
     import torch
 
@@ -93,7 +93,7 @@ def _likeliest(
 class _Names:
     """The names that the data's user knows nodes and relations by."""
 
-    def __init__(self, trained: Trained, runner: LinkRunner) -> None:
+    def __init__(self, trained: TrainedRun, runner: LinkRunner) -> None:
         from graphbraid.cli.build import names_of
 
         graph, data = trained.trainer.graph, trained.run.settings.data

@@ -13,14 +13,14 @@ from graphbraid.errors import ConfigError, DataError
 from graphbraid.files.checksums import unsealed
 from graphbraid.files.schema import checked
 from graphbraid.graph import Graph, NodeSet
-from graphbraid.train.task import TaskName
+from graphbraid.train.task import AnyTaskName
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outputs:
     """Meaning of a model's output columns, saved with a run since data to predict may have no labels."""
 
-    task: TaskName
+    task: AnyTaskName
     width: int
     class_names: tuple[str, ...] | None
 
@@ -40,7 +40,7 @@ class _SavedOutputs(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    task: TaskName
+    task: AnyTaskName
     width: Annotated[int, Field(ge=1, strict=True)]
     class_names: list[str] | None
 

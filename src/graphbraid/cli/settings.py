@@ -57,7 +57,7 @@ class RunSettings(BaseModel):
     dropout: Annotated[float, Field(ge=0, lt=1), no_bool] = 0.5
     """Probability of dropping an activation in training."""
     predictor: Literal["dot", "distmult", "mlp"] | None = None
-    """With ``task: link``, what scores pairs of rows (``graphbraid.nn``). If None, ``distmult`` where the
+    """What scores pairs of rows (``graphbraid.nn``) with ``task: link``. If None, ``distmult`` where the
     graph has relations, else ``dot``."""
     heads: Positive | None = None
     """Number of attention heads, for models that have them. If None, the model's default."""

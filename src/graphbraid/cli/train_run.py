@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import typer
 
@@ -14,8 +14,8 @@ from graphbraid.errors import ConfigError
 
 if TYPE_CHECKING:
     from graphbraid.cli.settings import ResolvedRun
+    from graphbraid.distributed.ranks.joining import CommName
 
-CommName = Literal["auto", "torch", "mpi"]
 _FLAGS = {
     "hidden_channels": "--hidden",
     "num_layers": "--layers",
@@ -38,6 +38,8 @@ def train_as_rank(given: dict[str, Any]) -> None:
 
 
 def _checked_comm(name: str | None) -> CommName:
+    from graphbraid.distributed.ranks.joining import CommName
+
     for known in get_args(CommName):
         if name in (None, known):
             found: CommName = known if name else "auto"

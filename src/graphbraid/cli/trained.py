@@ -19,11 +19,11 @@ _NOT_PREDICTING = frozenset({"checkpoint_every_steps", "tensorboard", "host", "h
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
-class Trained:
+class TrainedRun:
     """A trained run."""
 
     trainer: Trainer
-    """With the checkpoint's weights."""
+    """A Trainer with the checkpoint's weights."""
     run: ResolvedRun
     """Its options, with the data to predict."""
     outputs: Outputs
@@ -34,7 +34,7 @@ class Trained:
 
 def trained(
     run_dir: Path, *, data: str | None, checkpoint: str, trust: bool, verify: bool, draws_split: bool
-) -> Trained:
+) -> TrainedRun:
     """Load the run in a folder.
 
     Args:
@@ -68,7 +68,7 @@ def trained(
     model = build_link_model(graph, run) if of_links else build_model_for(graph, run, outputs.width)
     trainer = Trainer(model, graph, config=run.train)
     trainer.load_weights(weights)
-    return Trained(trainer=trainer, run=run, outputs=outputs, weights=weights)
+    return TrainedRun(trainer=trainer, run=run, outputs=outputs, weights=weights)
 
 
 def _load(run: ResolvedRun, *, moved: bool, of_links: bool) -> Graph:

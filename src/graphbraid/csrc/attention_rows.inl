@@ -109,7 +109,7 @@ struct HeadSlots {
   }
 };
 
-// Of a slot's lanes, the numbers that `of_edge` holds for their heads.
+// The numbers that `of_edge` holds for the heads of a slot's lanes.
 template <bool Mixed, typename T>
 GB_INLINE Vec<T> lane_numbers(const HeadSlot<T>& slot, const Acc<T>* of_edge) {
   if constexpr (Mixed) return by_index(of_edge + slot.head, slot.lane_head);

@@ -1,7 +1,7 @@
 // What several of the attention kernels call, defined: attention.cpp alone compiles it, and the others link
 // to it. Stands inside attention.inl, behind attention_rows.inl and gatv2_rows.inl, which declare it.
 
-// By source edges' features are read at random: fetches those of the edges that follow.
+// Fetches the features of the edges that follow: by source they are read at random.
 template <typename A>
 void Coefficients<A>::prefetch_features(int64_t begin, int64_t end, int64_t prefetch_end,
                                         const int64_t* ids) const {

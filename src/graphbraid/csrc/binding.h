@@ -157,7 +157,7 @@ DType dtype_of(const AnyArray& array);
 // What rows of a dtype are summed in.
 inline DType sum_dtype(DType dtype) { return dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32; }
 
-// That an array of Floating has one dtype of them: that of `what`, in the words of a message.
+// Refuses an array of Floating whose dtype is another than that of `what`, in the words of a message.
 void need_dtype(const AnyArray& array, DType dtype, const char* what);
 void need_dtype_of(const AnyArray& array, const AnyArray& other);
 void need_length(const AnyArray& array, int64_t length);

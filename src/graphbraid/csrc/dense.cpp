@@ -25,7 +25,7 @@ using FloatRows = Array<const float, 2, Layout::kRows>;
 using WrittenFloatRows = Array<float, 2, Layout::kRows>;
 using StridedFloats = Array<const float, 2, Layout::kAny>;
 
-// That ids, where there are any, name some of `rows` rows; how many rows they make of them.
+// Refuses ids, where there are any, that name none of `rows` rows; returns how many rows they make of them.
 static int64_t rows_by_id(const OptionalIds& ids, int64_t rows) {
   if (!ids) return rows;
   const int64_t* values = ids->data();

@@ -10,7 +10,7 @@ namespace gb {
 
 inline constexpr uint32_t kPhi32 = 0x9E3779B9u;
 
-// Of 32 random bits: an element whose bits are below is dropped, with probability p.
+// The number below which an element's 32 random bits drop it, with probability p.
 inline uint32_t drop_threshold(double p) { return static_cast<uint32_t>(p * 0x1p32); }
 
 inline uint32_t dropout_row_key(uint64_t seed, uint64_t row) {

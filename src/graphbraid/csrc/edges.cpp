@@ -134,7 +134,7 @@ class Weights {
     if (count_++ == 0) first_ = weight;
     sum_ += weight;
   }
-  // Of two runs; the order of the runs matters only to kFirst.
+  // Combines two runs; the order of the runs matters only to kFirst.
   static float combine(const Weights& a, const Weights& b) {
     const double sum = a.sum_ + b.sum_;
     switch (a.how_) {

@@ -21,7 +21,7 @@ inline void take(OptionalEpilogue& after, const char*) {
   take(std::get<5>(*after), "after.ids");
 }
 
-// Of (num_rows, width) rows of `dtype`.
+// The epilogue of (num_rows, width) rows of `dtype`.
 inline Epilogue epilogue_of(const OptionalVector& bias, int act, double slope, double p, uint64_t seed,
                             const OptionalIds& ids, DType dtype, int64_t num_rows, int64_t width) {
   need_count(act, static_cast<int>(Act::kNone), static_cast<int>(Act::kElu), "act");

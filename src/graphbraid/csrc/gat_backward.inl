@@ -27,7 +27,7 @@ namespace gb::GB_VARIANT {
 
 #include "attention_rows.inl"
 
-// What an edge needs of its destination, side by side: dst_logit, lse and D, heads numbers each.
+// For each destination what its edges need of it, side by side: dst_logit, lse and D, `heads` numbers each.
 template <typename A>
 struct DestinationRecords {
   int64_t heads;

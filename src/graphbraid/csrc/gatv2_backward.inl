@@ -54,7 +54,7 @@ void reached_rows(const Attention<T>& k, const SummedRows<T>& x, const T* own, i
       row.extra.data());
 }
 
-// From logits in `value` and what they reach in `extra`: coefficients under dropout, and the logits'
+// Turns logits in `value` and what they reach in `extra` into coefficients under dropout, and the logits'
 // gradients. lse(at, n, first) and d(at, n, first) belong to the numbers from `at` on.
 template <typename A, typename Lse, typename D>
 GB_INLINE void logit_gradients(const Coefficients<A>& k, EdgeRow<A>& row, const Lse& lse, const D& d) {

@@ -131,7 +131,7 @@ struct EdgeOwnRows {
     return std::clamp<int64_t>((int64_t{1} << 14) / (map.width * static_cast<int64_t>(sizeof(A))), 16, 256);
   }
 
-  // Those of the `count` edges from the row's edge `first` on, at the node with the row `own`.
+  // Makes z of the `count` edges from the row's edge `first` on, at the node with the row `own`.
   A* make(const T* own, const EdgeRow<A>& row, int64_t first, int64_t count) {
     features.reserve(waiting + count, waiting);
     rows.reserve((waiting + count) * map.width, waiting * map.width);

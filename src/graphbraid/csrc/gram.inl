@@ -1,10 +1,17 @@
-// The gram of dense.inl, which includes this: out = aᵀ * b, by parts of the rows that are summed in order.
+// The gram of dense.inl, which includes this, by parts of the rows that are summed in order:
+//
+//   a (num_rows, height), b (num_rows, width)
+//     --- each part's rows, kGramDepth at a time, b's packed in panels --->  sums (parts, height, stride)
+//     --- added part by part --->  out = aᵀ * b  (height, width)
+//
+// `stride` is the width in whole vectors. Where the transposed product fills them better, a and b change
+// places, and sums are (parts, width, stride) with the height in whole vectors: gram_shape.
 //
 // No sum is split by the number of threads, nor by rounds in which rows come (GramRoundArgs): the bits depend
 // on neither.
 
 #if GB_LANES_F32 == 16
-constexpr int kGramRows = 8;  // of the gram: 24 sums, 3 vectors of a row, 1 broadcast
+constexpr int kGramRows = 8;  // rows of a tile: 24 sums, 3 vectors of a row, 1 broadcast
 #else
 constexpr int kGramRows = 4;  // 12 sums, 3 vectors of a row, 1 broadcast
 #endif

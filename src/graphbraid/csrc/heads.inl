@@ -212,7 +212,7 @@ struct HeadLanes {
     }
   }
 
-  // Of each lane, op over all lanes of its head.
+  // Gives each lane op over all lanes of its head.
   template <typename Op>
   GB_INLINE Vec<A> over_edges(Vec<A> v, const Op& op) const {
     Vec<A> turned = v;

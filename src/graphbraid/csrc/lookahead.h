@@ -44,7 +44,7 @@ class LookAhead {
       if (reads_[static_cast<size_t>(i)].row != rows[i]) return false;
     return true;
   }
-  // Of the first batch's i-th read: the batch that reads the row next, or kNever.
+  // The batch that next reads the row of the first batch's i-th read, or kNever.
   int64_t next_of(int64_t i) const { return reads_[static_cast<size_t>(i)].next; }
   int64_t row_of(int64_t i) const { return reads_[static_cast<size_t>(i)].row; }
   void drop_first() {

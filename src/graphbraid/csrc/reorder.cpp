@@ -160,7 +160,7 @@ void walk_lists(const Moved& lists, const char* values, int64_t value_bytes, int
   }
 }
 
-// As walk_lists, over all places in parallel; several threads may share the list of a hub.
+// Like walk_lists, over all places in parallel; several threads may share the list of a hub.
 template <typename Body>
 void walk_all_lists(const Moved& lists, const void* values, int64_t value_bytes, const Body& body) {
   const int64_t grain = std::max<int64_t>(1, kBytesPerTask / std::max<int64_t>(1, value_bytes));

@@ -9,7 +9,7 @@
 
 namespace gb {
 
-// Of a row that no announced batch reads. Numbers of batches stay far below.
+// The next reader of a row that no announced batch reads. Numbers of batches stay far below.
 inline constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
 class Replacement {

@@ -39,7 +39,7 @@ class RowCache {
   // batch: the number that announce gave; -1 where it was not announced.
   void gather(const int64_t* ids, int64_t count, char* out, int64_t batch);
   CacheCounts counts();
-  // Of what it keeps beside rows.
+  // Bytes of what it keeps beside rows.
   int64_t overhead_bytes() const;
 
  private:

@@ -42,7 +42,7 @@ struct SampleConstraints {
 };
 
 // A CSC whose destinations are the batch's first nodes, in local ids.
-struct Adjacency {
+struct SampledEdges {
   Buffer<int64_t> indptr;   // (rows + 1,)
   Buffer<int32_t> indices;  // (edges,) local source ids
   Buffer<int64_t> edges;    // (edges,) position of each edge in the graph; only with keep_edges
@@ -57,12 +57,12 @@ struct NodeIds {
   int64_t count = 0;
 };
 
-// One mini-batch. Layout `subgraph` has one Adjacency that every hop extends, `blocks` has one per hop.
+// One mini-batch. Layout `subgraph` has one SampledEdges that every hop extends, `blocks` has one per hop.
 struct SampledBatch {
   Buffer<int64_t> n_id;  // (num_nodes,) global ids: seeds, then by first appearance
   int64_t num_nodes = 0;
   int64_t num_seeds = 0;
-  std::vector<Adjacency> adjacencies;
+  std::vector<SampledEdges> adjacencies;
   std::vector<NodeIds> by_type;        // in place of n_id where nodes have types
   std::vector<int64_t> nodes_per_hop;  // new nodes: seeds first, then per hop
   // Where there are types: of each type, or of each relation, after the other.

@@ -105,8 +105,8 @@ inline Rows rows_of_hop(const SampleConfig& config, const SampledBatch& out) {
   return {config.blocks ? 0 : out.num_nodes - out.nodes_per_hop.back(), out.num_nodes};
 }
 
-inline Adjacency& adjacency_of_hop(const SampleConfig& config, SampledBatch& out, size_t hop) {
-  Adjacency& adjacency = out.adjacencies[config.blocks ? hop : 0];
+inline SampledEdges& adjacency_of_hop(const SampleConfig& config, SampledBatch& out, size_t hop) {
+  SampledEdges& adjacency = out.adjacencies[config.blocks ? hop : 0];
   if (config.blocks || hop == 0) {
     adjacency.num_rows = adjacency.num_edges = 0;
     adjacency.indptr.reserve(1);
@@ -131,7 +131,7 @@ struct Hop {
   const SampleConfig& config;
   SampleScratch& scratch;
   SampledBatch& out;
-  Adjacency& adjacency;
+  SampledEdges& adjacency;
   IdTable<Key>& table;
   uint64_t batch_key;
   uint64_t hop;
@@ -245,7 +245,7 @@ template <typename Body>
 void for_each_hop(const SampleConfig& config, SampledBatch& out, const Body& body) {
   for (size_t hop = 0; hop < config.fanouts.size(); ++hop) {
     const int64_t nodes_before = out.num_nodes;
-    Adjacency& adjacency = adjacency_of_hop(config, out, hop);
+    SampledEdges& adjacency = adjacency_of_hop(config, out, hop);
     const int64_t edges_before = adjacency.num_edges;
     body(hop, adjacency, rows_of_hop(config, out));
     out.nodes_per_hop.push_back(out.num_nodes - nodes_before);
@@ -263,7 +263,7 @@ void sample_alone(const SampleGraph& graph, const SampleConfig& config, uint64_t
   // Of a repeated seed every copy keeps a row; neighbours point at the first.
   for (int64_t i = 0; i < num_seeds; ++i)
     find_or_insert(table, static_cast<Key>(seeds[i]), static_cast<uint32_t>(i));
-  for_each_hop(config, out, [&](size_t hop, Adjacency& adjacency, Rows rows) {
+  for_each_hop(config, out, [&](size_t hop, SampledEdges& adjacency, Rows rows) {
     Hop<Id, Key>{graph, config, scratch, out, adjacency, table, batch_key, hop, config.fanouts[hop]}.run(
         rows);
   });

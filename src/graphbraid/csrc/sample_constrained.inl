@@ -54,7 +54,7 @@ struct ConstrainedHop {
   SampleScratch& scratch;
   KnownNodes& destinations;
   KnownNodes& sources;  // the same where both ends have one type
-  Adjacency& adjacency;
+  SampledEdges& adjacency;
   uint64_t batch_key;
   uint64_t hop;
   int64_t fanout;
@@ -198,7 +198,7 @@ void sample_constrained(const SampleGraph& graph, const SampleConfig& config, ui
   for (int64_t i = 0; i < num_seeds; ++i) known.add_seed(seeds[i], i, constraints.disjoint);
   TypedRelation only;  // of a graph without types
   only.stride = 1;
-  for_each_hop(config, out, [&](size_t hop, Adjacency& adjacency, Rows rows) {
+  for_each_hop(config, out, [&](size_t hop, SampledEdges& adjacency, Rows rows) {
     ConstrainedHop<Id>{graph,     config, constraints,        only, scratch, known, known, adjacency,
                        batch_key, hop,    config.fanouts[hop]}
         .run(rows);

@@ -45,7 +45,7 @@ struct SharedHop {
   const SampleConfig& config;
   SampleScratch& scratch;
   SampledBatch& out;
-  Adjacency& adjacency;
+  SampledEdges& adjacency;
   const Team& team;
   uint64_t batch_key;
   uint64_t hop;
@@ -184,7 +184,7 @@ void sample_together(const SampleGraph& graph, const SampleConfig& config, uint6
                      const Team& team) {
   begin_output(config, seeds, num_seeds, out);
   begin_shards(seeds, num_seeds, team, scratch);
-  for_each_hop(config, out, [&](size_t hop, Adjacency& adjacency, Rows rows) {
+  for_each_hop(config, out, [&](size_t hop, SampledEdges& adjacency, Rows rows) {
     SharedHop<Id>{graph, config, scratch, out, adjacency, team, batch_key, hop, config.fanouts[hop]}.run(
         rows);
   });

@@ -221,7 +221,7 @@ nb::tuple export_batch(const PyPipeline& owner, const std::shared_ptr<Batch>& ba
   SampledBatch& sampled = batch->sampled;
   const Exporter tensors(batch);
   nb::list adjacencies;
-  for (Adjacency& adjacency : sampled.adjacencies) {
+  for (SampledEdges& adjacency : sampled.adjacencies) {
     nb::object edges = nb::none();
     if (owner.pipeline().config().keep_edges)
       edges = tensors.vector(adjacency.edges.data(), adjacency.num_edges);

@@ -33,7 +33,7 @@ class Sums {
     else
       sums_[source] += share;
   }
-  // As add, but a sum that has reached `most` may stay as it is. Each thread passes `most` once at most.
+  // Like add, but a sum that has reached `most` may stay as it is. Each thread passes `most` once at most.
   void add_below(int64_t source, int64_t share, int64_t most) const {
     if (std::atomic_ref<int64_t>(sums_[source]).load(std::memory_order_relaxed) < most) add(source, share);
   }
@@ -86,8 +86,8 @@ void push_shares(const Indptr& indptr, const Ids& indices, const Array1<const in
 
 // ---- The chance that a node is drawn ----
 
-// That none of several independent draws takes a node is the product of their chances not to: its logarithms
-// are summed. A node that is missed with a chance of e^-40 is in every batch.
+// The chance that none of several independent draws takes a node is the product of their chances not to: its
+// logarithms are summed. A node that is missed with a chance of e^-40 is in every batch.
 constexpr double kUnitsPerNat = 0x1p46;
 constexpr double kMostNats = 40.0;
 constexpr int64_t kMostUnits = static_cast<int64_t>(kMostNats * kUnitsPerNat);  // times 1025 threads: < 2^63
@@ -98,7 +98,7 @@ int64_t units_of_missing(double chance) {
   return nats < kMostNats ? std::llround(nats * kUnitsPerNat) : kMostUnits;
 }
 
-// That one of `fanout` draws with replacement takes what a single one takes with chance `share`.
+// The chance that one of `fanout` draws with replacement takes what a single one takes with chance `share`.
 double chance_in_draws(double share, int64_t fanout) {
   return share < 1.0 ? -std::expm1(static_cast<double>(fanout) * std::log1p(-share)) : 1.0;
 }

@@ -20,7 +20,8 @@ struct EdgeEnds {
   static constexpr int64_t kAhead = 32;
   int64_t dst[kEdgesTogether], src[kEdgesTogether + kAhead];
 
-  // Of edges [begin, end); v: the row of the first, then of the last. Sources up to `known` may be read.
+  // Fills in edges [begin, end); v: the row of the first, then of the last. Sources up to `known` may be
+  // read.
   template <typename I>
   void fill(const int64_t* indptr, const I* indices, int64_t begin, int64_t end, int64_t known, int64_t& v) {
     for (int64_t e = begin; e < end;) {

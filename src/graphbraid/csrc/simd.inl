@@ -82,9 +82,9 @@ GB_INLINE M lane_index() {
   return lane;
 }
 
-// Of n elements, 0 < n <= lanes: load_n gives zeros behind them and reads nothing past them, store_n writes
-// nothing past them. Each is a few instructions in every variant: a loop over lanes would be unrolled in
-// hundreds of places.
+// Parts of a vector, n elements of it with 0 < n <= lanes: load_n gives zeros behind them and reads nothing
+// past them, store_n writes nothing past them. Each is a few instructions in every variant: a loop over lanes
+// would be unrolled in hundreds of places.
 #if GB_LANES_F32 == 16
 
 GB_INLINE __mmask16 first_lanes(int n) { return static_cast<__mmask16>((1u << n) - 1u); }

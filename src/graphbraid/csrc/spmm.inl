@@ -165,7 +165,7 @@ struct Tile {
   int last;  // elements in the last vector
 };
 
-// Of rows of `width` elements in vectors of `lanes`.
+// Tiles of a row of `width` elements in vectors of `lanes`.
 __attribute__((noinline)) std::vector<Tile> tiles_of(int64_t width, int lanes, int max_tile) {
   std::vector<Tile> tiles;
   for (int64_t column = 0; column < width;) {

@@ -147,7 +147,7 @@ void coo_to_csc(const Ids& src, const Ids& dst, int64_t num_src, const Array1<in
   });
 }
 
-// Of one dtype of ids and one of positions; see transpose_csc.
+// The transpose for one dtype of ids and one of positions; see transpose_csc.
 template <typename Count, typename In, typename Out, typename Perm>
 void transpose(const int64_t* indptr, In sources, int64_t num_edges, int64_t num_dst, int64_t num_src,
                int64_t* out_indptr, Out destinations, Perm perm) {

@@ -118,7 +118,7 @@ int64_t first_where(int64_t n, const Wrong& wrong, int64_t grain = 1 << 16) {
   return found < n ? found : -1;
 }
 
-// As first_where, for a test that the compiler can make of many indices at once.
+// Like first_where, for a test that the compiler can make of many indices at once.
 template <typename Wrong>
 int64_t first_where_fast(int64_t n, const Wrong& wrong) {
   constexpr int64_t kBlock = 1024, kBlocksPerTask = 256;

@@ -30,7 +30,7 @@ class PyTypes {
   }
   int64_t most_nodes() const;  // of one type
   const std::vector<std::optional<Array<const Anything, 2>>>& rows() const { return rows_; }
-  // That the rows have this many edges, and fanouts this many hops.
+  // Refuses rows that have not this many edges, and fanouts of another number of hops.
   void check(int64_t num_edges, size_t num_hops) const;
 
  private:

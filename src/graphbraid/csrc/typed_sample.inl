@@ -20,7 +20,7 @@ struct TypedHop {
   SampleScratch& scratch;
   NodeIds& destinations;
   NodeIds& sources;  // the same where both ends have one type
-  Adjacency& adjacency;
+  SampledEdges& adjacency;
   IdTable<Key>& table;  // of the sources' type
   uint64_t batch_key;
   uint64_t hop;
@@ -145,7 +145,7 @@ void begin_typed(const SampleGraph& graph, const SampleConfig& config, const int
     grow_table(tables[type], out.by_type[type].ids.data(), 0, count);
   }
   out.adjacencies.resize(config.blocks ? num_hops * num_relations : num_relations);
-  for (Adjacency& adjacency : out.adjacencies) {
+  for (SampledEdges& adjacency : out.adjacencies) {
     adjacency.num_rows = adjacency.num_edges = 0;
     adjacency.indptr.reserve(1);
     adjacency.indptr[0] = 0;
@@ -167,7 +167,7 @@ void for_each_typed_hop(const SampleGraph& graph, const SampleConfig& config,
       last[type] = {config.blocks ? 0 : last[type].end, out.by_type[type].count};
     for (const TypedRelation& relation : relations) {
       const size_t place = relation.number + (config.blocks ? hop * relations.size() : 0);
-      Adjacency& adjacency = out.adjacencies[place];
+      SampledEdges& adjacency = out.adjacencies[place];
       const int64_t edges_before = adjacency.num_edges;
       body(hop, relation, adjacency, last[relation.destination]);
       out.edges_per_hop[relation.number * num_hops + hop] = adjacency.num_edges - edges_before;
@@ -194,7 +194,7 @@ void sample_typed(const SampleGraph& graph, const SampleConfig& config, uint64_t
     find_or_insert(tables[type], static_cast<Key>(id), static_cast<uint32_t>(nodes.count));
     nodes.ids[nodes.count++] = id;
   }
-  const auto run = [&](size_t hop, const TypedRelation& relation, Adjacency& adjacency, Rows rows) {
+  const auto run = [&](size_t hop, const TypedRelation& relation, SampledEdges& adjacency, Rows rows) {
     TypedHop<Id, Key>{graph,
                       config,
                       relation,
@@ -230,7 +230,7 @@ void sample_typed_constrained(const SampleGraph& graph, const SampleConfig& conf
     const auto [type, id] = typed_seed(*graph.types, seeds[i]);
     known[type].add_seed(id, i, constraints.disjoint);
   }
-  const auto run = [&](size_t hop, const TypedRelation& relation, Adjacency& adjacency, Rows rows) {
+  const auto run = [&](size_t hop, const TypedRelation& relation, SampledEdges& adjacency, Rows rows) {
     ConstrainedHop<Id>{graph,
                        config,
                        constraints,

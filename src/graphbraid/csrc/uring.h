@@ -13,13 +13,13 @@ namespace gb {
 
 class Ring {
  public:
-  // For up to `entries` reads at a time. Null where the system has no io_uring or refuses it, as containers
-  // often do; `refused` then says why.
+  // Makes a ring for up to `entries` reads at a time. Null where the system has no io_uring or refuses it, as
+  // containers often do; `refused` then says why.
   static std::unique_ptr<Ring> make(unsigned entries, std::string& refused);
   ~Ring();
   Ring(const Ring&) = delete;
 
-  // At most `entries` are queued or under way at a time.
+  // Queues a read; at most `entries` are queued or under way at a time.
   void queue_read(int file, char* to, int64_t num_bytes, int64_t offset, uint64_t tag);
   // Hands over what was queued and waits until a read has completed. Throws std::system_error.
   void submit_and_wait();

@@ -14,7 +14,7 @@ inline constexpr int64_t kFloatsWorth = int64_t{1} << 17;
 inline constexpr int64_t kProductsWorth = int64_t{1} << 21;
 inline constexpr int64_t kLookupsWorth = int64_t{1} << 16;
 
-// As parallel_dynamic, where `work` is enough for two threads; else alone.
+// Like parallel_dynamic, where `work` is enough for two threads; else alone.
 template <typename Body>
 void parallel_if_worth(int64_t work, int64_t worth, int64_t n, int64_t grain, const Body& body) {
   if (work >= 2 * worth) return parallel_dynamic(n, grain, body);

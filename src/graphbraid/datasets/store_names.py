@@ -24,7 +24,7 @@ class StoreNames:
     class_names: tuple[str, ...] | None = None
     """Name of each class, if labels had names."""
     types: Mapping[str, StoreNames] = field(default_factory=dict)
-    """Of a graph with types, the names of the nodes and classes of each node type."""
+    """Names of the nodes and classes of each node type, in a graph with types."""
 
 
 def names_to_store(

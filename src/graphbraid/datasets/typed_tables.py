@@ -29,9 +29,9 @@ class TypedTableGraph:
 
     graph: Graph
     names: dict[str, StoreNames]
-    """By node type, the original id of each node and the name of each class."""
+    """Original id of each node and name of each class, by node type."""
     unused_columns: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """By node type, columns of its table that were ignored: they have no role and hold no numbers."""
+    """Columns that were ignored, by node type: they have no role and hold no numbers."""
 
 
 @typed

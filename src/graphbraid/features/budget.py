@@ -58,7 +58,7 @@ class Curve:
         return int(self.size[:count].sum())
 
     def share(self, count: int) -> float:
-        """Of all that items could save, the share of the first ``count``."""
+        """Share of all that items could save that the first ``count`` save."""
         total = float(self.saved.sum())
         return float(self.saved[:count].sum()) / total if total else 0.0
 

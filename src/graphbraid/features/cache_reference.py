@@ -15,7 +15,7 @@ from torch import Tensor
 from graphbraid.features.disk_reference import DiskRows, check_ids
 
 NEVER = (1 << 63) - 1
-"""Of a row that no announced batch reads."""
+"""The next reader of a row that no announced batch reads."""
 
 
 class Policy(Protocol):
@@ -77,7 +77,7 @@ class Sieve(Static):
         return gone
 
     def take(self, row: int, following: int) -> None:
-        """As the newest."""
+        """Take a row as the newest."""
         self._rows.append(row)
         self._was_read[row] = False
 
@@ -93,7 +93,7 @@ class Belady(Static):
         return following if following != NEVER or self._ranks is None else NEVER - int(self._ranks[row])
 
     def take(self, row: int, following: int) -> None:
-        """As the most recently touched."""
+        """Take a row as the most recently touched."""
         self._keys.pop(row, None)
         self._keys[row] = self._key(row, following)
 

@@ -43,7 +43,7 @@ class CacheCounts(NamedTuple):
 
 @typed
 class RowCache:
-    """At most ``num_rows`` rows of a file, kept in memory.
+    """Rows of a file, at most ``num_rows``, kept in memory.
 
     What it gives are always the file's rows, whatever is kept. Threads may share it; their calls take turns,
     so that no row is read twice at a time.

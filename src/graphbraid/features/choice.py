@@ -18,16 +18,16 @@ from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.schedule import SeedSchedule
 
 MOST_OF_RUN = 0.02
-"""Of the run's time that looking ahead may take."""
+"""Share of the run's time that looking ahead may take."""
 PROBED_BATCHES = 8
-"""That are timed to estimate it."""
+"""Batches that are timed to estimate it."""
 TRIED_BATCHES = 16
-"""Of the first epoch, on which scores are compared."""
+"""Batches of the first epoch on which scores are compared."""
 CANDIDATES = ("inclusion", "weighted_reverse_pagerank", "degree", "presampled")
 """Tried in this order; of equals the first is taken. The reverse PageRank takes up to 100 passes over the
 edges, too many for a trial, and was the best on none of the graphs of ``benchmarks.tiers.prediction``."""
 READS = ("inclusion", "presampled")
-"""Those of them that are reads an epoch, and not only an order."""
+"""The candidates that are reads an epoch, and not only an order."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)

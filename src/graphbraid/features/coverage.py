@@ -12,7 +12,7 @@ from graphbraid.errors import DataError
 from graphbraid.signatures import typed
 
 SHARES = (0.05, 0.10, 0.25)
-"""Of the rows: those at which scores are compared."""
+"""Shares of the rows at which scores are compared."""
 
 
 @typed

@@ -39,7 +39,7 @@ class DiskOptions:
     depth: int = 128
     """Requests under way at a time, at most."""
     longest_bytes: int = 16 * BLOCK_BYTES
-    """Of a request that brings several rows."""
+    """Longest request that brings several rows."""
     gap_blocks: int = 0
     """Blocks of 4096 bytes between two rows that are read along to make one request of two. Pays where
     requests are few a second whatever their size, as on spinning and many network disks."""

@@ -37,9 +37,9 @@ class HostTiers:
     """Feature rows and adjacency lists of a stored graph: some of both in memory, the others in its files."""
 
     features: TieredFeatures
-    """To be given to loaders and Trainers as ``tiers``."""
+    """The rows, to be given to loaders and Trainers as ``tiers``."""
     topology: TieredTopology | None
-    """To be given to them as ``topology``; None where the topology is not mapped from a store."""
+    """The lists, to be given to them as ``topology``; None where the topology is not mapped from a store."""
     reason: str
     """How memory was divided, and why, in words."""
 
@@ -155,7 +155,7 @@ def _reads_of_host(graph: Graph, score: Any, hot: int | str) -> Tensor:
 
 
 def _curve_of_rows(rows: DiskRows, reads: Tensor, kept: int) -> Curve:
-    """By blocks read, as those of lists."""
+    """The curve of the rows, by blocks read, like that of the lists."""
     # Rows begin at a block: one that divides it lies in a single one.
     straddle = 0.0 if BLOCK_BYTES % rows.row_bytes == 0 else (rows.row_bytes - 1) / BLOCK_BYTES
     blocks = max(1.0 + straddle, rows.row_bytes / BLOCK_BYTES)

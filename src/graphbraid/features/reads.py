@@ -127,7 +127,7 @@ def _reads(
     parts: Iterable[tuple[int, int, int]],
     workers: int | None,
 ) -> Iterator[Tensor]:
-    """Of parts of epochs: an epoch, its first step, and the one behind its last."""
+    """Reads of parts of epochs: an epoch, its first step, and the one behind its last."""
     check_ids(schedule.seeds, graph.num_nodes, "seeds")
     threads = torch.get_num_threads() if workers is None else workers
     threads = as_count(threads, "workers", least=1, most=MOST_THREADS)

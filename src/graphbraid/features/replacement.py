@@ -23,7 +23,7 @@ class Trace:
     """The rows of some batches in their order, 4 bytes a read (8 from 2**31 nodes on)."""
 
     batches: tuple[_Ids, ...]
-    """Of each batch, the distinct rows that it reads."""
+    """The distinct rows that each batch reads."""
     num_nodes: int
     """Rows that there are."""
 

@@ -134,7 +134,7 @@ def order_of(score: Tensor) -> Tensor:
 
 
 def _first_rows(score: Tensor | None, num_rows: int, all_rows: int, num_hot: int) -> Tensor:
-    """Those that memory is filled with: the highest that no device keeps."""
+    """The rows that memory is filled with: the highest that no device keeps."""
     if num_rows == all_rows:
         return torch.arange(all_rows)
     if score is None:

@@ -22,7 +22,7 @@ class RowsById(Protocol):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the rows that are given."""
+        """Dtype of the rows that are given."""
         ...
 
     def gather(self, ids: Tensor, out: Tensor | None = None) -> Tensor:

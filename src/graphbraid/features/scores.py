@@ -39,7 +39,7 @@ KINDS = (
 )
 """Scores by name."""
 PRESAMPLED_BATCHES = 256
-"""That ``auto`` samples to try that kind, at most."""
+"""Batches that ``auto`` samples to try that kind, at most."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -58,7 +58,7 @@ class Score:
     reason: str = ""
     """Why ``auto`` chose this kind; empty where it was asked for by name."""
     trial: Mapping[str, float] = field(default_factory=dict)
-    """Of the kinds that ``auto`` tried, the share of some batches' reads that their top rows served."""
+    """Share of some batches' reads that the top rows of each kind served which ``auto`` tried."""
 
 
 @typed

@@ -71,14 +71,14 @@ def _rows(indptr: Tensor) -> Tensor:
 
 
 def _chance_of_degree(degree: Tensor, fanout: int, replace: bool) -> Tensor:
-    """That a row of each degree draws a given one of its edges."""
+    """The chance that a row of each degree draws a given one of its edges."""
     if replace:
         return -torch.expm1(fanout * torch.log1p(-1.0 / degree))  # degree 1: log 0, and the chance is 1
     return torch.ones_like(degree) if fanout < 0 else (fanout / degree).clamp(max=1.0)
 
 
 def _chance_by_weight(rows: Tensor, weight: Tensor, num_rows: int, fanout: int, replace: bool) -> Tensor:
-    """That each edge is drawn when its row draws; without replacement, by the race's expected end."""
+    """The chance of each edge when its row draws; without replacement, by the race's expected end."""
 
     def summed(values: Tensor) -> Tensor:
         return torch.zeros(num_rows, dtype=torch.float64).index_add_(0, rows, values)

@@ -10,7 +10,7 @@ from graphbraid.graph import Graph
 from graphbraid.graph.scaled_features import stored_rows
 
 RESERVE_SHARE = 0.1
-"""Of the free memory that is left to the system and to what no estimate sees."""
+"""Share of the free memory that is left to the system and to what no estimate sees."""
 LEAST_RESERVE_BYTES = 256 << 20
 
 

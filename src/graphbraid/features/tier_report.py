@@ -13,7 +13,7 @@ from torch import Tensor
 from graphbraid.files.writing import format_bytes
 
 SHARES = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
-"""Of the rows, or of the lists' bytes: the points of a curve of tiers."""
+"""Shares of the rows, or of the lists' bytes: the points of a curve of tiers."""
 COUNTED_KINDS = ("inclusion", "presampled", "lookahead")
 """Kinds of scores whose values are reads per epoch; of the others only the order means something."""
 
@@ -31,9 +31,9 @@ class TierRow:
     notes_bytes: int = 0
     """Bytes of what is noted about rows, beside them."""
     expected_share: float | None = None
-    """Of the reads, by the score; None without one."""
+    """Share of the reads, by the score; None without one."""
     measured_share: float | None = None
-    """Of the reads so far; None before the first."""
+    """Share of the reads so far; None before the first."""
     epoch_bytes: float | None = None
     """Bytes of rows that an epoch reads here, by the score; whole blocks of a file are more. None where the
     score does not count reads."""
@@ -49,7 +49,7 @@ class CurvePoint:
     nbytes: int
     """Bytes of these rows."""
     share: float
-    """Of the reads that the rows of the highest score have."""
+    """Share of the reads that the rows of the highest score have."""
     epoch_bytes: float | None = None
     """Bytes of rows that an epoch would still read from slower tiers; None where the score does not count."""
 

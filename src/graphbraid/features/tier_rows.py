@@ -35,7 +35,7 @@ class TierCounts(NamedTuple):
 
     @property
     def host_share(self) -> float:
-        """Of the reads that memory served; 0 before the first."""
+        """Share of the reads that memory served; 0 before the first."""
         return self.host_rows / max(self.reads, 1)
 
 

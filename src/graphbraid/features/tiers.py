@@ -132,7 +132,7 @@ class TieredFeatures:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the rows that are given."""
+        """Dtype of the rows that are given."""
         return self._whole.dtype if self._scale is None else self._scale.dtype
 
     @property
@@ -148,7 +148,7 @@ class TieredFeatures:
 
     @property
     def _scale(self) -> Tensor | None:
-        """Of each row of int8; None where rows are of another dtype."""
+        """Scale of each row of int8; None where rows are of another dtype."""
         cache = self.cache
         if isinstance(cache, RowCache):
             return None
@@ -195,15 +195,15 @@ class TieredFeatures:
         return self.gather(torch.where(wanted < 0, wanted + len(self), wanted))
 
     def announce(self, ids: Tensor) -> int:
-        """As :meth:`RowCache.announce`."""
+        """Announce a batch; see :meth:`RowCache.announce`."""
         return self.cache.announce(ids)
 
     def gather(self, ids: Tensor, out: Tensor | None = None, *, batch: int = -1) -> Tensor:
-        """As :meth:`RowCache.gather`."""
+        """Gather rows; see :meth:`RowCache.gather`."""
         return self.cache.gather(ids, out, batch=batch)
 
     def forget(self) -> None:
-        """As :meth:`RowCache.forget`."""
+        """Forget announced batches; see :meth:`RowCache.forget`."""
         self.cache.forget()
 
     def expected_share(self, num_rows: int) -> float | None:

@@ -44,7 +44,7 @@ class ListCounts(NamedTuple):
 
     @property
     def host_share(self) -> float:
-        """Of the reads of lists that memory served; 0 before the first."""
+        """Share of the reads of lists that memory served; 0 before the first."""
         return self.host_lists / max(self.host_lists + self.disk_lists, 1)
 
 
@@ -52,13 +52,13 @@ class ExpectedReads(NamedTuple):
     """What is expected of the lists in memory, kept of a curve of all lists."""
 
     share: float
-    """Of the reads that they serve."""
+    """Share of the reads that they serve."""
     points: tuple[tuple[float, int, float], ...]
     """Parts of the bytes of all lists, these bytes, and the share of the reads that they would serve."""
 
     @classmethod
     def of(cls, curve: Curve, count: int) -> ExpectedReads:
-        """With the first ``count`` lists of a curve in memory."""
+        """Return what is expected with the first ``count`` lists of a curve in memory."""
         sizes = curve.size.cumsum(0)
         whole = int(sizes[-1]) if len(curve) else 0
         held = [int(torch.searchsorted(sizes, int(whole * part), right=True)) for part in SHARES]
@@ -208,7 +208,7 @@ class ListParts:
 
     @classmethod
     def of(cls, graph: Graph, options: DiskOptions) -> ListParts:
-        """Those of a graph whose topology is mapped from a store.
+        """Return the lists of a graph whose topology is mapped from a store.
 
         Raises:
             DataError: it is not.

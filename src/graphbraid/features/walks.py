@@ -21,10 +21,10 @@ from graphbraid.sampling.schedule import SeedSchedule
 
 DAMPING = 0.85
 ROUNDS = 5
-"""Of the weighted reverse PageRank: more of them forget where the walk began."""
+"""Rounds of the weighted reverse PageRank: more of them forget where the walk began."""
 MOST_ROUNDS = 100
 CONVERGED = 1e-4
-"""Of the mean score: the reverse PageRank stops when a round changes no node's score by more."""
+"""Part of the mean score: the reverse PageRank stops when a round changes no node's score by more."""
 
 
 def backend() -> Any:
@@ -100,7 +100,7 @@ def inclusion(csc: Csc, sampler: SamplerConfig, schedule: SeedSchedule) -> Tenso
 
 
 def expansions(csc: Csc, sampler: SamplerConfig, schedule: SeedSchedule) -> Iterator[tuple[int, Tensor]]:
-    """Of each hop, its fanout and how often an epoch is expected to draw among each node's in-edges.
+    """Yield each hop's fanout and how often an epoch is expected to draw among each node's in-edges.
 
     So often is a node's adjacency list read: by the hops that find it, whereas its row is read once a batch
     (:func:`inclusion`); in the layout ``blocks`` by every hop after.

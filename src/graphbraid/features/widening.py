@@ -53,15 +53,15 @@ class WidenedCache:
 
     @property
     def counts(self) -> CacheCounts:
-        """As :attr:`RowCache.counts`."""
+        """What was read from where; see :attr:`RowCache.counts`."""
         return self.cache.counts
 
     def announce(self, ids: Tensor) -> int:
-        """As :meth:`RowCache.announce`."""
+        """Announce a batch; see :meth:`RowCache.announce`."""
         return self.cache.announce(ids)
 
     def forget(self) -> None:
-        """As :meth:`RowCache.forget`."""
+        """Forget announced batches; see :meth:`RowCache.forget`."""
         self.cache.forget()
 
     def gather(self, ids: Tensor, out: Tensor | None = None, *, batch: int = -1) -> Tensor:

@@ -24,7 +24,7 @@ class Mapped:
 
     path: Path
     offset: int
-    """Of the part's first byte in the file."""
+    """Place of the part's first byte in the file."""
     file_id: tuple[int, int]
     """Device and inode of the file that is mapped; another may have its name by now."""
     sums: Callable[[], Any] | None = None
@@ -40,7 +40,7 @@ class _Mapping:
 
 
 _MAPPINGS: dict[int, _Mapping] = {}
-"""By the address of the first byte."""
+"""The mappings by the address of their first byte."""
 
 
 def remember(

@@ -115,6 +115,29 @@ class Csc:
             self._reversed = Csc(indptr, destinations, self.num_dst, trusted=True)
         return self._reversed
 
+    @property
+    def is_own_reverse(self) -> bool:
+        """Whether it is known that reversing the edges changes nothing; see :meth:`keep_as_own_reverse`."""
+        return self._reversed is self
+
+    @property
+    def has_transpose(self) -> bool:
+        """Whether :meth:`transpose` has its result already."""
+        return self._transposed is not None
+
+    @property
+    def has_reverse(self) -> bool:
+        """Whether :meth:`reversed` has its result already."""
+        return self.has_transpose or self._reversed is not None
+
+    def keep_as_own_reverse(self) -> None:
+        """Serve as the result of :meth:`reversed`, which it must equal."""
+        self._reversed = self
+
+    def keep_transpose(self, transpose: Csc, perm: Tensor) -> None:
+        """Keep what :meth:`transpose` would compute, made elsewhere."""
+        self._transposed = transpose, perm
+
     def sort_rows(self) -> tuple[Csc, Tensor | None]:
         """Return this adjacency with each row sorted by source; equal edges keep their order.
 

@@ -13,14 +13,14 @@ from graphbraid.errors import DataError
 from graphbraid.graph.conversions import Conversions
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.editing import EdgeEdits
-from graphbraid.graph.labelled import SPLITS, LabelledNodes, Task
+from graphbraid.graph.labelled import SPLITS, LabelledNodes, TaskName
 from graphbraid.graph.scaled_features import Features, ScaledFeatures
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.graph.typed import TypedViews
 from graphbraid.graph.types import Types
 from graphbraid.graph.validate import check_contents, check_shapes, validate_graph
 
-__all__ = ["SPLITS", "Graph", "ScaledFeatures", "SparseFeatures", "Task"]
+__all__ = ["SPLITS", "Graph", "ScaledFeatures", "SparseFeatures", "TaskName"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)

@@ -12,7 +12,7 @@ from graphbraid.signatures import typed
 if TYPE_CHECKING:
     from graphbraid.graph.types import NodeSet
 
-Task = Literal["single-label", "multi-label", "regression"]
+TaskName = Literal["single-label", "multi-label", "regression"]
 SPLITS = ("train", "val", "test")
 """Names of the splits that training knows."""
 
@@ -25,7 +25,7 @@ class LabelledNodes:
     __slots__ = ()
 
     @property
-    def task(self) -> Task:
+    def task(self) -> TaskName:
         """Task that ``y`` implies: int64 is single-label, a matrix of 0 and 1 multi-label, else regression.
 
         Raises:

@@ -17,7 +17,7 @@ _OF_TYPES: dict[type[LoaderFace], type[LoaderFace]] = {
     NeighborLoader: TypedNeighborLoader,
     LinkNeighborLoader: TypedLinkNeighborLoader,
 }
-"""By loader, what it is of graphs with types."""
+"""The loader of graphs with types, by the loader of others."""
 
 
 def kind_of(called: type[LoaderFace], data: Any) -> type[LoaderFace]:

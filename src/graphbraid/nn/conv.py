@@ -12,12 +12,13 @@ from graphbraid.arguments import check_tensor
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.sparse_features import SparseFeatures
+from graphbraid.nn import told
 from graphbraid.nn.adjacency import as_csc
 
-Features = Tensor | SparseFeatures
+LayerInput = Tensor | SparseFeatures
 
 
-def check_rows_of(x: Features) -> None:
+def check_rows_of(x: LayerInput) -> None:
     """Raise DataError unless ``x`` is sparse features or a floating-point matrix."""
     if isinstance(x, SparseFeatures | torch.fx.Proxy):
         return
@@ -26,7 +27,7 @@ def check_rows_of(x: Features) -> None:
 
 def check_takes_weights(kind: type[nn.Module], edge_weight: Tensor | None) -> None:
     """Raise ConfigError if edge weights are given to a layer or model that does not use them."""
-    if edge_weight is not None and not getattr(kind, "takes_weights", False):
+    if edge_weight is not None and not told.takes_weights(kind):
         raise ConfigError(
             f"{kind.__name__} takes no edge weights, which would change nothing; call it without edge_weight "
             "(GCNConv and GCN take them)"
@@ -49,7 +50,7 @@ class Conv(nn.Module, ABC):
     in_channels: int
     out_channels: int
 
-    def forward(self, x: Features, edge_index: Csc | Tensor, edge_weight: Tensor | None = None) -> Tensor:
+    def forward(self, x: LayerInput, edge_index: Csc | Tensor, edge_weight: Tensor | None = None) -> Tensor:
         """Apply the layer.
 
         Args:
@@ -68,10 +69,10 @@ class Conv(nn.Module, ABC):
         return out if self.bias is None else out + self.bias
 
     @abstractmethod
-    def combine(self, x: Features, csc: Csc) -> Tensor:
+    def combine(self, x: LayerInput, csc: Csc) -> Tensor:
         """Compute the layer without its final bias."""
 
-    def check(self, x: Features, csc: Csc) -> None:
+    def check(self, x: LayerInput, csc: Csc) -> None:
         """Raise DataError unless ``x`` is ``(num_src, in_channels)``."""
         if tuple(x.shape) != (csc.num_src, self.in_channels):
             raise DataError(
@@ -90,6 +91,6 @@ def zero_bias(channels: int, *, bias: bool) -> nn.Parameter | None:
     return nn.Parameter(torch.zeros(channels)) if bias else None
 
 
-def dense(x: Features) -> Tensor:
+def dense(x: LayerInput) -> Tensor:
     """Return ``x`` itself, or sparse features made dense for a layer that needs dense rows."""
     return x.to_dense() if isinstance(x, SparseFeatures) else x

@@ -13,6 +13,7 @@ from graphbraid.arguments import MOST_WIDTH, as_count, as_number, check_choice, 
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.csc import Csc, coo_to_csc
 from graphbraid.graph.scans import check_ids, first_out_of_range
+from graphbraid.nn import told
 from graphbraid.nn.graph_model import MOST_LAYERS
 from graphbraid.nn.linear import MOST_WEIGHTS
 from graphbraid.nn.rgcn import MOST_RELATIONS, RGCNConv
@@ -64,32 +65,31 @@ class NodeEmbedding(nn.Module):
     @property
     def takes_blocks(self) -> bool:
         """Whether the model is called with one block per layer."""
-        return bool(getattr(self.model, "takes_blocks", False))
+        return told.takes_blocks(self.model)
 
     @property
     def takes_typed_blocks(self) -> bool:
         """Whether the model is called with one block per layer, and with the relations of its edges."""
-        return bool(getattr(self.model, "takes_typed_blocks", False))
+        return told.takes_typed_blocks(self.model)
 
     @property
     def num_layers(self) -> int | None:
         """Number of the model's layers; 0 without a model, None if it does not say."""
-        return 0 if self.model is None else getattr(self.model, "num_layers", None)
+        return 0 if self.model is None else told.num_layers(self.model)
 
     @property
     def widest(self) -> int:
         """Largest number of columns that a layer holds for a node."""
-        told = getattr(self.model, "widest", None)
-        if isinstance(told, int):
-            return max(told, self.channels)
+        widest = told.widest(self.model)
+        if widest is not None:
+            return max(widest, self.channels)
         weights = [] if self.model is None else [p for p in self.model.parameters() if p.ndim >= 2]
         return max((p.shape[0] for p in weights), default=self.channels)
 
     @property
     def edge_bytes(self) -> int | None:
         """Bytes that a layer of the model holds for an edge; None if it does not say."""
-        told = getattr(self.model, "edge_bytes", None)
-        return told if isinstance(told, int) else None
+        return told.edge_bytes(self.model)
 
     def forward(self, x: Any, edges: Any, n_id: Tensor | None = None, edge_type: Any = None) -> Tensor:
         """Return the rows of nodes, or what the model makes of them.

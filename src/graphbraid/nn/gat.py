@@ -11,7 +11,7 @@ from graphbraid.arguments import MOST_WIDTH, as_count, as_number
 from graphbraid.errors import ConfigError
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.sparse_features import SparseFeatures
-from graphbraid.nn.conv import Conv, Features, zero_bias
+from graphbraid.nn.conv import Conv, LayerInput, zero_bias
 from graphbraid.nn.linear import Linear, as_widths, glorot
 from graphbraid.ops import bias_act_dropout, dense_linear, gat_attention, gatv2_attention, sparse_linear
 from graphbraid.signatures import typed
@@ -62,7 +62,7 @@ class AttentionConv(Conv):
         self.res = Linear(in_channels, total, bias=False, init="glorot") if residual else None
         self.bias = zero_bias(total, bias=bias)
 
-    def combine(self, x: Features, csc: Csc) -> Tensor:
+    def combine(self, x: LayerInput, csc: Csc) -> Tensor:
         """Compute the layer without its final bias."""
         self.check(x, csc)
         out = self.attend(x, csc)
@@ -73,7 +73,7 @@ class AttentionConv(Conv):
         return out
 
     @abstractmethod
-    def attend(self, x: Features, csc: Csc) -> Tensor:
+    def attend(self, x: LayerInput, csc: Csc) -> Tensor:
         """Return ``(num_dst, heads * out_channels)``: each head's weighted sum."""
 
     def extra_repr(self) -> str:
@@ -145,7 +145,7 @@ class GATConv(AttentionConv):
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
-    def attend(self, x: Features, csc: Csc) -> Tensor:
+    def attend(self, x: LayerInput, csc: Csc) -> Tensor:
         """Return ``(num_dst, heads * out_channels)``: each head's weighted sum."""
         rows = transform(self.lin, x)
         drops = self.training and self.row_dropout > 0
@@ -221,7 +221,7 @@ class GATv2Conv(AttentionConv):
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
-    def attend(self, x: Features, csc: Csc) -> Tensor:
+    def attend(self, x: LayerInput, csc: Csc) -> Tensor:
         """Return ``(num_dst, heads * out_channels)``: each head's weighted sum."""
         rows = transform(self.lin_l, x)
         if self.share_weights:
@@ -241,7 +241,7 @@ class GATv2Conv(AttentionConv):
         )
 
 
-def transform(linear: Linear, x: Features) -> Tensor:
+def transform(linear: Linear, x: LayerInput) -> Tensor:
     """Apply ``linear`` to dense rows of any precision or to sparse features."""
     if not isinstance(x, SparseFeatures):
         out: Tensor = linear(x.to(linear.weight.dtype))

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from graphbraid.errors import ConfigError
 from graphbraid.graph.csc import Csc
-from graphbraid.nn.conv import Conv, Features, zero_bias
+from graphbraid.nn.conv import Conv, LayerInput, zero_bias
 from graphbraid.nn.linear import Linear
 from graphbraid.ops import Aggregation, aggregate_linear
 from graphbraid.ops.aggregation import sum_dtype
@@ -71,7 +71,7 @@ class GCNConv(Conv):
         if self.bias is not None:
             torch.nn.init.zeros_(self.bias)
 
-    def combine(self, x: Features, csc: Csc) -> Tensor:
+    def combine(self, x: LayerInput, csc: Csc) -> Tensor:
         """Compute the layer without its bias."""
         self.check(x, csc)
         if self.normalize:

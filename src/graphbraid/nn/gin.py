@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from graphbraid.arguments import as_number
 from graphbraid.errors import DataError
 from graphbraid.graph.csc import Csc
-from graphbraid.nn.conv import Conv, Features, dense
+from graphbraid.nn.conv import Conv, LayerInput, dense
 from graphbraid.ops import Aggregation, aggregate
 from graphbraid.signatures import typed
 
@@ -48,7 +48,7 @@ class GINConv(Conv):
         with torch.no_grad():
             self.eps.fill_(self.initial_eps)
 
-    def combine(self, x: Features, csc: Csc) -> Tensor:
+    def combine(self, x: LayerInput, csc: Csc) -> Tensor:
         """Compute the whole layer, which has no bias of its own."""
         if x.shape[0] != csc.num_src:
             raise DataError(f"GINConv needs x with {csc.num_src} rows, one per source node; got {x.shape[0]}")

@@ -12,8 +12,9 @@ from graphbraid.arguments import MOST_WIDTH, as_count, as_number
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.sparse_features import SparseFeatures
+from graphbraid.nn import told
 from graphbraid.nn.adjacency import as_csc
-from graphbraid.nn.conv import Conv, Features, check_rows_of, check_takes_weights
+from graphbraid.nn.conv import Conv, LayerInput, check_rows_of, check_takes_weights
 from graphbraid.ops import bias_act_dropout, sparse_dropout
 from graphbraid.ops.epilogue import ACTIVATIONS
 
@@ -94,7 +95,7 @@ class GraphModel(nn.Module, ABC):
         for module in (*self.convs, *(self.norms or ())):
             module.reset_parameters()
 
-    def forward(self, x: Features, edge_index: Adjacency, edge_weight: Tensor | None = None) -> Tensor:
+    def forward(self, x: LayerInput, edge_index: Adjacency, edge_weight: Tensor | None = None) -> Tensor:
         """Run all layers.
 
         Args:
@@ -120,7 +121,7 @@ class GraphModel(nn.Module, ABC):
         assert isinstance(x, Tensor)
         return x
 
-    def drop_input(self, x: Features) -> Features:
+    def drop_input(self, x: LayerInput) -> LayerInput:
         """Apply input dropout while training."""
         if not self.training or self.input_dropout == 0:
             return x
@@ -128,7 +129,7 @@ class GraphModel(nn.Module, ABC):
             return sparse_dropout(x, self.input_dropout, training=True)
         return F.dropout(x, self.input_dropout)
 
-    def forward_layer(self, i: int, x: Features, csc: Csc) -> Tensor:
+    def forward_layer(self, i: int, x: LayerInput, csc: Csc) -> Tensor:
         """Run layer ``i`` and what follows it before the next layer, as layer-wise inference does."""
         conv = self.convs[i]
         assert isinstance(conv, Conv)
@@ -136,7 +137,7 @@ class GraphModel(nn.Module, ABC):
 
     def finish_layer(self, i: int, out: Tensor, bias: Tensor | None) -> Tensor:
         """Add the bias and, between layers, apply normalisation, activation and dropout."""
-        inplace = not getattr(self.convs[i], "keeps_result", False)
+        inplace = not told.keeps_result(self.convs[i])
         if i == self.num_layers - 1:
             return bias_act_dropout(out, bias, "none", inplace=inplace)
         if self.norms is not None:

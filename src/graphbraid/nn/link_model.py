@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from graphbraid.arguments import check_type
 from graphbraid.errors import ConfigError
+from graphbraid.nn import told
 from graphbraid.nn.link_predictors import LinkPredictor
 
 
@@ -37,13 +38,12 @@ class LinkModel(nn.Module):
     @property
     def takes_blocks(self) -> bool:
         """Whether the encoder is called with one block per layer."""
-        return bool(getattr(self.encoder, "takes_blocks", False))
+        return told.takes_blocks(self.encoder)
 
     @property
     def num_layers(self) -> int | None:
         """Number of the encoder's layers, one for each hop; None if it does not say, or has none."""
-        count = getattr(self.encoder, "num_layers", None)
-        return count if isinstance(count, int) and count else None
+        return told.num_layers(self.encoder) or None
 
     def forward(
         self, x: Any, edges: Any, pairs: Tensor, relation: Tensor | None = None, **named: Any

@@ -10,7 +10,7 @@ from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.nn.adjacency import as_csc
-from graphbraid.nn.conv import Features, check_rows_of, check_takes_weights
+from graphbraid.nn.conv import LayerInput, check_rows_of, check_takes_weights
 from graphbraid.nn.gat import AttentionConv, GATConv, GATv2Conv
 from graphbraid.nn.gcn import GCNConv
 from graphbraid.nn.gin import GINConv
@@ -131,7 +131,7 @@ class MLP(GraphModel):
         return Linear(in_channels, out_channels, bias=bias)
 
     def forward(
-        self, x: Features, edge_index: Adjacency | None = None, edge_weight: Tensor | None = None
+        self, x: LayerInput, edge_index: Adjacency | None = None, edge_weight: Tensor | None = None
     ) -> Tensor:
         """Run all layers on the rows of the last block's destinations, or on all rows without blocks."""
         check_rows_of(x)
@@ -148,7 +148,7 @@ class MLP(GraphModel):
         assert isinstance(x, Tensor)
         return x
 
-    def forward_layer(self, i: int, x: Features, csc: Csc | None) -> Tensor:
+    def forward_layer(self, i: int, x: LayerInput, csc: Csc | None) -> Tensor:
         """Run layer ``i`` and what follows it before the next layer, on each row of ``x``."""
         conv = self.convs[i]
         assert isinstance(conv, Linear)

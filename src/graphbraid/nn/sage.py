@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError
 from graphbraid.graph.csc import Csc
-from graphbraid.nn.conv import Conv, Features, dense
+from graphbraid.nn.conv import Conv, LayerInput, dense
 from graphbraid.nn.linear import Linear
 from graphbraid.ops import Aggregation, aggregate_linear, dense_linear, spmm
 from graphbraid.signatures import typed
@@ -73,7 +73,7 @@ class SAGEConv(Conv):
             if part is not None:
                 part.reset_parameters()
 
-    def combine(self, x: Features, csc: Csc) -> Tensor:
+    def combine(self, x: LayerInput, csc: Csc) -> Tensor:
         """Compute the layer without its bias; with ``normalize``, the whole layer."""
         self.check(x, csc)
         root = None if self.lin_r is None else self.lin_r.weight
@@ -86,7 +86,7 @@ class SAGEConv(Conv):
             return out
         return F.normalize(out if self.lin_l.bias is None else out + self.lin_l.bias, p=2.0, dim=-1)
 
-    def _stepwise(self, x: Features, csc: Csc, root: Tensor | None) -> Tensor:
+    def _stepwise(self, x: LayerInput, csc: Csc, root: Tensor | None) -> Tensor:
         rows = dense(x)
         neighbours = rows if self.lin is None else self.lin(rows).relu()
         if self.aggr == "max":

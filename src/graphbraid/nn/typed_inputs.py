@@ -11,7 +11,7 @@ from graphbraid.arguments import MOST_WIDTH, as_count, check_tensor, shown
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import SparseFeatures
 from graphbraid.graph.scans import check_ids
-from graphbraid.nn.conv import Features, check_rows_of
+from graphbraid.nn.conv import LayerInput, check_rows_of
 from graphbraid.nn.linear import Linear
 from graphbraid.ops import bias_act_dropout, dense_linear, sparse_linear
 
@@ -40,7 +40,7 @@ def input_layer(name: str, width: int, hidden: int, num_nodes: Mapping[str, int]
 
 
 def input_rows(
-    name: str, layer: nn.Module, x: Features | None, ids: Tensor | None, *, act: str, p: float
+    name: str, layer: nn.Module, x: LayerInput | None, ids: Tensor | None, *, act: str, p: float
 ) -> Tensor:
     """Return the rows of a node type that the first relational layer takes, ``(num_rows, hidden)``.
 

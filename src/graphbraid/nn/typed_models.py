@@ -12,7 +12,7 @@ from graphbraid.errors import ConfigError, DataError, did_you_mean
 from graphbraid.graph import EdgeType, Graph
 from graphbraid.graph.csc import Csc, coo_to_csc
 from graphbraid.nn.adjacency import check_edge_list, ends_of
-from graphbraid.nn.conv import Features
+from graphbraid.nn.conv import LayerInput
 from graphbraid.nn.graph_model import MOST_LAYERS
 from graphbraid.nn.rgcn import RGCNConv
 from graphbraid.nn.typed_inputs import input_layer, input_rows
@@ -151,7 +151,7 @@ class RGCN(nn.Module):
 
     def forward(
         self,
-        x_dict: Mapping[str, Features],
+        x_dict: Mapping[str, LayerInput],
         edges: Adjacencies | Sequence[Adjacencies],
         n_id_dict: Mapping[str, Tensor] | None = None,
     ) -> Tensor | dict[str, Tensor]:

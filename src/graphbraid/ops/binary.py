@@ -7,7 +7,7 @@ features then fit in a word, and a product with a weight needs no multiplication
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,6 +32,14 @@ class BinaryRows:
     """``(ceil(num_rows / 32), num_columns)`` int32."""
     factors: Tensor | None
     """``(num_rows,)`` float32 value of each row's non-zero features; None if all are 1."""
+
+    def apply(self, change: Callable[[Tensor], Tensor]) -> BinaryRows:
+        """Return the rows with every array changed, for example moved."""
+        return BinaryRows(
+            by_row=change(self.by_row),
+            by_column=change(self.by_column),
+            factors=None if self.factors is None else change(self.factors),
+        )
 
     @classmethod
     def of(cls, x: Features, nodes: Tensor | None) -> BinaryRows:

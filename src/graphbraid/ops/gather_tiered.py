@@ -84,8 +84,8 @@ class TierTable:
         bases, scale_bases = len(layout), len(layout) + len(self.addresses)
         self.layout, self.bases = numbers[:bases], numbers[bases:scale_bases]
         self.scale_bases = numbers[scale_bases:]
-        """For kernels, int64 on the device: first position, number of parts and first part of each tier,
-        ``(num_tiers * 3,)``; addresses of the parts, ``(num_parts,)``; and of their scales."""
+        """Numbers for kernels, int64 on the device: first position, number of parts and first part of each
+        tier, ``(num_tiers * 3,)``; addresses of the parts, ``(num_parts,)``; and of their scales."""
 
     @property
     def bounds(self) -> tuple[int, ...]:
@@ -94,7 +94,7 @@ class TierTable:
 
     @property
     def given_dtype(self) -> torch.dtype:
-        """Of the rows that :func:`gather_tiered` gives unless it is told otherwise."""
+        """Dtype of the rows that :func:`gather_tiered` gives unless it is told otherwise."""
         return torch.float32 if self.is_scaled else self.dtype
 
     def _lines(self) -> list[tuple[int, int, int]]:

@@ -23,7 +23,7 @@ class Round:
     """A piece of each part of a table's rows."""
 
     first: int
-    """Of each part's rows, the first one's place in the part."""
+    """Place in each part of the first of its rows."""
     last: int
     """The place behind the last."""
     pieces: tuple[range, ...]

@@ -45,7 +45,7 @@ class PeerEdges:
     dst_scale: Tensor | None = None
     """``(num_rows,)`` float32."""
     rows_read: tuple[int, ...] = field(init=False)
-    """Of each rank, how many of its rows there must be: one more than the last that is read."""
+    """Number of rows that each rank must have: one more than the last that is read."""
 
     def __post_init__(self) -> None:
         as_count(self.num_ranks, "num_ranks", least=1)

@@ -33,5 +33,5 @@ class EdgeTimes:
     last: bool = False
     """Whether to draw the latest edges instead of any."""
     untimed: frozenset[int] = frozenset()
-    """Of a graph with types, numbers of the relations whose edges have no times (``NO_TIME``): any of
+    """Numbers of the relations whose edges have no times (``NO_TIME``), in a graph with types: any of
     these are drawn."""

@@ -24,7 +24,7 @@ from graphbraid.sampling.schedule import SeedSchedule
 from graphbraid.sampling.threads import COUNTED, NativeThreads, checked_threads
 
 
-class Pipeline(Protocol):
+class BatchPipeline(Protocol):
     """A pipeline that prepares mini-batches ahead of their use."""
 
     def run(self, schedule: SeedSchedule, epoch: int, first_step: int, last_step: int) -> Iterator[Prepared]:
@@ -40,7 +40,7 @@ class Pipeline(Protocol):
         ...
 
 
-class HostPipeline(Pipeline, Protocol):
+class HostPipeline(BatchPipeline, Protocol):
     """A pipeline on the CPU, which also samples for seeds that come from no schedule."""
 
     def begin(

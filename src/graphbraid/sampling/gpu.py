@@ -12,12 +12,12 @@ from graphbraid.errors import ConfigError, MissingPackageError
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.gather_tiered import TierTable
 from graphbraid.sampling.config import SamplerConfig
-from graphbraid.sampling.cpu import Pipeline
+from graphbraid.sampling.cpu import BatchPipeline
 from graphbraid.sampling.sample import Prepared
 from graphbraid.sampling.schedule import SeedSchedule
 
 
-class GpuPipeline(Pipeline, Protocol):
+class GpuPipeline(BatchPipeline, Protocol):
     """A pipeline whose batches can be requested in two calls, so that sampling overlaps with other work."""
 
     def launch(self, schedule: SeedSchedule, epoch: int, step: int) -> Any:

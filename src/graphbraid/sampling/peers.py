@@ -11,7 +11,7 @@ from graphbraid.arguments import as_count, check_tensor
 from graphbraid.machine.shared_tensors import check_reads, handle_of, opened
 from graphbraid.ops.gather_tiered import Tier
 
-Exchange = Callable[[bytes], Sequence[bytes]]
+AllGather = Callable[[bytes], Sequence[bytes]]
 """Gives every process what each of them gave, by rank: an all-gather, which waits for all."""
 
 
@@ -43,7 +43,7 @@ class PeerRows:
         rank: int,
         num_peers: int,
         device: torch.device,
-        exchange: Exchange,
+        exchange: AllGather,
     ) -> None:
         check_tensor(ids, "ids", ndim=1)
         num_peers = as_count(num_peers, "num_peers", least=1)

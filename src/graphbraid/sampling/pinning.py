@@ -46,7 +46,7 @@ class CudaRegistrar:
     """Calls of the CUDA runtime."""
 
     def register(self, address: int, num_bytes: int) -> str:
-        """As :meth:`Registrar.register`."""
+        """Register memory; see :meth:`Registrar.register`."""
         runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
         error = runtime.cudaHostRegister(address, num_bytes, _PORTABLE)
         if int(error) == 0:
@@ -56,7 +56,7 @@ class CudaRegistrar:
         return str(runtime.cudaGetErrorString(error))
 
     def unregister(self, address: int) -> None:
-        """As :meth:`Registrar.unregister`."""
+        """Unregister memory; see :meth:`Registrar.unregister`."""
         torch.cuda.cudart().cudaHostUnregister(address)  # type: ignore[no-untyped-call]
 
 

@@ -29,7 +29,7 @@ class FeatureRows(Protocol):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the rows that are given."""
+        """Dtype of the rows that are given."""
         ...
 
     @property

@@ -24,7 +24,7 @@ BIDIRECTIONAL = "bidirectional"
 INDUCED = "induced"
 SUBGRAPH_TYPES = (DIRECTIONAL, BIDIRECTIONAL, INDUCED)
 EGO = "ego"
-"""As induced, of disjoint trees one after another, for :class:`graphbraid.loader.ShaDowKHopSampler`."""
+"""Like induced, of disjoint trees one after another, for :class:`graphbraid.loader.ShaDowKHopSampler`."""
 
 
 def as_subgraph_type(given: Any, known: Sequence[str] = SUBGRAPH_TYPES) -> str:

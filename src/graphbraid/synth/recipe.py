@@ -38,12 +38,12 @@ class OptimizerRecipe:
     """``sgd``, ``adam`` or ``adamw``."""
     learning_rate: float
     momentum: float = 0.0
-    """Of ``sgd``."""
+    """Momentum of ``sgd``."""
     betas: tuple[float, float] = (0.9, 0.999)
-    """Of ``adam`` and ``adamw``."""
+    """Decays of the averages of ``adam`` and ``adamw``."""
     weight_decay: float = 0.0
     eps: float = 1e-8
-    """Of ``adam`` and ``adamw``."""
+    """The addend of the denominator of ``adam`` and ``adamw``."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from graphbraid.errors import ConfigError
 from graphbraid.signatures import typed
-from graphbraid.train import runtime
 from graphbraid.train.inference.evaluate import EvalMode
 from graphbraid.train.inference.link_predictions import TopLinks, link_scores, top_links
 from graphbraid.train.step.link_runner import LinkRunner
@@ -47,8 +46,7 @@ class LinkPredictions:
             ResourceError: exact inference does not fit the budget.
         """
         trainer, runner = self._of_links("predict_links")
-        with trainer._turns.take(), runtime.torch_settings(trainer.config):
-            trainer._check_sampled(mode)
+        with trainer.turn(mode):
             scores = link_scores(runner, trainer.config, links, relation, mode)
         return scores.sigmoid() if probabilities else scores
 
@@ -82,8 +80,7 @@ class LinkPredictions:
             ResourceError: the rows of all nodes do not fit the budget.
         """
         trainer, runner = self._of_links("top_links")
-        with trainer._turns.take(), runtime.torch_settings(trainer.config):
-            trainer._check_sampled(mode)
+        with trainer.turn(mode):
             return top_links(runner, trainer.config, nodes, relation, mode, k=k, sources=sources, known=known)
 
     def _of_links(self, name: str) -> tuple[Trainer, LinkRunner]:

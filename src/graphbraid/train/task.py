@@ -13,9 +13,11 @@ from torch import Tensor
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph, NodeSet
 from graphbraid.graph.array_checks import UNLABELLED, has_class
+from graphbraid.graph.labelled import TaskName
 from graphbraid.ops.cross_entropy import cross_entropy
 
-TaskName = Literal["single-label", "multi-label", "regression", "link"]
+AnyTaskName = Literal[TaskName, "link"]
+"""What a model can be trained for: a task that labels imply, or the prediction of links."""
 IGNORED = UNLABELLED[0]
 """Class that :meth:`Task.loss` passes to torch for every node without a label."""
 
@@ -24,7 +26,7 @@ IGNORED = UNLABELLED[0]
 class Task:
     """The loss for one kind of label, and the reading of a model's outputs."""
 
-    name: TaskName
+    name: AnyTaskName
     """Kind of label, with its loss: ``single-label`` (cross entropy), ``multi-label`` (binary cross entropy
     with logits), ``regression`` (mean squared error), or ``link``: binary cross entropy of one score, or
     cross entropy of the first of several."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
@@ -221,8 +221,7 @@ class Trainer(LinkPredictions):
             TrainingError: the loss or the gradients are not finite; the message names epoch and step.
         """
         with contextlib.ExitStack() as stack:
-            stack.enter_context(self._turns.take(trains=True))
-            stack.enter_context(runtime.torch_settings(self.config))
+            stack.enter_context(self.turn(trains=True))
             folder = stack.enter_context(RunFolder(self.config.out_dir)) if self.config.out_dir else None
             guard, listeners = SignalGuard(), Listeners(self, self.callbacks)
             self._state = self._new_state()
@@ -240,7 +239,7 @@ class Trainer(LinkPredictions):
 
         The first call takes a few seconds; the result is kept in the cache folder.
         """
-        with self._turns.take(), runtime.torch_settings(self.config):
+        with self.turn():
             return profile_run(
                 self.runner,
                 self.task.to(self.runner.device),
@@ -262,7 +261,7 @@ class Trainer(LinkPredictions):
             DataError: the split does not exist or has no labels.
             ResourceError: exact inference does not fit the budget.
         """
-        with self._turns.take(), runtime.torch_settings(self.config):
+        with self.turn():
             return self.score(split_nodes(self.runner.labels, split), mode, self.task)
 
     @typed
@@ -294,8 +293,7 @@ class Trainer(LinkPredictions):
             )
         ids = node_ids(self.runner.labels, nodes)
         outputs: Tensor | None = None
-        with self._turns.take(), runtime.torch_settings(self.config):
-            self._check_sampled(mode)
+        with self.turn(mode):
             for start, rows in outputs_in_chunks(self.runner, self.config, ids, mode):
                 if outputs is None:
                     outputs = rows.new_empty(ids.numel(), rows.shape[1])
@@ -319,6 +317,22 @@ class Trainer(LinkPredictions):
         except ValueError as error:
             raise DataError(f"{path} is no sound checkpoint: {error}") from None
         self.model.load_state_dict(contents["model"])
+
+    @contextlib.contextmanager
+    def turn(self, mode: EvalMode | None = None, *, trains: bool = False) -> Iterator[None]:
+        """Hold the trainer for one call, alone and with the run's settings of PyTorch.
+
+        Args:
+            mode: how nodes are evaluated meanwhile, which is checked. If None, they are not.
+            trains: whether the call trains.
+
+        Raises:
+            ConfigError: another thread is training, or the model cannot be evaluated so.
+        """
+        with self._turns.take(trains=trains), runtime.torch_settings(self.config):
+            if mode is not None:
+                self._check_sampled(mode)
+            yield
 
     def request_stop(self, status: Status = "stopped") -> None:
         """End :meth:`fit` after the current step or epoch; for callbacks. The first request counts."""

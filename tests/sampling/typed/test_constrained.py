@@ -22,7 +22,7 @@ from graphbraid.sampling.reference import sample_checked as sample_plain
 from graphbraid.sampling.typed import TypedConfig
 from graphbraid.sampling.typed.pipeline import make_typed_pipeline
 from graphbraid.sampling.typed.reference import sample_checked
-from graphbraid.sampling.typed.source import TypedSource
+from graphbraid.sampling.typed.source import TypedBatchSource
 
 TIMED = {"edges": {WRITES, CITES}, "nodes": {"paper", "author"}, "papers": {"paper"}}
 """What has times: relations, node types, or one of these, so that some edges have none."""
@@ -36,7 +36,7 @@ def timed(graph, which, *, last=False):
         nodes[name] = {"t": torch.randint(20, (graph.nodes_of(name).num_nodes,), generator=draw)}
     for one in graph.edge_types:
         edges[one] = {"t": torch.randint(20, (graph.edges_of(one).num_edges,), generator=draw)}
-    source = TypedSource(
+    source = TypedBatchSource(
         graph=graph,
         node_attrs={name: attrs if name in TIMED[which] else {} for name, attrs in nodes.items()},
         edge_attrs={one: attrs if one in TIMED[which] else {} for one, attrs in edges.items()},
@@ -181,7 +181,7 @@ def test_each_early_edge_is_equally_likely_in_every_relation(replace):
         edges["a", name, "b"] = np.stack([numbers.integers(0, 50, len(dst)), dst])
         times["a", name, "b"] = {"t": torch.from_numpy(np.tile(numbers.permutation(degree), copies))}
     plain = Graph.from_relations(edges, {"a": 50, "b": copies})
-    source = TypedSource(graph=plain, node_attrs={"a": {}, "b": {}}, edge_attrs=times)
+    source = TypedBatchSource(graph=plain, node_attrs={"a": {}, "b": {}}, edge_attrs=times)
     read = read_typed_times(source, {"time_attr": "t", "temporal_strategy": "uniform"})
     graph, edge_times = read.source.graph, read.edge_times
     config = config_of(graph, [fanout], replace=replace)

@@ -23,8 +23,8 @@ from torch import Tensor
 from graphbraid.collective.hardware.device_budget import divide
 from graphbraid.collective.hardware.device_placement import (
     PARTS,
-    Part,
     PartPlacement,
+    PlacedPart,
     choose_placement,
     may_choose_rows,
     part_bytes_of,
@@ -187,7 +187,7 @@ class DeviceBatching:
             _log.warning("the device has no memory for %s: they stay on the host", what)
             return self._make_with(_Resident(placement=dict.fromkeys(PARTS, "host")))
 
-    def _resident(self, sizes: Mapping[Part, int], room: int) -> _Resident:
+    def _resident(self, sizes: Mapping[PlacedPart, int], room: int) -> _Resident:
         """What to place: parts as far as they fit, and rows and lists of those that do not."""
         context, rows = self.context, self.context.source.rows
         placement = choose_placement(sizes, room)

@@ -89,7 +89,7 @@ def _notes_of_lists(csc: Csc) -> int:
 
 
 def _curve_of_lists(context: Context) -> Curve:
-    """Of the lists that are not empty."""
+    """The curve of the lists that are not empty."""
     csc, sampler = context.source.graph.csc, context.sampler
     degrees = csc.degrees()
     filled = degrees.nonzero().flatten()

@@ -14,17 +14,17 @@ from graphbraid.graph import ScaledFeatures, SparseFeatures
 from graphbraid.graph.csc import Csc
 from graphbraid.sampling.source import BatchSource
 
-Part = Literal["topology", "labels", "features"]
-PARTS: tuple[Part, ...] = ("topology", "labels", "features")
+PlacedPart = Literal["topology", "labels", "features"]
+PARTS: tuple[PlacedPart, ...] = ("topology", "labels", "features")
 """Parts of a graph in the order in which they are made resident. Topology comes first: over the link a read
 of it moves a whole cache line for one number, whereas a read of features moves whole rows."""
-PartPlacement = Mapping[Part, str]
+PartPlacement = Mapping[PlacedPart, str]
 """Placement of each part: ``device`` or ``host``."""
 
 
-def choose_placement(part_bytes: Mapping[Part, int], room: int) -> PartPlacement:
+def choose_placement(part_bytes: Mapping[PlacedPart, int], room: int) -> PartPlacement:
     """Return the placement that makes parts resident in ``room`` bytes, taken in the order of ``PARTS``."""
-    placement: dict[Part, str] = {}
+    placement: dict[PlacedPart, str] = {}
     for part in PARTS:
         fits = part_bytes[part] <= room
         placement[part] = "device" if fits else "host"
@@ -32,7 +32,7 @@ def choose_placement(part_bytes: Mapping[Part, int], room: int) -> PartPlacement
     return placement
 
 
-def part_bytes_of(context: Context) -> dict[Part, int]:
+def part_bytes_of(context: Context) -> dict[PlacedPart, int]:
     """Return the bytes of each part of the source that a loader's batches are read from."""
     csc, x = context.source.graph.csc, context.source.graph.x
     draws_by_running_sums = context.sampler.weighted and context.sampler.replace
@@ -104,7 +104,7 @@ def _label_tables(context: Context) -> list[Tensor]:
     return [t for t in (*tables, *source.node_attrs.values()) if t is not None]
 
 
-def shown(placement: PartPlacement, part_bytes: Mapping[Part, int]) -> str:
+def shown(placement: PartPlacement, part_bytes: Mapping[PlacedPart, int]) -> str:
     """Return the parts on the device with their sizes, in words."""
     resident = [part for part in PARTS if placement[part] == "device"]
     return ", ".join(f"{part} ({format_bytes(part_bytes[part])})" for part in resident)

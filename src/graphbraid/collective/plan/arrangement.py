@@ -1,4 +1,4 @@
-"""Arrangement: a division of the cores of a machine without a device; Trial: its measured time.
+"""Arrangement: a division of the cores of a machine without a device; TimedArrangement: its measured time.
 
 ``cores.py`` chooses between them.
 """
@@ -41,7 +41,7 @@ class Arrangement:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Trial:
+class TimedArrangement:
     """An arrangement and the measured time of a mini-batch with it."""
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT

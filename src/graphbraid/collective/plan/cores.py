@@ -17,8 +17,8 @@ from graphbraid.collective.plan.plan import Plan, RunnerUp
 from graphbraid.collective.plan.times import Profile, StageTimes
 
 AHEAD, REFILL = 8, 1
-"""For arrangements in turns: number of batches that threads prepare before they rest, and number of batches
-left when they continue."""
+"""Number of batches that threads prepare before they rest, and number of batches left when they continue, for
+arrangements in turns."""
 
 
 def arrangements(cores: int, worker_counts: Sequence[int], *, may_take_turns: bool) -> list[Arrangement]:

@@ -69,7 +69,7 @@ class Durations:
         return cls(**{name: [d.seconds] * num_batches for name, d in _by_name(times)})
 
 
-class Op(NamedTuple):
+class StageRun(NamedTuple):
     """One stage of one step, from ``start`` to ``end`` in seconds from the epoch's start."""
 
     stage: Stage
@@ -96,7 +96,7 @@ class Phases:
 class SimulatedEpoch:
     """The result of simulating an epoch: when each stage of each step runs, and which side waits."""
 
-    ops: list[Op]
+    ops: list[StageRun]
     """Stages that ran, in order of their start."""
     seconds: float
     """Seconds from the start to the end of the last step's training."""
@@ -160,7 +160,7 @@ class Simulation:
         self._seconds = (durations.cpu, durations.dma, durations.uva, durations.model)
         self._cpu_steps = [step for step, route in enumerate(routes) if route == CPU]
         self._events: list[tuple[float, int, int, int]] = []  # end, stage, step, worker
-        self._ops: list[Op] = []
+        self._ops: list[StageRun] = []
         self._idle_workers = list(range(setting.workers))  # a heap, so that the lowest index starts first
         self._next_cpu = 0  # position in _cpu_steps
         self._held = 0  # host buffers
@@ -237,7 +237,7 @@ class Simulation:
 
     def _start(self, now: float, stage: int, step: int, worker: int = 0) -> None:
         end = now + self._seconds[stage][step]
-        self._ops.append(Op(STAGES[stage], step, now, end, worker))
+        self._ops.append(StageRun(STAGES[stage], step, now, end, worker))
         heapq.heappush(self._events, (end, stage, step, worker))
 
     def _start_workers(self, now: float) -> None:

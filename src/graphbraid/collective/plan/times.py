@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from pydantic import ConfigDict
 
-from graphbraid.collective.plan.arrangement import Trial
+from graphbraid.collective.plan.arrangement import TimedArrangement
 from graphbraid.collective.plan.records import STRICT, load_record, save_record
 from graphbraid.errors import ConfigError
 from graphbraid.signatures import typed
@@ -90,11 +90,6 @@ class StageTimes:
         if not self.cpu.seconds + self.dma.seconds + self.model.seconds > 0:
             raise ConfigError("cpu, dma and model cannot all take no time")
 
-    @property
-    def cpu_per_batch(self) -> float:
-        """Seconds between two batches from all workers together."""
-        return self.cpu.seconds / self.workers
-
     def with_workers(self, workers: int) -> StageTimes:
         """Return the same durations for another number of workers, as if workers did not slow each other."""
         return dataclasses.replace(self, workers=workers)
@@ -149,7 +144,7 @@ class Profile:
     """Bytes of device memory that look-ahead reserves when it is on."""
     source: str = ""
     """Description of where the times were measured."""
-    trials: tuple[Trial, ...] = ()
+    trials: tuple[TimedArrangement, ...] = ()
     """Arrangements of the cores that were tried on a machine without a device."""
 
     def __post_init__(self) -> None:

@@ -21,7 +21,7 @@ from graphbraid.collective.plan.limits import Limits
 from graphbraid.collective.plan.plan import Plan
 from graphbraid.collective.plan.routes import CPU, GPU
 from graphbraid.collective.plan.scheduler import one_sided
-from graphbraid.collective.plan.simulator import Op, Stage
+from graphbraid.collective.plan.simulator import Stage, StageRun
 from graphbraid.collective.run.crew import Crew
 from graphbraid.collective.run.drift import Replanning
 from graphbraid.collective.run.dual_buffer import DualBuffer
@@ -76,7 +76,7 @@ class Executor:
         """Plan in force; a new one may replace it when durations drift."""
         self.events: list[str] = []
         """Messages about departures from the plan: fewer buffers, new plans, a lost route."""
-        self.ops: list[Op] = []
+        self.ops: list[StageRun] = []
         """Stages that ran, in the simulator's format, in seconds since the first batch was requested."""
         self._operators, self._epoch, self._first = operators, epoch, start
         self._ahead = operators.batching_ahead
@@ -276,7 +276,7 @@ class Executor:
 
     def _note(self, stage: Stage, position: int, started: float, worker: int = 0) -> None:
         ended = self._now()
-        self.ops.append(Op(stage, self._first + position, started, ended, worker))
+        self.ops.append(StageRun(stage, self._first + position, started, ended, worker))
         if self._replanner is not None:
             self._replanner.drift.note(stage, ended - started)
 

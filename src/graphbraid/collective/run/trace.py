@@ -12,7 +12,7 @@ from typing import Any
 from graphbraid.collective.plan.dispatcher import Resource
 from graphbraid.collective.plan.plan import Plan
 from graphbraid.collective.plan.scheduler import simulated
-from graphbraid.collective.plan.simulator import Op, Stage
+from graphbraid.collective.plan.simulator import Stage, StageRun
 from graphbraid.collective.plan.times import format_seconds
 from graphbraid.files.writing import atomic_write
 
@@ -27,7 +27,7 @@ _LANE_HEIGHT, _LEFT, _WIDTH = 18, 90, 1400
 
 
 def write_trace(
-    path: str | os.PathLike[str], ops: Sequence[Op], plan: Plan, *, num_batches: int | None = None
+    path: str | os.PathLike[str], ops: Sequence[StageRun], plan: Plan, *, num_batches: int | None = None
 ) -> tuple[Path, Path]:
     """Write the measured and the predicted timeline of an epoch.
 
@@ -53,7 +53,7 @@ def write_trace(
     return target, page
 
 
-def trace_events(ops: Sequence[Op], predicted: Sequence[Op]) -> dict[str, Any]:
+def trace_events(ops: Sequence[StageRun], predicted: Sequence[StageRun]) -> dict[str, Any]:
     """Return both timelines in the trace-event format: a process for each timeline, a thread per lane."""
     events: list[dict[str, Any]] = []
     for process, (name, of_process) in enumerate((("measured", ops), ("predicted", predicted)), start=1):
@@ -76,9 +76,9 @@ def trace_events(ops: Sequence[Op], predicted: Sequence[Op]) -> dict[str, Any]:
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 
-def lanes(ops: Sequence[Op]) -> dict[str, list[Op]]:
+def lanes(ops: Sequence[StageRun]) -> dict[str, list[StageRun]]:
     """Return the operations by lane: workers, link, device. Batching on the device is on the last two."""
-    found: dict[str, list[Op]] = {}
+    found: dict[str, list[StageRun]] = {}
     workers = sorted({op.worker for op in ops if op.stage == "cpu"})
     for worker in workers:
         found[f"worker {worker}"] = [op for op in ops if op.stage == "cpu" and op.worker == worker]
@@ -89,7 +89,7 @@ def lanes(ops: Sequence[Op]) -> dict[str, list[Op]]:
     return found
 
 
-def use(ops: Sequence[Op]) -> dict[Resource, float]:
+def use(ops: Sequence[StageRun]) -> dict[Resource, float]:
     """Return the share of the time, up to the last operation's end, that each resource works.
 
     These are the figures of MorphGL, Table 5.
@@ -115,7 +115,7 @@ def _meta(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:
     return {"name": kind, "ph": "M", "pid": process, "tid": thread, "args": {"name": name}}
 
 
-def _page(ops: Sequence[Op], predicted: Sequence[Op], plan: Plan) -> str:
+def _page(ops: Sequence[StageRun], predicted: Sequence[StageRun], plan: Plan) -> str:
     last = max((op.end for op in (*ops, *predicted)), default=0.0) or 1.0
     legend = " ".join(
         f'<span style="color:{_COLOURS[stage]}">&#9632;</span> {_NAMES[stage]}' for stage in _NAMES
@@ -131,7 +131,7 @@ def _page(ops: Sequence[Op], predicted: Sequence[Op], plan: Plan) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _picture(title: str, ops: Sequence[Op], last: float) -> str:
+def _picture(title: str, ops: Sequence[StageRun], last: float) -> str:
     """Draw one lane per row; all pictures of a page have the same scale."""
     rows = lanes(ops)
     end = max((op.end for op in ops), default=0.0)

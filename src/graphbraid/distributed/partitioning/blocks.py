@@ -19,7 +19,7 @@ from graphbraid.files import mapped
 from graphbraid.graph.csc import Csc
 
 ROW_BYTES = 96
-"""Of a row in a block: its place in ``indptr``, and what is computed of it meanwhile, rounded up."""
+"""Bytes of a row in a block: its place in ``indptr``, and what is computed of it meanwhile, rounded up."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)

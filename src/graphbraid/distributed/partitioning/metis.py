@@ -18,7 +18,7 @@ from graphbraid.machine.hardware import free_memory_bytes
 
 INSTALL = 'pip install "graphbraid[metis]"'
 EDGE_BYTES = 80
-"""Of memory at the peak, per edge of the symmetric graph in each direction: that graph, its copy in METIS's
+"""Bytes at the peak, per edge of the symmetric graph in each direction: that graph, its copy in METIS's
 64-bit ids and the coarser graphs."""
 
 

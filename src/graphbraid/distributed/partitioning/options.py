@@ -29,9 +29,9 @@ class PartitionOptions:
     tolerance: float = TOLERANCE
     """Largest load of a part by the least possible."""
     memory: int | str | None = None
-    """Of streaming: bytes, or a size such as ``"1GiB"``; None takes what it needs."""
+    """Memory that streaming may take: bytes, or a size such as ``"1GiB"``; None takes what it needs."""
     seed: int = 0
-    """Of METIS and of random partitions."""
+    """Random seed of METIS and of random partitions."""
 
     def __post_init__(self) -> None:
         as_count(self.num_parts, "num_parts", least=1, most=MOST_PARTS)

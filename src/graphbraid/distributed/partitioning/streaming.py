@@ -24,12 +24,14 @@ PASSES = 10
 LEAST_MOVED = 0.001
 """Share of the nodes: a pass that moves fewer is the last."""
 PRICE = 0.45
-"""Of load, in Fennel's unit, in which its authors have 1.5. Less follows neighbours more and balances less,
-which the largest load bounds: it cuts fewer edges of meshes, web graphs and most others that were tried."""
+"""Price of load, in Fennel's unit, in which its authors have 1.5. Less follows neighbours more and balances
+less, which the largest load bounds: it cuts fewer edges of meshes, web graphs and most others that were
+tried."""
 NODE_BYTES = 16
-"""Of two partitions, of which the better goes on; at the end of one and a list of nodes without a load."""
+"""Bytes of a node in two partitions, of which the better goes on; at the end of one and a list of nodes
+without a load."""
 PART_BYTES = 64
-"""Of the arrays per part, rounded up."""
+"""Bytes of the arrays per part, rounded up."""
 BLOCK_BYTES = 1 << 26
 _LEAST_BLOCK_BYTES = 1 << 16
 _log = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ class PartSize:
     edges: int
     """Their in-edges."""
     local_edges: int
-    """Those of them that come from nodes of the part."""
+    """In-edges that come from nodes of the part."""
     work: int
     """``edges`` and four times ``nodes``."""
     halo_rows: int
@@ -38,9 +38,9 @@ class PartitionReport:
     """A partition in numbers."""
 
     num_nodes: int
-    """Of the graph."""
+    """Number of nodes of the graph."""
     num_edges: int
-    """Of the graph."""
+    """Number of edges of the graph."""
     num_parts: int
     """Number of parts, empty ones included."""
     strategy: str

@@ -28,7 +28,7 @@ _current: Communicator | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
+class RankLimits:
     """How long ranks wait for each other, and whether they compare what they do."""
 
     silence_seconds: float
@@ -44,7 +44,7 @@ class Limits:
     (``GRAPHBRAID_RANK_MEMORY=0``: not)."""
 
     @classmethod
-    def of(cls, environment: Mapping[str, str]) -> Limits:
+    def of(cls, environment: Mapping[str, str]) -> RankLimits:
         """Return the limits that environment variables give, the others being the defaults."""
         return cls(
             silence_seconds=_seconds(environment, "GRAPHBRAID_RANK_LIMIT", 20.0),
@@ -75,7 +75,7 @@ def init(comm: CommName = "auto") -> Communicator:
     """
     global _current  # noqa: PLW0603 (one process is one rank of one job)
     if _current is None:
-        made = _join(comm, Limits.of(os.environ))
+        made = _join(comm, RankLimits.of(os.environ))
         try:
             _check_versions(made)
         except BaseException as error:
@@ -96,7 +96,7 @@ def local_rank() -> int:
     return next((int(os.environ[name]) for name in names if name in os.environ), 0)
 
 
-def _join(comm: CommName, limits: Limits) -> Communicator:
+def _join(comm: CommName, limits: RankLimits) -> Communicator:
     launched = "WORLD_SIZE" in os.environ and "RANK" in os.environ
     size = _mpi_size()
     if comm == "mpi" or (comm == "auto" and size and not launched and (size > 1 or _has_mpi())):
@@ -126,7 +126,7 @@ def _has_mpi() -> bool:
     return importlib.util.find_spec("mpi4py") is not None
 
 
-def _join_torch(limits: Limits) -> Communicator:
+def _join_torch(limits: RankLimits) -> Communicator:
     """Meet at the address of torchrun's variables, which the launcher may have opened."""
     from graphbraid.distributed.ranks.meeting import Meeting
 
@@ -148,13 +148,13 @@ def _join_torch(limits: Limits) -> Communicator:
     return _met(meeting, limits, holder, transport=None)
 
 
-def _join_mpi(limits: Limits) -> Communicator:
+def _join_mpi(limits: RankLimits) -> Communicator:
     from graphbraid.distributed.ranks.mpi_transport import MpiTransport
 
     return _with_own_meeting(MpiTransport(), limits)
 
 
-def _with_own_meeting(transport: Any, limits: Limits) -> Communicator:
+def _with_own_meeting(transport: Any, limits: RankLimits) -> Communicator:
     """Open a meeting point for ranks that can already talk, so that they can watch each other."""
     from graphbraid.distributed.ranks.meeting import Meeting
 
@@ -175,7 +175,9 @@ def _with_own_meeting(transport: Any, limits: Limits) -> Communicator:
     return _met(meeting, limits, "rank 0", transport=transport, opened=opened)
 
 
-def _met(meeting: Any, limits: Limits, holder: str, *, transport: Any, opened: Any = None) -> Communicator:
+def _met(
+    meeting: Any, limits: RankLimits, holder: str, *, transport: Any, opened: Any = None
+) -> Communicator:
     """Wait for all ranks at the meeting point, and return their communicator."""
     from graphbraid.distributed.ranks.watch import Watch
 
@@ -201,7 +203,7 @@ def _met(meeting: Any, limits: Limits, holder: str, *, transport: Any, opened: A
     return Communicator(transport, watch, patience_seconds=limits.patience_seconds, checks=limits.checks)
 
 
-def _torch_group(store: Any, meeting: Any, limits: Limits) -> Any:
+def _torch_group(store: Any, meeting: Any, limits: RankLimits) -> Any:
     import torch.distributed as dist
 
     from graphbraid.distributed.ranks.torch_transport import TorchTransport
@@ -221,7 +223,7 @@ def _torch_group(store: Any, meeting: Any, limits: Limits) -> Any:
     return TorchTransport(owns=True)
 
 
-def _by_memory(talk: Communicator, transport: Any, limits: Limits) -> Any:
+def _by_memory(talk: Communicator, transport: Any, limits: RankLimits) -> Any:
     """Return the transport with memory that ranks of one machine share; MPI has its own."""
     from graphbraid.distributed.ranks.memory_transport import sharing_memory
 

@@ -27,7 +27,7 @@ class Letter(NamedTuple):
     kind: int
     """What it is about; the mailbox does not mind."""
     number: int
-    """Of the operation."""
+    """Number of the operation."""
     segment: int
     """Number of the sender's memory, or of the receiver's that it has read."""
     offset: int

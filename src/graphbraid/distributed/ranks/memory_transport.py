@@ -12,7 +12,7 @@ from torch import Tensor
 from graphbraid.distributed.ranks import messages
 from graphbraid.distributed.ranks.communicator import Communicator
 from graphbraid.distributed.ranks.mailbox import Address, Letter, Mailbox
-from graphbraid.distributed.ranks.memory_operations import Beside, Exchange, Reducing
+from graphbraid.distributed.ranks.memory_collectives import Beside, ByteExchange, Reducing
 from graphbraid.distributed.ranks.segments import Segments, mapped
 from graphbraid.distributed.ranks.transport import Pending, Reduction, Transport
 from graphbraid.errors import ResourceError
@@ -25,7 +25,8 @@ _LONGEST_REST_SECONDS = 0.02
 _KEPT_REST_SECONDS = 1e-3
 """The same while own letters wait for room in another's mailbox."""
 _MOST_REDUCED_BYTES = 16 << 20
-"""That a rank reads for a reduction, each reading what all others have; more goes round the inner's ring."""
+"""Most bytes that a rank reads for a reduction, each reading what all others have; more goes round the
+inner's ring."""
 
 
 def sharing_memory(talk: Communicator, inner: Transport, *, wants_to: bool = True) -> Transport:
@@ -127,7 +128,7 @@ class MemoryTransport:
         number = self._write(send, {to: (ends[to] - send_bytes[to], send_bytes[to]) for to in self._others()})
         taken = torch.split(receive, list(receive_bytes))
         taken[self.rank].copy_(send[ends[self.rank] - send_bytes[self.rank] : ends[self.rank]])
-        return Exchange(self, number, {source: taken[source] for source in self._others()})
+        return ByteExchange(self, number, {source: taken[source] for source in self._others()})
 
     # ---- what goes by the other one
 

@@ -27,7 +27,7 @@ class Segment:
 
     def __init__(self, number: int, nbytes: int) -> None:
         self.number = number
-        """By which its rank calls it."""
+        """The number by which its rank calls it."""
         self.descriptor = os.memfd_create("graphbraid", os.MFD_CLOEXEC)
         """What opens it."""
         os.ftruncate(self.descriptor, nbytes)

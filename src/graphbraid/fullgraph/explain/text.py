@@ -11,12 +11,12 @@ from graphbraid.fullgraph.step.replay import ReplayedStep
 if TYPE_CHECKING:
     from graphbraid.fullgraph.device.device import Device
     from graphbraid.fullgraph.lowering.lowered import Lowered
-    from graphbraid.fullgraph.step.calls.spmm_choice import Choice
+    from graphbraid.fullgraph.step.calls.spmm_choice import SpmmChoice
     from graphbraid.fullgraph.step.planned_step import PlannedStep
 
 
 def explain(
-    lowered: Lowered, planned: PlannedStep, choices: Sequence[Choice], *, level_bytes: int = 0
+    lowered: Lowered, planned: PlannedStep, choices: Sequence[SpmmChoice], *, level_bytes: int = 0
 ) -> str:
     """Return the explanation of a lowered program and its training step, as lines to print.
 
@@ -43,7 +43,7 @@ def explain(
     return "\n".join(lines if device.is_host else lines + _on_device(planned, device, choices))
 
 
-def _on_device(planned: PlannedStep, device: Device, choices: Sequence[Choice]) -> list[str]:
+def _on_device(planned: PlannedStep, device: Device, choices: Sequence[SpmmChoice]) -> list[str]:
     """Return the lines about how a device runs the step, which is known once it has run."""
     lines = [f"Device {device.place}", *(f"  aggregation of {choice}" for choice in choices)]
     if not isinstance(planned, ReplayedStep):

@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.program import Place
+from graphbraid.fullgraph.program import LevelPart
 from graphbraid.graph import Graph
 from graphbraid.graph.scaled_features import Features, stored_rows
 from graphbraid.graph.sparse_features import SparseFeatures
@@ -117,7 +117,7 @@ class Facts:
             return found, ""
         return seconds(replace(self, by_trial=True)), " (tried)"
 
-    def num_rows(self, place: Place) -> int:
+    def num_rows(self, place: LevelPart) -> int:
         """Return the number of nodes for which a value at a place has rows."""
         return self.parts[place.part].rows[place.level] if self.parts else self.rows[place.level]
 

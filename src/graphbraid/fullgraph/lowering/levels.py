@@ -11,7 +11,7 @@ from torch import Tensor
 
 from graphbraid.fullgraph.lowering.laplacian import LAPLACIANS, scaled_laplacian
 from graphbraid.fullgraph.lowering.route import Route
-from graphbraid.fullgraph.program import AdjacencyMatrix, Place
+from graphbraid.fullgraph.program import AdjacencyMatrix, LevelPart
 from graphbraid.graph.csc import Csc, index_dtype
 from graphbraid.graph.types import Relation
 from graphbraid.ops.aggregation import Aggregation
@@ -93,9 +93,9 @@ class TypedBlock:
     num_dst: tuple[int, ...]
     """Number of rows of each type after it."""
     sources: tuple[Tensor | None, ...]
-    """By type, ``(num_src,)`` int64 node of each row before it; None if row v is node v."""
+    """``(num_src,)`` int64 node of each row before it, by type; None if row v is node v."""
     destinations: tuple[Tensor | None, ...]
-    """By type, ``(num_dst,)`` int64 node of each row after it; None if row v is node v."""
+    """``(num_dst,)`` int64 node of each row after it, by type; None if row v is node v."""
 
     def of(self, relation: Relation | None) -> Block:
         """Return the edges of one relation."""
@@ -130,7 +130,7 @@ Blocks = Sequence[Block] | Sequence[TypedBlock]
 """The edges from each level to the next."""
 
 
-def num_rows_of(blocks: Blocks, place: Place, num_nodes: int) -> int:
+def num_rows_of(blocks: Blocks, place: LevelPart, num_nodes: int) -> int:
     """Return the number of nodes of a type of a level; ``num_nodes`` if there are no blocks."""
     level, part = place
     if level < len(blocks):
@@ -138,7 +138,7 @@ def num_rows_of(blocks: Blocks, place: Place, num_nodes: int) -> int:
     return blocks[-1].num_destinations(part) if blocks else num_nodes
 
 
-def nodes_of(blocks: Blocks, place: Place) -> Tensor | None:
+def nodes_of(blocks: Blocks, place: LevelPart) -> Tensor | None:
     """Return the ``(num_rows,)`` int64 node of each row of a type of a level; None if row v is node v."""
     level, part = place
     if level < len(blocks):
@@ -230,8 +230,8 @@ def towards(
             continue
         last = int(indptr[num_dst])
         between = Csc(indptr[: num_dst + 1], indices[:last], num_src, trusted=True)
-        if csc._reversed is csc and num_src == num_dst:  # no edge leads out of or into these nodes
-            between._reversed = between
+        if csc.is_own_reverse and num_src == num_dst:  # no edge leads out of or into these nodes
+            between.keep_as_own_reverse()
         ids = None if edges is None else edges[:last]
         blocks.append(Block(between, src.nodes[:num_src], nodes[:num_dst], ids))
     return blocks

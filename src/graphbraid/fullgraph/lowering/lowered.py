@@ -11,7 +11,7 @@ from graphbraid.fullgraph.lowering.levels import Block, TypedBlock, num_rows_of
 from graphbraid.fullgraph.lowering.options import CompileOptions
 from graphbraid.fullgraph.lowering.part_view import PartView
 from graphbraid.fullgraph.lowering.text import decision_lines, operation_lines, typed_level_lines
-from graphbraid.fullgraph.program import Place, Program
+from graphbraid.fullgraph.program import LevelPart, Program
 from graphbraid.graph import Graph
 
 
@@ -44,7 +44,7 @@ class Lowered:
 
     def num_rows(self, level: int, part: int = 0) -> int:
         """Return the number of nodes of a level, where there are types those of one."""
-        return num_rows_of(self.blocks, Place(level, part), self.graph.num_nodes)
+        return num_rows_of(self.blocks, LevelPart(level, part), self.graph.num_nodes)
 
     @property
     def num_outputs(self) -> int:

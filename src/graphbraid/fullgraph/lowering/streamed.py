@@ -49,7 +49,7 @@ class StreamedFeatures:
     rows: FeatureRows
     """The rows by id."""
     host_bytes: int
-    """For blocks that are read and for rows that stay in memory from step to step."""
+    """Memory for blocks that are read and for rows that stay in memory from step to step."""
 
     @classmethod
     def of(cls, graph: Graph, tiers: FeatureRows | None, host: int | str | None) -> StreamedFeatures | None:

@@ -23,7 +23,7 @@ def with_shared_transpose(csc: Csc, wanted: bool, ordered: bool = False) -> tupl
     reverse = shared.reversed()
     if not (torch.equal(reverse.indptr, shared.indptr) and torch.equal(reverse.indices, shared.indices)):
         return csc, Decision(name="symmetry", taken=False, what="edges are not stored both ways")
-    shared._reversed = shared
+    shared.keep_as_own_reverse()
     saves = f"{csc.nbytes / 1e6:.3g} MB"
     return shared, Decision(
         name="symmetry", taken=True, what="the adjacency is its own transpose", saves=saves

@@ -105,7 +105,7 @@ class Trials:
     def binary_seconds(self, rows: int, width: int) -> float:
         """Return the seconds of the features' product as bits with a weight, the mean of both directions."""
         expected = self._rates.binary_seconds(rows, self._in_channels, width)
-        return self._input_seconds("binary", rows, width, expected, lambda x: BinaryInput(x, None))
+        return self._input_seconds("binary", rows, width, expected, lambda x: BinaryInput.of(x, None))
 
     def aggregate_seconds(self, num_edges: int, width: int) -> float:
         """Return the seconds of an aggregation of float32 rows over ``num_edges`` edges."""

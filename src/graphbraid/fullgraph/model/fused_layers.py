@@ -14,7 +14,7 @@ from graphbraid.fullgraph.program.refusal import NotLoweredError
 
 @contextmanager
 def fused_layers(model: nn.Module) -> Iterator[None]:
-    """Within it, run the ``HGTConv`` layers of a model by :mod:`graphbraid.fullgraph.model.fused_hgt`.
+    """Run a model's ``HGTConv`` layers by :mod:`graphbraid.fullgraph.model.fused_hgt`, in the context.
 
     Outputs and gradients equal PyG's to rounding. A layer runs as it is written if it is anything but PyG's
     own class as it is. The model is left as it was found.

@@ -13,6 +13,7 @@ from graphbraid.fullgraph.model.fused_layers import fused_layers
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.sparse_features import SparseFeatures
+from graphbraid.nn import told
 
 
 class TypedAsWritten:
@@ -35,7 +36,7 @@ class TypedAsWritten:
         self, model: nn.Module, graph: Graph, node_type: str, place: torch.device, data: Any = None
     ) -> None:
         self._model, self._graph, self._type, self._place, self._data = model, graph, node_type, place, data
-        self._native = bool(getattr(model, "takes_blocks", False))
+        self._native = told.takes_blocks(model)
         self._edges: dict[Any, Any] | None = None
 
     def __call__(self) -> Any:

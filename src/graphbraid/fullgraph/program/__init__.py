@@ -8,7 +8,7 @@ instance for that to hold.
 
 from graphbraid.fullgraph.program.edge_operations import FILLS, Aggregate, Attention, Gine, Maximum
 from graphbraid.fullgraph.program.exchange import Exchange
-from graphbraid.fullgraph.program.ir import Decision, Part, Place, Program, check, same_program
+from graphbraid.fullgraph.program.ir import Decision, LevelPart, Program, TypePart, check, same_program
 from graphbraid.fullgraph.program.maps import WHOLE, AdjacencyMatrix, View
 from graphbraid.fullgraph.program.module_operations import Module, Normalise
 from graphbraid.fullgraph.program.operations import (
@@ -48,18 +48,18 @@ __all__ = [
     "Hoisted",
     "Largest",
     "Learned",
+    "LevelPart",
     "Linear",
     "Maximum",
     "Module",
     "Normalise",
     "Operation",
     "Own",
-    "Part",
-    "Place",
     "Prelu",
     "Program",
     "RowFunction",
     "Scale",
+    "TypePart",
     "UnitRows",
     "View",
     "check",

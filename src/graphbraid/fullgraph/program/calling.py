@@ -18,6 +18,7 @@ from graphbraid.errors import ConfigError
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.types import Relation
+from graphbraid.nn import told
 
 X, EDGES, ADJACENCY, WEIGHTS, DATA, CSC = "x", "edge_index", "adj_t", "edge_weight", "data", "csc"
 EDGE_ATTR = "edge_attr"
@@ -92,7 +93,7 @@ def calling_of(model: nn.Module, given: Given) -> Calling:
     Raises:
         ConfigError: a parameter without a default matches nothing.
     """
-    if getattr(model, "takes_blocks", False):
+    if told.takes_blocks(model):
         return Calling((X, CSC), {})
     positional, named, in_place = [], {}, True
     parameters = _parameters(model)

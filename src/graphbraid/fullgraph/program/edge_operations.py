@@ -127,7 +127,7 @@ class Attention(Operation):
     fill: float | str | Tensor = field(default="mean", compare=False)
     """Features of added self-loops: numbers, or the reduction (of :data:`FILLS`) of those of the in-edges."""
     own_rows: bool = False
-    """For GAT, whether the destinations' coefficients come from rows of their own, the second input."""
+    """Whether GAT's destinations have their coefficients from rows of their own, the second input."""
     relation: Relation | None = None
     """The relation whose edges it reads, in a graph with types."""
     symbol = "attention"

@@ -45,7 +45,7 @@ class Decision:
     """The alternatives, with their costs."""
 
 
-class Place(NamedTuple):
+class LevelPart(NamedTuple):
     """The nodes for which a value has rows: those of a level, and there of one type."""
 
     level: int
@@ -54,7 +54,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
+class TypePart:
     """The nodes of one type, where there are types."""
 
     name: str
@@ -72,13 +72,13 @@ class Program:
     ops: tuple[Operation, ...]
     in_channels: int
     """Number of feature columns; where there are types, see ``parts``."""
-    parts: tuple[Part, ...] = ()
+    parts: tuple[TypePart, ...] = ()
     """The node types of a program over relations; empty for a program over all edges together."""
     decisions: tuple[Decision, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Decisions of passes that are not expressed as operations: ``input_path``, or ``input_paths``."""
     _producers: dict[str, Operation] = field(init=False, default_factory=dict, repr=False, compare=False)
-    _places: dict[str, Place] = field(init=False, default_factory=dict, repr=False, compare=False)
+    _places: dict[str, LevelPart] = field(init=False, default_factory=dict, repr=False, compare=False)
     _widths: dict[str, int] = field(init=False, default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -127,20 +127,20 @@ class Program:
         """Return the number of the node type for whose nodes a value has rows."""
         return self.place(value).part
 
-    def place(self, value: str) -> Place:
+    def place(self, value: str) -> LevelPart:
         """Return the nodes for which a value has rows."""
         if (place := self._places.get(value)) is None:
             place = self._places[value] = self._place(value)
         return place
 
-    def _place(self, value: str) -> Place:
+    def _place(self, value: str) -> LevelPart:
         op = self.producer(value)
         if op is None:
-            return Place(0, next((i for i, part in enumerate(self.parts) if part.input == value), 0))
+            return LevelPart(0, next((i for i, part in enumerate(self.parts) if part.input == value), 0))
         read = self.place(op.inputs[0])
         steps = op.of if isinstance(op, Hoisted) else (op,)
         walks = next((step.walks for step in reversed(steps) if step.walks is not None), None)
-        return Place(read.level + op.num_blocks(), read.part if walks is None else walks.destination)
+        return LevelPart(read.level + op.num_blocks(), read.part if walks is None else walks.destination)
 
     def ends_in_epilogue(self, value: str) -> bool:
         """Return whether a value is an epilogue's result, alone or fused, so that its backward reads it."""
@@ -287,4 +287,4 @@ def _same(first: Any, second: Any) -> bool:
     return bool(first == second)
 
 
-__all__ = ["Decision", "Part", "Place", "Program", "check", "same_program"]
+__all__ = ["Decision", "LevelPart", "Program", "TypePart", "check", "same_program"]

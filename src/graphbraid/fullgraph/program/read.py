@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from graphbraid.fullgraph.program.calling import Calling, Given, calling_of
-from graphbraid.fullgraph.program.ir import Part, Program
+from graphbraid.fullgraph.program.ir import Program, TypePart
 from graphbraid.fullgraph.program.module_operations import Module, Normalise
 from graphbraid.fullgraph.program.operations import INPUT, Operation, Own
 from graphbraid.fullgraph.program.read_trace import read_traced
@@ -48,7 +48,9 @@ def read_model(
     if out == INPUT:
         raise NotLoweredError(type(model).__name__, "it returns its input")
     ops = reached(writer.ops, out)
-    parts = (Part(name=ONLY_NODE_TYPE, input=INPUT, channels=in_channels),) if _reads_relations(ops) else ()
+    parts = (
+        (TypePart(name=ONLY_NODE_TYPE, input=INPUT, channels=in_channels),) if _reads_relations(ops) else ()
+    )
     try:
         return Program(ops=ops, in_channels=in_channels, parts=parts)
     except ValueError as error:

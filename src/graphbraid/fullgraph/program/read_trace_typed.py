@@ -8,7 +8,7 @@ from typing import Any
 from torch import fx, nn
 
 from graphbraid.fullgraph.program.calling import Calling, Given
-from graphbraid.fullgraph.program.ir import Part
+from graphbraid.fullgraph.program.ir import TypePart
 from graphbraid.fullgraph.program.operations import Learned
 from graphbraid.fullgraph.program.read_trace import TraceReader
 from graphbraid.fullgraph.program.readers.exact import Known, anything, check, count, one_of
@@ -20,7 +20,7 @@ from graphbraid.graph.types import Relation, Types
 
 
 def read_traced_by_type(
-    writer: Writer, model: nn.Module, types: Types, parts: Sequence[Part], node_type: str
+    writer: Writer, model: nn.Module, types: Types, parts: Sequence[TypePart], node_type: str
 ) -> str | None:
     """Append the operations of a model's call over types to a writer.
 
@@ -46,7 +46,7 @@ def _edges_name(relation: Relation) -> str:
     return f"edges {relation.number}"
 
 
-def _ids_name(part: Part) -> str:
+def _ids_name(part: TypePart) -> str:
     return f"ids of {part.name}"
 
 
@@ -58,7 +58,7 @@ class _TypedReader(TraceReader):
         writer: Writer,
         modules: dict[str, nn.Module],
         types: Types,
-        parts: Sequence[Part],
+        parts: Sequence[TypePart],
         node_type: str,
     ) -> None:
         super().__init__(writer, modules, Calling((), {}), Given())
@@ -121,7 +121,7 @@ class _TypedReader(TraceReader):
         return self._parts[self._writer.part(value)].name
 
 
-def learned_rows(writer: Writer, name: str, layer: Any, part: Part, types: Types) -> str:
+def learned_rows(writer: Writer, name: str, layer: Any, part: TypePart, types: Types) -> str:
     """Append the rows of an embedding of all nodes of a type.
 
     Raises:

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from graphbraid.errors import did_you_mean
-from graphbraid.fullgraph.program.ir import Part, Program
+from graphbraid.fullgraph.program.ir import Program, TypePart
 from graphbraid.fullgraph.program.operations import INPUT
 from graphbraid.fullgraph.program.read import activation, reached
 from graphbraid.fullgraph.program.read_trace_typed import learned_rows, read_traced_by_type
@@ -26,7 +26,7 @@ from graphbraid.fullgraph.program.readers.rowwise import as_linear
 from graphbraid.fullgraph.program.refusal import NotLoweredError
 from graphbraid.fullgraph.program.writer import Writer
 from graphbraid.graph.types import Relation, Types
-from graphbraid.nn import RGCN
+from graphbraid.nn import RGCN, told
 from graphbraid.ops.epilogue import ACTIVATIONS
 
 
@@ -44,7 +44,7 @@ def read_typed(model: nn.Module, types: Types, node_type: str) -> Program:
         NotLoweredError: part of the model cannot be read; the message names it.
     """
     name = type(model).__name__
-    if getattr(model, "takes_blocks", False) and type(model) is not RGCN:
+    if told.takes_blocks(model) and type(model) is not RGCN:
         raise NotLoweredError(
             name, "no operations stand for it on a graph with types so far", "graphbraid.nn.RGCN"
         )
@@ -74,9 +74,11 @@ MOST_OPERATIONS = 800
 """Largest number of operations: the time of lowering grows with their cube."""
 
 
-def _parts(types: Types) -> tuple[Part, ...]:
+def _parts(types: Types) -> tuple[TypePart, ...]:
     return tuple(
-        Part(name=name, input=f"{INPUT}[{name}]", channels=0 if nodes.x is None else int(nodes.x.shape[1]))
+        TypePart(
+            name=name, input=f"{INPUT}[{name}]", channels=0 if nodes.x is None else int(nodes.x.shape[1])
+        )
         for name, nodes in types.nodes.items()
     )
 
@@ -84,7 +86,7 @@ def _parts(types: Types) -> tuple[Part, ...]:
 class _Reading:
     """Appends the operations of one model to a writer."""
 
-    def __init__(self, writer: Writer, model: Any, types: Types, parts: Sequence[Part]) -> None:
+    def __init__(self, writer: Writer, model: Any, types: Types, parts: Sequence[TypePart]) -> None:
         self._writer, self._model, self._types, self._parts = writer, model, types, parts
         self._dropout = model.dropout if model.training else 0.0
         self._relations = self._numbered()
@@ -152,7 +154,7 @@ class _Reading:
             return out
         return self._writer.epilogue(activation(self._writer, self._model.act, out), p=self._dropout)
 
-    def _there(self, part: Part, out: str | None) -> str:
+    def _there(self, part: TypePart, out: str | None) -> str:
         if out is None:
             what = f"nodes of {part.name!r} have neither in-edges nor a root weight"
             raise NotLoweredError("convs", what, "Graph.with_reverse_relations")

@@ -53,7 +53,7 @@ class Ranks:
     """Dtype of rows and their gradients on the wire in training; ``bfloat16`` rounds each number to 8
     significant bits on its way, an error of at most 1 in 512, and halves the bytes."""
     pipeline: Pipeline | Literal["tuned"] | None = None
-    """In how many parts the rows of an aggregation's halo travel in training, each summed as it has come;
+    """How many parts the rows of an aggregation's halo travel in, in training, each summed as it has come;
     ``tuned`` finds out in the first steps, or knows it from an earlier run. None: whole. What is learned does
     not depend on it."""
     _listeners: list[WhenWhole] = field(default_factory=list, init=False, repr=False)

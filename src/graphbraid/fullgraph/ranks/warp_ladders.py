@@ -32,9 +32,9 @@ class Partitions:
     """Numbers of neighbour partitions of one rank."""
 
     local: int
-    """Of own rows."""
+    """Partitions of own rows."""
     remote: int
-    """Of peers' rows."""
+    """Partitions of peers' rows."""
 
 
 def work_per_warp(knobs: Knobs, columns: int) -> int:

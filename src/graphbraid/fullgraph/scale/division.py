@@ -47,7 +47,7 @@ class Degrees:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Share:
+class LargestShare:
     """What the busiest rank has, as shares of the whole graph."""
 
     num_ranks: int
@@ -56,7 +56,7 @@ class Share:
     edges: float
     """Its in-edges by all edges."""
     remote: float
-    """Those of its in-edges that come from others' nodes, by all its in-edges."""
+    """Its in-edges that come from others' nodes, by all its in-edges."""
     halo: float
     """The rows that it receives or sends in an exchange, whichever are more, by all nodes."""
     is_measured: bool = False
@@ -105,7 +105,7 @@ class Law:
     """How a graph divides: the partitions that were made, and a power of the number of parts between them."""
 
     points: tuple[Point, ...] = (RANDOM,)
-    """By ascending number of parts, at least one."""
+    """The partitions that were made, by ascending number of parts; at least one."""
 
     def at(self, num_ranks: int) -> tuple[Point, bool]:
         """Return the partition into as many parts, and whether it was made."""
@@ -123,14 +123,14 @@ class Law:
         )
         return point, False
 
-    def share(self, num_ranks: int, degrees: Degrees, num_nodes: int) -> Share:
+    def share(self, num_ranks: int, degrees: Degrees, num_nodes: int) -> LargestShare:
         """Return what the busiest of some ranks has of a graph with these degrees."""
         if num_ranks == 1:
-            return Share(num_ranks=1, rows=1.0, edges=1.0, remote=0.0, halo=0.0, is_measured=True)
+            return LargestShare(num_ranks=1, rows=1.0, edges=1.0, remote=0.0, halo=0.0, is_measured=True)
         point, is_measured = self.at(num_ranks)
         halo = point.halo_ratio * degrees.random_halo(num_ranks) / num_ranks * point.halo_balance
         others = 1 - 1 / num_ranks
-        return Share(
+        return LargestShare(
             num_ranks=num_ranks,
             rows=min(1.0, point.node_balance / num_ranks),
             edges=min(1.0, point.edge_balance / num_ranks),
@@ -168,4 +168,4 @@ def _fit(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
     return math.exp(mean[1] - slope * mean[0]), slope
 
 
-__all__ = ["RANDOM", "Degrees", "Law", "Point", "Share"]
+__all__ = ["RANDOM", "Degrees", "LargestShare", "Law", "Point"]

@@ -16,7 +16,7 @@ from graphbraid.fullgraph.explain.ledger import Ledger
 from graphbraid.fullgraph.lowering.lowered import Lowered
 from graphbraid.fullgraph.lowering.options import ALL, HOIST_BYTES, CompileOptions
 from graphbraid.fullgraph.scale.cluster import Cluster
-from graphbraid.fullgraph.scale.division import Degrees, Law, Point, Share
+from graphbraid.fullgraph.scale.division import Degrees, LargestShare, Law, Point
 from graphbraid.fullgraph.scale.knobs import Knobs, knobs_of
 from graphbraid.fullgraph.scale.phases import Step, step_of
 from graphbraid.fullgraph.scale.published import GraphSize, miniature
@@ -44,11 +44,11 @@ class Forecast:
     assumptions: tuple[str, ...]
     """What the predictions rest on, a sentence each."""
     predictions: tuple[Prediction, ...]
-    """By ascending number of ranks; the first is for one rank."""
+    """Epochs by ascending number of ranks; the first is for one rank."""
     knobs: tuple[Knobs, ...]
-    """Of each prediction, the numbers of parts in which the first steps of training try to send rows."""
+    """Numbers of parts in which the first steps of training try to send rows, for each prediction."""
     ranges: tuple[Range, ...]
-    """Of each prediction, its seconds by the lower and by the upper cost of moving a byte."""
+    """Seconds of each prediction by the lower and by the upper cost of moving a byte."""
 
     @property
     def alone(self) -> Prediction:
@@ -228,7 +228,7 @@ def forecast_by_size(
     )
 
 
-def _predictor(step: Step, share: Share, **sizes: Any) -> Callable[[Cluster], Prediction]:
+def _predictor(step: Step, share: LargestShare, **sizes: Any) -> Callable[[Cluster], Prediction]:
     return lambda cluster: simulate(step, share, cluster, **sizes)
 
 

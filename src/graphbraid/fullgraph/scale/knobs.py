@@ -10,7 +10,7 @@ import math
 
 from graphbraid.fullgraph.ranks.ladders import Link, Load, ladders
 from graphbraid.fullgraph.scale.cluster import Cluster
-from graphbraid.fullgraph.scale.division import Share
+from graphbraid.fullgraph.scale.division import LargestShare
 from graphbraid.fullgraph.scale.phases import Step
 
 Knobs = dict[str, tuple[int, ...]]
@@ -19,7 +19,7 @@ Knobs = dict[str, tuple[int, ...]]
 
 def knobs_of(
     step: Step,
-    share: Share,
+    share: LargestShare,
     cluster: Cluster,
     *,
     num_nodes: int,

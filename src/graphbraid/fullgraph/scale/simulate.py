@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from graphbraid.fullgraph.lowering.pipeline import Pipeline
 from graphbraid.fullgraph.scale.cluster import Cluster, ring_bytes
-from graphbraid.fullgraph.scale.division import Share
+from graphbraid.fullgraph.scale.division import LargestShare
 from graphbraid.fullgraph.scale.phases import Phase, Step
 from graphbraid.fullgraph.scale.traffic import Traffic
 from graphbraid.fullgraph.step.planned.early_rows import MOST_SHARE
@@ -46,7 +46,7 @@ class Prediction:
 
 def simulate(
     step: Step,
-    share: Share,
+    share: LargestShare,
     cluster: Cluster,
     *,
     num_nodes: int,
@@ -112,7 +112,7 @@ def simulate(
 class _Clock:
     """The time of a rank's cores and of its link."""
 
-    def __init__(self, cluster: Cluster, share: Share, overlaps: bool, pipeline: Pipeline) -> None:
+    def __init__(self, cluster: Cluster, share: LargestShare, overlaps: bool, pipeline: Pipeline) -> None:
         self._cluster, self._share, self._overlaps = cluster, share, overlaps
         self._pipeline = pipeline
         self._sent_share = min(1.0, share.halo / share.rows) if share.rows else 1.0

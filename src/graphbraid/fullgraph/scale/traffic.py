@@ -14,7 +14,7 @@ class Traffic:
         self.moved = 0.0
         """Seconds that the cores take of these to move the bytes."""
         self._queue: deque[tuple[float, float]] = deque()
-        """Of each thing on its way, when it will have arrived, and the share of the cores that it takes."""
+        """When each thing on its way will have arrived, and the share of the cores that it takes."""
 
     def send(self, now: float, seconds: float, moving_seconds: float) -> float:
         """Send something after all before it, no faster than the cores move it; return when it arrives."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from graphbraid.fullgraph.step.calls.rows import Rows
+    from graphbraid.fullgraph.step.calls.rows import FirstRows
 
 
 @dataclass(slots=True)
@@ -15,9 +15,9 @@ class Ahead:
 
     masks: set[str] = field(default_factory=set)
     """Epilogues whose masks are drawn for rows that depart early."""
-    departed: dict[str, Rows] = field(default_factory=dict)
+    departed: dict[str, FirstRows] = field(default_factory=dict)
     """The whole rows of exchanges that depart before own rows are there."""
-    returning: dict[str, Rows] = field(default_factory=dict)
+    returning: dict[str, FirstRows] = field(default_factory=dict)
     """The memory for the gradients that come back of exchanges whose halo's gradients have departed."""
     gone_back: set[str] = field(default_factory=set)
     """Linear maps whose gradients are computed while those of their value's halo travel."""

@@ -48,6 +48,11 @@ class Buffer:
         assert self._tensor is not None, f"{self.name} has no place yet"
         return self._tensor
 
+    def put_in(self, memory: Tensor) -> None:
+        """Take its place, at :attr:`offset`, in the arena's memory."""
+        size = prod(self.shape) * self.dtype.itemsize
+        self._tensor = memory[self.offset : self.offset + size].view(self.dtype).view(self.shape)
+
 
 @dataclass(frozen=True, slots=True)
 class StepTask:
@@ -92,9 +97,7 @@ class Arena:
         whole = _in_huge_pages(size) if has_pages else torch.empty(size, dtype=torch.uint8, device=place)
         start = -whole.data_ptr() % page
         for buffer in self.buffers:
-            size = prod(buffer.shape) * buffer.dtype.itemsize
-            begin = start + buffer.offset
-            buffer._tensor = whole[begin : begin + size].view(buffer.dtype).view(buffer.shape)
+            buffer.put_in(whole[start:])
 
 
 def _in_huge_pages(nbytes: int) -> Tensor:

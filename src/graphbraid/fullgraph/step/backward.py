@@ -32,7 +32,7 @@ from graphbraid.fullgraph.program import (
     UnitRows,
 )
 from graphbraid.fullgraph.step.calls import kernels
-from graphbraid.fullgraph.step.calls.rows import Read, Rows, add, copy, tensor_of
+from graphbraid.fullgraph.step.calls.rows import FirstRows, Read, add, copy, tensor_of
 from graphbraid.fullgraph.step.planned.combine import backward_combine, backward_concat, backward_largest
 from graphbraid.fullgraph.step.planned.epilogues import plan_epilogue_backward
 from graphbraid.fullgraph.step.planned.exchange import backward_exchange
@@ -72,7 +72,7 @@ def _linear(plan: StepPlan, op: Linear) -> None:
         plan.repeat(f"gradient of {source}", run, grad, target)
 
 
-def _weight(plan: StepPlan, op: Linear, grad: Rows) -> None:
+def _weight(plan: StepPlan, op: Linear, grad: FirstRows) -> None:
     if not any(p.requires_grad for p in (op.weight, *(() if op.mixed is None else (op.mixed,)))):
         return
     name = f"gradient of {op.out}'s weight"
@@ -99,7 +99,7 @@ def _weight(plan: StepPlan, op: Linear, grad: Rows) -> None:
     )
 
 
-def _whole_weight(plan: StepPlan, op: Linear, name: str, grad: Rows) -> None:
+def _whole_weight(plan: StepPlan, op: Linear, name: str, grad: FirstRows) -> None:
     """Plan one kernel call that writes the gradient of a weight used as it is."""
     factor = plan.factor_of(op.inputs[0])
     if factor is not None:

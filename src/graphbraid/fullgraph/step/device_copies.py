@@ -76,10 +76,10 @@ class DeviceCopies:
             there.weight = self.array(host.weight)
             self.nbytes += host.indptr.nbytes  # the kernels' partition of its rows
             self._cscs[host] = there
-            if host._reversed is host:
-                there._reversed = there
-        if transpose and there._transposed is None:
-            there._transposed = self._transpose(host)
+            if host.is_own_reverse:
+                there.keep_as_own_reverse()
+        if transpose and not there.has_transpose:
+            there.keep_transpose(*self._transpose(host))
         return there
 
     def blocks(self, blocks: Blocks, walked: Collection[int] = (), *, transpose: bool = False) -> Blocks:
@@ -160,7 +160,7 @@ class DeviceCopies:
 
     def _bare_of(self, host: Csc) -> Csc:
         """Return ``host``, or a stand-in whose transpose is freed as soon as it is not needed."""
-        if host._transposed is not None or host._reversed is not None:
+        if host.has_reverse:
             return host
         if id(host) not in self._bare:
             self._bare[id(host)] = (
@@ -187,7 +187,7 @@ class CopySizes(DeviceCopies):
         self.place = torch.device("meta")
 
     def _reverse(self, how: Aggregation) -> Aggregation:
-        if how.csc._reversed is not how.csc:
+        if not how.csc.is_own_reverse:
             self._count_reverse(how.csc)
             self.nbytes += 0 if how.weight is None else how.weight.nbytes
         return self._moved(how)

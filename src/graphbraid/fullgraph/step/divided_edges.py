@@ -35,7 +35,7 @@ class DividedEdges:
     peer_maps: dict[tuple[AdjacencyMatrix, int], LazyMap] = field(default_factory=dict)
     """The linear maps whose rows are read where peers keep them, by this rank's edges."""
     made_maps: list[tuple[LazyMap, PeerMap]] = field(default_factory=list)
-    """Those that were made, in the order in which all ranks have made them."""
+    """The maps that were made, in the order in which all ranks have made them."""
     nbytes: int = 0
     """Bytes of the edges that these hold in addition to the blocks."""
 

@@ -29,7 +29,7 @@ from graphbraid.fullgraph.program import (
     UnitRows,
 )
 from graphbraid.fullgraph.step.calls import kernels
-from graphbraid.fullgraph.step.calls.rows import Rows, add, copy, tensor_of
+from graphbraid.fullgraph.step.calls.rows import FirstRows, add, copy, tensor_of
 from graphbraid.fullgraph.step.planned.attention import plan_attention
 from graphbraid.fullgraph.step.planned.combine import forward_combine, forward_concat, forward_largest
 from graphbraid.fullgraph.step.planned.early_rows import early_chains
@@ -102,7 +102,7 @@ def _add(plan: StepPlan, op: Add) -> None:
     plan.do(op.out, lambda: add(first.get(), out.tensor), out, *first.touches)
 
 
-def _result(plan: StepPlan, op: Operation) -> Rows:
+def _result(plan: StepPlan, op: Operation) -> FirstRows:
     """Return the rows that ``op`` adds into: its second input if nothing else reads that, or a copy of it."""
     if len(op.inputs) < 2:
         plan.values[op.out] = plan.new(op.out, op)
@@ -124,7 +124,7 @@ def _own(plan: StepPlan, op: Own) -> None:
     elif source in plan.constants:
         plan.constants[op.out] = plan.constants[source].first(count)
     else:
-        plan.values[op.out] = Rows(plan.values[source].buffer, count)
+        plan.values[op.out] = FirstRows(plan.values[source].buffer, count)
 
 
 def _epilogue(plan: StepPlan, op: Epilogue) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from graphbraid.fullgraph.lowering.constants import computed_once
 from graphbraid.fullgraph.lowering.levels import Blocks, TypedBlock, nodes_of, num_rows_of
-from graphbraid.fullgraph.program import INPUT, AdjacencyMatrix, Hoisted, Linear, Place, Program
+from graphbraid.fullgraph.program import INPUT, AdjacencyMatrix, Hoisted, LevelPart, Linear, Program
 from graphbraid.fullgraph.step.calls import kernels
 from graphbraid.fullgraph.step.calls.rows import Constant
 from graphbraid.fullgraph.step.device_copies import DeviceCopies, input_bytes
@@ -164,7 +164,7 @@ class NodeFeatures:
             )
             made = kernels.SparseInput(sparse.to(torch.float32), nodes)
         elif self.path == "binary":
-            made = kernels.BinaryInput(x, nodes)
+            made = kernels.BinaryInput.of(x, nodes)
         else:
             made = kernels.DenseInput(self.all_rows(), nodes)
         return made if self._copies is None else made.placed(self._copies)
@@ -182,10 +182,10 @@ class NodeFeatures:
         return constant if self._copies is None else self._copies.matrix(constant)
 
     def _nodes(self, level: int) -> Tensor | None:
-        return nodes_of(self._blocks, Place(level, self._part))
+        return nodes_of(self._blocks, LevelPart(level, self._part))
 
     def _shape(self, level: int) -> tuple[int, int]:
-        place = Place(level, self._part)
+        place = LevelPart(level, self._part)
         return num_rows_of(self._blocks, place, self._graph.num_nodes), self._channels
 
     @property

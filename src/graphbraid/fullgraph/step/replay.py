@@ -16,7 +16,7 @@ from graphbraid.graph import Graph
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
+class RecordedPasses:
     """The recorded passes of a step."""
 
     forward: Run
@@ -42,10 +42,10 @@ class ReplayedStep(PlannedStep):
     ) -> None:
         super().__init__(program, graph, blocks, training=training, copies=copies)
         self._device = copies.device
-        self._recording: Recording | None = None
+        self._recording: RecordedPasses | None = None
         self._num_steps = 0
         self._modules = [op.module for op in program.ops if isinstance(op, Module | Normalise)]
-        self._replays: Recording | None = None
+        self._replays: RecordedPasses | None = None
         """The recording that the last forward pass replayed; None if it ran call by call."""
         by_torch = self.run_by_torch()
         self.why_not = f"{by_torch[0]} runs through PyTorch's autograd" if by_torch else ""
@@ -76,7 +76,7 @@ class ReplayedStep(PlannedStep):
         # Copies, since the caller may keep them and the next step overwrites the recorded ones.
         return {key: grad.clone() for key, grad in self._replays.gradients.items()}
 
-    def _record(self) -> Recording | None:
+    def _record(self) -> RecordedPasses | None:
         random_state, run_backward = torch.get_rng_state(), super()._run_backward
         try:
             forward = self._device.record(super()._run_forward)
@@ -89,7 +89,7 @@ class ReplayedStep(PlannedStep):
             torch.set_rng_state(random_state)
             self.why_not = "an operation draws random numbers on the host"
             return None
-        return Recording(forward, backward, gradients, self._addresses(), self._modes())
+        return RecordedPasses(forward, backward, gradients, self._addresses(), self._modes())
 
     def _addresses(self) -> tuple[int, ...]:
         numbers = (number for module in self._modules for number in module.buffers())

@@ -18,18 +18,18 @@ from graphbraid.fullgraph.program import (
     Aggregate,
     Attention,
     Gine,
+    LevelPart,
     Linear,
     Maximum,
     Operation,
     Own,
-    Place,
     Program,
     RowFunction,
     UnitRows,
 )
 from graphbraid.fullgraph.step.ahead import Ahead
 from graphbraid.fullgraph.step.calls import kernels
-from graphbraid.fullgraph.step.calls.rows import Constant, Read, Rows, add, copy, zero
+from graphbraid.fullgraph.step.calls.rows import Constant, FirstRows, Read, add, copy, zero
 from graphbraid.fullgraph.step.calls.seeds import Seeds
 from graphbraid.fullgraph.step.device_copies import DeviceCopies
 from graphbraid.fullgraph.step.divided_edges import DividedEdges
@@ -111,9 +111,9 @@ class StepPlan(StepTasks):
         )
         """The features that the step reads block by block; None where they lie in memory."""
         self.features = self._made_features(copies)
-        self.values: dict[str, Rows] = {}
+        self.values: dict[str, FirstRows] = {}
         self.constants: dict[str, Constant] = {}
-        self.grads: dict[str, Rows] = {}
+        self.grads: dict[str, FirstRows] = {}
         """The gradient of each value, by its name."""
         self._aggregations: dict[tuple[AdjacencyMatrix, int, bool], kernels.Map] = {}
         # What the forward passes of operations leave for their backward passes, by the value's name.
@@ -121,12 +121,12 @@ class StepPlan(StepTasks):
         self.attentions: dict[str, PlannedAttention] = {}
         self.norms: dict[str, PlannedNorm] = {}
         self.masks: dict[str, kernels.Mask] = {}
-        self.kept: dict[str, Rows] = {}
+        self.kept: dict[str, FirstRows] = {}
         self.overlapped: dict[str, Overlapped | PeerReads] = {}
         self.ahead = Ahead()
         self.divided = DividedEdges()
         self.travels: dict[str, Travel] = {}
-        self.waits: dict[str, tuple[Callable[[], None], tuple[Rows, ...]]] = {}
+        self.waits: dict[str, tuple[Callable[[], None], tuple[FirstRows, ...]]] = {}
         """The waits for exchanges that have departed, and the rows they touch, until a reader plans them."""
         self.begins_early = True
         """Whether anything is planned ahead, and gradients are told of before the end."""
@@ -150,7 +150,7 @@ class StepPlan(StepTasks):
 
     def num_rows(self, level: int, part: int = 0) -> int:
         """Return the number of nodes of a level, where there are types those of one."""
-        return num_rows_of(self.host_blocks, Place(level, part), self.graph.num_nodes)
+        return num_rows_of(self.host_blocks, LevelPart(level, part), self.graph.num_nodes)
 
     def count_of(self, value: str) -> int:
         """Return the number of rows of a value."""
@@ -177,7 +177,7 @@ class StepPlan(StepTasks):
             return self.graph.csc
         return block.whole[relation.number]
 
-    def new(self, name: str, op: Operation) -> Rows:
+    def new(self, name: str, op: Operation) -> FirstRows:
         """Return new rows of the shape of ``op``'s value."""
         return self.scratch(name, self.count_of(op.out), self.program.width(op.out))
 
@@ -196,7 +196,7 @@ class StepPlan(StepTasks):
         is_streamed = self.streams is not None and value in self.streams
         return not is_streamed and self.program.path_of(value) != "sparse"
 
-    def turned_weight(self, op: Linear) -> tuple[Rows, ...]:
+    def turned_weight(self, op: Linear) -> tuple[FirstRows, ...]:
         """Return scratch rows for the transpose of ``op``'s weight; only the sparse path needs them."""
         if self.program.path_of(op.inputs[0]) != "sparse":
             return ()
@@ -250,7 +250,7 @@ class StepPlan(StepTasks):
 
     # ---- gradients
 
-    def grad_of(self, value: str) -> tuple[Rows, bool]:
+    def grad_of(self, value: str) -> tuple[FirstRows, bool]:
         """Return the rows of ``value``'s gradient, and whether they already hold a sum to add to."""
         if value in self.grads:
             return self.grads[value], True
@@ -260,12 +260,12 @@ class StepPlan(StepTasks):
             whole, is_there = self.grad_of(op.inputs[0])
             if not is_there:
                 self.do(f"gradient of {op.inputs[0]}: zero", lambda: zero(whole.tensor), whole)
-            self.grads[value] = Rows(whole.buffer, self.count_of(value))
+            self.grads[value] = FirstRows(whole.buffer, self.count_of(value))
             return self.grads[value], True
         self.grads[value] = self.new(f"gradient of {value}", op)
         return self.grads[value], False
 
-    def part_of_grad(self, value: str) -> tuple[Rows, Rows | None]:
+    def part_of_grad(self, value: str) -> tuple[FirstRows, FirstRows | None]:
         """Return rows for a kernel to write its part of a gradient, and the sum to add it to, if any.
 
         Plan the kernel's task and then call :meth:`add_part`.
@@ -275,7 +275,7 @@ class StepPlan(StepTasks):
             return total, None
         return self.scratch(f"part of the gradient of {value}", total.count, total.buffer.shape[1]), total
 
-    def add_part(self, value: str, part: Rows, total: Rows | None) -> None:
+    def add_part(self, value: str, part: FirstRows, total: FirstRows | None) -> None:
         """Plan to add what a kernel wrote to the sum, if there is one."""
         if total is not None:
             self.do(f"gradient of {value}", lambda: add(part.tensor, total.tensor), part, total)

@@ -9,7 +9,7 @@ from torch import nn
 
 from graphbraid.fullgraph.step.arena import Buffer, StepTask
 from graphbraid.fullgraph.step.calls.repeated import Repeated, Seed
-from graphbraid.fullgraph.step.calls.rows import Rows
+from graphbraid.fullgraph.step.calls.rows import FirstRows
 from graphbraid.fullgraph.step.device_copies import DeviceCopies
 from graphbraid.fullgraph.step.parameter_gradients import ParameterGradients
 
@@ -31,11 +31,11 @@ class StepTasks(ParameterGradients):
         """Name of the value whose operation is being planned."""
 
     @staticmethod
-    def scratch(name: str, count: int, *width: int, dtype: torch.dtype = torch.float32) -> Rows:
+    def scratch(name: str, count: int, *width: int, dtype: torch.dtype = torch.float32) -> FirstRows:
         """Return a new buffer of ``count`` rows; a vector has no width."""
-        return Rows(Buffer(name, (count, *width), dtype), count)
+        return FirstRows(Buffer(name, (count, *width), dtype), count)
 
-    def do(self, name: str, run: Callable[[], object], *touches: Rows) -> None:
+    def do(self, name: str, run: Callable[[], object], *touches: FirstRows) -> None:
         """Add a task.
 
         Args:
@@ -49,7 +49,7 @@ class StepTasks(ParameterGradients):
         self,
         name: str,
         run: Callable[..., object],
-        *touches: Rows,
+        *touches: FirstRows,
         seed: Seed | None = None,
         gradient_of: nn.Parameter | None = None,
     ) -> None:

@@ -36,7 +36,7 @@ class StepTravel:
 
     @property
     def pipeline(self) -> Pipeline | None:
-        """In how many parts the halo of an aggregation travels, the same on all ranks; None: whole.
+        """How many parts the halo of an aggregation travels in, the same on all ranks; None: whole.
 
         Where there is one, it may be replaced between two steps by one of no more parts.
         """

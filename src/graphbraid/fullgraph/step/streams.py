@@ -8,13 +8,13 @@ from graphbraid.features.row_stream import RowsById, RowStream
 from graphbraid.features.scratch import ScratchRows
 from graphbraid.fullgraph.lowering.levels import Blocks, nodes_of, num_rows_of
 from graphbraid.fullgraph.lowering.streamed import StreamedFeatures, held_rows
-from graphbraid.fullgraph.program import INPUT, Hoisted, Linear, Place, Program
+from graphbraid.fullgraph.program import INPUT, Hoisted, LevelPart, Linear, Program
 from graphbraid.fullgraph.step.calls.streamed_input import StreamedInput
 from graphbraid.fullgraph.step.scratch_tables import ScratchTables
 from graphbraid.graph import Graph
 
 _SHARES = {True: 5 / 8, False: 2 / 8}
-"""Of the memory for features, in training and in evaluation; the rest is for requests under way."""
+"""Shares of the memory for features, in training and in evaluation; the rest is for requests under way."""
 
 
 class Streams:
@@ -138,7 +138,7 @@ class Streams:
         return num_rows_of(self._blocks, self._program.place(value), self._graph.num_nodes)
 
     def _nodes(self, level: int) -> Tensor | None:
-        return nodes_of(self._blocks, Place(level, 0))
+        return nodes_of(self._blocks, LevelPart(level, 0))
 
     def _making_bytes(self, name: str) -> int:
         op, rows = self._program.producer(name), 4 * self._rows_of(name) * self._width

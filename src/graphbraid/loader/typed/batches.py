@@ -19,7 +19,7 @@ from graphbraid.sampling.schedule import SeedSchedule
 from graphbraid.sampling.typed import TypedConfig, TypedPrepared
 from graphbraid.sampling.typed.minibatch import TypedMiniBatch
 from graphbraid.sampling.typed.pipeline import TypedPipeline, make_typed_pipeline
-from graphbraid.sampling.typed.source import TypedSource
+from graphbraid.sampling.typed.source import TypedBatchSource
 
 
 class TypedBatchLoader(BatchLoader):
@@ -39,7 +39,7 @@ class TypedBatchLoader(BatchLoader):
 
     def __init__(
         self,
-        source: TypedSource,
+        source: TypedBatchSource,
         settings: LoaderSettings,
         config: TypedConfig,
         input_type: str | EdgeType,
@@ -63,7 +63,7 @@ class TypedBatchLoader(BatchLoader):
         self._before, self._gather_seconds = {}, 0.0
         self._open = weakref.WeakSet()
 
-    def replace_source(self, source: TypedSource, seeds: SeedSource | None) -> None:
+    def replace_source(self, source: TypedBatchSource, seeds: SeedSource | None) -> None:
         """Read batches from another source with the same nodes and inputs, from the next iteration on."""
         self.graph, self._typed_source, self._seeds = source.graph, source, seeds
         self._forget_threads()  # open iterators keep their own
@@ -94,7 +94,7 @@ class TypedBatchLoader(BatchLoader):
 
     def _finished_typed(
         self,
-        source: TypedSource,
+        source: TypedBatchSource,
         epoch: int,
         positions: Tensor,
         seeds: BatchSeeds,
@@ -103,7 +103,7 @@ class TypedBatchLoader(BatchLoader):
         return self._made(source, next(batch)._replace(input_id=positions), epoch, seeds)
 
     def _made(
-        self, source: TypedSource, prepared: TypedPrepared, epoch: int, seeds: BatchSeeds | None = None
+        self, source: TypedBatchSource, prepared: TypedPrepared, epoch: int, seeds: BatchSeeds | None = None
     ) -> TypedMiniBatch:
         return TypedMiniBatch(
             source, prepared, input_type=self.input_type, layout=self.config.layout, epoch=epoch, seeds=seeds

@@ -17,14 +17,14 @@ from graphbraid.loader.typed.batches import TypedBatchLoader
 from graphbraid.loader.typed.inputs import as_typed_config, refuse_one_type_only
 from graphbraid.loader.typed.reading import contents_of, is_same, typed_source
 from graphbraid.sampling.batch_seeds import SeedSource
-from graphbraid.sampling.typed.source import TypedSource
+from graphbraid.sampling.typed.source import TypedBatchSource
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class TypedInputs:
     """What the batches of a loader start from."""
 
-    source: TypedSource
+    source: TypedBatchSource
     """Graph and attributes that batches are read from."""
     input_type: str | EdgeType
     """Node type of the inputs, or the relation of links."""
@@ -44,7 +44,7 @@ class TypedFace(LoaderFace):
     _batches: TypedBatchLoader
 
     @abstractmethod
-    def _typed_inputs(self, source: TypedSource, given: dict[str, Any]) -> TypedInputs:
+    def _typed_inputs(self, source: TypedBatchSource, given: dict[str, Any]) -> TypedInputs:
         """Return what batches start from, made of the loader's arguments."""
 
     def _make_batches(self, given: dict[str, Any]) -> tuple[TypedBatchLoader, int, Tensor | None]:

@@ -19,7 +19,7 @@ from graphbraid.sampling.link_ends import LinkEnds
 from graphbraid.sampling.negative_draws import NegativeDraws
 from graphbraid.sampling.negatives import NegativeSampling
 from graphbraid.sampling.typed.link_lookup import TypedLinkLookup
-from graphbraid.sampling.typed.source import TypedSource
+from graphbraid.sampling.typed.source import TypedBatchSource
 
 
 class TypedLinkNeighborLoader(TypedFace, LinkNeighborLoader):
@@ -35,7 +35,7 @@ class TypedLinkNeighborLoader(TypedFace, LinkNeighborLoader):
         super().__init__(*args, **options)
         self.link_sampler = self._batches.typed_config  # type: ignore[assignment]
 
-    def _typed_inputs(self, source: TypedSource, given: dict[str, Any]) -> TypedInputs:
+    def _typed_inputs(self, source: TypedBatchSource, given: dict[str, Any]) -> TypedInputs:
         graph = source.graph
         edge_type, links = as_typed_links(given["edge_label_index"], graph)
         options = LinkOptions.of(given, links)

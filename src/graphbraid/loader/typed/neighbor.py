@@ -14,7 +14,7 @@ from graphbraid.loader.typed.face import TypedFace, TypedInputs
 from graphbraid.loader.typed.inputs import as_typed_seeds
 from graphbraid.loader.typed.times import TypedTimes, read_typed_times
 from graphbraid.sampling.batch_seeds import TreeSeeds
-from graphbraid.sampling.typed.source import TypedSource
+from graphbraid.sampling.typed.source import TypedBatchSource
 
 
 class TypedNeighborLoader(TypedFace, NeighborLoader):
@@ -31,7 +31,7 @@ class TypedNeighborLoader(TypedFace, NeighborLoader):
         super().__init__(*args, **options)
         self.node_sampler = self._batches.typed_config  # type: ignore[assignment]
 
-    def _typed_inputs(self, source: TypedSource, given: dict[str, Any]) -> TypedInputs:
+    def _typed_inputs(self, source: TypedBatchSource, given: dict[str, Any]) -> TypedInputs:
         input_type, part, nodes = as_typed_seeds(given["input_nodes"], source.graph)
         input_id = told_ids(part, given["input_id"], nodes)
         times = read_typed_times(source, given)
@@ -50,7 +50,7 @@ class TypedNeighborLoader(TypedFace, NeighborLoader):
 
 
 def _trees(
-    input_type: str, nodes: Tensor, source: TypedSource, times: TypedTimes | None, input_time: Any
+    input_type: str, nodes: Tensor, source: TypedBatchSource, times: TypedTimes | None, input_time: Any
 ) -> TreeSeeds:
     types = source.graph.types
     assert types is not None, "a loader of data with types"

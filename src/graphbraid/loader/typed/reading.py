@@ -13,7 +13,7 @@ from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.graph.interop.convert import as_features, as_tensor, plain
 from graphbraid.graph.interop.pyg_parts import is_hetero
 from graphbraid.graph.types import EdgeType
-from graphbraid.sampling.typed.source import EDGE_WEIGHT, TypedSource, source_of_graph
+from graphbraid.sampling.typed.source import EDGE_WEIGHT, TypedBatchSource, source_of_graph
 
 Key = str | EdgeType
 
@@ -23,7 +23,7 @@ def is_typed(data: Any) -> bool:
     return data.is_typed if isinstance(data, Graph) else is_hetero(data)
 
 
-def typed_source(data: Any, weight_attr: str | None) -> TypedSource:
+def typed_source(data: Any, weight_attr: str | None) -> TypedBatchSource:
     """Return the source of a loader over ``data``, which keeps dtypes and shapes.
 
     Args:
@@ -67,11 +67,11 @@ class _Reading:
         self._data, self._weight_attr = data, weight_attr
         self._by_column: set[tuple[Key, str]] = set()
 
-    def source(self) -> TypedSource:
+    def source(self) -> TypedBatchSource:
         data = self._data
         nodes = {node_type: self._attrs(data[node_type], node_type) for node_type in data.node_types}
         edges = {edge_type: self._attrs(data[edge_type], edge_type) for edge_type in data.edge_types}
-        return TypedSource(
+        return TypedBatchSource(
             graph=self._graph(),
             node_attrs=nodes,
             edge_attrs={one: _dense(attrs) for one, attrs in edges.items()},

@@ -18,17 +18,17 @@ from graphbraid.graph.types import Types, edges_of
 from graphbraid.loader.times import TimeScale, checked_times, named_time, ordered_times, strategy_of
 from graphbraid.sampling.constraints import NO_TIME, EdgeTimes
 from graphbraid.sampling.time_order import sorted_by_time
-from graphbraid.sampling.typed.source import TypedSource
+from graphbraid.sampling.typed.source import TypedBatchSource
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class TypedTimes(TimeScale):
     """The times of a graph's nodes or edges by type. Edges of relations without times are early enough."""
 
-    source: TypedSource
+    source: TypedBatchSource
     """The loader's source, each of its graph's relations sorted by time."""
     node_time: Mapping[str, Tensor]
-    """By node type, ``(num_nodes,)`` int64; empty where edges have times."""
+    """``(num_nodes,)`` int64 times by node type; empty where edges have times."""
 
     def of_nodes(self, node_type: str, nodes: Tensor) -> Tensor:
         """Return the times of nodes of a type.
@@ -43,7 +43,7 @@ class TypedTimes(TimeScale):
         return self.node_time[node_type][nodes]
 
 
-def read_typed_times(source: TypedSource, given: dict[str, Any]) -> TypedTimes | None:
+def read_typed_times(source: TypedBatchSource, given: dict[str, Any]) -> TypedTimes | None:
     """Return the times that the options of a loader name; None if they name none.
 
     As PyG reads them: of some node types, whose out-edges are as old as their sources, or of some relations.
@@ -76,7 +76,7 @@ def read_typed_times(source: TypedSource, given: dict[str, Any]) -> TypedTimes |
     return _sorted(source, node_time, edge_time, is_float=is_float, last=strategy == "last")
 
 
-def _check_lengths(source: TypedSource, name: str) -> None:
+def _check_lengths(source: TypedBatchSource, name: str) -> None:
     """Refuse times of another length, which would be taken for an attribute of the whole type."""
     if source.template is None:
         return
@@ -94,7 +94,7 @@ def _checked(values: Any, name: str, key: str | EdgeType) -> Tensor:
 
 
 def _sorted(
-    source: TypedSource,
+    source: TypedBatchSource,
     node_time: Mapping[str, Tensor],
     edge_time: Mapping[EdgeType, Tensor],
     *,

@@ -35,11 +35,6 @@ class ListReads(NamedTuple):
     host_lists: int
     host_edges: int
 
-    @property
-    def device_share(self) -> float:
-        """Of the reads of lists; 0 before the first."""
-        return self.device_lists / max(self.device_lists + self.host_lists, 1)
-
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class EdgeArray:
@@ -185,14 +180,6 @@ class PlacedTopology:
         before = degrees.cumsum(0) - degrees
         shifts = (starts - before).repeat_interleave(degrees)
         return shifts + torch.arange(shifts.numel(), device=shifts.device)
-
-
-def hot_list_bytes(csc: Csc, *, weighted: bool, replace: bool) -> tuple[int, int]:
-    """Device memory for hot lists: bytes noted of all nodes at most, and bytes of each hot edge."""
-    by_weight = (8 if replace else 4) if weighted else 0
-    return csc.indptr.nbytes + csc.num_dst * index_dtype(csc.num_edges).itemsize, (
-        csc.indices.itemsize + by_weight
-    )
 
 
 def _checked(hot: Tensor, num_nodes: int) -> Tensor:

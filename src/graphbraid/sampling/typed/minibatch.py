@@ -17,7 +17,7 @@ from graphbraid.sampling.batch_seeds import BatchSeeds
 from graphbraid.sampling.edge_forms import edge_index_of
 from graphbraid.sampling.links import OF_LINKS
 from graphbraid.sampling.typed.sample import TypedPrepared, TypedSampled
-from graphbraid.sampling.typed.source import TypedSource
+from graphbraid.sampling.typed.source import TypedBatchSource
 
 if TYPE_CHECKING:
     from torch_geometric.data import HeteroData
@@ -42,7 +42,7 @@ class TypedMiniBatch:
 
     def __init__(
         self,
-        source: TypedSource,
+        source: TypedBatchSource,
         prepared: TypedPrepared,
         *,
         input_type: str | EdgeType,
@@ -95,7 +95,7 @@ class TypedMiniBatch:
 
     @property
     def edge_index_dict(self) -> dict[EdgeType, Tensor]:
-        """By relation, ``(2, num_edges)`` int64 local ids of its two types, sources in row 0, hop by hop.
+        """``(2, num_edges)`` int64 local ids of its two types by relation, sources in row 0, hop by hop.
 
         Raises:
             ConfigError: the layout is ``blocks``, in which each layer has its own edges.
@@ -106,7 +106,7 @@ class TypedMiniBatch:
 
     @property
     def blocks(self) -> list[dict[EdgeType, Csc]]:
-        """By layer, outermost first, and relation: the edges into the nodes that the layer computes.
+        """The edges into the nodes that a layer computes, by layer, outermost first, and relation.
 
         A layer's destinations of a type are the first of its sources of that type; a relation's weights are
         those of its edges where the graph has weights.

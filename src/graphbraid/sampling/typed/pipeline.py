@@ -25,7 +25,7 @@ from graphbraid.sampling.typed.config import TypedConfig
 from graphbraid.sampling.typed.reference import sample_checked
 from graphbraid.sampling.typed.sample import TypedPrepared, TypedSampled
 
-Rows = Sequence[Tensor | None]
+RowsByType = Sequence[Tensor | None]
 
 
 class TypedPipeline(Protocol):
@@ -59,7 +59,7 @@ def make_typed_pipeline(
     graph: Graph,
     config: TypedConfig,
     seed_type: str | None,
-    x: Rows,
+    x: RowsByType,
     *,
     num_threads: int,
     depth: int,
@@ -111,7 +111,7 @@ class _NativePipeline(NativeThreads):
         graph: Graph,
         config: TypedConfig,
         seed_type: int | None,
-        x: Rows,
+        x: RowsByType,
         *,
         edge_times: EdgeTimes | None,
         **threads: int,
@@ -191,7 +191,12 @@ def _parts(counts: list[int], size: int) -> list[list[int]]:
 
 class _ReferencePipeline:
     def __init__(
-        self, types: Types, config: TypedConfig, seed_type: int | None, x: Rows, edge_times: EdgeTimes | None
+        self,
+        types: Types,
+        config: TypedConfig,
+        seed_type: int | None,
+        x: RowsByType,
+        edge_times: EdgeTimes | None,
     ) -> None:
         self._sample = functools.partial(sample_checked, types, config, seed_type, edge_times=edge_times)
         sizes = [nodes.num_nodes for nodes in types.nodes.values()]

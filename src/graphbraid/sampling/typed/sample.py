@@ -24,7 +24,7 @@ class TypedSampled:
     edges_per_hop: list[list[int]]
     """Number of edges per hop, of each relation."""
     trees: list[Tensor] | None = None
-    """By node type, tree of each node, as the number of its seed among all, ``(num_nodes,)`` int64; None
+    """Tree of each node by node type, as the number of its seed among all, ``(num_nodes,)`` int64; None
     unless disjoint."""
 
 

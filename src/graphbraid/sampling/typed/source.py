@@ -1,4 +1,4 @@
-"""TypedSource: the graph and attributes that mini-batches of a graph with types are read from."""
+"""TypedBatchSource: the graph and attributes that mini-batches of a graph with types are read from."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ EDGE_WEIGHT = "edge_weight"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True, weakref_slot=True)
-class TypedSource:
+class TypedBatchSource:
     """The graph and attributes that every batch of a loader is read from."""
 
     graph: Graph
     """A graph with types, which says what edges there are."""
     node_attrs: Mapping[str, Mapping[str, Tensor | SparseFeatures | ScaledFeatures]]
-    """By node type and name, what has one row per node, such as ``x``."""
+    """What has one row per node, such as ``x``, by node type and name."""
     edge_attrs: Mapping[EdgeType, Mapping[str, Tensor]]
-    """By relation and name, what has one row per edge, in the order of the relation's list."""
+    """What has one row per edge, in the order of the relation's list, by relation and name."""
     by_column: frozenset[tuple[str | EdgeType, str]] = field(default_factory=frozenset)
-    """Those of both whose last dimension in a batch is the nodes or edges."""
+    """Attributes whose last dimension in a batch is the nodes or edges."""
     template: Any = None
     """PyG ``HeteroData`` that batches are copies of, but for these attributes; None to make one."""
 
@@ -71,7 +71,7 @@ class TypedSource:
         return rows.movedim(0, -1) if (key, name) in self.by_column else rows
 
 
-def source_of_graph(graph: Graph) -> TypedSource:
+def source_of_graph(graph: Graph) -> TypedBatchSource:
     """Return the source of a graph's own features, labels, times and weights."""
     nodes, edges = {}, {}
     for node_type in graph.node_types:
@@ -82,4 +82,4 @@ def source_of_graph(graph: Graph) -> TypedSource:
         of_edges = graph.edges_of(edge_type)
         named = {"edge_attr": of_edges.edge_attr, "time": of_edges.time}
         edges[edge_type] = {name: value for name, value in named.items() if value is not None}
-    return TypedSource(graph=graph, node_attrs=nodes, edge_attrs=edges)
+    return TypedBatchSource(graph=graph, node_attrs=nodes, edge_attrs=edges)

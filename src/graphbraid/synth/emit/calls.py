@@ -12,7 +12,7 @@ from graphbraid.fullgraph import NotLoweredError
 from graphbraid.ops.row_epilogue import RowEpilogue
 from graphbraid.synth.emit import attention, norm, travel
 from graphbraid.synth.emit.memory import Memory
-from graphbraid.synth.emit.recorded import Task
+from graphbraid.synth.emit.recorded import RecordedTask
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Calls:
         self.exchanges = travel.Exchanges()
         """The exchanges between ranks that were written."""
 
-    def written(self, task: Task) -> list[Written]:
+    def written(self, task: RecordedTask) -> list[Written]:
         """Return the calls of a task as statements.
 
         Raises:

@@ -13,7 +13,7 @@ from graphbraid.fullgraph import NotLoweredError
 from graphbraid.graph.csc import Csc
 from graphbraid.synth.emit.calls import Calls, Written, cpp_bool, write_spmm
 from graphbraid.synth.emit.memory import Memory
-from graphbraid.synth.emit.recorded import Task, address_of
+from graphbraid.synth.emit.recorded import RecordedTask, address_of
 
 LONG_ROW = 1024
 """Edges of a row from which on it is summed in parts, of so many edges each."""
@@ -29,7 +29,7 @@ _READ_TRANSPOSES = frozenset({"spmm_max_shared_backward", "gat_backward"})
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Parts:
+class DividedRows:
     """The long rows of some edges, in the form of ``LongRows`` in ``runtime_cuda/gpu_kernels.h``."""
 
     rows: Tensor
@@ -38,7 +38,7 @@ class Parts:
     """``(num_parts, 3)`` int64: a row, its first edge, and the one behind its last."""
 
 
-def parts_of(indptr: Tensor, edges: int) -> Parts | None:
+def parts_of(indptr: Tensor, edges: int) -> DividedRows | None:
     """Divide the rows with more than ``edges`` edges into parts of so many; None if there are none."""
     degrees = indptr.diff()
     rows = (degrees > edges).nonzero().squeeze(1)
@@ -50,7 +50,7 @@ def parts_of(indptr: Tensor, edges: int) -> Parts | None:
     row, part = rows[number], torch.arange(number.numel()) - (ends - counts)[number]
     begin = indptr[row] + part * edges
     end = torch.minimum(begin + edges, indptr[row + 1])
-    return Parts(torch.stack((rows, ends - counts, ends), 1), torch.stack((row, begin, end), 1))
+    return DividedRows(torch.stack((rows, ends - counts, ends), 1), torch.stack((row, begin, end), 1))
 
 
 class LongRows:
@@ -58,9 +58,9 @@ class LongRows:
 
     def __init__(self, edges: int) -> None:
         self.edges = edges
-        self._found: dict[tuple[int, int], Parts | None] = {}
+        self._found: dict[tuple[int, int], DividedRows | None] = {}
 
-    def of(self, indptr: Tensor) -> Parts | None:
+    def of(self, indptr: Tensor) -> DividedRows | None:
         """Return the long rows of some edges."""
         key = (address_of(indptr), indptr.numel())
         if key not in self._found:
@@ -86,7 +86,7 @@ class GpuCalls(Calls):
         """Number of the aggregations over transposes that are not stored."""
         self._forward = _aggregations(memory.standing.recording.forward) if is_implicit else []
 
-    def written(self, task: Task) -> list[Written]:
+    def written(self, task: RecordedTask) -> list[Written]:
         """Return the calls of a task as statements; see :meth:`.Calls.written`."""
         for name, arguments in task.calls:
             if name in _WORKSPACES:
@@ -129,7 +129,7 @@ class GpuCalls(Calls):
         return None
 
 
-def _aggregations(tasks: Sequence[Task]) -> list[tuple[Tensor, Tensor, Tensor | None]]:
+def _aggregations(tasks: Sequence[RecordedTask]) -> list[tuple[Tensor, Tensor, Tensor | None]]:
     calls = (call for task in tasks for call in task.calls)
     return [(given[0], given[1], given[3]) for name, given in calls if name == "spmm"]
 
@@ -229,4 +229,4 @@ _WORKSPACES: dict[str, Callable[[GpuCalls, Sequence[Any]], int]] = {
     "gat_backward": _of_gat_backward,
 }
 
-__all__ = ["LONG_ROW", "GpuCalls", "LongRows", "Parts", "parts_of"]
+__all__ = ["LONG_ROW", "DividedRows", "GpuCalls", "LongRows", "parts_of"]

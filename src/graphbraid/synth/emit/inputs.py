@@ -48,7 +48,7 @@ class Inputs:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Trial:
+class PathTrial:
     """What a program of several paths tries as it starts."""
 
     shape: tuple[int, int, int]
@@ -100,7 +100,7 @@ def inputs_of(program: Program, lowered: Lowered, asked: Sequence[str] | None) -
     )
 
 
-def trial_of(program: Program, lowered: dict[str, Lowered]) -> Trial:
+def trial_of(program: Program, lowered: dict[str, Lowered]) -> PathTrial:
     """Return what a program tries.
 
     Args:
@@ -115,7 +115,7 @@ def trial_of(program: Program, lowered: dict[str, Lowered]) -> Trial:
     files = [ArrayFile(name, f"{name}.npy", False, part) for name, part in zip(names, rows, strict=True)]
     reads = {name: _aggregated(of_path) for name, of_path in lowered.items()}
     spared = max(reads.values()) - reads["dense"] if "dense" in reads else 0
-    return Trial(
+    return PathTrial(
         shape=(facts.rows[0], facts.in_channels, input_width(split(program, facts))),
         dense_rows=_dense_rows(lowered["dense"]) if "dense" in lowered else 0,
         density=facts.density,
@@ -125,7 +125,7 @@ def trial_of(program: Program, lowered: dict[str, Lowered]) -> Trial:
     )
 
 
-def shown(inputs: Inputs, trial: Trial | None) -> dict[str, Any]:
+def shown(inputs: Inputs, trial: PathTrial | None) -> dict[str, Any]:
     """Return what the template shows of the paths."""
     return {"names": inputs.names, "why": inputs.why, "trial": trial}
 
@@ -196,4 +196,4 @@ def _some_rows(x: Features, density: float) -> tuple[Tensor, Tensor, Tensor]:
     return indptr, torch.cat(columns).to(torch.int32), torch.cat(values)
 
 
-__all__ = ["LOWERED", "Inputs", "Trial", "inputs_of", "shown", "trial_of"]
+__all__ = ["LOWERED", "Inputs", "PathTrial", "inputs_of", "shown", "trial_of"]

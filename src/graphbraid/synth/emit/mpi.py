@@ -16,7 +16,7 @@ from graphbraid.signatures import typed
 from graphbraid.synth.emit.folder import Sources, files_of, openmp_sources, rendered, write_folder
 from graphbraid.synth.emit.memory import digest_of
 from graphbraid.synth.emit.merging import Merging
-from graphbraid.synth.emit.shares import Share, share_of
+from graphbraid.synth.emit.shares import RankShare, share_of
 from graphbraid.synth.emit.writer import Writer
 from graphbraid.synth.synthesis import Synthesis
 
@@ -96,7 +96,7 @@ def sources_of_ranks(
     return rendered(context, files_of([*openmp_sources(kernels), *more]), plan)
 
 
-def _rows(share: Share) -> str:
+def _rows(share: RankShare) -> str:
     lowered: Lowered = share.lowered
     levels = range(len(lowered.blocks) + 1)
     rows = " -> ".join(f"{lowered.num_rows(level):,}" for level in levels)

@@ -44,7 +44,7 @@ ROW_FUNCTIONS = frozenset({"add_", "copy_", "div", "zero_"})
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class RecordedTask:
     """One task of a step with the kernels that it called, in order."""
 
     at: int
@@ -59,8 +59,8 @@ class Task:
 class Recording:
     """A step's tasks, and the gradients that its backward pass gave, by the parameter's ``id``."""
 
-    forward: tuple[Task, ...]
-    backward: tuple[Task, ...] = ()
+    forward: tuple[RecordedTask, ...]
+    backward: tuple[RecordedTask, ...] = ()
     gradients: dict[int, Tensor] = field(default_factory=dict)
 
 
@@ -138,11 +138,11 @@ class RecordedStep(PlannedStep):
         return Recording(did, undid, plan.take_gradients())
 
     @staticmethod
-    def _task(at: int, task: StepTask) -> Task:
+    def _task(at: int, task: StepTask) -> RecordedTask:
         run = task.run.run_once if isinstance(task.run, Repeated) else task.run
         with watched() as calls, _Watch(task.name, calls):
             run()
-        return Task(at, task.name, task.operation, calls)
+        return RecordedTask(at, task.name, task.operation, calls)
 
 
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -237,4 +237,13 @@ def flat(arguments: Sequence[Any]) -> list[Any]:
     return out
 
 
-__all__ = ["ROW_FUNCTIONS", "RecordedStep", "Recording", "Standing", "Task", "address_of", "flat", "record"]
+__all__ = [
+    "ROW_FUNCTIONS",
+    "RecordedStep",
+    "RecordedTask",
+    "Recording",
+    "Standing",
+    "address_of",
+    "flat",
+    "record",
+]

@@ -18,7 +18,7 @@ from graphbraid.fullgraph.ranks.distribute import divided
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
-class Share:
+class RankShare:
     """The steps that one rank runs, and the nodes whose outputs it computes."""
 
     lowered: Lowered
@@ -34,7 +34,7 @@ class Share:
     """The ranks, of which this process has no other. If None, there is one."""
 
 
-def whole(lowered: Lowered, read: Program) -> Share:
+def whole(lowered: Lowered, read: Program) -> RankShare:
     """Return the share of a rank that is alone.
 
     Args:
@@ -43,10 +43,10 @@ def whole(lowered: Lowered, read: Program) -> Share:
     """
     program, blocks = lower_for_evaluation(lowered, read)
     row_of = lowered.row_of if blocks is lowered.blocks else None
-    return Share(lowered=lowered, program=program, blocks=blocks, row_of=row_of)
+    return RankShare(lowered=lowered, program=program, blocks=blocks, row_of=row_of)
 
 
-def share_of(lowered: Lowered, read: Program, partition: Partition, rank: int) -> Share:
+def share_of(lowered: Lowered, read: Program, partition: Partition, rank: int) -> RankShare:
     """Return the share of one of several ranks; see :func:`whole`.
 
     Raises:
@@ -59,7 +59,7 @@ def share_of(lowered: Lowered, read: Program, partition: Partition, rank: int) -
     assert nodes is not None
     row_of = torch.full((lowered.graph.num_nodes,), -1, dtype=torch.int64)
     row_of[nodes] = torch.arange(nodes.numel())
-    return Share(
+    return RankShare(
         lowered=mine,
         program=program,
         blocks=blocks,
@@ -107,4 +107,4 @@ class Unheard:
         """Do nothing."""
 
 
-__all__ = ["Share", "share_of", "whole"]
+__all__ = ["RankShare", "share_of", "whole"]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Exchange:
+class WrittenExchange:
     """An exchange between ranks as a program makes it once."""
 
     name: str
@@ -30,8 +30,8 @@ class Exchanges:
     """The exchanges of a step, in the order of their first use."""
 
     def __init__(self) -> None:
-        self.made: list[Exchange] = []
-        self._by_id: dict[int, Exchange] = {}
+        self.made: list[WrittenExchange] = []
+        self._by_id: dict[int, WrittenExchange] = {}
 
     def name(self, w: Calls, travel: Travel) -> str:
         """Return the name of an exchange."""
@@ -44,7 +44,7 @@ class Exchanges:
             )
             pointers = ", ".join(f"{array}.int64s()" for array in arrays)
             name = f"{m.arena}_exchange{len(self.made)}"
-            self.made.append(Exchange(name, f"{pointers}, {route.num_sent}", travel))
+            self.made.append(WrittenExchange(name, f"{pointers}, {route.num_sent}", travel))
             self._by_id[id(travel)] = self.made[-1]
         return self._by_id[id(travel)].name
 
@@ -69,4 +69,4 @@ def wait(w: Calls, _: int, travel: Travel) -> list[str]:
 WRITERS: dict[str, Callable[..., list[str]]] = {"begin": begin, "begin_back": begin_back, "wait": wait}
 """The writers by the name of the call."""
 
-__all__ = ["WRITERS", "Exchange", "Exchanges"]
+__all__ = ["WRITERS", "Exchanges", "WrittenExchange"]

@@ -15,8 +15,8 @@ from graphbraid.fullgraph.program import Program
 from graphbraid.fullgraph.step.arena import Buffer
 from graphbraid.synth.emit.calls import Calls, Written
 from graphbraid.synth.emit.memory import Arrays, Memory, cpp_name
-from graphbraid.synth.emit.recorded import RecordedStep, Task, record
-from graphbraid.synth.emit.shares import Share
+from graphbraid.synth.emit.recorded import RecordedStep, RecordedTask, record
+from graphbraid.synth.emit.shares import RankShare
 from graphbraid.synth.recipe import OptimizerRecipe, Recipe
 from graphbraid.synth.synthesis import Synthesis
 from graphbraid.synth.weights import weights_of
@@ -57,7 +57,7 @@ class Writer:
     def __init__(
         self,
         synthesis: Synthesis,
-        share: Share,
+        share: RankShare,
         num_nodes: int,
         make_calls: Callable[[Memory], Calls] = Calls,
         arrays: Arrays | None = None,
@@ -120,7 +120,7 @@ class Writer:
             raise NotLoweredError("synthesis", f"weights of {next(iter(of_dtype))}", "model.float()")
         return {"parameters": floats, "counters": counters}
 
-    def _tasks(self, calls: Calls, tasks: Sequence[Task], texts: dict[str, str]) -> list[TaskText]:
+    def _tasks(self, calls: Calls, tasks: Sequence[RecordedTask], texts: dict[str, str]) -> list[TaskText]:
         written = [(task, calls.written(task)) for task in tasks]
         complete: dict[int, list[str]] = {}
         for name, at in calls.memory.last_use.items():

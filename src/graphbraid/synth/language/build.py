@@ -30,7 +30,7 @@ from graphbraid.synth.language.syntax import (
 
 MOST = 2**63 - 1
 """Largest integer of the language."""
-Block = tuple[Statement, ...]
+Statements = tuple[Statement, ...]
 
 
 @v_args(inline=True)
@@ -60,7 +60,7 @@ class Builder(Transformer[Token, Any]):
             raise ProgramError(place_of(word), f"a container of {word}", "containers hold int")
         return word, "container<int>"
 
-    def block(self, *statements: Statement) -> Block:
+    def block(self, *statements: Statement) -> Statements:
         """Return the statements of a block."""
         return statements
 
@@ -98,21 +98,21 @@ class Builder(Transformer[Token, Any]):
         first: Declare | Assign | None,
         condition: Expression | None,
         step: Assign | None,
-        body: Block,
+        body: Statements,
     ) -> For:
         """Make a loop."""
         return For(place_of(word), first, condition, step, body)
 
-    def choice(self, word: Token, condition: Expression, body: Block, *others: Any) -> If:
+    def choice(self, word: Token, condition: Expression, body: Statements, *others: Any) -> If:
         """Make a chain of branches."""
         *branches, otherwise = others
         return If(place_of(word), ((condition, body), *branches), otherwise or ())
 
-    def other_if(self, _: Token, condition: Expression, body: Block) -> tuple[Expression, Block]:
+    def other_if(self, _: Token, condition: Expression, body: Statements) -> tuple[Expression, Statements]:
         """Return a further branch."""
         return condition, body
 
-    def otherwise(self, body: Block) -> Block:
+    def otherwise(self, body: Statements) -> Statements:
         """Return the last branch."""
         return body
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from graphbraid.synth.language.mistake import Place, ProgramError, nearest
+from graphbraid.synth.language.mistake import Place, ProgramError, hint_of
 from graphbraid.synth.language.syntax import (
     Assign,
     Binary,
@@ -145,7 +145,7 @@ class _Checker:
             if name.name in scope:
                 return scope[name.name][0]
         known = [known for scope in self._scopes for known in scope]
-        raise ProgramError(name.place, f'unknown name "{name.name}"', nearest(name.name, known))
+        raise ProgramError(name.place, f'unknown name "{name.name}"', hint_of(name.name, known))
 
     # ---- expressions
 
@@ -215,7 +215,7 @@ class _Checker:
         method = methods.get(call.method.name)
         if method is None:
             message = f'unknown method "{call.method.name}" of {kind}'
-            raise ProgramError(call.method.place, message, nearest(call.method.name, methods))
+            raise ProgramError(call.method.place, message, hint_of(call.method.name, methods))
         self._arguments(call, method)
         return method.returns
 
@@ -241,7 +241,7 @@ class _Checker:
             raise ProgramError(value.place, f"the {argument.name} must be written here as a text", hint)
         if word_of(value.value, argument.choices) is None:
             message = f'unknown {argument.name} "{value.value}"'
-            raise ProgramError(value.place, message, nearest(value.value, argument.choices))
+            raise ProgramError(value.place, message, hint_of(value.value, argument.choices))
 
 
 def _check_aggregation(call: Call) -> None:

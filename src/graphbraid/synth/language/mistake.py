@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from graphbraid.errors import ConfigError
+from graphbraid.errors import ConfigError, nearest_name
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -53,12 +52,11 @@ class ProgramError(ConfigError):
         return f"{head}\n  {self.text}\n  {pad}^"
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def hint_of(name: str, known: Iterable[str]) -> str:
     """Return a hint: the known name nearest to ``name``, or else all that are known."""
     names = list(known)
-    by_lower = {one.lower(): one for one in names}
-    near = difflib.get_close_matches(name.lower(), by_lower, n=1)
-    return f"did you mean {by_lower[near[0]]}?" if near else f"known are {', '.join(names)}"
+    near = nearest_name(name, names)
+    return f"known are {', '.join(names)}" if near is None else f"did you mean {near}?"
 
 
-__all__ = ["Place", "ProgramError", "nearest"]
+__all__ = ["Place", "ProgramError", "hint_of"]

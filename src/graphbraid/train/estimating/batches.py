@@ -16,7 +16,7 @@ from graphbraid.train.config import TrainConfig
 SAMPLED = 6
 """Batches that are sampled, spread over the first epoch."""
 _SCRATCH_BYTES = 48
-"""Per node of a batch that a sampling thread works in: its table of ids, and what it has drawn of a hop."""
+"""Bytes per node of a batch that a sampling thread works in: its table of ids, and its draws of a hop."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,15 +24,15 @@ class BatchSizes:
     """Sizes of the mini-batches of an epoch."""
 
     num_batches: int
-    """In an epoch."""
+    """Batches in an epoch."""
     nodes: int
-    """Of the largest of those sampled."""
+    """Nodes of the largest batch of those sampled."""
     edges: int
-    """Of the one with most edges."""
+    """Edges of the one with most."""
     mean_nodes: float
     seeds: int
     row_bytes: int
-    """Of a gathered feature row; 0 where rows are gathered in another form or not at all."""
+    """Bytes of a gathered feature row; 0 where rows are gathered in another form or not at all."""
 
     @property
     def index_bytes(self) -> int:

@@ -31,7 +31,7 @@ def _times(seconds: float | None, factor: float) -> float | None:
 
 
 NOTHING = PartSeconds(None, "")
-"""Of a part that the run does not have."""
+"""The time of a part that the run does not have."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

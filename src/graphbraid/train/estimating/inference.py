@@ -21,7 +21,7 @@ class Exact(NamedTuple):
 
     memory_bytes: int
     file_bytes: int
-    """Of activations that go to a temporary file, beyond the budget."""
+    """Bytes of activations that go to a temporary file, beyond the budget."""
     how: str
 
 

@@ -18,7 +18,7 @@ from graphbraid.train.inference.metrics import Scores, metric_names
 
 _CPU = torch.device("cpu")
 _MOST_BYTES = 1 << 30
-"""Of a layer whose rows a trial writes; of a larger one smaller graphs say how long it takes."""
+"""Most bytes of a layer whose rows a trial writes; of a larger one smaller graphs say how long it takes."""
 
 
 def are_chunks_tried(trial: Trial) -> bool:

@@ -31,7 +31,7 @@ from graphbraid.train.step.link_typed_encoder import TypedEncoderRunner
 
 _HOST = torch.device("cpu")
 _COUNTING_BYTES = 16
-"""Per edge, of NumPy's arrays while negatives are counted, which torch does not see."""
+"""Bytes per edge of NumPy's arrays while negatives are counted, which torch does not see."""
 _MOST_TRIED = 0.5
 """Largest share of the free memory that a pass over the whole graph may take to be tried."""
 

@@ -15,9 +15,9 @@ from graphbraid.train.step.tiers import make_tiers
 MOST_FILLED_BYTES = 1 << 30
 """Memory for rows and lists that a trial fills at most; what a larger budget takes lies between points."""
 MOST_FILLED_SHARE = 0.25
-"""Of the free memory, likewise."""
+"""The same as a share of the free memory."""
 MOST_BATCH_SECONDS = 1.5
-"""For which a batch may read from disk to be tried; beyond that, reading decides alone."""
+"""Longest time for which a batch may read from disk to be tried; beyond that, reading decides alone."""
 
 
 def pace_of(trial: Trial, run: TieredRun, train_seconds: float, host: int | None) -> Pace | None:

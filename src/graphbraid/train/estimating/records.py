@@ -21,15 +21,15 @@ class ModeEstimate:
 
     mode: Mode
     host: Needs | None
-    """In memory; None if it is not known, and ``reason`` says why."""
+    """What it needs in memory; None if it is not known, and ``reason`` says why."""
     device: Needs | None = None
-    """On the device that holds the model; None without one."""
+    """What it needs on the device that holds the model; None without one."""
     disk_bytes: int = 0
-    """Of files that the run writes: checkpoints, activations beyond exact inference's budget."""
+    """Bytes of files that the run writes: checkpoints, activations beyond exact inference's budget."""
     seconds: EpochSeconds | None = None
-    """Of an epoch; None if nothing is known or was asked for."""
+    """Time of an epoch; None if nothing is known or was asked for."""
     epochs: int = 1
-    """Of the run."""
+    """Number of epochs of the run."""
     fits: bool = True
     """Whether memory, device and disk have room for it."""
     reason: str = ""
@@ -45,13 +45,13 @@ class TierEstimate:
     host_bytes: int
     """The budget (``host``): these rows, the adjacency lists of a store, and what is noted of them."""
     expected_share: float
-    """Of the reads that memory serves."""
+    """Share of the reads that memory serves."""
     disk_bytes_per_epoch: float
     """Bytes of rows that come from the file; whole blocks are more."""
     memory_bytes: int
     """Peak of the whole run."""
     seconds: float | None
-    """Of an epoch's training; None if it is not known."""
+    """Seconds of an epoch's training; None if it is not known."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

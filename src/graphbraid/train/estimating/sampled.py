@@ -35,12 +35,12 @@ class SampledNeeds:
 
     host: Needs
     device: Needs
-    """On a device that holds the model and some batches, whether or not there is one."""
+    """What it needs on a device that holds the model and some batches, whether or not there is one."""
     sizes: BatchSizes
     ahead: int
     """Batches prepared ahead."""
     file_bytes: int
-    """Of files that are written: checkpoints, activations beyond exact inference's budget."""
+    """Bytes of files that are written: checkpoints, activations beyond exact inference's budget."""
 
 
 def sampled_needs(trial: Trial, *, ahead: int | None = None) -> SampledNeeds:

@@ -20,13 +20,13 @@ from graphbraid.train.estimating.trial import Trial
 from graphbraid.train.step.feed import make_loader
 
 SECONDS = 4.0
-"""That a trial takes, about."""
+"""Seconds that a trial takes, about."""
 FEWEST = 8
 """Steps of a trial, at least; an epoch of fewer is run as a whole."""
 REPEATS = 12
 """Short epochs of a trial at most."""
 PARTS = 4
-"""Of the even steps of a longer one, which are compared."""
+"""Parts of the even steps of a longer one, which are compared."""
 
 
 class Tried(NamedTuple):

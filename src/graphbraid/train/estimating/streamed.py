@@ -13,23 +13,23 @@ from graphbraid.fullgraph import Engine
 from graphbraid.train.estimating.trial import Trial
 
 SECONDS = 0.5
-"""For which rows are read to find the disk's rate."""
+"""Time for which rows are read to find the disk's rate."""
 
 
 class DiskSeconds(NamedTuple):
     """Seconds of reading, if nothing else took time."""
 
     epoch: float
-    """Of a forward and a backward pass, once rows that stay in memory are there."""
+    """Seconds of a forward and a backward pass, once rows that stay in memory are there."""
     first: float
-    """That the first epoch reads longer: temporary files are made, and rows that stay are read once."""
+    """Seconds that the first epoch reads longer: it makes temporary files, and reads rows that stay once."""
     evaluation: float
-    """Of a pass in evaluation mode, which keeps no rows."""
+    """Seconds of a pass in evaluation mode, which keeps no rows."""
     how: str
 
     @property
     def of_trial(self) -> float:
-        """Of the steps that a trial would make at least: the first, and one more."""
+        """Seconds of the steps that a trial would make at least: the first, and one more."""
         return self.first + 2 * self.epoch
 
 

@@ -38,14 +38,14 @@ class TieredRun(NamedTuple):
     list_reads: float
     """Blocks of adjacency lists that an epoch reads where no list is held; 0 if they are in memory anyway."""
     num_batches: int
-    """In an epoch."""
+    """Batches in an epoch."""
     rows_per_second: float | None
-    """That come from the file at random; None where the disk is not described, or no times are asked for."""
+    """Rows that come from the file at random; None where the disk is not described or no time asked for."""
     is_here: bool
     """Whether the run is for this machine."""
     buffer_bytes: int
     list_bytes: int
-    """Of the adjacency lists, which a budget holds first; 0 if they are in memory anyway."""
+    """Bytes of the adjacency lists, which a budget holds first; 0 if they are in memory anyway."""
 
     @property
     def whole_bytes(self) -> int:

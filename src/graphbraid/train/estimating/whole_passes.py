@@ -22,7 +22,7 @@ from graphbraid.train.step.batches import WholeGraph
 SMALL = 1 << 18
 """Nodes and edges up to which a pass is run on the graph itself."""
 _NODES, _EDGES = 1 << 13, 1 << 18
-"""Of the smaller of the two graphs, at most."""
+"""Size of the smaller of the two graphs, at most."""
 
 
 def forward_bytes(trial: Trial) -> int:

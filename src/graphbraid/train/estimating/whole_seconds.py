@@ -19,13 +19,13 @@ from graphbraid.train.step.batches import WholeGraph
 from graphbraid.train.step.whole import compile_for
 
 SECONDS = 4.0
-"""That a trial takes, about."""
+"""Seconds that a trial takes, about."""
 REPEATS = 12
 """Steps of a trial at most."""
 _LEAST_PART, _PART_OF_TRIAL = 1 << 12, 0.125
 """Nodes of the graph on which a step is tried in place of a long one, and its floor as a part of a trial."""
 _MOST_PART_BYTES = 256 << 20
-"""Of the features of that graph, where the whole graph's do not lie in memory."""
+"""Most bytes of the features of that graph, where the whole graph's do not lie in memory."""
 
 
 def full_seconds(

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from graphbraid.errors import ResourceError
 from graphbraid.files.writing import format_bytes
+from graphbraid.nn import told
 from graphbraid.sampling.minibatch import MiniBatch
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.inference.layer_wise import Chunk, LayerWise, widest_layer
@@ -85,9 +86,9 @@ def _edge_bytes(runner: ModelRunner) -> int:
 
     Any other has ``edge_index``, and a message per edge with its index or weight.
     """
-    told = getattr(runner.model, "edge_bytes", None)
-    if runner.by_blocks and isinstance(told, int):
-        return told
+    edge_bytes = told.edge_bytes(runner.model)
+    if runner.by_blocks and edge_bytes is not None:
+        return edge_bytes
     return 16 + 2 * widest_layer(runner.model) * 4
 
 

@@ -13,6 +13,7 @@ from graphbraid.features.scratch import ScratchRows
 from graphbraid.graph import ScaledFeatures, SparseFeatures
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.degrees import degrees_and_loops
+from graphbraid.nn import told
 from graphbraid.ops.gather import gather_features, gather_rows
 from graphbraid.sampling.source import rows_on_device
 from graphbraid.train.step.runner import ModelRunner
@@ -203,7 +204,7 @@ def widest_layer(model: nn.Module) -> int:
 
     A weight's ``out_features`` come first.
     """
-    told = getattr(model, "widest", None)
-    if isinstance(told, int):
-        return told
+    widest = told.widest(model)
+    if widest is not None:
+        return widest
     return max((p.shape[0] for p in model.parameters() if p.ndim >= 2), default=1)

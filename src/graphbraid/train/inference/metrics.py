@@ -12,7 +12,7 @@ from torch import Tensor
 from torchmetrics import Metric, classification, regression
 
 from graphbraid.errors import ConfigError, did_you_mean
-from graphbraid.train.task import Task, TaskName
+from graphbraid.train.task import AnyTaskName, Task
 
 LOSS, MRR, AUC = "loss", "mrr", "auc"
 USUAL_OF_LINKS = (MRR, AUC, "hits@1", "hits@10")
@@ -60,12 +60,12 @@ _REGRESSION = {
     "r2": MetricKind(make=lambda _: regression.R2Score(sync_on_compute=False)),
 }
 
-METRICS: dict[TaskName, dict[str, MetricKind]] = {
+METRICS: dict[AnyTaskName, dict[str, MetricKind]] = {
     "single-label": _SINGLE,
     "multi-label": _MULTI,
     "regression": _REGRESSION,
 }
-USUAL: dict[TaskName, tuple[str, ...]] = {
+USUAL: dict[AnyTaskName, tuple[str, ...]] = {
     "single-label": ("accuracy", "f1_macro"),
     "multi-label": ("f1_micro", "f1_macro"),
     "regression": ("mae", "rmse", "r2"),

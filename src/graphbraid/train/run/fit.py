@@ -23,7 +23,7 @@ from graphbraid.train.step.batches import Batch
 from graphbraid.train.step.clock import Clock
 from graphbraid.train.step.failures import Failures
 from graphbraid.train.step.preflight import has_split, split_nodes
-from graphbraid.train.step.shares import Share
+from graphbraid.train.step.shares import BatchShare
 from graphbraid.train.step.step import TrainStep
 from graphbraid.train.step.taken_ahead import TakenAhead
 
@@ -126,7 +126,9 @@ class FitRun:
         self._runner.model.train()
         first = progress.step * self._config.accumulate
         feed = self._parts.feed
-        with contextlib.closing(TakenAhead[Batch | Share](feed.batches(progress.epoch, first))) as batches:
+        with contextlib.closing(
+            TakenAhead[Batch | BatchShare](feed.batches(progress.epoch, first))
+        ) as batches:
             while progress.step < num_steps:
                 record = self._make_step(batches)
                 self._saving.log_step(record)
@@ -137,7 +139,7 @@ class FitRun:
                     self._save(is_best=False)
         return True
 
-    def _make_step(self, batches: TakenAhead[Batch | Share]) -> StepRecord:
+    def _make_step(self, batches: TakenAhead[Batch | BatchShare]) -> StepRecord:
         """Make a step over ``accumulate`` batches, or those left in the epoch, and update the progress."""
         progress, feed, accumulate = self._state.progress, self._parts.feed, self._config.accumulate
         first = progress.step * accumulate

@@ -39,7 +39,7 @@ class RankForecast:
     times: ShareTimes
     sizes: ShareSizes
     memory_bytes: int
-    """Of a rank at its peak, without pages of files that the system can drop."""
+    """Bytes of a rank at its peak, without pages of files that the system can drop."""
     range: Range
     """Seconds of the epoch by the lower and by the upper cost of moving a byte."""
 
@@ -55,7 +55,7 @@ class ShareForecast:
     assumptions: tuple[str, ...]
     """What the predictions rest on, a sentence each."""
     ranks: tuple[RankForecast, ...]
-    """By ascending number of ranks; the first is for one rank."""
+    """Epochs by ascending number of ranks; the first is for one rank."""
 
     def speedup(self, found: RankForecast) -> float:
         """Return how many times as fast as one rank it is."""

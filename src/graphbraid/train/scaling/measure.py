@@ -26,7 +26,7 @@ from graphbraid.train.scaling.sizes import ShareSizes, share_at, shares_of
 from graphbraid.train.scaling.times import Bucket, ShareTimes
 
 SECONDS = 2.0
-"""That measuring one number of ranks takes, about, beside sampling the sizes."""
+"""Seconds that measuring one number of ranks takes, about, beside sampling the sizes."""
 FEWEST = 4
 """Steps beside the preparation of later shares, at least."""
 _COPIES = 5
@@ -34,14 +34,14 @@ STARVED = 0.1
 """Part of the time that training waits for batches above which preparing is what it goes by."""
 
 
-class Parts(NamedTuple):
+class PartTimes(NamedTuple):
     """The times of one step that nothing else runs beside."""
 
     seconds: float
     """Forward and backward."""
     update_seconds: float
     ready: tuple[float, ...]
-    """Of each bucket, the part of the pass after which its gradients and those before them are there."""
+    """Part of the pass after which each bucket's gradients and those before them are there."""
 
 
 class Beside(NamedTuple):
@@ -50,7 +50,7 @@ class Beside(NamedTuple):
     step_seconds: float
     wait_seconds: float
     first_seconds: float
-    """Until the first batch of an epoch."""
+    """Time until the first batch of an epoch."""
 
 
 def measured(trial: Trial, loader: BatchLoader, sizes: ShareSizes, *, seconds: float = SECONDS) -> ShareTimes:
@@ -113,7 +113,7 @@ def within(busy: float, pass_seconds: float, update_seconds: float) -> tuple[flo
     return share * pass_seconds, share * update_seconds
 
 
-def timed_parts(trial: Trial, batch: MiniBatch, groups: Sequence[Sequence[nn.Parameter]]) -> Parts:
+def timed_parts(trial: Trial, batch: MiniBatch, groups: Sequence[Sequence[nn.Parameter]]) -> PartTimes:
     """Make a step and return when its parts were over.
 
     Args:
@@ -136,7 +136,7 @@ def timed_parts(trial: Trial, batch: MiniBatch, groups: Sequence[Sequence[nn.Par
             hook.remove()
     last = max(seen.values(), default=ended)  # what got no gradient goes off when the others have
     full = itertools.accumulate((max(seen.get(id(p), last) for p in group) for group in groups), max)
-    return Parts(last - began, ended - last, tuple((at - began) / (last - began) for at in full))
+    return PartTimes(last - began, ended - last, tuple((at - began) / (last - began) for at in full))
 
 
 def copying_seconds(trial: Trial) -> float:
@@ -183,10 +183,10 @@ def _alone(
     groups: Sequence[Sequence[nn.Parameter]],
     *,
     seconds: float,
-) -> tuple[list[Parts], list[Parts]]:
+) -> tuple[list[PartTimes], list[PartTimes]]:
     """Time steps on the median and on the largest share of each sampled batch, with nothing beside them."""
     places = [(sizes.steps[i], sizes.middle(i), sizes.heaviest(i)) for i in range(len(sizes.steps))]
-    found: tuple[list[Parts], list[Parts]] = ([], [])
+    found: tuple[list[PartTimes], list[PartTimes]] = ([], [])
     trial.step(share_at(loader, places[0][0], places[0][1], sizes.num_ranks))  # a warm-up
     until = time.perf_counter() + seconds
     while not found[0] or time.perf_counter() < until:
@@ -217,7 +217,7 @@ def _prepare_seconds(loader: BatchLoader, rank: int, num_ranks: int, *, seconds:
 __all__ = [
     "SECONDS",
     "Beside",
-    "Parts",
+    "PartTimes",
     "apart",
     "beside_preparing",
     "copying_seconds",

@@ -15,7 +15,7 @@ from graphbraid.train.scaling.times import EpochSize, ShareTimes, ValidationTime
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StepTimes:
+class PredictedStep:
     """A step on some ranks."""
 
     seconds: float
@@ -39,11 +39,11 @@ class Prediction:
 
     num_ranks: int
     seconds: float
-    """Of the whole epoch."""
+    """Seconds of the whole epoch."""
     train_seconds: float
-    """Of its steps, with the wait for the first batch."""
+    """Seconds of its steps, with the wait for the first batch."""
     validation_seconds: float
-    """Of its share of a validation; 0 if none was asked for."""
+    """Seconds of its share of a validation; 0 if none was asked for."""
     compute_seconds: float
     """Time that the slowest rank of each step computes."""
     uneven_seconds: float
@@ -61,7 +61,7 @@ class Prediction:
         return max(0.0, self.train_seconds - self.compute_seconds - self.moving_seconds)
 
 
-def simulate(times: ShareTimes, cluster: Cluster, *, batches: float = 1.0) -> StepTimes:
+def simulate(times: ShareTimes, cluster: Cluster, *, batches: float = 1.0) -> PredictedStep:
     """Run a step through on the slowest rank.
 
     Args:
@@ -86,7 +86,7 @@ def simulate(times: ShareTimes, cluster: Cluster, *, batches: float = 1.0) -> St
     clock.wait()
     clock.compute(times.update_seconds)
     clock.prepare(batches * times.hindered_seconds)
-    return StepTimes(
+    return PredictedStep(
         seconds=max(clock.now, batches * times.prepare_seconds / cluster.speed),
         compute_seconds=clock.computed,
         moving_seconds=clock.traffic.moved,
@@ -135,7 +135,7 @@ def validation_seconds(num_ranks: int, times: ValidationTimes, cluster: Cluster)
     return seconds + max(link, cluster.moving_seconds(num_bytes))
 
 
-def _total(steps: Sequence[tuple[int, float, StepTimes]], name: str) -> float:
+def _total(steps: Sequence[tuple[int, float, PredictedStep]], name: str) -> float:
     return float(sum(count * getattr(step, name) for count, _, step in steps))
 
 
@@ -175,4 +175,4 @@ class _Clock:
         self.computed += taken
 
 
-__all__ = ["Prediction", "StepTimes", "predict", "simulate", "validation_seconds"]
+__all__ = ["PredictedStep", "Prediction", "predict", "simulate", "validation_seconds"]

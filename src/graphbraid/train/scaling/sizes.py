@@ -44,7 +44,7 @@ class ShareSizes:
     steps: tuple[int, ...]
     """Steps of the first epoch whose batches these are."""
     sizes: tuple[tuple[Size, ...], ...]
-    """Of each of these, the shares by rank."""
+    """The shares of each of these batches, by rank."""
 
     @property
     def mean_nodes(self) -> float:

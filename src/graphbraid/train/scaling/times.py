@@ -27,9 +27,9 @@ class ShareTimes:
 
     num_ranks: int
     prepare_seconds: float
-    """Between two shares that the preparing threads have ready, at their fastest beside a step."""
+    """Time between two shares that the preparing threads have ready, at their fastest beside a step."""
     first_seconds: float
-    """From the start of an epoch until its first share is ready."""
+    """Time from the start of an epoch until its first share is ready."""
     pass_seconds: float
     """Forward and backward of a mean share, with nothing beside it."""
     slowest_seconds: float
@@ -40,9 +40,9 @@ class ShareTimes:
     """What comes once all sums have arrived: clipping and the optimizer, and of several ranks also copying
     gradients for the sums and these back."""
     buckets: tuple[Bucket, ...]
-    """By ascending :attr:`Bucket.ready`."""
+    """Messages by ascending :attr:`Bucket.ready`."""
     tail_bytes: int
-    """Of the last sum of a step: the loss, and which gradients there are."""
+    """Bytes of the last sum of a step: the loss, and which gradients there are."""
 
     def __post_init__(self) -> None:
         for name in ("prepare", "first", "pass", "slowest", "hindered", "update"):
@@ -68,7 +68,7 @@ class ValidationTimes:
     score_seconds: float
     """Loss and metrics of all nodes, which the first rank computes."""
     row_bytes: int
-    """Of the outputs of all nodes."""
+    """Bytes of the outputs of all nodes."""
     every: int = 1
     """Epochs from one validation to the next."""
 

@@ -13,7 +13,7 @@ from graphbraid.train.scaling.times import ValidationTimes
 from graphbraid.train.step.shares import part_of
 
 _SECONDS = 1.0
-"""That tries of a part take, about; one that is longer is made twice at most."""
+"""Seconds that tries of a part take, about; one that is longer is made twice at most."""
 
 
 def measured_validation(trial: Trial, num_ranks: int) -> ValidationTimes:

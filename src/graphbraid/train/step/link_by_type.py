@@ -10,10 +10,10 @@ from torch import Tensor
 from graphbraid.graph import EdgeType, Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.sampling.minibatch import MiniBatch
-from graphbraid.sampling.typed.source import TypedSource
+from graphbraid.sampling.typed.source import TypedBatchSource
 
 _Edges = tuple[Tensor, Tensor, Tensor]
-"""Of a relation: sources and destinations by their places within their types, and positions in the graph."""
+"""A relation's sources and destinations by their places within their types, and positions in the graph."""
 
 
 class ByType:
@@ -43,14 +43,14 @@ class ByType:
         self.places: Mapping[str, Tensor] = dict(
             zip(graph.node_types, torch.split(order, counts.tolist()), strict=True)
         )
-        """By node type, where its nodes stand in the batch, rising."""
+        """Where the nodes of a type stand in the batch, by node type, rising."""
         self.n_id: Mapping[str, Tensor] = {
             name: n_id[places] - int(first[number])
             for number, (name, places) in enumerate(self.places.items())
         }
-        """By node type, ids of its nodes within the type."""
+        """Ids of the nodes within their type, by node type."""
 
-    def features(self, source: TypedSource) -> dict[str, Tensor]:
+    def features(self, source: TypedBatchSource) -> dict[str, Tensor]:
         """Return the dense feature rows of the types that have features."""
         return {
             name: source.node_rows(name, "x", ids)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.nn import NodeEmbedding
+from graphbraid.nn import NodeEmbedding, told
 from graphbraid.sampling.batch_seeds import TreeSeeds
 from graphbraid.sampling.source import BatchSource
 from graphbraid.train.step.link_data import LinkData
@@ -54,9 +54,7 @@ class EncoderRunner(ModelRunner):
             if self.native:
                 raise ConfigError("an encoder that takes blocks cannot take edge_type; use one of them")
             self._relation = data.message_relation
-        self._typed_blocks = self._relation is not None and bool(
-            getattr(encoder, "takes_typed_blocks", False)
-        )
+        self._typed_blocks = self._relation is not None and told.takes_typed_blocks(encoder)
         self.uses_degrees = self.native and normalises_by_degree(encoder)
         if self.uses_degrees and data.times is not None:
             raise ConfigError(
@@ -166,7 +164,7 @@ def encoder_settings(
         src_degree: whether its layers normalise by degrees.
     """
     hops = settings.num_neighbors
-    if getattr(encoder, "num_layers", None) == 0:
+    if told.num_layers(encoder) == 0:
         hops = [0]
     keeps = settings.return_edge_id or keeps_edges
     return dataclasses.replace(settings, num_neighbors=hops, return_edge_id=keeps, src_degree=src_degree)

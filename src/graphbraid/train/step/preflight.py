@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError, DataError, GraphbraidError
 from graphbraid.graph import Graph, NodeSet
+from graphbraid.nn import told
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.step.batches import Batch
 from graphbraid.train.step.runner import ModelRunner
@@ -55,8 +56,8 @@ def check_fanouts(model: nn.Module, config: TrainConfig) -> None:
     Raises:
         ConfigError: the numbers differ.
     """
-    layers = getattr(model, "num_layers", None)
-    if config.mode == "sampled" and isinstance(layers, int) and layers != len(config.fanouts):
+    layers = told.num_layers(model)
+    if config.mode == "sampled" and layers is not None and layers != len(config.fanouts):
         raise ConfigError(
             f"fanouts must have one entry per layer of the model ({layers}); got {len(config.fanouts)}: "
             f"{list(config.fanouts)}."

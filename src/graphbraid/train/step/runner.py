@@ -13,6 +13,7 @@ from graphbraid.errors import DataError
 from graphbraid.graph import Graph, NodeSet, ScaledFeatures, SparseFeatures
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.scaled_features import is_widened
+from graphbraid.nn import told
 from graphbraid.sampling.source import BatchSource
 from graphbraid.train.step.batches import Batch, WholeGraph
 from graphbraid.train.task import Task, task_of
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from graphbraid.sampling.rows import FeatureRows
 
 
-Features = TypeVar("Features", Tensor, SparseFeatures, Tensor | SparseFeatures)
+F = TypeVar("F", Tensor, SparseFeatures, Tensor | SparseFeatures)
 
 
 class WholeInputs(NamedTuple):
@@ -76,7 +77,7 @@ class ModelRunner:
         self.model = model.to(fabric.device)
         self.graph, self.rows, self.lists = graph, rows, lists
         self.device: torch.device = fabric.device
-        self.native = bool(getattr(model, "takes_blocks", False))
+        self.native = told.takes_blocks(model)
         self.uses_degrees = self.passes_weight = False
         self._fabric = fabric
         self._whole_inputs: WholeInputs | None = None
@@ -220,7 +221,7 @@ class ModelRunner:
         assert x is not None
         return self._in_float32(x if isinstance(x, SparseFeatures) else x.to(self.device))
 
-    def _in_float32(self, x: Features) -> Features:
+    def _in_float32(self, x: F) -> F:
         """Return features as float32, the dtype of the parameters; autocast may lower it afterwards."""
         return x if x.dtype == torch.float32 else x.to(torch.float32)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
-class Share:
+class BatchShare:
     """One rank's part of a mini-batch."""
 
     batch: Batch | None
@@ -55,7 +55,7 @@ class SharedFeed:
         self._rank, self._size = rank, size
         self.num_batches = len(loader)
 
-    def batches(self, epoch: int, start: int) -> Generator[Share]:
+    def batches(self, epoch: int, start: int) -> Generator[BatchShare]:
         """Yield this rank's shares of the epoch's mini-batches from ``start`` on."""
         schedule = self._loader.schedule
         first_without = self._first_without_seeds()
@@ -70,7 +70,7 @@ class SharedFeed:
             for step in range(start, self.num_batches):
                 whole = schedule.seeds_of(epoch, step)
                 begin, end = part_of(whole.numel(), self._rank, self._size)
-                yield Share(
+                yield BatchShare(
                     batch=next(batches) if begin < end else None,
                     weight=_weight(self._runner.labels, self._task, whole[begin:end], whole),
                     num_seeds=whole.numel(),
@@ -115,9 +115,9 @@ class SharedWholeGraph:
         own = engine.ranks.owned(nodes)
         batch = WholeGraph(nodes=own, seed_y=labels.y.index_select(0, own))
         weight = _weight(labels, task, own, nodes)
-        self._share = Share(batch=batch, weight=weight, num_seeds=nodes.numel())
+        self._share = BatchShare(batch=batch, weight=weight, num_seeds=nodes.numel())
 
-    def batches(self, epoch: int, start: int) -> Generator[Share]:
+    def batches(self, epoch: int, start: int) -> Generator[BatchShare]:
         """Yield the rank's part, unless ``start`` is past it; also without nodes, as others need its rows."""
         if start == 0:
             yield self._share

@@ -15,7 +15,7 @@ from graphbraid.train.step.clock import Clock
 from graphbraid.train.step.failures import Failures
 from graphbraid.train.step.learning_rate import LearningRateSchedule
 from graphbraid.train.step.runner import ModelRunner
-from graphbraid.train.step.shares import Share
+from graphbraid.train.step.shares import BatchShare
 from graphbraid.train.task import Task
 
 
@@ -89,7 +89,7 @@ class TrainStep:
 
     def __call__(
         self,
-        batches: Iterator[Batch | Share],
+        batches: Iterator[Batch | BatchShare],
         num_batches: int,
         num_seeds: int,
         *,
@@ -120,12 +120,14 @@ class TrainStep:
             loss_sum=loss_sum, num_seeds=num_seeds, learning_rate=learning_rate, grad_norm=grad_norm
         )
 
-    def _accumulate(self, batches: Iterator[Batch | Share], num_seeds: int, *, is_last: bool) -> float:
+    def _accumulate(self, batches: Iterator[Batch | BatchShare], num_seeds: int, *, is_last: bool) -> float:
         """Add the next batch's share of the step's gradient; return the sum of its seeds' losses."""
         with self._clock.measure("wait"):
             taken = next(batches)
         share = (
-            taken if isinstance(taken, Share) else Share(batch=taken, weight=1.0, num_seeds=taken.batch_size)
+            taken
+            if isinstance(taken, BatchShare)
+            else BatchShare(batch=taken, weight=1.0, num_seeds=taken.batch_size)
         )
         if share.batch is None:
             return 0.0

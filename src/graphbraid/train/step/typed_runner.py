@@ -14,7 +14,7 @@ from graphbraid.graph import EdgeType, Graph, ScaledFeatures, SparseFeatures
 from graphbraid.graph.interop.relations import edge_weights_of
 from graphbraid.graph.scaled_features import is_widened
 from graphbraid.graph.types import NodeSet
-from graphbraid.sampling.typed.source import EDGE_WEIGHT, TypedSource, source_of_graph
+from graphbraid.sampling.typed.source import EDGE_WEIGHT, TypedBatchSource, source_of_graph
 from graphbraid.train.step.runner import ModelRunner, WholeInputs, csc_to, takes
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class TypedRunner(ModelRunner):
     def _blocks_have_weights(self) -> bool:
         return self.native and self.graph.csc.weight is not None
 
-    def source(self) -> TypedSource:  # type: ignore[override]
+    def source(self) -> TypedBatchSource:  # type: ignore[override]
         """What mini-batches are read from."""
         return self._source
 

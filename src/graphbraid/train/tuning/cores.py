@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from graphbraid.collective.plan.arrangement import Arrangement, Trial
+from graphbraid.collective.plan.arrangement import Arrangement, TimedArrangement
 from graphbraid.collective.plan.cores import ahead_of, arrangements, expected_seconds
 from graphbraid.machine.hardware import Hardware
 from graphbraid.train import runtime
@@ -40,7 +40,7 @@ def try_arrangements(
     *,
     profile: Profile,
     limits: Limits,
-) -> tuple[Trial, ...]:
+) -> tuple[TimedArrangement, ...]:
     """Measure the seconds per step of each arrangement that can win, by short runs in turn on copies.
 
     Args:
@@ -68,7 +68,7 @@ def try_arrangements(
             _fill_pool(loader, round_)
             seconds[cores].append(_seconds_per_step(loader, sharing, train, round_, steps))
     # The best round counts, so that a passing load by other programs does not decide all later runs.
-    return tuple(Trial(cores=cores, seconds=min(took)) for cores, took in seconds.items())
+    return tuple(TimedArrangement(cores=cores, seconds=min(took)) for cores, took in seconds.items())
 
 
 def _affordable(

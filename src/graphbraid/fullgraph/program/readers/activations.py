@@ -33,7 +33,7 @@ class Activation:
     write: Callable[..., str]
     """Appends the operation, called as ``write(writer, x, **arguments)``."""
     arguments: Mapping[str, tuple[Any, Allowed]] = field(default_factory=dict)
-    """By name, in their order: the default value and a test of the values that are handled."""
+    """The arguments by name, in their order: the default value and a test of the values that are handled."""
     module: type[nn.Module] | None = None
     functions: tuple[Any, ...] = ()
     methods: tuple[str, ...] = ()

@@ -152,18 +152,17 @@ class SparseInput:
 class BinaryInput:
     """Features with one non-zero number per node, as bits by row for forward and by column for backward."""
 
-    def __init__(self, x: Features, nodes: Tensor | None) -> None:
-        self._rows = BinaryRows.of(x, nodes)
+    def __init__(self, rows: BinaryRows) -> None:
+        self._rows = rows
+
+    @classmethod
+    def of(cls, x: Features, nodes: Tensor | None) -> BinaryInput:
+        """Pack the features of ``nodes``, of all nodes if None."""
+        return cls(BinaryRows.of(x, nodes))
 
     def placed(self, copies: DeviceCopies) -> BinaryInput:
         """Return the same bits on a device."""
-        there, rows = copy.copy(self), self._rows
-        there._rows = BinaryRows(
-            by_row=copies.matrix(rows.by_row),
-            by_column=copies.matrix(rows.by_column),
-            factors=None if rows.factors is None else copies.matrix(rows.factors),
-        )
-        return there
+        return BinaryInput(self._rows.apply(copies.matrix))
 
     def multiply(
         self,

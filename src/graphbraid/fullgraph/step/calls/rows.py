@@ -1,4 +1,4 @@
-"""Rows: the storage of a value or a gradient, and simple operations on it."""
+"""FirstRows: the storage of a value or a gradient, and simple operations on it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from graphbraid.fullgraph.step.arena import Buffer
 
 
 @dataclass(eq=False, slots=True)
-class Rows:
+class FirstRows:
     """The first rows of a buffer."""
 
     buffer: Buffer
@@ -57,11 +57,11 @@ class Read:
 
     get: Callable[[], Tensor]
     """Returns the rows; called while the task runs."""
-    touches: tuple[Rows, ...]
+    touches: tuple[FirstRows, ...]
     """The rows in the arena that this reads; empty if the value is a constant."""
 
 
-def tensor_of(rows: tuple[Rows, ...]) -> Tensor | None:
+def tensor_of(rows: tuple[FirstRows, ...]) -> Tensor | None:
     """Return the tensor of the only rows; None if there are none."""
     return rows[0].tensor if rows else None
 

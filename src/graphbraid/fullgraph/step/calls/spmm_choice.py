@@ -27,7 +27,7 @@ _BUILD_BYTES = 48
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Choice:
+class SpmmChoice:
     """The kernel chosen for one aggregation, and why."""
 
     rows: int
@@ -68,7 +68,7 @@ class Picker:
         if forced not in (None, OURS, SPARSE):
             raise ConfigError(f"{VARIABLE}={forced!r} names no kernel; choose {OURS!r} or {SPARSE!r}")
         self._seconds, self._free_bytes, self._forced = seconds, free_bytes, forced
-        self.choices: list[Choice] = []
+        self.choices: list[SpmmChoice] = []
         """All choices so far."""
 
     def pick(self, how: Aggregation, x: Tensor, out: Tensor) -> tuple[str, Tensor | None]:
@@ -86,7 +86,7 @@ class Picker:
             name = OURS
         rows, edges = how.csc.num_dst, how.csc.num_edges
         self.choices.append(
-            Choice(rows=rows, edges=edges, width=x.shape[1], name=name, seconds=seconds, reason=reason)
+            SpmmChoice(rows=rows, edges=edges, width=x.shape[1], name=name, seconds=seconds, reason=reason)
         )
         return name, matrix if name == SPARSE else None
 

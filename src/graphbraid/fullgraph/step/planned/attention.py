@@ -15,7 +15,7 @@ from torch import Tensor
 
 from graphbraid import native
 from graphbraid.fullgraph.program import Attention
-from graphbraid.fullgraph.step.calls.rows import Rows
+from graphbraid.fullgraph.step.calls.rows import FirstRows
 from graphbraid.fullgraph.step.planned.attention_base import PlannedAttention, some
 from graphbraid.fullgraph.step.planned.edge_logits import EdgeLogits
 from graphbraid.fullgraph.step.planned.edge_map import EdgeMap
@@ -55,7 +55,7 @@ class PlannedGat(PlannedAttention):
             self._scratch("source logits", csc.num_src, heads),
             self._scratch("destination logits", csc.num_dst, heads),
         )
-        self._above: tuple[Rows, ...] = ()
+        self._above: tuple[FirstRows, ...] = ()
         if self._learns and plan.copies is None:  # other devices' kernels need neither
             self._above = (
                 self._scratch("rows above", csc.num_dst, heads * op.channels),
@@ -74,7 +74,9 @@ class PlannedGat(PlannedAttention):
         if begin == 0:
             tall_product(self._own()[: own.count], _spread_heads(of_own), out=own.tensor)
 
-    def _attend(self, csc: Csc, how: tuple[Any, ...], written: Sequence[Rows], at: Tensor | None) -> None:
+    def _attend(
+        self, csc: Csc, how: tuple[Any, ...], written: Sequence[FirstRows], at: Tensor | None
+    ) -> None:
         rows = self._rows()
         source, own = (logit.tensor for logit in self._logits)
         out, lse, *above = (part.tensor for part in written)
@@ -144,10 +146,10 @@ class PlannedGat(PlannedAttention):
 
     def _by_source(
         self,
-        grad: Rows,
-        target: Rows,
-        to_logits: tuple[Rows, ...],
-        of_source: Sequence[tuple[Tensor, Rows]],
+        grad: FirstRows,
+        target: FirstRows,
+        to_logits: tuple[FirstRows, ...],
+        of_source: Sequence[tuple[Tensor, FirstRows]],
         edges: EdgesBySource | None,
     ) -> Callable[[SourcePart], None]:
         """Return what computes the gradients of a part of the sources, and of all destinations' logits."""
@@ -186,7 +188,7 @@ class PlannedGat(PlannedAttention):
 
         return run
 
-    def _give_vectors(self, to_logits: tuple[Rows, ...], edges: EdgesBySource | None = None) -> None:
+    def _give_vectors(self, to_logits: tuple[FirstRows, ...], edges: EdgesBySource | None = None) -> None:
         if edges is not None and self._of_edges is not None:
             edges.scatter()
             self._of_edges.give()
@@ -201,7 +203,7 @@ def _scored(op: Attention) -> tuple[str, str]:
     return (op.inputs[0], op.inputs[1]) if op.own_rows else (op.inputs[-1], op.inputs[-1])
 
 
-def _add_to_rows(parts: Sequence[tuple[Tensor, Rows]], target: Rows, *, is_there: bool) -> None:
+def _add_to_rows(parts: Sequence[tuple[Tensor, FirstRows]], target: FirstRows, *, is_there: bool) -> None:
     """Add to the gradient of rows the part by way of their logits; those of sources cover all rows."""
     for i, (vector, logit) in enumerate(parts):
         into = target.tensor[: logit.count]
@@ -223,7 +225,9 @@ class PlannedGatv2(PlannedAttention):
     def _prepare(self, begin: int, end: int | None) -> None:
         """Do nothing: the kernel reads the rows themselves."""
 
-    def _attend(self, csc: Csc, how: tuple[Any, ...], written: Sequence[Rows], at: Tensor | None) -> None:
+    def _attend(
+        self, csc: Csc, how: tuple[Any, ...], written: Sequence[FirstRows], at: Tensor | None
+    ) -> None:
         rows, own, vector = self._inputs()
         inputs = rows, some(own, at), vector
         kept = (part.tensor for part in written)

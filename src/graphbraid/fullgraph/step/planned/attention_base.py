@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.fullgraph.program import Attention
-from graphbraid.fullgraph.step.calls.rows import Rows
+from graphbraid.fullgraph.step.calls.rows import FirstRows
 from graphbraid.fullgraph.step.planned.row_split import RowSplit, plan_wait, split_for
 from graphbraid.fullgraph.step.step_plan import StepPlan
 from graphbraid.graph.csc import Csc
@@ -35,8 +35,8 @@ class PlannedAttention(ABC):
         width = op.heads * op.channels
         self._by_head = self._scratch("rows by head", self._csc.num_dst, width)
         self._lse = self._scratch("log-sum-exp", self._csc.num_dst, op.heads)
-        self._written: tuple[Rows, ...] = (self._by_head, self._lse)
-        self._kept: tuple[Rows, ...] = self._written
+        self._written: tuple[FirstRows, ...] = (self._by_head, self._lse)
+        self._kept: tuple[FirstRows, ...] = self._written
         late = any(value in plan.waits for value in op.inputs)
         self._split = split_for(plan, op) if late else None
 
@@ -45,7 +45,9 @@ class PlannedAttention(ABC):
         """Compute what the kernel needs of some sources, and with the first of them of all destinations."""
 
     @abstractmethod
-    def _attend(self, csc: Csc, how: tuple[Any, ...], written: Sequence[Rows], at: Tensor | None) -> None:
+    def _attend(
+        self, csc: Csc, how: tuple[Any, ...], written: Sequence[FirstRows], at: Tensor | None
+    ) -> None:
         """Run the forward kernel over the edges of the destinations ``at``, or of all; write ``written``."""
 
     @abstractmethod
@@ -96,10 +98,10 @@ class PlannedAttention(ABC):
         copies = self._plan.copies
         return keys if copies is None else copies.array(keys)
 
-    def _scratch(self, name: str, rows: int, width: int) -> Rows:
+    def _scratch(self, name: str, rows: int, width: int) -> FirstRows:
         return self._plan.scratch(f"{self._op.out}: {name}", rows, width)
 
-    def _plan_head_grad(self, *, is_wide: bool) -> Rows:
+    def _plan_head_grad(self, *, is_wide: bool) -> FirstRows:
         """Return the gradient of the heads' rows; for a mean, one head's share, or with ``is_wide`` all."""
         plan, op = self._plan, self._op
         grad = plan.grads[op.out]
@@ -114,7 +116,7 @@ class PlannedAttention(ABC):
         plan.do(f"{op.out}: gradient by head", run, grad, part)
         return part
 
-    def _part_of_grad(self, source: str, width: int) -> tuple[Rows, Rows | None]:
+    def _part_of_grad(self, source: str, width: int) -> tuple[FirstRows, FirstRows | None]:
         """Return :meth:`StepPlan.part_of_grad`, or scratch rows if the source needs no gradient."""
         if self._plan.program.learns(source):
             return self._plan.part_of_grad(source)

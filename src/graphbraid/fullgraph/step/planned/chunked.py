@@ -17,7 +17,7 @@ from graphbraid.fullgraph.lowering.pipeline import Chunks, Pipeline
 from graphbraid.fullgraph.program import Exchange
 from graphbraid.fullgraph.step.calls import kernels
 from graphbraid.fullgraph.step.calls.repeated import Repeated, Seed
-from graphbraid.fullgraph.step.calls.rows import Read, Rows
+from graphbraid.fullgraph.step.calls.rows import FirstRows, Read
 from graphbraid.fullgraph.step.calls.travel import Travel
 from graphbraid.fullgraph.step.planned.chunk_maps import (
     PartialSums,
@@ -95,7 +95,7 @@ class Chunked(Overlapped):
 
     # ---- forward
 
-    def plan_departure(self, early: Rows | None = None) -> None:
+    def plan_departure(self, early: FirstRows | None = None) -> None:
         """Plan the task that sends own rows, or those that are there already, and receives, part by part."""
         plan, halo, name = self._plan, self._rows, f"{self._reader.out}: rows depart"
         packed = self._packed = self._scratch("rows to send", self._route.num_sent)
@@ -114,7 +114,9 @@ class Chunked(Overlapped):
         reads = x.touches if x is not None else () if early is None else (early,)
         plan.do(name, depart, packed, halo, *reads)
 
-    def plan_forward(self, out: Rows, addends: Sequence[Read], after: Epilogue, seed: Seed | None) -> None:
+    def plan_forward(
+        self, out: FirstRows, addends: Sequence[Read], after: Epilogue, seed: Seed | None
+    ) -> None:
         """Plan the sum of own rows and the addend, if any, then that of each part as it has come."""
         plan, x, name = self._plan, self._plan.read(self._source), self._reader.out
         own, halo = self._own, self._rows
@@ -138,7 +140,7 @@ class Chunked(Overlapped):
 
     # ---- backward
 
-    def plan_backward(self, grad: Rows) -> None:
+    def plan_backward(self, grad: FirstRows) -> None:
         """Plan the gradients of the halo's rows, which depart part by part, then those of own rows."""
         plan, name = self._plan, f"gradient of {self._source}"
         halo = self._scratch("gradient of the halo", self._route.num_received)
@@ -204,7 +206,7 @@ class Chunked(Overlapped):
             self._plan.divided.chunk_maps[key] = make()
         return self._plan.divided.chunk_maps[key]
 
-    def _plan_meanwhile(self, name: str, run: Callable[[], None], *touches: Rows) -> None:
+    def _plan_meanwhile(self, name: str, run: Callable[[], None], *touches: FirstRows) -> None:
         """Plan a task that runs while rows travel, bound as others are, on the pipeline's threads."""
         repeated = Repeated(run)
         self._plan.repeated.append(repeated)

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 
 from graphbraid.fullgraph.program import Combine, Concat, Largest, Operation
-from graphbraid.fullgraph.step.calls.rows import Read, Rows
+from graphbraid.fullgraph.step.calls.rows import FirstRows, Read
 from graphbraid.fullgraph.step.step_plan import StepPlan
 
 
@@ -38,7 +38,7 @@ def backward_combine(plan: StepPlan, op: Combine) -> None:
             plan.do(f"gradient of {value}", partial(_add_times, grad, factor, target, is_there), grad, target)
 
 
-def _add_times(grad: Rows, factor: float, target: Rows, is_there: bool) -> None:
+def _add_times(grad: FirstRows, factor: float, target: FirstRows, is_there: bool) -> None:
     if is_there:
         target.tensor.add_(grad.tensor, alpha=factor)
     else:
@@ -66,7 +66,7 @@ def backward_concat(plan: StepPlan, op: Concat) -> None:
             plan.do(f"gradient of {value}", partial(_add_columns, grad, part, target, is_there), grad, target)
 
 
-def _add_columns(grad: Rows, part: slice, target: Rows, is_there: bool) -> None:
+def _add_columns(grad: FirstRows, part: slice, target: FirstRows, is_there: bool) -> None:
     columns = grad.tensor[:, part]
     target.tensor.add_(columns) if is_there else target.tensor.copy_(columns)
 
@@ -105,7 +105,7 @@ def backward_largest(plan: StepPlan, op: Largest) -> None:
 
 
 def _add_won(  # noqa: PLR0917 - what a task holds
-    grad: Rows, winner: Rows, number: int, is_won: Rows, target: Rows, is_there: bool
+    grad: FirstRows, winner: FirstRows, number: int, is_won: FirstRows, target: FirstRows, is_there: bool
 ) -> None:
     torch.eq(winner.tensor, number, out=is_won.tensor)
     if is_there:
@@ -118,7 +118,7 @@ def _reads(plan: StepPlan, op: Operation) -> list[Read]:
     return [plan.read(value) for value in op.inputs]
 
 
-def _touches(reads: Sequence[Read]) -> list[Rows]:
+def _touches(reads: Sequence[Read]) -> list[FirstRows]:
     return [rows for read in reads for rows in read.touches]
 
 

@@ -17,7 +17,7 @@ from graphbraid.fullgraph.program import Epilogue, Exchange, Linear
 from graphbraid.fullgraph.program.chains import Chain, chains_before
 from graphbraid.fullgraph.step.calls import kernels
 from graphbraid.fullgraph.step.calls.repeated import Seed
-from graphbraid.fullgraph.step.calls.rows import Read, Rows, copy
+from graphbraid.fullgraph.step.calls.rows import FirstRows, Read, copy
 from graphbraid.fullgraph.step.planned.epilogues import early_mask_of, seed_of
 from graphbraid.fullgraph.step.planned.routes import route_of
 from graphbraid.fullgraph.step.step_plan import StepPlan
@@ -39,7 +39,7 @@ def early_chains(plan: StepPlan) -> dict[str, tuple[Exchange, Chain]]:
     }
 
 
-def plan_early_rows(plan: StepPlan, op: Exchange, chain: Chain) -> Rows:
+def plan_early_rows(plan: StepPlan, op: Exchange, chain: Chain) -> FirstRows:
     """Plan to compute the rows that ``op`` sends; return them, in the order in which they are sent."""
     route = route_of(plan, op)
     distinct, places = torch.unique(route.send, return_inverse=True)
@@ -68,9 +68,9 @@ class _EarlyRows:
 
     def __init__(self, plan: StepPlan, ids: Tensor) -> None:
         self._plan, self._ids = plan, ids
-        self._found: dict[str, Rows] = {}
+        self._found: dict[str, FirstRows] = {}
 
-    def plan(self, link: Linear | Epilogue) -> Rows:
+    def plan(self, link: Linear | Epilogue) -> FirstRows:
         """Plan to compute these rows of the chain's next operation, and return them."""
         plan, ids = self._plan, self._ids
         out = plan.scratch(f"{link.out}: early rows", ids.numel(), plan.program.width(link.out))
@@ -81,7 +81,7 @@ class _EarlyRows:
         self._found[link.out] = out
         return out
 
-    def _plan_addend(self, value: str, out: Rows) -> None:
+    def _plan_addend(self, value: str, out: FirstRows) -> None:
         if (found := self._found.get(value)) is not None:
             self._plan.do(f"{value}: early copy", lambda: copy(found.tensor, out.tensor), found, out)
             return
@@ -93,8 +93,8 @@ class _EarlyRows:
         self._plan.do(f"{value}: early copy", gather, out, *whole.touches)
 
     def _call(
-        self, link: Linear | Epilogue, out: Rows
-    ) -> tuple[Callable[[], object], tuple[Rows, ...], Seed | None]:
+        self, link: Linear | Epilogue, out: FirstRows
+    ) -> tuple[Callable[[], object], tuple[FirstRows, ...], Seed | None]:
         """Return the call that computes the rows, what it reads in the arena, and the seed of its mask."""
         plan, source = self._plan, self._found.get(link.inputs[0])
         x, ids = plan.read(link.inputs[0]) if source is None else _read(source), self._ids
@@ -123,11 +123,11 @@ class _EarlyRows:
         return multiply, x.touches, seed
 
 
-def _through(op: Epilogue, x: Read, mask: Callable[[], kernels.Mask], out: Rows) -> None:
+def _through(op: Epilogue, x: Read, mask: Callable[[], kernels.Mask], out: FirstRows) -> None:
     kernels.epilogue(x.get(), op.bias_row(), op.act, mask(), out.tensor)
 
 
-def _read(rows: Rows) -> Read:
+def _read(rows: FirstRows) -> Read:
     return Read(lambda: rows.tensor, (rows,))
 
 

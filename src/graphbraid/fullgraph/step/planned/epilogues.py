@@ -10,11 +10,11 @@ from torch import Tensor
 from graphbraid.fullgraph.program import Epilogue, Following
 from graphbraid.fullgraph.step.calls import kernels
 from graphbraid.fullgraph.step.calls.repeated import Seed
-from graphbraid.fullgraph.step.calls.rows import Rows
+from graphbraid.fullgraph.step.calls.rows import FirstRows
 from graphbraid.fullgraph.step.step_plan import StepPlan
 from graphbraid.ops.row_epilogue import RowEpilogue
 
-After = Callable[[Rows], RowEpilogue | None]
+After = Callable[[FirstRows], RowEpilogue | None]
 """Makes an operation's fused epilogue for its rows while its task runs; None if it has none."""
 Draw = Callable[[], kernels.Mask]
 """Draws an epilogue's mask, which the backward pass finds in ``plan.masks``."""
@@ -27,7 +27,7 @@ def after_of(plan: StepPlan, op: Following) -> tuple[After, Seed | None]:
         return lambda _: None, None
     mask = mask_of(plan, after)
 
-    def epilogue(out: Rows) -> RowEpilogue:
+    def epilogue(out: FirstRows) -> RowEpilogue:
         return kernels.row_epilogue(after.bias_row(), after.act, mask(), out.tensor)
 
     return epilogue, seed_of(plan, after, mask)
@@ -55,7 +55,7 @@ def mask_of(plan: StepPlan, op: Epilogue) -> Draw:
 
 
 def plan_epilogue_backward(
-    plan: StepPlan, op: Epilogue, grad: Rows, target: Rows, ids: Tensor | None = None
+    plan: StepPlan, op: Epilogue, grad: FirstRows, target: FirstRows, ids: Tensor | None = None
 ) -> None:
     """Plan the gradients of an epilogue's input and bias from that of its result.
 
@@ -94,7 +94,7 @@ def plan_epilogue_backward(
         plan.do(name, run_for_part, *touches)
 
 
-def _rows_of(plan: StepPlan, op: Epilogue, ids: Tensor | None) -> Rows:
+def _rows_of(plan: StepPlan, op: Epilogue, ids: Tensor | None) -> FirstRows:
     """Return the rows of an epilogue's result, or plan to gather some of them."""
     whole = plan.values[op.out]
     if ids is None:

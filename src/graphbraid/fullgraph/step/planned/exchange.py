@@ -6,7 +6,7 @@ from torch import Tensor
 
 from graphbraid.fullgraph.program import INPUT, Exchange, Own
 from graphbraid.fullgraph.program.chains import Chain
-from graphbraid.fullgraph.step.calls.rows import Constant, Read, Rows, add, copy
+from graphbraid.fullgraph.step.calls.rows import Constant, FirstRows, Read, add, copy
 from graphbraid.fullgraph.step.planned.chunked import Chunked
 from graphbraid.fullgraph.step.planned.early_rows import plan_early_rows
 from graphbraid.fullgraph.step.planned.overlap import Overlapped, can_overlap
@@ -89,7 +89,7 @@ def backward_exchange(plan: StepPlan, op: Exchange) -> None:
     if op.out not in plan.ahead.returning:
         depart_back(plan, op)
     returned = plan.ahead.returning.pop(op.out)
-    own = Rows(grad.buffer, plan.num_rows(plan.program.level(source)))
+    own = FirstRows(grad.buffer, plan.num_rows(plan.program.level(source)))
 
     def run() -> None:
         travel.wait()

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from graphbraid.fullgraph.program import INPUT, Gine
 from graphbraid.fullgraph.step.calls import kernels
-from graphbraid.fullgraph.step.calls.rows import Rows
+from graphbraid.fullgraph.step.calls.rows import FirstRows
 from graphbraid.fullgraph.step.step_plan import StepPlan
 from graphbraid.ops.aggregation import backend, row_contiguous
 from graphbraid.ops.dense import tall_gram, tall_product
@@ -95,7 +95,7 @@ def _edges(plan: StepPlan, op: Gine) -> Callable[[], Tensor]:
     return (lambda: features.rows(level)) if mapped is None else (lambda: mapped.tensor)
 
 
-def _give_map(plan: StepPlan, op: Gine, to_edges: Rows) -> None:
+def _give_map(plan: StepPlan, op: Gine, to_edges: FirstRows) -> None:
     """Plan the gradients of the map's weight and bias from those of the mapped rows."""
     features, level = plan.features_of(INPUT).edges, plan.program.level(op.inputs[0])
     weight, bias = op.weight, op.bias

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from graphbraid.fullgraph.program import Linear
 from graphbraid.fullgraph.program.chains import first_before
-from graphbraid.fullgraph.step.calls.rows import Rows
+from graphbraid.fullgraph.step.calls.rows import FirstRows
 from graphbraid.fullgraph.step.calls.travel import Travel
 from graphbraid.fullgraph.step.planned.epilogues import plan_epilogue_backward
 from graphbraid.fullgraph.step.step_plan import StepPlan
@@ -20,7 +20,7 @@ from graphbraid.ops.dense import tall_gram, tall_product
 
 
 def plan_linear_backward(
-    plan: StepPlan, op: Linear, travel: Travel, grad: Rows, away: tuple[Rows, ...]
+    plan: StepPlan, op: Linear, travel: Travel, grad: FirstRows, away: tuple[FirstRows, ...]
 ) -> None:
     """Plan a linear map's gradients while others' travel, then the wait, and what these add.
 
@@ -69,7 +69,7 @@ def plan_linear_backward(
 
 
 def _plan_sent_input(  # noqa: PLR0917 - what is known of one map
-    plan: StepPlan, op: Linear, travel: Travel, returned: Rows, target: Rows, first: Linear | None
+    plan: StepPlan, op: Linear, travel: Travel, returned: FirstRows, target: FirstRows, first: Linear | None
 ) -> None:
     """Plan the input's gradient in the rows that were sent, and to add it, or to go back by the first map."""
     width = plan.program.width(op.inputs[0])
@@ -85,7 +85,7 @@ def _plan_sent_input(  # noqa: PLR0917 - what is known of one map
         _plan_first(plan, first, sent, travel.route.send)
 
 
-def _plan_first(plan: StepPlan, op: Linear, grad: Rows, ids: Tensor | None = None) -> None:
+def _plan_first(plan: StepPlan, op: Linear, grad: FirstRows, ids: Tensor | None = None) -> None:
     """Plan the gradients of the parameters of a map of constants, by ``grad`` of all rows or of ``ids``."""
     planning, plan.planning = plan.planning, op.out
     if op.after is not None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from graphbraid.fullgraph.program import Maximum
-from graphbraid.fullgraph.step.calls.rows import Rows
+from graphbraid.fullgraph.step.calls.rows import FirstRows
 from graphbraid.fullgraph.step.planned.row_split import plan_wait, split_for
 from graphbraid.fullgraph.step.planned.source_split import (
     SourcePart,
@@ -65,11 +65,11 @@ def backward_maximum(plan: StepPlan, op: Maximum) -> None:
     plan.add_part(source, target, total)
 
 
-Call = tuple[Callable[[SourcePart], None], tuple[Rows, ...]]
+Call = tuple[Callable[[SourcePart], None], tuple[FirstRows, ...]]
 """What computes the gradients of a part's rows, and the other rows in the arena that it touches."""
 
 
-def _to_the_first(plan: StepPlan, op: Maximum, target: Rows) -> Call:
+def _to_the_first(plan: StepPlan, op: Maximum, target: FirstRows) -> Call:
     grad, winner = plan.grads[op.out], plan.kept[op.out]
 
     def run(part: SourcePart) -> None:
@@ -87,7 +87,7 @@ def _to_the_first(plan: StepPlan, op: Maximum, target: Rows) -> Call:
     return run, (grad, winner)
 
 
-def _to_all(plan: StepPlan, op: Maximum, target: Rows) -> Call:
+def _to_all(plan: StepPlan, op: Maximum, target: FirstRows) -> Call:
     source, grad, count = op.inputs[0], plan.grads[op.out], plan.kept[op.out]
     x, largest = plan.read(source), plan.values[op.out]
     share = plan.scratch(f"{op.out}: shares", grad.count, grad.buffer.shape[1])

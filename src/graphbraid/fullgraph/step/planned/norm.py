@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.fullgraph.program import Normalise, Own
-from graphbraid.fullgraph.step.calls.rows import Rows
+from graphbraid.fullgraph.step.calls.rows import FirstRows
 from graphbraid.fullgraph.step.planned.columns import RankColumns
 from graphbraid.fullgraph.step.step_plan import StepPlan
 from graphbraid.ops.aggregation import backend
@@ -39,7 +39,7 @@ class PlannedNorm(ABC):
         x = plan.read(op.inputs[0])
         self._get_x, self._touches = x.get, x.touches
         self._learns = plan.training and plan.program.learns(op.out)
-        self._scratch: tuple[Rows, ...] = ()
+        self._scratch: tuple[FirstRows, ...] = ()
         """Rows that the backward pass writes beside the gradients."""
 
     def _x(self) -> Tensor:
@@ -81,7 +81,7 @@ class PlannedNorm(ABC):
         if target is not None and total is not None:
             plan.do(f"gradient of {source}", lambda: total.tensor.add_(target.tensor), target, total)
 
-    def _target(self, grad: Rows) -> tuple[Rows, Rows | None]:
+    def _target(self, grad: FirstRows) -> tuple[FirstRows, FirstRows | None]:
         """Return the rows for the input's gradient, and the sum to add it to, if there is one.
 
         The rows are those of the result's gradient, unless an addition shares these with a value whose
@@ -109,7 +109,7 @@ class PlannedLayerNorm(PlannedNorm):
 
     def __init__(self, plan: StepPlan, op: Normalise) -> None:
         super().__init__(plan, op)
-        self._statistics: tuple[Rows, ...] = ()
+        self._statistics: tuple[FirstRows, ...] = ()
         if self._learns:
             self._statistics = tuple(_row_numbers(plan, op, name) for name in ("mean", "rstd"))
         self._touches = (*self._touches, *self._statistics)
@@ -131,7 +131,7 @@ class PlannedLayerNorm(PlannedNorm):
         return grads[0], grads[1]
 
 
-def _row_numbers(plan: StepPlan, op: Normalise, name: str) -> Rows:
+def _row_numbers(plan: StepPlan, op: Normalise, name: str) -> FirstRows:
     """Return a vector with one number per row of ``op``'s value."""
     return plan.scratch(f"{op.out}: {name}", plan.count_of(op.out))
 

@@ -19,7 +19,7 @@ from graphbraid.fullgraph.program import INPUT, Aggregate, Exchange
 from graphbraid.fullgraph.program.chains import linear_before
 from graphbraid.fullgraph.step.calls import kernels
 from graphbraid.fullgraph.step.calls.repeated import Seed
-from graphbraid.fullgraph.step.calls.rows import Read, Rows
+from graphbraid.fullgraph.step.calls.rows import FirstRows, Read
 from graphbraid.fullgraph.step.calls.travel import Travel
 from graphbraid.fullgraph.step.planned.chunk_maps import by_arrival
 from graphbraid.fullgraph.step.planned.linear_overlap import plan_linear_backward
@@ -29,7 +29,7 @@ from graphbraid.graph.csc import Csc
 from graphbraid.ops.aggregation import Aggregation
 from graphbraid.ops.row_epilogue import RowEpilogue
 
-Epilogue = Callable[[Rows], RowEpilogue | None]
+Epilogue = Callable[[FirstRows], RowEpilogue | None]
 
 
 def can_overlap(plan: StepPlan, op: Exchange) -> bool:
@@ -52,9 +52,9 @@ class Overlapped:
         self._width = plan.program.width(op.out)
         self._own, self._halo = _divided(plan, op, self._reader)
         self._rows = self._scratch("halo", self._route.num_received)
-        self._packed: Rows | None = None
+        self._packed: FirstRows | None = None
 
-    def plan_departure(self, early: Rows | None = None) -> None:
+    def plan_departure(self, early: FirstRows | None = None) -> None:
         """Plan the task that sends own rows, or those that are packed already, and begins to receive."""
         plan, travel, halo, name = self._plan, self._travel, self._rows, f"{self._reader.out}: rows depart"
         if early is not None:
@@ -65,7 +65,9 @@ class Overlapped:
         packed = self._packed = self._scratch("rows to send", self._route.num_sent)
         plan.do(name, lambda: travel.begin(x.get(), packed.tensor, halo.tensor), packed, halo, *x.touches)
 
-    def plan_forward(self, out: Rows, addends: Sequence[Read], after: Epilogue, seed: Seed | None) -> None:
+    def plan_forward(
+        self, out: FirstRows, addends: Sequence[Read], after: Epilogue, seed: Seed | None
+    ) -> None:
         """Plan the sum of own rows and the addend, if any, then the wait, and the halo's part of the sum."""
         plan, x, name = self._plan, self._plan.read(self._source), self._reader.out
         own, rest, halo = self._own, self._halo, self._rows
@@ -82,7 +84,7 @@ class Overlapped:
         plan.do(f"{name}: wait", self._travel.wait, halo, self._packed)
         plan.repeat(name, run_halo, out, halo, seed=seed)
 
-    def plan_backward(self, grad: Rows) -> None:
+    def plan_backward(self, grad: FirstRows) -> None:
         """Plan the gradients of the halo's rows, which depart, then of own rows and what others add."""
         plan, travel, rest = self._plan, self._travel, self._halo
         halo = self._scratch("gradient of the halo", self._route.num_received)
@@ -96,7 +98,7 @@ class Overlapped:
         plan.do(f"{name}: depart", lambda: travel.begin_back(halo.tensor, returned.tensor), halo, returned)
         self._plan_own_backward(grad, travel, (halo, returned))
 
-    def _plan_own_backward(self, grad: Rows, travel: Travel, away: tuple[Rows, ...]) -> None:
+    def _plan_own_backward(self, grad: FirstRows, travel: Travel, away: tuple[FirstRows, ...]) -> None:
         """Plan the gradients of own rows while ``away``, the others', travel, and the sum of both.
 
         ``away`` are the gradients that have departed, those that come back, and other rows they touch.
@@ -120,11 +122,11 @@ class Overlapped:
 
         plan.do(f"gradient of {source}", join, target, *away)
 
-    def _plan_meanwhile(self, name: str, run: Callable[[], None], *touches: Rows) -> None:
+    def _plan_meanwhile(self, name: str, run: Callable[[], None], *touches: FirstRows) -> None:
         """Plan a task that runs while rows travel."""
         self._plan.repeat(name, run, *touches)
 
-    def _scratch(self, name: str, count: int) -> Rows:
+    def _scratch(self, name: str, count: int) -> FirstRows:
         return self._plan.scratch(f"{self._reader.out}: {name}", count, self._width)
 
 

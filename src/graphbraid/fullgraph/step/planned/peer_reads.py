@@ -18,7 +18,7 @@ from graphbraid.distributed.peers.reversing import places_of_halo
 from graphbraid.fullgraph.lowering.route import Route
 from graphbraid.fullgraph.program import Aggregate, Exchange
 from graphbraid.fullgraph.step.calls.repeated import Seed
-from graphbraid.fullgraph.step.calls.rows import Read, Rows
+from graphbraid.fullgraph.step.calls.rows import FirstRows, Read
 from graphbraid.fullgraph.step.planned.routes import route_of
 from graphbraid.fullgraph.step.step_plan import StepPlan
 from graphbraid.ops.aggregation import Aggregation, follow_up
@@ -117,15 +117,15 @@ class PeerReads:
         made.append((self.lazy, self.lazy.made()))
         return made[-1][1]
 
-    def plan_departure(self, early: Rows | None = None) -> None:
+    def plan_departure(self, early: FirstRows | None = None) -> None:
         """Plan nothing: rows are published by the task that reads them."""
         assert early is None, "rows that stay do not depart early"
 
     def plan_forward(
         self,
-        out: Rows,
+        out: FirstRows,
         addends: Sequence[Read],
-        after: Callable[[Rows], RowEpilogue | None],
+        after: Callable[[FirstRows], RowEpilogue | None],
         seed: Seed | None,
     ) -> None:
         """Plan to publish own rows, and the sums of own and peers' rows."""
@@ -142,7 +142,7 @@ class PeerReads:
         touches = (*x.touches, *(rows for addend in addends for rows in addend.touches))
         plan.do(self._reader.out, run, out, *touches)
 
-    def plan_backward(self, grad: Rows) -> None:
+    def plan_backward(self, grad: FirstRows) -> None:
         """Plan to publish the gradients of the sums, and the sums of those that own rows have."""
         target, is_there = self._plan.grad_of(self._source)
 

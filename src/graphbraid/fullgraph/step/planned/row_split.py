@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.fullgraph.program import INPUT, Attention, Exchange, Maximum
-from graphbraid.fullgraph.step.calls.rows import Rows
+from graphbraid.fullgraph.step.calls.rows import FirstRows
 from graphbraid.fullgraph.step.step_plan import StepPlan
 from graphbraid.graph.csc import Csc
 
@@ -70,7 +70,7 @@ class RowSplit:
         """Bytes of both parts."""
         return self.inner.nbytes + self.outer.nbytes + self.rows.nbytes
 
-    def scratch_like(self, plan: StepPlan, name: str, whole: Sequence[Rows]) -> tuple[Rows, ...]:
+    def scratch_like(self, plan: StepPlan, name: str, whole: Sequence[FirstRows]) -> tuple[FirstRows, ...]:
         """Return memory for the outer rows of each of ``whole``."""
         return tuple(
             plan.scratch(
@@ -82,7 +82,7 @@ class RowSplit:
             for rows in whole
         )
 
-    def put(self, outer: Sequence[Rows], whole: Sequence[Rows]) -> None:
+    def put(self, outer: Sequence[FirstRows], whole: Sequence[FirstRows]) -> None:
         """Copy outer rows to their places."""
         for source, target in zip(outer, whole, strict=True):
             target.tensor.index_copy_(0, self.rows, source.tensor)

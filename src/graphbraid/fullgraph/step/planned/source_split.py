@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.fullgraph.program import Exchange
-from graphbraid.fullgraph.step.calls.rows import Rows
+from graphbraid.fullgraph.step.calls.rows import FirstRows
 from graphbraid.fullgraph.step.planned.exchange import depart_back
 from graphbraid.fullgraph.step.step_plan import StepPlan
 from graphbraid.graph.csc import Csc
@@ -128,7 +128,11 @@ def source_split(plan: StepPlan, csc: Csc, maker: Exchange) -> SourceSplit:
 
 
 def plan_by_source(
-    plan: StepPlan, maker: Exchange, split: SourceSplit, run: Callable[[SourcePart], None], *touches: Rows
+    plan: StepPlan,
+    maker: Exchange,
+    split: SourceSplit,
+    run: Callable[[SourcePart], None],
+    *touches: FirstRows,
 ) -> None:
     """Plan a gradient of exchanged rows: the halo's part, which departs, then own rows' while it travels.
 

@@ -50,7 +50,7 @@ class MemoryWays(Protocol):
         ...
 
 
-class Operation(ABC):
+class Collective(ABC):
     """An operation that waits for parts of other ranks.
 
     Args:
@@ -103,7 +103,7 @@ class Operation(ABC):
         """Take parts that have come; return whether these were the last."""
 
 
-class Exchange(Operation):
+class ByteExchange(Collective):
     """An exchange of bytes, each part of which is copied once it is there."""
 
     def __init__(self, ways: MemoryWays, number: int, taken: Mapping[int, Tensor]) -> None:
@@ -118,7 +118,7 @@ class Exchange(Operation):
         return not self._awaited
 
 
-class Reducing(Operation):
+class Reducing(Collective):
     """A reduction, which is made once all parts are there."""
 
     def __init__(

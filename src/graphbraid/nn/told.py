@@ -1,0 +1,43 @@
+"""Told: what a module says of itself by attributes that it may have: how it is called, and what it needs."""
+
+from __future__ import annotations
+
+
+def takes_blocks(model: object) -> bool:
+    """Return whether a model is called with one block per layer, not with PyG's ``edge_index``."""
+    return bool(getattr(model, "takes_blocks", False))
+
+
+def takes_typed_blocks(model: object) -> bool:
+    """Return whether a model is called with one block per layer, and with the relations of its edges."""
+    return bool(getattr(model, "takes_typed_blocks", False))
+
+
+def takes_weights(kind: object) -> bool:
+    """Return whether a layer or a model uses edge weights, so that it can be called with them."""
+    return bool(getattr(kind, "takes_weights", False))
+
+
+def keeps_result(layer: object) -> bool:
+    """Return whether a layer's backward may read its result, which must then not be overwritten."""
+    return bool(getattr(layer, "keeps_result", False))
+
+
+def widest(model: object) -> int | None:
+    """Return the largest number of columns that a layer holds for a node; None if the model does not say."""
+    return _number(model, "widest")
+
+
+def edge_bytes(model: object) -> int | None:
+    """Return the bytes that a layer holds for an edge; None if the model does not say."""
+    return _number(model, "edge_bytes")
+
+
+def num_layers(model: object) -> int | None:
+    """Return the number of a model's layers, one for each hop; None if it does not say."""
+    return _number(model, "num_layers")
+
+
+def _number(model: object, name: str) -> int | None:
+    number = getattr(model, name, None)
+    return number if isinstance(number, int) else None
