@@ -13,7 +13,7 @@ from graphbraid import Trainer
 from graphbraid import nn as gnn
 from graphbraid.collective.run.profiler import batch_bytes_of
 from graphbraid.datasets import open_store, save_store
-from graphbraid.errors import ConfigError, DataError, ResourceError
+from graphbraid.errors import ConfigError, DataError, GraphbraidError, ResourceError
 from graphbraid.features import TieredFeatures
 from graphbraid.features.sizing import LEAST_RESERVE_BYTES, host_budget, list_bytes
 from graphbraid.loader import BatchLoader, LoaderSettings, NeighborLoader
@@ -306,6 +306,32 @@ def test_tiers_auto_of_a_loader(stored, monkeypatch):
         assert torch.equal(batch.x, x)
     with pytest.raises(ConfigError, match="tiers must be 'auto'"):
         NeighborLoader(graph, [4, 4], "train", tiers="much")
+
+
+@pytest.mark.parametrize(("share", "kinds"), [(1e9, {"lookahead"}), (0.0, {"inclusion", "presampled"})])
+def test_a_run_looks_ahead_where_that_is_little_of_it_and_its_estimate_does_too(
+    stored, monkeypatch, share, kinds
+):
+    monkeypatch.setattr("graphbraid.features.choice.MOST_OF_RUN", share)
+    graph, options = open_store(stored), {"fanouts": (4, 4), "batch_size": 64, "epochs": 5}
+    trainer = Trainer(sage(graph), graph, host="1MiB", **options)
+    [said] = [line for line in trainer.tiers.explain().splitlines() if "filled by" in line]
+    found = graphbraid.estimate(sage(graph), graph, host="1MiB", times=False, **options)
+    assert found.tier_score in str(found)
+    for line in (said, f"filled by the score {found.tier_score}"):
+        assert line.removeprefix("filled by the score ").split(":")[0] in kinds
+        assert "of the run's" in line
+    assert "looking 5 epochs ahead" in said
+    assert "looking 3 epochs ahead" in found.tier_score, "an estimate counts no more"
+
+
+def test_a_model_whose_steps_fail_leaves_the_time_of_the_run_unknown(stored):
+    graph = open_store(stored)
+    wrong = gnn.GraphSAGE(3, 8, graph.num_classes, 2)
+    trainer = Trainer(wrong, graph, host="1MiB", fanouts=(4, 4), batch_size=64)
+    assert "how long the run is was not said" in trainer.tiers.explain()
+    with pytest.raises(GraphbraidError, match="x of shape"):
+        trainer.fit()
 
 
 def test_tiers_auto_is_refused_beside_what_says_otherwise(stored):

@@ -138,6 +138,8 @@ def _show(found: Estimate) -> None:
         console.print()
     say(console, "mode auto: [bold]{}[/], as {}", found.mode, found.mode_reason)
     say(console, "tiers auto: {}", found.tiers.reason)
+    if found.tier_score:
+        say(console, "tiers are filled by the score {}", found.tier_score)
 
 
 def _show_mode(found: ModeEstimate) -> None:

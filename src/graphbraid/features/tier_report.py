@@ -67,6 +67,8 @@ class TierReport:
     disk_bytes: int = 0
     """Bytes that came from the file so far, in whole blocks."""
     disk_requests: int = 0
+    filled_by: str = ""
+    """Score by which tiers are filled, and why by that; empty without a score that has a name."""
     curve: tuple[CurvePoint, ...] = ()
     """What more memory would buy; empty without a score."""
 
@@ -81,6 +83,8 @@ class TierReport:
             *_aligned([_HEADER, *(self._cells(tier) for tier in self.tiers)]),
         ]
         lines += [f"{tier.name}: {tier.detail}" for tier in self.tiers if tier.detail]
+        if self.filled_by:
+            lines.append(f"filled by the score {self.filled_by}")
         if self.reads:
             lines.append(
                 f"{self.reads:,} reads so far; {format_bytes(self.disk_bytes)} from disk by "

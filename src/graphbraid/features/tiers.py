@@ -46,8 +46,9 @@ class TieredFeatures:
         lookahead: int,
         epoch_reads: float | None = None,
         hot: HotRows | None = None,
+        filled_by: str = "",
     ) -> None:
-        self.disk, self.cache, self.hot = disk, cache, hot
+        self.disk, self.cache, self.hot, self.filled_by = disk, cache, hot, filled_by
         self._score, self._lookahead, self._epoch_reads = score, lookahead, epoch_reads
 
     @classmethod
@@ -61,6 +62,8 @@ class TieredFeatures:
         score: Any = None,
         sampler: SamplerConfig | None = None,
         schedule: SeedSchedule | None = None,
+        epochs: int | range = 1,
+        run_seconds: float | None = None,
         policy: str = "belady",
         lookahead: int = LOOKAHEAD,
         disk: DiskOptions | None = None,
@@ -78,8 +81,13 @@ class TieredFeatures:
             score: ``(num_nodes,)`` numbers, higher where a row is read more often, a record with them as
                 ``values``, or the name of a score (:data:`graphbraid.features.KINDS`): tiers are filled with
                 the highest, devices first. None: devices by out-degree, memory with the first batches' rows.
+                ``auto`` looks ahead if ``run_seconds`` says that this is cheap, takes the best of a trial
+                without, and without a sampler a score of the graph alone; :meth:`explain` says which.
             sampler: how neighbours are drawn, for scores by name that follow a sampler.
             schedule: seeds of the steps, likewise.
+            epochs: that the run will take, likewise: those that ``lookahead`` counts.
+            run_seconds: that these will take, as far as the caller knows, for ``auto``. If None, it does not
+                look ahead.
             policy: which rows stay: ``belady``, ``sieve`` or ``static`` (:data:`POLICIES`).
             lookahead: batches a loader announces before it gathers the first of them, for ``belady``.
             disk: how the file is read. None takes the defaults, and less at a time for a small ``host``.
@@ -104,7 +112,9 @@ class TieredFeatures:
                 "tiers need host= or hot=, the memory for rows on the host or on a device; give one"
             )
         if isinstance(score, str):
-            score = row_budgets.named_score(graph, score, sampler, schedule)
+            score = row_budgets.named_score(
+                graph, score, sampler, schedule, epochs=epochs, run_seconds=run_seconds
+            )
         values = None if score is None else checked_score(row_budgets.values_of(score), len(stored))
         hot_ids = torch.empty(0, dtype=torch.int64)
         if hot != 0:
@@ -123,6 +133,7 @@ class TieredFeatures:
             lookahead=lookahead if looks_ahead else 0,
             epoch_reads=None if values is None else reads_per_epoch(score, values),
             hot=HotRows(hot_ids, len(stored), rows.uncounted, scale_of(x)) if hot_ids.numel() else None,
+            filled_by=row_budgets.described(score),
         )
 
     @property
@@ -232,6 +243,7 @@ class TieredFeatures:
             reads=counts.reads,
             disk_bytes=counts.disk_bytes,
             disk_requests=counts.disk_requests,
+            filled_by=self.filled_by,
             curve=() if served is None else served.curve(row_bytes, self._epoch_reads),
         )
 
@@ -241,7 +253,7 @@ class TieredFeatures:
 
     def __reduce__(self) -> tuple[Any, ...]:
         named = {"score": self._score, "lookahead": self._lookahead, "epoch_reads": self._epoch_reads}
-        return _remade, (self.disk, self.cache, named | {"hot": self.hot})
+        return _remade, (self.disk, self.cache, named | {"hot": self.hot, "filled_by": self.filled_by})
 
     def __repr__(self) -> str:
         hot = "" if self.hot is None else f", {self.hot.num_rows:,} on devices"

@@ -23,6 +23,7 @@ from graphbraid.train import runtime
 from graphbraid.train.callbacks import Callback, Listeners
 from graphbraid.train.choosing import Passed, choose, with_plan_of_device
 from graphbraid.train.config import TrainConfig
+from graphbraid.train.estimating.run_seconds import run_seconds
 from graphbraid.train.inference.evaluate import EvalMode, node_ids, outputs_in_chunks, score
 from graphbraid.train.predicting import LinkPredictions
 from graphbraid.train.records import Progress, RunResult, Status
@@ -124,7 +125,7 @@ class Trainer(LinkPredictions):
         fabric = runtime.make_fabric(chosen.config)
         self.config = with_plan_of_device(chosen.config, passed, fabric.device)
         self.accelerator = accelerator
-        made = make_tiers(graph, self.config)
+        made = make_tiers(graph, self.config, run_seconds=lambda: run_seconds(model, graph, self.config))
         self.tiers: FeatureRows | None = tiers if made is None else made.features
         """Where feature rows are; None: in the graph."""
         self.topology: NeighborLists | None = (

@@ -10,6 +10,7 @@ from torch import nn
 
 from graphbraid.arguments import check_type
 from graphbraid.errors import ConfigError, GraphbraidError
+from graphbraid.features.row_budgets import described
 from graphbraid.features.sizing import HostBudget, host_budget
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import Graph
@@ -23,7 +24,14 @@ from graphbraid.train.estimating.modes import choose_mode
 from graphbraid.train.estimating.needs import Mode, Needs
 from graphbraid.train.estimating.pace import pace_of
 from graphbraid.train.estimating.records import Estimate, ModeEstimate, TierEstimate
-from graphbraid.train.estimating.sampled import SampledNeeds, bytes_beside_graph, sampled_needs
+from graphbraid.train.estimating.run_seconds import seconds_of_steps
+from graphbraid.train.estimating.sampled import (
+    SampledNeeds,
+    are_mapped,
+    bytes_beside_graph,
+    may_be_tried,
+    sampled_needs,
+)
 from graphbraid.train.estimating.seconds import sampled_seconds
 from graphbraid.train.estimating.tiers import TieredRun, tiered_needs, tiered_run
 from graphbraid.train.estimating.trial import Trial
@@ -106,6 +114,7 @@ class _Estimating:
             mode_reason=reason,
             tiers=self._budget(self._needs),
             tier_curve=self._curve(),
+            tier_score="" if self._tiers is None else described(self._tiers.reads),
         )
 
     def _mode(self) -> tuple[Mode, str]:
@@ -167,6 +176,7 @@ class _Estimating:
             bytes_per_second=self._machine.disk_bytes_per_second,
             is_here=self._machine is self._here,
             times=self._times,
+            run_seconds=self._run_seconds(trial, needs),
         )
         if tiers is None:
             return needs.host, seconds
@@ -179,6 +189,15 @@ class _Estimating:
             taken = self._pace.seconds(tiers.disk_reads(asked))
             seconds = seconds.with_tiers(taken, self._pace.how)
         return tiered_needs(needs, tiers.taken_bytes(asked), tiers.list_bytes), seconds
+
+    def _run_seconds(self, trial: Trial, needs: SampledNeeds) -> float | None:
+        """Seconds that the Trainer weighs looking ahead against; None if no step is to be tried."""
+        step = needs.device.bytes_of("step")
+        if not are_mapped(self._graph) or not may_be_tried(step):
+            return None
+        seconds = seconds_of_steps(trial)
+        trial.forget_gradients()
+        return seconds
 
     def _asked(self, tiers: TieredRun, needs: SampledNeeds) -> int | None:
         """Return the memory that the run gives to rows and lists; None if it uses the graph as it is."""

@@ -67,6 +67,8 @@ class Estimate:
     """What ``tiers="auto"`` chooses for mini-batches."""
     tier_curve: tuple[TierEstimate, ...] = ()
     """Mini-batches with more and more rows in memory; empty where no store's file holds the features."""
+    tier_score: str = ""
+    """Score by which a run fills tiers, and why by that; empty likewise."""
 
     def of(self, mode: str) -> ModeEstimate:
         """Return the estimate of one mode, ``sampled`` or ``full``.
@@ -93,6 +95,8 @@ class Estimate:
 
     def __str__(self) -> str:
         lines = [f"mode {self.mode}: {self.mode_reason}", f"tiers: {self.tiers.reason}"]
+        if self.tier_score:
+            lines.append(f"filled by the score {self.tier_score}")
         for found in self.modes:
             lines += ["", *_mode_lines(found)]
         return "\n".join(lines)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from graphbraid.features import DiskRows
+from graphbraid.features import DiskRows, Score
 from graphbraid.features.row_budgets import options_for
 from graphbraid.features.sizing import list_bytes
 from graphbraid.features.tier_report import SHARES, Served
@@ -26,12 +26,16 @@ from graphbraid.train.step.tiers import expected_list_reads, expected_reads
 _SLOT_BYTES, _NOTES_BYTES = 32, 9
 """Noted of each row in memory, and of each row at all."""
 _TRIED_ROWS = 8192
+LOOKED_AHEAD_EPOCHS = 3
+"""That an estimate counts at most of a run that looks ahead; whether it does so does not depend on this."""
 
 
 class TieredRun(NamedTuple):
     """A graph's rows in tiers, as estimates ask for them."""
 
     graph: Graph
+    reads: Score
+    """Of each row in an epoch, by the score that the run's tiers are filled by."""
     served: Served
     epoch_reads: float
     """Rows that an epoch reads."""
@@ -126,6 +130,7 @@ def tiered_run(
     bytes_per_second: float | None,
     is_here: bool,
     times: bool,
+    run_seconds: float | None = None,
 ) -> TieredRun | None:
     """Return a graph's rows in tiers; None where no store's file holds them.
 
@@ -136,18 +141,20 @@ def tiered_run(
         bytes_per_second: the disk's rate. If None, it is measured where ``is_here``.
         is_here: whether the run is for this machine.
         times: whether times are asked for.
+        run_seconds: that the run's training takes, as the Trainer finds it. If None, it is not known.
     """
     x = stored_rows(graph.x)
     if x is None or not are_mapped(graph):
         return None
     disk = DiskRows.behind(x, options=options_for(config.host or 0))
-    reads = expected_reads(graph, config)
+    reads = expected_reads(graph, config, run_seconds, most_epochs=LOOKED_AHEAD_EPOCHS)
     rate = None if bytes_per_second is None or not times else bytes_per_second / disk.row_bytes
     if times and rate is None and is_here:
         rate = _rows_per_second(disk)
     lists = list_bytes(graph)
     return TieredRun(
         graph=graph,
+        reads=reads,
         served=Served(reads.values),
         epoch_reads=float(reads.values.sum()),
         list_reads=expected_list_reads(graph, config) if lists and times else 0.0,
