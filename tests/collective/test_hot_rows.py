@@ -1,6 +1,7 @@
 """Hot rows on an emulated device: the same batches and losses by every route, as few bytes as foretold."""
 
 import dataclasses
+import json
 
 import pytest
 import torch
@@ -12,16 +13,23 @@ from tests.features.tables import stored_graph
 import graphbraid
 from graphbraid import Trainer
 from graphbraid.collective import Profile, fixed_plan
-from graphbraid.collective.hardware.emulated import EmulatedAccelerator
+from graphbraid.collective.hardware.emulated import (
+    EmulatedAccelerator,
+    EmulatedBatching,
+    EmulatedModel,
+    EmulatedTransfer,
+)
 from graphbraid.collective.run.executor import Executor
 from graphbraid.collective.run.lookahead import RowBuffer
 from graphbraid.collective.run.operators import Operators
-from graphbraid.collective.run.stages import make_operator
+from graphbraid.collective.run.stages import make_operator, register
 from graphbraid.errors import ConfigError, ResourceError
 from graphbraid.features import DiskOptions, TieredFeatures, coverage, score
+from graphbraid.files.writing import format_bytes
 from graphbraid.loader import NeighborLoader
 from graphbraid.sampling import hot as hot_module
 from graphbraid.sampling.hot import HotRows
+from graphbraid.train import Callback
 
 ROW = 9 * 4
 INSTANT = dataclasses.replace(FAST, cpu=FAST.dma, model=FAST.dma, uva=FAST.dma)
@@ -98,7 +106,12 @@ def test_as_many_bytes_travel_as_the_score_foretells(expected, share):
         [served] = coverage(reads, reads, (kept,))
         assert device.link_rows == round((1 - served) * int(reads.sum()))
         assert device.link_row_bytes == device.link_rows * ROW
-        assert tiers.counts.hot_rows == int(reads.sum()) - device.link_rows
+        counts = tiers.counts
+        assert counts.hot_rows == int(reads.sum()) - device.link_rows
+        assert (counts.reads, counts.host_rows) == (int(reads.sum()), device.link_rows)
+        assert (counts.link_rows, counts.link_bytes) == (device.link_rows, device.link_row_bytes)
+        measured = [tier.measured_share for tier in tiers.report().tiers]
+        assert measured == pytest.approx([served, 1 - served])
 
 
 def test_look_ahead_leaves_out_more_than_hot_rows_alone(expected):
@@ -160,6 +173,51 @@ def test_losses_do_not_depend_on_what_is_hot(graph, plain, plan, tiers):
     assert tuple(found) == plain
     assert trainer.tiers.counts.hot_rows > 0
     assert (device.link_rows == 0) == (tiers["hot"] == "all")
+
+
+@pytest.mark.parametrize("plan", ["cpu", "gpu"])
+def test_a_run_explains_what_its_last_epoch_moved_over_the_link(graph, plan):
+    device, tiers = EmulatedAccelerator(INSTANT), TieredFeatures.build(graph, hot="10KB", score="degree")
+    before, epochs = [], []
+
+    class Looks(Callback):
+        def on_epoch_start(self, trainer, epoch):
+            before.append(device.link_row_bytes)
+
+        def on_epoch_end(self, trainer, record):
+            epochs.append(device.link_row_bytes - before[-1])
+
+    options = {"plan": plan, "accelerator": device, "tiers": tiers, "callbacks": [Looks()], "eval_every": 0}
+    *_, trainer = trained(graph, **options)
+    report = tiers.report()
+    assert report.epoch.link_bytes == epochs[-1] > 0
+    assert report.link_bytes > sum(epochs), "the profile and the test brought some, too"
+    hot, host = report.tiers
+    assert host.measured_bytes == epochs[-1]
+    assert hot.measured_bytes + host.measured_bytes == report.epoch.reads * report.row_bytes
+    assert hot.epoch_bytes == pytest.approx(hot.expected_share * report.epoch.reads * report.row_bytes)
+    assert json.loads(json.dumps(report.to_json()))["epoch"]["hot_rows"] == report.epoch.hot_rows
+    said = trainer.explain()
+    assert f"{report.epoch.reads:,} reads in the last epoch" in said
+    assert f"{format_bytes(epochs[-1])} over the link" in said
+
+
+def test_a_trainer_says_what_its_device_holds(graph):
+    """Also where no tiers were asked for."""
+
+    class Explaining(EmulatedBatching):
+        def explain(self):
+            return "the device that samples holds labels"
+
+    register("batching", "explaining")(Explaining)
+    register("transfer", "explaining")(EmulatedTransfer)
+    register("model", "explaining")(EmulatedModel)
+    device = EmulatedAccelerator(INSTANT)
+    device.hardware = "explaining"
+    *_, trainer = trained(graph, plan="gpu", accelerator=device, epochs=1)
+    assert trainer.explain() == "the device that samples holds labels"
+    *_, plain = trained(graph, epochs=1)
+    assert plain.explain() == "rows and lists are read where the graph has them"
 
 
 def test_a_run_resumes_with_other_hot_rows(graph, plain, tmp_path):

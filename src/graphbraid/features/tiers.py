@@ -14,14 +14,16 @@ from graphbraid.features import row_budgets
 from graphbraid.features.caches import POLICIES, RowCache, checked_score
 from graphbraid.features.disk import DiskOptions, DiskRows
 from graphbraid.features.memory import MemoryRows
+from graphbraid.features.tier_counts import TierCounts
 from graphbraid.features.tier_report import Served, TierReport, reads_per_epoch
-from graphbraid.features.tier_rows import SeenTiers, TierCounts
+from graphbraid.features.tier_rows import SeenTiers
 from graphbraid.features.walks import out_degree
 from graphbraid.features.widening import WidenedCache
 from graphbraid.graph import Graph, ScaledFeatures
 from graphbraid.graph.scaled_features import kept_row_bytes, scale_of, stored_rows
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.hot import HotRows
+from graphbraid.sampling.link_reads import LinkReads
 from graphbraid.sampling.schedule import SeedSchedule
 from graphbraid.signatures import typed
 
@@ -50,6 +52,9 @@ class TieredFeatures:
     ) -> None:
         self.disk, self.cache, self.hot, self.filled_by = disk, cache, hot, filled_by
         self._score, self._lookahead, self._epoch_reads = score, lookahead, epoch_reads
+        self.link = LinkReads()
+        """Counts the rows that travel to devices."""
+        self._last_epoch: TierCounts | None = None
 
     @classmethod
     @typed
@@ -185,8 +190,25 @@ class TieredFeatures:
         """What was read since the tiers were made."""
         cache, disk = self.cache.counts, None if self.disk is None else self.disk.counts
         requests, disk_bytes = (0, 0) if disk is None else (disk.requests, disk.bytes)
-        hot_rows = 0 if self.hot is None else self.hot.counts[1]
-        return TierCounts(cache.hits, cache.misses, cache.filled, requests, disk_bytes, hot_rows)
+        hot_rows, direct_rows = (0, 0) if self.hot is None else (self.hot.counts[1], self.hot.direct_rows)
+        link_rows, link_bytes = self.link.counts
+        return TierCounts(
+            host_rows=cache.hits + direct_rows,
+            disk_rows=cache.misses,
+            filled_rows=cache.filled,
+            disk_requests=requests,
+            disk_bytes=disk_bytes,
+            hot_rows=hot_rows,
+            link_rows=link_rows + direct_rows,
+            link_bytes=link_bytes + direct_rows * self.row_bytes,
+        )
+
+    def note_epoch(self, before: TierCounts) -> None:
+        """Take what was read since ``before``, :attr:`counts` then, as an epoch of training, for reports.
+
+        A :class:`graphbraid.Trainer` does it at the end of each epoch; a loop of one's own may.
+        """
+        self._last_epoch = self.counts.since(before)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -224,7 +246,9 @@ class TieredFeatures:
     def report(self) -> TierReport:
         """The tiers as a record: rows, bytes, shares of the reads, and what more memory would buy."""
         counts, served = self.counts, None if self._score is None else Served(self._score)
-        row_bytes = self.row_bytes
+        row_bytes, last, epoch_reads = self.row_bytes, self._last_epoch, self._epoch_reads
+        if epoch_reads is None and last is not None:
+            epoch_reads = float(last.reads)
         seen = SeenTiers(
             disk=self.disk,
             cache=self.cache,
@@ -233,7 +257,8 @@ class TieredFeatures:
             lookahead=self._lookahead,
             counts=counts,
             served=served,
-            epoch_reads=self._epoch_reads,
+            epoch_reads=epoch_reads,
+            epoch=last,
         )
         return TierReport(
             num_rows=len(self),
@@ -243,8 +268,10 @@ class TieredFeatures:
             reads=counts.reads,
             disk_bytes=counts.disk_bytes,
             disk_requests=counts.disk_requests,
+            link_bytes=counts.link_bytes,
+            epoch=last,
             filled_by=self.filled_by,
-            curve=() if served is None else served.curve(row_bytes, self._epoch_reads),
+            curve=() if served is None else served.curve(row_bytes, epoch_reads),
         )
 
     def explain(self) -> str:

@@ -24,6 +24,7 @@ from graphbraid.train.callbacks import Callback, Listeners
 from graphbraid.train.choosing import Passed, choose, with_plan_of_device
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.estimating.run_seconds import run_seconds
+from graphbraid.train.explaining import explained
 from graphbraid.train.inference.evaluate import EvalMode, node_ids, outputs_in_chunks, score
 from graphbraid.train.predicting import LinkPredictions
 from graphbraid.train.records import Progress, RunResult, Status
@@ -132,6 +133,8 @@ class Trainer(LinkPredictions):
             topology if topology is not None or made is None else made.topology
         )
         """Where adjacency lists are; None: in the graph."""
+        self.host_reason = "" if made is None else made.reason
+        """How ``host`` is divided between rows and lists, and why; empty without one of the options."""
         self.runner = self._new_runner(fabric)
         self._state = self._new_state()
 
@@ -201,6 +204,18 @@ class Trainer(LinkPredictions):
         engine = self._state.runner.engine
         tuned = None if engine is None else engine.runner.tuned
         return "" if tuned is None else tuned.described()
+
+    def explain(self) -> str:
+        """Where rows and lists lie, why, and which part of the reads each place serves, in words.
+
+        Reads are those so far, and those of the last whole epoch of :meth:`fit`. Of a device that samples it
+        says, once an epoch has ended, how its memory is divided and what it read over the link.
+        """
+        return explained(
+            (self.topology, self.tiers),
+            reasons=(self.mode_reason, self.tiers_reason, self.host_reason),
+            placement=self._state.placement,
+        )
 
     def fit(self) -> RunResult:
         """Train the model, evaluating and saving on the way.

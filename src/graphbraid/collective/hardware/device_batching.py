@@ -31,6 +31,7 @@ from graphbraid.collective.hardware.device_placement import (
     placed_source,
     shown,
 )
+from graphbraid.collective.hardware.device_resident import Placed, Resident
 from graphbraid.collective.run.protocols import DeviceMemoryError
 from graphbraid.collective.run.stages import Context
 from graphbraid.features.walks import out_degree
@@ -151,18 +152,27 @@ class DeviceBatching:
             prepared = placed.pipeline.finish(begun.launched)
         except torch.OutOfMemoryError as error:
             raise DeviceMemoryError(f"step {step}: {error}") from error
+        placed.count(prepared.sampled.n_id)
         return MiniBatch(placed.source, prepared, layout=context.sampler.layout, epoch=epoch)
 
     @property
     def placement(self) -> PartPlacement:
         """Placement of each part."""
-        return self._placed().placement
+        return self._placed().resident.placement
+
+    def explain(self) -> str:
+        """Return what is on the device, why, and what was read of both sides; empty before the first batch.
+
+        Waits for the device.
+        """
+        placed = _PLACED.get(self.context.source, {}).get(self._key)
+        return "" if placed is None else placed.explain(part_bytes_of(self.context))
 
     def stage_seconds(self) -> dict[str, float]:
         """Return the seconds per stage by the device's clock and the number of ``batches``; waits for it."""
         return self._placed().pipeline.stage_seconds()
 
-    def _placed(self) -> _Placed:
+    def _placed(self) -> Placed:
         kept = _PLACED.setdefault(self.context.source, {})
         if self._key not in kept:
             kept[self._key] = self._make()
@@ -173,7 +183,7 @@ class DeviceBatching:
         """Key that distinguishes the placed graphs of one source."""
         return self._device, self.context.sampler, self.context.gather, self.context.hot_bytes
 
-    def _make(self) -> _Placed:
+    def _make(self) -> Placed:
         """Place the parts that fit; if the device has less memory than it reported, leave all on the host."""
         sizes = part_bytes_of(self.context)
         room = self._room() - 8 * self.context.source.graph.num_nodes  # of local ids
@@ -185,9 +195,9 @@ class DeviceBatching:
                 raise
             what = shown(resident.placement, sizes) or "rows and lists"
             _log.warning("the device has no memory for %s: they stay on the host", what)
-            return self._make_with(_Resident(placement=dict.fromkeys(PARTS, "host")))
+            return self._make_with(Resident(placement=dict.fromkeys(PARTS, "host")))
 
-    def _resident(self, sizes: Mapping[Part, int], room: int) -> _Resident:
+    def _resident(self, sizes: Mapping[Part, int], room: int) -> Resident:
         """What to place: parts as far as they fit, and rows and lists of those that do not."""
         context, rows = self.context, self.context.source.rows
         placement = choose_placement(sizes, room)
@@ -198,16 +208,17 @@ class DeviceBatching:
         left = room - sum(sizes[part] for part in PARTS if placement[part] == "device")
         hot = None if rows is None else rows.hot
         if placement["topology"] == "device":
-            return _Resident(placement=placement, rows=hot_rows_in(left, context) if divides_rows else hot)
+            return Resident(placement=placement, rows=hot_rows_in(left, context) if divides_rows else hot)
         found = divide(left - _hot_bytes(hot, context), context, with_rows=divides_rows)
         _log.info("%s", found.reason)
         if divides_rows and found.rows is not None:
             if len(found.rows) == context.source.graph.num_nodes:
-                return _Resident(placement={**placement, "features": "device"}, lists=found.lists)
+                placement = {**placement, "features": "device"}
+                return Resident(placement=placement, lists=found.lists, reason=found.reason)
             hot = _hot_rows(found.rows, context)
-        return _Resident(placement=placement, rows=hot, lists=found.lists)
+        return Resident(placement=placement, rows=hot, lists=found.lists, reason=found.reason)
 
-    def _make_with(self, resident: _Resident) -> _Placed:
+    def _make_with(self, resident: Resident) -> Placed:
         context, placement, hot = self.context, resident.placement, resident.rows
         source = placed_source(context, placement, self._place)
         x: Tensor | TierTable | None = None  # where there is none: made of each batch's ids, on the host
@@ -233,32 +244,8 @@ class DeviceBatching:
             features=placement["features"],
             hot_lists=resident.lists,
         )
-        return _Placed(source=source, pipeline=pipeline, placement=placement)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False, slots=True)
-class _Resident:
-    """What is on the device."""
-
-    placement: PartPlacement
-    rows: HotRows | None = None
-    """Rows of features that are on the host."""
-    lists: Tensor | None = None
-    """Nodes whose adjacency lists are on the device, of a topology that is on the host."""
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing is."""
-        return set(self.placement.values()) == {"host"} and self.rows is None and self.lists is None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False, slots=True)
-class _Placed:
-    """The source of a loader placed where the device reads it, and its sampler."""
-
-    source: BatchSource
-    pipeline: GpuPipeline
-    placement: PartPlacement
+        in_table = isinstance(x, TierTable) and hot is not None and placement["features"] == "host"
+        return Placed(source=source, pipeline=pipeline, resident=resident, gathers_table=gathers and in_table)
 
 
 class _Begun(NamedTuple):
@@ -267,6 +254,6 @@ class _Begun(NamedTuple):
     launched: Any
 
 
-_PLACED: weakref.WeakKeyDictionary[BatchSource, dict[tuple[object, ...], _Placed]] = (
+_PLACED: weakref.WeakKeyDictionary[BatchSource, dict[tuple[object, ...], Placed]] = (
     weakref.WeakKeyDictionary()
 )

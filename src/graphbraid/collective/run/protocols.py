@@ -84,6 +84,15 @@ class PlacesParts(Batching, Protocol):
 
 
 @runtime_checkable
+class ExplainsPlacement(Batching, Protocol):
+    """Optional protocol of a device's batching that says what it holds, why, and what was read of it."""
+
+    def explain(self) -> str:
+        """Return it in words; empty before the first batch. May wait for the device."""
+        ...
+
+
+@runtime_checkable
 class Transfer(Protocol):
     """An operator that moves prepared batches to the device, one at a time, on a thread of its own."""
 
