@@ -167,6 +167,61 @@ def test_a_device_s_memory_is_counted_where_a_machine_has_one():
     assert "device" in sampled.reason
 
 
+def on_a_device(graph, device_memory_bytes, **options):
+    machine = HardwareFile(memory_bytes=GIB, device_memory_bytes=device_memory_bytes)
+    options = {"fanouts": (4, 4), "batch_size": 64, "hardware": machine, "times": False} | options
+    return graphbraid.estimate(sage(graph), graph, **options)
+
+
+def test_rows_and_parts_on_the_device_are_counted():
+    graph = random_graph(3000, 8, 256)
+    row, indices = 256 * 4, graph.csc.indptr.nbytes + graph.csc.indices.nbytes
+    plain = on_a_device(graph, GIB).of("sampled").device
+    hot = on_a_device(graph, GIB, hot="1MiB").of("sampled").device
+    rows = ((1 << 20) - 4 * 3000) // row
+    assert hot.bytes_of("hot rows") == rows * row + 4 * 3000
+    assert (hot.bytes_of("topology"), hot.bytes_of("labels")) == (indices, graph.y.nbytes)
+    assert hot.bytes_of("features") == 0, "but for the hot rows they are on the host"
+    assert hot.bytes_of("local ids") == 8 * 3000
+    sampler = indices + graph.y.nbytes + 8 * 3000
+    assert hot.nbytes == plain.nbytes + hot.bytes_of("hot rows") + sampler
+    by_cpu = on_a_device(graph, GIB, hot="1MiB", plan="cpu").of("sampled").device
+    assert by_cpu.nbytes == plain.nbytes + hot.bytes_of("hot rows")
+    whole = on_a_device(graph, GIB, plan="auto").of("sampled").device
+    assert whole.bytes_of("features") == graph.x.nbytes
+    small = on_a_device(graph, 2 * (8 * 3000 + 60_000) + 200_000, plan="gpu").of("sampled")
+    assert small.device.bytes_of("lists") > 0
+    assert small.device.bytes_of("topology") == 0
+    assert not small.fits
+
+
+def test_what_more_memory_of_the_device_would_buy(stored):
+    graph = random_graph(3000, 8, 256)
+    found = on_a_device(graph, 8 << 20)
+    rows = [point.rows for point in found.hot_curve]
+    assert rows == sorted(rows)
+    assert (rows[0], rows[-1]) == (0, 3000)
+    link = [point.link_bytes_per_epoch for point in found.hot_curve]
+    assert link == sorted(link, reverse=True)
+    assert link[-1] == pytest.approx(0.0, abs=1.0)
+    device = found.of("sampled").device
+    assert found.hot_curve[0].device_bytes == device.nbytes
+    fitting = [point.fits for point in found.hot_curve]
+    assert fitting == [point.device_bytes <= 8 << 20 for point in found.hot_curve]
+    assert graphbraid.estimate(sage(graph), graph, times=False, fanouts=(4, 4)).hot_curve == ()
+    on_disk = on_a_device(open_store(stored), GIB, hot="1MiB", host="1MiB")
+    without = on_a_device(open_store(stored), GIB, host="1MiB")
+    for hot, none in zip(on_disk.tier_curve, without.tier_curve, strict=True):
+        assert hot.link_bytes_per_epoch < none.link_bytes_per_epoch
+        assert hot.disk_bytes_per_epoch <= none.disk_bytes_per_epoch, "memory has the rows behind them"
+
+
+def test_rows_on_a_device_that_there_is_not_are_no_run():
+    found = on_a_device(random_graph(3000, 8, 16), None, hot="1MiB").of("sampled")
+    assert not found.fits
+    assert "the machine has none" in found.reason
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [

@@ -392,7 +392,7 @@ def test_features_of_which_all_rows_are_chosen_need_no_map(make_device, device, 
     if device.type == "cuda":
         pytest.skip(ONLY_INTERPRETED)
     chosen = DeviceSplit(lists=torch.arange(3), rows=torch.randperm(90), reason="")
-    monkeypatch.setattr("graphbraid.collective.hardware.device_batching.divide", lambda *_, **__: chosen)
+    monkeypatch.setattr("graphbraid.collective.hardware.device_choice.divide", lambda *_, **__: chosen)
     npu = make_device(2000)
     prepare = InterpretedBatching(make_context(npu))
     prepare(0, 0)

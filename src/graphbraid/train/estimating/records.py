@@ -48,10 +48,30 @@ class TierEstimate:
     """Of the reads that memory serves."""
     disk_bytes_per_epoch: float
     """Bytes of rows that come from the file; whole blocks are more."""
+    link_bytes_per_epoch: float | None
+    """Bytes of rows that travel to the device; None without one."""
     memory_bytes: int
     """Peak of the whole run."""
     seconds: float | None
     """Of an epoch's training; None if it is not known."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HotEstimate:
+    """A run on mini-batches with some of the rows on the device, which then do not travel."""
+
+    rows: int
+    """Rows on the device."""
+    hot_bytes: int
+    """The budget (``hot``): these rows, and the map that finds them."""
+    expected_share: float
+    """Of the reads that they serve."""
+    link_bytes_per_epoch: float
+    """Bytes of the other rows, which travel to the device."""
+    device_bytes: int
+    """Peak of the whole run on the device, with the topology and labels that it samples from."""
+    fits: bool
+    """Whether the device has room for it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,8 +87,10 @@ class Estimate:
     """What ``tiers="auto"`` chooses for mini-batches."""
     tier_curve: tuple[TierEstimate, ...] = ()
     """Mini-batches with more and more rows in memory; empty where no store's file holds the features."""
+    hot_curve: tuple[HotEstimate, ...] = ()
+    """Mini-batches with more and more rows on the device; empty without one, and for features not dense."""
     tier_score: str = ""
-    """Score by which a run fills tiers, and why by that; empty likewise."""
+    """Score by which a run fills tiers, and why by that; empty where there are neither."""
 
     def of(self, mode: str) -> ModeEstimate:
         """Return the estimate of one mode, ``sampled`` or ``full``.
