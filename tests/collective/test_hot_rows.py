@@ -24,12 +24,14 @@ from graphbraid.collective.run.lookahead import RowBuffer
 from graphbraid.collective.run.operators import Operators
 from graphbraid.collective.run.stages import make_operator, register
 from graphbraid.errors import ConfigError, ResourceError
-from graphbraid.features import DiskOptions, TieredFeatures, coverage, score
+from graphbraid.features import DiskOptions, TieredFeatures, coverage, device_sizing, score
+from graphbraid.features.device_sizing import DeviceMemory
 from graphbraid.files.writing import format_bytes
 from graphbraid.loader import NeighborLoader
 from graphbraid.sampling import hot as hot_module
 from graphbraid.sampling.hot import HotRows
-from graphbraid.train import Callback
+from graphbraid.train import Callback, TrainConfig
+from graphbraid.train.estimating import modes
 
 ROW = 9 * 4
 INSTANT = dataclasses.replace(FAST, cpu=FAST.dma, model=FAST.dma, uva=FAST.dma)
@@ -226,6 +228,48 @@ def test_a_run_resumes_with_other_hot_rows(graph, plain, tmp_path):
     options = {"plan": "cpu", "out_dir": tmp_path / "run", "resume": True}
     losses, scores, _ = trained(graph, accelerator=device, hot="20KB", **options)
     assert (losses[-1:], scores) == (plain[0][-1:], plain[1])
+
+
+@pytest.fixture
+def known_baseline(monkeypatch):
+    """Start no process to measure the software."""
+    monkeypatch.setattr("graphbraid.train.estimating.sampled.baseline_bytes", lambda *_: 300 << 20)
+
+
+@pytest.mark.usefixtures("known_baseline")
+def test_auto_tiers_keep_rows_on_a_device_as_far_as_they_fit(graph, plain, monkeypatch):
+    """Of a store that does not fit the host either: the rows behind those come from its file."""
+    monkeypatch.setattr(device_sizing, "LEAST_RESERVE_BYTES", 0)
+    monkeypatch.setattr(modes, "capacity_bytes", lambda: 320 << 20)
+    model = graphbraid.nn.GraphSAGE(graph.num_features, 16, graph.num_classes, num_layers=2)
+    whole = DeviceMemory(free_bytes=1 << 30, link_bytes_per_second=None)
+    needed = modes.auto_tiers(model, graph, TrainConfig(plan="cpu", **OPTIONS), whole).device.needed_bytes
+    for rows in (100, 0):
+        memory = round((needed + 4 * 300 + 148 * rows) / 0.9)
+        device = EmulatedAccelerator(INSTANT, memory_bytes=memory)
+        *found, trainer = trained(graph, accelerator=device, tiers="auto", plan="cpu")
+        assert tuple(found) == plain
+        assert trainer.config.host == 0
+        assert "from the files" in trainer.tiers_reason
+        if rows:
+            assert abs(trainer.tiers.hot.num_rows - rows) <= 2  # bytes of a step vary a little
+            assert f"{trainer.tiers.hot.num_rows:,} rows" in trainer.explain()
+            assert trainer.tiers.counts.hot_rows > 0
+        else:
+            assert trainer.tiers.hot is None
+            assert "there is no memory for them" in trainer.tiers_reason
+
+
+@pytest.mark.usefixtures("known_baseline")
+def test_auto_tiers_leave_the_hot_rows_that_were_asked_for(graph):
+    model = graphbraid.nn.GraphSAGE(graph.num_features, 16, graph.num_classes, num_layers=2)
+    device = EmulatedAccelerator(INSTANT, memory_bytes=1 << 30)
+    trainer = Trainer(model, graph, accelerator=device, tiers="auto", hot="10KB", **OPTIONS)
+    assert trainer.tiers.hot.num_rows == (10_000 - 1200) // 148
+    options = OPTIONS | {"accelerator": EmulatedAccelerator(INSTANT), "plan": "cpu"}
+    unknown = Trainer(model, graph, tiers="auto", **options)
+    assert unknown.tiers is None
+    assert "its free memory is not known" in unknown.tiers_reason
 
 
 def test_without_a_plan_hot_rows_bring_one(graph):

@@ -216,6 +216,18 @@ def test_what_more_memory_of_the_device_would_buy(stored):
         assert hot.disk_bytes_per_epoch <= none.disk_bytes_per_epoch, "memory has the rows behind them"
 
 
+def test_an_estimate_chooses_rows_of_the_device_as_a_run_does(monkeypatch):
+    monkeypatch.setattr("graphbraid.features.device_sizing.LEAST_RESERVE_BYTES", 0)
+    graph = random_graph(3000, 8, 256)
+    found = on_a_device(graph, 16 << 20, tiers="auto")
+    assert found.device_tiers.hot is not None
+    assert found.device_tiers.reason in str(found)
+    device = found.of("sampled").device
+    assert found.device_tiers.hot - 4 * 3000 < device.bytes_of("hot rows") <= found.device_tiers.hot
+    assert found.of("sampled").fits
+    assert on_a_device(graph, 16 << 20).of("sampled").device.bytes_of("hot rows") == 0
+
+
 def test_rows_on_a_device_that_there_is_not_are_no_run():
     found = on_a_device(random_graph(3000, 8, 16), None, hot="1MiB").of("sampled")
     assert not found.fits

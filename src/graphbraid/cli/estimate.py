@@ -141,6 +141,8 @@ def _show(found: Estimate) -> None:
         console.print()
     say(console, "mode auto: [bold]{}[/], as {}", found.mode, found.mode_reason)
     say(console, "tiers auto: {}", found.tiers.reason)
+    if found.device_tiers is not None:
+        say(console, "tiers auto: {}", found.device_tiers.reason)
     if found.tier_score:
         say(console, "tiers are filled by the score {}", found.tier_score)
 

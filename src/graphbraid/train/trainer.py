@@ -126,7 +126,12 @@ class Trainer(LinkPredictions):
         fabric = runtime.make_fabric(chosen.config)
         self.config = with_plan_of_device(chosen.config, passed, fabric.device)
         self.accelerator = accelerator
-        made = make_tiers(graph, self.config, run_seconds=lambda: run_seconds(model, graph, self.config))
+        made = make_tiers(
+            graph,
+            self.config,
+            run_seconds=lambda: run_seconds(model, graph, self.config),
+            reads=chosen.reads,
+        )
         self.tiers: FeatureRows | None = tiers if made is None else made.features
         """Where feature rows are; None: in the graph."""
         self.topology: NeighborLists | None = (

@@ -24,7 +24,8 @@ from graphbraid.ops.gather import gather_rows
 from graphbraid.sampling.hot import HotRows
 
 _MAP_BYTES = 4  # a node, where hot rows are not the first
-_LOCAL_ID_BYTES = 8  # a node, in the sampler's table
+LOCAL_ID_BYTES = 8
+"""Of each node, in the table of the device's sampler."""
 
 
 def resident_in(room: int, context: Context) -> Resident:
@@ -35,7 +36,7 @@ def resident_in(room: int, context: Context) -> Resident:
         context: of the loader. Nothing is placed.
     """
     rows, sizes = context.source.rows, part_bytes_of(context)
-    room -= _LOCAL_ID_BYTES * context.source.graph.num_nodes
+    room -= LOCAL_ID_BYTES * context.source.graph.num_nodes
     placement = choose_placement(sizes, room)
     divides_rows = context.gathers_rows and may_choose_rows(context.source)
     if context.hot is not None or (divides_rows and placement["topology"] == "host"):
@@ -61,7 +62,7 @@ def resident_bytes(resident: Resident, context: Context) -> Mapping[str, int]:
     return held | {
         "lists": 0 if resident.lists is None else held_list_bytes(resident.lists, context),
         "rows": _hot_bytes(resident.rows, context),
-        "local ids": _LOCAL_ID_BYTES * context.source.graph.num_nodes,
+        "local ids": LOCAL_ID_BYTES * context.source.graph.num_nodes,
     }
 
 

@@ -34,6 +34,7 @@ class EmulatedAccelerator:
             False, they take the time of the real cores.
         link_bytes_per_second: bandwidth of the link, from which copies take their time. If None, they take
             ``times.dma``.
+        memory_bytes: of its memory, which it says is free. If None, not known.
     """
 
     hardware = "emulated"
@@ -45,7 +46,9 @@ class EmulatedAccelerator:
         memory_batches: int | None = None,
         emulate_cpu: bool = True,
         link_bytes_per_second: float | None = None,
+        memory_bytes: int | None = None,
     ) -> None:
+        self.memory_bytes = memory_bytes
         self.times, self.link_bytes_per_second = times, link_bytes_per_second
         self.host = "emulated-cpu" if emulate_cpu else "cpu"
         self.memory_batches = memory_batches
@@ -56,6 +59,10 @@ class EmulatedAccelerator:
         self._memory = threading.Lock()
         self._slower: dict[Stage, float] = {}
         self._faults: dict[tuple[Stage, int], Fault] = {}
+
+    def free_bytes(self) -> int | None:
+        """Return the memory that it was given."""
+        return self.memory_bytes
 
     def seconds(self, stage: Stage) -> float:
         """Return the seconds that a stage takes now."""

@@ -6,7 +6,9 @@ import dataclasses
 from dataclasses import replace
 from typing import NamedTuple
 
-from graphbraid.collective.hardware.device_choice import resident_bytes, resident_in
+from graphbraid.collective.hardware.device_choice import LOCAL_ID_BYTES, resident_bytes, resident_in
+from graphbraid.collective.hardware.device_placement import PARTS, choose_placement, part_bytes_of
+from graphbraid.collective.run.stages import Context
 from graphbraid.features import Score, TieredFeatures
 from graphbraid.features.tier_report import SHARES, Served
 from graphbraid.graph import Graph, SparseFeatures
@@ -91,7 +93,7 @@ class DeviceRun(NamedTuple):
         return Need(name="hot rows", nbytes=nbytes, why=f"{rows:,} rows, and what finds them")
 
 
-def device_run(trial: Trial, reads: Score, free_bytes: int | None) -> DeviceRun:
+def device_run(trial: Trial, reads: Score, free_bytes: int | None, hot: int | str | None = None) -> DeviceRun:
     """Return what a run whose features are dense has on its device.
 
     Args:
@@ -99,13 +101,15 @@ def device_run(trial: Trial, reads: Score, free_bytes: int | None) -> DeviceRun:
         reads: of each row in an epoch.
         free_bytes: of the device, beside the model's parameters. If None, not known, and what a device
             that samples would place is not counted.
+        hot: memory for rows there, in place of ``config.hot``. If None, that.
 
     Raises:
         ConfigError: ``config.hot`` holds no row.
     """
     graph, config, tiers = trial.graph, trial.config, None
-    if config.hot:
-        tiers = TieredFeatures.build(graph, hot=config.hot, score=reads)
+    hot = config.hot if hot is None else hot
+    if hot:
+        tiers = TieredFeatures.build(graph, hot=hot, score=reads)
     samples = config.plan != "cpu" if config.plan is not None else tiers is not None  # whose plan is auto
     placed = () if free_bytes is None or not samples else _placed(trial, tiers, free_bytes // 2)
     return DeviceRun(
@@ -119,8 +123,7 @@ def device_run(trial: Trial, reads: Score, free_bytes: int | None) -> DeviceRun:
 
 def _placed(trial: Trial, tiers: TieredFeatures | None, room: int) -> tuple[Need, ...]:
     """Return what the device's sampler keeps in ``room`` bytes, as it chooses when a run begins."""
-    with make_loader(trial.runner, trial.config.updated(plan=None), trial.nodes) as loader:
-        context = loader.context(1)
+    context = _context(trial)
     context = dataclasses.replace(context, source=dataclasses.replace(context.source, rows=tiers))
     held = dict(resident_bytes(resident_in(room, context), context))
     if tiers is not None:
@@ -128,6 +131,27 @@ def _placed(trial: Trial, tiers: TieredFeatures | None, room: int) -> tuple[Need
     return tuple(
         Need(name=name, nbytes=held[name], why=why) for name, why in _SAMPLER_PARTS.items() if held[name]
     )
+
+
+def sampler_bytes(trial: Trial, free_bytes: int | None) -> int:
+    """Return what topology, labels and local ids take on a device that samples, as far as they fit.
+
+    Args:
+        trial: the run.
+        free_bytes: of the device, half of which is for them. If None, not known.
+    """
+    if trial.config.plan == "cpu" or free_bytes is None:
+        return 0
+    context, local_ids = _context(trial), LOCAL_ID_BYTES * trial.graph.num_nodes
+    sizes = part_bytes_of(context)
+    placement = choose_placement(sizes, free_bytes // 2 - local_ids)
+    return local_ids + sum(sizes[part] for part in PARTS[:2] if placement[part] == "device")
+
+
+def _context(trial: Trial) -> Context:
+    """Return the context of the run's mini-batches, with which nothing is placed."""
+    with make_loader(trial.runner, trial.config.updated(plan=None), trial.nodes) as loader:
+        return loader.context(1)
 
 
 def hot_in_vain(config: TrainConfig, has_device: bool) -> str:

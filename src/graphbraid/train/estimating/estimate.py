@@ -12,6 +12,7 @@ from torch import nn
 from graphbraid.arguments import check_type
 from graphbraid.errors import ConfigError, GraphbraidError
 from graphbraid.features import Score
+from graphbraid.features.device_sizing import DeviceBudget
 from graphbraid.features.row_budgets import described
 from graphbraid.features.sizing import HostBudget, host_budget
 from graphbraid.files.writing import format_bytes
@@ -24,7 +25,7 @@ from graphbraid.train.estimating.device import DeviceRun, device_run, hot_in_vai
 from graphbraid.train.estimating.epoch_seconds import EpochSeconds, Pace
 from graphbraid.train.estimating.full import full_needs
 from graphbraid.train.estimating.hardware import HardwareFile, this_machine
-from graphbraid.train.estimating.modes import choose_mode
+from graphbraid.train.estimating.modes import auto_device, choose_mode
 from graphbraid.train.estimating.needs import Mode, Needs
 from graphbraid.train.estimating.pace import pace_of
 from graphbraid.train.estimating.reads import run_reads
@@ -105,6 +106,7 @@ class _Estimating:
         self._seconds: EpochSeconds | None = None
         self._reads: Score | None = None
         self._device: DeviceRun | None = None
+        self._device_budget: DeviceBudget | None = None
         self._tiers: TieredRun | None = None
         self._pace: Pace | None = None
         self._of_links = config.task == "link"
@@ -118,6 +120,7 @@ class _Estimating:
             mode=mode,
             mode_reason=reason,
             tiers=self._budget(self._needs),
+            device_tiers=self._device_budget,
             tier_curve=self._curve(),
             hot_curve=self._hot_curve(),
             tier_score="" if self._reads is None else described(self._reads),
@@ -176,11 +179,14 @@ class _Estimating:
         is_dense = stored_rows(self._graph.x) is not None
         if self._of_links or not is_dense or not (has_device or are_mapped(self._graph)):
             return
-        self._reads = run_reads(trial, needs.device.bytes_of("step"))
+        self._reads, seconds = run_reads(trial, needs.device.bytes_of("step"))
         if has_device:
-            free = self._machine.device_memory_bytes
-            weights = needs.device.bytes_of("model")
-            self._device = device_run(trial, self._reads, None if free is None else max(0, free - weights))
+            memory = self._machine.device_memory
+            self._device_budget = auto_device(trial, needs, self._reads, memory, seconds)
+            hot = self._config.hot
+            if self._config.tiers is not None and hot is None:
+                hot = self._device_budget.hot
+            self._device = device_run(trial, self._reads, memory.less(needs.device.bytes_of("model")), hot)
 
     def _with_tiers(self, trial: Trial, needs: SampledNeeds) -> tuple[Needs, EpochSeconds | None]:
         """Find what tiers would bring; return memory and times of the run with those that it has."""

@@ -12,15 +12,16 @@ LOOKED_AHEAD_EPOCHS = 3
 """That an estimate counts at most of a run that looks ahead; whether it does so does not depend on this."""
 
 
-def run_reads(trial: Trial, step_bytes: int) -> Score:
-    """Return the reads of each row in an epoch, by the score that the Trainer takes.
+def run_reads(trial: Trial, step_bytes: int) -> tuple[Score, float | None]:
+    """Return the reads of each row in an epoch, by the score that the Trainer takes, and a run's seconds.
 
     Args:
         trial: the run, whose model was tried.
-        step_bytes: that a step allocates. Where it is too much to be tried, nothing is looked ahead.
+        step_bytes: that a step allocates. Where it is too much to be tried, the seconds are None, and nothing
+            is looked ahead.
     """
     seconds = None
     if may_be_tried(step_bytes):
         seconds = seconds_of_steps(trial)
         trial.forget_gradients()
-    return expected_reads(trial.graph, trial.config, seconds, most_epochs=LOOKED_AHEAD_EPOCHS)
+    return expected_reads(trial.graph, trial.config, seconds, most_epochs=LOOKED_AHEAD_EPOCHS), seconds

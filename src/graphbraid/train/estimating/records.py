@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphbraid.collective.plan.times import format_seconds
+from graphbraid.features.device_sizing import DeviceBudget
 from graphbraid.features.sizing import HostBudget
 from graphbraid.files.writing import format_bytes
 from graphbraid.train.estimating.epoch_seconds import EpochSeconds
@@ -85,6 +86,8 @@ class Estimate:
     mode_reason: str
     tiers: HostBudget
     """What ``tiers="auto"`` chooses for mini-batches."""
+    device_tiers: DeviceBudget | None = None
+    """What it chooses for rows on the device; None without one."""
     tier_curve: tuple[TierEstimate, ...] = ()
     """Mini-batches with more and more rows in memory; empty where no store's file holds the features."""
     hot_curve: tuple[HotEstimate, ...] = ()
@@ -117,6 +120,8 @@ class Estimate:
 
     def __str__(self) -> str:
         lines = [f"mode {self.mode}: {self.mode_reason}", f"tiers: {self.tiers.reason}"]
+        if self.device_tiers is not None:
+            lines.append(f"device tiers: {self.device_tiers.reason}")
         if self.tier_score:
             lines.append(f"filled by the score {self.tier_score}")
         for found in self.modes:
