@@ -18,7 +18,7 @@ from graphbraid.features import TieredFeatures
 from graphbraid.features.sizing import LEAST_RESERVE_BYTES, host_budget, list_bytes
 from graphbraid.loader import BatchLoader, LoaderSettings, NeighborLoader
 from graphbraid.train import HardwareFile, TrainConfig
-from graphbraid.train.estimating import modes, whole_passes
+from graphbraid.train.estimating import modes, run_seconds, whole_passes
 from graphbraid.train.estimating.allocation import allocation_of
 from graphbraid.train.estimating.batches import batch_sizes
 from graphbraid.train.estimating.full import full_needs
@@ -390,6 +390,23 @@ def test_a_run_looks_ahead_where_that_is_little_of_it_and_its_estimate_does_too(
         assert "of the run's" in line
     assert "looking 5 epochs ahead" in said
     assert "looking 3 epochs ahead" in found.tier_score, "an estimate counts no more"
+
+
+def test_steps_are_timed_without_the_store_s_rows(stored, monkeypatch):
+    graph, read = open_store(stored), []
+    gather = run_seconds.MadeUpRows.gather
+    monkeypatch.setattr(
+        run_seconds.MadeUpRows, "gather", lambda *args, **named: read.append(1) or gather(*args, **named)
+    )
+    trial = Trial(sage(graph), graph, TrainConfig(fanouts=(4, 4), batch_size=64, epochs=5))
+    trial.try_model()
+    assert run_seconds.seconds_of_steps(trial) > 0
+    assert len(read) >= run_seconds.STEPS
+    assert trial.runner.rows is None
+    read.clear()
+    kept = Trial(sage(graph), open_store(stored, mmap=False), TrainConfig(fanouts=(4, 4), batch_size=64))
+    assert run_seconds.seconds_of_steps(kept) > 0
+    assert not read
 
 
 def test_a_model_whose_steps_fail_leaves_the_time_of_the_run_unknown(stored):
