@@ -53,6 +53,19 @@ def test_times_are_of_steps_that_were_tried(graphbraid, store):
     assert full["train"] >= full["floor"] > 0
 
 
+def test_a_machine_with_a_device_is_shown_what_rows_on_it_bring(graphbraid, store, tmp_path):
+    file = tmp_path / "there.json"
+    file.write_text(
+        '{"graphbraid": "hardware", "memory_bytes": 1073741824, "device_memory_bytes": 1073741824}'
+    )
+    done = graphbraid("estimate", "--data", store, *SMALL, "--hardware", file, "--hot", "100KiB")
+    assert done.exit_code == 0, done.stderr
+    for said in ("hot rows", "mini-batches with rows on the device", "--hot", "over the link"):
+        assert said in done.stdout
+    done = graphbraid("estimate", "--data", store, *SMALL, "--hardware", file, "--json")
+    assert [point["fits"] for point in done.json["hot_curve"]] == [True] * 7
+
+
 def test_options_come_from_a_file_too_and_mistakes_name_it(graphbraid, store, tmp_path):
     config = tmp_path / "run.yaml"
     config.write_text(f"data: {store}\nfanouts: [3, 3]\nmodel: gcn\n")

@@ -1,6 +1,7 @@
 """Hot rows on an emulated device: the same batches and losses by every route, as few bytes as foretold."""
 
 import dataclasses
+import json
 
 import pytest
 import torch
@@ -12,16 +13,25 @@ from tests.features.tables import stored_graph
 import graphbraid
 from graphbraid import Trainer
 from graphbraid.collective import Profile, fixed_plan
-from graphbraid.collective.hardware.emulated import EmulatedAccelerator
+from graphbraid.collective.hardware.emulated import (
+    EmulatedAccelerator,
+    EmulatedBatching,
+    EmulatedModel,
+    EmulatedTransfer,
+)
 from graphbraid.collective.run.executor import Executor
 from graphbraid.collective.run.lookahead import RowBuffer
 from graphbraid.collective.run.operators import Operators
-from graphbraid.collective.run.stages import make_operator
+from graphbraid.collective.run.stages import make_operator, register
 from graphbraid.errors import ConfigError, ResourceError
-from graphbraid.features import DiskOptions, TieredFeatures, coverage, score
+from graphbraid.features import DiskOptions, TieredFeatures, coverage, device_sizing, score
+from graphbraid.features.device_sizing import DeviceMemory
+from graphbraid.files.writing import format_bytes
 from graphbraid.loader import NeighborLoader
 from graphbraid.sampling import hot as hot_module
 from graphbraid.sampling.hot import HotRows
+from graphbraid.train import Callback, TrainConfig
+from graphbraid.train.estimating import modes
 
 ROW = 9 * 4
 INSTANT = dataclasses.replace(FAST, cpu=FAST.dma, model=FAST.dma, uva=FAST.dma)
@@ -98,7 +108,12 @@ def test_as_many_bytes_travel_as_the_score_foretells(expected, share):
         [served] = coverage(reads, reads, (kept,))
         assert device.link_rows == round((1 - served) * int(reads.sum()))
         assert device.link_row_bytes == device.link_rows * ROW
-        assert tiers.counts.hot_rows == int(reads.sum()) - device.link_rows
+        counts = tiers.counts
+        assert counts.hot_rows == int(reads.sum()) - device.link_rows
+        assert (counts.reads, counts.host_rows) == (int(reads.sum()), device.link_rows)
+        assert (counts.link_rows, counts.link_bytes) == (device.link_rows, device.link_row_bytes)
+        measured = [tier.measured_share for tier in tiers.report().tiers]
+        assert measured == pytest.approx([served, 1 - served])
 
 
 def test_look_ahead_leaves_out_more_than_hot_rows_alone(expected):
@@ -162,12 +177,99 @@ def test_losses_do_not_depend_on_what_is_hot(graph, plain, plan, tiers):
     assert (device.link_rows == 0) == (tiers["hot"] == "all")
 
 
+@pytest.mark.parametrize("plan", ["cpu", "gpu"])
+def test_a_run_explains_what_its_last_epoch_moved_over_the_link(graph, plan):
+    device, tiers = EmulatedAccelerator(INSTANT), TieredFeatures.build(graph, hot="10KB", score="degree")
+    before, epochs = [], []
+
+    class Looks(Callback):
+        def on_epoch_start(self, trainer, epoch):
+            before.append(device.link_row_bytes)
+
+        def on_epoch_end(self, trainer, record):
+            epochs.append(device.link_row_bytes - before[-1])
+
+    options = {"plan": plan, "accelerator": device, "tiers": tiers, "callbacks": [Looks()], "eval_every": 0}
+    *_, trainer = trained(graph, **options)
+    report = tiers.report()
+    assert report.epoch.link_bytes == epochs[-1] > 0
+    assert report.link_bytes > sum(epochs), "the profile and the test brought some, too"
+    hot, host = report.tiers
+    assert host.measured_bytes == epochs[-1]
+    assert hot.measured_bytes + host.measured_bytes == report.epoch.reads * report.row_bytes
+    assert hot.epoch_bytes == pytest.approx(hot.expected_share * report.epoch.reads * report.row_bytes)
+    assert json.loads(json.dumps(report.to_json()))["epoch"]["hot_rows"] == report.epoch.hot_rows
+    said = trainer.explain()
+    assert f"{report.epoch.reads:,} reads in the last epoch" in said
+    assert f"{format_bytes(epochs[-1])} over the link" in said
+
+
+def test_a_trainer_says_what_its_device_holds(graph):
+    """Also where no tiers were asked for."""
+
+    class Explaining(EmulatedBatching):
+        def explain(self):
+            return "the device that samples holds labels"
+
+    register("batching", "explaining")(Explaining)
+    register("transfer", "explaining")(EmulatedTransfer)
+    register("model", "explaining")(EmulatedModel)
+    device = EmulatedAccelerator(INSTANT)
+    device.hardware = "explaining"
+    *_, trainer = trained(graph, plan="gpu", accelerator=device, epochs=1)
+    assert trainer.explain() == "the device that samples holds labels"
+    *_, plain = trained(graph, epochs=1)
+    assert plain.explain() == "rows and lists are read where the graph has them"
+
+
 def test_a_run_resumes_with_other_hot_rows(graph, plain, tmp_path):
     device = EmulatedAccelerator(INSTANT)
     trained(graph, plan="cpu", accelerator=device, hot="10KB", epochs=1, out_dir=tmp_path / "run")
     options = {"plan": "cpu", "out_dir": tmp_path / "run", "resume": True}
     losses, scores, _ = trained(graph, accelerator=device, hot="20KB", **options)
     assert (losses[-1:], scores) == (plain[0][-1:], plain[1])
+
+
+@pytest.fixture
+def known_baseline(monkeypatch):
+    """Start no process to measure the software."""
+    monkeypatch.setattr("graphbraid.train.estimating.sampled.baseline_bytes", lambda *_: 300 << 20)
+
+
+@pytest.mark.usefixtures("known_baseline")
+def test_auto_tiers_keep_rows_on_a_device_as_far_as_they_fit(graph, plain, monkeypatch):
+    """Of a store that does not fit the host either: the rows behind those come from its file."""
+    monkeypatch.setattr(device_sizing, "LEAST_RESERVE_BYTES", 0)
+    monkeypatch.setattr(modes, "capacity_bytes", lambda: 320 << 20)
+    model = graphbraid.nn.GraphSAGE(graph.num_features, 16, graph.num_classes, num_layers=2)
+    whole = DeviceMemory(free_bytes=1 << 30, link_bytes_per_second=None)
+    needed = modes.auto_tiers(model, graph, TrainConfig(plan="cpu", **OPTIONS), whole).device.needed_bytes
+    for rows in (100, 0):
+        memory = round((needed + 4 * 300 + 148 * rows) / 0.9)
+        device = EmulatedAccelerator(INSTANT, memory_bytes=memory)
+        *found, trainer = trained(graph, accelerator=device, tiers="auto", plan="cpu")
+        assert tuple(found) == plain
+        assert trainer.config.host == 0
+        assert "from the files" in trainer.tiers_reason
+        if rows:
+            assert abs(trainer.tiers.hot.num_rows - rows) <= 2  # bytes of a step vary a little
+            assert f"{trainer.tiers.hot.num_rows:,} rows" in trainer.explain()
+            assert trainer.tiers.counts.hot_rows > 0
+        else:
+            assert trainer.tiers.hot is None
+            assert "there is no memory for them" in trainer.tiers_reason
+
+
+@pytest.mark.usefixtures("known_baseline")
+def test_auto_tiers_leave_the_hot_rows_that_were_asked_for(graph):
+    model = graphbraid.nn.GraphSAGE(graph.num_features, 16, graph.num_classes, num_layers=2)
+    device = EmulatedAccelerator(INSTANT, memory_bytes=1 << 30)
+    trainer = Trainer(model, graph, accelerator=device, tiers="auto", hot="10KB", **OPTIONS)
+    assert trainer.tiers.hot.num_rows == (10_000 - 1200) // 148
+    options = OPTIONS | {"accelerator": EmulatedAccelerator(INSTANT), "plan": "cpu"}
+    unknown = Trainer(model, graph, tiers="auto", **options)
+    assert unknown.tiers is None
+    assert "its free memory is not known" in unknown.tiers_reason
 
 
 def test_without_a_plan_hot_rows_bring_one(graph):

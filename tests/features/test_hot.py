@@ -141,12 +141,23 @@ def test_scores_are_taken_by_name(in_memory):
         store = TieredFeatures.build(in_memory, hot=MAP + 30 * ROW, score=name)
         order = score(in_memory, made_by).values.argsort(descending=True, stable=True)
         assert torch.equal(store.hot.ids, order[:30])
+        assert store.filled_by.startswith(made_by)
+    assert "no sampler was given" in store.explain()
     store = TieredFeatures.build(
         in_memory, hot=MAP + 30 * ROW, score="lookahead", sampler=sampler, schedule=schedule
     )
     order = score(in_memory, "lookahead", sampler=sampler, schedule=schedule).values
     assert torch.equal(store.hot.ids, order.argsort(descending=True, stable=True)[:30])
     assert store.report().tiers[0].epoch_bytes > 0
+    assert store.filled_by == "lookahead"
+    following = {"sampler": sampler, "schedule": schedule, "epochs": 2}
+    long = TieredFeatures.build(in_memory, hot=MAP + 30 * ROW, score="auto", run_seconds=1e9, **following)
+    two = score(in_memory, "lookahead", **following).values
+    assert torch.equal(long.hot.ids, two.argsort(descending=True, stable=True)[:30])
+    assert "filled by the score lookahead: looking 2 epochs ahead" in long.explain()
+    assert pickle.loads(pickle.dumps(long)).filled_by == long.filled_by
+    unknown = TieredFeatures.build(in_memory, hot=MAP + 30 * ROW, score="auto", **following)
+    assert "how long the run is was not said; of the others" in unknown.explain()
     with pytest.raises(ConfigError, match="sampler"):
         TieredFeatures.build(in_memory, hot="1MB", score="inclusion")
     with pytest.raises(ConfigError, match="Did you mean 'degree'"):

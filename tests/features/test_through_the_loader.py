@@ -154,6 +154,19 @@ def test_losses_scores_and_predictions_do_not_depend_on_the_tiers(graph, plain, 
     assert torch.equal(trainer.predict(mode="sampled"), plain[3])
 
 
+def test_a_trainer_explains_its_rows_and_lists_by_the_last_epoch(graph):
+    trainer = Trainer(model_of(graph), graph, host="345KiB", **(OPTIONS | {"epochs": 2}))
+    assert "in the last epoch" not in trainer.explain()
+    trainer.fit()
+    said, tiers = trainer.explain(), trainer.tiers.report()
+    assert said.startswith(trainer.host_reason)
+    assert trainer.topology.explain() in said
+    assert "the last epoch: " in trainer.topology.explain()
+    assert 0 < tiers.epoch.reads < tiers.reads / 2, "evaluations are no part of an epoch"
+    assert f"{tiers.epoch.reads:,} reads in the last epoch" in said
+    assert said.index("adjacency lists") < said.index("filled by the score")
+
+
 def test_exact_inference_by_chunks_reads_the_tiers(graph):
     outputs = []
     for tiers in (None, tiers_of(graph, 0)):

@@ -17,6 +17,7 @@ from graphbraid import Graph, SparseFeatures, native
 from graphbraid.arguments import as_size
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.features import DiskOptions, Score, TieredFeatures
+from graphbraid.files.writing import format_bytes
 
 BUDGETS = [0, "300 KiB", "all"]  # of 300 rows of 148 bytes: buffers of requests take most of the second
 SMALL = DiskOptions(depth=2, longest_bytes=4096)
@@ -121,6 +122,25 @@ def test_it_explains_what_lies_where_and_what_memory_would_buy(graph):
     assert re.search(r"^30 reads so far; .* from disk by \d+ requests$", text, re.MULTILINE)
     assert re.search(r"5% +2\.2 KiB +50\.0%$", text, re.MULTILINE)
     assert re.search(r"10% +4\.3 KiB +100\.0%$", text, re.MULTILINE)
+
+
+def test_an_epoch_that_was_read_says_what_another_will(graph):
+    """Also where the score only orders the rows."""
+    score = torch.zeros(300)
+    score[:30] = 1.0
+    store = TieredFeatures.build(graph, host=some_rows(graph, 15) + 300, score=score, disk=SMALL)
+    store[torch.arange(20)]
+    before = store.counts
+    store[torch.arange(40)]
+    store.note_epoch(before)
+    report = store.report()
+    host, disk = report.tiers
+    assert (report.reads, report.epoch.reads, report.epoch.filled_rows) == (60, 40, 0)
+    assert host.measured_bytes + disk.measured_bytes == 40 * 148
+    assert disk.epoch_bytes == pytest.approx(0.5 * 40 * 148)
+    assert report.curve[0].epoch_bytes == disk.epoch_bytes
+    assert report.epoch.disk_bytes == store.counts.disk_bytes - before.disk_bytes
+    assert f"40 reads in the last epoch; {format_bytes(report.epoch.disk_bytes)} from disk" in str(report)
 
 
 def test_a_score_that_counts_reads_says_what_an_epoch_brings(graph):

@@ -13,12 +13,12 @@ from graphbraid import Trainer
 from graphbraid import nn as gnn
 from graphbraid.collective.run.profiler import batch_bytes_of
 from graphbraid.datasets import open_store, save_store
-from graphbraid.errors import ConfigError, DataError, ResourceError
+from graphbraid.errors import ConfigError, DataError, GraphbraidError, ResourceError
 from graphbraid.features import TieredFeatures
 from graphbraid.features.sizing import LEAST_RESERVE_BYTES, host_budget, list_bytes
 from graphbraid.loader import BatchLoader, LoaderSettings, NeighborLoader
 from graphbraid.train import HardwareFile, TrainConfig
-from graphbraid.train.estimating import modes, whole_passes
+from graphbraid.train.estimating import modes, run_seconds, whole_passes
 from graphbraid.train.estimating.allocation import allocation_of
 from graphbraid.train.estimating.batches import batch_sizes
 from graphbraid.train.estimating.full import full_needs
@@ -167,6 +167,73 @@ def test_a_device_s_memory_is_counted_where_a_machine_has_one():
     assert "device" in sampled.reason
 
 
+def on_a_device(graph, device_memory_bytes, **options):
+    machine = HardwareFile(memory_bytes=GIB, device_memory_bytes=device_memory_bytes)
+    options = {"fanouts": (4, 4), "batch_size": 64, "hardware": machine, "times": False} | options
+    return graphbraid.estimate(sage(graph), graph, **options)
+
+
+def test_rows_and_parts_on_the_device_are_counted():
+    graph = random_graph(3000, 8, 256)
+    row, indices = 256 * 4, graph.csc.indptr.nbytes + graph.csc.indices.nbytes
+    plain = on_a_device(graph, GIB).of("sampled").device
+    hot = on_a_device(graph, GIB, hot="1MiB").of("sampled").device
+    rows = ((1 << 20) - 4 * 3000) // row
+    assert hot.bytes_of("hot rows") == rows * row + 4 * 3000
+    assert (hot.bytes_of("topology"), hot.bytes_of("labels")) == (indices, graph.y.nbytes)
+    assert hot.bytes_of("features") == 0, "but for the hot rows they are on the host"
+    assert hot.bytes_of("local ids") == 8 * 3000
+    sampler = indices + graph.y.nbytes + 8 * 3000
+    assert hot.nbytes == plain.nbytes + hot.bytes_of("hot rows") + sampler
+    by_cpu = on_a_device(graph, GIB, hot="1MiB", plan="cpu").of("sampled").device
+    assert by_cpu.nbytes == plain.nbytes + hot.bytes_of("hot rows")
+    whole = on_a_device(graph, GIB, plan="auto").of("sampled").device
+    assert whole.bytes_of("features") == graph.x.nbytes
+    small = on_a_device(graph, 2 * (8 * 3000 + 60_000) + 200_000, plan="gpu").of("sampled")
+    assert small.device.bytes_of("lists") > 0
+    assert small.device.bytes_of("topology") == 0
+    assert not small.fits
+
+
+def test_what_more_memory_of_the_device_would_buy(stored):
+    graph = random_graph(3000, 8, 256)
+    found = on_a_device(graph, 8 << 20)
+    rows = [point.rows for point in found.hot_curve]
+    assert rows == sorted(rows)
+    assert (rows[0], rows[-1]) == (0, 3000)
+    link = [point.link_bytes_per_epoch for point in found.hot_curve]
+    assert link == sorted(link, reverse=True)
+    assert link[-1] == pytest.approx(0.0, abs=1.0)
+    device = found.of("sampled").device
+    assert found.hot_curve[0].device_bytes == device.nbytes
+    fitting = [point.fits for point in found.hot_curve]
+    assert fitting == [point.device_bytes <= 8 << 20 for point in found.hot_curve]
+    assert graphbraid.estimate(sage(graph), graph, times=False, fanouts=(4, 4)).hot_curve == ()
+    on_disk = on_a_device(open_store(stored), GIB, hot="1MiB", host="1MiB")
+    without = on_a_device(open_store(stored), GIB, host="1MiB")
+    for hot, none in zip(on_disk.tier_curve, without.tier_curve, strict=True):
+        assert hot.link_bytes_per_epoch < none.link_bytes_per_epoch
+        assert hot.disk_bytes_per_epoch <= none.disk_bytes_per_epoch, "memory has the rows behind them"
+
+
+def test_an_estimate_chooses_rows_of_the_device_as_a_run_does(monkeypatch):
+    monkeypatch.setattr("graphbraid.features.device_sizing.LEAST_RESERVE_BYTES", 0)
+    graph = random_graph(3000, 8, 256)
+    found = on_a_device(graph, 16 << 20, tiers="auto")
+    assert found.device_tiers.hot is not None
+    assert found.device_tiers.reason in str(found)
+    device = found.of("sampled").device
+    assert found.device_tiers.hot - 4 * 3000 < device.bytes_of("hot rows") <= found.device_tiers.hot
+    assert found.of("sampled").fits
+    assert on_a_device(graph, 16 << 20).of("sampled").device.bytes_of("hot rows") == 0
+
+
+def test_rows_on_a_device_that_there_is_not_are_no_run():
+    found = on_a_device(random_graph(3000, 8, 16), None, hot="1MiB").of("sampled")
+    assert not found.fits
+    assert "the machine has none" in found.reason
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -306,6 +373,49 @@ def test_tiers_auto_of_a_loader(stored, monkeypatch):
         assert torch.equal(batch.x, x)
     with pytest.raises(ConfigError, match="tiers must be 'auto'"):
         NeighborLoader(graph, [4, 4], "train", tiers="much")
+
+
+@pytest.mark.parametrize(("share", "kinds"), [(1e9, {"lookahead"}), (0.0, {"inclusion", "presampled"})])
+def test_a_run_looks_ahead_where_that_is_little_of_it_and_its_estimate_does_too(
+    stored, monkeypatch, share, kinds
+):
+    monkeypatch.setattr("graphbraid.features.choice.MOST_OF_RUN", share)
+    graph, options = open_store(stored), {"fanouts": (4, 4), "batch_size": 64, "epochs": 5}
+    trainer = Trainer(sage(graph), graph, host="1MiB", **options)
+    [said] = [line for line in trainer.tiers.explain().splitlines() if "filled by" in line]
+    found = graphbraid.estimate(sage(graph), graph, host="1MiB", times=False, **options)
+    assert found.tier_score in str(found)
+    for line in (said, f"filled by the score {found.tier_score}"):
+        assert line.removeprefix("filled by the score ").split(":")[0] in kinds
+        assert "of the run's" in line
+    assert "looking 5 epochs ahead" in said
+    assert "looking 3 epochs ahead" in found.tier_score, "an estimate counts no more"
+
+
+def test_steps_are_timed_without_the_store_s_rows(stored, monkeypatch):
+    graph, read = open_store(stored), []
+    gather = run_seconds.MadeUpRows.gather
+    monkeypatch.setattr(
+        run_seconds.MadeUpRows, "gather", lambda *args, **named: read.append(1) or gather(*args, **named)
+    )
+    trial = Trial(sage(graph), graph, TrainConfig(fanouts=(4, 4), batch_size=64, epochs=5))
+    trial.try_model()
+    assert run_seconds.seconds_of_steps(trial) > 0
+    assert len(read) >= run_seconds.STEPS
+    assert trial.runner.rows is None
+    read.clear()
+    kept = Trial(sage(graph), open_store(stored, mmap=False), TrainConfig(fanouts=(4, 4), batch_size=64))
+    assert run_seconds.seconds_of_steps(kept) > 0
+    assert not read
+
+
+def test_a_model_whose_steps_fail_leaves_the_time_of_the_run_unknown(stored):
+    graph = open_store(stored)
+    wrong = gnn.GraphSAGE(3, 8, graph.num_classes, 2)
+    trainer = Trainer(wrong, graph, host="1MiB", fanouts=(4, 4), batch_size=64)
+    assert "how long the run is was not said" in trainer.tiers.explain()
+    with pytest.raises(GraphbraidError, match="x of shape"):
+        trainer.fit()
 
 
 def test_tiers_auto_is_refused_beside_what_says_otherwise(stored):

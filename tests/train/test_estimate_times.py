@@ -32,6 +32,7 @@ from graphbraid.train.estimating.seconds import Tried, longer, spread_of, tried_
 from graphbraid.train.estimating.tiers import tiered_run
 from graphbraid.train.estimating.trial import Trial
 from graphbraid.train.inference.layer_wise import LayerWise
+from graphbraid.train.step.tiers import expected_reads
 
 OPTIONS = {"fanouts": (4, 3), "batch_size": 32}
 SMALL = 1 << 17
@@ -172,7 +173,8 @@ def test_the_benchmark_validates_on_a_tenth_of_the_nodes_that_it_does_not_train_
 def run_of(graph, config, **options):
     sizes = batch_sizes(graph, config, graph.split("train"))
     given = {"bytes_per_second": 1e9, "is_here": True, "times": True, **options}
-    return tiered_run(graph, config, num_batches=sizes.num_batches, **given)
+    reads = expected_reads(graph, config, None)
+    return tiered_run(graph, config, num_batches=sizes.num_batches, reads=reads, **given)
 
 
 @pytest.fixture

@@ -136,8 +136,15 @@ def _show(found: Estimate) -> None:
     if found.tier_curve:
         console.print(_tier_table(found))
         console.print()
+    if found.hot_curve:
+        console.print(_hot_table(found))
+        console.print()
     say(console, "mode auto: [bold]{}[/], as {}", found.mode, found.mode_reason)
     say(console, "tiers auto: {}", found.tiers.reason)
+    if found.device_tiers is not None:
+        say(console, "tiers auto: {}", found.device_tiers.reason)
+    if found.tier_score:
+        say(console, "tiers are filled by the score {}", found.tier_score)
 
 
 def _show_mode(found: ModeEstimate) -> None:
@@ -185,12 +192,14 @@ def _tier_table(found: Estimate) -> Table:
     from graphbraid.collective.plan.times import format_seconds
     from graphbraid.files.writing import format_bytes
 
+    has_device = found.tier_curve[0].link_bytes_per_epoch is not None
     table = _table(
         "mini-batches with rows in memory",
         ("--host", "right"),
         ("rows", "right"),
         ("served", "right"),
         ("from disk an epoch", "right"),
+        *((("over the link", "right"),) if has_device else ()),
         ("memory", "right"),
         ("training an epoch", "right"),
     )
@@ -200,8 +209,33 @@ def _tier_table(found: Estimate) -> Table:
             f"{point.rows:,}",
             f"{point.expected_share:.1%}",
             format_bytes(point.disk_bytes_per_epoch),
+            *(() if point.link_bytes_per_epoch is None else (format_bytes(point.link_bytes_per_epoch),)),
             format_bytes(point.memory_bytes),
             "" if point.seconds is None else format_seconds(point.seconds),
+        )
+    return table
+
+
+def _hot_table(found: Estimate) -> Table:
+    from graphbraid.files.writing import format_bytes
+
+    table = _table(
+        "mini-batches with rows on the device",
+        ("--hot", "right"),
+        ("rows", "right"),
+        ("served", "right"),
+        ("over the link an epoch", "right"),
+        ("device", "right"),
+        ("", "left"),
+    )
+    for point in found.hot_curve:
+        table.add_row(
+            format_bytes(point.hot_bytes) if point.rows else "0",
+            f"{point.rows:,}",
+            f"{point.expected_share:.1%}",
+            format_bytes(point.link_bytes_per_epoch),
+            format_bytes(point.device_bytes),
+            "" if point.fits else "does not fit",
         )
     return table
 

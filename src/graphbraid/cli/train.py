@@ -162,7 +162,11 @@ def train(
     ] = None,
     tiers: Annotated[
         str | None,
-        _option("--tiers", _TRAIN, "auto: choose --host from the free memory, or no tiers."),
+        _option(
+            "--tiers",
+            _TRAIN,
+            "auto: choose --host (on a device also --hot) by the free memory.",
+        ),
     ] = None,
     threads: Annotated[int | None, _option("--threads", _TRAIN, "Threads of the model's operators.")] = None,
     seed: Annotated[int | None, _option("--seed", _TRAIN, "Seed of all random draws. (default: 0)")] = None,

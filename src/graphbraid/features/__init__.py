@@ -13,8 +13,8 @@ from graphbraid.features.host_tiers import HostTiers, expected_list_blocks
 from graphbraid.features.reads import batch_reads
 from graphbraid.features.reorder import Reordered, reorder
 from graphbraid.features.scores import KINDS, Score, score
+from graphbraid.features.tier_counts import TierCounts
 from graphbraid.features.tier_report import CurvePoint, TierReport, TierRow
-from graphbraid.features.tier_rows import TierCounts
 from graphbraid.features.tiers import TieredFeatures
 from graphbraid.features.topology import ListCounts, TieredTopology
 from graphbraid.graph.orders import ORDERS, order_by

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from graphbraid.arguments import MOST_BYTES, as_size
 from graphbraid.errors import ConfigError, ResourceError
 from graphbraid.features.caches import RowCache
 from graphbraid.features.disk import DiskOptions, DiskRows
+from graphbraid.features.scores import Score
 from graphbraid.features.scores import score as score_of
 from graphbraid.features.widening import WidenedCache
 from graphbraid.files.writing import format_bytes
@@ -142,16 +144,42 @@ def _first_rows(score: Tensor | None, num_rows: int, all_rows: int, num_hot: int
     return order_of(score)[num_hot : num_hot + num_rows]
 
 
-def named_score(graph: Graph, name: str, sampler: SamplerConfig | None, schedule: SeedSchedule | None) -> Any:
+def named_score(
+    graph: Graph,
+    name: str,
+    sampler: SamplerConfig | None,
+    schedule: SeedSchedule | None,
+    *,
+    epochs: int | range = 1,
+    run_seconds: float | None = None,
+) -> Score:
     """A score by its name; ``auto`` without a sampler is the best that the graph alone gives.
+
+    Args:
+        graph: whose rows are scored.
+        name: of the score.
+        sampler: how neighbours are drawn. If None, only scores of the graph alone can be had.
+        schedule: seeds of the steps, likewise.
+        epochs: that the run will take, as in :func:`graphbraid.features.score`.
+        run_seconds: that they will take, likewise. If None, ``auto`` does not look ahead.
 
     Raises:
         ConfigError: there is no such score, or it follows a sampler.
         DataError: the graph lacks what it needs.
     """
     if name == "auto" and sampler is None:
-        name = "weighted_reverse_pagerank" if "train" in graph.splits else "degree"
-    return score_of(graph, name, sampler=sampler, schedule=schedule)
+        kind = "weighted_reverse_pagerank" if "train" in graph.splits else "degree"
+        reason = "no sampler was given, so it is the best that the graph alone gives"
+        return dataclasses.replace(score_of(graph, kind), reason=reason)
+    return score_of(graph, name, sampler=sampler, schedule=schedule, epochs=epochs, run_seconds=run_seconds)
+
+
+def described(score: object) -> str:
+    """Say by which score tiers are filled, and why by that; empty where it has no name."""
+    kind, reason = getattr(score, "kind", None), getattr(score, "reason", "")
+    if not isinstance(kind, str):
+        return ""
+    return f"{kind}: {reason}" if reason else kind
 
 
 def values_of(score: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphbraid.features.tier_counts import TierCounts
 from graphbraid.files.writing import format_bytes
 
 SHARES = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
@@ -35,8 +36,10 @@ class TierRow:
     measured_share: float | None = None
     """Share of the reads so far; None before the first."""
     epoch_bytes: float | None = None
-    """Bytes of rows that an epoch reads here, by the score; whole blocks of a file are more. None where the
-    score does not count reads."""
+    """Bytes of rows that an epoch is expected to read here, by the score; whole blocks of a file are more.
+    None where neither the score counts reads nor an epoch has ended."""
+    measured_bytes: int | None = None
+    """Bytes of rows that the last epoch read here; None before its end."""
     detail: str = ""
     """How rows come from there."""
 
@@ -51,7 +54,7 @@ class CurvePoint:
     share: float
     """Share of the reads that the rows of the highest score have."""
     epoch_bytes: float | None = None
-    """Bytes of rows that an epoch would still read from slower tiers; None where the score does not count."""
+    """Bytes of rows that an epoch would still read from slower tiers; None as for tiers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,12 +70,19 @@ class TierReport:
     disk_bytes: int = 0
     """Bytes that came from the file so far, in whole blocks."""
     disk_requests: int = 0
+    link_bytes: int = 0
+    """Bytes of rows that came to a device over the link so far."""
+    epoch: TierCounts | None = None
+    """What the last epoch of training read; None before its end."""
+    filled_by: str = ""
+    """Score by which tiers are filled, and why by that; empty without a score that has a name."""
     curve: tuple[CurvePoint, ...] = ()
     """What more memory would buy; empty without a score."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
-        return dataclasses.asdict(self)
+        content = dataclasses.asdict(self)
+        return content | {"epoch": None if self.epoch is None else self.epoch._asdict()}
 
     def __str__(self) -> str:
         whole = format_bytes(self.num_rows * self.row_bytes)
@@ -81,11 +91,13 @@ class TierReport:
             *_aligned([_HEADER, *(self._cells(tier) for tier in self.tiers)]),
         ]
         lines += [f"{tier.name}: {tier.detail}" for tier in self.tiers if tier.detail]
+        if self.filled_by:
+            lines.append(f"filled by the score {self.filled_by}")
         if self.reads:
-            lines.append(
-                f"{self.reads:,} reads so far; {format_bytes(self.disk_bytes)} from disk by "
-                f"{self.disk_requests:,} requests"
-            )
+            lines.append(_read(self.reads, "so far", self.link_bytes, self.disk_bytes, self.disk_requests))
+        if (last := self.epoch) is not None:
+            read = (last.link_bytes, last.disk_bytes, last.disk_requests)
+            lines.append(_read(last.reads, "in the last epoch", *read))
         if self.curve:
             lines.append("memory for rows, the share of the reads that the highest have, and what is left:")
             lines += _aligned([_CURVE_HEADER, *(self._point(point) for point in self.curve)])
@@ -101,6 +113,7 @@ class TierReport:
             _share(tier.expected_share),
             _share(tier.measured_share),
             _bytes(tier.epoch_bytes),
+            _bytes(tier.measured_bytes),
         ]
 
     def _point(self, point: CurvePoint) -> list[str]:
@@ -149,8 +162,14 @@ class Served:
         return tuple(points)
 
 
-_HEADER = ["tier", "rows", "of all", "bytes", "notes", "expected", "measured", "an epoch"]
+_HEADER = ["tier", "rows", "of all", "bytes", "notes", "expected", "measured", "an epoch", "the last one"]
 _CURVE_HEADER = ["rows", "bytes", "served", "left an epoch"]
+
+
+def _read(reads: int, when: str, link_bytes: int, disk_bytes: int, disk_requests: int) -> str:
+    link = f"{format_bytes(link_bytes)} over the link, " if link_bytes else ""
+    disk = f"{format_bytes(disk_bytes)} from disk by {disk_requests:,} requests"
+    return f"{reads:,} reads {when}; {link}{disk}"
 
 
 def _share(value: float | None) -> str:

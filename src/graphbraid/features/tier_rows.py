@@ -3,40 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from graphbraid.features.caches import RowCache
 from graphbraid.features.disk import DiskRows
 from graphbraid.features.memory import MemoryRows
+from graphbraid.features.tier_counts import TierCounts
 from graphbraid.features.tier_report import Served, TierRow
 from graphbraid.features.widening import WidenedCache
 from graphbraid.sampling.hot import HotRows
-
-
-class TierCounts(NamedTuple):
-    """What was read of the tiers since they were made."""
-
-    host_rows: int
-    """Reads of rows that lay in memory."""
-    disk_rows: int
-    """Reads of rows that came from the file."""
-    filled_rows: int
-    """Rows read to fill memory beforehand."""
-    disk_requests: int
-    disk_bytes: int
-    """Whole blocks, for all of these."""
-    hot_rows: int = 0
-    """Reads of rows that a device had; of a device that reads the host itself they are not counted."""
-
-    @property
-    def reads(self) -> int:
-        """Reads of all tiers."""
-        return self.hot_rows + self.host_rows + self.disk_rows
-
-    @property
-    def host_share(self) -> float:
-        """Share of the reads that memory served; 0 before the first."""
-        return self.host_rows / max(self.reads, 1)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -54,7 +28,9 @@ class SeenTiers:
     served: Served | None
     """Shares of the reads by the score; None without one."""
     epoch_reads: float | None
-    """Reads per epoch by the score; None if it does not count them."""
+    """Reads per epoch by the score, or of the last epoch; None if neither is known."""
+    epoch: TierCounts | None = None
+    """What the last epoch read; None before its end."""
 
     def rows(self) -> tuple[TierRow, ...]:
         """Return a row for each tier there is, the fastest first."""
@@ -75,6 +51,7 @@ class SeenTiers:
             expected_share=share,
             measured_share=self._of_reads(self.counts.hot_rows),
             epoch_bytes=self._epoch_bytes(share),
+            measured_bytes=None if self.epoch is None else self.epoch.hot_rows * self.row_bytes,
             detail="found by a comparison" if hot.is_prefix else "found by a map",
         )
 
@@ -91,6 +68,7 @@ class SeenTiers:
             expected_share=share,
             measured_share=self._of_reads(self.counts.host_rows),
             epoch_bytes=self._epoch_bytes(share),
+            measured_bytes=None if self.epoch is None else self.epoch.host_rows * self.row_bytes,
             detail="as the graph has them" if self.disk is None else f"policy {self.cache.policy}{ahead}",
         )
 
@@ -106,6 +84,7 @@ class SeenTiers:
             expected_share=share,
             measured_share=self._of_reads(self.counts.disk_rows),
             epoch_bytes=self._epoch_bytes(share),
+            measured_bytes=None if self.epoch is None else self.epoch.disk_rows * self.row_bytes,
             detail=self.disk.how(),
         )
 

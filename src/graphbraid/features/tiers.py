@@ -14,14 +14,16 @@ from graphbraid.features import row_budgets
 from graphbraid.features.caches import POLICIES, RowCache, checked_score
 from graphbraid.features.disk import DiskOptions, DiskRows
 from graphbraid.features.memory import MemoryRows
+from graphbraid.features.tier_counts import TierCounts
 from graphbraid.features.tier_report import Served, TierReport, reads_per_epoch
-from graphbraid.features.tier_rows import SeenTiers, TierCounts
+from graphbraid.features.tier_rows import SeenTiers
 from graphbraid.features.walks import out_degree
 from graphbraid.features.widening import WidenedCache
 from graphbraid.graph import Graph, ScaledFeatures
 from graphbraid.graph.scaled_features import kept_row_bytes, scale_of, stored_rows
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.hot import HotRows
+from graphbraid.sampling.link_reads import LinkReads
 from graphbraid.sampling.schedule import SeedSchedule
 from graphbraid.signatures import typed
 
@@ -46,9 +48,13 @@ class TieredFeatures:
         lookahead: int,
         epoch_reads: float | None = None,
         hot: HotRows | None = None,
+        filled_by: str = "",
     ) -> None:
-        self.disk, self.cache, self.hot = disk, cache, hot
+        self.disk, self.cache, self.hot, self.filled_by = disk, cache, hot, filled_by
         self._score, self._lookahead, self._epoch_reads = score, lookahead, epoch_reads
+        self.link = LinkReads()
+        """Counts the rows that travel to devices."""
+        self._last_epoch: TierCounts | None = None
 
     @classmethod
     @typed
@@ -61,6 +67,8 @@ class TieredFeatures:
         score: Any = None,
         sampler: SamplerConfig | None = None,
         schedule: SeedSchedule | None = None,
+        epochs: int | range = 1,
+        run_seconds: float | None = None,
         policy: str = "belady",
         lookahead: int = LOOKAHEAD,
         disk: DiskOptions | None = None,
@@ -78,8 +86,13 @@ class TieredFeatures:
             score: ``(num_nodes,)`` numbers, higher where a row is read more often, a record with them as
                 ``values``, or the name of a score (:data:`graphbraid.features.KINDS`): tiers are filled with
                 the highest, devices first. None: devices by out-degree, memory with the first batches' rows.
+                ``auto`` looks ahead if ``run_seconds`` says that this is cheap, takes the best of a trial
+                without, and without a sampler a score of the graph alone; :meth:`explain` says which.
             sampler: how neighbours are drawn, for scores by name that follow a sampler.
             schedule: seeds of the steps, likewise.
+            epochs: that the run will take, likewise: those that ``lookahead`` counts.
+            run_seconds: that these will take, as far as the caller knows, for ``auto``. If None, it does not
+                look ahead.
             policy: which rows stay: ``belady``, ``sieve`` or ``static`` (:data:`POLICIES`).
             lookahead: batches a loader announces before it gathers the first of them, for ``belady``.
             disk: how the file is read. None takes the defaults, and less at a time for a small ``host``.
@@ -104,7 +117,9 @@ class TieredFeatures:
                 "tiers need host= or hot=, the memory for rows on the host or on a device; give one"
             )
         if isinstance(score, str):
-            score = row_budgets.named_score(graph, score, sampler, schedule)
+            score = row_budgets.named_score(
+                graph, score, sampler, schedule, epochs=epochs, run_seconds=run_seconds
+            )
         values = None if score is None else checked_score(row_budgets.values_of(score), len(stored))
         hot_ids = torch.empty(0, dtype=torch.int64)
         if hot != 0:
@@ -123,6 +138,7 @@ class TieredFeatures:
             lookahead=lookahead if looks_ahead else 0,
             epoch_reads=None if values is None else reads_per_epoch(score, values),
             hot=HotRows(hot_ids, len(stored), rows.uncounted, scale_of(x)) if hot_ids.numel() else None,
+            filled_by=row_budgets.described(score),
         )
 
     @property
@@ -174,8 +190,25 @@ class TieredFeatures:
         """What was read since the tiers were made."""
         cache, disk = self.cache.counts, None if self.disk is None else self.disk.counts
         requests, disk_bytes = (0, 0) if disk is None else (disk.requests, disk.bytes)
-        hot_rows = 0 if self.hot is None else self.hot.counts[1]
-        return TierCounts(cache.hits, cache.misses, cache.filled, requests, disk_bytes, hot_rows)
+        hot_rows, direct_rows = (0, 0) if self.hot is None else (self.hot.counts[1], self.hot.direct_rows)
+        link_rows, link_bytes = self.link.counts
+        return TierCounts(
+            host_rows=cache.hits + direct_rows,
+            disk_rows=cache.misses,
+            filled_rows=cache.filled,
+            disk_requests=requests,
+            disk_bytes=disk_bytes,
+            hot_rows=hot_rows,
+            link_rows=link_rows + direct_rows,
+            link_bytes=link_bytes + direct_rows * self.row_bytes,
+        )
+
+    def note_epoch(self, before: TierCounts) -> None:
+        """Take what was read since ``before``, :attr:`counts` then, as an epoch of training, for reports.
+
+        A :class:`graphbraid.Trainer` does it at the end of each epoch; a loop of one's own may.
+        """
+        self._last_epoch = self.counts.since(before)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -213,7 +246,9 @@ class TieredFeatures:
     def report(self) -> TierReport:
         """The tiers as a record: rows, bytes, shares of the reads, and what more memory would buy."""
         counts, served = self.counts, None if self._score is None else Served(self._score)
-        row_bytes = self.row_bytes
+        row_bytes, last, epoch_reads = self.row_bytes, self._last_epoch, self._epoch_reads
+        if epoch_reads is None and last is not None:
+            epoch_reads = float(last.reads)
         seen = SeenTiers(
             disk=self.disk,
             cache=self.cache,
@@ -222,7 +257,8 @@ class TieredFeatures:
             lookahead=self._lookahead,
             counts=counts,
             served=served,
-            epoch_reads=self._epoch_reads,
+            epoch_reads=epoch_reads,
+            epoch=last,
         )
         return TierReport(
             num_rows=len(self),
@@ -232,7 +268,10 @@ class TieredFeatures:
             reads=counts.reads,
             disk_bytes=counts.disk_bytes,
             disk_requests=counts.disk_requests,
-            curve=() if served is None else served.curve(row_bytes, self._epoch_reads),
+            link_bytes=counts.link_bytes,
+            epoch=last,
+            filled_by=self.filled_by,
+            curve=() if served is None else served.curve(row_bytes, epoch_reads),
         )
 
     def explain(self) -> str:
@@ -241,7 +280,7 @@ class TieredFeatures:
 
     def __reduce__(self) -> tuple[Any, ...]:
         named = {"score": self._score, "lookahead": self._lookahead, "epoch_reads": self._epoch_reads}
-        return _remade, (self.disk, self.cache, named | {"hot": self.hot})
+        return _remade, (self.disk, self.cache, named | {"hot": self.hot, "filled_by": self.filled_by})
 
     def __repr__(self) -> str:
         hot = "" if self.hot is None else f", {self.hot.num_rows:,} on devices"

@@ -43,9 +43,24 @@ class ListCounts(NamedTuple):
     """Whole blocks, those that filled memory included."""
 
     @property
+    def reads(self) -> int:
+        """Reads of lists."""
+        return self.host_lists + self.disk_lists
+
+    @property
     def host_share(self) -> float:
         """Share of the reads of lists that memory served; 0 before the first."""
-        return self.host_lists / max(self.host_lists + self.disk_lists, 1)
+        return self.host_lists / max(self.reads, 1)
+
+    def since(self, before: ListCounts) -> ListCounts:
+        """Return what was read after ``before``."""
+        return ListCounts(*(now - then for now, then in zip(self, before, strict=True)))
+
+    def __str__(self) -> str:
+        return (
+            f"{self.host_share:.1%} of {self.reads:,} reads of lists from memory; "
+            f"{format_bytes(self.disk_bytes)} from disk by {self.disk_requests:,} requests"
+        )
 
 
 class ExpectedReads(NamedTuple):
@@ -80,6 +95,7 @@ class TieredTopology:
     ) -> None:
         self.disk, self._csc, self._hot, self._expected = disk, csc, hot, expected
         self._process, self._native = os.getpid(), self._make()
+        self._last_epoch: ListCounts | None = None
 
     @classmethod
     @typed
@@ -149,6 +165,10 @@ class TieredTopology:
         kept_lists, kept_edges, lists, edges = (0, 0, 0, 0) if reader is None else reader.counts()
         return ListCounts(kept_lists, kept_edges, lists, edges, disk.requests, disk.bytes)
 
+    def note_epoch(self, before: ListCounts) -> None:
+        """Take what was read since ``before``, :attr:`counts` then, as an epoch of training, for reports."""
+        self._last_epoch = self.counts.since(before)
+
     def explain(self) -> str:
         """The tiers in words: lists and bytes, expected and measured shares, what more memory would buy."""
         csc, kept = self._csc, self.num_lists
@@ -167,12 +187,8 @@ class TieredTopology:
         )
         if self._expected is not None:
             lines.append(f"expected: {self._expected.share:.1%} of the reads from memory")
-        counts = self.counts
-        if reads := counts.host_lists + counts.disk_lists:
-            lines.append(
-                f"measured: {counts.host_share:.1%} of {reads:,} reads of lists from memory; "
-                f"{format_bytes(counts.disk_bytes)} from disk by {counts.disk_requests:,} requests"
-            )
+        measured = (("measured", self.counts), ("the last epoch", self._last_epoch))
+        lines += [f"{what}: {counts}" for what, counts in measured if counts is not None and counts.reads]
         if self._expected is not None:
             lines += ["memory for lists, and the share of the reads that those read most per byte have:"]
             lines += [

@@ -43,5 +43,7 @@ def tiers_of(graph: Graph, settings: LoaderSettings, tiers: FeatureRows | str | 
     )
     if budget.host is None:
         return None
-    reads = score(graph, "inclusion", sampler=sampler, schedule=schedule) if budget.host else None
+    reads = None
+    if budget.host:  # a loader does not know how long its user's run is, so this does not look ahead
+        reads = score(graph, "auto", sampler=sampler, schedule=schedule, as_reads=True)
     return TieredFeatures.build(graph, host=budget.host, score=reads)

@@ -244,6 +244,11 @@ class BatchLoader:
         now = self._counted_seconds()
         return {stage: seconds - self._before.get(stage, 0.0) for stage, seconds in now.items()}
 
+    def explain(self) -> str:
+        """Say what a device that samples holds, and what it reads; empty without one, and before it does."""
+        operators = None if self._planned is None else self._planned.operators
+        return "" if operators is None else operators.explain()
+
     def reset_stage_seconds(self) -> None:
         """Reset :attr:`stage_seconds` to zero."""
         self._before = self._counted_seconds()

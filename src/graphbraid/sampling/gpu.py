@@ -13,6 +13,7 @@ from graphbraid.graph.csc import Csc
 from graphbraid.ops.gather_tiered import TierTable
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.cpu import BatchPipeline
+from graphbraid.sampling.list_reads import ListReads
 from graphbraid.sampling.sample import Prepared
 from graphbraid.sampling.schedule import SeedSchedule
 
@@ -26,6 +27,10 @@ class GpuPipeline(BatchPipeline, Protocol):
 
     def finish(self, launched: Any) -> Prepared:
         """Return the batch that :meth:`launch` started; waits only until its sizes are known."""
+        ...
+
+    def list_reads(self) -> ListReads | None:
+        """Return what was read of lists since the start; waits for the device. None if none is hot."""
         ...
 
 

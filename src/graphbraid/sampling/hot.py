@@ -53,7 +53,8 @@ class HotRows:
         self._tables: dict[torch.device, Tensor] = {}
         self._scales: dict[torch.device, Tensor] = {}
         self._copying, self._counting = threading.Lock(), threading.Lock()
-        self._reads = self._hits = 0
+        self._reads = self._hits = self._direct_reads = 0
+        self._direct_hits: dict[torch.device, Tensor] = {}
 
     @property
     def num_rows(self) -> int:
@@ -72,8 +73,13 @@ class HotRows:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Rows of batches so far, and those of them that were hot."""
-        return self._reads, self._hits
+        """Rows of batches so far, and those of them that were hot; waits for devices that sample."""
+        return self._reads + self._direct_reads, self._hits + self._hits_of_devices()
+
+    @property
+    def direct_rows(self) -> int:
+        """Rows that devices that sample have read of the host themselves so far; waits for them."""
+        return self._direct_reads - self._hits_of_devices()
 
     def slots(self, ids: Tensor) -> Tensor:
         """Return the slot of each of ``ids``, -1 where it is not hot: ``(num_ids,)`` int32 on the CPU."""
@@ -101,6 +107,26 @@ class HotRows:
         with self._counting:
             self._reads += reads
             self._hits += hits
+
+    def count_in(self, table: TierTable, ids: Tensor) -> None:
+        """Count the rows of a batch that a device reads through a table from :meth:`tier_table`.
+
+        Nothing waits for the device, which adds up itself on the current stream.
+
+        Args:
+            table: these rows first.
+            ids: ``(num_ids,)`` int64 on its device.
+        """
+        places = ids if table.positions is None else table.positions[ids]
+        hits = (places < self.num_rows).sum()
+        with self._counting:
+            self._direct_reads += len(ids)
+            known = self._direct_hits.get(ids.device)
+            self._direct_hits[ids.device] = hits if known is None else known.add_(hits)
+
+    def _hits_of_devices(self) -> int:
+        with self._counting:
+            return sum(int(hits) for hits in self._direct_hits.values())
 
     def table_on(self, device: torch.device) -> Tensor:
         """Return the hot rows on a device as they are kept, ``(num_rows, F)``; the first call copies them.

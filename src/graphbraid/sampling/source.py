@@ -13,6 +13,7 @@ from graphbraid.errors import DataError
 from graphbraid.graph import Graph, ScaledFeatures, SparseFeatures
 from graphbraid.ops.gather import gather_features
 from graphbraid.ops.gather_tiered import TierTable, gather_tiered
+from graphbraid.sampling.link_reads import travelled
 from graphbraid.sampling.lists import NeighborLists
 from graphbraid.sampling.rows import FeatureRows, take_features, take_rows
 
@@ -170,6 +171,4 @@ class BatchSource:
 
 def rows_on_device(rows: FeatureRows, ids: Tensor) -> Tensor:
     """Return the rows of ``ids`` on their device; of rows that are hot there, none travels."""
-    if ids.device.type == "cpu" or rows.hot is None:
-        return rows.gather(ids.cpu()).to(ids.device)
-    return rows.hot.assembled(ids, rows.gather)
+    return rows.gather(ids) if ids.device.type == "cpu" else travelled(rows, ids)

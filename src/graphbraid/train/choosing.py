@@ -8,16 +8,18 @@ import torch
 from torch import nn
 
 from graphbraid.errors import ConfigError
+from graphbraid.features import Score
 from graphbraid.graph import Graph
 from graphbraid.nn import LinkModel
 from graphbraid.sampling.lists import NeighborLists
 from graphbraid.sampling.rows import FeatureRows
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.estimating.modes import auto_budget, choose_mode
+from graphbraid.train.estimating.modes import auto_tiers, choose_mode
 from graphbraid.train.run.ranks import config_of_rank
 from graphbraid.train.run.typed import config_by_types
 from graphbraid.train.step.link_options import config_of_links
+from graphbraid.train.tuning.device_memory import device_memory
 
 if TYPE_CHECKING:
     from graphbraid.collective.run.protocols import Accelerator
@@ -43,6 +45,8 @@ class Chosen(NamedTuple):
     """Reason for the mode that ``auto`` chose; empty if the mode was given."""
     tiers_reason: str
     """What ``tiers="auto"`` chose, and why; empty if it was not asked for."""
+    reads: Score | None
+    """Of each row, if ``tiers="auto"`` sized a device by them."""
 
 
 def choose(
@@ -60,7 +64,7 @@ def choose(
     Raises:
         ConfigError: an option does not go with another, or with the graph, the model or the ranks.
     """
-    mode_reason = tiers_reason = ""
+    mode_reason, tiers_reason, reads = "", "", None
     if comm is not None:
         config, mode_reason = config_of_rank(config, comm.rank, passed.accelerator)
     elif config.partition is not None:
@@ -72,14 +76,14 @@ def choose(
     mode_reason = reason or mode_reason
     _check_passed(config, passed)
     if config.tiers is not None:
-        config, tiers_reason = _with_sizes(model, graph, config)
+        config, tiers_reason, reads = _with_sizes(model, graph, config, passed)
     if config.mode == "auto" and _is_in_tiers(config, passed):
         mode_reason = "the graph is in tiers, of which mini-batches read what they need"
         config = config.updated(mode="sampled")
     if config.mode == "auto" and graph.x is not None:
         mode, mode_reason = choose_mode(model, graph, config)
         config = config.updated(mode=mode)
-    return Chosen(config, mode_reason, tiers_reason)
+    return Chosen(config, mode_reason, tiers_reason, reads)
 
 
 def with_plan_of_device(config: TrainConfig, passed: Passed, device: torch.device) -> TrainConfig:
@@ -127,11 +131,15 @@ def _check_passed(config: TrainConfig, passed: Passed) -> None:
             raise ConfigError("topology serves mini-batches, and mode='full' has none; leave one out.")
 
 
-def _with_sizes(model: nn.Module, graph: Graph, config: TrainConfig) -> tuple[TrainConfig, str]:
-    """Return the options with the memory that ``tiers="auto"`` chooses, and the reason."""
+def _with_sizes(
+    model: nn.Module, graph: Graph, config: TrainConfig, passed: Passed
+) -> tuple[TrainConfig, str, Score | None]:
+    """Return the options with the memory that ``tiers="auto"`` chooses, the reason, and reads of rows."""
+    memory = device_memory(config.device, passed.accelerator)
     with runtime.torch_settings(config), runtime.random_state_kept():
-        budget = auto_budget(model, graph, config)
-    return config.updated(tiers=None, host=budget.host), budget.reason
+        found = auto_tiers(model, graph, config, memory)
+    hot = config.hot if found.device is None else found.device.hot
+    return config.updated(tiers=None, host=found.host.host, hot=hot), found.reason, found.reads
 
 
 def _is_in_tiers(config: TrainConfig, passed: Passed) -> bool:

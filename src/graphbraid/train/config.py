@@ -178,8 +178,9 @@ class TrainConfig:
     What is learned does not depend on it."""
 
     tiers: Literal["auto"] | None = None
-    """``auto`` chooses ``host`` from the free memory: what the rest of the run leaves, less a reserve; no
-    tiers if all features fit, or if no store's file holds them. None: as ``host`` says."""
+    """``auto`` chooses ``host`` from the free memory: what the rest of the run leaves, less a reserve; none
+    if all features fit, or if no store's file holds them. On a device it chooses ``hot`` likewise, unless
+    that is given, by the rows' reads and the link's rate. None: as ``host`` and ``hot`` say."""
 
     eval_every: Natural = 1
     """Number of epochs between evaluations of the validation split; 0 never evaluates."""

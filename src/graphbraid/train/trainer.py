@@ -23,6 +23,8 @@ from graphbraid.train import runtime
 from graphbraid.train.callbacks import Callback, Listeners
 from graphbraid.train.choosing import Passed, choose, with_plan_of_device
 from graphbraid.train.config import TrainConfig
+from graphbraid.train.estimating.run_seconds import run_seconds
+from graphbraid.train.explaining import explained
 from graphbraid.train.inference.evaluate import EvalMode, node_ids, outputs_in_chunks, score
 from graphbraid.train.predicting import LinkPredictions
 from graphbraid.train.records import Progress, RunResult, Status
@@ -124,13 +126,20 @@ class Trainer(LinkPredictions):
         fabric = runtime.make_fabric(chosen.config)
         self.config = with_plan_of_device(chosen.config, passed, fabric.device)
         self.accelerator = accelerator
-        made = make_tiers(graph, self.config)
+        made = make_tiers(
+            graph,
+            self.config,
+            run_seconds=lambda: run_seconds(model, graph, self.config),
+            reads=chosen.reads,
+        )
         self.tiers: FeatureRows | None = tiers if made is None else made.features
         """Where feature rows are; None: in the graph."""
         self.topology: NeighborLists | None = (
             topology if topology is not None or made is None else made.topology
         )
         """Where adjacency lists are; None: in the graph."""
+        self.host_reason = "" if made is None else made.reason
+        """How ``host`` is divided between rows and lists, and why; empty without one of the options."""
         self.runner = self._new_runner(fabric)
         self._state = self._new_state()
 
@@ -200,6 +209,18 @@ class Trainer(LinkPredictions):
         engine = self._state.runner.engine
         tuned = None if engine is None else engine.runner.tuned
         return "" if tuned is None else tuned.described()
+
+    def explain(self) -> str:
+        """Where rows and lists lie, why, and which part of the reads each place serves, in words.
+
+        Reads are those so far, and those of the last whole epoch of :meth:`fit`. Of a device that samples it
+        says, once an epoch has ended, how its memory is divided and what it read over the link.
+        """
+        return explained(
+            (self.topology, self.tiers),
+            reasons=(self.mode_reason, self.tiers_reason, self.host_reason),
+            placement=self._state.placement,
+        )
 
     def fit(self) -> RunResult:
         """Train the model, evaluating and saving on the way.

@@ -312,6 +312,25 @@ def test_tiers_with_hot_rows_give_the_same_batches(make_device, tmp_path, is_sto
         assert by_device
 
 
+@pytest.mark.parametrize("is_prefix", [True, False])
+def test_a_device_that_samples_counts_the_rows_of_each_tier(make_device, device, is_prefix):
+    if device.type == "cuda":
+        pytest.skip(ONLY_INTERPRETED)
+    score = torch.arange(90.0) * (-1 if is_prefix else 1)
+    context = tiered(make_context(make_device(0)), hot=4 * 90 + 30 * ROW, score=score)
+    prepare, tiers = InterpretedBatching(context), context.source.rows
+    assert prepare.explain() == ""
+    n_id = torch.cat([prepare(0, step).n_id for step in range(NUM_STEPS)])
+    hits = int(torch.isin(n_id, tiers.hot.ids).sum())
+    counts = tiers.counts
+    assert (counts.hot_rows, counts.reads) == (hits, len(n_id))
+    assert (counts.host_rows, counts.link_rows) == (len(n_id) - hits,) * 2
+    assert counts.link_bytes == (len(n_id) - hits) * ROW
+    said = prepare.explain()
+    assert "holds no part as a whole and reads topology (3.4 KiB), labels" in said
+    assert f"rows: {hits / len(n_id):.1%} of {len(n_id):,} reads on the device" in said
+
+
 def test_parts_are_resident_as_far_as_they_fit():
     sizes = {"topology": 50, "labels": 10, "features": 400}
     assert [choose_placement(sizes, room)[part] for room in (460, 459) for part in PARTS] == [
@@ -362,13 +381,18 @@ def test_a_topology_that_does_not_fit_is_there_in_part(make_device, device, opti
     reads = prepare._placed().pipeline.list_reads()
     assert reads.device_lists > 0
     assert reads.host_lists > 0
+    split, listed, *_ = prepare.explain().splitlines()[1:]
+    assert "adjacency lists" in split
+    assert "by bytes saved per byte" in split
+    assert listed.startswith(f"lists: {reads.device_share:.1%} of")
+    assert listed.endswith("edges over the link")
 
 
 def test_features_of_which_all_rows_are_chosen_need_no_map(make_device, device, monkeypatch):
     if device.type == "cuda":
         pytest.skip(ONLY_INTERPRETED)
     chosen = DeviceSplit(lists=torch.arange(3), rows=torch.randperm(90), reason="")
-    monkeypatch.setattr("graphbraid.collective.hardware.device_batching.divide", lambda *_, **__: chosen)
+    monkeypatch.setattr("graphbraid.collective.hardware.device_choice.divide", lambda *_, **__: chosen)
     npu = make_device(2000)
     prepare = InterpretedBatching(make_context(npu))
     prepare(0, 0)

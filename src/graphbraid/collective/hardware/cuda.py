@@ -55,7 +55,7 @@ class CudaTransfer:
     completes_rows = True
 
     def __init__(self, context: Context) -> None:
-        self._device, self._rows = _device_of(context), context.row_buffer
+        self._device, self._rows, self._context = _device_of(context), context.row_buffer, context
         self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
 
     def __call__(self, batch: MiniBatch) -> MiniBatch:
@@ -75,6 +75,7 @@ class CudaTransfer:
             copied.record(self._stream)
         # The executor, like the simulator, assumes that the link is free when this returns.
         copied.synchronize()
+        self._context.count_travelling(pinned)
         return moved
 
     def free(self, batch: MiniBatch) -> None:

@@ -2,51 +2,44 @@
 
 Topology, labels and features reside on the device if they fit; those that do not are in page-locked host
 memory, which the device reads over the link without the CPU (UVA). Of what does not fit, the feature rows and
-adjacency lists that are read most are on the device all the same: ``device_placement.py`` and
-``device_budget.py`` decide. The batches equal those of the CPU bit for bit. The parts that need a real
-device, streams and free memory, are in ``cuda.py``.
+adjacency lists that are read most are on the device all the same: ``device_choice.py`` decides. The batches
+equal those of the CPU bit for bit. The parts that need a real device, streams and free memory, are in
+``cuda.py``.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import logging
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from graphbraid.collective.hardware.device_budget import divide
+from graphbraid.collective.hardware.device_choice import resident_in
 from graphbraid.collective.hardware.device_placement import (
     PARTS,
     PartPlacement,
-    PlacedPart,
-    choose_placement,
-    may_choose_rows,
     part_bytes_of,
     placed_source,
     shown,
 )
+from graphbraid.collective.hardware.device_resident import Placed, Resident
 from graphbraid.collective.run.protocols import DeviceMemoryError
 from graphbraid.collective.run.stages import Context
-from graphbraid.features.walks import out_degree
-from graphbraid.graph import ScaledFeatures, SparseFeatures
+from graphbraid.graph import ScaledFeatures
 from graphbraid.graph.csc import Csc
-from graphbraid.graph.scaled_features import kept_row_bytes, scale_of, stored_rows
-from graphbraid.ops.gather import gather_rows
 from graphbraid.ops.gather_tiered import TierTable
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.gpu import GpuPipeline, make_gpu_pipeline
-from graphbraid.sampling.hot import HotRows, tier_of
+from graphbraid.sampling.hot import tier_of
 from graphbraid.sampling.minibatch import MiniBatch
 from graphbraid.sampling.source import BatchSource
 
 _log = logging.getLogger(__name__)
-_MAP_BYTES = 4  # a node, where hot rows are not the first
 
 
 class MakePipeline(Protocol):
@@ -65,33 +58,6 @@ class MakePipeline(Protocol):
     ) -> GpuPipeline:
         """Make a pipeline whose batches are on the device."""
         ...
-
-
-def hot_rows_in(room: int, context: Context) -> HotRows | None:
-    """Return the rows of most out-edges that fit in ``room`` bytes with their map; None if no row does."""
-    x, num_nodes = context.source.graph.x, context.source.graph.num_nodes
-    assert isinstance(x, Tensor | ScaledFeatures)
-    num_rows = (room - _MAP_BYTES * num_nodes) // max(kept_row_bytes(x), 1)
-    if num_rows < 1:
-        return None
-    order = out_degree(context.source.graph.csc).argsort(descending=True, stable=True)
-    return _hot_rows(order[:num_rows], context)
-
-
-def _hot_rows(ids: Tensor, context: Context) -> HotRows:
-    x = context.source.graph.x
-    assert isinstance(x, Tensor | ScaledFeatures)
-    rows = stored_rows(x)
-    assert rows is not None
-    return HotRows(ids, context.source.graph.num_nodes, functools.partial(gather_rows, rows), scale_of(x))
-
-
-def _hot_bytes(hot: HotRows | None, context: Context) -> int:
-    """Device memory of rows that the features' tiers keep there."""
-    x = context.source.graph.x
-    if hot is None or isinstance(x, SparseFeatures | None):
-        return 0
-    return hot.num_rows * kept_row_bytes(x) + hot.map_bytes
 
 
 class DeviceBatching:
@@ -151,18 +117,27 @@ class DeviceBatching:
             prepared = placed.pipeline.finish(begun.launched)
         except torch.OutOfMemoryError as error:
             raise DeviceMemoryError(f"step {step}: {error}") from error
+        placed.count(prepared.sampled.n_id)
         return MiniBatch(placed.source, prepared, layout=context.sampler.layout, epoch=epoch)
 
     @property
     def placement(self) -> PartPlacement:
         """Placement of each part."""
-        return self._placed().placement
+        return self._placed().resident.placement
+
+    def explain(self) -> str:
+        """Return what is on the device, why, and what was read of both sides; empty before the first batch.
+
+        Waits for the device.
+        """
+        placed = _PLACED.get(self.context.source, {}).get(self._key)
+        return "" if placed is None else placed.explain(part_bytes_of(self.context))
 
     def stage_seconds(self) -> dict[str, float]:
         """Return the seconds per stage by the device's clock and the number of ``batches``; waits for it."""
         return self._placed().pipeline.stage_seconds()
 
-    def _placed(self) -> _Placed:
+    def _placed(self) -> Placed:
         kept = _PLACED.setdefault(self.context.source, {})
         if self._key not in kept:
             kept[self._key] = self._make()
@@ -173,41 +148,21 @@ class DeviceBatching:
         """Key that distinguishes the placed graphs of one source."""
         return self._device, self.context.sampler, self.context.gather, self.context.hot_bytes
 
-    def _make(self) -> _Placed:
+    def _make(self) -> Placed:
         """Place the parts that fit; if the device has less memory than it reported, leave all on the host."""
-        sizes = part_bytes_of(self.context)
-        room = self._room() - 8 * self.context.source.graph.num_nodes  # of local ids
-        resident = self._resident(sizes, room)
+        resident = resident_in(self._room(), self.context)
+        if resident.reason:
+            _log.info("%s", resident.reason)
         try:
             return self._make_with(resident)
         except torch.OutOfMemoryError:
             if resident.is_empty:
                 raise
-            what = shown(resident.placement, sizes) or "rows and lists"
+            what = shown(resident.placement, part_bytes_of(self.context)) or "rows and lists"
             _log.warning("the device has no memory for %s: they stay on the host", what)
-            return self._make_with(_Resident(placement=dict.fromkeys(PARTS, "host")))
+            return self._make_with(Resident(placement=dict.fromkeys(PARTS, "host")))
 
-    def _resident(self, sizes: Mapping[PlacedPart, int], room: int) -> _Resident:
-        """What to place: parts as far as they fit, and rows and lists of those that do not."""
-        context, rows = self.context, self.context.source.rows
-        placement = choose_placement(sizes, room)
-        divides_rows = context.gathers_rows and may_choose_rows(context.source)
-        if context.hot is not None or (divides_rows and placement["topology"] == "host"):
-            placement = {**placement, "features": "host"}  # but for the rows that are chosen
-        divides_rows &= placement["features"] == "host"
-        left = room - sum(sizes[part] for part in PARTS if placement[part] == "device")
-        hot = None if rows is None else rows.hot
-        if placement["topology"] == "device":
-            return _Resident(placement=placement, rows=hot_rows_in(left, context) if divides_rows else hot)
-        found = divide(left - _hot_bytes(hot, context), context, with_rows=divides_rows)
-        _log.info("%s", found.reason)
-        if divides_rows and found.rows is not None:
-            if len(found.rows) == context.source.graph.num_nodes:
-                return _Resident(placement={**placement, "features": "device"}, lists=found.lists)
-            hot = _hot_rows(found.rows, context)
-        return _Resident(placement=placement, rows=hot, lists=found.lists)
-
-    def _make_with(self, resident: _Resident) -> _Placed:
+    def _make_with(self, resident: Resident) -> Placed:
         context, placement, hot = self.context, resident.placement, resident.rows
         source = placed_source(context, placement, self._place)
         x: Tensor | TierTable | None = None  # where there is none: made of each batch's ids, on the host
@@ -233,32 +188,8 @@ class DeviceBatching:
             features=placement["features"],
             hot_lists=resident.lists,
         )
-        return _Placed(source=source, pipeline=pipeline, placement=placement)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False, slots=True)
-class _Resident:
-    """What is on the device."""
-
-    placement: PartPlacement
-    rows: HotRows | None = None
-    """Rows of features that are on the host."""
-    lists: Tensor | None = None
-    """Nodes whose adjacency lists are on the device, of a topology that is on the host."""
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing is."""
-        return set(self.placement.values()) == {"host"} and self.rows is None and self.lists is None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False, slots=True)
-class _Placed:
-    """The source of a loader placed where the device reads it, and its sampler."""
-
-    source: BatchSource
-    pipeline: GpuPipeline
-    placement: PartPlacement
+        in_table = isinstance(x, TierTable) and hot is not None and placement["features"] == "host"
+        return Placed(source=source, pipeline=pipeline, resident=resident, gathers_table=gathers and in_table)
 
 
 class _Begun(NamedTuple):
@@ -267,6 +198,6 @@ class _Begun(NamedTuple):
     launched: Any
 
 
-_PLACED: weakref.WeakKeyDictionary[BatchSource, dict[tuple[object, ...], _Placed]] = (
+_PLACED: weakref.WeakKeyDictionary[BatchSource, dict[tuple[object, ...], Placed]] = (
     weakref.WeakKeyDictionary()
 )

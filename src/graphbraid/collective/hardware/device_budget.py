@@ -88,6 +88,13 @@ def _notes_of_lists(csc: Csc) -> int:
     return csc.indptr.nbytes + csc.num_dst * index_dtype(csc.num_edges).itemsize
 
 
+def held_list_bytes(lists: Tensor, context: Context) -> int:
+    """Bytes of the adjacency lists of ``lists``, ``(num_lists,)`` int64, on a device, with what is noted."""
+    csc = context.source.graph.csc
+    edge_bytes = csc.indices.itemsize + _weight_bytes(context)
+    return _notes_of_lists(csc) + int(csc.degrees()[lists].sum()) * edge_bytes
+
+
 def _curve_of_lists(context: Context) -> Curve:
     """The curve of the lists that are not empty."""
     csc, sampler = context.source.graph.csc, context.sampler

@@ -18,6 +18,7 @@ from graphbraid.collective.plan.simulator import Stage
 from graphbraid.collective.plan.times import StageTimes
 from graphbraid.collective.run.protocols import DeviceMemoryError
 from graphbraid.collective.run.stages import Context, register
+from graphbraid.sampling.link_reads import travelled
 from graphbraid.sampling.minibatch import MiniBatch
 
 Fault = Callable[[], BaseException]
@@ -33,6 +34,7 @@ class EmulatedAccelerator:
             False, they take the time of the real cores.
         link_bytes_per_second: bandwidth of the link, from which copies take their time. If None, they take
             ``times.dma``.
+        memory_bytes: of its memory, which it says is free. If None, not known.
     """
 
     hardware = "emulated"
@@ -44,7 +46,9 @@ class EmulatedAccelerator:
         memory_batches: int | None = None,
         emulate_cpu: bool = True,
         link_bytes_per_second: float | None = None,
+        memory_bytes: int | None = None,
     ) -> None:
+        self.memory_bytes = memory_bytes
         self.times, self.link_bytes_per_second = times, link_bytes_per_second
         self.host = "emulated-cpu" if emulate_cpu else "cpu"
         self.memory_batches = memory_batches
@@ -55,6 +59,10 @@ class EmulatedAccelerator:
         self._memory = threading.Lock()
         self._slower: dict[Stage, float] = {}
         self._faults: dict[tuple[Stage, int], Fault] = {}
+
+    def free_bytes(self) -> int | None:
+        """Return the memory that it was given."""
+        return self.memory_bytes
 
     def seconds(self, stage: Stage) -> float:
         """Return the seconds that a stage takes now."""
@@ -153,9 +161,10 @@ class EmulatedBatching:
     """Batching on the device, which holds both link and compute units for ``T_uva``."""
 
     def __init__(self, context: Context) -> None:
-        self._accelerator, self._hot = _accelerator(context), context.hot
-        self._gathers = context.gathers_rows
-        self._prepare = CpuBatching(dataclasses.replace(context, row_buffer=None))
+        self._accelerator, self._gathers = _accelerator(context), context.gathers_rows
+        self._tiers = context.source.rows if context.gather else None
+        gathers = context.gather and self._tiers is None
+        self._prepare = CpuBatching(dataclasses.replace(context, gather=gathers, row_buffer=None))
 
     def __call__(self, epoch: int, step: int) -> MiniBatch:
         """Prepare the mini-batch of a step in device memory."""
@@ -163,6 +172,8 @@ class EmulatedBatching:
         with accelerator.link, accelerator.compute, accelerator.taking("uva"):
             accelerator.check("uva", step)
             batch = self._prepare(epoch, step)
+            if self._tiers is not None:
+                batch.x = travelled(self._tiers, batch.n_id)
             accelerator.take_memory(batch)
         if self._gathers:
             self._count_rows(batch)
@@ -172,10 +183,8 @@ class EmulatedBatching:
         """Count what a device would have read over the link: rows that are not hot."""
         x = batch.x
         assert x is not None
-        rows = len(x)
-        if self._hot is not None:
-            rows = len(self._hot.split(batch.n_id)[0])
-            self._hot.count(len(x), len(x) - rows)
+        hot = None if self._tiers is None else self._tiers.hot
+        rows = len(x) if hot is None else len(hot.split(batch.n_id)[0])
         self._accelerator.count_rows(rows, rows * x[:1].nbytes)
 
 
@@ -186,8 +195,7 @@ class EmulatedTransfer:
     completes_rows = True
 
     def __init__(self, context: Context) -> None:
-        self._accelerator, self._rows = _accelerator(context), context.row_buffer
-        self._gathers = context.gathers_rows
+        self._accelerator, self._rows, self._context = _accelerator(context), context.row_buffer, context
 
     def __call__(self, batch: MiniBatch) -> MiniBatch:
         """Copy the batch to device memory."""
@@ -199,10 +207,11 @@ class EmulatedTransfer:
         with accelerator.link, accelerator.taking("dma", accelerator.copy_seconds(batch)):
             accelerator.check("dma", batch.step)
             accelerator.take_memory(batch)
-            if self._gathers:
+            if self._context.gathers_rows:
                 travelling = batch.x if batch.row_part is None else batch.row_part.rows
                 assert travelling is not None
                 accelerator.count_rows(len(travelling), travelling.nbytes)
+                self._context.count_travelling(batch)
             if self._rows is not None:
                 self._rows.complete(batch)
         return batch

@@ -11,6 +11,7 @@ from graphbraid.collective.run.protocols import (
     Batching,
     BatchingAhead,
     CountsSeconds,
+    ExplainsPlacement,
     Model,
     PlacesParts,
     Transfer,
@@ -82,6 +83,10 @@ class Operators:
         """
         device = self.device_batching
         return isinstance(device, PlacesParts) and set(device.placement.values()) == {"device"}
+
+    def explain(self) -> str:
+        """Return what the device that samples holds and reads, in words; empty where it does not say."""
+        return self.device_batching.explain() if isinstance(self.device_batching, ExplainsPlacement) else ""
 
     def stage_seconds(self) -> dict[str, float]:
         """Return the seconds of sampling and gathering on the CPU; 0 if its operator does not count them.

@@ -33,6 +33,21 @@ class Accelerator(Protocol):
     """Hardware name of the operator for batching on the CPU: ``"cpu"`` except for emulations."""
 
 
+@runtime_checkable
+class ReportsMemory(Accelerator, Protocol):
+    """Optional protocol of an accelerator that says how much memory it has free, and its link's rate.
+
+    By these ``tiers="auto"`` of a Trainer chooses how many feature rows stay on it.
+    """
+
+    link_bytes_per_second: float | None
+    """Rate at which batches are copied; None if it is not known."""
+
+    def free_bytes(self) -> int | None:
+        """Return the bytes of free memory; None if that is not known."""
+        ...
+
+
 BatchDevice = torch.device | Accelerator
 """Device on which a loader yields its batches."""
 
@@ -80,6 +95,15 @@ class PlacesParts(Batching, Protocol):
     @property
     def placement(self) -> Mapping[str, str]:
         """Placement of each part, ``device`` or ``host``; if all are ``device``, T_uva has no link time."""
+        ...
+
+
+@runtime_checkable
+class ExplainsPlacement(Batching, Protocol):
+    """Optional protocol of a device's batching that says what it holds, why, and what was read of it."""
+
+    def explain(self) -> str:
+        """Return it in words; empty before the first batch. May wait for the device."""
         ...
 
 

@@ -80,7 +80,7 @@ def count_kernel(
     n_id,
     indptr,  # (num_nodes + 1,) int64
     first,  # (num_nodes,): first place of each hot list, -1 of others; None where places are positions
-    reads,  # (4,) int64, added to: see hot_lists.ListReads; None without hot lists
+    reads,  # (4,) int64, added to: see ListReads; None without hot lists
     available,  # (num_nodes,) int32: in-neighbours that can be drawn; all if None
     starts,  # (capacity,) int64, written: see RowEdges
     degrees,  # (capacity,) int64, written

@@ -9,7 +9,6 @@ first place only, so that they are the same whichever way.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 import triton
@@ -20,20 +19,12 @@ from graphbraid.errors import DataError
 from graphbraid.graph.csc import Csc, index_dtype
 from graphbraid.graph.scans import check_ids
 from graphbraid.ops.triton.partition import destination_of, on_device_of, search_steps
+from graphbraid.sampling.list_reads import ListReads
 from graphbraid.sampling.rows import take_rows
 from graphbraid.sampling.triton.hop_rows import HopRows, RowEdges, rows_of_hop
 from graphbraid.sampling.triton.placement import place
 
 _NODES_AT_ONCE = 1 << 18
-
-
-class ListReads(NamedTuple):
-    """Adjacency lists of which edges were drawn, and these edges, by where they were read."""
-
-    device_lists: int
-    device_edges: int
-    host_lists: int
-    host_edges: int
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)

@@ -21,6 +21,7 @@ from graphbraid.ops.triton.gather_tiered import gather_tiered
 from graphbraid.ops.triton.partition import on_device_of
 from graphbraid.sampling import rng
 from graphbraid.sampling.config import SamplerConfig
+from graphbraid.sampling.list_reads import ListReads
 from graphbraid.sampling.sample import Prepared, Sampled
 from graphbraid.sampling.schedule import SeedSchedule
 from graphbraid.sampling.triton import draw, hop_rows, relabel
@@ -28,7 +29,7 @@ from graphbraid.sampling.triton.bounds import BatchBounds, GraphBounds
 from graphbraid.sampling.triton.clock import StageClock
 from graphbraid.sampling.triton.counts import Counts
 from graphbraid.sampling.triton.hop_rows import HopRows
-from graphbraid.sampling.triton.hot_lists import ListReads, PlacedTopology
+from graphbraid.sampling.triton.hot_lists import PlacedTopology
 from graphbraid.sampling.triton.layouts import DrawnHop, cut_blocks, cut_subgraph, no_edges, steps_of
 from graphbraid.sampling.triton.placed_weights import PlacedWeights
 from graphbraid.sampling.triton.placement import check_placement, place

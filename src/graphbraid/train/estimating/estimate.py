@@ -4,26 +4,38 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
 from graphbraid.arguments import check_type
 from graphbraid.errors import ConfigError, GraphbraidError
+from graphbraid.features import Score
+from graphbraid.features.device_sizing import DeviceBudget
+from graphbraid.features.row_budgets import described
 from graphbraid.features.sizing import HostBudget, host_budget
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import Graph
+from graphbraid.graph.scaled_features import stored_rows
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.estimating.checkpoints import checkpoint_seconds
+from graphbraid.train.estimating.device import DeviceRun, device_run, hot_in_vain
 from graphbraid.train.estimating.epoch_seconds import EpochSeconds, Pace
 from graphbraid.train.estimating.full import full_needs
 from graphbraid.train.estimating.hardware import HardwareFile, this_machine
-from graphbraid.train.estimating.modes import choose_mode
+from graphbraid.train.estimating.modes import auto_device, choose_mode
 from graphbraid.train.estimating.needs import Mode, Needs
 from graphbraid.train.estimating.pace import pace_of
-from graphbraid.train.estimating.records import Estimate, ModeEstimate, TierEstimate
-from graphbraid.train.estimating.sampled import SampledNeeds, bytes_beside_graph, sampled_needs
+from graphbraid.train.estimating.reads import run_reads
+from graphbraid.train.estimating.records import Estimate, HotEstimate, ModeEstimate, TierEstimate
+from graphbraid.train.estimating.sampled import (
+    SampledNeeds,
+    are_mapped,
+    bytes_beside_graph,
+    sampled_needs,
+)
 from graphbraid.train.estimating.seconds import sampled_seconds
 from graphbraid.train.estimating.tiers import TieredRun, tiered_needs, tiered_run
 from graphbraid.train.estimating.trial import Trial
@@ -92,6 +104,9 @@ class _Estimating:
         self._slowness = self._machine.slowness(self._here)
         self._needs: SampledNeeds | None = None
         self._seconds: EpochSeconds | None = None
+        self._reads: Score | None = None
+        self._device: DeviceRun | None = None
+        self._device_budget: DeviceBudget | None = None
         self._tiers: TieredRun | None = None
         self._pace: Pace | None = None
         self._of_links = config.task == "link"
@@ -105,7 +120,10 @@ class _Estimating:
             mode=mode,
             mode_reason=reason,
             tiers=self._budget(self._needs),
+            device_tiers=self._device_budget,
             tier_curve=self._curve(),
+            hot_curve=self._hot_curve(),
+            tier_score="" if self._reads is None else described(self._reads),
         )
 
     def _mode(self) -> tuple[Mode, str]:
@@ -142,23 +160,38 @@ class _Estimating:
             self._seconds = self._there(sampled_seconds(trial, plan)).writing(
                 checkpoint_seconds(trial, steps)
             )
+        has_device = trial.device.type != "cpu" or self._machine.device_memory_bytes is not None
+        self._find_reads(trial, needs, has_device)
         host, seconds = self._with_tiers(trial, needs)
-        on_device = trial.device.type != "cpu" or self._machine.device_memory_bytes is not None
-        return self._judged(
-            ModeEstimate(
-                mode="sampled",
-                host=host,
-                device=needs.device if on_device else None,
-                disk_bytes=needs.file_bytes,
-                seconds=seconds,
-                epochs=config.epochs,
-            )
+        on_device = needs.device if self._device is None else self._device.needs(needs.device)
+        found = ModeEstimate(
+            mode="sampled",
+            host=host,
+            device=on_device if has_device else None,
+            disk_bytes=needs.file_bytes,
+            seconds=seconds,
+            epochs=config.epochs,
         )
+        return self._judged(found, hot_in_vain(config, has_device))
+
+    def _find_reads(self, trial: Trial, needs: SampledNeeds, has_device: bool) -> None:
+        """Find how often each row is read, where rows may be elsewhere, and what is on the device."""
+        is_dense = stored_rows(self._graph.x) is not None
+        if self._of_links or not is_dense or not (has_device or are_mapped(self._graph)):
+            return
+        self._reads, seconds = run_reads(trial, needs.device.bytes_of("step"))
+        if has_device:
+            memory = self._machine.device_memory
+            self._device_budget = auto_device(trial, needs, self._reads, memory, seconds)
+            hot = self._config.hot
+            if self._config.tiers is not None and hot is None:
+                hot = self._device_budget.hot
+            self._device = device_run(trial, self._reads, memory.less(needs.device.bytes_of("model")), hot)
 
     def _with_tiers(self, trial: Trial, needs: SampledNeeds) -> tuple[Needs, EpochSeconds | None]:
         """Find what tiers would bring; return memory and times of the run with those that it has."""
         seconds = self._seconds
-        if self._of_links:
+        if self._reads is None:
             return needs.host, seconds
         self._tiers = tiers = tiered_run(
             self._graph,
@@ -167,12 +200,14 @@ class _Estimating:
             bytes_per_second=self._machine.disk_bytes_per_second,
             is_here=self._machine is self._here,
             times=self._times,
+            reads=self._reads,
+            device=self._device,
         )
         if tiers is None:
             return needs.host, seconds
         asked = self._asked(tiers, needs)
         if seconds is not None:
-            self._pace = pace_of(trial, tiers, seconds.train, asked)
+            self._pace = pace_of(trial, tiers._replace(device=None), seconds.train, asked)
         if asked is None:
             return needs.host, seconds
         if seconds is not None and self._pace is not None:
@@ -248,9 +283,9 @@ class _Estimating:
             return seconds
         return seconds.scaled(self._slowness, f"times {self._slowness:.3g} by the rates of the two machines")
 
-    def _judged(self, found: ModeEstimate) -> ModeEstimate:
-        """Return the estimate with whether the machine has room for it."""
-        machine, missing = self._machine, []
+    def _judged(self, found: ModeEstimate, refused: str = "") -> ModeEstimate:
+        """Return the estimate with whether the machine has room for it; ``refused`` is why it cannot run."""
+        machine, missing = self._machine, list[str]()
 
         def check(what: str, needed: int | None, there: int | None) -> None:
             if needed is not None and there is not None and needed > there:
@@ -259,24 +294,19 @@ class _Estimating:
         check("memory", _must(found.host), machine.memory_bytes)
         check("device", _must(found.device), machine.device_memory_bytes)
         check("disk", found.disk_bytes, machine.disk_bytes)
-        if not missing:
-            return found
-        reason = "there is no room: it needs " + ", ".join(missing)
-        return ModeEstimate(
-            mode=found.mode,
-            host=found.host,
-            device=found.device,
-            disk_bytes=found.disk_bytes,
-            seconds=found.seconds,
-            epochs=found.epochs,
-            fits=False,
-            reason=f"{reason}; {found.reason}" if found.reason else reason,
-        )
+        room = "there is no room: it needs " + ", ".join(missing) if missing else ""
+        reasons = [why for why in (refused, room, found.reason) if why]
+        return replace(found, fits=not (missing or refused), reason="; ".join(reasons))
 
     def _curve(self) -> tuple[TierEstimate, ...]:
         if self._tiers is None or self._needs is None:
             return ()
         return self._tiers.curve(self._needs, self._seconds, self._pace)
+
+    def _hot_curve(self) -> tuple[HotEstimate, ...]:
+        if self._device is None or self._needs is None:
+            return ()
+        return self._device.curve(self._needs.device, self._machine.device_memory_bytes)
 
 
 def _must(needs: Needs | None) -> int | None:

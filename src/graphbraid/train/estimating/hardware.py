@@ -9,16 +9,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+import torch
 from pydantic import ConfigDict
 
 from graphbraid.collective.plan.records import STRICT, load_record, save_record
 from graphbraid.errors import ConfigError
+from graphbraid.features.device_sizing import DeviceMemory
 from graphbraid.fullgraph.measured.kept_rates import machine_rates
 from graphbraid.machine.hardware import Hardware
 from graphbraid.signatures import typed
 from graphbraid.train.estimating.baseline import capacity_bytes
+from graphbraid.train.tuning.device_memory import link_rate
 
 _KIND = "hardware"
+_RATES = ("disk_bytes_per_second", "multiply_flops", "row_bytes_per_second", "link_bytes_per_second")
 
 
 @typed
@@ -44,16 +48,24 @@ class HardwareFile:
     """Floating-point operations per second of a float32 matrix product with a weight."""
     row_bytes_per_second: float | None = None
     """Bytes per second read from randomly placed rows in memory."""
+    link_bytes_per_second: float | None = None
+    """Rate at which page-locked memory is copied to the device."""
 
     def __post_init__(self) -> None:
         for name in ("cores", "memory_bytes", "device_memory_bytes", "disk_bytes"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1; got {value!r}")
-        for name in ("disk_bytes_per_second", "multiply_flops", "row_bytes_per_second"):
+        for name in _RATES:
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value > 0):
                 raise ConfigError(f"{name} must be a positive number; got {value!r}")
+
+    @property
+    def device_memory(self) -> DeviceMemory:
+        """The device's memory and link."""
+        rate = self.link_bytes_per_second
+        return DeviceMemory(free_bytes=self.device_memory_bytes, link_bytes_per_second=rate)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the machine to a JSON file.
@@ -102,6 +114,7 @@ def this_machine(folder: Path | None = None, *, with_rates: bool = True) -> Hard
         disk_bytes=_free_disk_bytes(folder or Path()),
         multiply_flops=None if rates is None else rates.multiply_flops,
         row_bytes_per_second=None if rates is None else rates.row_bytes,
+        link_bytes_per_second=link_rate(torch.device("cuda")) if with_rates and hardware.gpus else None,
     )
 
 

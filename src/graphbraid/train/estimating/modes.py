@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from graphbraid.errors import ResourceError
+from graphbraid.features import Score
+from graphbraid.features.device_sizing import DeviceBudget, DeviceMemory, device_budget
 from graphbraid.features.sizing import HostBudget, host_budget
 from graphbraid.files.writing import format_bytes
 from graphbraid.fullgraph import NotLoweredError, estimated_bytes
 from graphbraid.graph import Graph
+from graphbraid.graph.scaled_features import stored_rows
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.estimating.baseline import capacity_bytes
 from graphbraid.train.estimating.batches import batch_sizes
+from graphbraid.train.estimating.device import sampler_bytes
 from graphbraid.train.estimating.needs import Mode
-from graphbraid.train.estimating.sampled import bytes_beside_graph, sampled_needs, scaled_step_bytes
+from graphbraid.train.estimating.run_seconds import seconds_of_steps
+from graphbraid.train.estimating.sampled import (
+    SampledNeeds,
+    bytes_beside_graph,
+    may_be_tried,
+    sampled_needs,
+    scaled_step_bytes,
+)
 from graphbraid.train.estimating.trial import Trial
+from graphbraid.train.step.tiers import expected_reads
 from graphbraid.train.step.whole import device_named
 
 SHARE_OF_FREE_MEMORY = 0.5
@@ -88,8 +102,31 @@ def require_sampled(model: nn.Module, graph: Graph, config: TrainConfig, nodes: 
     _refuse_more(parts, free, why)
 
 
-def auto_budget(model: nn.Module, graph: Graph, config: TrainConfig) -> HostBudget:
+class AutoTiers(NamedTuple):
+    """What ``tiers="auto"`` takes."""
+
+    host: HostBudget
+    device: DeviceBudget | None
+    """None where there is no device, or ``hot`` says it."""
+    reads: Score | None
+    """Of each row, where the device was sized by them."""
+
+    @property
+    def reason(self) -> str:
+        """Of both, in words."""
+        return self.host.reason + ("" if self.device is None else f"; {self.device.reason}")
+
+
+def auto_tiers(
+    model: nn.Module, graph: Graph, config: TrainConfig, memory: DeviceMemory | None = None
+) -> AutoTiers:
     """Return the memory for rows and lists that ``tiers="auto"`` takes: what the rest of the run leaves.
+
+    Args:
+        model: to train.
+        graph: to train on.
+        config: options of the run; ``hot`` is kept where it is given.
+        memory: of the device. If None, there is none.
 
     Raises:
         ConfigError: the model does not fit the graph.
@@ -97,8 +134,30 @@ def auto_budget(model: nn.Module, graph: Graph, config: TrainConfig) -> HostBudg
     """
     trial = Trial(model, graph, config.updated(mode="sampled", tiers=None))
     trial.try_model()
-    needed = bytes_beside_graph(sampled_needs(trial).host, graph)
-    return host_budget(graph, free_bytes=capacity_bytes(), needed_bytes=needed)
+    needs = sampled_needs(trial)
+    host = host_budget(graph, free_bytes=capacity_bytes(), needed_bytes=bytes_beside_graph(needs.host, graph))
+    if memory is None or config.hot is not None or stored_rows(graph.x) is None:
+        return AutoTiers(host, None, None)
+    seconds = seconds_of_steps(trial) if may_be_tried(needs.device.bytes_of("step")) else None
+    reads = expected_reads(graph, trial.config, seconds)
+    return AutoTiers(host, auto_device(trial, needs, reads, memory, seconds), reads)
+
+
+def auto_device(
+    trial: Trial, needs: SampledNeeds, reads: Score, memory: DeviceMemory, run_seconds: float | None
+) -> DeviceBudget:
+    """Return the memory of a device for rows that ``tiers="auto"`` takes.
+
+    Args:
+        trial: the run.
+        needs: of the run without tiers.
+        reads: of each row in an epoch.
+        memory: of the device.
+        run_seconds: of all training steps. If None, not known.
+    """
+    needed = needs.device.nbytes + sampler_bytes(trial, memory.free_bytes)
+    seconds = None if run_seconds is None else run_seconds / trial.config.epochs
+    return device_budget(trial.graph, reads.values, memory, needed_bytes=needed, epoch_seconds=seconds)
 
 
 def _refuse_more(parts: dict[str, int], free: int, why: str) -> None:

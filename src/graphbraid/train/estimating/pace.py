@@ -39,7 +39,7 @@ def pace_of(trial: Trial, run: TieredRun, train_seconds: float, host: int | None
         reads = run.disk_reads(budget)
         if reads in found or reads > rate * MOST_BATCH_SECONDS * run.num_batches:
             continue
-        tried = _tried(trial, budget)
+        tried = _tried(trial, budget, run)
         if tried is not None:
             found[reads], how = tried.seconds, f"rows in tiers, {tried.how}"
     if most not in found:
@@ -61,11 +61,11 @@ def _budgets(host: int | None) -> list[int]:
     return [0, min(host, most)]
 
 
-def _tried(trial: Trial, host: int) -> Tried | None:
+def _tried(trial: Trial, host: int, run: TieredRun) -> Tried | None:
     """Return the time of an epoch with tiers as a run makes them; None if the budget holds none."""
     config = trial.config.updated(host=host, hot=None)
     try:
-        tiers = make_tiers(trial.graph, config)
+        tiers = make_tiers(trial.graph, config, reads=run.reads)
     except (ConfigError, ResourceError):
         return None
     return tried_epoch(Trial(trial.runner.model, trial.graph, config, tiers))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphbraid.collective.plan.times import format_seconds
+from graphbraid.features.device_sizing import DeviceBudget
 from graphbraid.features.sizing import HostBudget
 from graphbraid.files.writing import format_bytes
 from graphbraid.train.estimating.epoch_seconds import EpochSeconds
@@ -48,10 +49,30 @@ class TierEstimate:
     """Share of the reads that memory serves."""
     disk_bytes_per_epoch: float
     """Bytes of rows that come from the file; whole blocks are more."""
+    link_bytes_per_epoch: float | None
+    """Bytes of rows that travel to the device; None without one."""
     memory_bytes: int
     """Peak of the whole run."""
     seconds: float | None
     """Seconds of an epoch's training; None if it is not known."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HotEstimate:
+    """A run on mini-batches with some of the rows on the device, which then do not travel."""
+
+    rows: int
+    """Rows on the device."""
+    hot_bytes: int
+    """The budget (``hot``): these rows, and the map that finds them."""
+    expected_share: float
+    """Of the reads that they serve."""
+    link_bytes_per_epoch: float
+    """Bytes of the other rows, which travel to the device."""
+    device_bytes: int
+    """Peak of the whole run on the device, with the topology and labels that it samples from."""
+    fits: bool
+    """Whether the device has room for it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,8 +86,14 @@ class Estimate:
     mode_reason: str
     tiers: HostBudget
     """What ``tiers="auto"`` chooses for mini-batches."""
+    device_tiers: DeviceBudget | None = None
+    """What it chooses for rows on the device; None without one."""
     tier_curve: tuple[TierEstimate, ...] = ()
     """Mini-batches with more and more rows in memory; empty where no store's file holds the features."""
+    hot_curve: tuple[HotEstimate, ...] = ()
+    """Mini-batches with more and more rows on the device; empty without one, and for features not dense."""
+    tier_score: str = ""
+    """Score by which a run fills tiers, and why by that; empty where there are neither."""
 
     def of(self, mode: str) -> ModeEstimate:
         """Return the estimate of one mode, ``sampled`` or ``full``.
@@ -93,6 +120,10 @@ class Estimate:
 
     def __str__(self) -> str:
         lines = [f"mode {self.mode}: {self.mode_reason}", f"tiers: {self.tiers.reason}"]
+        if self.device_tiers is not None:
+            lines.append(f"device tiers: {self.device_tiers.reason}")
+        if self.tier_score:
+            lines.append(f"filled by the score {self.tier_score}")
         for found in self.modes:
             lines += ["", *_mode_lines(found)]
         return "\n".join(lines)

@@ -146,10 +146,16 @@ def scaled_step_bytes(trial: Trial, num_nodes: int) -> int:
 
 def _step(trial: Trial, loader: BatchLoader, sizes: BatchSizes) -> Allocation:
     """Return what a step allocates, tried on a real batch where a smaller one says that it will fit."""
-    scaled, free = scaled_step_bytes(trial, sizes.nodes), free_memory_bytes()
-    if free is not None and scaled > _MOST_TRIED * free:
+    scaled = scaled_step_bytes(trial, sizes.nodes)
+    if not may_be_tried(scaled):
         return Allocation(peak=scaled, kept=0)
     return _tried(trial, loader)[0]
+
+
+def may_be_tried(step_bytes: int) -> bool:
+    """Return whether a step that allocates so much leaves enough of the free memory to be made."""
+    free = free_memory_bytes()
+    return free is None or step_bytes <= _MOST_TRIED * free
 
 
 def _tried(trial: Trial, loader: BatchLoader) -> tuple[Allocation, int]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from graphbraid.features import DiskRows
+from graphbraid.features import DiskRows, Score
 from graphbraid.features.row_budgets import options_for
 from graphbraid.features.sizing import list_bytes
 from graphbraid.features.tier_report import SHARES, Served
@@ -16,12 +16,13 @@ from graphbraid.features.tiers import LOOKAHEAD
 from graphbraid.graph import Graph
 from graphbraid.graph.scaled_features import scale_of, stored_rows
 from graphbraid.train.config import TrainConfig
+from graphbraid.train.estimating.device import DeviceRun
 from graphbraid.train.estimating.epoch_seconds import EpochSeconds, Pace
 from graphbraid.train.estimating.needs import Need, Needs
 from graphbraid.train.estimating.records import TierEstimate
 from graphbraid.train.estimating.sampled import SampledNeeds, are_mapped
 from graphbraid.train.run_folder.identity import looked_at_bytes
-from graphbraid.train.step.tiers import expected_list_reads, expected_reads
+from graphbraid.train.step.tiers import expected_list_reads
 
 _SLOT_BYTES, _NOTES_BYTES = 32, 9
 """Noted of each row in memory, and of each row at all."""
@@ -32,6 +33,8 @@ class TieredRun(NamedTuple):
     """A graph's rows in tiers, as estimates ask for them."""
 
     graph: Graph
+    reads: Score
+    """Of each row in an epoch, by the score that the run's tiers are filled by."""
     served: Served
     epoch_reads: float
     """Rows that an epoch reads."""
@@ -46,6 +49,8 @@ class TieredRun(NamedTuple):
     buffer_bytes: int
     list_bytes: int
     """Bytes of the adjacency lists, which a budget holds first; 0 if they are in memory anyway."""
+    device: DeviceRun | None = None
+    """What is on the device; None without one. Memory holds the rows behind those that are hot there."""
 
     @property
     def whole_bytes(self) -> int:
@@ -68,8 +73,14 @@ class TieredRun(NamedTuple):
     def disk_reads(self, host: int) -> float:
         """Return the reads that the disk is expected to serve in an epoch: rows, and blocks of lists."""
         if host == 0:
-            return self.epoch_reads + self.list_reads
-        return (1 - self.served.share(self.rows_in(host))) * self.epoch_reads
+            return (1 - self._shares(0)[1]) * self.epoch_reads + self.list_reads
+        return (1 - self._shares(host)[1]) * self.epoch_reads
+
+    def _shares(self, host: int) -> tuple[float, float]:
+        """Of the reads, what the device's hot rows serve, and what these serve with those in memory."""
+        num_hot = 0 if self.device is None else self.device.num_hot
+        upto = min(num_hot + self.rows_in(host), self.graph.num_nodes)
+        return self.served.share(num_hot), self.served.share(upto)
 
     def taken_bytes(self, host: int) -> int:
         """Return the memory that a budget takes: buffers of requests at least, and no more than holds all."""
@@ -98,13 +109,14 @@ class TieredRun(NamedTuple):
             pace: seconds by what is read from disk; None if that is not known.
         """
         rows = self.rows_in(host)
-        share = self.served.share(rows)
+        by_device, served = self._shares(host)
         taken = None if seconds is None else seconds.train
         return TierEstimate(
             rows=rows,
             host_bytes=host,
-            expected_share=share,
-            disk_bytes_per_epoch=(1 - share) * self.epoch_reads * self._row_bytes,
+            expected_share=served - by_device,
+            disk_bytes_per_epoch=(1 - served) * self.epoch_reads * self._row_bytes,
+            link_bytes_per_epoch=None if self.device is None else self.device.link_bytes(self.device.num_hot),
             memory_bytes=tiered_needs(needs, self.taken_bytes(host), self.list_bytes).nbytes,
             seconds=taken if pace is None else pace.seconds(self.disk_reads(host)),
         )
@@ -126,6 +138,8 @@ def tiered_run(
     bytes_per_second: float | None,
     is_here: bool,
     times: bool,
+    reads: Score,
+    device: DeviceRun | None = None,
 ) -> TieredRun | None:
     """Return a graph's rows in tiers; None where no store's file holds them.
 
@@ -136,18 +150,20 @@ def tiered_run(
         bytes_per_second: the disk's rate. If None, it is measured where ``is_here``.
         is_here: whether the run is for this machine.
         times: whether times are asked for.
+        reads: of each row in an epoch, by the score that the run's tiers are filled by.
+        device: what is on the device. If None, there is none.
     """
     x = stored_rows(graph.x)
     if x is None or not are_mapped(graph):
         return None
     disk = DiskRows.behind(x, options=options_for(config.host or 0))
-    reads = expected_reads(graph, config)
     rate = None if bytes_per_second is None or not times else bytes_per_second / disk.row_bytes
     if times and rate is None and is_here:
         rate = _rows_per_second(disk)
     lists = list_bytes(graph)
     return TieredRun(
         graph=graph,
+        reads=reads,
         served=Served(reads.values),
         epoch_reads=float(reads.values.sum()),
         list_reads=expected_list_reads(graph, config) if lists and times else 0.0,
@@ -156,6 +172,7 @@ def tiered_run(
         is_here=is_here,
         buffer_bytes=disk.buffer_bytes,
         list_bytes=lists,
+        device=device,
     )
 
 

@@ -21,6 +21,7 @@ from graphbraid.train.run_folder.folder import RunFolder
 from graphbraid.train.run_folder.loggers import TensorBoard
 from graphbraid.train.step.batches import Batch
 from graphbraid.train.step.clock import Clock
+from graphbraid.train.step.epoch_counts import EpochCounts
 from graphbraid.train.step.failures import Failures
 from graphbraid.train.step.preflight import has_split, split_nodes
 from graphbraid.train.step.shares import BatchShare
@@ -126,6 +127,7 @@ class FitRun:
         self._runner.model.train()
         first = progress.step * self._config.accumulate
         feed = self._parts.feed
+        read = EpochCounts(self._runner.rows, self._runner.lists) if progress.step == 0 else None
         with contextlib.closing(
             TakenAhead[Batch | BatchShare](feed.batches(progress.epoch, first))
         ) as batches:
@@ -137,6 +139,9 @@ class FitRun:
                     return False
                 if every and progress.global_step % every == 0 and progress.step < num_steps:
                     self._save(is_best=False)
+            self._state.placement = feed.explain()
+        if read is not None:
+            read.end()
         return True
 
     def _make_step(self, batches: TakenAhead[Batch | BatchShare]) -> StepRecord:

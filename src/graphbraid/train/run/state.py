@@ -47,6 +47,8 @@ class RunState:
     """Reason why mode ``full`` runs the model uncompiled; empty if it is compiled."""
     plan: Plan | None = None
     """Plan for preparing mini-batches; None before it is made."""
+    placement: str = ""
+    """Where a device that samples reads what batches are made of, after the last epoch; empty without one."""
     steps_per_epoch: int | None = None
     """Number of optimizer steps per epoch; None before it is known."""
     progress: Progress = field(default_factory=Progress)

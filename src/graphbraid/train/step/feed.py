@@ -37,6 +37,10 @@ class Feed(Protocol):
         """Return the seconds that the preparing threads spent in each stage since the start."""
         ...
 
+    def explain(self) -> str:
+        """Say where a device reads what it makes batches of, and what it has read; empty without one."""
+        ...
+
     def close(self) -> None:
         """Stop the threads."""
         ...
@@ -143,6 +147,10 @@ class SampledFeed:
         seconds = dict(self._loader.stage_seconds)
         return seconds | {"gather": seconds["gather"] + self._late_gather_seconds}
 
+    def explain(self) -> str:
+        """As the loader."""
+        return self._loader.explain()
+
     def close(self) -> None:
         """Stop the threads."""
         self._loader.close()
@@ -170,6 +178,10 @@ class WholeGraphFeed:
     def stage_seconds(self) -> dict[str, float]:
         """Return no stages, as nothing is prepared."""
         return {}
+
+    def explain(self) -> str:
+        """Return nothing, as no device samples."""
+        return ""
 
     def close(self) -> None:
         """Do nothing, as there are no threads."""

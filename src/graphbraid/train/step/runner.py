@@ -14,6 +14,7 @@ from graphbraid.graph import Graph, NodeSet, ScaledFeatures, SparseFeatures
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.scaled_features import is_widened
 from graphbraid.nn import told
+from graphbraid.sampling.link_reads import link_of
 from graphbraid.sampling.source import BatchSource
 from graphbraid.train.step.batches import Batch, WholeGraph
 from graphbraid.train.task import Task, task_of
@@ -162,7 +163,7 @@ class ModelRunner:
 
     def on_batch(self, batch: MiniBatch) -> Tensor:
         """Return the outputs for a mini-batch's seeds, ``(batch_size, width)``."""
-        batch = batch if self.device.type == "cpu" else batch.to(self.device)
+        batch = batch if self.device.type == "cpu" else self._moved(batch)
         x = self._in_float32(self.features_of(batch))
         with self.autocast():
             if self.native:
@@ -173,6 +174,13 @@ class ModelRunner:
             else:
                 outputs = self.model(x, batch.edge_index)
         return self._checked(outputs)[: batch.batch_size]
+
+    def _moved(self, batch: MiniBatch) -> MiniBatch:
+        """Return a batch on the device, which one that a plan prepared is already."""
+        link = link_of(self.rows)
+        if link is not None and (x := batch.x) is not None and x.device != self.device:
+            link.add(x)
+        return batch.to(self.device)
 
     def labels_of(self, batch: Batch) -> Tensor:
         """Return the labels that the loss compares a batch's outputs with: those of its seeds."""

@@ -91,6 +91,10 @@ class SharedFeed:
         """Return this rank's seconds of sampling and gathering, summed over threads."""
         return dict(self._loader.stage_seconds)
 
+    def explain(self) -> str:
+        """Return nothing, as no device samples."""
+        return ""
+
     def close(self) -> None:
         """Stop the threads."""
         self._loader.close()
@@ -129,6 +133,10 @@ class SharedWholeGraph:
     def stage_seconds(self) -> dict[str, float]:
         """Return no stages, as nothing is prepared."""
         return {}
+
+    def explain(self) -> str:
+        """Return nothing, as no device samples."""
+        return ""
 
     def close(self) -> None:
         """Do nothing, as there are no threads."""

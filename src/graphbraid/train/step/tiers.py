@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from torch import Tensor
 
@@ -15,8 +16,20 @@ from graphbraid.train.config import TrainConfig
 _log = logging.getLogger(__name__)
 
 
-def make_tiers(graph: Graph, config: TrainConfig) -> HostTiers | None:
+def make_tiers(
+    graph: Graph,
+    config: TrainConfig,
+    *,
+    run_seconds: Callable[[], float | None] = lambda: None,
+    reads: Score | None = None,
+) -> HostTiers | None:
     """Make the tiers of ``config.host`` and ``config.hot``, filled with what training reads most.
+
+    Args:
+        graph: whose rows and lists are placed.
+        config: options of the run.
+        run_seconds: says how long the run will take, and is asked where rows are ranked; None: not known.
+        reads: of rows, from :func:`expected_reads`. If None, they are found where rows are ranked.
 
     Returns:
         The tiers; None if the config asks for none.
@@ -31,38 +44,55 @@ def make_tiers(graph: Graph, config: TrainConfig) -> HostTiers | None:
     if config.mode == "full":  # whose steps keep what they read in order
         rows = TieredFeatures.build(graph, host=0, disk=options_for(config.host or 0))
         return HostTiers(features=rows, topology=None, reason="steps read the features in blocks")
-    row_reads = list_blocks = None
-    walked = _sampling(graph, config)
-    if walked is not None:
-        sampler, schedule = walked
-        # Inclusion probabilities fail where neighbours are each other's neighbours, which a trial finds.
-        row_reads = score(graph, "auto", sampler=sampler, schedule=schedule, as_reads=True)
+    row_reads, list_blocks = None, None
+    if _ranks_rows(graph, config):
+        row_reads = expected_reads(graph, config, run_seconds()) if reads is None else reads
         if config.host is not None:
-            list_blocks = expected_list_blocks(graph.csc, sampler, schedule)
+            schedule = _schedule(config, graph.split("train"))
+            list_blocks = expected_list_blocks(graph.csc, _sampler(config), schedule)
     tiers = HostTiers.build(
         graph, host=config.host, hot=config.hot or 0, row_reads=row_reads, list_reads=list_blocks
     )
     _log.info("%s", tiers.reason)
+    if row_reads is not None:
+        _log.info("tiers are filled by the score %s: %s", row_reads.kind, row_reads.reason)
     return tiers
 
 
-def _sampling(graph: Graph, config: TrainConfig) -> tuple[SamplerConfig, SeedSchedule] | None:
-    """How the run samples; None where that decides nothing."""
+def _ranks_rows(graph: Graph, config: TrainConfig) -> bool:
+    """Whether some rows are placed elsewhere than others, by what training reads of each."""
     train = graph.splits.get("train")
     ranks_nothing = config.host in (0, "all", None) and config.hot in (0, "all", None)
-    if ranks_nothing or train is None or not train.numel():
-        return None
-    return _sampler(config), _schedule(config, train)
+    return not ranks_nothing and train is not None and train.numel() > 0
 
 
-def expected_reads(graph: Graph, config: TrainConfig) -> Score:
-    """Return the reads of each row that an epoch of training is expected to take.
+def expected_reads(
+    graph: Graph, config: TrainConfig, run_seconds: float | None, *, most_epochs: int | None = None
+) -> Score:
+    """Return the reads of each row that an epoch of training takes, by the score that a run's tiers have.
+
+    The epochs are looked ahead where that takes less than 2 % of the run. Else some of their batches say
+    which other score to take: inclusion fails where neighbours are each other's neighbours.
+
+    Args:
+        graph: whose rows are read.
+        config: options of the run.
+        run_seconds: that the run will take. If None, that is not known, and nothing is looked ahead.
+        most_epochs: to look ahead at most. If None, all of the run's.
 
     Raises:
         DataError: the graph has no split ``train``.
     """
-    schedule = _schedule(config, graph.split("train"))
-    return score(graph, "inclusion", sampler=_sampler(config), schedule=schedule)
+    counted = config.epochs if most_epochs is None else min(most_epochs, config.epochs)
+    return score(
+        graph,
+        "auto",
+        sampler=_sampler(config),
+        schedule=_schedule(config, graph.split("train")),
+        epochs=counted,
+        run_seconds=None if run_seconds is None else run_seconds * counted / config.epochs,
+        as_reads=True,
+    )
 
 
 def expected_list_reads(graph: Graph, config: TrainConfig) -> float:

@@ -1,0 +1,19 @@
+"""ListReads: what a device that samples read of adjacency lists."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class ListReads(NamedTuple):
+    """Adjacency lists of which edges were drawn, and these edges, by where they were read."""
+
+    device_lists: int
+    device_edges: int
+    host_lists: int
+    host_edges: int
+
+    @property
+    def device_share(self) -> float:
+        """Of the reads of lists; 0 before the first."""
+        return self.device_lists / max(self.device_lists + self.host_lists, 1)
