@@ -13,7 +13,7 @@ from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.graph.scaled_features import given_row_bytes, kept_row_bytes
 
 LEAST_GAIN = 0.01
-"""Of an epoch's time that rows must save to be worth memory of the device, where the link's rate is known."""
+"""Share of an epoch's time that rows must save to be worth memory of the device, where the link's rate is known."""
 _MAP_BYTES = 4  # a node, where hot rows are not the first
 _POINTS = 64  # of the curve at which less memory is tried
 
@@ -23,7 +23,7 @@ class DeviceMemory:
     """The memory of a device, and how rows come there."""
 
     free_bytes: int | None
-    """That may be taken; None if it is not known."""
+    """Device memory that may be taken; None if it is not known."""
     link_bytes_per_second: float | None
     """Rate at which rows are copied there; None if it is not known."""
 

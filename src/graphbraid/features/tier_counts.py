@@ -22,7 +22,7 @@ class TierCounts(NamedTuple):
     link_rows: int = 0
     """Rows that travelled to a device, or that it read of the host's memory."""
     link_bytes: int = 0
-    """Of these rows."""
+    """Bytes of these rows."""
 
     @property
     def reads(self) -> int:
@@ -31,7 +31,7 @@ class TierCounts(NamedTuple):
 
     @property
     def host_share(self) -> float:
-        """Of the reads that memory served; 0 before the first."""
+        """Share of the reads that memory served; 0 before the first."""
         return self.host_rows / max(self.reads, 1)
 
     def since(self, before: TierCounts) -> TierCounts:

@@ -15,5 +15,5 @@ class ListReads(NamedTuple):
 
     @property
     def device_share(self) -> float:
-        """Of the reads of lists; 0 before the first."""
+        """The device's share of the reads of lists; 0 before the first."""
         return self.device_lists / max(self.device_lists + self.host_lists, 1)

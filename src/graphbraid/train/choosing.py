@@ -46,7 +46,7 @@ class Chosen(NamedTuple):
     tiers_reason: str
     """What ``tiers="auto"`` chose, and why; empty if it was not asked for."""
     reads: Score | None
-    """Of each row, if ``tiers="auto"`` sized a device by them."""
+    """Reads of each row, if ``tiers="auto"`` sized a device by them."""
 
 
 def choose(

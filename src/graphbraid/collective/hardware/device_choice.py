@@ -25,7 +25,7 @@ from graphbraid.sampling.hot import HotRows
 
 _MAP_BYTES = 4  # a node, where hot rows are not the first
 LOCAL_ID_BYTES = 8
-"""Of each node, in the table of the device's sampler."""
+"""Bytes of each node in the table of the device's sampler."""
 
 
 def resident_in(room: int, context: Context) -> Resident:

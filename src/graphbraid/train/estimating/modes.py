@@ -109,11 +109,11 @@ class AutoTiers(NamedTuple):
     device: DeviceBudget | None
     """None where there is no device, or ``hot`` says it."""
     reads: Score | None
-    """Of each row, where the device was sized by them."""
+    """Reads of each row, where the device was sized by them."""
 
     @property
     def reason(self) -> str:
-        """Of both, in words."""
+        """Why both are as large as they are."""
         return self.host.reason + ("" if self.device is None else f"; {self.device.reason}")
 
 

@@ -66,7 +66,7 @@ class HotEstimate:
     hot_bytes: int
     """The budget (``hot``): these rows, and the map that finds them."""
     expected_share: float
-    """Of the reads that they serve."""
+    """Share of the reads that they serve."""
     link_bytes_per_epoch: float
     """Bytes of the other rows, which travel to the device."""
     device_bytes: int

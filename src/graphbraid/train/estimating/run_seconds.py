@@ -19,7 +19,7 @@ from graphbraid.train.estimating.trial import Trial
 from graphbraid.train.step.feed import make_loader
 
 STEPS = 4
-"""That are tried; the first one, in which torch finds its kernels, does not count."""
+"""Steps that are tried; the first one, in which torch finds its kernels, does not count."""
 SECONDS = 2.0
 """After which no further step is tried."""
 

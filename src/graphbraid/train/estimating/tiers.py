@@ -34,7 +34,7 @@ class TieredRun(NamedTuple):
 
     graph: Graph
     reads: Score
-    """Of each row in an epoch, by the score that the run's tiers are filled by."""
+    """Reads of each row in an epoch, by the score that the run's tiers are filled by."""
     served: Served
     epoch_reads: float
     """Rows that an epoch reads."""
@@ -77,7 +77,7 @@ class TieredRun(NamedTuple):
         return (1 - self._shares(host)[1]) * self.epoch_reads
 
     def _shares(self, host: int) -> tuple[float, float]:
-        """Of the reads, what the device's hot rows serve, and what these serve with those in memory."""
+        """Shares of the reads: what the device's hot rows serve, and what these serve with those in memory."""
         num_hot = 0 if self.device is None else self.device.num_hot
         upto = min(num_hot + self.rows_in(host), self.graph.num_nodes)
         return self.served.share(num_hot), self.served.share(upto)

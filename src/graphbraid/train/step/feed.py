@@ -148,7 +148,7 @@ class SampledFeed:
         return seconds | {"gather": seconds["gather"] + self._late_gather_seconds}
 
     def explain(self) -> str:
-        """As the loader."""
+        """Return the loader's explanation."""
         return self._loader.explain()
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from graphbraid.collective.run.protocols import Accelerator
 
 COPIED_BYTES = 32 << 20
-"""That are copied to measure the link's rate."""
+"""Bytes that are copied to measure the link's rate."""
 _COPIES = 4  # of which the first one, for which memory is taken, does not count
 
 
