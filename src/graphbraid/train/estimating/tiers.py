@@ -77,7 +77,7 @@ class TieredRun(NamedTuple):
         return (1 - self._shares(host)[1]) * self.epoch_reads
 
     def _shares(self, host: int) -> tuple[float, float]:
-        """Shares of the reads: what the device's hot rows serve, and what these serve with those in memory."""
+        """Shares of the reads: of the device's hot rows, and of these with the rows in memory."""
         num_hot = 0 if self.device is None else self.device.num_hot
         upto = min(num_hot + self.rows_in(host), self.graph.num_nodes)
         return self.served.share(num_hot), self.served.share(upto)
