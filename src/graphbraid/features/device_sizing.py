@@ -13,7 +13,7 @@ from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.graph.scaled_features import given_row_bytes, kept_row_bytes
 
 LEAST_GAIN = 0.01
-"""Share of an epoch's time that rows must save to be worth the device's memory, where the link's rate is known."""
+"""Share of an epoch's time that rows must save to be worth a device's memory, if the link's rate is known."""
 _MAP_BYTES = 4  # a node, where hot rows are not the first
 _POINTS = 64  # of the curve at which less memory is tried
 
