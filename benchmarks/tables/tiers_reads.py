@@ -15,9 +15,12 @@ def gather() -> str:
     lines = []
     for row in rows:
         rates, shares = row["bytes_per_second"], row["of_limit"]
-        ours = [f"{rates[name] / 1e9:.1f} ({shares[name]:.0%})" for name in ("kernel", "tiers")]
+        measured = [name for name in ("kernel", "tiers", "map") if name in rates]
+        ours = [f"{rates[name] / 1e9:.1f} ({shares[name]:.0%})" for name in measured]
+        ours += ["-"] * (3 - len(measured))
         lines.append([str(row["row_bytes"]), str(row["threads"]), f"{rates['limit'] / 1e9:.1f}", *ours])
-    heads = ("bytes a row", "threads", "C loop, GB/s", "features in memory", "rows in tiers, all in memory")
+    ways = ("features in memory", "rows in tiers, all in memory", "the same, by a map")
+    heads = ("bytes a row", "threads", "C loop, GB/s", *ways)
     return "\n\n".join([table(heads, lines), where(rows, "benchmarks.tiers.gather")])
 
 
@@ -25,25 +28,31 @@ def disk() -> str:
     """Rows of a file with memory for a part of them."""
     rows = read_rows("tiers_disk")
     lines = [line for row in rows for line in _ways(row)]
-    heads = ("features, memory", "way", "seconds", "relative", "read a second")
+    heads = ("features, memory", "way", "batches", "seconds", "tiers, seconds", "times as fast", "reads")
     notes = [_note(row) for row in rows]
     return "\n\n".join([table(heads, lines), *notes, where(rows, "benchmarks.tiers.disk")])
 
 
 def _ways(row: Row) -> list[list[str]]:
-    seconds = {name: median(found) for name, found in row["seconds"].items()}
-    read = {"memmap": "read_bytes", "tiers": "disk_bytes"}
-    names = {"memmap": "`numpy.memmap`", "memmap-random": "the same, `MADV_RANDOM`", "tiers": "tiers"}
+    """Plain memmap beside tiers, and memmap told not to read ahead beside tiers over more batches."""
+    plain = row.get("plain", row)  # older rows compare all over the same batches
     lines = []
-    for name, label in names.items():
-        rate = row[name][read[name]] / row[name]["whole_seconds"] if name in read else 0.0
+    for name, label, beside in (
+        ("memmap", "`numpy.memmap`", plain),
+        ("memmap-random", "`numpy.memmap`, `MADV_RANDOM`", row),
+    ):
+        seconds = {one: median(found) for one, found in beside["seconds"].items()}
+        run = row.get(name)
+        rate = f"{format_bytes(run['read_bytes'] / run['whole_seconds'])}/s" if run else ""
         lines.append(
             [
                 row["row"].replace(" with ", ", ") if name == "memmap" else "",
                 label,
+                f"{beside['steps']:,}",
                 f"{seconds[name]:.1f}",
+                f"{seconds['tiers']:.1f}",
                 f"{seconds[name] / seconds['tiers']:.1f}",
-                f"{format_bytes(rate)}/s" if rate else "",
+                rate,
             ]
         )
     return lines
@@ -54,11 +63,14 @@ def _note(row: Row) -> str:
         f"{format_bytes(limit['bytes_per_second'])}/s in requests of {format_bytes(limit['request_bytes'])}"
         for limit in row["limits"]
     ]
+    tiers, ahead = row["tiers"], row.get("read_ahead_bytes")
+    said = f"At a page fault the system reads {format_bytes(ahead)} ahead. " if ahead is not None else ""
     return (
-        f"{row['steps']} batches with {row['rows']:,} rows of {row['row_bytes']} bytes, from a cold file; "
-        f"over all {row['tiers']['batches']} tiers had {row['tiers']['host_share']:.1%} of them in memory. "
-        f"At random the disk gives {' and '.join(limits)}. "
-        f"The memory's limit: {row['tiers']['limit']}."
+        f"Rows of {row['row_bytes']} bytes, from a cold file. {said}"
+        f"Over all {tiers['batches']} batches tiers had "
+        f"{tiers['host_share']:.1%} of the rows in memory and read "
+        f"{format_bytes(tiers['disk_bytes'] / tiers['whole_seconds'])}/s. "
+        f"At random the disk gives {' and '.join(limits)}. The memory's limit: {tiers['limit']}."
     )
 
 

@@ -7,7 +7,10 @@ For rows of 128 to 4096 bytes and one and two threads, from a table that no cach
 - *limit*: ``row_copy.c``, compiled here for this machine, with the prefetch distance and the kind of store
   that are fastest for these rows;
 - *kernel*: the kernel that gathers features in memory, as the sampling threads call it;
-- *tiers*: ``RowCache`` with all rows in memory, looked up by id; each thread calls it.
+- *tiers*: ``RowCache`` with all rows in memory, where a comparison says where a row is, as it does for the
+  first rows of a graph renumbered by score; each thread calls it;
+- *map*: the same with rows in another order than the file's, looked up in a map by id. That is a random line
+  more a row, which the limit does not read: of rows of 128 bytes, three lines and not two.
 
 The first two read one table in 2 MiB pages, and all write into the same memory. Threads divide the ids among
 them; contenders take turns, and the median counts. Rates are bytes of rows a second, each read and written.
@@ -68,7 +71,10 @@ def compiled_limit() -> Any:
 
 def in_huge_pages(num_bytes: int) -> Tensor:
     """``(num_bytes,)`` uint8, written once, in 2 MiB pages where the system has some."""
-    memory = mmap.mmap(-1, num_bytes)
+    if not hasattr(mmap, "MAP_PRIVATE"):  # of Windows, which has no such pages either
+        return torch.ones(num_bytes, dtype=torch.uint8)
+    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS  # shared memory, the default, is in 4 KiB pages
+    memory = mmap.mmap(-1, num_bytes, flags=private)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)
     found = torch.frombuffer(memory, dtype=torch.uint8)
@@ -104,16 +110,18 @@ def kernel(table: Tensor) -> Gather:
 
 
 @contextmanager
-def tiers(table: Tensor, folder: Path) -> Iterator[Gather]:
-    """A cache that holds all rows of a file."""
+def tiers(table: Tensor, folder: Path) -> Iterator[dict[str, Gather]]:
+    """Caches that hold all rows of a file: in its order, and in another."""
     with tempfile.NamedTemporaryFile(dir=folder) as file:
         table.numpy().tofile(file.name)
         disk = DiskRows(
             file.name, offset=0, num_rows=len(table), row_shape=(table.shape[1],), dtype=torch.uint8
         )
-        cache = RowCache(disk, len(table), policy="static")
-        cache.fill(torch.arange(len(table)))
-        yield cache.gather
+        ordered, mapped = (RowCache(disk, len(table), policy="static") for _ in range(2))
+        ordered.fill(torch.arange(len(table)))
+        for half in reversed(torch.arange(len(table)).chunk(2)):
+            mapped.fill(half)
+        yield {"tiers": ordered.gather, "map": mapped.gather}
 
 
 def in_turn(
@@ -143,7 +151,8 @@ def measure(row_bytes: int, memory: Tensor, out: Tensor, options: argparse.Names
             torch.set_num_threads(count)
             with ThreadPoolExecutor(count) as threads:
                 loops = limits(copy_rows, table, threads, count)
-                ours = {"kernel": kernel(table), "tiers": shared(from_tiers, threads, count)}
+                ours = {"kernel": kernel(table)}
+                ours |= {name: shared(gather, threads, count) for name, gather in from_tiers.items()}
                 check({"limit": loops[8, True], **ours}, table, ids, out)
                 found.append(beside_limit(loops, ours, ids, out, options.repeats))
             found[-1] = {"row_bytes": row_bytes, "threads": count} | found[-1]
@@ -179,7 +188,9 @@ def check(contenders: Mapping[str, Gather], table: Tensor, ids: Tensor, out: Ten
 
 def show(rows: list[dict[str, Any]]) -> None:
     """Print the table."""
-    table = Table("bytes a row", "threads", "limit GB/s", "kernel", "tiers", "limit's prefetch and stores")
+    table = Table(
+        "bytes a row", "threads", "limit GB/s", "kernel", "tiers", "map", "limit's prefetch and stores"
+    )
     for row in rows:
         rates, shares = row["bytes_per_second"], row["of_limit"]
         ours = [f"{rates[name] / 1e9:.1f} ({shares[name]:.0%})" for name in shares]

@@ -1,6 +1,6 @@
 """Which rows are read most? The share of reads that the top 5, 10 and 25 % of the rows serve, by score.
 
-    python -m benchmarks.tiers.prediction --graphs FOLDER [--names web_cnr2000 products-lite ...]
+    python -m benchmarks.tiers --graphs FOLDER [--names web_cnr2000 products-lite ...]
 
 For each graph and sampler the rows are counted that a loader's batches read in some epochs. Beside every
 score stand

@@ -56,6 +56,17 @@ def test_the_ids_of_before_are_those_of_the_beginning(tmp_path):
     assert open_names(numbers).ids.values.tolist() == [30, 0, 40, 20, 10]
 
 
+@pytest.mark.parametrize("name", ["y.npy", "x.npy"])
+def test_an_array_of_the_store_before_is_refused(tmp_path, name):
+    """Of the same shape and dtype, copied with its times: labels would be those of other nodes."""
+    before = save_store(small_graph(), tmp_path / "before")
+    after = save_store(open_store(before), tmp_path / "after", order=ORDER)
+    open_store(after)  # verified once, which is noted
+    shutil.copy2(before / name, after / name)
+    with pytest.raises(DataError, match=rf"{name} has changed .* from before its nodes were renumbered\?"):
+        open_store(after)
+
+
 def test_back_by_the_ids_gives_the_first_store(tmp_path):
     first = small_graph(sparse=True)
     there = save_store(first, tmp_path / "there", order=ORDER)

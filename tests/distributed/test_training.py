@@ -12,8 +12,10 @@ from tests.suites import few_of
 from tests.train.communities import community_graph
 
 from graphbraid.errors import ConfigError
+from graphbraid.features import TieredFeatures
 from graphbraid.loader import BatchLoader, LoaderSettings
 from graphbraid.train import TrainConfig
+from graphbraid.train.choosing import Passed, choose, with_plan_of_device
 from graphbraid.train.run.interrupt import SignalGuard
 from graphbraid.train.run.ranks import RunRanks
 from graphbraid.train.step.shares import part_of
@@ -127,6 +129,23 @@ def test_a_rank_on_a_cuda_device_beside_one_on_the_cpu_is_told_so():
 
     with pytest.raises(ConfigError, match="rank 0 has a model on 'cpu', rank 1 has 'cuda'; ranks add up"):
         run_threads(2, check)
+
+
+@pytest.mark.parametrize("given", ["option", "tiers"])
+@pytest.mark.parametrize("mode", ["sampled", "auto"])
+def test_rows_on_a_device_are_refused_by_several_ranks(given, mode):
+    """They would bring the plan that several ranks are refused."""
+    graph = training.graph_of()
+    hot = {"hot": 4096} if given == "option" else {}
+    tiers = TieredFeatures.build(graph, hot=4096) if given == "tiers" else None
+    config = TrainConfig(**training.BASE | hot | {"mode": mode})
+    passed = Passed(tiers=tiers, topology=None, accelerator=None)
+    comm = SimpleNamespace(rank=1, size=2)
+    says = "hot=4096 keeps rows" if given == "option" else "tiers that were built with hot= keep rows"
+    with pytest.raises(ConfigError, match=f"{says} on a device for the batches of a plan, .* one rank"):
+        choose(training.make("sage", graph), graph, config, passed, comm)
+    one = choose(training.make("sage", graph), graph, config.updated(mode="sampled"), passed, None)
+    assert with_plan_of_device(one.config, passed, torch.device("cuda")).plan == "auto"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import os
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -154,6 +155,36 @@ def test_a_full_cache_reads_the_file_once(table, tmp_path):
     counts = run(cache, [list(range(NUM_ROWS))] * 3, table=table)
     assert counts.hits == counts.reads
     assert disk.counts.rows == NUM_ROWS
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("order", ["the file's", "another"])
+def test_rows_that_stay_are_the_tables_for_several_threads(table, disk, policy, order):
+    """Of rows 0 to 24, in that order, a comparison says where they are; in another order a map does."""
+    batches = [torch.randint(NUM_ROWS, (2_000,)) for _ in range(4)]  # more than are copied at once
+    for num_rows in (25, NUM_ROWS):
+        cache = RowCache(disk, num_rows, policy=policy)
+        rows = torch.arange(num_rows)
+        for part in (rows,) if order == "the file's" else reversed(rows.chunk(2)):
+            cache.fill(part)
+        with ThreadPoolExecutor(2) as threads:
+            found = list(threads.map(cache.gather, batches))
+        assert all(same(rows, table[ids]) for rows, ids in zip(found, batches, strict=True))
+        if policy == "static" or num_rows == NUM_ROWS:
+            assert cache.counts.hits == sum(int((ids < num_rows).sum()) for ids in batches)
+
+
+def test_nothing_is_announced_to_a_cache_of_all_rows(table, disk):
+    """Those announced while it filled are forgotten: it reads nothing any more, in any order."""
+    cache = RowCache(disk, NUM_ROWS, policy="belady")
+    every = torch.arange(NUM_ROWS)
+    first, second = cache.announce(every), cache.announce(every.flip(0))
+    assert (first, second) == (0, 1)
+    cache.gather(every, batch=first)
+    assert cache.announce(every) == -1
+    for ids, batch in ((every.flip(0), second), (every[:7], -1)):
+        assert same(cache.gather(ids, batch=batch), table[ids])
+    assert cache.counts.misses == NUM_ROWS
 
 
 def test_a_read_that_fails_leaves_a_cache_that_works(table, tmp_path):

@@ -5,6 +5,7 @@ import os
 import pytest
 from benchmarks.common.rows import read_lines
 from benchmarks.tiers import disk
+from benchmarks.tiers.disk_figures import figures
 from benchmarks.tiers.limited import MemoryLimit
 
 
@@ -18,7 +19,8 @@ def test_contenders_agree_and_figures_are_kept(tmp_path, capsys, monkeypatch):
     said = capsys.readouterr().err
     [row] = read_lines(out)
     assert row["row"] == "0.01 GiB with 2MiB"
-    assert row["steps"] == row["tiers"]["batches"] == row["memmap"]["batches"] == 6
+    assert row["steps"] == row["plain"]["steps"] == row["tiers"]["batches"] == row["memmap"]["batches"] == 6
+    assert set(row["seconds"]) == {"memmap-random", "tiers"}
     assert all(seconds[0] > 0 for seconds in row["seconds"].values())
     assert row["tiers"]["disk_rows"] + row["tiers"]["host_share"] * row["rows"] == pytest.approx(row["rows"])
     assert row["limits"][0]["request_bytes"] == 4096
@@ -27,6 +29,30 @@ def test_contenders_agree_and_figures_are_kept(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(disk, "last_json_line", None)  # nothing is run again
     disk.main(["--folder", str(tmp_path), *sizes, *others])
     assert read_lines(out) == [row]
+
+
+def a_run(steps, seconds, **told):
+    sums = [f"{step}" for step in range(steps)]
+    return {"batch_seconds": [seconds] * steps, "checksums": sums, "read_bytes": 1} | told
+
+
+def test_each_memmap_stands_beside_tiers_over_the_batches_of_both():
+    """Where plain memmap gets through one batch only, the other one is compared over all of its own."""
+    runs = {
+        "memmap": [a_run(1, 90.0), a_run(2, 80.0)],
+        "memmap-random": [a_run(4, 2.0), a_run(5, 2.0)],
+        "tiers": [a_run(10, 0.5, disk_bytes=8), a_run(10, 0.5, disk_bytes=8)],
+    }
+    row = figures(runs, list(range(10, 20)), [])
+    assert (row["steps"], row["rows"], row["plain"]["steps"], row["plain"]["rows"]) == (4, 46, 1, 10)
+    assert row["seconds"] == {"memmap-random": [8.0, 8.0], "tiers": [2.0, 2.0]}
+    assert row["plain"]["seconds"] == {"memmap": [90.0, 80.0], "tiers": [0.5, 0.5]}
+    assert row["times_as_fast"] == {"memmap-random": 4.0, "memmap": 170.0}
+    assert row["holds"]
+    slower = runs | {"tiers": [a_run(10, 0.7, disk_bytes=8)]}
+    assert not figures(slower, list(range(10, 20)), [])["holds"]
+    with pytest.raises(SystemExit, match="memmap and tiers do not give the same rows"):
+        figures(runs | {"memmap": [a_run(1, 1.0, checksums=["other"])]}, list(range(10)), [])
 
 
 def fake_groups(folder, entries, file):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import torch
 from tests.robustness.cases import call, command
 from tests.robustness.workplace import Workplace, graph
@@ -60,6 +62,33 @@ def nothing_to_reorder(w: Workplace):
 def disk_too_small_to_reorder(w: Workplace):
     disk = w.small_disk(16 << 10)
     return "reorder", "--data", w.store(), "--by", "degree", "--out", disk / "store"
+
+
+@command(
+    ORDERS,
+    "labels of before in a reordered store",
+    3,
+    "y.npy has changed since it was written",
+    "from before its nodes were renumbered?",
+)
+def labels_of_before(w: Workplace):
+    before = w.store()
+    after = save_store(graph(), w.path("after"), order=torch.arange(90).flip(0))
+    shutil.copy2(before / "y.npy", after / "y.npy")
+    return w.train(after)
+
+
+@command(
+    ORDERS,
+    "resume on a store that was reordered since",
+    3,
+    "was written while training on another graph",
+    "was it renumbered (graphbraid reorder, convert --order) since?",
+)
+def resume_on_reordered(w: Workplace):
+    run = w.run()
+    save_store(graph(), w.path("store"), order=torch.arange(90).flip(0), if_exists="replace")
+    return "train", "--resume", "--out", run, "--epochs", 3
 
 
 @call(

@@ -10,6 +10,7 @@ import torch
 from tests.train.communities import Sage, community_graph, new_model
 
 from graphbraid.errors import ConfigError, DataError, ResourceError
+from graphbraid.features import reorder
 from graphbraid.train import Callback, Trainer
 from graphbraid.train.run_folder import checkpoint
 from graphbraid.train.run_folder.folder import RunFolder
@@ -89,6 +90,7 @@ class Flat(torch.nn.Linear):
         ({"model": Flat()}, ConfigError, "holds a .*Sage; the model given is a .*Flat"),
         ({"graph": community_graph(500)}, DataError, "its num_nodes was 600, this graph's is 500"),
         ({"graph": community_graph(seed=1)}, DataError, "another graph"),
+        ({"graph": reorder(community_graph(), "degree").graph}, DataError, "was it renumbered .* since"),
     ],
 )
 def test_checkpoint_of_another_run_is_refused(run_dir: Path, change: dict, error: type, message: str) -> None:

@@ -20,8 +20,8 @@ void gather_rows(const char* table, int64_t row_bytes, const int64_t* ids, int64
   GB_PICK(gather_rows)(table, row_bytes, ids, num_ids, out);
 }
 
-void copy_rows(const char* table, int64_t row_bytes, const RowCopy* copies, int64_t count, char* out) {
-  GB_PICK(copy_rows)(table, row_bytes, copies, count, out);
+void copy_slots(const char* table, int64_t row_bytes, const int32_t* slots, int64_t count, char* out) {
+  GB_PICK(copy_slots)(table, row_bytes, slots, count, out);
 }
 
 void gather_as_float(const void* table, DType dtype, int64_t width, const int64_t* ids, int64_t num_ids,

@@ -18,11 +18,9 @@ struct FeatureRows {
   int64_t row_bytes = 0;
 };
 
-struct RowCopy {
-  int64_t row, place;  // in the table, and in what is written
-};
-// out[place, :] = table[row, :] of each copy; out as above, other places are left as they are
-void copy_rows(const char* table, int64_t row_bytes, const RowCopy* copies, int64_t count, char* out);
+// slots   (count,): rows of the table, negative where it does not have the row
+// out     as above; rows that the table does not have are left as they are
+void copy_slots(const char* table, int64_t row_bytes, const int32_t* slots, int64_t count, char* out);
 
 // table   (num_rows, width) float32, bfloat16 or float16
 // out     (num_ids, width) float32, overwritten; must not overlap table

@@ -3,7 +3,7 @@
 //   table (num_rows, row_bytes), ids (num_ids,)  --->  out (num_ids, row_bytes)
 //
 //   gather_rows       out[i, :] = table[ids[i], :]
-//   copy_rows         out[place, :] = table[row, :], of a part of the rows
+//   copy_slots        out[i, :] = table[slots[i], :], where the slot is not negative
 //   gather_as_float   out[i, :] = float(table[ids[i], :])
 //   gather_scaled     out[i, :] = scale[ids[i]] * float(table[ids[i], :]), of int8
 //
@@ -12,7 +12,8 @@
 // Rows are prefetched a fixed number of bytes ahead, so that enough lines are on their way whatever the row's
 // size, and into the second-level cache: it can wait for more lines at a time than the first. Long rows are
 // written past the caches (they are read next by another core, and much later): a plain store would first
-// read the line it overwrites, a third more traffic.
+// read the line it overwrites, a third more traffic. What only prefetches must be inlined: GCC takes a call of
+// it for one without effect, and leaves it out.
 
 namespace gb::GB_VARIANT {
 namespace {
@@ -23,7 +24,7 @@ constexpr int64_t kLine = 64;
 constexpr int64_t kBytesAhead = 8192;
 constexpr int kSecondLevel = 2;
 
-inline void prefetch_ahead(const char* row, int64_t row_bytes) {
+GB_INLINE void prefetch_ahead(const char* row, int64_t row_bytes) {
   for (int64_t b = 0; b < row_bytes; b += kLine) __builtin_prefetch(row + b, 0, kSecondLevel);
   __builtin_prefetch(row + row_bytes - 1, 0, kSecondLevel);
 }
@@ -63,7 +64,7 @@ template <typename T>
 void widen_rows(const T* table, const float* scale, int64_t width, const int64_t* ids, int64_t num_ids,
                 float* out) {
   const int64_t row_bytes = width * static_cast<int64_t>(sizeof(T)), ahead = rows_ahead(row_bytes);
-  const auto prefetch = [&](int64_t i) {
+  const auto prefetch = [&](int64_t i) GB_LAMBDA {
     prefetch_ahead(reinterpret_cast<const char*>(table + ids[i] * width), row_bytes);
   };
   for (int64_t i = 0; i < std::min(ahead, num_ids); ++i) prefetch(i);
@@ -73,18 +74,21 @@ void widen_rows(const T* table, const float* scale, int64_t width, const int64_t
   }
 }
 
-// out[place(i), :] = table[row(i), :] for i in [0, count).
-template <typename Row, typename Place>
-void copy_ahead(const char* table, int64_t row_bytes, int64_t count, char* out, const Row& row,
-                const Place& place) {
+// out[i, :] = table[row(i), :] for i in [0, count) where row(i) is not negative.
+template <typename Row>
+void copy_ahead(const char* table, int64_t row_bytes, int64_t count, char* out, const Row& row) {
   const int64_t ahead = rows_ahead(row_bytes);
   const bool stream =
       row_bytes % kLine == 0 && reinterpret_cast<uintptr_t>(out) % kLine == 0 && row_bytes >= 2 * kLine;
-  for (int64_t i = 0; i < std::min(ahead, count); ++i) prefetch_ahead(table + row(i) * row_bytes, row_bytes);
+  const auto prefetch = [&](int64_t i) GB_LAMBDA {
+    if (i < count && row(i) >= 0) prefetch_ahead(table + row(i) * row_bytes, row_bytes);
+  };
+  for (int64_t i = 0; i < ahead; ++i) prefetch(i);
   for (int64_t i = 0; i < count; ++i) {
-    if (i + ahead < count) prefetch_ahead(table + row(i + ahead) * row_bytes, row_bytes);
+    prefetch(i + ahead);
+    if (row(i) < 0) continue;
     const char* from = table + row(i) * row_bytes;
-    char* to = out + place(i) * row_bytes;
+    char* to = out + i * row_bytes;
     if (stream)
       stream_row(from, to, row_bytes);
     else
@@ -113,13 +117,11 @@ void gather_scaled(const int8_t* table, const float* scale, int64_t width, const
 }
 
 void gather_rows(const char* table, int64_t row_bytes, const int64_t* ids, int64_t num_ids, char* out) {
-  copy_ahead(table, row_bytes, num_ids, out, [&](int64_t i) { return ids[i]; }, [](int64_t i) { return i; });
+  copy_ahead(table, row_bytes, num_ids, out, [&](int64_t i) { return ids[i]; });
 }
 
-void copy_rows(const char* table, int64_t row_bytes, const RowCopy* copies, int64_t count, char* out) {
-  copy_ahead(
-      table, row_bytes, count, out, [&](int64_t i) { return copies[i].row; },
-      [&](int64_t i) { return copies[i].place; });
+void copy_slots(const char* table, int64_t row_bytes, const int32_t* slots, int64_t count, char* out) {
+  copy_ahead(table, row_bytes, count, out, [&](int64_t i) { return int64_t{slots[i]}; });
 }
 
 }  // namespace gb::GB_VARIANT

@@ -13,9 +13,10 @@
 namespace gb {
 namespace {
 
-constexpr int64_t kSlotsAhead = 16;  // ids whose slots are fetched before they are looked up
+constexpr int64_t kSlotsAhead = 64;  // ids whose slots are fetched before they are looked up
 constexpr int64_t kCopiedAtOnce = 1024;
 constexpr int64_t kFilledAtOnce = 4096;
+constexpr int kSecondLevel = 2;  // the cache that can wait for more lines at a time than the first
 constexpr size_t kPage = size_t{1} << 21;
 
 }  // namespace
@@ -25,8 +26,12 @@ RowCache::RowCache(DiskReader& disk, int64_t capacity, std::unique_ptr<Replaceme
       capacity_(capacity),
       policy_(std::move(policy)),
       ahead_(looks_ahead && capacity > 0 ? std::make_unique<LookAhead>(disk.table().num_rows) : nullptr),
-      slot_of_(capacity > 0 ? static_cast<size_t>(disk.table().num_rows) : 0, -1),
       row_in_(static_cast<size_t>(capacity)) {
+  if (capacity > 0) {
+    slot_of_.reserve(static_cast<size_t>(disk.table().num_rows));
+    use_huge_pages(slot_of_.data(), disk.table().num_rows);
+    slot_of_.assign(static_cast<size_t>(disk.table().num_rows), -1);
+  }
   const auto num_bytes = static_cast<size_t>(capacity * disk.table().row_bytes);
   if (num_bytes == 0) return;
   memory_ = static_cast<char*>(std::aligned_alloc(kPage, (num_bytes + kPage - 1) / kPage * kPage));
@@ -72,12 +77,13 @@ void RowCache::fill(const int64_t* ids, int64_t count) {
     for (const WantedRow& row : wanted_)
       if (slot_of(row.id) < 0) keep(row.id, rows.data() + row.place * row_bytes, kNever);
   }
+  fix_if_full();
 }
 
 int64_t RowCache::announce(const int64_t* ids, int64_t count) {
   check(ids, count);
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (ahead_ == nullptr) return -1;
+  if (ahead_ == nullptr || is_fixed_.load(std::memory_order_relaxed)) return -1;
   return ahead_->announce(ids, count, [&](int64_t row, int64_t batch) {
     if (const int32_t slot = slot_of(row); slot >= 0) policy_->announced(slot, row, batch);
   });
@@ -96,8 +102,8 @@ void RowCache::gather(const int64_t* ids, int64_t count, char* out, int64_t batc
   const bool is_announced = begin_batch(ids, count, batch);
   const auto next = [&](int64_t place) { return is_announced ? ahead_->next_of(place) : kNever; };
   wanted_.clear();
-  const int64_t num_hits = copy_kept(ids, count, out, wanted_, [&](const RowCopy& copy) {
-    policy_->hit(static_cast<int32_t>(copy.row), ids[copy.place], next(copy.place));
+  const int64_t num_hits = copy_kept(ids, count, out, wanted_, [&](int32_t slot, int64_t place) {
+    policy_->hit(slot, ids[place], next(place));
   });
   disk_.read(wanted_, out);
   for (const WantedRow& row : wanted_) {
@@ -107,6 +113,7 @@ void RowCache::gather(const int64_t* ids, int64_t count, char* out, int64_t batc
     slot >= 0 ? policy_->hit(slot, row.id, next(row.place)) : keep(row.id, from, next(row.place));
   }
   if (is_announced) ahead_->drop_first();
+  fix_if_full();
   counts_.reads += count;
   counts_.hits += num_hits;
 }
@@ -114,7 +121,11 @@ void RowCache::gather(const int64_t* ids, int64_t count, char* out, int64_t batc
 // Slots and what is in them are only read: threads take turns at the disk alone.
 void RowCache::gather_fixed(const int64_t* ids, int64_t count, char* out) {
   std::vector<WantedRow> wanted;
-  const int64_t num_hits = copy_kept(ids, count, out, wanted, [](const RowCopy&) {});
+  int64_t num_hits = count;
+  if (is_prefix_ && capacity_ == disk_.table().num_rows)
+    gather_rows(memory_, disk_.table().row_bytes, ids, count, out);
+  else
+    num_hits = copy_kept(ids, count, out, wanted, [](int32_t, int64_t) {});
   const std::lock_guard<std::mutex> lock(mutex_);
   disk_.read(wanted, out);
   counts_.reads += count;
@@ -122,28 +133,37 @@ void RowCache::gather_fixed(const int64_t* ids, int64_t count, char* out) {
 }
 
 // Copies the rows that are kept, puts the others into `wanted`, and returns how many were kept. In parts that
-// the first-level cache holds beside what is noted of them.
+// the first-level cache holds: the slots of a part first, and its rows then.
 template <typename Copied>
 int64_t RowCache::copy_kept(const int64_t* ids, int64_t count, char* out, std::vector<WantedRow>& wanted,
                             const Copied& copied) {
-  std::array<RowCopy, kCopiedAtOnce> copies;
-  int64_t num_hits = 0;
+  const int64_t row_bytes = disk_.table().row_bytes;
+  const size_t before = wanted.size();
+  std::array<int32_t, kCopiedAtOnce> slots;
   for (int64_t first = 0; first < count; first += kCopiedAtOnce) {
     const int64_t last = std::min(first + kCopiedAtOnce, count);
-    size_t found = 0;
+    look_up(ids, count, first, last, slots.data());
+    copy_slots(memory_, row_bytes, slots.data(), last - first, out + first * row_bytes);
     for (int64_t i = first; i < last; ++i) {
-      if (i + kSlotsAhead < count && capacity_ > 0) __builtin_prefetch(&slot_of(ids[i + kSlotsAhead]));
-      const int32_t slot = capacity_ > 0 ? slot_of(ids[i]) : -1;
-      if (slot >= 0)
-        copies[found++] = {slot, i};
-      else
-        wanted.push_back({ids[i], i});
+      const int32_t slot = slots[static_cast<size_t>(i - first)];
+      slot >= 0 ? copied(slot, i) : wanted.push_back({ids[i], i});
     }
-    copy_rows(memory_, disk_.table().row_bytes, copies.data(), static_cast<int64_t>(found), out);
-    for (size_t i = 0; i < found; ++i) copied(copies[i]);
-    num_hits += static_cast<int64_t>(found);
   }
-  return num_hits;
+  return count - static_cast<int64_t>(wanted.size() - before);
+}
+
+// slots[i - first] = the slot of ids[i], -1 where it has none, for i in [first, last).
+void RowCache::look_up(const int64_t* ids, int64_t count, int64_t first, int64_t last, int32_t* slots) const {
+  if (is_prefix_ || capacity_ == 0) {
+    for (int64_t i = first; i < last; ++i)
+      slots[i - first] = ids[i] < capacity_ ? static_cast<int32_t>(ids[i]) : -1;
+    return;
+  }
+  const int32_t* const slot_of = slot_of_.data();
+  for (int64_t i = first; i < last; ++i) {
+    if (i + kSlotsAhead < count) __builtin_prefetch(slot_of + ids[i + kSlotsAhead], 0, kSecondLevel);
+    slots[i - first] = slot_of[ids[i]];
+  }
 }
 
 // Brings an announced batch to the front; those before it never came.
@@ -174,7 +194,17 @@ void RowCache::keep(int64_t row, const char* from, int64_t next) {
   slot_of(row) = slot;
   std::memcpy(at(slot), from, static_cast<size_t>(disk_.table().row_bytes));
   policy_->take(slot, row, next);
-  if (num_kept_ == capacity_ && !policy_->replaces()) is_fixed_.store(true, std::memory_order_release);
+}
+
+// Ends what a policy and announced batches are asked, if no row will go any more.
+void RowCache::fix_if_full() {
+  if (num_kept_ < capacity_ || capacity_ == 0 || is_fixed_.load(std::memory_order_relaxed)) return;
+  if (policy_->replaces() && capacity_ < disk_.table().num_rows) return;
+  while (ahead_ != nullptr && ahead_->holds(ahead_->first_batch())) ahead_->drop_first();
+  int64_t slot = 0;
+  while (slot < capacity_ && row_in_[static_cast<size_t>(slot)] == slot) ++slot;
+  is_prefix_ = slot == capacity_;
+  is_fixed_.store(true, std::memory_order_release);
 }
 
 }  // namespace gb

@@ -4,7 +4,9 @@
 //
 // Reads of one cache follow one another, each with the disk's whole queue: so no row is read twice at a time,
 // and what a batch brought is there for the next. What is kept is for a policy to say (replacement.h). Where
-// nothing will go any more, threads copy what is kept at the same time.
+// nothing will go any more, threads copy what is kept at the same time; and where these are the first rows of
+// the file in their order, as of a graph that was renumbered by score or of one that is kept whole, a
+// comparison says where a row is, and the map is not read.
 #pragma once
 
 #include <atomic>
@@ -47,6 +49,7 @@ class RowCache {
   int32_t& slot_of(int64_t row) { return slot_of_[static_cast<size_t>(row)]; }
   char* at(int32_t slot) { return memory_ + slot * disk_.table().row_bytes; }
   void check(const int64_t* ids, int64_t count) const;
+  void look_up(const int64_t* ids, int64_t count, int64_t first, int64_t last, int32_t* slots) const;
   template <typename Copied>
   int64_t copy_kept(const int64_t* ids, int64_t count, char* out, std::vector<WantedRow>& wanted,
                     const Copied& copied);
@@ -54,6 +57,7 @@ class RowCache {
   bool begin_batch(const int64_t* ids, int64_t count, int64_t batch);
   void drop_first();
   void keep(int64_t row, const char* from, int64_t next);
+  void fix_if_full();
 
   DiskReader& disk_;
   const int64_t capacity_;
@@ -64,6 +68,7 @@ class RowCache {
   std::vector<int64_t> row_in_;        // (capacity,)
   int32_t num_kept_ = 0;               // slots [0, num_kept) hold rows
   std::atomic<bool> is_fixed_{false};  // all slots hold rows, and these stay
+  bool is_prefix_ = false;             // of a fixed cache: slot i holds row i
   std::vector<WantedRow> wanted_;      // of the gather under way
   std::mutex mutex_;
   CacheCounts counts_;

@@ -21,7 +21,7 @@ from graphbraid.datasets import verified
 from graphbraid.datasets.ids import NodeIds
 from graphbraid.datasets.narrowing import Narrowing
 from graphbraid.datasets.renumbered import bucket_bytes, renumbered_arrays, renumbered_ids
-from graphbraid.datasets.store_arrays import ArrayParts, StoredArray, write_array
+from graphbraid.datasets.store_arrays import ArrayParts, StoredArray, Words, write_array
 from graphbraid.datasets.store_manifest import MANIFEST, Manifest, manifest_of, read_manifest
 from graphbraid.datasets.store_names import (
     StoreNames,
@@ -48,6 +48,11 @@ from graphbraid.graph.sparse_features import FEATURE_DTYPES
 from graphbraid.signatures import typed
 
 _SPACE_FOR_REST = 1 << 20  # headers and graph.json
+_WITH_IDS = Words(
+    hint=". Is it the file of the store from before its nodes were renumbered? Then its entries belong to "
+    "other nodes: put it into the store of before, and reorder that"
+)
+"""Of stores that keep original ids, as all do whose nodes were renumbered."""
 
 
 @typed
@@ -204,12 +209,13 @@ def open_names(path: str | os.PathLike[str]) -> StoreNames:
 
 def _arrays_in(folder: Path, manifest: Manifest) -> dict[str, StoredArray]:
     arrays = {}
+    words = _WITH_IDS if any(map(is_ids, manifest.arrays)) else Words()
     for name, entry in manifest.arrays.items():
         if not entry.file or Path(entry.file).name != entry.file:
             raise DataError(
                 f"{folder / MANIFEST}: array {name!r} names a file outside the store: {entry.file!r}"
             )
-        arrays[name] = StoredArray(folder / entry.file, entry)
+        arrays[name] = StoredArray(folder / entry.file, entry, words)
     return arrays
 
 

@@ -54,6 +54,8 @@ class Words:
     manifest: str = "graph.json"
     again: str = "store"
     """What makes it anew."""
+    hint: str = ""
+    """Why a file may be another than was written, a sentence behind the message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +159,7 @@ class StoredArray:
         if was != now:
             raise DataError(
                 f"{self.path} has changed since it was written (its checksum is {now}, was {was}); "
-                f"{self.words.again} again"
+                f"{self.words.again} again{self.words.hint}"
             )
 
 

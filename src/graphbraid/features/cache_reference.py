@@ -147,10 +147,9 @@ class RowCache:
     def announce(self, ids: Tensor) -> int:
         """Add a coming batch."""
         check_ids(ids, self._disk.num_rows)
-        if not self._looks_ahead:
-            return -1
         with self._turns:
-            return self._announce(ids)
+            is_whole = len(self._rows) == self._disk.num_rows  # nothing will go
+            return self._announce(ids) if self._looks_ahead and not is_whole else -1
 
     def _announce(self, ids: Tensor) -> int:
         batch, self._next_batch = self._next_batch, self._next_batch + 1

@@ -66,7 +66,9 @@ def choose(
     """
     mode_reason, tiers_reason, reads = "", "", None
     if comm is not None:
-        config, mode_reason = config_of_rank(config, comm.rank, passed.accelerator)
+        config, mode_reason = config_of_rank(
+            config, comm.rank, passed.accelerator, has_hot_rows=_has_hot_rows(passed)
+        )
     elif config.partition is not None:
         raise ConfigError(
             f"partition={str(config.partition)!r} divides the graph among several ranks, and there "
@@ -98,8 +100,7 @@ def with_plan_of_device(config: TrainConfig, passed: Passed, device: torch.devic
             f"hot={config.hot!r} keeps feature rows on a device, and device={config.device!r} is the "
             "host; give another device, or host= for rows of a store."
         )
-    keeps_rows = config.hot or (passed.tiers is not None and passed.tiers.hot is not None)
-    if keeps_rows and has_device and config.plan is None:
+    if (config.hot or _has_hot_rows(passed)) and has_device and config.plan is None:
         config = config.updated(plan="auto")
     if passed.accelerator is not None and config.plan is None:
         raise ConfigError("an accelerator prepares mini-batches as a plan says; give plan='auto' as well.")
@@ -140,6 +141,10 @@ def _with_sizes(
         found = auto_tiers(model, graph, config, memory)
     hot = config.hot if found.device is None else found.device.hot
     return config.updated(tiers=None, host=found.host.host, hot=hot), found.reason, found.reads
+
+
+def _has_hot_rows(passed: Passed) -> bool:
+    return passed.tiers is not None and passed.tiers.hot is not None
 
 
 def _is_in_tiers(config: TrainConfig, passed: Passed) -> bool:

@@ -17,6 +17,10 @@ from graphbraid.train.step.learning_rate import PER_STEP
 _SAMPLES = (
     4096  # elements of each array in the graph's fingerprint: enough to tell graphs apart, quick at any size
 )
+_RENUMBERED = (
+    " Its sizes are the same: was it renumbered (graphbraid reorder, convert --order) since? Other ids draw "
+    "other mini-batches, so a run goes on only with the nodes as they were numbered."
+)
 _MAPPED_AROUND = 1 << 16  # bytes of a file that Linux maps where one of them is read
 
 
@@ -109,9 +113,10 @@ def check_same(
     for key, here in graph.items():
         value = found["graph_identity"].get(key)
         if value != here:
+            hint = _RENUMBERED if key == "fingerprint" and "node types" not in graph else ""
             raise DataError(
                 f"{path} was written while training on another graph: its {key} was {value}, this graph's "
-                f"is {here}. Load the same graph with the same splits, or start anew in another "
+                f"is {here}.{hint} Load the same graph with the same splits, or start anew in another "
                 "out_dir."
             )
     _check_same_config(found["config"], config, path)
