@@ -13,8 +13,9 @@ from tests.train.communities import community_graph
 
 from graphbraid.errors import ConfigError
 from graphbraid.features import TieredFeatures
+from graphbraid.features.device_sizing import DeviceMemory
 from graphbraid.loader import BatchLoader, LoaderSettings
-from graphbraid.train import TrainConfig
+from graphbraid.train import TrainConfig, choosing
 from graphbraid.train.choosing import Passed, choose, with_plan_of_device
 from graphbraid.train.run.interrupt import SignalGuard
 from graphbraid.train.run.ranks import RunRanks
@@ -146,6 +147,25 @@ def test_rows_on_a_device_are_refused_by_several_ranks(given, mode):
         choose(training.make("sage", graph), graph, config, passed, comm)
     one = choose(training.make("sage", graph), graph, config.updated(mode="sampled"), passed, None)
     assert with_plan_of_device(one.config, passed, torch.device("cuda")).plan == "auto"
+
+
+@pytest.mark.parametrize("comm", [None, SimpleNamespace(rank=0, size=2)], ids=["alone", "two"])
+def test_tiers_auto_takes_no_memory_of_a_device_for_several_ranks(comm, monkeypatch):
+    """It would choose ``hot``, and that brings a plan."""
+    graph, memory = training.graph_of(), DeviceMemory(free_bytes=1 << 30, link_bytes_per_second=1e9)
+    asked = []
+
+    def with_sizes(model, graph, config, memory):
+        asked.append(memory)
+        return config.updated(tiers=None, host=1 << 20), "said", None
+
+    monkeypatch.setattr(choosing, "device_memory", lambda *_: memory)
+    monkeypatch.setattr(choosing, "_with_sizes", with_sizes)
+    config = TrainConfig(**training.BASE, tiers="auto")
+    passed = Passed(tiers=None, topology=None, accelerator=None)
+    chosen = choose(training.make("sage", graph), graph, config, passed, comm)
+    assert asked == [memory if comm is None else None]
+    assert not chosen.config.hot
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from torch import nn
 
 from graphbraid.errors import ConfigError
 from graphbraid.features import Score
+from graphbraid.features.device_sizing import DeviceMemory
 from graphbraid.graph import Graph
 from graphbraid.nn import LinkModel
 from graphbraid.sampling.lists import NeighborLists
@@ -78,7 +79,8 @@ def choose(
     mode_reason = reason or mode_reason
     _check_passed(config, passed)
     if config.tiers is not None:
-        config, tiers_reason, reads = _with_sizes(model, graph, config, passed)
+        memory = None if comm is not None else device_memory(config.device, passed.accelerator)
+        config, tiers_reason, reads = _with_sizes(model, graph, config, memory)
     if config.mode == "auto" and _is_in_tiers(config, passed):
         mode_reason = "the graph is in tiers, of which mini-batches read what they need"
         config = config.updated(mode="sampled")
@@ -133,10 +135,13 @@ def _check_passed(config: TrainConfig, passed: Passed) -> None:
 
 
 def _with_sizes(
-    model: nn.Module, graph: Graph, config: TrainConfig, passed: Passed
+    model: nn.Module, graph: Graph, config: TrainConfig, memory: DeviceMemory | None
 ) -> tuple[TrainConfig, str, Score | None]:
-    """Return the options with the memory that ``tiers="auto"`` chooses, the reason, and reads of rows."""
-    memory = device_memory(config.device, passed.accelerator)
+    """Return the options with the memory that ``tiers="auto"`` chooses, the reason, and reads of rows.
+
+    ``memory`` is of the device that rows may stay on; None for the host, and for several ranks, which keep
+    none there.
+    """
     with runtime.torch_settings(config), runtime.random_state_kept():
         found = auto_tiers(model, graph, config, memory)
     hot = config.hot if found.device is None else found.device.hot
