@@ -52,7 +52,7 @@ _WITH_IDS = Words(
     hint=". Is it the file of the store from before its nodes were renumbered? Then its entries belong to "
     "other nodes: put it into the store of before, and reorder that"
 )
-"""Of stores that keep original ids, as all do whose nodes were renumbered."""
+"""Version of stores that keep original ids, as all do whose nodes were renumbered."""
 
 
 @typed
