@@ -145,6 +145,12 @@ def keep_profiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("graphbraid.machine.contention.MOST_OTHERS", 1.0)
 
 
+@pytest.fixture
+def known_baseline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start no process to measure the memory that the software itself takes."""
+    monkeypatch.setattr("graphbraid.train.estimating.sampled.baseline_bytes", lambda *_: 300 << 20)
+
+
 @pytest.fixture(autouse=True)
 def own_operators() -> Iterator[None]:
     """Take back the operators of a caller's device that a test registers: they are not the next test's."""

@@ -11,10 +11,7 @@ from graphbraid.cli.train import train
 SMALL = ("--hidden", 8, "--batch-size", 32, "--fanouts", "4,4", "--no-times")
 
 
-@pytest.fixture(autouse=True)
-def known_baseline(monkeypatch):
-    """Start no process to measure the software."""
-    monkeypatch.setattr("graphbraid.train.estimating.sampled.baseline_bytes", lambda *_: 300 << 20)
+pytestmark = pytest.mark.usefixtures("known_baseline")
 
 
 def test_it_takes_the_options_of_train():

@@ -230,12 +230,6 @@ def test_a_run_resumes_with_other_hot_rows(graph, plain, tmp_path):
     assert (losses[-1:], scores) == (plain[0][-1:], plain[1])
 
 
-@pytest.fixture
-def known_baseline(monkeypatch):
-    """Start no process to measure the software."""
-    monkeypatch.setattr("graphbraid.train.estimating.sampled.baseline_bytes", lambda *_: 300 << 20)
-
-
 @pytest.mark.usefixtures("known_baseline")
 def test_auto_tiers_keep_rows_on_a_device_as_far_as_they_fit(graph, plain, monkeypatch):
     """Of a store that does not fit the host either: the rows behind those come from its file."""

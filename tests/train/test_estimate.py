@@ -29,10 +29,7 @@ from graphbraid.train.run_folder.identity import looked_at_bytes
 GIB = 1 << 30
 
 
-@pytest.fixture(autouse=True)
-def known_baseline(monkeypatch):
-    """Start no process to measure the software."""
-    monkeypatch.setattr("graphbraid.train.estimating.sampled.baseline_bytes", lambda *_: 300 << 20)
+pytestmark = pytest.mark.usefixtures("known_baseline")
 
 
 def sage(graph, hidden=32, layers=2):

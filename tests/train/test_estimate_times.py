@@ -373,6 +373,7 @@ def test_a_disk_too_slow_to_try_is_counted_beside_the_steps(stored, monkeypatch)
     assert tried.train < 100
 
 
+@pytest.mark.usefixtures("known_baseline")
 def test_the_rate_of_a_disk_is_found_by_reading_for_a_moment(stored):
     graph = open_store(stored)
     config = TrainConfig(mode="full", host=SMALL)

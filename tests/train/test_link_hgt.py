@@ -119,6 +119,7 @@ def test_a_run_is_the_run_as_written(heads: list[int], monkeypatch: pytest.Monke
     assert len(heads) == count
 
 
+@pytest.mark.slow
 def test_links_are_learned_and_scores_are_the_same_on_all_neighbours(heads: list[int]) -> None:
     trainer = trainer_of(epochs=20, batch_size=64, lr=0.005)
     before = trainer.evaluate("test")

@@ -55,6 +55,8 @@ EPOCHS = st.builds(
     EpochSize, num_seeds=st.integers(64, 10_000), batch_size=st.just(64), accumulate=st.integers(1, 5)
 )
 
+pytestmark = pytest.mark.usefixtures("known_baseline")
+
 
 RANKS = st.integers(1, 1024)
 
