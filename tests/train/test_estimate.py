@@ -1,6 +1,7 @@
 """What a run is estimated to need, and what it then takes; what the modes and tiers are chosen by."""
 
 import copy
+import gc
 import json
 
 import pytest
@@ -37,6 +38,13 @@ def sage(graph, hidden=32, layers=2):
 
 
 # ---- the parts
+
+
+def test_garbage_that_is_collected_during_a_run_is_not_given_back_by_it():
+    cycle = [torch.zeros(1000)]
+    cycle.append(cycle)
+    del cycle
+    assert allocation_of(gc.collect, torch.device("cpu")) == (0, 0, 0)
 
 
 def test_allocations_are_seen_at_their_peak_and_afterwards():

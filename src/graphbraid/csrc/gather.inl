@@ -12,8 +12,8 @@
 // Rows are prefetched a fixed number of bytes ahead, so that enough lines are on their way whatever the row's
 // size, and into the second-level cache: it can wait for more lines at a time than the first. Long rows are
 // written past the caches (they are read next by another core, and much later): a plain store would first
-// read the line it overwrites, a third more traffic. What only prefetches must be inlined: GCC takes a call of
-// it for one without effect, and leaves it out.
+// read the line it overwrites, a third more traffic. What only prefetches must be inlined: GCC takes a call
+// of it for one without effect, and leaves it out.
 
 namespace gb::GB_VARIANT {
 namespace {
