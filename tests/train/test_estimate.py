@@ -462,7 +462,7 @@ def test_the_whole_graph_is_read_in_blocks_or_says_why_not(stored):
     )
     assert found.reason.startswith("reads ")
     assert plain.reason == ""
-    # Rows are aggregated in a temporary file; of a node that the training nodes do not reach, by some ways alone.
+    # Aggregated in a temporary file; some ways to lower leave out nodes that training does not reach.
     reached = graph.num_nodes - 10
     assert found.disk_bytes >= 4 * reached * graph.num_features
     assert (
