@@ -11,10 +11,10 @@ from graphbraid.features.tier_report import Served
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.graph.scaled_features import given_row_bytes, kept_row_bytes
+from graphbraid.sampling.hot import MAP_BYTES
 
 LEAST_GAIN = 0.01
 """Share of an epoch's time that rows must save to be worth a device's memory, if the link's rate is known."""
-_MAP_BYTES = 4  # a node, where hot rows are not the first
 _POINTS = 64  # of the curve at which less memory is tried
 
 
@@ -74,7 +74,7 @@ def device_budget(
         f"{format_bytes(free)} less {format_bytes(needed_bytes)} for the rest of the run and a reserve of "
         f"{format_bytes(reserve)}"
     )
-    map_bytes, row_bytes = _MAP_BYTES * graph.num_nodes, max(kept_row_bytes(x), 1)
+    map_bytes, row_bytes = MAP_BYTES * graph.num_nodes, max(kept_row_bytes(x), 1)
     fit = (free - needed_bytes - reserve - map_bytes) // row_bytes
     if fit < 1:
         return chosen(None, f"no rows on the device: there is no memory for them ({words})", reserve)

@@ -19,12 +19,12 @@ from graphbraid.files.writing import format_bytes
 from graphbraid.graph import Graph
 from graphbraid.machine.hardware import free_memory_bytes
 from graphbraid.sampling.config import SamplerConfig
+from graphbraid.sampling.hot import MAP_BYTES
 from graphbraid.sampling.schedule import SeedSchedule
 
 _SLOT_BYTES = 32  # noted of each row in memory: csrc/row_cache.cpp, and what it was filled with
 _SCALE_BYTES = 4  # noted of each row of int8, in memory or not
 _FEWEST_REQUESTS = 4  # under way at a time, however small the budget
-_MAP_BYTES = 4  # noted of each node on the device, where hot rows are not the first nodes
 
 
 def options_for(host: int | str) -> DiskOptions:
@@ -87,11 +87,11 @@ def hot_ids_in(hot: int | str, order: Tensor, row_bytes: int) -> Tensor:
         return order[:0]
     held = min(budget // row_bytes, num_rows)
     if not torch.equal(order[:held], torch.arange(held)):
-        held = min(max(budget - _MAP_BYTES * num_rows, 0) // row_bytes, num_rows)
+        held = min(max(budget - MAP_BYTES * num_rows, 0) // row_bytes, num_rows)
     if held < 1:
         raise ConfigError(
             f"hot={hot!r} holds no row: the map of all {num_rows:,} rows takes "
-            f"{format_bytes(_MAP_BYTES * num_rows)}, a row {format_bytes(row_bytes)}. Give more, or 0"
+            f"{format_bytes(MAP_BYTES * num_rows)}, a row {format_bytes(row_bytes)}. Give more, or 0"
         )
     return order[:held]
 

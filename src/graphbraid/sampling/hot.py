@@ -21,6 +21,8 @@ from graphbraid.signatures import typed
 
 Gather = Callable[[Tensor], Tensor]
 """Gives the rows of ids, both on the CPU."""
+MAP_BYTES = 4
+"""Bytes that the map of :class:`HotRows` takes for each node, where hot rows are not the first nodes."""
 _COPIED_BYTES = 64 << 20  # of rows on their way to the device at a time
 
 

@@ -15,10 +15,10 @@ from graphbraid.files.writing import format_bytes
 from graphbraid.graph import SparseFeatures
 from graphbraid.graph.csc import Csc, index_dtype
 from graphbraid.graph.scaled_features import kept_row_bytes
+from graphbraid.sampling.hot import MAP_BYTES
 
 SECTOR_BYTES = 32
 """Least that a device reads over the link at a time: a drawn id of 4 bytes moves as much."""
-_MAP_BYTES = 4  # a node, where hot rows are not the first
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -47,7 +47,7 @@ def divide(room: int, context: Context, *, with_rows: bool) -> DeviceSplit:
     """
     csc, x = context.source.graph.csc, context.source.graph.x
     by_list = _curve_of_lists(context)
-    notes, rows_notes = _notes_of_lists(csc), _MAP_BYTES * csc.num_dst
+    notes, rows_notes = _notes_of_lists(csc), MAP_BYTES * csc.num_dst
     if not with_rows or isinstance(x, SparseFeatures | None):
         [num_lists] = split(room - notes, [by_list])
         return _divided(room, (by_list, num_lists), None)

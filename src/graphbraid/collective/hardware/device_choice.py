@@ -21,9 +21,8 @@ from graphbraid.features.walks import out_degree
 from graphbraid.graph import ScaledFeatures, SparseFeatures
 from graphbraid.graph.scaled_features import kept_row_bytes, scale_of, stored_rows
 from graphbraid.ops.gather import gather_rows
-from graphbraid.sampling.hot import HotRows
+from graphbraid.sampling.hot import MAP_BYTES, HotRows
 
-_MAP_BYTES = 4  # a node, where hot rows are not the first
 LOCAL_ID_BYTES = 8
 """Bytes of each node in the table of the device's sampler."""
 
@@ -70,7 +69,7 @@ def hot_rows_in(room: int, context: Context) -> HotRows | None:
     """Return the rows of most out-edges that fit in ``room`` bytes with their map; None if no row does."""
     x, num_nodes = context.source.graph.x, context.source.graph.num_nodes
     assert isinstance(x, Tensor | ScaledFeatures)
-    num_rows = (room - _MAP_BYTES * num_nodes) // max(kept_row_bytes(x), 1)
+    num_rows = (room - MAP_BYTES * num_nodes) // max(kept_row_bytes(x), 1)
     if num_rows < 1:
         return None
     order = out_degree(context.source.graph.csc).argsort(descending=True, stable=True)

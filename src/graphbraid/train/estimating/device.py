@@ -13,7 +13,7 @@ from graphbraid.features import Score, TieredFeatures
 from graphbraid.features.tier_report import SHARES, Served
 from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.graph.scaled_features import given_row_bytes, kept_row_bytes
-from graphbraid.sampling.hot import HotRows
+from graphbraid.sampling.hot import MAP_BYTES, HotRows
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.estimating.needs import Need, Needs
 from graphbraid.train.estimating.records import HotEstimate
@@ -28,7 +28,6 @@ _SAMPLER_PARTS = {
     "rows": "that the device chooses by out-degree",
     "local ids": "of the device's sampler",
 }
-_MAP_BYTES = 4  # a node, where hot rows are not the first
 
 
 class DeviceRun(NamedTuple):
@@ -72,7 +71,7 @@ class DeviceRun(NamedTuple):
         points = []
         for share in (0.0, *SHARES):
             rows = int(share * self.graph.num_nodes)
-            hot = self._hot_need(rows, _MAP_BYTES * self.graph.num_nodes if rows else 0).nbytes
+            hot = self._hot_need(rows, MAP_BYTES * self.graph.num_nodes if rows else 0).nbytes
             whole = needs.nbytes + sampler + hot
             points.append(
                 HotEstimate(
