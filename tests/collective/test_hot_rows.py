@@ -28,7 +28,7 @@ from graphbraid.features import DiskOptions, TieredFeatures, coverage, device_si
 from graphbraid.features.device_sizing import DeviceMemory
 from graphbraid.files.writing import format_bytes
 from graphbraid.loader import NeighborLoader
-from graphbraid.sampling import hot as hot_module
+from graphbraid.sampling import hot_copies
 from graphbraid.sampling.hot import HotRows
 from graphbraid.train import Callback, TrainConfig
 from graphbraid.train.estimating import modes
@@ -138,7 +138,7 @@ def test_a_loader_with_hot_rows_follows_a_plan_of_itself(expected):
 
 
 def test_hot_rows_that_the_device_has_no_memory_for_end_the_epoch(monkeypatch):
-    monkeypatch.setattr(hot_module, "free_bytes", lambda _: 1000)
+    monkeypatch.setattr(hot_copies, "free_bytes", lambda _: 1000)
     tiers = TieredFeatures.build(GRAPH, hot="all")
     with pytest.raises(ResourceError, match=r"800 hot rows take 28\.1 KiB on cpu, and 1000 B are free"):
         executed(EmulatedAccelerator(INSTANT), 1.0, tiers)

@@ -10,8 +10,8 @@ from tests.features.tables import same, stored_graph
 
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.features import DiskOptions, TieredFeatures, score
-from graphbraid.sampling import SamplerConfig, SeedSchedule
-from graphbraid.sampling import hot as hot_module
+from graphbraid.ops.gather_tiered import Tier
+from graphbraid.sampling import SamplerConfig, SeedSchedule, hot_copies
 from graphbraid.sampling.hot import HotRows, joined
 
 SMALL = DiskOptions(depth=2, longest_bytes=4096)
@@ -54,7 +54,7 @@ def test_a_batch_comes_together_from_hot_rows_and_those_that_travel(num_hot, ids
     travels = ~torch.isin(ids, chosen[:num_hot])
     assert torch.equal(missing, travels.nonzero().squeeze(1))
     table = hot.table_on(CPU)
-    assert torch.equal(joined(table, x[ids[missing]], slots), x[ids])
+    assert torch.equal(joined([Tier((table,))], x[ids[missing]], slots, CPU), x[ids])
     assert torch.equal(hot.assembled(ids, lambda rows: x[rows]), x[ids])
     assert hot.counts == (len(ids), int((~travels).sum()))
     rows = hot.tier_table(table, x)
@@ -63,7 +63,7 @@ def test_a_batch_comes_together_from_hot_rows_and_those_that_travel(num_hot, ids
 
 
 def test_hot_rows_are_copied_once_and_again_in_another_process(monkeypatch):
-    monkeypatch.setattr(hot_module, "_COPIED_BYTES", 25)  # two rows at a time
+    monkeypatch.setattr(hot_copies, "_COPIED_BYTES", 25)  # two rows at a time
     source = Source(torch.randn(20, 3))
     hot = HotRows(torch.tensor([7, 3, 11, 0, 9]), 20, source)
     assert torch.equal(hot.table_on(CPU), source.x[hot.ids])
@@ -79,7 +79,7 @@ def test_hot_rows_that_cannot_be_are_refused(monkeypatch):
         HotRows(torch.tensor([0, 5]), 5, X.__getitem__)
     with pytest.raises(DataError, match="distinct"):
         HotRows(torch.tensor([1, 2, 1]), 5, X.__getitem__)
-    monkeypatch.setattr(hot_module, "free_bytes", lambda _: 100)
+    monkeypatch.setattr(hot_copies, "free_bytes", lambda _: 100)
     with pytest.raises(
         ResourceError, match=r"9 hot rows take 108 B on cpu, and 100 B are free.*smaller hot="
     ):

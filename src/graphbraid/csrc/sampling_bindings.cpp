@@ -141,12 +141,23 @@ class PyRun {
   std::unique_ptr<Run> run;
 };
 
-// Steps that exist, and seeds that are nodes.
-void check_run(const Inputs& inputs, const Indptr& seeds, int64_t batch_size, int64_t first_step,
+constexpr int64_t kMostParts = 1 << 16;
+
+// The steps in which a part has seeds: all, or all but a last one of few seeds.
+int64_t steps_of_part(const Schedule& schedule) {
+  const int64_t rest = schedule.num_seeds % schedule.batch_size;
+  const int64_t num_steps = schedule.num_seeds / schedule.batch_size + (rest != 0);
+  return num_steps - (rest != 0 && schedule.batch_count(num_steps - 1) == 0);
+}
+
+// Steps that exist and have seeds, and seeds that are nodes.
+void check_run(const Inputs& inputs, const Indptr& seeds, const Schedule& schedule, int64_t first_step,
                int64_t last_step) {
   const int64_t num_seeds = seeds.length();
-  need_count(batch_size, 1, kMostItems, "batch_size");
-  const int64_t num_steps = num_seeds / batch_size + (num_seeds % batch_size != 0);
+  need_count(schedule.batch_size, 1, kMostItems, "batch_size");
+  need_count(schedule.num_parts, 1, std::min(schedule.batch_size, kMostParts), "num_parts");
+  need_count(schedule.part, 0, schedule.num_parts - 1, "part");
+  const int64_t num_steps = steps_of_part(schedule);
   need_count(last_step, 0, num_steps, "last_step");
   need_count(first_step, 0, last_step, "first_step");
   const int64_t num_nodes =
@@ -312,9 +323,9 @@ void init_pipeline(PyPipeline* self, const Indptr& indptr, const Ids& indices,
 void init_run(PyRun* self, PyPipeline& pipeline, const Indptr& seeds, int64_t batch_size, bool shuffle,
               uint64_t seed, uint64_t epoch, int64_t first_step, int64_t last_step, bool disjoint,
               const std::optional<Array1<const int64_t>>& times,
-              const std::optional<Array1<const int64_t>>& excluded) {
-  check_run(pipeline.inputs(), seeds, batch_size, first_step, last_step);
-  const Schedule schedule{seeds.data(), seeds.length(), batch_size, shuffle, seed, epoch};
+              const std::optional<Array1<const int64_t>>& excluded, int64_t part, int64_t num_parts) {
+  const Schedule schedule{seeds.data(), seeds.length(), batch_size, shuffle, seed, epoch, part, num_parts};
+  check_run(pipeline.inputs(), seeds, schedule, first_step, last_step);
   Limits limits{disjoint, times, excluded};
   check_limits(pipeline.inputs(), limits, seeds.length(), last_step - first_step);
   new (self) PyRun(pipeline, seeds, std::move(limits), schedule, first_step, last_step);
@@ -362,7 +373,8 @@ void bind_sampling(nb::module_& m) {
   nb::class_<PyRun> run(m, "Run");
   def_init(run, &init_run, nb::keep_alive<1, 2>(), "pipeline"_a, "seeds"_a, "batch_size"_a, "shuffle"_a,
            "seed"_a, "epoch"_a, "first_step"_a, "last_step"_a, "disjoint"_a = false,
-           "times"_a.none() = nb::none(), "excluded"_a.none() = nb::none());
+           "times"_a.none() = nb::none(), "excluded"_a.none() = nb::none(), "part"_a = 0,
+           "num_parts"_a = 1);
   run.def("next", &next_batch);
 }
 

@@ -52,10 +52,15 @@ struct Schedule {
   bool shuffle = false;
   uint64_t seed = 0;
   uint64_t epoch = 0;
+  int64_t part = 0;  // of each step's seeds, which are cut into contiguous parts; see part_of in schedule.py
+  int64_t num_parts = 1;
 
-  int64_t batch_begin(int64_t step) const { return step * batch_size; }
+  int64_t whole_count(int64_t step) const { return std::min(num_seeds - step * batch_size, batch_size); }
+  int64_t batch_begin(int64_t step) const {
+    return step * batch_size + whole_count(step) * part / num_parts;
+  }
   int64_t batch_count(int64_t step) const {
-    return std::min(num_seeds, batch_begin(step) + batch_size) - batch_begin(step);
+    return step * batch_size + whole_count(step) * (part + 1) / num_parts - batch_begin(step);
   }
 
   // Writes the positions, in `seeds`, of a step's seeds, and the node ids.

@@ -199,6 +199,8 @@ class _Making:
             made |= {name: getattr(sampler, name) for name in ("replace", "layout", "weighted")}
             made |= {"fanouts": list(sampler.fanouts), "num_seeds": schedule.seeds.numel()}
             made |= {name: getattr(schedule, name) for name in ("batch_size", "shuffle", "drop_last")}
+            if schedule.num_parts > 1:
+                made |= {"part": schedule.part, "num_parts": schedule.num_parts}
         if kind in ("presampled", "lookahead"):
             counted = schedule if kind == "lookahead" else with_other_seed(schedule)
             made |= {"seed": counted.seed, "epochs": [self._epochs[0], self._epochs[-1]]}

@@ -18,16 +18,18 @@ class TierCounts(NamedTuple):
     disk_bytes: int
     """Whole blocks, for all of these."""
     hot_rows: int = 0
-    """Reads of rows that a device had."""
+    """Reads of rows that a device had for itself."""
     link_rows: int = 0
     """Rows that travelled to a device, or that it read of the host's memory."""
     link_bytes: int = 0
     """Bytes of these rows."""
+    peer_rows: int = 0
+    """Reads of rows that were interleaved over devices that read each other's."""
 
     @property
     def reads(self) -> int:
         """Reads of all tiers."""
-        return self.hot_rows + self.host_rows + self.disk_rows
+        return self.hot_rows + self.peer_rows + self.host_rows + self.disk_rows
 
     @property
     def host_share(self) -> float:

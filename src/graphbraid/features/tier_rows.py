@@ -11,6 +11,7 @@ from graphbraid.features.tier_counts import TierCounts
 from graphbraid.features.tier_report import Served, TierRow
 from graphbraid.features.widening import WidenedCache
 from graphbraid.sampling.hot import HotRows
+from graphbraid.sampling.shared_hot import SharedHotRows
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -34,31 +35,48 @@ class SeenTiers:
 
     def rows(self) -> tuple[TierRow, ...]:
         """Return a row for each tier there is, the fastest first."""
-        tiers = (self._device(), self._host(), self._file())
+        tiers = (self._device(), self._peers(), self._host(), self._file())
         return tuple(tier for tier in tiers if tier is not None)
 
     def _device(self) -> TierRow | None:
         hot = self.hot
         if hot is None:
             return None
-        share = None if self.served is None else self.served.share(hot.num_rows)
-        scale_bytes = self.cache.scale.itemsize if isinstance(self.cache, WidenedCache) else 0
+        num_own = len(hot.own_ids)
+        share = None if self.served is None else self.served.share(num_own)
+        found = ("found by a comparison" if hot.is_prefix else "found by a map") if num_own else ""
         return TierRow(
             name="device",
-            rows=hot.num_rows,
-            nbytes=hot.num_rows * (self.row_bytes + scale_bytes),
+            rows=num_own,
+            nbytes=num_own * self._kept_bytes,
             notes_bytes=hot.map_bytes,
             expected_share=share,
             measured_share=self._of_reads(self.counts.hot_rows),
             epoch_bytes=self._epoch_bytes(share),
             measured_bytes=None if self.epoch is None else self.epoch.hot_rows * self.row_bytes,
-            detail="found by a comparison" if hot.is_prefix else "found by a map",
+            detail="; ".join(part for part in (found, hot.reason) if part),
+        )
+
+    def _peers(self) -> TierRow | None:
+        hot = self.hot
+        if not isinstance(hot, SharedHotRows) or not hot.num_shared:
+            return None
+        share = None if self.served is None else self._share_from(len(hot.own_ids), hot.num_shared)
+        return TierRow(
+            name="peers",
+            rows=hot.num_shared,
+            nbytes=hot.num_shared * self._kept_bytes,
+            expected_share=share,
+            measured_share=self._of_reads(self.counts.peer_rows),
+            epoch_bytes=self._epoch_bytes(share),
+            measured_bytes=None if self.epoch is None else self.epoch.peer_rows * self.row_bytes,
+            detail=f"interleaved over {hot.num_peers} devices while they train, {hot.own_shared:,} of them here",
         )
 
     def _host(self) -> TierRow:
         ahead = f", {self.lookahead} batches ahead" if self.lookahead else ""
         upto, served = self._upto, self.served
-        share = None if served is None else served.share(upto) - served.share(self._num_hot)
+        share = None if served is None else self._share_from(self._num_hot, upto - self._num_hot)
         rows = upto - self._num_hot if self.disk is None else self.cache.num_rows
         return TierRow(
             name="host",
@@ -95,7 +113,20 @@ class SeenTiers:
 
     @property
     def _num_hot(self) -> int:
-        return 0 if self.hot is None else self.hot.num_rows
+        """Rows on devices, those included that are interleaved while a run lasts."""
+        hot = self.hot
+        if hot is None:
+            return 0
+        return len(hot.own_ids) + (hot.num_shared if isinstance(hot, SharedHotRows) else 0)
+
+    @property
+    def _kept_bytes(self) -> int:
+        """Bytes of a row on a device, with its scale."""
+        return self.row_bytes + (self.cache.scale.itemsize if isinstance(self.cache, WidenedCache) else 0)
+
+    def _share_from(self, first: int, count: int) -> float:
+        assert self.served is not None
+        return self.served.share(first + count) - self.served.share(first)
 
     @property
     def _upto(self) -> int:

@@ -23,6 +23,7 @@ from graphbraid.graph import Graph, ScaledFeatures
 from graphbraid.graph.scaled_features import kept_row_bytes, scale_of, stored_rows
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.hot import HotRows
+from graphbraid.sampling.hot_counts import HotReads
 from graphbraid.sampling.link_reads import LinkReads
 from graphbraid.sampling.schedule import SeedSchedule
 from graphbraid.signatures import typed
@@ -51,7 +52,7 @@ class TieredFeatures:
         filled_by: str = "",
     ) -> None:
         self.disk, self.cache, self.hot, self.filled_by = disk, cache, hot, filled_by
-        self._score, self._lookahead, self._epoch_reads = score, lookahead, epoch_reads
+        self._lookahead, self._epoch_reads, self.score = lookahead, epoch_reads, score
         self.link = LinkReads()
         """Counts the rows that travel to devices."""
         self._last_epoch: TierCounts | None = None
@@ -190,17 +191,18 @@ class TieredFeatures:
         """What was read since the tiers were made."""
         cache, disk = self.cache.counts, None if self.disk is None else self.disk.counts
         requests, disk_bytes = (0, 0) if disk is None else (disk.requests, disk.bytes)
-        hot_rows, direct_rows = (0, 0) if self.hot is None else (self.hot.counts[1], self.hot.direct_rows)
+        hot = HotReads(0, 0, 0, 0) if self.hot is None else self.hot.read.now()
         link_rows, link_bytes = self.link.counts
         return TierCounts(
-            host_rows=cache.hits + direct_rows,
+            host_rows=cache.hits + hot.direct,
             disk_rows=cache.misses,
             filled_rows=cache.filled,
             disk_requests=requests,
             disk_bytes=disk_bytes,
-            hot_rows=hot_rows,
-            link_rows=link_rows + direct_rows,
-            link_bytes=link_bytes + direct_rows * self.row_bytes,
+            hot_rows=hot.own,
+            link_rows=link_rows + hot.direct,
+            link_bytes=link_bytes + hot.direct * self.row_bytes,
+            peer_rows=hot.peers,
         )
 
     def note_epoch(self, before: TierCounts) -> None:
@@ -239,13 +241,17 @@ class TieredFeatures:
         """Forget announced batches; see :meth:`RowCache.forget`."""
         self.cache.forget()
 
+    def take_hot(self, hot: HotRows, score: Tensor) -> None:
+        """Take other hot rows, which were chosen by another ``score``: that of all ranks that train."""
+        self.hot, self.score = hot, score
+
     def expected_share(self, num_rows: int) -> float | None:
         """Share of the reads that the ``num_rows`` highest rows have by the score; None without one."""
-        return None if self._score is None else Served(self._score).share(num_rows)
+        return None if self.score is None else Served(self.score).share(num_rows)
 
     def report(self) -> TierReport:
         """The tiers as a record: rows, bytes, shares of the reads, and what more memory would buy."""
-        counts, served = self.counts, None if self._score is None else Served(self._score)
+        counts, served = self.counts, None if self.score is None else Served(self.score)
         row_bytes, last, epoch_reads = self.row_bytes, self._last_epoch, self._epoch_reads
         if epoch_reads is None and last is not None:
             epoch_reads = float(last.reads)
@@ -279,7 +285,7 @@ class TieredFeatures:
         return str(self.report())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        named = {"score": self._score, "lookahead": self._lookahead, "epoch_reads": self._epoch_reads}
+        named = {"score": self.score, "lookahead": self._lookahead, "epoch_reads": self._epoch_reads}
         return _remade, (self.disk, self.cache, named | {"hot": self.hot, "filled_by": self.filled_by})
 
     def __repr__(self) -> str:

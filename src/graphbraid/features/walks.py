@@ -123,9 +123,8 @@ class _Hop(NamedTuple):
 def _hops(csc: Csc, sampler: SamplerConfig, schedule: SeedSchedule) -> Iterator[_Hop]:
     """The hops of a batch in expectation; see :func:`inclusion`."""
     num_seeds, steps = schedule.seeds.numel(), schedule.num_steps
-    used = min(num_seeds, steps * schedule.batch_size)
     copies = torch.bincount(schedule.seeds, minlength=csc.num_dst)
-    draws = (copies.double() * (used / (steps * num_seeds))).clamp_(max=1.0)
+    draws = (copies.double() * (schedule.num_used / (steps * num_seeds))).clamp_(max=1.0)
     missed = 1.0 - draws
     sums = torch.empty(csc.num_dst, dtype=torch.int64)
     weight = csc.weight if sampler.weighted else None

@@ -71,6 +71,10 @@ class LoaderSettings:
     a torch device, and an accelerator gets ``"auto"``."""
     hot_bytes: int | None = None
     """Bytes of device memory for graph, labels and features. If None, half of the free memory."""
+    part: int = 0
+    """Which contiguous part of each batch's seeds the batches have, of ``num_parts``."""
+    num_parts: int = 1
+    """Loaders that share each batch, as ranks do; ``batch_size`` is that of all of them together."""
 
     def __post_init__(self) -> None:
         self._set(
@@ -146,6 +150,8 @@ class LoaderSettings:
             shuffle=self.shuffle,
             drop_last=self.drop_last,
             seed=self.seed,
+            part=self.part,
+            num_parts=self.num_parts,
         )
 
 

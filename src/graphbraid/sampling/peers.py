@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 import torch
@@ -9,7 +10,9 @@ from torch import Tensor
 
 from graphbraid.arguments import as_count, check_tensor
 from graphbraid.machine.shared_tensors import check_reads, handle_of, opened
+from graphbraid.ops.gather import gather_rows
 from graphbraid.ops.gather_tiered import Tier
+from graphbraid.sampling.hot_copies import Gather, copied_rows
 
 AllGather = Callable[[bytes], Sequence[bytes]]
 """Gives every process what each of them gave, by rank: an all-gather, which waits for all."""
@@ -29,34 +32,41 @@ class PeerRows:
         rank: this process's place in the group.
         num_peers: processes of the group.
         device: this process's.
-        exchange: of the group.
+        exchange: of the group; called twice here, and twice to close.
+        scale: ``(num_nodes,)`` float32 where rows of int8 are that many times their numbers. If None, they
+            are what ``source`` gives.
 
     Raises:
         ConfigError: there is no such rank, or the device cannot read that of another.
+        ResourceError: the device does not have the memory of its part.
     """
 
     def __init__(
         self,
         ids: Tensor,
-        source: Callable[[Tensor], Tensor],
+        source: Gather,
         *,
         rank: int,
         num_peers: int,
         device: torch.device,
         exchange: AllGather,
+        scale: Tensor | None = None,
     ) -> None:
         check_tensor(ids, "ids", ndim=1)
         num_peers = as_count(num_peers, "num_peers", least=1)
-        rank = as_count(rank, "rank", most=num_peers - 1)
+        self.rank = as_count(rank, "rank", most=num_peers - 1)
         self.ids, self._exchange = ids, exchange
-        own = source(ids[rank::num_peers]).contiguous().to(device)
-        if own.device.type == "cuda":
-            torch.cuda.current_stream(own.device).synchronize()  # the others read it by streams of their own
-        handles = exchange(handle_of(own))
-        parts = [own if of == rank else opened(handle) for of, handle in enumerate(handles)]
-        for part in parts:
-            check_reads(own.device, part.device, "let each keep its own hot rows")
-        self.tier = Tier(tuple(parts))
+        own_ids = ids[self.rank :: num_peers]
+        own = copied_rows(own_ids, source, device)
+        scales: tuple[Tensor, ...] = ()
+        if scale is not None:
+            own_scale = copied_rows(own_ids, functools.partial(gather_rows, scale.view(-1, 1)), device)
+        parts = self._read_by_all(own)
+        if scale is not None:
+            scales = tuple(part.view(-1) for part in self._read_by_all(own_scale))
+        else:
+            exchange(b"")
+        self.tier = Tier(parts, scales)
         """The rows of all processes, as a table of tiers takes them."""
 
     @property
@@ -64,8 +74,28 @@ class PeerRows:
         """Bytes on all devices together."""
         return self.tier.nbytes
 
+    @property
+    def own_rows(self) -> int:
+        """Rows that this process's device keeps."""
+        return len(self.tier.parts[self.rank])
+
     def close(self) -> None:
         """Wait until all processes are done with the rows, and let go of them."""
         self._exchange(b"")
-        self.tier = Tier(tuple(part[:0].clone() for part in self.tier.parts))
+        self.abandon()
         self._exchange(b"")
+
+    def abandon(self) -> None:
+        """Let go of the rows without a word to the others, as where one of them was lost."""
+        parts, scales = self.tier.parts, self.tier.scales
+        self.tier = Tier(tuple(part[:0].clone() for part in parts), tuple(s[:0].clone() for s in scales))
+
+    def _read_by_all(self, own: Tensor) -> tuple[Tensor, ...]:
+        """Return the parts of all processes, each on its own device."""
+        handles = self._exchange(handle_of(own) if len(own) else b"")  # memory of no rows is not shared
+        parts = []
+        for rank, handle in enumerate(handles):
+            part = own if rank == self.rank else opened(handle) if handle else own[:0].clone()
+            check_reads(own.device, part.device, "let each keep its own hot rows")
+            parts.append(part)
+        return tuple(parts)

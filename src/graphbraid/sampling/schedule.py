@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +36,11 @@ class SeedSchedule:
     """Whether to leave out a last step that is not full."""
     seed: int = 0
     """Random seed of the shuffle and of every draw."""
+    part: int = 0
+    """Which of ``num_parts`` contiguous parts of each step's seeds this schedule gives."""
+    num_parts: int = 1
+    """Parts that each step's seeds are cut into, as by ranks that share batches; the random numbers of a seed
+    are those that it has in the whole batch."""
 
     def __post_init__(self) -> None:
         seeds = check_tensor(self.seeds, "seeds", ndim=1)
@@ -45,6 +51,9 @@ class SeedSchedule:
             raise DataError(f"seeds must be node ids from 0; seeds[{lowest}] is {int(seeds[lowest])}")
         for name, least, most in (("batch_size", 1, MOST_COUNT), ("seed", 0, (1 << 63) - 1)):
             object.__setattr__(self, name, as_count(getattr(self, name), name, least=least, most=most))
+        num_parts = as_count(self.num_parts, "num_parts", least=1, most=min(self.batch_size, MOST_PARTS))
+        object.__setattr__(self, "num_parts", num_parts)
+        object.__setattr__(self, "part", as_count(self.part, "part", most=num_parts - 1))
         for name in ("shuffle", "drop_last"):
             object.__setattr__(self, name, as_flag(getattr(self, name), name))
         if self.drop_last and 0 < self.seeds.numel() < self.batch_size:
@@ -55,9 +64,51 @@ class SeedSchedule:
 
     @property
     def num_steps(self) -> int:
-        """Number of steps in an epoch."""
+        """Number of steps in an epoch in which this part has seeds: a last one of few seeds may have none."""
+        num_steps = self._num_whole_steps
+        if not num_steps:
+            return 0
+        begin, end = self._bounds_of(num_steps - 1)
+        return num_steps - (begin == end)
+
+    @property
+    def _num_whole_steps(self) -> int:
         full, rest = divmod(self.seeds.numel(), self.batch_size)
         return full + (rest > 0 and not self.drop_last)
+
+    @property
+    def num_used(self) -> int:
+        """Number of seeds that this part has in an epoch."""
+        num_steps = self._num_whole_steps
+        if not num_steps:
+            return 0
+        first, last = self._bounds_of(0), self._bounds_of(num_steps - 1)
+        return (num_steps - 1) * (first[1] - first[0]) + last[1] - last[0]
+
+    @property
+    def most_seeds(self) -> int:
+        """Largest number of seeds that this part has in a step."""
+        begin, end = part_of(min(self.batch_size, self.seeds.numel()), self.part, self.num_parts)
+        return end - begin
+
+    @property
+    def whole(self) -> SeedSchedule:
+        """The schedule of all parts together."""
+        return self if self.num_parts == 1 else dataclasses.replace(self, part=0, num_parts=1)
+
+    def bounds_of(self, step: int) -> tuple[int, int]:
+        """Return begin and end of a step's seeds in the order of an epoch.
+
+        Raises:
+            ConfigError: there is no such step.
+        """
+        return self._bounds_of(as_count(step, "step", most=max(self.num_steps - 1, 0)))
+
+    def _bounds_of(self, step: int) -> tuple[int, int]:
+        first = step * self.batch_size
+        count = min(self.batch_size, self.seeds.numel() - first)
+        begin, end = part_of(count, self.part, self.num_parts)
+        return first + begin, first + end
 
     def positions_of(self, epoch: int, step: int) -> Tensor:
         """Return the positions in ``seeds`` of a step's seeds, ``(batch,)`` int64.
@@ -65,9 +116,8 @@ class SeedSchedule:
         Raises:
             ConfigError: there is no such epoch or step.
         """
-        epoch, step = as_epoch(epoch), as_count(step, "step", most=max(self.num_steps - 1, 0))
-        begin = step * self.batch_size
-        at = np.arange(begin, min(begin + self.batch_size, self.seeds.numel()))
+        epoch = as_epoch(epoch)
+        at = np.arange(*self.bounds_of(step))
         if self.shuffle:
             at = permuted(at, self.seeds.numel(), rng.shuffle_key(self.seed, epoch))
         return torch.from_numpy(at)
@@ -77,6 +127,16 @@ class SeedSchedule:
         return self.seeds[self.positions_of(epoch, step)]
 
 
+def part_of(count: int, part: int, num_parts: int) -> tuple[int, int]:
+    """Return begin and end of a contiguous part of ``count`` things; sizes differ by one at most.
+
+    Twin of ``csrc/schedule.h``.
+    """
+    return count * part // num_parts, count * (part + 1) // num_parts
+
+
+MOST_PARTS = 1 << 16
+"""Largest number of parts that steps are cut into."""
 MOST_EPOCHS = 1 << 31
 """Largest number of epochs under one random seed; beyond it, keys of different steps would collide."""
 

@@ -67,6 +67,8 @@ class NativeThreads(ABC):
             epoch=epoch,
             first_step=first_step,
             last_step=last_step,
+            part=schedule.part,
+            num_parts=schedule.num_parts,
         )
 
     def _run_of_seeds(self, seeds: Tensor, seed: int, epoch: int, step: int, **limits: Any) -> Any:

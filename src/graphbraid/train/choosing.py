@@ -67,9 +67,7 @@ def choose(
     """
     mode_reason, tiers_reason, reads = "", "", None
     if comm is not None:
-        config, mode_reason = config_of_rank(
-            config, comm.rank, passed.accelerator, has_hot_rows=_has_hot_rows(passed)
-        )
+        config, mode_reason = config_of_rank(config, comm.rank)
     elif config.partition is not None:
         raise ConfigError(
             f"partition={str(config.partition)!r} divides the graph among several ranks, and there "
@@ -90,17 +88,25 @@ def choose(
     return Chosen(config, mode_reason, tiers_reason, reads)
 
 
-def with_plan_of_device(config: TrainConfig, passed: Passed, device: torch.device) -> TrainConfig:
+def with_plan_of_device(
+    config: TrainConfig, passed: Passed, device: torch.device, num_ranks: int = 1
+) -> TrainConfig:
     """Return the options with a plan where rows stay on a device, whose copies leave them out.
 
     Raises:
-        ConfigError: rows are to stay on a device and there is none, or an accelerator has no plan.
+        ConfigError: rows are to stay on a device and there is none, an accelerator has no plan, or several
+            ranks have a plan and no device.
     """
     has_device = passed.accelerator is not None or device.type != "cpu"
     if config.hot and not has_device:
         raise ConfigError(
             f"hot={config.hot!r} keeps feature rows on a device, and device={config.device!r} is the "
             "host; give another device, or host= for rows of a store."
+        )
+    if config.plan is not None and num_ranks > 1 and not has_device:
+        raise ConfigError(
+            f"plan={config.plan!r} without a device divides the cores of one rank, and the {num_ranks} ranks "
+            "have their own; say by workers= and threads= how each uses them, or leave it out."
         )
     if (config.hot or _has_hot_rows(passed)) and has_device and config.plan is None:
         config = config.updated(plan="auto")

@@ -29,12 +29,14 @@ from graphbraid.train.inference.evaluate import EvalMode, node_ids, outputs_in_c
 from graphbraid.train.predicting import LinkPredictions
 from graphbraid.train.records import Progress, RunResult, Status
 from graphbraid.train.run.fit import FitRun
+from graphbraid.train.run.hot_sharing import HotSharing
 from graphbraid.train.run.interrupt import SignalGuard
 from graphbraid.train.run.state import RunState
 from graphbraid.train.run_folder import checkpoint
 from graphbraid.train.run_folder.folder import RunFolder
 from graphbraid.train.run_folder.identity import check_same_model
 from graphbraid.train.run_folder.restore import check_weights
+from graphbraid.train.step.feed import ALONE, Share
 from graphbraid.train.step.link_runner import LinkRunner
 from graphbraid.train.step.preflight import check_fanouts, split_nodes
 from graphbraid.train.step.runner import ModelRunner
@@ -124,13 +126,16 @@ class Trainer(LinkPredictions):
         self.info: Mapping[str, Any] = dict(info or {})
         self._turns = Turns()
         fabric = runtime.make_fabric(chosen.config)
-        self.config = with_plan_of_device(chosen.config, passed, fabric.device)
+        self.config = with_plan_of_device(
+            chosen.config, passed, fabric.device, 1 if self.comm is None else self.comm.size
+        )
         self.accelerator = accelerator
         made = make_tiers(
             graph,
             self.config,
             run_seconds=lambda: run_seconds(model, graph, self.config),
             reads=chosen.reads,
+            share=ALONE if self.comm is None else Share(self.comm.rank, self.comm.size),
         )
         self.tiers: FeatureRows | None = tiers if made is None else made.features
         """Where feature rows are; None: in the graph."""
@@ -247,7 +252,8 @@ class Trainer(LinkPredictions):
             guard, listeners = SignalGuard(), Listeners(self, self.callbacks)
             self._state = self._new_state()
             # Entered only now: before the first step there is nothing to save, so Ctrl-C may end the checks.
-            run = FitRun(self._state, listeners, folder, guard)
+            sharing = stack.enter_context(HotSharing(self._state))
+            run = FitRun(self._state, listeners, folder, guard, sharing)
             stack.enter_context(guard)
             try:
                 return run.run()

@@ -89,4 +89,4 @@ def _hot_bytes(hot: HotRows | None, context: Context) -> int:
     x = context.source.graph.x
     if hot is None or isinstance(x, SparseFeatures | None):
         return 0
-    return hot.num_rows * kept_row_bytes(x) + hot.map_bytes
+    return hot.device_bytes(kept_row_bytes(x))

@@ -72,10 +72,12 @@ class Placed:
                 f"{edges:,} edges over the link"
             )
         if self.gathers_table and self.resident.rows is not None:
-            reads, hits = self.resident.rows.counts
+            hot = self.resident.rows
+            reads, hits = hot.counts
+            where = "the device" if len(hot.own_ids) == hot.num_rows else "the device and its peers"
             yield (
-                f"rows: {hits / max(reads, 1):.1%} of {reads:,} reads on the device "
-                f"({self.resident.rows.num_rows:,} rows); {reads - hits:,} over the link"
+                f"rows: {hits / max(reads, 1):.1%} of {reads:,} reads on {where} "
+                f"({hot.num_rows:,} rows); {reads - hits:,} over the link"
             )
 
 

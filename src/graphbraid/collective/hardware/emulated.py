@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import torch
+
 from graphbraid.collective.hardware.cpu import CpuBatching
 from graphbraid.collective.plan.simulator import Stage
 from graphbraid.collective.plan.times import StageTimes
@@ -35,6 +37,8 @@ class EmulatedAccelerator:
         link_bytes_per_second: bandwidth of the link, from which copies take their time. If None, they take
             ``times.dma``.
         memory_bytes: of its memory, which it says is free. If None, not known.
+        peer_bytes_per_second: rate that it says it reads other such devices at, by which rows are divided;
+            reads take no time. If None, not known.
     """
 
     hardware = "emulated"
@@ -47,8 +51,10 @@ class EmulatedAccelerator:
         emulate_cpu: bool = True,
         link_bytes_per_second: float | None = None,
         memory_bytes: int | None = None,
+        peer_bytes_per_second: float | None = None,
     ) -> None:
-        self.memory_bytes = memory_bytes
+        self.memory_bytes, self.peer_bytes_per_second = memory_bytes, peer_bytes_per_second
+        self.memory_device = torch.device("cpu")  # which processes share
         self.times, self.link_bytes_per_second = times, link_bytes_per_second
         self.host = "emulated-cpu" if emulate_cpu else "cpu"
         self.memory_batches = memory_batches

@@ -156,7 +156,7 @@ class RowBuffer:
         if hot is None:
             return self._in_ring((epoch, step), n_id)
         cold, slots = hot.split(n_id)
-        hot.count(len(n_id), len(n_id) - len(cold))
+        hot.count(slots, len(cold))
         found = self._in_ring((epoch, step), n_id[cold])
         if found is None:
             return Found(missing=cold, slots=slots, first=APART, generation=0)

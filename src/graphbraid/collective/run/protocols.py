@@ -48,6 +48,19 @@ class ReportsMemory(Accelerator, Protocol):
         ...
 
 
+@runtime_checkable
+class SharesMemory(ReportsMemory, Protocol):
+    """Optional protocol of an accelerator whose memory other processes of the machine read by handles.
+
+    Ranks that train together then keep hot rows between their devices.
+    """
+
+    memory_device: torch.device
+    """Device of the tensors in its memory, as torch names it."""
+    peer_bytes_per_second: float | None
+    """Rate at which it reads the memory of another; None if it is not known."""
+
+
 BatchDevice = torch.device | Accelerator
 """Device on which a loader yields its batches."""
 

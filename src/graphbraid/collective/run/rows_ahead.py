@@ -179,7 +179,7 @@ class RowsAhead:
             batch.x = self._rows.gather(batch.n_id, batch=number)
         else:
             missing, slots = self._hot.split(batch.n_id) if split is None else split
-            self._hot.count(len(slots), len(slots) - len(missing))
+            self._hot.count(slots, len(missing))
             rows = self._rows.gather(batch.n_id[missing], batch=number)
             batch.send_part(RowPart(rows=rows, slots=slots, first=APART, generation=0))
         with self._changed:

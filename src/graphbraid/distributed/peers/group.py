@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
+from graphbraid.distributed.peers.probing import reasons_not_to_read
 from graphbraid.distributed.ranks.communicator import Communicator
 from graphbraid.errors import ConfigError
-from graphbraid.machine.shared_tensors import check_reads, handle_of, machine_name, opened
+from graphbraid.machine.shared_tensors import handle_of, machine_name, opened
 from graphbraid.signatures import typed
 
 INSTEAD = "rows are exchanged instead"
@@ -99,36 +98,13 @@ class Peers:
                 return f"rank {rank} is on another machine than rank 0"
             if kind != places[0][1]:
                 return f"rank {rank} computes on {kind} and rank 0 on {places[0][1]}"
-        probe = torch.full((1,), self.comm.rank, dtype=torch.int64, device=self.device)
-        handle, reason = _tried(lambda: handle_of(probe).hex(), "")
-        handles = self.comm.gather(handle)
-        for rank, given in enumerate(handles):
-            if not reason and rank != self.comm.rank:
-                _, reason = _tried(lambda rank=rank, given=given: self._read(rank, given), None)  # type: ignore[misc]
-        reasons = self.comm.gather(reason)
+        reasons = reasons_not_to_read(self.comm, self.device, range(self.comm.size), INSTEAD)
         return next((f"rank {rank}: {reason}" for rank, reason in enumerate(reasons) if reason), "")
-
-    def _read(self, rank: int, handle: str) -> None:
-        """Read the number of a rank."""
-        if not handle:
-            raise ConfigError(f"rank {rank} cannot share its memory")
-        there = opened(bytes.fromhex(handle))
-        check_reads(self.device, there.device, INSTEAD)
-        if int(there.to(self.device)) != rank:
-            raise ConfigError(f"the memory of rank {rank} does not hold what it wrote there; {INSTEAD}")
 
 
 def _card(device: torch.device) -> str:
     """Return what tells a device from the others of its machine."""
     return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else ""
-
-
-def _tried(call: Callable[[], str | None], otherwise: str | None) -> tuple[str | None, str]:
-    """Return what a call gives and no reason, or why it failed: the other ranks must hear of that."""
-    try:
-        return call(), ""
-    except (RuntimeError, OSError, ConfigError) as error:
-        return otherwise, str(error).splitlines()[0]
 
 
 __all__ = ["Peers"]

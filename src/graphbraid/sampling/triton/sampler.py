@@ -137,11 +137,11 @@ class TritonPipeline:
     def launch(self, schedule: SeedSchedule, epoch: int, step: int) -> Launched:
         """Launch the sampling of a step's batch on the device; :meth:`finish` waits for it."""
         seeds, seed_edges = self._seeds_of(schedule)
-        begin = step * schedule.batch_size
+        begin, end = schedule.bounds_of(step)
         return self._launch(
             seeds,
             begin,
-            min(schedule.batch_size, seeds.numel() - begin),
+            end - begin,
             key=rng.batch_key(schedule.seed, epoch, step),
             shuffle_key=rng.shuffle_key(schedule.seed, epoch) if schedule.shuffle else None,
             seed_edges=seed_edges,
@@ -183,8 +183,7 @@ class TritonPipeline:
         """Return an upper bound on the in-edges of the seeds of a step."""
         if self._degrees is None:
             return 0
-        count = min(schedule.batch_size, schedule.seeds.numel())
-        return int(self._degrees[schedule.seeds].topk(count).values.sum())
+        return int(self._degrees[schedule.seeds].topk(schedule.most_seeds).values.sum())
 
     def _launch(
         self,

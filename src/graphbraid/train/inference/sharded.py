@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from graphbraid.distributed import Communicator
+from graphbraid.sampling.schedule import part_of
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.inference.evaluate import EvalMode, outputs_in_chunks
 from graphbraid.train.inference.metrics import Scores
 from graphbraid.train.step.runner import ModelRunner
-from graphbraid.train.step.shares import part_of
 from graphbraid.train.task import Task
 
 

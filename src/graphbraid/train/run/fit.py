@@ -12,6 +12,7 @@ from graphbraid.train import runtime
 from graphbraid.train.callbacks import EarlyStopping, Listeners
 from graphbraid.train.inference.evaluate import EvalMode
 from graphbraid.train.records import EpochRecord, Progress, RunResult, StepRecord
+from graphbraid.train.run.hot_sharing import HotSharing
 from graphbraid.train.run.interrupt import SignalGuard, StopRequested
 from graphbraid.train.run.ranks import RunRanks
 from graphbraid.train.run.saving import Saving
@@ -37,18 +38,25 @@ class FitRun:
         listeners: callbacks of the run, to which those that the config requests are added.
         folder: folder for the run's files. If None, none are written.
         guard: guard that records signals.
+        sharing: of the ranks' hot rows, which is opened here; whoever made it ends it.
 
     Raises:
         ConfigError, DataError, ResourceError: the errors that ``Trainer.fit`` raises before the first step.
     """
 
     def __init__(
-        self, state: RunState, listeners: Listeners, folder: RunFolder | None, guard: SignalGuard
+        self,
+        state: RunState,
+        listeners: Listeners,
+        folder: RunFolder | None,
+        guard: SignalGuard,
+        sharing: HotSharing,
     ) -> None:
         self._state, self._listeners, self._folder, self._guard = state, listeners, folder, guard
         self._config, self._runner = state.config, state.runner
         self._ranks = RunRanks(state.comm, state, guard)
         self._ranks.check_same_run()
+        sharing.open()
         self._resumes = self._ranks.of_first(self._decide)
         self._monitor, self._maximize = state.monitored
         self._add_listeners()

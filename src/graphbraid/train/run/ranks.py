@@ -28,7 +28,7 @@ from graphbraid.train.task import Task
 T = TypeVar("T")
 _OWN = frozenset(
     {"device", "threads", "workers", "memory_budget_bytes", "host", "hot", "out_dir", "resume", "overwrite"}
-    | {"trust_checkpoint", "tensorboard", "checkpoint_every_steps", "partition"}
+    | {"trust_checkpoint", "tensorboard", "checkpoint_every_steps", "partition", "plan", "trace"}
 )
 """Options that may differ between ranks: where and when a rank works, or what only the first one heeds.
 
@@ -39,34 +39,15 @@ NUM_EXTRA = 1 + len(_STOPS)
 """Numbers that are added up with the gradients: the loss, and who wants to stop for which reason."""
 
 
-def config_of_rank(
-    config: TrainConfig, rank: int, accelerator: object, *, has_hot_rows: bool = False
-) -> tuple[TrainConfig, str]:
+def config_of_rank(config: TrainConfig, rank: int) -> tuple[TrainConfig, str]:
     """Return a rank's own config, in which only the first one writes files, and the reason for its mode.
 
     Args:
         config: options of the run.
         rank: the rank's number.
-        accelerator: what prepares and transfers mini-batches. If None, nothing was given.
-        has_hot_rows: whether the tiers that were given keep rows on a device.
-
-    Raises:
-        ConfigError: an option is for a run with one rank; the message names it.
     """
-    for name, value in (("plan", config.plan), ("accelerator", accelerator)):
-        if value is not None:
-            raise ConfigError(
-                f"{name}={value!r} is made for the batches of one rank, and several ranks share each batch; "
-                "leave it out."
-            )
-    if config.hot or has_hot_rows:
-        given = f"hot={config.hot!r} keeps" if config.hot else "tiers that were built with hot= keep"
-        raise ConfigError(
-            f"{given} rows on a device for the batches of a plan, which is made for one rank, and several "
-            "ranks share each batch; leave hot out, and each rank's rows come from the host."
-        )
     reason = "several ranks share mini-batches" if config.mode == "auto" else ""
-    files: dict[str, Any] = dict.fromkeys(("out_dir", "checkpoint_every_steps"))
+    files: dict[str, Any] = dict.fromkeys(("out_dir", "checkpoint_every_steps", "trace"))
     files |= dict.fromkeys(("resume", "overwrite", "tensorboard"), False)
     mode = "full" if config.mode == "full" else "sampled"
     return config.updated(mode=mode, **(files if rank > 0 else {})), reason

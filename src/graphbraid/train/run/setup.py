@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 from torch.optim import Optimizer
 
+from graphbraid.errors import ConfigError
 from graphbraid.train import runtime
 from graphbraid.train.estimating.modes import require_sampled
 from graphbraid.train.run.state import RunState
 from graphbraid.train.run_folder.measured import kept_evidence, kept_plan
-from graphbraid.train.step.feed import Feed, make_feed, make_loader
+from graphbraid.train.step.feed import ALONE, Feed, Share, make_feed, make_loader
 from graphbraid.train.step.learning_rate import LearningRateSchedule
 from graphbraid.train.step.link_runner import LinkRunner
 from graphbraid.train.step.optimizers import make_optimizer
@@ -105,7 +106,12 @@ def _feed(state: RunState, task: Task, train_nodes: Tensor) -> Feed | SharedFeed
         return make_feed(runner, config, train_nodes, state.plan, state.accelerator)
     if config.mode == "full":
         return SharedWholeGraph(runner, train_nodes, task)
-    return SharedFeed(runner, make_loader(runner, config, train_nodes), task, comm.rank, comm.size)
+    loader = make_loader(runner, config, train_nodes, state.plan, state.accelerator, share=_share(state))
+    return SharedFeed(runner, loader, task, config.trace)
+
+
+def _share(state: RunState) -> Share:
+    return ALONE if state.comm is None else Share(state.comm.rank, state.comm.size)
 
 
 def _val_nodes(state: RunState) -> Tensor | None:
@@ -157,9 +163,14 @@ def _compile(state: RunState, train_nodes: Tensor, evidence: Evidence | None) ->
 
 def _plan(state: RunState, task: Task, train_nodes: Tensor, former: Path | None) -> Plan | None:
     """Return the plan that ``former`` kept, or a new one; on the CPU also set the training threads."""
-    config, runner = state.config, state.runner
+    config, runner, share = state.config, state.runner, _share(state)
+    if config.plan is not None and train_nodes.numel() < share.num_ranks:
+        raise ConfigError(
+            f"plan={config.plan!r} needs batches to prepare on each rank, and {train_nodes.numel()} training "
+            f"nodes are fewer than the {share.num_ranks} ranks; start fewer, or leave plan and hot out."
+        )
     plan = None if former is None else kept_plan(former, config)
-    plan = plan or plan_run(runner, task, config, train_nodes, state.accelerator)
+    plan = plan or plan_run(runner, task, config, train_nodes, state.accelerator, share=share)
     if plan is not None and state.accelerator is None and runner.device.type == "cpu":
         set_training_threads(config, plan.workers)
     return plan

@@ -162,7 +162,12 @@ def _checked(graph: Graph, config: TrainConfig) -> TrainConfig:
             raise ConfigError(
                 f"{name}={value!r}: ranks are predicted with all features in the memory of each; leave it out"
             )
-    config, _ = config_of_rank(config, 0, None)
+    if config.plan is not None:
+        raise ConfigError(
+            f"plan={config.plan!r}: ranks are predicted on CPUs, and ranks' plans are for devices; leave it "
+            "out"
+        )
+    config, _ = config_of_rank(config, 0)
     return config.updated(mode="sampled", trace=None, out_dir=None, checkpoint_every_steps=None, resume=False)
 
 

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from graphbraid.loader.batches import BatchLoader
 from graphbraid.sampling import MiniBatch
-from graphbraid.sampling.schedule import SeedSchedule
-from graphbraid.train.step.shares import part_of
+from graphbraid.sampling.schedule import SeedSchedule, part_of
 
 MOST_BATCHES = 4
 """Whole batches of which every share is sampled, spread over the first epoch, if time permits."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from graphbraid.sampling.schedule import part_of
 from graphbraid.train.estimating.repeats import repeated, timed
 from graphbraid.train.estimating.trial import Trial
 from graphbraid.train.inference.evaluate import outputs_in_chunks
 from graphbraid.train.inference.metrics import Scores, metric_names
 from graphbraid.train.scaling.times import ValidationTimes
-from graphbraid.train.step.shares import part_of
 
 _SECONDS = 1.0
 """Seconds that tries of a part take, about; one that is longer is made twice at most."""

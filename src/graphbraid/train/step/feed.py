@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from torch import Tensor
 
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.step.batches import Batch, WholeGraph
+from graphbraid.train.step.first_trace import FirstTrace
 from graphbraid.train.step.runner import ModelRunner
 from graphbraid.train.step.sharing import CoreSharing, follow
 
@@ -17,6 +18,17 @@ if TYPE_CHECKING:
     from graphbraid.collective import Plan
     from graphbraid.collective.run.protocols import Accelerator
     from graphbraid.loader.batches import BatchLoader
+
+
+class Share(NamedTuple):
+    """Which share of each mini-batch a rank trains on."""
+
+    rank: int
+    num_ranks: int
+
+
+ALONE = Share(0, 1)
+"""The share of a rank that is alone: all of each batch."""
 
 
 class Feed(Protocol):
@@ -68,8 +80,10 @@ def make_loader(
     nodes: Tensor,
     plan: Plan | None = None,
     accelerator: Accelerator | None = None,
+    *,
+    share: Share = ALONE,
 ) -> BatchLoader:
-    """Make the loader of a run's shuffled mini-batches.
+    """Make the loader of a run's shuffled mini-batches, or of a rank's share of each.
 
     Without a device, a plan only determines how many threads sample, which the loader's own pipeline does
     best; if a trace is requested, the executor runs the plan.
@@ -92,6 +106,8 @@ def make_loader(
         num_workers=config.workers if plan is None else plan.workers,
         device=device if follows_plan else "cpu",
         plan=plan if follows_plan else None,
+        part=share.rank,
+        num_parts=share.num_ranks,
     )
     return runner.loader(settings)
 
@@ -107,7 +123,7 @@ class SampledFeed:
         sharing: CoreSharing | None = None,
     ) -> None:
         self._runner, self._loader, self._sharing = runner, loader, sharing
-        self._trace = config.trace if loader.plan is not None else None
+        self._trace = FirstTrace(config.trace, loader)
         self.num_batches = len(self._loader)
         self._late_gather_seconds = 0.0
 
@@ -125,22 +141,12 @@ class SampledFeed:
         finally:
             if self._sharing is not None:
                 self._sharing.after_epoch()
-            self._write_trace()
+            self._trace.write(self.num_batches)
 
     def num_seeds(self, start: int, count: int) -> int:
         """Return the number of seeds in the ``count`` mini-batches from ``start`` on (fewer at the end)."""
         schedule = self._loader.schedule
         return min(count * schedule.batch_size, schedule.seeds.numel() - start * schedule.batch_size)
-
-    def _write_trace(self) -> None:
-        """Write the trace of the first epoch trained, or of the part of it that was."""
-        executor = self._loader.executor
-        if self._trace is None or executor is None:
-            return
-        from graphbraid.collective.run.trace import write_trace
-
-        write_trace(self._trace, executor.ops, executor.plan, num_batches=self.num_batches)
-        self._trace = None
 
     def stage_seconds(self) -> dict[str, float]:
         """Return the seconds of sampling and gathering, summed over threads."""

@@ -6,15 +6,17 @@ contiguous part of a batch's seeds, with the random numbers that these have in t
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
-from contextlib import closing
+from collections.abc import Generator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from graphbraid.graph import Graph, NodeSet
+from graphbraid.sampling.schedule import part_of
 from graphbraid.train.step.batches import Batch, WholeGraph
+from graphbraid.train.step.first_trace import FirstTrace
 from graphbraid.train.step.runner import ModelRunner
 from graphbraid.train.task import Task
 
@@ -34,66 +36,52 @@ class BatchShare:
     """Number of seeds of the whole batch."""
 
 
-def part_of(count: int, rank: int, size: int) -> tuple[int, int]:
-    """Return begin and end of a rank's contiguous part of ``count`` things; sizes differ by one at most."""
-    return count * rank // size, count * (rank + 1) // size
-
-
 class SharedFeed:
     """A feed of one rank's shares of shuffled mini-batches.
 
     Args:
         runner: the model and its graph.
-        loader: loader of the whole batches' seeds, without a plan.
+        loader: loader of this rank's part of each batch, with a plan or without.
         task: loss, with its class weights, on any device.
-        rank: number of this rank.
-        size: number of ranks.
+        trace: file for the timeline of the first epoch, if the loader has a plan. If None, none is written.
     """
 
-    def __init__(self, runner: ModelRunner, loader: BatchLoader, task: Task, rank: int, size: int) -> None:
+    def __init__(
+        self, runner: ModelRunner, loader: BatchLoader, task: Task, trace: Path | None = None
+    ) -> None:
         self._runner, self._loader, self._task = runner, loader, task
-        self._rank, self._size = rank, size
-        self.num_batches = len(loader)
+        self._whole, self._trace = loader.schedule.whole, FirstTrace(trace, loader)
+        self.num_batches = self._whole.num_steps
 
     def batches(self, epoch: int, start: int) -> Generator[BatchShare]:
         """Yield this rank's shares of the epoch's mini-batches from ``start`` on."""
-        schedule = self._loader.schedule
-        first_without = self._first_without_seeds()
-
-        def parts() -> Iterator[Tensor]:
-            for step in range(start, first_without):
-                positions = schedule.positions_of(epoch, step)
-                begin, end = part_of(positions.numel(), self._rank, self._size)
-                yield positions[begin:end]
-
-        with closing(self._loader.batches_of(parts(), epoch, start)) as batches:
+        part, num_parts = self._loader.schedule.part, self._loader.schedule.num_parts
+        own = self._loader.batches(epoch, min(start, len(self._loader)))
+        try:
             for step in range(start, self.num_batches):
-                whole = schedule.seeds_of(epoch, step)
-                begin, end = part_of(whole.numel(), self._rank, self._size)
+                whole = self._whole.seeds_of(epoch, step)
+                begin, end = part_of(whole.numel(), part, num_parts)
                 yield BatchShare(
-                    batch=next(batches) if begin < end else None,
+                    batch=next(own) if begin < end else None,
                     weight=_weight(self._runner.labels, self._task, whole[begin:end], whole),
                     num_seeds=whole.numel(),
                 )
-
-    def _first_without_seeds(self) -> int:
-        """Return the step from which on this rank has no seeds: the last one, or none."""
-        last = self.num_seeds(self.num_batches - 1, 1)
-        begin, end = part_of(last, self._rank, self._size)
-        return self.num_batches - (begin == end)
+        finally:
+            own.close()
+            self._trace.write(self.num_batches)
 
     def num_seeds(self, start: int, count: int) -> int:
         """Return the number of seeds in the ``count`` whole mini-batches from ``start`` on."""
-        schedule = self._loader.schedule
-        return min(count * schedule.batch_size, schedule.seeds.numel() - start * schedule.batch_size)
+        batch_size = self._whole.batch_size
+        return min(count * batch_size, self._whole.seeds.numel() - start * batch_size)
 
     def stage_seconds(self) -> dict[str, float]:
         """Return this rank's seconds of sampling and gathering, summed over threads."""
         return dict(self._loader.stage_seconds)
 
     def explain(self) -> str:
-        """Return nothing, as no device samples."""
-        return ""
+        """Return the loader's explanation."""
+        return self._loader.explain()
 
     def close(self) -> None:
         """Stop the threads."""

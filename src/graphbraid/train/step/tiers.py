@@ -12,6 +12,7 @@ from graphbraid.features.row_budgets import options_for
 from graphbraid.graph import Graph
 from graphbraid.sampling import SamplerConfig, SeedSchedule
 from graphbraid.train.config import TrainConfig
+from graphbraid.train.step.feed import ALONE, Share
 
 _log = logging.getLogger(__name__)
 
@@ -22,6 +23,7 @@ def make_tiers(
     *,
     run_seconds: Callable[[], float | None] = lambda: None,
     reads: Score | None = None,
+    share: Share = ALONE,
 ) -> HostTiers | None:
     """Make the tiers of ``config.host`` and ``config.hot``, filled with what training reads most.
 
@@ -30,6 +32,7 @@ def make_tiers(
         config: options of the run.
         run_seconds: says how long the run will take, and is asked where rows are ranked; None: not known.
         reads: of rows, from :func:`expected_reads`. If None, they are found where rows are ranked.
+        share: of each batch that the run trains on.
 
     Returns:
         The tiers; None if the config asks for none.
@@ -46,9 +49,9 @@ def make_tiers(
         return HostTiers(features=rows, topology=None, reason="steps read the features in blocks")
     row_reads, list_blocks = None, None
     if _ranks_rows(graph, config):
-        row_reads = expected_reads(graph, config, run_seconds()) if reads is None else reads
+        row_reads = reads or expected_reads(graph, config, run_seconds(), share=share)
         if config.host is not None:
-            schedule = _schedule(config, graph.split("train"))
+            schedule = _schedule(config, graph.split("train"), share)
             list_blocks = expected_list_blocks(graph.csc, _sampler(config), schedule)
     tiers = HostTiers.build(
         graph, host=config.host, hot=config.hot or 0, row_reads=row_reads, list_reads=list_blocks
@@ -67,7 +70,12 @@ def _ranks_rows(graph: Graph, config: TrainConfig) -> bool:
 
 
 def expected_reads(
-    graph: Graph, config: TrainConfig, run_seconds: float | None, *, most_epochs: int | None = None
+    graph: Graph,
+    config: TrainConfig,
+    run_seconds: float | None,
+    *,
+    most_epochs: int | None = None,
+    share: Share = ALONE,
 ) -> Score:
     """Return the reads of each row that an epoch of training takes, by the score that a run's tiers have.
 
@@ -79,6 +87,7 @@ def expected_reads(
         config: options of the run.
         run_seconds: that the run will take. If None, that is not known, and nothing is looked ahead.
         most_epochs: to look ahead at most. If None, all of the run's.
+        share: of each batch that is read.
 
     Raises:
         DataError: the graph has no split ``train``.
@@ -88,7 +97,7 @@ def expected_reads(
         graph,
         "auto",
         sampler=_sampler(config),
-        schedule=_schedule(config, graph.split("train")),
+        schedule=_schedule(config, graph.split("train"), share),
         epochs=counted,
         run_seconds=None if run_seconds is None else run_seconds * counted / config.epochs,
         as_reads=True,
@@ -109,7 +118,15 @@ def _sampler(config: TrainConfig) -> SamplerConfig:
     return SamplerConfig(fanouts=config.fanouts, replace=config.replace, layout=config.layout)
 
 
-def _schedule(config: TrainConfig, train: Tensor) -> SeedSchedule:
+def _schedule(config: TrainConfig, train: Tensor, share: Share = ALONE) -> SeedSchedule:
+    if share.num_ranks > min(config.batch_size, train.numel()):
+        share = ALONE  # for which the run will be refused, or a rank has next to nothing to read
     return SeedSchedule(
-        seeds=train, batch_size=config.batch_size, shuffle=True, drop_last=False, seed=config.seed
+        seeds=train,
+        batch_size=config.batch_size,
+        shuffle=True,
+        drop_last=False,
+        seed=config.seed,
+        part=share.rank,
+        num_parts=share.num_ranks,
     )

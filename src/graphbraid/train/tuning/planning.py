@@ -19,7 +19,7 @@ from graphbraid.machine.hardware import Hardware
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.run_folder.identity import graph_identity, model_identity
-from graphbraid.train.step.feed import make_loader
+from graphbraid.train.step.feed import ALONE, Share, make_loader
 from graphbraid.train.step.runner import ModelRunner
 from graphbraid.train.task import Task
 from graphbraid.train.tuning.cores import try_arrangements
@@ -41,8 +41,13 @@ def plan_run(
     config: TrainConfig,
     nodes: Tensor,
     accelerator: Accelerator | None = None,
+    *,
+    share: Share = ALONE,
 ) -> Plan | None:
     """Return the plan that ``config.plan`` requests; None if it is None or the mode is ``full``.
+
+    Ranks that share batches plan each for its own shares and device, without a word to each other: they may
+    be unlike, and are measured while the others work, as they will be.
 
     Raises:
         ConfigError: the plan does not fit the device.
@@ -52,7 +57,7 @@ def plan_run(
         return None
     plan = read_plan(config.plan)
     if plan is None:
-        profile = profile_run(runner, task, config, nodes, accelerator)
+        profile = profile_run(runner, task, config, nodes, accelerator, share=share)
         plan = _plan_by_name(profile, config, _num_batches(config, nodes))
     if accelerator is None and runner.device.type == "cpu" and plan.num_cpu < plan.num_batches:
         raise ConfigError(
@@ -69,6 +74,7 @@ def profile_run(
     accelerator: Accelerator | None = None,
     *,
     effort: Effort | None = None,
+    share: Share = ALONE,
 ) -> Profile:
     """Measure the run's stages on copies of model and optimizer, or read an earlier measurement."""
     cores = Hardware.detect().planned_cores
@@ -79,7 +85,7 @@ def profile_run(
     def make() -> Profile:
         threads = torch.get_num_threads()
         try:
-            with runtime.random_state_kept(), make_loader(runner, config, nodes) as loader:
+            with runtime.random_state_kept(), make_loader(runner, config, nodes, share=share) as loader:
                 profile = _stages(
                     loader,
                     device,
@@ -99,6 +105,8 @@ def profile_run(
 
     key: dict[str, Any] = {name: getattr(config, name) for name in _KEY}
     key |= {"device": str(runner.device), "workers": workers, "nodes": nodes.numel()}
+    if share.num_ranks > 1:
+        key["num_ranks"] = share.num_ranks
     if config.task == "link":
         names = ("task", "negatives", "num_negatives", "temporal_strategy")
         key |= {name: getattr(config, name) for name in names}

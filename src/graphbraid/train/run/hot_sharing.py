@@ -1,0 +1,161 @@
+"""HotSharing: the hot rows of ranks that train together, interleaved over devices that read each other."""
+
+from __future__ import annotations
+
+import logging
+from types import TracebackType
+from typing import Self, cast
+
+import torch
+from torch import Tensor
+
+from graphbraid.collective.run.protocols import SharesMemory
+from graphbraid.distributed import Communicator
+from graphbraid.distributed.peers.probing import ReadingGroup, reading_group
+from graphbraid.features import TieredFeatures
+from graphbraid.features.peer_split import PeerSplit, split_over_peers
+from graphbraid.features.row_budgets import order_of
+from graphbraid.features.tier_report import Served
+from graphbraid.features.walks import out_degree
+from graphbraid.graph import SparseFeatures
+from graphbraid.graph.scaled_features import kept_row_bytes
+from graphbraid.sampling.hot import MAP_BYTES, HotRows
+from graphbraid.sampling.shared_hot import PeerPlace, SharedHotRows
+from graphbraid.train.run.state import RunState
+from graphbraid.train.tuning.peer_rates import read_rates
+
+_log = logging.getLogger(__name__)
+_INSTEAD = "each keeps its own hot rows"
+
+
+class HotSharing:
+    """What ranks whose tiers keep hot rows on devices keep between them while a run lasts.
+
+    The rows that all ranks together read most are on each device, the next ones interleaved over the devices
+    of a machine that read each other, as far as that is expected to save time. Where none can be read, each
+    device keeps what it would keep alone. As a context manager it lets go of the rows, together with the
+    other ranks unless an error ends the run.
+
+    Args:
+        state: the run; with one rank, nothing is shared.
+    """
+
+    def __init__(self, state: RunState) -> None:
+        self._state = state
+        self._group: ReadingGroup | None = None  # of ranks of which one has hot rows
+        self._shared: SharedHotRows | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        group, shared, self._group, self._shared = self._group, self._shared, None, None
+        if shared is not None:
+            (shared.close if error is None else shared.abandon)()
+        elif group is not None and error is None:
+            self._pass(group)
+
+    def open(self) -> None:
+        """Share the rows, if any rank has some; all ranks that train together call it together.
+
+        Raises:
+            RankError: a rank was lost.
+            ResourceError: the device does not have the memory of the rows.
+        """
+        comm = self._state.comm
+        if comm is None or self._state.config.mode != "sampled":
+            return
+        tiers = self._tiers()
+        if not any(comm.gather(tiers is not None)):
+            return
+        device, kind, why_apart = self._device(tiers)
+        group = reading_group(comm, device, kind, _INSTEAD, why_apart=why_apart)
+        rates = read_rates(group, device, self._state.accelerator)
+        score = self._score_of_all(comm, tiers)
+        hot = None if tiers is None else _alone(tiers)
+        budgets = cast("list[int]", group.gather(0 if hot is None else hot.device_bytes(self._row_bytes)))
+        self._group = group
+        if tiers is None or hot is None or device is None or len(group.ranks) == 1:
+            self._keep_apart(tiers, group, f"every rank keeps its own: {group.why_not}")
+            return
+        order = order_of(score)
+        capacity = self._capacity(order, min(budgets), len(group.ranks))
+        split = split_over_peers(Served(score), len(order), capacity, len(group.ranks), rates)
+        if not split.shared:
+            self._keep_apart(tiers, group, f"every rank keeps its own: {split.reason}")
+            return
+        self._share(
+            tiers, hot, score, split, PeerPlace(group.place, len(group.ranks), device, group.exchange)
+        )
+
+    def _share(
+        self, tiers: TieredFeatures, hot: HotRows, score: Tensor, split: PeerSplit, place: PeerPlace
+    ) -> None:
+        ids = order_of(score)[: split.own + split.shared]
+        shared = self._shared = SharedHotRows(hot, ids, split.own, place)
+        shared.reason = split.reason
+        tiers.take_hot(shared, score)
+        shared.table_on(place.device)  # so that memory that is not there is missed before the first step
+        _log.info("%s", split.reason)
+
+    def _keep_apart(self, tiers: TieredFeatures | None, group: ReadingGroup, reason: str) -> None:
+        """Keep this rank's own rows; other groups may share theirs meanwhile."""
+        if tiers is not None:
+            tiers.hot = hot = _alone(tiers)
+            hot.reason = reason
+            _log.info("%s", reason)
+        self._pass(group)
+
+    def _pass(self, group: ReadingGroup) -> None:
+        """Take part in the two exchanges of ranks that share rows, or let go of them."""
+        for _ in range(2):
+            group.exchange(b"")
+
+    def _tiers(self) -> TieredFeatures | None:
+        """Return the tiers of this rank if they keep rows on a device."""
+        tiers = self._state.runner.rows
+        return tiers if isinstance(tiers, TieredFeatures) and tiers.hot is not None else None
+
+    def _device(self, tiers: TieredFeatures | None) -> tuple[torch.device | None, str, str]:
+        """Return the device of this rank's rows, what kind it is, and why no other rank is to read it."""
+        accelerator, device = self._state.accelerator, self._state.runner.device
+        if tiers is None:
+            return None, device.type, "it keeps no rows on a device"
+        if accelerator is None:
+            return device, device.type, "" if device.type != "cpu" else "its batches stay on the host"
+        if not isinstance(accelerator, SharesMemory):
+            return None, accelerator.hardware, "its accelerator does not say that others read its memory"
+        return accelerator.memory_device, accelerator.hardware, ""
+
+    def _score_of_all(self, comm: Communicator, tiers: TieredFeatures | None) -> Tensor:
+        """Return the sums of the scores by which the ranks fill their tiers, the same bits on each."""
+        csc = self._state.graph.csc
+        score = torch.zeros(csc.num_dst, dtype=torch.float64)
+        if tiers is not None:
+            score += out_degree(csc) if tiers.score is None else tiers.score.clamp_min(0)
+        return comm.all_reduce(score).wait()
+
+    @property
+    def _row_bytes(self) -> int:
+        x = self._state.graph.x
+        assert not isinstance(x, SparseFeatures | None), "only dense rows are hot"
+        return max(kept_row_bytes(x), 1)
+
+    def _capacity(self, order: Tensor, budget: int, num_peers: int) -> int:
+        """Return how many rows a device keeps in ``budget`` bytes beside the map, if one is needed."""
+        most = min(budget // self._row_bytes * num_peers, len(order))
+        if not torch.equal(order[:most], torch.arange(most)):
+            budget -= MAP_BYTES * len(order)
+        return max(budget, 0) // self._row_bytes
+
+
+def _alone(tiers: TieredFeatures) -> HotRows:
+    """Return the rows that a rank keeps without others, also after it has shared some."""
+    hot = tiers.hot
+    assert hot is not None
+    return hot.alone if isinstance(hot, SharedHotRows) else hot
+
+
+__all__ = ["HotSharing"]

@@ -1,0 +1,123 @@
+"""Parts of a schedule: shares of each step's seeds, which unite to the whole batch."""
+
+import dataclasses
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.sampling.graphs import power_law_csc
+
+from graphbraid import native
+from graphbraid.errors import ConfigError
+from graphbraid.features import walks
+from graphbraid.features.reads import batch_reads
+from graphbraid.graph import Graph
+from graphbraid.sampling import SamplerConfig, SeedSchedule
+from graphbraid.sampling.cpu import _ReferencePipeline, make_pipeline
+from graphbraid.sampling.schedule import part_of
+
+CSC = power_law_csc(300, 2000)
+SAMPLER = SamplerConfig(fanouts=(4, 3), layout="blocks")
+
+
+@st.composite
+def schedules(draw):
+    batch_size = draw(st.integers(1, 40))
+    return SeedSchedule(
+        seeds=torch.arange(draw(st.integers(0, 150))).flip(0),
+        batch_size=batch_size,
+        shuffle=draw(st.booleans()),
+        seed=draw(st.integers(0, 9)),
+        num_parts=draw(st.integers(1, min(batch_size, 5))),
+    )
+
+
+def parts_of(schedule):
+    return [dataclasses.replace(schedule, part=part) for part in range(schedule.num_parts)]
+
+
+@given(schedule=schedules(), epoch=st.integers(0, 3))
+def test_parts_unite_to_the_whole_batches(schedule, epoch):
+    whole, parts = schedule.whole, parts_of(schedule)
+    assert whole.num_parts == 1
+    for step in range(whole.num_steps):
+        own = [part.positions_of(epoch, step) for part in parts if step < part.num_steps]
+        assert torch.cat(own).equal(whole.positions_of(epoch, step))
+        lengths = [len(positions) for positions in own]
+        assert min(lengths) > 0
+        assert max(lengths) - min(lengths) <= 1
+        assert max(lengths) <= max(part.most_seeds for part in parts)
+    assert sum(part.num_used for part in parts) == whole.num_used == len(schedule.seeds)
+    assert {whole.num_steps - part.num_steps for part in parts} <= {0, 1}
+
+
+@given(schedule=schedules(), epoch=st.integers(0, 3))
+def test_the_compiled_threads_and_the_reference_give_the_same_parts(schedule, epoch):
+    for part in parts_of(schedule):
+        if not part.num_steps:
+            continue
+        reference = _ReferencePipeline(CSC, SAMPLER, None, None, None)
+        compiled = make_pipeline(CSC, SAMPLER, None, num_threads=2, depth=3)
+        runs = (pipeline.run(part, epoch, 0, part.num_steps) for pipeline in (compiled, reference))
+        for step, (ours, twin) in enumerate(zip(*runs, strict=True)):
+            assert ours.step == twin.step == step
+            assert ours.input_id.equal(part.positions_of(epoch, step))
+            assert ours.input_id.equal(twin.input_id)
+            assert ours.sampled.n_id.equal(twin.sampled.n_id)
+            [begun] = compiled.begin(part.seeds_of(epoch, step), part.seed, epoch, step)
+            assert ours.sampled.n_id.equal(begun.sampled.n_id)  # the numbers of the whole batch's step
+
+
+def test_a_part_without_seeds_in_the_last_step_does_not_have_it():
+    whole = SeedSchedule(seeds=torch.arange(10), batch_size=8, num_parts=4)
+    assert [part.num_steps for part in parts_of(whole)] == [1, 2, 1, 2]
+    with pytest.raises(ConfigError, match=r"step must be from 0 to 0|step must"):
+        whole.positions_of(0, 1)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"num_parts": 0}, {"num_parts": 9}, {"part": 2, "num_parts": 2}, {"part": -1}]
+)
+def test_parts_that_there_cannot_be_are_refused(wrong):
+    with pytest.raises(ConfigError, match="part"):
+        SeedSchedule(seeds=torch.arange(10), batch_size=8, **wrong)
+
+
+@pytest.mark.skipif(native.kernels() is None, reason="the kernels are switched off")
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"num_parts": 9}, r"num_parts must lie in \[1, 8\]"),
+        ({"part": 4}, r"part must lie in \[0, 3\]"),
+        ({"last_step": 2}, r"last_step must lie in \[0, 1\]"),
+    ],
+)
+def test_the_kernels_refuse_parts_that_there_cannot_be(wrong, message):
+    pipeline = make_pipeline(CSC, SAMPLER, None, num_threads=1, depth=1)
+    run = {"batch_size": 8, "shuffle": False, "seed": 0, "epoch": 0, "first_step": 0, "last_step": 1}
+    with pytest.raises(ValueError, match=message):
+        native.kernels().Run(
+            pipeline=pipeline._own_pipeline(),
+            seeds=torch.arange(10),
+            **run | {"part": 0, "num_parts": 4} | wrong,
+        )
+
+
+def test_reads_of_all_parts_are_counted_and_expected_as_of_smaller_batches():
+    graph = Graph(csc=CSC, x=torch.zeros(300, 1))
+    whole = SeedSchedule(seeds=torch.arange(200), batch_size=40, shuffle=True, num_parts=4)
+    counted = sum(sum(len(ids) for ids in batch_reads(graph, SAMPLER, part)) for part in parts_of(whole))
+    expected = sum(walks.inclusion(CSC, SAMPLER, part) for part in parts_of(whole))
+    small = dataclasses.replace(whole, num_parts=1, batch_size=10)
+    assert torch.allclose(expected, walks.inclusion(CSC, SAMPLER, small))
+    assert counted == pytest.approx(sum(len(ids) for ids in batch_reads(graph, SAMPLER, small)), rel=0.1)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 8, 1001])
+@pytest.mark.parametrize("num_parts", [1, 2, 3, 7])
+def test_parts_are_contiguous_and_differ_by_one(count, num_parts):
+    parts = [part_of(count, part, num_parts) for part in range(num_parts)]
+    assert torch.cat([torch.arange(*part) for part in parts]).equal(torch.arange(count))
+    lengths = [end - begin for begin, end in parts]
+    assert max(lengths) - min(lengths) <= 1
