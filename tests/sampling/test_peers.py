@@ -9,10 +9,12 @@ from tests.extras import PATIENCE
 from torch import distributed, multiprocessing
 
 from graphbraid.errors import ConfigError
+from graphbraid.graph import ScaledFeatures
 from graphbraid.ops.gather_tiered import gather_tiered
 from graphbraid.sampling import peers
 from graphbraid.sampling.hot import HotRows
 from graphbraid.sampling.peers import PeerRows
+from graphbraid.sampling.shared_hot import PeerPlace, SharedHotRows
 
 CPU = torch.device("cpu")
 NUM_ROWS, NUM_LOCAL, NUM_SHARED = 60, 7, 21
@@ -22,9 +24,9 @@ def rows():
     return torch.arange(NUM_ROWS * 5.0).view(NUM_ROWS, 5)
 
 
-def gathered_by(rank, num_peers, exchange, device, *, by_map):
+def gathered_by(rank, num_peers, exchange, device, *, by_map, scaled=False):
     """Every row by id from a table of own rows, the peers' and the host's; what was asked of the source."""
-    x, asked = rows(), []
+    x, asked = (rows().to(torch.int8) if scaled else rows()), []
     order = (
         torch.randperm(NUM_ROWS, generator=torch.Generator().manual_seed(3))
         if by_map
@@ -32,33 +34,71 @@ def gathered_by(rank, num_peers, exchange, device, *, by_map):
     )
 
     def source(ids):
-        asked.append(ids)
+        if len(ids) > 1:  # as more than one row is asked of each of the peers
+            asked.append(ids)
         return x[ids]
 
-    hot = HotRows(order[:NUM_LOCAL], NUM_ROWS, x.__getitem__)
-    shared = PeerRows(
-        order[NUM_LOCAL : NUM_LOCAL + NUM_SHARED],
-        source,
-        rank=rank,
-        num_peers=num_peers,
-        device=device,
-        exchange=exchange,
+    scale = torch.arange(1.0, NUM_ROWS + 1) if scaled else None
+    kept = HotRows(torch.tensor([3]), NUM_ROWS, source, scale)
+    hot = SharedHotRows(
+        kept,
+        order[: NUM_LOCAL + NUM_SHARED],
+        NUM_LOCAL,
+        PeerPlace(rank, num_peers, device, exchange),
     )
+    shared = asked.pop()
+    check_batches(hot, x, scale, device)
     host = x if device.type == "cpu" else x.pin_memory()
-    table = hot.tier_table(hot.table_on(device), host, shared)
+    if scaled:
+        host = ScaledFeatures(values=host, scale=scale if device.type == "cpu" else scale.pin_memory())
+    table = hot.tier_table(hot.table_on(device), host)
     assert (table.positions is None) != by_map
-    found = gather_tiered(table, torch.arange(NUM_ROWS, device=device)).cpu()
+    ids = torch.arange(NUM_ROWS, device=device)
+    found = gather_tiered(table, ids).cpu()
+    before = hot.read.now()
+    hot.count_in(table, ids)
+    counted = hot.read.now()
+    assert counted.own - before.own == NUM_LOCAL
+    assert counted.peers - before.peers == NUM_SHARED
+    assert counted.direct == NUM_ROWS - NUM_LOCAL - NUM_SHARED
     del table
-    shared.close()
-    return found, asked
+    hot.close()
+    assert hot.num_rows == NUM_LOCAL
+    assert hot.num_shared == NUM_SHARED
+    check_batches(hot, x, scale, device)
+    return found, [shared]
 
 
+def check_batches(hot, x, scale, device):
+    """A batch that the CPU splits has its rows, from own ones, the peers' and those that travel."""
+    ids = torch.randint(NUM_ROWS, (200,), generator=torch.Generator().manual_seed(4))
+    wanted = x[ids] if scale is None else x[ids].float() * scale[ids, None]
+    before = hot.read.now()
+    assert torch.equal(hot.assembled(ids.to(device), lambda rows: widened(x, scale, rows)).cpu(), wanted)
+    read, places = hot.read.now(), hot.slots(ids)
+    assert read.reads - before.reads == 200
+    assert read.own - before.own == int(((places >= 0) & (places < NUM_LOCAL)).sum())
+    assert read.peers - before.peers == int((places >= NUM_LOCAL).sum())
+
+
+def widened(x, scale, ids):
+    return x[ids] if scale is None else x[ids].float() * scale[ids, None]
+
+
+@pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("by_map", [False, True])
 @pytest.mark.parametrize("num_peers", [1, 2, 3])
-def test_each_peer_keeps_its_part_and_reads_all(num_peers, by_map, monkeypatch):
+def test_each_peer_keeps_its_part_and_reads_all(num_peers, by_map, scaled, monkeypatch):
     """In threads of one process, whose handles are the tensors themselves."""
-    monkeypatch.setattr(peers, "handle_of", lambda part: part)
-    monkeypatch.setattr(peers, "opened", lambda part: part)
+    known: dict[bytes, torch.Tensor] = {}
+
+    def handle_of(part):
+        handle = str(id(part)).encode()
+        known[handle] = part
+        return handle
+
+    monkeypatch.setattr(peers, "handle_of", handle_of)
+    monkeypatch.setattr(peers, "opened", known.__getitem__)
     given, meet, found = [None] * num_peers, threading.Barrier(num_peers), [None] * num_peers
 
     def run(rank):
@@ -69,15 +109,17 @@ def test_each_peer_keeps_its_part_and_reads_all(num_peers, by_map, monkeypatch):
             meet.wait(PATIENCE)
             return everyone
 
-        found[rank] = gathered_by(rank, num_peers, exchange, CPU, by_map=by_map)
+        found[rank] = gathered_by(rank, num_peers, exchange, CPU, by_map=by_map, scaled=scaled)
 
     threads = [threading.Thread(target=run, args=(rank,)) for rank in range(num_peers)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    x = rows()
+    wanted = x.to(torch.int8).float() * torch.arange(1.0, NUM_ROWS + 1)[:, None] if scaled else x
     for values, _ in found:
-        assert torch.equal(values, rows())
+        assert torch.equal(values, wanted)
     asked = [len(ids) for _, [ids] in found]
     assert sum(asked) == NUM_SHARED
     assert max(asked) - min(asked) <= 1
@@ -128,3 +170,17 @@ def test_ranks_and_devices_that_do_not_fit_are_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda *_: False)
     with pytest.raises(ConfigError, match="cuda:0 cannot read the memory of cuda:1"):
         peers.check_reads(torch.device("cuda:0"), torch.device("cuda:1"), "let each keep its own hot rows")
+
+
+@pytest.mark.parametrize("num_shared", [0, 1, 2])
+def test_a_peer_without_a_row_shares_nothing(num_shared, monkeypatch):
+    """Memory of no rows has no handle."""
+    monkeypatch.setattr(peers, "handle_of", lambda part: b"x")
+    monkeypatch.setattr(peers, "opened", lambda _: rows()[:1])
+    given = [b"x"] * num_shared + [b""] * (3 - num_shared)
+    ids = torch.arange(num_shared)
+    shared = PeerRows(ids, rows().__getitem__, rank=2, num_peers=3, device=CPU, exchange=lambda handle: given)
+    assert [len(part) for part in shared.tier.parts] == [1] * num_shared + [0] * (3 - num_shared)
+    assert shared.own_rows == 0
+    shared.abandon()
+    assert shared.nbytes == 0

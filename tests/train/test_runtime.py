@@ -27,6 +27,18 @@ def test_no_cluster_is_looked_for(monkeypatch, precision):
     assert fabric.device == torch.device("cpu")
 
 
+@pytest.mark.parametrize(("name", "wanted"), [("cuda", [1]), ("auto", [1]), ("cuda:0", [0])])
+def test_a_rank_trains_on_its_own_device(monkeypatch, name, wanted):
+    """Which joining makes the current one; Fabric's first device would be that of all ranks."""
+    asked = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr("lightning_fabric.Fabric", lambda **options: asked.append(options["devices"]))
+    make_fabric(TrainConfig(device=name))
+    assert asked == [wanted]
+
+
 def test_a_step_s_numbers_depend_on_seed_epoch_step_and_rank():
     """And are those that ``torch.manual_seed`` gives, which devices get that are not the CPU."""
     drawn = {}

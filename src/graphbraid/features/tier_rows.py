@@ -70,7 +70,7 @@ class SeenTiers:
             measured_share=self._of_reads(self.counts.peer_rows),
             epoch_bytes=self._epoch_bytes(share),
             measured_bytes=None if self.epoch is None else self.epoch.peer_rows * self.row_bytes,
-            detail=f"interleaved over {hot.num_peers} devices while they train, {hot.own_shared:,} of them here",
+            detail=f"interleaved over {hot.num_peers} devices while they train: {hot.own_shared:,} are here",
         )
 
     def _host(self) -> TierRow:

@@ -81,6 +81,9 @@ class PeerRows:
 
     def close(self) -> None:
         """Wait until all processes are done with the rows, and let go of them."""
+        device = self.tier.parts[self.rank].device
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)  # what is queued may read the others' rows
         self._exchange(b"")
         self.abandon()
         self._exchange(b"")

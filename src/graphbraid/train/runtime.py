@@ -30,11 +30,13 @@ def make_fabric(config: TrainConfig) -> Fabric:
     from lightning_fabric.plugins.precision import MixedPrecision
 
     kind, _, index = config.device.partition(":")
+    place = "cuda" if kind == "cuda" or (kind == "auto" and torch.cuda.is_available()) else "cpu"
     devices: Any = [int(index)] if index else 1
+    if place == "cuda" and not index and torch.cuda.is_available():
+        devices = [torch.cuda.current_device()]  # that of this rank; Fabric would take the first on all
     if config.precision == "float32":
         return Fabric(accelerator=kind, devices=devices, plugins=LightningEnvironment())
     # Passed as a plugin, since Fabric writes a line to the terminal if precision is given by name.
-    place = "cuda" if kind == "cuda" or (kind == "auto" and torch.cuda.is_available()) else "cpu"
     plugins: list[Any] = [LightningEnvironment(), MixedPrecision("bf16-mixed", place)]
     return Fabric(accelerator=kind, devices=devices, plugins=plugins)
 

@@ -124,6 +124,7 @@ class HotSharing:
         if tiers is None:
             return None, device.type, "it keeps no rows on a device"
         if accelerator is None:
+            device = torch.empty(0, device=device).device  # resolves "cuda" to the current device
             return device, device.type, "" if device.type != "cpu" else "its batches stay on the host"
         if not isinstance(accelerator, SharesMemory):
             return None, accelerator.hardware, "its accelerator does not say that others read its memory"
