@@ -139,7 +139,7 @@ def test_the_mode_of_a_file_counts_as_one_that_is_given(graphbraid, store, tmp_p
             "set mode='full', or leave wire out",
         ),
         (("--ranks", "4", "--mode", "sampled", "--set", "exchange=whole"), "leave exchange out"),
-        (("--ranks", "4", "--mode", "sampled", "--set", "plan=cpu"), "made for the batches of one rank"),
+        (("--ranks", "4", "--mode", "sampled", "--set", "plan=cpu"), "ranks are predicted on CPUs"),
         (("--ranks", "4", "--mode", "sampled", "--set", "task=link"), "task='link' has none"),
         (("--ranks", "4", "--mode", "sampled", "--model", "sagee"), "sagee"),
         (("--ranks", "4", "--mode", "sampled", "--fanouts", "5", "--layers", 3), "fanouts"),

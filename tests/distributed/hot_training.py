@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from pathlib import Path
 
 from tests.collective.cases import stage_times
-from tests.distributed.training import BASE, fitted, graph_of, make
+from tests.distributed.training import BASE, At, fitted, graph_of, make
+from tests.features.tables import stored_graph
 
 from graphbraid.collective import Profile, fixed_plan
 from graphbraid.collective.hardware.emulated import EmulatedAccelerator
+from graphbraid.distributed.peers import probing
+from graphbraid.graph import ScaledFeatures
+from graphbraid.sampling import hot_copies
 from graphbraid.sampling.shared_hot import SharedHotRows
 from graphbraid.train import Trainer
 
 INSTANT = stage_times(0.0005, 0.0005, 0.0005, 0.0005, workers=2)
-ROW, MAP = 4 * 16, 4 * 600
-"""Bytes of a row of the graph, and of the map of its nodes."""
-SHM = Path("/dev/shm")
 
 
 def device(**options) -> EmulatedAccelerator:
@@ -30,11 +32,6 @@ def plan_file(folder: str, share: float) -> str:
     path = Path(folder) / f"plan-{share}-{os.getpid()}.json"
     fixed_plan(Profile(times=(INSTANT,)), 7, share).save(path)
     return str(path)
-
-
-def ours_in_memory() -> list[str]:
-    """Names of shared memory that belongs to processes of this user and looks like torch's."""
-    return sorted(path.name for path in SHM.glob("torch_*")) if SHM.is_dir() else []
 
 
 def run_once(comm, graph, *, accelerator=None, tiers=None, dropout=0.0, **options):
@@ -53,19 +50,18 @@ def every_case(comm, folder: str) -> dict[str, object]:
     graph = graph_of()
     found: dict[str, object] = {"width": graph.num_features}
     _, found["plain"] = run_once(comm, graph)
-    row = 4 * graph.num_features
     for share in (1.0, 0.5, 0.0):
         plan = plan_file(folder, share)
         _, found[f"plan {share}"] = run_once(comm, graph, accelerator=device(), plan=plan)
         trainer, found[f"hot {share}"] = run_once(
-            comm, graph, accelerator=device(), plan=plan, hot=4 * 600 + 100 * row
+            comm, graph, accelerator=device(), plan=plan, hot=budget(graph, 100)
         )
         found[f"counts {share}"] = trainer.tiers.counts._asdict()
         found[f"said {share}"] = trainer.explain()
         found[f"shared {share}"] = shared_of(trainer)
     _, found["few plain"] = run_once(comm, graph, batch_size=197)
     _, found["few hot"] = run_once(
-        comm, graph, batch_size=197, accelerator=device(), plan="auto", hot=4 * 600 + 60 * row
+        comm, graph, batch_size=197, accelerator=device(), plan="auto", hot=budget(graph, 60)
     )
     gc.collect()
     return found
@@ -82,3 +78,103 @@ def shared_of(trainer) -> dict[str, object] | None:
         "hot now": hot.num_rows,
         "ids": hot.ids.tolist(),
     }
+
+
+def budget(graph, num_rows: int) -> int:
+    """A size that holds so many rows and the map that finds them."""
+    return 4 * graph.num_nodes + num_rows * 4 * graph.num_features
+
+
+def with_checkpoints(
+    comm, folder: str, epochs: str, resume: str, num_rows: str, stop_at: str
+) -> dict[str, object]:
+    """Train into a folder that only the first rank can write to, with so many rows on each device."""
+    graph, rows = graph_of(), int(num_rows)
+    own = folder if comm.rank == 0 else f"{folder}-not-there/{comm.rank}"
+    options = {"out_dir": own, "epochs": int(epochs), "resume": resume == "resume", "layout": "subgraph"}
+    options |= {"accelerator": device(), "plan": "auto"} | ({"hot": budget(graph, rows)} if rows else {})
+    trainer = Trainer(make("sage", graph, dropout=0.5), graph, **(BASE | options))
+    trainer.callbacks.append(At(comm, comm.size - 1, int(stop_at), lambda trainer: trainer.request_stop()))
+    return fitted(trainer)
+
+
+def faulty(comm, what: str, folder: str) -> dict[str, object]:
+    """Train with rows at peers, and something going wrong on the last rank while they are there."""
+    graph = graph_of()
+    (Path(folder) / f"{os.getpid()}.pid").touch()
+
+    def act(trainer) -> None:
+        assert trainer.tiers.hot.num_rows > 0
+        if what == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise ValueError("a user's own mistake")
+
+    options = {"plan": plan_file(folder, 0.5), "hot": budget(graph, 100), "epochs": 3}
+    if what == "memory" and comm.rank == 1:
+        hot_copies.free_bytes = lambda _: 1000
+    callbacks = [] if what == "memory" else [At(comm, comm.size - 1, 9, act)]
+    trainer = Trainer(
+        make("sage", graph), graph, callbacks=callbacks, accelerator=device(), **(BASE | options)
+    )
+    return fitted(trainer)
+
+
+class Unread(EmulatedAccelerator):
+    """An accelerator that does not say that others read its memory."""
+
+    def __getattribute__(self, name: str):
+        if name == "memory_device":
+            raise AttributeError(name)
+        return super().__getattribute__(name)
+
+
+def odd_cases(comm, folder: str) -> dict[str, object]:
+    """Runs in which ranks, devices or features are of many kinds, beside those that all come to the same."""
+    graph = graph_of()
+    plan = plan_file(folder, 0.5)
+    found: dict[str, object] = {}
+
+    def case(name: str, graph=graph, *, slower=None, accelerator=None, rows=100, **options):
+        accelerator = accelerator or device(**({} if slower is None else {"peer_bytes_per_second": slower}))
+        hot = {} if rows is None else {"hot": budget(graph, rows)}
+        trainer, ran = run_once(comm, graph, accelerator=accelerator, plan=plan, **(hot | options))
+        counts = None if trainer.tiers is None else trainer.tiers.counts._asdict()
+        shared = None if trainer.tiers is None else shared_of(trainer)
+        found[name] = {"ran": ran, "counts": counts, "shared": shared, "said": trainer.explain()}
+        return trainer
+
+    _, found["plain"] = run_once(comm, graph, epochs=1)
+    _, ran = run_once(comm, graph)
+    found["plain 2"] = ran
+    trainer = case("slower peers", slower=12e9)
+    before = trainer.predict([1, 2, 3])
+    found["again"] = fitted(trainer)
+    found["predicts"] = before.shape == (3, 3)
+    case("known by one", accelerator=device(peer_bytes_per_second=None) if comm.rank else None)
+    case("some without", rows=100 if comm.rank != 1 else None)
+    case("unequal", rows=100 if comm.rank else 40)
+    case("all fit", rows=600)
+    case("unread", accelerator=Unread(INSTANT, emulate_cpu=False))
+    own, probing.machine_name = probing.machine_name, lambda: f"machine {comm.rank % 2}"
+    case("machines", epochs=1)
+    probing.machine_name = own
+    trace = Path(folder) / f"trace-{comm.rank}.json"
+    case("trace", trace=trace, epochs=1)
+    found["trace"]["files"] = trace.exists()
+    narrow = graph.replace(x=ScaledFeatures.from_dense(graph.x))
+    _, found["plain narrow"] = run_once(comm, narrow)
+    case("narrow", narrow, hot=4 * 600 + 100 * (graph.num_features + 4))
+    return found
+
+
+def from_a_store(comm, folder: str) -> dict[str, object]:
+    """Train on a store with rows on devices, some of the others in memory and the rest in its file."""
+    graph = stored_graph(Path(folder) / str(comm.rank))
+    found: dict[str, object] = {}
+    _, found["plain"] = run_once(comm, graph)
+    trainer, found["tiers"] = run_once(
+        comm, graph, accelerator=device(), plan=plan_file(folder, 0.5), hot=budget(graph, 30), host=320_000
+    )
+    found["counts"], found["shared"] = trainer.tiers.counts._asdict(), shared_of(trainer)
+    found["said"] = trainer.explain()
+    return found

@@ -1,10 +1,13 @@
 """Several ranks whose devices keep hot rows, some of them between the devices: the same losses to the bit."""
 
 import functools
+import time
+from pathlib import Path
 
 import pytest
 from tests.distributed import hot_training
 from tests.distributed.ranks import run
+from tests.extras import PATIENCE
 from tests.suites import few_of
 
 pytestmark = pytest.mark.distributed
@@ -29,3 +32,141 @@ def test_losses_are_those_without_hot_rows_to_the_bit(size, share, results):
         assert found[f"plan {share}"] == found["plain"]
         assert found[f"hot {share}"] == found["plain"]
         assert found["few hot"] == found["few plain"]  # in whose last batch some rank has no seed
+
+
+@pytest.mark.parametrize("share", ["1.0", "0.5", "0.0"])
+@pytest.mark.parametrize("size", SIZES)
+def test_rows_are_interleaved_and_read_at_peers(size, share, results):
+    """By peers four times as fast as the host: with so few rows all are spread."""
+    ids = []
+    for rank, found in enumerate(result for result in results(size)):
+        shared, counts, said = (found[f"{name} {share}"] for name in ("shared", "counts", "said"))
+        if size == 1:
+            assert shared is None
+            assert counts["hot_rows"] > 0
+            continue
+        assert (shared["own"], shared["shared"]) == (0, 100 * size)
+        assert shared["here"] == len(range(rank, 100 * size, size))
+        assert shared["hot now"] == 0  # they were let go of
+        assert counts["peer_rows"] > counts["link_rows"] * 0.5
+        assert counts["hot_rows"] == 0
+        assert f"{100 * size} interleaved over them" in said
+        assert "4 times as fast as the host's" in said
+        ids.append(said.split("peers")[1].split()[0])
+    assert set(ids) <= {f"{100 * size}"}
+
+
+@pytest.fixture(scope="module")
+def odd(warm, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("odd")
+    return [said.result for said in run(warm, 3, hot_training.odd_cases, folder, HANG_SECONDS="120")]
+
+
+CASES = ("slower peers", "known by one", "some without", "unequal", "all fit", "unread")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_losses_are_the_same_however_rows_are_divided(case, odd):
+    for found in odd:
+        assert found[case]["ran"] == found["plain 2"]
+        assert found["again"]["losses"] != found["plain 2"]["losses"]  # it has learned before
+        assert found["narrow"]["ran"] == found["plain narrow"]
+        assert found["machines"]["ran"] == found["trace"]["ran"] == found["plain"]
+        assert found["predicts"]
+
+
+def test_slow_peers_leave_the_rows_read_most_on_each_device(odd):
+    ids = [found["slower peers"]["shared"]["ids"] for found in odd]
+    own = len(ids[0])
+    assert 0 < own < 100
+    assert ids[0] == ids[1] == ids[2]
+    for found in odd:
+        shared, counts = found["slower peers"]["shared"], found["slower peers"]["counts"]
+        assert shared["own"] == shared["hot now"] == own
+        assert shared["shared"] == 3 * (100 - own)
+        assert counts["hot_rows"] > 0
+        assert counts["peer_rows"] > 0
+
+
+def test_who_reads_no_peer_keeps_its_own_rows_and_says_why(odd):
+    for rank, found in enumerate(odd):
+        assert found["known by one"]["shared"] is None
+        assert "how fast a peer's rows are read is not known" in found["known by one"]["said"]
+        assert found["all fit"]["shared"] is None
+        assert found["all fit"]["counts"]["link_rows"] == 0
+        assert "0 interleaved" in found["all fit"]["said"]
+        assert found["unread"]["shared"] is None
+        assert "does not say that others read its memory" in found["unread"]["said"]
+        assert found["unread"]["counts"]["hot_rows"] > 0
+        without, unequal = found["some without"], found["unequal"]["shared"]
+        if rank == 1:
+            assert without["counts"] is None
+            assert found["machines"]["shared"] is None
+            assert "rank 0 is on another machine" in found["machines"]["said"]
+        else:
+            assert without["shared"]["shared"] == found["machines"]["shared"]["shared"] == 200
+        assert (unequal["own"], unequal["shared"]) == (0, 120)  # the least memory of them
+
+
+def test_rows_of_int8_are_interleaved_with_their_scales(odd):
+    for found in odd:
+        assert found["narrow"]["shared"]["shared"] == 300
+        assert found["narrow"]["counts"]["peer_rows"] > 0
+
+
+def test_the_first_rank_writes_the_trace(odd):
+    assert [found["trace"]["files"] for found in odd] == [True, False, False]
+
+
+@pytest.mark.parametrize("size", few_of((2, 3), {2}))
+def test_rows_of_a_store_are_on_devices_at_peers_in_memory_and_on_disk(size, warm, tmp_path):
+    for said in run(warm, size, hot_training.from_a_store, tmp_path):
+        found = said.result
+        assert found["tiers"] == found["plain"]
+        assert found["shared"]["shared"] == 30 * size
+        for name in ("peer_rows", "host_rows", "disk_rows"):
+            assert found["counts"][name] > 0
+        table = found["said"].split("  tier ")[1].splitlines()[1:5]
+        assert [line.split()[0] for line in table] == ["device", "peers", "host", "disk"]
+
+
+def test_a_run_goes_on_in_mid_epoch_with_other_rows_and_ranks(warm, tmp_path):
+    def trained(size, folder, *arguments):
+        ran = run(warm, size, hot_training.with_checkpoints, tmp_path / folder, *arguments)
+        first, *others = (said.result for said in ran)
+        assert all(other == first for other in others)
+        return first
+
+    whole = trained(2, "whole", 3, "new", 0, 99)
+    parts = trained(2, "parts", 3, "new", 100, 10)
+    assert parts["status"] == "stopped"
+    again = trained(2, "parts", 3, "resume", 30, 99)
+    assert parts["losses"] + again["losses"] == whole["losses"]
+    assert again["weights"] == whole["weights"]
+    assert again["history"] == whole["history"]
+    more = trained(3, "parts", 4, "resume", 50, 99)
+    assert len(more["losses"]) == 7
+    alone = trained(1, "parts", 5, "resume", 0, 99)
+    assert len(alone["losses"]) == 7
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [
+        ("killed", "rank 1 is lost: its process"),
+        ("raises", "rank 1 failed: a user's own mistake"),
+        ("memory", "rank 1 failed: 100 hot rows take"),
+    ],
+)
+def test_a_rank_that_is_lost_while_peers_have_its_rows_is_named(what, says, warm, tmp_path):
+    first, second = run(warm, 2, hot_training.faulty, what, tmp_path)
+    assert first.code == 8, first.stderr
+    assert says in first.stderr
+    assert "Traceback" not in first.stderr
+    assert second.code != 0
+    ours = [path.stem for path in tmp_path.glob("*.pid")]
+    assert len(ours) == 2
+    until = time.monotonic() + PATIENCE
+    while left := [p.name for p in Path("/dev/shm").glob("torch_*") if p.name.split("_")[1] in ours]:
+        assert time.monotonic() < until, left
+        time.sleep(0.05)

@@ -15,11 +15,11 @@ from graphbraid.errors import ConfigError
 from graphbraid.features import TieredFeatures
 from graphbraid.features.device_sizing import DeviceMemory
 from graphbraid.loader import BatchLoader, LoaderSettings
+from graphbraid.sampling.schedule import part_of
 from graphbraid.train import TrainConfig, choosing
 from graphbraid.train.choosing import Passed, choose, with_plan_of_device
 from graphbraid.train.run.interrupt import SignalGuard
 from graphbraid.train.run.ranks import RunRanks
-from graphbraid.train.step.shares import part_of
 
 pytestmark = pytest.mark.distributed
 EQUAL = [*training.CASES, "all neighbours, as a model of PyG"]
@@ -109,15 +109,6 @@ def _sources(batch, layer):
     return {int(batch.n_id[v]): names[ends[v] : ends[v + 1]] for v in range(len(ends) - 1)}
 
 
-@pytest.mark.parametrize("count", [0, 1, 3, 8, 1001])
-@pytest.mark.parametrize("size", [1, 2, 3, 7])
-def test_parts_are_contiguous_and_differ_by_one(count, size):
-    parts = [part_of(count, rank, size) for rank in range(size)]
-    assert torch.cat([torch.arange(*part) for part in parts]).equal(torch.arange(count))
-    lengths = [end - begin for begin, end in parts]
-    assert max(lengths) - min(lengths) <= 1
-
-
 def test_a_rank_on_a_cuda_device_beside_one_on_the_cpu_is_told_so():
     graph = training.graph_of()
     config = TrainConfig(**training.BASE)
@@ -134,24 +125,32 @@ def test_a_rank_on_a_cuda_device_beside_one_on_the_cpu_is_told_so():
 
 @pytest.mark.parametrize("given", ["option", "tiers"])
 @pytest.mark.parametrize("mode", ["sampled", "auto"])
-def test_rows_on_a_device_are_refused_by_several_ranks(given, mode):
-    """They would bring the plan that several ranks are refused."""
+def test_several_ranks_keep_rows_on_a_device_by_a_plan(given, mode):
     graph = training.graph_of()
     hot = {"hot": 4096} if given == "option" else {}
     tiers = TieredFeatures.build(graph, hot=4096) if given == "tiers" else None
     config = TrainConfig(**training.BASE | hot | {"mode": mode})
     passed = Passed(tiers=tiers, topology=None, accelerator=None)
     comm = SimpleNamespace(rank=1, size=2)
-    says = "hot=4096 keeps rows" if given == "option" else "tiers that were built with hot= keep rows"
-    with pytest.raises(ConfigError, match=f"{says} on a device for the batches of a plan, .* one rank"):
-        choose(training.make("sage", graph), graph, config, passed, comm)
-    one = choose(training.make("sage", graph), graph, config.updated(mode="sampled"), passed, None)
-    assert with_plan_of_device(one.config, passed, torch.device("cuda")).plan == "auto"
+    chosen = choose(training.make("sage", graph), graph, config, passed, comm)
+    assert chosen.config.mode == "sampled"
+    assert with_plan_of_device(chosen.config, passed, torch.device("cuda"), 2).plan == "auto"
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_a_plan_without_a_device_is_refused_by_several_ranks(num_ranks):
+    config = TrainConfig(**training.BASE, plan="cpu")
+    passed = Passed(tiers=None, topology=None, accelerator=None)
+    if num_ranks == 1:
+        assert with_plan_of_device(config, passed, torch.device("cpu"), num_ranks) == config
+        return
+    with pytest.raises(ConfigError, match="without a device divides the cores of one rank, and the 2 ranks"):
+        with_plan_of_device(config, passed, torch.device("cpu"), num_ranks)
 
 
 @pytest.mark.parametrize("comm", [None, SimpleNamespace(rank=0, size=2)], ids=["alone", "two"])
 def test_tiers_auto_takes_no_memory_of_a_device_for_several_ranks(comm, monkeypatch):
-    """It would choose ``hot``, and that brings a plan."""
+    """How much each rank would take of it, and of what, ranks would have to agree on."""
     graph, memory = training.graph_of(), DeviceMemory(free_bytes=1 << 30, link_bytes_per_second=1e9)
     asked = []
 
@@ -178,7 +177,11 @@ def test_tiers_auto_takes_no_memory_of_a_device_for_several_ranks(comm, monkeypa
             ("model", "rank 0 has model's shapes"),
             ("batch", "batch_size=1 is the number of seeds of all ranks together, and there are 2 ranks"),
             ("precision", "cannot train the whole graph together: precision bfloat16 runs under autocast"),
-            ("plan", "plan='cpu' is made for the batches of one rank"),
+            ("plan", "plan='cpu' without a device divides the cores of one rank"),
+            (
+                "few nodes",
+                "plan='auto' needs batches to prepare on each rank, and 1 training nodes are fewer",
+            ),
         ),
         {"seed", "graph"},
     ),

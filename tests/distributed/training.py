@@ -7,9 +7,11 @@ import signal
 import time
 
 import torch
+from tests.collective.cases import stage_times
 from tests.train.communities import community_graph, new_model
 from torch import nn
 
+from graphbraid.collective.hardware.emulated import EmulatedAccelerator
 from graphbraid.graph import Graph
 from graphbraid.nn import GCN, GraphSAGE
 from graphbraid.train import Callback, Trainer
@@ -48,7 +50,7 @@ def fitted(trainer: Trainer) -> dict[str, object]:
     trainer.callbacks.append(losses)
     result = trainer.fit()
     return {
-        "losses": losses.losses,
+        "losses": list(losses.losses),
         "history": [[row["train_loss"], row["val_loss"], row["val_accuracy"]] for row in result.history],
         "test": [result.test["loss"], result.test["accuracy"]],
         "weights": [float(p.detach().double().abs().sum()) for p in trainer.model.parameters()],
@@ -107,6 +109,12 @@ def misled(comm, what: str) -> None:
         options |= {"mode": "full", "precision": "bfloat16"}
     elif what == "plan":
         options["plan"] = "cpu"
+    elif what == "few nodes":
+        graph = graph.replace(splits=graph.splits | {"train": graph.splits["train"][:1]})
+        options |= {
+            "plan": "auto",
+            "accelerator": EmulatedAccelerator(stage_times(0.001, 0.001, 0.001, 0.001)),
+        }
     width = 9 if what == "model" and odd else 8
     model = GraphSAGE(graph.num_features, width, graph.num_classes, num_layers=2)
     trained(graph, model, **options)

@@ -28,7 +28,7 @@ def test_no_other_division_is_expected_to_be_faster(score, capacity, num_peers, 
     served, rates, num_rows = Served(torch.tensor(score)), ReadRates(*rates), len(score)
     found = split_over_peers(served, num_rows, capacity, num_peers, rates)
     assert 0 <= found.own <= min(capacity, num_rows)
-    assert found.own + -(-found.shared // num_peers) <= max(capacity, num_rows)
+    assert found.own + -(-found.shared // num_peers) <= min(capacity, num_rows)
     assert found.own + found.shared <= num_rows
     taken = seconds(served, found.own, found.shared, num_peers, rates)
     kept = min(capacity, num_rows)

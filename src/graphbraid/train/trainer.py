@@ -116,6 +116,7 @@ class Trainer(LinkPredictions):
         """Ranks that train together, by :func:`graphbraid.distributed.init`; None for one rank."""
         passed = Passed(tiers=tiers, topology=topology, accelerator=accelerator)
         chosen = choose(model, graph, given.updated(**overrides), passed, self.comm)
+        self._share = ALONE if self.comm is None else Share(self.comm.rank, self.comm.size)
         self.mode_reason = chosen.mode_reason
         """Reason for the mode that ``auto`` chose; empty if the mode was given."""
         self.tiers_reason = chosen.tiers_reason
@@ -126,16 +127,14 @@ class Trainer(LinkPredictions):
         self.info: Mapping[str, Any] = dict(info or {})
         self._turns = Turns()
         fabric = runtime.make_fabric(chosen.config)
-        self.config = with_plan_of_device(
-            chosen.config, passed, fabric.device, 1 if self.comm is None else self.comm.size
-        )
+        self.config = with_plan_of_device(chosen.config, passed, fabric.device, self._share.num_ranks)
         self.accelerator = accelerator
         made = make_tiers(
             graph,
             self.config,
             run_seconds=lambda: run_seconds(model, graph, self.config),
             reads=chosen.reads,
-            share=ALONE if self.comm is None else Share(self.comm.rank, self.comm.size),
+            share=self._share,
         )
         self.tiers: FeatureRows | None = tiers if made is None else made.features
         """Where feature rows are; None: in the graph."""
@@ -273,6 +272,7 @@ class Trainer(LinkPredictions):
                 self.config,
                 split_nodes(self.runner.labels, "train"),
                 self.accelerator,
+                share=self._share,
             )
 
     @typed

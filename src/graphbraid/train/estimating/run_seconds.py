@@ -35,7 +35,7 @@ def run_seconds(model: nn.Module, graph: Graph, config: TrainConfig) -> float | 
         graph: to train on.
         config: options of the run on mini-batches.
     """
-    config = config.updated(mode="sampled", plan=None, host=None, hot=None, tiers=None)
+    config = config.updated(mode="sampled", plan=None, trace=None, host=None, hot=None, tiers=None)
     with runtime.torch_settings(config), runtime.random_state_kept():
         try:
             trial = Trial(model, graph, config)
