@@ -6,7 +6,9 @@ import gc
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
+import torch
 from tests.collective.cases import stage_times
 from tests.distributed.training import BASE, At, fitted, graph_of, make
 from tests.features.tables import stored_graph
@@ -14,10 +16,13 @@ from tests.features.tables import stored_graph
 from graphbraid.collective import Profile, fixed_plan
 from graphbraid.collective.hardware.emulated import EmulatedAccelerator
 from graphbraid.distributed.peers import probing
+from graphbraid.features import TieredFeatures
 from graphbraid.graph import ScaledFeatures
+from graphbraid.ops.gather_tiered import gather_tiered
 from graphbraid.sampling import hot_copies
 from graphbraid.sampling.shared_hot import SharedHotRows
 from graphbraid.train import Trainer
+from graphbraid.train.run.hot_sharing import HotSharing
 
 INSTANT = stage_times(0.0005, 0.0005, 0.0005, 0.0005, workers=2)
 
@@ -178,3 +183,26 @@ def from_a_store(comm, folder: str) -> dict[str, object]:
     found["counts"], found["shared"] = trainer.tiers.counts._asdict(), shared_of(trainer)
     found["said"] = trainer.explain()
     return found
+
+
+def between_two(comm, kind: str) -> dict[str, object]:
+    """Rows of a graph that two ranks keep between them on the device that they share, read by both ways."""
+    graph, card = graph_of(), torch.device(kind)
+    tiers = TieredFeatures.build(graph, hot=budget(graph, 100), score=torch.arange(600.0))
+    state = SimpleNamespace(
+        comm=comm,
+        config=SimpleNamespace(mode="sampled"),
+        accelerator=device() if kind == "cpu" else None,
+        graph=graph,
+        runner=SimpleNamespace(rows=tiers, device=card),
+    )
+    with HotSharing(state) as sharing:
+        sharing.open()
+        shared = tiers.hot
+        assert isinstance(shared, SharedHotRows)
+        ids = torch.randperm(600, generator=torch.Generator().manual_seed(comm.rank)).to(card)
+        assert torch.equal(shared.assembled(ids, tiers.gather).cpu(), graph.x[ids.cpu()])
+        table = shared.tier_table(shared.table_on(card), graph.x if kind == "cpu" else graph.x.pin_memory())
+        assert torch.equal(gather_tiered(table, ids).cpu(), graph.x[ids.cpu()])
+        del table
+    return {"shared": shared.num_shared, "left": shared.num_rows, "said": shared.reason}

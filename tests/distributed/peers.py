@@ -163,9 +163,9 @@ def run_on_one_card(size: int, folder: Path, function: Callable[..., Any], *argu
 
 def probed(comm: Communicator, what: str) -> str:
     """Why ranks cannot read each other's memory where one of them is not as the others."""
-    module = importlib.import_module("graphbraid.distributed.peers.group")
+    module = importlib.import_module("graphbraid.distributed.peers.probing")
     if comm.rank == 1 and what == "machine":
-        module.machine_name = lambda: "another"
+        importlib.import_module("graphbraid.distributed.peers.group").machine_name = lambda: "another"
     elif comm.rank == 1 and what == "sharing":
         module.handle_of = _fails
     elif comm.rank == 1 and what == "opening":

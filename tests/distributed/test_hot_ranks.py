@@ -5,7 +5,8 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.distributed import hot_training
+import torch
+from tests.distributed import hot_training, peers
 from tests.distributed.ranks import run
 from tests.extras import PATIENCE
 from tests.suites import few_of
@@ -170,3 +171,16 @@ def test_a_rank_that_is_lost_while_peers_have_its_rows_is_named(what, says, warm
     while left := [p.name for p in Path("/dev/shm").glob("torch_*") if p.name.split("_")[1] in ours]:
         assert time.monotonic() < until, left
         time.sleep(0.05)
+
+
+def test_a_batch_and_a_device_that_samples_read_rows_of_peers(warm):
+    for said in run(warm, 2, hot_training.between_two, "cpu"):
+        assert (said.result["shared"], said.result["left"]) == (200, 0)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, which two processes share")
+def test_ranks_on_one_card_keep_rows_between_them(tmp_path):
+    for said in peers.run_on_one_card(2, tmp_path, hot_training.between_two, "cuda:0"):
+        assert said["shared"] > 0
+        assert "times as fast as the host's" in said["said"]

@@ -26,6 +26,7 @@ from graphbraid.graph.degrees import degrees_and_loops
 from graphbraid.nn import SAGEConv
 from graphbraid.sampling import SamplerConfig, SeedSchedule
 from graphbraid.sampling.minibatch import BatchSource
+from graphbraid.sampling.shared_hot import PeerPlace, SharedHotRows
 
 NUM_STEPS, BATCH_SIZE = 4, 8
 ONLY_INTERPRETED = "needs a machine without a CUDA device, where Triton's interpreter makes the accelerator"
@@ -250,17 +251,16 @@ def test_a_batch_that_was_begun_in_vain_costs_nothing_but_time(make_device):
 ROW, TABLES = 5 * 4, 8 * 90 + 8 * 91 + 4 * 700  # of features; of local ids, and the topology
 
 
+def scaled(context):
+    x = ScaledFeatures.from_dense(context.source.graph.x)
+    graph = context.source.graph.replace(x=x)
+    rows = TieredFeatures(None, MemoryRows(x), score=None, lookahead=0)
+    return dataclasses.replace(context, source=dataclasses.replace(context.source, graph=graph, rows=rows))
+
+
 @pytest.mark.parametrize("num_hot", [None, 0, 30])
 def test_rows_of_int8_are_widened_by_every_route(make_device, num_hot):
     """They lie on the device as a whole, on the host, or partly on both."""
-
-    def scaled(context):
-        x = ScaledFeatures.from_dense(context.source.graph.x)
-        graph = context.source.graph.replace(x=x)
-        rows = TieredFeatures(None, MemoryRows(x), score=None, lookahead=0)
-        return dataclasses.replace(
-            context, source=dataclasses.replace(context.source, graph=graph, rows=rows)
-        )
 
     labels = part_bytes_of(make_context(torch.device("cpu")))["labels"]
     room = 1 << 40 if num_hot is None else num_hot and TABLES + labels + 4 * 90 + num_hot * (5 + 4)
@@ -270,6 +270,28 @@ def test_rows_of_int8_are_widened_by_every_route(make_device, num_hot):
     assert found == [contents(prepare(0, step)) for step in range(NUM_STEPS)]
     assert found[0]["x"][0] == torch.float32
     assert len(by_device) == NUM_STEPS // 2
+
+
+@pytest.mark.parametrize("num_own", [0, 9])
+@pytest.mark.parametrize("is_scaled", [False, True])
+def test_rows_between_devices_give_the_same_batches_by_every_route(make_device, is_scaled, num_own):
+    """One process is all of the peers, so that no memory has to be opened."""
+    context = make_context(make_device(0), hot_bytes=0)
+    context = scaled(context) if is_scaled else context
+    plain, _ = batches(context)
+    tiers = TieredFeatures.build(context.source.graph, hot="all")
+    where = torch.device("cpu") if isinstance(context.device, Interpreted) else context.device
+    place = PeerPlace(0, 1, torch.empty(0, device=where).device, lambda handle: [handle])
+    shared = SharedHotRows(tiers.hot, torch.randperm(90)[:40], num_own, place)
+    tiers.take_hot(shared, torch.ones(90))
+    source = dataclasses.replace(context.source, rows=tiers)
+    found, by_device = batches(dataclasses.replace(context, source=source))
+    assert found == plain
+    assert len(by_device) == NUM_STEPS // 2
+    counts = tiers.counts
+    assert (counts.hot_rows > 0) == (num_own > 0)
+    assert counts.peer_rows > 0
+    shared.close()
 
 
 @pytest.mark.parametrize("num_hot", [1, 37, 70])

@@ -1,5 +1,6 @@
 """TritonPipeline against the reference, bit for bit."""
 
+import dataclasses
 import importlib
 
 import numpy as np
@@ -184,6 +185,15 @@ def test_a_batch_is_read_only_when_the_next_is_under_way(pipeline, monkeypatch):
     running = pipeline(power_law_csc(20, 60), SamplerConfig(fanouts=(2, 2)))
     assert len(list(running.run(schedule, 0, 0, 3))) == 3
     assert events == ["send", "send", "read", "send", "read", "read"]
+
+
+@pytest.mark.parametrize("fanout", [3, -1])
+def test_the_parts_of_ranks_have_the_references_batches(pipeline, fanout):
+    csc = power_law_csc(30, 200)
+    whole = SeedSchedule(seeds=seeds_of(30)[:22], batch_size=10, shuffle=True, num_parts=3)
+    running, config = pipeline(csc, SamplerConfig(fanouts=(fanout, 2))), SamplerConfig(fanouts=(fanout, 2))
+    for part in range(3):
+        assert_epoch_is_the_references(running, csc, config, dataclasses.replace(whole, part=part))
 
 
 @pytest.mark.parametrize("shape", [(30, 1), pytest.param((30, 0), marks=pytest.mark.slow)])
