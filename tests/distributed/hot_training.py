@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 from pathlib import Path
@@ -69,7 +70,13 @@ def every_case(comm, folder: str) -> dict[str, object]:
         comm, graph, batch_size=197, accelerator=device(), plan="auto", hot=budget(graph, 60)
     )
     gc.collect()
+    found["left in memory"] = shared_names()
     return found
+
+
+def shared_names() -> list[str]:
+    """Names of the memory that this process shares."""
+    return [path.name for path in Path("/dev/shm").glob(f"torch_{os.getpid()}_*")]
 
 
 def shared_of(trainer) -> dict[str, object] | None:
@@ -110,6 +117,7 @@ def faulty(comm, what: str, folder: str) -> dict[str, object]:
 
     def act(trainer) -> None:
         assert trainer.tiers.hot.num_rows > 0
+        assert shared_names()
         if what == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
         raise ValueError("a user's own mistake")
@@ -131,6 +139,17 @@ class Unread(EmulatedAccelerator):
         if name == "memory_device":
             raise AttributeError(name)
         return super().__getattribute__(name)
+
+
+class Said(logging.Handler):
+    """Keeps what is logged."""
+
+    def __init__(self, said: list[str]) -> None:
+        super().__init__(logging.INFO)
+        self._said = said
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._said.append(record.getMessage())
 
 
 def odd_cases(comm, folder: str) -> dict[str, object]:
@@ -166,6 +185,21 @@ def odd_cases(comm, folder: str) -> dict[str, object]:
     trace = Path(folder) / f"trace-{comm.rank}.json"
     case("trace", trace=trace, epochs=1)
     found["trace"]["files"] = trace.exists()
+    stops = {"patience": 1, "epochs": 8, "lr": 0.3}
+    _, found["plain stopped"] = run_once(comm, graph, **stops)
+    case("stopped", **stops)
+    many = {"batch_size": 6, "epochs": 1}
+    _, found["plain many"] = run_once(comm, graph, **many)
+    slow, said = device(), list[str]()
+    if comm.rank == 1:
+        slow.slow_down("uva", 20.0)
+        log = logging.getLogger("graphbraid.collective.run.executor")
+        log.setLevel(logging.INFO)
+        log.addHandler(handler := Said(said))
+    case("replanned", accelerator=slow, **many)
+    if comm.rank == 1:
+        log.removeHandler(handler)
+    found["replanned"]["messages"] = said
     narrow = graph.replace(x=ScaledFeatures.from_dense(graph.x))
     _, found["plain narrow"] = run_once(comm, narrow)
     case("narrow", narrow, hot=4 * 600 + 100 * (graph.num_features + 4))

@@ -33,6 +33,7 @@ def test_losses_are_those_without_hot_rows_to_the_bit(size, share, results):
         assert found[f"plan {share}"] == found["plain"]
         assert found[f"hot {share}"] == found["plain"]
         assert found["few hot"] == found["few plain"]  # in whose last batch some rank has no seed
+        assert not found["left in memory"]
 
 
 @pytest.mark.parametrize("share", ["1.0", "0.5", "0.0"])
@@ -113,6 +114,18 @@ def test_rows_of_int8_are_interleaved_with_their_scales(odd):
     for found in odd:
         assert found["narrow"]["shared"]["shared"] == 300
         assert found["narrow"]["counts"]["peer_rows"] > 0
+
+
+def test_ranks_stop_early_together(odd):
+    for found in odd:
+        assert found["stopped"]["ran"] == found["plain stopped"]
+        assert found["stopped"]["ran"]["status"] == "early-stopped"
+
+
+def test_a_rank_whose_device_slows_down_plans_anew_and_learns_the_same(odd):
+    for found in odd:
+        assert found["replanned"]["ran"] == found["plain many"]
+    assert any("durations drifted" in message for message in odd[1]["replanned"]["messages"])
 
 
 def test_the_first_rank_writes_the_trace(odd):

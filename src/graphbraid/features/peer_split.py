@@ -13,9 +13,9 @@ class ReadRates(NamedTuple):
     """Bytes per second at which a device reads rows that it does not keep."""
 
     peer: float | None
-    """Of a peer's memory; None if that is not known."""
+    """The rate of a peer's memory; None if it is not known."""
     host: float | None
-    """Of the host's; None if that is not known."""
+    """The rate of the host's; None if it is not known."""
 
 
 class PeerSplit(NamedTuple):

@@ -161,7 +161,7 @@ class TrainConfig:
     hot: Size | None = None
     """Memory of the device for the feature rows that are read most, which then never travel, in bytes or as
     ``4GiB``; the ``plan`` is then ``auto`` unless one is given. 0 and None: no rows stay there. What is
-    learned does not depend on it."""
+    learned does not depend on it. It is that of each rank, whose devices also keep rows between them."""
 
     partition: Place | None = None
     """Folder of :func:`graphbraid.distributed.save_partition`, by which several ranks divide the graph in
