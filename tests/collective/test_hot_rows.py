@@ -30,6 +30,7 @@ from graphbraid.files.writing import format_bytes
 from graphbraid.loader import NeighborLoader
 from graphbraid.sampling import hot_copies
 from graphbraid.sampling.hot import HotRows
+from graphbraid.sampling.shared_hot import PeerPlace, SharedHotRows
 from graphbraid.train import Callback, TrainConfig
 from graphbraid.train.estimating import modes
 
@@ -57,10 +58,15 @@ class Batch:
     kept=st.integers(0, 4),
     num_hot=st.integers(0, 30),
     claimed=st.booleans(),
+    num_own=st.one_of(st.none(), st.integers(0, 30)),
 )
-def test_hot_rows_and_the_ring_give_every_batch_its_rows(batches, kept, num_hot, claimed):
+def test_hot_rows_and_the_ring_give_every_batch_its_rows(batches, kept, num_hot, claimed, num_own):
     x, chosen = torch.randn(30, 3), torch.randperm(30)[:num_hot]
-    buffer = RowBuffer(x, kept_batches=kept, hot=HotRows(chosen, 30, x.__getitem__))
+    hot = HotRows(chosen, 30, x.__getitem__)
+    if num_own is not None:  # the others are between devices, of which this is the only one
+        place = PeerPlace(0, 1, torch.device("cpu"), lambda handle: [handle])
+        hot = SharedHotRows(hot, chosen, min(num_own, num_hot), place)
+    buffer = RowBuffer(x, kept_batches=kept, hot=hot)
     for step, (ids, fate) in enumerate(batches):
         n_id = torch.tensor(ids)
         if claimed:

@@ -373,8 +373,7 @@ void bind_sampling(nb::module_& m) {
   nb::class_<PyRun> run(m, "Run");
   def_init(run, &init_run, nb::keep_alive<1, 2>(), "pipeline"_a, "seeds"_a, "batch_size"_a, "shuffle"_a,
            "seed"_a, "epoch"_a, "first_step"_a, "last_step"_a, "disjoint"_a = false,
-           "times"_a.none() = nb::none(), "excluded"_a.none() = nb::none(), "part"_a = 0,
-           "num_parts"_a = 1);
+           "times"_a.none() = nb::none(), "excluded"_a.none() = nb::none(), "part"_a = 0, "num_parts"_a = 1);
   run.def("next", &next_batch);
 }
 

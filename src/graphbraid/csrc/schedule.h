@@ -56,9 +56,7 @@ struct Schedule {
   int64_t num_parts = 1;
 
   int64_t whole_count(int64_t step) const { return std::min(num_seeds - step * batch_size, batch_size); }
-  int64_t batch_begin(int64_t step) const {
-    return step * batch_size + whole_count(step) * part / num_parts;
-  }
+  int64_t batch_begin(int64_t step) const { return step * batch_size + whole_count(step) * part / num_parts; }
   int64_t batch_count(int64_t step) const {
     return step * batch_size + whole_count(step) * (part + 1) / num_parts - batch_begin(step);
   }
