@@ -1,6 +1,7 @@
 """A MiniBatch moves as a tensor does: everything it holds, and everything that is made of it later."""
 
 import dataclasses
+import pickle
 
 import pytest
 import torch
@@ -194,6 +195,12 @@ def test_what_a_device_reads_of_tables_on_the_host_is_counted(monkeypatch):
     batch, link = counting_batch(gather=False)
     assert batch.y.nbytes == link.counts.label_bytes
     assert batch.edge_attr.nbytes == link.counts.list_bytes
+
+
+def test_a_source_that_counts_goes_to_another_process():
+    _, link = counting_batch()
+    link.add_lists(5)
+    assert pickle.loads(pickle.dumps(link)).counts == LinkCounts()
 
 
 def test_a_device_that_counts_its_lists_is_asked_for_them():

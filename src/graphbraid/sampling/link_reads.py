@@ -96,6 +96,9 @@ class LinkReads:
             counts, by_devices = self._counts, tuple(self._by_devices)
         return counts.plus(LinkCounts(list_bytes=sum(count() for count in by_devices)))
 
+    def __reduce__(self) -> tuple[type[LinkReads], tuple[()]]:
+        return LinkReads, ()  # each process counts what it moves itself
+
     def _add(self, more: LinkCounts) -> None:
         with self._lock:
             self._counts = self._counts.plus(more)
