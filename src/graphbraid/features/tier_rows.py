@@ -8,7 +8,7 @@ from graphbraid.features.caches import RowCache
 from graphbraid.features.disk import DiskRows
 from graphbraid.features.memory import MemoryRows
 from graphbraid.features.tier_counts import TierCounts
-from graphbraid.features.tier_report import Served, TierRow
+from graphbraid.features.tier_report import RING, Served, TierRow
 from graphbraid.features.widening import WidenedCache
 from graphbraid.sampling.hot import HotRows
 from graphbraid.sampling.shared_hot import SharedHotRows
@@ -34,8 +34,8 @@ class SeenTiers:
     """What the last epoch read; None before its end."""
 
     def rows(self) -> tuple[TierRow, ...]:
-        """Return a row for each tier there is, the fastest first."""
-        tiers = (self._device(), self._peers(), self._host(), self._file())
+        """Return a row for each tier there is, the fastest first, and one for look-ahead's ring."""
+        tiers = (self._device(), self._peers(), self._ring(), self._host(), self._file())
         return tuple(tier for tier in tiers if tier is not None)
 
     def _device(self) -> TierRow | None:
@@ -71,6 +71,19 @@ class SeenTiers:
             epoch_bytes=self._epoch_bytes(share),
             measured_bytes=None if self.epoch is None else self.epoch.peer_rows * self.row_bytes,
             detail=f"interleaved over {hot.num_peers} devices while they train: {hot.own_shared:,} are here",
+        )
+
+    def _ring(self) -> TierRow | None:
+        """Return the line of rows that batches before had brought, which the score expects in other tiers."""
+        if not self.counts.ring_rows:
+            return None
+        return TierRow(
+            name=RING,
+            rows=0,
+            nbytes=0,
+            measured_share=self._of_reads(self.counts.ring_rows),
+            measured_bytes=None if self.epoch is None else self.epoch.ring_rows * self.row_bytes,
+            detail="the device had them, so that they did not travel again",
         )
 
     def _host(self) -> TierRow:
