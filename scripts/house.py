@@ -1,7 +1,8 @@
 """Prints the rooms of src/graphbraid, each with the first sentence of its docstring, and their floors.
 
 ``python scripts/house.py --write`` rewrites the blocks between the ``house`` and ``floors`` markers of
-docs/architecture.md from the code; ``--check`` fails where the page differs, as a test does.
+docs/architecture.md from the code, and the rooms of csrc between those of docs/kernels.md; ``--check`` fails
+where a page differs, as a test does.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import TypeAlias
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "graphbraid"
 PAGE = ROOT / "docs" / "architecture.md"
+PAGE_OF_KERNELS = ROOT / "docs" / "kernels.md"
 _Floors: TypeAlias = Sequence[Iterable[str | EllipsisType]]
 _NAME_WIDTH, _WIDTH = 18, 120
 
@@ -37,13 +39,34 @@ def floors_block() -> str:
     return "\n".join(["```text", *lines, "```\n"])
 
 
+def csrc_rooms() -> dict[str, str]:
+    """What each room of csrc is for, lowest first, as its README says."""
+    text = (PACKAGE / "csrc" / "README.md").read_text(encoding="utf-8")
+    return dict(re.findall(r"^- `(\w+)/`: (.+)$", text, re.MULTILINE))
+
+
+def csrc_block() -> str:
+    """The rooms of csrc as a Markdown text block."""
+    lines = [line for name, job in csrc_rooms().items() for line in _entry(f"{name}/", job, 1)]
+    return "\n".join(["```text", "csrc/", *lines, "```\n"])
+
+
 def page(text: str) -> str:
     """The page ``text`` with its blocks made anew; refused where markers are missing or twice there."""
-    for name, made in (("house", block()), ("floors", floors_block())):
+    return _with_blocks(text, PAGE, {"house": block(), "floors": floors_block()})
+
+
+def page_of_kernels(text: str) -> str:
+    """The page of kernels likewise."""
+    return _with_blocks(text, PAGE_OF_KERNELS, {"csrc": csrc_block()})
+
+
+def _with_blocks(text: str, page: Path, blocks: dict[str, str]) -> str:
+    for name, made in blocks.items():
         place = re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- /{name} -->)", re.DOTALL)
         if len(place.findall(text)) != 1:
             raise SystemExit(
-                f"{PAGE.relative_to(ROOT)} needs one pair of <!-- {name} --> and <!-- /{name} --> lines"
+                f"{page.relative_to(ROOT)} needs one pair of <!-- {name} --> and <!-- /{name} --> lines"
             )
         text = place.sub(lambda _, made=made: made, text)
     return text
@@ -118,23 +141,23 @@ def main() -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     chosen = parser.add_mutually_exclusive_group()
-    chosen.add_argument("--write", action="store_true", help="rewrite the blocks in docs/architecture.md")
-    chosen.add_argument("--check", action="store_true", help="fail where the page differs from the code")
+    chosen.add_argument("--write", action="store_true", help="rewrite the blocks in the pages")
+    chosen.add_argument("--check", action="store_true", help="fail where a page differs from the code")
     arguments = parser.parse_args()
     if not (arguments.write or arguments.check):
-        print(block() + floors_block(), end="")
+        print(block() + floors_block() + csrc_block(), end="")
         return 0
-    text = PAGE.read_text(encoding="utf-8")
-    made = page(text)
-    if arguments.write:
-        PAGE.write_text(made, encoding="utf-8")
-    elif made != text:
-        print(
-            "docs/architecture.md does not show the house as it is: run scripts/house.py --write",
-            file=sys.stderr,
-        )
-        return 1
-    return 0
+    status = 0
+    for place, remade in ((PAGE, page), (PAGE_OF_KERNELS, page_of_kernels)):
+        text = place.read_text(encoding="utf-8")
+        made = remade(text)
+        if arguments.write:
+            place.write_text(made, encoding="utf-8")
+        elif made != text:
+            shown = place.relative_to(ROOT)
+            print(f"{shown} does not show the house as it is: run scripts/house.py --write", file=sys.stderr)
+            status = 1
+    return status
 
 
 if __name__ == "__main__":

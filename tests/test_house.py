@@ -34,6 +34,29 @@ def test_the_page_shows_the_rooms_and_floors_there_are(house):
     assert text == house.page(text), "run scripts/house.py --write"
 
 
+def test_the_page_of_kernels_shows_the_rooms_of_the_core(house):
+    text = house.PAGE_OF_KERNELS.read_text(encoding="utf-8")
+    assert text == house.page_of_kernels(text), "run scripts/house.py --write"
+    folders = {path.name for path in (house.PACKAGE / "csrc").iterdir() if path.is_dir()}
+    assert folders == set(house.csrc_rooms()), "csrc/README.md names each room once"
+
+
+def test_includes_point_downwards_in_the_core(house):
+    core = house.PACKAGE / "csrc"
+    floor_of = {room: floor for floor, room in enumerate(house.csrc_rooms())}
+    offenders, num_checked = [], 0
+    for path in sorted(core.glob("*/*")):
+        text = path.read_text(encoding="utf-8")
+        included = re.findall(r'^ *# *(?:include|define GB_KERNEL_FILE) "([^"]+)"', text, re.MULTILINE)
+        for name in included:
+            num_checked += 1
+            is_above = floor_of.get(name.split("/")[0], len(floor_of)) > floor_of[path.parent.name]
+            if is_above or not (core / name).is_file():
+                offenders.append(f"{path.relative_to(core)} includes {name}")
+    assert not offenders, "\n".join(offenders)
+    assert num_checked > 200
+
+
 def test_the_picture_names_every_room_and_every_loose_module(house):
     shown = {line.split()[0] for line in house.block().splitlines()[2:-1] if line.split()}
     rooms = {f"{path.parent.name}/" for path in house.PACKAGE.glob("*/__init__.py")}

@@ -19,7 +19,7 @@ NEVER = (1 << 63) - 1
 
 
 class Policy(Protocol):
-    """Which rows a full cache keeps; see csrc/replacement.h."""
+    """Which rows a full cache keeps; see csrc/disk/replacement.h."""
 
     def hit(self, row: int, following: int) -> None:
         """A row that is kept was read; ``following`` is the batch that reads it next."""

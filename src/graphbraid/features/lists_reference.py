@@ -1,4 +1,4 @@
-"""The plain twin of csrc/neighbor_lists.cpp: the same ids, counts and errors, one list after the other."""
+"""The plain twin of csrc/disk/neighbor_lists.cpp: the same ids, counts and errors, list after list."""
 
 from __future__ import annotations
 

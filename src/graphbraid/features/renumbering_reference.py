@@ -1,4 +1,4 @@
-"""Plain-PyTorch references of the list kernels in ``csrc/reorder.cpp``, with the same arguments."""
+"""Plain-PyTorch references of the list kernels in ``csrc/graph/reorder.cpp``, with the same arguments."""
 
 # ruff: noqa: PLR0917 - the kernels take their arguments by position
 

@@ -22,7 +22,7 @@ from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.hot import MAP_BYTES
 from graphbraid.sampling.schedule import SeedSchedule
 
-_SLOT_BYTES = 32  # noted of each row in memory: csrc/row_cache.cpp, and what it was filled with
+_SLOT_BYTES = 32  # noted of each row in memory: csrc/disk/row_cache.cpp, and what it was filled with
 _SCALE_BYTES = 4  # noted of each row of int8, in memory or not
 _FEWEST_REQUESTS = 4  # under way at a time, however small the budget
 

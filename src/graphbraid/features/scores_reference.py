@@ -1,4 +1,4 @@
-"""The walks of csrc/scores.cpp in plain PyTorch: what the tests compare them with."""
+"""The walks of csrc/graph/scores.cpp in plain PyTorch: what the tests compare them with."""
 
 from __future__ import annotations
 

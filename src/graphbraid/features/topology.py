@@ -25,7 +25,7 @@ from graphbraid.native import plain_errors
 from graphbraid.signatures import typed
 
 _LIST_BYTES = 8  # noted of each hot list: where it begins
-_NODES_PER_WORD, _WORD_BYTES = 64, 16  # csrc/neighbor_lists.h
+_NODES_PER_WORD, _WORD_BYTES = 64, 16  # csrc/disk/neighbor_lists.h
 _READ_AT_ONCE = 1 << 20  # edges
 
 

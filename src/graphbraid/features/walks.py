@@ -1,8 +1,8 @@
 """Scores made of the graph alone or of how the sampler walks it: degrees, PageRanks, inclusion probabilities.
 
 A row is read when a walk against the edges reaches its node. Each score is such a walk in expectation, with
-more or less of the sampler in it; all are summed in whole numbers (csrc/scores.cpp), so that their bits do
-not depend on the number of threads, and on the nodes' numbering only where weights steer the draws.
+more or less of the sampler in it; all are summed in whole numbers (csrc/graph/scores.cpp), so that their bits
+do not depend on the number of threads, and on the nodes' numbering only where weights steer the draws.
 """
 
 from __future__ import annotations

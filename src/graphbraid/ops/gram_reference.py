@@ -6,7 +6,7 @@ from __future__ import annotations
 from torch import Tensor
 
 _MOST_PARTS, _LEAST_ROWS = 8, 1024
-"""The limits that csrc/dense.h has."""
+"""The limits that csrc/dense/dense.h has."""
 
 
 def gram_parts(num_rows: int) -> list[range]:

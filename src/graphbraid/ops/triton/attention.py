@@ -1,4 +1,4 @@
-"""Fused attention over in-neighbours in Triton, GAT and GATv2, with the formulas of ``csrc/attention.inl``.
+"""Fused attention over in-neighbours in Triton, GAT and GATv2, by ``csrc/attention/attention.inl``.
 
 With e = u -> v, per head h:
 

@@ -1,4 +1,4 @@
-"""Products with rows kept as bits in Triton; on the CPU, ``csrc/bit_product.inl`` sums subsets of rows.
+"""Products with rows kept as bits in Triton; on the CPU, ``csrc/dense/bit_product.inl`` sums subsets of rows.
 
 A device multiplies faster than it reads, so words are unpacked in registers and multiplied as zeros and ones.
 """

@@ -1,4 +1,4 @@
-"""Softmax over each destination's in-edges in Triton, per head; ``csrc/attention.inl`` is its CPU version."""
+"""Softmax over each destination's in-edges in Triton, per head; ``csrc/attention/`` has its CPU version."""
 
 from __future__ import annotations
 

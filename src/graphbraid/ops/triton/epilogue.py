@@ -1,4 +1,4 @@
-"""Bias, activation and dropout in one pass in Triton; ``csrc/epilogue.inl`` is its CPU version."""
+"""Bias, activation and dropout in one pass in Triton; ``csrc/rowwise/epilogue.inl`` is its CPU version."""
 
 from __future__ import annotations
 

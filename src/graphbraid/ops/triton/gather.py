@@ -1,4 +1,4 @@
-"""Rows by id in Triton, copied or widened to float32; ``csrc/gather.inl`` is the CPU version."""
+"""Rows by id in Triton, copied or widened to float32; ``csrc/gather/gather.inl`` is the CPU version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GINE's sums of rectified sums in Triton; ``csrc/gine.inl`` has the same formulas for the CPU."""
+"""GINE's sums of rectified sums in Triton; ``csrc/aggregate/gine.inl`` has the same formulas for the CPU."""
 
 from __future__ import annotations
 

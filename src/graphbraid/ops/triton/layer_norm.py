@@ -1,4 +1,4 @@
-"""Layer normalisation in Triton; ``csrc/norm.inl`` has the same formulas for the CPU."""
+"""Layer normalisation in Triton; ``csrc/rowwise/norm.inl`` has the same formulas for the CPU."""
 
 from __future__ import annotations
 

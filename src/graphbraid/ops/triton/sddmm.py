@@ -1,4 +1,4 @@
-"""Inner products along edges in Triton; ``csrc/sddmm.inl`` has the same formula for the CPU."""
+"""Inner products along edges in Triton; ``csrc/aggregate/sddmm.inl`` has the same formula for the CPU."""
 
 from __future__ import annotations
 

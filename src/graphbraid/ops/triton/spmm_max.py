@@ -1,4 +1,4 @@
-"""Largest message per destination and feature in Triton; ``csrc/spmm_max.inl`` is the CPU version."""
+"""Largest message per destination and feature in Triton; on the CPU ``csrc/aggregate/spmm_max.inl``."""
 
 from __future__ import annotations
 
