@@ -36,7 +36,13 @@ FLOORS = (
 # Floors inside a room. Its loose modules that are not named stand where ... does, or on top.
 INNER_FLOORS = {
     "graph": ((...,), ("interop",), ("conversions", "typed", "graph")),
-    "ops": ((...,), ("triton",)),
+    "ops": (
+        ("derived", "dropout", "recorded_calls", "row_epilogue"),
+        ("reference",),
+        (...,),
+        ("attention", "gather", "linear", "peers", "rowwise"),
+        ("triton",),
+    ),
     "sampling": ((...,), ("triton", "typed"), ("gpu",)),
     "loader": ((...,), ("typed",), ("cluster", "kinds", "pyg_loader", "shadow")),
     "synth": (("language",), (...,), ("emit",)),

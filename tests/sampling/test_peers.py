@@ -9,7 +9,7 @@ from tests.extras import PATIENCE
 from torch import distributed, multiprocessing
 
 from graphbraid.errors import ConfigError
-from graphbraid.ops.gather_tiered import gather_tiered
+from graphbraid.ops.gather.gather_tiered import gather_tiered
 from graphbraid.sampling import peers
 from graphbraid.sampling.hot import HotRows
 from graphbraid.sampling.peers import PeerRows

@@ -16,7 +16,7 @@ from graphbraid import native
 from graphbraid.features import renumbering_reference
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.orders import inverse_of
-from graphbraid.ops.gather import gather_rows
+from graphbraid.ops.gather.gather_rows import gather_rows
 
 
 class Renumbering:

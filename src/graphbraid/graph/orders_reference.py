@@ -1,4 +1,4 @@
-"""Reference of ``community_order`` and ``invert_order`` in ``csrc/graph/``, by locality.cpp and reorder.cpp."""
+"""Reference of ``community_order`` and ``invert_order`` in ``csrc/graph/`` (locality.cpp, reorder.cpp)."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ from graphbraid.errors import DataError, ResourceError
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph.scaled_features import ScaledFeatures
 from graphbraid.graph.scans import first_out_of_range
-from graphbraid.ops.gather import gather_rows
-from graphbraid.ops.gather_tiered import Tier, TierTable, gather_tiered
+from graphbraid.ops.gather.gather_rows import gather_rows
+from graphbraid.ops.gather.gather_tiered import Tier, TierTable, gather_tiered
 from graphbraid.sampling.peers import PeerRows
 from graphbraid.signatures import typed
 

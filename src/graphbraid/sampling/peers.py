@@ -9,7 +9,7 @@ from torch import Tensor
 
 from graphbraid.arguments import as_count, check_tensor
 from graphbraid.machine.shared_tensors import check_reads, handle_of, opened
-from graphbraid.ops.gather_tiered import Tier
+from graphbraid.ops.gather.gather_tiered import Tier
 
 AllGather = Callable[[bytes], Sequence[bytes]]
 """Gives every process what each of them gave, by rank: an all-gather, which waits for all."""

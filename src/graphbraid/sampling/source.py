@@ -11,8 +11,8 @@ from torch import Tensor
 
 from graphbraid.errors import DataError
 from graphbraid.graph import Graph, ScaledFeatures, SparseFeatures
-from graphbraid.ops.gather import gather_features
-from graphbraid.ops.gather_tiered import TierTable, gather_tiered
+from graphbraid.ops.gather.gather_rows import gather_features
+from graphbraid.ops.gather.gather_tiered import TierTable, gather_tiered
 from graphbraid.sampling.link_reads import travelled
 from graphbraid.sampling.lists import NeighborLists
 from graphbraid.sampling.rows import FeatureRows, take_features, take_rows

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from graphbraid.ops.gather import gather_rows
+from graphbraid.ops.gather.gather_rows import gather_rows
 from graphbraid.sampling.hot import HotRows
 from graphbraid.sampling.minibatch import MiniBatch
 from graphbraid.sampling.rows import FeatureRows, RowPart

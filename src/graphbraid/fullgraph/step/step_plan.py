@@ -42,7 +42,7 @@ from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.types import Relation
 from graphbraid.ops.aggregation import Aggregation
-from graphbraid.ops.pipeline_plan import Knobs
+from graphbraid.ops.peers.pipeline_plan import Knobs
 
 if TYPE_CHECKING:
     from graphbraid.distributed.peers.group import Peers

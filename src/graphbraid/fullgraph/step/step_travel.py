@@ -8,7 +8,7 @@ from graphbraid.fullgraph.program import Exchange, Program
 from graphbraid.fullgraph.step.planned.chunked import Chunked
 from graphbraid.fullgraph.step.planned.peer_reads import PeerReads, why_rows_travel
 from graphbraid.fullgraph.step.step_plan import StepPlan
-from graphbraid.ops.pipeline_plan import Knobs
+from graphbraid.ops.peers.pipeline_plan import Knobs
 
 
 class StepTravel:

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from graphbraid.graph import EdgeType, Graph, ScaledFeatures, SparseFeatures
-from graphbraid.ops.gather import gather_features, gather_rows
+from graphbraid.ops.gather.gather_rows import gather_features, gather_rows
 from graphbraid.sampling.rows import take_rows
 
 EDGE_WEIGHT = "edge_weight"

@@ -22,8 +22,8 @@ from graphbraid.fullgraph.step.calls.rows import FirstRows, Read
 from graphbraid.fullgraph.step.planned.routes import route_of
 from graphbraid.fullgraph.step.step_plan import StepPlan
 from graphbraid.ops.aggregation import Aggregation, follow_up
-from graphbraid.ops.peer_edges import PeerEdges
-from graphbraid.ops.pipeline_plan import most_bytes
+from graphbraid.ops.peers.peer_edges import PeerEdges
+from graphbraid.ops.peers.pipeline_plan import most_bytes
 from graphbraid.ops.row_epilogue import RowEpilogue
 
 LEAST_EDGES = 4

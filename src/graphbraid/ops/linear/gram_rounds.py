@@ -1,8 +1,8 @@
 """Rounds: the rows of a table that never lies in memory as a whole, in the order in which a gram sums them.
 
-A gram sums some parts of the rows one by one (:func:`graphbraid.ops.dense.tall_gram`), so that threads may
-share it. A round has a piece of every part: the sums go on where the round before left them, and the result
-has the bits of a gram of all rows at once.
+A gram sums some parts of the rows one by one (:func:`graphbraid.ops.linear.dense.tall_gram`), so that threads
+may share it. A round has a piece of every part: the sums go on where the round before left them, and the
+result has the bits of a gram of all rows at once.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from graphbraid.ops.aggregation import row_contiguous
-from graphbraid.ops.dense import kernels_for
-from graphbraid.ops.gram_reference import gram_parts, gram_sums_length
+from graphbraid.ops.linear.dense import kernels_for
+from graphbraid.ops.reference.gram import gram_parts, gram_sums_length
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from graphbraid.errors import DataError
 from graphbraid.graph.scans import first_out_of_range
 from graphbraid.ops import reference
 from graphbraid.ops.aggregation import triton_kernels
-from graphbraid.ops.gather import gather_rows
+from graphbraid.ops.gather.gather_rows import gather_rows
 from graphbraid.signatures import typed
 
 WIDENED = (torch.float16, torch.bfloat16, torch.int8)

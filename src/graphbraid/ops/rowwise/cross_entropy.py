@@ -14,7 +14,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from graphbraid import native
 from graphbraid.arguments import check_tensor
 from graphbraid.errors import DataError
-from graphbraid.ops.lent_memory import LentMemory
+from graphbraid.ops.rowwise.lent_memory import LentMemory
 from graphbraid.signatures import typed
 
 _LEAST_KEPT = 1 << 25

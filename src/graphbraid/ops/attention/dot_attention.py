@@ -12,7 +12,7 @@ from graphbraid.arguments import as_count, check_tensor
 from graphbraid.errors import DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.aggregation import Aggregation, aggregated, backend
-from graphbraid.ops.attention import both_ways
+from graphbraid.ops.attention.fused import both_ways
 from graphbraid.ops.sddmm import edge_dot
 from graphbraid.signatures import typed
 

@@ -13,8 +13,8 @@ from graphbraid.arguments import as_count
 from graphbraid.errors import ConfigError
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.slices import NeighborPartitions, neighbor_partitions
-from graphbraid.ops.peer_edges import PeerEdges
-from graphbraid.ops.work_order import interleaved
+from graphbraid.ops.peers.peer_edges import PeerEdges
+from graphbraid.ops.peers.work_order import interleaved
 from graphbraid.signatures import typed
 
 MOST_WARPS = 16

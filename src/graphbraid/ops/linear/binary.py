@@ -2,7 +2,7 @@
 
 A bag of words holds zeros and ones or, if divided by its number of words, zeros and one other number. 32
 features then fit in a word, and a product with a weight needs no multiplications
-(:mod:`graphbraid.ops.bit_product`).
+(:mod:`graphbraid.ops.linear.bit_product`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from graphbraid.graph.scaled_features import Features
 from graphbraid.graph.sparse_features import SparseFeatures
-from graphbraid.ops.bit_product import WORD_BITS
+from graphbraid.ops.linear.bit_product import WORD_BITS
 
 CELLS_AT_A_TIME = 1 << 20
 """Number of features processed at a time, so that the temporaries fit in the cache."""
@@ -24,7 +24,7 @@ CELLS_AT_A_TIME = 1 << 20
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class BinaryRows:
-    """Feature rows as bits, both by row and by column; see :mod:`graphbraid.ops.bit_product`."""
+    """Feature rows as bits, both by row and by column; see :mod:`graphbraid.ops.linear.bit_product`."""
 
     by_row: Tensor
     """``(ceil(num_columns / 32), num_rows)`` int32."""

@@ -19,8 +19,8 @@ from graphbraid.ops.aggregation import (
     check_rows,
     row_contiguous,
 )
-from graphbraid.ops.dense import tall_gram, tall_product
-from graphbraid.ops.sparse_linear import sparse_linear
+from graphbraid.ops.linear.dense import tall_gram, tall_product
+from graphbraid.ops.linear.sparse_linear import sparse_linear
 from graphbraid.ops.spmm import aggregate
 
 _RATES = Rates()

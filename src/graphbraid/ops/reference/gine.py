@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from graphbraid.ops.attention_reference import destinations
-from graphbraid.ops.epilogue_reference import sum_dtype
+from graphbraid.ops.reference.attention import destinations
+from graphbraid.ops.reference.epilogue import sum_dtype
 
 
 def gine(

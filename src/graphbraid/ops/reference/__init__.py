@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from graphbraid.ops.attention_reference import (
+from graphbraid.ops.reference.attention import (
     destinations,
     edge_softmax,
     edge_softmax_backward,
@@ -20,24 +20,24 @@ from graphbraid.ops.attention_reference import (
     gatv2_backward,
     gatv2_forward,
 )
-from graphbraid.ops.epilogue_reference import epilogue, epilogue_backward, sum_dtype
-from graphbraid.ops.gather_reference import (
+from graphbraid.ops.reference.epilogue import epilogue, epilogue_backward, sum_dtype
+from graphbraid.ops.reference.gather import (
     gather_as_float,
     gather_rows,
     gather_scaled,
     gather_tiered,
     spread_rows,
 )
-from graphbraid.ops.gine_reference import gine, gine_backward, gine_edge_backward
-from graphbraid.ops.gram_reference import tall_gram_round
-from graphbraid.ops.norm_reference import (
+from graphbraid.ops.reference.gine import gine, gine_backward, gine_edge_backward
+from graphbraid.ops.reference.gram import tall_gram_round
+from graphbraid.ops.reference.norm import (
     batch_norm,
     batch_norm_backward,
     column_moments,
     layer_norm,
     layer_norm_backward,
 )
-from graphbraid.ops.pipelined_reference import pipelined_sum
+from graphbraid.ops.reference.pipelined import pipelined_sum
 from graphbraid.ops.row_epilogue import RowEpilogue
 
 WORD_BITS = 32

@@ -10,8 +10,8 @@ from torch import Tensor
 from graphbraid.errors import DataError
 from graphbraid.ops import reference
 from graphbraid.ops.aggregation import row_contiguous, sum_dtype, triton_kernels
-from graphbraid.ops.peer_table import PeerTable
-from graphbraid.ops.pipeline_plan import PipelinePlan
+from graphbraid.ops.peers.peer_table import PeerTable
+from graphbraid.ops.peers.pipeline_plan import PipelinePlan
 from graphbraid.signatures import typed
 
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from graphbraid.ops.epilogue_reference import sum_dtype
+from graphbraid.ops.reference.epilogue import sum_dtype
 
 if TYPE_CHECKING:
-    from graphbraid.ops.peer_table import PeerTable
-    from graphbraid.ops.pipeline_plan import PipelinePlan
+    from graphbraid.ops.peers.peer_table import PeerTable
+    from graphbraid.ops.peers.pipeline_plan import PipelinePlan
 
 
 def pipelined_sum(plan: PipelinePlan, table: PeerTable, addend: Tensor | None, out: Tensor) -> None:

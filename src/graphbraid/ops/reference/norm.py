@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from graphbraid.ops.epilogue_reference import sum_dtype
+from graphbraid.ops.reference.epilogue import sum_dtype
 
 
 def layer_norm(
