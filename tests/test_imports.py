@@ -43,6 +43,7 @@ INNER_FLOORS = {
         ("attention", "gather", "linear", "peers", "rowwise"),
         ("triton",),
     ),
+    "features": (("rows", "scores"), ("budgets", "reordering"), ("tiers",)),
     "sampling": ((...,), ("triton", "typed"), ("gpu",)),
     "loader": ((...,), ("typed",), ("cluster", "kinds", "pyg_loader", "shadow")),
     "synth": (("language",), (...,), ("emit",)),

@@ -8,7 +8,7 @@ from tests.features.tables import same, table_of
 from graphbraid import Graph
 from graphbraid.datasets import open_store, renumbered, row_buckets, save_store
 from graphbraid.errors import ResourceError
-from graphbraid.features.renumbering import Renumbering
+from graphbraid.features.reordering.renumbering import Renumbering
 
 GIB = 1 << 30
 

@@ -11,7 +11,8 @@ from torch import Tensor
 from graphbraid import Csc, Graph, SparseFeatures, distributed, native, ops
 from graphbraid.datasets.blockmodel import BlockModel, generate
 from graphbraid.distributed.partitioning.streaming import place
-from graphbraid.features import reorder, walks
+from graphbraid.features import reorder
+from graphbraid.features.scores import walks
 from graphbraid.fullgraph.lowering import locality
 from graphbraid.graph.orders import community_order
 from graphbraid.ops.attention.fused import both_ways

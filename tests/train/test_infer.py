@@ -16,7 +16,7 @@ from tests.warm import WarmProcesses
 
 from graphbraid import nn as gnn
 from graphbraid.errors import DataError, ResourceError
-from graphbraid.features.scratch import ScratchRows
+from graphbraid.features.rows.scratch import ScratchRows
 from graphbraid.graph import Graph
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.train import Trainer

@@ -138,7 +138,7 @@ def convert(
     """  # noqa: D412  (typer shows the blank line between examples)
     from graphbraid.cli.storing import make_order, store, tell
     from graphbraid.datasets.narrowing import DTYPES, Narrowing
-    from graphbraid.features.ordering import check_order_name
+    from graphbraid.features.reordering.ordering import check_order_name
 
     columns = {
         name: value for name, value in locals().items() if name in _TABLE_OPTIONS and value is not None

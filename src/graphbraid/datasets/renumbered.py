@@ -17,8 +17,8 @@ from graphbraid.datasets.ids import NodeIds
 from graphbraid.datasets.row_buckets import bucketed_rows
 from graphbraid.datasets.store_arrays import ArrayParts
 from graphbraid.datasets.store_rows import splits_to_store
-from graphbraid.features.renumbering import Renumbering
-from graphbraid.features.reorder import check_length
+from graphbraid.features.reordering.renumbering import Renumbering
+from graphbraid.features.reordering.reorder import check_length
 from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.scaled_features import scale_of, stored_rows

@@ -6,9 +6,9 @@ import dataclasses
 
 from graphbraid.arguments import shown
 from graphbraid.errors import ConfigError
-from graphbraid.features.scores import score
-from graphbraid.features.sizing import host_budget
-from graphbraid.features.tiers import TieredFeatures
+from graphbraid.features.budgets.sizing import host_budget
+from graphbraid.features.scores.score import score
+from graphbraid.features.tiers.tiered_features import TieredFeatures
 from graphbraid.graph import Graph
 from graphbraid.graph.scaled_features import given_row_bytes
 from graphbraid.loader.batches import BatchLoader

@@ -9,8 +9,8 @@ import numpy as np
 from torch import Tensor
 
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.features.memory import MemoryRows
-from graphbraid.features.tiers import TieredFeatures
+from graphbraid.features.rows.memory import MemoryRows
+from graphbraid.features.tiers.tiered_features import TieredFeatures
 from graphbraid.graph import Graph, ScaledFeatures
 from graphbraid.graph.degrees import degrees_and_loops
 from graphbraid.graph.interop.convert import as_tensor, plain

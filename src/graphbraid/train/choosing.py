@@ -9,7 +9,7 @@ from torch import nn
 
 from graphbraid.errors import ConfigError
 from graphbraid.features import Score
-from graphbraid.features.device_sizing import DeviceMemory
+from graphbraid.features.tiers.device_sizing import DeviceMemory
 from graphbraid.graph import Graph
 from graphbraid.nn import LinkModel
 from graphbraid.sampling.lists import NeighborLists

@@ -21,7 +21,7 @@ from graphbraid.collective.run.protocols import DeviceMemoryError
 from graphbraid.collective.run.stages import Context, register
 from graphbraid.datasets import open_store, save_store
 from graphbraid.features import TieredFeatures
-from graphbraid.features.memory import MemoryRows
+from graphbraid.features.rows.memory import MemoryRows
 from graphbraid.graph.degrees import degrees_and_loops
 from graphbraid.nn import SAGEConv
 from graphbraid.sampling import SamplerConfig, SeedSchedule

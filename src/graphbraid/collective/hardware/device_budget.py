@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from graphbraid.collective.run.stages import Context
-from graphbraid.features import walks
-from graphbraid.features.budget import Curve, split
-from graphbraid.features.list_budgets import list_blocks
+from graphbraid.features.budgets.budget import Curve, split
+from graphbraid.features.budgets.list_budgets import list_blocks
+from graphbraid.features.scores import walks
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import SparseFeatures
 from graphbraid.graph.csc import Csc, index_dtype

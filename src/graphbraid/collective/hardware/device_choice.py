@@ -17,7 +17,7 @@ from graphbraid.collective.hardware.device_placement import (
 )
 from graphbraid.collective.hardware.device_resident import Resident
 from graphbraid.collective.run.stages import Context
-from graphbraid.features.walks import out_degree
+from graphbraid.features.scores.walks import out_degree
 from graphbraid.graph import ScaledFeatures, SparseFeatures
 from graphbraid.graph.scaled_features import kept_row_bytes, scale_of, stored_rows
 from graphbraid.ops.gather.gather_rows import gather_rows

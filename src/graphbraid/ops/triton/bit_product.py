@@ -110,7 +110,7 @@ def bit_product(
     add: bool = False,
     after: RowEpilogue | None = None,
 ) -> None:
-    """Compute like the twin in ``ops/reference.py``; float32, the rows of ``out`` contiguous."""
+    """Compute like the twin in ``ops/reference/``; float32, the rows of ``out`` contiguous."""
     num_rows, width = out.shape
     if out.numel() == 0:
         return
@@ -137,7 +137,7 @@ def bit_product(
 
 
 def bit_gram(a: Tensor, bits: Tensor, factors: Tensor | None, out: Tensor) -> None:
-    """Compute like the twin in ``ops/reference.py``; float32, the rows of ``a`` contiguous."""
+    """Compute like the twin in ``ops/reference/``; float32, the rows of ``a`` contiguous."""
     height, width = out.shape
     if out.numel() == 0:
         return

@@ -128,7 +128,7 @@ def spmm(
     out: Tensor,
     after: RowEpilogue | None = None,
 ) -> None:
-    """Compute like the twin in ``ops/reference.py``; ``x`` is float32, float16 or bfloat16."""
+    """Compute like the twin in ``ops/reference/``; ``x`` is float32, float16 or bfloat16."""
     if out.numel() == 0:
         return
     width = out.shape[1]

@@ -12,9 +12,9 @@ from torch import nn
 from graphbraid.arguments import check_type
 from graphbraid.errors import ConfigError, GraphbraidError
 from graphbraid.features import Score
-from graphbraid.features.device_sizing import DeviceBudget
-from graphbraid.features.row_budgets import described
-from graphbraid.features.sizing import HostBudget, host_budget
+from graphbraid.features.budgets.row_budgets import described
+from graphbraid.features.budgets.sizing import HostBudget, host_budget
+from graphbraid.features.tiers.device_sizing import DeviceBudget
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import Graph
 from graphbraid.graph.scaled_features import stored_rows

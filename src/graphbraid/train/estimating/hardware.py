@@ -14,7 +14,7 @@ from pydantic import ConfigDict
 
 from graphbraid.collective.plan.records import STRICT, load_record, save_record
 from graphbraid.errors import ConfigError
-from graphbraid.features.device_sizing import DeviceMemory
+from graphbraid.features.tiers.device_sizing import DeviceMemory
 from graphbraid.fullgraph.measured.kept_rates import machine_rates
 from graphbraid.machine.hardware import Hardware
 from graphbraid.signatures import typed

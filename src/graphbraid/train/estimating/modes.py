@@ -9,8 +9,8 @@ from torch.nn.parameter import UninitializedParameter
 
 from graphbraid.errors import ResourceError
 from graphbraid.features import Score
-from graphbraid.features.device_sizing import DeviceBudget, DeviceMemory, device_budget
-from graphbraid.features.sizing import HostBudget, host_budget
+from graphbraid.features.budgets.sizing import HostBudget, host_budget
+from graphbraid.features.tiers.device_sizing import DeviceBudget, DeviceMemory, device_budget
 from graphbraid.files.writing import format_bytes
 from graphbraid.fullgraph import NotLoweredError, estimated_bytes
 from graphbraid.graph import Graph

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphbraid.collective.plan.times import format_seconds
-from graphbraid.features.device_sizing import DeviceBudget
-from graphbraid.features.sizing import HostBudget
+from graphbraid.features.budgets.sizing import HostBudget
+from graphbraid.features.tiers.device_sizing import DeviceBudget
 from graphbraid.files.writing import format_bytes
 from graphbraid.train.estimating.epoch_seconds import EpochSeconds
 from graphbraid.train.estimating.hardware import HardwareFile

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from graphbraid.features.sizing import list_bytes
+from graphbraid.features.budgets.sizing import list_bytes
 from graphbraid.files import mapped
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import Graph

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from graphbraid.features.row_stream import LONGEST_ROUND
+from graphbraid.features.rows.row_stream import LONGEST_ROUND
 from graphbraid.files.writing import format_bytes
 from graphbraid.fullgraph import Engine
 from graphbraid.train.estimating.trial import Trial

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import torch
 
 from graphbraid.features import DiskRows, Score
-from graphbraid.features.row_budgets import options_for
-from graphbraid.features.sizing import list_bytes
-from graphbraid.features.tier_report import SHARES, Served
-from graphbraid.features.tiers import LOOKAHEAD
+from graphbraid.features.budgets.row_budgets import options_for
+from graphbraid.features.budgets.sizing import list_bytes
+from graphbraid.features.tiers.tier_report import SHARES, Served
+from graphbraid.features.tiers.tiered_features import LOOKAHEAD
 from graphbraid.graph import Graph
 from graphbraid.graph.scaled_features import scale_of, stored_rows
 from graphbraid.train.config import TrainConfig

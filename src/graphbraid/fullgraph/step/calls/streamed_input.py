@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from graphbraid.features.row_stream import RowStream
+from graphbraid.features.rows.row_stream import RowStream
 from graphbraid.ops.aggregation import follow_up
 from graphbraid.ops.linear.dense import tall_product
 from graphbraid.ops.linear.gram_rounds import GramRounds

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from graphbraid import native
-from graphbraid.features import renumbering_reference
+from graphbraid.features.reordering import renumbering_reference
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.orders import inverse_of
 from graphbraid.ops.gather.gather_rows import gather_rows

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from graphbraid.arguments import as_number, check_choice
 from graphbraid.errors import ConfigError
-from graphbraid.features import walks
-from graphbraid.features.choice import READS, Choice, choose
-from graphbraid.features.reads import (
+from graphbraid.features.scores import walks
+from graphbraid.features.scores.choice import READS, Choice, choose
+from graphbraid.features.scores.reads import (
     as_epochs,
     batch_reads,
     count_reads,

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphbraid.features.tier_counts import TierCounts
+from graphbraid.features.tiers.tier_counts import TierCounts
 from graphbraid.files.writing import format_bytes
 
 SHARES = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from graphbraid import native
-from graphbraid.features import scores_reference
+from graphbraid.features.scores import scores_reference
 from graphbraid.graph.csc import Csc
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.schedule import SeedSchedule

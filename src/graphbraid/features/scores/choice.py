@@ -11,8 +11,8 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
-from graphbraid.features.coverage import coverage
-from graphbraid.features.reads import batch_reads, count_reads, spread_reads
+from graphbraid.features.scores.coverage import coverage
+from graphbraid.features.scores.reads import batch_reads, count_reads, spread_reads
 from graphbraid.graph import Graph
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.schedule import SeedSchedule

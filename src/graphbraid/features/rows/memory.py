@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.errors import DataError
-from graphbraid.features.caches import CacheCounts
+from graphbraid.features.rows.caches import CacheCounts
 from graphbraid.graph.scaled_features import ScaledFeatures, stored_rows
 from graphbraid.ops.gather.gather_rows import gather_features, gather_rows
 from graphbraid.signatures import typed

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from graphbraid.features.caches import RowCache
-from graphbraid.features.disk import DiskRows
-from graphbraid.features.memory import MemoryRows
-from graphbraid.features.tier_counts import TierCounts
-from graphbraid.features.tier_report import Served, TierRow
-from graphbraid.features.widening import WidenedCache
+from graphbraid.features.rows.caches import RowCache
+from graphbraid.features.rows.disk import DiskRows
+from graphbraid.features.rows.memory import MemoryRows
+from graphbraid.features.rows.widening import WidenedCache
+from graphbraid.features.tiers.tier_counts import TierCounts
+from graphbraid.features.tiers.tier_report import Served, TierRow
 from graphbraid.sampling.hot import HotRows
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from graphbraid.arguments import MOST_THREADS, as_count, check_type
 from graphbraid.errors import ConfigError
-from graphbraid.features.walks import backend
+from graphbraid.features.scores.walks import backend
 from graphbraid.graph import Graph
 from graphbraid.graph.scans import check_ids
 from graphbraid.sampling import rng

@@ -11,12 +11,13 @@ from torch import Tensor
 from graphbraid import native
 from graphbraid.arguments import MOST_BYTES, as_size, check_type
 from graphbraid.errors import ConfigError
-from graphbraid.features import lists_reference, walks
-from graphbraid.features.budget import Curve, split
-from graphbraid.features.caches import checked_score
-from graphbraid.features.disk import DiskOptions, DiskRows
-from graphbraid.features.list_budgets import options_for, require_free
-from graphbraid.features.tier_report import SHARES
+from graphbraid.features.budgets.budget import Curve, split
+from graphbraid.features.budgets.list_budgets import options_for, require_free
+from graphbraid.features.rows.caches import checked_score
+from graphbraid.features.rows.disk import DiskOptions, DiskRows
+from graphbraid.features.scores import walks
+from graphbraid.features.tiers import lists_reference
+from graphbraid.features.tiers.tier_report import SHARES
 from graphbraid.files import mapped
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import Graph

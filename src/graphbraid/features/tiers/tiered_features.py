@@ -10,15 +10,15 @@ from torch import Tensor
 
 from graphbraid.arguments import as_count, check_choice
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.features import row_budgets
-from graphbraid.features.caches import POLICIES, RowCache, checked_score
-from graphbraid.features.disk import DiskOptions, DiskRows
-from graphbraid.features.memory import MemoryRows
-from graphbraid.features.tier_counts import TierCounts
-from graphbraid.features.tier_report import Served, TierReport, reads_per_epoch
-from graphbraid.features.tier_rows import SeenTiers
-from graphbraid.features.walks import out_degree
-from graphbraid.features.widening import WidenedCache
+from graphbraid.features.budgets import row_budgets
+from graphbraid.features.rows.caches import POLICIES, RowCache, checked_score
+from graphbraid.features.rows.disk import DiskOptions, DiskRows
+from graphbraid.features.rows.memory import MemoryRows
+from graphbraid.features.rows.widening import WidenedCache
+from graphbraid.features.scores.walks import out_degree
+from graphbraid.features.tiers.tier_counts import TierCounts
+from graphbraid.features.tiers.tier_report import Served, TierReport, reads_per_epoch
+from graphbraid.features.tiers.tier_rows import SeenTiers
 from graphbraid.graph import Graph, ScaledFeatures
 from graphbraid.graph.scaled_features import kept_row_bytes, scale_of, stored_rows
 from graphbraid.sampling.config import SamplerConfig

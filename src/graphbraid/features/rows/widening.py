@@ -7,8 +7,8 @@ from torch import Tensor
 
 from graphbraid.arguments import shown
 from graphbraid.errors import DataError
-from graphbraid.features.caches import CacheCounts, RowCache
-from graphbraid.features.disk import DiskRows
+from graphbraid.features.rows.caches import CacheCounts, RowCache
+from graphbraid.features.rows.disk import DiskRows
 from graphbraid.graph.scaled_features import widened
 
 

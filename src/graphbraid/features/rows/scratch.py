@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.errors import DataError, ResourceError
-from graphbraid.features.disk import DiskOptions, DiskRows
+from graphbraid.features.rows.disk import DiskOptions, DiskRows
 from graphbraid.files.block_sums import BlockSums
 from graphbraid.files.writing import format_bytes, resource_error
 

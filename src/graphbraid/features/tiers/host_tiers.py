@@ -11,16 +11,16 @@ from torch import Tensor
 
 from graphbraid.arguments import MOST_BYTES, as_size
 from graphbraid.errors import ConfigError
-from graphbraid.features import walks
-from graphbraid.features.budget import Curve, split
-from graphbraid.features.caches import checked_score
-from graphbraid.features.disk import DiskRows
-from graphbraid.features.list_budgets import list_blocks, require_free
-from graphbraid.features.list_budgets import options_for as list_options
-from graphbraid.features.row_budgets import hot_ids_in, order_of, row_bytes_kept, values_of
-from graphbraid.features.row_budgets import options_for as row_options
-from graphbraid.features.tiers import TieredFeatures
-from graphbraid.features.topology import ListParts, TieredTopology
+from graphbraid.features.budgets.budget import Curve, split
+from graphbraid.features.budgets.list_budgets import list_blocks, require_free
+from graphbraid.features.budgets.list_budgets import options_for as list_options
+from graphbraid.features.budgets.row_budgets import hot_ids_in, order_of, row_bytes_kept, values_of
+from graphbraid.features.budgets.row_budgets import options_for as row_options
+from graphbraid.features.rows.caches import checked_score
+from graphbraid.features.rows.disk import DiskRows
+from graphbraid.features.scores import walks
+from graphbraid.features.tiers.tiered_features import TieredFeatures
+from graphbraid.features.tiers.topology import ListParts, TieredTopology
 from graphbraid.files import mapped
 from graphbraid.files.block_sums import BLOCK_BYTES
 from graphbraid.files.writing import format_bytes

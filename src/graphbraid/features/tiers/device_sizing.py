@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from graphbraid.features.sizing import LEAST_RESERVE_BYTES, RESERVE_SHARE
-from graphbraid.features.tier_report import Served
+from graphbraid.features.budgets.sizing import LEAST_RESERVE_BYTES, RESERVE_SHARE
+from graphbraid.features.tiers.tier_report import Served
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.graph.scaled_features import given_row_bytes, kept_row_bytes

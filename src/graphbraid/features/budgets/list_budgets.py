@@ -7,7 +7,7 @@ from torch import Tensor
 
 from graphbraid.arguments import MOST_BYTES, as_size
 from graphbraid.errors import ResourceError
-from graphbraid.features.disk import DiskOptions
+from graphbraid.features.rows.disk import DiskOptions
 from graphbraid.files.block_sums import BLOCK_BYTES
 from graphbraid.files.writing import format_bytes
 from graphbraid.machine.hardware import free_memory_bytes

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from graphbraid.arguments import MOST_BYTES, as_size
 from graphbraid.errors import ConfigError, ResourceError
-from graphbraid.features.caches import RowCache
-from graphbraid.features.disk import DiskOptions, DiskRows
-from graphbraid.features.scores import Score
-from graphbraid.features.scores import score as score_of
-from graphbraid.features.widening import WidenedCache
+from graphbraid.features.rows.caches import RowCache
+from graphbraid.features.rows.disk import DiskOptions, DiskRows
+from graphbraid.features.rows.widening import WidenedCache
+from graphbraid.features.scores.score import Score
+from graphbraid.features.scores.score import score as score_of
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import Graph
 from graphbraid.machine.hardware import free_memory_bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from graphbraid.errors import ConfigError, did_you_mean
-from graphbraid.features.scores import score
+from graphbraid.features.scores.score import score
 from graphbraid.graph import Graph
 from graphbraid.graph.orders import ORDERS, order_by
 from graphbraid.sampling.config import SamplerConfig

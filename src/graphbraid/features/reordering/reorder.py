@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from graphbraid.errors import DataError
-from graphbraid.features.ordering import check_order_name, named_order
-from graphbraid.features.renumbering import Renumbering
+from graphbraid.features.reordering.ordering import check_order_name, named_order
+from graphbraid.features.reordering.renumbering import Renumbering
 from graphbraid.graph import Graph, ScaledFeatures, SparseFeatures
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.scaled_features import Features

@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from graphbraid.features.disk_reference import DiskRows, check_ids
+from graphbraid.features.rows.disk_reference import DiskRows, check_ids
 
 NEVER = (1 << 63) - 1
 """The next reader of a row that no announced batch reads."""

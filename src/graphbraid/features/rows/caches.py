@@ -11,8 +11,8 @@ from torch import Tensor
 from graphbraid import native
 from graphbraid.arguments import MOST_BYTES, as_count, check_choice, check_tensor, shown
 from graphbraid.errors import DataError
-from graphbraid.features import cache_reference as reference
-from graphbraid.features.disk import DiskRows, as_bytes
+from graphbraid.features.rows import cache_reference as reference
+from graphbraid.features.rows.disk import DiskRows, as_bytes
 from graphbraid.native import plain_errors
 from graphbraid.signatures import typed
 
