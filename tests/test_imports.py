@@ -47,6 +47,7 @@ INNER_FLOORS = {
     "sampling": ((...,), ("triton", "typed"), ("gpu",)),
     "loader": ((...,), ("typed",), ("cluster", "kinds", "pyg_loader", "shadow")),
     "synth": (("language",), (...,), ("emit",)),
+    "cli": ((...,), ("runs",), ("steps",), ("commands",), ("main",)),
     "collective": (("plan",), ("run",), ("hardware",)),
     "distributed": (("partitioning", "ranks"), ("parts", "peers")),
     "fullgraph": (

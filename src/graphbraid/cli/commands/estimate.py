@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graphbraid.cli import train, train_run
+from graphbraid.cli.commands import train
 from graphbraid.cli.common import guarded, out_console, path_given, plain, print_json, say
+from graphbraid.cli.steps import train_run
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -112,7 +113,7 @@ def _save(path: Path, *, json_output: bool) -> None:
 
 
 def _estimated(given: dict[str, Any], machine: HardwareFile | None) -> Estimate:
-    from graphbraid.cli.learning import learning
+    from graphbraid.cli.runs.learning import learning
     from graphbraid.train.estimating.estimate import estimate as estimate_run
 
     own = inspect.signature(_of_estimates).parameters

@@ -10,7 +10,7 @@ import typer
 
 from graphbraid.cli.common import DebugOption, JsonOption, guarded, path_given
 from graphbraid.cli.ranks import must_start, start, world_size
-from graphbraid.cli.train_run import train_alone, train_as_rank
+from graphbraid.cli.steps.train_run import train_alone, train_as_rank
 
 _DATA, _MODEL, _TRAIN, _RUN = "Data", "Model", "Training", "Run"
 

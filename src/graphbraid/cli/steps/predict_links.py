@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from graphbraid.cli.given_ids import nodes_named
+from graphbraid.cli.steps.given_ids import nodes_named
 from graphbraid.errors import ConfigError, DataError, did_you_mean
 
 if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-    from graphbraid.cli.trained import TrainedRun
+    from graphbraid.cli.runs.trained import TrainedRun
     from graphbraid.graph import EdgeType
     from graphbraid.train.inference.evaluate import EvalMode
     from graphbraid.train.step.link_runner import LinkRunner
@@ -94,7 +94,7 @@ class _Names:
     """The names that the data's user knows nodes and relations by."""
 
     def __init__(self, trained: TrainedRun, runner: LinkRunner) -> None:
-        from graphbraid.cli.build import names_of
+        from graphbraid.cli.runs.build import names_of
 
         graph, data = trained.trainer.graph, trained.run.settings.data
         types = runner.data.ends.types

@@ -59,7 +59,7 @@ def reorder(
 
         graphbraid reorder --data stores/papers --by inclusion --fanouts 15,10,5 --out stores/papers-hot
     """  # noqa: D412  (typer shows the blank line between examples)
-    from graphbraid.cli.storing import make_order, store, tell
+    from graphbraid.cli.steps.storing import make_order, store, tell
     from graphbraid.features.reordering.ordering import OF_SAMPLER, check_order_name
 
     check_order_name(by, "--by", sampled=True)
@@ -79,7 +79,7 @@ def reorder(
 
 def _sampling(graph: Graph, fanouts: str | None, batch_size: int, seed: int) -> dict[str, Any]:
     """Make the sampler and the seeds that a score follows: those of a training run."""
-    from graphbraid.cli.settings import parse_fanouts
+    from graphbraid.cli.runs.settings import parse_fanouts
     from graphbraid.sampling import SamplerConfig
     from graphbraid.sampling.schedule import SeedSchedule
 

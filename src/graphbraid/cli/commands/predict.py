@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from graphbraid.cli.common import DebugOption, JsonOption, err_console, guarded, path_given, print_json, say
-from graphbraid.cli.given_ids import nodes_named, read_ids
-from graphbraid.cli.predict_links import Wanted, predicted_links
-from graphbraid.cli.table_files import writer_of
+from graphbraid.cli.steps.given_ids import nodes_named, read_ids
+from graphbraid.cli.steps.predict_links import Wanted, predicted_links
+from graphbraid.cli.steps.table_files import writer_of
 from graphbraid.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-    from graphbraid.cli.saved_run import Outputs
-    from graphbraid.cli.trained import TrainedRun
+    from graphbraid.cli.runs.saved_run import Outputs
+    from graphbraid.cli.runs.trained import TrainedRun
     from graphbraid.datasets import NodeIds
     from graphbraid.graph import Graph, NodeSet
     from graphbraid.train.inference.evaluate import EvalMode
@@ -106,8 +106,8 @@ def predict(
 
         graphbraid predict --run runs/kg-embedding-1 --pairs heads.txt --top 10 --out tails.csv
     """  # noqa: D412  (typer shows the blank line between examples)
-    from graphbraid.cli.saved_run import read_saved
-    from graphbraid.cli.trained import trained
+    from graphbraid.cli.runs.saved_run import read_saved
+    from graphbraid.cli.runs.trained import trained
 
     write = writer_of(out)
     if nodes is not None and split is not None:
@@ -153,7 +153,7 @@ def _predicted_nodes(
 ) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any]]:
     import torch
 
-    from graphbraid.cli.build import names_of
+    from graphbraid.cli.runs.build import names_of
     from graphbraid.train.task import Task
 
     trainer, run, outputs = found.trainer, found.run, found.outputs

@@ -6,10 +6,10 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from graphbraid.cli.common import out_console, plain, print_json, say
-from graphbraid.cli.scale_text import network_sentences, with_range
+from graphbraid.cli.steps.scale_text import network_sentences, with_range
 
 if TYPE_CHECKING:
-    from graphbraid.cli.settings import ResolvedRun
+    from graphbraid.cli.runs.settings import ResolvedRun
     from graphbraid.fullgraph.scale.cluster import Cluster
     from graphbraid.fullgraph.scale.forecast import Forecast
     from graphbraid.graph import Graph
@@ -65,7 +65,7 @@ def plan_ranks(given: dict[str, Any], run: ResolvedRun) -> None:
     cluster, moving, source = _cluster(given["hardware"])
     said: dict[str, Any] = {"cluster": dataclasses.asdict(cluster)}
     if is_sampled:
-        from graphbraid.cli.scale_sampled import forecast_of, show_shares
+        from graphbraid.cli.steps.scale_sampled import forecast_of, show_shares
 
         shares = forecast_of(run, counts, cluster, moving, validates=given["validation"])
         if given["json_output"]:
@@ -134,7 +134,7 @@ def forecasts(
     Raises:
         ConfigError: ranks cannot train the model together.
     """
-    from graphbraid.cli.build import build_model, check_trainable, load_graph
+    from graphbraid.cli.runs.build import build_model, check_trainable, load_graph
     from graphbraid.errors import ConfigError
     from graphbraid.fullgraph import NotLoweredError, Uncompiled, compile, lower  # noqa: A004
     from graphbraid.fullgraph.measured.kept_rates import machine_rates
