@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from graphbraid.train.estimating.hardware import HardwareFile
-    from graphbraid.train.estimating.needs import Needs
+    from graphbraid.train.estimating.memory.needs import Needs
     from graphbraid.train.estimating.records import Estimate, ModeEstimate
 
 _PANEL = "Estimate"

@@ -15,9 +15,9 @@ from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.graph.scaled_features import given_row_bytes, kept_row_bytes
 from graphbraid.sampling.hot import MAP_BYTES, HotRows
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.estimating.needs import Need, Needs
+from graphbraid.train.estimating.memory.needs import Need, Needs
 from graphbraid.train.estimating.records import HotEstimate
-from graphbraid.train.estimating.trial import Trial
+from graphbraid.train.estimating.trials.trial import Trial
 from graphbraid.train.step.feed import make_loader
 
 _SAMPLER_PARTS = {

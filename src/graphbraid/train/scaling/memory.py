@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from graphbraid.distributed.ranks.gradients import bytes_of, in_buckets
 from graphbraid.loader.batches import BatchLoader
-from graphbraid.train.estimating.allocation import allocation_of
-from graphbraid.train.estimating.needs import Need, Needs
-from graphbraid.train.estimating.sampled import SampledNeeds
-from graphbraid.train.estimating.trial import Trial
+from graphbraid.train.estimating.memory.needs import Need, Needs
+from graphbraid.train.estimating.memory.sampled import SampledNeeds
+from graphbraid.train.estimating.trials.allocation import allocation_of
+from graphbraid.train.estimating.trials.trial import Trial
 from graphbraid.train.scaling.sizes import ShareSizes, share_at
 
 

@@ -12,11 +12,11 @@ from typing import NamedTuple
 from graphbraid.collective import Plan
 from graphbraid.machine.contention import OtherPrograms
 from graphbraid.sampling import MiniBatch
-from graphbraid.train.estimating.epoch_seconds import NOTHING, EpochSeconds
-from graphbraid.train.estimating.evaluations import evaluation_seconds
-from graphbraid.train.estimating.repeats import of_tries
-from graphbraid.train.estimating.sampled import are_mapped
-from graphbraid.train.estimating.trial import Trial
+from graphbraid.train.estimating.memory.sampled import are_mapped
+from graphbraid.train.estimating.seconds.epoch_seconds import NOTHING, EpochSeconds
+from graphbraid.train.estimating.seconds.evaluations import evaluation_seconds
+from graphbraid.train.estimating.trials.repeats import of_tries
+from graphbraid.train.estimating.trials.trial import Trial
 from graphbraid.train.step.feed import make_loader
 
 SECONDS = 4.0

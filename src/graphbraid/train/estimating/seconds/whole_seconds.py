@@ -9,12 +9,12 @@ import torch
 
 from graphbraid.fullgraph import Engine
 from graphbraid.machine.contention import OtherPrograms
-from graphbraid.train.estimating.epoch_seconds import NOTHING, EpochSeconds, PartSeconds
-from graphbraid.train.estimating.evaluations import evaluation_seconds
-from graphbraid.train.estimating.repeats import of_tries, timed
-from graphbraid.train.estimating.streamed import DiskSeconds, disk_seconds
-from graphbraid.train.estimating.trial import Trial
-from graphbraid.train.estimating.whole_passes import part_of
+from graphbraid.train.estimating.seconds.epoch_seconds import NOTHING, EpochSeconds, PartSeconds
+from graphbraid.train.estimating.seconds.evaluations import evaluation_seconds
+from graphbraid.train.estimating.seconds.streamed import DiskSeconds, disk_seconds
+from graphbraid.train.estimating.trials.repeats import of_tries, timed
+from graphbraid.train.estimating.trials.trial import Trial
+from graphbraid.train.estimating.trials.whole_passes import part_of
 from graphbraid.train.step.batches import WholeGraph
 from graphbraid.train.step.whole import compile_for
 

@@ -16,10 +16,10 @@ from graphbraid.machine.hardware import free_memory_bytes
 from graphbraid.sampling import MiniBatch
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.estimating.allocation import allocation_of
-from graphbraid.train.estimating.batches import BatchSizes, batch_sizes
-from graphbraid.train.estimating.needs import Need
-from graphbraid.train.estimating.trial import Trial
+from graphbraid.train.estimating.memory.needs import Need
+from graphbraid.train.estimating.trials.allocation import allocation_of
+from graphbraid.train.estimating.trials.batches import BatchSizes, batch_sizes
+from graphbraid.train.estimating.trials.trial import Trial
 from graphbraid.train.inference.evaluate import EvalMode, encoder_rows
 from graphbraid.train.inference.infer import whole_bytes
 from graphbraid.train.inference.link_scores import PAIRS, beside_negatives, ranking_of

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
-from graphbraid.train.estimating.whole_passes import rows_of
+from graphbraid.train.estimating.trials.whole_passes import rows_of
 
 
 def likeness_of(graph: Graph, count: int) -> Graph:

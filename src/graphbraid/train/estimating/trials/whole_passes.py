@@ -15,8 +15,8 @@ from torch import Tensor
 from graphbraid.graph import Graph, ScaledFeatures, SparseFeatures
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.scaled_features import Features
-from graphbraid.train.estimating.allocation import allocation_of
-from graphbraid.train.estimating.trial import Trial
+from graphbraid.train.estimating.trials.allocation import allocation_of
+from graphbraid.train.estimating.trials.trial import Trial
 from graphbraid.train.step.batches import WholeGraph
 
 SMALL = 1 << 18

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from graphbraid.errors import GraphbraidError
 from graphbraid.files.writing import format_bytes
-from graphbraid.train.estimating.epoch_seconds import NOTHING, PartSeconds
-from graphbraid.train.estimating.repeats import timed
-from graphbraid.train.estimating.trial import Trial
+from graphbraid.train.estimating.seconds.epoch_seconds import NOTHING, PartSeconds
+from graphbraid.train.estimating.trials.repeats import timed
+from graphbraid.train.estimating.trials.trial import Trial
 from graphbraid.train.run_folder import checkpoint
 
 _BESIDE = (

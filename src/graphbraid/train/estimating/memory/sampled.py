@@ -11,13 +11,13 @@ from graphbraid.graph import Graph
 from graphbraid.graph.scaled_features import stored_rows
 from graphbraid.loader import BatchLoader
 from graphbraid.machine.hardware import free_memory_bytes
-from graphbraid.train.estimating.allocation import Allocation, allocation_of
-from graphbraid.train.estimating.baseline import baseline_bytes
-from graphbraid.train.estimating.batches import BatchSizes, batch_sizes
-from graphbraid.train.estimating.inference import evaluation_needs
-from graphbraid.train.estimating.links import after_steps, link_batch_sizes, link_needs
-from graphbraid.train.estimating.needs import Need, Needs
-from graphbraid.train.estimating.trial import Trial, parameter_bytes
+from graphbraid.train.estimating.memory.inference import evaluation_needs
+from graphbraid.train.estimating.memory.links import after_steps, link_batch_sizes, link_needs
+from graphbraid.train.estimating.memory.needs import Need, Needs
+from graphbraid.train.estimating.trials.allocation import Allocation, allocation_of
+from graphbraid.train.estimating.trials.baseline import baseline_bytes
+from graphbraid.train.estimating.trials.batches import BatchSizes, batch_sizes
+from graphbraid.train.estimating.trials.trial import Trial, parameter_bytes
 from graphbraid.train.step.feed import make_loader
 from graphbraid.train.step.link_runner import LinkRunner
 

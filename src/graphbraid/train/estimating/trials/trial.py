@@ -16,7 +16,7 @@ from graphbraid.graph import Graph
 from graphbraid.nn import LinkModel
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.estimating.allocation import allocation_of
+from graphbraid.train.estimating.trials.allocation import allocation_of
 from graphbraid.train.step.batches import Batch
 from graphbraid.train.step.clock import Clock
 from graphbraid.train.step.feed import make_feed

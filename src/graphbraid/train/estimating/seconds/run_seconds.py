@@ -14,8 +14,8 @@ from graphbraid.errors import GraphbraidError
 from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.estimating.sampled import are_mapped
-from graphbraid.train.estimating.trial import Trial
+from graphbraid.train.estimating.memory.sampled import are_mapped
+from graphbraid.train.estimating.trials.trial import Trial
 from graphbraid.train.step.feed import make_loader
 
 STEPS = 4

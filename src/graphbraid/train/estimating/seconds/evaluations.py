@@ -7,12 +7,12 @@ from torch import Tensor
 
 from graphbraid.fullgraph.measured.kept_rates import machine_rates
 from graphbraid.machine.hardware import free_memory_bytes
-from graphbraid.train.estimating.epoch_seconds import PartSeconds
-from graphbraid.train.estimating.layer_chunks import are_chunks_tried, chunk_seconds
-from graphbraid.train.estimating.likeness import likeness_of, places_of
-from graphbraid.train.estimating.links import link_evaluation_seconds
-from graphbraid.train.estimating.repeats import REPEATS, of_tries, repeated, timed
-from graphbraid.train.estimating.trial import Trial
+from graphbraid.train.estimating.memory.links import link_evaluation_seconds
+from graphbraid.train.estimating.seconds.epoch_seconds import PartSeconds
+from graphbraid.train.estimating.seconds.layer_chunks import are_chunks_tried, chunk_seconds
+from graphbraid.train.estimating.trials.likeness import likeness_of, places_of
+from graphbraid.train.estimating.trials.repeats import REPEATS, of_tries, repeated, timed
+from graphbraid.train.estimating.trials.trial import Trial
 from graphbraid.train.inference.evaluate import EvalMode, score
 from graphbraid.train.inference.infer import whole_bytes
 from graphbraid.train.inference.layer_wise import widest_layer
