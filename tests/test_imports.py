@@ -33,7 +33,7 @@ FLOORS = (
     ("train",),
     ("cli",),
 )
-# Floors inside a room, and inside a room of it. Its loose modules that are not named stand where ... does, or on top.
+# Floors inside a room, also of a room inside it. Loose modules that are not named stand where ... does, or on top.
 INNER_FLOORS = {
     "graph": ((...,), ("interop",), ("conversions", "typed", "graph")),
     "ops": (
