@@ -33,7 +33,7 @@ FLOORS = (
     ("train",),
     ("cli",),
 )
-# Floors inside a room, also of a room inside it. Loose modules that are not named stand where ... does, or on top.
+# Floors inside a room, also one inside another. Modules that are not named stand where ... does, or on top.
 INNER_FLOORS = {
     "graph": ((...,), ("interop",), ("conversions", "typed", "graph")),
     "ops": (
@@ -49,6 +49,7 @@ INNER_FLOORS = {
     "synth": (("language",), (...,), ("emit",)),
     "cli": ((...,), ("runs",), ("steps",), ("commands",), ("main",)),
     "collective": (("plan",), ("run",), ("hardware",)),
+    "datasets": ((...,), ("store",), ("npz", "ogb", "tables"), ("registry", "synthetic")),
     "distributed": (("partitioning", "ranks"), ("parts", "peers")),
     "fullgraph": (
         ("device", "program"),

@@ -137,7 +137,7 @@ def convert(
         graphbraid convert bibliography.yaml stores/bibliography
     """  # noqa: D412  (typer shows the blank line between examples)
     from graphbraid.cli.steps.storing import make_order, store, tell
-    from graphbraid.datasets.narrowing import DTYPES, Narrowing
+    from graphbraid.datasets.store.narrowing import DTYPES, Narrowing
     from graphbraid.features.reordering.ordering import check_order_name
 
     columns = {

@@ -14,9 +14,9 @@ from typing import Any, Literal
 
 from graphbraid.datasets.ids import NodeIds
 from graphbraid.datasets.memory import require_memory, table_bytes
-from graphbraid.datasets.table_edges import read_edges
-from graphbraid.datasets.table_file import CSV_SUFFIXES, PARQUET_SUFFIXES, CsvOptions, TableFile
-from graphbraid.datasets.table_nodes import NodeColumns, read_nodes
+from graphbraid.datasets.tables.edges import read_edges
+from graphbraid.datasets.tables.file import CSV_SUFFIXES, PARQUET_SUFFIXES, CsvOptions, TableFile
+from graphbraid.datasets.tables.nodes import NodeColumns, read_nodes
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph
 from graphbraid.signatures import typed

@@ -17,21 +17,21 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from graphbraid.datasets import verified
 from graphbraid.datasets.ids import NodeIds
-from graphbraid.datasets.narrowing import Narrowing
-from graphbraid.datasets.renumbered import bucket_bytes, renumbered_arrays, renumbered_ids
-from graphbraid.datasets.store_arrays import ArrayParts, StoredArray, Words, write_array
-from graphbraid.datasets.store_manifest import MANIFEST, Manifest, manifest_of, read_manifest
-from graphbraid.datasets.store_names import (
+from graphbraid.datasets.store import verified
+from graphbraid.datasets.store.arrays import ArrayParts, StoredArray, Words, write_array
+from graphbraid.datasets.store.manifest import MANIFEST, Manifest, manifest_of, read_manifest
+from graphbraid.datasets.store.names import (
     StoreNames,
     ids_to_store,
     is_ids,
     names_to_store,
     stored_names,
 )
-from graphbraid.datasets.store_rows import rows_to_store, stored_features, stored_splits
-from graphbraid.datasets.store_types import (
+from graphbraid.datasets.store.narrowing import Narrowing
+from graphbraid.datasets.store.renumbered import bucket_bytes, renumbered_arrays, renumbered_ids
+from graphbraid.datasets.store.rows import rows_to_store, stored_features, stored_splits
+from graphbraid.datasets.store.types import (
     is_rows_of_type,
     rows_by_type,
     typed_graph_of,

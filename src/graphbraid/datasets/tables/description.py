@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from graphbraid.datasets.table_file import CsvOptions, TableFile
+from graphbraid.datasets.tables.file import CsvOptions, TableFile
 from graphbraid.errors import ConfigError, DataError, GraphbraidError, did_you_mean
 from graphbraid.files.schema import first_mistake
 from graphbraid.files.yaml_file import Tree, read_tree

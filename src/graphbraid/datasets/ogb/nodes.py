@@ -8,7 +8,7 @@ These files of a folder are read:
     processed/geometric_data_processed.pt                    PyG form, if raw is missing
     split/NAME/{train,valid,test}.csv.gz
 
-Datasets with types, such as ogbn-mag, are read by :mod:`graphbraid.datasets.ogb_hetero`.
+Datasets with types, such as ogbn-mag, are read by :mod:`graphbraid.datasets.ogb.hetero`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from graphbraid.datasets.npy import read_npz
-from graphbraid.datasets.ogb_files import read_gzipped_csv, read_processed
-from graphbraid.datasets.ogb_hetero import is_hetero_folder, load_ogb_hetero
-from graphbraid.datasets.ogb_schema import Found, OgbContents, Values, checked_contents
+from graphbraid.datasets.ogb.files import read_gzipped_csv, read_processed
+from graphbraid.datasets.ogb.hetero import is_hetero_folder, load_ogb_hetero
+from graphbraid.datasets.ogb.schema import Found, OgbContents, Values, checked_contents
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph
 from graphbraid.graph.scans import check_ids

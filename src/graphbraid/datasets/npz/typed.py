@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphbraid.datasets.npy import Array
-from graphbraid.datasets.npz_arrays import CSR_KEYS, features_of, num_nodes_of, splits_of
+from graphbraid.datasets.npz.arrays import CSR_KEYS, features_of, num_nodes_of, splits_of
 from graphbraid.errors import DataError
 from graphbraid.graph import EdgeType, Graph
 from graphbraid.graph.types import ONLY_NODE_TYPE

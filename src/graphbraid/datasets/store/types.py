@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
-from graphbraid.datasets.store_arrays import Count
-from graphbraid.datasets.store_rows import rows_to_store, splits_to_store, stored_features, stored_splits
+from graphbraid.datasets.store.arrays import Count
+from graphbraid.datasets.store.rows import rows_to_store, splits_to_store, stored_features, stored_splits
 from graphbraid.errors import DataError
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from graphbraid.datasets.ids import NodeIds
-from graphbraid.datasets.table_edges import refuse_blank_ids
-from graphbraid.datasets.table_file import TableFile, first_null, require_pyarrow
-from graphbraid.datasets.table_times import time_type, times_of
+from graphbraid.datasets.tables.edges import refuse_blank_ids
+from graphbraid.datasets.tables.file import TableFile, first_null, require_pyarrow
+from graphbraid.datasets.tables.times import time_type, times_of
 from graphbraid.errors import ConfigError, DataError
 
 _Array = npt.NDArray[Any]

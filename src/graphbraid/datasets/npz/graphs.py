@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from graphbraid.datasets.npy import read_npz
-from graphbraid.datasets.npz_arrays import features_of, num_nodes_of, splits_of
-from graphbraid.datasets.npz_typed import typed_graph
+from graphbraid.datasets.npz.arrays import features_of, num_nodes_of, splits_of
+from graphbraid.datasets.npz.typed import typed_graph
 from graphbraid.errors import DataError
 from graphbraid.graph import Graph
 from graphbraid.graph.scans import check_ids

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from graphbraid.datasets.ids import NodeIds
-from graphbraid.datasets.table_description import EdgeTableEntry
-from graphbraid.datasets.table_edges import Numbering, is_int, join_parts, numbering_of, weights_of
-from graphbraid.datasets.table_file import TableFile, require_pyarrow
-from graphbraid.datasets.table_nodes import (
+from graphbraid.datasets.tables.description import EdgeTableEntry
+from graphbraid.datasets.tables.edges import Numbering, is_int, join_parts, numbering_of, weights_of
+from graphbraid.datasets.tables.file import TableFile, require_pyarrow
+from graphbraid.datasets.tables.nodes import (
     NodeTable,
     feature_rows,
     feature_types,
@@ -21,7 +21,7 @@ from graphbraid.datasets.table_nodes import (
     split_codes,
     splits_of,
 )
-from graphbraid.datasets.table_times import time_type, times_of
+from graphbraid.datasets.tables.times import time_type, times_of
 from graphbraid.errors import ConfigError
 
 _Array = npt.NDArray[Any]

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from graphbraid.datasets.memory import require_memory, table_bytes
-from graphbraid.datasets.store_names import StoreNames
-from graphbraid.datasets.table_description import Description, EdgeTableEntry, read_description
-from graphbraid.datasets.table_file import TableFile
-from graphbraid.datasets.table_nodes import NodeColumns, NodeTable, read_nodes
-from graphbraid.datasets.table_relations import (
+from graphbraid.datasets.store.names import StoreNames
+from graphbraid.datasets.tables.description import Description, EdgeTableEntry, read_description
+from graphbraid.datasets.tables.file import TableFile
+from graphbraid.datasets.tables.nodes import NodeColumns, NodeTable, read_nodes
+from graphbraid.datasets.tables.relations import (
     RelationTable,
     TypeIds,
     check_columns,

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from graphbraid.datasets.ogb_files import read_gzipped_csv, read_gzipped_names
-from graphbraid.datasets.ogb_schema import Found, OgbContents, checked_contents
+from graphbraid.datasets.ogb.files import read_gzipped_csv, read_gzipped_names
+from graphbraid.datasets.ogb.schema import Found, OgbContents, checked_contents
 from graphbraid.errors import DataError
 from graphbraid.graph import EdgeType, Graph
 

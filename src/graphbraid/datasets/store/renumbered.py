@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from graphbraid.datasets.ids import NodeIds
-from graphbraid.datasets.row_buckets import bucketed_rows
-from graphbraid.datasets.store_arrays import ArrayParts
-from graphbraid.datasets.store_rows import splits_to_store
+from graphbraid.datasets.store.arrays import ArrayParts
+from graphbraid.datasets.store.row_buckets import bucketed_rows
+from graphbraid.datasets.store.rows import splits_to_store
 from graphbraid.features.reordering.renumbering import Renumbering
 from graphbraid.features.reordering.reorder import check_length
 from graphbraid.graph import Graph, SparseFeatures

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphbraid.datasets.ids import NodeIds, sorted_unique
-from graphbraid.datasets.table_file import TableFile, first_null, require_pyarrow
+from graphbraid.datasets.tables.file import TableFile, first_null, require_pyarrow
 from graphbraid.errors import DataError
 
 _Array = npt.NDArray[Any]

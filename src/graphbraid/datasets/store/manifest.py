@@ -10,9 +10,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
-from graphbraid.datasets.store_arrays import ArrayEntry, Count
-from graphbraid.datasets.store_names import StoreNames
-from graphbraid.datasets.store_types import TypesEntry, described_types
+from graphbraid.datasets.store.arrays import ArrayEntry, Count
+from graphbraid.datasets.store.names import StoreNames
+from graphbraid.datasets.store.types import TypesEntry, described_types
 from graphbraid.errors import DataError, ResourceError
 from graphbraid.files.checksums import unsealed
 from graphbraid.files.schema import checked

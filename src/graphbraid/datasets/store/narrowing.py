@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.arguments import check_choice
-from graphbraid.datasets.store_arrays import ArrayParts
+from graphbraid.datasets.store.arrays import ArrayParts
 from graphbraid.errors import DataError
 from graphbraid.graph.scaled_features import rounded, rows_at_a_time, widened
 from graphbraid.graph.scans import check_finite

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from graphbraid.datasets.table_file import TableFile, first_null, require_pyarrow
+from graphbraid.datasets.tables.file import TableFile, first_null, require_pyarrow
 from graphbraid.errors import DataError
 
 _Array = npt.NDArray[Any]
