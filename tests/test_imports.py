@@ -67,6 +67,7 @@ INNER_FLOORS = {
         ("run",),
         ("scaling",),
     ),
+    "train/step": ((...,), ("links",)),
     "train/estimating": (("trials",), ("memory",), ("seconds",), (...,)),
 }
 FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names}

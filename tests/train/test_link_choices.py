@@ -17,7 +17,7 @@ from graphbraid.loader.row_buffers import RowBuffers
 from graphbraid.nn import DistMult, LinkModel, NodeEmbedding, RGCNEncoder
 from graphbraid.train import Trainer
 from graphbraid.train.inference import infer
-from graphbraid.train.step.link_choices import alike, choices
+from graphbraid.train.step.links.choices import alike, choices
 
 OPTIONS: dict[str, Any] = {
     "task": "link",

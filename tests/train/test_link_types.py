@@ -18,9 +18,9 @@ from graphbraid.nn import RGCN, DistMult, DotProduct, LinkModel
 from graphbraid.train import TrainConfig, Trainer
 from graphbraid.train.inference import infer
 from graphbraid.train.step.feed import make_loader
-from graphbraid.train.step.link_by_type import ByType
-from graphbraid.train.step.link_data import LinkData
-from graphbraid.train.step.link_typed_encoder import TypedEncoderRunner
+from graphbraid.train.step.links.by_type import ByType
+from graphbraid.train.step.links.data import LinkData
+from graphbraid.train.step.links.typed_encoder import TypedEncoderRunner
 
 OPTIONS: dict[str, Any] = {
     "task": "link",

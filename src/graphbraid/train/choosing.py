@@ -19,7 +19,7 @@ from graphbraid.train.config import TrainConfig
 from graphbraid.train.estimating.modes import auto_tiers, choose_mode
 from graphbraid.train.run.ranks import config_of_rank
 from graphbraid.train.run.typed import config_by_types
-from graphbraid.train.step.link_options import config_of_links
+from graphbraid.train.step.links.options import config_of_links
 from graphbraid.train.tuning.device_memory import device_memory
 
 if TYPE_CHECKING:

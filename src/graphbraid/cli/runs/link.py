@@ -24,7 +24,7 @@ from graphbraid.nn import (
     RGCNEncoder,
     make_model,
 )
-from graphbraid.train.step.link_data import relation_learned
+from graphbraid.train.step.links.data import relation_learned
 
 EMBEDDING, RELATIONAL = "embedding", "rgcn"
 ENCODERS = (EMBEDDING, RELATIONAL, *MODELS)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from graphbraid.cli.runs.trained import TrainedRun
     from graphbraid.graph import EdgeType
     from graphbraid.train.inference.evaluate import EvalMode
-    from graphbraid.train.step.link_runner import LinkRunner
+    from graphbraid.train.step.links.runner import LinkRunner
 
     Table = dict[str, np.ndarray[Any, Any]]
 

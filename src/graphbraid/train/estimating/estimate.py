@@ -40,7 +40,7 @@ from graphbraid.train.estimating.seconds.epoch_seconds import EpochSeconds, Pace
 from graphbraid.train.estimating.seconds.whole_seconds import full_seconds
 from graphbraid.train.estimating.tiers import TieredRun, tiered_needs, tiered_run
 from graphbraid.train.estimating.trials.trial import Trial
-from graphbraid.train.step.link_options import config_of_links
+from graphbraid.train.step.links.options import config_of_links
 from graphbraid.train.step.preflight import check_fanouts
 from graphbraid.train.step.tiers import make_tiers
 from graphbraid.train.tuning.planning import plan_run

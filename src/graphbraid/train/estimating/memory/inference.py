@@ -13,7 +13,7 @@ from graphbraid.train.estimating.trials.whole_passes import forward_bytes
 from graphbraid.train.inference.infer import whole_bytes
 from graphbraid.train.inference.layer_wise import widest_layer
 from graphbraid.train.step.feed import make_loader
-from graphbraid.train.step.link_runner import LinkRunner
+from graphbraid.train.step.links.runner import LinkRunner
 
 
 class Exact(NamedTuple):

@@ -26,8 +26,8 @@ from graphbraid.train.inference.link_scores import PAIRS, beside_negatives, rank
 from graphbraid.train.inference.metrics import AUC, metric_names
 from graphbraid.train.inference.ranking import MOST_SCORES
 from graphbraid.train.step.feed import make_loader
-from graphbraid.train.step.link_runner import LinkRunner
-from graphbraid.train.step.link_typed_encoder import TypedEncoderRunner
+from graphbraid.train.step.links.runner import LinkRunner
+from graphbraid.train.step.links.typed_encoder import TypedEncoderRunner
 
 _HOST = torch.device("cpu")
 _COUNTING_BYTES = 16

@@ -19,7 +19,7 @@ from graphbraid.train.estimating.trials.baseline import baseline_bytes
 from graphbraid.train.estimating.trials.batches import BatchSizes, batch_sizes
 from graphbraid.train.estimating.trials.trial import Trial, parameter_bytes
 from graphbraid.train.step.feed import make_loader
-from graphbraid.train.step.link_runner import LinkRunner
+from graphbraid.train.step.links.runner import LinkRunner
 
 _FEWER = 16
 """Part of a batch's seeds on which a step is tried first."""

@@ -17,7 +17,7 @@ from graphbraid.train.inference.evaluate import EvalMode, score
 from graphbraid.train.inference.infer import whole_bytes
 from graphbraid.train.inference.layer_wise import widest_layer
 from graphbraid.train.inference.metrics import metric_names
-from graphbraid.train.step.link_runner import LinkRunner
+from graphbraid.train.step.links.runner import LinkRunner
 from graphbraid.train.step.runner import ModelRunner
 
 _LEAST_PART, _LEAST_BUDGET = 1 << 12, 1 << 16

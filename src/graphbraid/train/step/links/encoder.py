@@ -12,8 +12,8 @@ from graphbraid.errors import ConfigError, DataError
 from graphbraid.nn import NodeEmbedding, told
 from graphbraid.sampling.batch_seeds import TreeSeeds
 from graphbraid.sampling.source import BatchSource
-from graphbraid.train.step.link_data import LinkData
-from graphbraid.train.step.link_times import FOREVER, LinkTimes
+from graphbraid.train.step.links.data import LinkData
+from graphbraid.train.step.links.times import FOREVER, LinkTimes
 from graphbraid.train.step.runner import ModelRunner, WholeInputs, csc_to, normalises_by_degree, takes
 
 if TYPE_CHECKING:

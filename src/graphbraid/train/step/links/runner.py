@@ -21,10 +21,10 @@ from graphbraid.sampling.negative_draws import NegativeDraws
 from graphbraid.sampling.negatives import NegativeSampling
 from graphbraid.sampling.source import BatchSource
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.step.link_choices import alike, choices
-from graphbraid.train.step.link_data import LinkData, LinkSet
-from graphbraid.train.step.link_encoder import EncoderRunner
-from graphbraid.train.step.link_typed_encoder import TypedEncoderRunner
+from graphbraid.train.step.links.choices import alike, choices
+from graphbraid.train.step.links.data import LinkData, LinkSet
+from graphbraid.train.step.links.encoder import EncoderRunner
+from graphbraid.train.step.links.typed_encoder import TypedEncoderRunner
 from graphbraid.train.step.runner import ModelRunner
 from graphbraid.train.task import Task
 

@@ -15,7 +15,7 @@ from graphbraid.graph.csc import Csc
 from graphbraid.graph.labelled import SPLITS, LabelledNodes
 from graphbraid.sampling.link_ends import LinkEnds
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.step.link_times import LinkTimes, StoredTimes, in_time_order, stored_times
+from graphbraid.train.step.links.times import LinkTimes, StoredTimes, in_time_order, stored_times
 
 _NONE = -1
 """Split of an edge that is no link: it is neither learned nor predicted."""

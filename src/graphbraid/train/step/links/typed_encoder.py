@@ -14,9 +14,9 @@ from graphbraid.fullgraph.model.fused_layers import fused_layers
 from graphbraid.graph import EdgeSet, Graph, Types
 from graphbraid.graph.csc import Csc
 from graphbraid.sampling.source import BatchSource
-from graphbraid.train.step.link_by_type import ByType
-from graphbraid.train.step.link_data import LinkData, kept
-from graphbraid.train.step.link_encoder import encoder_settings, node_loader
+from graphbraid.train.step.links.by_type import ByType
+from graphbraid.train.step.links.data import LinkData, kept
+from graphbraid.train.step.links.encoder import encoder_settings, node_loader
 from graphbraid.train.step.runner import csc_to
 from graphbraid.train.step.typed_runner import TypedFeatures, TypedRunner
 
