@@ -30,11 +30,11 @@ from graphbraid.fullgraph.program import (
 )
 from graphbraid.fullgraph.step.calls import kernels
 from graphbraid.fullgraph.step.calls.rows import FirstRows, add, copy, tensor_of
-from graphbraid.fullgraph.step.planned.attention import plan_attention
+from graphbraid.fullgraph.step.planned.attention.gat import plan_attention
 from graphbraid.fullgraph.step.planned.combine import forward_combine, forward_concat, forward_largest
-from graphbraid.fullgraph.step.planned.early_rows import early_chains
 from graphbraid.fullgraph.step.planned.epilogues import after_of, mask_of, seed_of
-from graphbraid.fullgraph.step.planned.exchange import depart_early, forward_exchange
+from graphbraid.fullgraph.step.planned.exchanges.early_rows import early_chains
+from graphbraid.fullgraph.step.planned.exchanges.exchange import depart_early, forward_exchange
 from graphbraid.fullgraph.step.planned.functions import forward_function, forward_prelu
 from graphbraid.fullgraph.step.planned.gine import forward_gine
 from graphbraid.fullgraph.step.planned.hoisted import forward_hoisted

@@ -51,10 +51,10 @@ if TYPE_CHECKING:
     from graphbraid.fullgraph.lowering.pipeline import Pipeline
     from graphbraid.fullgraph.lowering.streamed import StreamedFeatures
     from graphbraid.fullgraph.step.calls.travel import Travel
-    from graphbraid.fullgraph.step.planned.attention_base import PlannedAttention
+    from graphbraid.fullgraph.step.planned.attention.base import PlannedAttention
+    from graphbraid.fullgraph.step.planned.exchanges.overlap import Overlapped
+    from graphbraid.fullgraph.step.planned.exchanges.peer_reads import PeerReads
     from graphbraid.fullgraph.step.planned.norm import PlannedNorm
-    from graphbraid.fullgraph.step.planned.overlap import Overlapped
-    from graphbraid.fullgraph.step.planned.peer_reads import PeerReads
     from graphbraid.fullgraph.step.planned.torch_ops import TorchOp
 
 

@@ -16,12 +16,12 @@ from torch import Tensor
 from graphbraid import native
 from graphbraid.fullgraph.program import Attention
 from graphbraid.fullgraph.step.calls.rows import FirstRows
-from graphbraid.fullgraph.step.planned.attention_base import PlannedAttention, some
-from graphbraid.fullgraph.step.planned.edge_logits import EdgeLogits
-from graphbraid.fullgraph.step.planned.edge_map import EdgeMap
-from graphbraid.fullgraph.step.planned.edges_by_source import EdgesBySource
-from graphbraid.fullgraph.step.planned.exchange import depart_back
-from graphbraid.fullgraph.step.planned.source_split import (
+from graphbraid.fullgraph.step.planned.attention.base import PlannedAttention, some
+from graphbraid.fullgraph.step.planned.attention.edge_logits import EdgeLogits
+from graphbraid.fullgraph.step.planned.attention.edge_map import EdgeMap
+from graphbraid.fullgraph.step.planned.attention.edges_by_source import EdgesBySource
+from graphbraid.fullgraph.step.planned.exchanges.exchange import depart_back
+from graphbraid.fullgraph.step.planned.exchanges.source_split import (
     SourcePart,
     exchange_before,
     plan_by_source,

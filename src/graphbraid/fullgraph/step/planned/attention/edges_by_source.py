@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from graphbraid.fullgraph.program import Attention
-from graphbraid.fullgraph.step.planned.edge_logits import EdgeLogits
-from graphbraid.fullgraph.step.planned.source_split import SourcePart, SourceSplit
+from graphbraid.fullgraph.step.planned.attention.edge_logits import EdgeLogits
+from graphbraid.fullgraph.step.planned.exchanges.source_split import SourcePart, SourceSplit
 from graphbraid.fullgraph.step.step_plan import StepPlan
 
 

@@ -19,7 +19,7 @@ from graphbraid.fullgraph.lowering.route import Route
 from graphbraid.fullgraph.program import Aggregate, Exchange
 from graphbraid.fullgraph.step.calls.repeated import Seed
 from graphbraid.fullgraph.step.calls.rows import FirstRows, Read
-from graphbraid.fullgraph.step.planned.routes import route_of
+from graphbraid.fullgraph.step.planned.exchanges.routes import route_of
 from graphbraid.fullgraph.step.step_plan import StepPlan
 from graphbraid.ops.aggregation import Aggregation, follow_up
 from graphbraid.ops.peers.peer_edges import PeerEdges

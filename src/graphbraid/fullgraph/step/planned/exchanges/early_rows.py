@@ -19,7 +19,7 @@ from graphbraid.fullgraph.step.calls import kernels
 from graphbraid.fullgraph.step.calls.repeated import Seed
 from graphbraid.fullgraph.step.calls.rows import FirstRows, Read, copy
 from graphbraid.fullgraph.step.planned.epilogues import early_mask_of, seed_of
-from graphbraid.fullgraph.step.planned.routes import route_of
+from graphbraid.fullgraph.step.planned.exchanges.routes import route_of
 from graphbraid.fullgraph.step.step_plan import StepPlan
 from graphbraid.ops.linear.dense import tall_product
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from graphbraid.fullgraph.program import Exchange
 from graphbraid.fullgraph.step.calls.rows import FirstRows
-from graphbraid.fullgraph.step.planned.exchange import depart_back
+from graphbraid.fullgraph.step.planned.exchanges.exchange import depart_back
 from graphbraid.fullgraph.step.step_plan import StepPlan
 from graphbraid.graph.csc import Csc
 

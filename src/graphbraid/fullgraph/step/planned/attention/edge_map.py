@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from graphbraid.fullgraph.program import Attention
-from graphbraid.fullgraph.step.planned.attended_edges import AttendedEdges
+from graphbraid.fullgraph.step.planned.attention.attended_edges import AttendedEdges
 from graphbraid.fullgraph.step.step_plan import StepPlan
 from graphbraid.graph.csc import Csc
 

@@ -19,13 +19,13 @@ from graphbraid.fullgraph.step.calls import kernels
 from graphbraid.fullgraph.step.calls.repeated import Repeated, Seed
 from graphbraid.fullgraph.step.calls.rows import FirstRows, Read
 from graphbraid.fullgraph.step.calls.travel import Travel
-from graphbraid.fullgraph.step.planned.chunk_maps import (
+from graphbraid.fullgraph.step.planned.exchanges.chunk_maps import (
     PartialSums,
     backward_maps,
     chunk_bytes,
     forward_maps,
 )
-from graphbraid.fullgraph.step.planned.overlap import Epilogue, Overlapped
+from graphbraid.fullgraph.step.planned.exchanges.overlap import Epilogue, Overlapped
 from graphbraid.fullgraph.step.step_plan import StepPlan
 from graphbraid.ops.aggregation import Aggregation, aggregated
 

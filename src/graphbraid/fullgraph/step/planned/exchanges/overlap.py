@@ -21,9 +21,9 @@ from graphbraid.fullgraph.step.calls import kernels
 from graphbraid.fullgraph.step.calls.repeated import Seed
 from graphbraid.fullgraph.step.calls.rows import FirstRows, Read
 from graphbraid.fullgraph.step.calls.travel import Travel
-from graphbraid.fullgraph.step.planned.chunk_maps import by_arrival
-from graphbraid.fullgraph.step.planned.linear_overlap import plan_linear_backward
-from graphbraid.fullgraph.step.planned.routes import route_of, travel_of
+from graphbraid.fullgraph.step.planned.exchanges.chunk_maps import by_arrival
+from graphbraid.fullgraph.step.planned.exchanges.linear_overlap import plan_linear_backward
+from graphbraid.fullgraph.step.planned.exchanges.routes import route_of, travel_of
 from graphbraid.fullgraph.step.step_plan import StepPlan
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.aggregation import Aggregation

@@ -7,12 +7,12 @@ from torch import Tensor
 from graphbraid.fullgraph.program import INPUT, Exchange, Own
 from graphbraid.fullgraph.program.chains import Chain
 from graphbraid.fullgraph.step.calls.rows import Constant, FirstRows, Read, add, copy
-from graphbraid.fullgraph.step.planned.chunked import Chunked
-from graphbraid.fullgraph.step.planned.early_rows import plan_early_rows
-from graphbraid.fullgraph.step.planned.overlap import Overlapped, can_overlap
-from graphbraid.fullgraph.step.planned.peer_reads import PeerReads, why_rows_travel
-from graphbraid.fullgraph.step.planned.routes import route_of, travel_of
-from graphbraid.fullgraph.step.planned.row_split import plan_wait, waits_late
+from graphbraid.fullgraph.step.planned.exchanges.chunked import Chunked
+from graphbraid.fullgraph.step.planned.exchanges.early_rows import plan_early_rows
+from graphbraid.fullgraph.step.planned.exchanges.overlap import Overlapped, can_overlap
+from graphbraid.fullgraph.step.planned.exchanges.peer_reads import PeerReads, why_rows_travel
+from graphbraid.fullgraph.step.planned.exchanges.routes import route_of, travel_of
+from graphbraid.fullgraph.step.planned.exchanges.row_split import plan_wait, waits_late
 from graphbraid.fullgraph.step.step_plan import StepPlan
 
 
