@@ -45,7 +45,7 @@ INNER_FLOORS = {
         ("triton",),
     ),
     "features": (("rows", "scores"), ("budgets", "reordering"), ("tiers",)),
-    "sampling": ((...,), ("triton", "typed"), ("gpu",)),
+    "sampling": (("rows",), (...,), ("links", "minibatch"), ("triton", "typed"), ("gpu",)),
     "loader": ((...,), ("typed",), ("cluster", "kinds", "pyg_loader", "shadow")),
     "synth": (("language",), (...,), ("emit",)),
     "cli": ((...,), ("runs",), ("steps",), ("commands",), ("main",)),

@@ -29,8 +29,8 @@ from graphbraid.features.tiers import device_sizing
 from graphbraid.features.tiers.device_sizing import DeviceMemory
 from graphbraid.files.writing import format_bytes
 from graphbraid.loader import NeighborLoader
-from graphbraid.sampling import hot as hot_module
-from graphbraid.sampling.hot import HotRows
+from graphbraid.sampling.rows import hot as hot_module
+from graphbraid.sampling.rows.hot import HotRows
 from graphbraid.train import Callback, TrainConfig
 from graphbraid.train.estimating import modes
 

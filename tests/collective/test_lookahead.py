@@ -26,7 +26,7 @@ from graphbraid.errors import ResourceError
 from graphbraid.graph import SparseFeatures
 from graphbraid.loader import NeighborLoader, planned
 from graphbraid.sampling import SamplerConfig, SeedSchedule
-from graphbraid.sampling.minibatch import BatchSource
+from graphbraid.sampling.minibatch.mini_batch import BatchSource
 
 NUM_STEPS, BATCH_SIZE = 24, 12
 

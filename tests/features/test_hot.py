@@ -11,8 +11,8 @@ from tests.features.tables import same, stored_graph
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.features import DiskOptions, TieredFeatures, score
 from graphbraid.sampling import SamplerConfig, SeedSchedule
-from graphbraid.sampling import hot as hot_module
-from graphbraid.sampling.hot import HotRows, joined
+from graphbraid.sampling.rows import hot as hot_module
+from graphbraid.sampling.rows.hot import HotRows, joined
 
 SMALL = DiskOptions(depth=2, longest_bytes=4096)
 ROW, MAP = 148, 4 * 300  # bytes of a row of the stored graph, and of a map of its nodes

@@ -15,7 +15,7 @@ from graphbraid.datasets import open_store, save_store
 from graphbraid.errors import DataError, ResourceError
 from graphbraid.features import DiskOptions, HostTiers, TieredFeatures
 from graphbraid.loader import BatchLoader, LoaderSettings, NeighborLoader
-from graphbraid.sampling.hot import HotRows
+from graphbraid.sampling.rows.hot import HotRows
 from graphbraid.sampling.source import BatchSource
 
 SMALL = DiskOptions(depth=4, longest_bytes=4096)

@@ -9,8 +9,8 @@ from graphbraid import Graph
 from graphbraid.errors import ConfigError
 from graphbraid.graph import SparseFeatures
 from graphbraid.loader import BatchLoader, LoaderSettings
-from graphbraid.sampling.minibatch import MiniBatch
-from graphbraid.sampling.rows import RowPart
+from graphbraid.sampling.minibatch.mini_batch import MiniBatch
+from graphbraid.sampling.rows.by_id import RowPart
 from graphbraid.sampling.source import BatchSource
 
 LAYOUTS = ["subgraph", "blocks"]

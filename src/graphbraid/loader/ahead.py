@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator
 
 from graphbraid.loader.row_buffers import RowBuffers
-from graphbraid.sampling.rows import FeatureRows
+from graphbraid.sampling.rows.by_id import FeatureRows
 from graphbraid.sampling.sample import Prepared
 
 _SECONDS = 0.05  # between looks at whether the thread has ended

@@ -14,7 +14,7 @@ from graphbraid.graph.scaled_features import given_row_bytes
 from graphbraid.loader.batches import BatchLoader
 from graphbraid.loader.settings import LoaderSettings
 from graphbraid.machine.hardware import free_memory_bytes
-from graphbraid.sampling.rows import FeatureRows
+from graphbraid.sampling.rows.by_id import FeatureRows
 
 AUTO = "auto"
 

@@ -25,7 +25,7 @@ from graphbraid.loader.settings import LoaderSettings
 from graphbraid.loader.sources import completed
 from graphbraid.sampling.batch_seeds import BatchSeeds, SeedSource
 from graphbraid.sampling.cpu import HostPipeline, make_pipeline
-from graphbraid.sampling.minibatch import MiniBatch
+from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.sampling.sample import Prepared
 from graphbraid.sampling.source import BatchSource
 from graphbraid.sampling.subgraph import DIRECTIONAL, with_edges

@@ -26,7 +26,7 @@ from graphbraid.loader.pyg_options import REPLACED, check_options
 from graphbraid.loader.settings import LoaderSettings
 from graphbraid.loader.sources import FollowedData
 from graphbraid.sampling.batch_seeds import SeedSource
-from graphbraid.sampling.minibatch import MiniBatch
+from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.sampling.source import BatchSource
 from graphbraid.sampling.subgraph import SUBGRAPH_TYPES, as_subgraph_type
 from graphbraid.signatures import typed

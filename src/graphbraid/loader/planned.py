@@ -16,7 +16,7 @@ from graphbraid.collective.run.profiler import measure
 from graphbraid.collective.run.stages import Context
 from graphbraid.errors import ConfigError
 from graphbraid.loader.settings import LoaderSettings
-from graphbraid.sampling.minibatch import MiniBatch
+from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.sampling.subgraph import DIRECTIONAL
 
 

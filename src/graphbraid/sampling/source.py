@@ -13,9 +13,9 @@ from graphbraid.errors import DataError
 from graphbraid.graph import Graph, ScaledFeatures, SparseFeatures
 from graphbraid.ops.gather.gather_rows import gather_features
 from graphbraid.ops.gather.gather_tiered import TierTable, gather_tiered
-from graphbraid.sampling.link_reads import travelled
 from graphbraid.sampling.lists import NeighborLists
-from graphbraid.sampling.rows import FeatureRows, take_features, take_rows
+from graphbraid.sampling.rows.by_id import FeatureRows, take_features, take_rows
+from graphbraid.sampling.rows.link_reads import travelled
 
 ADJ_VALUES = "values of adj_t"
 """Name of the values of ``adj_t`` among ``edge_attrs``; no attribute of a user can have it."""

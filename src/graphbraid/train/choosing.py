@@ -13,7 +13,7 @@ from graphbraid.features.tiers.device_sizing import DeviceMemory
 from graphbraid.graph import Graph
 from graphbraid.nn import LinkModel
 from graphbraid.sampling.lists import NeighborLists
-from graphbraid.sampling.rows import FeatureRows
+from graphbraid.sampling.rows.by_id import FeatureRows
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.estimating.modes import auto_tiers, choose_mode

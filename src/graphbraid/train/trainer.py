@@ -17,7 +17,7 @@ from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph
 from graphbraid.nn import LinkModel
 from graphbraid.sampling.lists import NeighborLists
-from graphbraid.sampling.rows import FeatureRows
+from graphbraid.sampling.rows.by_id import FeatureRows
 from graphbraid.signatures import typed
 from graphbraid.train import runtime
 from graphbraid.train.callbacks import Callback, Listeners

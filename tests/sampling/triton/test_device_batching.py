@@ -25,7 +25,7 @@ from graphbraid.features.rows.memory import MemoryRows
 from graphbraid.graph.degrees import degrees_and_loops
 from graphbraid.nn import SAGEConv
 from graphbraid.sampling import SamplerConfig, SeedSchedule
-from graphbraid.sampling.minibatch import BatchSource
+from graphbraid.sampling.minibatch.mini_batch import BatchSource
 
 NUM_STEPS, BATCH_SIZE = 4, 8
 ONLY_INTERPRETED = "needs a machine without a CUDA device, where Triton's interpreter makes the accelerator"
@@ -84,7 +84,7 @@ def make_device(device, monkeypatch):
     def make(room=1 << 40):
         npu = Interpreted(room)
         monkeypatch.setattr(
-            "graphbraid.sampling.rows.is_beside",
+            "graphbraid.sampling.rows.by_id.is_beside",
             lambda table, ids: table.untyped_storage().data_ptr() not in npu.on_host,
         )
         return npu

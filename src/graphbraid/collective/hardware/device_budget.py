@@ -15,7 +15,7 @@ from graphbraid.files.writing import format_bytes
 from graphbraid.graph import SparseFeatures
 from graphbraid.graph.csc import Csc, index_dtype
 from graphbraid.graph.scaled_features import kept_row_bytes
-from graphbraid.sampling.hot import MAP_BYTES
+from graphbraid.sampling.rows.hot import MAP_BYTES
 
 SECTOR_BYTES = 32
 """Least that a device reads over the link at a time: a drawn id of 4 bytes moves as much."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from graphbraid.collective.hardware.device_placement import PARTS, PartPlacement, PlacedPart, shown
 from graphbraid.sampling.gpu import GpuPipeline
-from graphbraid.sampling.hot import HotRows
+from graphbraid.sampling.rows.hot import HotRows
 from graphbraid.sampling.source import BatchSource
 
 

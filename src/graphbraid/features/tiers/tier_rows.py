@@ -10,7 +10,7 @@ from graphbraid.features.rows.memory import MemoryRows
 from graphbraid.features.rows.widening import WidenedCache
 from graphbraid.features.tiers.tier_counts import TierCounts
 from graphbraid.features.tiers.tier_report import Served, TierRow
-from graphbraid.sampling.hot import HotRows
+from graphbraid.sampling.rows.hot import HotRows
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)

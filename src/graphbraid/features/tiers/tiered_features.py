@@ -22,8 +22,8 @@ from graphbraid.features.tiers.tier_rows import SeenTiers
 from graphbraid.graph import Graph, ScaledFeatures
 from graphbraid.graph.scaled_features import kept_row_bytes, scale_of, stored_rows
 from graphbraid.sampling.config import SamplerConfig
-from graphbraid.sampling.hot import HotRows
-from graphbraid.sampling.link_reads import LinkReads
+from graphbraid.sampling.rows.hot import HotRows
+from graphbraid.sampling.rows.link_reads import LinkReads
 from graphbraid.sampling.schedule import SeedSchedule
 from graphbraid.signatures import typed
 

@@ -35,7 +35,7 @@ from graphbraid.fullgraph.program import (
 from graphbraid.fullgraph.program.refusal import NotLoweredError
 from graphbraid.graph import Graph
 from graphbraid.machine.hardware import free_memory_bytes
-from graphbraid.sampling.rows import FeatureRows
+from graphbraid.sampling.rows.by_id import FeatureRows
 
 STREAMED = "streamed"
 """Name of the input path."""

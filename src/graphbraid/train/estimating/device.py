@@ -13,7 +13,7 @@ from graphbraid.features import Score, TieredFeatures
 from graphbraid.features.tiers.tier_report import SHARES, Served
 from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.graph.scaled_features import given_row_bytes, kept_row_bytes
-from graphbraid.sampling.hot import MAP_BYTES, HotRows
+from graphbraid.sampling.rows.hot import MAP_BYTES, HotRows
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.estimating.memory.needs import Need, Needs
 from graphbraid.train.estimating.records import HotEstimate

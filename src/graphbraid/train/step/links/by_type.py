@@ -9,7 +9,7 @@ from torch import Tensor
 
 from graphbraid.graph import EdgeType, Graph
 from graphbraid.graph.csc import Csc
-from graphbraid.sampling.minibatch import MiniBatch
+from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.sampling.typed.source import TypedBatchSource
 
 _Edges = tuple[Tensor, Tensor, Tensor]

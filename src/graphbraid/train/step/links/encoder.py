@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from graphbraid.loader.batches import BatchLoader
     from graphbraid.loader.settings import LoaderSettings
-    from graphbraid.sampling.minibatch import MiniBatch
+    from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 
 
 class EncoderRunner(ModelRunner):

@@ -15,10 +15,10 @@ from graphbraid.graph import Graph
 from graphbraid.loader.row_buffers import RowBuffers
 from graphbraid.nn import LinkModel
 from graphbraid.sampling.batch_seeds import BatchSeeds
-from graphbraid.sampling.edge_lookup import EdgeLookup
-from graphbraid.sampling.links import LinkSeeds
-from graphbraid.sampling.negative_draws import NegativeDraws
-from graphbraid.sampling.negatives import NegativeSampling
+from graphbraid.sampling.links.edge_lookup import EdgeLookup
+from graphbraid.sampling.links.link_seeds import LinkSeeds
+from graphbraid.sampling.links.negative_draws import NegativeDraws
+from graphbraid.sampling.links.negatives import NegativeSampling
 from graphbraid.sampling.source import BatchSource
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.step.links.choices import alike, choices
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from graphbraid.loader.batches import BatchLoader
     from graphbraid.loader.settings import LoaderSettings
     from graphbraid.sampling.constraints import EdgeTimes
-    from graphbraid.sampling.minibatch import MiniBatch
+    from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 
 RELATION = "link_relation"
 """Attribute of a batch with the relation of each of its links."""

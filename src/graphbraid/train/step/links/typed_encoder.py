@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from graphbraid.loader.batches import BatchLoader
     from graphbraid.loader.settings import LoaderSettings
-    from graphbraid.sampling.minibatch import MiniBatch
+    from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 
 _BY_TYPE = "by_type"
 """Attribute of a batch with what was made of it by type."""

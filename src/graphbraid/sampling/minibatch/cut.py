@@ -12,8 +12,8 @@ from torch import Tensor
 from graphbraid.errors import ConfigError
 from graphbraid.graph import SparseFeatures
 from graphbraid.graph.csc import Csc
-from graphbraid.sampling.edge_forms import adj_t_of
-from graphbraid.sampling.rows import take_rows
+from graphbraid.sampling.minibatch.edge_forms import adj_t_of
+from graphbraid.sampling.rows.by_id import take_rows
 from graphbraid.sampling.sample import Sampled, SampledEdges
 from graphbraid.sampling.source import ADJ_VALUES, BatchSource
 

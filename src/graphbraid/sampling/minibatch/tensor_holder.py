@@ -10,7 +10,7 @@ from torch import Tensor
 
 from graphbraid.arguments import as_device, as_flag, as_present_device
 from graphbraid.errors import ConfigError
-from graphbraid.sampling.nested import Change
+from graphbraid.sampling.minibatch.nested import Change
 
 
 class TensorHolder(ABC):

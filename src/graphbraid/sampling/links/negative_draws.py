@@ -19,8 +19,8 @@ from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.csc import Csc, coo_to_csc
 from graphbraid.graph.edges import remove_duplicates
 from graphbraid.sampling import rng
-from graphbraid.sampling.edge_lookup import EdgeLookup
-from graphbraid.sampling.negatives import DEGREE, NegativeSampling
+from graphbraid.sampling.links.edge_lookup import EdgeLookup
+from graphbraid.sampling.links.negatives import DEGREE, NegativeSampling
 
 I64 = npt.NDArray[np.int64]
 F64 = npt.NDArray[np.float64]

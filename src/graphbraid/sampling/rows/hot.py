@@ -16,7 +16,7 @@ from graphbraid.graph.scaled_features import ScaledFeatures
 from graphbraid.graph.scans import first_out_of_range
 from graphbraid.ops.gather.gather_rows import gather_rows
 from graphbraid.ops.gather.gather_tiered import Tier, TierTable, gather_tiered
-from graphbraid.sampling.peers import PeerRows
+from graphbraid.sampling.rows.peers import PeerRows
 from graphbraid.signatures import typed
 
 Gather = Callable[[Tensor], Tensor]

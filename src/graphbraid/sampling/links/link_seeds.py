@@ -10,8 +10,8 @@ from torch import Tensor
 from graphbraid.sampling import rng
 from graphbraid.sampling.batch_seeds import BatchSeeds
 from graphbraid.sampling.constraints import Constraints, EdgeTimes
-from graphbraid.sampling.link_ends import LinkEnds
-from graphbraid.sampling.negative_draws import NegativeDraws
+from graphbraid.sampling.links.link_ends import LinkEnds
+from graphbraid.sampling.links.negative_draws import NegativeDraws
 
 OF_LINKS = ("edge_label_index", "edge_label", "edge_label_time", "seed_time")
 """Attributes that batches have of their links; the data's own of these names stay out of them."""

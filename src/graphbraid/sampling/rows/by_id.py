@@ -12,7 +12,7 @@ from torch import Tensor
 from graphbraid.graph.scaled_features import ScaledFeatures, widened
 
 if TYPE_CHECKING:
-    from graphbraid.sampling.hot import HotRows
+    from graphbraid.sampling.rows.hot import HotRows
 
 
 @runtime_checkable
@@ -64,8 +64,8 @@ class FeatureRows(Protocol):
 class RowPart:
     """The feature rows of a batch that the device does not hold yet, and where it finds all of them.
 
-    The device keeps its hot rows (:class:`graphbraid.sampling.hot.HotRows`), and the rows copied last in a
-    ring buffer if there is one; a row's position rises from each appended row to the next.
+    The device keeps its hot rows (:class:`graphbraid.sampling.rows.hot.HotRows`), and the rows copied last in
+    a ring buffer if there is one; a row's position rises from each appended row to the next.
     """
 
     rows: Tensor

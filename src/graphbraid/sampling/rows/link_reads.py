@@ -6,7 +6,7 @@ import threading
 
 from torch import Tensor
 
-from graphbraid.sampling.rows import FeatureRows
+from graphbraid.sampling.rows.by_id import FeatureRows
 
 
 class LinkReads:

@@ -10,13 +10,13 @@ from torch import Tensor
 from graphbraid.errors import ConfigError, MissingPackageError
 from graphbraid.graph import SparseFeatures
 from graphbraid.graph.csc import Csc
-from graphbraid.sampling.cut import Cut
-from graphbraid.sampling.edge_forms import edge_index_of
-from graphbraid.sampling.nested import Change, apply_nested
-from graphbraid.sampling.rows import RowPart
+from graphbraid.sampling.minibatch.cut import Cut
+from graphbraid.sampling.minibatch.edge_forms import edge_index_of
+from graphbraid.sampling.minibatch.nested import Change, apply_nested
+from graphbraid.sampling.minibatch.tensor_holder import TensorHolder
+from graphbraid.sampling.rows.by_id import RowPart
 from graphbraid.sampling.sample import Prepared, Sampled
 from graphbraid.sampling.source import BatchSource
-from graphbraid.sampling.tensor_holder import TensorHolder
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
