@@ -34,9 +34,14 @@ def test_the_page_shows_the_rooms_and_floors_there_are(house):
     assert text == house.page(text), "run scripts/house.py --write"
 
 
-def test_the_page_of_kernels_shows_the_rooms_of_the_core(house):
-    text = house.PAGE_OF_KERNELS.read_text(encoding="utf-8")
-    assert text == house.page_of_kernels(text), "run scripts/house.py --write"
+def test_the_page_of_rooms_shows_the_rooms_inside_rooms(house):
+    text = house.PAGE_OF_ROOMS.read_text(encoding="utf-8")
+    assert text == house.page_of_rooms(text), "run scripts/house.py --write"
+    packages = {path.parent.name for path in house.PACKAGE.glob("*/*/*/**/__init__.py")}
+    assert {f"{name}/" for name in packages} <= set(text.split())
+
+
+def test_the_core_has_the_rooms_that_its_readme_names(house):
     folders = {path.name for path in (house.PACKAGE / "csrc").iterdir() if path.is_dir()}
     assert folders == set(house.csrc_rooms()), "csrc/README.md names each room once"
 

@@ -11,8 +11,8 @@ from graphbraid.features.scores.score import score
 from graphbraid.features.tiers.tiered_features import TieredFeatures
 from graphbraid.graph import Graph
 from graphbraid.graph.scaled_features import given_row_bytes
-from graphbraid.loader.batches import BatchLoader
-from graphbraid.loader.settings import LoaderSettings
+from graphbraid.loader.batches.batch_loader import BatchLoader
+from graphbraid.loader.batches.settings import LoaderSettings
 from graphbraid.machine.hardware import free_memory_bytes
 from graphbraid.sampling.rows.by_id import FeatureRows
 

@@ -2,8 +2,8 @@
 
 For rows that do not all lie in memory (:class:`graphbraid.sampling.rows.by_id.FeatureRows`): whoever keeps
 some of them should know which are read next. So the workers sample as many steps ahead as that is worth,
-announce them in the order of the steps, and gather them in that order, too. A batch is a pure function; a step that
-was sampled ahead and then takes the other route costs its sampling and changes nothing.
+announce them in the order of the steps, and gather them in that order, too. A batch is a pure function; a
+step that was sampled ahead and then takes the other route costs its sampling and changes nothing.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from graphbraid.distributed.ranks.communicator import Communicator
 from graphbraid.distributed.ranks.gradients import GradientSum, bytes_of, in_buckets, tail_bytes
 from graphbraid.distributed.ranks.transport import Alone
-from graphbraid.loader.batches import BatchLoader
+from graphbraid.loader.batches.batch_loader import BatchLoader
 from graphbraid.sampling import MiniBatch
 from graphbraid.train.estimating.trials.trial import Trial
 from graphbraid.train.run.ranks import NUM_EXTRA

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from graphbraid.distributed.ranks.gradients import bytes_of, in_buckets
-from graphbraid.loader.batches import BatchLoader
+from graphbraid.loader.batches.batch_loader import BatchLoader
 from graphbraid.train.estimating.memory.needs import Need, Needs
 from graphbraid.train.estimating.memory.sampled import SampledNeeds
 from graphbraid.train.estimating.trials.allocation import allocation_of

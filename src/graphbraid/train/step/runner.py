@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
     from graphbraid.fullgraph import Engine
-    from graphbraid.loader.batches import BatchLoader
-    from graphbraid.loader.settings import LoaderSettings
+    from graphbraid.loader.batches.batch_loader import BatchLoader
+    from graphbraid.loader.batches.settings import LoaderSettings
     from graphbraid.sampling.lists import NeighborLists
     from graphbraid.sampling.minibatch.mini_batch import MiniBatch
     from graphbraid.sampling.rows.by_id import FeatureRows

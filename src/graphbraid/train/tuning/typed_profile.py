@@ -13,7 +13,7 @@ from graphbraid.machine.hardware import Hardware
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 
 if TYPE_CHECKING:
-    from graphbraid.loader.batches import BatchLoader
+    from graphbraid.loader.batches.batch_loader import BatchLoader
     from graphbraid.sampling.typed.minibatch import TypedMiniBatch
 
 

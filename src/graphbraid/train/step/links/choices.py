@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from graphbraid.graph.key_lookup import KeyLookup
-from graphbraid.loader.row_buffers import RowBuffers
+from graphbraid.loader.batches.row_buffers import RowBuffers
 
 Places = tuple[Tensor, Tensor]
 """Rows and columns of some entries of a matrix."""

@@ -23,8 +23,8 @@ from graphbraid.train.step.typed_runner import TypedFeatures, TypedRunner
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-    from graphbraid.loader.batches import BatchLoader
-    from graphbraid.loader.settings import LoaderSettings
+    from graphbraid.loader.batches.batch_loader import BatchLoader
+    from graphbraid.loader.batches.settings import LoaderSettings
     from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 
 _BY_TYPE = "by_type"

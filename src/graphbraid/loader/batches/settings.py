@@ -15,8 +15,8 @@ from graphbraid.collective.plan.plan import Plan
 from graphbraid.collective.run.protocols import Accelerator, BatchDevice
 from graphbraid.errors import ConfigError
 from graphbraid.graph import Graph
+from graphbraid.loader.batches.plans import read_plan
 from graphbraid.loader.inputs import as_device, as_fanouts, as_seeds
-from graphbraid.loader.plans import read_plan
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.schedule import SeedSchedule
 from graphbraid.sampling.subgraph import DIRECTIONAL, EGO, SUBGRAPH_TYPES, as_subgraph_type

@@ -15,7 +15,7 @@ from graphbraid.collective.run.operators import Operators
 from graphbraid.collective.run.profiler import measure
 from graphbraid.collective.run.stages import Context
 from graphbraid.errors import ConfigError
-from graphbraid.loader.settings import LoaderSettings
+from graphbraid.loader.batches.settings import LoaderSettings
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.sampling.subgraph import DIRECTIONAL
 

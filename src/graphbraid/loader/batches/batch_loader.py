@@ -18,11 +18,11 @@ from graphbraid.collective.run.executor import Executor
 from graphbraid.collective.run.stages import Context
 from graphbraid.errors import ConfigError
 from graphbraid.graph import Graph
-from graphbraid.loader.ahead import GatherAhead
-from graphbraid.loader.by_position import batches_at
-from graphbraid.loader.planned import PlannedBatches, planned_for
-from graphbraid.loader.settings import LoaderSettings
-from graphbraid.loader.sources import completed
+from graphbraid.loader.batches.ahead import GatherAhead
+from graphbraid.loader.batches.by_position import batches_at
+from graphbraid.loader.batches.planned import PlannedBatches, planned_for
+from graphbraid.loader.batches.settings import LoaderSettings
+from graphbraid.loader.batches.sources import completed
 from graphbraid.sampling.batch_seeds import BatchSeeds, SeedSource
 from graphbraid.sampling.cpu import HostPipeline, make_pipeline
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
