@@ -4,7 +4,8 @@
 
 A graph made by a public call is scanned once, unless ``trusted=True`` says that it need not be; the scan
 should take less than an epoch. With --before, epochs of both checkouts, each with its own kernels compiled
-in place and threads that sleep while they wait, take turns in processes of their own; the median counts.
+in place (``scripts/build_inplace.sh``) and threads that sleep while they wait, take turns in processes of
+their own, which fail if it is not their checkout's package that they import; the median counts.
 Full-graph epochs train a GCN, sampled ones GraphSAGE, and batches are sampled and gathered by one worker, as
 ``benchmarks.fullgraph.beside_peers``, ``benchmarks.training.epoch`` and ``benchmarks.sampling.beside_peers``.
 """
@@ -34,6 +35,16 @@ from graphbraid import Graph
 from graphbraid.graph.csc import Csc
 
 SCANS = 9
+RUN_MODULE = """
+import runpy, sys
+checkout, module, *sys.argv[1:] = sys.argv[1:]
+sys.meta_path[:] = [finder for finder in sys.meta_path if "ScikitBuild" not in type(finder).__name__]
+import graphbraid
+if not graphbraid.__file__.startswith(f"{checkout}/"):
+    raise SystemExit(f"graphbraid is {graphbraid.__file__}, not that of {checkout}")
+runpy.run_module(module, run_name="__main__", alter_sys=True)
+"""
+"""Runs a module with its own checkout's package, for which the finder of an editable install must go."""
 
 
 def scan_seconds(folder: Path) -> float:
@@ -59,7 +70,7 @@ def seconds_of(checkout: Path, module: str, *arguments: str) -> float:
     paths = {"PYTHONPATH": f"{checkout / 'src'}:{checkout}", "OMP_WAIT_POLICY": "passive"}
     if not (checkout / "benchmarks" / module.replace(".", "/")).with_suffix(".py").exists():
         module = module.replace(".", "_").removeprefix("training_")  # before there was a folder per question
-    command = [sys.executable, "-m", f"benchmarks.{module}", *arguments]
+    command = [sys.executable, "-c", RUN_MODULE, str(checkout), f"benchmarks.{module}", *arguments]
     found = last_json_line(f"{module} of {checkout}", command, os.environ | paths, checkout)
     return float(found["epoch_s"] if "epoch_s" in found else found["ms_per_batch"] / 1e3)
 
