@@ -69,6 +69,13 @@ def test_the_picture_names_every_room_and_every_loose_module(house):
     assert rooms | modules | {"csrc/", "collective/", "plan/"} <= shown
 
 
+def test_no_room_has_a_name_that_git_ignores(house):
+    ignored = {line.rstrip("/") for line in (ROOT / ".gitignore").read_text().splitlines()} - {"__pycache__"}
+    folders = {path.name for path in house.PACKAGE.rglob("*") if path.is_dir()}
+    assert "runs" in ignored
+    assert not folders & ignored
+
+
 def test_a_page_that_differs_is_refused(house):
     text = house.PAGE.read_text(encoding="utf-8")
     assert house.page(text.replace("src/graphbraid/\n", "src/elsewhere/\n")) != text.replace(

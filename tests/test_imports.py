@@ -54,7 +54,7 @@ INNER_FLOORS = {
         ("cluster", "kinds", "pyg_loader", "shadow"),
     ),
     "synth": (("language",), (...,), ("emit",)),
-    "cli": ((...,), ("runs",), ("steps",), ("commands",), ("main",)),
+    "cli": ((...,), ("run",), ("steps",), ("commands",), ("main",)),
     "collective": (("plan",), ("run",), ("hardware",)),
     "datasets": ((...,), ("store",), ("npz", "ogb", "tables"), ("registry", "synthetic")),
     "distributed": (("partitioning", "ranks"), ("parts", "peers")),

@@ -6,8 +6,8 @@ import re
 import pytest
 
 from graphbraid.cli.commands import train
-from graphbraid.cli.runs.saved_run import read_saved
-from graphbraid.cli.runs.settings import (
+from graphbraid.cli.run.saved_run import read_saved
+from graphbraid.cli.run.settings import (
     RunSettings,
     option_names,
     parse_assignments,

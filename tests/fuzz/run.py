@@ -63,9 +63,9 @@ _HEAVY = (
     *("torchmetrics", "torch_geometric", "torch_geometric.nn", "torch_geometric.loader", "rich.progress"),
     *(
         "graphbraid.cli.main",
-        "graphbraid.cli.runs.build",
+        "graphbraid.cli.run.build",
         "graphbraid.cli.steps.display",
-        "graphbraid.cli.runs.settings",
+        "graphbraid.cli.run.settings",
     ),
     "graphbraid.synth",
     *("graphbraid.fullgraph.compiling", "graphbraid.train.step.whole", "graphbraid.collective.run.profiler"),

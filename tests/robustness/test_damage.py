@@ -15,7 +15,7 @@ from tests.robustness.bad_plans import profile
 from tests.robustness.workplace import graph
 from tests.suites import few_of
 
-from graphbraid.cli.runs.saved_run import read_saved
+from graphbraid.cli.run.saved_run import read_saved
 from graphbraid.collective import Plan, Profile, make_plan
 from graphbraid.datasets import open_names, open_store, save_store
 from graphbraid.datasets.ids import NodeIds

@@ -113,7 +113,7 @@ def _save(path: Path, *, json_output: bool) -> None:
 
 
 def _estimated(given: dict[str, Any], machine: HardwareFile | None) -> Estimate:
-    from graphbraid.cli.runs.learning import learning
+    from graphbraid.cli.run.learning import learning
     from graphbraid.train.estimating.estimate import estimate as estimate_run
 
     own = inspect.signature(_of_estimates).parameters

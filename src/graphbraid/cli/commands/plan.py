@@ -20,7 +20,7 @@ from graphbraid.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from graphbraid.cli.runs.settings import ResolvedRun
+    from graphbraid.cli.run.settings import ResolvedRun
     from graphbraid.collective import Plan, Profile
     from graphbraid.collective.plan.whatif import Machine
 
@@ -144,7 +144,7 @@ def _profile(given: dict[str, Any]) -> tuple[Profile, int]:
 
 
 def _trainer(given: dict[str, Any]) -> Any:
-    from graphbraid.cli.runs.learning import learning
+    from graphbraid.cli.run.learning import learning
     from graphbraid.train import Trainer
 
     made = learning(_run(given))
@@ -153,7 +153,7 @@ def _trainer(given: dict[str, Any]) -> Any:
 
 def _run(given: dict[str, Any]) -> ResolvedRun:
     """Return the options of the run that is planned."""
-    from graphbraid.cli.runs.settings import parse_assignments, parse_fanouts, resolve
+    from graphbraid.cli.run.settings import parse_assignments, parse_fanouts, resolve
     from graphbraid.files.yaml_file import read_yaml
 
     options = ("data", "model", "hidden_channels", "num_layers", "batch_size", "layout", "device", "mode")

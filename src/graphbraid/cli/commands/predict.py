@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-    from graphbraid.cli.runs.saved_run import Outputs
-    from graphbraid.cli.runs.trained import TrainedRun
+    from graphbraid.cli.run.saved_run import Outputs
+    from graphbraid.cli.run.trained import TrainedRun
     from graphbraid.datasets import NodeIds
     from graphbraid.graph import Graph, NodeSet
     from graphbraid.train.inference.evaluate import EvalMode
@@ -106,8 +106,8 @@ def predict(
 
         graphbraid predict --run runs/kg-embedding-1 --pairs heads.txt --top 10 --out tails.csv
     """  # noqa: D412  (typer shows the blank line between examples)
-    from graphbraid.cli.runs.saved_run import read_saved
-    from graphbraid.cli.runs.trained import trained
+    from graphbraid.cli.run.saved_run import read_saved
+    from graphbraid.cli.run.trained import trained
 
     write = writer_of(out)
     if nodes is not None and split is not None:
@@ -153,7 +153,7 @@ def _predicted_nodes(
 ) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any]]:
     import torch
 
-    from graphbraid.cli.runs.build import names_of
+    from graphbraid.cli.run.build import names_of
     from graphbraid.train.task import Task
 
     trainer, run, outputs = found.trainer, found.run, found.outputs

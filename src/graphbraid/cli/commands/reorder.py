@@ -79,7 +79,7 @@ def reorder(
 
 def _sampling(graph: Graph, fanouts: str | None, batch_size: int, seed: int) -> dict[str, Any]:
     """Make the sampler and the seeds that a score follows: those of a training run."""
-    from graphbraid.cli.runs.settings import parse_fanouts
+    from graphbraid.cli.run.settings import parse_fanouts
     from graphbraid.sampling import SamplerConfig
     from graphbraid.sampling.schedule import SeedSchedule
 

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from graphbraid.cli.common import plain, say
-from graphbraid.cli.runs.settings import ResolvedRun
+from graphbraid.cli.run.settings import ResolvedRun
 from graphbraid.train import Callback, EpochRecord, RunResult, StepRecord
 
 if TYPE_CHECKING:

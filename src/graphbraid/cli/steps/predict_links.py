@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-    from graphbraid.cli.runs.trained import TrainedRun
+    from graphbraid.cli.run.trained import TrainedRun
     from graphbraid.graph import EdgeType
     from graphbraid.train.inference.evaluate import EvalMode
     from graphbraid.train.step.links.runner import LinkRunner
@@ -94,7 +94,7 @@ class _Names:
     """The names that the data's user knows nodes and relations by."""
 
     def __init__(self, trained: TrainedRun, runner: LinkRunner) -> None:
-        from graphbraid.cli.runs.build import names_of
+        from graphbraid.cli.run.build import names_of
 
         graph, data = trained.trainer.graph, trained.run.settings.data
         types = runner.data.ends.types

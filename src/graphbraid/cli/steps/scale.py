@@ -9,7 +9,7 @@ from graphbraid.cli.common import out_console, plain, print_json, say
 from graphbraid.cli.steps.scale_text import network_sentences, with_range
 
 if TYPE_CHECKING:
-    from graphbraid.cli.runs.settings import ResolvedRun
+    from graphbraid.cli.run.settings import ResolvedRun
     from graphbraid.fullgraph.scale.cluster import Cluster
     from graphbraid.fullgraph.scale.forecast import Forecast
     from graphbraid.graph import Graph
@@ -134,7 +134,7 @@ def forecasts(
     Raises:
         ConfigError: ranks cannot train the model together.
     """
-    from graphbraid.cli.runs.build import build_model, check_trainable, load_graph
+    from graphbraid.cli.run.build import build_model, check_trainable, load_graph
     from graphbraid.errors import ConfigError
     from graphbraid.fullgraph import NotLoweredError, Uncompiled, compile, lower  # noqa: A004
     from graphbraid.fullgraph.measured.kept_rates import machine_rates

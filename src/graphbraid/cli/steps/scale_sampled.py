@@ -8,7 +8,7 @@ from graphbraid.cli.common import out_console, plain, say
 from graphbraid.cli.steps.scale_text import network_sentences, with_range
 
 if TYPE_CHECKING:
-    from graphbraid.cli.runs.settings import ResolvedRun
+    from graphbraid.cli.run.settings import ResolvedRun
     from graphbraid.fullgraph.scale.cluster import Cluster
     from graphbraid.train.scaling.forecast import ShareForecast
 
@@ -33,7 +33,7 @@ def forecast_of(
     Raises:
         ConfigError: there are more ranks than a batch has seeds, or ranks do not train the run together.
     """
-    from graphbraid.cli.runs.learning import learning
+    from graphbraid.cli.run.learning import learning
     from graphbraid.train.scaling.forecast import forecast_shares
 
     made = learning(run)

@@ -13,7 +13,7 @@ from graphbraid.cli.common import INTERRUPTED, err_console, print_json, say
 from graphbraid.errors import ConfigError
 
 if TYPE_CHECKING:
-    from graphbraid.cli.runs.settings import ResolvedRun
+    from graphbraid.cli.run.settings import ResolvedRun
     from graphbraid.distributed.ranks.joining import CommName
 
 _FLAGS = {
@@ -49,7 +49,7 @@ def _checked_comm(name: str | None) -> CommName:
 
 def train_alone(given: dict[str, Any]) -> None:
     """Train as the only rank, or as the one that writes the files and shows results."""
-    from graphbraid.cli.runs.new_folder import in_own_folder
+    from graphbraid.cli.run.new_folder import in_own_folder
 
     with in_own_folder(resolved(given), Path("runs")) as (run, run_dir):
         _train_in(run_dir, run, given)
@@ -75,8 +75,8 @@ def _train_in(run_dir: Path | None, run: ResolvedRun, given: dict[str, Any]) -> 
 
 def resolved(given: dict[str, Any]) -> ResolvedRun:
     """Return all options of the run, checked."""
-    from graphbraid.cli.runs.saved_run import read_saved
-    from graphbraid.cli.runs.settings import parse_assignments, parse_fanouts, resolve
+    from graphbraid.cli.run.saved_run import read_saved
+    from graphbraid.cli.run.settings import parse_assignments, parse_fanouts, resolve
     from graphbraid.files.yaml_file import read_yaml
 
     not_options = ("config", "assignments", "ranks", "comm", "quiet", "json_output", "debug")
@@ -100,8 +100,8 @@ def resolved(given: dict[str, Any]) -> ResolvedRun:
 def _make_trainer(run: ResolvedRun, show: Callable[[dict[str, str]], None], callbacks: list[Any]) -> Any:
     from graphbraid import native
     from graphbraid.cli.graph_facts import graph_facts
-    from graphbraid.cli.runs.build import data_as_path
-    from graphbraid.cli.runs.learning import learning
+    from graphbraid.cli.run.build import data_as_path
+    from graphbraid.cli.run.learning import learning
     from graphbraid.machine.hardware import Hardware
     from graphbraid.train import Trainer
 

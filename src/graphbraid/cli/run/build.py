@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from graphbraid import datasets
-from graphbraid.cli.runs.settings import ResolvedRun, RunSettings
+from graphbraid.cli.run.settings import ResolvedRun, RunSettings
 from graphbraid.errors import ConfigError, DataError, GraphbraidError, ResourceError
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import Graph, NodeSet

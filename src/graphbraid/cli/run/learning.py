@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from graphbraid.cli.runs.build import build_model_for, check_trainable, labels_of, load_graph, names_of
-from graphbraid.cli.runs.link import build_link_model, load_links
-from graphbraid.cli.runs.saved_run import Outputs
-from graphbraid.cli.runs.settings import ResolvedRun
+from graphbraid.cli.run.build import build_model_for, check_trainable, labels_of, load_graph, names_of
+from graphbraid.cli.run.link import build_link_model, load_links
+from graphbraid.cli.run.saved_run import Outputs
+from graphbraid.cli.run.settings import ResolvedRun
 from graphbraid.errors import ConfigError
 from graphbraid.graph import Graph, NodeSet
 from graphbraid.train.step.typed_runner import learned_type

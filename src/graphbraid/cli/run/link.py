@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import nn
 
-from graphbraid.cli.runs.build import built, load_graph, naming
-from graphbraid.cli.runs.settings import ResolvedRun, RunSettings
+from graphbraid.cli.run.build import built, load_graph, naming
+from graphbraid.cli.run.settings import ResolvedRun, RunSettings
 from graphbraid.errors import ConfigError
 from graphbraid.graph import Graph
 from graphbraid.nn import (

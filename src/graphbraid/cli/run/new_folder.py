@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
-from graphbraid.cli.runs.settings import ResolvedRun, RunSettings
+from graphbraid.cli.run.settings import ResolvedRun, RunSettings
 from graphbraid.errors import ResourceError
 from graphbraid.files.writing import resource_error
 

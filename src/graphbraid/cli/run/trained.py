@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from graphbraid.errors import DataError
 
 if TYPE_CHECKING:
-    from graphbraid.cli.runs.saved_run import Outputs
-    from graphbraid.cli.runs.settings import ResolvedRun
+    from graphbraid.cli.run.saved_run import Outputs
+    from graphbraid.cli.run.settings import ResolvedRun
     from graphbraid.graph import Graph
     from graphbraid.train import Trainer
 
@@ -49,10 +49,10 @@ def trained(
         ConfigError: the folder holds no run, or the checkpoint is of another model.
         DataError: the data or the checkpoint is not there or is damaged.
     """
-    from graphbraid.cli.runs.build import build_model_for, check_predictable
-    from graphbraid.cli.runs.link import build_link_model
-    from graphbraid.cli.runs.saved_run import read_saved
-    from graphbraid.cli.runs.settings import resolve
+    from graphbraid.cli.run.build import build_model_for, check_predictable
+    from graphbraid.cli.run.link import build_link_model
+    from graphbraid.cli.run.saved_run import read_saved
+    from graphbraid.cli.run.settings import resolve
     from graphbraid.train import Trainer
 
     saved, outputs = read_saved(run_dir)
@@ -72,8 +72,8 @@ def trained(
 
 
 def _load(run: ResolvedRun, *, moved: bool, of_links: bool) -> Graph:
-    from graphbraid.cli.runs.build import load_graph
-    from graphbraid.cli.runs.link import load_links
+    from graphbraid.cli.run.build import load_graph
+    from graphbraid.cli.run.link import load_links
 
     settings = run.settings
     try:
