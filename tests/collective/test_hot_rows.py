@@ -112,7 +112,8 @@ def test_as_many_bytes_travel_as_the_score_foretells(expected, share):
         counts = tiers.counts
         assert counts.hot_rows == int(reads.sum()) - device.link_rows
         assert (counts.reads, counts.host_rows) == (int(reads.sum()), device.link_rows)
-        assert (counts.link_rows, counts.link_bytes) == (device.link_rows, device.link_row_bytes)
+        assert (counts.link_rows, counts.link_row_bytes) == (device.link_rows, device.link_row_bytes)
+        assert counts.link_bytes == device.link_bytes
         measured = [tier.measured_share for tier in tiers.report().tiers]
         assert measured == pytest.approx([served, 1 - served])
 
@@ -125,6 +126,79 @@ def test_look_ahead_leaves_out_more_than_hot_rows_alone(expected):
     assert executed(alone, 1.0, tiers) == expected
     assert executed(ahead, 1.0, tiers, lookahead=True) == expected
     assert ahead.link_rows < alone.link_rows
+
+
+def test_rows_of_a_batch_before_have_a_line_of_their_own(expected):
+    tiers = TieredFeatures.build(
+        GRAPH, hot=4 * 800 + 20 * ROW, score=reads_of(make_context(torch.device("cpu")))
+    )
+    before, device = tiers.counts, EmulatedAccelerator(INSTANT)
+    assert executed(device, 1.0, tiers, lookahead=True) == expected
+    tiers.note_epoch(before)
+    reads, counts = sum(len(ids) for _, ids, *_ in expected), tiers.counts
+    assert counts.reads == reads
+    assert counts.ring_rows == reads - counts.hot_rows - device.link_rows > 0
+    report = tiers.report()
+    hot, ring, host = report.tiers
+    assert [tier.name for tier in report.tiers] == ["device", "from the batch before", "host"]
+    assert sum(tier.measured_share for tier in report.tiers) == pytest.approx(1.0)
+    assert sum(tier.measured_bytes for tier in report.tiers) == reads * ROW
+    assert (ring.measured_share, ring.measured_bytes) == (counts.ring_rows / reads, counts.ring_rows * ROW)
+    assert sum(tier.rows for tier in (hot, host)) == 800
+    assert f"from the batch before {' ' * 9}" in str(report), "they lie in no tier"
+
+
+class MovingAccelerator(EmulatedAccelerator):
+    """Copies each tensor of the batches that it is sent, and remembers the copies' bytes."""
+
+    def __init__(self):
+        super().__init__(INSTANT, emulate_cpu=False)
+        self.moved = {"rows": 0, "labels": 0, "lists": 0}
+
+    def copy_seconds(self, batch):
+        def kind(copy):
+            if copy.dtype == torch.float32:
+                return "rows"
+            is_labels = copy.shape == batch.seed_y.shape and bool((copy == batch.seed_y).all())
+            return "labels" if is_labels else "lists"
+
+        def moved(tensor):
+            copy = torch.empty_like(tensor).copy_(tensor)
+            self.moved[kind(copy)] += copy.nbytes
+            return copy
+
+        batch.apply(moved)
+        return 0.0
+
+
+@pytest.mark.parametrize("lookahead", [False, True])
+@pytest.mark.parametrize("num_hot", [20, 800])
+def test_all_that_travels_is_counted_by_its_kind(expected, num_hot, lookahead):
+    tiers = TieredFeatures.build(GRAPH, hot=4 * 800 + num_hot * ROW)
+    device = MovingAccelerator()
+    assert executed(device, 1.0, tiers, lookahead=lookahead) == expected
+    counts = tiers.counts
+    found = (counts.link_row_bytes, counts.link_label_bytes, counts.link_list_bytes)
+    assert found == tuple(device.moved.values())
+    assert counts.link_bytes == sum(device.moved.values()) == device.link_bytes
+    assert counts.link_label_bytes == 8 * NUM_STEPS * BATCH_SIZE
+
+
+@pytest.mark.parametrize("layout", ["subgraph", "blocks"])
+def test_a_device_that_samples_reads_lists_and_labels_over_the_link(layout):
+    context = make_context(EmulatedAccelerator(INSTANT))
+    tiers = TieredFeatures.build(GRAPH, hot=4 * 800 + 20 * ROW)
+    sampler = dataclasses.replace(context.sampler, layout=layout)
+    source = dataclasses.replace(context.source, rows=tiers)
+    prepare = EmulatedBatching(dataclasses.replace(context, source=source, sampler=sampler))
+    for step in range(3):
+        before, batch = tiers.counts, prepare(0, step)
+        nodes = batch.num_sampled_nodes[:-1]
+        drawn_for = sum(nodes) if layout == "subgraph" else 2 * nodes[0] + nodes[1]
+        read = tiers.counts.since(before)
+        assert read.link_list_bytes == batch.num_edges * GRAPH.csc.indices.itemsize + 16 * drawn_for
+        assert read.link_label_bytes == batch.seed_y.nbytes
+        assert read.link_row_bytes == read.link_rows * ROW > 0
 
 
 def test_a_loader_with_hot_rows_follows_a_plan_of_itself(expected):
@@ -185,24 +259,26 @@ def test_a_run_explains_what_its_last_epoch_moved_over_the_link(graph, plan):
 
     class Looks(Callback):
         def on_epoch_start(self, trainer, epoch):
-            before.append(device.link_row_bytes)
+            before.append((device.link_row_bytes, device.link_bytes))
 
         def on_epoch_end(self, trainer, record):
-            epochs.append(device.link_row_bytes - before[-1])
+            epochs.append((device.link_row_bytes - before[-1][0], device.link_bytes - before[-1][1]))
 
     options = {"plan": plan, "accelerator": device, "tiers": tiers, "callbacks": [Looks()], "eval_every": 0}
     *_, trainer = trained(graph, **options)
     report = tiers.report()
-    assert report.epoch.link_bytes == epochs[-1] > 0
-    assert report.link_bytes > sum(epochs), "the profile and the test brought some, too"
-    hot, host = report.tiers
-    assert host.measured_bytes == epochs[-1]
-    assert hot.measured_bytes + host.measured_bytes == report.epoch.reads * report.row_bytes
+    row_bytes, whole = epochs[-1]
+    assert report.epoch.link_bytes == whole > report.epoch.link_row_bytes == row_bytes > 0
+    assert report.link_bytes > sum(epoch[1] for epoch in epochs), "the profile and the test brought some, too"
+    hot, *_, host = report.tiers  # and rows of batches before, where the profile found look-ahead to pay
+    assert host.measured_bytes == row_bytes
+    assert sum(tier.measured_bytes for tier in report.tiers) == report.epoch.reads * report.row_bytes
     assert hot.epoch_bytes == pytest.approx(hot.expected_share * report.epoch.reads * report.row_bytes)
     assert json.loads(json.dumps(report.to_json()))["epoch"]["hot_rows"] == report.epoch.hot_rows
     said = trainer.explain()
     assert f"{report.epoch.reads:,} reads in the last epoch" in said
-    assert f"{format_bytes(epochs[-1])} over the link" in said
+    assert f"{format_bytes(whole)} over the link (rows {format_bytes(row_bytes)}, lists " in said
+    assert json.loads(json.dumps(report.to_json()))["link_bytes"] == report.link_bytes
 
 
 def test_a_trainer_says_what_its_device_holds(graph):

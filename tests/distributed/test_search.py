@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from graphbraid.fullgraph import Pipeline
-from graphbraid.fullgraph.ranks.ladders import RUNGS, Link, Load, ladders, pipeline_of
+from graphbraid.fullgraph.ranks.ladders import RUNGS, Load, ladders, pipeline_of
+from graphbraid.fullgraph.ranks.link import Link
 from graphbraid.fullgraph.ranks.search import LEAST_GAIN, MOST_TRIALS, CrossIterationSearch, expected_seconds
 
 TABLES = json.loads((Path(__file__).parent / "latency_tables.json").read_text(encoding="utf-8"))

@@ -12,7 +12,7 @@ from tests.fullgraph.test_engine import MODELS
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph import Pipeline, Ranks
 from graphbraid.fullgraph.ranks import tuner
-from graphbraid.fullgraph.ranks.ladders import Link
+from graphbraid.fullgraph.ranks.link import Link
 from graphbraid.fullgraph.ranks.search import MOST_TRIALS
 from graphbraid.fullgraph.ranks.tuner import Tuned
 from graphbraid.train import TrainConfig

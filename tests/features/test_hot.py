@@ -154,7 +154,7 @@ def test_scores_are_taken_by_name(in_memory):
     long = TieredFeatures.build(in_memory, hot=MAP + 30 * ROW, score="auto", run_seconds=1e9, **following)
     two = score(in_memory, "lookahead", **following).values
     assert torch.equal(long.hot.ids, two.argsort(descending=True, stable=True)[:30])
-    assert "filled by the score lookahead: looking 2 epochs ahead" in long.explain()
+    assert "filled by the score lookahead: 2 epochs looked ahead in" in long.explain()
     assert pickle.loads(pickle.dumps(long)).filled_by == long.filled_by
     unknown = TieredFeatures.build(in_memory, hot=MAP + 30 * ROW, score="auto", **following)
     assert "how long the run is was not said; of the others" in unknown.explain()

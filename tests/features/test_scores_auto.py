@@ -1,7 +1,11 @@
 """``auto``: it looks ahead where that is cheap, else takes what a trial favours, and says which and why."""
 
+import itertools
+
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.features.test_scores import graph_of, schedule_of
 from tests.sampling.graphs import power_law_csc
 
@@ -25,17 +29,80 @@ def auto(graph, **options):
 def test_a_long_run_is_looked_ahead(graph):
     found = auto(graph, epochs=2, run_seconds=1e6)
     assert found.kind == "lookahead"
-    assert "looking 2 epochs ahead would take about" in found.reason
-    assert "of the run's 1e+06 s" in found.reason
+    assert "2 epochs looked ahead in" in found.reason
+    assert "2% of the run's 1e+06 s allow 2e+04 s" in found.reason
     assert found.trial == {}
     named = features.score(graph, "lookahead", sampler=SAMPLER, schedule=schedule_of(graph, 50), epochs=2)
     assert torch.equal(found.values, named.values)
     assert found.made_from == named.made_from
 
 
+class Clock:
+    """Stands in for the module ``time``: each epoch that is counted takes a given time."""
+
+    def __init__(self, seconds):
+        self.now, self.seconds = 0.0, iter(seconds)
+
+    def perf_counter(self):
+        return self.now
+
+    def counting(self, batches, num_nodes):
+        self.now += next(self.seconds)
+        return count_reads(batches, num_nodes)
+
+
+def with_clock(patch, seconds):
+    clock = Clock(seconds)
+    patch.setattr(choice, "time", clock)
+    patch.setattr(choice, "count_reads", clock.counting)
+    patch.setattr(choice, "sampling_seconds", lambda *_: 1.0)
+
+
+@pytest.mark.parametrize(
+    ("run_seconds", "counted", "said"),
+    [
+        (50.01, 1, "1 of 6 epochs looked ahead in 1 s; 2% of the run's 50 s allow 1 s"),
+        (175, 3, "3 of 6 epochs looked ahead in 3 s; 2% of the run's 175 s allow 3.5 s"),
+        (300, 6, "6 epochs looked ahead in 6 s; 2% of the run's 300 s allow 6 s"),
+        (1e9, 6, "6 epochs looked ahead in 6 s"),
+    ],
+)
+def test_as_many_of_the_coming_epochs_are_looked_ahead_as_there_is_time(
+    graph, monkeypatch, run_seconds, counted, said
+):
+    with_clock(monkeypatch, [1.0] * 6)
+    found = auto(graph, epochs=range(4, 10), run_seconds=run_seconds)
+    assert found.kind == "lookahead"
+    assert found.reason.startswith(said)
+    epochs, schedule = range(4, 4 + counted), schedule_of(graph, 50)
+    named = features.score(graph, "lookahead", sampler=SAMPLER, schedule=schedule, epochs=epochs)
+    assert torch.equal(found.values, named.values)
+    assert found.made_from == named.made_from
+
+
+@given(st.lists(st.floats(0.01, 10.0), min_size=1, max_size=12), st.floats(0.001, 60.0))
+def test_epochs_are_looked_ahead_until_the_next_would_take_too_long(seconds, allowed):
+    graph = graph_of(power_law_csc(20, 60))
+    with pytest.MonkeyPatch.context() as patch:
+        with_clock(patch, seconds)
+        looked = choice.look_ahead(
+            graph, SAMPLER, schedule_of(graph, 50), range(len(seconds)), seconds=allowed, workers=1
+        )
+    ends = list(itertools.accumulate(seconds))
+    assert looked.seconds == pytest.approx(ends[looked.epochs - 1])
+    counts = range(1, looked.epochs)  # after which there was time for another
+    assert all(ends[n - 1] * (n + 1) / n <= allowed * (1 + 1e-9) for n in counts)
+    if looked.epochs < len(seconds):
+        assert looked.seconds * (looked.epochs + 1) / looked.epochs > allowed * (1 - 1e-9)
+
+
 @pytest.mark.parametrize(
     ("run_seconds", "said"),
-    [(1e-9, "more than 2%"), (0.0, "of the run's 0 s"), (None, "how long the run is was not said")],
+    [
+        (1e-9, "more than the 2e-11 s that are 2%"),
+        (0.0, "of the run's 0 s"),
+        (None, "how long the run is was not said"),
+    ],
 )
 def test_a_short_run_takes_what_serves_some_of_its_batches_best(graph, run_seconds, said):
     found = auto(graph, run_seconds=run_seconds)

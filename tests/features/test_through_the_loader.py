@@ -52,6 +52,27 @@ def test_rows_are_there_before_they_are_asked_for(graph):
     assert tiers.counts.disk_rows == before
 
 
+def test_a_batch_that_a_step_moves_itself_is_counted_as_a_whole(graph):
+    """Without a plan the batch goes to the device as the model is called, and its labels as the loss is."""
+    tiers = tiers_of(graph, 0)
+    model = graphbraid.nn.GraphSAGE(graph.num_features, 8, graph.num_classes, num_layers=2)
+    runner = Trainer(model, graph, tiers=tiers, fanouts=(4, 3)).runner
+    [batch, *_] = batches_of(graph, tiers)
+    assert runner._moved(batch) is not None
+    runner.labels_of(batch)
+    assert tiers.counts.link_bytes == 0, "both are on the host"
+    runner.device = torch.device("meta")
+    [fresh, *_] = batches_of(graph, tiers)
+    whole = fresh.travelling_bytes
+    moved = runner._moved(fresh)
+    assert sum(tensor.nbytes for tensor in moved.tensors()) == whole
+    labels = runner.labels_of(fresh)
+    counts = tiers.counts
+    assert (counts.link_row_bytes, counts.link_rows) == (fresh.x.nbytes, fresh.num_nodes)
+    assert counts.link_label_bytes == labels.nbytes
+    assert counts.link_bytes == whole + labels.nbytes
+
+
 def test_announced_batches_are_kept_for(graph):
     """With all batches announced, no row that fits is read twice."""
     disk = DiskRows.behind(graph.x, options=SMALL)

@@ -13,11 +13,12 @@ from tests.extras import NO_KERNELS
 from tests.features.tables import flip_a_byte, graph_without_features, same, stored_graph
 from tests.suites import examples
 
-from graphbraid import Graph, SparseFeatures, native
+from graphbraid import Graph, SparseFeatures, Trainer, native
 from graphbraid.arguments import as_size
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.features import DiskOptions, Score, TieredFeatures
 from graphbraid.files.writing import format_bytes
+from graphbraid.nn import GraphSAGE
 
 BUDGETS = [0, "300 KiB", "all"]  # of 300 rows of 148 bytes: buffers of requests take most of the second
 SMALL = DiskOptions(depth=2, longest_bytes=4096)
@@ -180,6 +181,32 @@ def test_budgets_that_cannot_be_meant_are_refused(graph, monkeypatch):
     monkeypatch.setattr("graphbraid.features.budgets.row_budgets.free_memory_bytes", lambda: 20_000)
     with pytest.raises(ResourceError, match=r"host='all' takes .* of memory; 19\.5 KiB are free"):
         TieredFeatures.build(graph, host="all", disk=SMALL)
+
+
+@pytest.mark.parametrize("x", [torch.randn(37, 300).t(), torch.randn(300, 74)[:, ::2]], ids=["t", "strided"])
+def test_features_that_are_not_contiguous_are_read_as_they_are_or_refused(graph, x):
+    """In memory they are as good as others; of a file, they would be parts of its rows."""
+    ids = torch.tensor([299, 0, 7])
+    store = TieredFeatures.build(graph.replace(x=x), hot=4 * 300 + 20 * 148, score="degree")
+    assert same(store[ids], x[ids])
+    assert same(store.hot.table_on(ids.device), x[store.hot.ids])
+    with pytest.raises(DataError, match="which is not contiguous"):
+        TieredFeatures.build(graph.replace(x=graph.x[:, ::2]), host=0)
+    with pytest.raises(DataError, match=r"must be a whole array of a store.*not contiguous"):
+        TieredFeatures.build(graph.replace(x=graph.x[:, :20]), host="all", hot=4096)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int64, torch.int8, torch.bool, torch.complex64])
+def test_features_of_other_dtypes_are_refused_before_there_are_tiers(graph, dtype):
+    with pytest.raises(DataError, match=rf"x must be a 2-d float32, float16 or bfloat16.*got {dtype}"):
+        graph.replace(x=torch.ones(300, 37).to(dtype))
+
+
+def test_a_trainer_refuses_more_memory_than_is_free(graph, monkeypatch):
+    model = GraphSAGE(graph.num_features, 8, graph.num_classes, num_layers=2)
+    monkeypatch.setattr("graphbraid.features.budgets.row_budgets.free_memory_bytes", lambda: 20_000)
+    with pytest.raises(ResourceError, match=r"takes .* of memory; 19\.5 KiB are free"):
+        Trainer(model, graph, host="all", fanouts=(2, 2))
 
 
 def test_features_that_no_file_holds_are_refused(graph):

@@ -401,8 +401,9 @@ def test_a_run_looks_ahead_where_that_is_little_of_it_and_its_estimate_does_too(
     for line in (said, f"filled by the score {found.tier_score}"):
         assert line.removeprefix("filled by the score ").split(":")[0] in kinds
         assert "of the run's" in line
-    assert "looking 5 epochs ahead" in said
-    assert "looking 3 epochs ahead" in found.tier_score, "an estimate counts no more"
+    counted = ("5 epochs looked ahead", "3 epochs looked ahead")  # an estimate counts no more
+    for line, looked in zip((said, found.tier_score), counted, strict=True):
+        assert (looked if share else "looking 1 epoch ahead would take about") in line
 
 
 def test_steps_are_timed_without_the_store_s_rows(stored, monkeypatch):
@@ -420,6 +421,31 @@ def test_steps_are_timed_without_the_store_s_rows(stored, monkeypatch):
     kept = Trial(sage(graph), open_store(stored, mmap=False), TrainConfig(fanouts=(4, 4), batch_size=64))
     assert run_seconds.seconds_of_steps(kept) > 0
     assert not read
+
+
+@pytest.mark.parametrize(("plan", "waits"), [(None, True), ("cpu", False)])
+def test_a_run_whose_batches_take_longer_than_its_steps_waits_for_them(stored, monkeypatch, plan, waits):
+    monkeypatch.setattr(run_seconds, "_preparing", lambda loader, with_rows: 1e6)
+    config = TrainConfig(fanouts=(4, 4), batch_size=64, epochs=5, plan=plan)
+    trial = Trial(sage(open_store(stored)), open_store(stored), config)
+    trial.try_model()
+    found = run_seconds.seconds_of_steps(trial)
+    steps = -(-trial.nodes.numel() // 64)
+    assert (found == 5e6 * steps) == waits
+
+
+def test_the_time_in_which_threads_prepare_a_batch_is_counted(stored):
+    graph = open_store(stored, mmap=False)
+    settings = LoaderSettings(num_neighbors=[4, 4], batch_size=64, input_nodes="train", num_workers=2)
+    with BatchLoader(graph, settings) as loader:
+        assert run_seconds._preparing(loader, with_rows=True) == 0.0
+        for _ in loader.batches(0):
+            pass
+        counted = loader.stage_seconds
+        with_rows, without = (run_seconds._preparing(loader, with_rows=with_) for with_ in (True, False))
+        assert counted["batches"] == len(loader)
+        assert without == pytest.approx(counted["sample"] / len(loader) / 2)
+        assert with_rows == pytest.approx((counted["sample"] + counted["gather"]) / len(loader) / 2)
 
 
 def test_a_model_whose_steps_fail_leaves_the_time_of_the_run_unknown(stored):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from benchmarks.planning.estimate import with_validation
 from benchmarks.planning.estimate_run import parts_of
-from tests.train.communities import random_graph
+from tests.train.communities import Sage, random_graph
 
 import graphbraid
 from graphbraid import nn as gnn
@@ -423,6 +423,25 @@ def test_an_exact_evaluation_that_is_not_cheap_is_tried_on_parts_with_a_part_of_
     tried.clear()
     evaluation_seconds(trial_of(graph), nodes, "exact", most=4.0)
     assert tried[0][:3] == (20_000, nodes.numel(), "exact"), "one pass within the budget is run as it is"
+
+
+@pytest.mark.parametrize("says", [True, False])
+def test_a_pass_is_cheap_by_as_many_layers_as_inference_finds(monkeypatch, says):
+    """The model says how many it has; of one that does not, they are counted, or it is one a fanout."""
+
+    class Rates:
+        def aggregate_seconds(self, num_edges, width):
+            return 1.0
+
+    monkeypatch.setattr(evaluations, "machine_rates", Rates)
+    graph = random_graph(200, 6, 8)
+    model = Sage(6, graph.num_classes)
+    if not says:
+        del model.num_layers
+    trial = Trial(model, graph, TrainConfig(fanouts=(2, 2) if says else (2, 2, 2)))
+    layers = 2 if says else 3
+    assert evaluations._is_cheap(trial.runner, trial, layers + 0.1)
+    assert not evaluations._is_cheap(trial.runner, trial, layers - 0.1)
 
 
 def test_an_evaluation_by_layers_is_really_tried_on_parts(monkeypatch):

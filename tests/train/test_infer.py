@@ -15,11 +15,15 @@ from tests.train.communities import Sage, community_graph
 from tests.warm import WarmProcesses
 
 from graphbraid import nn as gnn
-from graphbraid.errors import DataError, ResourceError
+from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.features.rows.scratch import ScratchRows
 from graphbraid.graph import Graph
+from graphbraid.graph.csc import Csc
 from graphbraid.graph.sparse_features import SparseFeatures
-from graphbraid.train import Trainer
+from graphbraid.nn import told
+from graphbraid.train import TrainConfig, Trainer
+from graphbraid.train.estimating.memory.inference import exact_inference
+from graphbraid.train.estimating.trials.trial import Trial
 from graphbraid.train.inference import infer, layer_wise
 
 SMALL = 1 << 16  # the least a budget may be: forces many chunks on these graphs
@@ -179,6 +183,31 @@ def test_depth_counts_layers_and_their_k() -> None:
     assert infer.depth(torch.nn.Sequential(conv), config) == 10
     assert infer.depth(Sage(12, 3), config.updated(fanouts=(1, 2, 3))) == 3
     assert infer.depth(Gcn(), config.updated(hops=5)) == 5
+
+
+class Unsaid(torch.nn.Module):
+    """A model that is called with blocks, and does not say with how many."""
+
+    takes_blocks = True
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: torch.Tensor, blocks: list[Csc]) -> torch.Tensor:
+        outputs: torch.Tensor = self.model(x, blocks)
+        return outputs
+
+
+def test_a_model_of_blocks_says_how_many_it_takes() -> None:
+    graph = uneven_graph()
+    model = Unsaid(native_model("sage", graph))
+    with pytest.raises(ConfigError, match=r"Unsaid is called with one block per layer.*attribute num_layers"):
+        Trainer(model, graph, memory_budget_bytes=SMALL).predict()
+    trial = Trial(model, graph, TrainConfig(memory_budget_bytes=SMALL))
+    with pytest.raises(ConfigError, match="attribute num_layers"):
+        exact_inference(trial)
+    assert told.layers_of(gnn.GraphSAGE(12, 8, 3, 4)) == 4
 
 
 def test_activations_in_a_file_are_those_that_were_written(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from graphbraid.fullgraph.lowering.lower_program import lower_for_evaluation
 from graphbraid.fullgraph.lowering.lowered import Lowered
 from graphbraid.fullgraph.lowering.pipeline import Pipeline
 from graphbraid.fullgraph.program import Program, same_program
-from graphbraid.fullgraph.ranks.distribute import divided
 from graphbraid.fullgraph.ranks.lower_part import evaluation_part
 from graphbraid.fullgraph.step.device_copies import WORKSPACE_BYTES, CopySizes, DeviceCopies
 from graphbraid.fullgraph.step.differentiable import run_step
@@ -118,7 +117,10 @@ class Runner:
             return evaluation_part(self._whole, read, ranks)
         program, blocks = lower_for_evaluation(self._whole, read)
         self._blocks = blocks
-        return (program, blocks) if ranks is None else ranks.divided(program, blocks)
+        if ranks is None:
+            return program, blocks
+        ranks.check_alike_lowered(program, blocks)
+        return ranks.divided(program, blocks, self.lowered)
 
     # ---- properties and explanations
 
@@ -172,7 +174,7 @@ class Runner:
             return self._planned(*self._lowered_for_evaluation(read), training=False)
         program, blocks = lower_for_evaluation(self._whole, read)
         if ranks is not None:
-            program, blocks = divided(program, blocks, ranks.partition, ranks.comm.rank)
+            program, blocks = ranks.divided(program, blocks, self.lowered)
         return self._planned(program, blocks, training=False)
 
     def evidence(self, evaluated: Program | None) -> Evidence:
@@ -180,7 +182,10 @@ class Runner:
         if evaluated is not None and self.lowered.part is None:
             lower_for_evaluation(self._whole, evaluated)  # runs the trials that belong to it
         trials = self.lowered.facts.trials
-        return Evidence(rates=self.lowered.basis.rates, trials={} if trials is None else dict(trials.found))
+        found = {} if trials is None else dict(trials.found)
+        if self._ranks is not None:
+            found |= self._ranks.trials
+        return Evidence(rates=self.lowered.basis.rates, trials=found)
 
     def first_not_finite(self) -> str:
         """Describe the operation and first node where the last forward pass gave a non-finite value."""

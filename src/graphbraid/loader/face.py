@@ -72,6 +72,8 @@ class LoaderFace(OverBatches, DataLoader[Any]):
     """Name of the weights that neighbours are drawn by, as given."""
     transform: Callable[[Any], Any] | None
     """Function of each batch, as given."""
+    tiers_reason: str = ""
+    """What ``tiers="auto"`` chose, and why; empty if it was not asked for."""
     kind_of: ClassVar[Callable[[type[LoaderFace], Any], type[LoaderFace]]]
     """Chooses the class to make where one is called with data; set by the room, which knows all classes."""
 
@@ -119,7 +121,12 @@ class LoaderFace(OverBatches, DataLoader[Any]):
         source = dataclasses.replace(read, lists=given["topology"])
         inputs = self._inputs(source, given)
         settings = self._settings(given, inputs.nodes)
-        given["tiers"] = tiers_of(source.graph, settings, given["tiers"])
+        is_plain = inputs.nodes is not None and self._ordered
+        given["tiers"], self.tiers_reason = tiers_of(
+            source.graph, settings, given["tiers"], epochs=given.get("epochs"), is_plain=is_plain
+        )
+        if "epochs" in given:
+            given["epochs"] = None  # which a loader that is made anew has no use for: its tiers are made
         self._has_seed_source = inputs.seeds is not None
         source = dataclasses.replace(inputs.source, rows=given["tiers"])
         return BatchLoader(source, settings, inputs.seeds), inputs.number, inputs.input_id

@@ -93,7 +93,8 @@ class LinkNeighborLoader(LoaderFace):
         device: torch device of the batches.
         plan: must be None: plans are made for nodes.
         hot_bytes: as in :class:`NeighborLoader`.
-        tiers: as in :class:`NeighborLoader`.
+        tiers: as in :class:`NeighborLoader`, but that ``"auto"`` keeps no rows on a device, and is not told
+            ``epochs``: the reads of links are not looked ahead.
         topology: as in :class:`NeighborLoader`.
         **others: further options of PyG's and torch's loaders, as in :class:`NeighborLoader`.
 

@@ -93,7 +93,12 @@ class NeighborLoader(LoaderFace):
         tiers: source of the feature rows, such as :class:`graphbraid.features.TieredFeatures` of this graph;
             they are gathered from there ahead of their use, to the same bits; those that are hot stay on
             ``device``, and copies leave them out, by plan ``"cpu"`` if none is given. ``"auto"`` makes them
-            of a store's features from the free memory, unless all of them fit. If None, from ``data``.
+            of a store's features from the free memory, unless all of them fit, and of rows on ``device`` in
+            ``hot_bytes``; ``tiers_reason`` says why. If None, from ``data``.
+        epochs: epochs that will be iterated, for ``tiers="auto"``, which then looks as far ahead as 2 % of
+            the least time that they can take allows: that in which this loader's threads sample the batches.
+            A model makes it longer; for how long, one may tell ``TieredFeatures.build(run_seconds=)``. If
+            None, nothing is looked ahead.
         topology: source of the adjacency lists, such as :class:`graphbraid.features.TieredTopology` of this
             graph. If None, ``data``.
         **others: further options of PyG's and torch's loaders. Those about worker processes have no effect;
@@ -141,6 +146,7 @@ class NeighborLoader(LoaderFace):
         plan: Plan | str | os.PathLike[str] | None = None,
         hot_bytes: int | None = None,
         tiers: FeatureRows | str | None = None,
+        epochs: int | None = None,
         topology: NeighborLists | None = None,
         **others: Any,
     ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from graphbraid.errors import ConfigError
+
 
 def takes_blocks(model: object) -> bool:
     """Return whether a model is called with one block per layer, not with PyG's ``edge_index``."""
@@ -36,6 +38,21 @@ def edge_bytes(model: object) -> int | None:
 def num_layers(model: object) -> int | None:
     """Return the number of a model's layers, one for each hop; None if it does not say."""
     return _number(model, "num_layers")
+
+
+def layers_of(model: object) -> int:
+    """Return the number of layers of a model that is called with one block per layer.
+
+    Raises:
+        ConfigError: it does not say.
+    """
+    layers = num_layers(model)
+    if layers is None:
+        raise ConfigError(
+            f"{type(model).__name__} is called with one block per layer (takes_blocks), and does not say how "
+            "many; give it an attribute num_layers"
+        )
+    return layers
 
 
 def _number(model: object, name: str) -> int | None:

@@ -29,6 +29,11 @@ class GpuPipeline(BatchPipeline, Protocol):
         """Return the batch that :meth:`launch` started; waits only until its sizes are known."""
         ...
 
+    @property
+    def list_counts(self) -> Tensor | None:
+        """The sums from which :meth:`list_reads` is read, ``(4,)`` int64 on the device; None likewise."""
+        ...
+
     def list_reads(self) -> ListReads | None:
         """Return what was read of lists since the start; waits for the device. None if none is hot."""
         ...

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from graphbraid.errors import DataError
 from graphbraid.graph import Graph, ScaledFeatures, SparseFeatures
+from graphbraid.graph.scaled_features import kept_row_bytes, stored_rows
 from graphbraid.ops.gather.gather_rows import gather_features
 from graphbraid.ops.gather.gather_tiered import TierTable, gather_tiered
 from graphbraid.sampling.lists import NeighborLists
-from graphbraid.sampling.rows.by_id import FeatureRows, take_features, take_rows
-from graphbraid.sampling.rows.link_reads import travelled
+from graphbraid.sampling.rows.by_id import FeatureRows, is_read_over_link, take_features, take_rows
+from graphbraid.sampling.rows.link_reads import LinkReads, link_of, travelled
 
 ADJ_VALUES = "values of adj_t"
 """Name of the values of ``adj_t`` among ``edge_attrs``; no attribute of a user can have it."""
@@ -52,8 +53,13 @@ class BatchSource:
     """Where the graph's adjacency lists are; None: in ``graph.csc``, which has the same."""
     table: TierTable | None = None
     """Where a device that samples finds ``x``, if that is in several memories."""
+    link: LinkReads | None = None
+    """Counts what travels to devices: that of ``rows``, or the one given where there are none. If None,
+    nothing is counted."""
 
     def __post_init__(self) -> None:
+        if self.rows is not None:
+            object.__setattr__(self, "link", link_of(self.rows))
         x, rows, lists = self.graph.x, self.rows, self.lists
         if lists is not None:
             csc, whole = lists.csc, self.graph.csc
@@ -109,6 +115,9 @@ class BatchSource:
             return features.rows(ids.cpu()).to_dense()
         if features is None or ids.device.type == "cpu":
             return None if features is None else gather_features(features, ids, trusted=True)
+        stored = stored_rows(features)
+        if self.link is not None and stored is not None and is_read_over_link(stored, ids):
+            self.link.add_rows(len(ids), len(ids) * kept_row_bytes(features))
         return take_features(features, ids)
 
     def y_rows(self, ids: Tensor) -> Tensor | None:
@@ -120,21 +129,22 @@ class BatchSource:
             return cast("Tensor", self.constants["y"])
         if "y" in self.node_attrs:
             return self.node_rows("y", ids)
-        return None if self.graph.y is None else take_rows(self.graph.y, ids)
+        return None if self.graph.y is None else self._taken("y", self.graph.y, ids)
 
     def node_rows(self, name: str, ids: Tensor) -> Tensor:
         """Return the rows of a node attribute for the nodes ``ids``."""
-        rows = take_rows(self.node_attrs[name], ids)
+        rows = self._taken(name, self.node_attrs[name], ids)
         return rows.movedim(0, -1) if name in self.by_column else rows
 
     def edge_rows(self, name: str, positions: Tensor) -> Tensor:
         """Return the rows of an edge attribute for the edges at ``positions`` in the graph."""
-        rows = take_rows(self.edge_attrs[name], self.edge_ids(positions))
+        rows = self._taken(name, self.edge_attrs[name], self.edge_ids(positions))
         return rows.movedim(0, -1) if name in self.by_column else rows
 
     def edge_ids(self, positions: Tensor) -> Tensor:
         """Return the indices of the edges at ``positions`` in the edge list that the graph was built from."""
-        return positions if self.graph.edge_id is None else take_rows(self.graph.edge_id, positions)
+        ids = self.graph.edge_id
+        return positions if ids is None else self._taken("e_id", ids, positions)
 
     def edge_weights(self, positions: Tensor) -> Tensor:
         """Return the weights of the edges at ``positions``, ``(num_edges,)`` float32.
@@ -142,7 +152,7 @@ class BatchSource:
         The graph must have weights.
         """
         assert self.graph.csc.weight is not None
-        return take_rows(self.graph.csc.weight, positions)
+        return self._taken("edge_weight", self.graph.csc.weight, positions)
 
     def edge_features(self, positions: Tensor) -> Tensor:
         """Return the features of the edges at ``positions``, ``(num_edges, num_edge_features)``.
@@ -150,7 +160,14 @@ class BatchSource:
         The graph must have ``edge_attr``.
         """
         assert self.graph.edge_attr is not None
-        return take_rows(self.graph.edge_attr, positions)
+        return self._taken("edge_attr", self.graph.edge_attr, positions)
+
+    def _taken(self, name: str, table: Tensor, ids: Tensor) -> Tensor:
+        """Return rows of a table; what a device reads of the host is counted."""
+        taken = take_rows(table, ids)
+        if self.link is not None and is_read_over_link(table, ids):
+            self.link.add_attribute(name, taken)
+        return taken
 
     def _is_by_edge(self, name: str) -> bool:
         return name in self.edge_attrs or (name == "edge_attr" and not self.has(name))  # else the graph's

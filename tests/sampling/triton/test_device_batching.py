@@ -26,6 +26,7 @@ from graphbraid.graph.degrees import degrees_and_loops
 from graphbraid.nn import SAGEConv
 from graphbraid.sampling import SamplerConfig, SeedSchedule
 from graphbraid.sampling.minibatch.mini_batch import BatchSource
+from graphbraid.sampling.rows.link_reads import list_bytes_read
 
 NUM_STEPS, BATCH_SIZE = 4, 8
 ONLY_INTERPRETED = "needs a machine without a CUDA device, where Triton's interpreter makes the accelerator"
@@ -325,10 +326,30 @@ def test_a_device_that_samples_counts_the_rows_of_each_tier(make_device, device,
     counts = tiers.counts
     assert (counts.hot_rows, counts.reads) == (hits, len(n_id))
     assert (counts.host_rows, counts.link_rows) == (len(n_id) - hits,) * 2
-    assert counts.link_bytes == (len(n_id) - hits) * ROW
+    assert counts.link_row_bytes == (len(n_id) - hits) * ROW
     said = prepare.explain()
     assert "holds no part as a whole and reads topology (3.4 KiB), labels" in said
     assert f"rows: {hits / len(n_id):.1%} of {len(n_id):,} reads on the device" in said
+    csc, lists = context.source.graph.csc, 0
+    for step in range(NUM_STEPS):  # with no list on the device
+        lists += list_bytes_read(prepare(0, step).sampled, "subgraph", csc.indices)
+    assert tiers.counts.since(counts).link_list_bytes == lists == counts.link_list_bytes > 0
+    labels = prepare(0, 0).seed_y
+    assert tiers.counts.link_label_bytes == labels.nbytes
+
+
+def test_edges_that_a_device_reads_of_lists_on_the_host_are_among_what_travels(make_device, device):
+    if device.type == "cuda":
+        pytest.skip(ONLY_INTERPRETED)
+    hot = 4 * 90 + 5 * ROW
+    notes = 8 * 90 + 8 * 91 + 4 * 90  # local ids; indptr and the map of lists
+    context = tiered(make_context(make_device(notes + hot + 700)), hot=hot)
+    prepare, tiers = InterpretedBatching(context), context.source.rows
+    for step in range(NUM_STEPS):
+        prepare(0, step)
+    reads = prepare._placed().pipeline.list_reads()
+    assert reads.device_edges > 0
+    assert tiers.counts.link_list_bytes == reads.host_edges * 4 > 0
 
 
 def test_parts_are_resident_as_far_as_they_fit():

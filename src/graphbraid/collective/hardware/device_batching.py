@@ -117,7 +117,7 @@ class DeviceBatching:
             prepared = placed.pipeline.finish(begun.launched)
         except torch.OutOfMemoryError as error:
             raise DeviceMemoryError(f"step {step}: {error}") from error
-        placed.count(prepared.sampled.n_id)
+        placed.count(prepared.sampled, context.sampler.layout)
         return MiniBatch(placed.source, prepared, layout=context.sampler.layout, epoch=epoch)
 
     @property
@@ -189,7 +189,11 @@ class DeviceBatching:
             hot_lists=resident.lists,
         )
         in_table = isinstance(x, TierTable) and hot is not None and placement["features"] == "host"
-        return Placed(source=source, pipeline=pipeline, resident=resident, gathers_table=gathers and in_table)
+        placed = Placed(
+            source=source, pipeline=pipeline, resident=resident, gathers_table=gathers and in_table
+        )
+        placed.watch_lists()
+        return placed
 
 
 class _Begun(NamedTuple):

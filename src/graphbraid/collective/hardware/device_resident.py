@@ -9,7 +9,10 @@ from torch import Tensor
 
 from graphbraid.collective.hardware.device_placement import PARTS, PartPlacement, PlacedPart, shown
 from graphbraid.sampling.gpu import GpuPipeline
+from graphbraid.sampling.list_reads import ListReads
 from graphbraid.sampling.rows.hot import HotRows
+from graphbraid.sampling.rows.link_reads import list_bytes_read
+from graphbraid.sampling.sample import Sampled
 from graphbraid.sampling.source import BatchSource
 
 
@@ -41,11 +44,27 @@ class Placed:
     gathers_table: bool
     """Whether the sampler gathers rows from a table of those on the device and all on the host."""
 
-    def count(self, n_id: Tensor) -> None:
-        """Count the rows that a batch read of the table, if there is one; nothing waits for the device."""
-        table, rows = self.source.table, self.resident.rows
+    def count(self, sampled: Sampled, layout: str) -> None:
+        """Count the rows that a batch read of the table, if there is one, and the lists it read of the host.
+
+        Nothing waits for the device, which counts itself where it holds some lists: :meth:`watch_lists`.
+
+        Args:
+            sampled: the batch.
+            layout: of the batch.
+        """
+        table, rows, link = self.source.table, self.resident.rows, self.source.link
         if self.gathers_table and table is not None and rows is not None:
-            rows.count_in(table, n_id)
+            rows.count_in(table, sampled.n_id)
+        if link is not None and self.resident.placement["topology"] == "host" and self.resident.lists is None:
+            link.add_lists(list_bytes_read(sampled, layout, self.source.graph.csc.indices))
+
+    def watch_lists(self) -> None:
+        """Have the edges that the device counts itself among what travels."""
+        link, counted = self.source.link, self.pipeline.list_counts
+        if link is not None and counted is not None:
+            itemsize = self.source.graph.csc.indices.itemsize
+            link.watch(lambda: ListReads.of(counted).host_edges * itemsize)
 
     def explain(self, part_bytes: Mapping[PlacedPart, int]) -> str:
         """Return what is on the device, why, and what was read of it and over the link; waits for the device.

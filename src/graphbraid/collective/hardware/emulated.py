@@ -19,7 +19,7 @@ from graphbraid.collective.plan.times import StageTimes
 from graphbraid.collective.run.protocols import DeviceMemoryError
 from graphbraid.collective.run.stages import Context, register
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
-from graphbraid.sampling.rows.link_reads import travelled
+from graphbraid.sampling.rows.link_reads import list_bytes_read, travelled
 
 Fault = Callable[[], BaseException]
 
@@ -55,6 +55,8 @@ class EmulatedAccelerator:
         self.link, self.compute = threading.Lock(), threading.Lock()
         self.link_rows = self.link_row_bytes = 0
         """Feature rows that travelled over the link so far, and their bytes."""
+        self.link_bytes = 0
+        """Bytes of all that travelled so far: rows, sampled lists, and labels."""
         self._held: set[int] = set()  # ids of batches in device memory
         self._memory = threading.Lock()
         self._slower: dict[Stage, float] = {}
@@ -94,10 +96,15 @@ class EmulatedAccelerator:
             raise fault()
 
     def count_rows(self, num_rows: int, num_bytes: int) -> None:
-        """Count feature rows that travel over the link."""
+        """Count feature rows among what travels over the link."""
         with self._memory:
             self.link_rows += num_rows
             self.link_row_bytes += num_bytes
+
+    def count_bytes(self, num_bytes: int) -> None:
+        """Count bytes that travel over the link."""
+        with self._memory:
+            self.link_bytes += num_bytes
 
     def take_memory(self, batch: MiniBatch) -> None:
         """Add a batch to device memory.
@@ -162,7 +169,7 @@ class EmulatedBatching:
 
     def __init__(self, context: Context) -> None:
         self._accelerator, self._gathers = _accelerator(context), context.gathers_rows
-        self._tiers = context.source.rows if context.gather else None
+        self._source, self._tiers = context.source, context.source.rows if context.gather else None
         gathers = context.gather and self._tiers is None
         self._prepare = CpuBatching(dataclasses.replace(context, gather=gathers, row_buffer=None))
 
@@ -175,17 +182,29 @@ class EmulatedBatching:
             if self._tiers is not None:
                 batch.x = travelled(self._tiers, batch.n_id)
             accelerator.take_memory(batch)
+        self._count_lists(batch)
         if self._gathers:
             self._count_rows(batch)
         return batch
 
+    def _count_lists(self, batch: MiniBatch) -> None:
+        """Count the lists and labels that a device would have read over the link, which holds neither."""
+        source, labels = self._source, batch.seed_y
+        nbytes = list_bytes_read(batch.sampled, batch.layout, source.graph.csc.indices)
+        self._accelerator.count_bytes(nbytes + (0 if labels is None else labels.nbytes))
+        if source.link is not None:
+            source.link.add_lists(nbytes)
+            if labels is not None:
+                source.link.add_attribute("seed_y", labels)
+
     def _count_rows(self, batch: MiniBatch) -> None:
-        """Count what a device would have read over the link: rows that are not hot."""
+        """Count the rows that a device would have read over the link: those that are not hot."""
         x = batch.x
         assert x is not None
         hot = None if self._tiers is None else self._tiers.hot
         rows = len(x) if hot is None else len(hot.split(batch.n_id)[0])
         self._accelerator.count_rows(rows, rows * x[:1].nbytes)
+        self._accelerator.count_bytes(rows * x[:1].nbytes)
 
 
 @register("transfer", "emulated")
@@ -204,14 +223,16 @@ class EmulatedTransfer:
             self._rows.admit(batch)
             if batch.row_part is None:
                 _ = batch.x
+        _ = batch.seed_y  # copied along
         with accelerator.link, accelerator.taking("dma", accelerator.copy_seconds(batch)):
             accelerator.check("dma", batch.step)
             accelerator.take_memory(batch)
+            accelerator.count_bytes(batch.travelling_bytes)
             if self._context.gathers_rows:
                 travelling = batch.x if batch.row_part is None else batch.row_part.rows
                 assert travelling is not None
                 accelerator.count_rows(len(travelling), travelling.nbytes)
-                self._context.count_travelling(batch)
+            self._context.count_travelling(batch)
             if self._rows is not None:
                 self._rows.complete(batch)
         return batch

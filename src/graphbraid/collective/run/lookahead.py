@@ -28,6 +28,7 @@ from graphbraid.ops.gather.gather_rows import gather_rows
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.sampling.rows.by_id import FeatureRows, RowPart
 from graphbraid.sampling.rows.hot import HotRows
+from graphbraid.sampling.rows.link_reads import link_of
 
 _log = logging.getLogger(__name__)
 
@@ -93,6 +94,7 @@ class Found:
     """Slot of each of the batch's rows, hot rows first, ``(num_nodes,)`` int32."""
     first: int
     generation: int
+    ring_rows: int = 0
 
 
 class RowBuffer:
@@ -113,6 +115,7 @@ class RowBuffer:
     ) -> None:
         self._x = x.detach() if isinstance(x, Tensor) else x
         self._kept_batches, self._hot = kept_batches, hot
+        self._link = None if isinstance(x, Tensor) else link_of(x)
         self._claimed = threading.Condition()
         self._claims: deque[Key] = deque()
         self._looking_up = threading.Lock()
@@ -178,12 +181,19 @@ class RowBuffer:
             first, generation = directory.head, self._generation
             missing, slots = directory.look_up(n_id)
         self._end_turn(key)
-        return Found(missing=missing, slots=slots, first=first, generation=generation)
+        kept = len(slots) - len(missing)
+        return Found(missing=missing, slots=slots, first=first, generation=generation, ring_rows=kept)
 
     def part_of(self, found: Found, n_id: Tensor) -> RowPart:
         """Gather the missing rows of a batch that was looked up."""
         rows = self._gather(n_id[found.missing])
-        return RowPart(rows=rows, slots=found.slots, first=found.first, generation=found.generation)
+        return RowPart(
+            rows=rows,
+            slots=found.slots,
+            first=found.first,
+            generation=found.generation,
+            ring_rows=found.ring_rows,
+        )
 
     def admit(self, batch: MiniBatch) -> None:
         """Check a batch before its copy; if the ring will not hold the rows left out, copy it as a whole."""
@@ -227,6 +237,8 @@ class RowBuffer:
             x = owner.joined(hot, ring, part.slots)
         self._next = part.first + count
         moved.x = x
+        if self._link is not None:
+            self._link.add_ring_rows(part.ring_rows)
 
     def _gather(self, ids: Tensor) -> Tensor:
         x = self._x

@@ -29,7 +29,6 @@ from graphbraid.graph import ScaledFeatures, SparseFeatures
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.sampling.rows.hot import HotRows
-from graphbraid.sampling.rows.link_reads import link_of
 from graphbraid.sampling.schedule import SeedSchedule
 from graphbraid.sampling.source import BatchSource
 from graphbraid.signatures import typed
@@ -87,11 +86,12 @@ class Context:
         return None if self.source.rows is None or not self.gather else self.source.rows.hot
 
     def count_travelling(self, batch: MiniBatch) -> None:
-        """Count the feature rows of a batch that a transfer has copied, where the features' tiers do."""
-        link = link_of(self.source.rows) if self.gathers_rows else None
-        rows = batch.x if batch.row_part is None else batch.row_part.rows
-        if link is not None and rows is not None:
-            link.add(rows)
+        """Count what a transfer has copied of a batch on the host, where the features' tiers do.
+
+        That is all that the batch holds: ids, edges, rows and labels.
+        """
+        if self.source.link is not None:
+            self.source.link.add_batch(batch)
 
 
 Factory = Callable[[Context], Any]

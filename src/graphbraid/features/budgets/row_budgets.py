@@ -160,8 +160,8 @@ def named_score(
         name: of the score.
         sampler: how neighbours are drawn. If None, only scores of the graph alone can be had.
         schedule: seeds of the steps, likewise.
-        epochs: that the run will take, as in :func:`graphbraid.features.score`.
-        run_seconds: that they will take, likewise. If None, ``auto`` does not look ahead.
+        epochs: of the run, as in :func:`graphbraid.features.score`.
+        run_seconds: that it will take, likewise. If None, ``auto`` does not look ahead.
 
     Raises:
         ConfigError: there is no such score, or it follows a sampler.

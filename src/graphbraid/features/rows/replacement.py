@@ -76,13 +76,6 @@ def belady_hits(trace: Trace, capacity: int) -> int:
     return hits
 
 
-def static_hits(trace: Trace, rows: Tensor) -> int:
-    """Reads that fall on a fixed set of rows."""
-    is_kept = np.zeros(trace.num_nodes, bool)
-    is_kept[rows.numpy()] = True
-    return sum(int(is_kept[batch].sum()) for batch in trace.batches)
-
-
 def _first_used(rows: _Ids, next_use: npt.NDArray[np.int32], capacity: int) -> _Ids:
     """The rows whose next use comes first."""
     if len(rows) <= capacity:

@@ -82,8 +82,8 @@ def score(
     - ``inclusion``: expected reads an epoch under the sampler's fanouts and seeds
     - ``presampled``: reads of some epochs of the sampler with another seed
     - ``lookahead``: reads of the coming epochs, exactly
-    - ``auto``: ``lookahead`` where it takes less than 2 % of the run, else what serves some of its batches
-      best
+    - ``auto``: ``lookahead`` over as many of the coming epochs as 2 % of the run's time allows; where that
+      is none, what serves some of its batches best
 
     Args:
         graph: whose rows are scored.
@@ -91,10 +91,9 @@ def score(
         sampler: how neighbours are drawn, such as a loader's ``node_sampler``; the last four kinds need it.
         schedule: which seeds a step has, such as a loader's ``schedule``; the last four kinds need it.
             Without it the weighted PageRank begins at the graph's split ``train``.
-        epochs: ``lookahead`` counts these, ``auto`` weighs it over these: the first so many, or a range;
-            ``presampled`` samples as many.
-        run_seconds: how long those epochs will take, as far as the caller knows; ``auto`` needs it to look
-            ahead.
+        epochs: ``lookahead`` counts these, ``auto`` no more than these, which a sample of fewer stands for:
+            the first so many, or a range; ``presampled`` samples as many.
+        run_seconds: how long the run will take, as far as the caller knows; ``auto`` needs it to look ahead.
         damping: of the PageRanks, in [0, 1).
         workers: threads that sample; None takes as many as PyTorch has.
         as_reads: whether ``auto`` must give reads an epoch, and so tries no kind that is an order only.
@@ -125,7 +124,7 @@ def score(
     return Score(
         values=values,
         kind=choice.kind,
-        made_from=making.made_from(choice.kind),
+        made_from=making.made_from(choice.kind, choice.epochs or len(coming)),
         seconds=time.perf_counter() - started,
         reason=choice.reason,
         trial=choice.trial,
@@ -187,8 +186,8 @@ class _Making:
             check_odds(self._graph.csc)
         return sampler, schedule
 
-    def made_from(self, kind: str) -> dict[str, Any]:
-        """What a kind depends on beside the graph."""
+    def made_from(self, kind: str, epochs: int) -> dict[str, Any]:
+        """What a kind depends on beside the graph, of which so many epochs were sampled."""
         made: dict[str, Any] = {}
         if kind.endswith("pagerank"):
             made["damping"] = self._damping
@@ -201,7 +200,7 @@ class _Making:
             made |= {name: getattr(schedule, name) for name in ("batch_size", "shuffle", "drop_last")}
         if kind in ("presampled", "lookahead"):
             counted = schedule if kind == "lookahead" else with_other_seed(schedule)
-            made |= {"seed": counted.seed, "epochs": [self._epochs[0], self._epochs[-1]]}
+            made |= {"seed": counted.seed, "epochs": [self._epochs[0], self._epochs[epochs - 1]]}
         if kind == "presampled" and self._most_presampled is not None:
             made |= {
                 "epochs": [self._epochs[0]] * 2,

@@ -46,7 +46,13 @@ class DeviceBudget:
 
 
 def device_budget(
-    graph: Graph, reads: Tensor, memory: DeviceMemory, *, needed_bytes: int, epoch_seconds: float | None
+    graph: Graph,
+    reads: Tensor,
+    memory: DeviceMemory,
+    *,
+    needed_bytes: int,
+    epoch_seconds: float | None,
+    reserve_bytes: int | None = None,
 ) -> DeviceBudget:
     """Choose the memory of a device for a graph's feature rows.
 
@@ -59,6 +65,7 @@ def device_budget(
         memory: of the device.
         needed_bytes: what the run needs there beside the rows.
         epoch_seconds: of an epoch's training, its rows at hand. If None, not known.
+        reserve_bytes: left free. If None, a tenth of what is free, and 256 MiB at least.
     """
     free, x = memory.free_bytes, graph.x
 
@@ -69,11 +76,9 @@ def device_budget(
         return chosen(None, "no rows on the device: only dense features are put in tiers")
     if free is None:
         return chosen(None, "no rows on the device: its free memory is not known")
-    reserve = max(int(RESERVE_SHARE * free), LEAST_RESERVE_BYTES)
-    words = (
-        f"{format_bytes(free)} less {format_bytes(needed_bytes)} for the rest of the run and a reserve of "
-        f"{format_bytes(reserve)}"
-    )
+    reserve = max(int(RESERVE_SHARE * free), LEAST_RESERVE_BYTES) if reserve_bytes is None else reserve_bytes
+    words = f"{format_bytes(free)} less {format_bytes(needed_bytes)} for the rest of the run"
+    words += f" and a reserve of {format_bytes(reserve)}" if reserve else ""
     map_bytes, row_bytes = MAP_BYTES * graph.num_nodes, max(kept_row_bytes(x), 1)
     fit = (free - needed_bytes - reserve - map_bytes) // row_bytes
     if fit < 1:

@@ -21,13 +21,24 @@ class TierCounts(NamedTuple):
     """Reads of rows that a device had."""
     link_rows: int = 0
     """Rows that travelled to a device, or that it read of the host's memory."""
-    link_bytes: int = 0
+    link_row_bytes: int = 0
     """Bytes of these rows."""
+    link_list_bytes: int = 0
+    """Bytes of sampled lists that travelled likewise: ids and edges of batches, and what belongs to them."""
+    link_label_bytes: int = 0
+    """Bytes of labels that did."""
+    ring_rows: int = 0
+    """Reads of rows that a batch before had brought to the device."""
 
     @property
     def reads(self) -> int:
-        """Reads of all tiers."""
-        return self.hot_rows + self.host_rows + self.disk_rows
+        """Reads of all tiers, and of rows that a batch before had brought."""
+        return self.hot_rows + self.ring_rows + self.host_rows + self.disk_rows
+
+    @property
+    def link_bytes(self) -> int:
+        """Bytes of all that travelled to a device: rows, lists and labels."""
+        return self.link_row_bytes + self.link_list_bytes + self.link_label_bytes
 
     @property
     def host_share(self) -> float:

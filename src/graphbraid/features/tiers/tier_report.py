@@ -19,12 +19,16 @@ COUNTED_KINDS = ("inclusion", "presampled", "lookahead")
 """Kinds of scores whose values are reads per epoch; of the others only the order means something."""
 
 
+RING = "from the batch before"
+"""Name of the line of rows that look-ahead left out of copies: no tier, but a part of the reads."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TierRow:
     """One tier: what lies there, and which part of the reads it serves."""
 
     name: str
-    """``host`` or ``disk``, or the name of a device."""
+    """``device``, ``host`` or ``disk``; or :data:`RING`, for rows that a batch before had brought."""
     rows: int
     """Rows that lie there and in no faster tier."""
     nbytes: int
@@ -65,13 +69,8 @@ class TierReport:
     row_bytes: int
     dtype: str
     tiers: tuple[TierRow, ...]
-    reads: int = 0
-    """Rows read so far."""
-    disk_bytes: int = 0
-    """Bytes that came from the file so far, in whole blocks."""
-    disk_requests: int = 0
-    link_bytes: int = 0
-    """Bytes of rows that came to a device over the link so far."""
+    counts: TierCounts
+    """What was read so far."""
     epoch: TierCounts | None = None
     """What the last epoch of training read; None before its end."""
     filled_by: str = ""
@@ -79,10 +78,32 @@ class TierReport:
     curve: tuple[CurvePoint, ...] = ()
     """What more memory would buy; empty without a score."""
 
+    @property
+    def reads(self) -> int:
+        """Rows read so far."""
+        return self.counts.reads
+
+    @property
+    def disk_bytes(self) -> int:
+        """Bytes that came from the file so far, in whole blocks."""
+        return self.counts.disk_bytes
+
+    @property
+    def disk_requests(self) -> int:
+        """Requests by which these came."""
+        return self.counts.disk_requests
+
+    @property
+    def link_bytes(self) -> int:
+        """Bytes that came to a device over the link so far: rows, lists and labels."""
+        return self.counts.link_bytes
+
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
         content = dataclasses.asdict(self)
-        return content | {"epoch": None if self.epoch is None else self.epoch._asdict()}
+        named = {name: getattr(self, name) for name in ("reads", "disk_bytes", "disk_requests", "link_bytes")}
+        epoch = None if self.epoch is None else self.epoch._asdict()
+        return content | named | {"counts": self.counts._asdict(), "epoch": epoch}
 
     def __str__(self) -> str:
         whole = format_bytes(self.num_rows * self.row_bytes)
@@ -94,21 +115,19 @@ class TierReport:
         if self.filled_by:
             lines.append(f"filled by the score {self.filled_by}")
         if self.reads:
-            lines.append(_read(self.reads, "so far", self.link_bytes, self.disk_bytes, self.disk_requests))
-        if (last := self.epoch) is not None:
-            read = (last.link_bytes, last.disk_bytes, last.disk_requests)
-            lines.append(_read(last.reads, "in the last epoch", *read))
+            lines.append(_read(self.counts, "so far"))
+        if self.epoch is not None:
+            lines.append(_read(self.epoch, "in the last epoch"))
         if self.curve:
             lines.append("memory for rows, the share of the reads that the highest have, and what is left:")
             lines += _aligned([_CURVE_HEADER, *(self._point(point) for point in self.curve)])
         return "\n".join(lines)
 
     def _cells(self, tier: TierRow) -> list[str]:
+        lies = [f"{tier.rows:,}", f"{tier.rows / max(self.num_rows, 1):.1%}", format_bytes(tier.nbytes)]
         return [
             tier.name,
-            f"{tier.rows:,}",
-            f"{tier.rows / max(self.num_rows, 1):.1%}",
-            format_bytes(tier.nbytes),
+            *(["", "", ""] if tier.name == RING else lies),
             format_bytes(tier.notes_bytes) if tier.notes_bytes else "",
             _share(tier.expected_share),
             _share(tier.measured_share),
@@ -166,10 +185,18 @@ _HEADER = ["tier", "rows", "of all", "bytes", "notes", "expected", "measured", "
 _CURVE_HEADER = ["rows", "bytes", "served", "left an epoch"]
 
 
-def _read(reads: int, when: str, link_bytes: int, disk_bytes: int, disk_requests: int) -> str:
-    link = f"{format_bytes(link_bytes)} over the link, " if link_bytes else ""
-    disk = f"{format_bytes(disk_bytes)} from disk by {disk_requests:,} requests"
-    return f"{reads:,} reads {when}; {link}{disk}"
+def _read(counts: TierCounts, when: str) -> str:
+    link = ""
+    if counts.link_bytes:
+        parts = {
+            "rows": counts.link_row_bytes,
+            "lists": counts.link_list_bytes,
+            "labels": counts.link_label_bytes,
+        }
+        listed = ", ".join(f"{name} {format_bytes(nbytes)}" for name, nbytes in parts.items() if nbytes)
+        link = f"{format_bytes(counts.link_bytes)} over the link ({listed}), "
+    disk = f"{format_bytes(counts.disk_bytes)} from disk by {counts.disk_requests:,} requests"
+    return f"{counts.reads:,} reads {when}; {link}{disk}"
 
 
 def _share(value: float | None) -> str:

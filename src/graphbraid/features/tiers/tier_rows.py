@@ -9,7 +9,7 @@ from graphbraid.features.rows.disk import DiskRows
 from graphbraid.features.rows.memory import MemoryRows
 from graphbraid.features.rows.widening import WidenedCache
 from graphbraid.features.tiers.tier_counts import TierCounts
-from graphbraid.features.tiers.tier_report import Served, TierRow
+from graphbraid.features.tiers.tier_report import RING, Served, TierRow
 from graphbraid.sampling.rows.hot import HotRows
 
 
@@ -33,8 +33,8 @@ class SeenTiers:
     """What the last epoch read; None before its end."""
 
     def rows(self) -> tuple[TierRow, ...]:
-        """Return a row for each tier there is, the fastest first."""
-        tiers = (self._device(), self._host(), self._file())
+        """Return a row for each tier there is, the fastest first, and one for look-ahead's ring."""
+        tiers = (self._device(), self._ring(), self._host(), self._file())
         return tuple(tier for tier in tiers if tier is not None)
 
     def _device(self) -> TierRow | None:
@@ -53,6 +53,19 @@ class SeenTiers:
             epoch_bytes=self._epoch_bytes(share),
             measured_bytes=None if self.epoch is None else self.epoch.hot_rows * self.row_bytes,
             detail="found by a comparison" if hot.is_prefix else "found by a map",
+        )
+
+    def _ring(self) -> TierRow | None:
+        """Return the line of rows that batches before had brought, which the score expects in other tiers."""
+        if not self.counts.ring_rows:
+            return None
+        return TierRow(
+            name=RING,
+            rows=0,
+            nbytes=0,
+            measured_share=self._of_reads(self.counts.ring_rows),
+            measured_bytes=None if self.epoch is None else self.epoch.ring_rows * self.row_bytes,
+            detail="the device had them, so that they did not travel again",
         )
 
     def _host(self) -> TierRow:

@@ -53,7 +53,7 @@ class TieredFeatures:
         self.disk, self.cache, self.hot, self.filled_by = disk, cache, hot, filled_by
         self._score, self._lookahead, self._epoch_reads = score, lookahead, epoch_reads
         self.link = LinkReads()
-        """Counts the rows that travel to devices."""
+        """Counts what travels to devices with batches."""
         self._last_epoch: TierCounts | None = None
 
     @classmethod
@@ -86,13 +86,13 @@ class TieredFeatures:
             score: ``(num_nodes,)`` numbers, higher where a row is read more often, a record with them as
                 ``values``, or the name of a score (:data:`graphbraid.features.KINDS`): tiers are filled with
                 the highest, devices first. None: devices by out-degree, memory with the first batches' rows.
-                ``auto`` looks ahead if ``run_seconds`` says that this is cheap, takes the best of a trial
-                without, and without a sampler a score of the graph alone; :meth:`explain` says which.
+                ``auto`` looks as far ahead as ``run_seconds`` allows, takes the best of a trial where that
+                is no epoch, and without a sampler a score of the graph alone; :meth:`explain` says which.
             sampler: how neighbours are drawn, for scores by name that follow a sampler.
             schedule: seeds of the steps, likewise.
-            epochs: that the run will take, likewise: those that ``lookahead`` counts.
-            run_seconds: that these will take, as far as the caller knows, for ``auto``. If None, it does not
-                look ahead.
+            epochs: of the run, likewise: those that ``lookahead`` counts, and ``auto`` at most.
+            run_seconds: that the run will take, as far as the caller knows, for ``auto``. If None, it does
+                not look ahead.
             policy: which rows stay: ``belady``, ``sieve`` or ``static`` (:data:`POLICIES`).
             lookahead: batches a loader announces before it gathers the first of them, for ``belady``.
             disk: how the file is read. None takes the defaults, and less at a time for a small ``host``.
@@ -191,7 +191,7 @@ class TieredFeatures:
         cache, disk = self.cache.counts, None if self.disk is None else self.disk.counts
         requests, disk_bytes = (0, 0) if disk is None else (disk.requests, disk.bytes)
         hot_rows, direct_rows = (0, 0) if self.hot is None else (self.hot.counts[1], self.hot.direct_rows)
-        link_rows, link_bytes = self.link.counts
+        link = self.link.counts
         return TierCounts(
             host_rows=cache.hits + direct_rows,
             disk_rows=cache.misses,
@@ -199,8 +199,11 @@ class TieredFeatures:
             disk_requests=requests,
             disk_bytes=disk_bytes,
             hot_rows=hot_rows,
-            link_rows=link_rows + direct_rows,
-            link_bytes=link_bytes + direct_rows * self.row_bytes,
+            link_rows=link.rows + direct_rows,
+            link_row_bytes=link.row_bytes + direct_rows * self.row_bytes,
+            link_list_bytes=link.list_bytes,
+            link_label_bytes=link.label_bytes,
+            ring_rows=link.ring_rows,
         )
 
     def note_epoch(self, before: TierCounts) -> None:
@@ -265,10 +268,7 @@ class TieredFeatures:
             row_bytes=row_bytes,
             dtype=str(self.dtype) if self._scale is None else f"{torch.int8} with a scale each",
             tiers=seen.rows(),
-            reads=counts.reads,
-            disk_bytes=counts.disk_bytes,
-            disk_requests=counts.disk_requests,
-            link_bytes=counts.link_bytes,
+            counts=counts,
             epoch=last,
             filled_by=self.filled_by,
             curve=() if served is None else served.curve(row_bytes, epoch_reads),

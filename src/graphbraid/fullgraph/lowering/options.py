@@ -23,7 +23,7 @@ from graphbraid.graph.scans import check_ids
 from graphbraid.machine.rates import Rates
 from graphbraid.signatures import typed
 
-ALL = frozenset({*PASSES, "prune", "symmetry", "locality"})
+ALL = frozenset({*PASSES, "prune", "symmetry", "locality", "halo"})
 """Names of all lowering passes; each can be switched off."""
 HOIST_BYTES = 1 << 28
 """Bytes that hoisted aggregations may take by default, since saved time is not worth unbounded memory."""

@@ -14,7 +14,7 @@ from graphbraid.graph.csc import Csc, index_dtype
 
 
 def blocks_of_rank(
-    blocks: Sequence[Block], partition: Partition, rank: int, *, keeps_edges: bool, with_halo: bool
+    blocks: Sequence[Block], partition: Partition, rank: int, *, keeps_edges: bool
 ) -> list[Block]:
     """Return a rank's share of a lowered program's blocks, with the exchanges between them.
 
@@ -28,7 +28,6 @@ def blocks_of_rank(
         partition: the owner of each node.
         rank: number of the rank.
         keeps_edges: whether the program reads edge features.
-        with_halo: whether level 0 holds the halo's nodes too; then nothing is exchanged before block 0.
     """
     made: list[Block] = []
     known: dict[int, tuple[Block, Block]] = {}  # levels that hold the same nodes share their block
@@ -36,7 +35,7 @@ def blocks_of_rank(
         if id(block) not in known:
             known[id(block)] = _divided(block, partition, rank, keeps_edges)
         made += known[id(block)]
-    return made[1:] if with_halo else made
+    return made
 
 
 def _divided(block: Block, partition: Partition, rank: int, keeps_edges: bool) -> tuple[Block, Block]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -14,36 +15,40 @@ from graphbraid.fullgraph.lowering.levels import Block, Blocks
 from graphbraid.fullgraph.lowering.lower_program import output_rows
 from graphbraid.fullgraph.lowering.lowered import Lowered
 from graphbraid.fullgraph.program import (
-    Aggregate,
-    Attention,
+    Decision,
     Exchange,
-    Gine,
     Hoisted,
-    Maximum,
     Module,
-    Normalise,
     Operation,
     Own,
     Program,
 )
 from graphbraid.fullgraph.program.refusal import NotLoweredError
 from graphbraid.fullgraph.ranks.blocks import blocks_of_rank
+from graphbraid.fullgraph.ranks.halo import NAME, must_travel, read_along_edges, values_that_may_travel
 from graphbraid.signatures import typed
+
+Weigh = Callable[[Program, int], Decision | None]
+"""Decides whether rows of level 0 travel; None if there is nothing to decide.
+
+It is given the program of all ranks, and the rows that this rank would receive or send, if more."""
 
 
 @typed
-def distribute(lowered: Lowered, partition: Partition, rank: int) -> Lowered:
+def distribute(lowered: Lowered, partition: Partition, rank: int, weigh: Weigh | None = None) -> Lowered:
     """Return the part of a lowered program that one rank runs; nothing is sent.
 
     The rank computes the rows of the nodes that it owns. Where an aggregation, a maximum or an attention
     reads rows of other ranks' nodes, an :class:`.Exchange` before it brings them: of each level only those
     that the needed outputs depend on. Rows before the first aggregation are computed where they are read,
-    from features, which every rank has; if batch normalisation is among them, they travel as well.
+    from features, which every rank has, unless ``weigh`` says that they travel; if batch normalisation is
+    among them, they do anyway.
 
     Args:
         lowered: the program of all ranks, lowered alike on each of them.
         partition: the owner of each node; as many parts as there are ranks, of which some may be empty.
         rank: number of the rank.
+        weigh: see :data:`Weigh`. If None, rows before the first aggregation are computed.
 
     Returns:
         The rank's program, blocks and rows; its ``nodes`` are those of ``lowered`` that it owns, in their
@@ -59,7 +64,7 @@ def distribute(lowered: Lowered, partition: Partition, rank: int) -> Lowered:
             f"the partition is of {partition.num_nodes:,} nodes, and the graph has "
             f"{lowered.graph.num_nodes:,}; divide this graph."
         )
-    program, blocks = divided(lowered.program, lowered.blocks, partition, rank)
+    program, blocks = divided(lowered.program, lowered.blocks, partition, rank, weigh)
     nodes = lowered.nodes[partition.part_of[lowered.nodes] == rank]
     last = blocks[-1].destinations
     assert last is not None
@@ -69,26 +74,55 @@ def distribute(lowered: Lowered, partition: Partition, rank: int) -> Lowered:
     return replace(lowered, program=program, nodes=nodes, blocks=tuple(blocks), rows=rows, row_of=None)
 
 
-def divided(program: Program, blocks: Blocks, partition: Partition, rank: int) -> tuple[Program, list[Block]]:
+def divided(
+    program: Program, blocks: Blocks, partition: Partition, rank: int, weigh: Weigh | None = None
+) -> tuple[Program, list[Block]]:
     """Return one rank's program and blocks of a lowered program and its blocks.
 
     Raises:
         NotLoweredError: an operation cannot be divided among ranks; the message names it.
     """
-    of_rank, with_halo = divided_program(program)
+    _check_divisible(program)
     plain = [block.of(None) for block in blocks]
-    share = blocks_of_rank(plain, partition, rank, keeps_edges=program.reads_edges, with_halo=with_halo)
-    return of_rank, share
+    share = blocks_of_rank(plain, partition, rank, keeps_edges=program.reads_edges)
+    program = weighed(program, share[0], weigh)
+    of_rank, with_halo = divided_program(program)
+    return of_rank, share[with_halo:]
+
+
+def weighed(program: Program, exchange: Block, weigh: Weigh | None) -> Program:
+    """Return a program with the decision whether rows of level 0 travel, if there is one.
+
+    Args:
+        program: the program of all ranks.
+        exchange: the block by which this rank's would travel.
+        weigh: see :data:`Weigh`.
+    """
+    if weigh is None or must_travel(program) or not values_that_may_travel(program):
+        return program
+    route = exchange.route
+    assert route is not None
+    decision = weigh(program, max(sum(route.receive_rows), sum(route.send_rows)))
+    return program if decision is None else program.rewritten(program.ops, decision)
+
+
+def as_decided(by: Program) -> Weigh:
+    """Return what decides for another program as was decided for ``by``."""
+    found = next((decision for decision in by.decisions if decision.name == NAME), None)
+    return lambda _program, _num_rows: found
 
 
 def divided_program(program: Program) -> tuple[Program, bool]:
     """Return the program of each rank, and whether its level 0 holds the halo's nodes too.
 
+    Where a decision of the program says that rows of level 0 travel, or they must, it does not.
+
     Raises:
         NotLoweredError: an operation cannot be divided among ranks; the message names it.
     """
     _check_divisible(program)
-    with_halo = not any(program.level(op.out) == 0 and _couples_rows(op) for op in program.ops)
+    travels = any(decision.taken for decision in program.decisions if decision.name == NAME)
+    with_halo = not travels and not must_travel(program)
     return _Rewriting(program, with_halo).result(), with_halo
 
 
@@ -131,10 +165,9 @@ class _Rewriting:
             return replace(op, blocks=self._level(level) - self._level(level - 1))
         if isinstance(op, Hoisted):
             return replace(op, blocks=self._level(level))
-        if not isinstance(op, Aggregate | Attention | Gine | Maximum):
+        sources = read_along_edges(op)
+        if not sources:
             return op
-        scores = isinstance(op, Attention) and op.kind == "gat" and not op.own_rows
-        sources = set(op.inputs) if scores else {op.inputs[0]}
         return replace(op, inputs=tuple(self._rows_of(i) if i in sources else i for i in op.inputs))
 
     def _level(self, level: int) -> int:
@@ -151,10 +184,6 @@ class _Rewriting:
         return self._received[value]
 
 
-def _couples_rows(op: Operation) -> bool:
-    return isinstance(op, Normalise | Module) and op.couples_rows
-
-
 def _check_divisible(program: Program) -> None:
     if program.parts:
         raise NotLoweredError("the model", "reads relations, which ranks do not divide so far", "one rank")
@@ -166,4 +195,4 @@ def _check_divisible(program: Program) -> None:
             raise NotLoweredError(f"{op.out}, {op.details()}", reason, "batch or layer normalisation")
 
 
-__all__ = ["distribute", "divided", "divided_program", "owned_outputs"]
+__all__ = ["Weigh", "as_decided", "distribute", "divided", "divided_program", "owned_outputs", "weighed"]

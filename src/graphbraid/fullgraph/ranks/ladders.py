@@ -9,23 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from statistics import median
-from time import perf_counter
-from typing import TYPE_CHECKING
-
-import torch
 
 from graphbraid.fullgraph.lowering.pipeline import Pipeline
-
-if TYPE_CHECKING:
-    from graphbraid.distributed.ranks.communicator import Communicator
+from graphbraid.fullgraph.ranks.link import Link
 
 RUNGS = (1, 2, 4, 8)
 """Numbers of parts that are tried."""
 LARGEST = Pipeline(chunks=RUNGS[-1], back_chunks=RUNGS[-1])
 """The pipeline of the most parts, for which memory is planned."""
-PROBE_BYTES = 1 << 18
-_REPEATS = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,14 +31,6 @@ class Load:
     """The same of those whose gradients travel back."""
     sum_bytes: int
     """Bytes of sums that a further part of each reads and writes."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Link:
-    """The network model of a message: seconds to begin it, and seconds for each byte (alpha and beta)."""
-
-    message_seconds: float
-    byte_seconds: float
 
 
 def ladders(
@@ -79,28 +62,6 @@ def pipeline_of(names: Sequence[str], setting: Sequence[int]) -> Pipeline:
     return Pipeline(**(asdict(Pipeline()) | dict(zip(names, setting, strict=True))))
 
 
-def measured_link(comm: Communicator) -> Link:
-    """Measure exchanges between all ranks, which all call this together; the slowest counts.
-
-    Raises:
-        RankError: a rank was lost.
-    """
-
-    def exchange(num_bytes: int) -> float:
-        others = [0 if rank == comm.rank else num_bytes for rank in range(comm.size)]
-        data = torch.zeros(sum(others), dtype=torch.uint8)
-        seconds = []
-        for _ in range(_REPEATS):
-            began = perf_counter()
-            comm.all_to_all(data, others, others).wait()
-            seconds.append(perf_counter() - began)
-        return float(max(comm.gather(median(seconds))))
-
-    empty, full = exchange(1), exchange(PROBE_BYTES)
-    num_bytes = PROBE_BYTES * max(1, comm.size - 1)
-    return Link(message_seconds=empty, byte_seconds=max(full - empty, 1e-9) / num_bytes)
-
-
 def _rungs(travel_seconds: float, part_seconds: float) -> tuple[int, ...]:
     return tuple(rung for rung in RUNGS if rung == 1 or rung * part_seconds < travel_seconds)
 
@@ -110,4 +71,4 @@ def _threads(count: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys((count, max(1, count - 1), max(1, count // 2))))
 
 
-__all__ = ["LARGEST", "RUNGS", "Link", "Load", "ladders", "measured_link", "pipeline_of"]
+__all__ = ["LARGEST", "RUNGS", "Load", "ladders", "pipeline_of"]

@@ -14,7 +14,7 @@ from graphbraid.fullgraph.lowering.lower_program import available_bytes, through
 from graphbraid.fullgraph.lowering.lowered import Lowered
 from graphbraid.fullgraph.lowering.options import CompileOptions
 from graphbraid.fullgraph.program import Decision, Program
-from graphbraid.fullgraph.ranks.distribute import divided_program
+from graphbraid.fullgraph.ranks.distribute import Weigh, as_decided, divided_program, weighed
 from graphbraid.fullgraph.ranks.part import RankPart
 from graphbraid.fullgraph.ranks.ranks import Ranks
 
@@ -44,7 +44,7 @@ def lower_part(
     facts = _facts(program, part, ranks, options, basis)
     left = [Decision(name=name, taken=False, what="each rank holds its part alone") for name in _LEFT]
     passed = through_passes(program.rewritten(program.ops, *left), facts, options.passes)
-    divided, blocks = part_of_program(passed, ranks)
+    divided, blocks = part_of_program(passed, ranks, ranks.weigh(facts, options))
     own = ranks.owned(nodes)
     row_of = torch.full((part.num_nodes,), -1, dtype=torch.int64)
     row_of[part.view.ids[: part.view.num_own]] = torch.arange(part.view.num_own)
@@ -69,16 +69,19 @@ def evaluation_part(lowered: Lowered, program: Program, ranks: Ranks) -> tuple[P
     passed = through_passes(
         program, replace(lowered.facts, hoist_bytes=0), lowered.options.passes - {"hoist"}
     )
-    return part_of_program(passed, ranks)
+    return part_of_program(passed, ranks, as_decided(lowered.program))
 
 
-def part_of_program(program: Program, ranks: Ranks) -> tuple[Program, list[Block]]:
+def part_of_program(program: Program, ranks: Ranks, weigh: Weigh | None) -> tuple[Program, list[Block]]:
     """Return a rank's program and blocks of a lowered program, once all have lowered alike."""
     assert ranks.part is not None
     ranks.check_alike_lowered(program, ())
+    blocks = ranks.part.blocks(program.num_levels - 1)
+    if blocks:
+        program = weighed(program, blocks[0], weigh)
     divided, with_halo = divided_program(program)
     ranks.part.ask_for_scales(ranks.comm, program)
-    return divided, ranks.part.blocks(program.num_levels - 1, with_halo=with_halo)
+    return divided, blocks[with_halo:]
 
 
 def _facts(program: Program, part: RankPart, ranks: Ranks, options: CompileOptions, basis: Basis) -> Facts:

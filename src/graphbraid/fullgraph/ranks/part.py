@@ -64,12 +64,11 @@ class RankPart:
         view = self.view
         return self.graph.nbytes + sum(ids.nbytes for ids in (view.ids, view.first_edge, view.route.send))
 
-    def blocks(self, num_blocks: int, *, with_halo: bool) -> list[Block]:
-        """Return the rank's blocks of a program, with the exchanges between them.
+    def blocks(self, num_blocks: int) -> list[Block]:
+        """Return the rank's blocks of a program, with the exchange before each.
 
         Args:
             num_blocks: number of aggregations that follow each other.
-            with_halo: whether level 0 holds the halo's nodes too.
         """
         csc, num_own = self.graph.csc, self.view.num_own
         held = torch.arange(csc.num_dst)
@@ -77,7 +76,7 @@ class RankPart:
         edges = None if csc.weight is None else torch.arange(csc.num_edges)
         nothing = Csc(torch.zeros(csc.num_dst + 1, dtype=torch.int64), csc.indices[:0], num_own, trusted=True)
         exchange = Block(nothing, held[:num_own], held, None, self.view.route)
-        return ([exchange, Block(share, held, held[:num_own], edges)] * num_blocks)[with_halo:]
+        return [exchange, Block(share, held, held[:num_own], edges)] * num_blocks
 
     def check_divisible(self, program: Program) -> None:
         """Check that a program needs no more of the whole graph than a part holds.

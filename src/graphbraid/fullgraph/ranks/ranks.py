@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Literal
 
 import torch
@@ -17,12 +17,16 @@ from graphbraid.distributed.ranks.communicator import Communicator
 from graphbraid.distributed.ranks.joining import check_alike
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph.device.device import Device
+from graphbraid.fullgraph.lowering.facts import Facts
 from graphbraid.fullgraph.lowering.levels import Block, Blocks
 from graphbraid.fullgraph.lowering.lowered import Lowered
+from graphbraid.fullgraph.lowering.options import CompileOptions
 from graphbraid.fullgraph.lowering.pipeline import Pipeline
-from graphbraid.fullgraph.program import Program
-from graphbraid.fullgraph.ranks.distribute import distribute, divided, owned_outputs
+from graphbraid.fullgraph.program import Decision, Program
+from graphbraid.fullgraph.ranks.distribute import Weigh, as_decided, distribute, divided, owned_outputs
+from graphbraid.fullgraph.ranks.halo import NAME, halo_seconds, values_that_may_travel
 from graphbraid.fullgraph.ranks.ladders import LARGEST
+from graphbraid.fullgraph.ranks.link import Link, steady_link
 from graphbraid.fullgraph.ranks.part import RankPart
 from graphbraid.fullgraph.ranks.tuner import PipelineTuner, identity_of
 from graphbraid.fullgraph.ranks.warp_tuner import WarpTuner
@@ -57,6 +61,8 @@ class Ranks:
     ``tuned`` finds out in the first steps, or knows it from an earlier run. None: whole. What is learned does
     not depend on it."""
     _listeners: list[WhenWhole] = field(default_factory=list, init=False, repr=False)
+    _links: list[Link] = field(default_factory=list, init=False, repr=False)
+    """The way between the ranks, once it is known."""
 
     def __post_init__(self) -> None:
         if self.wire not in _WIRES:
@@ -179,12 +185,48 @@ class Ranks:
             ConfigError: the ranks have not lowered alike, or the partition is of another graph.
         """
         self.check_alike_lowered(lowered.program, lowered.blocks)
-        return distribute(lowered, self.partition, self.comm.rank)
+        weigh = self.weigh(lowered.facts, lowered.options)
+        return distribute(lowered, self.partition, self.comm.rank, weigh)
 
-    def divided(self, program: Program, blocks: Blocks) -> tuple[Program, list[Block]]:
-        """Return this rank's program and blocks of a program in evaluation mode; see :meth:`share_of`."""
-        self.check_alike_lowered(program, blocks)
-        return divided(program, blocks, self.partition, self.comm.rank)
+    def divided(self, program: Program, blocks: Blocks, share: Lowered) -> tuple[Program, list[Block]]:
+        """Return this rank's program and blocks of a program in evaluation mode.
+
+        Args:
+            program: the program of all ranks, lowered.
+            blocks: its blocks.
+            share: this rank's part of the program in training, from :meth:`share_of`.
+        """
+        return divided(program, blocks, self.partition, self.comm.rank, as_decided(share.program))
+
+    def weigh(self, facts: Facts, options: CompileOptions) -> Weigh | None:
+        """Return what decides whether rows of level 0 travel; all ranks call it together.
+
+        None on a device, whose link to others is not measured: there they are computed.
+        """
+        if NAME not in options.passes or not options.device.is_host:
+            return None
+
+        def weigh(program: Program, num_rows: int) -> Decision:
+            link, counts = self._link(options), self.comm.gather(num_rows)
+            seconds = halo_seconds(program, facts, link, max(counts))
+            said = self.comm.share(asdict(seconds.decision(values_that_may_travel(program))))
+            return Decision(**said)
+
+        return weigh
+
+    @property
+    def trials(self) -> dict[str, float]:
+        """Seconds of the link by name, for the evidence of a lowering; empty if nothing needed it."""
+        return self._links[0].to_trials() if self._links else {}
+
+    def _link(self, options: CompileOptions) -> Link:
+        """Return the way between the ranks, as rank 0's evidence has it, or measured."""
+        if not self._links:
+            told = None if options.evidence is None else Link.of_trials(options.evidence.trials)
+            told = self.comm.share(None if told is None else told.to_trials())
+            known = None if told is None else Link.of_trials(told)
+            self._links.append(known or steady_link(self.comm))
+        return self._links[0]
 
     def owned(self, nodes: Tensor) -> Tensor:
         """Return those of ``nodes`` that this rank owns, in their order."""

@@ -19,7 +19,8 @@ import xxhash
 from graphbraid.distributed.ranks.communicator import Communicator
 from graphbraid.fullgraph.device.host import HOST
 from graphbraid.fullgraph.lowering.pipeline import Pipeline
-from graphbraid.fullgraph.ranks.ladders import Load, ladders, measured_link, pipeline_of
+from graphbraid.fullgraph.ranks.ladders import Load, ladders, pipeline_of
+from graphbraid.fullgraph.ranks.link import measured_link
 from graphbraid.fullgraph.ranks.search import CrossIterationSearch, Setting
 from graphbraid.fullgraph.step.planned_step import PlannedStep
 from graphbraid.machine.measurements import NOT_KEPT, Kept

@@ -17,8 +17,9 @@ from graphbraid.fullgraph.lowering.lowered import Lowered
 from graphbraid.fullgraph.lowering.options import ALL, HOIST_BYTES, CompileOptions
 from graphbraid.fullgraph.scale.cluster import Cluster
 from graphbraid.fullgraph.scale.division import Degrees, LargestShare, Law, Point
+from graphbraid.fullgraph.scale.halo_choice import HaloChoice
 from graphbraid.fullgraph.scale.knobs import Knobs, knobs_of
-from graphbraid.fullgraph.scale.phases import Step, step_of
+from graphbraid.fullgraph.scale.phases import Step
 from graphbraid.fullgraph.scale.published import GraphSize, miniature
 from graphbraid.fullgraph.scale.simulate import Prediction, simulate
 from graphbraid.graph import Graph
@@ -128,17 +129,21 @@ def forecast_at_hand(
         wire_bytes: bytes of a number on the wire.
     """
     law, degrees = division
-    step = step_of(lowered, floor, wire_bytes=wire_bytes)
+    choice = HaloChoice(lowered, floor, wire_bytes=wire_bytes)
     sizes: dict[str, Any] = {"num_nodes": graph.num_nodes, "num_edges": graph.num_edges}
     shares = [law.share(count, degrees, graph.num_nodes) for count in counts]
-    predicts = [_predictor(step, share, num_features=graph.num_features, **sizes) for share in shares]
+    steps = [choice.step(share, cluster, graph.num_nodes) for share in shares]
+    predicts = [
+        _predictor(step, share, num_features=graph.num_features, **sizes)
+        for step, share in zip(steps, shares, strict=True)
+    ]
     stream_bytes = lowered.basis.rates.stream_bytes
     knobs = tuple(
         knobs_of(step, share, cluster, stream_bytes=stream_bytes, wire_bytes=wire_bytes, **sizes)
-        for share in shares
+        for step, share in zip(steps, shares, strict=True)
     )
     assumptions = (
-        f"Kernels take what they took here on one rank ({1e3 * step.seconds:.3g} ms a step): "
+        f"Kernels take what they took here on one rank ({1e3 * choice.computed.seconds:.3g} ms a step): "
         "a rank's share of the edges or of the rows of each.",
         f"The graph divides as {law}.",
     )
@@ -183,17 +188,18 @@ def forecast_by_size(
         moving: as in :func:`forecast_at_hand`.
         wire_bytes: bytes of a number on the wire.
     """
-    steps: dict[bool, Step] = {}
+    choices: dict[bool, HaloChoice] = {}
     predictions, knobs, ranges = [], [], []
     degrees = Degrees.mean_of(size.num_nodes, size.num_edges)
     sizes: dict[str, Any] = {"num_nodes": size.num_nodes, "num_edges": size.num_edges}
     for count in counts:
         hoists = 4 * size.num_nodes * size.num_features <= count * HOIST_BYTES
-        if hoists not in steps:
-            steps[hoists] = _step_in_miniature(
+        if hoists not in choices:
+            choices[hoists] = _choice_in_miniature(
                 size, make_model, lower, rates, hoists=hoists, wire_bytes=wire_bytes
             )
-        step, share = steps[hoists], law.share(count, degrees, size.num_nodes)
+        share = law.share(count, degrees, size.num_nodes)
+        step = choices[hoists].step(share, cluster, size.num_nodes)
         predict = _predictor(
             step,
             share,
@@ -232,7 +238,7 @@ def _predictor(step: Step, share: LargestShare, **sizes: Any) -> Callable[[Clust
     return lambda cluster: simulate(step, share, cluster, **sizes)
 
 
-def _step_in_miniature(
+def _choice_in_miniature(
     size: GraphSize,
     make_model: Callable[[int, int], nn.Module],
     lower: Lower,
@@ -240,18 +246,20 @@ def _step_in_miniature(
     *,
     hoists: bool,
     wire_bytes: int,
-) -> Step:
+) -> HaloChoice:
     graph = miniature(size)
     passes = ALL - {"locality", "symmetry"} - (set() if hoists else {"hoist"})
     options = CompileOptions(passes=frozenset(passes), rates=rates, cache_bytes=1)
     lowered = lower(make_model(size.num_features, size.num_classes), graph, options)
     ledger = Ledger(lowered.program, lowered.blocks, lowered.num_rows, lowered.facts, (1, 1))
     floor = floor_of(lowered.program, ledger, rates, num_nodes=lowered.nodes.numel())
-    return step_of(lowered, floor, wire_bytes=wire_bytes)
+    return HaloChoice(lowered, floor, wire_bytes=wire_bytes)
 
 
 NETWORK_ASSUMPTIONS = (
     "Ranks are alike and none waits for a slower one; every rank reaches every other at its full rate.",
+    "Rows before the first aggregation travel where the rates and the link say that computing them on every "
+    "rank that reads them takes a quarter longer.",
     "Rows travel as the busiest rank's do; sums of gradients go round a ring; the link takes one at a time.",
     "What moving bytes takes of the cores is taken from computing, evenly over the time they travel.",
     "Sums of own rows hide what travels, and backward so do own rows of maxima and GAT; forward, maxima and "

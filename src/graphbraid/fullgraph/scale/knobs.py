@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 
-from graphbraid.fullgraph.ranks.ladders import Link, Load, ladders
+from graphbraid.fullgraph.ranks.ladders import Load, ladders
+from graphbraid.fullgraph.ranks.link import Link
 from graphbraid.fullgraph.scale.cluster import Cluster
 from graphbraid.fullgraph.scale.division import LargestShare
 from graphbraid.fullgraph.scale.phases import Step

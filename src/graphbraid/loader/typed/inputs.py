@@ -17,6 +17,7 @@ from graphbraid.sampling.typed import TypedConfig
 ONE_TYPE_ONLY: dict[str, tuple[Any, str]] = {
     "plan": (None, "plans are made for graphs of one node type"),
     "tiers": (None, "tiers hold the features of one node type"),
+    "epochs": (None, "they say how far ahead tiers look"),
     "topology": (None, "lists outside memory are those of one relation"),
     "hot_bytes": (None, "batches are prepared on the CPU"),
     "src_degree": (False, "degrees are those of one relation"),

@@ -14,6 +14,7 @@ from graphbraid.graph import SparseFeatures
 from graphbraid.graph.csc import Csc
 from graphbraid.sampling.minibatch.edge_forms import adj_t_of
 from graphbraid.sampling.rows.by_id import take_rows
+from graphbraid.sampling.rows.link_reads import sent
 from graphbraid.sampling.sample import Sampled, SampledEdges
 from graphbraid.sampling.source import ADJ_VALUES, BatchSource
 
@@ -70,7 +71,7 @@ class Cut:
         """Return the edges as a sparse matrix of the same kind as the source's ``adj_t``."""
         values = None
         if ADJ_VALUES in self.source.edge_attrs:
-            values = self.source.edge_rows(ADJ_VALUES, self._positions("adj_t")).to(device)
+            values = self._sent(self.source.edge_rows(ADJ_VALUES, self._positions("adj_t")), device)
         return adj_t_of(self.source.adj_t, edge_index, values, self.sampled.n_id.numel())
 
     def blocks(self, edges: Sequence[SampledEdges], device: torch.device) -> list[Csc]:
@@ -93,10 +94,10 @@ class Cut:
         if weight is not None:
             positions = self.sampled.edges[index].positions
             assert positions is not None, "a weighted graph's edges keep their positions"
-            weight = take_rows(weight, positions[:num_edges]).to(device)
+            weight = self._sent(take_rows(weight, positions[:num_edges]), device)
         sources = self.sampled.n_id[:num_src]
         degree, loop = (
-            None if values is None else take_rows(values, sources).to(device)
+            None if values is None else self._sent(take_rows(values, sources), device)
             for values in (self.source.src_degree, self.source.src_loop)
         )
         return Csc(
@@ -108,6 +109,9 @@ class Cut:
             src_loop=loop,
             trusted=True,
         )
+
+    def _sent(self, values: Tensor, device: torch.device) -> Tensor:
+        return sent(values, device, "blocks", self.source.link)
 
     def _positions(self, name: str) -> Tensor:
         positions = self.sampled.positions

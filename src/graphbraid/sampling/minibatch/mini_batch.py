@@ -15,6 +15,7 @@ from graphbraid.sampling.minibatch.edge_forms import edge_index_of
 from graphbraid.sampling.minibatch.nested import Change, apply_nested
 from graphbraid.sampling.minibatch.tensor_holder import TensorHolder
 from graphbraid.sampling.rows.by_id import RowPart
+from graphbraid.sampling.rows.link_reads import sent
 from graphbraid.sampling.sample import Prepared, Sampled
 from graphbraid.sampling.source import BatchSource
 
@@ -258,6 +259,10 @@ class MiniBatch(TensorHolder):
         """Return whether ``value`` is the same object as the tensor held under ``name``."""
         return value is self._cache.get(name) or value is vars(self).get(name)
 
+    def held(self, name: str) -> Any:
+        """Return an attribute that was computed or set before, as it is kept; None if it was not."""
+        return self._cache.get(name)
+
     def __contains__(self, name: str) -> bool:
         return name in self.keys()
 
@@ -305,8 +310,11 @@ class MiniBatch(TensorHolder):
     def _once(self, name: str, make: Callable[[Cut], T], *, move: bool = True) -> T:
         if name not in self._cache:
             made = make(self._cut())
-            self._cache[name] = made.to(self._device) if move and isinstance(made, Tensor) else made
+            self._cache[name] = self._sent(name, made) if move and isinstance(made, Tensor) else made
         return cast("T", self._cache[name])
+
+    def _sent(self, name: str, made: Tensor) -> Tensor:
+        return sent(made, self._device, name, None if self._source is None else self._source.link)
 
     def _moves(self, name: str) -> bool:
         """Return whether a cached value moves along; an ``adj_t`` that is no tensor is rebuilt if it can."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -76,6 +77,8 @@ class RowPart:
     """Position of ``rows[0]``; -1 if they stay out of the ring."""
     generation: int
     """Number of times that the ring had been restarted."""
+    ring_rows: int = 0
+    """Rows of the batch that the ring has, as batches before had brought them."""
 
     @property
     def nbytes(self) -> int:
@@ -85,7 +88,7 @@ class RowPart:
     def apply(self, change: Callable[[Tensor], Tensor]) -> RowPart:
         """Return a part with ``change`` applied to both tensors, such as a copy to another device."""
         rows, slots = change(self.rows), change(self.slots)
-        return RowPart(rows=rows, slots=slots, first=self.first, generation=self.generation)
+        return dataclasses.replace(self, rows=rows, slots=slots)
 
 
 def take_rows(table: Tensor, ids: Tensor) -> Tensor:
@@ -111,6 +114,11 @@ def take_features(x: Tensor | ScaledFeatures, ids: Tensor) -> Tensor:
 def is_beside(table: Tensor, ids: Tensor) -> bool:
     """Return whether ``table`` is on the device of ``ids``."""
     return table.device == ids.device
+
+
+def is_read_over_link(table: Tensor, ids: Tensor) -> bool:
+    """Return whether the device of ``ids`` reads ``table`` of the host's memory."""
+    return not is_beside(table, ids)
 
 
 def read_over_link(table: Tensor, ids: Tensor) -> Tensor:

@@ -151,7 +151,7 @@ class PlacedTopology:
 
     def list_reads(self) -> ListReads | None:
         """What was read since the start; waits for the device. None without hot lists."""
-        return None if self.reads is None else ListReads(*self.reads.tolist())
+        return None if self.reads is None else ListReads.of(self.reads)
 
     def _hold(self, csc: Csc, nodes: Tensor) -> None:
         self._nodes = nodes.to(self._device)

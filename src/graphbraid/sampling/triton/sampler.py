@@ -119,6 +119,11 @@ class TritonPipeline:
         """Bytes of the table of local ids, 8 for each node of the graph."""
         return self._table.nbytes
 
+    @property
+    def list_counts(self) -> Tensor | None:
+        """The sums from which :meth:`list_reads` is read, ``(4,)`` int64 on the device; None likewise."""
+        return self._topology.reads
+
     def list_reads(self) -> ListReads | None:
         """Return what was read of lists since the start; waits for the device. None if none is hot."""
         return self._topology.list_reads()

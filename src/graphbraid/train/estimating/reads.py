@@ -9,7 +9,7 @@ from graphbraid.train.estimating.trials.trial import Trial
 from graphbraid.train.step.tiers import expected_reads
 
 LOOKED_AHEAD_EPOCHS = 3
-"""Epochs that an estimate counts at most of a run that looks ahead; it does so or not whatever this is."""
+"""Epochs that an estimate counts at most of a run that looks ahead; whether one does is not up to this."""
 
 
 def run_reads(trial: Trial, step_bytes: int) -> tuple[Score, float | None]:

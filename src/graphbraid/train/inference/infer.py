@@ -117,7 +117,7 @@ def _of_other_relations(model: nn.Module) -> set[int]:
 def _expansion(runner: ModelRunner, config: TrainConfig, nodes: Tensor) -> Iterator[Chunk]:
     from graphbraid.loader import LoaderSettings
 
-    num_layers: int = runner.model.num_layers if runner.by_blocks else 0  # type: ignore[assignment]
+    num_layers = told.num_layers(runner.model) if runner.by_blocks else None
     hops = num_layers or depth(runner.model, config) + 1
     size, start = 64, 0
     while start < nodes.numel():

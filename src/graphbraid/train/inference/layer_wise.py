@@ -67,10 +67,9 @@ class LayerWise:
 
         None where these are most nodes: all are computed then, in their order.
         """
-        num_layers: int = self._runner.model.num_layers  # type: ignore[assignment]
         found: list[Tensor | None] = [nodes]
         read: Tensor | None = torch.unique(nodes)
-        for _ in range(num_layers - 1):
+        for _ in range(told.layers_of(self._runner.model) - 1):
             read = None if read is None else self._with_sources(read)
             found.append(read)
         return found[::-1]

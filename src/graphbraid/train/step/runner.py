@@ -178,14 +178,18 @@ class ModelRunner:
     def _moved(self, batch: MiniBatch) -> MiniBatch:
         """Return a batch on the device, which one that a plan prepared is already."""
         link = link_of(self.rows)
-        if link is not None and (x := batch.x) is not None and x.device != self.device:
-            link.add(x)
+        if link is not None and batch.n_id.device != self.device:
+            _ = batch.x  # which travels with it
+            link.add_batch(batch)
         return batch.to(self.device)
 
     def labels_of(self, batch: Batch) -> Tensor:
         """Return the labels that the loss compares a batch's outputs with: those of its seeds."""
-        assert batch.seed_y is not None, "graphs without labels are refused before a run begins"
-        return batch.seed_y
+        labels, link = batch.seed_y, link_of(self.rows)
+        assert labels is not None, "graphs without labels are refused before a run begins"
+        if link is not None and labels.device != self.device:
+            link.add_attribute("seed_y", labels)
+        return labels
 
     def features_of(self, batch: MiniBatch) -> Tensor | SparseFeatures:
         """Return a mini-batch's feature rows, which may be sparse for models of ``graphbraid.nn``."""

@@ -71,7 +71,7 @@ def expected_reads(
 ) -> Score:
     """Return the reads of each row that an epoch of training takes, by the score that a run's tiers have.
 
-    The epochs are looked ahead where that takes less than 2 % of the run. Else some of their batches say
+    As many epochs are looked ahead as 2 % of the run's time allows. Where that is none, some batches say
     which other score to take: inclusion fails where neighbours are each other's neighbours.
 
     Args:
@@ -83,14 +83,13 @@ def expected_reads(
     Raises:
         DataError: the graph has no split ``train``.
     """
-    counted = config.epochs if most_epochs is None else min(most_epochs, config.epochs)
     return score(
         graph,
         "auto",
         sampler=_sampler(config),
         schedule=_schedule(config, graph.split("train")),
-        epochs=counted,
-        run_seconds=None if run_seconds is None else run_seconds * counted / config.epochs,
+        epochs=config.epochs if most_epochs is None else min(most_epochs, config.epochs),
+        run_seconds=run_seconds,
         as_reads=True,
     )
 

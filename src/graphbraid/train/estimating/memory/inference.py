@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from graphbraid.nn import told
 from graphbraid.train.estimating.memory.links import link_evaluation_needs
 from graphbraid.train.estimating.memory.needs import Need
 from graphbraid.train.estimating.trials.allocation import allocation_of
@@ -68,8 +69,7 @@ def exact_inference(trial: Trial) -> Exact:
         return Exact(budget, 0, "chunks of nodes with all their neighbours, up to the budget")
     graph = trial.graph
     layer = 4 * graph.num_nodes * widest_layer(runner.model)
-    num_layers = int(getattr(runner.model, "num_layers", 2))
-    kept = min(2, num_layers - 1)  # the layer before and the one being made
+    kept = min(2, told.layers_of(runner.model) - 1)  # the layer before and the one being made
     in_memory = sum(layer for n in range(kept) if (n + 1) * layer <= budget // 2)
     maps = (12 + 8 * runner.uses_degrees) * graph.num_nodes
     chunk = min(budget // 2, 4 * graph.num_nodes * (graph.num_features + 3 * widest_layer(runner.model)))

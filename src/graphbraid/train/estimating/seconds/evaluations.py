@@ -7,6 +7,7 @@ from torch import Tensor
 
 from graphbraid.fullgraph.measured.kept_rates import machine_rates
 from graphbraid.machine.hardware import free_memory_bytes
+from graphbraid.nn import told
 from graphbraid.train.estimating.memory.links import link_evaluation_seconds
 from graphbraid.train.estimating.seconds.epoch_seconds import PartSeconds
 from graphbraid.train.estimating.seconds.layer_chunks import are_chunks_tried, chunk_seconds
@@ -14,7 +15,7 @@ from graphbraid.train.estimating.trials.likeness import likeness_of, places_of
 from graphbraid.train.estimating.trials.repeats import REPEATS, of_tries, repeated, timed
 from graphbraid.train.estimating.trials.trial import Trial
 from graphbraid.train.inference.evaluate import EvalMode, score
-from graphbraid.train.inference.infer import whole_bytes
+from graphbraid.train.inference.infer import depth, whole_bytes
 from graphbraid.train.inference.layer_wise import widest_layer
 from graphbraid.train.inference.metrics import metric_names
 from graphbraid.train.step.links.runner import LinkRunner
@@ -119,6 +120,7 @@ def _is_cheap(runner: ModelRunner, trial: Trial, most: float) -> bool:
     graph, needed, free = trial.graph, whole_bytes(runner), free_memory_bytes()
     if needed > trial.config.memory_budget_bytes or (free is not None and needed > _MOST_TRIED * free):
         return False
-    layers = int(getattr(runner.model, "num_layers", 3))
+    layers = told.num_layers(runner.model)
+    layers = depth(runner.model, trial.config) if layers is None else layers
     width = max(graph.num_features, widest_layer(runner.model))
     return layers * machine_rates().aggregate_seconds(graph.num_edges, width) < most

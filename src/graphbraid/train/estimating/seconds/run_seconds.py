@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from graphbraid.errors import GraphbraidError
 from graphbraid.graph import Graph, SparseFeatures
+from graphbraid.loader.batches.batch_loader import BatchLoader
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.estimating.memory.sampled import are_mapped
@@ -25,17 +26,16 @@ SECONDS = 2.0
 
 
 def run_seconds(model: nn.Module, graph: Graph, config: TrainConfig) -> float | None:
-    """Return the seconds of a run's training steps; None if a step cannot be made, as the run will say.
+    """Return the least seconds of a run's training; None if a step cannot be made, as the run will say.
 
-    Steps are timed on batches at hand. What a run waits for batches and for a disk, and its evaluations, do
-    not count: it takes as long or longer. Nothing of the model and of torch's random state changes.
+    See :func:`seconds_of_steps`. Nothing of the model and of torch's random state changes.
 
     Args:
         model: to train.
         graph: to train on.
         config: options of the run on mini-batches.
     """
-    config = config.updated(mode="sampled", plan=None, host=None, hot=None, tiers=None)
+    config = config.updated(mode="sampled", host=None, hot=None, tiers=None)
     with runtime.torch_settings(config), runtime.random_state_kept():
         try:
             trial = Trial(model, graph, config)
@@ -46,12 +46,15 @@ def run_seconds(model: nn.Module, graph: Graph, config: TrainConfig) -> float | 
 
 
 def seconds_of_steps(trial: Trial) -> float:
-    """Return the seconds of all training steps of a run whose model was tried.
+    """Return the least seconds of the training of a run whose model was tried.
 
-    Rows of a store's file are made up, since the disk that would be read is no part of a step.
+    A step takes as long as it does on a batch at hand, or, where the CPU prepares batches by no plan, as long
+    as its threads take for the next one, if that is longer. What a run waits for a disk, and its evaluations,
+    do not count: which rows a disk is asked for is what is to be chosen by this. Rows of a store's file are
+    made up.
     """
     runner, config, taken = trial.runner, trial.config.updated(plan=None), list[float]()
-    kept = runner.rows
+    kept, prepared = runner.rows, 0.0
     if kept is None and are_mapped(trial.graph):
         runner.rows = MadeUpRows(trial.graph)
     try:
@@ -62,11 +65,29 @@ def seconds_of_steps(trial: Trial) -> float:
                 started = time.perf_counter()
                 trial.step(batch)
                 taken.append(time.perf_counter() - started)
+                if len(taken) == 1:
+                    loader.reset_stage_seconds()  # threads have their buffers now
                 if math.fsum(taken) > SECONDS:
                     break
+            if trial.config.plan is None:
+                prepared = _preparing(loader, with_rows=kept is runner.rows)
     finally:
         runner.rows = kept
-    return median(taken[1:] or taken) * steps * config.epochs
+    return max(median(taken[1:] or taken), prepared) * steps * config.epochs
+
+
+def _preparing(loader: BatchLoader, *, with_rows: bool) -> float:
+    """Return the seconds in which a loader's threads prepare a batch together; 0 if that is not known.
+
+    Args:
+        loader: which has prepared some.
+        with_rows: whether its rows are those of a run, and their gathers count.
+    """
+    seconds = loader.stage_seconds
+    if not seconds["batches"]:
+        return 0.0
+    own = seconds["sample"] + (seconds["gather"] if with_rows else 0.0)
+    return own / seconds["batches"] / loader.num_workers
 
 
 class MadeUpRows:
