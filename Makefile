@@ -16,8 +16,8 @@ PEER_PACKAGES := torch torchdata numpy pydantic pyyaml scipy pandas dgl psutil s
 GB_VARIANTS ?= native
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
-CORE_SOURCES := $(wildcard src/graphbraid/csrc/* cmake/*) CMakeLists.txt pyproject.toml
-CPP_FILES := $(wildcard cmake/*.cpp src/graphbraid/csrc/*.cpp src/graphbraid/csrc/*.h src/graphbraid/csrc/*.inl)
+CORE_SOURCES := $(wildcard src/graphbraid/csrc/*.* src/graphbraid/csrc/*/* cmake/*) CMakeLists.txt pyproject.toml
+CPP_FILES := $(wildcard cmake/*.cpp $(foreach room,csrc csrc/*,$(addprefix src/graphbraid/$(room)/*.,cpp h inl)))
 # Two test processes; each may use all cores for its kernels, so threads that wait must sleep, not spin. Bytecode is kept,
 # whatever the environment says: to compile all modules takes longer than most tests, in each process that one starts.
 PYTEST := OMP_WAIT_POLICY=passive PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest

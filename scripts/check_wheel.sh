@@ -17,7 +17,7 @@ wheel=$(ls "$folder"/repaired/graphbraid-*manylinux*.whl)
 
 "$python" -m zipfile -e "$wheel" "$folder/unpacked"
 ls "$folder"/unpacked/graphbraid/_native*.so "$folder"/unpacked/graphbraid/py.typed >/dev/null
-ls "$folder"/unpacked/graphbraid/{csrc/spmm.inl,synth/emit/runtime/kernels.h,synth/emit/templates/main.cpp.j2} >/dev/null
+ls "$folder"/unpacked/graphbraid/{csrc/aggregate/spmm.inl,synth/emit/runtime/kernels.h,synth/emit/templates/main.cpp.j2} >/dev/null
 if find "$folder/unpacked" -name 'graphbraid.libs' | grep .; then
   echo "libraries of the system ended up in the wheel" >&2
   exit 1

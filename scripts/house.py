@@ -1,7 +1,8 @@
 """Prints the rooms of src/graphbraid, each with the first sentence of its docstring, and their floors.
 
 ``python scripts/house.py --write`` rewrites the blocks between the ``house`` and ``floors`` markers of
-docs/architecture.md from the code; ``--check`` fails where the page differs, as a test does.
+docs/architecture.md from the code, and those of docs/rooms.md: the rooms of csrc, the rooms inside rooms, and
+floors inside rooms; ``--check`` fails where a page differs, as a test does.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import TypeAlias
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "graphbraid"
 PAGE = ROOT / "docs" / "architecture.md"
+PAGE_OF_ROOMS = ROOT / "docs" / "rooms.md"
 _Floors: TypeAlias = Sequence[Iterable[str | EllipsisType]]
 _NAME_WIDTH, _WIDTH = 18, 120
 
@@ -29,21 +31,64 @@ def block() -> str:
 
 
 def floors_block() -> str:
-    """What may import what, as a Markdown text block: the highest floor first, as in the tests."""
-    floors, inner_floors = _floors()
+    """What may import what, as a Markdown text block: the highest floor first."""
+    floors, _ = _floors()
+    return "\n".join(["```text", _downwards(floors), "```\n"])
+
+
+def floors_inside_block() -> str:
+    """What may import what inside the rooms, likewise."""
+    _, inner_floors = _floors()
     width = max(map(len, inner_floors)) + 2
-    lines = [_downwards(floors)]
-    lines += [f"{room}:".ljust(width) + _downwards(inner) for room, inner in sorted(inner_floors.items())]
+    lines = [f"{room}:".ljust(width) + _downwards(inner) for room, inner in sorted(inner_floors.items())]
     return "\n".join(["```text", *lines, "```\n"])
+
+
+def inner_block() -> str:
+    """The rooms that the tree leaves out, those inside its inner rooms, as a Markdown text block."""
+    lines: list[str] = []
+    for inner in sorted(path.parent for path in PACKAGE.glob("*/*/__init__.py")):
+        rooms = list(_rooms_inside(inner, 1))
+        lines += [f"{inner.relative_to(PACKAGE).as_posix()}/", *rooms] if rooms else []
+    return "\n".join(["```text", *lines, "```\n"])
+
+
+def _rooms_inside(folder: Path, depth: int) -> Iterator[str]:
+    _, inner_floors = _floors()
+    for room in _in_order(folder, inner_floors.get(folder.relative_to(PACKAGE).as_posix(), ())):
+        yield from _entry(f"{room.name}/", _sentence(room / "__init__.py"), depth)
+        yield from _rooms_inside(room, depth + 1)
+
+
+def csrc_rooms() -> dict[str, str]:
+    """What each room of csrc is for, lowest first, as its README says."""
+    text = (PACKAGE / "csrc" / "README.md").read_text(encoding="utf-8")
+    return dict(re.findall(r"^- `(\w+)/`: (.+)$", text, re.MULTILINE))
+
+
+def csrc_block() -> str:
+    """The rooms of csrc as a Markdown text block."""
+    lines = [line for name, job in csrc_rooms().items() for line in _entry(f"{name}/", job, 1)]
+    return "\n".join(["```text", "csrc/", *lines, "```\n"])
 
 
 def page(text: str) -> str:
     """The page ``text`` with its blocks made anew; refused where markers are missing or twice there."""
-    for name, made in (("house", block()), ("floors", floors_block())):
+    return _with_blocks(text, PAGE, {"house": block(), "floors": floors_block()})
+
+
+def page_of_rooms(text: str) -> str:
+    """The page of rooms inside rooms likewise."""
+    blocks = {"csrc": csrc_block(), "inner": inner_block(), "floors-inside": floors_inside_block()}
+    return _with_blocks(text, PAGE_OF_ROOMS, blocks)
+
+
+def _with_blocks(text: str, page: Path, blocks: dict[str, str]) -> str:
+    for name, made in blocks.items():
         place = re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- /{name} -->)", re.DOTALL)
         if len(place.findall(text)) != 1:
             raise SystemExit(
-                f"{PAGE.relative_to(ROOT)} needs one pair of <!-- {name} --> and <!-- /{name} --> lines"
+                f"{page.relative_to(ROOT)} needs one pair of <!-- {name} --> and <!-- /{name} --> lines"
             )
         text = place.sub(lambda _, made=made: made, text)
     return text
@@ -118,23 +163,23 @@ def main() -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     chosen = parser.add_mutually_exclusive_group()
-    chosen.add_argument("--write", action="store_true", help="rewrite the blocks in docs/architecture.md")
-    chosen.add_argument("--check", action="store_true", help="fail where the page differs from the code")
+    chosen.add_argument("--write", action="store_true", help="rewrite the blocks in the pages")
+    chosen.add_argument("--check", action="store_true", help="fail where a page differs from the code")
     arguments = parser.parse_args()
     if not (arguments.write or arguments.check):
-        print(block() + floors_block(), end="")
+        print(block() + floors_block() + csrc_block() + inner_block() + floors_inside_block(), end="")
         return 0
-    text = PAGE.read_text(encoding="utf-8")
-    made = page(text)
-    if arguments.write:
-        PAGE.write_text(made, encoding="utf-8")
-    elif made != text:
-        print(
-            "docs/architecture.md does not show the house as it is: run scripts/house.py --write",
-            file=sys.stderr,
-        )
-        return 1
-    return 0
+    status = 0
+    for place, remade in ((PAGE, page), (PAGE_OF_ROOMS, page_of_rooms)):
+        text = place.read_text(encoding="utf-8")
+        made = remade(text)
+        if arguments.write:
+            place.write_text(made, encoding="utf-8")
+        elif made != text:
+            shown = place.relative_to(ROOT)
+            print(f"{shown} does not show the house as it is: run scripts/house.py --write", file=sys.stderr)
+            status = 1
+    return status
 
 
 if __name__ == "__main__":

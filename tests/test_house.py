@@ -34,11 +34,46 @@ def test_the_page_shows_the_rooms_and_floors_there_are(house):
     assert text == house.page(text), "run scripts/house.py --write"
 
 
+def test_the_page_of_rooms_shows_the_rooms_inside_rooms(house):
+    text = house.PAGE_OF_ROOMS.read_text(encoding="utf-8")
+    assert text == house.page_of_rooms(text), "run scripts/house.py --write"
+    packages = {path.parent.name for path in house.PACKAGE.glob("*/*/*/**/__init__.py")}
+    assert {f"{name}/" for name in packages} <= set(text.split())
+
+
+def test_the_core_has_the_rooms_that_its_readme_names(house):
+    folders = {path.name for path in (house.PACKAGE / "csrc").iterdir() if path.is_dir()}
+    assert folders == set(house.csrc_rooms()), "csrc/README.md names each room once"
+
+
+def test_includes_point_downwards_in_the_core(house):
+    core = house.PACKAGE / "csrc"
+    floor_of = {room: floor for floor, room in enumerate(house.csrc_rooms())}
+    offenders, num_checked = [], 0
+    for path in sorted(core.glob("*/*")):
+        text = path.read_text(encoding="utf-8")
+        included = re.findall(r'^ *# *(?:include|define GB_KERNEL_FILE) "([^"]+)"', text, re.MULTILINE)
+        for name in included:
+            num_checked += 1
+            is_above = floor_of.get(name.split("/")[0], len(floor_of)) > floor_of[path.parent.name]
+            if is_above or not (core / name).is_file():
+                offenders.append(f"{path.relative_to(core)} includes {name}")
+    assert not offenders, "\n".join(offenders)
+    assert num_checked > 200
+
+
 def test_the_picture_names_every_room_and_every_loose_module(house):
     shown = {line.split()[0] for line in house.block().splitlines()[2:-1] if line.split()}
     rooms = {f"{path.parent.name}/" for path in house.PACKAGE.glob("*/__init__.py")}
     modules = {path.name for path in house.PACKAGE.glob("*.py")} - {"__init__.py", "__main__.py"}
     assert rooms | modules | {"csrc/", "collective/", "plan/"} <= shown
+
+
+def test_no_room_has_a_name_that_git_ignores(house):
+    ignored = {line.rstrip("/") for line in (ROOT / ".gitignore").read_text().splitlines()} - {"__pycache__"}
+    folders = {path.name for path in house.PACKAGE.rglob("*") if path.is_dir()}
+    assert "runs" in ignored
+    assert not folders & ignored
 
 
 def test_a_page_that_differs_is_refused(house):

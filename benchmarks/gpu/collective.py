@@ -42,7 +42,7 @@ from graphbraid.collective.run.stages import Context
 from graphbraid.graph import Graph
 from graphbraid.loader import NeighborLoader
 from graphbraid.nn import GraphSAGE
-from graphbraid.sampling.minibatch import MiniBatch
+from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 
 GRID = (0.1, 0.25, 0.5, 0.75, 0.9)
 NUM_CLASSES = 47

@@ -28,8 +28,8 @@ from graphbraid.fullgraph.device.graphs import on_place
 from graphbraid.fullgraph.step.calls.spmm_choice import csr_of, multiply
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.aggregation import Aggregation, backend
-from graphbraid.ops.bit_product import WORD_BITS, bit_gram, bit_product
-from graphbraid.ops.dense import tall_gram, tall_product
+from graphbraid.ops.linear.bit_product import WORD_BITS, bit_gram, bit_product
+from graphbraid.ops.linear.dense import tall_gram, tall_product
 
 WIDTHS = (16, 32, 64, 128, 256)
 HEADS = 4

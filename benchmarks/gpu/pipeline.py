@@ -52,10 +52,10 @@ from graphbraid.fullgraph.ranks.search import CrossIterationSearch, Setting
 from graphbraid.fullgraph.ranks.warp_ladders import SIZES, Partitions, warp_ladders
 from graphbraid.graph.csc import Csc
 from graphbraid.ops import Aggregation
-from graphbraid.ops.peer_edges import PeerEdges
-from graphbraid.ops.pipeline_plan import Knobs, Order, PipelinePlan, count_partitions
-from graphbraid.ops.pipelined_sum import pipelined_sum
-from graphbraid.ops.work_order import apart, interleaved
+from graphbraid.ops.peers.peer_edges import PeerEdges
+from graphbraid.ops.peers.pipeline_plan import Knobs, Order, PipelinePlan, count_partitions
+from graphbraid.ops.peers.pipelined_sum import pipelined_sum
+from graphbraid.ops.peers.work_order import apart, interleaved
 
 TOLERANCE = 1e-4
 _SMALL = DeviceLimits(num_sms=2, warps_per_sm=8, shared_bytes_per_sm=1 << 16)

@@ -36,7 +36,7 @@ from graphbraid.collective.run.stages import Context
 from graphbraid.datasets import load
 from graphbraid.graph import Graph
 from graphbraid.sampling import SamplerConfig, SeedSchedule
-from graphbraid.sampling.minibatch import BatchSource
+from graphbraid.sampling.minibatch.mini_batch import BatchSource
 
 BATCH_SIZE = 16
 MACHINES = [(cores, link) for cores in (2, 4, 8, 12, 16) for link in ("fast", "slow")]

@@ -31,7 +31,7 @@ from graphbraid.collective.run.profiler import Effort, measure
 from graphbraid.collective.run.stages import Context, find, register
 from graphbraid.graph import Graph
 from graphbraid.sampling import SamplerConfig, SeedSchedule
-from graphbraid.sampling.minibatch import BatchSource
+from graphbraid.sampling.minibatch.mini_batch import BatchSource
 
 HARDWARE = "emulated-apart"
 EFFORT = Effort(warm_up=4, samples=30, seconds=12.0)

@@ -44,7 +44,7 @@ from graphbraid.collective.run.lookahead import KEPT_BATCHES, Directory, RowBuff
 from graphbraid.collective.run.operators import Operators
 from graphbraid.graph import Graph
 from graphbraid.loader import NeighborLoader
-from graphbraid.sampling.minibatch import MiniBatch
+from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 
 WINDOWS = (1, 2, 4, 8)
 LINKS = (12, 25, 50)

@@ -3,7 +3,7 @@
 import pytest
 
 from graphbraid import native
-from graphbraid.cli import doctor
+from graphbraid.cli.commands import doctor
 
 
 def test_doctor_reports_versions_kernels_and_hardware(graphbraid_process):

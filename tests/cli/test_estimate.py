@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from graphbraid.cli.estimate import estimate
-from graphbraid.cli.train import train
+from graphbraid.cli.commands.estimate import estimate
+from graphbraid.cli.commands.train import train
 
 SMALL = ("--hidden", 8, "--batch-size", 32, "--fanouts", "4,4", "--no-times")
 

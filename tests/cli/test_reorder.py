@@ -6,7 +6,7 @@ import torch
 
 from graphbraid import datasets
 from graphbraid.cli import signals
-from graphbraid.datasets import renumbered
+from graphbraid.datasets.store import renumbered
 from graphbraid.features import ORDERS, order_by, reorder, score
 from graphbraid.sampling import SamplerConfig
 from graphbraid.sampling.schedule import SeedSchedule

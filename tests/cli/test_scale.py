@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from graphbraid.cli.scale import parse_ranks
+from graphbraid.cli.steps.scale import parse_ranks
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph.scale.published import PUBLISHED
 from graphbraid.train.scaling.forecast import forecast_shares

@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from graphbraid.cli import train
-from graphbraid.cli.saved_run import read_saved
-from graphbraid.cli.settings import (
+from graphbraid.cli.commands import train
+from graphbraid.cli.run.saved_run import read_saved
+from graphbraid.cli.run.settings import (
     RunSettings,
     option_names,
     parse_assignments,

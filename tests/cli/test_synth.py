@@ -131,7 +131,7 @@ def test_ranks_are_divided_anew_or_by_a_partition(call, tmp_path: Path, monkeypa
         commands.append(command)
         return subprocess.CompletedProcess(command, 0)
 
-    monkeypatch.setattr("graphbraid.cli.synth.subprocess.run", run)
+    monkeypatch.setattr("graphbraid.cli.commands.synth.subprocess.run", run)
     done = call(program(), "--target", "mpi", "--ranks", "2", "--run", "--json")
     assert done.exit_code == 0, done.stderr
     assert json.loads(done.stdout)["ranks"] == 2
@@ -188,7 +188,7 @@ def test_it_builds_and_runs_by_the_readmes_commands(
         commands.append(command)
         return subprocess.CompletedProcess(command, 0)
 
-    monkeypatch.setattr("graphbraid.cli.synth.subprocess.run", run)
+    monkeypatch.setattr("graphbraid.cli.commands.synth.subprocess.run", run)
     assert call(LISTING, option).exit_code == 0
     folder = str(tmp_path / "out")
     built = ["cmake", "-S", folder, "-B", f"{folder}/build"], ["cmake", "--build", f"{folder}/build"]

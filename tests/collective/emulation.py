@@ -15,7 +15,7 @@ from graphbraid.collective.run.executor import Executor
 from graphbraid.collective.run.operators import Operators
 from graphbraid.collective.run.stages import Context
 from graphbraid.sampling import SamplerConfig, SeedSchedule
-from graphbraid.sampling.minibatch import BatchSource
+from graphbraid.sampling.minibatch.mini_batch import BatchSource
 
 NUM_STEPS = 40
 BATCH_SIZE = 16

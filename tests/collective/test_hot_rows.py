@@ -24,13 +24,14 @@ from graphbraid.collective.run.lookahead import RowBuffer
 from graphbraid.collective.run.operators import Operators
 from graphbraid.collective.run.stages import make_operator, register
 from graphbraid.errors import ConfigError, ResourceError
-from graphbraid.features import DiskOptions, TieredFeatures, coverage, device_sizing, score
-from graphbraid.features.device_sizing import DeviceMemory
+from graphbraid.features import DiskOptions, TieredFeatures, coverage, score
+from graphbraid.features.tiers import device_sizing
+from graphbraid.features.tiers.device_sizing import DeviceMemory
 from graphbraid.files.writing import format_bytes
 from graphbraid.loader import NeighborLoader
-from graphbraid.sampling import hot_copies
-from graphbraid.sampling.hot import HotRows
-from graphbraid.sampling.shared_hot import PeerPlace, SharedHotRows
+from graphbraid.sampling.rows import hot_copies
+from graphbraid.sampling.rows.hot import HotRows
+from graphbraid.sampling.rows.shared_hot import PeerPlace, SharedHotRows
 from graphbraid.train import Callback, TrainConfig
 from graphbraid.train.estimating import modes
 

@@ -18,7 +18,8 @@ from graphbraid.collective import Plan, Profile, fixed_plan
 from graphbraid.collective.hardware.emulated import EmulatedAccelerator
 from graphbraid.collective.run.drift import Replanning
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.loader import NeighborLoader, planned
+from graphbraid.loader import NeighborLoader
+from graphbraid.loader.batches import planned
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 

@@ -24,9 +24,10 @@ from graphbraid.collective.run.profiler import measure
 from graphbraid.collective.run.stages import Context, make_operator, register
 from graphbraid.errors import ResourceError
 from graphbraid.graph import SparseFeatures
-from graphbraid.loader import NeighborLoader, planned
+from graphbraid.loader import NeighborLoader
+from graphbraid.loader.batches import planned
 from graphbraid.sampling import SamplerConfig, SeedSchedule
-from graphbraid.sampling.minibatch import BatchSource
+from graphbraid.sampling.minibatch.mini_batch import BatchSource
 
 NUM_STEPS, BATCH_SIZE = 24, 12
 

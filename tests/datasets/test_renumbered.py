@@ -17,7 +17,8 @@ from tests.peaks import least_peak
 from tests.suites import examples
 
 from graphbraid import Csc, Graph, native
-from graphbraid.datasets import NodeIds, open_names, open_store, renumbered, save_store
+from graphbraid.datasets import NodeIds, open_names, open_store, save_store
+from graphbraid.datasets.store import renumbered
 from graphbraid.errors import DataError, ResourceError
 from graphbraid.features import reorder
 
@@ -160,7 +161,8 @@ import sys, threading
 from pathlib import Path
 import torch
 from graphbraid import features
-from graphbraid.datasets import open_store, renumbered, save_store
+from graphbraid.datasets.store import renumbered
+from graphbraid.datasets import open_store, save_store
 from graphbraid.graph import Graph
 
 def anonymous():

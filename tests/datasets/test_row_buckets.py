@@ -6,9 +6,10 @@ from tests.datasets.helpers import small_graph
 from tests.features.tables import same, table_of
 
 from graphbraid import Graph
-from graphbraid.datasets import open_store, renumbered, row_buckets, save_store
+from graphbraid.datasets import open_store, save_store
+from graphbraid.datasets.store import renumbered, row_buckets
 from graphbraid.errors import ResourceError
-from graphbraid.features.renumbering import Renumbering
+from graphbraid.features.reordering.renumbering import Renumbering
 
 GIB = 1 << 30
 
@@ -71,7 +72,7 @@ def test_the_source_is_read_once(tmp_path, little_memory, monkeypatch):
 
 
 def test_a_disk_without_room_for_the_buckets_is_told_before(tmp_path, little_memory, monkeypatch):
-    from graphbraid.datasets import store
+    from graphbraid.datasets.store import on_disk as store
 
     needed = []
     monkeypatch.setattr(store, "require_free_space", lambda folder, size, what: needed.append(size))

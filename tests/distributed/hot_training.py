@@ -19,9 +19,9 @@ from graphbraid.collective.hardware.emulated import EmulatedAccelerator
 from graphbraid.distributed.peers import probing
 from graphbraid.features import TieredFeatures
 from graphbraid.graph import ScaledFeatures
-from graphbraid.ops.gather_tiered import gather_tiered
-from graphbraid.sampling import hot_copies
-from graphbraid.sampling.shared_hot import SharedHotRows
+from graphbraid.ops.gather.gather_tiered import gather_tiered
+from graphbraid.sampling.rows import hot_copies
+from graphbraid.sampling.rows.shared_hot import SharedHotRows
 from graphbraid.train import Trainer
 from graphbraid.train.run.hot_sharing import HotSharing
 

@@ -29,7 +29,7 @@ from graphbraid.fullgraph import Ranks
 from graphbraid.fullgraph.device.choosing import device_at
 from graphbraid.graph.csc import Csc
 from graphbraid.ops import Aggregation, aggregate
-from graphbraid.ops.pipeline_plan import Knobs
+from graphbraid.ops.peers.pipeline_plan import Knobs
 
 NUM_NODES, WIDTH = 24, 5
 HOST = torch.device("cpu")
@@ -96,7 +96,7 @@ def interpret() -> None:
 
 
 def pipelined_sum_module() -> Any:
-    return importlib.import_module("graphbraid.ops.pipelined_sum")
+    return importlib.import_module("graphbraid.ops.peers.pipelined_sum")
 
 
 def check_in_processes(comm: Communicator, kernel: str, wanted: str) -> dict[str, Any]:

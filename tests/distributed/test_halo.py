@@ -162,7 +162,8 @@ def test_noise_does_not_decide():
 
 
 def test_what_is_the_same_in_every_step_does_not_travel():
-    assert values_that_may_travel(lowered_of("gcn", ALL).program) == []  # aggregated features are kept
+    lowered = lower(make_model("gcn"), make_graph(), "train", CompileOptions(rates=Rates()))
+    assert values_that_may_travel(lowered.program) == []  # aggregated features are kept
 
 
 def test_rows_that_must_travel_are_not_weighed():

@@ -21,7 +21,7 @@ from graphbraid.distributed.peers.reversing import places_of_halo, reversed_edge
 from graphbraid.distributed.peers.shared_rows import SharedRows
 from graphbraid.distributed.ranks.transport import Alone
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.ops.pipeline_plan import Knobs
+from graphbraid.ops.peers.pipeline_plan import Knobs
 
 PART_OF = torch.arange(peers.NUM_NODES) % 3
 X, WEIGHING = (values(peers.NUM_NODES, peers.WIDTH, seed=seed) for seed in (1, 9))

@@ -17,7 +17,7 @@ from graphbraid.fullgraph import Pipeline, Ranks
 from graphbraid.fullgraph.lowering.pipeline import Chunks, arrivals, places_of
 from graphbraid.fullgraph.lowering.route import Route
 from graphbraid.fullgraph.step.calls.travel import Travel
-from graphbraid.fullgraph.step.planned.chunk_maps import MOST_IN_PARTS
+from graphbraid.fullgraph.step.planned.exchanges.chunk_maps import MOST_IN_PARTS
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import coo_to_csc
 

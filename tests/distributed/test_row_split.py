@@ -10,8 +10,8 @@ from tests.fullgraph.test_engine import MODELS
 from graphbraid import native
 from graphbraid import nn as gnn
 from graphbraid.fullgraph.step.calls.travel import Travel
-from graphbraid.fullgraph.step.planned import row_split
-from graphbraid.fullgraph.step.planned.row_split import RowSplit
+from graphbraid.fullgraph.step.planned.exchanges import row_split
+from graphbraid.fullgraph.step.planned.exchanges.row_split import RowSplit
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import coo_to_csc
 from graphbraid.synth.emit.recorded import RecordedStep

@@ -13,7 +13,8 @@ from graphbraid import native
 from graphbraid.fullgraph import Engine, Evidence
 from graphbraid.fullgraph.scale.phases import step_of
 from graphbraid.fullgraph.step.calls.travel import Travel
-from graphbraid.fullgraph.step.planned import attention, maximum
+from graphbraid.fullgraph.step.planned import maximum
+from graphbraid.fullgraph.step.planned.attention import gat as attention
 
 SPLIT = (
     *("sage max", "sage projected max, rows of length 1", "gat", "gat residual", "first of equals"),

@@ -13,7 +13,7 @@ from tests.train.communities import community_graph
 
 from graphbraid.errors import ConfigError
 from graphbraid.features import TieredFeatures
-from graphbraid.features.device_sizing import DeviceMemory
+from graphbraid.features.tiers.device_sizing import DeviceMemory
 from graphbraid.loader import BatchLoader, LoaderSettings
 from graphbraid.sampling.schedule import part_of
 from graphbraid.train import TrainConfig, choosing

@@ -10,7 +10,7 @@ from graphbraid.fullgraph.device.limits import DeviceLimits
 from graphbraid.fullgraph.ranks import warp_ladders as model
 from graphbraid.fullgraph.ranks.search import MOST_TRIALS, CrossIterationSearch
 from graphbraid.fullgraph.ranks.warp_ladders import Partitions, warp_ladders
-from graphbraid.ops.pipeline_plan import Knobs
+from graphbraid.ops.peers.pipeline_plan import Knobs
 
 A100 = DeviceLimits(num_sms=108, warps_per_sm=64, shared_bytes_per_sm=164 * 1024)
 MANY = dict.fromkeys(model.SIZES, Partitions(local=10**6, remote=10**6))

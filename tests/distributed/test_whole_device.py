@@ -24,7 +24,7 @@ from graphbraid.fullgraph.device.limits import DeviceLimits
 from graphbraid.fullgraph.ranks import tuner
 from graphbraid.fullgraph.ranks.search import MOST_TRIALS
 from graphbraid.fullgraph.ranks.warp_tuner import TunedWarps
-from graphbraid.ops.pipeline_plan import Knobs
+from graphbraid.ops.peers.pipeline_plan import Knobs
 
 DIVISIBLE = sorted(MODELS.keys() - {"mlp"})
 QUICK = {"gcn", "sage", "sage max", "gat", "batch norm, gelu"}

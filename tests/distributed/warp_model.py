@@ -25,8 +25,8 @@ from graphbraid.fullgraph.ranks.warp_ladders import (
     Partitions,
     resident_blocks,
 )
-from graphbraid.ops.pipeline_plan import Knobs
-from graphbraid.ops.work_order import interleaved
+from graphbraid.ops.peers.pipeline_plan import Knobs
+from graphbraid.ops.peers.work_order import interleaved
 
 AHEAD = 4
 

@@ -14,7 +14,8 @@ from tests.suites import examples
 
 from graphbraid import native
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.features import POLICIES, RowCache, cache_reference, disk_reference
+from graphbraid.features import POLICIES, RowCache
+from graphbraid.features.rows import cache_reference, disk_reference
 
 NUM_ROWS = 40
 needs_kernels = pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)

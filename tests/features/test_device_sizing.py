@@ -4,8 +4,8 @@ import pytest
 import torch
 from tests.train.communities import random_graph
 
-from graphbraid.features import device_sizing
-from graphbraid.features.device_sizing import DeviceMemory, device_budget
+from graphbraid.features.tiers import device_sizing
+from graphbraid.features.tiers.device_sizing import DeviceMemory, device_budget
 from graphbraid.train.tuning.device_memory import link_rate
 
 ROW, NODES = 4 * 100, 1000

@@ -14,7 +14,8 @@ from tests.extras import NO_KERNELS, PATIENCE
 from tests.features.tables import flip_a_byte, same, stored_graph
 
 from graphbraid import Trainer, native, nn
-from graphbraid.datasets import open_store, save_store, store
+from graphbraid.datasets import open_store, save_store
+from graphbraid.datasets.store import on_disk as store
 from graphbraid.errors import DataError, ResourceError
 from graphbraid.features import DiskOptions, DiskRows, HostTiers, TieredFeatures
 

@@ -10,9 +10,10 @@ from tests.features.tables import same, stored_graph
 
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.features import DiskOptions, TieredFeatures, score
-from graphbraid.ops.gather_tiered import Tier
-from graphbraid.sampling import SamplerConfig, SeedSchedule, hot_copies
-from graphbraid.sampling.hot import HotRows, joined
+from graphbraid.ops.gather.gather_tiered import Tier
+from graphbraid.sampling import SamplerConfig, SeedSchedule
+from graphbraid.sampling.rows import hot_copies
+from graphbraid.sampling.rows.hot import HotRows, joined
 
 SMALL = DiskOptions(depth=2, longest_bytes=4096)
 ROW, MAP = 148, 4 * 300  # bytes of a row of the stored graph, and of a map of its nodes

@@ -15,7 +15,7 @@ from graphbraid.datasets import open_store, save_store
 from graphbraid.errors import DataError, ResourceError
 from graphbraid.features import DiskOptions, HostTiers, TieredFeatures
 from graphbraid.loader import BatchLoader, LoaderSettings, NeighborLoader
-from graphbraid.sampling.hot import HotRows
+from graphbraid.sampling.rows.hot import HotRows
 from graphbraid.sampling.source import BatchSource
 
 SMALL = DiskOptions(depth=4, longest_bytes=4096)
@@ -130,7 +130,7 @@ def test_hot_rows_are_kept_as_narrow_as_they_are_stored(graph, host):
 
 
 def test_a_table_of_tiers_has_scales_for_hot_rows_and_the_others(int8):
-    from graphbraid.ops.gather_tiered import gather_tiered
+    from graphbraid.ops.gather.gather_tiered import gather_tiered
 
     for ids in (torch.arange(40), torch.randperm(300)[:40]):
         hot = HotRows(ids, 300, int8.x.values.__getitem__, int8.x.scale)
@@ -189,7 +189,7 @@ def test_the_whole_graph_is_trained_on_rows_widened_once(graph):
 
 
 def test_tiers_are_divided_and_sized_by_the_bytes_that_rows_take(int8):
-    from graphbraid.features.sizing import host_budget
+    from graphbraid.features.budgets.sizing import host_budget
 
     found = host_budget(int8, free_bytes=1 << 40, needed_bytes=0)
     assert found.host is None
@@ -200,7 +200,7 @@ def test_tiers_are_divided_and_sized_by_the_bytes_that_rows_take(int8):
 
 
 def test_an_estimate_counts_what_is_kept_and_what_is_read(int8, monkeypatch):
-    monkeypatch.setattr("graphbraid.train.estimating.sampled.baseline_bytes", lambda *_: 300 << 20)
+    monkeypatch.setattr("graphbraid.train.estimating.memory.sampled.baseline_bytes", lambda *_: 300 << 20)
     model = graphbraid.nn.GraphSAGE(WIDTH, 16, int8.num_classes, num_layers=2)
     options = {"fanouts": (4, 3), "batch_size": 32, "times": False}
     wide, narrow = (graphbraid.estimate(model, graph, **options) for graph in (widened(int8), int8))

@@ -18,8 +18,9 @@ from tests.suites import examples
 import graphbraid
 from graphbraid import Csc, Graph, features, native
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.features import ordering, reorder
-from graphbraid.features.renumbering import Renumbering
+from graphbraid.features import reorder
+from graphbraid.features.reordering import ordering
+from graphbraid.features.reordering.renumbering import Renumbering
 from graphbraid.sampling import SamplerConfig
 from graphbraid.sampling.schedule import SeedSchedule
 

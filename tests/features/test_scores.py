@@ -12,7 +12,7 @@ from tests.sampling.graphs import power_law_csc, star_csc
 
 from graphbraid import Csc, Graph, SamplerConfig, features, native
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.features import scores_reference, walks
+from graphbraid.features.scores import scores_reference, walks
 from graphbraid.sampling import SeedSchedule
 
 WALKED = ("degree", "reverse_pagerank", "weighted_reverse_pagerank", "inclusion")

@@ -10,8 +10,9 @@ from tests.features.test_scores import graph_of, schedule_of
 from tests.sampling.graphs import power_law_csc
 
 from graphbraid import SamplerConfig, features
-from graphbraid.features import choice, scores
-from graphbraid.features.reads import count_reads, spread_reads
+from graphbraid.features.scores import choice
+from graphbraid.features.scores import score as scores
+from graphbraid.features.scores.reads import count_reads, spread_reads
 
 SAMPLER = SamplerConfig(fanouts=(4, 3))
 

@@ -12,8 +12,8 @@ from tests.suites import examples
 
 from graphbraid import SamplerConfig, features
 from graphbraid.errors import ConfigError
-from graphbraid.features import scores_reference, walks
-from graphbraid.features.reads import count_reads, spread_reads, with_other_seed
+from graphbraid.features.scores import scores_reference, walks
+from graphbraid.features.scores.reads import count_reads, spread_reads, with_other_seed
 from graphbraid.loader import BatchLoader, LoaderSettings
 
 SAMPLER = SamplerConfig(fanouts=(4, 3))

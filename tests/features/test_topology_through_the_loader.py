@@ -10,7 +10,8 @@ import graphbraid
 from graphbraid import Trainer
 from graphbraid.datasets import open_store, save_store
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.features import DiskOptions, HostTiers, TieredTopology, expected_list_blocks, walks
+from graphbraid.features import DiskOptions, HostTiers, TieredTopology, expected_list_blocks
+from graphbraid.features.scores import walks
 from graphbraid.graph.csc import Csc
 from graphbraid.loader import BatchLoader, LoaderSettings, NeighborLoader
 from graphbraid.sampling import SamplerConfig, SeedSchedule

@@ -12,7 +12,7 @@ from tests.fullgraph.graphs import CHANNELS, CLASSES, make_graph
 import graphbraid
 from graphbraid import native
 from graphbraid import nn as gnn
-from graphbraid.cli.doctor import _rate_rows, _rates
+from graphbraid.cli.commands.doctor import _rate_rows, _rates
 from graphbraid.fullgraph.measured import kept_rates
 from graphbraid.fullgraph.measured import rates as measure
 from graphbraid.fullgraph.measured.kept_rates import MeasuredRates, machine_rates, measured_rates, rates_file

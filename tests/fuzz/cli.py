@@ -173,7 +173,7 @@ def _option(option: tuple[str, tuple[str, ...], str], numbers: random.Random) ->
 
 def _value(name: str, kind: str, numbers: random.Random) -> str:
     if name == "assignments":
-        from graphbraid.cli.settings import option_names
+        from graphbraid.cli.run.settings import option_names
 
         return f"{numbers.choice([*option_names(), 'nope'])}={numbers.choice(YAML)}"
     if name == "fanouts":

@@ -196,7 +196,7 @@ def _write_yaml(f: Path, w: World) -> None:
 
 
 def _yaml(f: Path) -> Any:
-    from graphbraid.cli.settings import resolve
+    from graphbraid.cli.run.settings import resolve
     from graphbraid.files.yaml_file import read_yaml
 
     return resolve({}, read_yaml(f / "run.yaml")) and None

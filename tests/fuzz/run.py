@@ -61,7 +61,12 @@ class Report:
 _HEAVY = (
     *("pandas", "pyarrow", "pyarrow.csv", "pyarrow.parquet", "scipy.sparse", "sklearn.metrics", "yaml"),
     *("torchmetrics", "torch_geometric", "torch_geometric.nn", "torch_geometric.loader", "rich.progress"),
-    *("graphbraid.cli.main", "graphbraid.cli.build", "graphbraid.cli.display", "graphbraid.cli.settings"),
+    *(
+        "graphbraid.cli.main",
+        "graphbraid.cli.run.build",
+        "graphbraid.cli.steps.display",
+        "graphbraid.cli.run.settings",
+    ),
     "graphbraid.synth",
     *("graphbraid.fullgraph.compiling", "graphbraid.train.step.whole", "graphbraid.collective.run.profiler"),
 )

@@ -11,13 +11,14 @@ from torch import Tensor
 from graphbraid import Csc, Graph, SparseFeatures, distributed, native, ops
 from graphbraid.datasets.blockmodel import BlockModel, generate
 from graphbraid.distributed.partitioning.streaming import place
-from graphbraid.features import reorder, walks
+from graphbraid.features import reorder
+from graphbraid.features.scores import walks
 from graphbraid.fullgraph.lowering import locality
 from graphbraid.graph.orders import community_order
-from graphbraid.ops import bit_product, dense, gram_rounds
-from graphbraid.ops.attention import both_ways
+from graphbraid.ops.attention.fused import both_ways
+from graphbraid.ops.gather.spread import spread_rows
+from graphbraid.ops.linear import bit_product, dense, gram_rounds
 from graphbraid.ops.spmm_max import TIES
-from graphbraid.ops.spread import spread_rows
 
 Arguments = tuple[Any, ...]
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from graphbraid.graph.csc import Csc
 from graphbraid.ops import Aggregation
-from graphbraid.ops.peer_edges import PeerEdges
-from graphbraid.ops.peer_table import PeerTable
+from graphbraid.ops.peers.peer_edges import PeerEdges
+from graphbraid.ops.peers.peer_table import PeerTable
 
 COEFFICIENTS = ("plain", "mean", "weight", "scales", "loops", "all")
 

@@ -20,7 +20,7 @@ from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.ops import edge_softmax, gat_attention, gatv2_attention, reference
 from graphbraid.ops.aggregation import backend
-from graphbraid.ops.attention import both_ways
+from graphbraid.ops.attention.fused import both_ways
 from graphbraid.ops.dropout import keep_mask
 
 SHAPES = [

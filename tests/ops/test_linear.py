@@ -7,8 +7,8 @@ from tests.ops.graphs import assert_same_bits_with_any_threads, skewed, square, 
 from graphbraid.errors import DataError
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.ops import Aggregation, aggregate_linear, sparse_dropout, sparse_linear
-from graphbraid.ops import linear as linear_module
-from graphbraid.ops.sparse_linear import structure
+from graphbraid.ops.linear import aggregate_linear as linear_module
+from graphbraid.ops.linear.sparse_linear import structure
 
 
 def dense_matrix(csc, mean):

@@ -15,7 +15,7 @@ from tests.robustness.bad_plans import profile
 from tests.robustness.workplace import graph
 from tests.suites import few_of
 
-from graphbraid.cli.saved_run import read_saved
+from graphbraid.cli.run.saved_run import read_saved
 from graphbraid.collective import Plan, Profile, make_plan
 from graphbraid.datasets import open_names, open_store, save_store
 from graphbraid.datasets.ids import NodeIds
@@ -134,7 +134,7 @@ def test_a_store_is_read_in_full_once_and_again_when_it_was_touched(
     reads = []
     real = checksums.of_file
     monkeypatch.setattr(
-        "graphbraid.datasets.store_arrays.of_file", lambda path: reads.append(path.name) or real(path)
+        "graphbraid.datasets.store.arrays.of_file", lambda path: reads.append(path.name) or real(path)
     )
     store = save_store(graph(), tmp_path / "store")
     open_store(store)

@@ -13,9 +13,9 @@ from graphbraid.errors import ConfigError
 from graphbraid.graph import SparseFeatures
 from graphbraid.loader import BatchLoader, LoaderSettings
 from graphbraid.sampling import source as source_module
-from graphbraid.sampling.link_reads import LinkCounts, LinkReads, bytes_of
-from graphbraid.sampling.minibatch import MiniBatch
-from graphbraid.sampling.rows import RowPart
+from graphbraid.sampling.minibatch.mini_batch import MiniBatch
+from graphbraid.sampling.rows.by_id import RowPart
+from graphbraid.sampling.rows.link_reads import LinkCounts, LinkReads, bytes_of
 from graphbraid.sampling.source import BatchSource
 
 LAYOUTS = ["subgraph", "blocks"]

@@ -9,8 +9,8 @@ from tests.sampling.graphs import power_law_csc
 from graphbraid import Graph
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.sampling import NegativeSampling, rng
-from graphbraid.sampling.edge_lookup import EdgeLookup
-from graphbraid.sampling.negative_draws import NegativeDraws
+from graphbraid.sampling.links.edge_lookup import EdgeLookup
+from graphbraid.sampling.links.negative_draws import NegativeDraws
 
 LINKS = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])
 

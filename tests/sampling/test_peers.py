@@ -10,11 +10,11 @@ from torch import distributed, multiprocessing
 
 from graphbraid.errors import ConfigError
 from graphbraid.graph import ScaledFeatures
-from graphbraid.ops.gather_tiered import gather_tiered
-from graphbraid.sampling import peers
-from graphbraid.sampling.hot import HotRows
-from graphbraid.sampling.peers import PeerRows
-from graphbraid.sampling.shared_hot import PeerPlace, SharedHotRows
+from graphbraid.ops.gather.gather_tiered import gather_tiered
+from graphbraid.sampling.rows import peers
+from graphbraid.sampling.rows.hot import HotRows
+from graphbraid.sampling.rows.peers import PeerRows
+from graphbraid.sampling.rows.shared_hot import PeerPlace, SharedHotRows
 
 CPU = torch.device("cpu")
 NUM_ROWS, NUM_LOCAL, NUM_SHARED = 60, 7, 21

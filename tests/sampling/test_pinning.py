@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.features.tables import stored_graph
 
-from graphbraid.sampling import pinning
+from graphbraid.sampling.rows import pinning
 
 PAGE = mmap.PAGESIZE
 
@@ -93,7 +93,7 @@ def test_a_refusal_is_said_and_leaves_no_page_locked(copies, caplog):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, whose driver locks pages")
 def test_the_device_reads_a_table_that_was_locked_in_place():
-    from graphbraid.sampling.rows import read_over_link
+    from graphbraid.sampling.rows.by_id import read_over_link
 
     table = torch.randn(1 << 20, 32)  # 128 MiB
     assert pinning.pinned(table) is table

@@ -10,8 +10,8 @@ from tests.sampling.graphs import power_law_csc
 
 from graphbraid import native
 from graphbraid.errors import ConfigError
-from graphbraid.features import walks
-from graphbraid.features.reads import batch_reads
+from graphbraid.features.scores import walks
+from graphbraid.features.scores.reads import batch_reads
 from graphbraid.graph import Graph
 from graphbraid.sampling import SamplerConfig, SeedSchedule
 from graphbraid.sampling.cpu import _ReferencePipeline, make_pipeline

@@ -82,7 +82,11 @@ def compiled(factory: pytest.TempPathFactory) -> list[Path]:
     own = factory.getbasetemp()
     folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "objects-of-programs"
     folder.mkdir(exist_ok=True)
-    sources = [*sorted(RUNTIME.glob("*.cpp")), CSRC / "threads.cpp", CSRC / "variants.cpp"]
+    sources = [
+        *sorted(RUNTIME.glob("*.cpp")),
+        CSRC / "threads" / "threads.cpp",
+        CSRC / "variants" / "variants.cpp",
+    ]
     objects = [folder / f"{source.stem}.o" for source in sources]
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # let go of as the file is closed

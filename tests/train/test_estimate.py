@@ -16,15 +16,17 @@ from graphbraid.collective.run.profiler import batch_bytes_of
 from graphbraid.datasets import open_store, save_store
 from graphbraid.errors import ConfigError, DataError, GraphbraidError, ResourceError
 from graphbraid.features import TieredFeatures
-from graphbraid.features.sizing import LEAST_RESERVE_BYTES, host_budget, list_bytes
+from graphbraid.features.budgets.sizing import LEAST_RESERVE_BYTES, host_budget, list_bytes
 from graphbraid.loader import BatchLoader, LoaderSettings, NeighborLoader
 from graphbraid.train import HardwareFile, TrainConfig
-from graphbraid.train.estimating import modes, run_seconds, whole_passes
-from graphbraid.train.estimating.allocation import allocation_of
-from graphbraid.train.estimating.batches import batch_sizes
-from graphbraid.train.estimating.full import full_needs
-from graphbraid.train.estimating.needs import Need, Needs
-from graphbraid.train.estimating.trial import Trial
+from graphbraid.train.estimating import modes
+from graphbraid.train.estimating.memory.full import full_needs
+from graphbraid.train.estimating.memory.needs import Need, Needs
+from graphbraid.train.estimating.seconds import run_seconds
+from graphbraid.train.estimating.trials import whole_passes
+from graphbraid.train.estimating.trials.allocation import allocation_of
+from graphbraid.train.estimating.trials.batches import batch_sizes
+from graphbraid.train.estimating.trials.trial import Trial
 from graphbraid.train.run_folder.identity import looked_at_bytes
 
 GIB = 1 << 30
@@ -228,7 +230,7 @@ def test_what_more_memory_of_the_device_would_buy(stored):
 
 
 def test_an_estimate_chooses_rows_of_the_device_as_a_run_does(monkeypatch):
-    monkeypatch.setattr("graphbraid.features.device_sizing.LEAST_RESERVE_BYTES", 0)
+    monkeypatch.setattr("graphbraid.features.tiers.device_sizing.LEAST_RESERVE_BYTES", 0)
     graph = random_graph(3000, 8, 256)
     found = on_a_device(graph, 16 << 20, tiers="auto")
     assert found.device_tiers.hot is not None
@@ -390,7 +392,7 @@ def test_tiers_auto_of_a_loader(stored, monkeypatch):
 def test_a_run_looks_ahead_where_that_is_little_of_it_and_its_estimate_does_too(
     stored, monkeypatch, share, kinds
 ):
-    monkeypatch.setattr("graphbraid.features.choice.MOST_OF_RUN", share)
+    monkeypatch.setattr("graphbraid.features.scores.choice.MOST_OF_RUN", share)
     graph, options = open_store(stored), {"fanouts": (4, 4), "batch_size": 64, "epochs": 5}
     trainer = Trainer(sage(graph), graph, host="1MiB", **options)
     [said] = [line for line in trainer.tiers.explain().splitlines() if "filled by" in line]

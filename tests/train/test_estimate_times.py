@@ -18,19 +18,27 @@ from graphbraid.errors import ConfigError
 from graphbraid.features import HostTiers, TieredFeatures
 from graphbraid.graph import Graph
 from graphbraid.train import HardwareFile, TrainConfig
-from graphbraid.train.estimating import evaluations, layer_chunks, pace, seconds, streamed, whole_seconds
-from graphbraid.train.estimating.batches import batch_sizes
-from graphbraid.train.estimating.checkpoints import checkpoint_seconds
-from graphbraid.train.estimating.epoch_seconds import EpochSeconds, Pace, PartSeconds
-from graphbraid.train.estimating.evaluations import evaluation_seconds, some_batches
-from graphbraid.train.estimating.full import full_needs
-from graphbraid.train.estimating.layer_chunks import chunk_seconds
-from graphbraid.train.estimating.likeness import likeness_of, places_of
+from graphbraid.train.estimating import pace
+from graphbraid.train.estimating.memory.full import full_needs
 from graphbraid.train.estimating.records import time_rows, with_spread
-from graphbraid.train.estimating.repeats import of_tries, repeated
-from graphbraid.train.estimating.seconds import Tried, longer, spread_of, tried_epoch, whole_epoch
+from graphbraid.train.estimating.seconds import batch_seconds as seconds
+from graphbraid.train.estimating.seconds import evaluations, layer_chunks, streamed, whole_seconds
+from graphbraid.train.estimating.seconds.batch_seconds import (
+    Tried,
+    longer,
+    spread_of,
+    tried_epoch,
+    whole_epoch,
+)
+from graphbraid.train.estimating.seconds.checkpoints import checkpoint_seconds
+from graphbraid.train.estimating.seconds.epoch_seconds import EpochSeconds, Pace, PartSeconds
+from graphbraid.train.estimating.seconds.evaluations import evaluation_seconds, some_batches
+from graphbraid.train.estimating.seconds.layer_chunks import chunk_seconds
 from graphbraid.train.estimating.tiers import tiered_run
-from graphbraid.train.estimating.trial import Trial
+from graphbraid.train.estimating.trials.batches import batch_sizes
+from graphbraid.train.estimating.trials.likeness import likeness_of, places_of
+from graphbraid.train.estimating.trials.repeats import of_tries, repeated
+from graphbraid.train.estimating.trials.trial import Trial
 from graphbraid.train.inference.layer_wise import LayerWise
 from graphbraid.train.step.tiers import expected_reads
 
@@ -278,7 +286,7 @@ def test_an_estimate_with_tiers_tries_them(stored, host, monkeypatch):
     plain = HostTiers.build
     monkeypatch.setattr(HostTiers, "build", spy)
     monkeypatch.setattr(seconds, "SECONDS", 0.2)
-    monkeypatch.setattr("graphbraid.train.estimating.sampled.baseline_bytes", lambda *_: 300 << 20)
+    monkeypatch.setattr("graphbraid.train.estimating.memory.sampled.baseline_bytes", lambda *_: 300 << 20)
     graph = open_store(stored)
     budget = host and run_of(graph, TrainConfig(**OPTIONS, host=SMALL)).host_bytes(host)
     found = graphbraid.estimate(sage(graph), graph, host=budget, eval_every=0, **OPTIONS)
@@ -292,7 +300,7 @@ def test_an_estimate_with_tiers_tries_them(stored, host, monkeypatch):
 
 
 def test_tiers_auto_is_estimated_with_what_it_chooses(stored, monkeypatch):
-    monkeypatch.setattr("graphbraid.train.estimating.sampled.baseline_bytes", lambda *_: 300 << 20)
+    monkeypatch.setattr("graphbraid.train.estimating.memory.sampled.baseline_bytes", lambda *_: 300 << 20)
     graph = open_store(stored)
     options = {"tiers": "auto", "times": False, "test_at_end": False, **OPTIONS}
     fits = graphbraid.estimate(sage(graph), graph, hardware=HardwareFile(memory_bytes=4 << 30), **options)
@@ -548,7 +556,7 @@ def test_a_folder_that_cannot_be_written_has_no_time(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("graphbraid.train.estimating.checkpoints.checkpoint.write", full)
+    monkeypatch.setattr("graphbraid.train.estimating.seconds.checkpoints.checkpoint.write", full)
     found = checkpoint_seconds(trial_of(random_graph(300, 6, 8), out_dir=tmp_path), 10)
     assert found.seconds is None
     assert "No space left" in found.how
@@ -576,7 +584,7 @@ def test_every_part_of_a_run_has_a_line_of_its_own():
 def test_an_estimate_shows_validation_checkpoints_and_test(tmp_path, monkeypatch):
     monkeypatch.setattr(seconds, "SECONDS", 0.2)
     monkeypatch.setattr(whole_seconds, "SECONDS", 0.2)
-    monkeypatch.setattr("graphbraid.train.estimating.sampled.baseline_bytes", lambda *_: 300 << 20)
+    monkeypatch.setattr("graphbraid.train.estimating.memory.sampled.baseline_bytes", lambda *_: 300 << 20)
     graph = random_graph(300, 6, 8)
     found = graphbraid.estimate(sage(graph), graph, out_dir=tmp_path / "run", epochs=3, **OPTIONS)
     assert not (tmp_path / "run").exists()

@@ -16,14 +16,14 @@ from tests.warm import WarmProcesses
 
 from graphbraid import nn as gnn
 from graphbraid.errors import ConfigError, DataError, ResourceError
-from graphbraid.features.scratch import ScratchRows
+from graphbraid.features.rows.scratch import ScratchRows
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.nn import told
 from graphbraid.train import TrainConfig, Trainer
-from graphbraid.train.estimating.inference import exact_inference
-from graphbraid.train.estimating.trial import Trial
+from graphbraid.train.estimating.memory.inference import exact_inference
+from graphbraid.train.estimating.trials.trial import Trial
 from graphbraid.train.inference import infer, layer_wise
 
 SMALL = 1 << 16  # the least a budget may be: forces many chunks on these graphs

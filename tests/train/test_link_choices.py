@@ -13,11 +13,11 @@ from tests.train.recorded import losses
 from torch import Tensor
 
 from graphbraid.graph import Graph
-from graphbraid.loader.row_buffers import RowBuffers
+from graphbraid.loader.batches.row_buffers import RowBuffers
 from graphbraid.nn import DistMult, LinkModel, NodeEmbedding, RGCNEncoder
 from graphbraid.train import Trainer
 from graphbraid.train.inference import infer
-from graphbraid.train.step.link_choices import alike, choices
+from graphbraid.train.step.links.choices import alike, choices
 
 OPTIONS: dict[str, Any] = {
     "task": "link",

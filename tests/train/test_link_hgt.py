@@ -20,8 +20,8 @@ from graphbraid.fullgraph.model import fused_hgt
 from graphbraid.graph import Graph
 from graphbraid.nn import DotProduct, LinkModel
 from graphbraid.train import Trainer
-from graphbraid.train.step import link_typed_encoder
 from graphbraid.train.step.feed import make_loader
+from graphbraid.train.step.links import typed_encoder as link_typed_encoder
 
 GRAPH = films()
 OPTIONS: dict[str, Any] = {

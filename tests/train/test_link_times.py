@@ -20,8 +20,8 @@ from graphbraid.graph import Graph
 from graphbraid.nn import GCN, DotProduct, GraphSAGE, LinkModel
 from graphbraid.train import Callback, TrainConfig, Trainer
 from graphbraid.train.step.feed import make_loader
-from graphbraid.train.step.link_data import LinkData
-from graphbraid.train.step.link_runner import LinkRunner
+from graphbraid.train.step.links.data import LinkData
+from graphbraid.train.step.links.runner import LinkRunner
 
 OPTIONS: dict[str, Any] = {
     "task": "link",

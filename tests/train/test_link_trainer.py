@@ -26,7 +26,7 @@ from graphbraid.graph import Graph
 from graphbraid.nn import DistMult, DotProduct, GraphSAGE, LinkModel, MLPPredictor, NodeEmbedding
 from graphbraid.train import Callback, TrainConfig, Trainer
 from graphbraid.train.inference import infer
-from graphbraid.train.step.link_data import LinkData
+from graphbraid.train.step.links.data import LinkData
 
 OPTIONS: dict[str, Any] = {
     "task": "link",

@@ -18,9 +18,9 @@ from graphbraid.nn import RGCN, DistMult, DotProduct, LinkModel
 from graphbraid.train import TrainConfig, Trainer
 from graphbraid.train.inference import infer
 from graphbraid.train.step.feed import make_loader
-from graphbraid.train.step.link_by_type import ByType
-from graphbraid.train.step.link_data import LinkData
-from graphbraid.train.step.link_typed_encoder import TypedEncoderRunner
+from graphbraid.train.step.links.by_type import ByType
+from graphbraid.train.step.links.data import LinkData
+from graphbraid.train.step.links.typed_encoder import TypedEncoderRunner
 
 OPTIONS: dict[str, Any] = {
     "task": "link",
@@ -227,7 +227,7 @@ def test_losses_do_not_depend_on_the_number_of_threads() -> None:
 
 
 def test_a_run_on_types_goes_on_and_is_estimated(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphbraid.train.estimating.sampled.baseline_bytes", lambda *_: 300 << 20)
+    monkeypatch.setattr("graphbraid.train.estimating.memory.sampled.baseline_bytes", lambda *_: 300 << 20)
     graph = films()
     whole = losses(Trainer(by_type(graph), graph, **OPTIONS))
     options = OPTIONS | {"out_dir": tmp_path / "run"}

@@ -17,7 +17,7 @@ from graphbraid.errors import ConfigError
 from graphbraid.fullgraph.scale.cluster import Cluster
 from graphbraid.nn import GraphSAGE
 from graphbraid.train import TrainConfig
-from graphbraid.train.estimating.trial import Trial
+from graphbraid.train.estimating.trials.trial import Trial
 from graphbraid.train.scaling.forecast import forecast_shares
 from graphbraid.train.scaling.measure import (
     Beside,

@@ -10,7 +10,18 @@ import typer
 from typer.core import TyperGroup
 
 from graphbraid import __version__
-from graphbraid.cli import convert, doctor, estimate, info, partition, plan, predict, reorder, synth, train
+from graphbraid.cli.commands import (
+    convert,
+    doctor,
+    estimate,
+    info,
+    partition,
+    plan,
+    predict,
+    reorder,
+    synth,
+    train,
+)
 from graphbraid.cli.common import print_json
 from graphbraid.errors import ConfigError
 

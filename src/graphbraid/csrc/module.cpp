@@ -3,10 +3,10 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include "bound.h"
-#include "idle_threads.h"
-#include "parallel.h"
-#include "variants.h"
+#include "arguments/bound.h"
+#include "threads/idle_threads.h"
+#include "threads/parallel.h"
+#include "variants/variants.h"
 
 namespace nb = nanobind;
 

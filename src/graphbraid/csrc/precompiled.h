@@ -23,4 +23,4 @@
 #include <utility>
 #include <vector>
 
-#include "x86.h"
+#include "variants/x86.h"

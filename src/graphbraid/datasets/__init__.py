@@ -4,19 +4,19 @@
 """
 
 from graphbraid.datasets.ids import NodeIds
-from graphbraid.datasets.narrowing import Narrowing, Rounding
-from graphbraid.datasets.npz import load_npz
-from graphbraid.datasets.ogb import from_ogb, load_ogb
+from graphbraid.datasets.npz.graphs import load_npz
+from graphbraid.datasets.ogb.nodes import from_ogb, load_ogb
 from graphbraid.datasets.prepare import prepare
 from graphbraid.datasets.pyg import from_pyg_dataset
 from graphbraid.datasets.registry import load
 from graphbraid.datasets.splits import random_share_split, random_split
-from graphbraid.datasets.store import is_store, open_names, open_store, save_store
-from graphbraid.datasets.store_names import StoreNames
+from graphbraid.datasets.store.names import StoreNames
+from graphbraid.datasets.store.narrowing import Narrowing, Rounding
+from graphbraid.datasets.store.on_disk import is_store, open_names, open_store, save_store
 from graphbraid.datasets.synthetic import DEFAULT, EMBEDDED, load_embedded
-from graphbraid.datasets.table_file import CsvOptions
-from graphbraid.datasets.tabular import TableGraph, from_csv, from_parquet, from_tables
-from graphbraid.datasets.typed_tables import TypedTableGraph, from_typed_tables
+from graphbraid.datasets.tables.file import CsvOptions
+from graphbraid.datasets.tables.tabular import TableGraph, from_csv, from_parquet, from_tables
+from graphbraid.datasets.tables.typed_tables import TypedTableGraph, from_typed_tables
 
 __all__ = [
     "DEFAULT",

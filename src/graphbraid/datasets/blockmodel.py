@@ -101,7 +101,7 @@ class BlockModel:
 
 @dataclass(frozen=True, slots=True)
 class _Stubs:
-    """Input of the edge kernel; see ``csrc/blockmodel.cpp``."""
+    """Input of the edge kernel; see ``csrc/graph/blockmodel.cpp``."""
 
     owner: _Array
     block_start: _Array

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from graphbraid.datasets.npz import load_npz
-from graphbraid.datasets.ogb import is_ogb_folder, load_ogb
+from graphbraid.datasets.npz.graphs import load_npz
+from graphbraid.datasets.ogb.nodes import is_ogb_folder, load_ogb
 from graphbraid.datasets.prepare import prepare
-from graphbraid.datasets.store import is_store, open_store
+from graphbraid.datasets.store.on_disk import is_store, open_store
 from graphbraid.datasets.synthetic import EMBEDDED, load_embedded
-from graphbraid.datasets.typed_tables import from_typed_tables
+from graphbraid.datasets.tables.typed_tables import from_typed_tables
 from graphbraid.errors import ConfigError, DataError, did_you_mean
 from graphbraid.graph import Graph
 from graphbraid.signatures import typed

@@ -10,7 +10,7 @@ import shutil
 
 from graphbraid.datasets.blockmodel import BlockModel, generate
 from graphbraid.datasets.memory import GENERATED_EDGE_BYTES, require_memory
-from graphbraid.datasets.store import open_store, save_store
+from graphbraid.datasets.store.on_disk import open_store, save_store
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.files.caches import cache_folder
 from graphbraid.graph import Graph

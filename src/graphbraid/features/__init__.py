@@ -6,17 +6,17 @@
 :class:`TieredTopology` does so for adjacency lists, and :class:`HostTiers` divides one budget between them.
 """
 
-from graphbraid.features.caches import POLICIES, CacheCounts, RowCache
-from graphbraid.features.coverage import coverage
-from graphbraid.features.disk import DiskCounts, DiskOptions, DiskRows
-from graphbraid.features.host_tiers import HostTiers, expected_list_blocks
-from graphbraid.features.reads import batch_reads
-from graphbraid.features.reorder import Reordered, reorder
-from graphbraid.features.scores import KINDS, Score, score
-from graphbraid.features.tier_counts import TierCounts
-from graphbraid.features.tier_report import CurvePoint, TierReport, TierRow
-from graphbraid.features.tiers import TieredFeatures
-from graphbraid.features.topology import ListCounts, TieredTopology
+from graphbraid.features.reordering.reorder import Reordered, reorder
+from graphbraid.features.rows.caches import POLICIES, CacheCounts, RowCache
+from graphbraid.features.rows.disk import DiskCounts, DiskOptions, DiskRows
+from graphbraid.features.scores.coverage import coverage
+from graphbraid.features.scores.reads import batch_reads
+from graphbraid.features.scores.score import KINDS, Score, score
+from graphbraid.features.tiers.host_tiers import HostTiers, expected_list_blocks
+from graphbraid.features.tiers.tier_counts import TierCounts
+from graphbraid.features.tiers.tier_report import CurvePoint, TierReport, TierRow
+from graphbraid.features.tiers.tiered_features import TieredFeatures
+from graphbraid.features.tiers.topology import ListCounts, TieredTopology
 from graphbraid.graph.orders import ORDERS, order_by
 
 __all__ = [

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import xxhash
 
 BLOCK_BYTES = 4096
-"""csrc/disk_reader.h reads whole blocks of this size."""
+"""csrc/disk/disk_reader.h reads whole blocks of this size."""
 _CHUNK = 1 << 24
 
 Sums = npt.NDArray[np.int64]

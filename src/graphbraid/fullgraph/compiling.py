@@ -30,7 +30,7 @@ from graphbraid.fullgraph.ranks.ranks import Ranks
 from graphbraid.fullgraph.step.device_copies import WORKSPACE_BYTES, CopySizes
 from graphbraid.fullgraph.step.planned_step import PlannedStep
 from graphbraid.graph import Graph
-from graphbraid.sampling.rows import FeatureRows
+from graphbraid.sampling.rows.by_id import FeatureRows
 from graphbraid.signatures import typed
 
 

@@ -37,7 +37,7 @@ from graphbraid.fullgraph.ranks.ranks import Ranks
 from graphbraid.fullgraph.runner import Runner
 from graphbraid.graph import Graph
 from graphbraid.machine.rates import Rates
-from graphbraid.sampling.rows import FeatureRows
+from graphbraid.sampling.rows.by_id import FeatureRows
 from graphbraid.signatures import typed
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Reference of ``community_order`` in ``csrc/locality.cpp`` and ``invert_order`` in ``csrc/reorder.cpp``."""
+"""Reference of ``community_order`` and ``invert_order`` in ``csrc/graph/`` (locality.cpp, reorder.cpp)."""
 
 from __future__ import annotations
 

@@ -15,18 +15,18 @@ from graphbraid.collective.plan.plan import Plan
 from graphbraid.collective.run.protocols import ReportsMemory
 from graphbraid.collective.run.stages import Context, find
 from graphbraid.errors import ConfigError
-from graphbraid.features.choice import sampling_seconds
-from graphbraid.features.device_sizing import DeviceBudget, DeviceMemory, device_budget
-from graphbraid.features.scores import Score, score
-from graphbraid.features.sizing import host_budget
-from graphbraid.features.tiers import TieredFeatures
+from graphbraid.features.budgets.sizing import host_budget
+from graphbraid.features.scores.choice import sampling_seconds
+from graphbraid.features.scores.score import Score, score
+from graphbraid.features.tiers.device_sizing import DeviceBudget, DeviceMemory, device_budget
+from graphbraid.features.tiers.tiered_features import TieredFeatures
 from graphbraid.graph import Graph, ScaledFeatures
 from graphbraid.graph.scaled_features import given_row_bytes
-from graphbraid.loader.batches import BatchLoader
-from graphbraid.loader.settings import LoaderSettings
+from graphbraid.loader.batches.batch_loader import BatchLoader
+from graphbraid.loader.batches.settings import LoaderSettings
 from graphbraid.machine.hardware import free_memory_bytes
-from graphbraid.sampling.hot_copies import free_bytes
-from graphbraid.sampling.rows import FeatureRows
+from graphbraid.sampling.rows.by_id import FeatureRows
+from graphbraid.sampling.rows.hot_copies import free_bytes
 from graphbraid.sampling.schedule import MOST_EPOCHS
 from graphbraid.sampling.subgraph import DIRECTIONAL
 

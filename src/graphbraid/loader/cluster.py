@@ -19,8 +19,8 @@ from graphbraid.distributed.partitioning.records import MOST_PARTS, Partition, S
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.files.writing import atomic_write
 from graphbraid.graph import Graph
+from graphbraid.loader.batches.sources import source_of
 from graphbraid.loader.face import Inputs, LoaderFace, remade
-from graphbraid.loader.sources import source_of
 from graphbraid.loader.typed.reading import is_typed
 from graphbraid.sampling.batch_seeds import BatchSeeds
 from graphbraid.sampling.constraints import EdgeTimes

@@ -18,15 +18,15 @@ from torch.utils.data import DataLoader, get_worker_info
 from graphbraid.arguments import as_count, as_flag
 from graphbraid.errors import ConfigError
 from graphbraid.loader.auto_tiers import tiers_of
-from graphbraid.loader.batches import BatchLoader
+from graphbraid.loader.batches.batch_loader import BatchLoader
+from graphbraid.loader.batches.settings import LoaderSettings
+from graphbraid.loader.batches.sources import FollowedData
 from graphbraid.loader.inputs import as_ids, check_ids, check_lists, check_order, drawn_seed
 from graphbraid.loader.over_batches import OverBatches
 from graphbraid.loader.presenting import check_transform, present
 from graphbraid.loader.pyg_options import REPLACED, check_options
-from graphbraid.loader.settings import LoaderSettings
-from graphbraid.loader.sources import FollowedData
 from graphbraid.sampling.batch_seeds import SeedSource
-from graphbraid.sampling.minibatch import MiniBatch
+from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.sampling.source import BatchSource
 from graphbraid.sampling.subgraph import SUBGRAPH_TYPES, as_subgraph_type
 from graphbraid.signatures import typed

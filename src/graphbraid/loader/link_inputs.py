@@ -13,7 +13,7 @@ from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph
 from graphbraid.graph.interop.convert import as_tensor
 from graphbraid.graph.scans import first_out_of_range
-from graphbraid.sampling.negatives import MOST_AMOUNT, NegativeSampling
+from graphbraid.sampling.links.negatives import MOST_AMOUNT, NegativeSampling
 
 _ENDS = ("source", "destination")
 

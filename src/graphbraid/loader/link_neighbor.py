@@ -19,12 +19,12 @@ from graphbraid.loader.link_options import LinkOptions
 from graphbraid.loader.pyg_options import LINK_REFUSED
 from graphbraid.loader.times import Times, read_times
 from graphbraid.sampling.config import SamplerConfig
-from graphbraid.sampling.edge_lookup import EdgeLookup
-from graphbraid.sampling.links import OF_LINKS
+from graphbraid.sampling.links.edge_lookup import EdgeLookup
+from graphbraid.sampling.links.link_seeds import OF_LINKS
+from graphbraid.sampling.links.negative_draws import NegativeDraws
+from graphbraid.sampling.links.negatives import NegativeSampling
 from graphbraid.sampling.lists import NeighborLists
-from graphbraid.sampling.negative_draws import NegativeDraws
-from graphbraid.sampling.negatives import NegativeSampling
-from graphbraid.sampling.rows import FeatureRows
+from graphbraid.sampling.rows.by_id import FeatureRows
 from graphbraid.sampling.source import BatchSource
 from graphbraid.sampling.subgraph import BIDIRECTIONAL, as_subgraph_type
 

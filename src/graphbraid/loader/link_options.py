@@ -17,10 +17,10 @@ from graphbraid.loader.link_inputs import (
     labels_of,
 )
 from graphbraid.loader.times import TimeScale, seed_times
-from graphbraid.sampling.link_ends import LinkEnds
-from graphbraid.sampling.links import LinkSeeds
-from graphbraid.sampling.negative_draws import NegativeDraws
-from graphbraid.sampling.negatives import NegativeSampling
+from graphbraid.sampling.links.link_ends import LinkEnds
+from graphbraid.sampling.links.link_seeds import LinkSeeds
+from graphbraid.sampling.links.negative_draws import NegativeDraws
+from graphbraid.sampling.links.negatives import NegativeSampling
 
 Draws = Callable[[NegativeSampling, Tensor | None], NegativeDraws]
 """Makes what draws negatives, of how they are drawn and the links' times as integers."""

@@ -22,7 +22,7 @@ from graphbraid.loader.times import read_times, seed_times
 from graphbraid.sampling.batch_seeds import TreeSeeds
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.lists import NeighborLists
-from graphbraid.sampling.rows import FeatureRows
+from graphbraid.sampling.rows.by_id import FeatureRows
 from graphbraid.sampling.source import BatchSource
 
 if TYPE_CHECKING:

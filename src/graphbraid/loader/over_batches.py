@@ -9,7 +9,7 @@ from graphbraid.collective.plan.plan import Plan
 from graphbraid.collective.run.executor import Executor
 from graphbraid.collective.run.stages import Context
 from graphbraid.graph import Graph
-from graphbraid.loader.batches import BatchLoader
+from graphbraid.loader.batches.batch_loader import BatchLoader
 from graphbraid.sampling.schedule import SeedSchedule
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from graphbraid.arguments import shown
 from graphbraid.errors import ConfigError
 from graphbraid.loader.inputs import as_ids, as_input_id
-from graphbraid.sampling.minibatch import MiniBatch
+from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 
 if TYPE_CHECKING:
     from graphbraid.loader.pyg_data import SampledData

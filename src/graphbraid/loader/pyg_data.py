@@ -15,7 +15,7 @@ from torch_geometric.data import Data
 from torch_geometric.data.storage import E_KEYS, N_KEYS, GlobalStorage, recursive_apply
 
 from graphbraid.arguments import as_present_device
-from graphbraid.sampling.minibatch import MiniBatch
+from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 
 _LATER = object()
 """Placeholder for a value that the batch computes when it is read."""

@@ -13,7 +13,7 @@ from graphbraid.graph import Graph
 from graphbraid.loader.face import remade
 from graphbraid.loader.neighbor import NeighborLoader
 from graphbraid.loader.typed.reading import is_typed
-from graphbraid.sampling.minibatch import MiniBatch
+from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.sampling.subgraph import EGO
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ class RowEpilogue(NamedTuple):
     bias: Tensor | None
     """``(width,)`` in the dtype of the sums, contiguous, or None."""
     act: int
-    """Activation, as numbered in :data:`graphbraid.ops.epilogue.ACTIVATION_CODES`."""
+    """Activation, as numbered in :data:`graphbraid.ops.rowwise.epilogue.ACTIVATION_CODES`."""
     slope: float
     """Slope of leaky ReLU below zero."""
     p: float

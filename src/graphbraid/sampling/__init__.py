@@ -1,8 +1,8 @@
 """Neighbour sampling: a mini-batch is a pure function of (graph, config, seed, epoch, step)."""
 
 from graphbraid.sampling.config import SamplerConfig
-from graphbraid.sampling.minibatch import MiniBatch
-from graphbraid.sampling.negatives import NegativeSampling
+from graphbraid.sampling.links.negatives import NegativeSampling
+from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.sampling.reference import sample_batch
 from graphbraid.sampling.schedule import SeedSchedule
 

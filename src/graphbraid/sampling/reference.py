@@ -247,7 +247,7 @@ def _draw_weighted(
 ) -> I64:
     """Return offsets drawn by weight: an exponential race without replacement, inversion with replacement.
 
-    Twin of ``csrc/sample_row.inl``.
+    Twin of ``csrc/sampling/sample_row.inl``.
     """
     runners: I64 = np.flatnonzero(weight > 0)
     if config.replace:

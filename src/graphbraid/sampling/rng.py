@@ -1,7 +1,7 @@
 """The counter-based random number generator: a draw is a function of its coordinates and has no state.
 
-The coordinates are (seed, epoch, step, hop, node, index). ``csrc/rng.h`` has the same functions in C++. All
-arithmetic is modulo 2**64.
+The coordinates are (seed, epoch, step, hop, node, index). ``csrc/base/rng.h`` has the same functions in C++.
+All arithmetic is modulo 2**64.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def log_of_draw(bits: U64) -> npt.NDArray[np.float64]:
     """Return the natural logarithm of ``(bits + 1/2) / 2**32``, by a fixed sequence of IEEE operations.
 
     The ``log`` of a library may differ in the last bit between machines; this one equals that of
-    ``csrc/sample_row.inl`` bit for bit.
+    ``csrc/sampling/sample_row.inl`` bit for bit.
     """
     mantissa, exponent = np.frexp(bits.astype(np.float64) + 0.5)
     mantissa, power = mantissa * 2.0, exponent.astype(np.float64) - 1.0 - 32.0

@@ -154,7 +154,7 @@ def permuted(positions: npt.NDArray[np.int64], n: int, key: int) -> npt.NDArray[
     """Return the images of ``positions`` under the keyed permutation of ``[0, n)``.
 
     The permutation is a Feistel network over the next even number of bits, applied again to every image
-    outside ``[0, n)`` (cycle walking). Twin of ``csrc/schedule.h``.
+    outside ``[0, n)`` (cycle walking). Twin of ``csrc/pipeline/schedule.h``.
     """
     bits = (n - 1).bit_length() if n > 1 else 1
     half = np.uint64((bits + 1) // 2)

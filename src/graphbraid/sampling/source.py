@@ -12,11 +12,11 @@ from torch import Tensor
 from graphbraid.errors import DataError
 from graphbraid.graph import Graph, ScaledFeatures, SparseFeatures
 from graphbraid.graph.scaled_features import kept_row_bytes, stored_rows
-from graphbraid.ops.gather import gather_features
-from graphbraid.ops.gather_tiered import TierTable, gather_tiered
-from graphbraid.sampling.link_reads import LinkReads, link_of, travelled
+from graphbraid.ops.gather.gather_rows import gather_features
+from graphbraid.ops.gather.gather_tiered import TierTable, gather_tiered
 from graphbraid.sampling.lists import NeighborLists
-from graphbraid.sampling.rows import FeatureRows, is_read_over_link, take_features, take_rows
+from graphbraid.sampling.rows.by_id import FeatureRows, is_read_over_link, take_features, take_rows
+from graphbraid.sampling.rows.link_reads import LinkReads, link_of, travelled
 
 ADJ_VALUES = "values of adj_t"
 """Name of the values of ``adj_t`` among ``edge_attrs``; no attribute of a user can have it."""

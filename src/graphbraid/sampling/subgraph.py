@@ -115,7 +115,7 @@ def _induced_reference(  # noqa: PLR0917  (the native function's arguments)
     sources: Tensor,
     source_trees: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The twin of ``csrc/induced.cpp``."""
+    """The twin of ``csrc/sampling/induced.cpp``."""
     begin = indptr[rows]
     degree = indptr[rows + 1] - begin
     first = torch.cumsum(degree, 0) - degree

@@ -9,17 +9,17 @@ from torch import nn
 
 from graphbraid.errors import ConfigError
 from graphbraid.features import Score
-from graphbraid.features.device_sizing import DeviceMemory
+from graphbraid.features.tiers.device_sizing import DeviceMemory
 from graphbraid.graph import Graph
 from graphbraid.nn import LinkModel
 from graphbraid.sampling.lists import NeighborLists
-from graphbraid.sampling.rows import FeatureRows
+from graphbraid.sampling.rows.by_id import FeatureRows
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.estimating.modes import auto_tiers, choose_mode
 from graphbraid.train.run.ranks import config_of_rank
 from graphbraid.train.run.typed import config_by_types
-from graphbraid.train.step.link_options import config_of_links
+from graphbraid.train.step.links.options import config_of_links
 from graphbraid.train.tuning.device_memory import device_memory
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from graphbraid.arguments import check_type
 from graphbraid.errors import ConfigError, did_you_mean
-from graphbraid.sampling.negatives import MOST_AMOUNT
+from graphbraid.sampling.links.negatives import MOST_AMOUNT
 from graphbraid.train.option_checks import check_together
 from graphbraid.train.option_values import (
     Depth,

@@ -11,7 +11,7 @@ from graphbraid.errors import ConfigError
 from graphbraid.signatures import typed
 from graphbraid.train.inference.evaluate import EvalMode
 from graphbraid.train.inference.link_predictions import TopLinks, link_scores, top_links
-from graphbraid.train.step.link_runner import LinkRunner
+from graphbraid.train.step.links.runner import LinkRunner
 
 if TYPE_CHECKING:
     from graphbraid.train.trainer import Trainer

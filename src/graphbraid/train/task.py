@@ -14,7 +14,7 @@ from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph, NodeSet
 from graphbraid.graph.array_checks import UNLABELLED, has_class
 from graphbraid.graph.labelled import TaskName
-from graphbraid.ops.cross_entropy import cross_entropy
+from graphbraid.ops.rowwise.cross_entropy import cross_entropy
 
 AnyTaskName = Literal[TaskName, "link"]
 """What a model can be trained for: a task that labels imply, or the prediction of links."""

@@ -17,13 +17,13 @@ from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph
 from graphbraid.nn import LinkModel
 from graphbraid.sampling.lists import NeighborLists
-from graphbraid.sampling.rows import FeatureRows
+from graphbraid.sampling.rows.by_id import FeatureRows
 from graphbraid.signatures import typed
 from graphbraid.train import runtime
 from graphbraid.train.callbacks import Callback, Listeners
 from graphbraid.train.choosing import Passed, choose, with_plan_of_device
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.estimating.run_seconds import run_seconds
+from graphbraid.train.estimating.seconds.run_seconds import run_seconds
 from graphbraid.train.explaining import explained
 from graphbraid.train.inference.evaluate import EvalMode, node_ids, outputs_in_chunks, score
 from graphbraid.train.predicting import LinkPredictions
@@ -37,7 +37,7 @@ from graphbraid.train.run_folder.folder import RunFolder
 from graphbraid.train.run_folder.identity import check_same_model
 from graphbraid.train.run_folder.restore import check_weights
 from graphbraid.train.step.feed import ALONE, Share
-from graphbraid.train.step.link_runner import LinkRunner
+from graphbraid.train.step.links.runner import LinkRunner
 from graphbraid.train.step.preflight import check_fanouts, split_nodes
 from graphbraid.train.step.runner import ModelRunner
 from graphbraid.train.step.tiers import make_tiers

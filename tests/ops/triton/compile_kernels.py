@@ -20,9 +20,9 @@ from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
 
 from graphbraid.ops import triton as kernels
-from graphbraid.ops.attention import both_ways
-from graphbraid.ops.gather_tiered import Tier, TierTable
-from graphbraid.ops.pipeline_plan import Knobs, PipelinePlan
+from graphbraid.ops.attention.fused import both_ways
+from graphbraid.ops.gather.gather_tiered import Tier, TierTable
+from graphbraid.ops.peers.pipeline_plan import Knobs, PipelinePlan
 from graphbraid.ops.row_epilogue import RowEpilogue
 from graphbraid.ops.spmm_max import TIES
 from graphbraid.ops.triton import partition

@@ -52,10 +52,10 @@ def test_the_engine_trains_as_on_the_compiled_kernels(device, short_segments, mo
         triton_kernels = importlib.import_module("graphbraid.ops.triton")
         for module in (
             "ops.aggregation",
-            "ops.attention",
-            "ops.bit_product",
+            "ops.attention.fused",
+            "ops.linear.bit_product",
             "fullgraph.step.calls.kernels",
-            "fullgraph.step.planned.attention",
+            "fullgraph.step.planned.attention.gat",
         ):
             loaded = importlib.import_module(f"graphbraid.{module}")
             monkeypatch.setattr(loaded, "backend", lambda tensor: triton_kernels)

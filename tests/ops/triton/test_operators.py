@@ -14,11 +14,11 @@ OPERATORS = (
     "spmm_max",
     "gine",
     "sddmm",
-    "edge_softmax",
-    "attention",
-    "epilogue",
-    "gather",
-    "norm",
+    "attention.edge_softmax",
+    "attention.fused",
+    "rowwise.epilogue",
+    "gather.gather_rows",
+    "rowwise.norm",
 )
 
 

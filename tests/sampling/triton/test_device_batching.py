@@ -21,13 +21,13 @@ from graphbraid.collective.run.protocols import DeviceMemoryError
 from graphbraid.collective.run.stages import Context, register
 from graphbraid.datasets import open_store, save_store
 from graphbraid.features import TieredFeatures
-from graphbraid.features.memory import MemoryRows
+from graphbraid.features.rows.memory import MemoryRows
 from graphbraid.graph.degrees import degrees_and_loops
 from graphbraid.nn import SAGEConv
 from graphbraid.sampling import SamplerConfig, SeedSchedule
-from graphbraid.sampling.link_reads import list_bytes_read
-from graphbraid.sampling.minibatch import BatchSource
-from graphbraid.sampling.shared_hot import PeerPlace, SharedHotRows
+from graphbraid.sampling.minibatch.mini_batch import BatchSource
+from graphbraid.sampling.rows.link_reads import list_bytes_read
+from graphbraid.sampling.rows.shared_hot import PeerPlace, SharedHotRows
 
 NUM_STEPS, BATCH_SIZE = 4, 8
 ONLY_INTERPRETED = "needs a machine without a CUDA device, where Triton's interpreter makes the accelerator"
@@ -86,7 +86,7 @@ def make_device(device, monkeypatch):
     def make(room=1 << 40):
         npu = Interpreted(room)
         monkeypatch.setattr(
-            "graphbraid.sampling.rows.is_beside",
+            "graphbraid.sampling.rows.by_id.is_beside",
             lambda table, ids: table.untyped_storage().data_ptr() not in npu.on_host,
         )
         return npu

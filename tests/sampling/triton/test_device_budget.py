@@ -13,7 +13,7 @@ from tests.suites import examples
 from graphbraid import Graph
 from graphbraid.collective.hardware.device_budget import SECTOR_BYTES, divide
 from graphbraid.collective.run.stages import Context
-from graphbraid.features import walks
+from graphbraid.features.scores import walks
 from graphbraid.sampling import SamplerConfig, SeedSchedule
 from graphbraid.sampling.source import BatchSource
 

@@ -7,7 +7,7 @@ import time
 
 from graphbraid.collective.run.stages import Context, register
 from graphbraid.sampling.cpu import make_pipeline
-from graphbraid.sampling.minibatch import MiniBatch
+from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 
 
 @register("batching", "cpu")

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from graphbraid.collective.hardware.device_batching import DeviceBatching
 from graphbraid.collective.run.stages import Context, register
-from graphbraid.sampling.minibatch import MiniBatch
+from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 
 
 class CudaBatching(DeviceBatching):

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from graphbraid.collective.run.stages import Context
-from graphbraid.features import walks
-from graphbraid.features.budget import Curve, split
-from graphbraid.features.list_budgets import list_blocks
+from graphbraid.features.budgets.budget import Curve, split
+from graphbraid.features.budgets.list_budgets import list_blocks
+from graphbraid.features.scores import walks
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import SparseFeatures
 from graphbraid.graph.csc import Csc, index_dtype
 from graphbraid.graph.scaled_features import kept_row_bytes
-from graphbraid.sampling.hot import MAP_BYTES
+from graphbraid.sampling.rows.hot import MAP_BYTES
 
 SECTOR_BYTES = 32
 """Least that a device reads over the link at a time: a drawn id of 4 bytes moves as much."""

@@ -17,11 +17,11 @@ from graphbraid.collective.hardware.device_placement import (
 )
 from graphbraid.collective.hardware.device_resident import Resident
 from graphbraid.collective.run.stages import Context
-from graphbraid.features.walks import out_degree
+from graphbraid.features.scores.walks import out_degree
 from graphbraid.graph import ScaledFeatures, SparseFeatures
 from graphbraid.graph.scaled_features import kept_row_bytes, scale_of, stored_rows
-from graphbraid.ops.gather import gather_rows
-from graphbraid.sampling.hot import MAP_BYTES, HotRows
+from graphbraid.ops.gather.gather_rows import gather_rows
+from graphbraid.sampling.rows.hot import MAP_BYTES, HotRows
 
 LOCAL_ID_BYTES = 8
 """Bytes of each node in the table of the device's sampler."""

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from graphbraid.collective.hardware.device_placement import PARTS, PartPlacement, PlacedPart, shown
 from graphbraid.sampling.gpu import GpuPipeline
-from graphbraid.sampling.hot import HotRows
-from graphbraid.sampling.link_reads import list_bytes_read
 from graphbraid.sampling.list_reads import ListReads
+from graphbraid.sampling.rows.hot import HotRows
+from graphbraid.sampling.rows.link_reads import list_bytes_read
 from graphbraid.sampling.sample import Sampled
 from graphbraid.sampling.source import BatchSource
 

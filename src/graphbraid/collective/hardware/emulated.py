@@ -20,8 +20,8 @@ from graphbraid.collective.plan.simulator import Stage
 from graphbraid.collective.plan.times import StageTimes
 from graphbraid.collective.run.protocols import DeviceMemoryError
 from graphbraid.collective.run.stages import Context, register
-from graphbraid.sampling.link_reads import list_bytes_read, travelled
-from graphbraid.sampling.minibatch import MiniBatch
+from graphbraid.sampling.minibatch.mini_batch import MiniBatch
+from graphbraid.sampling.rows.link_reads import list_bytes_read, travelled
 
 Fault = Callable[[], BaseException]
 

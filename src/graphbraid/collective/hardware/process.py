@@ -26,7 +26,7 @@ from torch import Tensor
 from graphbraid.collective.hardware.cpu import CpuBatching
 from graphbraid.collective.run.protocols import WorkerDiedError
 from graphbraid.collective.run.stages import Context, Factory
-from graphbraid.sampling.minibatch import MiniBatch
+from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.sampling.sample import Prepared, Sampled, SampledEdges
 from graphbraid.sampling.source import BatchSource
 

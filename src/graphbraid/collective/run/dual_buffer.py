@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphbraid.collective.plan.routes import CPU, GPU, Routes
-from graphbraid.sampling.minibatch import MiniBatch
+from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 
 
 class DualBuffer:

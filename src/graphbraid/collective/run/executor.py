@@ -29,7 +29,7 @@ from graphbraid.collective.run.operators import Operators
 from graphbraid.collective.run.protocols import DeviceMemoryError, WorkerDiedError
 from graphbraid.collective.run.replanner import Replanner
 from graphbraid.errors import ConfigError, ResourceError
-from graphbraid.sampling.minibatch import MiniBatch
+from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 
 _log = logging.getLogger(__name__)
 

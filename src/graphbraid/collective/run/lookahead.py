@@ -24,11 +24,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from graphbraid.ops.gather import gather_rows
-from graphbraid.sampling.hot import HotRows
-from graphbraid.sampling.link_reads import link_of
-from graphbraid.sampling.minibatch import MiniBatch
-from graphbraid.sampling.rows import FeatureRows, RowPart
+from graphbraid.ops.gather.gather_rows import gather_rows
+from graphbraid.sampling.minibatch.mini_batch import MiniBatch
+from graphbraid.sampling.rows.by_id import FeatureRows, RowPart
+from graphbraid.sampling.rows.hot import HotRows
+from graphbraid.sampling.rows.link_reads import link_of
 
 _log = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ class Directory:
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class Found:
-    """The result of looking up a batch; see also :class:`graphbraid.sampling.rows.RowPart`."""
+    """The result of looking up a batch; see also :class:`graphbraid.sampling.rows.by_id.RowPart`."""
 
     missing: Tensor
     """Indices of the batch's rows that the device will not hold, ``(num_missing,)`` int64."""

@@ -20,7 +20,7 @@ from graphbraid.collective.run.rows_ahead import RowsAhead
 from graphbraid.collective.run.stages import Context, completes_rows, find, made_by, make_operator
 from graphbraid.errors import ConfigError
 from graphbraid.graph import ScaledFeatures, SparseFeatures
-from graphbraid.sampling.minibatch import MiniBatch
+from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.sampling.threads import COUNTED
 
 

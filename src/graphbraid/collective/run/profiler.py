@@ -29,7 +29,7 @@ from graphbraid.files.schema import checked
 from graphbraid.machine.contention import OtherPrograms, is_disturbed
 from graphbraid.machine.hardware import Hardware
 from graphbraid.machine.measurements import NOT_KEPT, Kept
-from graphbraid.sampling.minibatch import MiniBatch
+from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 
 VERSION = 5
 """Version of the measurement, part of the cache's key: raise it to discard earlier profiles."""

@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 import torch
 
 from graphbraid.errors import ResourceError
-from graphbraid.sampling.minibatch import MiniBatch
+from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 
 
 class DeviceMemoryError(ResourceError):

@@ -1,9 +1,9 @@
 """RowsAhead: the feature rows of batches that the CPU prepares, announced before they are gathered.
 
-For rows that do not all lie in memory (:class:`graphbraid.sampling.rows.FeatureRows`): whoever keeps some of
-them should know which are read next. So the workers sample as many steps ahead as that is worth, announce
-them in the order of the steps, and gather them in that order, too. A batch is a pure function; a step that
-was sampled ahead and then takes the other route costs its sampling and changes nothing.
+For rows that do not all lie in memory (:class:`graphbraid.sampling.rows.by_id.FeatureRows`): whoever keeps
+some of them should know which are read next. So the workers sample as many steps ahead as that is worth,
+announce them in the order of the steps, and gather them in that order, too. A batch is a pure function; a
+step that was sampled ahead and then takes the other route costs its sampling and changes nothing.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from graphbraid.collective.run.lookahead import APART
-from graphbraid.sampling.hot import HotRows
-from graphbraid.sampling.minibatch import MiniBatch
-from graphbraid.sampling.rows import FeatureRows, RowPart
+from graphbraid.sampling.minibatch.mini_batch import MiniBatch
+from graphbraid.sampling.rows.by_id import FeatureRows, RowPart
+from graphbraid.sampling.rows.hot import HotRows
 
 Key = tuple[int, int]
 """An epoch and a step."""

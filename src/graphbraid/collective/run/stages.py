@@ -27,8 +27,8 @@ from graphbraid.collective.run.protocols import (
 from graphbraid.errors import ConfigError, did_you_mean
 from graphbraid.graph import ScaledFeatures, SparseFeatures
 from graphbraid.sampling.config import SamplerConfig
-from graphbraid.sampling.hot import HotRows
-from graphbraid.sampling.minibatch import MiniBatch
+from graphbraid.sampling.minibatch.mini_batch import MiniBatch
+from graphbraid.sampling.rows.hot import HotRows
 from graphbraid.sampling.schedule import SeedSchedule
 from graphbraid.sampling.source import BatchSource
 from graphbraid.signatures import typed

@@ -10,7 +10,7 @@ from graphbraid.graph.csc import Csc
 
 PER_EDGE_AND_NODE: dict[Balance, tuple[int, int]] = {"edges": (1, 0), "nodes": (0, 1), "work": (1, 4)}
 """Load of an in-edge and of the node itself. Work: a row's own cost is that of four edges, as the compiled
-kernels share rows among threads (``csrc/balance.h``)."""
+kernels share rows among threads (``csrc/threads/balance.h``)."""
 
 
 def node_loads(csc: Csc, balance: Balance) -> Tensor:

@@ -1,4 +1,4 @@
-"""Plain-Python twins of the kernels in ``csrc/partition.cpp`` that assign nodes, with the same arguments."""
+"""Plain-Python twins, with the same arguments, of the kernels in ``csrc/graph/partition.cpp`` that assign."""
 
 # ruff: noqa: PLR0917 - the kernels take their arguments by position
 

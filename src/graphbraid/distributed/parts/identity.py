@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
-from graphbraid.datasets.store_arrays import Count
+from graphbraid.datasets.store.arrays import Count
 from graphbraid.errors import DataError
 from graphbraid.files.checksums import Checksum
 from graphbraid.graph.csc import Csc

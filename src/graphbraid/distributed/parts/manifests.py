@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
-from graphbraid.datasets.store_arrays import ArrayEntry, Count, StoredArray, Words
+from graphbraid.datasets.store.arrays import ArrayEntry, Count, StoredArray, Words
 from graphbraid.distributed.parts.identity import GraphIdentity
 from graphbraid.errors import DataError, ResourceError
 from graphbraid.files.checksums import sealed, unsealed

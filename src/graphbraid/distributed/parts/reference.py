@@ -1,4 +1,4 @@
-"""Plain-PyTorch twins of the kernels in ``csrc/partition.cpp`` that cut a graph, with the same arguments."""
+"""Plain-PyTorch twins, with the same arguments, of the kernels in ``csrc/graph/partition.cpp`` that cut."""
 
 # ruff: noqa: PLR0917, ARG001 - the kernels take their arguments by position
 

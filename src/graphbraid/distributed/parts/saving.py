@@ -22,7 +22,7 @@ from pydantic import TypeAdapter
 from torch import Tensor
 
 from graphbraid.arguments import as_count
-from graphbraid.datasets.store_arrays import ArrayParts, write_array
+from graphbraid.datasets.store.arrays import ArrayParts, write_array
 from graphbraid.distributed.partitioning.records import Partition
 from graphbraid.distributed.parts.identity import check_same, check_sizes, identity_of
 from graphbraid.distributed.parts.manifests import (

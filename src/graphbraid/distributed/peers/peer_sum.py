@@ -12,9 +12,9 @@ from graphbraid.distributed.peers.group import Peers
 from graphbraid.distributed.peers.reversing import reversed_edges
 from graphbraid.distributed.peers.shared_rows import SharedRows
 from graphbraid.errors import DataError
-from graphbraid.ops.peer_edges import PeerEdges
-from graphbraid.ops.pipeline_plan import Knobs, PipelinePlan
-from graphbraid.ops.pipelined_sum import pipelined_sum
+from graphbraid.ops.peers.peer_edges import PeerEdges
+from graphbraid.ops.peers.pipeline_plan import Knobs, PipelinePlan
+from graphbraid.ops.peers.pipelined_sum import pipelined_sum
 from graphbraid.signatures import typed
 
 

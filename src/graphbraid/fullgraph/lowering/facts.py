@@ -15,7 +15,7 @@ from graphbraid.graph.scaled_features import Features, stored_rows
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.graph.types import Relation
 from graphbraid.machine.rates import Rates
-from graphbraid.ops.binary import is_binary
+from graphbraid.ops.linear.binary import is_binary
 
 CLOSE = 2.0
 """Factor within which two choices' predicted times are close, so that a trial decides."""

@@ -1,4 +1,4 @@
-"""Plain-Python reference of ``cached_reads`` in ``csrc/locality.cpp``, with the same counts."""
+"""Plain-Python reference of ``cached_reads`` in ``csrc/graph/locality.cpp``, with the same counts."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ from torch import Tensor
 from graphbraid.arguments import as_size
 from graphbraid.errors import ConfigError, ResourceError
 from graphbraid.features import DiskOptions, TieredFeatures
-from graphbraid.features.row_budgets import options_for
-from graphbraid.features.row_stream import LONGEST_ROUND
+from graphbraid.features.budgets.row_budgets import options_for
+from graphbraid.features.rows.row_stream import LONGEST_ROUND
 from graphbraid.files.writing import format_bytes
 from graphbraid.fullgraph.lowering.facts import Facts
 from graphbraid.fullgraph.lowering.passes.rewriting import in_bytes
@@ -35,7 +35,7 @@ from graphbraid.fullgraph.program import (
 from graphbraid.fullgraph.program.refusal import NotLoweredError
 from graphbraid.graph import Graph
 from graphbraid.machine.hardware import free_memory_bytes
-from graphbraid.sampling.rows import FeatureRows
+from graphbraid.sampling.rows.by_id import FeatureRows
 
 STREAMED = "streamed"
 """Name of the input path."""

@@ -14,8 +14,8 @@ from graphbraid.graph.csc import Csc
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.machine.rates import Rates
 from graphbraid.ops.aggregation import Aggregation
-from graphbraid.ops.bit_product import bit_gram, bit_product
-from graphbraid.ops.dense import tall_gram, tall_product
+from graphbraid.ops.linear.bit_product import bit_gram, bit_product
+from graphbraid.ops.linear.dense import tall_gram, tall_product
 
 VERSION = 6
 """Part of the storage key; raise it when the way of measuring changes."""

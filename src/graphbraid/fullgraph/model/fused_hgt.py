@@ -31,7 +31,7 @@ from graphbraid.fullgraph.program.refusal import NotLoweredError
 from graphbraid.graph import EdgeType
 from graphbraid.graph.csc import Csc, coo_to_csc
 from graphbraid.graph.scans import check_ids
-from graphbraid.ops.dot_attention import dot_attention
+from graphbraid.ops.attention.dot_attention import dot_attention
 
 NEEDED = "rows on the CPU, no autocast, and edge lists in the order of the layer's relations"
 """What a call must have; any other runs as it is written."""

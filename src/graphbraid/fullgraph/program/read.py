@@ -19,7 +19,7 @@ from graphbraid.fullgraph.program.refusal import NotLoweredError
 from graphbraid.fullgraph.program.writer import Writer
 from graphbraid.graph.types import ONLY_NODE_TYPE
 from graphbraid.nn import GAT, GCN, GIN, MLP, GATv2, GraphSAGE
-from graphbraid.ops.epilogue import ACTIVATIONS
+from graphbraid.ops.rowwise.epilogue import ACTIVATIONS
 
 
 def read_model(

@@ -27,7 +27,7 @@ from graphbraid.fullgraph.program.refusal import NotLoweredError
 from graphbraid.fullgraph.program.writer import Writer
 from graphbraid.graph.types import Relation, Types
 from graphbraid.nn import RGCN, told
-from graphbraid.ops.epilogue import ACTIVATIONS
+from graphbraid.ops.rowwise.epilogue import ACTIVATIONS
 
 
 def read_typed(model: nn.Module, types: Types, node_type: str) -> Program:

@@ -16,7 +16,7 @@ from graphbraid.fullgraph.program.operations import (
     Own,
     RowFunction,
 )
-from graphbraid.ops.epilogue import LEAKY_SLOPE
+from graphbraid.ops.rowwise.epilogue import LEAKY_SLOPE
 
 _FUSED: dict[tuple[str, tuple[float | str, ...]], str] = {
     ("elu", (1.0, 1.0, 1.0)): "elu",

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from graphbraid.fullgraph.device.limits import DeviceLimits
-from graphbraid.ops.pipeline_plan import MOST_WARPS, Knobs
+from graphbraid.ops.peers.pipeline_plan import MOST_WARPS, Knobs
 
 SIZES = (4, 8, 16, 32)
 """Edges of a partition that are tried. The kernel reads four rows of a partition at a time, so that fewer

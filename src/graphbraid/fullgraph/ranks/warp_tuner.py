@@ -13,7 +13,7 @@ from graphbraid.fullgraph.ranks.tuner import PipelineTuner, Possible, Tuned
 from graphbraid.fullgraph.ranks.warp_ladders import SIZES, Partitions, warp_ladders
 from graphbraid.fullgraph.step.planned_step import PlannedStep
 from graphbraid.machine.measurements import Kept
-from graphbraid.ops.pipeline_plan import Knobs
+from graphbraid.ops.peers.pipeline_plan import Knobs
 
 
 class TunedWarps(Tuned):

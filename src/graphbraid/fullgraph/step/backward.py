@@ -35,14 +35,14 @@ from graphbraid.fullgraph.step.calls import kernels
 from graphbraid.fullgraph.step.calls.rows import FirstRows, Read, add, copy, tensor_of
 from graphbraid.fullgraph.step.planned.combine import backward_combine, backward_concat, backward_largest
 from graphbraid.fullgraph.step.planned.epilogues import plan_epilogue_backward
-from graphbraid.fullgraph.step.planned.exchange import backward_exchange
+from graphbraid.fullgraph.step.planned.exchanges.exchange import backward_exchange
 from graphbraid.fullgraph.step.planned.functions import backward_function, backward_prelu
 from graphbraid.fullgraph.step.planned.gine import backward_gine
 from graphbraid.fullgraph.step.planned.learned import backward_learned
 from graphbraid.fullgraph.step.planned.maximum import backward_maximum
 from graphbraid.fullgraph.step.planned.small_rows import backward_scale, backward_unit_rows
 from graphbraid.fullgraph.step.step_plan import StepPlan
-from graphbraid.ops.dense import tall_gram, tall_product
+from graphbraid.ops.linear.dense import tall_gram, tall_product
 
 
 def plan_backward(plan: StepPlan) -> None:

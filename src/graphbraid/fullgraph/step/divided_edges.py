@@ -9,10 +9,10 @@ if TYPE_CHECKING:
     from graphbraid.distributed.peers.peer_sum import PeerMap
     from graphbraid.fullgraph.program import AdjacencyMatrix
     from graphbraid.fullgraph.step.calls import kernels
-    from graphbraid.fullgraph.step.planned.chunk_maps import PartialSums
-    from graphbraid.fullgraph.step.planned.peer_reads import LazyMap
-    from graphbraid.fullgraph.step.planned.row_split import RowSplit
-    from graphbraid.fullgraph.step.planned.source_split import SourceSplit
+    from graphbraid.fullgraph.step.planned.exchanges.chunk_maps import PartialSums
+    from graphbraid.fullgraph.step.planned.exchanges.peer_reads import LazyMap
+    from graphbraid.fullgraph.step.planned.exchanges.row_split import RowSplit
+    from graphbraid.fullgraph.step.planned.exchanges.source_split import SourceSplit
     from graphbraid.ops.aggregation import Aggregation
 
 

@@ -30,11 +30,11 @@ from graphbraid.fullgraph.program import (
 )
 from graphbraid.fullgraph.step.calls import kernels
 from graphbraid.fullgraph.step.calls.rows import FirstRows, add, copy, tensor_of
-from graphbraid.fullgraph.step.planned.attention import plan_attention
+from graphbraid.fullgraph.step.planned.attention.gat import plan_attention
 from graphbraid.fullgraph.step.planned.combine import forward_combine, forward_concat, forward_largest
-from graphbraid.fullgraph.step.planned.early_rows import early_chains
 from graphbraid.fullgraph.step.planned.epilogues import after_of, mask_of, seed_of
-from graphbraid.fullgraph.step.planned.exchange import depart_early, forward_exchange
+from graphbraid.fullgraph.step.planned.exchanges.early_rows import early_chains
+from graphbraid.fullgraph.step.planned.exchanges.exchange import depart_early, forward_exchange
 from graphbraid.fullgraph.step.planned.functions import forward_function, forward_prelu
 from graphbraid.fullgraph.step.planned.gine import forward_gine
 from graphbraid.fullgraph.step.planned.hoisted import forward_hoisted
@@ -44,7 +44,7 @@ from graphbraid.fullgraph.step.planned.norm import plan_norm
 from graphbraid.fullgraph.step.planned.small_rows import forward_scale, forward_unit_rows
 from graphbraid.fullgraph.step.planned.torch_ops import TorchOp
 from graphbraid.fullgraph.step.step_plan import StepPlan
-from graphbraid.ops.dense import tall_product
+from graphbraid.ops.linear.dense import tall_product
 
 
 def plan_forward(plan: StepPlan) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from graphbraid.features.row_stream import LONGEST_ROUND
-from graphbraid.features.scratch import ScratchRows
+from graphbraid.features.rows.row_stream import LONGEST_ROUND
+from graphbraid.features.rows.scratch import ScratchRows
 from graphbraid.fullgraph.lowering.constants import computed_once
 from graphbraid.fullgraph.lowering.streamed import StreamedFeatures
 from graphbraid.fullgraph.program import Operation

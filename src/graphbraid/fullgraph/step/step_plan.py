@@ -42,7 +42,7 @@ from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.types import Relation
 from graphbraid.ops.aggregation import Aggregation
-from graphbraid.ops.pipeline_plan import Knobs
+from graphbraid.ops.peers.pipeline_plan import Knobs
 
 if TYPE_CHECKING:
     from graphbraid.distributed.peers.group import Peers
@@ -51,10 +51,10 @@ if TYPE_CHECKING:
     from graphbraid.fullgraph.lowering.pipeline import Pipeline
     from graphbraid.fullgraph.lowering.streamed import StreamedFeatures
     from graphbraid.fullgraph.step.calls.travel import Travel
-    from graphbraid.fullgraph.step.planned.attention_base import PlannedAttention
+    from graphbraid.fullgraph.step.planned.attention.base import PlannedAttention
+    from graphbraid.fullgraph.step.planned.exchanges.overlap import Overlapped
+    from graphbraid.fullgraph.step.planned.exchanges.peer_reads import PeerReads
     from graphbraid.fullgraph.step.planned.norm import PlannedNorm
-    from graphbraid.fullgraph.step.planned.overlap import Overlapped
-    from graphbraid.fullgraph.step.planned.peer_reads import PeerReads
     from graphbraid.fullgraph.step.planned.torch_ops import TorchOp
 
 

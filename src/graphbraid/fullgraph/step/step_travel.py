@@ -5,10 +5,10 @@ from __future__ import annotations
 from graphbraid.fullgraph.lowering.levels import Blocks
 from graphbraid.fullgraph.lowering.pipeline import Pipeline
 from graphbraid.fullgraph.program import Exchange, Program
-from graphbraid.fullgraph.step.planned.chunked import Chunked
-from graphbraid.fullgraph.step.planned.peer_reads import PeerReads, why_rows_travel
+from graphbraid.fullgraph.step.planned.exchanges.chunked import Chunked
+from graphbraid.fullgraph.step.planned.exchanges.peer_reads import PeerReads, why_rows_travel
 from graphbraid.fullgraph.step.step_plan import StepPlan
-from graphbraid.ops.pipeline_plan import Knobs
+from graphbraid.ops.peers.pipeline_plan import Knobs
 
 
 class StepTravel:

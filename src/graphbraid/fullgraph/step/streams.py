@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from graphbraid.features.row_stream import RowsById, RowStream
-from graphbraid.features.scratch import ScratchRows
+from graphbraid.features.rows.row_stream import RowsById, RowStream
+from graphbraid.features.rows.scratch import ScratchRows
 from graphbraid.fullgraph.lowering.levels import Blocks, nodes_of, num_rows_of
 from graphbraid.fullgraph.lowering.streamed import StreamedFeatures, held_rows
 from graphbraid.fullgraph.program import INPUT, Hoisted, LevelPart, Linear, Program

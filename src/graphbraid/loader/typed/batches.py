@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from graphbraid.graph import EdgeType
-from graphbraid.loader.batches import BatchLoader
-from graphbraid.loader.by_position import batches_at
-from graphbraid.loader.settings import LoaderSettings
+from graphbraid.loader.batches.batch_loader import BatchLoader
+from graphbraid.loader.batches.by_position import batches_at
+from graphbraid.loader.batches.settings import LoaderSettings
 from graphbraid.sampling.batch_seeds import BatchSeeds, SeedSource
 from graphbraid.sampling.schedule import SeedSchedule
 from graphbraid.sampling.typed import TypedConfig, TypedPrepared

@@ -15,9 +15,9 @@ from graphbraid.loader.link_options import LinkOptions
 from graphbraid.loader.typed.face import TypedFace, TypedInputs
 from graphbraid.loader.typed.link_inputs import as_typed_links
 from graphbraid.loader.typed.times import TypedTimes, read_typed_times
-from graphbraid.sampling.link_ends import LinkEnds
-from graphbraid.sampling.negative_draws import NegativeDraws
-from graphbraid.sampling.negatives import NegativeSampling
+from graphbraid.sampling.links.link_ends import LinkEnds
+from graphbraid.sampling.links.negative_draws import NegativeDraws
+from graphbraid.sampling.links.negatives import NegativeSampling
 from graphbraid.sampling.typed.link_lookup import TypedLinkLookup
 from graphbraid.sampling.typed.source import TypedBatchSource
 

@@ -1,4 +1,4 @@
-"""Fused attention over in-neighbours in Triton, GAT and GATv2, with the formulas of ``csrc/attention.inl``.
+"""Fused attention over in-neighbours in Triton, GAT and GATv2, by ``csrc/attention/attention.inl``.
 
 With e = u -> v, per head h:
 
@@ -165,7 +165,7 @@ def gat_forward(
     first_keys: Tensor | None = None,
     edge_logit: Tensor | None = None,
 ) -> None:
-    """Compute like the twin in ``ops/attention_reference.py``; rows contiguous.
+    """Compute like the twin in ``ops/reference/attention.py``; rows contiguous.
 
     ``above`` and ``share`` are not written: the backward pass here sums over the edges instead.
 
@@ -195,7 +195,7 @@ def gatv2_forward(
     loop_features: Tensor | None = None,
     edge_weight: Tensor | None = None,
 ) -> None:
-    """Compute like the twin in ``ops/attention_reference.py``; rows contiguous.
+    """Compute like the twin in ``ops/reference/attention.py``; rows contiguous.
 
     Raises:
         NotImplementedError: edges have features; see :func:`gat_forward`.

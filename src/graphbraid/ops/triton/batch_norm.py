@@ -1,4 +1,4 @@
-"""Batch normalisation in Triton; ``csrc/norm.inl`` has the same formulas for the CPU."""
+"""Batch normalisation in Triton; ``csrc/rowwise/norm.inl`` has the same formulas for the CPU."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def batch_norm_backward_kernel(
 
 
 def column_moments(x: Tensor, mean: Tensor, var: Tensor) -> None:
-    """Compute like the twin in ``ops/norm_reference.py``."""
+    """Compute like the twin in ``ops/reference/norm.py``."""
     num_rows, width = x.shape
     if x.numel() == 0:
         mean.zero_()
@@ -164,7 +164,7 @@ def column_moments(x: Tensor, mean: Tensor, var: Tensor) -> None:
 def batch_norm(
     x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, bias: Tensor | None, out: Tensor
 ) -> None:
-    """Compute like the twin in ``ops/norm_reference.py``."""
+    """Compute like the twin in ``ops/reference/norm.py``."""
     if x.numel() == 0:
         return
     tile = walk_tile(x.shape[1])
@@ -183,7 +183,7 @@ def batch_norm_backward(
     grad_weight: Tensor,
     grad_bias: Tensor,
 ) -> None:
-    """Compute like the twin in ``ops/norm_reference.py``."""
+    """Compute like the twin in ``ops/reference/norm.py``."""
     norm_sums(grad, x, mean, rstd, grad_weight, grad_bias, per_row=False)
     if grad_x is None or x.numel() == 0:
         return

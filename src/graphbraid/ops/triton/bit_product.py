@@ -1,4 +1,4 @@
-"""Products with rows kept as bits in Triton; on the CPU, ``csrc/bit_product.inl`` sums subsets of rows.
+"""Products with rows kept as bits in Triton; on the CPU, ``csrc/dense/bit_product.inl`` sums subsets of rows.
 
 A device multiplies faster than it reads, so words are unpacked in registers and multiplied as zeros and ones.
 """
@@ -110,7 +110,7 @@ def bit_product(
     add: bool = False,
     after: RowEpilogue | None = None,
 ) -> None:
-    """Compute like the twin in ``ops/reference.py``; float32, the rows of ``out`` contiguous."""
+    """Compute like the twin in ``ops/reference/``; float32, the rows of ``out`` contiguous."""
     num_rows, width = out.shape
     if out.numel() == 0:
         return
@@ -137,7 +137,7 @@ def bit_product(
 
 
 def bit_gram(a: Tensor, bits: Tensor, factors: Tensor | None, out: Tensor) -> None:
-    """Compute like the twin in ``ops/reference.py``; float32, the rows of ``a`` contiguous."""
+    """Compute like the twin in ``ops/reference/``; float32, the rows of ``a`` contiguous."""
     height, width = out.shape
     if out.numel() == 0:
         return

@@ -1,4 +1,4 @@
-"""Counter-based dropout in Triton, with the bits of ``csrc/dropout.h`` and of ``ops.dropout.keep_mask``."""
+"""Counter-based dropout in Triton, with the bits of ``csrc/base/dropout.h`` and ``ops.dropout.keep_mask``."""
 
 from __future__ import annotations
 

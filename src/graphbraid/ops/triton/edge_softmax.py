@@ -1,4 +1,4 @@
-"""Softmax over each destination's in-edges in Triton, per head; ``csrc/attention.inl`` is its CPU version."""
+"""Softmax over each destination's in-edges in Triton, per head; ``csrc/attention/`` has its CPU version."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def softmax_edges_kernel(
 
 
 def edge_softmax(indptr: Tensor, logits: Tensor, out: Tensor) -> None:
-    """Compute like the twin in ``ops/reference.py``: ``(num_edges, heads)`` float32, contiguous."""
+    """Compute like the twin in ``ops/reference/``: ``(num_edges, heads)`` float32, contiguous."""
     if logits.numel() == 0:
         return
     num_dst, heads = indptr.numel() - 1, logits.shape[1]
@@ -154,7 +154,7 @@ def edge_softmax(indptr: Tensor, logits: Tensor, out: Tensor) -> None:
 
 
 def edge_softmax_backward(indptr: Tensor, alpha: Tensor, grad: Tensor, out: Tensor) -> None:
-    """Compute like the twin in ``ops/reference.py``: ``(num_edges, heads)`` float32, contiguous."""
+    """Compute like the twin in ``ops/reference/``: ``(num_edges, heads)`` float32, contiguous."""
     if alpha.numel() == 0:
         return
     total = alpha.new_empty((indptr.numel() - 1, alpha.shape[1]))

@@ -1,4 +1,4 @@
-"""Bias, activation and dropout in one pass in Triton; ``csrc/epilogue.inl`` is its CPU version."""
+"""Bias, activation and dropout in one pass in Triton; ``csrc/rowwise/epilogue.inl`` is its CPU version."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def epilogue(
     out: Tensor,
     ids: Tensor | None = None,
 ) -> None:
-    """Compute like the twin in ``ops/reference.py``; float32, float16 or bfloat16, rows contiguous."""
+    """Compute like the twin in ``ops/reference/``; float32, float16 or bfloat16, rows contiguous."""
     num_rows, width = out.shape
     if out.numel() == 0:
         return
@@ -185,7 +185,7 @@ def epilogue_backward(
     grad_bias: Tensor | None,
     ids: Tensor | None = None,
 ) -> None:
-    """Compute like the twin in ``ops/reference.py``; ``grad_bias`` is float32."""
+    """Compute like the twin in ``ops/reference/``; ``grad_bias`` is float32."""
     num_rows, width = out.shape
     if out.numel() == 0:
         if grad_bias is not None:

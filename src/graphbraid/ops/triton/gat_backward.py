@@ -127,7 +127,7 @@ def gat_backward(
     edge_logit: Tensor | None = None,
     grad_edge_logit: Tensor | None = None,
 ) -> None:
-    """Compute like the twin in ``ops/attention_reference.py``; rows contiguous.
+    """Compute like the twin in ``ops/reference/attention.py``; rows contiguous.
 
     Raises:
         NotImplementedError: edges have logits; see :func:`gat_forward`.

@@ -1,4 +1,4 @@
-"""Rows by id in Triton, copied or widened to float32; ``csrc/gather.inl`` is the CPU version."""
+"""Rows by id in Triton, copied or widened to float32; ``csrc/gather/gather.inl`` is the CPU version."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def gather_rows_kernel(
 
 
 def gather_rows(x: Tensor, ids: Tensor, out: Tensor) -> None:
-    """Compute like the twin in ``ops/gather_reference.py``; ``x`` and ``out`` are contiguous bytes.
+    """Compute like the twin in ``ops/reference/gather.py``; ``x`` and ``out`` are contiguous bytes.
 
     Rows are copied in the widest words that their size and alignment allow.
     """
@@ -54,13 +54,13 @@ def gather_rows(x: Tensor, ids: Tensor, out: Tensor) -> None:
 
 
 def gather_as_float(table: Tensor, ids: Tensor, out: Tensor) -> None:
-    """Compute like the twin in ``ops/gather_reference.py``."""
+    """Compute like the twin in ``ops/reference/gather.py``."""
     if out.numel():
         _launch(table, None, ids, out)
 
 
 def gather_scaled(table: Tensor, scale: Tensor, ids: Tensor, out: Tensor) -> None:
-    """Compute like the twin in ``ops/gather_reference.py``."""
+    """Compute like the twin in ``ops/reference/gather.py``."""
     if out.numel():
         _launch(table, scale, ids, out)
 

@@ -13,7 +13,7 @@ from graphbraid.ops.triton.gather import WORDS, tiles_of
 from graphbraid.ops.triton.partition import on_device_of
 
 if TYPE_CHECKING:
-    from graphbraid.ops.gather_tiered import TierTable
+    from graphbraid.ops.gather.gather_tiered import TierTable
 
 _AS_IS = {
     torch.float32: tl.float32,
@@ -73,7 +73,7 @@ def gather_tiered_kernel(
 
 
 def gather_tiered(table: TierTable, ids: Tensor, out: Tensor) -> None:
-    """Compute like the twin in ``ops/gather_reference.py``; rows not converted are copied in wide words."""
+    """Compute like the twin in ``ops/reference/gather.py``; rows not converted are copied in wide words."""
     if out.numel() == 0:
         return
     word, width = _AS_IS.get(table.dtype), table.width

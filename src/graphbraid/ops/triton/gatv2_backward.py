@@ -179,7 +179,7 @@ def gatv2_backward(
     edge_weight: Tensor | None = None,
     grad_edge_weight: Tensor | None = None,
 ) -> None:
-    """Compute like the twin in ``ops/attention_reference.py``; rows contiguous.
+    """Compute like the twin in ``ops/reference/attention.py``; rows contiguous.
 
     Raises:
         NotImplementedError: edges have features; see :func:`gat_forward`.

@@ -1,4 +1,4 @@
-"""GINE's sums of rectified sums in Triton; ``csrc/gine.inl`` has the same formulas for the CPU."""
+"""GINE's sums of rectified sums in Triton; ``csrc/aggregate/gine.inl`` has the same formulas for the CPU."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def gine(
     num_loops: int,
     out: Tensor,
 ) -> None:
-    """Compute like the twin in ``ops/gine_reference.py``; ``out`` is contiguous."""
+    """Compute like the twin in ``ops/reference/gine.py``; ``out`` is contiguous."""
     if out.numel() == 0:
         return
     width = out.shape[1]
@@ -227,7 +227,7 @@ def gine_backward(
     num_loops: int,
     out: Tensor,
 ) -> None:
-    """Compute like the twin in ``ops/gine_reference.py``; ``out`` is contiguous."""
+    """Compute like the twin in ``ops/reference/gine.py``; ``out`` is contiguous."""
     if out.numel() == 0:
         return
     width = out.shape[1]
@@ -241,7 +241,7 @@ def gine_backward(
 def gine_edge_backward(
     indptr: Tensor, indices: Tensor, x: Tensor, edges: Tensor, grad: Tensor, out: Tensor
 ) -> None:
-    """Compute like the twin in ``ops/gine_reference.py``."""
+    """Compute like the twin in ``ops/reference/gine.py``."""
     if out.numel() == 0:
         return
     num_edges, width = out.shape

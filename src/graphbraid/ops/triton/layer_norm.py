@@ -1,4 +1,4 @@
-"""Layer normalisation in Triton; ``csrc/norm.inl`` has the same formulas for the CPU."""
+"""Layer normalisation in Triton; ``csrc/rowwise/norm.inl`` has the same formulas for the CPU."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def layer_norm(
     mean: Tensor | None,
     rstd: Tensor | None,
 ) -> None:
-    """Compute like the twin in ``ops/norm_reference.py``; rows float32, float16 or bfloat16."""
+    """Compute like the twin in ``ops/reference/norm.py``; rows float32, float16 or bfloat16."""
     if x.numel() == 0:
         return
     tile = _row_tile(x.shape[1])
@@ -138,7 +138,7 @@ def layer_norm_backward(
     grad_weight: Tensor | None,
     grad_bias: Tensor | None,
 ) -> None:
-    """Compute like the twin in ``ops/norm_reference.py``."""
+    """Compute like the twin in ``ops/reference/norm.py``."""
     if grad_weight is not None or grad_bias is not None:
         norm_sums(grad, x, mean, rstd, grad_weight, grad_bias, per_row=True)  # before grad is overwritten
     if grad_x is None or x.numel() == 0:

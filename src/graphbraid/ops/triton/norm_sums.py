@@ -1,4 +1,4 @@
-"""What layer and batch normalisation share in Triton; ``csrc/norm.inl`` has the same formulas for the CPU."""
+"""What layer and batch normalisation share in Triton; on the CPU ``csrc/rowwise/norm.inl``."""
 
 from __future__ import annotations
 

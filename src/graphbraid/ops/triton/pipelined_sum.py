@@ -9,13 +9,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from graphbraid.ops.peer_table import VECTOR_BYTES
+from graphbraid.ops.peers.peer_table import VECTOR_BYTES
 from graphbraid.ops.triton.partition import on_device_of, row_tile, row_tiles
 from graphbraid.ops.triton.tiles import load_row, load_rows, work_tile
 
 if TYPE_CHECKING:
-    from graphbraid.ops.peer_table import PeerTable
-    from graphbraid.ops.pipeline_plan import PipelinePlan
+    from graphbraid.ops.peers.peer_table import PeerTable
+    from graphbraid.ops.peers.pipeline_plan import PipelinePlan
 
 AHEAD = 4
 """Edges of a partition whose rows are on their way at a time; they are added up in order."""
@@ -191,7 +191,7 @@ def partial_sums_kernel(
 
 
 def pipelined_sum(plan: PipelinePlan, table: PeerTable, addend: Tensor | None, out: Tensor) -> None:
-    """Compute like the twin in ``ops/pipelined_reference.py``; rows are float32, float16 or bfloat16."""
+    """Compute like the twin in ``ops/reference/pipelined.py``; rows are float32, float16 or bfloat16."""
     if out.numel() == 0:
         return
     width, tile = table.width, row_tile(table.width)

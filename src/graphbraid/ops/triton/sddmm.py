@@ -1,4 +1,4 @@
-"""Inner products along edges in Triton; ``csrc/sddmm.inl`` has the same formula for the CPU."""
+"""Inner products along edges in Triton; ``csrc/aggregate/sddmm.inl`` has the same formula for the CPU."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def sddmm(
     src_scale: Tensor | None,
     out: Tensor,
 ) -> None:
-    """Compute like the twin in ``ops/reference.py``; rows are float32, float16 or bfloat16."""
+    """Compute like the twin in ``ops/reference/``; rows are float32, float16 or bfloat16."""
     num_edges, heads = out.shape
     if out.numel() == 0:
         return

@@ -1,4 +1,4 @@
-"""Aggregation over in-neighbours in Triton; ``csrc/spmm.inl`` has the same formula for the CPU."""
+"""Aggregation over in-neighbours in Triton; ``csrc/aggregate/spmm.inl`` has the same formula for the CPU."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def spmm_kernel(
     EDGES: tl.constexpr,
     FEAT: tl.constexpr,
 ):
-    """Sum over in-neighbours with the coefficients of ``csrc/spmm.h``.
+    """Sum over in-neighbours with the coefficients of ``csrc/aggregate/spmm.h``.
 
     out[v, :] = dst_scale[v] * sum of weight[e] * src_scale[u] * x[u, :] over the edges e = u -> v; `MEAN`
     divides by the number of the row's edges; loop_scale * loop[v] * src_scale[v] * x[v, :] is in the sum;
@@ -128,7 +128,7 @@ def spmm(
     out: Tensor,
     after: RowEpilogue | None = None,
 ) -> None:
-    """Compute like the twin in ``ops/reference.py``; ``x`` is float32, float16 or bfloat16."""
+    """Compute like the twin in ``ops/reference/``; ``x`` is float32, float16 or bfloat16."""
     if out.numel() == 0:
         return
     width = out.shape[1]

@@ -1,4 +1,4 @@
-"""Largest message per destination and feature in Triton; ``csrc/spmm_max.inl`` is the CPU version."""
+"""Largest message per destination and feature in Triton; on the CPU ``csrc/aggregate/spmm_max.inl``."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def spmm_max(
     out: Tensor,
     found: Tensor,
 ) -> None:
-    """Compute like the twin in ``ops/reference.py``; ``out`` and ``found`` are contiguous."""
+    """Compute like the twin in ``ops/reference/``; ``out`` and ``found`` are contiguous."""
     if out.numel() == 0:
         return
     width = out.shape[1]
@@ -224,7 +224,7 @@ def spmm_max_backward(
     winner: Tensor,
     out: Tensor,
 ) -> None:
-    """Compute like the twin in ``ops/reference.py``; ``weight`` in the order of the transpose."""
+    """Compute like the twin in ``ops/reference/``; ``weight`` in the order of the transpose."""
     if out.numel() == 0:
         return
     width = out.shape[1]
@@ -254,7 +254,7 @@ def spmm_max_shared_backward(
     x: Tensor,
     out: Tensor,
 ) -> None:
-    """Compute like the twin in ``ops/reference.py``; ``weight`` in the order of the transpose."""
+    """Compute like the twin in ``ops/reference/``; ``weight`` in the order of the transpose."""
     if out.numel() == 0:
         return
     width = out.shape[1]

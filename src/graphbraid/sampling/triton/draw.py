@@ -1,6 +1,6 @@
 """Uniform draws of in-neighbours in Triton: the positions of a hop's edges in the graph.
 
-The CPU's counterpart is ``csrc/sample_row.inl``. Draws by weight are in ``weighted.py``.
+The CPU's counterpart is ``csrc/sampling/sample_row.inl``. Draws by weight are in ``weighted.py``.
 """
 
 from __future__ import annotations

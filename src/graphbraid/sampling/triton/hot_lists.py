@@ -20,7 +20,7 @@ from graphbraid.graph.csc import Csc, index_dtype
 from graphbraid.graph.scans import check_ids
 from graphbraid.ops.triton.partition import destination_of, on_device_of, search_steps
 from graphbraid.sampling.list_reads import ListReads
-from graphbraid.sampling.rows import take_rows
+from graphbraid.sampling.rows.by_id import take_rows
 from graphbraid.sampling.triton.hop_rows import HopRows, RowEdges, rows_of_hop
 from graphbraid.sampling.triton.placement import place
 

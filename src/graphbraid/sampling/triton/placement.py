@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.errors import ConfigError, did_you_mean
-from graphbraid.sampling.pinning import pinned
+from graphbraid.sampling.rows.pinning import pinned
 
 PLACEMENTS = ("device", "host")
 

@@ -1,4 +1,4 @@
-"""The counter-based generator in Triton, equal to ``sampling/rng.py`` and ``csrc/rng.h`` bit for bit.
+"""The counter-based generator in Triton, equal to ``sampling/rng.py`` and ``csrc/base/rng.h`` bit for bit.
 
 Keys and draws are uint64 tensors. A kernel receives a key as a signed argument (:func:`signed`).
 """

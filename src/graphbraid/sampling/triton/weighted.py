@@ -1,4 +1,4 @@
-"""Draws by edge weight in Triton, equal to those of ``csrc/sample_row.inl`` bit for bit.
+"""Draws by edge weight in Triton, equal to those of ``csrc/sampling/sample_row.inl`` bit for bit.
 
 Arrivals and running sums are float64 in a fixed order of exactly rounded operations, so these kernels are
 compiled without fused multiply-adds.

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.graph.types import EdgeType, Relation, Types
-from graphbraid.sampling.edge_lookup import EdgeLookup
+from graphbraid.sampling.links.edge_lookup import EdgeLookup
 
 I64 = npt.NDArray[np.int64]
 

@@ -14,8 +14,8 @@ from graphbraid.errors import ConfigError, DataError, MissingPackageError
 from graphbraid.graph import EdgeType
 from graphbraid.graph.csc import Csc
 from graphbraid.sampling.batch_seeds import BatchSeeds
-from graphbraid.sampling.edge_forms import edge_index_of
-from graphbraid.sampling.links import OF_LINKS
+from graphbraid.sampling.links.link_seeds import OF_LINKS
+from graphbraid.sampling.minibatch.edge_forms import edge_index_of
 from graphbraid.sampling.typed.sample import TypedPrepared, TypedSampled
 from graphbraid.sampling.typed.source import TypedBatchSource
 

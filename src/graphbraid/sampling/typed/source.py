@@ -9,8 +9,8 @@ from typing import Any
 from torch import Tensor
 
 from graphbraid.graph import EdgeType, Graph, ScaledFeatures, SparseFeatures
-from graphbraid.ops.gather import gather_features, gather_rows
-from graphbraid.sampling.rows import take_rows
+from graphbraid.ops.gather.gather_rows import gather_features, gather_rows
+from graphbraid.sampling.rows.by_id import take_rows
 
 EDGE_WEIGHT = "edge_weight"
 """Attribute of the edges whose weights the graph has, if no other tensor has this name."""

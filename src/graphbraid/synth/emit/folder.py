@@ -27,7 +27,7 @@ _ROOMS = (_EMIT / "runtime", _EMIT / "runtime_mpi", _EMIT / "runtime_cuda", _PAC
 _COMMON = ("arrays.cpp", "epochs.cpp", "options.cpp", "peak_memory.cpp", "weights.cpp")
 _OPENMP = (
     *("kernels_dense.cpp", "kernels_epilogue.cpp", "kernels_loss.cpp", "kernels_spmm.cpp"),
-    *("threads.cpp", "training.cpp", "variants.cpp"),
+    *("threads/threads.cpp", "training.cpp", "variants/variants.cpp"),
 )
 _CHOICE, _CHOICE_OF_BITS = "input_choice.cpp", "input_bits.cpp"
 _OPENMP_OF = {
@@ -82,7 +82,7 @@ def rendered(context: dict[str, Any], files: Iterable[Path], plan: Mapping[str, 
         "title": f"{context['recipe'].name}: full-graph training",
         "version": graphbraid.__version__,
         "format": FORMAT,
-        "sources": [f"{file.parent.name}/{file.name}" for file in sources if file.suffix in {".cpp", ".cu"}],
+        "sources": [_place(file) for file in sources if file.suffix in {".cpp", ".cu"}],
     }
     target = "cuda." if context["gpu"] else ""
     names = ("main.cpp", f"CMakeLists.{target}txt", f"README.{target}md")
@@ -101,8 +101,9 @@ def write_folder(made: Sources, model: nn.Module, folder: Path) -> None:
         for file, text in texts.items():
             (temp / file).write_text(text, encoding="utf-8")
         for source in made.sources:
-            (temp / source.parent.name).mkdir(exist_ok=True)
-            shutil.copyfile(source, temp / source.parent.name / source.name)
+            copy = temp / _place(source)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, copy)
         (temp / "plan").mkdir()
         for name, tensor in made.plan.items():
             (temp / "plan" / name).parent.mkdir(exist_ok=True)
@@ -143,7 +144,12 @@ def files_of(names: Iterable[str]) -> list[Path]:
             raise ConfigError(f"this installation lacks {name}; install graphbraid from its source")
         found[name] = file
         wanted += _INCLUDE.findall(file.read_text(encoding="utf-8"))
-    return sorted(found.values(), key=lambda file: (file.parent.name, file.name))
+    return sorted(found.values(), key=_place)
+
+
+def _place(source: Path) -> str:
+    """Where a source stands in a program, as it stands in its room here."""
+    return next(source.relative_to(room.parent) for room in _ROOMS if room in source.parents).as_posix()
 
 
 def _text(name: str, context: dict[str, Any]) -> str:

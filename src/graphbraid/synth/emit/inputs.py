@@ -21,7 +21,7 @@ from graphbraid.fullgraph.lowering.passes.input_path import input_seconds, input
 from graphbraid.fullgraph.lowering.passes.splitting import split
 from graphbraid.fullgraph.program import INPUT, Aggregate, Hoisted, Linear, Program
 from graphbraid.graph.scaled_features import Features
-from graphbraid.ops.binary import dense_chunks, is_binary
+from graphbraid.ops.linear.binary import dense_chunks, is_binary
 from graphbraid.synth.emit.memory import ArrayFile
 
 LOWERED = {"dense": "dense", "csr": "sparse", "bits": "binary"}

@@ -12,35 +12,35 @@ from torch import nn
 from graphbraid.arguments import check_type
 from graphbraid.errors import ConfigError, GraphbraidError
 from graphbraid.features import Score
-from graphbraid.features.device_sizing import DeviceBudget
-from graphbraid.features.row_budgets import described
-from graphbraid.features.sizing import HostBudget, host_budget
+from graphbraid.features.budgets.row_budgets import described
+from graphbraid.features.budgets.sizing import HostBudget, host_budget
+from graphbraid.features.tiers.device_sizing import DeviceBudget
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import Graph
 from graphbraid.graph.scaled_features import stored_rows
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.estimating.checkpoints import checkpoint_seconds
 from graphbraid.train.estimating.device import DeviceRun, device_run, hot_in_vain
-from graphbraid.train.estimating.epoch_seconds import EpochSeconds, Pace
-from graphbraid.train.estimating.full import full_needs
 from graphbraid.train.estimating.hardware import HardwareFile, this_machine
-from graphbraid.train.estimating.modes import auto_device, choose_mode
-from graphbraid.train.estimating.needs import Mode, Needs
-from graphbraid.train.estimating.pace import pace_of
-from graphbraid.train.estimating.reads import run_reads
-from graphbraid.train.estimating.records import Estimate, HotEstimate, ModeEstimate, TierEstimate
-from graphbraid.train.estimating.sampled import (
+from graphbraid.train.estimating.memory.full import full_needs
+from graphbraid.train.estimating.memory.needs import Mode, Needs
+from graphbraid.train.estimating.memory.sampled import (
     SampledNeeds,
     are_mapped,
     bytes_beside_graph,
     sampled_needs,
 )
-from graphbraid.train.estimating.seconds import sampled_seconds
+from graphbraid.train.estimating.modes import auto_device, choose_mode
+from graphbraid.train.estimating.pace import pace_of
+from graphbraid.train.estimating.reads import run_reads
+from graphbraid.train.estimating.records import Estimate, HotEstimate, ModeEstimate, TierEstimate
+from graphbraid.train.estimating.seconds.batch_seconds import sampled_seconds
+from graphbraid.train.estimating.seconds.checkpoints import checkpoint_seconds
+from graphbraid.train.estimating.seconds.epoch_seconds import EpochSeconds, Pace
+from graphbraid.train.estimating.seconds.whole_seconds import full_seconds
 from graphbraid.train.estimating.tiers import TieredRun, tiered_needs, tiered_run
-from graphbraid.train.estimating.trial import Trial
-from graphbraid.train.estimating.whole_seconds import full_seconds
-from graphbraid.train.step.link_options import config_of_links
+from graphbraid.train.estimating.trials.trial import Trial
+from graphbraid.train.step.links.options import config_of_links
 from graphbraid.train.step.preflight import check_fanouts
 from graphbraid.train.step.tiers import make_tiers
 from graphbraid.train.tuning.planning import plan_run

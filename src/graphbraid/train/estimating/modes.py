@@ -9,26 +9,26 @@ from torch.nn.parameter import UninitializedParameter
 
 from graphbraid.errors import ResourceError
 from graphbraid.features import Score
-from graphbraid.features.device_sizing import DeviceBudget, DeviceMemory, device_budget
-from graphbraid.features.sizing import HostBudget, host_budget
+from graphbraid.features.budgets.sizing import HostBudget, host_budget
+from graphbraid.features.tiers.device_sizing import DeviceBudget, DeviceMemory, device_budget
 from graphbraid.files.writing import format_bytes
 from graphbraid.fullgraph import NotLoweredError, estimated_bytes
 from graphbraid.graph import Graph
 from graphbraid.graph.scaled_features import stored_rows
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.estimating.baseline import capacity_bytes
-from graphbraid.train.estimating.batches import batch_sizes
 from graphbraid.train.estimating.device import sampler_bytes
-from graphbraid.train.estimating.needs import Mode
-from graphbraid.train.estimating.run_seconds import seconds_of_steps
-from graphbraid.train.estimating.sampled import (
+from graphbraid.train.estimating.memory.needs import Mode
+from graphbraid.train.estimating.memory.sampled import (
     SampledNeeds,
     bytes_beside_graph,
     may_be_tried,
     sampled_needs,
     scaled_step_bytes,
 )
-from graphbraid.train.estimating.trial import Trial
+from graphbraid.train.estimating.seconds.run_seconds import seconds_of_steps
+from graphbraid.train.estimating.trials.baseline import capacity_bytes
+from graphbraid.train.estimating.trials.batches import batch_sizes
+from graphbraid.train.estimating.trials.trial import Trial
 from graphbraid.train.step.tiers import expected_reads
 from graphbraid.train.step.whole import device_named
 

@@ -6,10 +6,10 @@ import numpy as np
 
 from graphbraid.errors import ConfigError, ResourceError
 from graphbraid.machine.hardware import free_memory_bytes
-from graphbraid.train.estimating.epoch_seconds import Pace
-from graphbraid.train.estimating.seconds import Tried, tried_epoch
+from graphbraid.train.estimating.seconds.batch_seconds import Tried, tried_epoch
+from graphbraid.train.estimating.seconds.epoch_seconds import Pace
 from graphbraid.train.estimating.tiers import TieredRun
-from graphbraid.train.estimating.trial import Trial
+from graphbraid.train.estimating.trials.trial import Trial
 from graphbraid.train.step.tiers import make_tiers
 
 MOST_FILLED_BYTES = 1 << 30

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from graphbraid.features import Score
-from graphbraid.train.estimating.run_seconds import seconds_of_steps
-from graphbraid.train.estimating.sampled import may_be_tried
-from graphbraid.train.estimating.trial import Trial
+from graphbraid.train.estimating.memory.sampled import may_be_tried
+from graphbraid.train.estimating.seconds.run_seconds import seconds_of_steps
+from graphbraid.train.estimating.trials.trial import Trial
 from graphbraid.train.step.tiers import expected_reads
 
 LOOKED_AHEAD_EPOCHS = 3

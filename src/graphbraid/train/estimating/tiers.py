@@ -9,18 +9,18 @@ from typing import NamedTuple
 import torch
 
 from graphbraid.features import DiskRows, Score
-from graphbraid.features.row_budgets import options_for
-from graphbraid.features.sizing import list_bytes
-from graphbraid.features.tier_report import SHARES, Served
-from graphbraid.features.tiers import LOOKAHEAD
+from graphbraid.features.budgets.row_budgets import options_for
+from graphbraid.features.budgets.sizing import list_bytes
+from graphbraid.features.tiers.tier_report import SHARES, Served
+from graphbraid.features.tiers.tiered_features import LOOKAHEAD
 from graphbraid.graph import Graph
 from graphbraid.graph.scaled_features import scale_of, stored_rows
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.estimating.device import DeviceRun
-from graphbraid.train.estimating.epoch_seconds import EpochSeconds, Pace
-from graphbraid.train.estimating.needs import Need, Needs
+from graphbraid.train.estimating.memory.needs import Need, Needs
+from graphbraid.train.estimating.memory.sampled import SampledNeeds, are_mapped
 from graphbraid.train.estimating.records import TierEstimate
-from graphbraid.train.estimating.sampled import SampledNeeds, are_mapped
+from graphbraid.train.estimating.seconds.epoch_seconds import EpochSeconds, Pace
 from graphbraid.train.run_folder.identity import looked_at_bytes
 from graphbraid.train.step.tiers import expected_list_reads
 

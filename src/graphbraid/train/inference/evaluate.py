@@ -17,7 +17,7 @@ from graphbraid.train.inference.infer import exact_chunks
 from graphbraid.train.inference.layer_wise import Chunk
 from graphbraid.train.inference.link_scores import check_rows_fit, score_links
 from graphbraid.train.inference.metrics import Scores
-from graphbraid.train.step.link_runner import LinkRunner
+from graphbraid.train.step.links.runner import LinkRunner
 from graphbraid.train.step.runner import ModelRunner
 from graphbraid.train.task import Task
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from graphbraid.errors import ResourceError
 from graphbraid.files.writing import format_bytes
 from graphbraid.nn import told
-from graphbraid.sampling.minibatch import MiniBatch
+from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.inference.layer_wise import Chunk, LayerWise, widest_layer
 from graphbraid.train.step.runner import ModelRunner

@@ -9,12 +9,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from graphbraid.features.scratch import ScratchRows
+from graphbraid.features.rows.scratch import ScratchRows
 from graphbraid.graph import ScaledFeatures, SparseFeatures
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.degrees import degrees_and_loops
 from graphbraid.nn import told
-from graphbraid.ops.gather import gather_features, gather_rows
+from graphbraid.ops.gather.gather_rows import gather_features, gather_rows
 from graphbraid.sampling.source import rows_on_device
 from graphbraid.train.step.runner import ModelRunner
 

@@ -15,7 +15,7 @@ from graphbraid.train.config import TrainConfig
 from graphbraid.train.inference.evaluate import EvalMode, encoder_rows
 from graphbraid.train.inference.link_scores import pair_scores, scores_with_all
 from graphbraid.train.inference.ranking import MOST_SCORES, KnownLinks
-from graphbraid.train.step.link_runner import LinkRunner
+from graphbraid.train.step.links.runner import LinkRunner
 
 NOBODY = -1
 """Stands in :class:`TopLinks` for a node where fewer than ``k`` are left."""

@@ -14,7 +14,7 @@ from graphbraid.sampling.schedule import MOST_EPOCHS
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.inference.metrics import AUC, LOSS, MRR, hits_of
 from graphbraid.train.inference.ranking import Ranking, link_auc, rank_links
-from graphbraid.train.step.link_runner import LinkRunner
+from graphbraid.train.step.links.runner import LinkRunner
 from graphbraid.train.task import Task
 
 PAIRS = 1 << 16

@@ -13,14 +13,14 @@ from graphbraid.collective.run.protocols import SharesMemory
 from graphbraid.distributed import Communicator
 from graphbraid.distributed.peers.probing import ReadingGroup, reading_group
 from graphbraid.features import TieredFeatures
-from graphbraid.features.peer_split import PeerSplit, split_over_peers
-from graphbraid.features.row_budgets import order_of
-from graphbraid.features.tier_report import Served
-from graphbraid.features.walks import out_degree
+from graphbraid.features.budgets.peer_split import PeerSplit, split_over_peers
+from graphbraid.features.budgets.row_budgets import order_of
+from graphbraid.features.scores.walks import out_degree
+from graphbraid.features.tiers.tier_report import Served
 from graphbraid.graph import SparseFeatures
 from graphbraid.graph.scaled_features import kept_row_bytes
-from graphbraid.sampling.hot import MAP_BYTES, HotRows
-from graphbraid.sampling.shared_hot import PeerPlace, SharedHotRows
+from graphbraid.sampling.rows.hot import MAP_BYTES, HotRows
+from graphbraid.sampling.rows.shared_hot import PeerPlace, SharedHotRows
 from graphbraid.train.run.state import RunState
 from graphbraid.train.tuning.peer_rates import read_rates
 

@@ -16,8 +16,8 @@ from graphbraid.loader import BatchLoader
 from graphbraid.machine.contention import OtherPrograms, is_disturbed
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.estimating.sampled import sampled_needs
-from graphbraid.train.estimating.trial import Trial
+from graphbraid.train.estimating.memory.sampled import sampled_needs
+from graphbraid.train.estimating.trials.trial import Trial
 from graphbraid.train.run.ranks import config_of_rank
 from graphbraid.train.scaling.measure import SECONDS, measured
 from graphbraid.train.scaling.memory import rank_needs

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from graphbraid.loader.batches import BatchLoader
+from graphbraid.loader.batches.batch_loader import BatchLoader
 from graphbraid.sampling import MiniBatch
 from graphbraid.sampling.schedule import SeedSchedule, part_of
 

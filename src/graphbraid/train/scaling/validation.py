@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from graphbraid.sampling.schedule import part_of
-from graphbraid.train.estimating.repeats import repeated, timed
-from graphbraid.train.estimating.trial import Trial
+from graphbraid.train.estimating.trials.repeats import repeated, timed
+from graphbraid.train.estimating.trials.trial import Trial
 from graphbraid.train.inference.evaluate import outputs_in_chunks
 from graphbraid.train.inference.metrics import Scores, metric_names
 from graphbraid.train.scaling.times import ValidationTimes

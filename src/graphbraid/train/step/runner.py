@@ -14,7 +14,7 @@ from graphbraid.graph import Graph, NodeSet, ScaledFeatures, SparseFeatures
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.scaled_features import is_widened
 from graphbraid.nn import told
-from graphbraid.sampling.link_reads import link_of
+from graphbraid.sampling.rows.link_reads import link_of
 from graphbraid.sampling.source import BatchSource
 from graphbraid.train.step.batches import Batch, WholeGraph
 from graphbraid.train.task import Task, task_of
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
     from graphbraid.fullgraph import Engine
-    from graphbraid.loader.batches import BatchLoader
-    from graphbraid.loader.settings import LoaderSettings
+    from graphbraid.loader.batches.batch_loader import BatchLoader
+    from graphbraid.loader.batches.settings import LoaderSettings
     from graphbraid.sampling.lists import NeighborLists
-    from graphbraid.sampling.minibatch import MiniBatch
-    from graphbraid.sampling.rows import FeatureRows
+    from graphbraid.sampling.minibatch.mini_batch import MiniBatch
+    from graphbraid.sampling.rows.by_id import FeatureRows
 
 
 F = TypeVar("F", Tensor, SparseFeatures, Tensor | SparseFeatures)

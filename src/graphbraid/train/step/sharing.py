@@ -10,7 +10,7 @@ from graphbraid.collective.plan.arrangement import Arrangement
 from graphbraid.collective.plan.cores import REFILL
 
 if TYPE_CHECKING:
-    from graphbraid.loader.batches import BatchLoader
+    from graphbraid.loader.batches.batch_loader import BatchLoader
 
 
 class CoreSharing:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from graphbraid.features import HostTiers, Score, TieredFeatures, expected_list_blocks, score
-from graphbraid.features.row_budgets import options_for
+from graphbraid.features.budgets.row_budgets import options_for
 from graphbraid.graph import Graph
 from graphbraid.sampling import SamplerConfig, SeedSchedule
 from graphbraid.train.config import TrainConfig

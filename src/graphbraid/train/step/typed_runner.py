@@ -20,8 +20,8 @@ from graphbraid.train.step.runner import ModelRunner, WholeInputs, csc_to, takes
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-    from graphbraid.loader.batches import BatchLoader
-    from graphbraid.loader.settings import LoaderSettings
+    from graphbraid.loader.batches.batch_loader import BatchLoader
+    from graphbraid.loader.batches.settings import LoaderSettings
     from graphbraid.sampling.typed.minibatch import TypedMiniBatch
 
 TypedFeatures = dict[str, Tensor | SparseFeatures]

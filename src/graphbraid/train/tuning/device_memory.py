@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from graphbraid.collective.run.protocols import ReportsMemory
-from graphbraid.features.device_sizing import DeviceMemory
+from graphbraid.features.tiers.device_sizing import DeviceMemory
 from graphbraid.train.step.whole import device_named
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from torch import Tensor
 from graphbraid.collective import Limits, Plan, Profile, fixed_plan, make_plan
 from graphbraid.collective.run.profiler import Effort, cached, measure
 from graphbraid.errors import ConfigError
-from graphbraid.loader.batches import BatchLoader
-from graphbraid.loader.plans import read_plan
+from graphbraid.loader.batches.batch_loader import BatchLoader
+from graphbraid.loader.batches.plans import read_plan
 from graphbraid.loader.typed.batches import TypedBatchLoader
 from graphbraid.machine.hardware import Hardware
 from graphbraid.train import runtime

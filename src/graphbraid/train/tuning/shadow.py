@@ -7,7 +7,7 @@ import copy
 from torch import nn
 from torch.optim import Optimizer
 
-from graphbraid.sampling.minibatch import MiniBatch
+from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.step.clock import Clock
 from graphbraid.train.step.learning_rate import LearningRateSchedule

@@ -10,10 +10,10 @@ from graphbraid.collective import Profile
 from graphbraid.collective.plan.times import ZERO, Duration, StageTimes
 from graphbraid.collective.run.profiler import Effort
 from graphbraid.machine.hardware import Hardware
-from graphbraid.sampling.minibatch import MiniBatch
+from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 
 if TYPE_CHECKING:
-    from graphbraid.loader.batches import BatchLoader
+    from graphbraid.loader.batches.batch_loader import BatchLoader
     from graphbraid.sampling.typed.minibatch import TypedMiniBatch
 
 

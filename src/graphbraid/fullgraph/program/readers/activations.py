@@ -16,7 +16,7 @@ from graphbraid.fullgraph.program.readers.exact import Allowed, Known, anything,
 from graphbraid.fullgraph.program.readers.functions import NEEDED, Function, FunctionCall
 from graphbraid.fullgraph.program.readers.reading import LayerCall, Reader, Registry
 from graphbraid.fullgraph.program.writer import Writer
-from graphbraid.ops.epilogue import LEAKY_SLOPE
+from graphbraid.ops.rowwise.epilogue import LEAKY_SLOPE
 
 _ROWS = one_of(1, -1)
 """Values of ``dim`` that reduce along each row of a matrix of node rows."""

@@ -19,12 +19,12 @@ from graphbraid.graph.scaled_features import Features
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.ops import reference
 from graphbraid.ops.aggregation import Aggregation, aggregated, backend
-from graphbraid.ops.binary import BinaryRows
-from graphbraid.ops.bit_product import bit_gram, bit_product
-from graphbraid.ops.dense import tall_gram, tall_product
-from graphbraid.ops.epilogue import ACTIVATION_CODES, LEAKY_SLOPE
+from graphbraid.ops.linear.binary import BinaryRows
+from graphbraid.ops.linear.bit_product import bit_gram, bit_product
+from graphbraid.ops.linear.dense import tall_gram, tall_product
+from graphbraid.ops.linear.sparse_linear import structure
 from graphbraid.ops.row_epilogue import RowEpilogue
-from graphbraid.ops.sparse_linear import structure
+from graphbraid.ops.rowwise.epilogue import ACTIVATION_CODES, LEAKY_SLOPE
 
 
 class BothWays:

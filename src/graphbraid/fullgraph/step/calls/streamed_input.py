@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from graphbraid.features.row_stream import RowStream
+from graphbraid.features.rows.row_stream import RowStream
 from graphbraid.ops.aggregation import follow_up
-from graphbraid.ops.dense import tall_product
-from graphbraid.ops.gram_rounds import GramRounds
+from graphbraid.ops.linear.dense import tall_product
+from graphbraid.ops.linear.gram_rounds import GramRounds
 from graphbraid.ops.row_epilogue import RowEpilogue
 
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from graphbraid.ops.aggregation import backend
-from graphbraid.ops.norm import Moments, column_moments
 from graphbraid.ops.recorded_calls import recorded_whole
+from graphbraid.ops.rowwise.norm import Moments, column_moments
 
 if TYPE_CHECKING:
     from graphbraid.distributed.ranks.communicator import Communicator
@@ -56,7 +56,7 @@ class RankColumns:
         """Complete the gradient of the rows, which depend on each other through their statistics.
 
         ``grad_x`` becomes ``rstd (h - average(h) - y average(h y))``, with ``h = weight grad``, normalised
-        rows ``y`` and averages over all ranks' rows; see ``csrc/norm.inl``. All ranks call it together.
+        rows ``y`` and averages over all ranks' rows; see ``csrc/rowwise/norm.inl``. All ranks call it.
 
         Args:
             grad_x: ``(num_rows, width)``: ``rstd h``; written.

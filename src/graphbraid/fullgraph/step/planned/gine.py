@@ -16,7 +16,7 @@ from graphbraid.fullgraph.step.calls import kernels
 from graphbraid.fullgraph.step.calls.rows import FirstRows
 from graphbraid.fullgraph.step.step_plan import StepPlan
 from graphbraid.ops.aggregation import backend, row_contiguous
-from graphbraid.ops.dense import tall_gram, tall_product
+from graphbraid.ops.linear.dense import tall_gram, tall_product
 
 
 def forward_gine(plan: StepPlan, op: Gine) -> None:

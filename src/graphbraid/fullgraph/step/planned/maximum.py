@@ -8,8 +8,8 @@ import torch
 
 from graphbraid.fullgraph.program import Maximum
 from graphbraid.fullgraph.step.calls.rows import FirstRows
-from graphbraid.fullgraph.step.planned.row_split import plan_wait, split_for
-from graphbraid.fullgraph.step.planned.source_split import (
+from graphbraid.fullgraph.step.planned.exchanges.row_split import plan_wait, split_for
+from graphbraid.fullgraph.step.planned.exchanges.source_split import (
     SourcePart,
     exchange_before,
     plan_by_source,

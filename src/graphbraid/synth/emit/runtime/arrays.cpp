@@ -11,7 +11,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "xxh64.h"
+#include "base/xxh64.h"
 
 namespace program {
 namespace {

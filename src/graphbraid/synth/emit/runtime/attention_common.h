@@ -1,9 +1,9 @@
 // The arguments that attention's kernels share.
 #pragma once
 
-#include "attention.h"
+#include "attention/attention.h"
+#include "base/dropout.h"
 #include "cpu_kernels.h"
-#include "dropout.h"
 
 namespace program {
 

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "epilogue.h"
+#include "arguments/epilogue.h"
 #include "matrix.h"
 
 namespace program {
@@ -17,14 +17,14 @@ gb::Epilogue row_epilogue(const float* bias, int act, double slope, double p, ui
 
 void spmm(const Edges& edges, ConstMatrix x, const Factors& factors, double loop_scale, int64_t num_loops,
           bool skip_loops, bool mean, ConstMatrix addend, Matrix out, const gb::Epilogue* after);
-// ties: as numbered in csrc/spmm_max.h.
+// ties: as numbered in csrc/aggregate/spmm_max.h.
 void spmm_max(const Edges& edges, ConstMatrix x, int ties, Matrix out, int32_t* found);
 void spmm_max_shared_backward(const Edges& edges, ConstMatrix share, ConstMatrix largest, ConstMatrix x,
                               Matrix out);
 void tall_product(ConstMatrix a, ConstMatrix b, Matrix out, bool add, const int64_t* ids,
                   const gb::Epilogue* after);
 void tall_gram(ConstMatrix a, ConstMatrix b, Matrix out, const int64_t* ids);
-// Rows of zeros and ones as bits: see csrc/bit_product.h.
+// Rows of zeros and ones as bits: see csrc/dense/bit_product.h.
 void bit_product(const int32_t* bits, const float* factors, ConstMatrix b, Matrix out, bool add,
                  const gb::Epilogue* after);
 void bit_gram(ConstMatrix a, const int32_t* bits, const float* factors, Matrix out);

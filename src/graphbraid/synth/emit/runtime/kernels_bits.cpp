@@ -1,22 +1,22 @@
-// The products with rows of zeros and ones, compiled from csrc/bit_product.inl.
+// The products with rows of zeros and ones, compiled from csrc/dense/bit_product.inl.
 #include <algorithm>
 #include <cmath>
 #include <type_traits>
 #include <utility>
 
-#include "bit_product.h"
-#include "buffer.h"
+#include "base/buffer.h"
+#include "base/dropout.h"
 #include "cpu_kernels.h"
-#include "dropout.h"
-#include "parallel.h"
-#include "variants.h"
-#include "worth.h"
-#include "x86.h"
+#include "dense/bit_product.h"
+#include "threads/parallel.h"
+#include "threads/worth.h"
+#include "variants/variants.h"
+#include "variants/x86.h"
 // The epilogue's element types.
-#include "dtypes.h"
+#include "base/dtypes.h"
 
-#define GB_KERNEL_FILE "bit_product.inl"
-#include "for_each_variant.h"
+#define GB_KERNEL_FILE "dense/bit_product.inl"
+#include "variants/for_each_variant.h"
 
 namespace program {
 

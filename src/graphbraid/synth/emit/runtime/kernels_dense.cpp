@@ -1,23 +1,23 @@
-// The products of tall matrices, compiled from csrc/dense.inl.
+// The products of tall matrices, compiled from csrc/dense/dense.inl.
 #include <algorithm>
 #include <cmath>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "buffer.h"
+#include "base/buffer.h"
+#include "base/dropout.h"
 #include "cpu_kernels.h"
-#include "dense.h"
-#include "dropout.h"
-#include "parallel.h"
-#include "variants.h"
-#include "worth.h"
-#include "x86.h"
+#include "dense/dense.h"
+#include "threads/parallel.h"
+#include "threads/worth.h"
+#include "variants/variants.h"
+#include "variants/x86.h"
 // The epilogue's element types.
-#include "dtypes.h"
+#include "base/dtypes.h"
 
-#define GB_KERNEL_FILE "dense.inl"
-#include "for_each_variant.h"
+#define GB_KERNEL_FILE "dense/dense.inl"
+#include "variants/for_each_variant.h"
 
 namespace program {
 

@@ -1,20 +1,20 @@
-// Bias, activation and dropout, compiled from csrc/epilogue.inl, and the small functions of elements.
+// Bias, activation and dropout, compiled from csrc/rowwise/epilogue.inl, and the small functions of elements.
 #include <algorithm>
 #include <cmath>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "base/dropout.h"
 #include "cpu_kernels.h"
-#include "dropout.h"
-#include "epilogue_args.h"
-#include "parallel.h"
-#include "variants.h"
-#include "worth.h"
-#include "x86.h"
+#include "rowwise/epilogue_args.h"
+#include "threads/parallel.h"
+#include "threads/worth.h"
+#include "variants/variants.h"
+#include "variants/x86.h"
 
-#define GB_KERNEL_FILE "epilogue.inl"
-#include "for_each_variant.h"
+#define GB_KERNEL_FILE "rowwise/epilogue.inl"
+#include "variants/for_each_variant.h"
 
 namespace program {
 namespace {

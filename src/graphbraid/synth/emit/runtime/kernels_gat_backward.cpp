@@ -1,4 +1,4 @@
-// The gradient of GAT's attention, compiled from csrc/gat_backward.inl.
+// The gradient of GAT's attention, compiled from csrc/attention/gat_backward.inl.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -7,13 +7,13 @@
 #include <vector>
 
 #include "attention_common.h"
-#include "balance.h"
-#include "buffer.h"
-#include "variants.h"
-#include "x86.h"
+#include "base/buffer.h"
+#include "threads/balance.h"
+#include "variants/variants.h"
+#include "variants/x86.h"
 
-#define GB_KERNEL_FILE "gat_backward.inl"
-#include "for_each_variant.h"
+#define GB_KERNEL_FILE "attention/gat_backward.inl"
+#include "variants/for_each_variant.h"
 
 namespace program {
 

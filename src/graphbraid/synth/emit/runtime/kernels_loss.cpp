@@ -1,4 +1,4 @@
-// The loss, compiled from csrc/cross_entropy.inl, and the number of right answers.
+// The loss, compiled from csrc/rowwise/cross_entropy.inl, and the number of right answers.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -6,16 +6,16 @@
 #include <utility>
 #include <vector>
 
+#include "base/dtypes.h"
 #include "cpu_kernels.h"
-#include "cross_entropy.h"
-#include "dtypes.h"
-#include "parallel.h"
-#include "variants.h"
-#include "worth.h"
-#include "x86.h"
+#include "rowwise/cross_entropy.h"
+#include "threads/parallel.h"
+#include "threads/worth.h"
+#include "variants/variants.h"
+#include "variants/x86.h"
 
-#define GB_KERNEL_FILE "cross_entropy.inl"
-#include "for_each_variant.h"
+#define GB_KERNEL_FILE "rowwise/cross_entropy.inl"
+#include "variants/for_each_variant.h"
 
 namespace program {
 

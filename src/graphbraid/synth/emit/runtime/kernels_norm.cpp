@@ -1,4 +1,4 @@
-// Batch and layer normalisation, compiled from csrc/norm.inl.
+// Batch and layer normalisation, compiled from csrc/rowwise/norm.inl.
 #include <algorithm>
 #include <cmath>
 #include <type_traits>
@@ -6,13 +6,13 @@
 #include <vector>
 
 #include "cpu_kernels.h"
-#include "norm.h"
-#include "parallel.h"
-#include "variants.h"
-#include "x86.h"
+#include "rowwise/norm.h"
+#include "threads/parallel.h"
+#include "variants/variants.h"
+#include "variants/x86.h"
 
-#define GB_KERNEL_FILE "norm.inl"
-#include "for_each_variant.h"
+#define GB_KERNEL_FILE "rowwise/norm.inl"
+#include "variants/for_each_variant.h"
 
 namespace program {
 namespace {

@@ -1,20 +1,20 @@
-// The aggregation kernels, compiled from csrc/spmm.inl.
+// The aggregation kernels, compiled from csrc/aggregate/spmm.inl.
 #include <algorithm>
 #include <cmath>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "balance.h"
+#include "aggregate/spmm.h"
+#include "base/dropout.h"
+#include "base/prefetch.h"
 #include "cpu_kernels.h"
-#include "dropout.h"
-#include "prefetch.h"
-#include "spmm.h"
-#include "variants.h"
-#include "x86.h"
+#include "threads/balance.h"
+#include "variants/variants.h"
+#include "variants/x86.h"
 
-#define GB_KERNEL_FILE "spmm.inl"
-#include "for_each_variant.h"
+#define GB_KERNEL_FILE "aggregate/spmm.inl"
+#include "variants/for_each_variant.h"
 
 namespace program {
 

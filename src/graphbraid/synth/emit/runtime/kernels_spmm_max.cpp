@@ -1,19 +1,19 @@
-// The kernels of the maximum, compiled from csrc/spmm_max.inl.
+// The kernels of the maximum, compiled from csrc/aggregate/spmm_max.inl.
 #include <algorithm>
 #include <limits>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "balance.h"
+#include "aggregate/spmm_max.h"
+#include "base/prefetch.h"
 #include "cpu_kernels.h"
-#include "prefetch.h"
-#include "spmm_max.h"
-#include "variants.h"
-#include "x86.h"
+#include "threads/balance.h"
+#include "variants/variants.h"
+#include "variants/x86.h"
 
-#define GB_KERNEL_FILE "spmm_max.inl"
-#include "for_each_variant.h"
+#define GB_KERNEL_FILE "aggregate/spmm_max.inl"
+#include "variants/for_each_variant.h"
 
 namespace program {
 namespace {

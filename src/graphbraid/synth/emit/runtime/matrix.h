@@ -29,7 +29,7 @@ struct Factors {
   const float* loop;       // of the implicit self-loops
 };
 
-// How attention is computed: see csrc/attention.h.
+// How attention is computed: see csrc/attention/attention.h.
 struct Attention {
   double slope;
   int64_t num_loops;

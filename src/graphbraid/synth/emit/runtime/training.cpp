@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <new>
 
-#include "hugepages.h"
+#include "base/hugepages.h"
 
 namespace program {
 namespace {

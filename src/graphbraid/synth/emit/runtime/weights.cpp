@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "arrays.h"
-#include "xxh64.h"
+#include "base/xxh64.h"
 
 namespace program {
 

@@ -5,7 +5,7 @@
 //
 // An implicit self-loop comes behind its row's edges, and stored ones are then left out. Kept for the
 // backward pass: the log-sum-exp of each row and head, and of the edges with z > 0 what they added to out
-// (above) and their part of the softmax (share). With D = <grad, out>, by csrc/gat_backward.inl,
+// (above) and their part of the softmax (share). With D = <grad, out>, by csrc/attention/gat_backward.inl,
 //
 //   grad_dst_logit[v, h] = (1 - slope) * (<grad[v, h, :], above[v, h, :]> - D[v, h] * share[v, h])
 //   grad_x[u, h, :] = S,  grad_src_logit[u, h] = <S * slope + S_above * (1 - slope), x[u, h, :]>

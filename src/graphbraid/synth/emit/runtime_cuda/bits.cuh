@@ -1,4 +1,4 @@
-// Products with rows of zeros and ones kept as bits, the words of 32 as in csrc/bit_product.h:
+// Products with rows of zeros and ones kept as bits, the words of 32 as in csrc/dense/bit_product.h:
 //
 //   bit_product  out = diag(factors) * x * b (+ out)      bits (words of the depth, num_rows)
 //   bit_gram     out = aᵀ * diag(factors) * x             bits (words of the rows, columns of x)

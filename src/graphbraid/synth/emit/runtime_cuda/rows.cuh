@@ -16,8 +16,8 @@ __device__ inline bool is_long(const Edges& edges, int64_t count) {
   return edges.long_rows.num_rows > 0 && count > edges.long_rows.edges;
 }
 
-// ---- Dropout by counter, the same bits as csrc/rng.h and csrc/dropout.h: element (row, column) is kept or
-// not by a function of the seed and the two, so the backward pass draws the same mask again.
+// ---- Dropout by counter, the same bits as csrc/base/rng.h and csrc/base/dropout.h: element (row, column) is
+// kept or not by a function of the seed and the two, so the backward pass draws the same mask again.
 
 __device__ inline uint64_t mixed(uint64_t z) {
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;

@@ -7,14 +7,14 @@
 //                counts
 //
 // and the gradient, by source over the transposed edges: a source gets what its maxima share, and finds them
-// again by comparing. As in csrc/spmm_max.inl.
+// again by comparing. As in csrc/aggregate/spmm_max.inl.
 #pragma once
 
 #include "sums.cuh"
 
 namespace program {
 
-enum Ties { kFirst, kShared, kSharedWithZero };  // numbers as in csrc/spmm_max.h
+enum Ties { kFirst, kShared, kSharedWithZero };  // numbers as in csrc/aggregate/spmm_max.h
 
 struct MaxTask {
   Edges edges;

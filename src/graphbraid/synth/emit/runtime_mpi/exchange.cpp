@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "parallel.h"
+#include "threads/parallel.h"
 
 namespace program {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "parallel.h"
+#include "threads/parallel.h"
 
 namespace program {
 

@@ -1,0 +1,250 @@
+"""``graphbraid estimate``: what a run needs in memory, disk and time before it starts."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import typing
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from graphbraid.cli.commands import train
+from graphbraid.cli.common import guarded, out_console, path_given, plain, print_json, say
+from graphbraid.cli.steps import train_run
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from graphbraid.train.estimating.hardware import HardwareFile
+    from graphbraid.train.estimating.memory.needs import Needs
+    from graphbraid.train.estimating.records import Estimate, ModeEstimate
+
+_PANEL = "Estimate"
+_OTHERS = ("resume", "overwrite", "trust_checkpoint", "trace", "quiet")
+"""Options of ``train`` that say nothing about what a run needs."""
+
+
+def _path(flags: str, text: str) -> Any:
+    return typer.Option(
+        flags, help=text, rich_help_panel=_PANEL, metavar="FILE", show_default=False, parser=path_given
+    )
+
+
+def _of_estimates(
+    *,
+    hardware: Annotated[
+        Path | None, _path("--hardware", "Estimate for the machine that this file describes.")
+    ] = None,
+    save_hardware: Annotated[
+        Path | None, _path("--save-hardware", "Write this machine to a file for --hardware, and end.")
+    ] = None,
+    times: Annotated[
+        bool,
+        typer.Option("--times/--no-times", help="Try some steps for the times.", rich_help_panel=_PANEL),
+    ] = True,
+) -> None:
+    """Declare the options that ``train`` does not have."""
+
+
+def _with_options_of_train(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of ``train`` that say what runs, and its own."""
+    hints, parameters = dict[str, Any](), list[inspect.Parameter]()
+    for source in (train.train, _of_estimates):
+        declared = typing.get_type_hints(inspect.unwrap(source), include_extras=True)
+        for name, parameter in inspect.signature(source).parameters.items():
+            if name not in _OTHERS:
+                hints[name] = declared[name]
+                parameters.append(parameter.replace(annotation=declared[name]))
+
+    @functools.wraps(command)
+    def run(**options: Any) -> None:
+        command(**options)
+
+    del run.__wrapped__  # whose options are none
+    run.__annotations__ = hints | {"return": None}
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return run
+
+
+@_with_options_of_train
+@guarded
+def estimate(**given: Any) -> None:
+    """Show what a run needs in memory, disk and time, in each mode, before it starts.
+
+    Takes the options and files of `graphbraid train`. Shows also which mode and which tiers of features would
+    be chosen, and why. Steps are tried on copies; what is written, to time a checkpoint,
+    is removed.
+
+    Examples:
+
+        graphbraid estimate --data stores/papers --model sage --fanouts 15,10,5
+
+        graphbraid estimate --save-hardware big.json
+
+        graphbraid estimate --config run.yaml --hardware big.json
+    """  # noqa: D412  (typer shows the blank line between examples)
+    if given["save_hardware"] is not None:
+        _save(given["save_hardware"], json_output=given["json_output"])
+        return
+    from graphbraid.train.estimating.hardware import HardwareFile
+
+    machine = None if given["hardware"] is None else HardwareFile.load(given["hardware"])
+    found = _estimated(given, machine)
+    if given["json_output"]:
+        print_json(found.to_json())
+    else:
+        _show(found)
+
+
+def _save(path: Path, *, json_output: bool) -> None:
+    import dataclasses
+
+    from graphbraid.train.estimating.hardware import this_machine
+
+    machine = this_machine()
+    machine.save(path)
+    if json_output:
+        print_json(dataclasses.asdict(machine))
+    else:
+        say(out_console(), "wrote [bold]{}[/]; use it with: graphbraid estimate --hardware {}", path, path)
+
+
+def _estimated(given: dict[str, Any], machine: HardwareFile | None) -> Estimate:
+    from graphbraid.cli.run.learning import learning
+    from graphbraid.train.estimating.estimate import estimate as estimate_run
+
+    own = inspect.signature(_of_estimates).parameters
+    options = {name: value for name, value in given.items() if name not in own}
+    run = train_run.resolved(options | dict.fromkeys(_OTHERS))
+    learned = learning(run)
+    if run.train.task != "link":
+        learned.graph.check_one_type("graphbraid estimate")
+    return estimate_run(
+        learned.model, learned.graph, config=learned.run.train, hardware=machine, times=given["times"]
+    )
+
+
+# ---- the tables
+
+
+def _show(found: Estimate) -> None:
+    console = out_console()
+    for part in found.modes:
+        _show_mode(part)
+    if found.tier_curve:
+        console.print(_tier_table(found))
+        console.print()
+    if found.hot_curve:
+        console.print(_hot_table(found))
+        console.print()
+    say(console, "mode auto: [bold]{}[/], as {}", found.mode, found.mode_reason)
+    say(console, "tiers auto: {}", found.tiers.reason)
+    if found.device_tiers is not None:
+        say(console, "tiers auto: {}", found.device_tiers.reason)
+    if found.tier_score:
+        say(console, "tiers are filled by the score {}", found.tier_score)
+
+
+def _show_mode(found: ModeEstimate) -> None:
+    from graphbraid.collective.plan.times import format_seconds
+    from graphbraid.files.writing import format_bytes
+    from graphbraid.train.estimating.records import time_rows, with_spread
+
+    console = out_console()
+    line = "[bold]mode {}[/]: [green]fits[/]" if found.fits else "[bold]mode {}[/]: [bold red]does not fit[/]"
+    say(console, line + " ({})" * bool(found.reason), *_given(found))
+    table = _table("", ("part", "left"), ("bytes", "right"), ("", "left"))
+    for place, needs in (("memory", found.host), ("device", found.device)):
+        if needs is not None:
+            _add_needs(table, place, needs)
+    if found.disk_bytes:
+        table.add_row("[bold]disk[/]", format_bytes(found.disk_bytes), "files that the run writes")
+    if (seconds := found.seconds) is not None:
+        run = format_seconds(seconds.of_run(found.epochs))
+        table.add_row(
+            "[bold]epoch[/]", with_spread(seconds.total, seconds.spread), f"{run} for epochs={found.epochs}"
+        )
+        for name, taken, why in time_rows(seconds):
+            table.add_row(f"  {name}", taken, plain(why))
+        if seconds.floor is not None:
+            table.add_row("  floor", format_seconds(seconds.floor), "least time of the compiled step")
+    console.print(table)
+    console.print()
+
+
+def _given(found: ModeEstimate) -> list[str]:
+    return [found.mode, *([found.reason] if found.reason else [])]
+
+
+def _add_needs(table: Table, place: str, needs: Needs) -> None:
+    from graphbraid.files.writing import format_bytes
+
+    mapped = needs.nbytes - needs.must_bytes
+    said = f"{format_bytes(mapped)} of it pages of files" if mapped else "at its peak"
+    table.add_row(f"[bold]{place}[/]", format_bytes(needs.nbytes), said)
+    for name, nbytes, why in needs.rows():
+        table.add_row(f"  {plain(name)}", format_bytes(nbytes), plain(why))
+
+
+def _tier_table(found: Estimate) -> Table:
+    from graphbraid.collective.plan.times import format_seconds
+    from graphbraid.files.writing import format_bytes
+
+    has_device = found.tier_curve[0].link_bytes_per_epoch is not None
+    table = _table(
+        "mini-batches with rows in memory",
+        ("--host", "right"),
+        ("rows", "right"),
+        ("served", "right"),
+        ("from disk an epoch", "right"),
+        *((("over the link", "right"),) if has_device else ()),
+        ("memory", "right"),
+        ("training an epoch", "right"),
+    )
+    for point in found.tier_curve:
+        table.add_row(
+            format_bytes(point.host_bytes) if point.rows else "0",
+            f"{point.rows:,}",
+            f"{point.expected_share:.1%}",
+            format_bytes(point.disk_bytes_per_epoch),
+            *(() if point.link_bytes_per_epoch is None else (format_bytes(point.link_bytes_per_epoch),)),
+            format_bytes(point.memory_bytes),
+            "" if point.seconds is None else format_seconds(point.seconds),
+        )
+    return table
+
+
+def _hot_table(found: Estimate) -> Table:
+    from graphbraid.files.writing import format_bytes
+
+    table = _table(
+        "mini-batches with rows on the device",
+        ("--hot", "right"),
+        ("rows", "right"),
+        ("served", "right"),
+        ("over the link an epoch", "right"),
+        ("device", "right"),
+        ("", "left"),
+    )
+    for point in found.hot_curve:
+        table.add_row(
+            format_bytes(point.hot_bytes) if point.rows else "0",
+            f"{point.rows:,}",
+            f"{point.expected_share:.1%}",
+            format_bytes(point.link_bytes_per_epoch),
+            format_bytes(point.device_bytes),
+            "" if point.fits else "does not fit",
+        )
+    return table
+
+
+def _table(title: str, *columns: tuple[str, Any]) -> Table:
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
+    for name, justify in columns:
+        table.add_column(name, justify=justify, overflow="fold")
+    return table

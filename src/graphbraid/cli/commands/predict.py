@@ -1,0 +1,203 @@
+"""``graphbraid predict``: writes the predictions of a trained run, for all or some nodes, or for links."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from graphbraid.cli.common import DebugOption, JsonOption, err_console, guarded, path_given, print_json, say
+from graphbraid.cli.steps.given_ids import nodes_named, read_ids
+from graphbraid.cli.steps.predict_links import Wanted, predicted_links
+from graphbraid.cli.steps.table_files import writer_of
+from graphbraid.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+    from graphbraid.cli.run.saved_run import Outputs
+    from graphbraid.cli.run.trained import TrainedRun
+    from graphbraid.datasets import NodeIds
+    from graphbraid.graph import Graph, NodeSet
+    from graphbraid.train.inference.evaluate import EvalMode
+
+
+@guarded
+def predict(
+    *,
+    run: Annotated[
+        Path,
+        typer.Option(
+            "--run", "-r", help="Folder of a run of graphbraid train.", metavar="DIR", parser=path_given
+        ),
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", "-o", help="File to write: .csv, .npz or .parquet.", metavar="FILE", parser=path_given
+        ),
+    ],
+    nodes: Annotated[
+        Path | None,
+        typer.Option(
+            "--nodes",
+            help="Node ids to predict: a text file, one per line, or .npy. (default: all)",
+            metavar="FILE",
+            parser=path_given,
+        ),
+    ] = None,
+    split: Annotated[
+        str | None,
+        typer.Option("--split", help="Predict the nodes, or links, of this split of the data, such as test."),
+    ] = None,
+    pairs: Annotated[
+        Path | None,
+        typer.Option(
+            "--pairs",
+            help="Of links: pairs to score, a line each: source, relation if there are several, destination "
+            "(text or .npy). With --top without destination. (default: the split test)",
+            metavar="FILE",
+            parser=path_given,
+        ),
+    ] = None,
+    top: Annotated[
+        int | None,
+        typer.Option("--top", help="Of links: find the likeliest destinations, this many of each source."),
+    ] = None,
+    known: Annotated[
+        bool, typer.Option("--known", help="Of --top: also list the links that the graph has.")
+    ] = False,
+    data: Annotated[
+        str | None, typer.Option("--data", "-d", help="Another graph of the same kind. (default: the run's)")
+    ] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Compare all of a store with its checksums.")
+    ] = False,
+    checkpoint: Annotated[
+        str, typer.Option(help="best, last, or a checkpoint's path. (default: best)", show_default=False)
+    ] = "best",
+    scores: Annotated[
+        bool, typer.Option("--scores", help="Also write the score of every class (probabilities).")
+    ] = False,
+    sampled: Annotated[
+        bool, typer.Option("--sampled", help="Use sampled neighbourhoods instead of all neighbours.")
+    ] = False,
+    trust_checkpoint: Annotated[
+        bool,
+        typer.Option(
+            "--trust-checkpoint",
+            help="Also load a checkpoint with Python objects, which can run any code: only files you wrote.",
+        ),
+    ] = False,
+    json_output: JsonOption = False,
+    debug: DebugOption = False,  # noqa: ARG001
+) -> None:
+    """Predict with a trained run, exactly by default: layer by layer over all neighbours.
+
+    Examples:
+
+        graphbraid predict --run runs/braid-2m-sage-1 --out predictions.csv
+
+        graphbraid predict --run runs/cora-gcn-1 --split test --scores --out test.parquet
+
+        graphbraid predict --run runs/cora-gcn-1 --nodes ids.txt --out some.npz --json
+
+        graphbraid predict --run runs/kg-embedding-1 --pairs heads.txt --top 10 --out tails.csv
+    """  # noqa: D412  (typer shows the blank line between examples)
+    from graphbraid.cli.run.saved_run import read_saved
+    from graphbraid.cli.run.trained import trained
+
+    write = writer_of(out)
+    if nodes is not None and split is not None:
+        raise ConfigError("--nodes and --split both choose the nodes; give one of them")
+    _, outputs = read_saved(run)
+    given = {"--nodes": nodes is not None, "--scores": scores}
+    of_links = {"--pairs": pairs is not None, "--top": top is not None, "--known": known}
+    _refuse_others(outputs, given, of_links)
+    found = trained(
+        run,
+        data=data,
+        checkpoint=checkpoint,
+        trust=trust_checkpoint,
+        verify=verify,
+        draws_split=split is not None,
+    )
+    mode: EvalMode = "sampled" if sampled else "exact"
+    if outputs.task == "link":
+        table, summary = predicted_links(found, Wanted(pairs, split, top, known, mode))
+    else:
+        table, summary = _predicted_nodes(found, nodes, split, mode, scores=scores)
+    write(out, table)
+    summary = {"run_dir": str(run), "checkpoint": str(found.weights), "task": outputs.task, **summary}
+    summary |= {"out": str(out), "columns": list(table)}
+    if json_output:
+        print_json(summary)
+    else:
+        count = f"{len(next(iter(table.values()))):,}"
+        say(err_console(), "{} predictions of {} in {}", count, summary["checkpoint"], out)
+
+
+def _refuse_others(outputs: Outputs, of_nodes: dict[str, bool], of_links: dict[str, bool]) -> None:
+    """Refuse options that are for predictions of the other kind."""
+    is_link = outputs.task == "link"
+    for option, is_given in (of_nodes if is_link else of_links).items():
+        if is_given:
+            kind, other = ("links", "nodes") if is_link else ("nodes", "links")
+            raise ConfigError(f"{option} is for predictions of {other}, and this run is on {kind}")
+
+
+def _predicted_nodes(
+    found: TrainedRun, nodes: Path | None, split: str | None, mode: EvalMode, *, scores: bool
+) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any]]:
+    import torch
+
+    from graphbraid.cli.run.build import names_of
+    from graphbraid.train.task import Task
+
+    trainer, run, outputs = found.trainer, found.run, found.outputs
+    original_ids = names_of(run.settings.data, run.train.node_type).ids
+    labels = trainer.runner.labels
+    ids = _chosen_nodes(labels, nodes, split, original_ids)
+    values = Task(name=outputs.task, width=outputs.width).probabilities(trainer.predict(ids, mode=mode))
+    nodes_of_rows = torch.arange(labels.num_nodes) if ids is None else ids
+    table = _table(values.numpy(), outputs, nodes_of_rows, original_ids, scores)
+    return table, {"num_nodes": len(values)}
+
+
+def _chosen_nodes(
+    labels: Graph | NodeSet, nodes: Path | None, split: str | None, ids: NodeIds | None
+) -> Tensor | None:
+    if split is not None:
+        return labels.split(split)
+    if nodes is None:
+        return None
+    wanted = read_ids(nodes)
+    if not len(wanted):
+        raise DataError(f"{nodes} holds no node id; leave --nodes out to predict all nodes")
+    return nodes_named(wanted, nodes, ids)
+
+
+def _table(
+    values: np.ndarray[Any, Any], outputs: Outputs, nodes: Tensor, ids: NodeIds | None, scores: bool
+) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the columns to write, each with one row per node."""
+    import numpy as np
+
+    originals = nodes.numpy() if ids is None else np.asarray(ids.originals(nodes))
+    table: dict[str, np.ndarray[Any, Any]] = {"node": originals}
+    if outputs.task == "single-label":
+        table["prediction"] = values.argmax(axis=1)
+        table["probability"] = values.max(axis=1)
+        if outputs.class_names is not None:
+            table["class"] = np.asarray(outputs.class_names)[table["prediction"]]
+    elif outputs.task == "multi-label":
+        for label in range(values.shape[1]):
+            table[f"prediction_{label}"] = (values[:, label] > 0.5).astype(np.int64)
+    else:
+        for target in range(values.shape[1]):
+            table[f"prediction_{target}" if values.shape[1] > 1 else "prediction"] = values[:, target]
+    if scores and outputs.task != "regression":
+        table |= {f"score_{column}": values[:, column] for column in range(values.shape[1])}
+    return table

@@ -1,0 +1,229 @@
+"""Construction of graph and model from a run's options, for training and predicting."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from graphbraid import datasets
+from graphbraid.cli.run.settings import ResolvedRun, RunSettings
+from graphbraid.errors import ConfigError, DataError, GraphbraidError, ResourceError
+from graphbraid.files.writing import format_bytes
+from graphbraid.graph import Graph, NodeSet
+from graphbraid.graph.array_checks import validate_features
+from graphbraid.graph.validate import validate_topology
+from graphbraid.machine.hardware import free_memory_bytes
+from graphbraid.nn import MODELS, TYPED_MODELS, make_model, make_typed_model
+from graphbraid.train.step.typed_runner import learned_type
+
+_PREPARATION = frozenset(
+    {"symmetrize", "add_self_loops", "dedupe", "normalize_features", "split_seed", "root", "name_or_path"}
+)
+_MODEL_OPTIONS = frozenset(
+    {
+        "hidden_channels",
+        "num_layers",
+        "dropout",
+        "heads",
+        "in_channels",
+        "out_channels",
+        "name",
+        "node_type",
+        "num_nodes",
+        "edge_types",
+    }
+)
+_COPIES = 4  # arrays of the weights' size: the weights, their gradients and Adam's two moments
+_ALWAYS_FINE = 1000  # classes, however few nodes there are
+
+
+def load_graph(settings: RunSettings) -> Graph:
+    """Load the graph that the options name and prepare it as they say.
+
+    Raises:
+        ConfigError: the kind of source does not take an option.
+        DataError: no dataset or file has that name, or it is broken.
+    """
+    options = settings.data_options | ({"verify": True} if settings.verify else {})
+    if taken := _PREPARATION & set(options):
+        name = min(taken)
+        raise ConfigError(f"data_options: {name} is an option of its own (--set {name}=...)")
+    return datasets.load(
+        settings.data,
+        symmetrize=settings.symmetrize,
+        add_self_loops=settings.add_self_loops,
+        dedupe=settings.dedupe,
+        normalize_features=settings.normalize_features,
+        split_seed=settings.split_seed,
+        **options,
+    )
+
+
+def labels_of(graph: Graph, node_type: str | None) -> Graph | NodeSet:
+    """Return the nodes to learn: those of a graph of one type, or of the type that is named or has labels.
+
+    Raises:
+        ConfigError: there is no such type, or none is named and several have labels.
+        DataError: no type has labels.
+    """
+    return graph.nodes_of(learned_type(graph, node_type)) if graph.is_typed else graph
+
+
+def check_trainable(graph: Graph, settings: RunSettings, node_type: str | None = None) -> None:
+    """Check what training needs of a graph and, unless ``check_data`` is off, every value of it.
+
+    In a graph with types, labels and splits are those of ``node_type``, by default the only one with labels.
+
+    Raises:
+        DataError: features, labels or the training split are missing, or a value is wrong; says which.
+    """
+    data, labels = settings.data, labels_of(graph, node_type)
+    if not graph.is_typed and graph.num_features == 0:
+        raise DataError(f"{data} has no features, and training needs some: an array x, or feature columns")
+    if labels.y is None:
+        raise DataError(f"{data} has no labels, and training needs some: an array y, or a label column")
+    if "train" not in labels.splits:
+        raise DataError(
+            f"{data} comes without a split into train, val and test; draw one with --split-seed 0, or "
+            "name the tables' split column in `graphbraid convert --split`"
+        )
+    if labels.task == "single-label":
+        _check_classes(labels, data)
+    if settings.check_data:
+        naming(data, graph.validate)
+
+
+def check_predictable(graph: Graph, settings: RunSettings) -> None:
+    """Check what predicting reads, unless ``check_data`` is off: edges and features, not labels or splits.
+
+    Raises:
+        DataError: there are no features, or a value is wrong.
+    """
+    held = [graph.nodes_of(node_type).x for node_type in graph.node_types]
+    if not graph.is_typed and graph.x is None:
+        raise DataError(f"{settings.data} has no features, and the model needs some")
+    if settings.check_data:
+        naming(settings.data, lambda: validate_topology(graph.csc))
+        for x in held:
+            if x is not None:
+                naming(settings.data, functools.partial(validate_features, x))
+
+
+def _check_classes(labels: Graph | NodeSet, data: str) -> None:
+    """Check the classes; labels such as years or codes would make a model of one output per class huge."""
+    if labels.num_classes == 0:
+        raise DataError(f"{data}: no node has a label (all are -1 or -100); training needs some")
+    if labels.num_classes == 1:
+        raise DataError(f"{data}: all labels are class 0; training needs at least two classes")
+    if labels.num_classes > max(_ALWAYS_FINE, labels.num_nodes):
+        raise DataError(
+            f"{data}: labels go up to {labels.num_classes - 1}, with {labels.num_nodes} nodes; classes must "
+            "be numbered from 0 without gaps"
+        )
+
+
+def naming(data: str, check: Callable[[], Graph | None]) -> None:
+    """Run a check of the data, whose errors then begin with its name."""
+    try:
+        check()
+    except DataError as error:
+        raise DataError(f"{data}: {error}") from error
+
+
+def build_model_for(graph: Graph, run: ResolvedRun, num_outputs: int) -> nn.Module:
+    """Make a model for a graph, with types or without, as :func:`build_model` does.
+
+    Raises:
+        ConfigError: the model is for graphs of the other kind; otherwise as :func:`build_model`.
+    """
+    settings, name = run.settings, run.settings.model
+    if graph.is_typed != (name in TYPED_MODELS):
+        kind = "a graph of several node types" if graph.is_typed else "a graph of one node type"
+        choices = TYPED_MODELS if graph.is_typed else MODELS
+        raise ConfigError(
+            f"--model {name} does not go with {settings.data}, {kind}; choose one of {', '.join(choices)}"
+        )
+    if not graph.is_typed:
+        return build_model(settings, graph.num_features, num_outputs, run.train.seed)
+    node_type = learned_type(graph, run.train.node_type)
+
+    def make(**options: Any) -> nn.Module:
+        return make_typed_model(name, graph, num_outputs, node_type=node_type, **options)
+
+    return built(settings, make, run.train.seed)
+
+
+def build_model(settings: RunSettings, num_features: int, num_outputs: int, seed: int) -> nn.Module:
+    """Make a model with new weights drawn from ``seed``.
+
+    Raises:
+        ConfigError: no model has that name, or it does not take an option or its value.
+        ResourceError: its weights, gradients and optimizer state need more than the free memory.
+    """
+    return built(settings, functools.partial(make_model, settings.model, num_features, num_outputs), seed)
+
+
+def built(settings: RunSettings, make: Callable[..., nn.Module], seed: int) -> nn.Module:
+    """Make a model by ``make`` with the options of the settings, and new weights drawn from ``seed``.
+
+    Raises:
+        ConfigError: the model does not take an option or its value.
+        ResourceError: its weights, gradients and optimizer state need more than the free memory.
+    """
+    if taken := _MODEL_OPTIONS & set(settings.model_options):
+        name = min(taken)
+        raise ConfigError(
+            f"model_options: {name} is an option of its own (--set {name}=...), or follows the data"
+        )
+    options: dict[str, Any] = {"hidden_channels": settings.hidden_channels, "num_layers": settings.num_layers}
+    options |= {"dropout": settings.dropout, **settings.model_options}
+    if settings.heads is not None:
+        options["heads"] = settings.heads
+    with torch.device("meta"):  # allocates no memory
+        sizes = _made(settings.model, make, options)
+    _refuse_too_large(sizes)
+    torch.manual_seed(seed)
+    return _made(settings.model, make, options)
+
+
+def _made(name: str, make: Callable[..., nn.Module], options: dict[str, Any]) -> nn.Module:
+    try:
+        return make(**options)
+    except (GraphbraidError, MemoryError):
+        raise
+    except Exception as error:  # a layer met an option of a type or value it does not check
+        given = ", ".join(f"{option}={value!r}" for option, value in options.items())
+        raise ConfigError(f"the model {name!r} cannot be made with {given}: {error}") from error
+
+
+def _refuse_too_large(model: nn.Module) -> None:
+    free = free_memory_bytes()
+    needed = _COPIES * sum(p.numel() * p.element_size() for p in model.parameters())
+    if free is not None and needed > free:
+        raise ResourceError(
+            f"the model's weights with gradients and the optimizer's state take {format_bytes(needed)}; "
+            f"{format_bytes(free)} are free. Choose smaller hidden_channels, or fewer layers or heads"
+        )
+
+
+def names_of(data: str, node_type: str | None = None) -> datasets.StoreNames:
+    """Return the original node ids and the class names that a store keeps; None where unknown.
+
+    Those of ``node_type`` in a store of a graph with types.
+    """
+    names = datasets.open_names(data) if datasets.is_store(data) else datasets.StoreNames()
+    return names if node_type is None else names.types.get(node_type, datasets.StoreNames())
+
+
+def data_as_path(data: str) -> str:
+    """Return the absolute path of an existing file or folder, so that a run can be used from elsewhere.
+
+    Other names are returned unchanged.
+    """
+    path = Path(data).expanduser()
+    return str(path.resolve()) if path.exists() else data

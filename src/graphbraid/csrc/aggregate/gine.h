@@ -1,0 +1,36 @@
+// Arguments of the GINE kernels (gine.inl), checked by gine.cpp.
+#pragma once
+
+#include <cstdint>
+
+#include "arguments/rows.h"
+
+namespace gb {
+
+// The graph's in-edges; rows of x are read by their ids.
+struct GineArgs : EdgeRows {
+  Rows edges = {};        // (num_edges, width), dtype of x
+  double loop_scale = 0;  // 0: a node's own row has no part
+  int64_t num_loops = 0;  // the first rows have one
+  void* out = nullptr;    // (num_dst, width), contiguous, dtype of x
+};
+
+// The edges are those of the transpose, x is the gradient of the sums.
+struct GineBackwardArgs : EdgeRows {
+  const int64_t* perm = nullptr;  // edge of the transpose -> edge
+  Rows source = {};  // (num_src, width): the rows that were summed; null where edges are gradients
+  Rows edges = {};   // (num_edges, width), in the graph's order
+  double loop_scale = 0;
+  int64_t num_loops = 0;
+  void* out = nullptr;  // (num_src, width), contiguous: the transpose's rows
+};
+
+// The graph's in-edges.
+struct GineEdgeBackwardArgs : EdgeRows {
+  Rows edges = {};
+  Rows grad = {};       // (num_dst, width)
+  void* out = nullptr;  // (num_edges, width): may be the edges' own rows
+  int64_t out_stride = 0;
+};
+
+}  // namespace gb

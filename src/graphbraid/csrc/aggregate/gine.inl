@@ -1,0 +1,198 @@
+// Sums of rectified sums of rows, GINE's, over in-neighbours:
+//
+//   x (num_src, width), edges (num_edges, width)  --- sum over v's edges --->  out (num_dst, width)
+//   grad_edges (num_edges, width), grad_x (num_src, width)  <--- by v's, by u's edges ---  grad (num_dst,
+//   width)
+//
+// With e = u -> v:
+//
+//   out[v, :] = loop_scale * x[v, :] + sum of relu(x[u, :] + edges[e, :])
+//   grad_edges[e, :] = grad[v, :] where x[u, :] + edges[e, :] > 0, else 0
+//   grad_x[u, :] = loop_scale * grad[u, :] + sum of grad_edges[e, :] over u's out-edges
+//
+// The last from grad and the rows that were summed, or where grad_edges was made from that. A NaN stays one.
+// Sums run in order, by destination or over the transpose by source. Arguments: gine.h.
+//
+// Bound by reading num_edges rows of x at random and of edges in sequence; by source also the edges' at
+// random.
+
+namespace gb::GB_VARIANT {
+
+#include "variants/simd.inl"
+
+// The first `n` elements of vector i of a tile of NV; all but the last are full.
+template <int NV, typename T>
+GB_INLINE Vec<T> tile_vector(const T* row, int i, int last) {
+  constexpr int L = kLanes<T>;
+  return i < NV - 1 ? load(row + i * L) : load_n(row + i * L, last);
+}
+
+// row(matrix, i): row i of a matrix of T from `column` on.
+template <typename T>
+GB_INLINE const T* row_of(const Rows& rows, int64_t i, int64_t column) {
+  return static_cast<const T*>(rows.data) + i * rows.stride + column;
+}
+
+template <typename V>
+GB_INLINE V rectified(const V& z) {
+  return z < 0 ? V{} : z;
+}
+// What the gradient of a rectified sum z is to the sum.
+template <typename V>
+GB_INLINE V through(const V& z, const V& grad) {
+  return z <= 0 ? V{} : grad;
+}
+
+// out[v] = sum, plus loop_scale times the node's own row of `own`.
+template <typename T, int NV, typename Args>
+GB_INLINE void finish(const Args& a, int64_t v, int64_t column, int last, Vec<T> (&sum)[NV]) {
+  constexpr int L = kLanes<T>;
+  T* out = static_cast<T*>(a.out) + v * a.width + column;
+  const bool has_own = v < a.num_loops;
+  const T* own = row_of<T>(a.x, has_own ? v : 0, column);
+  const Acc<T> scale = static_cast<Acc<T>>(a.loop_scale);
+  unroll<NV>([&](auto i) GB_LAMBDA {
+    if (has_own) sum[i] += scale * tile_vector<NV>(own, i, last);
+    store_n(out + i * L, sum[i], i < NV - 1 ? L : last);
+  });
+}
+
+template <typename T, int NV>
+GB_INLINE void forward_tile(const GineArgs& a, int64_t v, int64_t prefetch_end, int64_t column, int last) {
+  constexpr int lines = (NV * kLanes<T> * static_cast<int>(sizeof(T)) + 63) / 64;
+  constexpr int distance = prefetch_distance(lines), level = prefetch_level(lines);
+  Vec<T> sum[NV] = {};
+  for (int64_t e = a.indptr[v]; e < a.indptr[v + 1]; ++e) {
+    if (e + distance < prefetch_end) {
+      const char* next = reinterpret_cast<const char*>(row_of<T>(a.x, node_at(a, e + distance), column));
+      unroll<lines>([&](auto i) GB_LAMBDA { __builtin_prefetch(next + 64 * i, 0, level); });
+    }
+    const T* row = row_of<T>(a.x, node_at(a, e), column);
+    const T* edge = row_of<T>(a.edges, e, column);
+    unroll<NV>([&](auto i) GB_LAMBDA {
+      sum[i] += rectified(tile_vector<NV>(row, i, last) + tile_vector<NV>(edge, i, last));
+    });
+  }
+  finish<T, NV>(a, v, column, last, sum);
+}
+
+// By source. Gated: `edges` are the edges' rows; else their gradients.
+template <typename T, int NV, bool Gated>
+GB_INLINE void backward_tile(const GineBackwardArgs& a, int64_t u, int64_t prefetch_end, int64_t column,
+                             int last) {
+  constexpr int lines = (NV * kLanes<T> * static_cast<int>(sizeof(T)) + 63) / 64;
+  constexpr int distance = prefetch_distance(Gated ? 2 * lines : lines);
+  Vec<T> sum[NV] = {}, own[NV];
+  if constexpr (Gated)
+    unroll<NV>([&](auto i) GB_LAMBDA { own[i] = tile_vector<NV>(row_of<T>(a.source, u, column), i, last); });
+  for (int64_t e = a.indptr[u]; e < a.indptr[u + 1]; ++e) {
+    if (e + distance < prefetch_end) {
+      const char* next = reinterpret_cast<const char*>(row_of<T>(a.edges, a.perm[e + distance], column));
+      unroll<lines>([&](auto i) GB_LAMBDA { __builtin_prefetch(next + 64 * i, 0, kSecondLevel); });
+      if constexpr (Gated) {
+        const char* grad = reinterpret_cast<const char*>(row_of<T>(a.x, node_at(a, e + distance), column));
+        unroll<lines>([&](auto i) GB_LAMBDA { __builtin_prefetch(grad + 64 * i, 0, kSecondLevel); });
+      }
+    }
+    const T* edge = row_of<T>(a.edges, a.perm[e], column);
+    if constexpr (Gated) {
+      const T* grad = row_of<T>(a.x, node_at(a, e), column);
+      unroll<NV>([&](auto i) GB_LAMBDA {
+        sum[i] += through<Vec<T>>(own[i] + tile_vector<NV>(edge, i, last), tile_vector<NV>(grad, i, last));
+      });
+    } else {
+      unroll<NV>([&](auto i) GB_LAMBDA { sum[i] += tile_vector<NV>(edge, i, last); });
+    }
+  }
+  finish<T, NV>(a, u, column, last, sum);
+}
+
+template <typename T, int NV>
+GB_INLINE void edge_tile(const GineEdgeBackwardArgs& a, int64_t v, int64_t prefetch_end, int64_t column,
+                         int last) {
+  constexpr int L = kLanes<T>;
+  constexpr int lines = (NV * L * static_cast<int>(sizeof(T)) + 63) / 64;
+  constexpr int distance = prefetch_distance(lines), level = prefetch_level(lines);
+  Vec<T> grad[NV];
+  unroll<NV>([&](auto i) GB_LAMBDA { grad[i] = tile_vector<NV>(row_of<T>(a.grad, v, column), i, last); });
+  for (int64_t e = a.indptr[v]; e < a.indptr[v + 1]; ++e) {
+    if (e + distance < prefetch_end) {
+      const char* next = reinterpret_cast<const char*>(row_of<T>(a.x, node_at(a, e + distance), column));
+      unroll<lines>([&](auto i) GB_LAMBDA { __builtin_prefetch(next + 64 * i, 0, level); });
+    }
+    const T* row = row_of<T>(a.x, node_at(a, e), column);
+    const T* edge = row_of<T>(a.edges, e, column);
+    T* out = static_cast<T*>(a.out) + e * a.out_stride + column;
+    unroll<NV>([&](auto i) GB_LAMBDA {
+      const Vec<T> z = tile_vector<NV>(row, i, last) + tile_vector<NV>(edge, i, last);
+      store_n(out + i * L, through<Vec<T>>(z, grad[i]), i < NV - 1 ? L : last);
+    });
+  }
+}
+
+// tile(number of vectors as a constant, row, end of the edges to prefetch, first column, elements in the last
+// vector) for the tiles of all rows; `matrices`: that an edge reads rows of.
+template <typename T, typename Tile>
+GB_INLINE void over_rows(const EdgeRows& a, int matrices, const Tile& tile) {
+  constexpr int L = kLanes<T>;
+  constexpr bool common = std::is_same_v<T, float>;  // others: code size
+  const int64_t lines = (a.width * static_cast<int64_t>(sizeof(T)) + 63) / 64;
+  parallel_rows(a.indptr, a.num_dst, matrices * lines, [&](int64_t first, int64_t last_row) {
+    const int64_t prefetch_end = a.indptr[last_row];
+    for (int64_t v = first; v < last_row; ++v)
+      for (int64_t column = 0; column < a.width;) {
+        const int64_t vectors = (a.width - column + L - 1) / L;
+        const auto run = [&](auto nv) GB_LAMBDA {
+          const int64_t taken = std::min<int64_t>(nv * L, a.width - column);
+          tile(nv, v, prefetch_end, column, static_cast<int>(taken - (nv - 1) * L));
+          column += taken;
+        };
+        if (common && vectors >= 8)
+          run(std::integral_constant<int, common ? 8 : 1>{});
+        else if (vectors >= 4)
+          run(std::integral_constant<int, 4>{});
+        else if (common && vectors >= 2)
+          run(std::integral_constant<int, common ? 2 : 1>{});
+        else
+          run(std::integral_constant<int, 1>{});
+      }
+  });
+}
+
+template <typename T>
+void run(const GineArgs& a) {
+  over_rows<T>(a, 2, [&](auto nv, auto... at) GB_LAMBDA { forward_tile<T, nv>(a, at...); });
+}
+
+template <typename T>
+void run(const GineBackwardArgs& a) {
+  if (a.source.data)
+    over_rows<T>(a, 2, [&](auto nv, auto... at) GB_LAMBDA { backward_tile<T, nv, true>(a, at...); });
+  else
+    over_rows<T>(a, 1, [&](auto nv, auto... at) GB_LAMBDA { backward_tile<T, nv, false>(a, at...); });
+}
+
+template <typename T>
+void run(const GineEdgeBackwardArgs& a) {
+  over_rows<T>(a, 3, [&](auto nv, auto... at) GB_LAMBDA { edge_tile<T, nv>(a, at...); });
+}
+
+template <typename Args>
+void run_any(const Args& a) {
+  switch (a.dtype) {
+    case DType::kFloat32:
+      return run<float>(a);
+    case DType::kFloat64:
+      return run<double>(a);
+    case DType::kBfloat16:
+      return run<Bf16>(a);
+    case DType::kFloat16:
+      return run<F16>(a);
+  }
+}
+
+void gine(const GineArgs& a) { run_any(a); }
+void gine_backward(const GineBackwardArgs& a) { run_any(a); }
+void gine_edge_backward(const GineEdgeBackwardArgs& a) { run_any(a); }
+
+}  // namespace gb::GB_VARIANT

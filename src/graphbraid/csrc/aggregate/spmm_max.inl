@@ -1,0 +1,261 @@
+// Largest message per destination and feature, and what its gradient is divided by:
+//
+//   x (num_src, width)  --- largest over v's edges --->  out, found (num_dst, width)
+//   grad of x (num_src, width)  <--- sum over u's edges of the transpose ---  grad of out (num_dst, width)
+//
+//   out[v, f] = max of weight[e] * x[u, f] over the edges e = u -> v
+//
+// 0 in an empty row; a NaN wins. By what `ties` says, found[v, f] is the first such edge, counted in the row
+// and -1 in an empty one, or how many such edges there are: of a NaN and in an empty row none, and one more
+// for a maximum of 0 where an initial zero counts.
+//
+// The gradient is collected by source over the transposed graph, in order, so that no two threads write one
+// row: of the first edges by spmm_max_backward, of equal ones by spmm_max_shared_backward, which is given
+// each maximum's gradient divided already and finds the edges again by comparing. Arguments: spmm_max.h.
+
+namespace gb::GB_VARIANT {
+
+#include "variants/simd.inl"
+
+// Two vectors stand in registers for each of a tile's: the maxima and where they were found.
+constexpr int kMaxTileVectors = GB_LANES_F32 == 16 ? 8 : 4;
+
+// Takes messages that are larger than the best so far, or the first NaN, and then `taken` in place of what
+// was found; a message equal to the best adds `tie`.
+#if GB_LANES_F32 == 16
+GB_INLINE void keep_larger(VecF32 message, VecI32 taken, VecI32 tie, VecF32& best, VecI32& found) {
+  const __m512 m = reinterpret_cast<__m512>(message), b = reinterpret_cast<__m512>(best);
+  const __mmask16 wins = _mm512_mask_cmp_ps_mask(_mm512_cmp_ps_mask(m, b, _CMP_NLE_UQ), b, b, _CMP_ORD_Q);
+  const __m512i before = reinterpret_cast<__m512i>(found);
+  const __m512i counted = _mm512_mask_add_epi32(before, _mm512_cmp_ps_mask(m, b, _CMP_EQ_OQ), before,
+                                                reinterpret_cast<__m512i>(tie));
+  best = reinterpret_cast<VecF32>(_mm512_mask_mov_ps(b, wins, m));
+  found = reinterpret_cast<VecI32>(_mm512_mask_mov_epi32(counted, wins, reinterpret_cast<__m512i>(taken)));
+}
+GB_INLINE void keep_larger(VecF64 message, VecI64 taken, VecI64 tie, VecF64& best, VecI64& found) {
+  const __m512d m = reinterpret_cast<__m512d>(message), b = reinterpret_cast<__m512d>(best);
+  const __mmask8 wins = _mm512_mask_cmp_pd_mask(_mm512_cmp_pd_mask(m, b, _CMP_NLE_UQ), b, b, _CMP_ORD_Q);
+  const __m512i before = reinterpret_cast<__m512i>(found);
+  const __m512i counted = _mm512_mask_add_epi64(before, _mm512_cmp_pd_mask(m, b, _CMP_EQ_OQ), before,
+                                                reinterpret_cast<__m512i>(tie));
+  best = reinterpret_cast<VecF64>(_mm512_mask_mov_pd(b, wins, m));
+  found = reinterpret_cast<VecI64>(_mm512_mask_mov_epi64(counted, wins, reinterpret_cast<__m512i>(taken)));
+}
+#else
+template <typename V, typename M>
+GB_INLINE void keep_larger(V message, M taken, M tie, V& best, M& found) {
+  const M wins = ~(message <= best) & (best == best);
+  found = wins ? taken : found + ((message == best) & tie);
+  best = wins ? message : best;
+}
+#endif
+
+// Positions of 32 bits in memory, in lanes of the sums' width; the first n, 0 < n <= lanes.
+GB_INLINE VecI32 load_positions(const int32_t* p, int n, VecI32) { return load_n(p, n); }
+GB_INLINE VecI64 load_positions(const int32_t* p, int n, VecI64) {
+#if GB_LANES_F32 == 16
+  return reinterpret_cast<VecI64>(
+      _mm512_cvtepi32_epi64(_mm256_maskz_loadu_epi32(static_cast<__mmask8>(first_lanes(n)), p)));
+#else
+  VecI64 out{};
+  for (int i = 0; i < GB_LANES_F32 / 2; ++i) out[i] = i < n ? p[i] : 0;
+  return out;
+#endif
+}
+GB_INLINE void store_positions(int32_t* p, VecI32 v, int n) { store_n(p, v, n); }
+GB_INLINE void store_positions(int32_t* p, VecI64 v, int n) {
+  for (int i = 0; i < n; ++i) p[i] = static_cast<int32_t>(v[i]);
+}
+
+template <typename T, typename I, int NV>
+GB_INLINE void max_tile(const SpmmMaxArgs& a, int64_t v, int64_t prefetch_end, int64_t column, int last) {
+  constexpr int L = kLanes<T>;
+  constexpr int lines = (NV * L * static_cast<int>(sizeof(T)) + 63) / 64;
+  constexpr int distance = prefetch_distance(lines), level = prefetch_level(lines);
+  const T* x = static_cast<const T*>(a.x.data) + column;
+  const Acc<T>* weight = static_cast<const Acc<T>*>(a.weight);
+  const int64_t begin = a.indptr[v], end = a.indptr[v + 1];
+  using Lane = std::decay_t<decltype(Mask<T>{}[0])>;
+  const bool empty = begin == end, first = a.ties == Ties::kFirst;
+  const Mask<T> tie = splat<Mask<T>>(static_cast<Lane>(first ? 0 : 1));
+  // The first message of a row is never below: it wins, or ties with the place, or number, that starts here.
+  Vec<T> best[NV];
+  Mask<T> found[NV];
+  unroll<NV>([&](auto i) GB_LAMBDA {
+    best[i] = splat<Vec<T>>(empty ? Acc<T>{0} : -std::numeric_limits<Acc<T>>::infinity());
+    found[i] = empty && first ? Mask<T>{} - 1 : Mask<T>{};
+  });
+  for (int64_t e = begin; e < end; ++e) {
+    if (e + distance < prefetch_end) {
+      const char* next = reinterpret_cast<const char*>(x + node_at<I>(a, e + distance) * a.x.stride);
+      unroll<lines>([&](auto i) GB_LAMBDA { __builtin_prefetch(next + 64 * i, 0, level); });
+    }
+    const T* row = x + node_at<I>(a, e) * a.x.stride;
+    const Acc<T> c = weight ? weight[e] : Acc<T>{1};
+    const Mask<T> taken = splat<Mask<T>>(static_cast<Lane>(first ? e - begin : 1));
+    unroll<NV>([&](auto i) GB_LAMBDA {
+      const Vec<T> message = c * (i < NV - 1 ? load(row + i * L) : load_n(row + (NV - 1) * L, last));
+      keep_larger(message, taken, tie, best[i], found[i]);
+    });
+  }
+  T* out = static_cast<T*>(a.out) + v * a.width + column;
+  int32_t* into = a.found + v * a.width + column;
+  const Mask<T> initial = splat<Mask<T>>(static_cast<Lane>(a.ties == Ties::kSharedWithZero && !empty));
+  unroll<NV>([&](auto i) GB_LAMBDA {
+    const int n = i < NV - 1 ? L : last;
+    if (!first) found[i] = (found[i] + ((best[i] == Vec<T>{}) & initial)) & (best[i] == best[i]);
+    store_n(out + i * L, best[i], n);
+    store_positions(into + i * L, found[i], n);
+  });
+}
+
+// Calls f(number of vectors as a constant, first column, elements in the last vector) for each tile of a row.
+template <typename T, typename F>
+GB_INLINE void over_tiles(int64_t width, F&& f) {
+  constexpr int L = kLanes<T>;
+  constexpr int most = sizeof(T) == 8 ? 4 : kMaxTileVectors;  // doubles are rare: code size
+  for (int64_t column = 0; column < width;) {
+    const int64_t vectors = (width - column + L - 1) / L;
+    const int nv = vectors >= most ? most : vectors >= 4 ? 4 : vectors >= 2 ? 2 : 1;
+    const int64_t taken = std::min<int64_t>(nv * L, width - column);
+    const int last = static_cast<int>(taken - (nv - 1) * L);
+    if (most > 4 && nv == most)
+      f(std::integral_constant<int, most>{}, column, last);
+    else if (nv == 4)
+      f(std::integral_constant<int, 4>{}, column, last);
+    else if (nv == 2)
+      f(std::integral_constant<int, 2>{}, column, last);
+    else
+      f(std::integral_constant<int, 1>{}, column, last);
+    column += taken;
+  }
+}
+
+template <typename T, typename I>
+void run_max(const SpmmMaxArgs& a) {
+  const int64_t lines = (a.width * static_cast<int64_t>(sizeof(T)) + 63) / 64;
+  parallel_rows(a.indptr, a.num_dst, 2 * lines, [&](int64_t first, int64_t last_row) {
+    const int64_t prefetch_end = a.indptr[last_row];
+    for (int64_t v = first; v < last_row; ++v)
+      over_tiles<T>(a.width, [&](auto nv, int64_t column, int last)
+                                 GB_LAMBDA { max_tile<T, I, nv>(a, v, prefetch_end, column, last); });
+  });
+}
+
+// One tile of columns of a source's gradient: what its winning messages are given.
+template <typename T, typename I, int NV>
+GB_INLINE void won_tile(const SpmmMaxBackwardArgs& a, int64_t u, int64_t prefetch_end, int64_t column,
+                        int last) {
+  constexpr int L = kLanes<T>;
+  constexpr int lines = (NV * L * static_cast<int>(sizeof(T)) + 63) / 64;
+  constexpr int winner_lines = (NV * L * 4 + 63) / 64;
+  constexpr int distance = prefetch_distance(lines + winner_lines);
+  const T* grad = static_cast<const T*>(a.x.data) + column;
+  const int32_t* winners = a.winner + column;
+  const Acc<T>* weight = static_cast<const Acc<T>*>(a.weight);
+  Vec<T> acc[NV] = {};
+  for (int64_t e = a.indptr[u]; e < a.indptr[u + 1]; ++e) {
+    if (e + distance < prefetch_end) {
+      const int64_t next = node_at<I>(a, e + distance);
+      const char* row = reinterpret_cast<const char*>(grad + next * a.x.stride);
+      const char* won = reinterpret_cast<const char*>(winners + next * a.width);
+      unroll<lines>([&](auto i) GB_LAMBDA { __builtin_prefetch(row + 64 * i, 0, kSecondLevel); });
+      unroll<winner_lines>([&](auto i) GB_LAMBDA { __builtin_prefetch(won + 64 * i, 0, kSecondLevel); });
+      __builtin_prefetch(a.forward_indptr + next, 0, kSecondLevel);
+    }
+    const int64_t v = node_at<I>(a, e);
+    const Mask<T> position =
+        splat<Mask<T>>(static_cast<std::decay_t<decltype(Mask<T>{}[0])>>(a.perm[e] - a.forward_indptr[v]));
+    const T* row = grad + v * a.x.stride;
+    const int32_t* won = winners + v * a.width;
+    const Acc<T> c = weight ? weight[e] : Acc<T>{1};
+    unroll<NV>([&](auto i) GB_LAMBDA {
+      const int n = i < NV - 1 ? L : last;
+      const Vec<T> given = c * load_n(row + i * L, n);
+      acc[i] += load_positions(won + i * L, n, Mask<T>{}) == position ? given : Vec<T>{};
+    });
+  }
+  T* out = static_cast<T*>(a.out) + u * a.width + column;
+  unroll<NV>([&](auto i) GB_LAMBDA { store_n(out + i * L, acc[i], i < NV - 1 ? L : last); });
+}
+
+// The same where equal messages share: a.x holds each maximum's share of its gradient.
+template <typename T, typename I, int NV>
+GB_INLINE void shared_tile(const SpmmMaxSharedArgs& a, int64_t u, int64_t prefetch_end, int64_t column,
+                           int last) {
+  constexpr int L = kLanes<T>;
+  constexpr int lines = (NV * L * static_cast<int>(sizeof(T)) + 63) / 64;
+  constexpr int distance = prefetch_distance(2 * lines);
+  const T* share = static_cast<const T*>(a.x.data) + column;
+  const T* largest = static_cast<const T*>(a.largest) + column;
+  const T* own = static_cast<const T*>(a.rows.data) + u * a.rows.stride + column;
+  const Acc<T>* weight = static_cast<const Acc<T>*>(a.weight);
+  Vec<T> acc[NV] = {}, row[NV];
+  unroll<NV>([&](auto i) GB_LAMBDA { row[i] = load_n(own + i * L, i < NV - 1 ? L : last); });
+  for (int64_t e = a.indptr[u]; e < a.indptr[u + 1]; ++e) {
+    if (e + distance < prefetch_end) {
+      const int64_t next = node_at<I>(a, e + distance);
+      const char* given = reinterpret_cast<const char*>(share + next * a.x.stride);
+      const char* best = reinterpret_cast<const char*>(largest + next * a.width);
+      unroll<lines>([&](auto i) GB_LAMBDA {
+        __builtin_prefetch(given + 64 * i, 0, kSecondLevel);
+        __builtin_prefetch(best + 64 * i, 0, kSecondLevel);
+      });
+    }
+    const int64_t v = node_at<I>(a, e);
+    const T* given = share + v * a.x.stride;
+    const T* best = largest + v * a.width;
+    const Acc<T> c = weight ? weight[e] : Acc<T>{1};
+    unroll<NV>([&](auto i) GB_LAMBDA {
+      const int n = i < NV - 1 ? L : last;
+      // No message is above the maximum, so what is not below is equal; or it is a NaN, which all share.
+      const Mask<T> below = c * row[i] < load_n(best + i * L, n);
+      acc[i] += below ? Vec<T>{} : c * load_n(given + i * L, n);
+    });
+  }
+  T* out = static_cast<T*>(a.out) + u * a.width + column;
+  unroll<NV>([&](auto i) GB_LAMBDA { store_n(out + i * L, acc[i], i < NV - 1 ? L : last); });
+}
+
+template <typename T, typename I>
+void run_max(const SpmmMaxSharedArgs& a) {
+  const int64_t lines = (a.width * static_cast<int64_t>(sizeof(T)) + 63) / 64;
+  parallel_rows(a.indptr, a.num_dst, 2 * lines, [&](int64_t first, int64_t last_row) {
+    const int64_t prefetch_end = a.indptr[last_row];
+    for (int64_t u = first; u < last_row; ++u)
+      over_tiles<T>(a.width, [&](auto nv, int64_t column, int last)
+                                 GB_LAMBDA { shared_tile<T, I, nv>(a, u, prefetch_end, column, last); });
+  });
+}
+
+template <typename T, typename I>
+void run_max(const SpmmMaxBackwardArgs& a) {
+  const int64_t lines = (a.width * static_cast<int64_t>(sizeof(T) + sizeof(int32_t)) + 63) / 64;
+  parallel_rows(a.indptr, a.num_dst, lines, [&](int64_t first, int64_t last_row) {
+    const int64_t prefetch_end = a.indptr[last_row];
+    for (int64_t u = first; u < last_row; ++u)
+      over_tiles<T>(a.width, [&](auto nv, int64_t column, int last)
+                                 GB_LAMBDA { won_tile<T, I, nv>(a, u, prefetch_end, column, last); });
+  });
+}
+
+// Rows of float32 by int32 ids are what training reads: a text of their own, as narrow rows feel the branch.
+template <typename A>
+void run_max_of_dtype(const A& a) {
+  switch (a.dtype) {
+    case DType::kFloat32:
+      return a.wide_indices ? run_max<float, AnyId>(a) : run_max<float, int32_t>(a);
+    case DType::kFloat64:
+      return run_max<double, AnyId>(a);
+    case DType::kBfloat16:
+      return run_max<Bf16, AnyId>(a);
+    case DType::kFloat16:
+      return run_max<F16, AnyId>(a);
+  }
+}
+
+void spmm_max(const SpmmMaxArgs& a) { run_max_of_dtype(a); }
+void spmm_max_backward(const SpmmMaxBackwardArgs& a) { run_max_of_dtype(a); }
+void spmm_max_shared_backward(const SpmmMaxSharedArgs& a) { run_max_of_dtype(a); }
+
+}  // namespace gb::GB_VARIANT

@@ -1,0 +1,183 @@
+#include "arguments/binding.h"
+
+#include <algorithm>
+
+namespace gb {
+namespace {
+
+std::string name_of(nb::dlpack::dtype type) {
+  using Code = nb::dlpack::dtype_code;
+  const std::string bits = std::to_string(type.bits);
+  switch (static_cast<Code>(type.code)) {
+    case Code::Int:
+      return "int" + bits;
+    case Code::UInt:
+      return "uint" + bits;
+    case Code::Float:
+      return "float" + bits;
+    case Code::Bfloat:
+      return "bfloat" + bits;
+    case Code::Complex:
+      return "complex" + bits;
+    case Code::Bool:
+      return "bool";
+    default:
+      return "another dtype of " + bits + " bits";
+  }
+}
+
+std::string name_of(DType dtype) {
+  constexpr const char* kNames[] = {"float32", "float64", "bfloat16", "float16"};
+  return kNames[static_cast<int>(dtype)];
+}
+
+// "a|b|c" as "a, b or c".
+std::string in_words(std::string names) {
+  const size_t last = names.rfind('|');
+  if (last == std::string::npos) return names;
+  names.replace(last, 1, " or ");
+  for (size_t at; (at = names.find('|')) != std::string::npos;) names.replace(at, 1, ", ");
+  return names;
+}
+
+std::string shape_of(int64_t rows, int64_t columns) {
+  std::string text = std::to_string(rows);  // GCC 12 warns of its own strings where a literal comes first
+  text.insert(0, 1, '(').append(", ").append(std::to_string(columns)).append(1, ')');
+  return text;
+}
+
+std::string as_text(const nb::object& object) { return nb::str(nb::handle(object)).c_str(); }
+
+// What was given where no array of ours could be read.
+std::string told(nb::handle given) {
+  const std::string type = as_text(given.type().attr("__name__"));
+  if (!nb::hasattr(given, "device")) return "got " + type;
+  return "got " + type + " on " + as_text(given.attr("device"));
+}
+
+[[noreturn]] void refuse_type(const std::string& message) { throw nb::type_error(message.c_str()); }
+
+template <typename Values>
+int64_t rows_of_indptr(const Values& indptr, int64_t num_edges) {
+  const std::string name = indptr.name();
+  const int64_t num_rows = indptr.length() - 1;
+  if (num_rows < 0) refuse(name + " must not be empty");
+  const int64_t first = indptr.data()[0], last = indptr.data()[num_rows];
+  if (first != 0 || last != num_edges)
+    refuse(name + " must run from 0 to " + std::to_string(num_edges) + "; it runs from " +
+           std::to_string(first) + " to " + std::to_string(last));
+  return num_rows;
+}
+
+}  // namespace
+
+void refuse(const std::string& message) { throw nb::value_error(message.c_str()); }
+
+// ---- One array ----
+
+void AnyArray::take(const char* name, const ArrayKind& kind) {
+  name_ = name;
+  read(kind);
+  given_ = nb::handle();
+  need_dtype(kind);
+  if (static_cast<int>(array_.ndim()) != kind.num_dimensions)
+    refuse(std::string(name) + " must be " + std::to_string(kind.num_dimensions) + "-dimensional; got " +
+           std::to_string(array_.ndim()) + " dimensions");
+  need_layout(kind);
+}
+
+void AnyArray::read(const ArrayKind& kind) {
+  const std::string name = name_;
+  nb::ndarray<> writable;
+  if (kind.is_written && nb::try_cast(given_, writable, false))
+    array_ = nb::ndarray<nb::ro>(writable);
+  else if (!nb::try_cast(given_, array_, false))
+    refuse_type(name + " must be an array in the memory of the CPU; " + told(given_));
+  else if (kind.is_written)
+    refuse(name + " must be writable; it is read-only");
+  if (array_.device_type() != nb::device::cpu::value)
+    refuse_type(name + " must be on the CPU; " + told(given_));
+}
+
+void AnyArray::need_dtype(const ArrayKind& kind) const {
+  const auto* end = kind.accepted + kind.num_accepted;
+  const bool is_right = std::any_of(kind.accepted, end, [this](const nb::dlpack::dtype& accepted) {
+    return accepted.bits == 0 || accepted == array_.dtype();
+  });
+  if (!is_right)
+    refuse_type(std::string(name_) + " must be " + in_words(kind.dtypes) + "; got " +
+                name_of(array_.dtype()));
+}
+
+int64_t AnyArray::stride(int dimension) const {
+  if (array_.stride_ptr() != nullptr) return array_.stride(dimension);
+  int64_t dense = 1;  // as DLPack says of arrays that name no strides
+  for (int d = static_cast<int>(array_.ndim()) - 1; d > dimension; --d) dense *= extent(d);
+  return dense;
+}
+
+void AnyArray::need_layout(const ArrayKind& kind) const {
+  if (kind.layout == Layout::kAny || array_.size() == 0) return;
+  int64_t dense = 1;
+  for (int d = kind.num_dimensions - 1; d >= 0; dense *= extent(d--)) {
+    const bool is_free = kind.layout == Layout::kRows && d == 0;
+    if (extent(d) == 1 || is_free || stride(d) == dense) continue;
+    refuse(kind.layout == Layout::kRows ? "each row of " + std::string(name_) + " must be contiguous"
+                                        : std::string(name_) + " must be contiguous");
+  }
+  if (kind.is_written && kind.layout == Layout::kRows && num_rows() > 1 && stride(0) < num_columns())
+    refuse(std::string(name_) + " must have rows of its own");
+}
+
+DType dtype_of(const AnyArray& array) {
+  const nb::dlpack::dtype type = array.element();
+  if (type.bits == 32) return DType::kFloat32;
+  if (type.bits == 64) return DType::kFloat64;
+  return type.code == static_cast<uint8_t>(nb::dlpack::dtype_code::Bfloat) ? DType::kBfloat16
+                                                                           : DType::kFloat16;
+}
+
+// ---- Arrays and numbers to each other ----
+
+void need_dtype(const AnyArray& array, DType dtype, const char* what) {
+  if (dtype_of(array) != dtype)
+    refuse(std::string(array.name()) + " must have the dtype of " + what + ", " + name_of(dtype) + "; got " +
+           name_of(dtype_of(array)));
+}
+
+void need_dtype_of(const AnyArray& array, const AnyArray& other) {
+  if (array.element() != other.element())
+    refuse(std::string(array.name()) + " must have the dtype of " + other.name() + ", " +
+           name_of(other.element()) + "; got " + name_of(array.element()));
+}
+
+void need_length(const AnyArray& array, int64_t length) {
+  if (array.length() != length)
+    refuse(std::string(array.name()) + " must have length " + std::to_string(length) + "; got " +
+           std::to_string(array.length()));
+}
+
+void need_columns(const AnyArray& array, int64_t columns) {
+  if (array.num_columns() != columns)
+    refuse(std::string(array.name()) + " must have " + std::to_string(columns) + " columns; got " +
+           std::to_string(array.num_columns()));
+}
+
+void need_shape(const AnyArray& array, int64_t rows, int64_t columns) {
+  if (array.num_rows() != rows || array.num_columns() != columns)
+    refuse(std::string(array.name()) + " must have shape " + shape_of(rows, columns) + "; got " +
+           shape_of(array.num_rows(), array.num_columns()));
+}
+
+void need_count(int64_t count, int64_t least, int64_t most, const char* name) {
+  if (count < least || count > most)
+    refuse(std::string(name) + " must lie in [" + std::to_string(least) + ", " + std::to_string(most) +
+           "]; got " + std::to_string(count));
+}
+
+int64_t rows_between(const Indptr& indptr, int64_t num_edges) { return rows_of_indptr(indptr, num_edges); }
+int64_t rows_between(const Array1<int64_t>& indptr, int64_t num_edges) {
+  return rows_of_indptr(indptr, num_edges);
+}
+
+}  // namespace gb

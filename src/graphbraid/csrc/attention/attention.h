@@ -1,0 +1,70 @@
+// Arguments of the fused attention kernels (attention.inl), checked by attention.cpp.
+#pragma once
+
+#include <cstdint>
+
+#include "arguments/rows.h"
+
+namespace gb {
+
+struct AttentionArgs {
+  DType dtype = DType::kFloat32;  // of rows; all else has the dtype of the sums
+  bool wide_indices = false;
+  const int64_t* indptr = nullptr;
+  const void* indices = nullptr;
+  int64_t num_dst = 0, num_src = 0, num_edges = 0;
+  int64_t heads = 1, channels = 1;
+  double slope = 0.2;
+  int64_t num_loops = 0;   // > 0: these first rows have an implicit self-loop, and stored ones are left out
+  uint32_t threshold = 0;  // drop a coefficient where its 32 random bits are below; 0: no dropout
+  double keep_scale = 1;   // 1 / (1 - p)
+  uint64_t seed = 0;
+  const int64_t* first_keys = nullptr;  // (num_dst,) or null: the mask's key of each row's first edge
+
+  const void* src = nullptr;         // (num_src, heads * channels): what is summed
+  const void* src_logit = nullptr;   // GAT: (num_src, heads)
+  const void* dst_logit = nullptr;   // GAT: (num_dst, heads)
+  const void* edge_logit = nullptr;  // GAT: (num_edges + num_loops, heads), the loops' last; or null
+  const void* dst = nullptr;         // GATv2: (num_dst, heads * channels)
+  const void* att = nullptr;         // GATv2: (heads * channels,)
+
+  // GATv2, where edges have features: these and their map; else null.
+  Rows edge_features = {};            // (num_edges, edge_channels), dtype of the sums
+  Rows loop_features = {};            // (num_loops, edge_channels): of the implicit self-loops
+  const void* edge_weight = nullptr;  // (edge_channels, heads * channels)
+  int64_t edge_channels = 0;
+
+  void* out = nullptr;  // (num_dst, heads * channels)
+  void* lse = nullptr;  // (num_dst, heads): log of the sum of exponentials of the row's logits
+  // GAT, for backward, or null; of the edges with z > 0:
+  void* above = nullptr;  // (num_dst, heads * channels), dtype of the sums: what they added to out
+  void* share = nullptr;  // (num_dst, heads): the sum of their coefficients before dropout
+};
+
+struct AttentionBackwardArgs {
+  AttentionArgs forward;  // out and lse as the forward left them
+  const int64_t* t_indptr = nullptr;
+  const void* t_indices = nullptr;
+  const int64_t* perm = nullptr;
+  const void* grad = nullptr;        // (num_dst, heads * channels), or (num_dst, channels)
+  bool narrow = false;               // GAT: each head's gradient is the same, given once
+  void* grad_src = nullptr;          // (num_src, heads * channels)
+  void* grad_src_logit = nullptr;    // GAT
+  void* grad_dst_logit = nullptr;    // GAT
+  void* grad_edge_logit = nullptr;   // GAT, with edge_logit
+  void* grad_dst = nullptr;          // GATv2
+  void* grad_att = nullptr;          // GATv2
+  void* grad_edge_weight = nullptr;  // GATv2: (edge_channels, heads * channels), or null: not asked for
+};
+
+struct EdgeSoftmaxArgs {
+  bool is_double = false;
+  const int64_t* indptr = nullptr;
+  int64_t num_dst = 0;
+  int64_t heads = 1;
+  const void* logits = nullptr;  // (num_edges, heads); backward: the coefficients
+  const void* grad = nullptr;    // backward: their gradient
+  void* out = nullptr;           // (num_edges, heads)
+};
+
+}  // namespace gb

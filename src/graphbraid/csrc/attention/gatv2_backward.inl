@@ -1,0 +1,310 @@
+// GATv2's gradient, without a number per edge:
+//
+//   grad  (num_dst, heads * channels)          grad_src          (num_src, heads * channels)
+//   src, dst, att and what the forward  --->   grad_dst          (num_dst, heads * channels)
+//   kept: out, lse                             grad_att          (heads, channels)
+//                                              grad_edge_weight  (edge_channels, heads * channels)
+//
+// the last where edges have features and it is asked for. Two walks, each of which computes the coefficients
+// again. With z = src[u] + dst[v] and leaky' its slope there, by destination and by source
+//
+//   grad_dst[v, h, :] = att[h, :] * sum over v's edges of g[e, h] * leaky'(z[h, :])
+//   grad_att[h, :]    = sum over all edges of g[e, h] * leaky(z[h, :])
+//   grad_src[u, h, :] = sum over u's out-edges of mask * alpha * grad[v, h, :]
+//                       + att[h, :] * sum of g[e, h] * leaky'(z[h, :])
+//
+// and of the map that z has a row of where edges have features, by destination
+//
+//   grad_edge_weight[d, h, :] = att[h, :] * sum over all edges of features[e, d] * g[e, h] * leaky'(z[h, :])
+//
+// A row's edges are taken some at a time, so that their rows stay in the cache from the logits to the sums.
+// The formulas stand in attention.inl. Bound by reading num_edges rows of src, dst and grad each.
+
+namespace gb::GB_VARIANT {
+
+#include "attention/attention_rows.inl"
+#include "attention/gatv2_rows.inl"
+
+// Shares of rows for sums over all rows: fixed, so that adding them up in order gives the same bits with any
+// threads.
+constexpr int64_t kShares = 64;
+
+// body(begin, end, is_last) for the edges of a row, some at a time; once where there are none.
+template <typename Body>
+GB_INLINE void edge_blocks(int64_t begin, int64_t end, int64_t row_bytes, const Body& body) {
+  const int64_t most = std::clamp<int64_t>((int64_t{1} << 16) / row_bytes, 32, 512);
+  bool is_last = false;
+  for (; !is_last; begin += most) {  // one call: the body is inlined once
+    is_last = end - begin <= most;
+    body(begin, is_last ? end : begin + most, is_last);
+  }
+}
+
+// <x[node], own> per head of each edge into `extra`.
+template <typename T>
+void reached_rows(const Attention<T>& k, const SummedRows<T>& x, const T* own, int64_t distance,
+                  EdgeRow<Acc<T>>& row) {
+  sum_heads<T>(
+      row.count, k.a.heads, k.a.channels,
+      [&](int64_t i) GB_LAMBDA {
+        if (distance > 0 && i + distance < row.known) x.prefetch(row.nodes[i + distance]);
+        const T* other = x[row.nodes[i]];
+        return [own, other](int64_t c, auto n) GB_LAMBDA { return get(own + c, n) * get(other + c, n); };
+      },
+      row.extra.data());
+}
+
+// Turns logits in `value` and what they reach in `extra` into coefficients under dropout, and the logits'
+// gradients. lse(at, n, first) and d(at, n, first) belong to the numbers from `at` on.
+template <typename A, typename Lse, typename D>
+GB_INLINE void logit_gradients(const Coefficients<A>& k, EdgeRow<A>& row, const Lse& lse, const D& d) {
+  A *value = row.value.data(), *extra = row.extra.data();
+  const bool drops = k.a.threshold > 0;
+  if (drops) k.draw_masks(row);
+  k.lanes.groups([&](int64_t first) GB_LAMBDA {
+    k.lanes.each(row.count * k.a.heads, first, [&](int64_t at, auto n) GB_LAMBDA {
+      const Vec<A> alpha = exp_lanes(get(value + at, n) - lse(at, n, first));
+      const Vec<A> mask = drops ? get(row.mask.data() + at, n) : splat<Vec<A>>(A{1});
+      put(value + at, alpha * mask, n);
+      put(extra + at, alpha * (mask * get(extra + at, n) - d(at, n, first)), n);
+    });
+  });
+}
+
+// The same of edges to one destination; lse and d: (heads,).
+template <typename A>
+void logit_gradients_in(const Coefficients<A>& k, const A* lse, const A* d, EdgeRow<A>& row) {
+  logit_gradients(
+      k, row, [&](int64_t, auto, int64_t first) GB_LAMBDA { return k.lanes.spread(lse, first); },
+      [&](int64_t, auto, int64_t first) GB_LAMBDA { return k.lanes.spread(d, first); });
+}
+
+// The same of edges to the destinations row.nodes; lse and d: (num_dst, heads).
+template <typename A>
+void logit_gradients_out(const Coefficients<A>& k, const A* lse, const A* d, EdgeRow<A>& row) {
+  A *row_lse = row.above.data(), *row_d = row.other.data();
+  fixed_heads<A>(k.a.heads, [&](auto heads) GB_LAMBDA {
+    for (int64_t i = 0; i < row.count; ++i)
+      each_head<A>(heads, [&](int64_t h, auto n) GB_LAMBDA {
+        put(row_lse + i * heads + h, get(lse + row.nodes[i] * heads + h, n), n);
+        put(row_d + i * heads + h, get(d + row.nodes[i] * heads + h, n), n);
+      });
+  });
+  logit_gradients(
+      k, row, [&](int64_t at, auto n, int64_t) GB_LAMBDA { return get(row_lse + at, n); },
+      [&](int64_t at, auto n, int64_t) GB_LAMBDA { return get(row_d + at, n); });
+}
+
+// The logits of some edges of a row, and their z where edges have features, else null.
+template <typename T>
+Acc<T>* block_logits(const Attention<T>& k, EdgeOwnRows<T>& own_rows, const SummedRows<T>& x, const T* own,
+                     EdgeRow<Acc<T>>& row) {
+  if (!k.a.edge_weight) {
+    gatv2_logits<false>(k, x, own_rows.wide(own, k.width), 0, row.count, row);
+    return nullptr;
+  }
+  Acc<T>* z = own_rows.make(own, row, 0, row.count);
+  gatv2_logits<true>(k, x, z, 0, row.count, row);
+  for (int64_t i = 0; i < row.count; ++i) axpy<T>(z + i * k.width, Acc<T>{1}, x[row.nodes[i]], k.width);
+  return z;
+}
+
+template <typename A, typename V>
+GB_INLINE void add_to(A* sum, const V& v, int n) {
+  store_n(sum, load_n(sum, n) + v, n);
+}
+
+// finish(slot, sum of g * leaky'(z), sum of g * leaky(z)) for all slots, with z = x[node] + own and g in
+// `extra`.
+template <typename T, typename Finish>
+GB_INLINE void add_leaky(const Attention<T>& k, const HeadSlots<T>& slots, const SummedRows<T>& x,
+                         const Acc<T>* own, const EdgeRow<Acc<T>>& row, const Finish& finish) {
+  constexpr int most = 4;  // more do not fit the registers
+  slots.template tiles<most>([&](auto mixed, auto full, auto nv, const HeadSlot<T>* tile, bool) GB_LAMBDA {
+    constexpr int NV = decltype(nv)::value;
+    Vec<T> steep[NV] = {}, whole[NV] = {}, right[NV];
+    HeadSlot<T> slot[NV];
+    unroll<NV>([&](auto s) GB_LAMBDA {
+      slot[s] = tile[s];
+      right[s] = slot_columns<full>(own + slot[s].from, slot[s].count);
+    });
+    for (int64_t i = 0; i < row.count; ++i) {
+      const T* from = x[row.nodes[i]];
+      const Acc<T>* g = row.extra.data() + i * slots.heads;
+      unroll<NV>([&](auto s) GB_LAMBDA {
+        const Vec<T> z = slot_columns<full>(from + slot[s].from, slot[s].count) + right[s];
+        const Vec<T> c = lane_numbers<mixed>(slot[s], g);
+        const Vec<T> sloped = c * k.slope;
+        steep[s] += z > 0 ? c : sloped;
+        whole[s] += z * (z > 0 ? c : sloped);
+      });
+    }
+    unroll<NV>([&](auto s) GB_LAMBDA { finish(slot[s], steep[s], whole[s]); });
+  });
+}
+
+// The same of edges whose z is stored: steep[:] += the sum of g * leaky'(z) and, unless it is null, whole[:]
+// += that of g * leaky(z). `keeps`: z becomes g * leaky'(z).
+template <typename A>
+void add_leaky_of_sums(const Coefficients<A>& k, const HeadSlots<A>& slots, A* z, bool keeps,
+                       const EdgeRow<A>& row, A* steep, A* whole) {
+  const int64_t width = k.a.heads * k.a.channels;
+  constexpr int most = 2;  // code size: the edges' map takes longer
+  slots.template tiles<most>([&](auto mixed, auto full, auto nv, const HeadSlot<A>* tile, bool) GB_LAMBDA {
+    constexpr int NV = decltype(nv)::value;
+    Vec<A> sum[NV] = {}, sum_whole[NV] = {};
+    HeadSlot<A> slot[NV];
+    unroll<NV>([&](auto s) GB_LAMBDA { slot[s] = tile[s]; });
+    for (int64_t i = 0; i < row.count; ++i) {
+      const A* g = row.extra.data() + i * slots.heads;
+      unroll<NV>([&](auto s) GB_LAMBDA {
+        A* at = z + i * width + slot[s].to;
+        const Vec<A> own = slot_columns<full>(at, slot[s].count);
+        const Vec<A> c = lane_numbers<mixed>(slot[s], g);
+        const Vec<A> term = own > 0 ? c : c * k.slope;
+        sum[s] += term;
+        sum_whole[s] += own * term;
+        if (keeps) store_n(at, term, slot[s].count);
+      });
+    }
+    unroll<NV>([&](auto s) GB_LAMBDA {
+      add_to(steep + slot[s].to, sum[s], slot[s].count);
+      if (whole) add_to(whole + slot[s].to, sum_whole[s], slot[s].count);
+    });
+  });
+}
+
+// to = sum + att * steep
+template <typename T>
+GB_INLINE void store_through(const Attention<T>& k, const Acc<T>* sum, const Acc<T>* steep, T* to) {
+  constexpr int L = kLanes<T>;
+  for (int64_t c = 0; c < k.width; c += L) {
+    const int n = static_cast<int>(std::min<int64_t>(L, k.width - c));
+    store_n(to + c, load_n(sum + c, n) + load_n(k.att + c, n) * load_n(steep + c, n), n);
+  }
+}
+
+// to[d, c] = factor[c] * the sum of the shares' parts, in order.
+template <typename A>
+void sum_shares(const std::vector<A>& parts, const A* factor, int64_t rows, int64_t width, A* to) {
+  const int64_t size = rows * width;
+  std::fill(to, to + size, A{0});
+  for (int64_t share = 0; share < kShares; ++share)
+    for (int64_t c = 0; c < size; ++c) to[c] += parts[static_cast<size_t>(share * size + c)];
+  if (!factor) return;
+  for (int64_t c = 0; c < size; ++c) to[c] *= factor[c % width];
+}
+
+// The gradients of dst rows, of att and of the edges' map.
+template <typename T>
+void gatv2_backward_by_destination(const AttentionBackwardArgs& b, const Attention<T>& k,
+                                   const HeadSlots<T>& slots, const Acc<T>* d) {
+  using A = Acc<T>;
+  const AttentionArgs& a = b.forward;
+  const SummedRows<T> grads{static_cast<const T*>(b.grad), k.width};
+  const A* lse = static_cast<const A*>(a.lse);
+  const HeadSlots<A> sum_slots(a.heads, a.channels, false);
+  const int64_t map_size = b.grad_edge_weight ? a.edge_channels * k.width : 0;
+  std::vector<A> att_parts(static_cast<size_t>(kShares * k.width));
+  std::vector<A> map_parts(static_cast<size_t>(kShares * map_size));
+  parallel_dynamic(kShares, 1, [&](int64_t first_share, int64_t last_share) {
+    EdgeRow<A> row;
+    EdgeOwnRows<T> own_rows(a);
+    std::vector<A> sums(static_cast<size_t>(2 * k.width));  // the first half stays 0
+    A *none = sums.data(), *sum = none + k.width;
+    for (int64_t share = first_share; share < last_share; ++share) {
+      const int64_t work = a.num_edges + a.num_dst * 4;
+      const int64_t first = row_at_work(a.indptr, a.num_dst, 4, work * share / kShares);
+      const int64_t last = share + 1 == kShares
+                               ? a.num_dst
+                               : row_at_work(a.indptr, a.num_dst, 4, work * (share + 1) / kShares);
+      A *att_sum = att_parts.data() + share * k.width, *map_sum = map_parts.data() + share * map_size;
+      for (int64_t v = first; v < last; ++v) {
+        std::fill(sum, sum + k.width, A{0});
+        edge_blocks(
+            a.indptr[v], a.indptr[v + 1], k.rows.bytes(), [&](int64_t begin, int64_t end, bool is_last) {
+              k.collect(v, begin, end, is_last, a.indptr[last], a.indices, nullptr, row);
+              A* z = block_logits(k, own_rows, k.rows, k.own[v], row);
+              reached_rows(k, k.rows, grads[v], 0, row);
+              logit_gradients_in<A>(k, lse + v * a.heads, d + v * a.heads, row);
+              if (z)
+                add_leaky_of_sums<A>(k, sum_slots, z, map_size > 0, row, sum, att_sum);
+              else
+                add_leaky(k, slots, k.rows, own_rows.wide(k.own[v], k.width), row,
+                          [&](const HeadSlot<T>& s, const Vec<T>& steep, const Vec<T>& whole) GB_LAMBDA {
+                            add_to(sum + s.to, steep, s.count);
+                            add_to(att_sum + s.to, whole, s.count);
+                          });
+              if (map_size) own_rows.add_gradients(row.count, false, map_sum);
+            });
+        store_through(k, none, sum, static_cast<T*>(b.grad_dst) + v * k.width);
+      }
+      if (map_size) own_rows.add_gradients(0, true, map_sum);
+    }
+  });
+  sum_shares<A>(att_parts, nullptr, 1, k.width, static_cast<A*>(b.grad_att));
+  if (map_size)
+    sum_shares<A>(map_parts, k.att, a.edge_channels, k.width, static_cast<A*>(b.grad_edge_weight));
+}
+
+// The gradient of src rows.
+template <typename T>
+void gatv2_backward_by_source(const AttentionBackwardArgs& b, const Attention<T>& k,
+                              const HeadSlots<T>& slots, const Acc<T>* d) {
+  using A = Acc<T>;
+  const AttentionArgs& a = b.forward;
+  const SummedRows<T> grads{static_cast<const T*>(b.grad), k.width};
+  const A* lse = static_cast<const A*>(a.lse);
+  const HeadSlots<A> sum_slots(a.heads, a.channels, false);
+  parallel_rows(b.t_indptr, a.num_src, 4 * k.lines, [&](int64_t first, int64_t last) {
+    EdgeRow<A> row;
+    EdgeOwnRows<T> own_rows(a);
+    std::vector<A> sums(static_cast<size_t>(2 * k.width));
+    A *sum = sums.data(), *steep_sum = sum + k.width;
+    for (int64_t u = first; u < last; ++u) {
+      std::fill(sums.begin(), sums.end(), A{0});
+      const T* own_row = k.rows[u];
+      edge_blocks(b.t_indptr[u], b.t_indptr[u + 1], 2 * k.rows.bytes(),
+                  [&](int64_t begin, int64_t end, bool is_last) {
+                    k.collect(u, begin, end, is_last, b.t_indptr[last], b.t_indices, b.perm, row);
+                    A* z = block_logits(k, own_rows, k.own, own_row, row);
+                    reached_rows(k, grads, own_row, grads.distance(), row);
+                    logit_gradients_out<A>(k, lse, d, row);
+                    add_rows<false>(slots, grads, 0, 0, row,
+                                    [&](const HeadSlot<T>& s, const Vec<T>& part, const Vec<T>&)
+                                        GB_LAMBDA { add_to(sum + s.to, part, s.count); });
+                    if (z)
+                      add_leaky_of_sums<A>(k, sum_slots, z, false, row, steep_sum, nullptr);
+                    else
+                      add_leaky(k, slots, k.own, own_rows.wide(own_row, k.width), row,
+                                [&](const HeadSlot<T>& s, const Vec<T>& steep, const Vec<T>&)
+                                    GB_LAMBDA { add_to(steep_sum + s.to, steep, s.count); });
+                  });
+      store_through(k, sum, steep_sum, static_cast<T*>(b.grad_src) + u * k.width);
+    }
+  });
+}
+
+template <typename T>
+void gatv2_backward_typed(const AttentionBackwardArgs& b) {
+  const Attention<T> k{b.forward};
+  const HeadSlots<T> slots(b.forward.heads, b.forward.channels, false);
+  const Buffer<Acc<T>> d = grad_dot<T>(b, static_cast<const T*>(b.forward.out));
+  gatv2_backward_by_destination(b, k, slots, d.data());
+  gatv2_backward_by_source(b, k, slots, d.data());
+}
+
+void gatv2_backward(const AttentionBackwardArgs& b) {
+  switch (b.forward.dtype) {
+    case DType::kFloat32:
+      return gatv2_backward_typed<float>(b);
+    case DType::kFloat64:
+      return gatv2_backward_typed<double>(b);
+    case DType::kBfloat16:
+      return gatv2_backward_typed<Bf16>(b);
+    case DType::kFloat16:
+      return gatv2_backward_typed<F16>(b);
+  }
+}
+
+}  // namespace gb::GB_VARIANT

@@ -1,0 +1,210 @@
+#include "disk/row_cache.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "base/hugepages.h"
+
+namespace gb {
+namespace {
+
+constexpr int64_t kSlotsAhead = 64;  // ids whose slots are fetched before they are looked up
+constexpr int64_t kCopiedAtOnce = 1024;
+constexpr int64_t kFilledAtOnce = 4096;
+constexpr int kSecondLevel = 2;  // the cache that can wait for more lines at a time than the first
+constexpr size_t kPage = size_t{1} << 21;
+
+}  // namespace
+
+RowCache::RowCache(DiskReader& disk, int64_t capacity, std::unique_ptr<Replacement> policy, bool looks_ahead)
+    : disk_(disk),
+      capacity_(capacity),
+      policy_(std::move(policy)),
+      ahead_(looks_ahead && capacity > 0 ? std::make_unique<LookAhead>(disk.table().num_rows) : nullptr),
+      row_in_(static_cast<size_t>(capacity)) {
+  if (capacity > 0) {
+    slot_of_.reserve(static_cast<size_t>(disk.table().num_rows));
+    use_huge_pages(slot_of_.data(), disk.table().num_rows);
+    slot_of_.assign(static_cast<size_t>(disk.table().num_rows), -1);
+  }
+  const auto num_bytes = static_cast<size_t>(capacity * disk.table().row_bytes);
+  if (num_bytes == 0) return;
+  memory_ = static_cast<char*>(std::aligned_alloc(kPage, (num_bytes + kPage - 1) / kPage * kPage));
+  if (memory_ == nullptr) throw std::bad_alloc();
+  use_huge_pages(memory_, static_cast<int64_t>(num_bytes));
+}
+
+RowCache::~RowCache() { std::free(memory_); }
+
+int64_t RowCache::overhead_bytes() const {
+  const int64_t num_rows = static_cast<int64_t>(slot_of_.size());
+  constexpr int64_t kSlotBytes = 8 + 16;  // the row in it, and what a policy keeps of it
+  return num_rows * (ahead_ == nullptr ? 4 : 8) + capacity_ * kSlotBytes + disk_.buffer_bytes();
+}
+
+CacheCounts RowCache::counts() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  CacheCounts counts = counts_;
+  counts.kept = num_kept_;
+  return counts;
+}
+
+void RowCache::check(const int64_t* ids, int64_t count) const {
+  const auto num_rows = static_cast<uint64_t>(disk_.table().num_rows);
+  for (int64_t i = 0; i < count; ++i)
+    if (static_cast<uint64_t>(ids[i]) >= num_rows)
+      throw std::invalid_argument("ids must be rows in [0, " + std::to_string(num_rows) + "); ids[" +
+                                  std::to_string(i) + "] is " + std::to_string(ids[i]));
+}
+
+void RowCache::fill(const int64_t* ids, int64_t count) {
+  check(ids, count);
+  const int64_t row_bytes = disk_.table().row_bytes;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<char> rows(static_cast<size_t>(kFilledAtOnce * row_bytes));
+  for (int64_t i = 0; i < count && num_kept_ < capacity_;) {
+    wanted_.clear();
+    const int64_t room = std::min(kFilledAtOnce, capacity_ - num_kept_);
+    for (; i < count && static_cast<int64_t>(wanted_.size()) < room; ++i)
+      if (slot_of(ids[i]) < 0) wanted_.push_back({ids[i], static_cast<int64_t>(wanted_.size())});
+    disk_.read(wanted_, rows.data());
+    counts_.filled += static_cast<int64_t>(wanted_.size());
+    for (const WantedRow& row : wanted_)
+      if (slot_of(row.id) < 0) keep(row.id, rows.data() + row.place * row_bytes, kNever);
+  }
+  fix_if_full();
+}
+
+int64_t RowCache::announce(const int64_t* ids, int64_t count) {
+  check(ids, count);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (ahead_ == nullptr || is_fixed_.load(std::memory_order_relaxed)) return -1;
+  return ahead_->announce(ids, count, [&](int64_t row, int64_t batch) {
+    if (const int32_t slot = slot_of(row); slot >= 0) policy_->announced(slot, row, batch);
+  });
+}
+
+void RowCache::forget() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (ahead_ == nullptr) return;
+  while (ahead_->holds(ahead_->first_batch())) drop_first();
+}
+
+void RowCache::gather(const int64_t* ids, int64_t count, char* out, int64_t batch) {
+  check(ids, count);
+  if (is_fixed_.load(std::memory_order_acquire)) return gather_fixed(ids, count, out);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const bool is_announced = begin_batch(ids, count, batch);
+  const auto next = [&](int64_t place) { return is_announced ? ahead_->next_of(place) : kNever; };
+  wanted_.clear();
+  const int64_t num_hits = copy_kept(ids, count, out, wanted_, [&](int32_t slot, int64_t place) {
+    policy_->hit(slot, ids[place], next(place));
+  });
+  disk_.read(wanted_, out);
+  for (const WantedRow& row : wanted_) {
+    const char* from = out + row.place * disk_.table().row_bytes;
+    if (capacity_ == 0) break;
+    const int32_t slot = slot_of(row.id);
+    slot >= 0 ? policy_->hit(slot, row.id, next(row.place)) : keep(row.id, from, next(row.place));
+  }
+  if (is_announced) ahead_->drop_first();
+  fix_if_full();
+  counts_.reads += count;
+  counts_.hits += num_hits;
+}
+
+// Slots and what is in them are only read: threads take turns at the disk alone.
+void RowCache::gather_fixed(const int64_t* ids, int64_t count, char* out) {
+  std::vector<WantedRow> wanted;
+  int64_t num_hits = count;
+  if (is_prefix_ && capacity_ == disk_.table().num_rows)
+    gather_rows(memory_, disk_.table().row_bytes, ids, count, out);
+  else
+    num_hits = copy_kept(ids, count, out, wanted, [](int32_t, int64_t) {});
+  const std::lock_guard<std::mutex> lock(mutex_);
+  disk_.read(wanted, out);
+  counts_.reads += count;
+  counts_.hits += num_hits;
+}
+
+// Copies the rows that are kept, puts the others into `wanted`, and returns how many were kept. In parts that
+// the first-level cache holds: the slots of a part first, and its rows then.
+template <typename Copied>
+int64_t RowCache::copy_kept(const int64_t* ids, int64_t count, char* out, std::vector<WantedRow>& wanted,
+                            const Copied& copied) {
+  const int64_t row_bytes = disk_.table().row_bytes;
+  const size_t before = wanted.size();
+  std::array<int32_t, kCopiedAtOnce> slots;
+  for (int64_t first = 0; first < count; first += kCopiedAtOnce) {
+    const int64_t last = std::min(first + kCopiedAtOnce, count);
+    look_up(ids, count, first, last, slots.data());
+    copy_slots(memory_, row_bytes, slots.data(), last - first, out + first * row_bytes);
+    for (int64_t i = first; i < last; ++i) {
+      const int32_t slot = slots[static_cast<size_t>(i - first)];
+      slot >= 0 ? copied(slot, i) : wanted.push_back({ids[i], i});
+    }
+  }
+  return count - static_cast<int64_t>(wanted.size() - before);
+}
+
+// slots[i - first] = the slot of ids[i], -1 where it has none, for i in [first, last).
+void RowCache::look_up(const int64_t* ids, int64_t count, int64_t first, int64_t last, int32_t* slots) const {
+  if (is_prefix_ || capacity_ == 0) {
+    for (int64_t i = first; i < last; ++i)
+      slots[i - first] = ids[i] < capacity_ ? static_cast<int32_t>(ids[i]) : -1;
+    return;
+  }
+  const int32_t* const slot_of = slot_of_.data();
+  for (int64_t i = first; i < last; ++i) {
+    if (i + kSlotsAhead < count) __builtin_prefetch(slot_of + ids[i + kSlotsAhead], 0, kSecondLevel);
+    slots[i - first] = slot_of[ids[i]];
+  }
+}
+
+// Brings an announced batch to the front; those before it never came.
+bool RowCache::begin_batch(const int64_t* ids, int64_t count, int64_t batch) {
+  if (ahead_ == nullptr || !ahead_->holds(batch)) return false;
+  while (ahead_->first_batch() < batch) drop_first();
+  return ahead_->is_first_of(ids, count);
+}
+
+void RowCache::drop_first() {
+  for (int64_t i = 0; i < ahead_->first_count(); ++i) {
+    const int64_t row = ahead_->row_of(i);
+    if (const int32_t slot = slot_of(row); slot >= 0) policy_->announced(slot, row, ahead_->next_of(i));
+  }
+  ahead_->drop_first();
+}
+
+void RowCache::keep(int64_t row, const char* from, int64_t next) {
+  int32_t slot;
+  if (num_kept_ < capacity_) {
+    slot = num_kept_++;
+  } else {
+    slot = policy_->choose(row, next);
+    if (slot < 0) return;
+    slot_of(row_in(slot)) = -1;
+  }
+  row_in(slot) = row;
+  slot_of(row) = slot;
+  std::memcpy(at(slot), from, static_cast<size_t>(disk_.table().row_bytes));
+  policy_->take(slot, row, next);
+}
+
+// Ends what a policy and announced batches are asked, if no row will go any more.
+void RowCache::fix_if_full() {
+  if (num_kept_ < capacity_ || capacity_ == 0 || is_fixed_.load(std::memory_order_relaxed)) return;
+  if (policy_->replaces() && capacity_ < disk_.table().num_rows) return;
+  while (ahead_ != nullptr && ahead_->holds(ahead_->first_batch())) ahead_->drop_first();
+  int64_t slot = 0;
+  while (slot < capacity_ && row_in_[static_cast<size_t>(slot)] == slot) ++slot;
+  is_prefix_ = slot == capacity_;
+  is_fixed_.store(true, std::memory_order_release);
+}
+
+}  // namespace gb

@@ -1,0 +1,77 @@
+// A cache of rows in front of a file:
+//
+//   ids (num_ids,)  --->  out[i, :] = row ids[i], from memory where it is kept, else from the file
+//
+// Reads of one cache follow one another, each with the disk's whole queue: so no row is read twice at a time,
+// and what a batch brought is there for the next. What is kept is for a policy to say (replacement.h). Where
+// nothing will go any more, threads copy what is kept at the same time; and where these are the first rows of
+// the file in their order, as of a graph that was renumbered by score or of one that is kept whole, a
+// comparison says where a row is, and the map is not read.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "disk/disk_reader.h"
+#include "disk/lookahead.h"
+#include "disk/replacement.h"
+#include "gather/gather.h"
+
+namespace gb {
+
+struct CacheCounts {
+  int64_t reads = 0, hits = 0, filled = 0, kept = 0;  // rows
+};
+
+class RowCache {
+ public:
+  // capacity: rows. policy: of make_replacement, for this capacity. It looks ahead where `looks_ahead`.
+  RowCache(DiskReader& disk, int64_t capacity, std::unique_ptr<Replacement> policy, bool looks_ahead);
+  ~RowCache();
+
+  // Reads rows into free slots, as many as there are; rows that are there already are passed over.
+  void fill(const int64_t* ids, int64_t count);
+  // Says what a coming batch will read; returns the number to gather it by. Batches come in this order.
+  int64_t announce(const int64_t* ids, int64_t count);
+  // Forgets the batches that were announced and have not come.
+  void forget();
+  // batch: the number that announce gave; -1 where it was not announced.
+  void gather(const int64_t* ids, int64_t count, char* out, int64_t batch);
+  CacheCounts counts();
+  // Bytes of what it keeps beside rows.
+  int64_t overhead_bytes() const;
+
+ private:
+  int64_t& row_in(int32_t slot) { return row_in_[static_cast<size_t>(slot)]; }
+  int32_t& slot_of(int64_t row) { return slot_of_[static_cast<size_t>(row)]; }
+  char* at(int32_t slot) { return memory_ + slot * disk_.table().row_bytes; }
+  void check(const int64_t* ids, int64_t count) const;
+  void look_up(const int64_t* ids, int64_t count, int64_t first, int64_t last, int32_t* slots) const;
+  template <typename Copied>
+  int64_t copy_kept(const int64_t* ids, int64_t count, char* out, std::vector<WantedRow>& wanted,
+                    const Copied& copied);
+  void gather_fixed(const int64_t* ids, int64_t count, char* out);
+  bool begin_batch(const int64_t* ids, int64_t count, int64_t batch);
+  void drop_first();
+  void keep(int64_t row, const char* from, int64_t next);
+  void fix_if_full();
+
+  DiskReader& disk_;
+  const int64_t capacity_;
+  const std::unique_ptr<Replacement> policy_;
+  std::unique_ptr<LookAhead> ahead_;   // null: it does not look ahead
+  char* memory_ = nullptr;             // (capacity, row_bytes)
+  std::vector<int32_t> slot_of_;       // (num_rows,) -1: not kept
+  std::vector<int64_t> row_in_;        // (capacity,)
+  int32_t num_kept_ = 0;               // slots [0, num_kept) hold rows
+  std::atomic<bool> is_fixed_{false};  // all slots hold rows, and these stay
+  bool is_prefix_ = false;             // of a fixed cache: slot i holds row i
+  std::vector<WantedRow> wanted_;      // of the gather under way
+  std::mutex mutex_;
+  CacheCounts counts_;
+};
+
+}  // namespace gb

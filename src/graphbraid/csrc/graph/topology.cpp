@@ -1,0 +1,337 @@
+// Edge list to CSC, and the transpose. Both keep a fixed order: by destination, then by source, then as
+// given.
+#include "graph/topology.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <type_traits>
+
+#include "arguments/binding.h"
+
+namespace gb {
+namespace {
+
+// One edge between the two passes of coo_to_csc: its destination and its position in the input.
+#pragma pack(push, 4)
+template <typename Node, typename Count>
+struct Halfway {
+  Node destination;
+  Count id;
+};
+#pragma pack(pop)
+
+// Whether positions of edges go into 64-bit counters; 32 bits must suffice where they do not.
+void need_wide(bool wide, int64_t num_edges) {
+  if (!wide) need_count(num_edges, 0, std::numeric_limits<uint32_t>::max(), "edges with 32-bit counters");
+}
+
+// A thread less than this is not worth waking.
+constexpr int64_t kEdgesWorthAThread = 1 << 18;
+
+const auto kNoCursor = [](int64_t) { return 0; };
+
+template <typename T>
+int64_t first_unsorted(const T* values, int64_t n) {
+  return first_where(n - 1, [=](int64_t i) { return values[i] > values[i + 1]; });
+}
+
+// Ids of either width by a branch that is always taken alike, for the graphs of 2^32 edges or more: these
+// need no text of their own for each width.
+struct AnyIds {
+  using Node = int64_t;
+  const void* data;
+  bool wide;
+  int64_t operator[](int64_t i) const {
+    return wide ? static_cast<const int64_t*>(data)[i] : static_cast<const int32_t*>(data)[i];
+  }
+};
+struct AnyWrittenIds {
+  using Node = int64_t;
+  void* data;
+  bool wide;
+  void put(int64_t i, int64_t id) const {
+    if (wide)
+      static_cast<int64_t*>(data)[i] = id;
+    else
+      static_cast<int32_t*>(data)[i] = static_cast<int32_t>(id);
+  }
+  explicit operator bool() const { return data != nullptr; }
+};
+// Ids of a width that the compiler knows.
+template <typename Id>
+struct WrittenIds {
+  using Node = Id;
+  Id* data;
+  void put(int64_t i, int64_t id) const { data[i] = static_cast<Id>(id); }
+  explicit operator bool() const { return data != nullptr; }
+};
+
+// Edges already in rising order of source (as PyG's usually are) need only the pass by destination.
+template <typename Count, typename In, typename Out>
+void csc_from_sorted_sources(In src, In dst, int64_t num_edges, int64_t num_dst, int64_t* indptr, Out indices,
+                             int64_t* perm) {
+  counting_scatter<Count>(
+      num_edges, num_dst, indptr, [=](int64_t e) { return dst[e]; }, kNoCursor,
+      [=](int64_t e, int64_t place, int) {
+        indices.put(place, src[e]);
+        if (perm != nullptr) perm[place] = e;
+      });
+}
+
+// Two passes, by source and then by destination; between them an edge is a destination and its position, or,
+// when the positions are not wanted, a destination alone.
+template <typename Count, typename In, typename Out>
+void csc_from_any(In src, In dst, int64_t num_edges, int64_t num_src, int64_t num_dst, int64_t* indptr,
+                  Out indices, int64_t* perm) {
+  using Node = typename Out::Node;
+  std::unique_ptr<int64_t[]> by_source(new int64_t[num_src + 1]);
+  const auto row_cursor = [&](int64_t first) { return RowCursor(by_source.get(), num_src, first); };
+  const auto source = [=](int64_t e) { return src[e]; };
+  if (perm == nullptr) {
+    std::unique_ptr<Node[]> half(new Node[num_edges]);
+    use_huge_pages(half.get(), num_edges);
+    counting_scatter<Count>(num_edges, num_src, by_source.get(), source, kNoCursor,
+                            [&](int64_t e, int64_t place, int) { half[place] = static_cast<Node>(dst[e]); });
+    counting_scatter<Count>(
+        num_edges, num_dst, indptr, [&](int64_t i) { return half[i]; }, row_cursor,
+        [=](int64_t i, int64_t place, RowCursor& row) { indices.put(place, row.row_of(i)); });
+    return;
+  }
+  std::unique_ptr<Halfway<Node, Count>[]> half(new Halfway<Node, Count>[num_edges]);
+  use_huge_pages(half.get(), num_edges);
+  counting_scatter<Count>(num_edges, num_src, by_source.get(), source, kNoCursor,
+                          [&](int64_t e, int64_t place, int) {
+                            half[place] = {static_cast<Node>(dst[e]), static_cast<Count>(e)};
+                          });
+  counting_scatter<Count>(
+      num_edges, num_dst, indptr, [&](int64_t i) { return half[i].destination; }, row_cursor,
+      [&](int64_t i, int64_t place, RowCursor& row) {
+        indices.put(place, row.row_of(i));
+        perm[place] = half[i].id;
+      });
+}
+
+// src, dst  (num_edges,)    int32 or int64, checked to lie in [0, num_src) and [0, num_dst)
+// indptr    (num_dst + 1,)  written
+// indices   (num_edges,)    int32 or int64, written: sources, rising within each destination
+// perm      (num_edges,)    written unless None: position of each edge in the input, rising among equal edges
+// wide: count in 64 bits, for 2^32 edges or more
+void coo_to_csc(const Ids& src, const Ids& dst, int64_t num_src, const Array1<int64_t>& indptr,
+                const Array1<Id>& indices, const std::optional<Array1<int64_t>>& perm, bool wide) {
+  const int64_t num_edges = src.length(), num_dst = indptr.length() - 1;
+  const int64_t most_nodes = is_wide(indices) ? kMostItems : std::numeric_limits<int32_t>::max();
+  need_dtype_of(dst, src);
+  need_length(dst, num_edges);
+  need_count(num_src, 0, most_nodes, "num_src");
+  need_count(num_dst, 0, most_nodes, "the length of indptr less one");
+  need_length(indices, num_edges);
+  need_length(perm, num_edges);
+  need_wide(wide, num_edges);
+  int64_t* p = data_or_null(perm);
+  nb::gil_scoped_release release;
+  use_huge_pages(p, num_edges);
+  with_ids(indices, [&](auto* nodes) { use_huge_pages(nodes, num_edges); });
+  with_ids(src, [&](const auto* s) {
+    const auto* d = static_cast<decltype(s)>(dst.data());
+    const bool sorted = first_unsorted(s, num_edges) < 0;
+    const auto build = [&](auto count, auto from, auto to, auto nodes) {
+      using Count = decltype(count);
+      sorted ? csc_from_sorted_sources<Count>(from, to, num_edges, num_dst, indptr.data(), nodes, p)
+             : csc_from_any<Count>(from, to, num_edges, num_src, num_dst, indptr.data(), nodes, p);
+    };
+    if (wide)
+      return build(int64_t{}, AnyIds{src.data(), is_wide(src)}, AnyIds{dst.data(), is_wide(dst)},
+                   AnyWrittenIds{indices.data(), is_wide(indices)});
+    with_ids(indices, [&](auto* nodes) { build(uint32_t{}, s, d, WrittenIds{nodes}); });
+  });
+}
+
+// The transpose for one dtype of ids and one of positions; see transpose_csc.
+template <typename Count, typename In, typename Out, typename Perm>
+void transpose(const int64_t* indptr, In sources, int64_t num_edges, int64_t num_dst, int64_t num_src,
+               int64_t* out_indptr, Out destinations, Perm perm) {
+  const auto key = [=](int64_t e) { return sources[e]; };
+  const auto row_cursor = [=](int64_t first) { return RowCursor(indptr, num_dst, first); };
+  const auto emit = [=](int64_t e, int64_t place, RowCursor& row) {
+    destinations.put(place, row.row_of(e));
+    if (perm) perm.put(place, e);
+  };
+  counting_scatter<Count>(num_edges, num_src, out_indptr, key, row_cursor, emit);
+}
+
+// indptr (num_dst + 1,), indices (num_edges,) in [0, num_src): a CSC. Written: out_indptr (num_src + 1,),
+// out_indices (num_edges,) the destinations of each source's out-edges in rising order, and unless None perm
+// (num_edges,), int32 or int64, where each stood in `indices`.
+void transpose_csc(const Indptr& indptr, const Ids& indices, const Array1<int64_t>& out_indptr,
+                   const Array1<Id>& out_indices, const std::optional<Array1<Id>>& perm, bool wide) {
+  const int64_t num_edges = indices.length(), num_dst = rows_between(indptr, num_edges);
+  const int64_t num_src = out_indptr.length() - 1;
+  need_count(num_src, 0, kMostItems, "the length of out_indptr less one");
+  need_dtype_of(out_indices, indices);
+  need_length(out_indices, num_edges);
+  need_length(perm, num_edges);
+  if (perm && !is_wide(*perm))
+    need_count(num_edges, 0, std::numeric_limits<int32_t>::max(), "edges by an int32 perm");
+  need_wide(wide, num_edges);
+  const auto run = [&](auto count, auto sources, auto destinations, auto positions) {
+    transpose<decltype(count)>(indptr.data(), sources, num_edges, num_dst, num_src, out_indptr.data(),
+                               destinations, positions);
+  };
+  const bool wide_perm = !perm || is_wide(*perm);
+  void* const positions = perm ? perm->data() : nullptr;
+  nb::gil_scoped_release release;
+  with_ids(out_indices, [&](auto* destinations) { use_huge_pages(destinations, num_edges); });
+  if (perm) with_ids(*perm, [&](auto* place) { use_huge_pages(place, num_edges); });
+  if (wide)
+    return run(int64_t{}, AnyIds{indices.data(), is_wide(indices)},
+               AnyWrittenIds{out_indices.data(), is_wide(out_indices)}, AnyWrittenIds{positions, wide_perm});
+  with_ids(indices, [&]<typename Node>(const Node* sources) {
+    const WrittenIds<Node> destinations{static_cast<Node*>(out_indices.data())};
+    wide_perm ? run(uint32_t{}, sources, destinations, WrittenIds{static_cast<int64_t*>(positions)})
+              : run(uint32_t{}, sources, destinations, WrittenIds{static_cast<int32_t*>(positions)});
+  });
+}
+
+// Position of the first id outside [0, bound), or -1.
+int64_t first_out_of_range(const Ids& ids, int64_t bound) {
+  const int64_t n = ids.length();
+  nb::gil_scoped_release release;
+  if (bound <= 0) return n > 0 ? 0 : -1;
+  return with_ids(ids, [=]<typename T>(const T* values) {
+    using U = std::make_unsigned_t<T>;
+    // As unsigned numbers negative ids are beyond any bound.
+    const U most = static_cast<U>(std::min<int64_t>(bound - 1, std::numeric_limits<T>::max()));
+    return first_where_fast(n, [=](int64_t i) { return static_cast<U>(values[i]) > most; });
+  });
+}
+
+// Position of the first value below `least`, or -1.
+int64_t first_below(const Array1<const int64_t>& values, int64_t least) {
+  const int64_t* v = values.data();
+  const int64_t n = values.length();
+  nb::gil_scoped_release release;
+  return first_where_fast(n, [=](int64_t i) { return v[i] < least; });
+}
+
+// The first row v with indptr[v] > indptr[v + 1], or -1.
+int64_t first_fall(const Indptr& indptr) {
+  const int64_t* ptr = indptr.data();
+  const int64_t num_rows = indptr.length() - 1;
+  nb::gil_scoped_release release;
+  return first_where_fast(num_rows, [=](int64_t v) { return ptr[v] > ptr[v + 1]; });
+}
+
+// Position of the first value that is not finite or, where asked for, negative; or -1.
+int64_t first_unsound_weight(const Array1<const float>& values, bool may_be_negative) {
+  const float* v = values.data();
+  const int64_t n = values.length();
+  constexpr float kMost = std::numeric_limits<float>::max();
+  const float least = may_be_negative ? -kMost : 0.0f;
+  nb::gil_scoped_release release;
+  return first_where_fast(n, [=](int64_t i) {
+    return !(v[i] >= least) | !(v[i] <= kMost);  // false for NaN
+  });
+}
+
+// Position of the first edge that stands before its predecessor in the order (destination, source), or -1.
+int64_t first_out_of_order(const Ids& src, const Ids& dst) {
+  const int64_t n = src.length();
+  need_dtype_of(dst, src);
+  need_length(dst, n);
+  nb::gil_scoped_release release;
+  const int64_t before = with_ids(src, [&](const auto* s) {
+    const auto* d = static_cast<decltype(s)>(dst.data());
+    return first_where(n - 1,
+                       [=](int64_t i) { return d[i] > d[i + 1] || (d[i] == d[i + 1] && s[i] > s[i + 1]); });
+  });
+  return before < 0 ? -1 : before + 1;
+}
+
+// The first row whose sources do not rise, or -1.
+int64_t first_unsorted_row(const Indptr& indptr, const Ids& indices) {
+  const int64_t num_rows = rows_between(indptr, indices.length());
+  const int64_t* ptr = indptr.data();
+  nb::gil_scoped_release release;
+  return with_ids(indices, [=](const auto* source) {
+    return first_where(num_rows, [=](int64_t v) {
+      for (int64_t e = ptr[v] + 1; e < ptr[v + 1]; ++e)
+        if (source[e - 1] > source[e]) return true;
+      return false;
+    });
+  });
+}
+
+// out (num_edges,): the row each position of indptr's ranges lies in.
+void fill_rows(const Indptr& indptr, const Array1<Id>& out) {
+  const int64_t num_edges = out.length(), num_rows = rows_between(indptr, num_edges);
+  const int64_t* ptr = indptr.data();
+  nb::gil_scoped_release release;
+  with_ids(out, [=]<typename T>(T* rows) {
+    parallel_static(num_edges, kEdgesWorthAThread, [=](int64_t begin, int64_t end) {
+      RowCursor row(ptr, num_rows, begin);
+      for (int64_t e = begin; e < end; ++e) rows[e] = static_cast<T>(row.row_of(e));
+    });
+  });
+}
+
+// rows (num_edges,) in rising order, in [0, num_rows); indptr (num_rows + 1,) written: where each row begins.
+void rows_to_indptr(const Ids& rows, const Array1<int64_t>& indptr) {
+  const int64_t num_rows = indptr.length() - 1, num_edges = rows.length();
+  need_count(num_rows, 0, kMostItems, "the length of indptr less one");
+  int64_t* ptr = indptr.data();
+  with_ids(rows, [=](const auto* row) {
+    if (num_edges > 0) {
+      need_count(row[0], 0, num_rows - 1, "rows[0]");
+      need_count(row[num_edges - 1], 0, num_rows - 1, "rows[-1]");
+    }
+    nb::gil_scoped_release release;
+    // Edge e opens the rows after that of edge e - 1, up to its own; "edge" num_edges opens all the rest.
+    parallel_static(num_edges + 1, kEdgesWorthAThread, [=](int64_t begin, int64_t end) {
+      for (int64_t e = begin; e < end; ++e) {
+        const int64_t first = e == 0 ? 0 : static_cast<int64_t>(row[e - 1]) + 1;
+        const int64_t last = e == num_edges ? num_rows : static_cast<int64_t>(row[e]);
+        for (int64_t r = first; r <= last; ++r) ptr[r] = e;
+      }
+    });
+  });
+}
+
+// out (num_rows, num_cols), zeros on entry, gets the CSR's values added.
+void csr_to_dense(const Indptr& indptr, const Array1<const int32_t>& indices,
+                  const Array1<const float>& values, const Array2<float>& out) {
+  const int64_t num_rows = rows_between(indptr, indices.length()), num_cols = out.num_columns();
+  need_length(values, indices.length());
+  need_length(out, num_rows);
+  const int64_t* ptr = indptr.data();
+  const int32_t* column = indices.data();
+  const float* value = values.data();
+  float* dense = out.data();
+  nb::gil_scoped_release release;
+  constexpr int64_t kRowsPerTask = 256;
+  parallel_dynamic(num_rows, kRowsPerTask, [=](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r)
+      for (int64_t i = ptr[r]; i < ptr[r + 1]; ++i) dense[r * num_cols + column[i]] += value[i];
+  });
+}
+
+}  // namespace
+
+void bind_topology(nb::module_& m) {
+  using namespace nb::literals;
+  def_native(m, "coo_to_csc", &coo_to_csc, "src"_a, "dst"_a, "num_src"_a, "indptr"_a, "indices"_a, "perm"_a,
+             "wide"_a);
+  def_native(m, "transpose_csc", &transpose_csc, "indptr"_a, "indices"_a, "out_indptr"_a, "out_indices"_a,
+             "perm"_a, "wide"_a);
+  def_native(m, "first_out_of_range", &first_out_of_range, "ids"_a, "bound"_a);
+  def_native(m, "first_below", &first_below, "values"_a, "least"_a);
+  def_native(m, "first_fall", &first_fall, "indptr"_a);
+  def_native(m, "first_unsound_weight", &first_unsound_weight, "values"_a, "may_be_negative"_a);
+  def_native(m, "first_out_of_order", &first_out_of_order, "src"_a, "dst"_a);
+  def_native(m, "first_unsorted_row", &first_unsorted_row, "indptr"_a, "indices"_a);
+  def_native(m, "fill_rows", &fill_rows, "indptr"_a, "out"_a);
+  def_native(m, "rows_to_indptr", &rows_to_indptr, "rows"_a, "indptr"_a);
+  def_native(m, "csr_to_dense", &csr_to_dense, "indptr"_a, "indices"_a, "values"_a, "out"_a);
+}
+
+}  // namespace gb

@@ -1,0 +1,110 @@
+// Cross entropy of rows of logits, and the gradient of its weighted mean in the same pass:
+//
+//   logits, grad  (num_rows, num_classes)      labels  (num_rows,)      weights  (num_classes,)
+//
+//   loss[v]    = w[v] * (log(sum of exp(logits[v] - max)) + max - logits[v, label]),  w[v] = weights[label]
+//   grad[v, c] = w[v] / mass * (softmax(logits[v])[c] - (c == label ? 1 : 0)),  0 in rows that do not count
+//
+// with rows[v] in place of v as the row of logits and grad where there are `rows`.
+//
+// A row's exponentials are written to grad and scaled there while they are in the cache: bound by reading
+// logits and writing grad once. Logarithms are taken of as many rows at a time as a vector has lanes.
+
+namespace gb::GB_VARIANT {
+
+#include "variants/exp.inl"
+
+constexpr int64_t kEntropyRows = 512;  // summed in order, so that bits do not depend on the number of threads
+constexpr int kEntropyLanes = GB_LANES_F32;
+
+// The first n lanes of p, and `rest` in the others.
+GB_INLINE VecF32 lanes_or(const float* p, int n, float rest) {
+  const VecF32 x = load_n(p, n);
+  return n == kEntropyLanes ? x : lane_index<VecI32>() < n ? x : splat<VecF32>(rest);
+}
+
+GB_INLINE int entropy_lanes(int64_t column, int64_t width) {
+  return static_cast<int>(std::min<int64_t>(kEntropyLanes, width - column));
+}
+
+// The largest number of a row; NaN is none of them.
+GB_INLINE float row_max(const float* x, int64_t width) {
+  constexpr float least = -std::numeric_limits<float>::infinity();
+  VecF32 most = splat<VecF32>(least);
+  for (int64_t c = 0; c < width; c += kEntropyLanes) {
+    const VecF32 at = lanes_or(x + c, entropy_lanes(c, width), least);
+    most = at > most ? at : most;
+  }
+  return max_lanes(most);
+}
+
+// The sum of exp(x - max), whose terms go to `terms` unless it is null.
+GB_INLINE float row_exponentials(const float* x, int64_t width, float max, float* terms) {
+  VecF32 sum{};
+  for (int64_t c = 0; c < width; c += kEntropyLanes) {
+    const int n = entropy_lanes(c, width);
+    const VecF32 e = exp_lanes(lanes_or(x + c, n, -std::numeric_limits<float>::infinity()) - max);
+    // Behind the row's end exp(-inf) is 0; it is NaN where every logit is -inf, as the row's own terms are.
+    if (terms) store_n(terms + c, e, n);
+    sum += e;
+  }
+  return sum_lanes(sum);
+}
+
+GB_INLINE void scale_row(float* terms, int64_t width, float factor) {
+  for (int64_t c = 0; c < width; c += kEntropyLanes) {
+    const int n = entropy_lanes(c, width);
+    store_n(terms + c, load_n(terms + c, n) * factor, n);
+  }
+}
+
+// The sum of losses of up to a vector of rows.
+GB_INLINE double loss_of_rows(const CrossEntropyArgs& a, int64_t first, int64_t last) {
+  float sums[kEntropyLanes], beside[kEntropyLanes], weights[kEntropyLanes];
+  int count = 0;
+  for (int64_t v = first; v < last; ++v) {
+    const int64_t row = a.rows ? a.rows[v] : v;
+    const float* x = a.logits + row * a.logits_stride;
+    float* grad = a.grad ? a.grad + row * a.grad_stride : nullptr;
+    const int64_t label = a.labels[v];
+    if (label == a.ignored) {
+      if (grad) std::fill(grad, grad + a.num_classes, 0.0f);
+      continue;
+    }
+    const float max = row_max(x, a.num_classes), weight = a.weights ? a.weights[label] : 1.0f;
+    const float sum = row_exponentials(x, a.num_classes, max, grad);
+    if (grad) {
+      const float share = static_cast<float>(weight / a.mass);
+      scale_row(grad, a.num_classes, share / sum);
+      grad[label] -= share;
+    }
+    sums[count] = sum;
+    beside[count] = max - x[label];
+    weights[count++] = weight;
+  }
+  if (count == 0) return 0;
+  const VecF32 loss =
+      (log_lanes(lanes_or(sums, count, 1.0f)) + load_n(beside, count)) * load_n(weights, count);
+  double total = 0;
+  for (int l = 0; l < count; ++l) total += static_cast<double>(loss[l]);
+  return total;
+}
+
+double cross_entropy(const CrossEntropyArgs& a) {
+  const int64_t parts = (a.num_rows + kEntropyRows - 1) / kEntropyRows;
+  std::vector<double> losses(static_cast<size_t>(parts));
+  parallel_if_worth(a.num_rows * a.num_classes * 8, kFloatsWorth, parts, 1, [&](int64_t from, int64_t to) {
+    for (int64_t part = from; part < to; ++part) {
+      const int64_t last = std::min(a.num_rows, (part + 1) * kEntropyRows);
+      double sum = 0;
+      for (int64_t v = part * kEntropyRows; v < last; v += kEntropyLanes)
+        sum += loss_of_rows(a, v, std::min<int64_t>(last, v + kEntropyLanes));
+      losses[static_cast<size_t>(part)] = sum;
+    }
+  });
+  double sum = 0;
+  for (const double loss : losses) sum += loss;
+  return sum;
+}
+
+}  // namespace gb::GB_VARIANT

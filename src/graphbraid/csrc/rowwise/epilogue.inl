@@ -1,0 +1,135 @@
+// What follows a layer's matrix product, in one pass:  out = mask * act(x + bias), and its gradient
+//
+//   grad_x = grad * mask * act'(x + bias),  grad_bias = column sums of grad_x
+//
+//   x, out, grad, grad_x  (num_rows, width)      bias, grad_bias  (width,): every row adds it, all rows sum
+//   to it
+//
+// act' is found from the output, the mask from the output (ReLU) or drawn again, so nothing more is kept. May
+// run in place. Bound by reading and writing each row once.
+
+namespace gb::GB_VARIANT {
+
+#include "rowwise/epilogue_rows.inl"
+
+template <typename T>
+void epilogue_typed(const EpilogueArgs& a) {
+  parallel_static(a.num_rows, std::max<int64_t>(1, kFloatsWorth / a.width), [&](int64_t first, int64_t last) {
+    epilogue_rows<T>(a.how, a.width, first, last, static_cast<const T*>(a.x.data), a.x.stride,
+                     static_cast<T*>(a.out), a.out_stride);
+  });
+}
+
+// Rows are shared out in fixed parts, so that the bias's gradient has the same bits with any number of
+// threads.
+constexpr int64_t kParts = 64;
+
+// Adds `count` columns from `grad` on, up to kVectors vectors of them, of rows [first, last) to `sum`.
+template <int kVectors, typename T>
+void add_columns(const T* grad, int64_t stride, int64_t first, int64_t last, int64_t count, Acc<T>* sum) {
+  constexpr int L = kLanes<T>;
+  const int rest = static_cast<int>(count - (kVectors - 1) * L);
+  const auto lanes = [rest](int i) GB_LAMBDA { return i + 1 < kVectors ? L : rest; };
+  Vec<T> total[kVectors];
+  for (int i = 0; i < kVectors; ++i) total[i] = load_n(sum + i * L, lanes(i));
+  for (int64_t v = first; v < last; ++v)
+    for (int i = 0; i < kVectors; ++i) total[i] += load_n(grad + v * stride + i * L, lanes(i));
+  for (int i = 0; i < kVectors; ++i) store_n(sum + i * L, total[i], lanes(i));
+}
+
+// Adds all columns, for which nothing but the gradient is read, and that once where they are few.
+template <typename T>
+void add_rows(const Rows& grad, int64_t width, int64_t first, int64_t last, Acc<T>* sum) {
+  constexpr int64_t kBlock = 4 * kLanes<T>;
+  for (int64_t c = 0; c < width; c += kBlock) {
+    const T* from = static_cast<const T*>(grad.data) + c;
+    const int64_t count = std::min(kBlock, width - c);
+    switch ((count + kLanes<T> - 1) / kLanes<T>) {
+      case 1:
+        add_columns<1>(from, grad.stride, first, last, count, sum + c);
+        break;
+      case 2:
+        add_columns<2>(from, grad.stride, first, last, count, sum + c);
+        break;
+      case 3:
+        add_columns<3>(from, grad.stride, first, last, count, sum + c);
+        break;
+      default:
+        add_columns<4>(from, grad.stride, first, last, count, sum + c);
+    }
+  }
+}
+
+template <typename T>
+void epilogue_backward_typed(const EpilogueArgs& a) {
+  using A = Acc<T>;
+  constexpr int L = kLanes<T>;
+  const Epilogue& e = a.how;
+  const A scale = static_cast<A>(e.keep_scale), slope = static_cast<A>(e.slope);
+  // A bias alone, in place: only its sums are asked for.
+  const bool unchanged = e.act == Act::kNone && e.threshold == 0 && a.out == a.grad.data;
+  std::vector<A> sums(static_cast<size_t>(a.grad_bias ? kParts * a.width : 0));
+  parallel_if_worth(
+      a.num_rows * a.width, kFloatsWorth, kParts, 1, [&](int64_t first_part, int64_t last_part) {
+        for (int64_t part = first_part; part < last_part; ++part) {
+          A* sum = a.grad_bias ? sums.data() + part * a.width : nullptr;
+          const int64_t first = a.num_rows * part / kParts, last = a.num_rows * (part + 1) / kParts;
+          if (unchanged) {
+            if (sum) add_rows<T>(a.grad, a.width, first, last, sum);
+            continue;
+          }
+          for (int64_t v = first; v < last; ++v) {
+            const T* grad = static_cast<const T*>(a.grad.data) + v * a.grad.stride;
+            const T* out = static_cast<const T*>(a.x.data) + v * a.x.stride;
+            T* grad_x = static_cast<T*>(a.out) + v * a.out_stride;
+            const uint32_t key = mask_key(e, v);
+            for (int64_t c = 0; c < a.width; c += L) {
+              const int n = static_cast<int>(std::min<int64_t>(L, a.width - c));
+              Vec<T> g = load_n(grad + c, n), y = load_n(out + c, n);
+              if (e.act == Act::kRelu) {
+                g = y > 0 ? g * scale : Vec<T>{};  // an output above 0 was kept
+              } else {
+                const Vec<T> mask =
+                    e.threshold ? mask_lanes(key, c, e.threshold, scale, y) : splat<Vec<T>>(A{1});
+                g *= mask * slope_at(y / scale, e.act, slope);
+              }
+              store_n(grad_x + c, g, n);
+              if (sum) store_n(sum + c, load_n(sum + c, n) + g, n);
+            }
+          }
+        }
+      });
+  if (!a.grad_bias) return;
+  A* total = static_cast<A*>(a.grad_bias);
+  std::fill(total, total + a.width, A{0});
+  for (int64_t part = 0; part < kParts; ++part)
+    for (int64_t c = 0; c < a.width; ++c) total[c] += sums[part * a.width + c];
+}
+
+void epilogue(const EpilogueArgs& a) {
+  switch (a.dtype) {
+    case DType::kFloat32:
+      return epilogue_typed<float>(a);
+    case DType::kFloat64:
+      return epilogue_typed<double>(a);
+    case DType::kBfloat16:
+      return epilogue_typed<Bf16>(a);
+    case DType::kFloat16:
+      return epilogue_typed<F16>(a);
+  }
+}
+
+void epilogue_backward(const EpilogueArgs& a) {
+  switch (a.dtype) {
+    case DType::kFloat32:
+      return epilogue_backward_typed<float>(a);
+    case DType::kFloat64:
+      return epilogue_backward_typed<double>(a);
+    case DType::kBfloat16:
+      return epilogue_backward_typed<Bf16>(a);
+    case DType::kFloat16:
+      return epilogue_backward_typed<F16>(a);
+  }
+}
+
+}  // namespace gb::GB_VARIANT

@@ -1,0 +1,1 @@
+"""OGB: node datasets as the ``ogb`` package writes them, read without it."""

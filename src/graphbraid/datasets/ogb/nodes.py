@@ -1,0 +1,240 @@
+"""OGB node datasets: folders as the ``ogb`` package writes them, read without it, and its dataset objects.
+
+These files of a folder are read:
+
+    raw/num-node-list.csv.gz, num-edge-list.csv.gz,
+        edge.csv.gz, node-feat.csv.gz, node-label.csv.gz     text form, or
+    raw/data.npz, node-label.npz                             binary form, or
+    processed/geometric_data_processed.pt                    PyG form, if raw is missing
+    split/NAME/{train,valid,test}.csv.gz
+
+Datasets with types, such as ogbn-mag, are read by :mod:`graphbraid.datasets.ogb.hetero`.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from graphbraid.datasets.npy import read_npz
+from graphbraid.datasets.ogb.files import read_gzipped_csv, read_processed
+from graphbraid.datasets.ogb.hetero import is_hetero_folder, load_ogb_hetero
+from graphbraid.datasets.ogb.schema import Found, OgbContents, Values, checked_contents
+from graphbraid.errors import ConfigError, DataError
+from graphbraid.graph import Graph
+from graphbraid.graph.scans import check_ids
+from graphbraid.signatures import typed
+
+_Array = npt.NDArray[Any]
+
+# Whether a dataset stores an undirected edge once; ogb has this in its package, not in the folder.
+_STORED_ONCE = {"ogbn_products": True, "ogbn_proteins": True, "ogbn_arxiv": False, "ogbn_papers100m": False}
+_PROCESSED = Path("processed") / "geometric_data_processed.pt"
+_TEXT_FILES: dict[str, tuple[str, type[np.generic]]] = {
+    "num_nodes": ("num-node-list", np.int64),
+    "num_edges": ("num-edge-list", np.int64),
+    "edge_index": ("edge", np.int64),
+    "node_feat": ("node-feat", np.float32),
+    "y": ("node-label", np.float64),  # float32 would confuse classes from 2**24 on
+}
+_BINARY_KEYS = {
+    "num_nodes": "num_nodes_list",
+    "num_edges": "num_edges_list",
+    "edge_index": "edge_index",
+    "node_feat": "node_feat",
+}
+_SPLIT_FILES = {"train": "train", "val": "valid", "test": "test"}
+
+
+def is_ogb_folder(path: str | os.PathLike[str]) -> bool:
+    """Return whether ``path`` looks like an OGB dataset, with ``raw`` files or PyG's processed file."""
+    folder = Path(path)
+    raw = folder / "raw"
+    return (
+        any((raw / name).is_file() for name in ("edge.csv.gz", "data.npz", "triplet-type-list.csv.gz"))
+        or (folder / _PROCESSED).is_file()
+    )
+
+
+@typed
+def load_ogb(
+    path: str | os.PathLike[str], *, add_inverse_edge: bool | None = None, split_name: str | None = None
+) -> Graph:
+    """Read an OGB node dataset from its folder, such as ``dataset/ogbn_arxiv``.
+
+    Args:
+        path: The folder that holds ``raw`` and ``split``.
+        add_inverse_edge: Whether to insert the reverse after every edge, as ``ogb`` does for datasets that
+            store an undirected edge once. If None, decided by the folder's name for the published datasets,
+            and False for others.
+        split_name: Name of a folder in ``split``. If None, the only one.
+
+    Returns:
+        The graph, with ``edge_id`` in ogb's order; one with types if the dataset has some (``ogbn-mag``),
+        whose years are the times of its nodes. Labels of one task become int64 classes (-1 for none),
+        those of several a float32 multi-hot matrix.
+
+    Raises:
+        DataError: A file is missing, broken, or does not fit the others; names it.
+        ConfigError: ``add_inverse_edge`` is given of a dataset with types, where
+            :meth:`graphbraid.Graph.with_reverse_relations` is the way.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise DataError(f"there is no folder {folder}")
+    if is_hetero_folder(folder):
+        if add_inverse_edge is not None:
+            raise ConfigError(
+                f"{folder} has relations: leave out add_inverse_edge, and add reverse relations by "
+                "graph.with_reverse_relations()"
+            )
+        return load_ogb_hetero(folder, _split_folder(folder, split_name), _labels)
+    raw = folder / "raw"
+    is_processed = False
+    if os.path.lexists(raw / "data.npz"):
+        found = _binary_parts(raw)
+    elif os.path.lexists(raw / "edge.csv.gz"):
+        found = _text_parts(raw)
+    elif is_processed := (folder / _PROCESSED).is_file():
+        file = folder / _PROCESSED
+        found = {field: (f"{file}: its {field}", value) for field, value in read_processed(file).items()}
+    else:
+        raise DataError(
+            f"{folder} is no OGB node dataset: it has neither raw/edge.csv.gz nor raw/data.npz "
+            f"nor {_PROCESSED}"
+        )
+    splits = _splits(folder, split_name)
+    if splits and "y" not in found:
+        raise DataError(f"{folder} is not complete: it has splits, and no labels to go with them")
+    contents = checked_contents(found | splits)
+    if add_inverse_edge is None:
+        add_inverse_edge = _STORED_ONCE.get(folder.name.lower().replace("-", "_"), False)
+    edges = contents.edge_index
+    if add_inverse_edge and not is_processed:  # PyG's file has them already
+        edges = _with_inverse(np.asarray(edges))
+    return _graph(folder, edges, contents)
+
+
+def from_ogb(dataset: Any) -> Graph:
+    """Make a graph from an ``ogb.nodeproppred`` dataset object, library-agnostic or PyG's.
+
+    Raises:
+        DataError: ``dataset`` does not look like one, or is heterogeneous.
+    """
+    name = str(getattr(dataset, "name", "ogb"))
+    if not hasattr(dataset, "get_idx_split"):
+        raise DataError(f"{type(dataset).__name__} is no OGB node dataset: it has no get_idx_split()")
+    first = dataset[0]
+    if isinstance(first, tuple):
+        graph, labels = first
+        parts = {field: graph.get(field) for field in ("num_nodes", "edge_index", "node_feat")}
+    else:
+        labels = first.y
+        parts = {"num_nodes": first.num_nodes, "edge_index": first.edge_index, "node_feat": first.x}
+    if not hasattr(parts["edge_index"], "shape"):
+        raise DataError(
+            f"{name} is heterogeneous; read its folder with load_ogb, which gives a graph with types"
+        )
+    split = {str(key): np.asarray(ids) for key, ids in dataset.get_idx_split().items()}
+    parts |= {"y": labels, **{ours: split.get(theirs) for ours, theirs in _SPLIT_FILES.items()}}
+    contents = checked_contents({field: (f"{name}: its {field}", value) for field, value in parts.items()})
+    return _graph(Path(name), contents.edge_index, contents)
+
+
+def _graph(folder: Path, edges: Values, contents: OgbContents) -> Graph:
+    try:
+        graph = Graph.from_edge_index(
+            edges,
+            contents.num_nodes,
+            x=contents.node_feat,
+            y=_labels(contents.y),
+            splits=contents.splits,
+            name=folder.name,
+        )
+        for split, ids in graph.splits.items():
+            check_ids(ids, graph.num_nodes, f"ids of split {split!r}")
+        return graph
+    except DataError as error:
+        raise DataError(f"{folder}: {error}") from error
+
+
+def _text_parts(raw: Path) -> Found:
+    found: Found = {}
+    for field, (name, dtype) in _TEXT_FILES.items():
+        file = raw / f"{name}.csv.gz"
+        if os.path.lexists(file) or field == "num_nodes":
+            rows = read_gzipped_csv(file, dtype)
+            found[field] = str(file), rows.T if field == "edge_index" else rows
+    return found
+
+
+def _binary_parts(raw: Path) -> Found:
+    file, labels_file = raw / "data.npz", raw / "node-label.npz"
+    arrays = read_npz(file)
+    for key in ("edge_index", "num_nodes_list"):
+        if key not in arrays:
+            raise DataError(f"{file} has no {key}; its keys are {', '.join(sorted(arrays))}")
+    found = {
+        field: (f"{file}: its {key}", arrays[key]) for field, key in _BINARY_KEYS.items() if key in arrays
+    }
+    if os.path.lexists(labels_file):
+        labels = read_npz(labels_file)
+        if "node_label" not in labels:
+            raise DataError(f"{labels_file} has no node_label; its keys are {', '.join(sorted(labels))}")
+        found["y"] = f"{labels_file}: its node_label", labels["node_label"]
+    return found
+
+
+def _with_inverse(edge_index: _Array) -> _Array:
+    both = np.repeat(edge_index, 2, axis=1)
+    both[0, 1::2], both[1, 1::2] = edge_index[1], edge_index[0]
+    return both
+
+
+def _labels(y: Any) -> _Array | None:
+    """Return the labels of one task as classes, with -1 for NaN; those of several as a float32 matrix."""
+    if y is None:
+        return None
+    labels: _Array = np.asarray(y)
+    if labels.ndim == 2 and labels.shape[1] > 1:
+        return labels.astype(np.float32)
+    labels = labels.reshape(-1)
+    if labels.dtype.kind == "f":
+        if (fractions := np.flatnonzero(labels != np.floor(labels))).size:  # NaN differs from itself
+            values = labels[fractions]
+            if not np.isnan(values).all():
+                return labels.astype(np.float32)
+        labels = np.where(np.isnan(labels), -1, labels)
+    return labels.astype(np.int64)
+
+
+def _split_folder(folder: Path, name: str | None) -> Path | None:
+    """Return the folder of the split of a name, or of the only one; None if there is none."""
+    base = folder / "split"
+    names = sorted(p.name for p in base.iterdir() if p.is_dir()) if base.is_dir() else []
+    if name is None:
+        if not names:
+            return None
+        if len(names) > 1:
+            raise DataError(f"{base} holds several splits ({', '.join(names)}); choose one with split_name")
+        name = names[0]
+    elif name not in names:
+        raise DataError(f"{base} holds no split {name!r}; there is: {', '.join(names) or 'none'}")
+    return base / name
+
+
+def _splits(folder: Path, name: str | None) -> Found:
+    split = _split_folder(folder, name)
+    if split is None:
+        return {}
+    found: Found = {}
+    for ours, theirs in _SPLIT_FILES.items():
+        file = split / f"{theirs}.csv.gz"
+        if not file.is_file():
+            raise DataError(f"the split {split} is not complete: {file.name} is missing")
+        found[ours] = str(file), read_gzipped_csv(file, np.int64)
+    return found

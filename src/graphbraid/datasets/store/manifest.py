@@ -1,0 +1,99 @@
+"""The content of a store's ``graph.json``: made of a graph, written, read and checked."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+
+from graphbraid.datasets.store.arrays import ArrayEntry, Count
+from graphbraid.datasets.store.names import StoreNames
+from graphbraid.datasets.store.types import TypesEntry, described_types
+from graphbraid.errors import DataError, ResourceError
+from graphbraid.files.checksums import unsealed
+from graphbraid.files.schema import checked
+from graphbraid.graph import Graph
+
+MANIFEST = "graph.json"
+FORMAT = "graphbraid-store"
+VERSION = 2
+"""Version of the format; version 1, with CRC-32 sums of arrays and no sum of ``graph.json``, still opens."""
+TYPED_VERSION = 3
+"""Version of the format of a graph with types, which readers of version 2 must not take for one without."""
+
+_log = logging.getLogger(__name__)
+
+
+class Manifest(BaseModel):
+    """The content of ``graph.json``."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    format: str
+    version: int
+    name: str = ""
+    num_nodes: Count
+    num_edges: Count
+    num_features: Count
+    class_names: list[str] | None = None
+    types: TypesEntry | None = None
+    arrays: dict[str, ArrayEntry]
+
+
+def manifest_of(
+    graph: Graph, named: StoreNames, num_features: int, described: dict[str, dict[str, Any]]
+) -> dict[str, Any]:
+    """Return the content of ``graph.json`` for a graph, its names and its described arrays."""
+    manifest: dict[str, Any] = {
+        "format": FORMAT,
+        "version": VERSION if graph.types is None else TYPED_VERSION,
+        "name": graph.name,
+        "num_nodes": graph.num_nodes,
+        "num_edges": graph.num_edges,
+        "num_features": num_features,
+        "class_names": _listed(named.class_names),
+    }
+    if graph.types is not None:
+        class_names = {node_type: _listed(one.class_names) for node_type, one in named.types.items()}
+        manifest["types"] = described_types(graph.types, class_names).model_dump()
+    return manifest | {"arrays": described}
+
+
+def _listed(names: Sequence[str] | None) -> list[str] | None:
+    return None if names is None else list(names)
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read the content of a store's ``graph.json``.
+
+    Raises:
+        DataError: the folder is not a store, or its ``graph.json`` is damaged or of a newer graphbraid.
+        ResourceError: the file cannot be read.
+    """
+    path = folder / MANIFEST
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        what = "no such folder" if not folder.exists() else f"it has no {MANIFEST}"
+        raise DataError(f"{folder} is not a graphbraid store: {what}") from error
+    except OSError as error:
+        raise ResourceError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path} is not valid JSON ({error}); store the graph again") from error
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise DataError(f'{folder} is not a graphbraid store: {MANIFEST} does not say "format": "{FORMAT}"')
+    version = manifest.get("version")
+    if type(version) is not int or version > TYPED_VERSION or version < 1:
+        raise DataError(
+            f"{folder} has store version {version}; this graphbraid reads versions up to {TYPED_VERSION}. "
+            "Upgrade graphbraid, or store the graph again with this one."
+        )
+    if version == 1:
+        _log.warning("%s is of store version 1, whose graph.json has no checksum; convert it anew", folder)
+    manifest = unsealed(manifest, path)
+    refuse = f"{path} cannot be understood: {{}}; store again"
+    return checked(TypeAdapter(Manifest), manifest, lambda text: DataError(refuse.format(text)))

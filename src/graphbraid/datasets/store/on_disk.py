@@ -1,0 +1,266 @@
+"""The on-disk store: a folder with one ``.npy`` file per array and a ``graph.json`` that describes them.
+
+Opening maps the arrays into memory without reading them, so a graph larger than memory opens at once and
+only the pages that are used are read. The mapping is private: changes to the tensors never reach the files.
+``graph.json`` is written last, inside a temporary folder that is renamed when it is complete. Every file
+carries a checksum; the first open verifies all of them, see docs/datasets.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from graphbraid.datasets.ids import NodeIds
+from graphbraid.datasets.store import verified
+from graphbraid.datasets.store.arrays import ArrayParts, StoredArray, Words, write_array
+from graphbraid.datasets.store.manifest import MANIFEST, Manifest, manifest_of, read_manifest
+from graphbraid.datasets.store.names import (
+    StoreNames,
+    ids_to_store,
+    is_ids,
+    names_to_store,
+    stored_names,
+)
+from graphbraid.datasets.store.narrowing import Narrowing
+from graphbraid.datasets.store.renumbered import bucket_bytes, renumbered_arrays, renumbered_ids
+from graphbraid.datasets.store.rows import rows_to_store, stored_features, stored_splits
+from graphbraid.datasets.store.types import (
+    is_rows_of_type,
+    rows_by_type,
+    typed_graph_of,
+    types_to_store,
+)
+from graphbraid.errors import ConfigError, DataError, ResourceError
+from graphbraid.files.block_sums import BLOCK_BYTES, BlockSums
+from graphbraid.files.checksums import sealed
+from graphbraid.files.writing import IfExists, atomic_directory, require_free_space
+from graphbraid.graph import Graph
+from graphbraid.graph.csc import Csc
+from graphbraid.graph.scaled_features import stored_rows
+from graphbraid.graph.sparse_features import FEATURE_DTYPES
+from graphbraid.signatures import typed
+
+_SPACE_FOR_REST = 1 << 20  # headers and graph.json
+_WITH_IDS = Words(
+    hint=". Is it the file of the store from before its nodes were renumbered? Then its entries belong to "
+    "other nodes: put it into the store of before, and reorder that"
+)
+"""Version of stores that keep original ids, as all do whose nodes were renumbered."""
+
+
+@typed
+def save_store(
+    graph: Graph,
+    path: str | os.PathLike[str],
+    *,
+    ids: NodeIds | None = None,
+    class_names: Sequence[str] | None = None,
+    names: Mapping[str, StoreNames] | None = None,
+    order: Tensor | None = None,
+    feature_parts: Iterable[Tensor] | None = None,
+    features_dtype: Narrowing | str | None = None,
+    if_exists: IfExists = "error",
+) -> Path:
+    """Write ``graph`` as a store, atomically, so that no reader sees an incomplete one.
+
+    Args:
+        graph: The graph; tensors on other devices are copied to the CPU one by one.
+        path: The folder to make.
+        ids: Original node ids to store, one per node.
+        class_names: Names of the classes to store.
+        names: Of a graph with types, in place of ``ids`` and ``class_names``, these of its node types.
+        order: ``(num_nodes,)`` int32 or int64 permutation: nodes are renumbered while they are written, so
+            that ``order[i]`` becomes node ``i``. The original ids are stored: ``ids``, or else the ids in
+            ``graph``. Arrays are made in parts, so a memory-mapped graph may be larger than memory.
+        feature_parts: The features of a ``graph`` without ``x``: ``(rows, F)`` tensors of one dtype that
+            together have a row per node, in the order of the nodes. Each is read when it is written, so that
+            features may be larger than memory. Not with ``order``.
+        features_dtype: ``"float16"``, ``"bfloat16"`` or ``"int8"`` (with a scale for each row): what dense
+            features are rounded to while they are written, in a graph with types those of every type. A
+            :class:`Narrowing` afterwards says how far they
+            are from what they were. If None, they keep their dtype.
+        if_exists: ``"error"`` raises if the folder exists, ``"replace"`` replaces an earlier store, and
+            ``"keep"`` keeps it.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ResourceError: There is no space or no permission, or the folder exists.
+        DataError: ``ids`` does not have one entry per node, ``order`` is not a permutation of the nodes,
+            ``feature_parts`` do not fit each other or the nodes, or a feature is none that ``features_dtype``
+            can hold; names its row and column.
+        ConfigError: ``feature_parts`` are given and ``graph`` has features, or ``order`` is given; no
+            dtype is called ``features_dtype``; or an argument is for graphs with types, or for those without.
+    """
+    narrowing = Narrowing(features_dtype) if isinstance(features_dtype, str) else features_dtype
+    folder = Path(path)
+    named = names_to_store(graph, ids, class_names, names)
+    of_one_type = {"renumbering": order, "feature_parts": feature_parts}
+    for what in (name for name, given in of_one_type.items() if given is not None):
+        graph.check_one_type(what)
+    if feature_parts is not None and (graph.x is not None or order is not None):
+        raise ConfigError(
+            "feature_parts are the features of a graph without x, in the order of its nodes; "
+            + ("this graph has x" if graph.x is not None else "give no order, and reorder the store instead")
+        )
+    arrays = dict(_arrays_of(graph) if order is None else renumbered_arrays(graph, order, folder.parent))
+    if order is not None:
+        named = replace(named, ids=renumbered_ids(named.ids, order))
+    if feature_parts is not None:
+        rows = arrays["x"] = ArrayParts.of_rows(feature_parts, graph.num_nodes)
+        if rows.dtype not in FEATURE_DTYPES:
+            raise DataError(f"feature_parts must be float32, float16 or bfloat16; got {rows.dtype}")
+    if narrowing is not None:
+        arrays = narrowing.arrays(arrays, rows_by_type(graph))
+    arrays.update((name, ArrayParts.whole(array)) for name, array in ids_to_store(named, graph.node_types))
+    size = sum(array.nbytes for array in arrays.values())
+    size += sum(8 * (array.nbytes // BLOCK_BYTES) for name, array in arrays.items() if _sums_of(name))
+    size += 0 if order is None else bucket_bytes(stored_rows(graph.x))
+    require_free_space(folder, size + _SPACE_FOR_REST, f"storing the graph in {folder}")
+    if if_exists == "replace":
+        _refuse_other_folders(folder)
+    with atomic_directory(folder, if_exists=if_exists) as temp:
+        described = {}
+        for name, array in arrays.items():
+            sums_name = _sums_of(name)
+            sums = BlockSums() if sums_name else None
+            described[name] = write_array(temp / f"{name}.npy", array, sums)
+            if sums is not None:
+                described[sums_name] = write_array(
+                    temp / f"{sums_name}.npy", ArrayParts.whole(torch.from_numpy(sums.all()))
+                )
+        num_features = arrays["x"].shape[1] if "x" in arrays else graph.num_features
+        manifest = manifest_of(graph, named, num_features, described)
+        (temp / MANIFEST).write_text(json.dumps(sealed(manifest), indent=1) + "\n", encoding="utf-8")
+    return folder
+
+
+def _sums_of(name: str) -> str:
+    """Return the name of the sums of an array's blocks, by which what is read from its file is checked.
+
+    Arrays that are also read by rows or by edges have some, others not ("").
+    """
+    return f"{name}_sums" if name in ("x", "indices") or is_rows_of_type(name) else ""
+
+
+@typed
+def is_store(path: str | os.PathLike[str]) -> bool:
+    """Return whether ``path`` is a folder with a store's ``graph.json``."""
+    return (Path(path) / MANIFEST).is_file()
+
+
+@typed
+def open_store(path: str | os.PathLike[str], *, mmap: bool = True, verify: bool | None = None) -> Graph:
+    """Open a store as a graph.
+
+    Args:
+        path: The store's folder.
+        mmap: Map the arrays instead of reading them. In-place changes to mapped tensors stay in this
+            process: the files never change.
+        verify: Compare every array with its checksum, which reads everything. If None, only if no earlier
+            open and no ``graphbraid convert`` has verified the files since they last changed.
+
+    Raises:
+        DataError: The folder is not a store, was written by a newer graphbraid, or a file of it is missing,
+            truncated, not what ``graph.json`` says, or (if verified) changed.
+    """
+    folder = Path(path)
+    manifest = read_manifest(folder)
+    arrays = {name: array for name, array in _arrays_in(folder, manifest).items() if not is_ids(name)}
+    files = [folder / MANIFEST, *(array.path for array in arrays.values())]
+    if verify is None:
+        verify = not verified.is_noted(folder, files)
+    before = verified.state([file for file in files if file.exists()])
+    sums = {name: arrays[_sums_of(name)].read for name in arrays if _sums_of(name) in arrays}
+    tensors = {
+        name: array.load(mapped=mmap, verify=verify, sums=sums.get(name)) for name, array in arrays.items()
+    }
+    graph = _graph_of(manifest, tensors, folder)
+    if verify:
+        verified.note(folder, files, before)
+    return graph
+
+
+@typed
+def open_names(path: str | os.PathLike[str]) -> StoreNames:
+    """Read the original node ids and the class names of a store, each None if it has none.
+
+    Raises:
+        DataError: As in :func:`open_store`.
+    """
+    folder = Path(path)
+    manifest = read_manifest(folder)
+    entries = [] if manifest.types is None else manifest.types.nodes
+    of_types = [(entry.name, entry.class_names) for entry in entries]
+    arrays = {name: array.read() for name, array in _arrays_in(folder, manifest).items() if is_ids(name)}
+    try:
+        return stored_names(arrays, manifest.class_names, of_types)
+    except DataError as error:
+        raise DataError(f"{folder}: {error}; store again") from error
+
+
+def _arrays_in(folder: Path, manifest: Manifest) -> dict[str, StoredArray]:
+    arrays = {}
+    words = _WITH_IDS if any(map(is_ids, manifest.arrays)) else Words()
+    for name, entry in manifest.arrays.items():
+        if not entry.file or Path(entry.file).name != entry.file:
+            raise DataError(
+                f"{folder / MANIFEST}: array {name!r} names a file outside the store: {entry.file!r}"
+            )
+        arrays[name] = StoredArray(folder / entry.file, entry, words)
+    return arrays
+
+
+def _arrays_of(graph: Graph) -> Iterator[tuple[str, ArrayParts]]:
+    for name, tensor in _tensors_of(graph):
+        yield name, ArrayParts.whole(tensor)
+
+
+def _tensors_of(graph: Graph) -> Iterator[tuple[str, Tensor]]:
+    yield "indptr", graph.csc.indptr
+    yield "indices", graph.csc.indices
+    by_name = {"weight": graph.csc.weight, "edge_id": graph.edge_id, "edge_attr": graph.edge_attr}
+    for name, tensor in by_name.items():
+        if tensor is not None:
+            yield name, tensor
+    if graph.types is None:
+        yield from rows_to_store(graph.x, graph.y, graph.splits)
+    else:
+        yield from types_to_store(graph.types)
+
+
+def _graph_of(manifest: Manifest, tensors: Mapping[str, Tensor], folder: Path) -> Graph:
+    try:
+        if manifest.types is not None:
+            return typed_graph_of(manifest.types, tensors, manifest.num_nodes, manifest.name)
+        return Graph(
+            csc=Csc(tensors["indptr"], tensors["indices"], manifest.num_nodes, tensors.get("weight")),
+            edge_id=tensors.get("edge_id"),
+            edge_attr=tensors.get("edge_attr"),
+            x=stored_features(tensors, manifest.num_features),
+            y=tensors.get("y"),
+            splits=stored_splits(tensors),
+            name=manifest.name,
+        )
+    except KeyError as error:
+        raise DataError(
+            f"{folder / MANIFEST} describes no {error}; the store is not complete: store again"
+        ) from error
+    except DataError as error:
+        raise DataError(f"{folder} does not hold a valid graph: {error}") from error
+
+
+def _refuse_other_folders(folder: Path) -> None:
+    """Refuse to replace, and so delete, any folder that is neither a store nor empty."""
+    if folder.exists() and not is_store(folder) and not (folder.is_dir() and not any(folder.iterdir())):
+        raise ResourceError(
+            f"{folder} exists and is not a graphbraid store, so it is not replaced; choose another name"
+        )

@@ -1,0 +1,155 @@
+"""Node types and relations in a store: what ``graph.json`` says of them, and the arrays that they have.
+
+Types and relations may have any name, so files are called by their numbers: ``node0_x.npy`` has the features
+of the first node type, ``edge2_time.npy`` the times of the third relation. ``indptr.npy`` and
+``indices.npy`` are the topology of the whole graph, as in a store of one type; ``rows_indptr.npy`` says where
+the edges of each node and relation begin in ``indices.npy``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor
+
+from graphbraid.datasets.store.arrays import Count
+from graphbraid.datasets.store.rows import rows_to_store, splits_to_store, stored_features, stored_splits
+from graphbraid.errors import DataError
+from graphbraid.graph import Graph
+from graphbraid.graph.csc import Csc
+from graphbraid.graph.types import EdgeSet, NodeSet, Types
+
+_ROWS = re.compile(r"node\d+_x")
+
+
+class NodesEntry(BaseModel):
+    """The entry of a node type in ``graph.json``."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    name: str
+    num_nodes: Count
+    num_features: Count
+    class_names: list[str] | None = None
+
+
+class EdgesEntry(BaseModel):
+    """The entry of a relation in ``graph.json``."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    source: str
+    name: str
+    destination: str
+    num_edges: Count
+    weighted: bool
+
+
+class TypesEntry(BaseModel):
+    """The node types and relations in ``graph.json``, in the order of their numbers."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    nodes: list[NodesEntry]
+    edges: list[EdgesEntry]
+
+
+def described_types(types: Types, class_names: Mapping[str, list[str] | None]) -> TypesEntry:
+    """Return the entry of a graph's types; ``class_names`` are by node type."""
+    return TypesEntry(
+        nodes=[
+            NodesEntry(
+                name=name,
+                num_nodes=nodes.num_nodes,
+                num_features=0 if nodes.x is None else int(nodes.x.shape[1]),
+                class_names=class_names.get(name),
+            )
+            for name, nodes in types.nodes.items()
+        ],
+        edges=[
+            EdgesEntry(
+                source=source,
+                name=name,
+                destination=destination,
+                num_edges=edges.num_edges,
+                weighted=edges.weighted,
+            )
+            for (source, name, destination), edges in types.edges.items()
+        ],
+    )
+
+
+def types_to_store(types: Types) -> Iterator[tuple[str, Tensor]]:
+    """Yield name and content of each array of the types."""
+    yield "rows_indptr", types.rows.indptr
+    for number, nodes in enumerate(types.nodes.values()):
+        prefix = f"node{number}_"
+        yield from rows_to_store(nodes.x, nodes.y, nodes.splits, prefix)
+        if nodes.time is not None:
+            yield f"{prefix}time", nodes.time
+    for number, edges in enumerate(types.edges.values()):
+        prefix = f"edge{number}_"
+        if edges.edge_attr is not None:
+            yield f"{prefix}attr", edges.edge_attr
+        if edges.time is not None:
+            yield f"{prefix}time", edges.time
+        yield from splits_to_store(edges.splits, prefix)
+
+
+def typed_graph_of(entry: TypesEntry, tensors: Mapping[str, Tensor], num_nodes: int, name: str) -> Graph:
+    """Make a graph with types of a store's arrays.
+
+    Raises:
+        DataError: types or relations repeat, or arrays do not fit them or each other.
+        KeyError: an array that every such graph has is missing.
+    """
+    nodes = {one.name: _node_set(one, tensors, f"node{i}_") for i, one in enumerate(entry.nodes)}
+    edges = {
+        (one.source, one.name, one.destination): _edge_set(one, tensors, f"edge{i}_")
+        for i, one in enumerate(entry.edges)
+    }
+    if len(nodes) < len(entry.nodes) or len(edges) < len(entry.edges):
+        raise DataError("a node type or a relation stands there twice")
+    if (
+        sum(one.num_nodes for one in nodes.values()) != num_nodes
+        or tensors["indptr"].numel() != num_nodes + 1
+    ):
+        raise DataError(f"the node types do not have the {num_nodes} nodes of the topology together")
+    rows = Csc(tensors["rows_indptr"], tensors["indices"], num_nodes, tensors.get("weight"))
+    whole = Csc(tensors["indptr"], rows.indices, num_nodes, rows.weight, trusted=True)  # compared with rows
+    types = Types(nodes=nodes, edges=edges, rows=rows)
+    return Graph(csc=whole, edge_id=tensors.get("edge_id"), types=types, name=name)
+
+
+def _node_set(entry: NodesEntry, tensors: Mapping[str, Tensor], prefix: str) -> NodeSet:
+    return NodeSet(
+        num_nodes=entry.num_nodes,
+        x=stored_features(tensors, entry.num_features, prefix),
+        y=tensors.get(f"{prefix}y"),
+        splits=stored_splits(tensors, prefix),
+        time=tensors.get(f"{prefix}time"),
+    )
+
+
+def _edge_set(entry: EdgesEntry, tensors: Mapping[str, Tensor], prefix: str) -> EdgeSet:
+    return EdgeSet(
+        num_edges=entry.num_edges,
+        edge_attr=tensors.get(f"{prefix}attr"),
+        time=tensors.get(f"{prefix}time"),
+        splits=stored_splits(tensors, prefix),
+        weighted=entry.weighted,
+    )
+
+
+def rows_by_type(graph: Graph) -> dict[str, str]:
+    """Return the names of the arrays of dense features, if there are any, with their node types."""
+    return (
+        {"x": ""} if graph.types is None else {f"node{i}_x": name for i, name in enumerate(graph.types.nodes)}
+    )
+
+
+def is_rows_of_type(name: str) -> bool:
+    """Return whether an array holds the dense features of a node type."""
+    return _ROWS.fullmatch(name) is not None

@@ -1,0 +1,1 @@
+"""Tables: graphs from CSV, Parquet or tables in memory, with node types and relations or without."""

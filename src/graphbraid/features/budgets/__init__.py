@@ -1,0 +1,1 @@
+"""Budgets: how many rows and adjacency lists some memory holds, and which."""

@@ -1,0 +1,1 @@
+"""Reordering: a graph and all its data with the nodes in another order."""

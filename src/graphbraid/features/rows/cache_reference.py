@@ -1,0 +1,234 @@
+"""Plain twin of the compiled row cache and its policies: the same methods, rows, hits and errors.
+
+It says what the kernel does, and runs where none can.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict, deque
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from graphbraid.features.rows.disk_reference import DiskRows, check_ids
+
+NEVER = (1 << 63) - 1
+"""The next reader of a row that no announced batch reads."""
+
+
+class Policy(Protocol):
+    """Which rows a full cache keeps; see csrc/disk/replacement.h."""
+
+    def hit(self, row: int, following: int) -> None:
+        """A row that is kept was read; ``following`` is the batch that reads it next."""
+
+    def choose(self, row: int, following: int) -> int | None:
+        """The row that goes for one that was read; None: none goes."""
+
+    def take(self, row: int, following: int) -> None:
+        """A row is kept from now on."""
+
+    def announced(self, row: int, following: int) -> None:
+        """A row that is kept is next read by another batch than was known."""
+
+
+class Static:
+    """What is there stays."""
+
+    def hit(self, row: int, following: int) -> None:
+        """Nothing."""
+
+    def choose(self, row: int, following: int) -> int | None:
+        """None."""
+        return None
+
+    def take(self, row: int, following: int) -> None:
+        """Nothing."""
+
+    def announced(self, row: int, following: int) -> None:
+        """Nothing."""
+
+
+class Sieve(Static):
+    """The oldest row that was not read since the hand last passed it goes."""
+
+    def __init__(self) -> None:
+        self._rows: list[int] = []  # the oldest first
+        self._was_read: dict[int, bool] = {}
+        self._hand: int | None = None  # the row looked at next; None: the oldest
+
+    def hit(self, row: int, following: int) -> None:
+        """Mark it."""
+        self._was_read[row] = True
+
+    def choose(self, row: int, following: int) -> int | None:
+        """Move the hand to the first unmarked row, which goes."""
+        if not self._rows:
+            return None
+        at = 0 if self._hand is None else self._rows.index(self._hand)
+        while self._was_read[self._rows[at]]:
+            self._was_read[self._rows[at]] = False
+            at = (at + 1) % len(self._rows)
+        self._hand = self._rows[at + 1] if at + 1 < len(self._rows) else None
+        gone = self._rows.pop(at)
+        del self._was_read[gone]
+        return gone
+
+    def take(self, row: int, following: int) -> None:
+        """Take a row as the newest."""
+        self._rows.append(row)
+        self._was_read[row] = False
+
+
+class Belady(Static):
+    """The row that is next read last goes."""
+
+    def __init__(self, ranks: Tensor | None) -> None:
+        self._ranks = ranks
+        self._keys: OrderedDict[int, int] = OrderedDict()  # the least recently touched first
+
+    def _key(self, row: int, following: int) -> int:
+        return following if following != NEVER or self._ranks is None else NEVER - int(self._ranks[row])
+
+    def take(self, row: int, following: int) -> None:
+        """Take a row as the most recently touched."""
+        self._keys.pop(row, None)
+        self._keys[row] = self._key(row, following)
+
+    hit = announced = take
+
+    def choose(self, row: int, following: int) -> int | None:
+        """The one of the largest key, of these the least recently touched."""
+        if not self._keys:
+            return None
+        last, key = max(self._keys.values()), self._key(row, following)
+        if key > last or (key == last and following != NEVER):
+            return None
+        gone = next(kept for kept, its in self._keys.items() if its == last)
+        del self._keys[gone]
+        return gone
+
+
+def _policy_of(name: str, ranks: Tensor | None) -> Policy:
+    if name == "belady":
+        return Belady(ranks)
+    return Sieve() if name == "sieve" else Static()
+
+
+class RowCache:
+    """Keeps rows in a dictionary."""
+
+    def __init__(self, *, disk: DiskRows, capacity: int, policy: str, ranks: Tensor | None) -> None:
+        self._disk, self._capacity, self._ranks = disk, capacity, ranks
+        self._policy: Policy = _policy_of(policy, ranks)
+        self._looks_ahead = policy == "belady" and capacity > 0
+        self._rows: dict[int, Tensor] = {}
+        self._ahead: deque[tuple[int, list[int]]] = deque()
+        self._next_batch = 0
+        self._reads = self._hits = self._filled = 0
+        self._turns = threading.Lock()
+
+    def fill(self, ids: Tensor) -> None:
+        """Read rows while there is room."""
+        check_ids(ids, self._disk.num_rows)
+        with self._turns:
+            self._fill(ids)
+
+    def _fill(self, ids: Tensor) -> None:
+        for row in ids.tolist():
+            if row not in self._rows and len(self._rows) < self._capacity:
+                out = torch.empty(1, self._disk.row_bytes, dtype=torch.uint8)
+                self._disk.read(torch.tensor([row]), out)
+                self._filled += 1
+                self._keep(row, out[0], NEVER)
+
+    def announce(self, ids: Tensor) -> int:
+        """Add a coming batch."""
+        check_ids(ids, self._disk.num_rows)
+        with self._turns:
+            is_whole = len(self._rows) == self._disk.num_rows  # nothing will go
+            return self._announce(ids) if self._looks_ahead and not is_whole else -1
+
+    def _announce(self, ids: Tensor) -> int:
+        batch, self._next_batch = self._next_batch, self._next_batch + 1
+        pending = {row for _, rows in self._ahead for row in rows}
+        for row in ids.tolist():
+            if row not in pending and row in self._rows:
+                self._policy.announced(row, batch)
+            pending.add(row)
+        self._ahead.append((batch, ids.tolist()))
+        return batch
+
+    def forget(self) -> None:
+        """Drop all coming batches."""
+        with self._turns:
+            while self._ahead:
+                self._drop_first()
+
+    def gather(self, ids: Tensor, out: Tensor, batch: int) -> None:
+        """``out[i] = row ids[i]``."""
+        check_ids(ids, self._disk.num_rows)
+        with self._turns:
+            self._gather(ids, out, batch)
+
+    def _gather(self, ids: Tensor, out: Tensor, batch: int) -> None:
+        rows = ids.tolist()
+        hits = [i for i, row in enumerate(rows) if row in self._rows]
+        wanted = sorted((row, i) for i, row in enumerate(rows) if row not in self._rows)
+        for i in hits:
+            out[i] = self._rows[rows[i]]
+        missing = torch.tensor([row for row, _ in wanted], dtype=torch.int64)
+        read = torch.empty(len(wanted), self._disk.row_bytes, dtype=torch.uint8)
+        self._disk.read(missing, read)
+        for (_, i), values in zip(wanted, read, strict=True):
+            out[i] = values
+        is_announced = self._begin(rows, batch)
+        for i in hits:
+            self._policy.hit(rows[i], self._following(i) if is_announced else NEVER)
+        for row, i in wanted if self._capacity else ():
+            following = self._following(i) if is_announced else NEVER
+            self._policy.hit(row, following) if row in self._rows else self._keep(row, out[i], following)
+        if is_announced:
+            self._ahead.popleft()
+        self._reads, self._hits = self._reads + len(rows), self._hits + len(hits)
+
+    def counts(self) -> tuple[int, int, int, int]:
+        """Reads, hits, rows filled, rows kept."""
+        return self._reads, self._hits, self._filled, len(self._rows)
+
+    def overhead_bytes(self) -> int:
+        """Not known of dictionaries; what the compiled one would keep."""
+        per_row = (8 if self._looks_ahead else 4) if self._capacity else 0
+        return self._disk.num_rows * per_row + self._capacity * 24
+
+    def _begin(self, rows: list[int], batch: int) -> bool:
+        if not any(number == batch for number, _ in self._ahead):
+            return False
+        while self._ahead[0][0] < batch:
+            self._drop_first()
+        return self._ahead[0][1] == rows
+
+    def _drop_first(self) -> None:
+        for i, row in enumerate(self._ahead[0][1]):
+            if row in self._rows:
+                self._policy.announced(row, self._following(i))
+        self._ahead.popleft()
+
+    def _following(self, i: int) -> int:
+        """The batch that next reads what the first announced one reads in its i-th place."""
+        batch, rows = self._ahead[0]
+        if rows[i] in rows[i + 1 :]:
+            return batch
+        later = (number for number, others in list(self._ahead)[1:] if rows[i] in others)
+        return next(later, NEVER)
+
+    def _keep(self, row: int, values: Tensor, following: int) -> None:
+        if len(self._rows) >= self._capacity:
+            gone = self._policy.choose(row, following)
+            if gone is None:
+                return
+            del self._rows[gone]
+        self._rows[row] = values.clone()
+        self._policy.take(row, following)

@@ -1,0 +1,204 @@
+"""RowCache: rows kept in memory in front of a file, and the policies that say which."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from graphbraid import native
+from graphbraid.arguments import MOST_BYTES, as_count, check_choice, check_tensor, shown
+from graphbraid.errors import DataError
+from graphbraid.features.rows import cache_reference as reference
+from graphbraid.features.rows.disk import DiskRows, as_bytes
+from graphbraid.native import plain_errors
+from graphbraid.signatures import typed
+
+POLICIES = ("belady", "sieve", "static")
+"""``belady``: of announced batches the reads are known, and the row goes that is next read last; ``sieve``:
+the oldest row that was not read lately goes (SIEVE); ``static``: what the cache was filled with stays."""
+
+_MOST_ROWS = (1 << 31) - 1
+_RANKS = 256
+
+
+class CacheCounts(NamedTuple):
+    """What a cache did since it was made, in rows."""
+
+    reads: int
+    hits: int
+    """Reads of rows that were kept; the other reads went to the file."""
+    filled: int
+    """Rows that :meth:`RowCache.fill` read."""
+    kept: int
+    """Rows that it holds now."""
+
+    @property
+    def misses(self) -> int:
+        """Reads that went to the file."""
+        return self.reads - self.hits
+
+
+@typed
+class RowCache:
+    """Rows of a file, at most ``num_rows``, kept in memory.
+
+    What it gives are always the file's rows, whatever is kept. Threads may share it; their calls take turns,
+    so that no row is read twice at a time.
+
+    Args:
+        disk: where the other rows come from.
+        num_rows: rows kept, at most; 0 keeps none.
+        policy: one of :data:`POLICIES`.
+        score: ``(rows of the file,)`` numbers, higher where a row is read more often: by ``belady`` a row
+            that no announced batch reads stays longer the higher it is. None: the least recently read goes.
+
+    Raises:
+        ConfigError: there is no such policy, or more rows are asked for than the file has.
+        DataError: the score does not have a finite number for each row.
+    """
+
+    def __init__(
+        self, disk: DiskRows, num_rows: int, *, policy: str = "belady", score: Tensor | None = None
+    ) -> None:
+        check_choice(policy, "policy", POLICIES)
+        self.disk, self.policy = disk, policy
+        self.num_rows = as_count(num_rows, "num_rows", most=min(disk.shape[0], _MOST_ROWS))
+        self._score = score
+        self._ranks = None if score is None or policy != "belady" else ranks_of(score, disk.shape[0])
+        self._filled: list[Tensor] = []
+        self._process, self._cache = os.getpid(), self._make()
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the rows it may keep."""
+        return self.num_rows * self.disk.row_bytes
+
+    @property
+    def overhead_bytes(self) -> int:
+        """Memory it takes beside them: where each row is, what the policy knows, reads under way."""
+        return int(self._own().overhead_bytes()) + sum(
+            kept.nbytes for kept in (self._ranks, *self._filled) if kept is not None
+        )
+
+    @property
+    def counts(self) -> CacheCounts:
+        """What it did since it was made, in this process."""
+        return CacheCounts(*self._own().counts())
+
+    def fill(self, ids: Tensor) -> None:
+        """Read rows into free room, the first of ``ids`` as far as there is some.
+
+        Args:
+            ids: ``(num_ids,)`` int64 rows.
+
+        Raises:
+            DataError: as :meth:`DiskRows.gather`.
+            ResourceError: likewise.
+        """
+        room = self.num_rows - self.counts.kept
+        chosen = _checked(ids)[:room].sort().values  # in the order of the file
+        with plain_errors():
+            self._own().fill(chosen)
+        self._filled.append(chosen)
+
+    def announce(self, ids: Tensor) -> int:
+        """Say which rows a coming batch will read, batches in the order in which they come.
+
+        Returns:
+            The number to gather it by; -1 where the policy does not look ahead.
+
+        Raises:
+            DataError: an id is no row.
+        """
+        with plain_errors():
+            return int(self._own().announce(_checked(ids)))
+
+    def forget(self) -> None:
+        """Forget announced batches that will not come after all."""
+        self._own().forget()
+
+    def gather(self, ids: Tensor, out: Tensor | None = None, *, batch: int = -1) -> Tensor:
+        """``out[i] = rows[ids[i]]``, from memory where it is kept and else from the file.
+
+        Args:
+            ids: ``(num_ids,)`` int64 rows; of an announced batch, those that were announced.
+            out: ``(num_ids, ...)`` contiguous; None makes one.
+            batch: what :meth:`announce` gave; -1 for one that was not announced.
+
+        Raises:
+            ConfigError: ``batch`` is no such number.
+            DataError: as :meth:`DiskRows.gather`.
+            ResourceError: likewise.
+        """
+        batch = as_count(batch, "batch", least=-1, most=MOST_BYTES)
+        out = self.disk.room_for(ids, out)
+        if ids.numel():
+            with plain_errors():
+                self._own().gather(ids.contiguous(), as_bytes(out), batch)
+        return out
+
+    def uncounted(self, ids: Tensor) -> Tensor:
+        """Rows of ids from the file, which are no reads of a batch and change nothing that is kept."""
+        return self.disk.gather(ids)
+
+    def _own(self) -> Any:
+        """The cache of this process: a forked one reads anew what this was filled with."""
+        if self._process != os.getpid():
+            self._process, self._cache = os.getpid(), self._make()
+            for ids in self._filled:
+                self._cache.fill(ids)
+        return self._cache
+
+    def _make(self) -> Any:
+        kernels = native.kernels() or reference
+        return kernels.RowCache(
+            disk=self.disk.native, capacity=self.num_rows, policy=self.policy, ranks=self._ranks
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _remade, (self.disk, self.num_rows, self.policy, self._score, self._filled)
+
+    def __repr__(self) -> str:
+        return f"RowCache({self.num_rows:,} of {self.disk.shape[0]:,} rows, policy={self.policy!r})"
+
+
+def _remade(
+    disk: DiskRows, num_rows: int, policy: str, score: Tensor | None, filled: list[Tensor]
+) -> RowCache:
+    cache = RowCache(disk, num_rows, policy=policy, score=score)
+    for ids in filled:
+        cache.fill(ids)
+    return cache
+
+
+def checked_score(score: Tensor, num_rows: int) -> Tensor:
+    """A score with a finite number for each row.
+
+    Raises:
+        DataError: it is none.
+    """
+    check_tensor(score, "score")
+    if score.shape != (num_rows,):
+        raise DataError(f"score must have one number for each of the {num_rows} rows; got {shown(score)}")
+    if not bool(torch.isfinite(score).all()):
+        at = int((~torch.isfinite(score)).nonzero()[0])
+        raise DataError(f"score must be finite; score[{at}] is {float(score[at])}")
+    return score
+
+
+def ranks_of(score: Tensor, num_rows: int) -> Tensor:
+    """``(num_rows,)`` uint8: classes of equally many rows, the higher the higher their score."""
+    order = checked_score(score, num_rows).argsort(stable=True)
+    ranks = torch.empty(num_rows, dtype=torch.uint8)
+    ranks[order] = (torch.arange(num_rows) * _RANKS // max(num_rows, 1)).to(torch.uint8)
+    return ranks
+
+
+def _checked(ids: Tensor) -> Tensor:
+    check_tensor(ids, "ids", ndim=1)
+    if ids.dtype != torch.int64 or ids.device.type != "cpu":
+        raise DataError(f"ids must be int64 on the CPU; got {ids.dtype} on {ids.device}")
+    return ids.contiguous()

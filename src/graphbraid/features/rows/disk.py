@@ -1,0 +1,284 @@
+"""DiskRows: rows of a table that lies in a file, read by id without reading the rest."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from graphbraid import native
+from graphbraid.arguments import MOST_BYTES, as_count, as_flag, check_choice, check_tensor, shown
+from graphbraid.errors import ConfigError, DataError
+from graphbraid.features.rows import disk_reference as reference
+from graphbraid.files import mapped
+from graphbraid.files.block_sums import BLOCK_BYTES
+from graphbraid.native import plain_errors
+from graphbraid.signatures import typed
+
+READERS = ("auto", "io_uring", "threads")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DiskOptions:
+    """How a file is read.
+
+    Raises:
+        ConfigError: a number that cannot be meant.
+    """
+
+    reader: str = "auto"
+    """``auto``: io_uring where the system has it and allows it, else threads that ``pread``; ``threads``;
+    ``io_uring``: refused where the system refuses it."""
+    direct: bool = True
+    """Past the system's page cache (O_DIRECT) where the file system can."""
+    depth: int = 128
+    """Requests under way at a time, at most."""
+    longest_bytes: int = 16 * BLOCK_BYTES
+    """Longest request that brings several rows."""
+    gap_blocks: int = 0
+    """Blocks of 4096 bytes between two rows that are read along to make one request of two. Pays where
+    requests are few a second whatever their size, as on spinning and many network disks."""
+
+    def __post_init__(self) -> None:
+        check_choice(self.reader, "reader", READERS)
+        checked = {
+            "direct": as_flag(self.direct, "direct"),
+            "depth": as_count(self.depth, "depth", least=1, most=4096),
+            "longest_bytes": as_count(self.longest_bytes, "longest_bytes", least=BLOCK_BYTES, most=1 << 30),
+            "gap_blocks": as_count(self.gap_blocks, "gap_blocks", most=1 << 20),
+        }
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+
+
+class DiskCounts(NamedTuple):
+    """What was read of a file since it was opened."""
+
+    rows: int
+    """Distinct rows of each call."""
+    requests: int
+    bytes: int
+    """Whole blocks, those read along with rows included."""
+
+
+@typed
+class DiskRows:
+    """Rows of a table in a file, by id.
+
+    Rows are read in the order of the file, those that lie near each other by one request; a row asked for
+    twice is read once. Where the file has block sums, what was read is compared with them before it is given.
+    Threads may share it; their calls take turns, each with the disk's whole queue.
+
+    Args:
+        path: the file; it may not change while this reads it.
+        offset: of the first row, in bytes.
+        num_rows: rows.
+        row_shape: of each.
+        dtype: of each number.
+        sums: ``(num_blocks,)`` int64 XXH64 of the file's blocks of 4096 bytes up to the last row's end, or
+            None.
+        options: how to read; None takes the defaults.
+
+    Raises:
+        ConfigError: a number is out of its bounds.
+        DataError: the file is too short, rows have no bytes, or the sums are not as many as its blocks.
+        ResourceError: the file cannot be opened.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        offset: int,
+        num_rows: int,
+        row_shape: tuple[int, ...],
+        dtype: torch.dtype,
+        sums: Tensor | None = None,
+        options: DiskOptions | None = None,
+    ) -> None:
+        self.path, self.options = Path(path), options or DiskOptions()
+        num_rows = as_count(num_rows, "num_rows", most=MOST_BYTES)
+        row = tuple(as_count(size, "row_shape", most=MOST_BYTES) for size in row_shape)
+        self.row_bytes = math.prod(row) * dtype.itemsize
+        if self.row_bytes == 0:
+            raise DataError(f"rows of {self.path} have no bytes: their shape is {row}")
+        as_count(num_rows * self.row_bytes, "the bytes of all rows", most=MOST_BYTES)
+        self.shape, self.dtype = torch.Size((num_rows, *row)), dtype
+        self._offset = as_count(offset, "offset", most=MOST_BYTES)
+        if sums is not None:
+            check_tensor(sums, "sums", ndim=1)
+            if sums.dtype != torch.int64 or sums.device.type != "cpu":
+                raise DataError(f"sums must be int64 on the CPU; got {sums.dtype} on {sums.device}")
+        self._sums = None if sums is None else sums.contiguous()
+        self._process, self._native = os.getpid(), self._open()
+
+    @classmethod
+    def behind(cls, x: Tensor, *, options: DiskOptions | None = None, what: str = "features") -> DiskRows:
+        """The rows of a tensor that is mapped from a store, read from its file.
+
+        Args:
+            x: ``(num_rows, ...)`` contiguous, as :func:`graphbraid.datasets.open_store` gives it.
+            options: how to read.
+            what: name of the rows, for messages.
+
+        Raises:
+            DataError: no file is mapped there, or the tensor was written to since and differs from it.
+        """
+        check_tensor(x, "x")
+        found = mapped.find(x.data_ptr(), x.nbytes) if x.device.type == "cpu" and x.ndim else None
+        if found is None or not x.is_contiguous():
+            raise DataError(
+                f"{what} on disk must be a whole array of a store that is mapped, as "
+                f"datasets.open_store(path) gives it; got {shown(x)}, which "
+                + ("is not contiguous" if found is not None else "lies in memory only")
+            )
+        if x._version:
+            raise DataError(
+                f"x is mapped from {found.path} and was written to since, so that the file has other values; "
+                "store the graph again"
+            )
+        check_is_mapped(found)
+        return cls(
+            found.path,
+            offset=found.offset,
+            num_rows=x.shape[0],
+            row_shape=tuple(x.shape[1:]),
+            dtype=x.dtype,
+            sums=None if found.sums is None else found.sums(),
+            options=options,
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows."""
+        return self.shape[0] * self.row_bytes
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether blocks are compared with sums as they are read."""
+        return self._sums is not None
+
+    @property
+    def counts(self) -> DiskCounts:
+        """What was read since the file was opened, in this process."""
+        return DiskCounts(*self.native.counts())
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Memory that requests under way are read into."""
+        return int(self.native.buffer_bytes())
+
+    def how(self) -> str:
+        """How the file is read, in words."""
+        uring, direct, why = self.native.how()
+        by = f"io_uring, {self.options.depth} requests at a time" if uring else f"threads ({why})"
+        cache = "past the page cache" if direct else "through the page cache"
+        return f"{by}, {cache}, {'blocks checked' if self.is_checked else 'unchecked'}"
+
+    def gather(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
+        """``out[i] = rows[ids[i]]``, read from the file.
+
+        Args:
+            ids: ``(num_ids,)`` int64 rows, in any order, repeated or not.
+            out: ``(num_ids, ...)`` contiguous, of this table's dtype; None makes one.
+
+        Raises:
+            DataError: an id is no row; the file ends early, or a block is not what was written: names the
+                file, the block and the row.
+            ResourceError: the system cannot read it.
+        """
+        out = self.room_for(ids, out)
+        if ids.numel():
+            with plain_errors():
+                self.native.read(ids.contiguous(), as_bytes(out))
+        return out
+
+    def room_for(self, ids: Tensor, out: Tensor | None) -> Tensor:
+        """``out``, or a new tensor for the rows of ``ids``.
+
+        Raises:
+            DataError: either does not fit.
+        """
+        check_tensor(ids, "ids", ndim=1)
+        if ids.dtype != torch.int64 or ids.device.type != "cpu":
+            raise DataError(f"ids must be int64 on the CPU; got {ids.dtype} on {ids.device}")
+        shape = torch.Size((ids.numel(), *self.shape[1:]))
+        if out is None:
+            return torch.empty(shape, dtype=self.dtype)
+        check_tensor(out, "out")
+        if out.shape != shape or out.dtype != self.dtype or not out.is_contiguous():
+            raise DataError(f"out must be contiguous {self.dtype} of {tuple(shape)}; got {shown(out)}")
+        return out
+
+    @property
+    def native(self) -> Any:
+        """What reads, which a forked process opens anew."""
+        if self._process != os.getpid():
+            self._process, self._native = os.getpid(), self._open()
+        return self._native
+
+    def _open(self) -> Any:
+        kernels = native.kernels() or reference
+        options = self.options
+        with plain_errors():
+            opened = kernels.DiskRows(
+                path=str(self.path),
+                first_byte=self._offset,
+                num_rows=self.shape[0],
+                row_bytes=self.row_bytes,
+                sums=self._sums,
+                uring=options.reader != "threads",
+                direct=options.direct,
+                depth=options.depth,
+                longest=options.longest_bytes,
+                gap=options.gap_blocks,
+            )
+        uring, _, why = opened.how()
+        if options.reader == "io_uring" and not uring:
+            raise ConfigError(f"reader='io_uring' is not to be had here: {why}; leave it out for threads")
+        return opened
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        given = {
+            "offset": self._offset,
+            "num_rows": self.shape[0],
+            "row_shape": tuple(self.shape[1:]),
+            "dtype": self.dtype,
+            "sums": self._sums,
+            "options": self.options,
+        }
+        return _reopened, (str(self.path), given)
+
+    def __repr__(self) -> str:
+        return f"DiskRows({str(self.path)!r}, {tuple(self.shape)}, {self.dtype}, {self.how()})"
+
+
+def check_is_mapped(found: mapped.Mapped) -> None:
+    """Refuse a file that is not the one that was mapped.
+
+    Raises:
+        DataError: another file has its name, or none.
+    """
+    try:
+        now = mapped.file_id_of(found.path)
+    except OSError as error:
+        raise DataError(
+            f"{found.path}, from which x is mapped, cannot be read any more ({error.strerror}); open "
+            "the store again"
+        ) from error
+    if now != found.file_id:
+        raise DataError(f"{found.path} was replaced since x was mapped from it; open the store again")
+
+
+def _reopened(path: str, given: dict[str, Any]) -> DiskRows:
+    return DiskRows(path, **given)
+
+
+def as_bytes(rows: Tensor) -> Tensor:
+    """``(num_rows, row_bytes)`` uint8 of the same memory."""
+    return rows.view(rows.shape[0], -1).view(torch.uint8)

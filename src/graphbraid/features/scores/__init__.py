@@ -1,0 +1,1 @@
+"""Scores: how often each row will be read, walked, counted in advance or looked ahead for."""

@@ -1,0 +1,174 @@
+"""Which score to take: looking as far ahead as is cheap, else the one that serves a few batches best."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from graphbraid.features.scores.coverage import coverage
+from graphbraid.features.scores.reads import batch_reads, count_reads, spread_reads
+from graphbraid.graph import Graph
+from graphbraid.sampling.config import SamplerConfig
+from graphbraid.sampling.schedule import SeedSchedule
+
+MOST_OF_RUN = 0.02
+"""Share of the run's time that looking ahead may take."""
+PROBED_BATCHES = 8
+"""Batches that are timed to estimate it."""
+TRIED_BATCHES = 16
+"""Batches of the first epoch on which scores are compared."""
+CANDIDATES = ("inclusion", "weighted_reverse_pagerank", "degree", "presampled")
+"""Tried in this order; of equals the first is taken. The reverse PageRank takes up to 100 passes over the
+edges, too many for a trial, and was the best on none of the graphs of ``benchmarks.tiers.prediction``."""
+READS = ("inclusion", "presampled")
+"""The candidates that are reads an epoch, and not only an order."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class Choice:
+    """A kind of score, and why."""
+
+    kind: str
+    reason: str = ""
+    trial: Mapping[str, float] = field(default_factory=dict)
+    """Share of the tried batches' reads that each candidate's top rows served, the mean over some sizes."""
+    epochs: int = 0
+    """Epochs that were looked ahead."""
+
+
+class Looked(NamedTuple):
+    """What looking ahead has found."""
+
+    values: Tensor
+    """``(num_nodes,)`` float64 reads an epoch, the mean over the epochs that were counted."""
+    epochs: int
+    """How many these are, from the first on."""
+    seconds: float
+    """Spent on them."""
+
+
+def choose(
+    graph: Graph,
+    sampler: SamplerConfig,
+    schedule: SeedSchedule,
+    *,
+    epochs: Sequence[int],
+    run_seconds: float | None,
+    values_of: Callable[[str], Tensor],
+    workers: int | None,
+    candidates: Sequence[str] | None = None,
+) -> tuple[Tensor, Choice]:
+    """The values of the score to take, and the choice.
+
+    Args:
+        graph: what is sampled.
+        sampler: how neighbours are drawn.
+        schedule: which seeds a step has.
+        epochs: of the run, of which as many are looked ahead as may be.
+        run_seconds: how long the run will take; None: not known.
+        values_of: makes the values of a kind.
+        workers: threads that sample.
+        candidates: kinds to try; None: :data:`CANDIDATES`.
+    """
+    seconds = sampling_seconds(graph, sampler, schedule, epochs[0], workers)
+    share = "and how long the run is was not said"
+    if run_seconds is not None:
+        allowed = MOST_OF_RUN * run_seconds
+        share = f"more than the {allowed:.2g} s that are {MOST_OF_RUN:.0%} of the run's {run_seconds:.3g} s"
+        if seconds < allowed:
+            looked = look_ahead(graph, sampler, schedule, epochs, seconds=allowed, workers=workers)
+            reason = _counted(looked, epochs, run_seconds)
+            return looked.values, Choice(kind="lookahead", reason=reason, epochs=looked.epochs)
+    batches = spread_reads(graph, sampler, schedule, epoch=epochs[0], count=TRIED_BATCHES, workers=workers)
+    reads = count_reads(batches, graph.num_nodes)
+    trial: dict[str, float] = {}
+    best = "", torch.empty(0)
+    for kind in CANDIDATES if candidates is None else candidates:
+        values = values_of(kind)
+        trial[kind] = fmean(coverage(values, reads))
+        if trial[kind] > trial.get(best[0], -1.0):
+            best = kind, values
+    tried = min(TRIED_BATCHES, schedule.num_steps)
+    reason = (
+        f"looking 1 epoch ahead would take about {seconds:.2g} s, {share}; of the others, {best[0]} serves "
+        f"most of {tried} batches' reads: "
+        f"{trial[best[0]]:.1%} in the mean over some sizes, the best choice "
+        f"{fmean(coverage(reads, reads)):.1%}"
+    )
+    return best[1], Choice(kind=best[0], reason=reason, trial=trial)
+
+
+def look_ahead(
+    graph: Graph,
+    sampler: SamplerConfig,
+    schedule: SeedSchedule,
+    epochs: Sequence[int],
+    *,
+    seconds: float,
+    workers: int | None = None,
+) -> Looked:
+    """Count the reads of the coming epochs, one after the other, for as long as there is time.
+
+    The first epoch is counted whatever it takes. Another one is if it would end in time, were it to take as
+    long as those before it in the mean.
+
+    Args:
+        graph: what is sampled.
+        sampler: how neighbours are drawn.
+        schedule: which seeds a step has.
+        epochs: the coming ones.
+        seconds: that all of it may take.
+        workers: threads that sample.
+    """
+    counts, counted, taken = torch.zeros(graph.num_nodes, dtype=torch.int64), 0, 0.0
+    started = time.perf_counter()
+    for epoch in epochs:
+        if counted and taken * (counted + 1) / counted > seconds:
+            break
+        batches = batch_reads(graph, sampler, schedule, range(epoch, epoch + 1), workers=workers)
+        counts += count_reads(batches, graph.num_nodes)
+        counted, taken = counted + 1, time.perf_counter() - started
+    return Looked(counts.double().div_(counted), counted, taken)
+
+
+def _counted(looked: Looked, epochs: Sequence[int], run_seconds: float) -> str:
+    """Say how many epochs were looked ahead, what that took, and what it was allowed."""
+    count = f"{looked.epochs} of {len(epochs)}" if looked.epochs < len(epochs) else f"{len(epochs)}"
+    said = f"{count} epoch{'s' * (len(epochs) > 1)} looked ahead in {looked.seconds:.2g} s"
+    allowed = MOST_OF_RUN * run_seconds
+    return f"{said}; {MOST_OF_RUN:.0%} of the run's {run_seconds:.3g} s allow {allowed:.2g} s"
+
+
+def sampling_seconds(
+    graph: Graph, sampler: SamplerConfig, schedule: SeedSchedule, epoch: int, workers: int | None
+) -> float:
+    """Return the seconds that the batches of an epoch take to sample, by a few of them.
+
+    Threads are at work when the first one is timed.
+
+    Args:
+        graph: what is sampled.
+        sampler: how neighbours are drawn.
+        schedule: which seeds a step has.
+        epoch: whose first batches are timed.
+        workers: threads that sample; None takes as many as PyTorch has.
+    """
+    threads = torch.get_num_threads() if workers is None else workers
+    warm, steps = 2 * threads, schedule.num_steps
+    warm = min(warm, steps // 2)
+    timed = min(PROBED_BATCHES, steps - warm)
+    first = range(epoch, epoch + 1)
+    batches = batch_reads(graph, sampler, schedule, first, steps=range(warm + timed), workers=workers)
+    started = time.perf_counter()
+    for _ in itertools.islice(batches, warm):
+        started = time.perf_counter()
+    for _ in batches:
+        pass
+    return (time.perf_counter() - started) / timed * steps

@@ -1,0 +1,142 @@
+"""The rows that coming batches read, found before they are read: batches are sampled without features."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from graphbraid.arguments import MOST_THREADS, as_count, check_type
+from graphbraid.errors import ConfigError
+from graphbraid.features.scores.walks import backend
+from graphbraid.graph import Graph
+from graphbraid.graph.scans import check_ids
+from graphbraid.sampling import rng
+from graphbraid.sampling.config import SamplerConfig
+from graphbraid.sampling.cpu import make_pipeline
+from graphbraid.sampling.sample import Prepared
+from graphbraid.sampling.schedule import MOST_EPOCHS, SeedSchedule
+from graphbraid.signatures import typed
+
+_OTHER_SEED = 0x6F74686572
+
+
+@typed
+def batch_reads(
+    graph: Graph,
+    sampler: SamplerConfig,
+    schedule: SeedSchedule,
+    epochs: int | range = 1,
+    *,
+    steps: range | None = None,
+    workers: int | None = None,
+) -> Iterator[Tensor]:
+    """The ``n_id`` of each coming batch, in the order of steps: what a loader of these settings will gather.
+
+    Batches are sampled ahead by threads and dropped as they are passed, so that memory does not grow with
+    their number. Each tensor holds on to its batch: clone what is kept.
+
+    Args:
+        graph: what is sampled; its features are not touched.
+        sampler: how neighbours are drawn.
+        schedule: which seeds a step has.
+        epochs: the first so many, or a range of epochs.
+        steps: of every epoch; None: all.
+        workers: threads; None takes as many as PyTorch has.
+
+    Returns:
+        An iterator of ``(num_nodes_of_batch,)`` int64; a seed that a step has twice comes twice.
+
+    Raises:
+        ConfigError: there are no such epochs or steps, or no seeds.
+        DataError: seeds outside the graph, or weights are wanted and missing or negative.
+    """
+    last = _as_steps(steps, schedule).stop
+    first = 0 if steps is None else steps.start
+    parts = ((epoch, first, last) for epoch in as_epochs(epochs))
+    return _reads(graph, sampler, schedule, parts, workers)
+
+
+def spread_reads(
+    graph: Graph,
+    sampler: SamplerConfig,
+    schedule: SeedSchedule,
+    *,
+    epoch: int = 0,
+    count: int,
+    workers: int | None = None,
+) -> Iterator[Tensor]:
+    """:func:`batch_reads` of ``count`` steps spread evenly over an epoch, or of all where there are fewer."""
+    last = _as_steps(None, schedule).stop
+    if count >= last:
+        return _reads(graph, sampler, schedule, [(epoch, 0, last)], workers)
+    first = [last * part // count for part in range(count)]
+    return _reads(graph, sampler, schedule, [(epoch, step, step + 1) for step in first], workers)
+
+
+def count_reads(batches: Iterable[Tensor], num_nodes: int) -> Tensor:
+    """How often each row is read by batches given by their ``n_id``: ``(num_nodes,)`` int64."""
+    counts = torch.zeros(num_nodes, dtype=torch.int64)
+    add = backend().count_ids
+    for n_id in batches:
+        add(n_id, counts)
+    return counts
+
+
+def with_other_seed(schedule: SeedSchedule) -> SeedSchedule:
+    """The same seeds in other batches, drawn with other numbers."""
+    return dataclasses.replace(schedule, seed=rng.mix(schedule.seed ^ _OTHER_SEED) >> 1)
+
+
+def as_epochs(epochs: int | range) -> Sequence[int]:
+    """Epochs by their number from the first, or a range of them.
+
+    Raises:
+        ConfigError: none, or such as there cannot be.
+    """
+    if isinstance(epochs, range):
+        if epochs.step != 1 or not epochs or epochs.start < 0 or epochs.stop > MOST_EPOCHS:
+            raise ConfigError(
+                f"epochs must be a rising range of at least one epoch from 0 on, such as range(3, 5); "
+                f"got {epochs}"
+            )
+        return epochs
+    return range(as_count(epochs, "epochs", least=1, most=MOST_EPOCHS))
+
+
+def _as_steps(steps: range | None, schedule: SeedSchedule) -> range:
+    check_type(schedule, "schedule", SeedSchedule, "a SeedSchedule", error=ConfigError)
+    if not schedule.num_steps:
+        raise ConfigError("the schedule has no seeds, and so no batches; give it some")
+    if steps is None:
+        return range(schedule.num_steps)
+    if steps.step != 1 or not steps or steps.start < 0 or steps.stop > schedule.num_steps:
+        raise ConfigError(
+            f"steps must be a rising range of at least one in [0, {schedule.num_steps}); got {steps}"
+        )
+    return steps
+
+
+def _reads(
+    graph: Graph,
+    sampler: SamplerConfig,
+    schedule: SeedSchedule,
+    parts: Iterable[tuple[int, int, int]],
+    workers: int | None,
+) -> Iterator[Tensor]:
+    """Reads of parts of epochs: an epoch, its first step, and the one behind its last."""
+    check_ids(schedule.seeds, graph.num_nodes, "seeds")
+    threads = torch.get_num_threads() if workers is None else workers
+    threads = as_count(threads, "workers", least=1, most=MOST_THREADS)
+    config = dataclasses.replace(sampler, return_edge_id=False)  # of which no node depends
+    pipeline = make_pipeline(graph.csc, config, None, num_threads=threads, depth=2 * threads)
+    runs = (pipeline.run(schedule, *part) for part in parts)
+    # no generator of batches: it would hold one while the next is waited for
+    return map(_n_id, itertools.chain.from_iterable(runs))
+
+
+def _n_id(prepared: Prepared) -> Tensor:
+    return prepared.sampled.n_id

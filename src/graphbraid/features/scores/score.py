@@ -1,0 +1,248 @@
+"""Scores: which feature rows will be read most often, guessed from the graph or counted in advance."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphbraid.arguments import as_number, check_choice
+from graphbraid.errors import ConfigError
+from graphbraid.features.scores import walks
+from graphbraid.features.scores.choice import READS, Choice, choose
+from graphbraid.features.scores.reads import (
+    as_epochs,
+    batch_reads,
+    count_reads,
+    spread_reads,
+    with_other_seed,
+)
+from graphbraid.graph import Graph
+from graphbraid.graph.scans import check_ids
+from graphbraid.sampling.config import SamplerConfig
+from graphbraid.sampling.reference import check_odds
+from graphbraid.sampling.schedule import SeedSchedule
+from graphbraid.signatures import typed
+
+KINDS = (
+    "degree",
+    "reverse_pagerank",
+    "weighted_reverse_pagerank",
+    "inclusion",
+    "presampled",
+    "lookahead",
+    "auto",
+)
+"""Scores by name."""
+PRESAMPLED_BATCHES = 256
+"""Batches that ``auto`` samples to try that kind, at most."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class Score:
+    """How often rows are expected to be read, and how that is known."""
+
+    values: Tensor
+    """``(num_nodes,)`` float64, higher for rows that are read more often. Counts, and expected
+    counts, are reads per epoch; of the other kinds only the order means something."""
+    kind: str
+    """One of :data:`KINDS` but ``auto``: what was chosen."""
+    made_from: Mapping[str, Any] = field(default_factory=dict)
+    """What it depends on beside the graph, by name; plain values that JSON can hold."""
+    seconds: float
+    """Spent on it, trials included."""
+    reason: str = ""
+    """Why ``auto`` chose this kind; empty where it was asked for by name."""
+    trial: Mapping[str, float] = field(default_factory=dict)
+    """Share of some batches' reads that the top rows of each kind served which ``auto`` tried."""
+
+
+@typed
+def score(
+    graph: Graph,
+    kind: str = "auto",
+    *,
+    sampler: SamplerConfig | None = None,
+    schedule: SeedSchedule | None = None,
+    epochs: int | range = 1,
+    run_seconds: float | None = None,
+    damping: float = walks.DAMPING,
+    workers: int | None = None,
+    as_reads: bool = False,
+) -> Score:
+    """Score each node by how often its row will be read.
+
+    - ``degree``: edges that leave the node
+    - ``reverse_pagerank``: a walk against the edges, in the long run
+    - ``weighted_reverse_pagerank``: the same for few rounds, and rather from the training nodes
+    - ``inclusion``: expected reads an epoch under the sampler's fanouts and seeds
+    - ``presampled``: reads of some epochs of the sampler with another seed
+    - ``lookahead``: reads of the coming epochs, exactly
+    - ``auto``: ``lookahead`` over as many of the coming epochs as 2 % of the run's time allows; where that
+      is none, what serves some of its batches best
+
+    Args:
+        graph: whose rows are scored.
+        kind: one of these.
+        sampler: how neighbours are drawn, such as a loader's ``node_sampler``; the last four kinds need it.
+        schedule: which seeds a step has, such as a loader's ``schedule``; the last four kinds need it.
+            Without it the weighted PageRank begins at the graph's split ``train``.
+        epochs: ``lookahead`` counts these, ``auto`` no more than these, which a sample of fewer stands for:
+            the first so many, or a range; ``presampled`` samples as many.
+        run_seconds: how long the run will take, as far as the caller knows; ``auto`` needs it to look ahead.
+        damping: of the PageRanks, in [0, 1).
+        workers: threads that sample; None takes as many as PyTorch has.
+        as_reads: whether ``auto`` must give reads an epoch, and so tries no kind that is an order only.
+
+    Raises:
+        ConfigError: no such kind, or it needs what was not given; epochs that there cannot be.
+        DataError: the graph has no split ``train`` or no weights where they are needed, or a seed is no node.
+    """
+    check_choice(kind, "kind", KINDS)
+    started = time.perf_counter()
+    damping, coming = as_number(damping, "damping", least=0, below=1), as_epochs(epochs)
+    making = _Making(
+        graph, sampler=sampler, schedule=schedule, epochs=coming, damping=damping, workers=workers
+    )
+    if kind != "auto":
+        values, choice = making.of(kind), Choice(kind=kind)
+    else:
+        run_seconds = None if run_seconds is None else as_number(run_seconds, "run_seconds", least=0)
+        values, choice = choose(
+            graph,
+            *making.needed("auto"),
+            epochs=coming,
+            run_seconds=run_seconds,
+            values_of=making.of_short,
+            workers=workers,
+            candidates=READS if as_reads else None,
+        )
+    return Score(
+        values=values,
+        kind=choice.kind,
+        made_from=making.made_from(choice.kind, choice.epochs or len(coming)),
+        seconds=time.perf_counter() - started,
+        reason=choice.reason,
+        trial=choice.trial,
+    )
+
+
+class _Making:
+    """Makes scores by name."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        *,
+        sampler: SamplerConfig | None,
+        schedule: SeedSchedule | None,
+        epochs: Sequence[int],
+        damping: float,
+        workers: int | None,
+    ) -> None:
+        self._graph, self._sampler, self._schedule = graph, sampler, schedule
+        self._epochs, self._damping, self._workers = epochs, damping, workers
+        self._most_presampled: int | None = None
+        self._make: dict[str, Callable[[], Tensor]] = {
+            "degree": lambda: walks.out_degree(graph.csc),
+            "reverse_pagerank": lambda: walks.reverse_pagerank(graph.csc, damping=damping),
+            "weighted_reverse_pagerank": self._weighted_reverse_pagerank,
+            "inclusion": self._inclusion,
+            "presampled": self._presampled,
+            "lookahead": self._lookahead,
+        }
+
+    def of(self, kind: str) -> Tensor:
+        """The values of a kind."""
+        return self._make[kind]()
+
+    def of_short(self, kind: str) -> Tensor:
+        """The same, the presampled reads of no more batches than a trial is worth."""
+        self._most_presampled = PRESAMPLED_BATCHES
+        return self.of(kind)
+
+    def needed(self, kind: str) -> tuple[SamplerConfig, SeedSchedule]:
+        """Sampler and schedule.
+
+        Raises:
+            ConfigError: they were not given, or give no batch.
+            DataError: they do not fit the graph.
+        """
+        sampler, schedule = self._sampler, self._schedule
+        if sampler is None or schedule is None:
+            missing = (
+                "sampler=SamplerConfig(fanouts=...)" if sampler is None else "schedule=SeedSchedule(...)"
+            )
+            raise ConfigError(
+                f"the score {kind!r} follows the sampler from its seeds: pass {missing}, or take a score of "
+                "the graph alone, such as 'weighted_reverse_pagerank'"
+            )
+        _check_seeds(schedule, self._graph)
+        if sampler.weighted:
+            check_odds(self._graph.csc)
+        return sampler, schedule
+
+    def made_from(self, kind: str, epochs: int) -> dict[str, Any]:
+        """What a kind depends on beside the graph, of which so many epochs were sampled."""
+        made: dict[str, Any] = {}
+        if kind.endswith("pagerank"):
+            made["damping"] = self._damping
+        if kind == "weighted_reverse_pagerank":
+            made |= {"rounds": walks.ROUNDS, "num_train": torch.unique(self._train_ids()).numel()}
+        if kind in ("inclusion", "presampled", "lookahead"):
+            sampler, schedule = self.needed(kind)
+            made |= {name: getattr(sampler, name) for name in ("replace", "layout", "weighted")}
+            made |= {"fanouts": list(sampler.fanouts), "num_seeds": schedule.seeds.numel()}
+            made |= {name: getattr(schedule, name) for name in ("batch_size", "shuffle", "drop_last")}
+            if schedule.num_parts > 1:
+                made |= {"part": schedule.part, "num_parts": schedule.num_parts}
+        if kind in ("presampled", "lookahead"):
+            counted = schedule if kind == "lookahead" else with_other_seed(schedule)
+            made |= {"seed": counted.seed, "epochs": [self._epochs[0], self._epochs[epochs - 1]]}
+        if kind == "presampled" and self._most_presampled is not None:
+            made |= {
+                "epochs": [self._epochs[0]] * 2,
+                "batches": min(self._most_presampled, schedule.num_steps),
+            }
+        return made
+
+    def _weighted_reverse_pagerank(self) -> Tensor:
+        return walks.weighted_reverse_pagerank(self._graph.csc, self._train_ids(), damping=self._damping)
+
+    def _train_ids(self) -> Tensor:
+        if self._schedule is None:
+            return self._graph.split("train")
+        _check_seeds(self._schedule, self._graph)
+        return self._schedule.seeds
+
+    def _inclusion(self) -> Tensor:
+        return walks.inclusion(self._graph.csc, *self.needed("inclusion"))
+
+    def _presampled(self) -> Tensor:
+        sampler, schedule = self.needed("presampled")
+        schedule = with_other_seed(schedule)
+        if self._most_presampled is None:
+            return self._counted(sampler, schedule)
+        most = min(self._most_presampled, schedule.num_steps)
+        batches = spread_reads(
+            self._graph, sampler, schedule, epoch=self._epochs[0], count=most, workers=self._workers
+        )
+        return count_reads(batches, self._graph.num_nodes).double().mul_(schedule.num_steps / most)
+
+    def _lookahead(self) -> Tensor:
+        return self._counted(*self.needed("lookahead"))
+
+    def _counted(self, sampler: SamplerConfig, schedule: SeedSchedule) -> Tensor:
+        epochs = range(self._epochs[0], self._epochs[-1] + 1)
+        batches = batch_reads(self._graph, sampler, schedule, epochs, workers=self._workers)
+        return count_reads(batches, self._graph.num_nodes).double().div_(len(epochs))
+
+
+def _check_seeds(schedule: SeedSchedule, graph: Graph) -> None:
+    if not schedule.num_steps:
+        raise ConfigError("the schedule has no seeds, and so no batches; give it some")
+    check_ids(schedule.seeds, graph.num_nodes, "seeds")

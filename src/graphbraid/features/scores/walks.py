@@ -1,0 +1,150 @@
+"""Scores made of the graph alone or of how the sampler walks it: degrees, PageRanks, inclusion probabilities.
+
+A row is read when a walk against the edges reaches its node. Each score is such a walk in expectation, with
+more or less of the sampler in it; all are summed in whole numbers (csrc/graph/scores.cpp), so that their bits
+do not depend on the number of threads, and on the nodes' numbering only where weights steer the draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from graphbraid import native
+from graphbraid.features.scores import scores_reference
+from graphbraid.graph.csc import Csc
+from graphbraid.sampling.config import SamplerConfig
+from graphbraid.sampling.schedule import SeedSchedule
+
+DAMPING = 0.85
+ROUNDS = 5
+"""Rounds of the weighted reverse PageRank: more of them forget where the walk began."""
+MOST_ROUNDS = 100
+CONVERGED = 1e-4
+"""Part of the mean score: the reverse PageRank stops when a round changes no node's score by more."""
+
+
+def backend() -> Any:
+    """The compiled walks, or their twins."""
+    return native.kernels() or scores_reference
+
+
+def out_degree(csc: Csc) -> Tensor:
+    """Edges that leave each node: ``(num_nodes,)`` float64."""
+    return _pushed(csc, torch.ones(csc.num_dst, dtype=torch.int64)).double()
+
+
+def reverse_pagerank(csc: Csc, *, damping: float = DAMPING) -> Tensor:
+    """Reverse PageRank: the chance to find a walk against the edges at each node, in the long run.
+
+    A walk goes from a node to the source of one of its in-edges, or, with the chance ``1 - damping``, to any
+    node. What reaches a node without in-edges ends there, as in :func:`weighted_reverse_pagerank`.
+
+    Returns:
+        ``(num_nodes,)`` float64.
+    """
+    scores = torch.ones(csc.num_dst, dtype=torch.float64)
+    for _ in range(MOST_ROUNDS):
+        before, scores = scores, _round(csc, scores, damping)
+        if not scores.numel() or float((scores - before).abs_().max()) <= CONVERGED:
+            break
+    return scores.div_(max(csc.num_dst, 1))
+
+
+def weighted_reverse_pagerank(
+    csc: Csc, train_ids: Tensor, *, damping: float = DAMPING, rounds: int = ROUNDS
+) -> Tensor:
+    """Reverse PageRank whose walks begin rather at the training nodes.
+
+    Algorithm 1 of Min et al., "Graph Neural Network Training with Data Tiering": the scores begin at
+    ``1 / num_nodes``, those of training nodes ``num_nodes / num_train`` times as high, and it stops after few
+    rounds on purpose, since a converged score knows nothing of its beginning. In-degrees of 0 divide nothing:
+    no node would receive the quotient.
+
+    Args:
+        csc: the graph.
+        train_ids: ``(num_train,)`` int64 node ids, at least one; repeated ones count once.
+        damping: weight of what is handed on.
+        rounds: how often scores are handed on.
+
+    Returns:
+        ``(num_nodes,)`` float64.
+    """
+    scores = torch.ones(csc.num_dst, dtype=torch.float64)
+    train_ids = torch.unique(train_ids)
+    scores[train_ids] = csc.num_dst / train_ids.numel()
+    for _ in range(rounds):
+        scores = _round(csc, scores, damping)
+    return scores.div_(csc.num_dst)
+
+
+def inclusion(csc: Csc, sampler: SamplerConfig, schedule: SeedSchedule) -> Tensor:
+    """The number of an epoch's batches that are expected to read each node's row.
+
+    The sampler's hops in expectation: a seed is in a batch with the chance that the schedule gives it, and a
+    node that draws takes each in-neighbour with the chance that fanout, replacement and weights give it
+    (by weight without replacement: nearly). Draws are taken as independent, also of whether the node is in
+    the batch already; in truth nodes near the same seeds are in a batch together. Batches of an unshuffled
+    schedule, whose seeds are always the same, are taken as drawn.
+
+    Returns:
+        ``(num_nodes,)`` float64, at most the number of steps.
+    """
+    missed = torch.ones(csc.num_dst, dtype=torch.float64)
+    for hop in _hops(csc, sampler, schedule):
+        missed = hop.missed  # which later hops lower in place
+    return (1.0 - missed).mul_(schedule.num_steps)
+
+
+def expansions(csc: Csc, sampler: SamplerConfig, schedule: SeedSchedule) -> Iterator[tuple[int, Tensor]]:
+    """Yield each hop's fanout and how often an epoch is expected to draw among each node's in-edges.
+
+    So often is a node's adjacency list read: by the hops that find it, whereas its row is read once a batch
+    (:func:`inclusion`); in the layout ``blocks`` by every hop after.
+
+    Returns:
+        An iterator of fanouts and ``(num_nodes,)`` float64.
+    """
+    for hop in _hops(csc, sampler, schedule):
+        yield hop.fanout, hop.draws * schedule.num_steps
+
+
+class _Hop(NamedTuple):
+    fanout: int
+    draws: Tensor
+    """The chance that a node draws at this hop of a batch, ``(num_nodes,)`` float64."""
+    missed: Tensor
+    """The chance that a node is in no hop up to this one; lowered by this hop once it is passed."""
+
+
+def _hops(csc: Csc, sampler: SamplerConfig, schedule: SeedSchedule) -> Iterator[_Hop]:
+    """The hops of a batch in expectation; see :func:`inclusion`."""
+    num_seeds, steps = schedule.seeds.numel(), schedule.num_steps
+    copies = torch.bincount(schedule.seeds, minlength=csc.num_dst)
+    draws = (copies.double() * (schedule.num_used / (steps * num_seeds))).clamp_(max=1.0)
+    missed = 1.0 - draws
+    sums = torch.empty(csc.num_dst, dtype=torch.int64)
+    weight = csc.weight if sampler.weighted else None
+    for fanout in sampler.fanouts:
+        yield _Hop(fanout, draws, missed)
+        before = missed.clone()
+        backend().push_draws(csc.indptr, csc.indices, weight, draws, fanout, sampler.replace, sums, missed)
+        # The next hop draws for what this one found, or for all that is known.
+        draws = 1.0 - missed if sampler.layout == "blocks" else before.sub_(missed)
+
+
+def _round(csc: Csc, scores: Tensor, damping: float) -> Tensor:
+    """Hand every node's score on to its in-neighbours, in equal shares; the mean score begins at 1."""
+    # Scores sum to less than twice the nodes, and shares are rounded down: no sum reaches 2**62.
+    unit = 2.0 ** (62 - (2 * csc.num_dst).bit_length())
+    shares = (scores / csc.degrees().clamp_(min=1)).mul_(unit).long()
+    return _pushed(csc, shares).double().mul_(damping / unit).add_(1.0 - damping)
+
+
+def _pushed(csc: Csc, shares: Tensor) -> Tensor:
+    sums = torch.empty(csc.num_dst, dtype=torch.int64)
+    backend().push_shares(csc.indptr, csc.indices, shares, sums)
+    return sums

@@ -1,0 +1,186 @@
+"""HostTiers: one budget of memory for a stored graph's feature rows and adjacency lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphbraid.arguments import MOST_BYTES, as_size
+from graphbraid.errors import ConfigError
+from graphbraid.features.budgets.budget import Curve, split
+from graphbraid.features.budgets.list_budgets import list_blocks, require_free
+from graphbraid.features.budgets.list_budgets import options_for as list_options
+from graphbraid.features.budgets.row_budgets import hot_ids_in, order_of, row_bytes_kept, values_of
+from graphbraid.features.budgets.row_budgets import options_for as row_options
+from graphbraid.features.rows.caches import checked_score
+from graphbraid.features.rows.disk import DiskRows
+from graphbraid.features.scores import walks
+from graphbraid.features.tiers.tiered_features import TieredFeatures
+from graphbraid.features.tiers.topology import ListParts, TieredTopology
+from graphbraid.files import mapped
+from graphbraid.files.block_sums import BLOCK_BYTES
+from graphbraid.files.writing import format_bytes
+from graphbraid.graph import Graph
+from graphbraid.graph.csc import Csc
+from graphbraid.graph.scaled_features import ScaledFeatures, kept_row_bytes, stored_rows
+from graphbraid.sampling.config import SamplerConfig
+from graphbraid.sampling.schedule import SeedSchedule
+from graphbraid.signatures import typed
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class HostTiers:
+    """Feature rows and adjacency lists of a stored graph: some of both in memory, the others in its files."""
+
+    features: TieredFeatures
+    """The rows, to be given to loaders and Trainers as ``tiers``."""
+    topology: TieredTopology | None
+    """The lists, to be given to them as ``topology``; None where the topology is not mapped from a store."""
+    reason: str
+    """How memory was divided, and why, in words."""
+
+    @classmethod
+    @typed
+    def build(
+        cls,
+        graph: Graph,
+        *,
+        host: int | str | None,
+        hot: int | str = 0,
+        row_reads: Any = None,
+        list_reads: Tensor | None = None,
+        policy: str = "belady",
+    ) -> HostTiers:
+        """Divide memory between rows and lists by the reads of the disk that each saves per byte.
+
+        Args:
+            graph: dense features, mapped from a store; the topology, too, unless it stays where it is.
+            host: memory for both and for what is noted of them, in bytes or as ``"4GiB"``; 0 reads everything
+                from the files, ``"all"`` and whatever is more than both keep everything in memory. None: the
+                graph is used as it is.
+            hot: memory of each device for feature rows, as in :class:`TieredFeatures`.
+            row_reads: ``(num_nodes,)`` reads of each row in some time, such as an epoch's expected ones, or a
+                record with them as ``values`` (:func:`graphbraid.features.score`); None: in proportion to the
+                edges that leave a node.
+            list_reads: ``(num_nodes,)`` blocks read for each adjacency list in the same time if it is not
+                held (:func:`expected_list_blocks`); None: likewise, one a read.
+            policy: which rows stay, as in :class:`TieredFeatures`.
+
+        Raises:
+            ConfigError: a size that cannot be meant, or that does not hold what is noted and one row.
+            DataError: the features are not dense or not mapped from a store, or reads do not fit the graph.
+            ResourceError: the memory is not free, or a file cannot be read.
+        """
+        x, indices = graph.x, graph.csc.indices
+        features: dict[str, Any] = {"policy": policy, "score": row_reads, "hot": hot}
+        if host is None:
+            alone = TieredFeatures.build(graph, **features)
+            return cls(features=alone, topology=None, reason="the host has the graph as it is")
+        stored = stored_rows(x)
+        if stored is None or mapped.find(indices.data_ptr(), indices.nbytes) is None:
+            alone = TieredFeatures.build(graph, host=host, **features)
+            return cls(features=alone, topology=None, reason="the topology is in memory: all is for rows")
+        rows = DiskRows.behind(stored, options=row_options(host))
+        parts = ListParts.of(graph, list_options(host))
+        scaled = isinstance(x, ScaledFeatures)
+        notes, kept = row_bytes_kept(rows, ranked=row_reads is not None, scaled=scaled)
+        whole = parts.whole_bytes + notes + kept * len(stored)
+        budget = min(MOST_BYTES if host == "all" else as_size(host, "host"), whole)
+        require_free(budget, f"host={host!r}")
+        features["disk"] = rows.options
+        if budget in (0, whole):
+            return cls(
+                features=TieredFeatures.build(graph, host="all" if budget else 0, **features),
+                topology=parts.hold(None if budget else torch.empty(0, dtype=torch.int64)),
+                reason="memory holds everything" if budget else "memory holds nothing",
+            )
+        least = notes + kept + parts.notes_bytes
+        if budget < least:
+            raise ConfigError(
+                f"host={host!r} holds no row: what is noted of all {len(stored):,} rows and adjacency lists, "
+                f"and a row, take {format_bytes(least)}. Give more, or 0 to read all from the files"
+            )
+        reads = _reads_of_host(graph, row_reads, hot)
+        curves = (_curve_of_lists(parts, graph, list_reads), _curve_of_rows(rows, reads, kept))
+        num_lists, num_rows = _divided(budget - notes, parts, curves)
+        holds_all = num_lists == len(curves[0])
+        return cls(
+            features=TieredFeatures.build(graph, host=notes + kept * max(num_rows, 1), **features),
+            topology=parts.hold(None if holds_all else curves[0].order[:num_lists], curves[0]),
+            reason=_said(budget, curves, (num_lists, num_rows)),
+        )
+
+    def explain(self) -> str:
+        """How memory is divided, and the tiers of both in words."""
+        parts = [self.reason] + ([] if self.topology is None else [self.topology.explain()])
+        return "\n\n".join([*parts, self.features.explain()])
+
+
+@typed
+def expected_list_blocks(csc: Csc, sampler: SamplerConfig, schedule: SeedSchedule) -> Tensor:
+    """Blocks of a store's file that an epoch is expected to read for each adjacency list that is not held.
+
+    A list is read by each hop that draws among its edges, and a draw touches a block: how often hops come by
+    a node differs from how many batches read its row.
+
+    Returns:
+        ``(num_nodes,)`` float64.
+    """
+    degrees, blocks = csc.degrees(), torch.zeros(csc.num_dst, dtype=torch.float64)
+    for fanout, reads in walks.expansions(csc, sampler, schedule):
+        if fanout:
+            blocks += reads * list_blocks(degrees, fanout, csc.indices.itemsize)
+    return blocks
+
+
+def _curve_of_lists(parts: ListParts, graph: Graph, reads: Tensor | None) -> Curve:
+    return parts.curve(
+        walks.out_degree(graph.csc) if reads is None else checked_score(reads, parts.num_nodes)
+    )
+
+
+def _reads_of_host(graph: Graph, score: Any, hot: int | str) -> Tensor:
+    """How often each row is read of the host: rows that devices keep never are."""
+    known = None if score is None else checked_score(values_of(score), graph.num_nodes)
+    reads = (walks.out_degree(graph.csc) if known is None else known).double()
+    x = graph.x
+    if hot != 0 and isinstance(x, Tensor | ScaledFeatures):
+        reads = reads.clone()
+        reads[hot_ids_in(hot, order_of(reads), kept_row_bytes(x))] = 0.0
+    return reads
+
+
+def _curve_of_rows(rows: DiskRows, reads: Tensor, kept: int) -> Curve:
+    """The curve of the rows, by blocks read, like that of the lists."""
+    # Rows begin at a block: one that divides it lies in a single one.
+    straddle = 0.0 if BLOCK_BYTES % rows.row_bytes == 0 else (rows.row_bytes - 1) / BLOCK_BYTES
+    blocks = max(1.0 + straddle, rows.row_bytes / BLOCK_BYTES)
+    return Curve.of(reads * blocks, kept)
+
+
+def _divided(room: int, parts: ListParts, curves: tuple[Curve, Curve]) -> tuple[int, int]:
+    """How many lists and rows a budget holds beside what is noted of rows; one row at least.
+
+    Where all lists fit less is noted of them, which more rows may take.
+    """
+    [lists, rows] = curves
+    num_lists, num_rows = split(room - parts.notes_bytes, curves)
+    if num_lists == len(lists):
+        return num_lists, split(room - parts.whole_bytes, [rows])[0]
+    if num_rows == 0:
+        [num_lists] = split(room - parts.notes_bytes - int(rows.size[0]), [lists])
+        num_rows = 1
+    return num_lists, num_rows
+
+
+def _said(budget: int, curves: Iterable[Curve], counts: tuple[int, int]) -> str:
+    held = [
+        f"{format_bytes(curve.num_bytes(count))} to {count:,} of {len(curve):,} {name} "
+        f"({curve.share(count):.1%} of what they are expected to cost)"
+        for name, curve, count in zip(("adjacency lists", "feature rows"), curves, counts, strict=True)
+    ]
+    return f"host {format_bytes(budget)}: " + " and ".join(held) + ", by reads of the disk saved per byte"

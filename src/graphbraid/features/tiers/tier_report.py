@@ -1,0 +1,221 @@
+"""TierReport: what lies in each tier, how often it is read, and what more memory would buy."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphbraid.features.tiers.tier_counts import TierCounts
+from graphbraid.files.writing import format_bytes
+
+SHARES = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
+"""Shares of the rows, or of the lists' bytes: the points of a curve of tiers."""
+COUNTED_KINDS = ("inclusion", "presampled", "lookahead")
+"""Kinds of scores whose values are reads per epoch; of the others only the order means something."""
+
+
+RING = "from the batch before"
+"""Name of the line of rows that look-ahead left out of copies: no tier, but a part of the reads."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TierRow:
+    """One tier: what lies there, and which part of the reads it serves."""
+
+    name: str
+    """``device``, ``host`` or ``disk``; or :data:`RING`, for rows that a batch before had brought."""
+    rows: int
+    """Rows that lie there and in no faster tier."""
+    nbytes: int
+    """Bytes of these rows."""
+    notes_bytes: int = 0
+    """Bytes of what is noted about rows, beside them."""
+    expected_share: float | None = None
+    """Share of the reads, by the score; None without one."""
+    measured_share: float | None = None
+    """Share of the reads so far; None before the first."""
+    epoch_bytes: float | None = None
+    """Bytes of rows that an epoch is expected to read here, by the score; whole blocks of a file are more.
+    None where neither the score counts reads nor an epoch has ended."""
+    measured_bytes: int | None = None
+    """Bytes of rows that the last epoch read here; None before its end."""
+    detail: str = ""
+    """How rows come from there."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CurvePoint:
+    """What memory for some of the rows would serve."""
+
+    rows: int
+    nbytes: int
+    """Bytes of these rows."""
+    share: float
+    """Share of the reads that the rows of the highest score have."""
+    epoch_bytes: float | None = None
+    """Bytes of rows that an epoch would still read from slower tiers; None as for tiers."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TierReport:
+    """The tiers of a store of rows, fastest first; printing it shows a table and the curve."""
+
+    num_rows: int
+    row_bytes: int
+    dtype: str
+    tiers: tuple[TierRow, ...]
+    counts: TierCounts
+    """What was read so far."""
+    epoch: TierCounts | None = None
+    """What the last epoch of training read; None before its end."""
+    filled_by: str = ""
+    """Score by which tiers are filled, and why by that; empty without a score that has a name."""
+    curve: tuple[CurvePoint, ...] = ()
+    """What more memory would buy; empty without a score."""
+
+    @property
+    def reads(self) -> int:
+        """Rows read so far."""
+        return self.counts.reads
+
+    @property
+    def disk_bytes(self) -> int:
+        """Bytes that came from the file so far, in whole blocks."""
+        return self.counts.disk_bytes
+
+    @property
+    def disk_requests(self) -> int:
+        """Requests by which these came."""
+        return self.counts.disk_requests
+
+    @property
+    def link_bytes(self) -> int:
+        """Bytes that came to a device over the link so far: rows, lists and labels."""
+        return self.counts.link_bytes
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        content = dataclasses.asdict(self)
+        named = {name: getattr(self, name) for name in ("reads", "disk_bytes", "disk_requests", "link_bytes")}
+        epoch = None if self.epoch is None else self.epoch._asdict()
+        return content | named | {"counts": self.counts._asdict(), "epoch": epoch}
+
+    def __str__(self) -> str:
+        whole = format_bytes(self.num_rows * self.row_bytes)
+        lines = [
+            f"{self.num_rows:,} rows of {format_bytes(self.row_bytes)} ({self.dtype}, {whole})",
+            *_aligned([_HEADER, *(self._cells(tier) for tier in self.tiers)]),
+        ]
+        lines += [f"{tier.name}: {tier.detail}" for tier in self.tiers if tier.detail]
+        if self.filled_by:
+            lines.append(f"filled by the score {self.filled_by}")
+        if self.reads:
+            lines.append(_read(self.counts, "so far"))
+        if self.epoch is not None:
+            lines.append(_read(self.epoch, "in the last epoch"))
+        if self.curve:
+            lines.append("memory for rows, the share of the reads that the highest have, and what is left:")
+            lines += _aligned([_CURVE_HEADER, *(self._point(point) for point in self.curve)])
+        return "\n".join(lines)
+
+    def _cells(self, tier: TierRow) -> list[str]:
+        lies = [f"{tier.rows:,}", f"{tier.rows / max(self.num_rows, 1):.1%}", format_bytes(tier.nbytes)]
+        return [
+            tier.name,
+            *(["", "", ""] if tier.name == RING else lies),
+            format_bytes(tier.notes_bytes) if tier.notes_bytes else "",
+            _share(tier.expected_share),
+            _share(tier.measured_share),
+            _bytes(tier.epoch_bytes),
+            _bytes(tier.measured_bytes),
+        ]
+
+    def _point(self, point: CurvePoint) -> list[str]:
+        share = point.rows / max(self.num_rows, 1)
+        return [f"{share:.0%}", format_bytes(point.nbytes), _share(point.share), _bytes(point.epoch_bytes)]
+
+
+def reads_per_epoch(score: object, values: Tensor) -> float | None:
+    """Return the reads of an epoch that a record of scores counts; None where it counts none."""
+    return float(values.sum()) if getattr(score, "kind", None) in COUNTED_KINDS else None
+
+
+class Served:
+    """The cumulative access curve of a score: the share of the reads that its top rows have.
+
+    Args:
+        score: ``(num_rows,)`` numbers, higher where a row is read more often; below 0 counts as 0.
+    """
+
+    def __init__(self, score: Tensor) -> None:
+        ordered = score.double().clamp_min(0).sort(descending=True).values
+        self._upto = torch.cat([ordered.new_zeros(1), ordered.cumsum(0)])
+
+    def share(self, num_rows: int) -> float:
+        """Return the share of the reads that the ``num_rows`` highest rows have."""
+        total = float(self._upto[-1])
+        return float(self._upto[num_rows]) / total if total else 0.0
+
+    def curve(
+        self, row_bytes: int, epoch_reads: float | None, shares: Sequence[float] = SHARES
+    ) -> tuple[CurvePoint, ...]:
+        """Return what memory for some shares of the rows would serve.
+
+        Args:
+            row_bytes: bytes of a row.
+            epoch_reads: reads of an epoch. If None, not known.
+            shares: of the rows.
+        """
+        num_rows = self._upto.numel() - 1
+        points = []
+        for part in shares:
+            rows = int(num_rows * part)
+            served = self.share(rows)
+            left = None if epoch_reads is None else (1 - served) * epoch_reads * row_bytes
+            points.append(CurvePoint(rows=rows, nbytes=rows * row_bytes, share=served, epoch_bytes=left))
+        return tuple(points)
+
+
+_HEADER = ["tier", "rows", "of all", "bytes", "notes", "expected", "measured", "an epoch", "the last one"]
+_CURVE_HEADER = ["rows", "bytes", "served", "left an epoch"]
+
+
+def _read(counts: TierCounts, when: str) -> str:
+    link = ""
+    if counts.link_bytes:
+        parts = {
+            "rows": counts.link_row_bytes,
+            "lists": counts.link_list_bytes,
+            "labels": counts.link_label_bytes,
+        }
+        listed = ", ".join(f"{name} {format_bytes(nbytes)}" for name, nbytes in parts.items() if nbytes)
+        link = f"{format_bytes(counts.link_bytes)} over the link ({listed}), "
+    disk = f"{format_bytes(counts.disk_bytes)} from disk by {counts.disk_requests:,} requests"
+    return f"{counts.reads:,} reads {when}; {link}{disk}"
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.1%}"
+
+
+def _bytes(value: float | None) -> str:
+    return "" if value is None else format_bytes(int(value))
+
+
+def _aligned(cells: list[list[str]]) -> list[str]:
+    """Return the lines of a table: names to the left, figures to the right, empty columns left out."""
+    columns = [column for column in zip(*cells, strict=True) if any(column[1:])]
+    widths = [max(map(len, column)) for column in columns]
+    lines = []
+    for row in zip(*columns, strict=True):
+        first, *others = (
+            cell.ljust(width) if place == 0 else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        lines.append("  ".join(["", first, *others]).rstrip())
+    return lines

@@ -1,0 +1,300 @@
+"""TieredFeatures: a graph's feature rows in tiers: devices, the host's memory, and a file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphbraid.arguments import as_count, check_choice
+from graphbraid.errors import ConfigError, DataError
+from graphbraid.features.budgets import row_budgets
+from graphbraid.features.rows.caches import POLICIES, RowCache, checked_score
+from graphbraid.features.rows.disk import DiskOptions, DiskRows
+from graphbraid.features.rows.memory import MemoryRows
+from graphbraid.features.rows.widening import WidenedCache
+from graphbraid.features.scores.walks import out_degree
+from graphbraid.features.tiers.tier_counts import TierCounts
+from graphbraid.features.tiers.tier_report import Served, TierReport, reads_per_epoch
+from graphbraid.features.tiers.tier_rows import SeenTiers
+from graphbraid.graph import Graph, ScaledFeatures
+from graphbraid.graph.scaled_features import kept_row_bytes, scale_of, stored_rows
+from graphbraid.sampling.config import SamplerConfig
+from graphbraid.sampling.rows.hot import HotRows
+from graphbraid.sampling.rows.hot_counts import HotReads
+from graphbraid.sampling.rows.link_reads import LinkReads
+from graphbraid.sampling.schedule import SeedSchedule
+from graphbraid.signatures import typed
+
+LOOKAHEAD = 16
+"""Batches that are announced before the first of them is gathered."""
+
+
+class TieredFeatures:
+    """The dense features of a graph: rows on devices, rows in memory, and rows read from a store's file.
+
+    It is indexed as one tensor, ``store[ids]``, and gives the file's rows to the bit, whatever lies where.
+    :class:`graphbraid.loader.NeighborLoader` and :class:`graphbraid.Trainer` take it in place of ``graph.x``.
+    Made by :meth:`build`. Threads may share it.
+    """
+
+    def __init__(
+        self,
+        disk: DiskRows | None,
+        cache: RowCache | WidenedCache | MemoryRows,
+        *,
+        score: Tensor | None,
+        lookahead: int,
+        epoch_reads: float | None = None,
+        hot: HotRows | None = None,
+        filled_by: str = "",
+    ) -> None:
+        self.disk, self.cache, self.hot, self.filled_by = disk, cache, hot, filled_by
+        self._lookahead, self._epoch_reads, self.score = lookahead, epoch_reads, score
+        self.link = LinkReads()
+        """Counts what travels to devices with batches."""
+        self._last_epoch: TierCounts | None = None
+
+    @classmethod
+    @typed
+    def build(
+        cls,
+        graph: Graph,
+        *,
+        host: int | str | None = None,
+        hot: int | str = 0,
+        score: Any = None,
+        sampler: SamplerConfig | None = None,
+        schedule: SeedSchedule | None = None,
+        epochs: int | range = 1,
+        run_seconds: float | None = None,
+        policy: str = "belady",
+        lookahead: int = LOOKAHEAD,
+        disk: DiskOptions | None = None,
+    ) -> TieredFeatures:
+        """Tiers over a graph's features.
+
+        Args:
+            graph: with ``host``, its ``x`` is mapped from a store, as
+                :func:`graphbraid.datasets.open_store` gives it.
+            host: memory for rows and for what is noted about them, in bytes or as ``"4GiB"``; 0 reads all
+                from the file, ``"all"`` and whatever is more than the features keep them in memory. None:
+                features are read where the graph has them.
+            hot: memory of each device that batches go to, likewise: the highest rows stay there, and never
+                travel. 0: none.
+            score: ``(num_nodes,)`` numbers, higher where a row is read more often, a record with them as
+                ``values``, or the name of a score (:data:`graphbraid.features.KINDS`): tiers are filled with
+                the highest, devices first. None: devices by out-degree, memory with the first batches' rows.
+                ``auto`` looks as far ahead as ``run_seconds`` allows, takes the best of a trial where that
+                is no epoch, and without a sampler a score of the graph alone; :meth:`explain` says which.
+            sampler: how neighbours are drawn, for scores by name that follow a sampler.
+            schedule: seeds of the steps, likewise.
+            epochs: of the run, likewise: those that ``lookahead`` counts, and ``auto`` at most.
+            run_seconds: that the run will take, as far as the caller knows, for ``auto``. If None, it does
+                not look ahead.
+            policy: which rows stay: ``belady``, ``sieve`` or ``static`` (:data:`POLICIES`).
+            lookahead: batches a loader announces before it gathers the first of them, for ``belady``.
+            disk: how the file is read. None takes the defaults, and less at a time for a small ``host``.
+
+        Raises:
+            ConfigError: a size that cannot be meant, or that holds no row; neither size is given; ``static``
+                without a score; a score by name that there is not, or that needs a sampler.
+            DataError: the features are not dense or not mapped from a store, or the score does not fit them.
+            ResourceError: the memory is not free, or the file cannot be read.
+        """
+        check_choice(policy, "policy", POLICIES)
+        lookahead = as_count(lookahead, "lookahead", most=1 << 16)
+        x = graph.x
+        stored = stored_rows(x)
+        if not isinstance(x, Tensor | ScaledFeatures) or stored is None:
+            raise DataError(
+                "tiers hold dense features; this graph has "
+                + ("none" if x is None else "sparse ones, which lie in memory")
+            )
+        if host is None and hot == 0:
+            raise ConfigError(
+                "tiers need host= or hot=, the memory for rows on the host or on a device; give one"
+            )
+        if isinstance(score, str):
+            score = row_budgets.named_score(
+                graph, score, sampler, schedule, epochs=epochs, run_seconds=run_seconds
+            )
+        values = None if score is None else checked_score(row_budgets.values_of(score), len(stored))
+        hot_ids = torch.empty(0, dtype=torch.int64)
+        if hot != 0:
+            order = row_budgets.order_of(out_degree(graph.csc) if values is None else values)
+            hot_ids = row_budgets.hot_ids_in(hot, order, kept_row_bytes(x))
+        rows: RowCache | WidenedCache | MemoryRows = MemoryRows(x)
+        if host is not None:
+            options = disk or row_budgets.options_for(host)
+            file = DiskRows.behind(stored, options=options)
+            rows = row_budgets.cache_in(host, file, policy, values, hot_ids, scale=scale_of(x))
+        looks_ahead = host is not None and rows.policy == "belady" and rows.num_rows
+        return cls(
+            None if isinstance(rows, MemoryRows) else rows.disk,
+            rows,
+            score=values,
+            lookahead=lookahead if looks_ahead else 0,
+            epoch_reads=None if values is None else reads_per_epoch(score, values),
+            hot=HotRows(hot_ids, len(stored), rows.uncounted, scale_of(x)) if hot_ids.numel() else None,
+            filled_by=row_budgets.described(score),
+        )
+
+    @property
+    def shape(self) -> torch.Size:
+        """``(num_nodes, F)``."""
+        return self._whole.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of the rows that are given."""
+        return self._whole.dtype if self._scale is None else self._scale.dtype
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes in which a row is kept, but for the scales of a file's rows, which memory keeps."""
+        return (
+            kept_row_bytes(self.cache.x) if isinstance(self.cache, MemoryRows) else self.cache.disk.row_bytes
+        )
+
+    @property
+    def _whole(self) -> DiskRows | MemoryRows:
+        return self.cache if isinstance(self.cache, MemoryRows) else self.cache.disk
+
+    @property
+    def _scale(self) -> Tensor | None:
+        """Scale of each row of int8; None where rows are of another dtype."""
+        cache = self.cache
+        if isinstance(cache, RowCache):
+            return None
+        return cache.scale if isinstance(cache, WidenedCache) else scale_of(cache.x)
+
+    @property
+    def in_memory(self) -> Tensor | ScaledFeatures | None:
+        """The features where they lie in memory as the graph has them; None if a file is read."""
+        return self.cache.x if isinstance(self.cache, MemoryRows) else None
+
+    @property
+    def lookahead(self) -> int:
+        """Batches that are worth announcing before they are gathered."""
+        return self._lookahead
+
+    @property
+    def host_bytes(self) -> int:
+        """Memory that the host's tier takes at most: rows, and what is noted about them."""
+        return self.cache.nbytes + self.cache.overhead_bytes
+
+    @property
+    def counts(self) -> TierCounts:
+        """What was read since the tiers were made."""
+        cache, disk = self.cache.counts, None if self.disk is None else self.disk.counts
+        requests, disk_bytes = (0, 0) if disk is None else (disk.requests, disk.bytes)
+        hot = HotReads(0, 0, 0, 0) if self.hot is None else self.hot.read.now()
+        link = self.link.counts
+        return TierCounts(
+            host_rows=cache.hits + hot.direct,
+            disk_rows=cache.misses,
+            filled_rows=cache.filled,
+            disk_requests=requests,
+            disk_bytes=disk_bytes,
+            hot_rows=hot.own,
+            link_rows=link.rows + hot.direct,
+            link_row_bytes=link.row_bytes + hot.direct * self.row_bytes,
+            link_list_bytes=link.list_bytes,
+            link_label_bytes=link.label_bytes,
+            ring_rows=link.ring_rows,
+            peer_rows=hot.peers,
+        )
+
+    def note_epoch(self, before: TierCounts) -> None:
+        """Take what was read since ``before``, :attr:`counts` then, as an epoch of training, for reports.
+
+        A :class:`graphbraid.Trainer` does it at the end of each epoch; a loop of one's own may.
+        """
+        self._last_epoch = self.counts.since(before)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, ids: int | slice | Tensor | Sequence[int]) -> Tensor:
+        """Rows as a tensor of all of them would give: by an id, a slice, ids or a mask."""
+        if isinstance(ids, int):
+            return self.gather(torch.tensor([range(len(self))[ids]]))[0]
+        if isinstance(ids, slice):
+            return self.gather(torch.arange(len(self))[ids])
+        wanted = torch.as_tensor(ids)
+        if wanted.dtype == torch.bool:
+            if wanted.shape != (len(self),):
+                raise DataError(f"a mask must have shape ({len(self)},); got {tuple(wanted.shape)}")
+            return self.gather(wanted.nonzero().flatten())
+        wanted = wanted.to(torch.int64)
+        return self.gather(torch.where(wanted < 0, wanted + len(self), wanted))
+
+    def announce(self, ids: Tensor) -> int:
+        """Announce a batch; see :meth:`RowCache.announce`."""
+        return self.cache.announce(ids)
+
+    def gather(self, ids: Tensor, out: Tensor | None = None, *, batch: int = -1) -> Tensor:
+        """Gather rows; see :meth:`RowCache.gather`."""
+        return self.cache.gather(ids, out, batch=batch)
+
+    def forget(self) -> None:
+        """Forget announced batches; see :meth:`RowCache.forget`."""
+        self.cache.forget()
+
+    def take_hot(self, hot: HotRows, score: Tensor) -> None:
+        """Take other hot rows, which were chosen by another ``score``: that of all ranks that train."""
+        self.hot, self.score = hot, score
+
+    def expected_share(self, num_rows: int) -> float | None:
+        """Share of the reads that the ``num_rows`` highest rows have by the score; None without one."""
+        return None if self.score is None else Served(self.score).share(num_rows)
+
+    def report(self) -> TierReport:
+        """The tiers as a record: rows, bytes, shares of the reads, and what more memory would buy."""
+        counts, served = self.counts, None if self.score is None else Served(self.score)
+        row_bytes, last, epoch_reads = self.row_bytes, self._last_epoch, self._epoch_reads
+        if epoch_reads is None and last is not None:
+            epoch_reads = float(last.reads)
+        seen = SeenTiers(
+            disk=self.disk,
+            cache=self.cache,
+            hot=self.hot,
+            row_bytes=row_bytes,
+            lookahead=self._lookahead,
+            counts=counts,
+            served=served,
+            epoch_reads=epoch_reads,
+            epoch=last,
+        )
+        return TierReport(
+            num_rows=len(self),
+            row_bytes=row_bytes,
+            dtype=str(self.dtype) if self._scale is None else f"{torch.int8} with a scale each",
+            tiers=seen.rows(),
+            counts=counts,
+            epoch=last,
+            filled_by=self.filled_by,
+            curve=() if served is None else served.curve(row_bytes, epoch_reads),
+        )
+
+    def explain(self) -> str:
+        """The :meth:`report` in words: a row for each tier, and the curve of what memory would buy."""
+        return str(self.report())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        named = {"score": self.score, "lookahead": self._lookahead, "epoch_reads": self._epoch_reads}
+        return _remade, (self.disk, self.cache, named | {"hot": self.hot, "filled_by": self.filled_by})
+
+    def __repr__(self) -> str:
+        hot = "" if self.hot is None else f", {self.hot.num_rows:,} on devices"
+        rows = f"{self.cache.num_rows:,} rows in memory{hot}"
+        return f"TieredFeatures({tuple(self.shape)}, {self.dtype}, {rows})"
+
+
+def _remade(
+    disk: DiskRows | None, cache: RowCache | WidenedCache | MemoryRows, named: dict[str, Any]
+) -> TieredFeatures:
+    return TieredFeatures(disk, cache, **named)

@@ -1,0 +1,288 @@
+"""TieredTopology: a graph's adjacency lists, of which memory holds the hot ones and a file all."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from graphbraid import native
+from graphbraid.arguments import MOST_BYTES, as_size, check_type
+from graphbraid.errors import ConfigError
+from graphbraid.features.budgets.budget import Curve, split
+from graphbraid.features.budgets.list_budgets import options_for, require_free
+from graphbraid.features.rows.caches import checked_score
+from graphbraid.features.rows.disk import DiskOptions, DiskRows
+from graphbraid.features.scores import walks
+from graphbraid.features.tiers import lists_reference
+from graphbraid.features.tiers.tier_report import SHARES
+from graphbraid.files import mapped
+from graphbraid.files.writing import format_bytes
+from graphbraid.graph import Graph
+from graphbraid.graph.csc import Csc
+from graphbraid.native import plain_errors
+from graphbraid.signatures import typed
+
+_LIST_BYTES = 8  # noted of each hot list: where it begins
+_NODES_PER_WORD, _WORD_BYTES = 64, 16  # csrc/disk/neighbor_lists.h
+_READ_AT_ONCE = 1 << 20  # edges
+
+
+class ListCounts(NamedTuple):
+    """What was read of adjacency lists since they were tiered, in this process."""
+
+    host_lists: int
+    """Lists of which memory served drawn edges."""
+    host_edges: int
+    disk_lists: int
+    """Lists of which drawn edges came from the file."""
+    disk_edges: int
+    disk_requests: int
+    disk_bytes: int
+    """Whole blocks, those that filled memory included."""
+
+    @property
+    def reads(self) -> int:
+        """Reads of lists."""
+        return self.host_lists + self.disk_lists
+
+    @property
+    def host_share(self) -> float:
+        """Share of the reads of lists that memory served; 0 before the first."""
+        return self.host_lists / max(self.reads, 1)
+
+    def since(self, before: ListCounts) -> ListCounts:
+        """Return what was read after ``before``."""
+        return ListCounts(*(now - then for now, then in zip(self, before, strict=True)))
+
+    def __str__(self) -> str:
+        return (
+            f"{self.host_share:.1%} of {self.reads:,} reads of lists from memory; "
+            f"{format_bytes(self.disk_bytes)} from disk by {self.disk_requests:,} requests"
+        )
+
+
+class ExpectedReads(NamedTuple):
+    """What is expected of the lists in memory, kept of a curve of all lists."""
+
+    share: float
+    """Share of the reads that they serve."""
+    points: tuple[tuple[float, int, float], ...]
+    """Parts of the bytes of all lists, these bytes, and the share of the reads that they would serve."""
+
+    @classmethod
+    def of(cls, curve: Curve, count: int) -> ExpectedReads:
+        """Return what is expected with the first ``count`` lists of a curve in memory."""
+        sizes = curve.size.cumsum(0)
+        whole = int(sizes[-1]) if len(curve) else 0
+        held = [int(torch.searchsorted(sizes, int(whole * part), right=True)) for part in SHARES]
+        points = zip(SHARES, map(curve.num_bytes, held), map(curve.share, held), strict=True)
+        return cls(curve.share(count), tuple(points))
+
+
+class TieredTopology:
+    """The adjacency lists of a graph in a store: hot ones in memory, the others read from the file.
+
+    Batches are the same to the bit, whatever lies where. A batch is sampled ahead of its use; each of its
+    hops draws for all its nodes and then reads the drawn ids at once, in the order of the file.
+    :class:`graphbraid.loader.NeighborLoader` and :class:`graphbraid.Trainer` take it as ``topology``. Made by
+    :meth:`build`. Threads may share it.
+    """
+
+    def __init__(
+        self, disk: DiskRows, csc: Csc, hot: Tensor | None, *, expected: ExpectedReads | None = None
+    ) -> None:
+        self.disk, self._csc, self._hot, self._expected = disk, csc, hot, expected
+        self._process, self._native = os.getpid(), self._make()
+        self._last_epoch: ListCounts | None = None
+
+    @classmethod
+    @typed
+    def build(
+        cls, graph: Graph, *, host: int | str, score: Any = None, disk: DiskOptions | None = None
+    ) -> TieredTopology:
+        """Tiers over a graph's adjacency lists.
+
+        Args:
+            graph: its topology is mapped from a store, as :func:`graphbraid.datasets.open_store` gives it.
+            host: memory for lists and for what is noted about all of them, in bytes or as ``"4GiB"``; 0 reads
+                all from the file, ``"all"`` and whatever is more than the topology keep it in memory.
+            score: ``(num_nodes,)`` numbers, how often each node's list will be read: those read most per byte
+                are held. None: the edges that leave a node, by which it is found.
+            disk: how the file is read. None takes the defaults, and less at a time for a small ``host``.
+
+        Raises:
+            ConfigError: a size that cannot be meant, or that does not hold what is noted of all lists.
+            DataError: the topology is not mapped from a store, or the score does not fit it.
+            ResourceError: the memory is not free, or the file cannot be read.
+        """
+        parts = ListParts.of(graph, disk or options_for(host))
+        budget = min(MOST_BYTES if host == "all" else as_size(host, "host"), parts.whole_bytes)
+        if budget in (0, parts.whole_bytes):
+            require_free(budget, f"host={host!r}")
+            return parts.hold(None if budget else torch.empty(0, dtype=torch.int64))
+        if budget < parts.notes_bytes:
+            raise ConfigError(
+                f"host={host!r} does not hold what is noted of all {parts.num_nodes:,} adjacency lists, "
+                f"{format_bytes(parts.notes_bytes)}. Give more, or 0 to read all from the file"
+            )
+        require_free(budget, f"host={host!r}")
+        reads = walks.out_degree(graph.csc) if score is None else checked_score(score, parts.num_nodes)
+        curve = parts.curve(reads)
+        [count] = split(budget - parts.notes_bytes, [curve])
+        return parts.hold(curve.order[:count], curve)
+
+    @property
+    def csc(self) -> Csc:
+        """The topology: ``indptr`` in memory unless nothing is held, ``indices`` there or mapped."""
+        return self._csc
+
+    @property
+    def native(self) -> Any | None:
+        """What reads the lists, which a forked process opens anew; None where all are in memory."""
+        if self._process != os.getpid():
+            self._process, self._native = os.getpid(), self._make()
+        return self._native
+
+    @property
+    def num_lists(self) -> int:
+        """Lists that memory holds, empty ones not counted unless it holds all."""
+        return self._csc.num_dst if self._hot is None else self._hot.numel()
+
+    @property
+    def host_bytes(self) -> int:
+        """Memory that the host's tier takes: lists, and what is noted about all of them."""
+        if self._native is None:
+            return self._csc.indptr.nbytes + self._csc.indices.nbytes + self.disk.buffer_bytes
+        held = self._native.hot_edges() * self._csc.indices.itemsize
+        return int(held + self._native.overhead_bytes()) + (self._csc.indptr.nbytes if self.num_lists else 0)
+
+    @property
+    def counts(self) -> ListCounts:
+        """What was read since the tiers were made; of lists that all are in memory reads are not counted."""
+        reader, disk = self.native, self.disk.counts
+        kept_lists, kept_edges, lists, edges = (0, 0, 0, 0) if reader is None else reader.counts()
+        return ListCounts(kept_lists, kept_edges, lists, edges, disk.requests, disk.bytes)
+
+    def note_epoch(self, before: ListCounts) -> None:
+        """Take what was read since ``before``, :attr:`counts` then, as an epoch of training, for reports."""
+        self._last_epoch = self.counts.since(before)
+
+    def explain(self) -> str:
+        """The tiers in words: lists and bytes, expected and measured shares, what more memory would buy."""
+        csc, kept = self._csc, self.num_lists
+        lines = [
+            f"{csc.num_dst:,} adjacency lists of {csc.num_edges:,} edges "
+            f"({csc.indices.dtype}, {format_bytes(csc.indices.nbytes)})",
+            f"host  {kept:,} lists ({kept / max(csc.num_dst, 1):.1%}), {format_bytes(self.host_bytes)} "
+            "with what is noted of all",
+        ]
+        if self._native is None:
+            return "\n".join(lines)
+        held = self._native.hot_edges()
+        lines.append(
+            f"disk  the others, {format_bytes((csc.num_edges - held) * csc.indices.itemsize)}; "
+            f"{self.disk.how()}"
+        )
+        if self._expected is not None:
+            lines.append(f"expected: {self._expected.share:.1%} of the reads from memory")
+        measured = (("measured", self.counts), ("the last epoch", self._last_epoch))
+        lines += [f"{what}: {counts}" for what, counts in measured if counts is not None and counts.reads]
+        if self._expected is not None:
+            lines += ["memory for lists, and the share of the reads that those read most per byte have:"]
+            lines += [
+                f"  {part:4.0%}  {format_bytes(size):>10}  {share:.1%}"
+                for part, size, share in self._expected.points
+            ]
+        return "\n".join(lines)
+
+    def _make(self) -> Any | None:
+        if self._hot is None:
+            return None
+        kernels = native.kernels() or lists_reference
+        with plain_errors():
+            return kernels.NeighborLists(disk=self.disk.native, indptr=self._csc.indptr, hot=self._hot)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        csc = self._csc
+        weight = None if csc.weight is None else mapped.sent(csc.weight)
+        arrays = mapped.sent(csc.indptr), mapped.sent(csc.indices), weight
+        return _remade, (self.disk, arrays, csc.num_src, self._hot, self._expected)
+
+    def __repr__(self) -> str:
+        csc = self._csc
+        return f"TieredTopology({csc.num_dst:,} lists, {csc.num_edges:,} edges, {self.num_lists:,} in memory)"
+
+
+class ListParts:
+    """The sizes of a stored graph's adjacency lists and of what is noted of them, to divide memory by."""
+
+    def __init__(self, csc: Csc, disk: DiskRows) -> None:
+        self.csc, self.disk = csc, disk
+        self.num_nodes = csc.num_dst
+
+    @classmethod
+    def of(cls, graph: Graph, options: DiskOptions) -> ListParts:
+        """Return the lists of a graph whose topology is mapped from a store.
+
+        Raises:
+            DataError: it is not.
+            ResourceError: the file cannot be read.
+        """
+        check_type(graph, "graph", Graph, "a graphbraid.Graph", error=ConfigError)
+        return cls(graph.csc, DiskRows.behind(graph.csc.indices, options=options, what="adjacency lists"))
+
+    @property
+    def notes_bytes(self) -> int:
+        """Memory for what is noted of all lists where some are read from the file."""
+        words = -(-self.num_nodes // _NODES_PER_WORD) * _WORD_BYTES
+        return self.csc.indptr.nbytes + words + _LIST_BYTES + self.disk.buffer_bytes
+
+    @property
+    def whole_bytes(self) -> int:
+        """Memory for the whole topology."""
+        return self.csc.indptr.nbytes + self.csc.indices.nbytes + self.disk.buffer_bytes
+
+    def curve(self, reads: Tensor) -> Curve:
+        """What holding each list saves, of those that are not empty.
+
+        A unit for ``reads`` is :func:`.list_budgets.list_blocks`.
+        """
+        degrees = self.csc.degrees()
+        filled = degrees.nonzero().flatten()
+        sizes = degrees[filled] * self.csc.indices.itemsize + _LIST_BYTES
+        curve = Curve.of(reads[filled], sizes)
+        return Curve(order=filled[curve.order], size=curve.size, saved=curve.saved)
+
+    def hold(self, nodes: Tensor | None, curve: Curve | None = None) -> TieredTopology:
+        """Tiers with the lists of ``nodes`` in memory, ``(num_lists,)`` int64; None: all."""
+        csc = self.csc
+        if nodes is None:
+            indices = torch.empty_like(csc.indices)
+            for begin in range(0, csc.num_edges, _READ_AT_ONCE):
+                end = min(begin + _READ_AT_ONCE, csc.num_edges)
+                self.disk.gather(torch.arange(begin, end), indices[begin:end])
+            held = Csc(csc.indptr.clone(), indices, csc.num_src, csc.weight)
+            return TieredTopology(self.disk, held, None)
+        indptr = csc.indptr.clone() if nodes.numel() else csc.indptr
+        held = Csc(indptr, csc.indices, csc.num_src, csc.weight, trusted=True)
+        expected = None if curve is None else ExpectedReads.of(curve, nodes.numel())
+        return TieredTopology(self.disk, held, nodes.sort().values, expected=expected)
+
+
+_Array = Tensor | mapped.Sent
+
+
+def _remade(
+    disk: DiskRows,
+    arrays: tuple[_Array, _Array, _Array | None],
+    num_src: int,
+    hot: Tensor | None,
+    expected: ExpectedReads | None,
+) -> TieredTopology:
+    indptr, indices, weight = (None if array is None else mapped.received(array) for array in arrays)
+    assert indptr is not None
+    assert indices is not None
+    return TieredTopology(disk, Csc(indptr, indices, num_src, weight, trusted=True), hot, expected=expected)

@@ -1,0 +1,296 @@
+"""The tasks of GAT's and GATv2's attention, forward and backward, in the arena.
+
+For backward the kernels store one or two numbers per row and head and, for GAT, the part of the sum that
+comes from edges with a positive logit. Without edge features, nothing is stored per edge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphbraid import native
+from graphbraid.fullgraph.program import Attention
+from graphbraid.fullgraph.step.calls.rows import FirstRows
+from graphbraid.fullgraph.step.planned.attention.base import PlannedAttention, some
+from graphbraid.fullgraph.step.planned.attention.edge_logits import EdgeLogits
+from graphbraid.fullgraph.step.planned.attention.edge_map import EdgeMap
+from graphbraid.fullgraph.step.planned.attention.edges_by_source import EdgesBySource
+from graphbraid.fullgraph.step.planned.exchanges.exchange import depart_back
+from graphbraid.fullgraph.step.planned.exchanges.source_split import (
+    SourcePart,
+    exchange_before,
+    plan_by_source,
+    source_split,
+)
+from graphbraid.fullgraph.step.step_plan import StepPlan
+from graphbraid.graph.csc import Csc
+from graphbraid.ops.aggregation import backend
+from graphbraid.ops.attention.fused import both_ways, needs_ids
+from graphbraid.ops.linear.dense import tall_gram, tall_product
+from graphbraid.ops.recorded_calls import recorded_whole
+
+
+def plan_attention(plan: StepPlan, op: Attention) -> PlannedAttention:
+    """Plan the forward pass of ``op``; call :meth:`PlannedAttention.plan_backward` of the result later."""
+    planned = (PlannedGat if op.kind == "gat" else PlannedGatv2)(plan, op)
+    planned.plan_forward()
+    return planned
+
+
+class PlannedGat(PlannedAttention):
+    """GAT's attention: per head, a logit is the sum of a number of the source and one of the destination."""
+
+    def __init__(self, plan: StepPlan, op: Attention) -> None:
+        super().__init__(plan, op)
+        csc, heads = self._csc, op.heads
+        scored, own = (plan.read(value) for value in _scored(op))
+        self._scored, self._own = scored.get, own.get
+        self._touches = tuple(dict.fromkeys((*self._touches, *scored.touches, *own.touches)))
+        self._logits = (
+            self._scratch("source logits", csc.num_src, heads),
+            self._scratch("destination logits", csc.num_dst, heads),
+        )
+        self._above: tuple[FirstRows, ...] = ()
+        if self._learns and plan.copies is None:  # other devices' kernels need neither
+            self._above = (
+                self._scratch("rows above", csc.num_dst, heads * op.channels),
+                self._scratch("share above", csc.num_dst, heads),
+            )
+        self._written = (*self._written, *self._above)
+        self._kept = (*self._written, *self._logits)
+        self._of_edges = EdgeLogits(plan, op, csc) if op.reads_edges else None
+        if self._of_edges is not None:
+            self._kept = (*self._kept, self._of_edges.logits)
+
+    def _prepare(self, begin: int, end: int | None) -> None:
+        scored, (of_source, of_own), (source, own) = self._scored(), self._op.vectors, self._logits
+        some = slice(begin, end)
+        tall_product(scored[: source.count][some], _spread_heads(of_source), out=source.tensor[some])
+        if begin == 0:
+            tall_product(self._own()[: own.count], _spread_heads(of_own), out=own.tensor)
+
+    def _attend(
+        self, csc: Csc, how: tuple[Any, ...], written: Sequence[FirstRows], at: Tensor | None
+    ) -> None:
+        rows = self._rows()
+        source, own = (logit.tensor for logit in self._logits)
+        out, lse, *above = (part.tensor for part in written)
+        of_edges = None if self._of_edges is None else self._of_edges.multiply()
+        keys = None if self._first_keys is None else some(self._first_keys, at)
+        logits, kept = (source, some(own, at)), (out, lse, *(above or (None, None)))
+        backend(rows).gat_forward(csc.indptr, csc.indices, rows, *logits, *how, *kept, keys, of_edges)
+
+    def plan_backward(self) -> None:
+        """Plan a pass over the edges by source, then the gradients of rows and vectors from the logits'."""
+        plan, op, source, (scored, own) = self._plan, self._op, self._op.inputs[0], _scored(self._op)
+        grad = self._plan_head_grad(is_wide=False)
+        maker = exchange_before(plan, source) if scored == source else None
+        # The twin of the kernel looks at all edges for each destination. Where edges have features, one
+        # number says where their logits are and which mask they draw.
+        has_keys = self._p == 0 or (self._first_keys is not None and self._of_edges is None)
+        can_split = maker is not None and has_keys and native.kernels() is not None
+        target, total = self._part_of_grad(source, op.heads * op.channels)
+        to_logits = tuple(
+            self._scratch("gradient of logits", logit.count, op.heads) for logit in self._logits
+        )
+        of_each = list(zip((scored, own), zip(op.vectors, to_logits, strict=True), strict=True))
+        of_source = [part for value, part in of_each if value == source]
+
+        def run() -> None:
+            rows = self._rows()
+            inputs = rows, *(logit.tensor for logit in self._logits)
+            out, lse = self._by_head.tensor, self._lse.tensor
+            grads = target.tensor, *(logit.tensor for logit in to_logits)
+            above = [part.tensor for part in self._above] or (None, None)
+            edge_logits: tuple[Tensor | None, ...] = (None, None)
+            of_edges = self._of_edges
+            if of_edges is not None:
+                edge_logits = of_edges.logits.tensor, of_edges.grads.tensor
+            ways = both_ways(self._csc, with_ids=needs_ids(rows, self._p) or of_edges is not None)
+            given = (*ways, *inputs, *self._how, out, lse, grad.tensor, *grads, *above)
+            backend(rows).gat_backward(*given, self._first_keys, *edge_logits)
+            self._give_vectors(to_logits)
+            if of_edges is not None:
+                of_edges.give()
+            _add_to_rows(of_source, target, is_there=True)
+
+        written = (*self._touches, *self._kept, grad, target, *to_logits)
+        if self._of_edges is not None:
+            written = (*written, self._of_edges.grads)
+        if maker is None or not can_split:
+            plan.do(f"gradient of {source}", run, *written)
+            plan.add_part(source, target, total)
+            if maker is not None:
+                depart_back(plan, maker)
+        else:
+            split, edges = source_split(plan, self._csc, maker), None
+            if self._of_edges is not None:
+                edges = EdgesBySource(plan, op, self._of_edges, split)
+                written = (*written, edges.logits, edges.grads)
+                plan.do(f"{op.out}: edge logits by source", edges.gather, *written)
+            part = self._by_source(grad, target, to_logits, of_source, edges)
+            plan_by_source(plan, maker, split, part, *written)
+            give = partial(self._give_vectors, to_logits, edges)
+            plan.do(f"gradient of {op.out}'s vectors", give, *written)
+        for value in dict.fromkeys((scored, own)):
+            if value != source and plan.program.learns(value):
+                whole, is_there = plan.grad_of(value)
+                parts = [part for other, part in of_each if other == value]
+                run_scored = partial(_add_to_rows, parts, whole, is_there=is_there)
+                plan.do(f"gradient of {value}", run_scored, whole, *to_logits)
+
+    def _by_source(
+        self,
+        grad: FirstRows,
+        target: FirstRows,
+        to_logits: tuple[FirstRows, ...],
+        of_source: Sequence[tuple[Tensor, FirstRows]],
+        edges: EdgesBySource | None,
+    ) -> Callable[[SourcePart], None]:
+        """Return what computes the gradients of a part of the sources, and of all destinations' logits."""
+        keyed: dict[int, tuple[Tensor, Tensor | None]] = {}
+
+        def run(part: SourcePart) -> None:
+            rows, (source, own) = self._rows(), (logit.tensor for logit in self._logits)
+            of_rows, of_own = (logit.tensor for logit in to_logits)
+            if id(part) not in keyed:
+                keyed[id(part)] = part.keyed(self._first_keys)
+            perm, first_keys = keyed[id(part)]
+            edge_logits: Sequence[Tensor | None] = (None, None)
+            if edges is not None:
+                perm, *edge_logits = edges.of(part)
+            slope, num_loops, p, seed = self._how
+            into = target.tensor[part.rows]
+            backend(rows).gat_backward(
+                part.forward_indptr,
+                part.indices,
+                part.indptr,
+                part.indices,
+                perm,
+                rows[part.rows],
+                source[part.rows],
+                own,
+                *(slope, 0 if part.rows.start else num_loops, p, seed),
+                *(self._by_head.tensor, self._lse.tensor, grad.tensor),
+                *(into, of_rows[part.rows], of_own),
+                *(above.tensor for above in self._above),
+                first_keys,
+                *edge_logits,
+            )
+            for vector, logit in of_source:
+                some = logit.tensor[part.rows]  # of destinations, which own rows begin with: none of the halo
+                tall_product(some, _spread_heads(vector).t(), out=into[: some.shape[0]], add=True)
+
+        return run
+
+    def _give_vectors(self, to_logits: tuple[FirstRows, ...], edges: EdgesBySource | None = None) -> None:
+        if edges is not None and self._of_edges is not None:
+            edges.scatter()
+            self._of_edges.give()
+        both = self._scored(), self._own()
+        for vector, logit, rows in zip(self._op.vectors, to_logits, both, strict=True):
+            if vector.requires_grad:
+                self._plan.give(vector, _own_heads(tall_gram(logit.tensor, rows[: logit.count])))
+
+
+def _scored(op: Attention) -> tuple[str, str]:
+    """Return the values whose rows give the sources' and the destinations' coefficients."""
+    return (op.inputs[0], op.inputs[1]) if op.own_rows else (op.inputs[-1], op.inputs[-1])
+
+
+def _add_to_rows(parts: Sequence[tuple[Tensor, FirstRows]], target: FirstRows, *, is_there: bool) -> None:
+    """Add to the gradient of rows the part by way of their logits; those of sources cover all rows."""
+    for i, (vector, logit) in enumerate(parts):
+        into = target.tensor[: logit.count]
+        tall_product(logit.tensor, _spread_heads(vector).t(), out=into, add=is_there or i > 0)
+
+
+class PlannedGatv2(PlannedAttention):
+    """GATv2's attention: a logit needs the rows of both ends of its edge."""
+
+    def __init__(self, plan: StepPlan, op: Attention) -> None:
+        super().__init__(plan, op)
+        own = plan.read(op.inputs[-1])
+        self._own, self._touches = own.get, (*self._touches, *own.touches)
+        self._of_edges = EdgeMap(plan, op, self._csc) if op.reads_edges else None
+
+    def _inputs(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self._rows(), self._own()[: self._csc.num_dst], self._op.vectors[0].detach()[0]
+
+    def _prepare(self, begin: int, end: int | None) -> None:
+        """Do nothing: the kernel reads the rows themselves."""
+
+    def _attend(
+        self, csc: Csc, how: tuple[Any, ...], written: Sequence[FirstRows], at: Tensor | None
+    ) -> None:
+        rows, own, vector = self._inputs()
+        inputs = rows, some(own, at), vector
+        kept = (part.tensor for part in written)
+        more = {} if self._of_edges is None else self._of_edges.arguments()
+        keys = None if self._first_keys is None else some(self._first_keys, at)
+        backend(rows).gatv2_forward(csc.indptr, csc.indices, *inputs, *how, *kept, first_keys=keys, **more)
+
+    def plan_backward(self) -> None:
+        """Plan a pass over the edges by destination, and one by source."""
+        plan, op, csc = self._plan, self._op, self._csc
+        width, (vector,) = op.heads * op.channels, op.vectors
+        grad = self._plan_head_grad(is_wide=True)
+        source, own = op.inputs[0], op.inputs[-1]
+        target, total = self._part_of_grad(source, width)
+        own_grad = self._scratch("gradient of own rows", csc.num_dst, width)
+
+        def run() -> None:
+            inputs = self._inputs()
+            to_vector = torch.empty_like(inputs[2])
+            grads = target.tensor, own_grad.tensor, to_vector
+            out, lse = self._by_head.tensor, self._lse.tensor
+            of_edges, more = self._of_edges, dict[str, Any]()
+            if of_edges is not None:
+                more = of_edges.arguments() | {"grad_edge_weight": of_edges.new_gradient()}
+            call = backend(inputs[0]).gatv2_backward
+            call(
+                *both_ways(csc, with_ids=needs_ids(inputs[0], self._p) or of_edges is not None),
+                *inputs,
+                *self._how,
+                out,
+                lse,
+                grad.tensor,
+                *grads,
+                first_keys=self._first_keys,
+                **more,
+            )
+            if of_edges is not None:
+                of_edges.give(more["grad_edge_weight"])
+            if vector.requires_grad:
+                plan.give(vector, to_vector)
+
+        plan.do(f"gradient of {source}", run, *self._touches, *self._kept, grad, target, own_grad)
+        plan.add_part(source, target, total)
+        if plan.program.learns(own):
+            whole, is_there = plan.grad_of(own)
+
+            def join() -> None:
+                rows = whole.tensor[: csc.num_dst]
+                rows.add_(own_grad.tensor) if is_there else rows.copy_(own_grad.tensor)
+
+            plan.do(f"gradient of {own}", join, own_grad, whole)
+
+
+@recorded_whole
+def _spread_heads(vector: Tensor) -> Tensor:
+    """Return ``(heads * channels, heads)``: each head's vector in its own rows, zeros elsewhere."""
+    heads = vector.shape[1]
+    own = torch.eye(heads, dtype=vector.dtype, device=vector.device)
+    return (vector.detach()[0][:, :, None] * own[:, None]).flatten(0, 1)
+
+
+@recorded_whole
+def _own_heads(gram: Tensor) -> Tensor:
+    """Return ``(heads, channels)``: the part of each head with itself of ``(heads, heads * channels)``."""
+    heads = gram.shape[0]
+    return gram.view(heads, heads, -1).diagonal(dim1=0, dim2=1).t().contiguous()

@@ -1,0 +1,111 @@
+"""Feature rows of sampled batches, gathered by a thread of its own ahead of their use."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+
+from graphbraid.loader.batches.row_buffers import RowBuffers
+from graphbraid.sampling.rows.by_id import FeatureRows
+from graphbraid.sampling.sample import Prepared
+
+_SECONDS = 0.05  # between looks at whether the thread has ended
+
+
+class GatherAhead:
+    """Gives the batches of a pipeline with their rows, in their order.
+
+    A batch's ids are known as soon as it is sampled. ``rows.lookahead`` batches are announced before the
+    first of them is gathered, so that whoever keeps rows knows which are read next.
+
+    Args:
+        prepared: the batches without features; read by the thread.
+        rows: where their features are.
+        ready: batches that wait with their rows, at most.
+        count: is told the seconds that each batch's rows took.
+    """
+
+    def __init__(
+        self,
+        prepared: Iterator[Prepared],
+        rows: FeatureRows,
+        ready: int,
+        count: Callable[[float], None],
+    ) -> None:
+        self._prepared, self._rows, self._count = prepared, rows, count
+        # Those that wait, the one being made, the caller's, and one that he has not let go of yet.
+        self._buffers = RowBuffers(max(ready, 1) + 3)
+        self._ready: queue.Queue[Prepared | BaseException | None] = queue.Queue(max(ready, 1))
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="graphbraid-gather", daemon=True)
+        # Also where the interpreter ends: a thread that then still ran compiled code would take it down.
+        self._finalizer = weakref.finalize(self, _end, self._ending, self._ready, self._thread)
+
+    def batches(self) -> Generator[Prepared]:
+        """The batches with their rows; the thread ends with this iteration."""
+        self._thread.start()
+        try:
+            while (got := self._ready.get()) is not None:
+                if isinstance(got, BaseException):
+                    raise got
+                yield got
+                del got  # a batch's memory must not wait for the next one
+        finally:
+            self._finalizer()
+
+    def _work(self) -> None:
+        try:
+            self._gather_all()
+        except BaseException as error:
+            self._give(error)
+        else:
+            self._give(None)
+        finally:
+            self._rows.forget()
+
+    def _gather_all(self) -> None:
+        announced: deque[tuple[Prepared, int]] = deque()
+        for prepared in self._prepared:
+            if self._ending.is_set():
+                return
+            announced.append((prepared, self._rows.announce(prepared.sampled.n_id)))
+            del prepared
+            if len(announced) > self._rows.lookahead:
+                self._gather(*announced.popleft())
+        while announced and not self._ending.is_set():
+            self._gather(*announced.popleft())
+
+    def _gather(self, prepared: Prepared, batch: int) -> None:
+        started = time.perf_counter()
+        rows, n_id = self._rows, prepared.sampled.n_id
+        if rows.in_memory is None:
+            out = self._buffers.lend(n_id.numel(), rows.shape[1:], rows.dtype)
+            x = rows.gather(n_id, out, batch=batch)
+        else:  # which gathers faster into memory of its own
+            x = rows.gather(n_id, batch=batch)
+        self._count(time.perf_counter() - started)
+        self._give(prepared._replace(x=x))
+
+    def _give(self, item: Prepared | BaseException | None) -> None:
+        while not self._ending.is_set():
+            try:
+                self._ready.put(item, timeout=_SECONDS)
+            except queue.Full:
+                continue
+            return
+
+
+def _end(
+    ending: threading.Event,
+    ready: queue.Queue[Prepared | BaseException | None],
+    thread: threading.Thread,
+) -> None:
+    ending.set()
+    while not ready.empty():
+        ready.get_nowait()
+    if thread.is_alive():
+        thread.join()

@@ -1,0 +1,1 @@
+"""Attention over in-neighbours: its coefficients, their softmax, and the sums that they weigh."""

@@ -1,0 +1,205 @@
+"""gather_tiered: rows by id from a table that lies in several memories, and the TierTable that says where."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from graphbraid.arguments import check_tensor
+from graphbraid.errors import DataError
+from graphbraid.graph.scans import first_out_of_range
+from graphbraid.ops import reference
+from graphbraid.ops.aggregation import triton_kernels
+from graphbraid.ops.gather.gather_rows import gather_rows
+from graphbraid.signatures import typed
+
+WIDENED = (torch.float16, torch.bfloat16, torch.int8)
+"""Dtypes of rows that can be given as float32."""
+
+
+@typed
+@dataclass(frozen=True, eq=False, slots=True)
+class Tier:
+    """Rows in one kind of memory, such as the device's own, its peers', or the host's.
+
+    Row ``o`` of the tier is row ``o // g`` of ``parts[o % g]``, with ``g`` parts: interleaved, so that reads
+    are spread over all of them however they are distributed over the rows.
+    """
+
+    parts: tuple[Tensor, ...]
+    """``(num_rows_of_part, width)`` contiguous tensors of one dtype."""
+    scales: tuple[Tensor, ...] = ()
+    """``(num_rows_of_part,)`` float32 of each part: a row is that many times its int8 numbers. Or none."""
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of all parts."""
+        return sum(len(part) for part in self.parts)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all parts and scales."""
+        return sum(table.nbytes for table in (*self.parts, *self.scales))
+
+
+@typed
+class TierTable:
+    """Where each row of a table is: tiers one after the other, each a range of positions.
+
+    Args:
+        tiers: of one width and dtype; those without rows are left out.
+        positions: ``(num_rows,)`` int32 or int64, each row's position in the order of the tiers; there may be
+            positions that no row has. None: a row's position is its id, as where nodes are renumbered by
+            score, and no map is read.
+        device: that gathers. It can read every part: its own memory, a peer's, or page-locked memory of the
+            host. None: the first part's.
+
+    Raises:
+        DataError: shapes, dtypes or numbers of rows do not fit.
+    """
+
+    def __init__(
+        self,
+        tiers: Sequence[Tier],
+        positions: Tensor | None = None,
+        *,
+        device: torch.device | None = None,
+    ) -> None:
+        _check_tiers(tiers)
+        first = tiers[0].parts[0]
+        self.tiers = tuple(tier for tier in tiers if tier.num_rows) or tuple(tiers[:1])
+        self.dtype, self.width = first.dtype, first.shape[1]
+        self.device = first.device if device is None else torch.empty(0, device=device).device
+        self.is_scaled = bool(tiers[0].scales)
+        self.positions = None if positions is None else self._checked_positions(positions)
+        self.num_rows = self.bounds[-1] if positions is None else len(positions)
+        self.addresses = tuple(part.data_ptr() for tier in self.tiers for part in tier.parts)
+        scales = [scale.data_ptr() for tier in self.tiers for scale in tier.scales] or self.addresses
+        layout = [number for line in self._lines() for number in line]
+        numbers = torch.tensor([*layout, *self.addresses, *scales], dtype=torch.int64).to(self.device)
+        bases, scale_bases = len(layout), len(layout) + len(self.addresses)
+        self.layout, self.bases = numbers[:bases], numbers[bases:scale_bases]
+        self.scale_bases = numbers[scale_bases:]
+        """Numbers for kernels, int64 on the device: first position, number of parts and first part of each
+        tier, ``(num_tiers * 3,)``; addresses of the parts, ``(num_parts,)``; and of their scales."""
+
+    @property
+    def bounds(self) -> tuple[int, ...]:
+        """The position behind the last row of each tier."""
+        return tuple(accumulate(tier.num_rows for tier in self.tiers))
+
+    @property
+    def given_dtype(self) -> torch.dtype:
+        """Dtype of the rows that :func:`gather_tiered` gives unless it is told otherwise."""
+        return torch.float32 if self.is_scaled else self.dtype
+
+    def _lines(self) -> list[tuple[int, int, int]]:
+        begins = (0, *self.bounds)
+        firsts = accumulate((len(tier.parts) for tier in self.tiers), initial=0)
+        return [
+            (begin, len(tier.parts), first)
+            for begin, tier, first in zip(begins, self.tiers, firsts, strict=False)
+        ]
+
+    def _checked_positions(self, positions: Tensor) -> Tensor:
+        check_tensor(positions, "positions", ndim=1)
+        if positions.dtype not in (torch.int32, torch.int64):
+            raise DataError(f"positions must be int32 or int64; got {positions.dtype}")
+        at = first_out_of_range(positions, self.bounds[-1])
+        if at >= 0:
+            raise DataError(
+                f"positions must be rows of the tiers, in [0, {self.bounds[-1]}); positions[{at}] is "
+                f"{int(positions[at])}"
+            )
+        return positions.to(self.device).contiguous()
+
+
+def _check_tiers(tiers: Sequence[Tier]) -> None:
+    parts = [part for tier in tiers for part in tier.parts]
+    if not parts:
+        raise DataError("a tier table needs at least one tier with a part; give one, of no rows if need be")
+    first = parts[0]
+    for part in parts:
+        if part.ndim != 2 or not part.is_contiguous() or part.dtype != first.dtype:
+            raise DataError(
+                f"parts of tiers must be 2-d, contiguous and of one dtype, {first.dtype} as the first is; "
+                f"got {part.dtype} of shape {tuple(part.shape)}" + " with gaps" * (not part.is_contiguous())
+            )
+        if part.shape[1] != first.shape[1]:
+            raise DataError(
+                f"parts of tiers must have rows of one width; got {first.shape[1]} and {part.shape[1]}"
+            )
+    is_scaled = bool(tiers[0].scales)
+    for tier in tiers:
+        _check_interleaving(tier)
+        if [len(scale) for scale in tier.scales] != [len(part) for part in tier.parts if is_scaled]:
+            raise DataError("each part of each tier needs a scale for each of its rows, or none has any")
+        if any(scale.dtype != torch.float32 or not scale.is_contiguous() for scale in tier.scales):
+            raise DataError("scales must be contiguous float32")
+    if is_scaled and first.dtype != torch.int8:
+        raise DataError(f"scales belong to rows of int8; these are {first.dtype}")
+
+
+def _check_interleaving(tier: Tier) -> None:
+    num_parts, found = len(tier.parts), [len(part) for part in tier.parts]
+    fitting = [len(range(part, tier.num_rows, num_parts)) for part in range(num_parts)]
+    if found != fitting:
+        raise DataError(
+            f"{tier.num_rows} rows interleaved over {num_parts} parts make parts of {fitting} rows; "
+            f"got {found}"
+        )
+
+
+@typed
+def gather_tiered(
+    table: TierTable, ids: Tensor, *, dtype: torch.dtype | None = None, trusted: bool = False
+) -> Tensor:
+    """Gather rows by id, wherever they lie: ``out[i]`` is row ``ids[i]`` of ``table``.
+
+    Args:
+        table: where the rows are.
+        ids: ``(num_ids,)`` int64 in ``[0, table.num_rows)`` on ``table.device``, repeated or not.
+        dtype: of the result: the table's, or float32 for rows of float16, bfloat16, or int8 with scales.
+            None: ``table.given_dtype``.
+        trusted: skip the check of the ids, which waits for the device. Only for ids known to be in range.
+
+    Returns:
+        ``(num_ids, width)`` on ``table.device``.
+
+    Raises:
+        DataError: ids do not fit, or there is no such conversion.
+    """
+    check_tensor(ids, "ids", ndim=1)
+    given = table.given_dtype if dtype is None else dtype
+    widens = (
+        given == torch.float32 and table.dtype in WIDENED and (table.is_scaled or table.dtype != torch.int8)
+    )
+    if not widens and (given != table.dtype or table.is_scaled):
+        raise DataError(
+            f"rows of {table.dtype}{' with scales' if table.is_scaled else ''} are given as "
+            f"{table.given_dtype}, or float16 and bfloat16 as float32; asked for was {given}"
+        )
+    if ids.dtype != torch.int64 or ids.device != table.device:
+        raise DataError(f"ids must be int64 on {table.device}; got {ids.dtype} on {ids.device}")
+    at = -1 if trusted else first_out_of_range(ids, table.num_rows)
+    if at >= 0:
+        raise DataError(
+            f"ids must be rows of the table, in [0, {table.num_rows}); ids[{at}] is {int(ids[at])}"
+        )
+    return _gathered(table, ids.contiguous(), given)
+
+
+def _gathered(table: TierTable, ids: Tensor, dtype: torch.dtype) -> Tensor:
+    if table.device.type == "cpu" and len(table.addresses) == 1:
+        [tier], positions = table.tiers, table.positions
+        rows = ids if positions is None else positions[ids].long()
+        scale = tier.scales[0] if table.is_scaled else None
+        return gather_rows(tier.parts[0], rows, dtype=dtype, scale=scale, trusted=True)
+    out = torch.empty(ids.numel(), table.width, dtype=dtype, device=table.device)
+    found = triton_kernels() if table.device.type == "cuda" else None
+    (reference if found is None else found).gather_tiered(table, ids, out)
+    return out

@@ -1,0 +1,1 @@
+"""Links as the seeds of mini-batches, and their negatives."""

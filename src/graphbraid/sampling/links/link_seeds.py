@@ -1,0 +1,169 @@
+"""LinkSeeds: links as the seeds of mini-batches, with their labels, times and negatives."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from graphbraid.sampling import rng
+from graphbraid.sampling.batch_seeds import BatchSeeds
+from graphbraid.sampling.constraints import Constraints, EdgeTimes
+from graphbraid.sampling.links.link_ends import LinkEnds
+from graphbraid.sampling.links.negative_draws import NegativeDraws
+
+OF_LINKS = ("edge_label_index", "edge_label", "edge_label_time", "seed_time")
+"""Attributes that batches have of their links; the data's own of these names stay out of them."""
+
+
+class LinkLookup(Protocol):
+    """The edges of a graph by their ends."""
+
+    def between(self, links: Tensor, *, reverse: bool) -> Tensor:
+        """Return the positions of the edges that ``links``, ``(2, num)``, are; with ``reverse`` both ways."""
+        ...
+
+
+class LinkSeeds:
+    """Links that mini-batches start from.
+
+    The seeds of a batch are the ends of its links and negatives, each node once; in disjoint trees, each end
+    has its own: all sources, then all destinations. Where these are of two types, the seeds are first those
+    of the sources' type; seeds are ids in the whole graph, and batches have local ids within the types.
+
+    Args:
+        links: ``(2, num_links)`` int64 sources and destinations, ids within their types.
+        seed: random seed of the negatives.
+        label: ``(num_links, ...)`` labels of the links; None if they have none.
+        times: ``(num_links,)`` int64 times of the links, which give their trees theirs; needs ``disjoint``.
+        shown_times: ``(num_links,)`` times as the user gave them, which batches have; given with ``times``.
+        negatives: negatives of each batch; None for none.
+        disjoint: whether each end has a tree of its own.
+        edge_times: when each edge of the graph arose; given with ``times``.
+        ends: the types that links join. If None, there is one.
+    """
+
+    def __init__(
+        self,
+        links: Tensor,
+        *,
+        seed: int,
+        label: Tensor | None = None,
+        times: Tensor | None = None,
+        shown_times: Tensor | None = None,
+        negatives: NegativeDraws | None = None,
+        disjoint: bool = False,
+        edge_times: EdgeTimes | None = None,
+        ends: LinkEnds | None = None,
+    ) -> None:
+        self._links, self._label, self._negatives = links, label, negatives
+        self._times, self._shown_times, self._edge_times = times, shown_times, edge_times
+        self._seed, self._disjoint = seed, disjoint
+        self._first_ids = (0,) if ends is None else ends.first[: 1 if ends.are_alike else 2]
+        self._lookup: LinkLookup | None = None
+        self._with_reverse = False
+
+    def exclude(self, lookup: LinkLookup, *, reverse: bool) -> None:
+        """Keep a batch's links, and with ``reverse`` their reverses, out of what is drawn."""
+        self._lookup, self._with_reverse = lookup, reverse
+
+    @property
+    def num_inputs(self) -> int:
+        """Number of links."""
+        return int(self._links.shape[1])
+
+    @property
+    def edge_times(self) -> EdgeTimes | None:
+        """When each edge of the graph arose, where links have times."""
+        return self._edge_times
+
+    def seeds_of(self, positions: Tensor, epoch: int, step: int) -> BatchSeeds:
+        """Return the seeds of a batch of the links at ``positions``."""
+        links = self._links[:, positions]
+        seeds, place = self._seeded(*self._with_negatives(links, positions, epoch, step))
+        owners = self._owners(positions.numel()) if self._disjoint else None
+        return BatchSeeds(
+            nodes=seeds,
+            constraints=self._constraints(links, positions, owners),
+            inputs=owners,
+            attributes=self._attributes(place, positions),
+        )
+
+    def _seeded(self, heads: Tensor, tails: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the seeds, and the local ids of all sources, then of all destinations."""
+        parts = [heads, tails] if len(self._first_ids) == 2 else [torch.cat([heads, tails])]
+        if self._disjoint:
+            found = [(nodes, torch.arange(nodes.numel())) for nodes in parts]
+        else:
+            found = [torch.unique(nodes, return_inverse=True) for nodes in parts]
+        seeds = [nodes + first for (nodes, _), first in zip(found, self._first_ids, strict=True)]
+        return torch.cat(seeds), torch.cat([place for _, place in found])
+
+    def _with_negatives(
+        self, links: Tensor, positions: Tensor, epoch: int, step: int
+    ) -> tuple[Tensor, Tensor]:
+        """Return the sources and the destinations of all pairs; triplets have no sources of their own."""
+        if self._negatives is None:
+            return links[0], links[1]
+        times = None if self._times is None else self._times[positions].numpy()
+        key = rng.batch_key(self._seed, epoch, step)
+        heads, tails = self._negatives.draw(key, links[0].numpy(), times)
+        dst = torch.cat([links[1], torch.from_numpy(tails)])
+        if self._negatives.how.is_triplet:
+            return links[0], dst
+        return torch.cat([links[0], torch.from_numpy(heads)]), dst
+
+    def _constraints(self, links: Tensor, positions: Tensor, owners: Tensor | None) -> Constraints | None:
+        excluded = None
+        if self._lookup is not None:
+            found = self._lookup.between(links, reverse=self._with_reverse)
+            excluded = found if found.numel() else None
+        if owners is None and excluded is None:
+            return None
+        times = None if self._times is None or owners is None else self._times[positions][owners]
+        return Constraints(disjoint=self._disjoint, times=times, excluded=excluded)
+
+    def _owners(self, num_links: int) -> Tensor:
+        """Return the link that each end belongs to, in the order of the seeds of disjoint trees."""
+        num_pairs = self._num_pairs(num_links)
+        heads = torch.arange(num_links if self._is_triplet else num_pairs)
+        return torch.cat([heads, torch.arange(num_pairs)]) % max(num_links, 1)
+
+    def _attributes(self, place: Tensor, positions: Tensor) -> dict[str, Tensor]:
+        num_links = positions.numel()
+        times = None if self._shown_times is None else self._shown_times[positions]
+        if self._is_triplet:
+            assert self._negatives is not None
+            per_link = int(self._negatives.how.amount)
+            negative = place[2 * num_links :].reshape(per_link, num_links).t().contiguous()
+            found = {
+                "src_index": place[:num_links],
+                "dst_pos_index": place[num_links : 2 * num_links],
+                "dst_neg_index": negative.squeeze(1) if per_link == 1 else negative,
+            }
+            return found if times is None else found | {"seed_time": times}
+        found = {"edge_label_index": place.view(2, place.numel() // 2)}
+        label = self._labels(positions)
+        if label is not None:
+            found["edge_label"] = label
+        if times is not None:
+            owner = torch.arange(self._num_pairs(num_links)) % max(num_links, 1)
+            found["edge_label_time"] = times[owner]
+        return found
+
+    def _labels(self, positions: Tensor) -> Tensor | None:
+        """Return the labels of the links, then 0 for each negative."""
+        label = None if self._label is None else self._label[positions]
+        if self._negatives is None:
+            return label
+        label = torch.ones(positions.numel()) if label is None else label
+        num_negatives = self._num_pairs(positions.numel()) - positions.numel()
+        return torch.cat([label, label.new_zeros((num_negatives, *label.shape[1:]))])
+
+    @property
+    def _is_triplet(self) -> bool:
+        return self._negatives is not None and self._negatives.how.is_triplet
+
+    def _num_pairs(self, num_links: int) -> int:
+        return num_links + (0 if self._negatives is None else self._negatives.how.count(num_links))

@@ -1,0 +1,82 @@
+"""TensorHolder: a record of tensors that can be moved and pinned as a tensor can."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from graphbraid.arguments import as_device, as_flag, as_present_device
+from graphbraid.errors import ConfigError
+from graphbraid.sampling.minibatch.nested import Change
+
+
+class TensorHolder(ABC):
+    """Base class that gives a record ``to``, ``pin_memory`` and ``record_stream``, built on :meth:`apply`."""
+
+    _device: torch.device
+    """Device of its tensors."""
+
+    @abstractmethod
+    def apply(self, change: Change) -> Self:
+        """Return a record in which ``change`` has replaced each tensor that this one holds.
+
+        Args:
+            change: function that is called with each tensor and returns its replacement.
+        """
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
+        """Return the record with its tensors on ``device``; returns itself if they are there already.
+
+        Args:
+            device: a torch device; attributes computed later are computed there.
+            non_blocking: whether to return before copies from page-locked memory have ended; they end in the
+                order of the current stream.
+
+        Raises:
+            ConfigError: ``device`` is not available, or ``non_blocking`` is not a bool.
+        """
+        non_blocking = as_flag(non_blocking, "non_blocking")
+        if as_device(device) == self._device:
+            return self
+        target = as_present_device(device)
+        return self.apply(lambda t: t.to(target, non_blocking=non_blocking))
+
+    def pin_memory(self) -> Self:
+        """Return a record whose dense CPU tensors are copies in page-locked memory; it shares all others.
+
+        Raises:
+            ConfigError: there is no accelerator, whose driver would lock the pages.
+        """
+        if not torch.accelerator.is_available():
+            raise ConfigError("pin_memory() needs an accelerator, and torch finds none here; leave it out")
+        return self.apply(_pinned)
+
+    def record_stream(self, stream: torch.Stream) -> None:
+        """Keep the memory of the record's CUDA tensors from being reused before ``stream`` has read them."""
+        for tensor in self.tensors():
+            if tensor.is_cuda:
+                tensor.record_stream(stream)
+
+    def tensors(self) -> list[Tensor]:
+        """Return the tensors held now: those that :meth:`apply` replaces."""
+        held: list[Tensor] = []
+
+        def keep(tensor: Tensor) -> Tensor:
+            held.append(tensor)
+            return tensor
+
+        self.apply(keep)
+        return held
+
+    @property
+    def travelling_bytes(self) -> int:
+        """Bytes of a copy to another device now: ids, edges, and the attributes computed so far."""
+        return sum(t.nbytes for t in self.tensors())
+
+
+def _pinned(tensor: Tensor) -> Tensor:
+    can_be = tensor.device.type == "cpu" and tensor.layout == torch.strided
+    return tensor.pin_memory() if can_be else tensor

@@ -1,0 +1,138 @@
+"""Reading rows by id from tables on the device or the host, and RowPart: the rows a device still needs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from graphbraid.graph.scaled_features import ScaledFeatures, widened
+
+if TYPE_CHECKING:
+    from graphbraid.sampling.rows.hot import HotRows
+
+
+@runtime_checkable
+class FeatureRows(Protocol):
+    """The features of a graph's nodes by id, wherever they lie: the one answer to where a row is.
+
+    What prepares batches asks this for their rows and does not know where they come from.
+    """
+
+    @property
+    def shape(self) -> torch.Size:
+        """``(num_nodes, F)``."""
+        ...
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of the rows that are given."""
+        ...
+
+    @property
+    def lookahead(self) -> int:
+        """Batches that are worth announcing before they are gathered."""
+        ...
+
+    @property
+    def hot(self) -> HotRows | None:
+        """Rows that devices keep in their memory; None if there are none."""
+        ...
+
+    @property
+    def in_memory(self) -> Tensor | ScaledFeatures | None:
+        """All rows, ``(num_nodes, F)``, as they lie in memory; None where some do not."""
+        ...
+
+    def announce(self, ids: Tensor) -> int:
+        """Say which rows a coming batch reads, in the order of the batches; gives the number it has."""
+        ...
+
+    def gather(self, ids: Tensor, out: Tensor | None = None, *, batch: int = -1) -> Tensor:
+        """``(num_ids, F)`` rows of ``ids``, int64 on the CPU; ``batch``: the number it was announced by."""
+        ...
+
+    def forget(self) -> None:
+        """Forget announced batches that will not come."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class RowPart:
+    """The feature rows of a batch that the device does not hold yet, and where it finds all of them.
+
+    The device keeps its hot rows (:class:`graphbraid.sampling.rows.hot.HotRows`), and the rows copied last in
+    a ring buffer if there is one; a row's position rises from each appended row to the next.
+    """
+
+    rows: Tensor
+    """Rows to append to the ring, ``(num_missing, F)``; without one, of this batch only."""
+    slots: Tensor
+    """Slot of each of the batch's rows, ``(num_nodes,)`` int32: hot rows first, then the ring or ``rows``."""
+    first: int
+    """Position of ``rows[0]``; -1 if they stay out of the ring."""
+    generation: int
+    """Number of times that the ring had been restarted."""
+    ring_rows: int = 0
+    """Rows of the batch that the ring has, as batches before had brought them."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes copied to the device."""
+        return self.rows.nbytes + self.slots.nbytes
+
+    def apply(self, change: Callable[[Tensor], Tensor]) -> RowPart:
+        """Return a part with ``change`` applied to both tensors, such as a copy to another device."""
+        rows, slots = change(self.rows), change(self.slots)
+        return dataclasses.replace(self, rows=rows, slots=slots)
+
+
+def take_rows(table: Tensor, ids: Tensor) -> Tensor:
+    """Return ``table[ids]`` on the device of ``ids``.
+
+    If the table is on another device, it must be in page-locked host memory, which the device of ``ids``
+    reads over the link; the call does not wait for it.
+
+    Args:
+        table: ``(num_rows, ...)`` of any dtype; contiguous where it is on another device.
+        ids: ``(num_ids,)`` int64 in ``[0, num_rows)``.
+    """
+    return table[ids] if is_beside(table, ids) else read_over_link(table, ids)
+
+
+def take_features(x: Tensor | ScaledFeatures, ids: Tensor) -> Tensor:
+    """Return the feature rows of ``ids`` as :func:`take_rows` does; those of int8 become float32."""
+    if isinstance(x, ScaledFeatures):
+        return widened(take_rows(x.values, ids), take_rows(x.scale, ids))
+    return take_rows(x, ids)
+
+
+def is_beside(table: Tensor, ids: Tensor) -> bool:
+    """Return whether ``table`` is on the device of ``ids``."""
+    return table.device == ids.device
+
+
+def is_read_over_link(table: Tensor, ids: Tensor) -> bool:
+    """Return whether the device of ``ids`` reads ``table`` of the host's memory."""
+    return not is_beside(table, ids)
+
+
+def read_over_link(table: Tensor, ids: Tensor) -> Tensor:
+    """Return ``table[ids]`` by a kernel on the device of ``ids`` that reads a page-locked host table."""
+    from graphbraid.ops.triton.gather import gather_rows
+    from graphbraid.ops.triton.partition import on_device_of
+
+    out = torch.empty((ids.numel(), *table.shape[1:]), dtype=table.dtype, device=ids.device)
+    if out.numel():
+        with on_device_of(ids):
+            gather_rows(_bytes_of(table.detach()), ids, _bytes_of(out))
+    return out
+
+
+def _bytes_of(table: Tensor) -> Tensor:
+    """Return a view of the same memory as ``(num_rows, row_bytes)`` uint8."""
+    return table.view(table.shape[0], -1).view(torch.uint8)

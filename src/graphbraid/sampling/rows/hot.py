@@ -1,0 +1,267 @@
+"""HotRows: the feature rows that a device keeps in its own memory, and how a batch's come together there."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphbraid.arguments import check_tensor
+from graphbraid.errors import DataError
+from graphbraid.graph.scaled_features import ScaledFeatures
+from graphbraid.graph.scans import first_out_of_range
+from graphbraid.ops.gather.gather_tiered import Tier, TierTable, gather_tiered
+from graphbraid.sampling.rows.hot_copies import Gather, copied_rows, wait_for
+from graphbraid.sampling.rows.hot_counts import HotCounts
+from graphbraid.signatures import typed
+
+MAP_BYTES = 4
+"""Bytes that the map of :class:`HotRows` takes for each node, where hot rows are not the first nodes."""
+
+
+@typed
+class HotRows:
+    """Rows that stay in the memory of each device that reads them, for as long as this object is.
+
+    A row's slot is its place among ``ids``. Where these are the first nodes, as in a graph renumbered by
+    score, a comparison finds it; else a map of 4 bytes a node does. Threads may share it.
+
+    Args:
+        ids: ``(num_hot,)`` int64 distinct rows, those read most first.
+        num_nodes: rows that there are.
+        source: gives the rows that a device keeps, once for each device, beside all counting of reads.
+        scale: ``(num_nodes,)`` float32 where ``source`` gives rows of int8: a row is that many times its
+            numbers. If None, rows are what it gives.
+
+    Raises:
+        DataError: an id is no row, or is there twice.
+    """
+
+    def __init__(self, ids: Tensor, num_nodes: int, source: Gather, scale: Tensor | None = None) -> None:
+        check_tensor(ids, "ids", ndim=1)
+        self.ids, self.num_nodes, self.source = ids.long().contiguous(), num_nodes, source
+        at = first_out_of_range(self.ids, num_nodes)
+        if at >= 0:
+            raise DataError(f"hot rows must be in [0, {num_nodes}); ids[{at}] is {int(self.ids[at])}")
+        self._map = self._make_map()
+        self.scale, self.read = scale, HotCounts()
+        self.reason = ""
+        """Why these rows are where they are, for explanations; empty where nothing is to be said."""
+        self._tables: dict[torch.device, Tensor] = {}
+        self._scales: dict[torch.device, Tensor] = {}
+        self._copying = threading.Lock()
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that are hot."""
+        return len(self.ids)
+
+    @property
+    def own_ids(self) -> Tensor:
+        """``(num_own,)`` int64 rows that each device keeps for itself: all, or the first of them."""
+        return self.ids
+
+    @property
+    def is_prefix(self) -> bool:
+        """Whether the hot rows are the first nodes in their order, so that no map is needed."""
+        return self._map is None
+
+    @property
+    def map_bytes(self) -> int:
+        """Memory of the map from ids to slots."""
+        return 0 if self._map is None else self._map.nbytes
+
+    def device_bytes(self, row_bytes: int) -> int:
+        """Return the memory that these rows and their map take of a device.
+
+        Args:
+            row_bytes: of a row as it is kept.
+        """
+        return self.num_rows * row_bytes + self.map_bytes
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Rows of batches so far, and those of them that were hot; waits for devices that sample."""
+        read = self.read.now()
+        return read.reads, read.own + read.peers
+
+    @property
+    def direct_rows(self) -> int:
+        """Rows that devices that sample have read of the host themselves so far; waits for them."""
+        return self.read.now().direct
+
+    def slots(self, ids: Tensor) -> Tensor:
+        """Return the slot of each of ``ids``, -1 where it is not hot: ``(num_ids,)`` int32 on the CPU."""
+        if self._map is not None:
+            return self._map[ids]
+        return torch.where(ids < self.num_rows, ids, -1).int()
+
+    def split(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Say which of a batch's rows are not hot, and where each is once these follow the hot ones.
+
+        Args:
+            ids: ``(num_ids,)`` int64 on the CPU.
+
+        Returns:
+            Indices into ``ids`` of the rows that are not hot, int64, and each row's slot, ``(num_ids,)``
+            int32: ``num_rows + k`` for the k-th of these.
+        """
+        slots = self.slots(ids)
+        missing = (slots < 0).nonzero().squeeze(1)
+        slots[missing] = torch.arange(self.num_rows, self.num_rows + len(missing), dtype=torch.int32)
+        return missing, slots
+
+    def count(self, slots: Tensor, num_missing: int) -> None:
+        """Count the rows of a batch that was split.
+
+        Args:
+            slots: from :meth:`split`.
+            num_missing: how many of them are not hot.
+        """
+        self.read.add(len(slots), len(slots) - num_missing)
+
+    def count_in(self, table: TierTable, ids: Tensor) -> None:
+        """Count the rows of a batch that a device reads through a table from :meth:`tier_table`.
+
+        Nothing waits for the device.
+
+        Args:
+            table: these rows first.
+            ids: ``(num_ids,)`` int64 on its device.
+        """
+        places = ids if table.positions is None else table.positions[ids]
+        self.read.add_places(places, len(self.own_ids), self.num_rows)
+
+    def table_on(self, device: torch.device) -> Tensor:
+        """Return a device's own hot rows as they are kept, ``(num_own, F)``; the first call copies them.
+
+        Raises:
+            ResourceError: the device does not have the memory.
+        """
+        with self._copying:
+            if device not in self._tables:
+                self._tables[device] = copied_rows(self.own_ids, self.source, device)
+            return self._tables[device]
+
+    def forget_copies(self) -> None:
+        """Let go of the copies on devices; whoever reads them next makes new ones."""
+        with self._copying:
+            self._tables.clear()
+            self._scales.clear()
+
+    def scales_on(self, device: torch.device) -> Tensor | None:
+        """Return the scales of a device's own hot rows, ``(num_own,)``; None where rows have none."""
+        if self.scale is None:
+            return None
+        with self._copying:
+            if device not in self._scales:
+                self._scales[device] = self.scale[self.own_ids].to(device)
+                wait_for(device)
+            return self._scales[device]
+
+    def tiers_with(self, table: Tensor) -> list[Tier]:
+        """Return the tiers of the hot rows, in the order of their slots.
+
+        Args:
+            table: from :meth:`table_on`.
+        """
+        scales = self.scales_on(table.device)
+        return [Tier((table,), () if scales is None else (scales,))]
+
+    def joined(self, table: Tensor, others: Tensor, slots: Tensor) -> Tensor:
+        """Return a batch's rows as :func:`joined` does; hot rows of int8 are widened, as ``others`` are.
+
+        Args:
+            table: from :meth:`table_on`.
+            others: ``(num_others, F)`` rows that are not hot, on its device.
+            slots: ``(num_ids,)`` int32, hot rows first, then ``others``.
+        """
+        tiers = self.tiers_with(table)
+        if self.scale is None:
+            return joined(tiers, others, slots, table.device)
+        return _widened(tiers, others, slots, self.num_rows)
+
+    def assembled(self, ids: Tensor, gather: Gather) -> Tensor:
+        """Return the rows of ids that are on a device: only those that are not hot travel.
+
+        Args:
+            ids: ``(num_ids,)`` int64 on the device; the call waits for them.
+            gather: gives the others.
+
+        Raises:
+            ResourceError: the device does not have the memory of the hot rows.
+        """
+        wanted = ids.cpu()
+        missing, slots = self.split(wanted)
+        self.count(slots, len(missing))
+        table = self.table_on(ids.device)
+        return self.joined(table, gather(wanted[missing]).to(ids.device), slots.to(ids.device))
+
+    def tier_table(self, hot: Tensor, host: Tensor | ScaledFeatures) -> TierTable:
+        """Return a table of hot rows, and of all rows in memory that their device can read.
+
+        Args:
+            hot: from :meth:`table_on`.
+            host: ``(num_nodes, F)``, page-locked where the device is none of the CPU's.
+        """
+        tiers, count = self.tiers_with(hot), self.num_rows
+        if self.is_prefix:
+            return TierTable([*tiers, tier_of(host, count)], device=hot.device)
+        positions = torch.arange(count, count + self.num_nodes)
+        positions[self.ids] = torch.arange(count)
+        if count + self.num_nodes <= torch.iinfo(torch.int32).max:
+            positions = positions.int()
+        return TierTable([*tiers, tier_of(host)], positions, device=hot.device)
+
+    def _keep_only(self, count: int) -> None:
+        """Let only the first rows be hot from now on."""
+        self.ids = self.ids[:count].clone()
+        self._map = self._make_map()
+
+    def _make_map(self) -> Tensor | None:
+        if torch.equal(self.ids, torch.arange(len(self.ids))):
+            return None
+        slots = torch.full((self.num_nodes,), -1, dtype=torch.int32)
+        slots[self.ids] = torch.arange(len(self.ids), dtype=torch.int32)
+        if int((slots >= 0).sum()) != len(self.ids):
+            raise DataError("hot rows must be distinct; some of ids are there twice")
+        return slots
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return HotRows, (
+            self.ids,
+            self.num_nodes,
+            self.source,
+            self.scale,
+        )  # each process copies the rows to its device itself
+
+    def __repr__(self) -> str:
+        return f"HotRows({self.num_rows:,} of {self.num_nodes:,} rows)"
+
+
+def tier_of(rows: Tensor | ScaledFeatures, first: int = 0) -> Tier:
+    """Return a tier of all rows from ``first`` on."""
+    if isinstance(rows, ScaledFeatures):
+        return Tier((rows.values[first:],), (rows.scale[first:],))
+    return Tier((rows[first:],))
+
+
+def joined(hot: Sequence[Tier], others: Tensor, slots: Tensor, device: torch.device) -> Tensor:
+    """Return a batch's rows by slot: those of tiers of ``hot`` and then ``others``, read by ``device``."""
+    table = TierTable([*hot, Tier((others,))], device=device)
+    return gather_tiered(table, slots.long(), trusted=True)
+
+
+def _widened(hot: Sequence[Tier], others: Tensor, slots: Tensor, num_hot: int) -> Tensor:
+    """Join int8 rows with those that came widened; both are read for each slot, to wait for no size."""
+    if not num_hot:
+        return others[slots.long()]
+    table = TierTable(hot, device=others.device)
+    widened = gather_tiered(table, slots.clamp(max=num_hot - 1).long(), trusted=True)
+    if not len(others):
+        return widened
+    is_hot = slots < num_hot
+    return torch.where(is_hot.unsqueeze(1), widened, others[(slots - num_hot).clamp(min=0).long()])

@@ -1,0 +1,175 @@
+"""LinkReads: rows, sampled lists and labels that travelled to devices, counted by whoever moves them."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from graphbraid.sampling.rows.by_id import FeatureRows
+
+if TYPE_CHECKING:
+    from graphbraid.sampling.minibatch.mini_batch import MiniBatch
+    from graphbraid.sampling.sample import Sampled
+
+_ROWS, _LABELS = ("x", "features"), ("y", "seed_y")  # attributes of a batch; all else belongs to its lists
+_BOUNDS_BYTES = 16  # of where a list begins and ends
+
+
+class LinkCounts(NamedTuple):
+    """What travelled to devices so far."""
+
+    rows: int = 0
+    """Feature rows."""
+    row_bytes: int = 0
+    list_bytes: int = 0
+    """Bytes of sampled lists: ids and edges of batches, with weights and all else that belongs to them but
+    rows and labels; and the edges that a device that samples read of the host's lists."""
+    label_bytes: int = 0
+    ring_rows: int = 0
+    """Feature rows that did not travel, since a batch before had brought them."""
+
+    def plus(self, more: LinkCounts) -> LinkCounts:
+        """Return the sums of both."""
+        return LinkCounts(*map(sum, zip(self, more, strict=True)))
+
+
+class LinkReads:
+    """What travelled to devices since this was made; threads may share it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts = LinkCounts()
+        self._by_devices: list[Callable[[], int]] = []
+
+    def add(self, rows: Tensor) -> None:
+        """Count rows that travel, ``(num_rows, F)``."""
+        self.add_rows(len(rows), rows.nbytes)
+
+    def add_rows(self, rows: int, nbytes: int) -> None:
+        """Count rows that travel, by their number and their bytes."""
+        self._add(LinkCounts(rows=rows, row_bytes=nbytes))
+
+    def add_attribute(self, name: str, value: Tensor) -> None:
+        """Count an attribute of a batch that travels after the batch did, or that a device reads of the host.
+
+        Args:
+            name: of the attribute.
+            value: what travels.
+        """
+        if name in _ROWS:
+            self.add(value)
+        elif name in _LABELS:
+            self._add(LinkCounts(label_bytes=value.nbytes))
+        else:
+            self._add(LinkCounts(list_bytes=value.nbytes))
+
+    def add_batch(self, batch: MiniBatch) -> None:
+        """Count a batch on the host that is copied to a device as it is now."""
+        self._add(bytes_of(batch))
+
+    def add_lists(self, nbytes: int) -> None:
+        """Count the bytes of lists that a device read of the host."""
+        self._add(LinkCounts(list_bytes=nbytes))
+
+    def add_ring_rows(self, rows: int) -> None:
+        """Count rows of a batch that a batch before had brought."""
+        self._add(LinkCounts(ring_rows=rows))
+
+    def watch(self, list_bytes: Callable[[], int]) -> None:
+        """Add what a device counts itself.
+
+        Args:
+            list_bytes: says how many bytes of lists it has read of the host so far; may wait for the device.
+        """
+        with self._lock:
+            self._by_devices.append(list_bytes)
+
+    @property
+    def counts(self) -> LinkCounts:
+        """What travelled; waits for devices that count themselves."""
+        with self._lock:
+            counts, by_devices = self._counts, tuple(self._by_devices)
+        return counts.plus(LinkCounts(list_bytes=sum(count() for count in by_devices)))
+
+    def __reduce__(self) -> tuple[type[LinkReads], tuple[()]]:
+        return LinkReads, ()  # each process counts what it moves itself
+
+    def _add(self, more: LinkCounts) -> None:
+        with self._lock:
+            self._counts = self._counts.plus(more)
+
+
+def bytes_of(batch: MiniBatch) -> LinkCounts:
+    """Return what a copy of a batch to a device moves now: all tensors that it holds."""
+    part = batch.row_part
+    whole = [value for name in _ROWS if isinstance(value := batch.held(name), Tensor)]
+    rows = [*whole, *(() if part is None else (part.rows,))]
+    labels = sum(value.nbytes for name in _LABELS if isinstance(value := batch.held(name), Tensor))
+    row_bytes = sum(each.nbytes for each in rows)
+    return LinkCounts(
+        rows=sum(map(len, rows)),
+        row_bytes=row_bytes,
+        label_bytes=labels,
+        list_bytes=batch.travelling_bytes - row_bytes - labels,
+    )
+
+
+def list_bytes_read(sampled: Sampled, layout: str, indices: Tensor) -> int:
+    """Return the bytes that a device reads to draw a batch of lists that all lie on the host.
+
+    These are the drawn edges, and where each list that they are drawn from begins and ends. Weights that
+    draws go by do not count.
+
+    Args:
+        sampled: what was drawn.
+        layout: of the batch; ``blocks`` draws for all nodes in each hop.
+        indices: sources of the graph's edges.
+    """
+    nodes = sampled.nodes_per_hop[:-1]
+    lists = sum(itertools.accumulate(nodes) if layout == "blocks" else nodes)
+    return sum(sampled.edges_per_hop) * indices.itemsize + lists * _BOUNDS_BYTES
+
+
+def sent(value: Tensor, device: torch.device, name: str, link: LinkReads | None) -> Tensor:
+    """Return an attribute of a batch on the batch's device; one that has to travel there is counted.
+
+    Args:
+        value: of the attribute.
+        device: of the batch.
+        name: of the attribute.
+        link: counts. If None, nothing is counted.
+    """
+    if link is not None and value.device != device:
+        link.add_attribute(name, value)
+    return value.to(device)
+
+
+def link_of(rows: FeatureRows | None) -> LinkReads | None:
+    """Return what counts the rows of a source that travel; None where it does not count them."""
+    link = getattr(rows, "link", None)
+    return link if isinstance(link, LinkReads) else None
+
+
+def travelled(rows: FeatureRows, ids: Tensor) -> Tensor:
+    """Return the rows of ``ids`` on their device; those that are not hot travel there, and are counted.
+
+    Args:
+        rows: where rows are.
+        ids: ``(num_ids,)`` int64 on the device; the call waits for them.
+    """
+    link = link_of(rows)
+
+    def gathered(wanted: Tensor) -> Tensor:
+        found = rows.gather(wanted)
+        if link is not None:
+            link.add(found)
+        return found
+
+    if rows.hot is None:
+        return gathered(ids.cpu()).to(ids.device)
+    return rows.hot.assembled(ids, gathered)

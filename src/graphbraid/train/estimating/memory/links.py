@@ -1,0 +1,188 @@
+"""What a run on links holds and takes beside mini-batches: its links, and ranks among all nodes."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from graphbraid.files.writing import format_bytes
+from graphbraid.fullgraph.model.modes import in_mode
+from graphbraid.graph import Graph
+from graphbraid.machine.hardware import free_memory_bytes
+from graphbraid.sampling import MiniBatch
+from graphbraid.train import runtime
+from graphbraid.train.config import TrainConfig
+from graphbraid.train.estimating.memory.needs import Need
+from graphbraid.train.estimating.trials.allocation import allocation_of
+from graphbraid.train.estimating.trials.batches import BatchSizes, batch_sizes
+from graphbraid.train.estimating.trials.trial import Trial
+from graphbraid.train.inference.evaluate import EvalMode, encoder_rows
+from graphbraid.train.inference.infer import whole_bytes
+from graphbraid.train.inference.link_scores import PAIRS, beside_negatives, ranking_of
+from graphbraid.train.inference.metrics import AUC, metric_names
+from graphbraid.train.inference.ranking import MOST_SCORES
+from graphbraid.train.step.feed import make_loader
+from graphbraid.train.step.links.runner import LinkRunner
+from graphbraid.train.step.links.typed_encoder import TypedEncoderRunner
+
+_HOST = torch.device("cpu")
+_COUNTING_BYTES = 16
+"""Bytes per edge of NumPy's arrays while negatives are counted, which torch does not see."""
+_MOST_TRIED = 0.5
+"""Largest share of the free memory that a pass over the whole graph may take to be tried."""
+
+
+def link_batch_sizes(graph: Graph, config: TrainConfig, positions: Tensor, runner: LinkRunner) -> BatchSizes:
+    """Return the sizes of batches of the links at ``positions``."""
+    return batch_sizes(graph, config, positions, loader_of=runner.loader, rows_bytes=_rows_bytes(runner))
+
+
+def _rows_bytes(runner: LinkRunner) -> Callable[[MiniBatch], int] | None:
+    encoder = runner.encoder_runner()
+    return encoder.rows_bytes if isinstance(encoder, TypedEncoderRunner) else None
+
+
+def link_needs(trial: Trial, *, in_flight: int) -> tuple[tuple[Need, ...], tuple[Need, ...]]:
+    """Return what a run holds for its links, and what its set-up holds more; nothing of other tasks.
+
+    Args:
+        trial: the run, of which a step was tried.
+        in_flight: bytes of the batches that are held later, which the set-up does not hold.
+    """
+    runner, config = trial.runner, trial.config
+    if not isinstance(runner, LinkRunner):
+        return (), ()
+    evaluates = trial.val_nodes is not None or trial.test_nodes is not None
+    kept: list[object] = []
+
+    def set_up() -> None:
+        fresh = LinkRunner(runner.model, trial.graph, runtime.make_fabric(config), config)  # type: ignore[arg-type]
+        kept.append((fresh, fresh.negatives_of_evaluation() if evaluates else None))
+        kept.append(make_loader(fresh, config.updated(plan=None), trial.nodes))
+
+    found = allocation_of(set_up, _HOST)
+    counted = _COUNTING_BYTES * (runner.data.whole.num_edges + runner.labels.num_nodes) if evaluates else 0
+    most = max(found.peak - found.kept, counted) - in_flight
+    return (
+        (
+            Need(name="links", nbytes=found.kept, why="links, edges that carry messages, look-ups of both"),
+            Need(name="scores", nbytes=runner.kept_bytes, why="of a step, in memory that the next one takes"),
+        ),
+        (Need(name="set-up", nbytes=max(0, most), why="links are read and split; no batch is held yet"),),
+    )
+
+
+def link_evaluation_needs(trial: Trial, runner: LinkRunner) -> tuple[Need, ...]:
+    """Return what the evaluations of a run on links hold at their peak."""
+    parts: tuple[tuple[str, Tensor | None, EvalMode], ...] = (
+        ("validation", trial.val_nodes, trial.config.eval_mode),
+        ("test", trial.test_nodes, "exact"),
+    )
+    count = runner.data.ends.nodes.numel()
+    return tuple(
+        Need(
+            name=name,
+            nbytes=_evaluation_bytes(trial, runner, positions, mode),
+            why=f"rows of {count:,} nodes, and ranks among them",
+        )
+        for name, positions, mode in parts
+        if positions is not None
+    )
+
+
+def after_steps(need: Need, heap: int) -> Need:
+    """Return the need of an evaluation beside what the process keeps of a step's freed blocks.
+
+    The scores of ranks are blocks of another size than a step's, and fit between those only in part.
+
+    Args:
+        need: of the evaluation.
+        heap: bytes of the step's blocks that the C library keeps.
+    """
+    why = f"{need.why}; beside {format_bytes(heap)} that the C library keeps of a step"
+    return dataclasses.replace(need, nbytes=need.nbytes + heap, why=why)
+
+
+def link_evaluation_seconds(
+    trial: Trial, runner: LinkRunner, positions: Tensor, mode: EvalMode, *, most: float
+) -> float:
+    """Return the seconds of an evaluation; some rows and ranks are tried, for about ``most`` seconds."""
+    config, nodes = trial.config, runner.data.ends.nodes
+    part = nodes
+    if mode == "sampled":
+        part = nodes[: 4 * config.eval_batch_size]
+    encode = _seconds(lambda: encoder_rows(runner, config, part, mode))
+    rows, some = _some_rows(trial, runner), positions[: _links_at_once(runner)]
+    if not _ranks(trial):
+        return encode * nodes.numel() / part.numel()
+    with trial.evaluating():
+        rank = _seconds(lambda: ranking_of(runner, some, rows))
+        if rank < most / 4:
+            rank = _seconds(lambda: ranking_of(runner, some, rows))
+    return encode * nodes.numel() / part.numel() + rank * positions.numel() / some.numel()
+
+
+def _evaluation_bytes(trial: Trial, runner: LinkRunner, positions: Tensor, mode: EvalMode) -> int:
+    rows = _some_rows(trial, runner)
+    with in_mode(runner.model, training=False), torch.no_grad():
+        pairs = allocation_of(
+            lambda: beside_negatives(runner, trial.config, positions[:PAIRS], rows), trial.device
+        ).peak
+        some, ranks = positions[: _links_at_once(runner)], 0
+        if _ranks(trial):
+            ranks = allocation_of(lambda: ranking_of(runner, some, rows), trial.device).peak
+    return rows.nbytes + max(_encoding_bytes(trial, runner, mode, rows.nbytes), pairs, ranks)
+
+
+def _encoding_bytes(trial: Trial, runner: LinkRunner, mode: EvalMode, rows_bytes: int) -> int:
+    """Return what it takes to make the rows, beside these ``rows_bytes``."""
+    config, encoder, nodes = trial.config, runner.encoder_runner(), runner.data.ends.nodes
+    if mode == "sampled":
+        fanouts, size = config.eval_fanouts or config.fanouts, config.eval_batch_size
+        sizes = batch_sizes(
+            trial.graph,
+            config,
+            nodes,
+            fanouts=fanouts,
+            batch_size=size,
+            loader_of=encoder.loader,
+            rows_bytes=_rows_bytes(runner),
+        )
+        options = config.updated(plan=None, fanouts=fanouts, batch_size=size, eval_fanouts=None)
+        with make_loader(encoder, options, nodes) as loader:
+            ahead, batch = loader.ahead, next(loader.batches(0, 0, 1))
+            with trial.evaluating():
+                forward = allocation_of(lambda: encoder.on_batch(batch), trial.device).peak
+        return sizes.in_flight(config.workers, ahead) + forward
+    needed, free = whole_bytes(encoder), free_memory_bytes()
+    if needed > config.memory_budget_bytes:
+        return config.memory_budget_bytes
+    if free is not None and needed > _MOST_TRIED * free:
+        return needed
+    made = allocation_of(lambda: encoder_rows(runner, config, nodes, "exact"), trial.device)
+    return made.peak - rows_bytes
+
+
+def _some_rows(trial: Trial, runner: LinkRunner) -> Tensor:
+    """Return rows of the encoder's width for all nodes that links join, of which two are made."""
+    nodes = runner.data.ends.nodes
+    found = encoder_rows(runner, trial.config.updated(plan=None), nodes[:2], "sampled")
+    return found[:1].repeat(nodes.numel(), 1)
+
+
+def _links_at_once(runner: LinkRunner) -> int:
+    return max(1, MOST_SCORES // max(1, *runner.data.ends.counts))
+
+
+def _ranks(trial: Trial) -> bool:
+    return set(metric_names(trial.task, trial.config.metrics)) != {AUC}
+
+
+def _seconds(run: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    run()
+    return time.perf_counter() - started

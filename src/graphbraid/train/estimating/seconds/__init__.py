@@ -1,0 +1,1 @@
+"""Seconds: how long the epochs of a run take, and its evaluations and checkpoints."""

@@ -1,0 +1,161 @@
+"""Trial: a run's model and optimizer, copied, with which batches and steps are tried before the run."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from graphbraid.features import HostTiers
+from graphbraid.graph import Graph
+from graphbraid.nn import LinkModel
+from graphbraid.train import runtime
+from graphbraid.train.config import TrainConfig
+from graphbraid.train.estimating.trials.allocation import allocation_of
+from graphbraid.train.step.batches import Batch
+from graphbraid.train.step.clock import Clock
+from graphbraid.train.step.feed import make_feed
+from graphbraid.train.step.learning_rate import LearningRateSchedule
+from graphbraid.train.step.links.runner import LinkRunner
+from graphbraid.train.step.optimizers import make_optimizer
+from graphbraid.train.step.preflight import dry_run, has_split, split_nodes
+from graphbraid.train.step.runner import ModelRunner
+from graphbraid.train.step.step import TrainStep
+from graphbraid.train.task import with_class_weights
+
+_SEEDS = 2
+"""Number of seeds in the mini-batch on which the copy is first run."""
+
+
+class Trial:
+    """Makes the steps of a run on copies; neither the model nor its optimizer changes.
+
+    Of a run on links, ``nodes`` and the other splits are positions of links.
+
+    Args:
+        model: the model of the run.
+        graph: its graph, used in place.
+        config: its options.
+        tiers: where rows and lists of mini-batches are. If None, in the graph.
+
+    Raises:
+        DataError: the graph has no features, labels or training nodes.
+    """
+
+    def __init__(
+        self, model: nn.Module, graph: Graph, config: TrainConfig, tiers: HostTiers | None = None
+    ) -> None:
+        if isinstance(config.optimizer, Optimizer):  # it holds the real parameters; another one is alike
+            config = config.updated(optimizer="adamw")
+        self.graph, self.config = graph, config.updated(scheduler=None, trace=None)
+        self.runner = _runner(copy.deepcopy(model).train(), graph, config, tiers)
+        task, labels = self.runner.task(), self.runner.labels
+        self.nodes = split_nodes(labels, "train")
+        assert labels.y is not None, "the task is that of labels"
+        task = with_class_weights(task, config.class_weights, labels.y[self.nodes])
+        self.task = task.to(self.runner.device)
+        self._step: TrainStep | None = None
+
+    def try_model(self) -> None:
+        """Run the copy on a mini-batch of few seeds, which also initialises lazy modules.
+
+        Raises:
+            ConfigError: the model fails on the graph's data, or its output has the wrong width.
+        """
+        config, seeds = self.config.updated(mode="sampled", plan=None), self.nodes[:_SEEDS]
+        with (
+            contextlib.closing(make_feed(self.runner, config, seeds)) as feed,
+            contextlib.closing(feed.batches(0, 0)) as batches,
+        ):
+            dry_run(self.runner, self.task, next(batches), f"a mini-batch of {seeds.numel()} seed nodes")
+
+    def runner_on(self, graph: Graph) -> ModelRunner:
+        """Return a runner of the copy on another graph."""
+        return ModelRunner(self.runner.model, graph, runtime.make_fabric(self.config))
+
+    def forget_gradients(self) -> None:
+        """Free the gradients, as the next step does first."""
+        self.runner.model.zero_grad(set_to_none=True)
+
+    def state_bytes(self) -> int:
+        """Return the bytes of the optimizer's state, made by a step on gradients of zero."""
+        model = copy.deepcopy(self.runner.model)
+        kept: list[Optimizer] = []
+        made = allocation_of(lambda: kept.append(self._optimizer_of(model)), self.device)
+        return max(made.kept, 0)
+
+    def learned(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps of model and optimizer, of the size that it has after a step."""
+        model = copy.deepcopy(self.runner.model)
+        return {"optimizer": self._optimizer_of(model).state_dict(), "model": model.state_dict()}
+
+    def _optimizer_of(self, model: nn.Module) -> Optimizer:
+        """Return a new optimizer of a copy, after a step on gradients of zero."""
+        optimizer = make_optimizer(self.config, model)
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return optimizer
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the model."""
+        return self.runner.device
+
+    @property
+    def val_nodes(self) -> Tensor | None:
+        """Labelled nodes of the split ``val``; None if the run does not evaluate."""
+        evaluates = self.config.eval_every > 0 and has_split(self.runner.labels, "val")
+        return split_nodes(self.runner.labels, "val") if evaluates else None
+
+    @property
+    def test_nodes(self) -> Tensor | None:
+        """Labelled nodes of the split ``test``; None if the run does not test."""
+        tests = self.config.test_at_end and has_split(self.runner.labels, "test")
+        return split_nodes(self.runner.labels, "test") if tests else None
+
+    def step(self, batch: Batch) -> None:
+        """Make one training step."""
+        if self._step is None:
+            optimizer = make_optimizer(self.config, self.runner.model)
+            schedule = LearningRateSchedule(self.config, optimizer, total_steps=1, maximize=True)
+            self._step = TrainStep(
+                self.runner,
+                self.task,
+                optimizer,
+                schedule,
+                clip=self.config.clip,
+                clock=Clock(),
+                failures=None,
+            )
+        self._step(iter((batch,)), 1, batch.batch_size)
+
+    @contextlib.contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Put the copy into evaluation mode, without gradients, within the ``with`` block."""
+        self.runner.model.eval()
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            self.runner.model.train()
+
+
+def _runner(model: nn.Module, graph: Graph, config: TrainConfig, tiers: HostTiers | None) -> ModelRunner:
+    fabric = runtime.make_fabric(config)
+    if isinstance(model, LinkModel):
+        return LinkRunner(model, graph, fabric, config)
+    rows, lists = (None, None) if tiers is None else (tiers.features, tiers.topology)
+    return ModelRunner(model, graph, fabric, rows, lists)
+
+
+def parameter_bytes(model: nn.Module) -> int:
+    """Return the bytes of a model's parameters and buffers."""
+    return sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))

@@ -1,0 +1,284 @@
+"""LinkData: a graph as link prediction sees it: links to learn, and edges that carry messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from graphbraid.errors import ConfigError, DataError, did_you_mean
+from graphbraid.graph import EdgeType, Graph
+from graphbraid.graph.csc import Csc
+from graphbraid.graph.labelled import SPLITS, LabelledNodes
+from graphbraid.sampling.links.link_ends import LinkEnds
+from graphbraid.train.config import TrainConfig
+from graphbraid.train.step.links.times import LinkTimes, StoredTimes, in_time_order, stored_times
+
+_NONE = -1
+"""Split of an edge that is no link: it is neither learned nor predicted."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class LinkSet(LabelledNodes):
+    """Links with the splits that they are in; all are true, which their labels say."""
+
+    ends: Tensor
+    """``(2, num_links)`` int64 sources and destinations."""
+    relation: Tensor | None
+    """``(num_links,)`` int64 number of each link's relation; None if there is one."""
+    splits: Mapping[str, Tensor]
+    """int64 positions of links by name: ``train``, ``val``, ``test``, as far as there are any."""
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of links, which take the place of nodes here."""
+        return int(self.ends.shape[1])
+
+    @property
+    def y(self) -> Tensor:
+        """``(num_links,)`` int64 labels: 1, without memory for each."""
+        return torch.ones(1, dtype=torch.int64).expand(self.num_nodes)
+
+    def relations_at(self, positions: Tensor) -> Tensor | None:
+        """Return the relations of the links at ``positions``; None if there is one."""
+        return None if self.relation is None else self.relation[positions]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class LinkData:
+    """What a run of link prediction reads of a graph; ids of nodes are those in the whole graph."""
+
+    links: LinkSet
+    """The links of all splits, which are also those known to be true when others are ranked."""
+    messages: Graph
+    """The graph that neighbours are drawn from: edges that carry messages alone, without types; with the
+    features if there is one node type. Its rows are sorted by time where there are ``times``."""
+    message_relation: Tensor | None
+    """``(num_messages,)`` int64 relation of each stored edge of ``messages``; None if there is one."""
+    is_message: Tensor
+    """``(num_edges,)`` bool: which edges of the graph those are."""
+    whole: Csc
+    """All edges, as the graph has them; negatives of an evaluation are none of these."""
+    num_relations: int
+    """Number of relations that links are of."""
+    ends: LinkEnds
+    """The nodes that links join."""
+    times: LinkTimes | None
+    """When links and messages arose; None where that plays no part."""
+
+    @classmethod
+    def of(cls, graph: Graph, config: TrainConfig) -> LinkData:
+        """Read a graph.
+
+        Links are the edges that the graph's ``edge_splits`` name. If there are none, all edges are links and
+        ``config.link_splits`` of the pairs of nodes are drawn for validation and test, with all edges that
+        join the same two nodes, in either direction and by any relation, on the same side. Messages are the
+        edges to train on; beside them, edges of relations without splits, less those that join the ends of a
+        link of validation or test. With ``config.link_relation``, and in a graph of several node types, links
+        are edges of one relation, and all others carry messages, less the same.
+
+        With ``config.temporal_strategy``, splits that are not given are by time, and beside the edges to
+        train on those carry messages that are earlier than every link of validation and test.
+
+        Raises:
+            ConfigError: there is no such relation, or several node types and none is named; or times are
+                missing.
+            DataError: there are no edges, or no links to train on, or these are not earlier than the others.
+        """
+        if not graph.num_edges:
+            raise DataError("task='link' learns the graph's edges, and there are none")
+        learned_one = relation_learned(graph, config)
+        csc = graph.csc
+        ends = torch.stack([csc.indices.long(), csc.destinations().long()])
+        relation = _stored_relations(graph)
+        place = None if relation is None else _places(graph, relation)
+        times = None if config.temporal_strategy is None else stored_times(graph, relation, place)
+        split, is_beside = _splits(graph, _Stored(ends, relation, place, times), learned_one, config)
+        is_message = (split == 0) | _beside(is_beside, split, ends, graph.num_nodes, times)
+        learned = (split != _NONE).nonzero().flatten()
+        of_learned = split[learned]
+        splits = {name: (of_learned == number).nonzero().flatten() for number, name in enumerate(SPLITS)}
+        if not splits["train"].numel():
+            raise DataError(
+                f"no edge is left to train on: {_told(splits)}. Put some in the split 'train', or make the "
+                f"shares of link_splits={config.link_splits} smaller."
+            )
+        alone = graph.nodes_of(graph.node_types[0]) if len(graph.node_types) == 1 else None
+        messages, message_relation = kept(csc, is_message), None if relation is None else relation[is_message]
+        link_times = None
+        if times is not None:
+            is_last = config.temporal_strategy == "last"
+            messages, order, edge_times = in_time_order(messages, times.rank[is_message], last=is_last)
+            message_relation = None if message_relation is None else message_relation[order]
+            link_times = LinkTimes(links=times.rank[learned], messages=edge_times)
+        return cls(
+            links=LinkSet(
+                ends=ends[:, learned],
+                relation=None if relation is None or learned_one is not None else relation[learned],
+                splits={name: positions for name, positions in splits.items() if positions.numel()},
+            ),
+            messages=Graph(csc=messages, x=None if alone is None else alone.x, name=graph.name, trusted=True),
+            message_relation=message_relation,
+            is_message=is_message,
+            whole=csc,
+            num_relations=len(graph.edge_types) if learned_one is None else 1,
+            ends=LinkEnds.of(graph, learned_one or graph.edge_types[0]),
+            times=link_times,
+        )
+
+
+def relation_learned(graph: Graph, config: TrainConfig) -> EdgeType | None:
+    """Return the relation whose links are learned; None if those of all relations are.
+
+    Raises:
+        ConfigError: the graph does not have the relation of ``config``, or has several and must be told one.
+    """
+    known, wanted = graph.edge_types, config.link_relation
+    names = [",".join(one) for one in known]
+    if wanted is not None:
+        name = ",".join(wanted)
+        if not graph.is_typed:
+            raise ConfigError(
+                f"link_relation={name!r} chooses among relations, and the graph has one; leave it out."
+            )
+        if wanted not in known:
+            raise ConfigError(
+                f"link_relation={name!r} is no relation; the graph has {'; '.join(names)}."
+                + did_you_mean(name, names)
+            )
+        return wanted
+    if len(graph.node_types) == 1:
+        return None
+    with_splits = [one for one in known if graph.edges_of(one).splits]
+    for choices in (known, with_splits):
+        if len(choices) == 1:
+            return choices[0]
+    raise ConfigError(
+        "task='link' learns one relation of a graph of several node types; say which with link_relation: "
+        f"{'; '.join(names)}."
+    )
+
+
+def _told(splits: Mapping[str, Tensor]) -> str:
+    return ", ".join(f"{positions.numel()} links are in {name!r}" for name, positions in splits.items())
+
+
+def _stored_relations(graph: Graph) -> Tensor | None:
+    """Return the number of each stored edge's relation; None for a graph without types."""
+    if graph.types is None:
+        return None
+    of_rows = []  # a row for each node and relation into its type, in the order of the relations
+    for name, nodes in graph.types.nodes.items():
+        into = [number for number, one in enumerate(graph.edge_types) if one[2] == name]
+        of_rows.append(torch.tensor(into, dtype=torch.int64).repeat(nodes.num_nodes))
+    return torch.repeat_interleave(torch.cat(of_rows), graph.types.rows.degrees())
+
+
+class _Stored(NamedTuple):
+    """What is known of the edges, in the order that they are stored in."""
+
+    ends: Tensor
+    """``(2, num_edges)`` sources and destinations."""
+    relation: Tensor | None
+    """``(num_edges,)`` number of each one's relation; None for a graph without types."""
+    place: Tensor | None
+    """``(num_edges,)`` place in the lists of all relations; -1 if it was in no list. None without types."""
+    times: StoredTimes | None
+    """Their times; None if these play no part."""
+
+
+def _splits(
+    graph: Graph, stored: _Stored, learned: EdgeType | None, config: TrainConfig
+) -> tuple[Tensor, Tensor]:
+    """Return each edge's number in :data:`SPLITS` (-1: no link), and which are not of what is learned."""
+    relation = stored.relation
+    split = _given_splits(graph, stored.place)
+    is_link = torch.ones(stored.ends.shape[1], dtype=torch.bool)
+    if learned is None:
+        if split is None or relation is None:
+            return _new_splits(is_link, stored, graph.num_nodes, config), ~is_link
+        beside = [not graph.edges_of(one).splits for one in graph.edge_types]
+    else:
+        assert relation is not None, "only a graph with types has relations to choose from"
+        is_link = relation == graph.edge_types.index(learned)
+        beside = [one != learned for one in graph.edge_types]
+        if split is None or not graph.edges_of(learned).splits:
+            split = _new_splits(is_link, stored, graph.num_nodes, config)
+        split = split.where(is_link, _NONE)
+    return split, torch.tensor(beside)[relation]
+
+
+def _places(graph: Graph, relation: Tensor) -> Tensor:
+    """Return the place of each stored edge in the lists of all relations; -1 if it was in no list."""
+    if graph.edge_id is None:  # each relation is stored in the order of its list
+        place = torch.empty_like(relation)
+        place[relation.argsort(stable=True)] = torch.arange(relation.numel())
+        return place
+    counts = torch.tensor([graph.edges_of(one).num_edges for one in graph.edge_types])
+    place = (counts.cumsum(0) - counts)[relation] + graph.edge_id
+    return place.where(graph.edge_id >= 0, -1)
+
+
+def _given_splits(graph: Graph, place: Tensor | None) -> Tensor | None:
+    """Return the number of each stored edge's split in :data:`SPLITS`, or -1; None if there are no splits."""
+    if place is None or not any(graph.edges_of(one).splits for one in graph.edge_types):
+        return None
+    of_list = []
+    for edges in (graph.edges_of(one) for one in graph.edge_types):
+        numbers = torch.full((edges.num_edges,), _NONE)
+        for number, name in enumerate(SPLITS):
+            if name in edges.splits:
+                numbers[edges.splits[name]] = number
+        of_list.append(numbers)
+    return torch.cat(of_list)[place].where(place >= 0, _NONE)
+
+
+def _new_splits(is_link: Tensor, stored: _Stored, num_nodes: int, config: TrainConfig) -> Tensor:
+    """Return the number of each edge's split: by time if there are times, else drawn; -1 for no link."""
+    split = torch.full(is_link.shape, _NONE)
+    if stored.times is None:
+        split[is_link] = _drawn_splits(stored.ends[:, is_link], num_nodes, config)
+    else:
+        split[is_link] = stored.times.splits(is_link, config.link_splits)
+    return split
+
+
+def _drawn_splits(ends: Tensor, num_nodes: int, config: TrainConfig) -> Tensor:
+    """Return the number of each edge's split, drawn by the pair of nodes that it joins."""
+    pair, number = torch.unique(_pairs(ends, num_nodes), return_inverse=True)
+    order = torch.randperm(pair.numel(), generator=torch.Generator().manual_seed(config.link_split_seed))
+    of_pair = torch.zeros(pair.numel(), dtype=torch.int64)
+    begin = 0
+    for split, share in enumerate(config.link_splits, start=1):
+        end = begin + round(share * pair.numel())
+        of_pair[order[begin:end]] = split
+        begin = end
+    return of_pair[number]
+
+
+def _beside(
+    is_beside: Tensor, split: Tensor, ends: Tensor, num_nodes: int, times: StoredTimes | None
+) -> Tensor:
+    """Return which edges carry messages though they are not learned, such as reverses of others."""
+    if times is not None:
+        return is_beside & (times.rank < times.check_order(split))
+    if not bool(is_beside.any()):
+        return is_beside
+    pairs = _pairs(ends, num_nodes)
+    predicted = torch.unique(pairs[split > 0])
+    return is_beside & ~torch.isin(pairs, predicted)
+
+
+def _pairs(ends: Tensor, num_nodes: int) -> Tensor:
+    """Return a number for each edge that is the same for all edges between its two nodes."""
+    return ends.amin(0) * num_nodes + ends.amax(0)
+
+
+def kept(csc: Csc, keep: Tensor) -> Csc:
+    """Return an adjacency of some of the stored edges, in the same order."""
+    before = torch.cat([torch.zeros(1, dtype=torch.int64), keep.cumsum(0)])
+    weight = None if csc.weight is None else csc.weight[keep]
+    return Csc(before[csc.indptr], csc.indices[keep], csc.num_src, weight, trusted=True)

@@ -1,0 +1,294 @@
+"""LinkRunner: calls a model of links on mini-batches of links, and its encoder on nodes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from graphbraid.errors import ConfigError, DataError
+from graphbraid.graph import Graph
+from graphbraid.loader.batches.row_buffers import RowBuffers
+from graphbraid.nn import LinkModel
+from graphbraid.sampling.batch_seeds import BatchSeeds
+from graphbraid.sampling.links.edge_lookup import EdgeLookup
+from graphbraid.sampling.links.link_seeds import LinkSeeds
+from graphbraid.sampling.links.negative_draws import NegativeDraws
+from graphbraid.sampling.links.negatives import NegativeSampling
+from graphbraid.sampling.source import BatchSource
+from graphbraid.train.config import TrainConfig
+from graphbraid.train.step.links.choices import alike, choices
+from graphbraid.train.step.links.data import LinkData, LinkSet
+from graphbraid.train.step.links.encoder import EncoderRunner
+from graphbraid.train.step.links.typed_encoder import TypedEncoderRunner
+from graphbraid.train.step.runner import ModelRunner
+from graphbraid.train.task import Task
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+    from graphbraid.loader.batches.batch_loader import BatchLoader
+    from graphbraid.loader.batches.settings import LoaderSettings
+    from graphbraid.sampling.constraints import EdgeTimes
+    from graphbraid.sampling.minibatch.mini_batch import MiniBatch
+
+RELATION = "link_relation"
+"""Attribute of a batch with the relation of each of its links."""
+
+
+class LinkRunner(ModelRunner):
+    """A runner of a :class:`graphbraid.nn.LinkModel`, whose examples are links.
+
+    Args:
+        model: the model.
+        graph: the graph.
+        fabric: device and precision.
+        config: options of the run: which links are learned, and their negatives.
+
+    Raises:
+        ConfigError: the model is no model of links, or its predictor knows fewer relations than there are.
+        DataError: there are no links to train on, or the encoder needs features and there are none.
+    """
+
+    def __init__(self, model: LinkModel, graph: Graph, fabric: Fabric, config: TrainConfig) -> None:
+        self.data = LinkData.of(graph, config)
+        self._config = config
+        _check_relations(model, self.data)
+        self._prepare(model, graph, fabric)
+        self._encoder: EncoderRunner | TypedEncoderRunner | None = None
+        self.encoder_runner()  # checks that the encoder has what it takes
+        self._negatives: NegativeDraws | None = None
+        self._firsts = torch.empty(0, dtype=torch.int64)  # the same for all batches of a size
+        self._memory = RowBuffers(1)  # of a batch's scores
+
+    @property
+    def labels(self) -> LinkSet:  # type: ignore[override]
+        """The links, with their splits."""
+        return self.data.links
+
+    @property
+    def by_layer(self) -> bool:
+        """False: it is the encoder that may be run layer by layer."""
+        return False
+
+    @property
+    def feature_text(self) -> str:
+        """Number of features, for messages."""
+        return self.encoder_runner().feature_text
+
+    def task(self) -> Task:
+        """Task of the links: binary if each pair has a label, else the choice of the link among others."""
+        return Task(name="link", width=1 if self._config.negatives == "binary" else 2)
+
+    def encoder_runner(self) -> EncoderRunner | TypedEncoderRunner:
+        """Return a runner of the encoder that the model has now, over the edges that carry messages."""
+        encoder = self._link_model.encoder
+        if self._encoder is None or self._encoder.model is not encoder:  # as of a copy, for measurements
+            if len(self.graph.node_types) > 1:
+                self._encoder = TypedEncoderRunner(encoder, self.graph, self.data, self._fabric)
+            else:
+                self._encoder = EncoderRunner(encoder, self.data, self._fabric)
+        return self._encoder
+
+    def loader(self, settings: LoaderSettings) -> BatchLoader:
+        """Return the loader of mini-batches of the links at ``settings.input_nodes``, with negatives.
+
+        A batch's links, and their reverses, are kept out of the neighbours that are drawn for it. Where links
+        have times, each end of a link or a negative has a tree of its own, of what came before the link.
+        """
+        from graphbraid.loader import BatchLoader
+
+        positions = cast("Tensor", settings.input_nodes)
+        ends = self.data.links.ends[:, positions]
+        how = self._drawn_by(_sampling(self._config))
+        messages = self.data.messages
+        encoder = self.encoder_runner()
+        settings = encoder.settings(settings)
+        has_neighbors = any(settings.num_neighbors)
+        times = self.data.times if has_neighbors else None
+        seeds = LinkSeeds(
+            ends,
+            seed=settings.seed,
+            times=None if times is None else times.before(positions),
+            negatives=NegativeDraws(how, messages.csc, ends),
+            disjoint=times is not None,
+            edge_times=None if times is None else times.messages,
+        )
+        if has_neighbors and times is None:
+            seeds.exclude(EdgeLookup(messages.csc), reverse=True)
+        relation = self.data.links.relations_at(positions)
+        settings = dataclasses.replace(settings, input_nodes=None)
+        return BatchLoader(encoder.source(), settings, _WithRelations(seeds, relation))
+
+    def source(self) -> BatchSource:
+        """What mini-batches are cut from."""
+        return self.encoder_runner().source()
+
+    def features_of(self, batch: MiniBatch) -> Any:
+        """Return a mini-batch's feature rows; None without features."""
+        return self.encoder_runner().features_of(batch)
+
+    def on_batch(self, batch: MiniBatch) -> Tensor:
+        """Return the scores of a mini-batch's links and negatives.
+
+        Returns:
+            Binary negatives: ``(num_pairs, 1)``, the links first. Triplets: ``(num_links, 1 + amount)``, the
+            link in the first column. Shared ones: ``(2 * num_links, 1 + num_negatives)``, likewise: the
+            links among negatives of their destinations, then among those of their sources.
+        """
+        batch = batch if self.device.type == "cpu" else batch.to(self.device)
+        rows = self.encoder_runner().rows_of_seeds(batch, batch.num_sampled_nodes[0])
+        relation = getattr(batch, RELATION, None) if self.num_relations is not None else None
+        with self.autocast():
+            if self._config.negatives == "binary":
+                return self._of_pairs(rows, batch.edge_label_index, relation, batch.batch_size)
+            if self._config.negatives == "triplet":
+                return self._of_triplets(rows, batch, relation)
+            return self._of_shared(rows, batch.edge_label_index, relation, batch.batch_size)
+
+    def labels_of(self, batch: Any) -> Tensor:
+        """Return what :meth:`graphbraid.train.task.Task.loss` compares the scores of a batch with."""
+        if self._config.negatives == "binary":
+            return cast("Tensor", batch.edge_label)
+        count = (1 if self._config.negatives == "triplet" else 2) * batch.batch_size
+        if self._firsts.numel() != count:
+            self._firsts = torch.zeros(count, dtype=torch.int64)
+        return self._firsts
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes for the scores of a batch that are kept for those of the next."""
+        return self._memory.nbytes
+
+    def score_pairs(self, src: Tensor, dst: Tensor, relation: Tensor | None) -> Tensor:
+        """Return the predictor's float32 scores of pairs of rows, ``(num_pairs,)``, on the CPU."""
+        relation = self._known(relation)
+        with torch.no_grad(), self.autocast():
+            scores: Tensor = self._link_model.predictor(src, dst, relation)
+        return scores.float().cpu()
+
+    def score_all(self, given: Tensor, rows: Tensor, relation: Tensor | None, *, sources: bool) -> Tensor:
+        """Return the scores of each given row with every row, as destinations or as ``sources`` of links."""
+        predictor, relation = self._link_model.predictor, self._known(relation)
+        with torch.no_grad(), self.autocast():
+            return (predictor.all_with if sources else predictor.with_all)(given, rows, relation).float()
+
+    def negatives_of_evaluation(self) -> NegativeDraws:
+        """Return the negatives that an evaluation compares links with, none of which is an edge.
+
+        Raises:
+            ConfigError: every pair of nodes is an edge.
+        """
+        if self._negatives is None:
+            how = self._drawn_by(NegativeSampling("binary", 1, reject_edges=True))
+            self._negatives = NegativeDraws(how, self.data.whole, self.data.links.ends)
+        return self._negatives
+
+    @property
+    def num_relations(self) -> int | None:
+        """Number of relations that the predictor knows; None if it knows none."""
+        return self._link_model.predictor.num_relations
+
+    def _drawn_by(self, how: NegativeSampling) -> NegativeSampling:
+        """Let negatives be nodes of the types that links join, which need not be told where there is one."""
+        if len(self.graph.node_types) == 1:
+            return how
+        weights, ends = [], self.data.ends
+        for first, count in zip(ends.first, ends.counts, strict=True):
+            weight = torch.zeros(self.graph.num_nodes, dtype=torch.float64)
+            weight[first : first + count] = 1.0
+            weights.append(weight)
+        return dataclasses.replace(how, src_weight=weights[0], dst_weight=weights[1])
+
+    @property
+    def _link_model(self) -> LinkModel:
+        return cast("LinkModel", self.model)
+
+    def _known(self, relation: Tensor | None) -> Tensor | None:
+        """Return the relations for the predictor, if it knows any."""
+        if relation is None or self.num_relations is None:
+            return None
+        return relation.to(self.device)
+
+    def _of_pairs(self, rows: Tensor, pairs: Tensor, relation: Tensor | None, count: int) -> Tensor:
+        if relation is not None:  # negative j is one of link j % count
+            relation = relation[torch.arange(pairs.shape[1], device=rows.device) % count]
+        scores: Tensor = self._link_model.predictor(*_taken(rows, pairs[0], pairs[1]), relation)
+        return scores.unsqueeze(1)
+
+    def _of_triplets(self, rows: Tensor, batch: Any, relation: Tensor | None) -> Tensor:
+        predictor, amount = self._link_model.predictor, batch.dst_neg_index[:1].numel()
+        src, dst, negative = _taken(rows, batch.src_index, batch.dst_pos_index, batch.dst_neg_index.flatten())
+        own: Tensor = predictor(src, dst, relation)
+        each = None if relation is None else relation.repeat_interleave(amount)
+        others: Tensor = predictor(src.repeat_interleave(amount, 0), negative, each)
+        return torch.cat([own.unsqueeze(1), others.view(-1, amount)], 1)
+
+    def _of_shared(self, rows: Tensor, pairs: Tensor, relation: Tensor | None, count: int) -> Tensor:
+        predictor = self._link_model.predictor
+        links, drawn = pairs[:, :count], pairs[:, count:]
+        src, dst, drawn_src, drawn_dst = _taken(rows, links[0], links[1], drawn[0], drawn[1])
+        own: Tensor = predictor(src, dst, relation)
+        as_dst = predictor.with_all(src, drawn_dst, relation)
+        as_src = predictor.all_with(dst, drawn_src, relation)
+        hidden = [alike(links[1], drawn[1]), alike(links[0], drawn[0])]
+        return choices(own, [as_dst, as_src], hidden, self._memory)
+
+
+class _WithRelations:
+    """Seeds of links whose batches also have the relation of each link."""
+
+    def __init__(self, seeds: LinkSeeds, relation: Tensor | None) -> None:
+        self._seeds, self._relation = seeds, relation
+
+    @property
+    def num_inputs(self) -> int:
+        """Number of links."""
+        return self._seeds.num_inputs
+
+    @property
+    def edge_times(self) -> EdgeTimes | None:
+        """When each edge that carries messages arose, where links have times."""
+        return self._seeds.edge_times
+
+    def seeds_of(self, positions: Tensor, epoch: int, step: int) -> BatchSeeds:
+        """Return the seeds of a batch of the links at ``positions``."""
+        seeds = self._seeds.seeds_of(positions, epoch, step)
+        if self._relation is None:
+            return seeds
+        more: Mapping[str, Tensor] = {RELATION: self._relation[positions]}
+        return dataclasses.replace(seeds, attributes={**seeds.attributes, **more})
+
+
+def _sampling(config: TrainConfig) -> NegativeSampling:
+    """Return how the negatives of a batch are drawn; shared ones are the two ends of drawn pairs."""
+    return NegativeSampling("triplet" if config.negatives == "triplet" else "binary", config.num_negatives)
+
+
+def _taken(rows: Tensor, *places: Tensor) -> tuple[Tensor, ...]:
+    """Return ``rows[one]`` for each of the places, with one gradient of all rows and not one for each."""
+    taken = F.embedding(torch.cat(places), rows)
+    return torch.split(taken, [one.numel() for one in places])
+
+
+def _check_relations(model: LinkModel, data: LinkData) -> None:
+    relation, count = data.links.relation, model.predictor.num_relations
+    name = type(model.predictor).__name__
+    if count is None:
+        return
+    if relation is None:
+        raise ConfigError(
+            f"{name} scores links of several relations, and the links to learn are of one kind; use "
+            "nn.DotProduct() or nn.MLPPredictor, or a graph of relations (Graph.from_relations, load(..., "
+            "with_types=True)), all of them learned."
+        )
+    largest = int(relation.max())
+    if largest >= count:
+        raise DataError(
+            f"{name} knows {count} relations, and the graph's links are of {data.num_relations}; make it "
+            f"with num_relations={data.num_relations}."
+        )

@@ -1,0 +1,164 @@
+"""TypedEncoderRunner: calls an encoder of several node types on nodes of the two that links join."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from graphbraid.errors import DataError
+from graphbraid.fullgraph.model.fused_layers import fused_layers
+from graphbraid.graph import EdgeSet, Graph, Types
+from graphbraid.graph.csc import Csc
+from graphbraid.sampling.source import BatchSource
+from graphbraid.train.step.links.by_type import ByType
+from graphbraid.train.step.links.data import LinkData, kept
+from graphbraid.train.step.links.encoder import encoder_settings, node_loader
+from graphbraid.train.step.runner import csc_to
+from graphbraid.train.step.typed_runner import TypedFeatures, TypedRunner
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+    from graphbraid.loader.batches.batch_loader import BatchLoader
+    from graphbraid.loader.batches.settings import LoaderSettings
+    from graphbraid.sampling.minibatch.mini_batch import MiniBatch
+
+_BY_TYPE = "by_type"
+"""Attribute of a batch with what was made of it by type."""
+
+
+class TypedEncoderRunner(TypedRunner):
+    """A runner of an encoder that is called by node type and relation, over the edges that carry messages.
+
+    Mini-batches are drawn over nodes of the whole graph, with one fanout per hop for the in-neighbours of all
+    relations together, and then taken apart by type. The encoder is called as :class:`TypedRunner` calls a
+    model, and returns rows by node type.
+
+    Args:
+        encoder: the encoder.
+        graph: the graph with types.
+        data: what is learned of it.
+        fabric: device and precision.
+
+    Raises:
+        DataError: the encoder needs features, and there are none.
+    """
+
+    def __init__(self, encoder: nn.Module, graph: Graph, data: LinkData, fabric: Fabric) -> None:
+        self._ends, self._plain = data.ends, BatchSource(graph=data.messages)
+        assert data.message_relation is not None, "of a graph with types"
+        self._relation, self._times = data.message_relation, data.times
+        self._prepare_types(encoder, _messages(graph, data), fabric)
+
+    def settings(self, settings: LoaderSettings) -> LoaderSettings:
+        """Return a loader's settings with what the encoder needs."""
+        return encoder_settings(self.model, settings, keeps_edges=True)
+
+    def loader(self, settings: LoaderSettings) -> BatchLoader:
+        """Return the loader of mini-batches of nodes, whose ids are those in the whole graph."""
+        return node_loader(self.source(), self.settings(settings), self._times)
+
+    def source(self) -> BatchSource:  # type: ignore[override]
+        """What mini-batches are cut from."""
+        return self._plain
+
+    def rows_bytes(self, batch: MiniBatch) -> int:  # type: ignore[override]
+        """Return the bytes of a batch's feature rows if they are float32 and dense."""
+        held = ((ids, self.graph.nodes_of(one).x) for one, ids in self._by_type(batch)[0].n_id.items())
+        return sum(4 * ids.numel() * x.shape[1] for ids, x in held if x is not None)
+
+    def features_of(self, batch: MiniBatch) -> TypedFeatures:  # type: ignore[override]
+        """Return a mini-batch's feature rows by node type, float32 on the model's device."""
+        rows = self._by_type(batch)[1]
+        return {one: self._in_float32(held.to(self.device)) for one, held in rows.items()}
+
+    def on_batch(self, batch: MiniBatch) -> Tensor:  # type: ignore[override]
+        """Return the rows of a mini-batch's seeds, ``(batch_size, channels)``."""
+        return self.rows_of_seeds(batch, batch.batch_size)
+
+    def rows_of_seeds(self, batch: MiniBatch, count: int) -> Tensor:
+        """Return the rows of the first ``count`` nodes of a mini-batch, which are of the types links join."""
+        parts, _ = self._by_type(batch)
+        named: dict[str, Any] = {}
+        if self._passes_ids:
+            named["n_id_dict"] = self._on_device(parts.n_id)
+        if self.native:
+            adjs: Any = [{one: csc_to(csc, self.device) for one, csc in b.items()} for b in parts.blocks()]
+        else:
+            lists, positions = parts.edge_lists()
+            adjs = self._on_device(lists)
+            if self.passes_weight:
+                weights = {one: parts.weights(one, at) for one, at in positions.items()}
+                named["edge_weight_dict"] = self._on_device(
+                    {one: weight for one, weight in weights.items() if weight is not None}
+                )
+        found = self._by_end(self.features_of(batch), adjs, named)
+        places = {one: parts.places[one][parts.places[one] < count] for one in found}
+        order = torch.cat(list(places.values())).argsort()
+        rows = torch.cat([rows[: places[one].numel()] for one, rows in found.items()])
+        return rows.index_select(0, order.to(rows.device))
+
+    def on_graph(self) -> Tensor:
+        """Return the rows of every node of the whole graph; of the types that links do not join, zeros."""
+        if self._whole_inputs is None:
+            self._whole_inputs = self._make_whole_inputs()
+        (x, adjs), named = self._whole_inputs
+        found = self._by_end(x, adjs, named)
+        like = found[self._ends.types[0]]
+        return torch.cat(
+            [
+                found[one]
+                if one in found
+                else like.new_zeros(self.graph.nodes_of(one).num_nodes, like.shape[1])
+                for one in self.graph.node_types
+            ]
+        )
+
+    def _by_end(self, x: TypedFeatures, adjs: Any, named: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Return the encoder's rows by node type, for the types that links join."""
+        with self.autocast(), fused_layers(self.model):
+            outputs = self.model(x, adjs, **named)
+        wanted = dict.fromkeys(self._ends.types)
+        if not isinstance(outputs, Mapping) or not all(one in outputs for one in wanted):
+            got = ", ".join(map(str, outputs)) if isinstance(outputs, Mapping) else type(outputs).__name__
+            needed = " and ".join(map(repr, wanted))
+            raise DataError(
+                f"the encoder must return rows by node type, with those of {needed}; got {got or 'none'}. "
+                "A type gets some if a relation leads into it (Graph.with_reverse_relations)."
+            )
+        found = {one: self._checked(outputs[one]) for one in wanted}
+        widths = {one: rows.shape[1] for one, rows in found.items()}
+        if len(set(widths.values())) > 1:
+            raise DataError(f"the encoder's rows must have one width for both ends of a link; got {widths}")
+        return found
+
+    def _by_type(self, batch: MiniBatch) -> tuple[ByType, dict[str, Tensor]]:
+        """Return a batch by type, with its features, which are made once."""
+        made: tuple[ByType, dict[str, Tensor]] | None = getattr(batch, _BY_TYPE, None)
+        if made is None:
+            parts = ByType(batch, self.graph, self._relation, self._plain.graph.csc.weight)
+            made = parts, parts.features(self._source)
+            setattr(batch, _BY_TYPE, made)
+        return made
+
+    def _on_device(self, values: Mapping[Any, Tensor]) -> dict[Any, Tensor]:
+        return {one: value.to(self.device) for one, value in values.items()}
+
+
+def _messages(graph: Graph, data: LinkData) -> Graph:
+    """Return the graph with the edges that carry messages alone, with its types and features."""
+    assert graph.types is not None
+    assert data.message_relation is not None
+    counts = torch.bincount(data.message_relation, minlength=len(graph.edge_types)).tolist()
+    rows = kept(graph.types.rows, data.is_message)
+    csc = Csc(data.messages.csc.indptr, rows.indices, graph.num_nodes, rows.weight, trusted=True)
+    edges = {
+        one: EdgeSet(num_edges=count, weighted=graph.edges_of(one).weighted)
+        for one, count in zip(graph.edge_types, counts, strict=True)
+    }
+    nodes = {name: dataclasses.replace(held, splits={}) for name, held in graph.types.nodes.items()}
+    return Graph(csc=csc, types=Types(nodes=nodes, edges=edges, rows=rows), name=graph.name, trusted=True)
