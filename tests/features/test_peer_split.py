@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphbraid.features.budgets.peer_split import ReadRates, split_over_peers
+from graphbraid.features.tiers.peer_split import ReadRates, split_over_peers
 from graphbraid.features.tiers.tier_report import Served
 
 STEEP = torch.arange(1, 1001).double().reciprocal()

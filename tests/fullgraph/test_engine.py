@@ -395,7 +395,7 @@ def test_predictions_and_pruned_levels_agree_whatever_the_path(sparse):
 
 def test_explain_names_each_decision_and_the_arena():
     text = graphbraid.compile(MODELS["gcn"](), make_graph()).explain()
-    for name in (*ALL, "Arena", "Program"):
+    for name in (*(ALL - {"halo"}), "Arena", "Program"):  # that of several ranks alone
         assert name.replace("_", " ") in text, text
 
 

@@ -13,9 +13,9 @@ from graphbraid.collective.run.protocols import SharesMemory
 from graphbraid.distributed import Communicator
 from graphbraid.distributed.peers.probing import ReadingGroup, reading_group
 from graphbraid.features import TieredFeatures
-from graphbraid.features.budgets.peer_split import PeerSplit, split_over_peers
 from graphbraid.features.budgets.row_budgets import order_of
 from graphbraid.features.scores.walks import out_degree
+from graphbraid.features.tiers.peer_split import PeerSplit, split_over_peers
 from graphbraid.features.tiers.tier_report import Served
 from graphbraid.graph import SparseFeatures
 from graphbraid.graph.scaled_features import kept_row_bytes

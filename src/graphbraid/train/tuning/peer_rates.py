@@ -11,7 +11,7 @@ from torch import Tensor
 
 from graphbraid.collective.run.protocols import SharesMemory
 from graphbraid.distributed.peers.probing import ReadingGroup
-from graphbraid.features.budgets.peer_split import ReadRates
+from graphbraid.features.tiers.peer_split import ReadRates
 from graphbraid.machine.shared_tensors import handle_of, opened
 from graphbraid.train.tuning.device_memory import COPIED_BYTES, link_rate
 
