@@ -129,6 +129,7 @@ def test_with_its_masks_pyg_has_the_engine_s_losses_and_rows_are_merged(folder, 
     assert max(abs(a / b - 1) for a, b in zip(ours, theirs, strict=True)) > 1e-3  # other masks
 
 
+@pytest.mark.slow
 def test_without_dropout_r_gcn_has_pyg_s_losses(tmp_path, monkeypatch, capsys):
     relational = pytest.importorskip("benchmarks.accuracy.relational", reason=NO_PYG)
     graph = bibliography()

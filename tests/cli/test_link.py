@@ -127,6 +127,7 @@ def test_a_run_on_links_is_estimated(archive: Path, monkeypatch: pytest.MonkeyPa
     assert not full["fits"]
 
 
+@pytest.mark.slow
 def test_links_with_times_are_trained_estimated_and_predicted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -55,6 +55,7 @@ def test_without_a_device_there_is_no_second_route_and_threads_are_set_before_tr
     once_undisturbed(found)
 
 
+@pytest.mark.slow
 def test_a_slow_stage_is_cut_off_with_what_was_measured(monkeypatch):
     prepared, device = [], EmulatedAccelerator(stage_times(0.3, 0.001, 0.001, 0.001))
     monkeypatch.setattr(

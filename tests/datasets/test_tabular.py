@@ -114,6 +114,7 @@ def test_every_form_gives_the_same_graph(tmp_path, form, id_kind, with_nodes):
     np.testing.assert_array_equal(made.ids.values[back[1]], names[dst])
 
 
+@pytest.mark.slow
 def test_files_larger_than_a_block_are_read_whole(tmp_path):
     count = 1_500_000  # 20 MB: more than one block of 16 MiB
     src = np.arange(count) % 1000

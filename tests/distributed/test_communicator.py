@@ -25,6 +25,7 @@ def test_gloo_keeps_the_contract(size, memory, warm):
         assert said.result == {"size": size, "name": name, "cases": len(contract.CASES)}
 
 
+@pytest.mark.slow
 def test_one_rank_that_does_not_share_its_memory_decides_for_all(warm):
     each = {1: {"GRAPHBRAID_RANK_MEMORY": "0"}}
     assert [said.result["name"] for said in run(warm, 3, contract.every_case, each=each)] == ["gloo"] * 3

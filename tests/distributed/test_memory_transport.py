@@ -129,6 +129,7 @@ def test_large_reductions_go_round_the_others_ring(monkeypatch):
     assert run_threads(2, run) == [([2, 2, 2], [3])] * 2
 
 
+@pytest.mark.slow
 def test_ranks_that_expect_other_bytes_are_told():
     def run(comm):
         with sharing(comm, 1.0) as ranks:

@@ -46,6 +46,7 @@ def damage(folder):
     file.write_bytes(content)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "strategy", "size", "says"),
     few_of(

@@ -111,6 +111,7 @@ def test_it_is_rarely_far_behind_on_any_graph_device_and_link():
     assert max(behind) <= 1.3
 
 
+@pytest.mark.slow
 def test_simulated_tables_differ_in_what_is_best():
     best = {min(table, key=table.get) for table in (case.table() for case in CASES.values())}
     assert len(best) > 2

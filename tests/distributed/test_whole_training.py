@@ -65,6 +65,7 @@ def test_a_loss_that_is_not_finite_ends_all_ranks_with_the_first_node_named(warm
         assert "is the first to go wrong, at node" in said.stderr, said.stderr
 
 
+@pytest.mark.slow
 def test_one_rank_evaluates_and_predicts_by_itself(warm):
     alone = run(warm, 1, whole_training.by_one)[0].result
     first, second = run(warm, 2, whole_training.by_one)

@@ -60,6 +60,7 @@ def test_a_loader_that_is_told_its_epochs_looks_ahead(graph, monkeypatch):
     assert "of the run's 2e-09 s; of the others" in choice_of(epochs=2)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("little_memory")
 def test_a_run_takes_as_long_as_the_loader_s_threads_sample(graph, monkeypatch):
     asked = []

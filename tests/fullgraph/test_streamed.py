@@ -85,6 +85,7 @@ def test_other_passes_have_the_bits_too(graph, passes):
     assert torch.equal(found, outputs)
 
 
+@pytest.mark.slow
 @COMPILED
 def test_threads_change_no_bit(graph):
     threads, found = torch.get_num_threads(), []

@@ -54,6 +54,7 @@ def naps_of_workers(**variables: str) -> list[int]:
     return list(json.loads(done.stdout))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not WITH_OPENMP, reason="it is the kernels that do it, where they are compiled with OpenMP"
 )

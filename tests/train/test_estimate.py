@@ -152,6 +152,7 @@ def test_the_mode_is_the_one_that_the_trainer_chooses(monkeypatch):
     assert chosen == "sampled"
 
 
+@pytest.mark.slow
 def test_other_machines_are_estimated_by_what_a_file_says(tmp_path):
     graph = random_graph(3000, 8, 16)
     file = tmp_path / "small.json"
@@ -467,6 +468,7 @@ def test_tiers_auto_is_refused_beside_what_says_otherwise(stored):
         Trainer(sage(graph), graph, tiers="much", fanouts=(4, 4))
 
 
+@pytest.mark.slow
 def test_what_more_memory_would_buy(stored):
     graph = open_store(stored)
     found = graphbraid.estimate(sage(graph), graph, fanouts=(4, 4), batch_size=64)

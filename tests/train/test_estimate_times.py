@@ -605,6 +605,7 @@ def test_the_first_steps_are_compared_with_as_many_later_ones():
     assert longer([1.0], [2.0]) == 0.0
 
 
+@pytest.mark.slow
 def test_a_budget_that_holds_no_row_is_not_tried(stored):
     graph = open_store(stored)
     trial = trial_of(graph)

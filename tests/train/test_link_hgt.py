@@ -153,6 +153,7 @@ def test_what_is_not_known_to_be_equal_runs_as_written(
     torch.testing.assert_close(found, again, rtol=1e-3 if fused else 0, atol=1e-4 if fused else 0)
 
 
+@pytest.mark.slow
 def test_a_batch_without_an_edge_still_gives_rows(heads: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     fused = first_step(trainer_of(fanouts=(0, 0)))
     assert set(heads) == {2, SECOND_HEADS}

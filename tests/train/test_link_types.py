@@ -226,6 +226,7 @@ def test_losses_do_not_depend_on_the_number_of_threads() -> None:
     assert first != losses(Trainer(by_type(graph), graph, **OPTIONS, seed=1))
 
 
+@pytest.mark.slow
 def test_a_run_on_types_goes_on_and_is_estimated(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("graphbraid.train.estimating.memory.sampled.baseline_bytes", lambda *_: 300 << 20)
     graph = films()
