@@ -40,7 +40,7 @@ LONGEST = 3.0
 """Times its minutes after which a part is stopped: it hangs, or the machine is another than it was."""
 LEAST_LIMIT_MINUTES = 5.0
 WAIT_SECONDS = 120.0
-"""For the machine to be quiet again before each part."""
+"""Seconds to wait, at most, for the machine to be quiet again before each part."""
 
 
 def chosen_parts(names: Sequence[str] | None) -> list[Part]:

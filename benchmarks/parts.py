@@ -25,7 +25,7 @@ class Part:
 
     name: str
     module: str
-    """Under :mod:`benchmarks`."""
+    """Name of the module under :mod:`benchmarks`."""
     results: str
     """The rows' file, without ``.jsonl``; several parts may share one."""
     minutes: float
@@ -341,4 +341,4 @@ PARTS = (
         archives=("tmp_mathoverflow",),
     ),
 )
-"""In the order they run. What needs a CUDA device is ``benchmarks/gpu_suite.sh``'s."""
+"""All parts, in the order they run. What needs a CUDA device is ``benchmarks/gpu_suite.sh``'s."""

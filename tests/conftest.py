@@ -47,7 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 _warm: list[WarmProcesses] = []
-"""Those that this process has started."""
+"""Warm processes that this process has started."""
 
 
 def _seconds_of_warm_processes() -> float:

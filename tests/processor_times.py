@@ -16,7 +16,7 @@ import pytest
 
 
 def processor_seconds() -> float:
-    """Of this process and of those that it has waited for."""
+    """Processor seconds of this process and of those that it has waited for."""
     return sum(os.times()[:4])
 
 

@@ -44,7 +44,7 @@ def register_profiles() -> None:
 
 
 def examples(many: int) -> int:
-    """As many random examples as the profile takes of a test that has ``many`` of them in the larger one."""
+    """Number of random examples the profile takes of a test that has ``many`` of them in the largest one."""
     return max(5, many * hypothesis.settings.default.max_examples // _NUM_EXAMPLES[MANY])
 
 

@@ -192,7 +192,7 @@ def test_kernel_cases_agree_and_say_the_same_each_time(name: str, compiled_kerne
 def test_a_kernel_that_computes_something_else_is_found(
     wrong, compiled_kernels, monkeypatch: pytest.MonkeyPatch
 ):
-    """As seen from the kernel, when its twin is changed."""
+    """The twin is changed instead: beside it, the kernel computes something else."""
     sound, outs, variant = reference.spmm, 12, native.active().variant
 
     def changed(*arguments):

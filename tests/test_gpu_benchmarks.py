@@ -159,7 +159,7 @@ RECORDER = """#!/bin/sh
 printf '%s\\0' "$@" >>{calls}
 printf '\\n' >>{calls}
 """
-"""In place of Python: keeps how modules are called, and calls none."""
+"""A stand-in for Python: keeps how modules are called, and calls none."""
 
 
 @pytest.mark.slow

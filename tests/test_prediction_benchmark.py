@@ -28,7 +28,7 @@ def arguments(folder, out):
 
 
 def test_the_name_of_the_folder_runs_it(monkeypatch):
-    """As in ``python -m benchmarks.tiers``."""
+    """The folder is run as ``python -m benchmarks.tiers`` runs it."""
     calls = []
     monkeypatch.setattr(prediction, "main", lambda: calls.append("main"))
     runpy.run_module("benchmarks.tiers", run_name="__main__")

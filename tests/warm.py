@@ -74,7 +74,7 @@ class WarmProcesses:
         environment: Mapping[str, str] | None = None,
         timeout: float = 2 * PATIENCE,
     ) -> subprocess.CompletedProcess[str]:
-        """As ``subprocess.run([sys.executable, *arguments], capture_output=True, text=True)``."""
+        """Do as ``subprocess.run([sys.executable, *arguments], capture_output=True, text=True)`` does."""
         texts = [str(argument) for argument in arguments]
         if "LD_PRELOAD" in os.environ:  # a sanitizer, which does not follow threads begun after a fork
             return subprocess.run(
@@ -119,11 +119,11 @@ class WarmProcesses:
             self._connection = None
 
     def processor_seconds(self) -> float:
-        """Of the programs that have ended, as Linux knows them; 0 elsewhere."""
+        """Processor seconds of the programs that have ended, as Linux knows them; 0 elsewhere."""
         return self._own_seconds() + self._seconds_of_started()
 
     def _seconds_of_started(self) -> float:
-        """Of those that programs have started by :meth:`python`."""
+        """Processor seconds of the processes that programs have started by :meth:`python`."""
         with contextlib.suppress(OSError):  # none was started, or this process is nobody meanwhile
             self._seconds_read = sum(map(float, self._started_seconds.read_text().split()))
         return self._seconds_read

@@ -43,7 +43,7 @@ SETUPS: dict[str, dict[str, Any]] = {
 
 
 EPOCHS = {"cora": 200, "citeseer": 200, "amazon_computers": 600, "coauthor_physics": 200}
-"""Until the loss no longer falls; Amazon's is still falling after 200."""
+"""Epochs until the loss no longer falls; Amazon's is still falling after 200."""
 CONTENDERS = ("graphbraid", "pyg", "pyg_same_masks")
 DROPOUT = 0.5
 SPARSE_BELOW = 0.05

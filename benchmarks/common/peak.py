@@ -58,6 +58,6 @@ def _status_of(pid: int) -> dict[str, str]:
 
 
 def _bytes(value: str) -> int:
-    """Of a field such as ``1234 kB``; 0 for one of another kind."""
+    """The bytes of a field such as ``1234 kB``; 0 for one of another kind."""
     number, _, unit = value.strip().partition(" ")
     return int(number) * 1024 if unit == "kB" else 0

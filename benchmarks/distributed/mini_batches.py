@@ -47,7 +47,7 @@ from graphbraid.train.scaling.simulate import predict
 MODULE = "distributed.mini_batches"
 HIDDEN, FANOUTS, BATCH = 256, (10, 5), 1024
 BATCHES = 16
-"""In an epoch."""
+"""Batches in an epoch."""
 SAME = 1e-4
 """Largest difference of the first epoch's losses, by the smaller."""
 RANKS_OF_A_BYTE = ("low", "middle", "high")

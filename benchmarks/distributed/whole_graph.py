@@ -187,7 +187,7 @@ def show(rows: dict[str, dict[str, Any]]) -> None:
 
 
 def beside(row: dict[str, Any]) -> dict[str, tuple[float, float]]:
-    """Of each peer its median seconds, and how many times those of the ranks they are."""
+    """The median seconds of each peer, and how many times those of the ranks they are."""
     ranks = statistics.median(row["ranks_seconds"])
     medians = {lib: statistics.median(seconds) for lib, seconds in row["peers_seconds"].items()}
     return {lib: (seconds, seconds / ranks) for lib, seconds in medians.items()}

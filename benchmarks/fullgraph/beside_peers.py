@@ -26,7 +26,7 @@ from benchmarks.common.rows import write_rows
 from benchmarks.graphs.named import LARGE, OF_MODEL, REAL
 
 LARGE_MESSAGES = ("corafull-like", *LARGE)
-"""On which PyG's messages of the features' width take ten seconds."""
+"""Graphs on which PyG's messages of the features' width take ten seconds."""
 HEADS = 4
 ROUNDED = "bfloat16 rows"
 PEERS = ["pyg", "pyg-csr", "dgl"]
@@ -76,7 +76,7 @@ def measure_graph(graph: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def geometric_mean(values: list[float]) -> float:
-    """Of positive numbers."""
+    """The geometric mean of positive numbers."""
     return float(prod(values) ** (1 / len(values)))
 
 

@@ -35,7 +35,7 @@ from graphbraid.machine.contention import OtherPrograms, is_disturbed
 GOAL = 1.3
 LARGEST = 5
 ROUNDS = 5
-"""Of some epochs, a measurement of the step, and one of the rates."""
+"""Rounds, each of some epochs, a measurement of the step, and one of the rates."""
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:

@@ -116,7 +116,7 @@ def timed(run: Callable[[], object], count: int, place: torch.device) -> float:
 
 
 def wait(place: torch.device) -> None:
-    """Until the device has done what it was given."""
+    """Wait until the device has done what it was given."""
     if place.type == "cuda":
         torch.cuda.synchronize(place)
 

@@ -10,7 +10,7 @@ from benchmarks.graphs.archive import from_npz
 from benchmarks.graphs.folder import save, save_parts
 
 SHUFFLED = "_shuffled"
-"""Behind an archive's name: the nodes' ids are drawn anew."""
+"""Ending of an archive's name: the nodes' ids are drawn anew."""
 
 
 def needs_archive(name: str) -> bool:

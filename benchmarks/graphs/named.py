@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 GENERATED = ("corafull-like", "physics-like", "flickr-like", "arxiv-like", "products-lite", "reddit-lite")
-"""Of :mod:`benchmarks.graphs.rmat`."""
+"""Graphs of :mod:`benchmarks.graphs.rmat`."""
 REAL = ("coauthor_physics", "nell", "blogcatalog", "amazon_computers", "facebook_pages")
-"""Of archives."""
+"""Graphs from archives."""
 LARGE = ("products-lite", "reddit-lite")
-"""Whose epochs take PyG ten seconds."""
+"""Graphs whose epochs take PyG ten seconds."""
 OF_MODEL = {
     "gcn": GENERATED,
     # PyG's messages of four heads on the larger two do not fit in 24 GiB.

@@ -45,7 +45,7 @@ def resident_bytes(field: str) -> int:
 
 
 def peak_starts_here() -> None:
-    """From now on ``VmHWM`` counts anew."""
+    """Make ``VmHWM`` count anew from now on."""
     Path("/proc/self/clear_refs").write_text("5")
 
 

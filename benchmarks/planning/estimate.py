@@ -38,7 +38,7 @@ SAMPLED = {"fanouts": [15, 10], "batch_size": 1024, "eval_every": 0, "test_at_en
 FULL = {"mode": "full", "eval_every": 0, "test_at_end": False, "epochs": 12}
 WHOLE_RUN = {"eval_every": 1, "test_at_end": True, "out_dir": "run"}
 PARTS = ("train", "validation", "first", "once")
-"""Of a run, in seconds."""
+"""Parts of a run whose seconds are kept."""
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "sampled sage": ("sage", SAMPLED),
     "sampled gat": ("gat", SAMPLED),

@@ -82,7 +82,7 @@ def hogs(count: int) -> Iterator[Hogs]:
 
 
 class Made(NamedTuple):
-    """As much of a batch as is looked at."""
+    """The part of a batch that is looked at."""
 
     step: int
     n_id: torch.Tensor
@@ -146,7 +146,7 @@ class LoadRunner:
         self._digests: dict[int, str] = {}
 
     def plan(self, num_batches: int) -> Plan:
-        """For the machine as it is now: the CPU's time is measured, the device's are given."""
+        """A plan for the machine as it is now: the CPU's time is measured, the device's are given."""
         on_cpu = dataclasses.replace(self._context, device=torch.device("cpu"))
         cpu = measure(on_cpu, [self._workers], effort=EFFORT).times[0].cpu
         times = dataclasses.replace(self.device.times, cpu=cpu)

@@ -136,7 +136,7 @@ def measure(loader: NeighborLoader, steps: int) -> dict[str, Any]:
 
 
 def operators_of(loader: NeighborLoader, name: str) -> Operators:
-    """Of one worker, with look-ahead or without."""
+    """The operators of one worker, with look-ahead or without."""
     return Operators.of(dataclasses.replace(loader.context(1), lookahead=name == "ahead"))
 
 
@@ -218,7 +218,7 @@ def run_executor(loader: NeighborLoader, name: str, steps: int, *, digest: bool 
 
 
 def make_loader(graph: Graph, fanouts: list[int], options: argparse.Namespace) -> NeighborLoader:
-    """On an accelerator whose link is emulated."""
+    """A loader on an accelerator whose link is emulated."""
     zero = Duration(seconds=0.0)
     device = EmulatedAccelerator(
         StageTimes(workers=1, cpu=zero, dma=zero, model=Duration(seconds=MODEL_SECONDS)),

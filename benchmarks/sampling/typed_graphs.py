@@ -28,7 +28,7 @@ SEED_TYPES = {"mag-like": "paper", "het_acm": "paper", "het_dblp": "author", "he
 
 
 def mag_like(share: float = 1.0) -> Graph:
-    """As many nodes and edges as ogbn-mag times ``share``; the ends of edges follow a power law."""
+    """Graph of ogbn-mag's size times ``share``, by nodes and edges; the ends of edges follow a power law."""
     draw = np.random.default_rng(0)
     sizes = {name: max(int(count * share), 1) for name, count in MAG.items()}
 

@@ -81,7 +81,7 @@ def _figure(row: Row) -> str:
 
 
 def _wheres(rows: list[Row]) -> list[str]:
-    """By number of seeds, which a row says of itself."""
+    """A paragraph for each number of seeds, which a row says of itself."""
     return [
         f"Mean ± standard deviation over {seeds} seeds (0 to {seeds - 1}), percent of the test nodes.\n\n"
         + where([row for row in rows if len(row["runs"]) == seeds], "benchmarks.accuracy.literature")

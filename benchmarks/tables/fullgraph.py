@@ -21,7 +21,7 @@ ONE_CACHE = (
     "makes them lower."
 )
 LEAST_PART = 0.05
-"""Of an epoch: what a floor's table names."""
+"""Least share of an epoch that a floor's table names."""
 
 
 def rows_of(model: str, graphs: Sequence[str]) -> list[Row]:

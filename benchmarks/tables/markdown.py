@@ -32,5 +32,5 @@ def milliseconds(seconds: float | None, digits: int = 1) -> str:
 
 
 def geometric_mean(values: Sequence[float]) -> float:
-    """Of positive numbers."""
+    """The geometric mean of positive numbers."""
     return float(prod(values) ** (1 / len(values)))

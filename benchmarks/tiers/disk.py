@@ -46,7 +46,7 @@ from graphbraid.loader import BatchLoader, LoaderSettings
 
 BLOCK, NODES_A_BLOCK = 4096, 2000
 _NODE_BYTES, _MOST_BATCH_ROWS = 40, 1 << 17
-"""Of a node in a store beside features and edges; rows whose ids are kept of a batch."""
+"""Bytes of a node in a store beside features and edges; most rows of a batch whose ids are kept."""
 MODULE = "tiers.disk_contender"
 
 

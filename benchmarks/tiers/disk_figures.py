@@ -15,7 +15,7 @@ GOAL = 3.0
 READ = {"memmap": "read_bytes", "memmap-random": "read_bytes", "tiers": "disk_bytes"}
 """Where a contender says what it read."""
 Runs = Mapping[str, Sequence[Mapping[str, Any]]]
-"""Of each contender."""
+"""What each run of each contender told, by the contender's name."""
 
 
 def figures(runs: Runs, rows: Sequence[int], limits: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -49,7 +49,7 @@ GOAL = 0.8
 Gather = Callable[[Tensor, Tensor], object]
 """Takes ids and the memory for their rows."""
 Setting = tuple[int, bool]
-"""Of the C loop: rows fetched ahead, and whether it writes past the caches."""
+"""A setting of the C loop: rows fetched ahead, and whether it writes past the caches."""
 
 
 def compiled_limit() -> Any:

@@ -75,7 +75,7 @@ def _group_of_memory(root: Path, entries: str) -> tuple[Path, str]:
 
 
 class DroppedCache:
-    """In place of a limit: drop a mapped file's pages whenever as many bytes were read as memory would hold.
+    """Stand-in for a limit: drop a mapped file's pages whenever as many bytes were read as memory would hold.
 
     That is harder on who relies on the page cache than a limit would be: half of it lies there on average.
 

@@ -38,7 +38,7 @@ SCORES = tuple(kind for kind in features.KINDS if kind != "auto")
 SAMPLERS = ("15,10,5x1024", "10,5x256")
 """Fanouts and seeds a batch."""
 GOAL = 0.995
-"""Of the best fixed choice: what looking ahead reaches at least."""
+"""Share of the best fixed choice that looking ahead reaches at least."""
 GRID = tuple(part / 40 for part in range(41))
 """Shares of rows at which the curves are drawn."""
 

@@ -44,7 +44,7 @@ from graphbraid.files.writing import format_bytes
 STAGES = ("make", "reorder", "train drawn", "train reordered", "train in memory", "evaluate")
 UNLIMITED = ("make", "train in memory")
 _NODE_BYTES = 40
-"""Of a node in a store beside its features and edges: list, label, splits, original id; and block sums."""
+"""Bytes of a node in a store beside its features and edges: list, label, splits, original id, block sums."""
 NEEDS: dict[str, tuple[str, ...]] = {
     "reorder": ("make",),
     "train drawn": ("make",),

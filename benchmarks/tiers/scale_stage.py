@@ -30,7 +30,7 @@ from graphbraid.train.records import StepRecord
 NUM_CLASSES = 32
 NODES_A_BLOCK = 2000
 SIGNAL = 0.12
-"""So little of a node's class is in its own features that its neighbours' must help."""
+"""How much of a node's class is in its own features: so little that its neighbours' must help."""
 
 
 def make(options: argparse.Namespace) -> dict[str, Any]:

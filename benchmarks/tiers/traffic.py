@@ -41,7 +41,7 @@ from graphbraid.loader import BatchLoader, LoaderSettings
 from graphbraid.sampling.source import BatchSource
 
 SHARES = (0.0, 0.05, 0.10, 0.25, 0.50)
-"""Of the rows that are hot."""
+"""Shares of the rows that are hot."""
 WAYS = {"copies": (1.0, False), "look-ahead": (1.0, True), "device": (0.0, False)}
 """Share of the batches that the CPU prepares, and whether copies leave out what earlier ones brought."""
 GOAL = 0.01

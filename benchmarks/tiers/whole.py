@@ -36,7 +36,7 @@ from graphbraid.files.writing import format_bytes
 
 WARM_NODES = 2000
 _NODE_BYTES = 40
-"""Of a node in a store beside features and edges."""
+"""Bytes of a node in a store beside features and edges."""
 
 
 def measure(model: str, options: argparse.Namespace) -> dict[str, Any]:

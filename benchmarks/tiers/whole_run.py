@@ -32,11 +32,11 @@ from graphbraid.nn import make_model
 PIECE = 16 << 20
 """Bytes that a plain reader asks for at a time."""
 MOST_SECONDS = 8.0
-"""For which the disk is read."""
+"""Seconds for which the disk is read, at most."""
 
 
 PASSES = graphbraid.fullgraph.ALL - {"hoist"}
-"""In memory features that fit ``hoist_bytes`` may be aggregated once, which rounds otherwise."""
+"""All but hoisting, which aggregates features in memory once if they fit, and so rounds otherwise."""
 
 
 def train(options: argparse.Namespace) -> dict[str, Any]:

@@ -79,7 +79,7 @@ class Way:
         self.losses: list[float] = []
 
     def follow(self, ahead: int) -> Way:
-        """As its arrangement says."""
+        """Share the cores as its arrangement says."""
         assert self._cores is not None
         self._sharing = follow(self._loader, self._cores, ahead)
         return self

@@ -9,9 +9,9 @@ class Share:
     """A share of the batches for the CPU's route, and what it costs at best."""
 
     share: float
-    """Of route 0, in [0, 1]."""
+    """Share of route 0, in [0, 1]."""
     seconds: float
-    """Per batch, when no resource ever waits for another."""
+    """Seconds per batch, when no resource ever waits for another."""
     limit: str
     """The resource that needs this long."""
 

@@ -40,7 +40,7 @@ INSTANT = dataclasses.replace(FAST, cpu=FAST.dma, model=FAST.dma, uva=FAST.dma)
 
 
 class Batch:
-    """As much of a MiniBatch as a RowBuffer touches."""
+    """The part of a MiniBatch that a RowBuffer touches."""
 
     def __init__(self, part):
         self.row_part, self.x = part, None
@@ -315,7 +315,7 @@ def test_a_run_resumes_with_other_hot_rows(graph, plain, tmp_path):
 
 @pytest.mark.usefixtures("known_baseline")
 def test_auto_tiers_keep_rows_on_a_device_as_far_as_they_fit(graph, plain, monkeypatch):
-    """Of a store that does not fit the host either: the rows behind those come from its file."""
+    """The store does not fit the host either: its other rows come from its file."""
     monkeypatch.setattr(device_sizing, "LEAST_RESERVE_BYTES", 0)
     monkeypatch.setattr(modes, "capacity_bytes", lambda: 320 << 20)
     model = graphbraid.nn.GraphSAGE(graph.num_features, 16, graph.num_classes, num_layers=2)

@@ -79,7 +79,7 @@ def plan_with(share):
 
 
 class Batch:
-    """As much of a MiniBatch as a RowBuffer touches."""
+    """The part of a MiniBatch that a RowBuffer touches."""
 
     def __init__(self, part):
         self.row_part, self.x = part, None

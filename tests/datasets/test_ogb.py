@@ -29,7 +29,7 @@ def write_split(folder, name="time"):
 
 
 def text_folder(folder):
-    """As ogb unpacks ogbn-arxiv."""
+    """A folder laid out as ogb unpacks ogbn-arxiv."""
     raw = folder / "raw"
     write_csv(raw / "edge.csv.gz", EDGES.T)
     write_csv(raw / "num-node-list.csv.gz", [[5]])
@@ -41,7 +41,7 @@ def text_folder(folder):
 
 
 def binary_folder(folder):
-    """As ogb unpacks ogbn-papers100M."""
+    """A folder laid out as ogb unpacks ogbn-papers100M."""
     (folder / "raw").mkdir(parents=True)
     np.savez_compressed(
         folder / "raw" / "data.npz",
@@ -57,7 +57,7 @@ def binary_folder(folder):
 
 
 def processed_folder(folder):
-    """As PygNodePropPredDataset leaves it: the collated data and its slices."""
+    """A folder as PygNodePropPredDataset leaves it: the collated data and its slices."""
     (folder / "processed").mkdir(parents=True)
     y = torch.from_numpy(np.nan_to_num(Y, nan=-1)).long()
     data = Data(edge_index=torch.from_numpy(EDGES), x=torch.from_numpy(X), y=y, num_nodes=5)

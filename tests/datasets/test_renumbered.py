@@ -59,7 +59,7 @@ def test_the_ids_of_before_are_those_of_the_beginning(tmp_path):
 
 @pytest.mark.parametrize("name", ["y.npy", "x.npy"])
 def test_an_array_of_the_store_before_is_refused(tmp_path, name):
-    """Of the same shape and dtype, copied with its times: labels would be those of other nodes."""
+    """It has the same shape, dtype and times: labels would be those of other nodes."""
     before = save_store(small_graph(), tmp_path / "before")
     after = save_store(open_store(before), tmp_path / "after", order=ORDER)
     open_store(after)  # verified once, which is noted

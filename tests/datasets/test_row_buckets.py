@@ -31,7 +31,7 @@ def test_parts_are_the_rows_in_the_new_order(tmp_path, monkeypatch, dtype, num_r
 
 @pytest.fixture
 def little_memory(monkeypatch):
-    """So little that features of a few KiB count as large."""
+    """So little memory that features of a few KiB count as large."""
     monkeypatch.setattr(renumbered, "free_memory_bytes", lambda: 4000)
     monkeypatch.setattr(renumbered, "part_bytes", lambda: 1000)
 

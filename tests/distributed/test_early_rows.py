@@ -33,7 +33,7 @@ def names_of(rank):
 @pytest.mark.parametrize("name", MANY)
 @pytest.mark.parametrize("num_blocks", [2, 3])
 def test_losses_are_those_of_one_rank(name, num_blocks):
-    """With dropout, whose masks are drawn in the same order, and rows that go to two ranks."""
+    """Models have dropout, whose masks are drawn in the same order, and rows go to two ranks."""
     torch.manual_seed(3)
     found = assert_as_one_rank(MODELS[name](dropout=0.5), *blocks(num_blocks), epochs=6)
     for rank in found:

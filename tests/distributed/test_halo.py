@@ -40,7 +40,7 @@ FAST, SLOW = (
     Link(message_seconds=1.0, byte_seconds=1.0),
 )
 RATES = dataclasses.replace(Rates(), multiply_flops=1e8)
-"""Of a machine on which even the few columns of these graphs are dear to multiply."""
+"""Rates of a machine on which even the few columns of these graphs are dear to multiply."""
 ALWAYS = HaloSeconds(computed=1.0, travelling=1e-3)
 
 

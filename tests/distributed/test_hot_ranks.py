@@ -39,7 +39,7 @@ def test_losses_are_those_without_hot_rows_to_the_bit(size, share, results):
 @pytest.mark.parametrize("share", ["1.0", "0.5", "0.0"])
 @pytest.mark.parametrize("size", SIZES)
 def test_rows_are_interleaved_and_read_at_peers(size, share, results):
-    """By peers four times as fast as the host: with so few rows all are spread."""
+    """Peers are four times as fast as the host: with so few rows all are spread."""
     ids = []
     for rank, found in enumerate(result for result in results(size)):
         shared, counts, said = (found[f"{name} {share}"] for name in ("shared", "counts", "said"))

@@ -88,7 +88,7 @@ def test_a_rank_without_any_node_takes_part(tmp_path):
 
 
 def test_several_aggregations_of_the_features_are_computed_once(tmp_path):
-    """Between them rows of the halo are told by their owners."""
+    """Owners send the halo's rows between one aggregation and the next."""
     pyg = pytest.importorskip("torch_geometric.nn")
 
     class Simple(torch.nn.Module):

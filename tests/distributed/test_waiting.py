@@ -50,7 +50,7 @@ def test_pauses_grow_and_never_keep_the_core_where_another_thread_works(monkeypa
 
 def test_a_communicator_rests_until_an_operation_is_done():
     class Third(Finished):
-        """Over after two rests."""
+        """An operation that is over after two rests."""
 
         rests = 0
 

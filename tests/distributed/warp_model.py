@@ -40,9 +40,9 @@ class Ways:
     local_bytes: float = 1.5e12
     remote_bytes: float = 2.5e11
     pair_seconds: float = 0.8e-6
-    """To find a pair's edges, and to write its sums."""
+    """Seconds to find a pair's edges, and to write its sums."""
     block_seconds: float = 2e-6
-    """To begin and end a block."""
+    """Seconds to begin and end a block."""
 
 
 @dataclass(frozen=True, kw_only=True)

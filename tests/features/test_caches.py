@@ -161,7 +161,7 @@ def test_a_full_cache_reads_the_file_once(table, tmp_path):
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("order", ["the file's", "another"])
 def test_rows_that_stay_are_the_tables_for_several_threads(table, disk, policy, order):
-    """Of rows 0 to 24, in that order, a comparison says where they are; in another order a map does."""
+    """A comparison says where rows 0 to 24 are if they are in that order; in another order a map does."""
     batches = [torch.randint(NUM_ROWS, (2_000,)) for _ in range(4)]  # more than are copied at once
     for num_rows in (25, NUM_ROWS):
         cache = RowCache(disk, num_rows, policy=policy)
@@ -176,7 +176,7 @@ def test_rows_that_stay_are_the_tables_for_several_threads(table, disk, policy, 
 
 
 def test_nothing_is_announced_to_a_cache_of_all_rows(table, disk):
-    """Those announced while it filled are forgotten: it reads nothing any more, in any order."""
+    """Batches announced while it filled are forgotten: it reads nothing any more, in any order."""
     cache = RowCache(disk, NUM_ROWS, policy="belady")
     every = torch.arange(NUM_ROWS)
     first, second = cache.announce(every), cache.announce(every.flip(0))

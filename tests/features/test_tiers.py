@@ -185,7 +185,7 @@ def test_budgets_that_cannot_be_meant_are_refused(graph, monkeypatch):
 
 @pytest.mark.parametrize("x", [torch.randn(37, 300).t(), torch.randn(300, 74)[:, ::2]], ids=["t", "strided"])
 def test_features_that_are_not_contiguous_are_read_as_they_are_or_refused(graph, x):
-    """In memory they are as good as others; of a file, they would be parts of its rows."""
+    """In memory they are as good as others; in a file, they would be parts of its rows."""
     ids = torch.tensor([299, 0, 7])
     store = TieredFeatures.build(graph.replace(x=x), hot=4 * 300 + 20 * 148, score="degree")
     assert same(store[ids], x[ids])

@@ -107,7 +107,7 @@ def test_lists_of_another_graph_are_refused(graph, tmp_path):
 
 @pytest.mark.parametrize("layout", ["subgraph", "blocks"])
 def test_expansions_are_the_reads_of_lists(graph, layout):
-    """With one batch and all neighbours taken nothing is left to chance."""
+    """With one batch and all neighbours taken, nothing is left to chance."""
     sampler = SamplerConfig(fanouts=(-1, -1, 2), layout=layout, return_edge_id=False)
     schedule = SeedSchedule(seeds=torch.arange(5, 25), batch_size=20, shuffle=True, drop_last=False, seed=1)
     [batch] = make_pipeline(graph.csc, sampler, None, num_threads=1, depth=1).run(schedule, 0, 0, 1)

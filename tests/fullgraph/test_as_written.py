@@ -20,7 +20,7 @@ from graphbraid.errors import ConfigError
 
 
 def quiet(test):
-    """Without PyTorch's own warnings about sparse matrices."""
+    """Run a test without PyTorch's own warnings about sparse matrices."""
     for text in ("Sparse CSR", "Sparse invariant"):
         test = pytest.mark.filterwarnings(f"ignore:{text}")(test)
     return test

@@ -358,7 +358,7 @@ def test_sparse_features_are_never_made_dense(name, monkeypatch):
 
 
 BINARY = Rates(binary_values=1e15, sparse_values=1e6)
-"""So that the binary path is chosen for a graph as small as these."""
+"""Rates by which the binary path is chosen for a graph as small as these."""
 
 
 @pytest.mark.parametrize("binary", ["ones", "row"])

@@ -213,7 +213,7 @@ def test_times_are_those_between_two_looks_at_the_clock():
 
 @pytest.mark.parametrize("name", ["gcn", "batch", "gat"])
 def test_measuring_changes_nothing(name):
-    """Between forward and backward: outputs, gradients, running statistics, masks and what comes next."""
+    """Measure between forward and backward; compare outputs, gradients, statistics and what comes next."""
 
     def train(*, measure):
         torch.manual_seed(3)

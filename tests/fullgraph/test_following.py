@@ -150,7 +150,7 @@ def by_settings(self, x, edge_index):
 
 
 class Settings:
-    """As an argparse.Namespace."""
+    """Settings by attribute, like an argparse.Namespace."""
 
     p = 0.0
 

@@ -26,7 +26,7 @@ from graphbraid.machine.rates import Rates
 GROUPS, SIZE, CHANNELS, CLASSES = 12, 10, 12, 5
 NODES = GROUPS * SIZE
 SLOW_MEMORY = Rates(row_bytes=1e3, cached_row_bytes=1e9)
-"""So that the making of an order pays on a graph this small, also where the twin makes it."""
+"""Rates by which the making of an order pays on a graph this small, also where the twin makes it."""
 SMALL_CACHE = 16 * 64
 """Holds sixteen rows of width 16."""
 

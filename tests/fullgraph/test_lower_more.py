@@ -130,7 +130,7 @@ class Appnp(nn.Module):
 
 
 class Gcn2(nn.Module):
-    """As PyG's example: an initial residual through all layers."""
+    """The model of PyG's example: an initial residual through all layers."""
 
     def __init__(self, **options):
         super().__init__()

@@ -24,7 +24,7 @@ LAYERS = {
     "GraphConv": lambda i, o: pyg.GraphConv(i, o, aggr="max"),
 }
 SHAPES = {"integers": nn.Identity, "relu": nn.ReLU, "no more than zero": lambda: nn.Hardtanh(-2.0, 0.0)}
-"""Of the rows under the maximum: equal ones of many values; many zeros; zeros that are the largest."""
+"""Shapes of the rows under the maximum: equal ones of many values; many zeros; zeros that are the largest."""
 
 
 class Tied(nn.Module):

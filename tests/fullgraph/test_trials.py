@@ -24,7 +24,7 @@ from graphbraid.fullgraph.program.read import read_model
 from graphbraid.machine.rates import Rates
 
 BY_RATES = Rates(**{name: rate / 1e4 for name, rate in dataclasses.asdict(Rates()).items()})
-"""Of a machine on which even these graphs are worth a trial."""
+"""Rates of a machine on which even these graphs are worth a trial."""
 DENSE = BY_RATES.multiply_seconds(NUM_NODES, CHANNELS, 8)
 DENSITY = 0.4
 

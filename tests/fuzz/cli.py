@@ -232,7 +232,7 @@ def _judge(words: list[str], code: int, said: str, printed: str) -> Verdict:
 
 
 def _here(words: list[str]) -> int:
-    """In this process, which is a fork; interrupted as by Ctrl-C where it would go on for long."""
+    """Run a command in this process, a fork, and interrupt it as Ctrl-C would if it goes on for long."""
     from graphbraid.cli.main import app
 
     out = os.open("stdout.txt", os.O_RDWR | os.O_CREAT | os.O_TRUNC)

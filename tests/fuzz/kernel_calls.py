@@ -99,7 +99,7 @@ def aggregate_and_more(i: Inputs) -> Call:
 
 @_call
 def maximum(i: Inputs) -> Call:
-    """With the gradient to the first of equals, as the whole graph's engine may ask for, and to all."""
+    """The maximum, its gradient to the first of equals, as the whole graph's engine may ask, and to all."""
     csc, dtype, width, ties = i.csc(), i.dtype(), i.width(), i.one_of("ties", (0, 1, 2))
     is_weighted = i.maybe("weights", 0.3)
     dtype = _sums(dtype) if is_weighted else dtype  # where messages are rounded, equals are lost
@@ -295,7 +295,7 @@ def gatv2_attention(i: Inputs) -> Call:
 
 @_call
 def gatv2_of_edge_features(i: Inputs) -> Call:
-    """With features of edges, as the whole graph's engine asks for."""
+    """GATv2 with features of edges, as the whole graph's engine asks for it."""
     csc, dtype, heads = i.csc(), i.dtype(), i.one_of("heads", (1, 2, 3, 8))
     channels, features = i.one_of("channels", (1, 3, 8, 16, 33)), i.one_of("features", (1, 3, 4, 9))
     i.cancels(dtype, channels)

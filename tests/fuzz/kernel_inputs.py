@@ -23,7 +23,7 @@ class Inputs:
         self.numbers = numbers
         self.said: list[str] = []
         self.terms = 64.0
-        """Of the longest sum."""
+        """Number of terms in the longest sum."""
         self.coarsest: torch.dtype | None = None
         """Results in finer dtypes are compared in this one."""
         self._generator = torch.Generator().manual_seed(numbers.randrange(2**62))

@@ -22,10 +22,10 @@ class Call:
 
     function: Callable[..., Any]
     arguments: dict[str, Any]
-    """By name; a name that is a number stands for a position."""
+    """Arguments by name; a name that is a number stands for a position."""
     use: Callable[[Any], Any] = _as_is
     options: tuple[str, ...] = ()
-    """Of ``**options`` that the signature does not name."""
+    """Names that ``**options`` takes, which are not in the signature."""
     exact: bool = True
     """Whether the result is the same in every process."""
     fixed: tuple[str, ...] = ()

@@ -205,7 +205,7 @@ def _ogb_folder(w: World) -> Path:
 
 
 class _Ogb:
-    """As NodePropPredDataset of the package ogb."""
+    """A stand-in for NodePropPredDataset of the package ogb."""
 
     def __init__(self, w: World) -> None:
         graph = {"edge_index": w.edge_index.numpy(), "node_feat": w.x.numpy(), "num_nodes": NODES}

@@ -1,4 +1,4 @@
-"""As much of DGL as the conversion touches, behaving as DGL 2.1 was seen to; DGL needs an older torch.
+"""The part of DGL that the conversion touches, behaving as DGL 2.1 was seen to; DGL needs an older torch.
 
 The checks of dgl_checks.py hold both to the same: ``adj_tensors("csc")`` is ``(indptr, indices, ids)``, the
 ids empty for a graph made from CSC without ids, and refused where the graph is restricted to other formats;

@@ -73,7 +73,7 @@ def test_rows_at_the_ends_of_float32(row):
 
 
 def test_products_of_scales_and_numbers_are_exact():
-    """So that it does not matter which kernel widens a row."""
+    """It does not matter, then, which kernel widens a row."""
     found = ScaledFeatures.from_dense(torch.randn(200, 9, generator=torch.Generator().manual_seed(1)))
     exact = found.values.double() * found.scale.double().unsqueeze(1)
     assert torch.equal(found.to_dense().double(), exact)

@@ -93,7 +93,7 @@ def test_reverse_relations_run_the_other_way_with_the_same_weights_and_features(
 
 
 def test_edges_of_a_relation_are_found_without_placing_all_relations(monkeypatch):
-    """Of hundreds of relations each is asked for several times."""
+    """Each relation, of hundreds, is asked for several times."""
     graph = bibliography()
     monkeypatch.setattr(types, "placed", lambda *_: pytest.fail("all relations were placed"))
     assert graph.edges_of(CITES).num_edges == 300

@@ -22,7 +22,7 @@ KINDS = {
 
 
 def weighted_edges(num_nodes=50):
-    """In an order of the user's, with loops and repeated edges."""
+    """Edges in an order of the user's, with loops and repeated ones, and their weights."""
     csc = graph_with_weights(num_nodes)
     order = torch.randperm(csc.num_edges, generator=torch.Generator().manual_seed(1))
     edges = torch.stack((csc.indices.long(), csc.destinations().long()))[:, order]

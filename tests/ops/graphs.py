@@ -33,7 +33,7 @@ def skewed(num_dst: int = 40, num_src: int = 60, *, seed: int = 0, dtype: torch.
 
 
 def square(num_nodes: int = 50, *, seed: int = 0) -> Csc:
-    """As :func:`skewed` with as many sources as destinations."""
+    """A block like :func:`skewed`'s, with as many sources as destinations."""
     return skewed(num_nodes, num_nodes, seed=seed)
 
 

@@ -1,4 +1,4 @@
-"""In a container with little memory, what would be ended by the system is refused before."""
+"""In a container with little memory, what the system would kill is refused beforehand."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def widened(x, scale, ids):
 @pytest.mark.parametrize("by_map", [False, True])
 @pytest.mark.parametrize("num_peers", [1, 2, 3])
 def test_each_peer_keeps_its_part_and_reads_all(num_peers, by_map, scaled, monkeypatch):
-    """In threads of one process, whose handles are the tensors themselves."""
+    """The peers are threads of one process, whose handles are the tensors themselves."""
     known: dict[bytes, torch.Tensor] = {}
 
     def handle_of(part):

@@ -148,7 +148,7 @@ def counts_of(csc, fanout, *, trials, **options):
 
 @pytest.mark.slow
 def test_neighbours_are_drawn_with_probability_fanout_over_degree():
-    """For every degree and fanout from 1 to 40, on all rows of one graph at once.
+    """Try every degree and fanout from 1 to 40, on all rows of one graph at once.
 
     Each step gives every row fresh draws. Floyd's algorithm with an exclusive bound, or a shuffle that stops
     one short, fails this for almost every pair.

@@ -29,7 +29,7 @@ def make_data(num_nodes=60, num_edges=400, seed=0):
 
 
 def parts_of(batch):
-    """Of each subgraph, its nodes and its edges, both by global ids."""
+    """Each subgraph's nodes and edges, both by global ids, and the ids of its edges."""
     src, dst = batch.n_id[batch.edge_index]
     owner = batch.batch[batch.edge_index[1]]
     for tree in range(batch.num_graphs):
@@ -39,7 +39,7 @@ def parts_of(batch):
 
 
 def test_a_batch_is_pygs_with_one_subgraph_after_another():
-    """As PyG's own case checks: attributes by node, by edge and by root, ``ptr`` and ``batch``."""
+    """The checks of PyG's own case: attributes by node, by edge and by root, ``ptr`` and ``batch``."""
     data = make_data()
     loader = ShaDowKHopSampler(
         data, depth=2, num_neighbors=3, node_idx=data.train_mask, batch_size=10, seed=1

@@ -110,7 +110,7 @@ def test_without_times_disjoint_trees_have_all_neighbours():
 
 
 def test_a_seed_later_than_all_edges_sees_all_of_them():
-    """As links of a test period do, which all come after the graph that they are predicted from."""
+    """Links of a test period are such seeds: all come after the graph that they are predicted from."""
     data = make_data()
     batch = next(
         iter(

@@ -1,4 +1,4 @@
-"""As a new user: a program becomes a folder, builds by its README alone, and says what is wrong."""
+"""A new user's walk: a program becomes a folder, builds by its README alone, and says what is wrong."""
 
 from __future__ import annotations
 

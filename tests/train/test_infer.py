@@ -39,7 +39,7 @@ def one_thread() -> Iterator[None]:
 
 
 def uneven_graph(**fields: object) -> Graph:
-    """Has a hub with in-edges from everyone, self-loops and repeated edges beside communities."""
+    """A graph with a hub that all have edges to, self-loops and repeated edges beside communities."""
     graph = community_graph(400)
     edge_index = graph.to_edge_index().unique(dim=1)
     hub = torch.stack([torch.arange(400), torch.full((400,), 17)])
@@ -134,7 +134,7 @@ def test_evaluation_mode_is_set_and_given_back() -> None:
 
 
 class Gcn(torch.nn.Module):
-    """As PyG's GCN: a source's own in-degree, which the last hop does not see, weighs its messages."""
+    """A GCN like PyG's: a source's own in-degree, which the last hop does not see, weighs its messages."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -29,7 +29,7 @@ def test_no_cluster_is_looked_for(monkeypatch, precision):
 
 @pytest.mark.parametrize(("name", "wanted"), [("cuda", [1]), ("auto", [1]), ("cuda:0", [0])])
 def test_a_rank_trains_on_its_own_device(monkeypatch, name, wanted):
-    """Which joining makes the current one; Fabric's first device would be that of all ranks."""
+    """Joining makes it the current one; Fabric's first device would be that of all ranks."""
     asked = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)

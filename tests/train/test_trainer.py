@@ -313,7 +313,7 @@ def test_run_folder_tells_the_whole_story(tmp_path: Path) -> None:
 def test_the_seconds_of_every_checkpoint_are_counted_once(
     every: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of the start and of each epoch's end, too, which are written between the epochs."""
+    """Checkpoints of the start and of each epoch's end, written between the epochs, count too."""
     graph, write = community_graph(), checkpoint.write
     written: list[float] = []
 

@@ -184,7 +184,7 @@ _LEARNED_BY = {"GATConv": "att_edge", "GATv2Conv": "att"}
 
 
 def _attention_cases(kind):
-    """Those of an attention with edge features."""
+    """The cases of an attention with edge features."""
     name = kind.__name__
     part = f"{name} with edge_attr"
 

@@ -264,7 +264,7 @@ def test_negatives_are_drawn_by_weights_of_their_types():
 
 
 def test_links_of_a_relation_that_the_graph_does_not_have():
-    """As in PyG: links to predict may be of a new kind, between types that there are."""
+    """Links to predict may be of a new kind, as in PyG, between types that there are."""
     links = torch.tensor([[0, 5, 5], [1, 1, 2]])
     likes = ("author", "likes", "field")
     [batch] = loader_of(edge_label_index=(likes, links), neg_sampling="triplet", edge_label=None)

@@ -269,7 +269,7 @@ class Conv(torch.nn.Module):
     "make", [lambda data: to_hetero(Sage(), data.metadata()), lambda data: Conv(data.edge_types)]
 )
 def test_models_of_pyg_train_unchanged(make):
-    """On papers whose class only their authors' features tell: 120 papers of 3 classes, as het_acm has."""
+    """Only the authors' features tell a paper's class: 120 papers of 3 classes, as het_acm has."""
     torch.manual_seed(0)
     classes = torch.arange(120) % 3
     data = HeteroData()

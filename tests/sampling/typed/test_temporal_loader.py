@@ -204,7 +204,7 @@ def test_links_and_their_negatives_see_no_future(edge_type, mode):
 
 @pytest.mark.parametrize("strategy", ["uniform", "last"])
 def test_seeds_later_than_all_edges_see_all_of_them(strategy):
-    """As links of a test period do, which all come after the graph that they are predicted from."""
+    """Links of a test period are such seeds: all come after the graph that they are predicted from."""
     options = {"num_neighbors": [-1], "batch_size": PAPERS, "temporal_strategy": strategy}
     late = torch.full((PAPERS,), 10**9)
     [batch] = make(dated(), **options, time_attr="t", input_time=late)
