@@ -176,7 +176,8 @@ def test_a_killed_writer_leaves_no_store(tmp_path):
     code = (
         "import sys, torch; sys.path.insert(0, sys.argv[2])\n"
         "from tests.datasets.helpers import small_graph\n"
-        "from graphbraid.datasets import save_store, store\n"
+        "from graphbraid.datasets import save_store\n"
+        "from graphbraid.datasets.store import on_disk as store\n"
         "write = store.write_array\n"
         "def slow(path, tensor, *sums):\n"
         "    entry = write(path, tensor, *sums); print(path.name, flush=True)\n"
