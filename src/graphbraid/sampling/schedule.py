@@ -130,7 +130,7 @@ class SeedSchedule:
 def part_of(count: int, part: int, num_parts: int) -> tuple[int, int]:
     """Return begin and end of a contiguous part of ``count`` things; sizes differ by one at most.
 
-    Twin of ``csrc/schedule.h``.
+    Twin of ``csrc/pipeline/schedule.h``.
     """
     return count * part // num_parts, count * (part + 1) // num_parts
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import socket
+import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -80,7 +80,7 @@ def steady_link(comm: Communicator) -> Link:
         RankError: a rank was lost.
     """
     link = measured_link(comm)
-    machines = comm.gather(_host())
+    machines = comm.gather(platform.node())  # also after a restart, unlike machine_name()
     if comm.rank == 0:
         file = _KEPT.file(f"{comm.name} {machines}")
         kept = _KEPT.read(file)
@@ -89,10 +89,6 @@ def steady_link(comm: Communicator) -> Link:
         else:
             _keep(file, link)
     return Link(**comm.share(asdict(link)))
-
-
-def _host() -> str:
-    return socket.gethostname()
 
 
 def _keep(file: Path, link: Link) -> None:
