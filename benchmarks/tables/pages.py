@@ -51,6 +51,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "links of a knowledge graph": ("knowledge_accuracy", links.knowledge),
     "links in time": ("temporal_links", links.in_time),
     "estimate": ("estimate", planning.estimate),
+    "checks": ("checks", planning.checks),
     "partitions": ("partitioning", distributed.partitions),
     "partition costs": ("partitioning", distributed.partition_costs),
     "whole graphs on ranks": ("distributed_fullgraph", distributed.whole_graphs),

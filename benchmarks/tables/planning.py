@@ -1,9 +1,9 @@
-"""Tables of what is planned before a run: how well estimates hold."""
+"""Tables of what comes before a run: estimates, what checks cost, and times of an earlier version."""
 
 from __future__ import annotations
 
 from benchmarks.common.rows import Row, read_rows
-from benchmarks.tables.markdown import table, where
+from benchmarks.tables.markdown import NOT_MEASURED, milliseconds, table, where
 
 
 def estimate() -> str:
@@ -34,3 +34,21 @@ def _of_run(run: Row | None) -> list[str]:
     if run is None:  # of rows from before whole runs were compared
         return ["", "", ""]
     return [f"{run['estimated']:.1f} s", f"{run['ran']:.1f} s", f"{run['ratio']:.2f}"]
+
+
+def checks() -> str:
+    """What scanning a graph costs beside its epochs, and these beside another checkout's."""
+    rows = read_rows("checks")
+    heads = ["graph", "scan", *(f"{what}, before" for what in ("full-graph epoch", "sampled epoch", "batch"))]
+    kinds = ("full", "sampled", "batch")
+    lines = [
+        [row["graph"], milliseconds(row["scan_s"]), *(_beside(row[kind]) for kind in kinds)] for row in rows
+    ]
+    commits = dict.fromkeys(row["before"] for row in rows if "before" in row)
+    said = f"Medians; before: those of commit {', '.join(commits)}, in turns with this one's."
+    return "\n\n".join([table(heads, lines), said, where(rows, "benchmarks.training.checks")])
+
+
+def _beside(median: Row) -> str:
+    before = milliseconds(median["before"]) if "before" in median else NOT_MEASURED
+    return f"{milliseconds(median['now'])}, {before}"
