@@ -18,6 +18,12 @@ WRITTEN = {"main.cpp", "main.cu"}
 """Files that a synthesised program has."""
 DANGLING = re.compile(r"(Of|By|For|With|At|On|From|To|As|That|Those|If|In|Per|Between|Until|Within)\s")
 """Beginnings of a docstring that leave out the thing that it is about."""
+SHARED = {
+    # One job: graphbraid.loader gives those of pyg_loader where PyG is installed.
+    *("NeighborLoader", "TypedNeighborLoader", "LinkNeighborLoader", "TypedLinkNeighborLoader"),
+    "Linear",  # the layer, which is public, and the operation that programs have in its place
+}
+"""Names of classes in two modules; besides, a ``*_reference`` module names a twin as the kernels do."""
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +127,42 @@ def test_every_docstring_names_what_it_is_about(house):
                 offenders.append(f"{name}:{line}: {text.strip().splitlines()[0]}")
     assert not offenders, "\n".join(offenders)
     assert num_checked > 5000
+
+
+def kinds_in(tree):
+    """Names of a module's classes and public type aliases."""
+    for node in tree.body:
+        match node:
+            case ast.ClassDef(name=name):
+                yield name
+            case (
+                ast.Assign(targets=[ast.Name(id=name)], value=value)
+                | ast.AnnAssign(target=ast.Name(id=name), value=value)
+            ):
+                is_variable = isinstance(value, ast.Call) and ast.unparse(value.func).endswith(
+                    ("TypeVar", "ParamSpec")
+                )
+                if re.fullmatch(r"[A-Z][A-Za-z0-9]*[a-z][A-Za-z0-9]*", name) and not is_variable:
+                    yield name
+
+
+def test_no_two_modules_give_different_things_one_name(house):
+    homes = {}
+    for path in sorted(house.PACKAGE.rglob("*.py")):
+        if not path.stem.endswith("_reference"):
+            for name in kinds_in(ast.parse(path.read_text(encoding="utf-8"))):
+                homes.setdefault(name, []).append(path.relative_to(house.PACKAGE).as_posix())
+    shared = {name: places for name, places in homes.items() if len(places) > 1}
+    said = "\n".join(f"{name}: {', '.join(places)}" for name, places in shared.items() if name not in SHARED)
+    assert not said, f"name each by what it is, or make one of them:\n{said}"
+    assert set(shared) >= SHARED, "names that are no longer shared leave the list"
+    assert len(homes) > 800
+
+
+def test_classes_and_public_aliases_are_found():
+    text = "class A: ...\nclass _B: ...\nPair = tuple[int, int]\nKey: TypeAlias = str\n"
+    others = "_Own = int\nBatch = TypeVar('Batch')\nMOST = 1\nname = A\n"
+    assert list(kinds_in(ast.parse(text + others))) == ["A", "_B", "Pair", "Key"]
 
 
 def test_docstrings_of_attributes_are_found():

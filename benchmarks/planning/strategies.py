@@ -9,7 +9,7 @@ import numpy as np
 from graphbraid.collective.plan.limits import Limits
 from graphbraid.collective.plan.routes import CPU, GPU, Routes, spread_routes
 from graphbraid.collective.plan.scheduler import make_plan
-from graphbraid.collective.plan.simulator import Durations, Setting, SimulatedEpoch, simulate
+from graphbraid.collective.plan.simulator import Durations, ScheduleSetting, SimulatedEpoch, simulate
 from graphbraid.collective.plan.times import Profile, StageTimes
 
 
@@ -60,7 +60,7 @@ def sequential(share: float) -> Strategy:
 
     def run(times: StageTimes, num_batches: int) -> SimulatedEpoch:
         routes = spread_routes(num_batches, round(share * num_batches))
-        setting = Setting(cbs=1, gbs=1, workers=times.workers, one_at_a_time=True)
+        setting = ScheduleSetting(cbs=1, gbs=1, workers=times.workers, one_at_a_time=True)
         return simulate(routes, Durations.constant(times, num_batches), setting)
 
     return run
@@ -74,5 +74,7 @@ def drawn_routes(num_batches: int, share: float, seed: int) -> Routes:
 
 def _run(times: StageTimes, routes: Routes, *, fill_first: bool = True) -> SimulatedEpoch:
     limits = Limits()
-    setting = Setting(cbs=limits.most_cbs, gbs=limits.most_gbs, workers=times.workers, fill_first=fill_first)
+    setting = ScheduleSetting(
+        cbs=limits.most_cbs, gbs=limits.most_gbs, workers=times.workers, fill_first=fill_first
+    )
     return simulate(routes, Durations.constant(times, len(routes)), setting)

@@ -20,11 +20,11 @@ from tests.collective.checker import check_schedule
 from graphbraid.collective.plan.braid import braid
 from graphbraid.collective.plan.dispatcher import bound_with
 from graphbraid.collective.plan.routes import CPU, GPU, spread_routes
-from graphbraid.collective.plan.simulator import Durations, Setting, simulate
+from graphbraid.collective.plan.simulator import Durations, ScheduleSetting, simulate
 from graphbraid.errors import ConfigError
 
 settings = st.builds(
-    Setting,
+    ScheduleSetting,
     cbs=st.integers(1, 6),
     gbs=st.integers(1, 6),
     workers=st.integers(1, 4),
@@ -79,7 +79,7 @@ def test_strategies_take_the_time_worked_out_by_hand():
 
 def test_a_worker_that_must_wait_for_a_host_buffer_is_charged_to_the_cpu():
     times = stage_times(1.0, 1.0, 5.0)
-    schedule = simulate(bytes(6), Durations.constant(times, 6), Setting(cbs=1, gbs=1, workers=1))
+    schedule = simulate(bytes(6), Durations.constant(times, 6), ScheduleSetting(cbs=1, gbs=1, workers=1))
     assert schedule.cpu_waits > 15
     assert schedule.feedback == 1
     starved = cpu_pipeline(stage_times(5.0, 1.0, 1.0), 6)
@@ -112,9 +112,9 @@ def test_routes_are_spread_evenly():
 def test_an_empty_epoch_and_a_buffer_of_nothing_are_refused():
     durations = Durations(cpu=[], dma=[], uva=[], model=[])
     with pytest.raises(ConfigError, match="at least one step"):
-        simulate(b"", durations, Setting(cbs=1, gbs=1, workers=1))
+        simulate(b"", durations, ScheduleSetting(cbs=1, gbs=1, workers=1))
     with pytest.raises(ConfigError, match="gbs must be at least 1; got 0"):
-        Setting(cbs=1, gbs=0, workers=1)
+        ScheduleSetting(cbs=1, gbs=0, workers=1)
 
 
 def test_the_checker_finds_broken_schedules():

@@ -20,7 +20,7 @@ from graphbraid.train import TrainConfig
 from graphbraid.train.estimating.trials.trial import Trial
 from graphbraid.train.scaling.forecast import forecast_shares
 from graphbraid.train.scaling.measure import (
-    Beside,
+    StepMeans,
     apart,
     beside_preparing,
     copying_seconds,
@@ -326,16 +326,16 @@ def test_no_part_of_a_validation_is_larger_than_the_one_that_counts(count, num_r
 
 @given(step=SECONDS, wait=SECONDS, prepare=SECONDS)
 def test_a_step_beside_preparing_takes_the_longer_of_both_as_measured(step, wait, prepare):
-    busy, prepared = apart(Beside(step, wait, 0.0), prepare)
+    busy, prepared = apart(StepMeans(step, wait, 0.0), prepare)
     assert max(busy, prepared) == pytest.approx(step + wait)
     assert busy in (step, step + wait)
 
 
 def test_training_that_waits_for_quick_threads_shares_its_core_with_them():
     """Sums over the ranks come on top: threads prepare the next batch as one is taken, not while it waits."""
-    assert apart(Beside(10.0, 3.0, 0.0), 2.0) == (13.0, 2.0)
-    assert apart(Beside(10.0, 3.0, 0.0), 12.0) == (10.0, 13.0)
-    assert apart(Beside(10.0, 0.5, 0.0), 12.0) == (10.5, 10.5)
+    assert apart(StepMeans(10.0, 3.0, 0.0), 2.0) == (13.0, 2.0)
+    assert apart(StepMeans(10.0, 3.0, 0.0), 12.0) == (10.0, 13.0)
+    assert apart(StepMeans(10.0, 0.5, 0.0), 12.0) == (10.5, 10.5)
 
 
 @given(busy=st.floats(1e-6, 1), whole=st.floats(1e-6, 1), update=st.floats(1e-6, 1))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from graphbraid.errors import DataError
 
 T = TypeVar("T")
+Count = Annotated[int, Field(ge=0, lt=1 << 63)]
+"""A number of things in a file: an int64, and not negative."""
 
 
 def checked(kind: TypeAdapter[T], values: Any, refuse: Callable[[str], Exception] = DataError) -> T:

@@ -8,7 +8,7 @@ memory is below 2.5 times the larger of input and result as an int64 edge list (
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +18,6 @@ from graphbraid.errors import ConfigError
 from graphbraid.graph.csc import Csc, coo_to_csc, transpose_of
 from graphbraid.signatures import typed
 
-Combine = Literal["sum", "mean", "max", "first"]
 _COMBINE = ("sum", "mean", "max", "first")  # in the order of the kernel's enum Reduce
 
 

@@ -88,7 +88,7 @@ def relation_columns(relations: Relations, xs: Sequence[Tensor], *, own: bool = 
             )
         if x.shape[0] < count:
             raise DataError(f"xs[{number}] must have at least {count} rows; got {x.shape[0]}")
-    outs: tuple[Tensor, ...] = _Columns.apply(relations, own, *xs)  # type: ignore[no-untyped-call]
+    outs: tuple[Tensor, ...] = _RelationColumns.apply(relations, own, *xs)  # type: ignore[no-untyped-call]
     return outs
 
 
@@ -127,7 +127,7 @@ def relation_sums(
     return outs
 
 
-class _Columns(torch.autograd.Function):
+class _RelationColumns(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, relations: Relations, own: bool, *xs: Tensor) -> tuple[Tensor, ...]:
         ctx.relations, ctx.own, ctx.shapes = relations, own, [x.shape for x in xs]

@@ -93,11 +93,11 @@ def aggregate(
 def _summed(
     how: Aggregation, x: Tensor, weight: Tensor | None, addend: Tensor | None, *, wide: bool
 ) -> Tensor:
-    out: Tensor = _Sum.apply(x, weight, addend, how, wide)  # type: ignore[no-untyped-call]
+    out: Tensor = _Spmm.apply(x, weight, addend, how, wide)  # type: ignore[no-untyped-call]
     return out
 
 
-class _Sum(torch.autograd.Function):
+class _Spmm(torch.autograd.Function):
     @staticmethod
     def forward(  # noqa: PLR0917 - autograd passes by position
         ctx: Any, x: Tensor, weight: Tensor | None, addend: Tensor | None, how: Aggregation, wide: bool

@@ -42,11 +42,11 @@ def weighted_columns(csc: Csc, x: Tensor, weight: Tensor, *, own: bool = False) 
         )
     if own and csc.num_src < csc.num_dst:
         raise DataError(f"own rows of {csc.num_dst} destinations need as many sources; got {csc.num_src}")
-    out: Tensor = _Columns.apply(csc, x, weight.to(sum_dtype(x.dtype)), own)  # type: ignore[no-untyped-call]
+    out: Tensor = _WeightedColumns.apply(csc, x, weight.to(sum_dtype(x.dtype)), own)  # type: ignore[no-untyped-call]
     return out
 
 
-class _Columns(torch.autograd.Function):
+class _WeightedColumns(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, csc: Csc, x: Tensor, weight: Tensor, own: bool) -> Tensor:
         ctx.csc, ctx.own = csc, own

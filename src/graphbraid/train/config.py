@@ -20,15 +20,15 @@ from graphbraid.train.option_checks import check_together
 from graphbraid.train.option_values import (
     Depth,
     Fanout,
+    Fraction,
+    MemorySize,
+    NamedPath,
     Natural,
     NonNegativeFloat,
-    Place,
     Positive,
     PositiveFloat,
-    Relation,
+    RelationNames,
     Seed,
-    Share,
-    Size,
     Threads,
     no_bool,
 )
@@ -86,11 +86,11 @@ class TrainConfig:
     entropy)."""
     num_negatives: Annotated[float, Field(gt=0, le=MOST_AMOUNT, allow_inf_nan=False), no_bool] = 1.0
     """Number of negatives drawn per link; a whole number for ``triplet``."""
-    link_relation: Relation | None = None
+    link_relation: RelationNames | None = None
     """Relation whose links are learned, by its three names; the others carry messages alone. In a graph of
     several node types, links are of one relation: if None, the only one, or the only one with splits. In a
     graph of one node type: if None, the links of all relations."""
-    link_splits: tuple[Share, Share] = (0.05, 0.1)
+    link_splits: tuple[Fraction, Fraction] = (0.05, 0.1)
     """Shares of the linked pairs of nodes to validate and to test on, drawn if the graph's edges have no
     splits; with ``temporal_strategy`` shares of the links, of which the latest are those to test on."""
     link_split_seed: Seed = 0
@@ -139,7 +139,7 @@ class TrainConfig:
     """Random seed of the batches, of dropout, and of the generators of torch, NumPy and Python."""
     deterministic: bool = False
     """Whether torch may use only deterministic algorithms. On the CPU, runs repeat bit for bit without it."""
-    trace: Place | None = None
+    trace: NamedPath | None = None
     """File for the timeline of the first epoch trained, in Perfetto's format, with an HTML page beside it;
     requires a ``plan``. If None, no timeline is written."""
     threads: Threads | None = None
@@ -153,17 +153,17 @@ class TrainConfig:
     ``cpu`` and ``gpu`` let one side prepare all batches; any other value is the path of a saved plan. Batches
     do not depend on it. If None, there is no plan."""
 
-    host: Size | None = None
+    host: MemorySize | None = None
     """Memory for feature rows and adjacency lists of a store, in bytes or as ``4GiB``; the others are read
     from its files ahead of their use (:class:`graphbraid.features.HostTiers`). 0 reads all from there,
     ``all`` keeps all. In mode ``full`` it is for feature rows alone, which each step reads in blocks. None:
     the graph is used as it is. What is learned does not depend on it."""
-    hot: Size | None = None
+    hot: MemorySize | None = None
     """Memory of the device for the feature rows that are read most, which then never travel, in bytes or as
     ``4GiB``; the ``plan`` is then ``auto`` unless one is given. 0 and None: no rows stay there. What is
     learned does not depend on it. It is that of each rank, whose devices also keep rows between them."""
 
-    partition: Place | None = None
+    partition: NamedPath | None = None
     """Folder of :func:`graphbraid.distributed.save_partition`, by which several ranks divide the graph in
     mode ``full``; each then reads its own part of a store alone. If None, the first rank divides the graph,
     and every rank reads all of it."""
@@ -209,7 +209,7 @@ class TrainConfig:
     test_at_end: bool = True
     """Whether to evaluate the test split exactly at the end of :meth:`Trainer.fit`, if the graph has one."""
 
-    out_dir: Place | None = None
+    out_dir: NamedPath | None = None
     """Folder for the run's files. If None, nothing is written, and the run cannot be resumed."""
     resume: bool | Literal["auto"] = False
     """Whether to continue the run in ``out_dir``; ``auto`` does so if there is one."""

@@ -26,7 +26,7 @@ Threads = Annotated[int, Field(ge=1, le=MOST_THREADS), no_bool]
 Depth = Annotated[int, Field(ge=1, le=1000), no_bool]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False), no_bool]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False), no_bool]
-Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False), no_bool]
+Fraction = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False), no_bool]
 Fanout = Annotated[int, Field(ge=-1, le=MOST_COUNT), no_bool]
 
 
@@ -39,7 +39,7 @@ def _as_size(value: Any) -> Any:
         raise ValueError("a number of bytes, a size such as '4GiB', or 'all'") from None
 
 
-Size = Annotated[int | Literal["all"], BeforeValidator(_as_size)]
+MemorySize = Annotated[int | Literal["all"], BeforeValidator(_as_size)]
 """Bytes, a size such as ``4GiB``, or ``all``."""
 
 
@@ -50,7 +50,7 @@ def _named(value: Any) -> Any:
     return value
 
 
-Place = Annotated[Path, BeforeValidator(_named)]
+NamedPath = Annotated[Path, BeforeValidator(_named)]
 """Path of a file or folder."""
 
 
@@ -59,5 +59,5 @@ def _as_relation(value: Any) -> Any:
     return tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else value
 
 
-Relation = Annotated[tuple[str, str, str], BeforeValidator(_as_relation)]
+RelationNames = Annotated[tuple[str, str, str], BeforeValidator(_as_relation)]
 """Source type, name and destination type of a relation, or these as one text with commas."""

@@ -15,11 +15,13 @@ import math
 
 from graphbraid.collective.plan.dispatcher import bound_with
 from graphbraid.collective.plan.routes import CPU, GPU, Routes, spread_routes
-from graphbraid.collective.plan.simulator import Durations, Setting, SimulatedEpoch, Simulation
+from graphbraid.collective.plan.simulator import Durations, ScheduleSetting, SimulatedEpoch, Simulation
 from graphbraid.collective.plan.times import StageTimes
 
 
-def braid(times: StageTimes, num_batches: int, num_cpu: int, stock: int, setting: Setting) -> SimulatedEpoch:
+def braid(
+    times: StageTimes, num_batches: int, num_cpu: int, stock: int, setting: ScheduleSetting
+) -> SimulatedEpoch:
     """Return the greedy schedule; its ``routes`` are the assignment of steps to routes.
 
     Args:
@@ -36,7 +38,7 @@ class _Braid(Simulation):
     """A simulation that decides a step's route when its transfer starts."""
 
     def __init__(
-        self, times: StageTimes, num_batches: int, num_cpu: int, stock: int, setting: Setting
+        self, times: StageTimes, num_batches: int, num_cpu: int, stock: int, setting: ScheduleSetting
     ) -> None:
         super().__init__(bytes(num_batches), Durations.constant(times, num_batches), setting)
         self._decided = bytearray(num_batches)
@@ -91,7 +93,7 @@ class _Braid(Simulation):
 
 
 def braid_routes(
-    times: StageTimes, num_batches: int, num_cpu: int, stock: int | None, setting: Setting
+    times: StageTimes, num_batches: int, num_cpu: int, stock: int | None, setting: ScheduleSetting
 ) -> Routes:
     """Return the routes of :func:`braid`; spread evenly if ``stock`` is None or one route takes all steps."""
     if stock is None or num_cpu in (0, num_batches):

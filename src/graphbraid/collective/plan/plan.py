@@ -14,7 +14,7 @@ from graphbraid.collective.plan.braid import braid_routes
 from graphbraid.collective.plan.dispatcher import Resource
 from graphbraid.collective.plan.records import STRICT, load_record, save_record
 from graphbraid.collective.plan.routes import Routes
-from graphbraid.collective.plan.simulator import Setting
+from graphbraid.collective.plan.simulator import ScheduleSetting
 from graphbraid.collective.plan.times import StageTimes, format_seconds
 from graphbraid.errors import ConfigError
 from graphbraid.signatures import typed
@@ -116,9 +116,9 @@ class Plan:
         return "gpu" if self.num_cpu == 0 else "braided"
 
     @property
-    def setting(self) -> Setting:
+    def setting(self) -> ScheduleSetting:
         """Buffers and workers, for the simulator and the executor."""
-        return Setting(cbs=self.cbs, gbs=self.gbs, workers=self.workers)
+        return ScheduleSetting(cbs=self.cbs, gbs=self.gbs, workers=self.workers)
 
     def routes(self, num_batches: int | None = None) -> Routes:
         """Return the route of each step of an epoch; one of another length has the same split."""

@@ -15,7 +15,7 @@ from graphbraid.collective.plan.dispatcher import Dispatcher, EpochBound, bound_
 from graphbraid.collective.plan.limits import Limits
 from graphbraid.collective.plan.plan import MOST_BATCHES, Plan, RunnerUp
 from graphbraid.collective.plan.routes import CPU
-from graphbraid.collective.plan.simulator import Durations, Setting, SimulatedEpoch, simulate
+from graphbraid.collective.plan.simulator import Durations, ScheduleSetting, SimulatedEpoch, simulate
 from graphbraid.collective.plan.times import Profile, StageTimes
 from graphbraid.errors import ConfigError
 from graphbraid.signatures import typed
@@ -37,8 +37,8 @@ class _Candidate:
     gbs: int
     seconds: float = 0.0
 
-    def setting(self) -> Setting:
-        return Setting(cbs=self.cbs, gbs=self.gbs, workers=self.times.workers)
+    def setting(self) -> ScheduleSetting:
+        return ScheduleSetting(cbs=self.cbs, gbs=self.gbs, workers=self.times.workers)
 
 
 @typed

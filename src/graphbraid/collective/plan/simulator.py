@@ -34,7 +34,7 @@ STAGES: tuple[Stage, ...] = ("cpu", "dma", "uva", "model")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Setting:
+class ScheduleSetting:
     """Buffers, workers and rules of a schedule."""
 
     cbs: int
@@ -105,7 +105,7 @@ class SimulatedEpoch:
     cpu_waits: float
     """Mean seconds that a worker was idle during the epoch."""
     phases: Phases
-    setting: Setting
+    setting: ScheduleSetting
     routes: Routes
 
     @property
@@ -133,7 +133,7 @@ class SimulatedEpoch:
         return {name: value / self.seconds for name, value in seconds.items()}
 
 
-def simulate(routes: Routes, durations: Durations, setting: Setting) -> SimulatedEpoch:
+def simulate(routes: Routes, durations: Durations, setting: ScheduleSetting) -> SimulatedEpoch:
     """Simulate an epoch in virtual time.
 
     Args:
@@ -155,7 +155,7 @@ class Simulation:
     Call :func:`simulate` to run one; ``braid.py`` builds on this class.
     """
 
-    def __init__(self, routes: Routes, durations: Durations, setting: Setting) -> None:
+    def __init__(self, routes: Routes, durations: Durations, setting: ScheduleSetting) -> None:
         self._routes, self._setting = routes, setting
         self._seconds = (durations.cpu, durations.dma, durations.uva, durations.model)
         self._cpu_steps = [step for step, route in enumerate(routes) if route == CPU]

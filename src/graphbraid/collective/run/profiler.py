@@ -74,7 +74,7 @@ def measure(
     effort = effort or Effort()
     context = dataclasses.replace(context, lookahead=False)
     ahead = dataclasses.replace(context, lookahead=True) if can_look_ahead(context) else None
-    clock = _Clock(effort, context.schedule.num_steps, effort.seconds / (3 * len(workers) + 3))
+    clock = _StageTimer(effort, context.schedule.num_steps, effort.seconds / (3 * len(workers) + 3))
     found = []
     batch_bytes = kept_bytes = 0
     transfer = transfer_ahead = uva = gpu = None
@@ -166,7 +166,7 @@ def batch_bytes_of(batch: MiniBatch) -> int:
     return sum(storages.values()) + (0 if part is None else part.slots.numel() * part.rows[:1].nbytes)
 
 
-class _Clock:
+class _StageTimer:
     """A clock that runs a stage on successive steps and records its durations."""
 
     def __init__(self, effort: Effort, num_steps: int, seconds: float) -> None:
@@ -207,7 +207,7 @@ class _Clock:
         return Duration.typical(found)
 
 
-def _cpu(operators: Operators, clock: _Clock, workers: int) -> Duration:
+def _cpu(operators: Operators, clock: _StageTimer, workers: int) -> Duration:
     return clock.concurrently(workers, lambda step: _prepared(operators, step))
 
 
@@ -222,7 +222,7 @@ def _better(times: StageTimes, ahead: StageTimes, num_steps: int) -> StageTimes:
     return ahead if seconds[1] < PAYS * seconds[0] else times
 
 
-def _transfer(operators: Operators, clock: _Clock, context: Context) -> tuple[Duration, int]:
+def _transfer(operators: Operators, clock: _StageTimer, context: Context) -> tuple[Duration, int]:
     """Measure T_dma; return it and the bytes of the largest batch seen."""
     largest, seconds = 0, list[float]()
 
@@ -240,7 +240,7 @@ def _transfer(operators: Operators, clock: _Clock, context: Context) -> tuple[Du
     return Duration.typical(seconds[-timed:]), largest
 
 
-def _uva(operators: Operators, clock: _Clock, context: Context) -> Duration | None:
+def _uva(operators: Operators, clock: _StageTimer, context: Context) -> Duration | None:
     prepare = operators.device_batching
     if prepare is None:
         return None
@@ -254,7 +254,7 @@ def _uva(operators: Operators, clock: _Clock, context: Context) -> Duration | No
 
 
 def _model(
-    operators: Operators, clock: _Clock, train: Callable[[MiniBatch], object], context: Context
+    operators: Operators, clock: _StageTimer, train: Callable[[MiniBatch], object], context: Context
 ) -> Duration:
     seconds: list[float] = []
 

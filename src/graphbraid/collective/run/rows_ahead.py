@@ -16,13 +16,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from graphbraid.collective.run.lookahead import APART
+from graphbraid.collective.run.lookahead import APART, Key
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.sampling.rows.by_id import FeatureRows, RowPart
 from graphbraid.sampling.rows.hot import HotRows
 
-Key = tuple[int, int]
-"""An epoch and a step."""
 _UNANNOUNCED = -1
 
 

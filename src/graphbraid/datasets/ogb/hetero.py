@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphbraid.datasets.ogb.files import read_gzipped_csv, read_gzipped_names
-from graphbraid.datasets.ogb.schema import Found, OgbContents, checked_contents
+from graphbraid.datasets.ogb.schema import FoundValues, OgbContents, checked_contents
 from graphbraid.errors import DataError
 from graphbraid.graph import EdgeType, Graph
 
@@ -121,7 +121,7 @@ def _edges(raw: Path, edge_type: EdgeType, counts: dict[str, int]) -> _Array:
 
 def _nodes(raw: Path, split: Path | None, node_type: str, count: int) -> OgbContents:
     """Return features, labels and splits of a node type, checked as those of a dataset without types."""
-    found: Found = {
+    found: FoundValues = {
         "num_nodes": (str(raw / COUNTS), np.array([count])),
         "edge_index": (str(raw), np.empty((2, 0), np.int64)),
     }

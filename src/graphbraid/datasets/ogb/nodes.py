@@ -23,7 +23,7 @@ import numpy.typing as npt
 from graphbraid.datasets.npy import read_npz
 from graphbraid.datasets.ogb.files import read_gzipped_csv, read_processed
 from graphbraid.datasets.ogb.hetero import is_hetero_folder, load_ogb_hetero
-from graphbraid.datasets.ogb.schema import Found, OgbContents, Values, checked_contents
+from graphbraid.datasets.ogb.schema import FoundValues, OgbContents, Values, checked_contents
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph
 from graphbraid.graph.scans import check_ids
@@ -162,8 +162,8 @@ def _graph(folder: Path, edges: Values, contents: OgbContents) -> Graph:
         raise DataError(f"{folder}: {error}") from error
 
 
-def _text_parts(raw: Path) -> Found:
-    found: Found = {}
+def _text_parts(raw: Path) -> FoundValues:
+    found: FoundValues = {}
     for field, (name, dtype) in _TEXT_FILES.items():
         file = raw / f"{name}.csv.gz"
         if os.path.lexists(file) or field == "num_nodes":
@@ -172,7 +172,7 @@ def _text_parts(raw: Path) -> Found:
     return found
 
 
-def _binary_parts(raw: Path) -> Found:
+def _binary_parts(raw: Path) -> FoundValues:
     file, labels_file = raw / "data.npz", raw / "node-label.npz"
     arrays = read_npz(file)
     for key in ("edge_index", "num_nodes_list"):
@@ -227,11 +227,11 @@ def _split_folder(folder: Path, name: str | None) -> Path | None:
     return base / name
 
 
-def _splits(folder: Path, name: str | None) -> Found:
+def _splits(folder: Path, name: str | None) -> FoundValues:
     split = _split_folder(folder, name)
     if split is None:
         return {}
-    found: Found = {}
+    found: FoundValues = {}
     for ours, theirs in _SPLIT_FILES.items():
         file = split / f"{theirs}.csv.gz"
         if not file.is_file():

@@ -22,7 +22,7 @@ from graphbraid.errors import DataError
 from graphbraid.files.schema import checked
 
 Values = npt.NDArray[Any] | Tensor
-Found = dict[str, tuple[str, Any]]
+FoundValues = dict[str, tuple[str, Any]]
 """Values found for the fields of :class:`OgbContents`, each with the file, or the key in it, it came from."""
 _MOST_NODES = 1 << 48  # a table with as many rows takes petabytes
 
@@ -127,7 +127,7 @@ class OgbContents(BaseModel):
 _CONTENTS = TypeAdapter(OgbContents)
 
 
-def checked_contents(found: Found) -> OgbContents:
+def checked_contents(found: FoundValues) -> OgbContents:
     """Validate what was found of a dataset as :class:`OgbContents`.
 
     Raises:

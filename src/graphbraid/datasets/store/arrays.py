@@ -10,11 +10,11 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
 from graphbraid.arguments import shown
@@ -23,13 +23,13 @@ from graphbraid.errors import DataError
 from graphbraid.files.block_sums import BLOCK_BYTES, BlockSums
 from graphbraid.files.checksums import Checksum, of_file
 from graphbraid.files.mapped import remember
+from graphbraid.files.schema import Count
 
 _CHUNK = 1 << 24  # bytes written or checked at a time
 DType = Literal[
     "float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool"
 ]
 _DTYPES: tuple[str, ...] = DType.__args__  # type: ignore[attr-defined]
-Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 
 
 class ArrayEntry(BaseModel):

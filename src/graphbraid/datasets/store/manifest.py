@@ -10,12 +10,12 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
-from graphbraid.datasets.store.arrays import ArrayEntry, Count
+from graphbraid.datasets.store.arrays import ArrayEntry
 from graphbraid.datasets.store.names import StoreNames
 from graphbraid.datasets.store.types import TypesEntry, described_types
 from graphbraid.errors import DataError, ResourceError
 from graphbraid.files.checksums import unsealed
-from graphbraid.files.schema import checked
+from graphbraid.files.schema import Count, checked
 from graphbraid.graph import Graph
 
 MANIFEST = "graph.json"
@@ -28,7 +28,7 @@ TYPED_VERSION = 3
 _log = logging.getLogger(__name__)
 
 
-class Manifest(BaseModel):
+class StoreManifest(BaseModel):
     """The content of ``graph.json``."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -67,7 +67,7 @@ def _listed(names: Sequence[str] | None) -> list[str] | None:
     return None if names is None else list(names)
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Path) -> StoreManifest:
     """Read the content of a store's ``graph.json``.
 
     Raises:
@@ -96,4 +96,4 @@ def read_manifest(folder: Path) -> Manifest:
         _log.warning("%s is of store version 1, whose graph.json has no checksum; convert it anew", folder)
     manifest = unsealed(manifest, path)
     refuse = f"{path} cannot be understood: {{}}; store again"
-    return checked(TypeAdapter(Manifest), manifest, lambda text: DataError(refuse.format(text)))
+    return checked(TypeAdapter(StoreManifest), manifest, lambda text: DataError(refuse.format(text)))

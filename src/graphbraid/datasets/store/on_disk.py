@@ -20,7 +20,7 @@ from torch import Tensor
 from graphbraid.datasets.ids import NodeIds
 from graphbraid.datasets.store import verified
 from graphbraid.datasets.store.arrays import ArrayParts, StoredArray, Words, write_array
-from graphbraid.datasets.store.manifest import MANIFEST, Manifest, manifest_of, read_manifest
+from graphbraid.datasets.store.manifest import MANIFEST, StoreManifest, manifest_of, read_manifest
 from graphbraid.datasets.store.names import (
     StoreNames,
     ids_to_store,
@@ -207,7 +207,7 @@ def open_names(path: str | os.PathLike[str]) -> StoreNames:
         raise DataError(f"{folder}: {error}; store again") from error
 
 
-def _arrays_in(folder: Path, manifest: Manifest) -> dict[str, StoredArray]:
+def _arrays_in(folder: Path, manifest: StoreManifest) -> dict[str, StoredArray]:
     arrays = {}
     words = _WITH_IDS if any(map(is_ids, manifest.arrays)) else Words()
     for name, entry in manifest.arrays.items():
@@ -237,7 +237,7 @@ def _tensors_of(graph: Graph) -> Iterator[tuple[str, Tensor]]:
         yield from types_to_store(graph.types)
 
 
-def _graph_of(manifest: Manifest, tensors: Mapping[str, Tensor], folder: Path) -> Graph:
+def _graph_of(manifest: StoreManifest, tensors: Mapping[str, Tensor], folder: Path) -> Graph:
     try:
         if manifest.types is not None:
             return typed_graph_of(manifest.types, tensors, manifest.num_nodes, manifest.name)

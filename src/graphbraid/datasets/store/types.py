@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
-from graphbraid.datasets.store.arrays import Count
 from graphbraid.datasets.store.rows import rows_to_store, splits_to_store, stored_features, stored_splits
 from graphbraid.errors import DataError
+from graphbraid.files.schema import Count
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.types import EdgeSet, NodeSet, Types

@@ -16,11 +16,11 @@ from graphbraid.files.yaml_file import Tree, read_tree
 from graphbraid.graph.types import EdgeType
 
 
-class _Part(BaseModel):
+class _Entry(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class CsvFormat(_Part):
+class CsvFormat(_Entry):
     """The format of CSV files; see :class:`graphbraid.datasets.CsvOptions`."""
 
     delimiter: str | None = None
@@ -28,7 +28,7 @@ class CsvFormat(_Part):
     skip_rows: int = 0
 
 
-class NodeTableEntry(_Part):
+class NodeTableEntry(_Entry):
     """The table of a node type."""
 
     file: str | None = None
@@ -45,7 +45,7 @@ class NodeTableEntry(_Part):
     csv: CsvFormat | None = None
 
 
-class EdgeTableEntry(_Part):
+class EdgeTableEntry(_Entry):
     """The table of a relation."""
 
     relation: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=3, max_length=3)]
@@ -70,7 +70,7 @@ class EdgeTableEntry(_Part):
         return source, name, destination
 
 
-class _Contents(_Part):
+class _DescriptionFile(_Entry):
     name: str | None = None
     nodes: dict[str, NodeTableEntry | None]
     edges: Annotated[list[EdgeTableEntry], Field(min_length=1)]
@@ -123,7 +123,7 @@ def read_description(path: str | os.PathLike[str]) -> Description:
     """
     tree = read_tree(Path(path))
     try:
-        contents = TypeAdapter(_Contents).validate_python(tree.value)
+        contents = TypeAdapter(_DescriptionFile).validate_python(tree.value)
     except ValidationError as error:
         place = error.errors(include_url=False)[0]["loc"]
         raise ConfigError(f"{tree.where(place)}: {_hinted(first_mistake(error), place)}") from None
@@ -180,7 +180,11 @@ def _hinted(text: str, place: tuple[Any, ...]) -> str:
         return text
     kinds: dict[Any, type[BaseModel]] = {"nodes": NodeTableEntry, "edges": EdgeTableEntry}
     kind = (
-        _Contents if len(place) == 1 else CsvFormat if "csv" in place[:-1] else kinds.get(place[0], _Contents)
+        _DescriptionFile
+        if len(place) == 1
+        else CsvFormat
+        if "csv" in place[:-1]
+        else kinds.get(place[0], _DescriptionFile)
     )
     known = list(kind.model_fields)
     return (

@@ -7,9 +7,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
-from graphbraid.datasets.store.arrays import Count
 from graphbraid.errors import DataError
 from graphbraid.files.checksums import Checksum
+from graphbraid.files.schema import Count
 from graphbraid.graph.csc import Csc
 
 _AT_A_TIME = 1 << 20

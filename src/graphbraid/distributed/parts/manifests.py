@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
-from graphbraid.datasets.store.arrays import ArrayEntry, Count, StoredArray, Words
+from graphbraid.datasets.store.arrays import ArrayEntry, StoredArray, Words
 from graphbraid.distributed.parts.identity import GraphIdentity
 from graphbraid.errors import DataError, ResourceError
 from graphbraid.files.checksums import sealed, unsealed
-from graphbraid.files.schema import checked
+from graphbraid.files.schema import Count, checked
 
 MANIFEST, PART_MANIFEST = "partition.json", "part.json"
 FORMAT = "graphbraid-partition"

@@ -23,7 +23,7 @@ LEAST_STAKE = 20e-6
 """Seconds per step below which no trial runs: its noise would decide, and so change bits between runs."""
 
 
-class Tried(Protocol):
+class TriedSeconds(Protocol):
     """Measured times of operations on the graph's own operands, where predictions by rates are too close."""
 
     found: dict[str, float]
@@ -53,7 +53,7 @@ class Basis:
     rates: Rates
     doubt: str = ""
     """Why the rates may be wrong, as a sentence; empty if there is no doubt."""
-    trials: Callable[[Graph, float], Tried | None] | None = None
+    trials: Callable[[Graph, float], TriedSeconds | None] | None = None
     """Returns the trials of a graph, given its features' density. If None, rates alone decide."""
 
 
@@ -92,7 +92,7 @@ class Facts:
     storage: torch.dtype = torch.float32
     """Dtype to which rows may be rounded before they are aggregated: float32 or bfloat16."""
 
-    trials: Tried | None = None
+    trials: TriedSeconds | None = None
     """Trials for choices that the rates leave close. If None, rates alone decide."""
     by_trial: bool = False
     """Whether the time methods return measured times of trials instead of predictions by rates."""
@@ -102,7 +102,7 @@ class Facts:
     """Number of edges of each relation, by the level that they lead from; empty for a graph of one type."""
 
     @property
-    def _speed(self) -> Rates | Tried:
+    def _speed(self) -> Rates | TriedSeconds:
         return self.trials if self.by_trial and self.trials is not None else self.rates
 
     def weighed(self, seconds: Callable[[Facts], dict[str, float]]) -> tuple[dict[str, float], str]:

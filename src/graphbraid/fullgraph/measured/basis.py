@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from graphbraid.fullgraph.lowering.facts import Basis, Tried
+from graphbraid.fullgraph.lowering.facts import Basis, TriedSeconds
 from graphbraid.fullgraph.lowering.options import CompileOptions
 from graphbraid.fullgraph.measured.kept_rates import MeasuredRates, measured_rates
 from graphbraid.fullgraph.measured.trials import Trials, kept_trials
@@ -18,7 +18,9 @@ def basis_for(options: CompileOptions) -> Basis:
     return Basis(rates=measured.rates, doubt=measured.doubt, trials=partial(_trials, options, measured))
 
 
-def _trials(options: CompileOptions, measured: MeasuredRates, graph: Graph, density: float) -> Tried | None:
+def _trials(
+    options: CompileOptions, measured: MeasuredRates, graph: Graph, density: float
+) -> TriedSeconds | None:
     """Return the trials that decide between close choices; None if rates alone decide."""
     if options.evidence is not None:
         return Trials(graph, density, measured.rates, options.evidence.trials, may_try=False)

@@ -47,7 +47,7 @@ _doubtful: dict[Path, Mapping[str, float]] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _PartialRun:
     """A run of part of an operation, and the number of rows or edges it handles."""
 
     run: Run
@@ -88,11 +88,13 @@ class Trials:
     def multiply_seconds(self, rows: int, depth: int, width: int) -> float:
         """Return the seconds of a dense product: the mean of the product and its weight's gradient."""
 
-        def make(share: float) -> _Part:
+        def make(share: float) -> _PartialRun:
             count = _some(share, rows, 4 * depth)
             x, weight, grad = torch.ones(count, depth), torch.ones(width, depth), torch.ones(count, width)
             out, gram = torch.empty(count, width), torch.empty(width, depth)
-            return _Part(lambda: (tall_product(x, weight.t(), out=out), tall_gram(grad, x, out=gram)), count)
+            return _PartialRun(
+                lambda: (tall_product(x, weight.t(), out=out), tall_gram(grad, x, out=gram)), count
+            )
 
         expected = self._rates.multiply_seconds(rows, depth, width)
         return self._tried(f"dense {rows} {depth} {width}", 2 * expected, rows, make) / 2
@@ -113,18 +115,18 @@ class Trials:
         if 4 * csc.num_src * width > MOST_BYTES:
             return expected
 
-        def make(share: float) -> _Part:
+        def make(share: float) -> _PartialRun:
             part = _some_edges(csc, _some(share * num_edges / csc.num_edges, csc.num_dst, 0))
             x, out = torch.ones(csc.num_src, width), torch.empty(part.num_dst, width)
             how = Aggregation(csc=part)
-            return _Part(lambda: how.forward(x, out=out), part.num_edges)
+            return _PartialRun(lambda: how.forward(x, out=out), part.num_edges)
 
         return self._tried(f"aggregate {num_edges} {width}", expected, num_edges, make)
 
     def _input_seconds(
         self, name: str, rows: int, width: int, expected: float, take: Callable[[FeatureMatrix], Input]
     ) -> float:
-        def make(share: float) -> _Part:
+        def make(share: float) -> _PartialRun:
             count = _some(share, rows, 4 * self._in_channels)
             features, weight = take(_some_rows(self._x, count)), torch.ones(width, self._in_channels)
             out, gram = torch.empty(count, width), torch.empty_like(weight)
@@ -133,11 +135,11 @@ class Trials:
                 features.multiply(weight, out, add=False)
                 features.weight_grad(out, gram)
 
-            return _Part(run, count)
+            return _PartialRun(run, count)
 
         return self._tried(f"{name} {rows} {width}", 2 * expected, rows, make) / 2
 
-    def _tried(self, key: str, expected: float, count: int, make: Callable[[float], _Part]) -> float:
+    def _tried(self, key: str, expected: float, count: int, make: Callable[[float], _PartialRun]) -> float:
         """Return the seconds for ``count`` rows or edges, timed on a share that takes :data:`RUN_SECONDS`."""
         if key in self.found or not self._may_try or expected <= 0:
             return self.found.get(key, expected)

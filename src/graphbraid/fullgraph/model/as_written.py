@@ -32,7 +32,7 @@ class AsWritten:
 
     def __call__(self) -> Any:
         """Call the model and return what it returns."""
-        return self._calling.run(self._model, _Values(self._value))
+        return self._calling.run(self._model, _LazyValues(self._value))
 
     def rows(self, nodes: Tensor) -> Any:
         """Call the model and reduce each returned tensor with one row per node to the rows of ``nodes``."""
@@ -90,7 +90,7 @@ class AsWritten:
         return torch.stack([csc.indices.long(), csc.destinations().long()]).to(self._place)
 
 
-class _Values(dict[str, Any]):
+class _LazyValues(dict[str, Any]):
     """A mapping that makes each value when it is asked for."""
 
     def __init__(self, make: Callable[[str], Any]) -> None:

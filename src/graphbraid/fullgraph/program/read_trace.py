@@ -21,8 +21,8 @@ from graphbraid.fullgraph.program.readers.functions import (
     FUNCTIONS,
     METHODS,
     NEEDED,
-    Function,
     FunctionCall,
+    FunctionReader,
     NodeRows,
     Stacked,
 )
@@ -197,7 +197,7 @@ class TraceReader:
             self._overwrite(name, first, out)
         return out
 
-    def _arguments(self, name: str, function: Function, node: fx.Node) -> dict[str, Any]:
+    def _arguments(self, name: str, function: FunctionReader, node: fx.Node) -> dict[str, Any]:
         positional = [key for key in function.takes if key not in function.by_name]
         given = dict(_bound(name, positional, node.args, {}))
         for key, value in node.kwargs.items():

@@ -53,7 +53,7 @@ def read_typed(model: nn.Module, types: Types, node_type: str) -> Program:
     writer = Writer({part.input: number for number, part in enumerate(parts)})
     if type(model) is RGCN:
         check(name, model, _MODEL)
-        out = _Reading(writer, model, types, parts).outputs()[list(types.nodes).index(node_type)]
+        out = _ModelReader(writer, model, types, parts).outputs()[list(types.nodes).index(node_type)]
     else:
         out = read_traced_by_type(writer, model, types, parts, node_type)
     if out is None:
@@ -83,7 +83,7 @@ def _parts(types: Types) -> tuple[TypePart, ...]:
     )
 
 
-class _Reading:
+class _ModelReader:
     """Appends the operations of one model to a writer."""
 
     def __init__(self, writer: Writer, model: Any, types: Types, parts: Sequence[TypePart]) -> None:

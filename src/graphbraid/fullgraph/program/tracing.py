@@ -94,7 +94,7 @@ class _Root(nn.Module):
 
     def forward(self, x: Any, edges: Any, weights: Any, edge_attr: Any, edge_type: Any) -> Any:
         """Call the model and return what it returns."""
-        values = _Values({X: x, EDGES: edges, ADJACENCY: edges, WEIGHTS: weights})
+        values = _CallArguments({X: x, EDGES: edges, ADJACENCY: edges, WEIGHTS: weights})
         if self._given.edge_channels is not None:
             values[EDGE_ATTR] = edge_attr
         if self._given.relations:
@@ -121,7 +121,7 @@ class _TypedRoot(nn.Module):
         return {key: self._tracer.create_proxy("placeholder", one, (), {}) for key, one in targets.items()}
 
 
-class _Values(dict[str, Any]):
+class _CallArguments(dict[str, Any]):
     """The arguments of the call; any other cannot be read."""
 
     def __missing__(self, what: str) -> Any:
@@ -131,7 +131,7 @@ class _Values(dict[str, Any]):
 class _Data:
     """Stand-in for PyG's data in a trace: features, edges, weights; any other attribute cannot be read."""
 
-    def __init__(self, given: Given, values: _Values) -> None:
+    def __init__(self, given: Given, values: _CallArguments) -> None:
         plain: type = getattr(sys.modules.get("torch_geometric.data"), "Data", object)
         self._class = plain if given.data_class is None else given.data_class
         names = given.attributes or ({X, EDGES} | ({WEIGHTS} if given.weighted else set()))

@@ -18,7 +18,7 @@ from graphbraid.fullgraph.lowering.options import ALL, HOIST_BYTES, CompileOptio
 from graphbraid.fullgraph.scale.cluster import Cluster
 from graphbraid.fullgraph.scale.division import Degrees, LargestShare, Law, Point
 from graphbraid.fullgraph.scale.halo_choice import HaloChoice
-from graphbraid.fullgraph.scale.knobs import Knobs, knobs_of
+from graphbraid.fullgraph.scale.knobs import KnobValues, knobs_of
 from graphbraid.fullgraph.scale.phases import Step
 from graphbraid.fullgraph.scale.published import GraphSize, miniature
 from graphbraid.fullgraph.scale.simulate import Prediction, simulate
@@ -46,7 +46,7 @@ class Forecast:
     """What the predictions rest on, a sentence each."""
     predictions: tuple[Prediction, ...]
     """Epochs by ascending number of ranks; the first is for one rank."""
-    knobs: tuple[Knobs, ...]
+    knobs: tuple[KnobValues, ...]
     """Numbers of parts in which the first steps of training try to send rows, for each prediction."""
     ranges: tuple[Range, ...]
     """Seconds of each prediction by the lower and by the upper cost of moving a byte."""

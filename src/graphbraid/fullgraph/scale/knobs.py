@@ -14,7 +14,7 @@ from graphbraid.fullgraph.scale.cluster import Cluster
 from graphbraid.fullgraph.scale.division import LargestShare
 from graphbraid.fullgraph.scale.phases import Step
 
-Knobs = dict[str, tuple[int, ...]]
+KnobValues = dict[str, tuple[int, ...]]
 """The values worth a trial of each knob of a :class:`.Pipeline` that has more than one."""
 
 
@@ -27,7 +27,7 @@ def knobs_of(
     num_edges: int,
     stream_bytes: float,
     wire_bytes: int = 4,
-) -> Knobs:
+) -> KnobValues:
     """Return the values that will be tried, the threads of sums aside, of which nothing is known here.
 
     Args:
@@ -61,11 +61,11 @@ def knobs_of(
     return ladders([load], link, stream_bytes * cluster.speed, threads=1)
 
 
-def tried(knobs: Knobs) -> str:
+def tried(knobs: KnobValues) -> str:
     """Say in few words what is tried."""
     names = {"chunks": "rows", "back_chunks": "gradients"}
     said = [f"{names[name]} {', '.join(map(str, values))}" for name, values in knobs.items()]
     return "; ".join(said) or "whole"
 
 
-__all__ = ["Knobs", "knobs_of", "tried"]
+__all__ = ["KnobValues", "knobs_of", "tried"]

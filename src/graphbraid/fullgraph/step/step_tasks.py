@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from graphbraid.fullgraph.step.arena import Buffer, StepTask
-from graphbraid.fullgraph.step.calls.repeated import Repeated, Seed
+from graphbraid.fullgraph.step.calls.repeated import MaskSeed, Repeated
 from graphbraid.fullgraph.step.calls.rows import FirstRows
 from graphbraid.fullgraph.step.device_copies import DeviceCopies
 from graphbraid.fullgraph.step.parameter_gradients import ParameterGradients
@@ -50,7 +50,7 @@ class StepTasks(ParameterGradients):
         name: str,
         run: Callable[..., object],
         *touches: FirstRows,
-        seed: Seed | None = None,
+        seed: MaskSeed | None = None,
         gradient_of: nn.Parameter | None = None,
     ) -> None:
         """Add a task that is one kernel call; on the host its arguments are bound after the first steps.

@@ -48,7 +48,7 @@ def source_of(data: Graph | Data, weight_attr: str | None, known: Graph | None =
         )
     weights = weight_attr or _weights_of(data)
     graph = exact_graph_from_pyg(Graph, data, edge_weight=weights, known=known)
-    return _Reading(data, graph).source()
+    return _DataSorter(data, graph).source()
 
 
 def completed(source: BatchSource, *, src_degree: bool) -> BatchSource:
@@ -71,12 +71,12 @@ class FollowedData:
     """A reader of a loader's data that notices when attributes were set or deleted since."""
 
     def __init__(self) -> None:
-        self._contents: _Contents | None = None
+        self._contents: _Snapshot | None = None
 
     def read(self, data: Graph | Data, weight_attr: str | None, known: Graph | None = None) -> BatchSource:
         """Return the source as :func:`source_of` does, and remember what was read."""
         source = source_of(data, weight_attr, known)
-        self._contents = _Contents(data, weight_attr)
+        self._contents = _Snapshot(data, weight_attr)
         return source
 
     def changed(self, data: Graph | Data, weight_attr: str | None, graph: Graph) -> BatchSource | None:
@@ -85,7 +85,7 @@ class FollowedData:
         Raises:
             ConfigError: ``data`` no longer has the same number of nodes as ``graph``.
         """
-        now = _Contents(data, weight_attr)
+        now = _Snapshot(data, weight_attr)
         if self._contents is None or now.same(self._contents):
             return None
         if data.num_nodes != graph.num_nodes:
@@ -96,23 +96,23 @@ class FollowedData:
         return self.read(data, weight_attr, graph if now.same_topology(self._contents) else None)
 
 
-class _Contents:
+class _Snapshot:
     """The contents of a Data at one time, compared by identity; PyG's loaders read theirs for each batch."""
 
     def __init__(self, data: Graph | Data, weight_attr: str | None) -> None:
         self._values = {"": data} if isinstance(data, Graph) else dict(data.to_dict())
         self._topology = ("", "edge_index", "adj_t", "edge_weight", weight_attr)
 
-    def same(self, other: _Contents) -> bool:
+    def same(self, other: _Snapshot) -> bool:
         """Return whether both hold the same objects under the same names."""
         names = self._values.keys()
         return names == other._values.keys() and all(self._is_same(other, name) for name in names)
 
-    def same_topology(self, other: _Contents) -> bool:
+    def same_topology(self, other: _Snapshot) -> bool:
         """Return whether both hold the same edges and weights."""
         return all(self._is_same(other, name) for name in self._topology if name is not None)
 
-    def _is_same(self, other: _Contents, name: str) -> bool:
+    def _is_same(self, other: _Snapshot, name: str) -> bool:
         one, two = self._values.get(name), other._values.get(name)
         return one is two or (isinstance(one, int) and isinstance(two, int) and one == two)
 
@@ -125,7 +125,7 @@ def _weights_of(data: Data) -> str | None:
     return "edge_weight"
 
 
-class _Reading:
+class _DataSorter:
     """A sorter of a Data's attributes into those of nodes, of edges and of the whole graph."""
 
     def __init__(self, data: Data, graph: Graph) -> None:

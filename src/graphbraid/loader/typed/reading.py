@@ -15,7 +15,7 @@ from graphbraid.graph.interop.pyg_parts import is_hetero
 from graphbraid.graph.types import EdgeType
 from graphbraid.sampling.typed.source import EDGE_WEIGHT, TypedBatchSource, source_of_graph
 
-Key = str | EdgeType
+StoreKey = str | EdgeType
 
 
 def is_typed(data: Any) -> bool:
@@ -35,7 +35,7 @@ def typed_source(data: Any, weight_attr: str | None) -> TypedBatchSource:
         DataError: ids are out of range, or an attribute of nodes or edges cannot be split into batches.
     """
     if not isinstance(data, Graph):
-        return _Reading(data, weight_attr).source()
+        return _HeteroDataSorter(data, weight_attr).source()
     if weight_attr is not None and (weight_attr != EDGE_WEIGHT or data.csc.weight is None):
         raise ConfigError(
             f"weight_attr={weight_attr!r}: a Graph's weights are called 'edge_weight', and "
@@ -60,12 +60,12 @@ def is_same(now: dict[tuple[Any, str], Any], before: dict[tuple[Any, str], Any])
     )
 
 
-class _Reading:
+class _HeteroDataSorter:
     """A sorter of a HeteroData's attributes into those of nodes, of edges and of the whole."""
 
     def __init__(self, data: Any, weight_attr: str | None) -> None:
         self._data, self._weight_attr = data, weight_attr
-        self._by_column: set[tuple[Key, str]] = set()
+        self._by_column: set[tuple[StoreKey, str]] = set()
 
     def source(self) -> TypedBatchSource:
         data = self._data
@@ -99,7 +99,7 @@ class _Reading:
                 raise DataError(f"the number of nodes of type {node_type!r} is not known; set its num_nodes")
         return Graph.from_relations(ends, counts, edge_weight=weights)
 
-    def _attrs(self, store: Any, key: Key) -> dict[str, Tensor | SparseFeatures]:
+    def _attrs(self, store: Any, key: StoreKey) -> dict[str, Tensor | SparseFeatures]:
         is_own = store.is_node_attr if isinstance(key, str) else store.is_edge_attr
         own = {}
         for name, value in store.items():
@@ -113,7 +113,7 @@ class _Reading:
             own[name] = self._table(store, key, name, value)
         return own
 
-    def _table(self, store: Any, key: Key, name: str, value: Any) -> Tensor | SparseFeatures:
+    def _table(self, store: Any, key: StoreKey, name: str, value: Any) -> Tensor | SparseFeatures:
         if isinstance(value, Tensor) and value.layout != torch.strided:
             features = as_features(value)
             assert isinstance(features, SparseFeatures)

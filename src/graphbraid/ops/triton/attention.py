@@ -64,7 +64,7 @@ def attend_kernel(
     keep_scale,
     heads,
     channels,
-    segment_row,  # see partition.Segments
+    segment_row,  # see partition.HubSegments
     segment_first,
     LOOPS: tl.constexpr,
     DROPOUT: tl.constexpr,

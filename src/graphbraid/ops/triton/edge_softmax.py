@@ -31,7 +31,7 @@ def softmax_rows_kernel(
     partial_top,  # (num_segments, heads) float32: written where PARTIAL, else read; None without hubs
     partial_total,  # likewise
     heads,
-    segment_row,  # see partition.Segments
+    segment_row,  # see partition.HubSegments
     segment_first,
     PARTIAL: tl.constexpr,
     SEGMENT: tl.constexpr,

@@ -60,7 +60,7 @@ def gine_kernel(
     width,
     x_stride,
     edge_stride,
-    segment_row,  # see partition.Segments
+    segment_row,  # see partition.HubSegments
     segment_first,
     PARTIAL: tl.constexpr,
     SEGMENT: tl.constexpr,

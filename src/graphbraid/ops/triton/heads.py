@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from graphbraid.ops.triton.dropout import dropout_key, kept, seed_of
-from graphbraid.ops.triton.partition import Segments, edges_of, over_rows
+from graphbraid.ops.triton.partition import HubSegments, edges_of, over_rows
 
 COUNTS = ["num_loops", "num_edges", "seed", "threshold"]  # not specialised on, as they differ between batches
 
@@ -163,7 +163,7 @@ def leaky(z, slope):
 
 def over_heads(
     kernel: Any,
-    segments: Segments | None,
+    segments: HubSegments | None,
     shape: tuple[int, int, int],
     arguments: tuple[Any, ...],
     constants: dict[str, Any],

@@ -26,7 +26,7 @@ _KEPT: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Segments:
+class HubSegments:
     """The segments of all hubs of one ``indptr``, row by row."""
 
     row: Tensor
@@ -39,7 +39,7 @@ class Segments:
     """Number of edges in each segment but a row's last."""
 
 
-def segments_of(indptr: Tensor, num_edges: int) -> Segments | None:
+def segments_of(indptr: Tensor, num_edges: int) -> HubSegments | None:
     """Return the segments of ``indptr``'s hubs, found once per tensor, or None if there can be no hub.
 
     Small graphs, such as the blocks of mini-batches, use an upper bound of the number of segments, since
@@ -50,11 +50,11 @@ def segments_of(indptr: Tensor, num_edges: int) -> Segments | None:
     kept = _KEPT.get(indptr)
     if kept is None or kept[0] != SEGMENT:
         _KEPT[indptr] = kept = (SEGMENT, _find_segments(indptr, num_edges))
-    found: Segments | None = kept[1]
+    found: HubSegments | None = kept[1]
     return found
 
 
-def _find_segments(indptr: Tensor, num_edges: int) -> Segments | None:
+def _find_segments(indptr: Tensor, num_edges: int) -> HubSegments | None:
     degrees = indptr.diff()
     parts = torch.where(degrees > SEGMENT, (degrees + SEGMENT - 1) // SEGMENT, 0)
     first = torch.zeros_like(indptr)
@@ -65,12 +65,12 @@ def _find_segments(indptr: Tensor, num_edges: int) -> Segments | None:
     if count == 0:
         return None
     row = torch.searchsorted(first, torch.arange(count, device=indptr.device), right=True) - 1
-    return Segments(row=row.clamp_(max=parts.numel() - 1), first=first, count=count, length=SEGMENT)
+    return HubSegments(row=row.clamp_(max=parts.numel() - 1), first=first, count=count, length=SEGMENT)
 
 
 def over_rows(
     kernel: Any,
-    segments: Segments | None,
+    segments: HubSegments | None,
     grid: tuple[int, int],
     arguments: tuple[Any, ...],
     constants: dict[str, Any],
@@ -109,7 +109,7 @@ class RowReduction:
     num_columns: int
 
     @property
-    def segments(self) -> Segments | None:
+    def segments(self) -> HubSegments | None:
         """Segments of the graph's hubs."""
         return segments_of(self.indptr, self.num_edges)
 
@@ -120,7 +120,7 @@ class RowReduction:
         over_rows(kernel, self.segments, grid, arguments, {**constants, **tile})
 
 
-def partial_rows(segments: Segments | None, like: Tensor, *widths: int) -> list[Tensor | None]:
+def partial_rows(segments: HubSegments | None, like: Tensor, *widths: int) -> list[Tensor | None]:
     """Return a float32 buffer of each width with one row per segment, or Nones without segments."""
     if segments is None:
         return [None] * len(widths)

@@ -35,7 +35,7 @@ def spmm_kernel(
     addend_stride,
     out_stride,
     slope,
-    segment_row,  # see partition.Segments
+    segment_row,  # see partition.HubSegments
     segment_first,
     seed,
     threshold,

@@ -33,7 +33,7 @@ def spmm_max_kernel(
     partial_found,  # likewise
     width,
     x_stride,
-    segment_row,  # see partition.Segments
+    segment_row,  # see partition.HubSegments
     segment_first,
     TIES: tl.constexpr,  # an index into ops.spmm_max.TIES
     PARTIAL: tl.constexpr,

@@ -31,7 +31,7 @@ def load_row(rows, v, stride, columns, inside):
 def add_segments(
     acc,  # (EDGES, FEAT) float32
     partial,  # (num_segments, width) float32; None without hubs
-    segment_first,  # see partition.Segments; None without hubs
+    segment_first,  # see partition.HubSegments; None without hubs
     v,
     columns,
     inside,

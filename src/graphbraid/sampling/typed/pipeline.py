@@ -100,11 +100,11 @@ def make_typed_pipeline(
     kernels = native.kernels()
     number = None if seed_type is None else list(types.nodes).index(seed_type)
     if kernels is None:
-        return _ReferencePipeline(types, config, number, x, edge_times)
-    return _NativePipeline(kernels, graph, config, number, x, edge_times=edge_times, **threads)
+        return _TypedReferencePipeline(types, config, number, x, edge_times)
+    return _TypedNativePipeline(kernels, graph, config, number, x, edge_times=edge_times, **threads)
 
 
-class _NativePipeline(NativeThreads):
+class _TypedNativePipeline(NativeThreads):
     def __init__(
         self,
         kernels: Any,
@@ -133,7 +133,9 @@ class _NativePipeline(NativeThreads):
         self, seeds: Tensor, seed: int, epoch: int, step: int, constraints: Constraints | None = None
     ) -> Iterator[TypedPrepared]:
         if not seeds.numel():  # a schedule without seeds has no steps
-            twin = _ReferencePipeline(self._types, self._config, self._seed_type, self._x, self._edge_times)
+            twin = _TypedReferencePipeline(
+                self._types, self._config, self._seed_type, self._x, self._edge_times
+            )
             return twin.begin(seeds, seed, epoch, step, constraints)
         run = self._run_of_seeds(seeds, seed, epoch, step, **as_limits(constraints))
         return (self._as_prepared(batch)._replace(step=step) for batch in iter(run.next, None))
@@ -189,7 +191,7 @@ def _parts(counts: list[int], size: int) -> list[list[int]]:
     return [counts[begin : begin + size] for begin in range(0, len(counts), size)]
 
 
-class _ReferencePipeline:
+class _TypedReferencePipeline:
     def __init__(
         self,
         types: Types,

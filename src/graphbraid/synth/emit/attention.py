@@ -10,10 +10,10 @@ from torch import Tensor
 from graphbraid.fullgraph import NotLoweredError
 
 if TYPE_CHECKING:
-    from graphbraid.synth.emit.calls import Calls
+    from graphbraid.synth.emit.calls import CallWriter
 
 
-def gat_forward(w: Calls, at: int, indptr: Tensor, indices: Tensor, *rest: Any) -> list[str]:
+def gat_forward(w: CallWriter, at: int, indptr: Tensor, indices: Tensor, *rest: Any) -> list[str]:
     """Write the forward kernel."""
     src, src_logit, dst_logit, slope, num_loops, p, seed, *written, first_keys, edge_logit = rest
     _refuse_edge_features(edge_logit)
@@ -22,7 +22,7 @@ def gat_forward(w: Calls, at: int, indptr: Tensor, indices: Tensor, *rest: Any) 
     return [f"gat_forward({w.edges(indptr, indices)}, {rows}, {how}, {_matrices(w, at, *written)});"]
 
 
-def gat_backward(w: Calls, at: int, indptr: Tensor, indices: Tensor, *rest: Any) -> list[str]:
+def gat_backward(w: CallWriter, at: int, indptr: Tensor, indices: Tensor, *rest: Any) -> list[str]:
     """Write the kernel of the gradients."""
     t_indptr, t_indices, perm, src, src_logit, dst_logit, slope, num_loops, p, seed, *rest_ = rest
     *matrices, first_keys, edge_logit, _ = rest_
@@ -34,7 +34,7 @@ def gat_backward(w: Calls, at: int, indptr: Tensor, indices: Tensor, *rest: Any)
     return [f"gat_backward({edges}, {rows}, {how}, {_matrices(w, at, *matrices)});"]
 
 
-def gatv2_forward(w: Calls, at: int, indptr: Tensor, indices: Tensor, *rest: Any) -> list[str]:
+def gatv2_forward(w: CallWriter, at: int, indptr: Tensor, indices: Tensor, *rest: Any) -> list[str]:
     """Write the forward kernel of attention that needs the rows of both ends."""
     src, dst, att, slope, num_loops, p, seed, out, lse, named = rest
     _refuse_edge_features(named.get("edge_features"))
@@ -43,7 +43,7 @@ def gatv2_forward(w: Calls, at: int, indptr: Tensor, indices: Tensor, *rest: Any
     return [f"gatv2_forward({w.edges(indptr, indices)}, {rows}, {how}, {written});"]
 
 
-def gatv2_backward(w: Calls, at: int, indptr: Tensor, indices: Tensor, *rest: Any) -> list[str]:
+def gatv2_backward(w: CallWriter, at: int, indptr: Tensor, indices: Tensor, *rest: Any) -> list[str]:
     """Write the kernel of its gradients."""
     t_indptr, t_indices, perm, src, dst, att, slope, num_loops, p, seed, *matrices, named = rest
     _refuse_edge_features(named.get("edge_features"))
@@ -54,7 +54,7 @@ def gatv2_backward(w: Calls, at: int, indptr: Tensor, indices: Tensor, *rest: An
     return [f"gatv2_backward({edges}, {rows}, {how}, {written});"]
 
 
-def spread_heads(w: Calls, at: int, vector: Tensor, out: Tensor) -> list[str]:
+def spread_heads(w: CallWriter, at: int, vector: Tensor, out: Tensor) -> list[str]:
     """Write a vector of each head to its own rows and column."""
     w.memory.make(out, "heads")
     _, heads, channels = vector.shape
@@ -62,28 +62,28 @@ def spread_heads(w: Calls, at: int, vector: Tensor, out: Tensor) -> list[str]:
     return [f"spread_heads({numbers}, {heads}, {channels}, {w.memory.matrix(out, at)});"]
 
 
-def own_heads(w: Calls, at: int, gram: Tensor, out: Tensor) -> list[str]:
+def own_heads(w: CallWriter, at: int, gram: Tensor, out: Tensor) -> list[str]:
     """Write the columns of each row's own head."""
     w.memory.make(out, "heads")
     return [f"own_heads({w.memory.matrix(gram, at)}, {w.memory.pointer(out, at, 'gradient')});"]
 
 
-def mean_of_heads(w: Calls, at: int, by_head: Tensor, out: Tensor) -> list[str]:
+def mean_of_heads(w: CallWriter, at: int, by_head: Tensor, out: Tensor) -> list[str]:
     """Write the mean over heads."""
     return [f"mean_of_heads({_matrices(w, at, by_head, out)});"]
 
 
-def repeat_heads(w: Calls, at: int, rows: Tensor, factor: float, out: Tensor) -> list[str]:
+def repeat_heads(w: CallWriter, at: int, rows: Tensor, factor: float, out: Tensor) -> list[str]:
     """Write rows to every head's columns."""
     matrix = w.memory.matrix
     return [f"repeat_heads({matrix(rows, at)}, static_cast<float>({factor!r}), {matrix(out, at)});"]
 
 
-def _matrices(w: Calls, at: int, *tensors: Tensor | None) -> str:
+def _matrices(w: CallWriter, at: int, *tensors: Tensor | None) -> str:
     return ", ".join(w.memory.matrix(tensor, at) for tensor in tensors)
 
 
-def _how(w: Calls, at: int, numbers: tuple[Any, ...], keys: Tensor | None) -> str:
+def _how(w: CallWriter, at: int, numbers: tuple[Any, ...], keys: Tensor | None) -> str:
     slope, num_loops, p, seed = numbers
     drawn = w.seed(p, seed)
     return f"Attention{{{slope!r}, {num_loops}, {p!r}, {drawn}, {w.memory.pointer(keys, at, 'keys')}}}"

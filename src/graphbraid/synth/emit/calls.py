@@ -1,4 +1,4 @@
-"""Calls: the recorded kernels as lines of C++, with their arguments in the form of runtime/kernels.h."""
+"""CallWriter: the recorded kernels as lines of C++, with their arguments in the form of runtime/kernels.h."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Written:
     lines: list[str]
 
 
-class Calls:
+class CallWriter:
     """Writes the calls of one step; masks of dropout get their seeds in the order of their first use."""
 
     def __init__(self, memory: Memory) -> None:
@@ -92,7 +92,7 @@ def cpp_bool(value: bool) -> str:
     return "true" if value else "false"
 
 
-def write_spmm(w: Calls, at: int, indptr: Tensor, indices: Tensor, x: Tensor, *rest: Any) -> list[str]:
+def write_spmm(w: CallWriter, at: int, indptr: Tensor, indices: Tensor, x: Tensor, *rest: Any) -> list[str]:
     """Write an aggregation."""
     weight, src, dst, loop, loop_scale, num_loops, skip_loops, mean, addend, out, after = rest
     names = ("weight", "src_scale", "dst_scale", "loop")
@@ -108,14 +108,14 @@ def write_spmm(w: Calls, at: int, indptr: Tensor, indices: Tensor, x: Tensor, *r
     return [*made, call]
 
 
-def _tall_product(w: Calls, at: int, a: Tensor, b: Tensor, out: Tensor, *rest: Any) -> list[str]:
+def _tall_product(w: CallWriter, at: int, a: Tensor, b: Tensor, out: Tensor, *rest: Any) -> list[str]:
     add, ids, after = rest
     m, (made, pointer) = w.memory, w.after(at, after)
     matrices = f"{m.matrix(a, at)}, {m.matrix(b, at)}, {m.matrix(out, at)}"
     return [*made, f"tall_product({matrices}, {cpp_bool(add)}, {m.pointer(ids, at, 'nodes')}, {pointer});"]
 
 
-def _tall_gram(w: Calls, at: int, a: Tensor, b: Tensor, *rest: Any) -> list[str]:
+def _tall_gram(w: CallWriter, at: int, a: Tensor, b: Tensor, *rest: Any) -> list[str]:
     out, ids = rest
     m = w.memory
     m.make(out, "gram")
@@ -123,14 +123,14 @@ def _tall_gram(w: Calls, at: int, a: Tensor, b: Tensor, *rest: Any) -> list[str]
     return [f"tall_gram({matrices}, {m.pointer(ids, at, 'nodes')});"]
 
 
-def _bit_product(w: Calls, at: int, bits: Tensor, *rest: Any) -> list[str]:
+def _bit_product(w: CallWriter, at: int, bits: Tensor, *rest: Any) -> list[str]:
     factors, b, out, add, after = rest
     m, (made, pointer) = w.memory, w.after(at, after)
     read = f"{m.pointer(bits, at, 'bits')}, {m.pointer(factors, at, 'factors')}, {m.matrix(b, at)}"
     return [*made, f"bit_product({read}, {m.matrix(out, at)}, {cpp_bool(add)}, {pointer});"]
 
 
-def _bit_gram(w: Calls, at: int, a: Tensor, bits: Tensor, *rest: Any) -> list[str]:
+def _bit_gram(w: CallWriter, at: int, a: Tensor, bits: Tensor, *rest: Any) -> list[str]:
     factors, out = rest
     m = w.memory
     m.make(out, "gram")
@@ -138,20 +138,20 @@ def _bit_gram(w: Calls, at: int, a: Tensor, bits: Tensor, *rest: Any) -> list[st
     return [f"bit_gram({read}, {m.matrix(out, at)});"]
 
 
-def _epilogue(w: Calls, at: int, x: Tensor, *rest: Any) -> list[str]:
+def _epilogue(w: CallWriter, at: int, x: Tensor, *rest: Any) -> list[str]:
     bias, act, slope, p, seed, out, ids = rest
     how = w.epilogue(at, RowEpilogue(bias, act, slope, p, seed, ids))
     return [f"epilogue({w.memory.matrix(x, at)}, {how}, {w.memory.matrix(out, at)});"]
 
 
-def _epilogue_backward(w: Calls, at: int, grad: Tensor, out: Tensor, *rest: Any) -> list[str]:
+def _epilogue_backward(w: CallWriter, at: int, grad: Tensor, out: Tensor, *rest: Any) -> list[str]:
     act, slope, p, seed, grad_x, grad_bias, ids = rest
     m, how = w.memory, w.epilogue(at, RowEpilogue(None, act, slope, p, seed, ids))
     matrices = f"{m.matrix(grad, at)}, {m.matrix(out, at)}, {how}, {m.matrix(grad_x, at)}"
     return [f"epilogue_backward({matrices}, {m.pointer(grad_bias, at, 'gradient')});"]
 
 
-def _spmm_max(w: Calls, at: int, indptr: Tensor, indices: Tensor, x: Tensor, *rest: Any) -> list[str]:
+def _spmm_max(w: CallWriter, at: int, indptr: Tensor, indices: Tensor, x: Tensor, *rest: Any) -> list[str]:
     _, ties, out, found = rest
     m = w.memory
     rows = f"{m.matrix(x, at)}, {ties}, {m.matrix(out, at)}"
@@ -159,39 +159,39 @@ def _spmm_max(w: Calls, at: int, indptr: Tensor, indices: Tensor, x: Tensor, *re
 
 
 def _spmm_max_back(
-    w: Calls, at: int, indptr: Tensor, indices: Tensor, share: Tensor, *rest: Any
+    w: CallWriter, at: int, indptr: Tensor, indices: Tensor, share: Tensor, *rest: Any
 ) -> list[str]:
     matrices = ", ".join(w.memory.matrix(given, at) for given in (share, *rest[1:]))
     return [f"spmm_max_shared_backward({w.edges(indptr, indices)}, {matrices});"]
 
 
-def _zero(w: Calls, at: int, out: Tensor) -> list[str]:
+def _zero(w: CallWriter, at: int, out: Tensor) -> list[str]:
     return [f"set_zero({w.memory.matrix(out, at)});"]
 
 
-def _add(w: Calls, at: int, out: Tensor, x: Tensor) -> list[str]:
+def _add(w: CallWriter, at: int, out: Tensor, x: Tensor) -> list[str]:
     return [f"add({w.memory.matrix(x, at)}, {w.memory.matrix(out, at)});"]
 
 
-def _copy(w: Calls, at: int, out: Tensor, x: Tensor, *_: Any) -> list[str]:
+def _copy(w: CallWriter, at: int, out: Tensor, x: Tensor, *_: Any) -> list[str]:
     read = w.memory.matrix(x, at) if x.is_floating_point() else w.memory.pointer(x, at, "numbers")
     return [f"copy({read}, {w.memory.matrix(out, at)});"]
 
 
-def _scale(w: Calls, at: int, x: Tensor, *rest: Any) -> list[str]:
+def _scale(w: CallWriter, at: int, x: Tensor, *rest: Any) -> list[str]:
     factor, out, add = rest
     m = w.memory
     given = f"{m.matrix(x, at)}, {m.pointer(factor, at, 'factor')}, {m.matrix(out, at)}, {cpp_bool(add)}"
     return [f"scale({given});"]
 
 
-def _factor_gradient(w: Calls, at: int, grad: Tensor, x: Tensor, *rest: Any) -> list[str]:
+def _factor_gradient(w: CallWriter, at: int, grad: Tensor, x: Tensor, *rest: Any) -> list[str]:
     _, out = rest
     m = w.memory
     return [f"factor_gradient({m.matrix(grad, at)}, {m.matrix(x, at)}, {m.pointer(out, at, 'gradient')});"]
 
 
-def _div(w: Calls, at: int, x: Tensor, divisor: Tensor, out: Tensor) -> list[str]:
+def _div(w: CallWriter, at: int, x: Tensor, divisor: Tensor, out: Tensor) -> list[str]:
     return [f"divide({', '.join(w.memory.matrix(given, at) for given in (x, divisor, out))});"]
 
 
@@ -217,4 +217,4 @@ _WRITERS: dict[str, Callable[..., list[str]]] = {
 }
 
 
-__all__ = ["Calls", "Written", "cpp_bool", "write_spmm"]
+__all__ = ["CallWriter", "Written", "cpp_bool", "write_spmm"]

@@ -16,10 +16,10 @@ from graphbraid.fullgraph import CompileOptions
 from graphbraid.graph import Graph
 from graphbraid.signatures import typed
 from graphbraid.synth.emit.folder import Sources, cuda_sources, files_of, rendered, write_folder
-from graphbraid.synth.emit.gpu_calls import LONG_ROW, GpuCalls, LongRows
+from graphbraid.synth.emit.gpu_calls import LONG_ROW, GpuCallWriter, LongRows
 from graphbraid.synth.emit.memory import ArrayFile, Memory
 from graphbraid.synth.emit.shares import whole
-from graphbraid.synth.emit.writer import Writer
+from graphbraid.synth.emit.writer import TemplateWriter
 from graphbraid.synth.synthesis import Synthesis
 
 TRANSPOSES = ("stored", "implicit")
@@ -71,15 +71,15 @@ def sources_for_gpu(
     if transpose not in TRANSPOSES:
         raise ConfigError(f"transpose must be {' or '.join(map(repr, TRANSPOSES))}; got {transpose!r}")
     lowered, long_rows = synthesis.lower(graph, options), LongRows(LONG_ROW)
-    made: list[GpuCalls] = []
+    made: list[GpuCallWriter] = []
 
-    def calls(memory: Memory) -> GpuCalls:
-        made.append(GpuCalls(memory, long_rows, is_implicit=transpose == "implicit"))
+    def calls(memory: Memory) -> GpuCallWriter:
+        made.append(GpuCallWriter(memory, long_rows, is_implicit=transpose == "implicit"))
         return made[-1]
 
     with torch.random.fork_rng(devices=[]):
         share = whole(lowered, synthesis.program(graph, training=False))
-        writer = Writer(synthesis, share, lowered.nodes.numel(), calls)
+        writer = TemplateWriter(synthesis, share, lowered.nodes.numel(), calls)
         context = writer.context()
     files = writer.arrays.files
     memory = _memory(context, files, _workspace(made, context))
@@ -100,7 +100,7 @@ def sources_for_gpu(
     return rendered(context, files_of(cuda_sources(writer.kernels)), plan)
 
 
-def _workspace(made: Sequence[GpuCalls], context: dict[str, Any]) -> int:
+def _workspace(made: Sequence[GpuCallWriter], context: dict[str, Any]) -> int:
     """Return the bytes of scratch memory of the kernel that needs the most, loss and accuracy among them."""
     counts: list[int] = [rows["count"] for rows in (context["loss"], *context["splits"])]
     return 4 * max(*(calls.workspace for calls in made), *(count + count % 2 + 2 for count in counts))
@@ -126,7 +126,7 @@ def _aligned(size: int, step: int) -> int:
     return -(-size // step) * step
 
 
-def _decisions(made: Sequence[GpuCalls], memory: dict[str, int], transpose: str) -> list[str]:
+def _decisions(made: Sequence[GpuCallWriter], memory: dict[str, int], transpose: str) -> list[str]:
     scattered = sum(calls.num_scattered for calls in made)
     how = {
         "stored": "gradients flow back over stored transposes, in order; the same GPU gives the same bits",

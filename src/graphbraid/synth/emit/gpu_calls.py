@@ -11,7 +11,7 @@ from torch import Tensor
 
 from graphbraid.fullgraph import NotLoweredError
 from graphbraid.graph.csc import Csc
-from graphbraid.synth.emit.calls import Calls, Written, cpp_bool, write_spmm
+from graphbraid.synth.emit.calls import CallWriter, Written, cpp_bool, write_spmm
 from graphbraid.synth.emit.memory import Memory
 from graphbraid.synth.emit.recorded import RecordedTask, address_of
 
@@ -68,11 +68,11 @@ class LongRows:
         return self._found[key]
 
 
-class GpuCalls(Calls):
+class GpuCallWriter(CallWriter):
     """Writes the calls of one step.
 
     Args:
-        memory: see :class:`.Calls`.
+        memory: see :class:`.CallWriter`.
         long_rows: those of the whole program.
         is_implicit: do without stored transposes.
     """
@@ -87,7 +87,7 @@ class GpuCalls(Calls):
         self._forward = _aggregations(memory.standing.recording.forward) if is_implicit else []
 
     def written(self, task: RecordedTask) -> list[Written]:
-        """Return the calls of a task as statements; see :meth:`.Calls.written`."""
+        """Return the calls of a task as statements; see :meth:`.CallWriter.written`."""
         for name, arguments in task.calls:
             if name in _WORKSPACES:
                 self.workspace = max(self.workspace, _WORKSPACES[name](self, arguments))
@@ -150,7 +150,9 @@ def _is_transpose(
     return is_same and torch.equal(of_weight[perm], weight)
 
 
-def _write_spmm(w: GpuCalls, at: int, indptr: Tensor, indices: Tensor, x: Tensor, *rest: Any) -> list[str]:
+def _write_spmm(
+    w: GpuCallWriter, at: int, indptr: Tensor, indices: Tensor, x: Tensor, *rest: Any
+) -> list[str]:
     """Write an aggregation; over a transpose, one that scatters along the edges of the forward pass."""
     weight, src, dst, loop, loop_scale, num_loops, skip_loops, mean, addend, out, after = rest
     forward = None if mean or after is not None else w.forward_of(indptr, indices, weight)
@@ -171,43 +173,43 @@ def _write_spmm(w: GpuCalls, at: int, indptr: Tensor, indices: Tensor, x: Tensor
 # ---- Floats of scratch memory, as the kernels in runtime_cuda/ ask for them, by a call's arguments
 
 
-def _of_spmm(w: GpuCalls, given: Sequence[Any]) -> int:
+def _of_spmm(w: GpuCallWriter, given: Sequence[Any]) -> int:
     return w.num_parts(given[0]) * int(given[12].shape[1])
 
 
-def _of_spmm_max(w: GpuCalls, given: Sequence[Any]) -> int:
+def _of_spmm_max(w: GpuCallWriter, given: Sequence[Any]) -> int:
     return 2 * w.num_parts(given[0]) * int(given[5].shape[1])
 
 
-def _of_spmm_max_back(w: GpuCalls, given: Sequence[Any]) -> int:
+def _of_spmm_max_back(w: GpuCallWriter, given: Sequence[Any]) -> int:
     return w.num_parts(given[0]) * int(given[6].shape[1])
 
 
-def _of_product(_: GpuCalls, given: Sequence[Any]) -> int:
+def _of_product(_: GpuCallWriter, given: Sequence[Any]) -> int:
     a, _b, out, _add, ids, _after = given
     return 0 if ids is None else _gathered(out.shape[0], a.shape[1])
 
 
-def _of_gram(_: GpuCalls, given: Sequence[Any]) -> int:
+def _of_gram(_: GpuCallWriter, given: Sequence[Any]) -> int:
     a, b, _out, ids = given
     return 0 if ids is None else _gathered(a.shape[0], b.shape[1])
 
 
-def _of_bit_product(_: GpuCalls, given: Sequence[Any]) -> int:
+def _of_bit_product(_: GpuCallWriter, given: Sequence[Any]) -> int:
     b: Tensor = given[2]
     return 0 if b.stride(1) == 1 else b.numel()
 
 
-def _of_epilogue_backward(_: GpuCalls, given: Sequence[Any]) -> int:
+def _of_epilogue_backward(_: GpuCallWriter, given: Sequence[Any]) -> int:
     grad, grad_bias = given[0], given[7]
     return 0 if grad_bias is None else _MOST_PARTS * int(grad.shape[1])
 
 
-def _of_norm(_: GpuCalls, given: Sequence[Any]) -> int:
+def _of_norm(_: GpuCallWriter, given: Sequence[Any]) -> int:
     return (_MOST_PARTS + 2) * int(given[0].shape[1])
 
 
-def _of_gat_backward(_: GpuCalls, given: Sequence[Any]) -> int:
+def _of_gat_backward(_: GpuCallWriter, given: Sequence[Any]) -> int:
     dst_logit: Tensor = given[7]  # one for each row and head
     return dst_logit.numel()
 
@@ -216,7 +218,7 @@ def _gathered(rows: int, columns: int) -> int:
     return min(rows, max(1, _CHUNK_FLOATS // columns)) * columns
 
 
-_WORKSPACES: dict[str, Callable[[GpuCalls, Sequence[Any]], int]] = {
+_WORKSPACES: dict[str, Callable[[GpuCallWriter, Sequence[Any]], int]] = {
     "spmm": _of_spmm,
     "spmm_max": _of_spmm_max,
     "spmm_max_shared_backward": _of_spmm_max_back,
@@ -229,4 +231,4 @@ _WORKSPACES: dict[str, Callable[[GpuCalls, Sequence[Any]], int]] = {
     "gat_backward": _of_gat_backward,
 }
 
-__all__ = ["LONG_ROW", "DividedRows", "GpuCalls", "LongRows", "parts_of"]
+__all__ = ["LONG_ROW", "DividedRows", "GpuCallWriter", "LongRows", "parts_of"]

@@ -37,7 +37,7 @@ LEAST_ROWS = 256
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Inputs:
+class InputPaths:
     """The paths that a program is written with."""
 
     names: tuple[str, ...]
@@ -66,7 +66,7 @@ class PathTrial:
     features are computed once; in one direction."""
 
 
-def inputs_of(program: Program, lowered: Lowered, asked: Sequence[str] | None) -> Inputs:
+def inputs_of(program: Program, lowered: Lowered, asked: Sequence[str] | None) -> InputPaths:
     """Return the paths that a program is to be written with.
 
     Args:
@@ -81,21 +81,21 @@ def inputs_of(program: Program, lowered: Lowered, asked: Sequence[str] | None) -
     x = lowered.graph.x
     assert x is not None
     if asked is not None:
-        return Inputs(_checked(asked, x, _allowed(program, lowered)), "others were not asked for", True)
+        return InputPaths(_checked(asked, x, _allowed(program, lowered)), "others were not asked for", True)
     if not _allowed(program, lowered):
-        return Inputs(("dense",), "the features are read by something other than a linear map", False)
+        return InputPaths(("dense",), "the features are read by something other than a linear map", False)
     paths = {path: name for name, path in LOWERED.items()}
     density = lowered.facts.density
     if density > MOST_DENSITY:
         name = paths[lowered.program.input_path]
-        return Inputs((name,), f"{100 * density:.3g}% of the features are not zero", False)
+        return InputPaths((name,), f"{100 * density:.3g}% of the features are not zero", False)
     seconds = _seconds(split(program, lowered.facts), replace(lowered.facts, is_binary=True))
     limit = MARGIN * min(seconds.values())
     if seconds["binary"] <= limit and not is_binary(x):
         del seconds["binary"]
         limit = MARGIN * min(seconds.values())
     names = sorted((path for path in seconds if seconds[path] <= limit), key=lambda path: seconds[path])
-    return Inputs(
+    return InputPaths(
         tuple(paths[path] for path in names), f"the others take at least {MARGIN:g} times as long", False
     )
 
@@ -125,7 +125,7 @@ def trial_of(program: Program, lowered: dict[str, Lowered]) -> PathTrial:
     )
 
 
-def shown(inputs: Inputs, trial: PathTrial | None) -> dict[str, Any]:
+def shown(inputs: InputPaths, trial: PathTrial | None) -> dict[str, Any]:
     """Return what the template shows of the paths."""
     return {"names": inputs.names, "why": inputs.why, "trial": trial}
 
@@ -196,4 +196,4 @@ def _some_rows(x: Features, density: float) -> tuple[Tensor, Tensor, Tensor]:
     return indptr, torch.cat(columns).to(torch.int32), torch.cat(values)
 
 
-__all__ = ["LOWERED", "Inputs", "PathTrial", "inputs_of", "shown", "trial_of"]
+__all__ = ["LOWERED", "InputPaths", "PathTrial", "inputs_of", "shown", "trial_of"]

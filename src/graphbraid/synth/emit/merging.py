@@ -20,7 +20,7 @@ from torch import Tensor
 from graphbraid.fullgraph import NotLoweredError
 from graphbraid.synth.emit.calls import Written
 from graphbraid.synth.emit.memory import ArrayFile, digest_of
-from graphbraid.synth.emit.writer import Pass, TaskText
+from graphbraid.synth.emit.writer import PassText, TaskText
 
 _TOKEN = re.compile(r"plan\.\w+|\d+\.\d+(?:e[+-]?\d+)?|\d+e[+-]?\d+|\w+|\W")
 _MAY_LACK = "spmm"
@@ -78,7 +78,7 @@ class Merging:
             return self._text(values, where)
         if isinstance(first, int) and not isinstance(first, bool):
             return self._number(values)
-        if isinstance(first, Pass):
+        if isinstance(first, PassText):
             tasks = [self._task(each) for each in zip(*(of_rank.tasks for of_rank in values), strict=True)]
             return replace(first, tasks=tasks)
         if isinstance(first, dict):

@@ -17,7 +17,7 @@ from graphbraid.synth.emit.folder import Sources, files_of, openmp_sources, rend
 from graphbraid.synth.emit.memory import digest_of
 from graphbraid.synth.emit.merging import Merging
 from graphbraid.synth.emit.shares import RankShare, share_of
-from graphbraid.synth.emit.writer import Writer
+from graphbraid.synth.emit.writer import TemplateWriter
 from graphbraid.synth.synthesis import Synthesis
 
 _SOURCES = ("exchange.cpp", "ranks.cpp")
@@ -69,7 +69,7 @@ def sources_of_ranks(
     for rank in range(num_ranks):
         share = share_of(lowered, read, partition, rank)
         with torch.random.fork_rng(devices=[]):
-            writer = Writer(synthesis, share, lowered.nodes.numel())
+            writer = TemplateWriter(synthesis, share, lowered.nodes.numel())
             contexts.append(writer.context())
         files.append(writer.arrays.files)
         kernels |= writer.kernels

@@ -10,10 +10,10 @@ from torch import Tensor
 from graphbraid.fullgraph import NotLoweredError
 
 if TYPE_CHECKING:
-    from graphbraid.synth.emit.calls import Calls
+    from graphbraid.synth.emit.calls import CallWriter
 
 
-def batch_statistics(w: Calls, at: int, x: Tensor, *rest: Any) -> list[str]:
+def batch_statistics(w: CallWriter, at: int, x: Tensor, *rest: Any) -> list[str]:
     """Write the statistics: of the rows, which move the running ones, or the running ones themselves."""
     running_mean, running_var, training, momentum, eps, counted, moments, mean, rstd, from_rows = rest
     m = w.memory
@@ -33,14 +33,14 @@ def batch_statistics(w: Calls, at: int, x: Tensor, *rest: Any) -> list[str]:
     return [*count, call]
 
 
-def batch_norm(w: Calls, at: int, x: Tensor, *rest: Any) -> list[str]:
+def batch_norm(w: CallWriter, at: int, x: Tensor, *rest: Any) -> list[str]:
     """Write the normalisation of rows."""
     *vectors, out = rest
     matrix = w.memory.matrix
     return [f"batch_norm({matrix(x, at)}, {_pointers(w, at, *vectors)}, {matrix(out, at)});"]
 
 
-def batch_norm_backward(w: Calls, at: int, grad: Tensor, x: Tensor, *rest: Any) -> list[str]:
+def batch_norm_backward(w: CallWriter, at: int, grad: Tensor, x: Tensor, *rest: Any) -> list[str]:
     """Write the gradients."""
     *vectors, from_rows, grad_x, grad_weight, grad_bias = rest
     m, is_of_rows = w.memory, "true" if from_rows else "false"
@@ -49,7 +49,7 @@ def batch_norm_backward(w: Calls, at: int, grad: Tensor, x: Tensor, *rest: Any) 
     return [f"batch_norm_backward({read}, {written});"]
 
 
-def layer_norm(w: Calls, at: int, x: Tensor, *rest: Any) -> list[str]:
+def layer_norm(w: CallWriter, at: int, x: Tensor, *rest: Any) -> list[str]:
     """Write the normalisation of each row, which keeps its mean and reciprocal deviation for backward."""
     weight, bias, eps, out, *statistics = rest
     m = w.memory
@@ -57,7 +57,7 @@ def layer_norm(w: Calls, at: int, x: Tensor, *rest: Any) -> list[str]:
     return [f"layer_norm({m.matrix(x, at)}, {factors}, {eps!r}, {m.matrix(out, at)}, {kept});"]
 
 
-def layer_norm_backward(w: Calls, at: int, grad: Tensor, x: Tensor, *rest: Any) -> list[str]:
+def layer_norm_backward(w: CallWriter, at: int, grad: Tensor, x: Tensor, *rest: Any) -> list[str]:
     """Write the gradients."""
     weight, mean, rstd, grad_x, grad_weight, grad_bias = rest
     m = w.memory
@@ -66,14 +66,14 @@ def layer_norm_backward(w: Calls, at: int, grad: Tensor, x: Tensor, *rest: Any) 
     return [f"layer_norm_backward({read}, {written});"]
 
 
-def couple(w: Calls, at: int, _: Any, grad_x: Tensor, x: Tensor, *rest: Any) -> list[str]:
+def couple(w: CallWriter, at: int, _: Any, grad_x: Tensor, x: Tensor, *rest: Any) -> list[str]:
     """Write what completes the gradient of rows that several ranks normalise together."""
     statistics, weight, sums, scratch = rest
     matrices = ", ".join(w.memory.matrix(rows, at) for rows in (grad_x, x, scratch))
     return [f"couple(ranks, {matrices}, {_pointers(w, at, *statistics, weight, *sums)});"]
 
 
-def _pointers(w: Calls, at: int, *vectors: Tensor | None) -> str:
+def _pointers(w: CallWriter, at: int, *vectors: Tensor | None) -> str:
     return ", ".join(w.memory.pointer(vector, at, "vector") for vector in vectors)
 
 

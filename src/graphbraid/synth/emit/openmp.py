@@ -18,7 +18,7 @@ from graphbraid.synth.emit.folder import Sources, files_of, openmp_sources, rend
 from graphbraid.synth.emit.inputs import LOWERED, inputs_of, shown, trial_of
 from graphbraid.synth.emit.memory import Arrays, Content
 from graphbraid.synth.emit.shares import whole
-from graphbraid.synth.emit.writer import Writer
+from graphbraid.synth.emit.writer import TemplateWriter
 from graphbraid.synth.synthesis import Synthesis
 
 
@@ -108,7 +108,9 @@ class _Made:
         arrays = Arrays(lowered.graph, "" if is_alone else f"{name}/", None if is_alone else self._written)
         read = self._synthesis.program(self._graph, training=False, input_path=input_path)
         with torch.random.fork_rng(devices=[]):
-            writer = Writer(self._synthesis, whole(lowered, read), lowered.nodes.numel(), arrays=arrays)
+            writer = TemplateWriter(
+                self._synthesis, whole(lowered, read), lowered.nodes.numel(), arrays=arrays
+            )
             context = writer.context()
         context |= {"name": name, "decisions": str(lowered).splitlines(), "arrays": arrays.files}
         self.lowered[name] = lowered

@@ -1,4 +1,4 @@
-"""Writer: describes a recorded training step and a recorded evaluation to the template of ``main.cpp``."""
+"""TemplateWriter: describes recorded steps of training and evaluation to the template of ``main.cpp``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from graphbraid.errors import DataError
 from graphbraid.fullgraph import NotLoweredError
 from graphbraid.fullgraph.program import Program
 from graphbraid.fullgraph.step.arena import Buffer
-from graphbraid.synth.emit.calls import Calls, Written
+from graphbraid.synth.emit.calls import CallWriter, Written
 from graphbraid.synth.emit.memory import Arrays, Memory, cpp_name
 from graphbraid.synth.emit.recorded import RecordedStep, RecordedTask, record
 from graphbraid.synth.emit.shares import RankShare
@@ -33,7 +33,7 @@ class TaskText:
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
+class PassText:
     """A function of the program: the tasks of one pass over the model."""
 
     name: str
@@ -43,7 +43,7 @@ class Pass:
     """Whether it draws new masks of dropout."""
 
 
-class Writer:
+class TemplateWriter:
     """Records the training and the evaluation step and describes them to the template.
 
     Args:
@@ -59,7 +59,7 @@ class Writer:
         synthesis: Synthesis,
         share: RankShare,
         num_nodes: int,
-        make_calls: Callable[[Memory], Calls] = Calls,
+        make_calls: Callable[[Memory], CallWriter] = CallWriter,
         arrays: Arrays | None = None,
     ) -> None:
         self._recipe, self._model = synthesis.recipe, synthesis.model
@@ -87,10 +87,10 @@ class Writer:
         backward = self._tasks(trains, train.recording.backward, {})
         predict = self._tasks(evaluates, evaluate.recording.forward, {})
         passes = [
-            Pass("forward", "The outputs.", forward, draws=bool(trains.seeds)),
-            Pass("backward", "The gradients of all parameters, from that of the outputs.", backward),
+            PassText("forward", "The outputs.", forward, draws=bool(trains.seeds)),
+            PassText("backward", "The gradients of all parameters, from that of the outputs.", backward),
         ]
-        predicts = [Pass("predict", "The outputs of all nodes, without dropout.", predict)]
+        predicts = [PassText("predict", "The outputs of all nodes, without dropout.", predict)]
         steps = [
             self._step("The training step's arena", trains, train.step, passes),
             self._step("The arena of an evaluation", evaluates, evaluate.step, predicts),
@@ -120,7 +120,9 @@ class Writer:
             raise NotLoweredError("synthesis", f"weights of {next(iter(of_dtype))}", "model.float()")
         return {"parameters": floats, "counters": counters}
 
-    def _tasks(self, calls: Calls, tasks: Sequence[RecordedTask], texts: dict[str, str]) -> list[TaskText]:
+    def _tasks(
+        self, calls: CallWriter, tasks: Sequence[RecordedTask], texts: dict[str, str]
+    ) -> list[TaskText]:
         written = [(task, calls.written(task)) for task in tasks]
         complete: dict[int, list[str]] = {}
         for name, at in calls.memory.last_use.items():
@@ -130,7 +132,9 @@ class Writer:
             for task, of_task in written
         ]
 
-    def _step(self, title: str, calls: Calls, step: RecordedStep, passes: list[Pass]) -> dict[str, Any]:
+    def _step(
+        self, title: str, calls: CallWriter, step: RecordedStep, passes: list[PassText]
+    ) -> dict[str, Any]:
         places = [
             {
                 "name": name,

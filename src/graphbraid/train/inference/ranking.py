@@ -16,7 +16,7 @@ from graphbraid.graph.scans import check_ids, first_out_of_range
 from graphbraid.graph.types import MOST_RELATIONS
 from graphbraid.signatures import typed
 
-Score = Callable[..., Tensor]
+ScoreFunction = Callable[..., Tensor]
 """Function of ``(b,)`` sources, and relations if there are, that returns their ``(b, num_nodes)`` scores."""
 
 MOST_SCORES = 1 << 22
@@ -56,13 +56,13 @@ class Ranking:
 
 @typed
 def rank_links(
-    score: Score,
+    score: ScoreFunction,
     links: Tensor,
     num_nodes: int,
     *,
     num_sources: int | None = None,
     relation: Tensor | None = None,
-    score_sources: Score | None = None,
+    score_sources: ScoreFunction | None = None,
     known: Tensor | None = None,
     known_relation: Tensor | None = None,
     most_scores: int = MOST_SCORES,
@@ -119,7 +119,7 @@ def rank_links(
 
 
 def _ranked(
-    score: Score,
+    score: ScoreFunction,
     given: Tensor,
     wanted: Tensor,
     *,

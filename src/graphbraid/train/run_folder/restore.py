@@ -14,10 +14,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from graphbraid.errors import DataError
-from graphbraid.files.schema import checked
+from graphbraid.files.schema import Count, checked
 from graphbraid.train.run_folder import loggers
 
-Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 _WORDS = 624  # state size of the Mersenne Twister that NumPy and Python draw from
 
@@ -86,7 +85,7 @@ class _Optimizer(_Strict):
     param_groups: list[dict[str, Any]]
 
 
-class _Contents(BaseModel):
+class _Checkpoint(BaseModel):
     model_config = ConfigDict(strict=True)
 
     model: dict[str, Any]
@@ -109,7 +108,7 @@ class _Contents(BaseModel):
         return position
 
 
-_ADAPTER = TypeAdapter(_Contents)
+_ADAPTER = TypeAdapter(_Checkpoint)
 
 
 def check_contents(contents: Mapping[str, Any], path: Path) -> None:

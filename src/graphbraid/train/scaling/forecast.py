@@ -21,7 +21,7 @@ from graphbraid.train.estimating.trials.trial import Trial
 from graphbraid.train.run.ranks import config_of_rank
 from graphbraid.train.scaling.measure import SECONDS, measured
 from graphbraid.train.scaling.memory import rank_needs
-from graphbraid.train.scaling.simulate import Prediction, predict
+from graphbraid.train.scaling.simulate import EpochPrediction, predict
 from graphbraid.train.scaling.sizes import ShareSizes, sampled_sizes
 from graphbraid.train.scaling.times import EpochSize, ShareTimes, ValidationTimes
 from graphbraid.train.scaling.validation import measured_validation
@@ -35,7 +35,7 @@ _OF_ONE_RANK = ("host", "hot", "tiers")
 class RankForecast:
     """An epoch on some ranks, and what was measured for it."""
 
-    prediction: Prediction
+    prediction: EpochPrediction
     times: ShareTimes
     sizes: ShareSizes
     memory_bytes: int

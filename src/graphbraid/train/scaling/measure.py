@@ -44,7 +44,7 @@ class PartTimes(NamedTuple):
     """Part of the pass after which each bucket's gradients and those before them are there."""
 
 
-class Beside(NamedTuple):
+class StepMeans(NamedTuple):
     """Means of steps beside the preparation of later shares."""
 
     step_seconds: float
@@ -87,7 +87,7 @@ def measured(trial: Trial, loader: BatchLoader, sizes: ShareSizes, *, seconds: f
     )
 
 
-def apart(beside: Beside, prepare_seconds: float) -> tuple[float, float]:
+def apart(beside: StepMeans, prepare_seconds: float) -> tuple[float, float]:
     """Return the seconds of a step and those of preparing a share, of which the longer ones count.
 
     Where training waits for batches that take longer than a step, the time between two of them is that of
@@ -155,7 +155,7 @@ def copying_seconds(trial: Trial) -> float:
 
 def beside_preparing(
     trial: Trial, loader: BatchLoader, rank: int, num_ranks: int, *, seconds: float
-) -> Beside:
+) -> StepMeans:
     """Train on a rank's shares of whole batches as its loader's threads have them, epoch by epoch."""
     firsts: list[float] = []
     waits: list[float] = []
@@ -172,7 +172,7 @@ def beside_preparing(
                 asked = time.perf_counter()
                 steps.append(asked - began)
                 if asked > until and len(steps) >= FEWEST:
-                    return Beside(fmean(steps), fmean(waits) if waits else 0.0, fmean(firsts))
+                    return StepMeans(fmean(steps), fmean(waits) if waits else 0.0, fmean(firsts))
     raise AssertionError("epochs never end")
 
 
@@ -216,8 +216,8 @@ def _prepare_seconds(loader: BatchLoader, rank: int, num_ranks: int, *, seconds:
 
 __all__ = [
     "SECONDS",
-    "Beside",
     "PartTimes",
+    "StepMeans",
     "apart",
     "beside_preparing",
     "copying_seconds",

@@ -34,7 +34,7 @@ class PredictedStep:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Prediction:
+class EpochPrediction:
     """An epoch on some ranks."""
 
     num_ranks: int
@@ -73,7 +73,7 @@ def simulate(times: ShareTimes, cluster: Cluster, *, batches: float = 1.0) -> Pr
     The next share is taken while the sums are on their way, upon which another one is prepared: what of that
     fits into the wait for the link hinders nobody.
     """
-    clock = _Clock(times.num_ranks, cluster)
+    clock = _SlowestRank(times.num_ranks, cluster)
     last = min(1.0, batches)
     clock.compute((batches - last) * times.slowest_seconds)
     done = 0.0
@@ -97,7 +97,7 @@ def simulate(times: ShareTimes, cluster: Cluster, *, batches: float = 1.0) -> Pr
 
 def predict(
     times: ShareTimes, epoch: EpochSize, cluster: Cluster, validation: ValidationTimes | None = None
-) -> Prediction:
+) -> EpochPrediction:
     """Predict an epoch.
 
     Args:
@@ -112,7 +112,7 @@ def predict(
     validated = 0.0
     if validation is not None:
         validated = validation_seconds(times.num_ranks, validation, cluster) / validation.every
-    return Prediction(
+    return EpochPrediction(
         num_ranks=times.num_ranks,
         seconds=train + validated,
         train_seconds=train,
@@ -139,7 +139,7 @@ def _total(steps: Sequence[tuple[int, float, PredictedStep]], name: str) -> floa
     return float(sum(count * getattr(step, name) for count, _, step in steps))
 
 
-class _Clock:
+class _SlowestRank:
     """The time of the slowest rank's cores and of its link."""
 
     def __init__(self, num_ranks: int, cluster: Cluster) -> None:
@@ -175,4 +175,4 @@ class _Clock:
         self.computed += taken
 
 
-__all__ = ["PredictedStep", "Prediction", "predict", "simulate", "validation_seconds"]
+__all__ = ["EpochPrediction", "PredictedStep", "predict", "simulate", "validation_seconds"]

@@ -13,7 +13,7 @@ from torch import nn
 
 from graphbraid.fullgraph.program.operations import Prelu
 from graphbraid.fullgraph.program.readers.exact import Allowed, Known, anything, flag, number, one_of
-from graphbraid.fullgraph.program.readers.functions import NEEDED, Function, FunctionCall
+from graphbraid.fullgraph.program.readers.functions import NEEDED, FunctionCall, FunctionReader
 from graphbraid.fullgraph.program.readers.reading import LayerCall, Reader, Registry
 from graphbraid.fullgraph.program.writer import Writer
 from graphbraid.ops.rowwise.epilogue import LEAKY_SLOPE
@@ -115,7 +115,9 @@ def _reader(activation: Activation) -> Reader:
     return Reader(read, Known(attributes | kept), ("input",))
 
 
-def _function_of(activation: Activation, takes: Mapping[str, Any], *, in_place: bool = False) -> Function:
+def _function_of(
+    activation: Activation, takes: Mapping[str, Any], *, in_place: bool = False
+) -> FunctionReader:
     beside = {key: allowed for key, (_, allowed) in _UNUSED.items() if key in takes}
 
     def read(call: FunctionCall) -> str:
@@ -124,7 +126,7 @@ def _function_of(activation: Activation, takes: Mapping[str, Any], *, in_place: 
         given = {key: call.constant(key, allowed) for key, (_, allowed) in activation.arguments.items()}
         return activation.write(call.writer, call.rows("input"), **given)
 
-    return Function(read, takes, in_place=in_place)
+    return FunctionReader(read, takes, in_place=in_place)
 
 
 def _takes(activation: Activation, function: Any) -> dict[str, Any]:
@@ -152,11 +154,11 @@ ACTIVATION_MODULES: Registry = {
     )
 }
 """Readers by module and name of the class."""
-ACTIVATION_FUNCTIONS: dict[Any, Function] = {
+ACTIVATION_FUNCTIONS: dict[Any, FunctionReader] = {
     function: _function_of(a, _takes(a, function)) for a in _ACTIVATIONS for function in a.functions
 }
 """Readers by function."""
-ACTIVATION_METHODS: dict[str, Function] = {
+ACTIVATION_METHODS: dict[str, FunctionReader] = {
     name: _function_of(a, _takes(a, None)) for a in _ACTIVATIONS for name in a.methods
 }
 """Readers by name of a tensor's method."""

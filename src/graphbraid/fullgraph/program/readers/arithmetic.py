@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from graphbraid.fullgraph.program.readers.exact import number, one_of
-from graphbraid.fullgraph.program.readers.functions import NEEDED, Function, FunctionCall, NodeRows
+from graphbraid.fullgraph.program.readers.functions import NEEDED, FunctionCall, FunctionReader, NodeRows
 from graphbraid.fullgraph.program.refusal import NotLoweredError
 
 
@@ -57,8 +57,8 @@ def _both(
     function: Any, method: str, read: Any, takes: Mapping[str, Any], by_name: tuple[str, ...] = ()
 ) -> None:
     """Register a reader for a function, its operator, their in-place forms, and its methods."""
-    plain = Function(read, takes, by_name=by_name)
-    in_place = Function(read, takes, in_place=True, by_name=by_name)
+    plain = FunctionReader(read, takes, by_name=by_name)
+    in_place = FunctionReader(read, takes, in_place=True, by_name=by_name)
     ARITHMETIC[function] = plain
     ARITHMETIC_METHODS[method] = plain
     ARITHMETIC_METHODS[f"{method}_"] = in_place
@@ -68,11 +68,11 @@ def _both(
         ARITHMETIC[getattr(operator, f"i{name}")] = in_place
 
 
-ARITHMETIC: dict[Any, Function] = dict.fromkeys(
-    (torch.cat, torch.concat, torch.concatenate), Function(_cat, _CAT)
+ARITHMETIC: dict[Any, FunctionReader] = dict.fromkeys(
+    (torch.cat, torch.concat, torch.concatenate), FunctionReader(_cat, _CAT)
 )
 """Readers by function."""
-ARITHMETIC_METHODS: dict[str, Function] = {}
+ARITHMETIC_METHODS: dict[str, FunctionReader] = {}
 """Readers by name of a tensor's method."""
 _both(torch.add, "add", _add, _ALPHA, ("alpha",))
 _both(torch.sub, "sub", _sub, _ALPHA, ("alpha",))

@@ -70,7 +70,7 @@ class Stacked:
 
 
 @dataclass(frozen=True)
-class Function:
+class FunctionReader:
     """Reader of the calls of one function.
 
     Attributes:
@@ -95,15 +95,15 @@ def _function_dropout(call: FunctionCall) -> str:
     return call.writer.epilogue(call.rows("input"), p=float(p) if training else 0.0)
 
 
-_RELU_ = Function(_function_act("relu"), {"input": NEEDED}, in_place=True)
+_RELU_ = FunctionReader(_function_act("relu"), {"input": NEEDED}, in_place=True)
 _INPLACE = {"inplace": False}
-FUNCTIONS: dict[Any, Function] = {
+FUNCTIONS: dict[Any, FunctionReader] = {
     torch.relu_: _RELU_,
-    F.dropout: Function(_function_dropout, {"input": NEEDED, "p": 0.5, "training": True} | _INPLACE),
+    F.dropout: FunctionReader(_function_dropout, {"input": NEEDED, "p": 0.5, "training": True} | _INPLACE),
 }
 """Readers by function."""
-METHODS: dict[str, Function] = {"relu_": _RELU_}
+METHODS: dict[str, FunctionReader] = {"relu_": _RELU_}
 """Readers by name of a tensor's method, whose first argument is the tensor."""
 
 
-__all__ = ["FUNCTIONS", "METHODS", "NEEDED", "Function", "FunctionCall", "NodeRows", "Stacked"]
+__all__ = ["FUNCTIONS", "METHODS", "NEEDED", "FunctionCall", "FunctionReader", "NodeRows", "Stacked"]

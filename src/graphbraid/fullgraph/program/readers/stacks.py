@@ -7,7 +7,13 @@ from typing import Any
 import torch
 
 from graphbraid.fullgraph.program.readers.exact import one_of
-from graphbraid.fullgraph.program.readers.functions import NEEDED, Function, FunctionCall, NodeRows, Stacked
+from graphbraid.fullgraph.program.readers.functions import (
+    NEEDED,
+    FunctionCall,
+    FunctionReader,
+    NodeRows,
+    Stacked,
+)
 from graphbraid.fullgraph.program.refusal import NotLoweredError
 
 
@@ -49,14 +55,17 @@ def _max(call: FunctionCall) -> str:
 
 
 _REDUCED: dict[str, Any] = {"input": NEEDED, "dim": None, "keepdim": False}
-STACKS: dict[Any, Function] = {
-    torch.stack: Function(_stack, {"tensors": NEEDED, "dim": 0}),
-    torch.sum: Function(_sum, _REDUCED),
-    torch.mean: Function(_mean, _REDUCED),
-    torch.max: Function(_max, _REDUCED),
+STACKS: dict[Any, FunctionReader] = {
+    torch.stack: FunctionReader(_stack, {"tensors": NEEDED, "dim": 0}),
+    torch.sum: FunctionReader(_sum, _REDUCED),
+    torch.mean: FunctionReader(_mean, _REDUCED),
+    torch.max: FunctionReader(_max, _REDUCED),
 }
 """Readers by function."""
-STACK_METHODS: dict[str, Function] = {"sum": Function(_sum, _REDUCED), "mean": Function(_mean, _REDUCED)}
+STACK_METHODS: dict[str, FunctionReader] = {
+    "sum": FunctionReader(_sum, _REDUCED),
+    "mean": FunctionReader(_mean, _REDUCED),
+}
 """Readers by name of a tensor's method."""
 
 __all__ = ["STACKS", "STACK_METHODS"]

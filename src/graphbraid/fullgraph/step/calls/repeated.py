@@ -34,7 +34,7 @@ class Lent:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Seed:
+class MaskSeed:
     """The seed of a call's dropout mask."""
 
     draw: Callable[[], Any]
@@ -59,7 +59,7 @@ class Repeated:
     __slots__ = ("_bound", "_lent", "_run", "_seed", "_seen", "_tries")
 
     def __init__(
-        self, run: Callable[..., object], *, seed: Seed | None = None, lent: Lent | None = None
+        self, run: Callable[..., object], *, seed: MaskSeed | None = None, lent: Lent | None = None
     ) -> None:
         self._run, self._seed, self._lent = run, seed, lent
         self.forget()
@@ -151,4 +151,4 @@ def _is(given: object, out: Tensor) -> bool:
     return isinstance(given, Tensor) and given.data_ptr() == out.data_ptr() and given.numel() == out.numel()
 
 
-__all__ = ["Lent", "Repeated", "Seed"]
+__all__ = ["Lent", "MaskSeed", "Repeated"]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from graphbraid.fullgraph.program import Epilogue, Following
 from graphbraid.fullgraph.step.calls import kernels
-from graphbraid.fullgraph.step.calls.repeated import Seed
+from graphbraid.fullgraph.step.calls.repeated import MaskSeed
 from graphbraid.fullgraph.step.calls.rows import FirstRows
 from graphbraid.fullgraph.step.step_plan import StepPlan
 from graphbraid.ops.row_epilogue import RowEpilogue
@@ -20,7 +20,7 @@ Draw = Callable[[], kernels.Mask]
 """Draws an epilogue's mask, which the backward pass finds in ``plan.masks``."""
 
 
-def after_of(plan: StepPlan, op: Following) -> tuple[After, Seed | None]:
+def after_of(plan: StepPlan, op: Following) -> tuple[After, MaskSeed | None]:
     """Return what makes ``op``'s fused epilogue, and its mask's seed."""
     after = op.after
     if after is None:
@@ -33,11 +33,11 @@ def after_of(plan: StepPlan, op: Following) -> tuple[After, Seed | None]:
     return epilogue, seed_of(plan, after, mask)
 
 
-def seed_of(plan: StepPlan, op: Epilogue, mask: Draw) -> Seed | None:
+def seed_of(plan: StepPlan, op: Epilogue, mask: Draw) -> MaskSeed | None:
     """Return the seed of an epilogue's mask; None if it has no mask."""
     if op.p == 0:
         return None
-    return Seed(draw=lambda: mask().seed, drawn=lambda: plan.masks[op.out].seed)
+    return MaskSeed(draw=lambda: mask().seed, drawn=lambda: plan.masks[op.out].seed)
 
 
 def mask_of(plan: StepPlan, op: Epilogue) -> Draw:
@@ -79,7 +79,7 @@ def plan_epilogue_backward(
     def drawn() -> int | Tensor:
         return plan.masks[op.out].seed
 
-    seed = Seed(draw=drawn, drawn=drawn) if op.p > 0 else None
+    seed = MaskSeed(draw=drawn, drawn=drawn) if op.p > 0 else None
     if bias is None or not bias.requires_grad:
         plan.repeat(name, run, *touches, seed=seed)
     elif not op.bias_at:

@@ -65,11 +65,11 @@ def backward_maximum(plan: StepPlan, op: Maximum) -> None:
     plan.add_part(source, target, total)
 
 
-Call = tuple[Callable[[SourcePart], None], tuple[FirstRows, ...]]
+_PartRun = tuple[Callable[[SourcePart], None], tuple[FirstRows, ...]]
 """What computes the gradients of a part's rows, and the other rows in the arena that it touches."""
 
 
-def _to_the_first(plan: StepPlan, op: Maximum, target: FirstRows) -> Call:
+def _to_the_first(plan: StepPlan, op: Maximum, target: FirstRows) -> _PartRun:
     grad, winner = plan.grads[op.out], plan.kept[op.out]
 
     def run(part: SourcePart) -> None:
@@ -87,7 +87,7 @@ def _to_the_first(plan: StepPlan, op: Maximum, target: FirstRows) -> Call:
     return run, (grad, winner)
 
 
-def _to_all(plan: StepPlan, op: Maximum, target: FirstRows) -> Call:
+def _to_all(plan: StepPlan, op: Maximum, target: FirstRows) -> _PartRun:
     source, grad, count = op.inputs[0], plan.grads[op.out], plan.kept[op.out]
     x, largest = plan.read(source), plan.values[op.out]
     share = plan.scratch(f"{op.out}: shares", grad.count, grad.buffer.shape[1])

@@ -14,7 +14,7 @@ Arguments = tuple[float | str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class RowFunctionKernels:
     """One function, as forward and backward calls that allocate nothing."""
 
     forward: Callable[[Tensor, Arguments, Tensor], object]
@@ -25,19 +25,19 @@ class Function:
     """Whether backward reads the result rather than the input, which may then be overwritten."""
 
 
-def _pointwise(name: str, *, reads_result: bool = False) -> Function:
+def _pointwise(name: str, *, reads_result: bool = False) -> RowFunctionKernels:
     """Make a function of PyTorch's ``name.out`` and ``name_backward.grad_input``; arguments come last."""
     forward, backward = getattr(_aten, name).out, getattr(_aten, f"{name}_backward").grad_input
-    return Function(
+    return RowFunctionKernels(
         lambda x, arguments, out: forward(x, *arguments, out=out),
         lambda grad, kept, arguments, grad_x: backward(grad, kept, *arguments, grad_input=grad_x),
         reads_result,
     )
 
 
-def _softmax(name: str, result: str) -> Function:
+def _softmax(name: str, result: str) -> RowFunctionKernels:
     forward, backward = getattr(_aten, name).out, getattr(_aten, f"{name}_backward_data").out
-    return Function(
+    return RowFunctionKernels(
         lambda x, _, out: forward(x, 1, False, out=out),
         lambda grad, kept, _, grad_x: backward(grad, kept, 1, grad.dtype, **{result: grad_x}),
         reads_result=True,
@@ -56,17 +56,17 @@ def _leaky_backward(grad: Tensor, kept: Tensor, arguments: Arguments, grad_x: Te
     return _aten.leaky_relu_backward.grad_input(grad, kept, *arguments, False, grad_input=grad_x)
 
 
-FUNCTIONS: dict[str, Function] = {
+FUNCTIONS: dict[str, RowFunctionKernels] = {
     "tanh": _pointwise("tanh", reads_result=True),
     "sigmoid": _pointwise("sigmoid", reads_result=True),
     "silu": _pointwise("silu"),
     "softplus": _pointwise("softplus"),
     "hardtanh": _pointwise("hardtanh"),
-    "gelu": Function(
+    "gelu": RowFunctionKernels(
         lambda x, arguments, out: _aten.gelu.out(x, approximate=arguments[0], out=out), _gelu_backward
     ),
-    "elu": Function(lambda x, arguments, out: _aten.elu.out(x, *arguments, out=out), _elu_backward),
-    "leaky_relu": Function(
+    "elu": RowFunctionKernels(lambda x, arguments, out: _aten.elu.out(x, *arguments, out=out), _elu_backward),
+    "leaky_relu": RowFunctionKernels(
         lambda x, arguments, out: _aten.leaky_relu.out(x, *arguments, out=out), _leaky_backward
     ),
     "softmax": _softmax("_softmax", "grad_input"),

@@ -16,7 +16,7 @@ import torch
 from graphbraid.fullgraph.lowering.pipeline import Chunks, Pipeline
 from graphbraid.fullgraph.program import Exchange
 from graphbraid.fullgraph.step.calls import kernels
-from graphbraid.fullgraph.step.calls.repeated import Repeated, Seed
+from graphbraid.fullgraph.step.calls.repeated import MaskSeed, Repeated
 from graphbraid.fullgraph.step.calls.rows import FirstRows, Read
 from graphbraid.fullgraph.step.calls.travel import Travel
 from graphbraid.fullgraph.step.planned.exchanges.chunk_maps import (
@@ -25,7 +25,7 @@ from graphbraid.fullgraph.step.planned.exchanges.chunk_maps import (
     chunk_bytes,
     forward_maps,
 )
-from graphbraid.fullgraph.step.planned.exchanges.overlap import Epilogue, Overlapped
+from graphbraid.fullgraph.step.planned.exchanges.overlap import EpilogueOf, Overlapped
 from graphbraid.fullgraph.step.step_plan import StepPlan
 from graphbraid.ops.aggregation import Aggregation, aggregated
 
@@ -115,7 +115,7 @@ class Chunked(Overlapped):
         plan.do(name, depart, packed, halo, *reads)
 
     def plan_forward(
-        self, out: FirstRows, addends: Sequence[Read], after: Epilogue, seed: Seed | None
+        self, out: FirstRows, addends: Sequence[Read], after: EpilogueOf, seed: MaskSeed | None
     ) -> None:
         """Plan the sum of own rows and the addend, if any, then that of each part as it has come."""
         plan, x, name = self._plan, self._plan.read(self._source), self._reader.out

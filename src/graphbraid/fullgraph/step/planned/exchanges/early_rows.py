@@ -16,7 +16,7 @@ from torch import Tensor
 from graphbraid.fullgraph.program import Epilogue, Exchange, Linear
 from graphbraid.fullgraph.program.chains import Chain, chains_before
 from graphbraid.fullgraph.step.calls import kernels
-from graphbraid.fullgraph.step.calls.repeated import Seed
+from graphbraid.fullgraph.step.calls.repeated import MaskSeed
 from graphbraid.fullgraph.step.calls.rows import FirstRows, Read, copy
 from graphbraid.fullgraph.step.planned.epilogues import early_mask_of, seed_of
 from graphbraid.fullgraph.step.planned.exchanges.routes import route_of
@@ -94,7 +94,7 @@ class _EarlyRows:
 
     def _call(
         self, link: Linear | Epilogue, out: FirstRows
-    ) -> tuple[Callable[[], object], tuple[FirstRows, ...], Seed | None]:
+    ) -> tuple[Callable[[], object], tuple[FirstRows, ...], MaskSeed | None]:
         """Return the call that computes the rows, what it reads in the arena, and the seed of its mask."""
         plan, source = self._plan, self._found.get(link.inputs[0])
         x, ids = plan.read(link.inputs[0]) if source is None else _read(source), self._ids

@@ -18,7 +18,7 @@ import torch
 from graphbraid.fullgraph.program import INPUT, Aggregate, Exchange
 from graphbraid.fullgraph.program.chains import linear_before
 from graphbraid.fullgraph.step.calls import kernels
-from graphbraid.fullgraph.step.calls.repeated import Seed
+from graphbraid.fullgraph.step.calls.repeated import MaskSeed
 from graphbraid.fullgraph.step.calls.rows import FirstRows, Read
 from graphbraid.fullgraph.step.calls.travel import Travel
 from graphbraid.fullgraph.step.planned.exchanges.chunk_maps import by_arrival
@@ -29,7 +29,8 @@ from graphbraid.graph.csc import Csc
 from graphbraid.ops.aggregation import Aggregation
 from graphbraid.ops.row_epilogue import RowEpilogue
 
-Epilogue = Callable[[FirstRows], RowEpilogue | None]
+EpilogueOf = Callable[[FirstRows], RowEpilogue | None]
+"""Returns the epilogue of rows, if they have one."""
 
 
 def can_overlap(plan: StepPlan, op: Exchange) -> bool:
@@ -66,7 +67,7 @@ class Overlapped:
         plan.do(name, lambda: travel.begin(x.get(), packed.tensor, halo.tensor), packed, halo, *x.touches)
 
     def plan_forward(
-        self, out: FirstRows, addends: Sequence[Read], after: Epilogue, seed: Seed | None
+        self, out: FirstRows, addends: Sequence[Read], after: EpilogueOf, seed: MaskSeed | None
     ) -> None:
         """Plan the sum of own rows and the addend, if any, then the wait, and the halo's part of the sum."""
         plan, x, name = self._plan, self._plan.read(self._source), self._reader.out

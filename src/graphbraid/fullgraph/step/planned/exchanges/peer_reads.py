@@ -17,7 +17,7 @@ from graphbraid.distributed.peers.peer_sum import PeerMap, PeerSum
 from graphbraid.distributed.peers.reversing import places_of_halo
 from graphbraid.fullgraph.lowering.route import Route
 from graphbraid.fullgraph.program import Aggregate, Exchange
-from graphbraid.fullgraph.step.calls.repeated import Seed
+from graphbraid.fullgraph.step.calls.repeated import MaskSeed
 from graphbraid.fullgraph.step.calls.rows import FirstRows, Read
 from graphbraid.fullgraph.step.planned.exchanges.routes import route_of
 from graphbraid.fullgraph.step.step_plan import StepPlan
@@ -126,7 +126,7 @@ class PeerReads:
         out: FirstRows,
         addends: Sequence[Read],
         after: Callable[[FirstRows], RowEpilogue | None],
-        seed: Seed | None,
+        seed: MaskSeed | None,
     ) -> None:
         """Plan to publish own rows, and the sums of own and peers' rows."""
         plan, x = self._plan, self._plan.read(self._source)
