@@ -44,6 +44,7 @@ INNER_FLOORS = {
         ("attention", "gather", "linear", "peers", "rowwise"),
         ("triton",),
     ),
+    "ops/triton": (("dropout", "partition", "tiles"), ("rowwise",), (..., "aggregate", "attention")),
     "features": (("rows", "scores"), ("budgets", "reordering"), ("tiers",)),
     "sampling": (("rows",), (...,), ("links", "minibatch"), ("triton", "typed"), ("gpu",)),
     "loader": (

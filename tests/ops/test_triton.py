@@ -102,6 +102,6 @@ def test_every_kernel_compiles(tmp_path):
 
 def defined_kernels():
     """Names of the functions that are launched: those called ``*_kernel``."""
-    trees = [ast.parse(path.read_text()) for path in SOURCES.glob("*.py")]
+    trees = [ast.parse(path.read_text()) for path in SOURCES.rglob("*.py")]
     nodes = [node for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef)]
     return {node.name for node in nodes if node.name.endswith("_kernel")}

@@ -9,19 +9,19 @@ from graphbraid.fullgraph import NotLoweredError
 from graphbraid.synth.emit.calls import Written
 from graphbraid.synth.emit.memory import ArrayFile, digest_of
 from graphbraid.synth.emit.merging import Merging
-from graphbraid.synth.emit.writer import Pass, TaskText
+from graphbraid.synth.emit.writer import PassText, TaskText
 
 
 def file(name: str, *shape: int) -> ArrayFile:
     return ArrayFile(name, f"{name}.npy", False, torch.ones(shape))
 
 
-def task(*calls: tuple[str, str], comment: str = "v1: 3 rows") -> Pass:
+def task(*calls: tuple[str, str], comment: str = "v1: 3 rows") -> PassText:
     written = [Written(kernel, [line]) for kernel, line in calls]
-    return Pass("forward", "The outputs.", [TaskText(comment, written, [])])
+    return PassText("forward", "The outputs.", [TaskText(comment, written, [])])
 
 
-def lines_of(merged: Pass) -> list[str]:
+def lines_of(merged: PassText) -> list[str]:
     return [line for call in merged.tasks[0].calls for line in call.lines]
 
 
@@ -80,7 +80,7 @@ def test_comments_show_n_for_what_differs():
     ids=["name", "arguments", "fraction", "no call", "one of two calls", "another kernel", "dimensions"],
 )
 @pytest.mark.whole
-def test_other_differences_are_refused_with_their_place(one: Pass, other: Pass):
+def test_other_differences_are_refused_with_their_place(one: PassText, other: PassText):
     for passes in ([one, other], [other, one]):
         with pytest.raises(NotLoweredError, match="ranks differ in the task 'v1: 3 rows'"):
             Merging([[file("a0", 3), file("b0", 3, 2)]] * 2).merged(passes)

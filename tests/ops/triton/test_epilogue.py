@@ -75,7 +75,7 @@ def test_masks_may_be_drawn_for_other_rows(kernels):
 
 
 def test_many_rows_sum_in_a_fixed_order(kernels, monkeypatch):
-    monkeypatch.setattr(importlib.import_module("graphbraid.ops.triton.epilogue"), "_PARTS", 4)
+    monkeypatch.setattr(importlib.import_module("graphbraid.ops.triton.rowwise.epilogue"), "_PARTS", 4)
     grad = values(1000, 3)
     out = torch.ones(1000, 3)
     sums = []

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def pipelined_sum(plan: PipelinePlan, table: PeerTable, addend: Tensor | None, out: Tensor) -> None:
-    """Twin of ``triton/pipelined_sum.py``: the sums of partitions, then of each row's in their order."""
+    """Twin of ``triton/aggregate/pipelined_sum.py``: sums of partitions, then of each row, in their order."""
     dtype = sum_dtype(table.dtype)
     messages = _messages(plan, table, dtype)
     partition = _owners_of(plan.indptr)

@@ -6,9 +6,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from graphbraid.ops.triton.epilogue import row_parts, walk_tile
-from graphbraid.ops.triton.norm_sums import affine_columns, norm_sums
 from graphbraid.ops.triton.partition import on_device_of
+from graphbraid.ops.triton.rowwise.epilogue import row_parts, walk_tile
+from graphbraid.ops.triton.rowwise.norm_sums import affine_columns, norm_sums
 from graphbraid.ops.triton.tiles import load_rows, work_tile
 
 

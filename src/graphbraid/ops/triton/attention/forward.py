@@ -23,8 +23,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from graphbraid.ops.triton.dropout import dropout_arguments
-from graphbraid.ops.triton.heads import (
+from graphbraid.ops.triton.attention.heads import (
     COUNTS,
     coefficients_kept,
     edges_and_loop,
@@ -36,6 +35,7 @@ from graphbraid.ops.triton.heads import (
     load_own,
     over_heads,
 )
+from graphbraid.ops.triton.dropout import dropout_arguments
 from graphbraid.ops.triton.partition import partial_rows, segments_of
 
 _LOWEST = tl.constexpr(-1e38)  # finite, so that the difference of two empty maxima is 0 and not NaN

@@ -1,4 +1,4 @@
-"""Gradients of GATv2's fused attention in Triton; the formulas are in ``attention.py``."""
+"""Gradients of GATv2's fused attention in Triton; the formulas are in ``forward.py``."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from graphbraid.ops.triton.attention import without_edges
-from graphbraid.ops.triton.dropout import dropout_arguments
-from graphbraid.ops.triton.epilogue import column_sums
-from graphbraid.ops.triton.heads import (
+from graphbraid.ops.triton.attention.forward import without_edges
+from graphbraid.ops.triton.attention.heads import (
     COUNTS,
     coefficients_kept,
     edges_and_loop,
@@ -22,8 +20,10 @@ from graphbraid.ops.triton.heads import (
     over_heads,
     store_head_sums,
 )
+from graphbraid.ops.triton.attention.row_dots import row_dots
+from graphbraid.ops.triton.dropout import dropout_arguments
 from graphbraid.ops.triton.partition import partial_rows, segments_of
-from graphbraid.ops.triton.row_dots import row_dots
+from graphbraid.ops.triton.rowwise.epilogue import column_sums
 
 
 @triton.jit(do_not_specialize=COUNTS)

@@ -6,8 +6,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from graphbraid.ops.triton.norm_sums import affine_columns, norm_sums
 from graphbraid.ops.triton.partition import on_device_of
+from graphbraid.ops.triton.rowwise.norm_sums import affine_columns, norm_sums
 from graphbraid.ops.triton.tiles import load_rows
 
 

@@ -6,8 +6,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from graphbraid.ops.triton.epilogue import column_sums, row_parts, walk_tile
 from graphbraid.ops.triton.partition import on_device_of
+from graphbraid.ops.triton.rowwise.epilogue import column_sums, row_parts, walk_tile
 from graphbraid.ops.triton.tiles import load_rows, work_tile
 
 

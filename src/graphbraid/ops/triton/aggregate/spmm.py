@@ -8,8 +8,8 @@ from torch import Tensor
 
 from graphbraid.ops.row_epilogue import RowEpilogue
 from graphbraid.ops.triton.dropout import dropout_arguments, dropout_key, kept, seed_of
-from graphbraid.ops.triton.epilogue import activated
 from graphbraid.ops.triton.partition import RowReduction, edges_of, partial_rows
+from graphbraid.ops.triton.rowwise.epilogue import activated
 from graphbraid.ops.triton.tiles import add_segments, load_row, load_rows, work_tile
 
 

@@ -1,0 +1,1 @@
+"""What works row by row in Triton: bias, activation and dropout, and normalisation."""
