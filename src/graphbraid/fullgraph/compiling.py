@@ -27,7 +27,7 @@ from graphbraid.fullgraph.model.source import Source, graph_of_data
 from graphbraid.fullgraph.model.typed_source import TypedSource, source_of
 from graphbraid.fullgraph.program.refusal import NotLoweredError
 from graphbraid.fullgraph.ranks.ranks import Ranks
-from graphbraid.fullgraph.step.device_copies import WORKSPACE_BYTES, CopySizes
+from graphbraid.fullgraph.step.calls.device_copies import WORKSPACE_BYTES, CopySizes
 from graphbraid.fullgraph.step.planned_step import PlannedStep
 from graphbraid.graph import Graph
 from graphbraid.sampling.rows.by_id import FeatureRows

@@ -17,12 +17,12 @@ from graphbraid.fullgraph.lowering.lowered import Lowered
 from graphbraid.fullgraph.lowering.pipeline import Pipeline
 from graphbraid.fullgraph.program import Program, same_program
 from graphbraid.fullgraph.ranks.lower_part import evaluation_part
-from graphbraid.fullgraph.step.device_copies import WORKSPACE_BYTES, CopySizes, DeviceCopies
+from graphbraid.fullgraph.step.calls.device_copies import WORKSPACE_BYTES, CopySizes, DeviceCopies
 from graphbraid.fullgraph.step.differentiable import run_step
+from graphbraid.fullgraph.step.features.streams import Streams
 from graphbraid.fullgraph.step.lending import Lender, copied
 from graphbraid.fullgraph.step.planned_step import PlannedStep
 from graphbraid.fullgraph.step.replay import ReplayedStep
-from graphbraid.fullgraph.step.streams import Streams
 
 if TYPE_CHECKING:
     from graphbraid.fullgraph.explain.floor import Floor

@@ -14,7 +14,7 @@ from graphbraid.fullgraph.lowering.levels import Blocks
 from graphbraid.fullgraph.lowering.streamed import StreamedFeatures
 from graphbraid.fullgraph.program import Program
 from graphbraid.fullgraph.step.arena import StepTask
-from graphbraid.fullgraph.step.device_copies import DeviceCopies
+from graphbraid.fullgraph.step.calls.device_copies import DeviceCopies
 from graphbraid.fullgraph.step.planned_step import PlannedStep
 from graphbraid.graph import Graph
 

@@ -15,7 +15,7 @@ from graphbraid.fullgraph.lowering.streamed import StreamedFeatures
 from graphbraid.fullgraph.program import Linear, Program
 from graphbraid.fullgraph.step.arena import Arena
 from graphbraid.fullgraph.step.backward import plan_backward
-from graphbraid.fullgraph.step.device_copies import DeviceCopies
+from graphbraid.fullgraph.step.calls.device_copies import DeviceCopies
 from graphbraid.fullgraph.step.forward import plan_forward
 from graphbraid.fullgraph.step.step_plan import StepPlan, WhenWhole
 from graphbraid.fullgraph.step.step_travel import StepTravel
@@ -25,7 +25,7 @@ from graphbraid.ops.gather.spread import places_of, spread_rows
 if TYPE_CHECKING:
     from graphbraid.distributed.peers.group import Peers
     from graphbraid.distributed.ranks.communicator import Communicator
-    from graphbraid.fullgraph.step.streams import Streams
+    from graphbraid.fullgraph.step.features.streams import Streams
 
 WIDE, MANY = 17, 1 << 18
 """Least columns and elements of an output gradient for which rows are scattered by a parallel kernel."""

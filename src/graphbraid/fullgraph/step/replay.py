@@ -10,7 +10,7 @@ from torch import Tensor
 from graphbraid.fullgraph.device.device import NotRecordedError, Run
 from graphbraid.fullgraph.lowering.levels import Blocks
 from graphbraid.fullgraph.program import Module, Normalise, Program
-from graphbraid.fullgraph.step.device_copies import DeviceCopies
+from graphbraid.fullgraph.step.calls.device_copies import DeviceCopies
 from graphbraid.fullgraph.step.planned_step import PlannedStep
 from graphbraid.graph import Graph
 

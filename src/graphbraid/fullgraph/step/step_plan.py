@@ -29,15 +29,15 @@ from graphbraid.fullgraph.program import (
 )
 from graphbraid.fullgraph.step.ahead import Ahead
 from graphbraid.fullgraph.step.calls import kernels
+from graphbraid.fullgraph.step.calls.device_copies import DeviceCopies
 from graphbraid.fullgraph.step.calls.rows import Constant, FirstRows, Read, add, copy, zero
 from graphbraid.fullgraph.step.calls.seeds import Seeds
-from graphbraid.fullgraph.step.device_copies import DeviceCopies
 from graphbraid.fullgraph.step.divided_edges import DividedEdges
-from graphbraid.fullgraph.step.node_features import NodeFeatures
-from graphbraid.fullgraph.step.part_features import PartFeatures
+from graphbraid.fullgraph.step.features.node_features import NodeFeatures
+from graphbraid.fullgraph.step.features.part_features import PartFeatures
+from graphbraid.fullgraph.step.features.streams import Streams
 from graphbraid.fullgraph.step.planned.row_functions import FUNCTIONS
 from graphbraid.fullgraph.step.step_tasks import StepTasks
-from graphbraid.fullgraph.step.streams import Streams
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.types import Relation

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from graphbraid.fullgraph.step.arena import Buffer, StepTask
+from graphbraid.fullgraph.step.calls.device_copies import DeviceCopies
 from graphbraid.fullgraph.step.calls.repeated import MaskSeed, Repeated
 from graphbraid.fullgraph.step.calls.rows import FirstRows
-from graphbraid.fullgraph.step.device_copies import DeviceCopies
 from graphbraid.fullgraph.step.parameter_gradients import ParameterGradients
 
 

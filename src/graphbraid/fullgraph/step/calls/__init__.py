@@ -1,1 +1,1 @@
-"""Calls of kernels by the tasks of a step, and the rows, seeds and bound arguments they take."""
+"""Calls of kernels by the tasks of a step: rows, seeds, bound arguments, and copies on a device."""

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from graphbraid.fullgraph.step.calls.device_copies import DeviceCopies
 from graphbraid.fullgraph.step.calls.spmm_choice import PickedAggregation
 from graphbraid.fullgraph.step.calls.streamed_input import StreamedInput
-from graphbraid.fullgraph.step.device_copies import DeviceCopies
 from graphbraid.graph.scaled_features import Features
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.ops import reference

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from graphbraid.fullgraph.lowering.levels import Blocks
 from graphbraid.fullgraph.program import Program
+from graphbraid.fullgraph.step.calls.device_copies import DeviceCopies
 from graphbraid.fullgraph.step.calls.rows import Constant
-from graphbraid.fullgraph.step.device_copies import DeviceCopies
-from graphbraid.fullgraph.step.node_features import NodeFeatures
+from graphbraid.fullgraph.step.features.node_features import NodeFeatures
 from graphbraid.graph import Graph
 
 

@@ -14,10 +14,10 @@ from graphbraid.fullgraph.lowering.constants import computed_once
 from graphbraid.fullgraph.lowering.levels import Blocks, TypedBlock, nodes_of, num_rows_of
 from graphbraid.fullgraph.program import INPUT, AdjacencyMatrix, Hoisted, LevelPart, Linear, Program
 from graphbraid.fullgraph.step.calls import kernels
+from graphbraid.fullgraph.step.calls.device_copies import DeviceCopies, input_bytes
 from graphbraid.fullgraph.step.calls.rows import Constant
-from graphbraid.fullgraph.step.device_copies import DeviceCopies, input_bytes
-from graphbraid.fullgraph.step.edge_features import EdgeFeatures
-from graphbraid.fullgraph.step.streams import Streams
+from graphbraid.fullgraph.step.features.edge_features import EdgeFeatures
+from graphbraid.fullgraph.step.features.streams import Streams
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.scaled_features import Features, is_widened

@@ -10,7 +10,7 @@ from graphbraid.fullgraph.lowering.levels import Blocks, nodes_of, num_rows_of
 from graphbraid.fullgraph.lowering.streamed import StreamedFeatures, held_rows
 from graphbraid.fullgraph.program import INPUT, Hoisted, LevelPart, Linear, Program
 from graphbraid.fullgraph.step.calls.streamed_input import StreamedInput
-from graphbraid.fullgraph.step.scratch_tables import ScratchTables
+from graphbraid.fullgraph.step.features.scratch_tables import ScratchTables
 from graphbraid.graph import Graph
 
 _SHARES = {True: 5 / 8, False: 2 / 8}

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from graphbraid.fullgraph.lowering.levels import Blocks
 from graphbraid.fullgraph.program import Program
-from graphbraid.fullgraph.step.device_copies import DeviceCopies
+from graphbraid.fullgraph.step.calls.device_copies import DeviceCopies
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.aggregation import row_contiguous
