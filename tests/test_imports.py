@@ -35,6 +35,7 @@ FLOORS = (
 )
 # Floors inside a room, also one inside another. Modules that are not named stand where ... does, or on top.
 INNER_FLOORS = {
+    "fullgraph/lowering": (("levels",), (..., "passes")),
     "fullgraph/step": (("arena",), ("calls",), ("features",), (..., "planned")),
     "fullgraph/step/planned": (("epilogues",), ("exchanges",), (...,), ("attention",)),
     "graph": ((...,), ("interop",), ("conversions", "typed", "graph")),

@@ -10,7 +10,7 @@ from torch import nn
 
 from graphbraid import nn as gnn
 from graphbraid.fullgraph.lowering.facts import facts_of
-from graphbraid.fullgraph.lowering.levels import reach, towards
+from graphbraid.fullgraph.lowering.levels.levels import reach, towards
 from graphbraid.fullgraph.lowering.passes import PASSES, choose_input_path, fuse, hoist, order
 from graphbraid.fullgraph.program import INPUT, Add, AdjacencyMatrix, Aggregate, Epilogue, Linear, Program
 from graphbraid.fullgraph.program.read import read_model

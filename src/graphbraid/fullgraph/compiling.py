@@ -15,7 +15,7 @@ from graphbraid.fullgraph.device.choosing import device_for
 from graphbraid.fullgraph.device.device import Device
 from graphbraid.fullgraph.engine import Engine, lock_of
 from graphbraid.fullgraph.lowering.evidence import Evidence
-from graphbraid.fullgraph.lowering.levels import copied_bytes, whole_graph
+from graphbraid.fullgraph.lowering.levels.levels import copied_bytes, whole_graph
 from graphbraid.fullgraph.lowering.locality import LOCALITY_BYTES
 from graphbraid.fullgraph.lowering.lower_program import check_kernels
 from graphbraid.fullgraph.lowering.lower_typed import whole_typed

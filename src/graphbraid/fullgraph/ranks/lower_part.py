@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.fullgraph.lowering.facts import Basis, Facts, facts_of
-from graphbraid.fullgraph.lowering.levels import Block
+from graphbraid.fullgraph.lowering.levels.levels import Block
 from graphbraid.fullgraph.lowering.lower_program import available_bytes, through_passes
 from graphbraid.fullgraph.lowering.lowered import Lowered
 from graphbraid.fullgraph.lowering.options import CompileOptions
