@@ -56,6 +56,7 @@ def test_the_engine_trains_as_on_the_compiled_kernels(device, short_segments, mo
             "ops.linear.bit_product",
             "fullgraph.step.calls.kernels",
             "fullgraph.step.planned.attention.gat",
+            "fullgraph.step.planned.attention.gatv2",
         ):
             loaded = importlib.import_module(f"graphbraid.{module}")
             monkeypatch.setattr(loaded, "backend", lambda tensor: triton_kernels)

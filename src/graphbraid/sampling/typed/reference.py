@@ -9,9 +9,11 @@ from torch import Tensor
 
 from graphbraid.arguments import as_count
 from graphbraid.errors import DataError
+from graphbraid.graph.csc import Csc
 from graphbraid.graph.scans import check_ids
 from graphbraid.graph.types import Types
 from graphbraid.sampling import rng
+from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.constraints import Constraints, EdgeTimes
 from graphbraid.sampling.reference import check_odds, draw_constrained, draw_rows, edges_of_hops, relabel
 from graphbraid.sampling.typed.config import TypedConfig
@@ -81,22 +83,18 @@ def sample_checked(
             nodes, trees = drawing % sizes[type_], drawing // sizes[type_]
             own_key = rng.tree_keys(key, trees) if disjoint else key
             keys = rng.relation_keys(own_key, hop, relation.number, nodes)
+            times = None if edge_times is None or relation.number in edge_times.untimed else edge_times
             rows = relation.first_row + nodes * relation.stride
-            fanout = options.fanouts[hop]
-            if constraints is None:
-                counts, positions = draw_rows(types.rows, options, rows, fanout, keys)
-            else:
-                times = None if edge_times is None or relation.number in edge_times.untimed else edge_times
-                counts, positions = draw_constrained(
-                    types.rows,
-                    options,
-                    rows,
-                    trees,
-                    fanout,
-                    keys=keys,
-                    constraints=constraints,
-                    edge_times=times,
-                )
+            counts, positions = _draw(
+                types.rows,
+                options,
+                rows,
+                trees,
+                options.fanouts[hop],
+                keys=keys,
+                constraints=constraints,
+                edge_times=times,
+            )
             found = types.rows.indices.numpy()[positions].astype(np.int64) - relation.first_source
             found += np.repeat(trees * sizes[relation.source], counts)
             names[relation.source], local = relabel(names[relation.source], found)
@@ -118,6 +116,25 @@ def sample_checked(
         trees=[torch.from_numpy(ids // size) for ids, size in zip(names, sizes, strict=True)]
         if disjoint
         else None,
+    )
+
+
+def _draw(
+    csc: Csc,
+    options: SamplerConfig,
+    rows: I64,
+    trees: I64,
+    fanout: int,
+    *,
+    keys: rng.U64,
+    constraints: Constraints | None,
+    edge_times: EdgeTimes | None,
+) -> tuple[I64, I64]:
+    """Draw for each row, among the edges that constraints, if there are any, allow its tree."""
+    if constraints is None:
+        return draw_rows(csc, options, rows, fanout, keys)
+    return draw_constrained(
+        csc, options, rows, trees, fanout, keys=keys, constraints=constraints, edge_times=edge_times
     )
 
 

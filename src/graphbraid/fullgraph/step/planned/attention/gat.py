@@ -1,4 +1,4 @@
-"""The tasks of GAT's and GATv2's attention, forward and backward, in the arena.
+"""The tasks of attention, and of GAT's in particular, forward and backward, in the arena.
 
 For backward the kernels store one or two numbers per row and head and, for GAT, the part of the sum that
 comes from edges with a positive logit. Without edge features, nothing is stored per edge.
@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from graphbraid import native
-from graphbraid.fullgraph.program import Attention
+from graphbraid.fullgraph.program import Attention, Exchange
 from graphbraid.fullgraph.step.calls.rows import FirstRows
 from graphbraid.fullgraph.step.planned.attention.base import PlannedAttention, some
 from graphbraid.fullgraph.step.planned.attention.edge_logits import EdgeLogits
-from graphbraid.fullgraph.step.planned.attention.edge_map import EdgeMap
 from graphbraid.fullgraph.step.planned.attention.edges_by_source import EdgesBySource
+from graphbraid.fullgraph.step.planned.attention.gatv2 import PlannedGatv2
 from graphbraid.fullgraph.step.planned.exchanges.exchange import depart_back
 from graphbraid.fullgraph.step.planned.exchanges.source_split import (
     SourcePart,
@@ -40,6 +40,16 @@ def plan_attention(plan: StepPlan, op: Attention) -> PlannedAttention:
     planned = (PlannedGat if op.kind == "gat" else PlannedGatv2)(plan, op)
     planned.plan_forward()
     return planned
+
+
+class _GatGradients(NamedTuple):
+    """The gradients that GAT's backward pass reads and writes."""
+
+    of_heads: FirstRows
+    of_rows: FirstRows
+    of_logits: tuple[FirstRows, ...]
+    by_source: list[tuple[Tensor, FirstRows]]
+    """The vectors that make logits of the rows, each with the gradient of its logits."""
 
 
 class PlannedGat(PlannedAttention):
@@ -90,53 +100,23 @@ class PlannedGat(PlannedAttention):
         plan, op, source, (scored, own) = self._plan, self._op, self._op.inputs[0], _scored(self._op)
         grad = self._plan_head_grad(is_wide=False)
         maker = exchange_before(plan, source) if scored == source else None
-        # The twin of the kernel looks at all edges for each destination. Where edges have features, one
-        # number says where their logits are and which mask they draw.
-        has_keys = self._p == 0 or (self._first_keys is not None and self._of_edges is None)
-        can_split = maker is not None and has_keys and native.kernels() is not None
         target, total = self._part_of_grad(source, op.heads * op.channels)
         to_logits = tuple(
             self._scratch("gradient of logits", logit.count, op.heads) for logit in self._logits
         )
         of_each = list(zip((scored, own), zip(op.vectors, to_logits, strict=True), strict=True))
         of_source = [part for value, part in of_each if value == source]
-
-        def run() -> None:
-            rows = self._rows()
-            inputs = rows, *(logit.tensor for logit in self._logits)
-            out, lse = self._by_head.tensor, self._lse.tensor
-            grads = target.tensor, *(logit.tensor for logit in to_logits)
-            above = [part.tensor for part in self._above] or (None, None)
-            edge_logits: tuple[Tensor | None, ...] = (None, None)
-            of_edges = self._of_edges
-            if of_edges is not None:
-                edge_logits = of_edges.logits.tensor, of_edges.grads.tensor
-            ways = both_ways(self._csc, with_ids=needs_ids(rows, self._p) or of_edges is not None)
-            given = (*ways, *inputs, *self._how, out, lse, grad.tensor, *grads, *above)
-            backend(rows).gat_backward(*given, self._first_keys, *edge_logits)
-            self._give_vectors(to_logits)
-            if of_edges is not None:
-                of_edges.give()
-            _add_to_rows(of_source, target, is_there=True)
-
+        grads = _GatGradients(grad, target, to_logits, of_source)
         written = (*self._touches, *self._kept, grad, target, *to_logits)
         if self._of_edges is not None:
             written = (*written, self._of_edges.grads)
-        if maker is None or not can_split:
-            plan.do(f"gradient of {source}", run, *written)
+        if maker is not None and self._can_split():
+            self._plan_by_source(maker, grads, written)
+        else:
+            plan.do(f"gradient of {source}", partial(self._run_whole, grads), *written)
             plan.add_part(source, target, total)
             if maker is not None:
                 depart_back(plan, maker)
-        else:
-            split, edges = source_split(plan, self._csc, maker), None
-            if self._of_edges is not None:
-                edges = EdgesBySource(plan, op, self._of_edges, split)
-                written = (*written, edges.logits, edges.grads)
-                plan.do(f"{op.out}: edge logits by source", edges.gather, *written)
-            part = self._by_source(grad, target, to_logits, of_source, edges)
-            plan_by_source(plan, maker, split, part, *written)
-            give = partial(self._give_vectors, to_logits, edges)
-            plan.do(f"gradient of {op.out}'s vectors", give, *written)
         for value in dict.fromkeys((scored, own)):
             if value != source and plan.program.learns(value):
                 whole, is_there = plan.grad_of(value)
@@ -144,20 +124,53 @@ class PlannedGat(PlannedAttention):
                 run_scored = partial(_add_to_rows, parts, whole, is_there=is_there)
                 plan.do(f"gradient of {value}", run_scored, whole, *to_logits)
 
-    def _by_source(
-        self,
-        grad: FirstRows,
-        target: FirstRows,
-        to_logits: tuple[FirstRows, ...],
-        of_source: Sequence[tuple[Tensor, FirstRows]],
-        edges: EdgesBySource | None,
-    ) -> Callable[[SourcePart], None]:
+    def _can_split(self) -> bool:
+        """Return whether the sources can be taken part by part, so that the halo's gradients leave first.
+
+        The twin of the kernel looks at all edges for each destination. Where edges have features, one number
+        says where their logits are and which mask they draw.
+        """
+        has_keys = self._p == 0 or (self._first_keys is not None and self._of_edges is None)
+        return has_keys and native.kernels() is not None
+
+    def _run_whole(self, grads: _GatGradients) -> None:
+        """Compute all gradients in one pass over the edges."""
+        rows, of_edges = self._rows(), self._of_edges
+        inputs = rows, *(logit.tensor for logit in self._logits)
+        kept = self._by_head.tensor, self._lse.tensor, grads.of_heads.tensor
+        given = grads.of_rows.tensor, *(logit.tensor for logit in grads.of_logits)
+        above = [part.tensor for part in self._above] or (None, None)
+        edge_logits: tuple[Tensor | None, ...] = (None, None)
+        if of_edges is not None:
+            edge_logits = of_edges.logits.tensor, of_edges.grads.tensor
+        ways = both_ways(self._csc, with_ids=needs_ids(rows, self._p) or of_edges is not None)
+        backend(rows).gat_backward(
+            *ways, *inputs, *self._how, *kept, *given, *above, self._first_keys, *edge_logits
+        )
+        self._give_vectors(grads.of_logits)
+        if of_edges is not None:
+            of_edges.give()
+        _add_to_rows(grads.by_source, grads.of_rows, is_there=True)
+
+    def _plan_by_source(self, maker: Exchange, grads: _GatGradients, written: tuple[FirstRows, ...]) -> None:
+        """Plan the pass part by part of the sources, and the gradients of the vectors after all of them."""
+        plan, op = self._plan, self._op
+        split, edges = source_split(plan, self._csc, maker), None
+        if self._of_edges is not None:
+            edges = EdgesBySource(plan, op, self._of_edges, split)
+            written = (*written, edges.logits, edges.grads)
+            plan.do(f"{op.out}: edge logits by source", edges.gather, *written)
+        plan_by_source(plan, maker, split, self._by_source(grads, edges), *written)
+        give = partial(self._give_vectors, grads.of_logits, edges)
+        plan.do(f"gradient of {op.out}'s vectors", give, *written)
+
+    def _by_source(self, grads: _GatGradients, edges: EdgesBySource | None) -> Callable[[SourcePart], None]:
         """Return what computes the gradients of a part of the sources, and of all destinations' logits."""
         keyed: dict[int, tuple[Tensor, Tensor | None]] = {}
 
         def run(part: SourcePart) -> None:
             rows, (source, own) = self._rows(), (logit.tensor for logit in self._logits)
-            of_rows, of_own = (logit.tensor for logit in to_logits)
+            of_rows, of_own = (logit.tensor for logit in grads.of_logits)
             if id(part) not in keyed:
                 keyed[id(part)] = part.keyed(self._first_keys)
             perm, first_keys = keyed[id(part)]
@@ -165,7 +178,7 @@ class PlannedGat(PlannedAttention):
             if edges is not None:
                 perm, *edge_logits = edges.of(part)
             slope, num_loops, p, seed = self._how
-            into = target.tensor[part.rows]
+            into = grads.of_rows.tensor[part.rows]
             backend(rows).gat_backward(
                 part.forward_indptr,
                 part.indices,
@@ -176,13 +189,13 @@ class PlannedGat(PlannedAttention):
                 source[part.rows],
                 own,
                 *(slope, 0 if part.rows.start else num_loops, p, seed),
-                *(self._by_head.tensor, self._lse.tensor, grad.tensor),
+                *(self._by_head.tensor, self._lse.tensor, grads.of_heads.tensor),
                 *(into, of_rows[part.rows], of_own),
                 *(above.tensor for above in self._above),
                 first_keys,
                 *edge_logits,
             )
-            for vector, logit in of_source:
+            for vector, logit in grads.by_source:
                 some = logit.tensor[part.rows]  # of destinations, which own rows begin with: none of the halo
                 tall_product(some, _spread_heads(vector).t(), out=into[: some.shape[0]], add=True)
 
@@ -208,77 +221,6 @@ def _add_to_rows(parts: Sequence[tuple[Tensor, FirstRows]], target: FirstRows, *
     for i, (vector, logit) in enumerate(parts):
         into = target.tensor[: logit.count]
         tall_product(logit.tensor, _spread_heads(vector).t(), out=into, add=is_there or i > 0)
-
-
-class PlannedGatv2(PlannedAttention):
-    """GATv2's attention: a logit needs the rows of both ends of its edge."""
-
-    def __init__(self, plan: StepPlan, op: Attention) -> None:
-        super().__init__(plan, op)
-        own = plan.read(op.inputs[-1])
-        self._own, self._touches = own.get, (*self._touches, *own.touches)
-        self._of_edges = EdgeMap(plan, op, self._csc) if op.reads_edges else None
-
-    def _inputs(self) -> tuple[Tensor, Tensor, Tensor]:
-        return self._rows(), self._own()[: self._csc.num_dst], self._op.vectors[0].detach()[0]
-
-    def _prepare(self, begin: int, end: int | None) -> None:
-        """Do nothing: the kernel reads the rows themselves."""
-
-    def _attend(
-        self, csc: Csc, how: tuple[Any, ...], written: Sequence[FirstRows], at: Tensor | None
-    ) -> None:
-        rows, own, vector = self._inputs()
-        inputs = rows, some(own, at), vector
-        kept = (part.tensor for part in written)
-        more = {} if self._of_edges is None else self._of_edges.arguments()
-        keys = None if self._first_keys is None else some(self._first_keys, at)
-        backend(rows).gatv2_forward(csc.indptr, csc.indices, *inputs, *how, *kept, first_keys=keys, **more)
-
-    def plan_backward(self) -> None:
-        """Plan a pass over the edges by destination, and one by source."""
-        plan, op, csc = self._plan, self._op, self._csc
-        width, (vector,) = op.heads * op.channels, op.vectors
-        grad = self._plan_head_grad(is_wide=True)
-        source, own = op.inputs[0], op.inputs[-1]
-        target, total = self._part_of_grad(source, width)
-        own_grad = self._scratch("gradient of own rows", csc.num_dst, width)
-
-        def run() -> None:
-            inputs = self._inputs()
-            to_vector = torch.empty_like(inputs[2])
-            grads = target.tensor, own_grad.tensor, to_vector
-            out, lse = self._by_head.tensor, self._lse.tensor
-            of_edges, more = self._of_edges, dict[str, Any]()
-            if of_edges is not None:
-                more = of_edges.arguments() | {"grad_edge_weight": of_edges.new_gradient()}
-            call = backend(inputs[0]).gatv2_backward
-            call(
-                *both_ways(csc, with_ids=needs_ids(inputs[0], self._p) or of_edges is not None),
-                *inputs,
-                *self._how,
-                out,
-                lse,
-                grad.tensor,
-                *grads,
-                first_keys=self._first_keys,
-                **more,
-            )
-            if of_edges is not None:
-                of_edges.give(more["grad_edge_weight"])
-            if vector.requires_grad:
-                plan.give(vector, to_vector)
-
-        plan.do(f"gradient of {source}", run, *self._touches, *self._kept, grad, target, own_grad)
-        plan.add_part(source, target, total)
-        if plan.program.learns(own):
-            whole, is_there = plan.grad_of(own)
-
-            def join() -> None:
-                rows = whole.tensor[: csc.num_dst]
-                rows.add_(own_grad.tensor) if is_there else rows.copy_(own_grad.tensor)
-
-            plan.do(f"gradient of {own}", join, own_grad, whole)
 
 
 @recorded_whole
