@@ -72,7 +72,7 @@ def tiers_of(
     if tiers != AUTO:
         raise ConfigError(f"tiers must be 'auto', a source of feature rows or None; got {shown(tiers)}")
     with BatchLoader(graph, dataclasses.replace(settings, gather=False, plan=None, device="cpu")) as loader:
-        return _Choice(graph, settings, loader, epochs, is_plain=is_plain).made()
+        return _TierSizing(graph, settings, loader, epochs, is_plain=is_plain).made()
 
 
 def _check_epochs(epochs: int, tiers: FeatureRows | str | None, *, is_plain: bool) -> None:
@@ -89,7 +89,7 @@ def _check_epochs(epochs: int, tiers: FeatureRows | str | None, *, is_plain: boo
         )
 
 
-class _Choice:
+class _TierSizing:
     """Sizes the tiers of a loader, and makes them."""
 
     def __init__(

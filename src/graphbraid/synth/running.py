@@ -49,13 +49,13 @@ def run(
     Raises:
         ProgramError: the program asks for what cannot be done, or does not end.
     """
-    runner = _Runner(Recorder(function.name, tuple(layers)), tuple(layers))
+    runner = _RunningProgram(Recorder(function.name, tuple(layers)), tuple(layers))
     runner.give(function, settings)
     runner.block(function.body)
     return runner.recorder.recipe(function.place)
 
 
-class _Runner:
+class _RunningProgram:
     """The variables of a running program; no name is declared twice, so one table holds them all."""
 
     def __init__(self, recorder: Recorder, layers: tuple[int, ...]) -> None:

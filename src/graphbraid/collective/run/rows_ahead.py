@@ -25,7 +25,7 @@ _UNANNOUNCED = -1
 
 
 @dataclass(slots=True)
-class _Step:
+class _ClaimedStep:
     """What is known of a step that is claimed or will be."""
 
     is_begun: bool = False
@@ -51,7 +51,7 @@ class RowsAhead:
     ) -> None:
         self._rows, self._sample, self._hot = rows, sample, hot
         self._changed = threading.Condition()  # every use of what follows holds it, and never for long
-        self._steps: dict[Key, _Step] = {}  # in the order of their announcements
+        self._steps: dict[Key, _ClaimedStep] = {}  # in the order of their announcements
         self._unannounced: deque[Key] = deque()
         self._latest: Key = (-1, -1)  # of those to announce
         self._claims: deque[Key] = deque()  # not gathered yet
@@ -115,9 +115,9 @@ class RowsAhead:
         if key > self._latest:
             self._latest = key
             self._unannounced.append(key)
-            self._steps[key] = _Step()
+            self._steps[key] = _ClaimedStep()
         else:
-            self._steps[key] = _Step(is_begun=True, number=_UNANNOUNCED)
+            self._steps[key] = _ClaimedStep(is_begun=True, number=_UNANNOUNCED)
 
     def _announce_to(self, last: Key) -> None:
         """Return once all steps up to ``last`` are announced, having sampled those that nobody else does."""
@@ -157,7 +157,7 @@ class RowsAhead:
                     self._unannounced.remove(next_key)
                     self._changed.notify_all()
 
-    def _next_sampled(self) -> tuple[Key, _Step] | None:
+    def _next_sampled(self) -> tuple[Key, _ClaimedStep] | None:
         with self._changed:
             if not self._unannounced:
                 return None
@@ -165,7 +165,7 @@ class RowsAhead:
             step = self._steps[key]
             return (key, step) if step.batch is not None or step.number is not None else None
 
-    def _announce(self, step: _Step, n_id: Tensor) -> int:
+    def _announce(self, step: _ClaimedStep, n_id: Tensor) -> int:
         if self._hot is None:
             return self._rows.announce(n_id)
         step.split = self._hot.split(n_id)

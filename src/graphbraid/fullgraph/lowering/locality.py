@@ -86,7 +86,7 @@ def choose_order(
     Returns:
         The levels in the better order, or None if they stay as they are; and the decision with its reason.
     """
-    scale = _Scale(csc, row_reads(program), facts, cache_bytes)
+    scale = _OrderComparison(csc, row_reads(program), facts, cache_bytes)
     if not scale.reads:
         return None, _left("nothing is aggregated every epoch")
     before = scale.weigh("", reached)
@@ -175,7 +175,7 @@ def cached_share(csc: Csc, nodes: Tensor | None, capacity: int) -> float:
     return hits / reads if reads else 1.0
 
 
-class _Scale:
+class _OrderComparison:
     """Compares orders by the same reads in the same cache."""
 
     def __init__(self, csc: Csc, reads: list[Reads], facts: Facts, cache_bytes: int) -> None:

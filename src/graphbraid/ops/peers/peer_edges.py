@@ -109,7 +109,7 @@ class PeerEdges:
         if how.csc.num_dst > num_own:
             raise DataError(f"the {how.csc.num_dst} destinations must be a prefix of the {num_own} own rows")
         src_scale, dst_scale = how.scales(torch.float32)
-        edges = _Edges(how, src_scale)
+        edges = _EdgesByDestination(how, src_scale)
         is_own = edges.source < num_own
         of_halo = edges.source[~is_own] - num_own
         local, local_factor = edges.of_kind(is_own, edges.source[is_own], num_own)
@@ -141,7 +141,7 @@ class PeerEdges:
         return tuple(read.tolist())
 
 
-class _Edges:
+class _EdgesByDestination:
     """The edges of an aggregation, self-loops among them, by destination."""
 
     def __init__(self, how: Aggregation, src_scale: Tensor | None) -> None:

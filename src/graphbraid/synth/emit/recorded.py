@@ -140,12 +140,12 @@ class RecordedStep(PlannedStep):
     @staticmethod
     def _task(at: int, task: StepTask) -> RecordedTask:
         run = task.run.run_once if isinstance(task.run, Repeated) else task.run
-        with watched() as calls, _Watch(task.name, calls):
+        with watched() as calls, _WriteRecorder(task.name, calls):
             run()
         return RecordedTask(at, task.name, task.operation, calls)
 
 
-class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _WriteRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Adds PyTorch's functions that write to memory to the record of calls."""
 
     def __init__(self, task: str, calls: Calls) -> None:
