@@ -35,7 +35,7 @@ FLOORS = (
 )
 # Floors inside a room, also one inside another. Modules that are not named stand where ... does, or on top.
 INNER_FLOORS = {
-    "fullgraph/lowering": (("levels",), (..., "passes")),
+    "fullgraph/lowering": (("reach",), (..., "passes")),
     "fullgraph/step": (("arena",), ("calls",), ("features",), (..., "planned")),
     "fullgraph/step/planned": (("epilogues",), ("exchanges",), (...,), ("attention",)),
     "graph": ((...,), ("interop",), ("conversions", "typed", "graph")),
@@ -46,7 +46,7 @@ INNER_FLOORS = {
         ("attention", "gather", "linear", "peers", "rowwise"),
         ("triton",),
     ),
-    "ops/triton": (("dropout", "partition", "tiles"), ("rowwise",), (..., "aggregate", "attention")),
+    "ops/triton": (("dropout", "partition", "tiles"), ("rowwise",), (..., "aggregate", "attend")),
     "features": (("rows", "scores"), ("budgets", "reordering"), ("tiers",)),
     "sampling": (("rows",), (...,), ("links", "minibatch"), ("triton", "typed"), ("gpu",)),
     "loader": (

@@ -16,9 +16,9 @@ import graphbraid
 from graphbraid import Graph, SparseFeatures, native
 from graphbraid.fullgraph import ALL, Engine
 from graphbraid.fullgraph.lowering import locality_reference
-from graphbraid.fullgraph.lowering.levels.levels import everything, reach, towards
-from graphbraid.fullgraph.lowering.levels.symmetry import with_shared_transpose
 from graphbraid.fullgraph.lowering.locality import cached_share
+from graphbraid.fullgraph.lowering.reach.levels import everything, reach, towards
+from graphbraid.fullgraph.lowering.reach.symmetry import with_shared_transpose
 from graphbraid.graph.csc import Csc, coo_to_csc
 from graphbraid.graph.orders import community_order
 from graphbraid.machine.rates import Rates

@@ -21,7 +21,7 @@ from graphbraid import native, ops
 from graphbraid import nn as gnn
 from graphbraid.errors import DataError
 from graphbraid.fullgraph import ALL, Engine, Uncompiled
-from graphbraid.fullgraph.lowering.levels.levels import whole_graph
+from graphbraid.fullgraph.lowering.reach.levels import whole_graph
 from graphbraid.fullgraph.program import (
     INPUT,
     Add,

@@ -10,8 +10,8 @@ from tests.suites import examples
 from torch import nn
 
 from graphbraid.fullgraph.lowering.facts import facts_of
-from graphbraid.fullgraph.lowering.levels.levels import aggregation, whole_graph
 from graphbraid.fullgraph.lowering.passes import PASSES
+from graphbraid.fullgraph.lowering.reach.levels import aggregation, whole_graph
 from graphbraid.fullgraph.program import (
     INPUT,
     Add,

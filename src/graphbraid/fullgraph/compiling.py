@@ -15,11 +15,11 @@ from graphbraid.fullgraph.device.choosing import device_for
 from graphbraid.fullgraph.device.device import Device
 from graphbraid.fullgraph.engine import Engine, lock_of
 from graphbraid.fullgraph.lowering.evidence import Evidence
-from graphbraid.fullgraph.lowering.levels.levels import copied_bytes, whole_graph
 from graphbraid.fullgraph.lowering.locality import LOCALITY_BYTES
 from graphbraid.fullgraph.lowering.lower_program import check_kernels
 from graphbraid.fullgraph.lowering.lower_typed import whole_typed
 from graphbraid.fullgraph.lowering.options import ALL, HOIST_BYTES, CompileOptions, checked_nodes, names_of
+from graphbraid.fullgraph.lowering.reach.levels import copied_bytes, whole_graph
 from graphbraid.fullgraph.lowering.streamed import needs_lowering
 from graphbraid.fullgraph.measured.basis import basis_for
 from graphbraid.fullgraph.model.modes import in_mode

@@ -16,8 +16,8 @@ from typing import Any
 
 from graphbraid.fullgraph.explain.work import Work
 from graphbraid.fullgraph.lowering.facts import Facts
-from graphbraid.fullgraph.lowering.levels.levels import Block, Blocks
 from graphbraid.fullgraph.lowering.locality import ROWS_A_FETCH, cached_share
+from graphbraid.fullgraph.lowering.reach.levels import Block, Blocks
 from graphbraid.fullgraph.program import (
     Add,
     Aggregate,

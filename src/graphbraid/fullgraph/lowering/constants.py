@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.lowering.levels.levels import aggregation
+from graphbraid.fullgraph.lowering.reach.levels import aggregation
 from graphbraid.fullgraph.program import Add, AdjacencyMatrix, Aggregate, Combine, Operation, Own
 from graphbraid.graph.csc import Csc
 from graphbraid.ops import reference

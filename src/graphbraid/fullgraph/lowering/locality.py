@@ -17,7 +17,7 @@ from torch import Tensor
 from graphbraid import native
 from graphbraid.fullgraph.lowering import locality_reference
 from graphbraid.fullgraph.lowering.facts import Facts
-from graphbraid.fullgraph.lowering.levels.levels import Reach
+from graphbraid.fullgraph.lowering.reach.levels import Reach
 from graphbraid.fullgraph.program import (
     INPUT,
     Aggregate,

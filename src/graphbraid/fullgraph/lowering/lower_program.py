@@ -16,14 +16,14 @@ from graphbraid.fullgraph.device.device import Device
 from graphbraid.fullgraph.device.graphs import on_place
 from graphbraid.fullgraph.device.host import HOST
 from graphbraid.fullgraph.lowering.facts import Basis, Facts, facts_of
-from graphbraid.fullgraph.lowering.levels.levels import Block, Blocks, Reach, everything, towards, whole_graph
-from graphbraid.fullgraph.lowering.levels.pruning import prune
-from graphbraid.fullgraph.lowering.levels.symmetry import with_shared_transpose
 from graphbraid.fullgraph.lowering.locality import choose_order, feature_copies
 from graphbraid.fullgraph.lowering.lower_typed import lower_typed, typed_for_evaluation
 from graphbraid.fullgraph.lowering.lowered import Lowered
 from graphbraid.fullgraph.lowering.options import CompileOptions
 from graphbraid.fullgraph.lowering.passes import through_passes
+from graphbraid.fullgraph.lowering.reach.levels import Block, Blocks, Reach, everything, towards, whole_graph
+from graphbraid.fullgraph.lowering.reach.pruning import prune
+from graphbraid.fullgraph.lowering.reach.symmetry import with_shared_transpose
 from graphbraid.fullgraph.lowering.streamed import lowered_to_stream, streamed
 from graphbraid.fullgraph.program import Attention, Decision, Program
 from graphbraid.fullgraph.program.refusal import NotLoweredError

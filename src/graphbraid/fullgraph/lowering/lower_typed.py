@@ -12,11 +12,11 @@ from itertools import pairwise
 from torch import Tensor
 
 from graphbraid.fullgraph.lowering.facts import Basis, Facts, PartFacts, density
-from graphbraid.fullgraph.lowering.levels.levels import Block, Reach, TypedBlock, towards
-from graphbraid.fullgraph.lowering.levels.pruning import prune
 from graphbraid.fullgraph.lowering.lowered import Lowered
 from graphbraid.fullgraph.lowering.options import CompileOptions
 from graphbraid.fullgraph.lowering.passes import through_passes
+from graphbraid.fullgraph.lowering.reach.levels import Block, Reach, TypedBlock, towards
+from graphbraid.fullgraph.lowering.reach.pruning import prune
 from graphbraid.fullgraph.program import Decision, Program
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from graphbraid.fullgraph.lowering.facts import Basis, Facts
-from graphbraid.fullgraph.lowering.levels.levels import Block, TypedBlock, num_rows_of
-from graphbraid.fullgraph.lowering.levels.part_view import PartView
 from graphbraid.fullgraph.lowering.options import CompileOptions
+from graphbraid.fullgraph.lowering.reach.levels import Block, TypedBlock, num_rows_of
+from graphbraid.fullgraph.lowering.reach.part_view import PartView
 from graphbraid.fullgraph.lowering.text import decision_lines, operation_lines, typed_level_lines
 from graphbraid.fullgraph.program import LevelPart, Program
 from graphbraid.graph import Graph

@@ -10,7 +10,7 @@ from graphbraid.fullgraph.program.maps import name_of
 from graphbraid.graph.types import Relation
 
 if TYPE_CHECKING:
-    from graphbraid.fullgraph.lowering.levels.levels import Blocks
+    from graphbraid.fullgraph.lowering.reach.levels import Blocks
 
 
 def decision_lines(program: Program, doubt: str = "") -> list[str]:

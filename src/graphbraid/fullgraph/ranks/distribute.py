@@ -11,9 +11,9 @@ from torch import Tensor
 from graphbraid.arguments import as_count
 from graphbraid.distributed.partitioning.records import Partition
 from graphbraid.errors import ConfigError
-from graphbraid.fullgraph.lowering.levels.levels import Block, Blocks
 from graphbraid.fullgraph.lowering.lower_program import output_rows
 from graphbraid.fullgraph.lowering.lowered import Lowered
+from graphbraid.fullgraph.lowering.reach.levels import Block, Blocks
 from graphbraid.fullgraph.program import (
     Decision,
     Exchange,

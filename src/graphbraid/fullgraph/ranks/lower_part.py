@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from graphbraid.fullgraph.lowering.facts import Basis, Facts, facts_of
-from graphbraid.fullgraph.lowering.levels.levels import Block
 from graphbraid.fullgraph.lowering.lower_program import available_bytes, through_passes
 from graphbraid.fullgraph.lowering.lowered import Lowered
 from graphbraid.fullgraph.lowering.options import CompileOptions
+from graphbraid.fullgraph.lowering.reach.levels import Block
 from graphbraid.fullgraph.program import Decision, Program
 from graphbraid.fullgraph.ranks.distribute import Weigh, as_decided, divided_program, weighed
 from graphbraid.fullgraph.ranks.part import RankPart

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.lowering.levels.levels import Blocks
-from graphbraid.fullgraph.lowering.levels.part_view import PartView
-from graphbraid.fullgraph.lowering.levels.pipeline import Pipeline
+from graphbraid.fullgraph.lowering.reach.levels import Blocks
+from graphbraid.fullgraph.lowering.reach.part_view import PartView
+from graphbraid.fullgraph.lowering.reach.pipeline import Pipeline
 from graphbraid.fullgraph.lowering.streamed import StreamedFeatures
 from graphbraid.fullgraph.program import Linear, Program
 from graphbraid.fullgraph.step.arena import Arena

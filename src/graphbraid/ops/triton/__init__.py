@@ -10,10 +10,10 @@ from graphbraid.ops.triton.aggregate.pipelined_sum import pipelined_sum
 from graphbraid.ops.triton.aggregate.sddmm import sddmm
 from graphbraid.ops.triton.aggregate.spmm import spmm
 from graphbraid.ops.triton.aggregate.spmm_max import spmm_max, spmm_max_backward, spmm_max_shared_backward
-from graphbraid.ops.triton.attention.edge_softmax import edge_softmax, edge_softmax_backward
-from graphbraid.ops.triton.attention.forward import gat_forward, gatv2_forward
-from graphbraid.ops.triton.attention.gat_backward import gat_backward
-from graphbraid.ops.triton.attention.gatv2_backward import gatv2_backward
+from graphbraid.ops.triton.attend.edge_softmax import edge_softmax, edge_softmax_backward
+from graphbraid.ops.triton.attend.forward import gat_forward, gatv2_forward
+from graphbraid.ops.triton.attend.gat_backward import gat_backward
+from graphbraid.ops.triton.attend.gatv2_backward import gatv2_backward
 from graphbraid.ops.triton.bit_product import bit_gram, bit_product
 from graphbraid.ops.triton.gather import gather_as_float, gather_rows, gather_scaled
 from graphbraid.ops.triton.gather_tiered import gather_tiered

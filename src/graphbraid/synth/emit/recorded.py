@@ -20,7 +20,7 @@ from graphbraid import native
 from graphbraid.distributed import Communicator
 from graphbraid.errors import KernelError
 from graphbraid.fullgraph import NotLoweredError
-from graphbraid.fullgraph.lowering.levels.levels import Blocks
+from graphbraid.fullgraph.lowering.reach.levels import Blocks
 from graphbraid.fullgraph.model.modes import in_mode
 from graphbraid.fullgraph.program import INPUT, Exchange, Program
 from graphbraid.fullgraph.step.arena import Buffer, StepTask, place

@@ -48,7 +48,7 @@ class _GatGradients(NamedTuple):
     of_heads: FirstRows
     of_rows: FirstRows
     of_logits: tuple[FirstRows, ...]
-    by_source: list[tuple[Tensor, FirstRows]]
+    by_source: Sequence[tuple[Tensor, FirstRows]]
     """The vectors that make logits of the rows, each with the gradient of its logits."""
 
 

@@ -23,7 +23,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from graphbraid.ops.triton.attention.heads import (
+from graphbraid.ops.triton.attend.heads import (
     COUNTS,
     coefficients_kept,
     edges_and_loop,

@@ -6,9 +6,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from graphbraid.ops.triton.attention.edge_softmax import row_sums
-from graphbraid.ops.triton.attention.forward import without_edges
-from graphbraid.ops.triton.attention.heads import (
+from graphbraid.ops.triton.attend.edge_softmax import row_sums
+from graphbraid.ops.triton.attend.forward import without_edges
+from graphbraid.ops.triton.attend.heads import (
     COUNTS,
     coefficients_kept,
     edges_and_loop,
@@ -21,7 +21,7 @@ from graphbraid.ops.triton.attention.heads import (
     over_heads,
     store_head_sums,
 )
-from graphbraid.ops.triton.attention.row_dots import row_dots
+from graphbraid.ops.triton.attend.row_dots import row_dots
 from graphbraid.ops.triton.dropout import dropout_arguments
 from graphbraid.ops.triton.partition import partial_rows, segments_of
 from graphbraid.ops.triton.tiles import store_sums

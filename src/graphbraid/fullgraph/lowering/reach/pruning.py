@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from graphbraid.fullgraph.lowering.levels.levels import Reach, reach
+from graphbraid.fullgraph.lowering.reach.levels import Reach, reach
 from graphbraid.fullgraph.program import Decision, Module, Normalise, Program
 from graphbraid.graph.csc import Csc
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.lowering.levels.route import Route
+from graphbraid.fullgraph.lowering.reach.route import Route
 from graphbraid.fullgraph.program import AdjacencyMatrix
 from graphbraid.ops.aggregation import Aggregation
 

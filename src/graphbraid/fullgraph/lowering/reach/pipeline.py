@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.arguments import as_count
-from graphbraid.fullgraph.lowering.levels.route import Route
+from graphbraid.fullgraph.lowering.reach.route import Route
 from graphbraid.signatures import typed
 
 MOST_CHUNKS = 64

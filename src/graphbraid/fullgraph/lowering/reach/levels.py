@@ -9,8 +9,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.lowering.levels.laplacian import LAPLACIANS, scaled_laplacian
-from graphbraid.fullgraph.lowering.levels.route import Route
+from graphbraid.fullgraph.lowering.reach.laplacian import LAPLACIANS, scaled_laplacian
+from graphbraid.fullgraph.lowering.reach.route import Route
 from graphbraid.fullgraph.program import AdjacencyMatrix, LevelPart
 from graphbraid.graph.csc import Csc, index_dtype
 from graphbraid.graph.types import Relation
