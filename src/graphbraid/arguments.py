@@ -9,6 +9,7 @@ import math
 import operator
 import re
 from collections.abc import Iterable
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from graphbraid.errors import ConfigError, DataError, GraphbraidError, did_you_mean
@@ -90,7 +91,7 @@ def as_size(value: Any, name: str) -> int:
     """Bytes, given as a whole number or as a text such as ``"4GiB"``, ``"1.5 GB"`` or ``"800 MB"``.
 
     Raises:
-        ConfigError: neither, or less than nothing.
+        ConfigError: neither, or less than nothing; or some bytes that are less than one, which are not none.
     """
     if not isinstance(value, str):
         return as_count(value, name, most=MOST_BYTES)
@@ -99,7 +100,21 @@ def as_size(value: Any, name: str) -> int:
         raise ConfigError(
             f"{name} must be a number of bytes or a size such as '4GiB' or '800 MB'; got {shown(value)}"
         )
-    return as_count(int(float(match["number"]) * _UNITS[match["unit"]]), name, most=MOST_BYTES)
+    size = Decimal(match["number"]) * _UNITS[match["unit"]]
+    if 0 < size < 1:
+        raise ConfigError(f"{name} must be 0 or at least a byte; got {shown(value)}")
+    return as_count(int(size), name, most=MOST_BYTES)
+
+
+def as_budget(value: Any, name: str) -> int:
+    """Bytes of memory that something may take, as :func:`as_size`; ``"all"`` is as many as can be given.
+
+    Whoever asks whether a budget is none must ask this: 0, ``"0"`` and ``"0 GiB"`` are the same.
+
+    Raises:
+        ConfigError: likewise.
+    """
+    return MOST_BYTES if isinstance(value, str) and value == "all" else as_size(value, name)
 
 
 def as_flag(value: Any, name: str) -> bool:

@@ -17,7 +17,7 @@ def losses(outcome):
 def test_a_run_resumes_and_predicts_with_any_tiers(graphbraid, store, tmp_path):
     plain = graphbraid("train", "--data", store, "--out", tmp_path / "a", "--epochs", 3, *QUICK)
     tiered = ("train", "--data", store, "--out", tmp_path / "b", *QUICK)
-    first = graphbraid(*tiered, "--epochs", 1, "--host", "0")
+    first = graphbraid(*tiered, "--epochs", 1, "--host", "0", "--hot", "0 B")
     again = graphbraid(*tiered, "--epochs", 3, "--host", "1 GiB", "--resume")
     assert losses(first) == losses(plain)[:1]
     assert losses(again) == losses(plain)

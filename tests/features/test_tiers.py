@@ -14,11 +14,13 @@ from tests.features.tables import flip_a_byte, graph_without_features, same, sto
 from tests.suites import examples
 
 from graphbraid import Graph, SparseFeatures, Trainer, native
-from graphbraid.arguments import as_size
+from graphbraid.arguments import MOST_BYTES, as_budget, as_size
 from graphbraid.errors import ConfigError, DataError, ResourceError
-from graphbraid.features import DiskOptions, Score, TieredFeatures
+from graphbraid.features import DiskOptions, HostTiers, Score, TieredFeatures, TieredTopology
 from graphbraid.files.writing import format_bytes
+from graphbraid.fullgraph.lowering.streamed import StreamedFeatures
 from graphbraid.nn import GraphSAGE
+from graphbraid.train import TrainConfig
 
 BUDGETS = [0, "300 KiB", "all"]  # of 300 rows of 148 bytes: buffers of requests take most of the second
 SMALL = DiskOptions(depth=2, longest_bytes=4096)
@@ -258,7 +260,35 @@ def test_sizes_are_read(text, num_bytes):
     assert as_size(text, "host") == num_bytes
 
 
-@pytest.mark.parametrize("text", ["", "GiB", "-1", "1e3", "4 gibi", "1,5 GB", None, 2.5, "9" * 30])
+@pytest.mark.parametrize("text", ["", "GiB", "-1", "1e3", "4 gibi", "1,5 GB", None, 2.5, "9" * 30, "0.4 B"])
 def test_what_is_no_size_is_refused(text):
     with pytest.raises(ConfigError, match="host must be"):
         as_size(text, "host")
+
+
+@given(size=st.integers(0, MOST_BYTES))
+def test_a_size_written_out_is_read_to_the_byte(size):
+    assert as_budget(str(size), "host") == as_budget(f"{size} B", "host") == as_budget(size, "host") == size
+
+
+NOTHING = [0, "0", "0GiB", "0 B", "0.0 MB"]
+
+
+@pytest.mark.parametrize("nothing", NOTHING)
+def test_memory_of_nothing_is_one_thing_however_it_is_written(graph, nothing):
+    """As ``host`` it reads all from the files, as ``hot`` alone it is refused, beside ``host`` it keeps none."""
+    in_memory = graph.replace(x=graph.x.clone())
+    for build in (TieredFeatures.build, HostTiers.build):
+        with pytest.raises(ConfigError, match=r"need host= or hot=.* and hot=.* is none; give one"):
+            build(in_memory, host=None, hot=nothing)
+    rows = TieredFeatures.build(graph, host=nothing, hot=nothing, disk=SMALL)
+    assert (rows.cache.num_rows, rows.hot) == (0, None)
+    tiers = HostTiers.build(graph, host=nothing, hot=nothing)
+    assert (tiers.features.cache.num_rows, tiers.features.hot, tiers.topology.num_lists) == (0, None, 0)
+    assert tiers.reason == "memory holds nothing"
+    assert TieredTopology.build(graph, host=nothing, disk=SMALL).num_lists == 0
+    config = TrainConfig(host=nothing, hot=nothing)
+    assert (config.host, config.hot) == (0, 0)
+    model = GraphSAGE(graph.num_features, 8, graph.num_classes, num_layers=2)
+    assert Trainer(model, in_memory, hot=nothing, fanouts=(2, 2)).tiers is None
+    assert StreamedFeatures.of(graph, None, nothing).host_bytes == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from graphbraid.arguments import MOST_BYTES, as_size
+from graphbraid.arguments import as_budget
 from graphbraid.errors import ResourceError
 from graphbraid.features.rows.disk import DiskOptions
 from graphbraid.files.block_sums import BLOCK_BYTES
@@ -18,7 +18,7 @@ _FEWEST_REQUESTS = 4
 
 def options_for(host: int | str) -> DiskOptions:
     """How to read lists for a budget: requests under way take an eighth of it at most, where that is some."""
-    size = MOST_BYTES if host == "all" else as_size(host, "host")
+    size = as_budget(host, "host")
     whole = DiskOptions(longest_bytes=_LONGEST_BYTES)
     fit = size // 8 // _LONGEST_BYTES if size else whole.depth
     if fit >= _FEWEST_REQUESTS:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphbraid.arguments import MOST_BYTES, as_size
+from graphbraid.arguments import as_budget
 from graphbraid.errors import ConfigError, ResourceError
 from graphbraid.features.rows.caches import RowCache
 from graphbraid.features.rows.disk import DiskOptions, DiskRows
@@ -30,7 +30,7 @@ _FEWEST_REQUESTS = 4  # under way at a time, however small the budget
 def options_for(host: int | str) -> DiskOptions:
     """How to read for a budget: requests under way take an eighth of it at most, where that is some."""
     options = DiskOptions()
-    size = MOST_BYTES if host == "all" else as_size(host, "host")
+    size = as_budget(host, "host")
     fit = max(size // 8 // options.longest_bytes, _FEWEST_REQUESTS) if size else options.depth
     return DiskOptions(depth=min(fit, options.depth))
 
@@ -51,7 +51,7 @@ def host_rows_in(host: int | str, rows: DiskRows, *, ranked: bool, scaled: bool 
     num_rows = rows.shape[0]
     notes, kept = row_bytes_kept(rows, ranked=ranked, scaled=scaled)
     whole = notes + num_rows * kept
-    budget = whole if host == "all" else min(as_size(host, "host"), whole)
+    budget = min(as_budget(host, "host"), whole)
     if budget == 0:
         return 0
     free = free_memory_bytes()
@@ -82,7 +82,7 @@ def hot_ids_in(hot: int | str, order: Tensor, row_bytes: int) -> Tensor:
         ConfigError: it holds no row, and is not 0.
     """
     num_rows = len(order)
-    budget = MOST_BYTES if hot == "all" else as_size(hot, "hot")
+    budget = as_budget(hot, "hot")
     if budget == 0 or num_rows == 0:
         return order[:0]
     held = min(budget // row_bytes, num_rows)

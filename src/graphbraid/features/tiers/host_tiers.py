@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphbraid.arguments import MOST_BYTES, as_size
+from graphbraid.arguments import as_budget
 from graphbraid.errors import ConfigError
 from graphbraid.features.budgets.budget import Curve, split
 from graphbraid.features.budgets.list_budgets import list_blocks, require_free
@@ -89,7 +89,7 @@ class HostTiers:
         scaled = isinstance(x, ScaledFeatures)
         notes, kept = row_bytes_kept(rows, ranked=row_reads is not None, scaled=scaled)
         whole = parts.whole_bytes + notes + kept * len(stored)
-        budget = min(MOST_BYTES if host == "all" else as_size(host, "host"), whole)
+        budget = min(as_budget(host, "host"), whole)
         require_free(budget, f"host={host!r}")
         features["disk"] = rows.options
         if budget in (0, whole):
@@ -148,7 +148,7 @@ def _reads_of_host(graph: Graph, score: Any, hot: int | str) -> Tensor:
     known = None if score is None else checked_score(values_of(score), graph.num_nodes)
     reads = (walks.out_degree(graph.csc) if known is None else known).double()
     x = graph.x
-    if hot != 0 and isinstance(x, Tensor | ScaledFeatures):
+    if as_budget(hot, "hot") and isinstance(x, Tensor | ScaledFeatures):
         reads = reads.clone()
         reads[hot_ids_in(hot, order_of(reads), kept_row_bytes(x))] = 0.0
     return reads

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphbraid.arguments import as_count, check_choice
+from graphbraid.arguments import as_budget, as_count, check_choice
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.features.budgets import row_budgets
 from graphbraid.features.rows.caches import POLICIES, RowCache, checked_score
@@ -113,9 +113,11 @@ class TieredFeatures:
                 "tiers hold dense features; this graph has "
                 + ("none" if x is None else "sparse ones, which lie in memory")
             )
-        if host is None and hot == 0:
+        has_hot = as_budget(hot, "hot") > 0
+        if host is None and not has_hot:
             raise ConfigError(
-                "tiers need host= or hot=, the memory for rows on the host or on a device; give one"
+                f"tiers need host= or hot=, the memory for rows on the host or on a device, and hot={hot!r} "
+                "is none; give one"
             )
         if isinstance(score, str):
             score = row_budgets.named_score(
@@ -123,7 +125,7 @@ class TieredFeatures:
             )
         values = None if score is None else checked_score(row_budgets.values_of(score), len(stored))
         hot_ids = torch.empty(0, dtype=torch.int64)
-        if hot != 0:
+        if has_hot:
             order = row_budgets.order_of(out_degree(graph.csc) if values is None else values)
             hot_ids = row_budgets.hot_ids_in(hot, order, kept_row_bytes(x))
         rows: RowCache | WidenedCache | MemoryRows = MemoryRows(x)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from graphbraid import native
-from graphbraid.arguments import MOST_BYTES, as_size, check_type
+from graphbraid.arguments import as_budget, check_type
 from graphbraid.errors import ConfigError
 from graphbraid.features.budgets.budget import Curve, split
 from graphbraid.features.budgets.list_budgets import options_for, require_free
@@ -119,7 +119,7 @@ class TieredTopology:
             ResourceError: the memory is not free, or the file cannot be read.
         """
         parts = ListParts.of(graph, disk or options_for(host))
-        budget = min(MOST_BYTES if host == "all" else as_size(host, "host"), parts.whole_bytes)
+        budget = min(as_budget(host, "host"), parts.whole_bytes)
         if budget in (0, parts.whole_bytes):
             require_free(budget, f"host={host!r}")
             return parts.hold(None if budget else torch.empty(0, dtype=torch.int64))
