@@ -31,6 +31,7 @@ from graphbraid.files.writing import format_bytes
 from graphbraid.loader import NeighborLoader
 from graphbraid.sampling.rows import hot_copies
 from graphbraid.sampling.rows.hot import HotRows
+from graphbraid.sampling.rows.sectors import row_sectors
 from graphbraid.sampling.rows.shared_hot import PeerPlace, SharedHotRows
 from graphbraid.train import Callback, TrainConfig
 from graphbraid.train.estimating import modes
@@ -205,6 +206,8 @@ def test_a_device_that_samples_reads_lists_and_labels_over_the_link(layout):
         assert read.link_list_bytes == batch.num_edges * GRAPH.csc.indices.itemsize + 16 * drawn_for
         assert read.link_label_bytes == batch.seed_y.nbytes
         assert read.link_row_bytes == read.link_rows * ROW > 0
+        missing = batch.n_id[tiers.hot.split(batch.n_id)[0]]
+        assert read.link_sector_bytes == 32 * int(row_sectors(GRAPH.x, missing).sum()) > read.link_row_bytes
 
 
 def test_a_loader_with_hot_rows_follows_a_plan_of_itself(expected):

@@ -34,6 +34,14 @@ class GpuPipeline(BatchPipeline, Protocol):
         """The sums from which :meth:`list_reads` is read, ``(4,)`` int64 on the device; None likewise."""
         ...
 
+    @property
+    def weight_bytes(self) -> Tensor | None:
+        """Bytes of weights that draws have read over the link so far, ``()`` int64 on the device.
+
+        None where the weights are there, or draws go by none.
+        """
+        ...
+
     def list_reads(self) -> ListReads | None:
         """Return what was read of lists since the start; waits for the device. None if none is hot."""
         ...

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from graphbraid.errors import DataError
 from graphbraid.graph import Graph, ScaledFeatures, SparseFeatures
-from graphbraid.graph.scaled_features import kept_row_bytes, stored_rows
+from graphbraid.graph.scaled_features import stored_rows
 from graphbraid.ops.gather.gather_rows import gather_features
 from graphbraid.ops.gather.gather_tiered import TierTable, gather_tiered
 from graphbraid.sampling.lists import NeighborLists
@@ -117,7 +117,7 @@ class BatchSource:
             return None if features is None else gather_features(features, ids, trusted=True)
         stored = stored_rows(features)
         if self.link is not None and stored is not None and is_read_over_link(stored, ids):
-            self.link.add_rows(len(ids), len(ids) * kept_row_bytes(features))
+            self.link.add_direct(features, ids)
         return take_features(features, ids)
 
     def y_rows(self, ids: Tensor) -> Tensor | None:

@@ -26,7 +26,8 @@ from graphbraid.graph.degrees import degrees_and_loops
 from graphbraid.nn import SAGEConv
 from graphbraid.sampling import SamplerConfig, SeedSchedule
 from graphbraid.sampling.minibatch.mini_batch import BatchSource
-from graphbraid.sampling.rows.link_reads import list_bytes_read
+from graphbraid.sampling.rows.link_reads import list_bytes_read, weight_bytes_read
+from graphbraid.sampling.rows.sectors import SECTOR_BYTES, row_sectors
 from graphbraid.sampling.rows.shared_hot import PeerPlace, SharedHotRows
 
 NUM_STEPS, BATCH_SIZE = 4, 8
@@ -349,6 +350,11 @@ def test_a_device_that_samples_counts_the_rows_of_each_tier(make_device, device,
     assert (counts.hot_rows, counts.reads) == (hits, len(n_id))
     assert (counts.host_rows, counts.link_rows) == (len(n_id) - hits,) * 2
     assert counts.link_row_bytes == (len(n_id) - hits) * ROW
+    x = context.source.graph.x
+    missing = n_id[~torch.isin(n_id, tiers.hot.ids)]
+    assert counts.link_sector_bytes == int(row_sectors(x, missing).sum()) * SECTOR_BYTES
+    assert counts.link_sector_bytes > counts.link_row_bytes
+    assert f"{SECTOR_BYTES} bytes that devices read for rows so far" in tiers.explain()
     said = prepare.explain()
     assert "holds no part as a whole and reads topology (3.4 KiB), labels" in said
     assert f"rows: {hits / len(n_id):.1%} of {len(n_id):,} reads on the device" in said
@@ -372,6 +378,42 @@ def test_edges_that_a_device_reads_of_lists_on_the_host_are_among_what_travels(m
     reads = prepare._placed().pipeline.list_reads()
     assert reads.device_edges > 0
     assert tiers.counts.link_list_bytes == reads.host_edges * 4 > 0
+
+
+@pytest.mark.parametrize("lists", [False, True], ids=["none", "hot lists"])
+@pytest.mark.parametrize("replace", [False, True])
+def test_weights_that_draws_read_of_the_host_are_among_what_travels(make_device, device, replace, lists):
+    if device.type == "cuda":
+        pytest.skip(ONLY_INTERPRETED)
+    hot = 4 * 90 + 5 * ROW
+    notes = 8 * 90 + 8 * 91 + 4 * 90 + hot + 1600
+    context = tiered(make_context(make_device(notes * lists), replace=replace, weighted=True), hot=hot)
+    prepare, tiers = InterpretedBatching(context), context.source.rows
+    csc, expected, edges = context.source.graph.csc, 0, 0
+    for step in range(NUM_STEPS):
+        sampled = prepare(0, step).sampled
+        expected += weight_bytes_read(sampled, context.sampler, csc)
+        edges += list_bytes_read(sampled, "subgraph", csc.indices)
+    pipeline = prepare._placed().pipeline
+    weights = int(pipeline.weight_bytes)
+    if not lists:
+        assert pipeline.list_reads() is None
+        assert weights == expected > 0
+        assert tiers.counts.link_list_bytes == edges + weights
+    else:
+        assert pipeline.list_reads().device_edges > 0
+        assert 0 < weights < expected  # lists on the device have their weights there
+        assert tiers.counts.link_list_bytes == pipeline.list_reads().host_edges * 4 + weights
+
+
+def test_a_topology_on_the_device_reads_no_weights_over_the_link(make_device, device):
+    if device.type == "cuda":
+        pytest.skip(ONLY_INTERPRETED)
+    context = tiered(make_context(make_device(), weighted=True), hot=4 * 90 + 5 * ROW)
+    prepare, tiers = InterpretedBatching(context), context.source.rows
+    prepare(0, 0)
+    assert prepare._placed().pipeline.weight_bytes is None
+    assert tiers.counts.link_list_bytes == 0
 
 
 def test_parts_are_resident_as_far_as_they_fit():

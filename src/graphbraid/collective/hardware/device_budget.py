@@ -16,9 +16,8 @@ from graphbraid.graph import SparseFeatures
 from graphbraid.graph.csc import Csc, index_dtype
 from graphbraid.graph.scaled_features import kept_row_bytes
 from graphbraid.sampling.rows.hot import MAP_BYTES
-
-SECTOR_BYTES = 32
-"""Least that a device reads over the link at a time: a drawn id of 4 bytes moves as much."""
+from graphbraid.sampling.rows.link_weights import SUM_BYTES, WEIGHT_BYTES
+from graphbraid.sampling.rows.sectors import SECTOR_BYTES, row_sectors
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -53,7 +52,7 @@ def divide(room: int, context: Context, *, with_rows: bool) -> DeviceSplit:
         return _divided(room, (by_list, num_lists), None)
     reads = walks.inclusion(csc, context.sampler, context.schedule)
     row_bytes = max(kept_row_bytes(x), 1)
-    sectors = -(-row_bytes // SECTOR_BYTES)
+    sectors = row_sectors(x, torch.arange(csc.num_dst))
     by_row = Curve.of(reads * (sectors * SECTOR_BYTES), row_bytes)
     num_lists, num_rows = split(room - notes - rows_notes, (by_list, by_row))
     if not num_lists:  # nor is anything noted of them
@@ -113,7 +112,7 @@ def _weight_bytes(context: Context) -> int:
     """Bytes of each edge that draws by weight read beside its id: running sums, or the weights."""
     if not context.sampler.weighted:
         return 0
-    return 8 if context.sampler.replace else 4
+    return SUM_BYTES if context.sampler.replace else WEIGHT_BYTES
 
 
 def _sectors_of(degrees: Tensor, fanout: int, context: Context) -> Tensor:

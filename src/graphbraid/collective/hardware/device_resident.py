@@ -60,11 +60,14 @@ class Placed:
             link.add_lists(list_bytes_read(sampled, layout, self.source.graph.csc.indices))
 
     def watch_lists(self) -> None:
-        """Have the edges that the device counts itself among what travels."""
+        """Have the edges and weights that the device counts itself among what travels."""
         link, counted = self.source.link, self.pipeline.list_counts
         if link is not None and counted is not None:
             itemsize = self.source.graph.csc.indices.itemsize
             link.watch(lambda: ListReads.of(counted).host_edges * itemsize)
+        weights = self.pipeline.weight_bytes
+        if link is not None and weights is not None:
+            link.watch(lambda: int(weights))
 
     def explain(self, part_bytes: Mapping[PlacedPart, int]) -> str:
         """Return what is on the device, why, and what was read of it and over the link; waits for the device.

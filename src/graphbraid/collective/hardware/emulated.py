@@ -21,7 +21,8 @@ from graphbraid.collective.plan.times import StageTimes
 from graphbraid.collective.run.protocols import DeviceMemoryError
 from graphbraid.collective.run.stages import Context, register
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
-from graphbraid.sampling.rows.link_reads import list_bytes_read, travelled
+from graphbraid.sampling.rows.link_reads import list_bytes_read, travelled, weight_bytes_read
+from graphbraid.sampling.rows.sectors import row_sectors
 
 Fault = Callable[[], BaseException]
 
@@ -39,6 +40,8 @@ class EmulatedAccelerator:
         memory_bytes: of its memory, which it says is free. If None, not known.
         peer_bytes_per_second: rate that it says it reads other such devices at, by which rows are divided;
             reads take no time. If None, not known.
+        memory_name: tells its memory from that of others on the machine: those of the same name are one
+            device that several processes use. If None, its memory is its own.
     """
 
     hardware = "emulated"
@@ -52,7 +55,9 @@ class EmulatedAccelerator:
         link_bytes_per_second: float | None = None,
         memory_bytes: int | None = None,
         peer_bytes_per_second: float | None = None,
+        memory_name: str | None = None,
     ) -> None:
+        self.memory_name = memory_name
         self.memory_bytes, self.peer_bytes_per_second = memory_bytes, peer_bytes_per_second
         self.memory_device = torch.device("cpu")  # which processes share
         self.times, self.link_bytes_per_second = times, link_bytes_per_second
@@ -176,6 +181,7 @@ class EmulatedBatching:
     def __init__(self, context: Context) -> None:
         self._accelerator, self._gathers = _accelerator(context), context.gathers_rows
         self._source, self._tiers = context.source, context.source.rows if context.gather else None
+        self._sampler = context.sampler
         gathers = context.gather and self._tiers is None
         self._prepare = CpuBatching(dataclasses.replace(context, gather=gathers, row_buffer=None))
 
@@ -196,7 +202,9 @@ class EmulatedBatching:
     def _count_lists(self, batch: MiniBatch) -> None:
         """Count the lists and labels that a device would have read over the link, which holds neither."""
         source, labels = self._source, batch.seed_y
-        nbytes = list_bytes_read(batch.sampled, batch.layout, source.graph.csc.indices)
+        csc = source.graph.csc
+        nbytes = list_bytes_read(batch.sampled, batch.layout, csc.indices)
+        nbytes += weight_bytes_read(batch.sampled, self._sampler, csc)
         self._accelerator.count_bytes(nbytes + (0 if labels is None else labels.nbytes))
         if source.link is not None:
             source.link.add_lists(nbytes)
@@ -208,7 +216,10 @@ class EmulatedBatching:
         x = batch.x
         assert x is not None
         hot = None if self._tiers is None else self._tiers.hot
-        rows = len(x) if hot is None else len(hot.split(batch.n_id)[0])
+        ids = batch.n_id if hot is None else batch.n_id[hot.split(batch.n_id)[0]]
+        rows, table = len(ids), None if self._tiers is None else self._tiers.in_memory
+        if table is not None and self._source.link is not None:  # a file's rows are copied
+            self._source.link.add_sectors(int(row_sectors(table, ids).sum()))
         self._accelerator.count_rows(rows, rows * x[:1].nbytes)
         self._accelerator.count_bytes(rows * x[:1].nbytes)
 

@@ -24,13 +24,18 @@ class TierCounts(NamedTuple):
     link_row_bytes: int = 0
     """Bytes of these rows."""
     link_list_bytes: int = 0
-    """Bytes of sampled lists that travelled likewise: ids and edges of batches, and what belongs to them."""
+    """Bytes of sampled lists that travelled likewise: ids and edges of batches, and what belongs to them, and
+    the weights that draws by weight read of lists on the host."""
     link_label_bytes: int = 0
     """Bytes of labels that did."""
     ring_rows: int = 0
     """Reads of rows that a batch before had brought to the device."""
     peer_rows: int = 0
     """Reads of rows that were interleaved over devices that read each other's."""
+    link_sector_bytes: int = 0
+    """Bytes of the whole sectors that moved for rows which devices read of the host themselves, by where each
+    row lies: more than these rows' own bytes where rows do not begin and end with sectors. No part of
+    :attr:`link_bytes`, which are those of the rows themselves; copies move no more than these."""
 
     @property
     def reads(self) -> int:

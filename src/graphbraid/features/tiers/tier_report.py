@@ -12,6 +12,7 @@ from torch import Tensor
 
 from graphbraid.features.tiers.tier_counts import TierCounts
 from graphbraid.files.writing import format_bytes
+from graphbraid.sampling.rows.sectors import SECTOR_BYTES
 
 SHARES = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
 """Shares of the rows, or of the lists' bytes: the points of a curve of tiers."""
@@ -115,9 +116,9 @@ class TierReport:
         if self.filled_by:
             lines.append(f"filled by the score {self.filled_by}")
         if self.reads:
-            lines.append(_read(self.counts, "so far"))
+            lines += [_read(self.counts, "so far"), *_sectors(self.counts, "so far")]
         if self.epoch is not None:
-            lines.append(_read(self.epoch, "in the last epoch"))
+            lines += [_read(self.epoch, "in the last epoch"), *_sectors(self.epoch, "in the last epoch")]
         if self.curve:
             lines.append("memory for rows, the share of the reads that the highest have, and what is left:")
             lines += _aligned([_CURVE_HEADER, *(self._point(point) for point in self.curve)])
@@ -197,6 +198,14 @@ def _read(counts: TierCounts, when: str) -> str:
         link = f"{format_bytes(counts.link_bytes)} over the link ({listed}), "
     disk = f"{format_bytes(counts.disk_bytes)} from disk by {counts.disk_requests:,} requests"
     return f"{counts.reads:,} reads {when}; {link}{disk}"
+
+
+def _sectors(counts: TierCounts, when: str) -> list[str]:
+    """Return a line of what moved for rows that devices read of the host themselves, where there were any."""
+    if not counts.link_sector_bytes:
+        return []
+    moved = format_bytes(counts.link_sector_bytes)
+    return [f"whole sectors of {SECTOR_BYTES} bytes that devices read for rows {when}: {moved}"]
 
 
 def _share(value: float | None) -> str:

@@ -25,6 +25,7 @@ from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.rows.hot import HotRows
 from graphbraid.sampling.rows.hot_counts import HotReads
 from graphbraid.sampling.rows.link_reads import LinkReads
+from graphbraid.sampling.rows.sectors import SECTOR_BYTES
 from graphbraid.sampling.schedule import SeedSchedule
 from graphbraid.signatures import typed
 
@@ -208,6 +209,7 @@ class TieredFeatures:
             link_label_bytes=link.label_bytes,
             ring_rows=link.ring_rows,
             peer_rows=hot.peers,
+            link_sector_bytes=(link.sectors + hot.sectors) * SECTOR_BYTES,
         )
 
     def note_epoch(self, before: TierCounts) -> None:

@@ -133,7 +133,7 @@ class HotRows:
             ids: ``(num_ids,)`` int64 on its device.
         """
         places = ids if table.positions is None else table.positions[ids]
-        self.read.add_places(places, len(self.own_ids), self.num_rows)
+        self.read.add_places(places, len(self.own_ids), self.num_rows, _rows_of_last(table))
 
     def table_on(self, device: torch.device) -> Tensor:
         """Return a device's own hot rows as they are kept, ``(num_own, F)``; the first call copies them.
@@ -240,6 +240,12 @@ class HotRows:
 
     def __repr__(self) -> str:
         return f"HotRows({self.num_rows:,} of {self.num_nodes:,} rows)"
+
+
+def _rows_of_last(table: TierTable) -> Tensor | ScaledFeatures:
+    """Return the rows of a table's last tier, the host's, where it has some."""
+    [rows], scales = table.tiers[-1].parts[-1:], table.tiers[-1].scales[-1:]
+    return ScaledFeatures(values=rows, scale=scales[0], trusted=True) if scales else rows
 
 
 def tier_of(rows: Tensor | ScaledFeatures, first: int = 0) -> Tier:

@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from graphbraid.graph.csc import Csc
+from graphbraid.graph.scaled_features import ScaledFeatures, kept_row_bytes
+from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.rows.by_id import FeatureRows
+from graphbraid.sampling.rows.link_weights import weight_bytes
+from graphbraid.sampling.rows.sectors import row_sectors
 
 if TYPE_CHECKING:
     from graphbraid.sampling.minibatch.mini_batch import MiniBatch
@@ -32,6 +37,8 @@ class LinkCounts(NamedTuple):
     label_bytes: int = 0
     ring_rows: int = 0
     """Feature rows that did not travel, since a batch before had brought them."""
+    sectors: int = 0
+    """Sectors that moved for feature rows which a device read of the host itself."""
 
     def plus(self, more: LinkCounts) -> LinkCounts:
         """Return the sums of both."""
@@ -53,6 +60,20 @@ class LinkReads:
     def add_rows(self, rows: int, nbytes: int) -> None:
         """Count rows that travel, by their number and their bytes."""
         self._add(LinkCounts(rows=rows, row_bytes=nbytes))
+
+    def add_direct(self, rows: Tensor | ScaledFeatures, ids: Tensor) -> None:
+        """Count rows that a device reads of the host itself; waits for it.
+
+        Args:
+            rows: all rows, as they lie in memory.
+            ids: ``(num_ids,)`` int64 of those that are read.
+        """
+        each, sectors = kept_row_bytes(rows), int(row_sectors(rows, ids).sum())
+        self._add(LinkCounts(rows=len(ids), row_bytes=len(ids) * each, sectors=sectors))
+
+    def add_sectors(self, sectors: int) -> None:
+        """Count sectors that moved for rows which are counted already."""
+        self._add(LinkCounts(sectors=sectors))
 
     def add_attribute(self, name: str, value: Tensor) -> None:
         """Count an attribute of a batch that travels after the batch did, or that a device reads of the host.
@@ -123,7 +144,7 @@ def list_bytes_read(sampled: Sampled, layout: str, indices: Tensor) -> int:
     """Return the bytes that a device reads to draw a batch of lists that all lie on the host.
 
     These are the drawn edges, and where each list that they are drawn from begins and ends. Weights that
-    draws go by do not count.
+    draws go by are counted by :func:`weight_bytes_read`, or by the device.
 
     Args:
         sampled: what was drawn.
@@ -133,6 +154,30 @@ def list_bytes_read(sampled: Sampled, layout: str, indices: Tensor) -> int:
     nodes = sampled.nodes_per_hop[:-1]
     lists = sum(itertools.accumulate(nodes) if layout == "blocks" else nodes)
     return sum(sampled.edges_per_hop) * indices.itemsize + lists * _BOUNDS_BYTES
+
+
+def weight_bytes_read(sampled: Sampled, sampler: SamplerConfig, csc: Csc) -> int:
+    """Return the bytes of weights that a device reads to draw a batch of lists that all lie on the host.
+
+    A device counts them itself; this is for batches that stand in for a device's.
+
+    Args:
+        sampled: what was drawn, on the CPU.
+        sampler: how; draws that go by no weight read none.
+        csc: the graph's edges.
+    """
+    if not sampler.weighted or csc.weight is None:
+        return 0
+    total, begin, end = 0, 0, 0
+    running = torch.cat([torch.zeros(1, dtype=torch.int64), (csc.weight > 0).cumsum(0)])
+    for fanout, found in zip(sampler.fanouts, sampled.nodes_per_hop, strict=False):
+        begin, end = 0 if sampler.layout == "blocks" else end, end + found
+        nodes = sampled.n_id[begin:end]
+        first, last = csc.indptr[nodes], csc.indptr[nodes + 1]
+        drawable = running[last] - running[first]
+        read = weight_bytes(last - first, drawable, fanout, replace=sampler.replace)
+        total += int(read.sum()) if fanout else 0
+    return total
 
 
 def sent(value: Tensor, device: torch.device, name: str, link: LinkReads | None) -> Tensor:

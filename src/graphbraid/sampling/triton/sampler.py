@@ -124,6 +124,14 @@ class TritonPipeline:
         """The sums from which :meth:`list_reads` is read, ``(4,)`` int64 on the device; None likewise."""
         return self._topology.reads
 
+    @property
+    def weight_bytes(self) -> Tensor | None:
+        """Bytes of weights that draws have read over the link so far, ``()`` int64 on the device.
+
+        None where the weights are there, or draws go by none.
+        """
+        return None if self._weights is None else self._weights.read_bytes
+
     def list_reads(self) -> ListReads | None:
         """Return what was read of lists since the start; waits for the device. None if none is hot."""
         return self._topology.list_reads()

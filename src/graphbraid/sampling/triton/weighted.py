@@ -11,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from graphbraid.ops.triton.partition import search_steps
+from graphbraid.sampling.rows.link_weights import AT_ONCE
 from graphbraid.sampling.triton.draw import draw_tile
 from graphbraid.sampling.triton.hop_rows import HopRows, RowEdges, row_edges, rows_of_hop
 from graphbraid.sampling.triton.hot_lists import EdgeArray, load_edge
@@ -209,7 +210,7 @@ def draw_by_race(
         rows.fanout,
         rows.key,
         BLOCKS=rows.blocks,
-        EDGES=128,
+        EDGES=AT_ONCE,
         num_warps=2,
         enable_fp_fusion=False,
     )
