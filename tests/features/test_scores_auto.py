@@ -1,6 +1,7 @@
 """``auto``: it looks ahead where that is cheap, else takes what a trial favours, and says which and why."""
 
 import itertools
+import re
 
 import pytest
 import torch
@@ -115,6 +116,54 @@ def test_a_short_run_takes_what_serves_some_of_its_batches_best(graph, run_secon
     reads = count_reads(batches, graph.num_nodes)
     served = features.coverage(found.values, reads)
     assert found.trial[found.kind] == pytest.approx(sum(served) / len(served))
+
+
+class WaitingRun:
+    """A run that takes a second, and longer where it waits for its reads."""
+
+    least, waits, counted = 1.0, True, "training 1 s; waiting so long"
+
+    def __init__(self, seconds):
+        self.seconds, self.asked = seconds, []
+
+    def with_reads(self, reads):
+        self.asked.append(reads)
+        return self.seconds
+
+
+@pytest.mark.parametrize(
+    ("share", "seconds", "kinds", "said"),
+    [
+        (
+            1e9,
+            1.0,
+            {"lookahead"},
+            r"^2 epochs looked ahead in .* allow 1e\+09 s \(training 1 s; waiting so long\)$",
+        ),
+        (1e-9, 1e18, {"lookahead"}, r"^2 epochs looked ahead in .* allow 1e\+09 s \(training 1 s; waiting"),
+        (
+            1e-9,
+            2.0,
+            set(choice.READS),
+            r"more than the 2e-09 s .* the run's 2 s \(training 1 s; waiting so long\); of",
+        ),
+    ],
+)
+def test_waits_are_asked_for_only_where_the_rest_of_the_run_does_not_allow_all_epochs(
+    graph, monkeypatch, share, seconds, kinds, said
+):
+    monkeypatch.setattr(choice, "MOST_OF_RUN", share)
+    run = WaitingRun(seconds)
+    found = scores.reads_of_run(graph, run, sampler=SAMPLER, schedule=schedule_of(graph, 50), epochs=2)
+    assert found.kind in kinds
+    assert re.search(said, found.reason)
+    assert len(run.asked) == (share < 1)
+    assert set(found.trial) == (set(choice.READS) if run.asked else set())
+    for reads in run.asked:  # those that are kept unless epochs are looked ahead
+        best = max(choice.READS, key=found.trial.get)
+        named = scores.reads_of_run(graph, None, sampler=SAMPLER, schedule=schedule_of(graph, 50), epochs=2)
+        assert named.kind == best
+        assert torch.equal(reads, named.values)
 
 
 def test_reads_are_chosen_among_the_kinds_that_count_them(graph):

@@ -276,7 +276,7 @@ NOTHING = [0, "0", "0GiB", "0 B", "0.0 MB"]
 
 @pytest.mark.parametrize("nothing", NOTHING)
 def test_memory_of_nothing_is_one_thing_however_it_is_written(graph, nothing):
-    """As ``host`` it reads all from the files, as ``hot`` alone it is refused, beside ``host`` it keeps none."""
+    """As ``host`` it reads all from the files; as ``hot`` it keeps no row, and alone it is refused."""
     in_memory = graph.replace(x=graph.x.clone())
     for build in (TieredFeatures.build, HostTiers.build):
         with pytest.raises(ConfigError, match=r"need host= or hot=.* and hot=.* is none; give one"):

@@ -53,6 +53,9 @@ if TYPE_CHECKING:
 class Trainer(LinkPredictions):
     """A trainer of one model on one graph.
 
+    With several ranks (:func:`graphbraid.distributed.init`) and ``tiers="auto"`` all make theirs together, as
+    they divide the memory that they find free.
+
     Threads may share it: calls of :meth:`evaluate`, :meth:`predict` and :meth:`profile` wait for each other.
 
     Args:
@@ -84,6 +87,7 @@ class Trainer(LinkPredictions):
     Raises:
         ConfigError: an option is invalid; the message says which, and what would be valid.
         DataError: the graph has no features.
+        RankError: another rank was lost while several divided memory.
     """
 
     def __init__(
@@ -132,7 +136,7 @@ class Trainer(LinkPredictions):
         made = make_tiers(
             graph,
             self.config,
-            run_seconds=lambda: run_seconds(model, graph, self.config),
+            run_time=lambda: run_seconds(model, graph, self.config, self._share),
             reads=chosen.reads,
             share=self._share,
         )

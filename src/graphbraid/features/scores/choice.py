@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -54,13 +55,48 @@ class Looked(NamedTuple):
     """Spent on them."""
 
 
+class RunTime(Protocol):
+    """How long a run will take, of which looking ahead may take a share."""
+
+    @property
+    def least(self) -> float:
+        """Seconds that it takes whatever is read from where."""
+        ...
+
+    @property
+    def waits(self) -> bool:
+        """Whether it may take longer than that, as rows are read from where it waits for them."""
+        ...
+
+    def with_reads(self, reads: Tensor) -> float:
+        """Return the seconds with tiers filled by ``(num_nodes,)`` reads of an epoch."""
+        ...
+
+    @property
+    def counted(self) -> str:
+        """What these seconds are, in words; empty where nothing is known but their number."""
+        ...
+
+
+class KnownTime(NamedTuple):
+    """The time of a run of which nothing else is known."""
+
+    least: float
+    waits: bool = False
+    counted: str = ""
+
+    def with_reads(self, reads: Tensor) -> float:
+        """Return the same seconds."""
+        return self.least
+
+
 def choose(
     graph: Graph,
     sampler: SamplerConfig,
     schedule: SeedSchedule,
     *,
     epochs: Sequence[int],
-    run_seconds: float | None,
+    run: RunTime | None,
     values_of: Callable[[str], Tensor],
     workers: int | None,
     candidates: Sequence[str] | None = None,
@@ -72,21 +108,70 @@ def choose(
         sampler: how neighbours are drawn.
         schedule: which seeds a step has.
         epochs: of the run, of which as many are looked ahead as may be.
-        run_seconds: how long the run will take; None: not known.
+        run: how long it will take; None: not known. Of one that waits, candidates must be reads an epoch, by
+            the best of which that is judged.
         values_of: makes the values of a kind.
         workers: threads that sample.
         candidates: kinds to try; None: :data:`CANDIDATES`.
     """
     seconds = sampling_seconds(graph, sampler, schedule, epochs[0], workers)
+    try_kinds = functools.partial(
+        _try_kinds,
+        graph,
+        sampler,
+        schedule,
+        epochs[0],
+        values_of=values_of,
+        workers=workers,
+        candidates=candidates,
+    )
+    tried: _Tried | None = None
+    taken = 0.0 if run is None else run.least
+    if run is not None and run.waits and seconds * len(epochs) >= MOST_OF_RUN * taken:
+        tried = try_kinds()
+        taken = run.with_reads(tried.values)
+    if run is not None and seconds < MOST_OF_RUN * taken:
+        looked = look_ahead(graph, sampler, schedule, epochs, seconds=MOST_OF_RUN * taken, workers=workers)
+        reason = _counted(looked, epochs, taken) + _of_what(run)
+        trial = {} if tried is None else tried.trial
+        return looked.values, Choice(kind="lookahead", reason=reason, trial=trial, epochs=looked.epochs)
+    if tried is None:
+        tried = try_kinds()
     share = "and how long the run is was not said"
-    if run_seconds is not None:
-        allowed = MOST_OF_RUN * run_seconds
-        share = f"more than the {allowed:.2g} s that are {MOST_OF_RUN:.0%} of the run's {run_seconds:.3g} s"
-        if seconds < allowed:
-            looked = look_ahead(graph, sampler, schedule, epochs, seconds=allowed, workers=workers)
-            reason = _counted(looked, epochs, run_seconds)
-            return looked.values, Choice(kind="lookahead", reason=reason, epochs=looked.epochs)
-    batches = spread_reads(graph, sampler, schedule, epoch=epochs[0], count=TRIED_BATCHES, workers=workers)
+    if run is not None:
+        allowed = MOST_OF_RUN * taken
+        share = f"more than the {allowed:.2g} s that are {MOST_OF_RUN:.0%} of the run's {taken:.3g} s"
+        share += _of_what(run)
+    reason = f"looking 1 epoch ahead would take about {seconds:.2g} s, {share}; of the others, {tried.said}"
+    return tried.values, Choice(kind=tried.kind, reason=reason, trial=tried.trial)
+
+
+def _of_what(run: RunTime) -> str:
+    """Say in brackets what the seconds of a run are."""
+    return f" ({run.counted})" if run.counted else ""
+
+
+class _Tried(NamedTuple):
+    """The kind of score that serves some batches best."""
+
+    kind: str
+    values: Tensor
+    trial: Mapping[str, float]
+    said: str
+
+
+def _try_kinds(
+    graph: Graph,
+    sampler: SamplerConfig,
+    schedule: SeedSchedule,
+    epoch: int,
+    *,
+    values_of: Callable[[str], Tensor],
+    workers: int | None,
+    candidates: Sequence[str] | None,
+) -> _Tried:
+    """Return the candidate whose top rows serve most reads of some batches, spread over an epoch."""
+    batches = spread_reads(graph, sampler, schedule, epoch=epoch, count=TRIED_BATCHES, workers=workers)
     reads = count_reads(batches, graph.num_nodes)
     trial: dict[str, float] = {}
     best = "", torch.empty(0)
@@ -95,14 +180,12 @@ def choose(
         trial[kind] = fmean(coverage(values, reads))
         if trial[kind] > trial.get(best[0], -1.0):
             best = kind, values
-    tried = min(TRIED_BATCHES, schedule.num_steps)
-    reason = (
-        f"looking 1 epoch ahead would take about {seconds:.2g} s, {share}; of the others, {best[0]} serves "
-        f"most of {tried} batches' reads: "
+    said = (
+        f"{best[0]} serves most of {min(TRIED_BATCHES, schedule.num_steps)} batches' reads: "
         f"{trial[best[0]]:.1%} in the mean over some sizes, the best choice "
         f"{fmean(coverage(reads, reads)):.1%}"
     )
-    return best[1], Choice(kind=best[0], reason=reason, trial=trial)
+    return _Tried(*best, trial, said)
 
 
 def look_ahead(

@@ -13,7 +13,7 @@ from torch import Tensor
 from graphbraid.arguments import as_number, check_choice
 from graphbraid.errors import ConfigError
 from graphbraid.features.scores import walks
-from graphbraid.features.scores.choice import READS, Choice, choose
+from graphbraid.features.scores.choice import READS, Choice, KnownTime, RunTime, choose
 from graphbraid.features.scores.reads import (
     as_epochs,
     batch_reads,
@@ -103,32 +103,41 @@ def score(
         DataError: the graph has no split ``train`` or no weights where they are needed, or a seed is no node.
     """
     check_choice(kind, "kind", KINDS)
-    started = time.perf_counter()
-    damping, coming = as_number(damping, "damping", least=0, below=1), as_epochs(epochs)
+    damping = as_number(damping, "damping", least=0, below=1)
     making = _Making(
-        graph, sampler=sampler, schedule=schedule, epochs=coming, damping=damping, workers=workers
+        graph, sampler=sampler, schedule=schedule, epochs=as_epochs(epochs), damping=damping, workers=workers
     )
-    if kind != "auto":
-        values, choice = making.of(kind), Choice(kind=kind)
-    else:
-        run_seconds = None if run_seconds is None else as_number(run_seconds, "run_seconds", least=0)
-        values, choice = choose(
-            graph,
-            *making.needed("auto"),
-            epochs=coming,
-            run_seconds=run_seconds,
-            values_of=making.of_short,
-            workers=workers,
-            candidates=READS if as_reads else None,
-        )
-    return Score(
-        values=values,
-        kind=choice.kind,
-        made_from=making.made_from(choice.kind, choice.epochs or len(coming)),
-        seconds=time.perf_counter() - started,
-        reason=choice.reason,
-        trial=choice.trial,
+    if kind == "auto":
+        run = None if run_seconds is None else KnownTime(as_number(run_seconds, "run_seconds", least=0))
+        return making.chosen(run, READS if as_reads else None)
+    return making.made(Choice(kind=kind), making.of(kind))
+
+
+def reads_of_run(
+    graph: Graph, run: RunTime | None, *, sampler: SamplerConfig, schedule: SeedSchedule, epochs: int
+) -> Score:
+    """Return the reads of an epoch as the kind ``auto`` of :func:`score` does, of a run whose time is known.
+
+    Args:
+        graph: whose rows are read.
+        run: how long it takes, by what it reads. If None, nothing is looked ahead.
+        sampler: how neighbours are drawn.
+        schedule: which seeds a step has.
+        epochs: that are looked ahead at most.
+
+    Raises:
+        ConfigError: the schedule has no batches.
+        DataError: a seed is no node.
+    """
+    making = _Making(
+        graph,
+        sampler=sampler,
+        schedule=schedule,
+        epochs=as_epochs(epochs),
+        damping=walks.DAMPING,
+        workers=None,
     )
+    return making.chosen(run, READS)
 
 
 class _Making:
@@ -144,6 +153,7 @@ class _Making:
         damping: float,
         workers: int | None,
     ) -> None:
+        self._started = time.perf_counter()
         self._graph, self._sampler, self._schedule = graph, sampler, schedule
         self._epochs, self._damping, self._workers = epochs, damping, workers
         self._most_presampled: int | None = None
@@ -155,6 +165,30 @@ class _Making:
             "presampled": self._presampled,
             "lookahead": self._lookahead,
         }
+
+    def chosen(self, run: RunTime | None, candidates: Sequence[str] | None) -> Score:
+        """The score that ``auto`` takes."""
+        values, choice = choose(
+            self._graph,
+            *self.needed("auto"),
+            epochs=self._epochs,
+            run=run,
+            values_of=self.of_short,
+            workers=self._workers,
+            candidates=candidates,
+        )
+        return self.made(choice, values)
+
+    def made(self, choice: Choice, values: Tensor) -> Score:
+        """The record of a choice and its values."""
+        return Score(
+            values=values,
+            kind=choice.kind,
+            made_from=self.made_from(choice.kind, choice.epochs or len(self._epochs)),
+            seconds=time.perf_counter() - self._started,
+            reason=choice.reason,
+            trial=choice.trial,
+        )
 
     def of(self, kind: str) -> Tensor:
         """The values of a kind."""

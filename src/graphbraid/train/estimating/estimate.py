@@ -176,10 +176,18 @@ class _Estimating:
 
     def _find_reads(self, trial: Trial, needs: SampledNeeds, has_device: bool) -> None:
         """Find how often each row is read, where rows may be elsewhere, and what is on the device."""
-        is_dense = stored_rows(self._graph.x) is not None
-        if self._of_links or not is_dense or not (has_device or are_mapped(self._graph)):
+        rows = stored_rows(self._graph.x)
+        if self._of_links or rows is None or not (has_device or are_mapped(self._graph)):
             return
-        self._reads, seconds = run_reads(trial, needs.device.bytes_of("step"))
+        row_bytes = rows.nbytes // max(len(rows), 1)
+        host, rate = self._config.host, self._machine.disk_bytes_per_second
+        self._reads, seconds = run_reads(
+            trial,
+            needs.device.bytes_of("step"),
+            host=host if self._config.tiers is None else self._budget(needs).host,
+            rate=None if rate is None else rate / max(row_bytes, 1),
+            is_here=self._machine is self._here,
+        )
         if has_device:
             memory = self._machine.device_memory
             self._device_budget = auto_device(trial, needs, self._reads, memory, seconds)

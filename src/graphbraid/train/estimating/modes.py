@@ -25,11 +25,12 @@ from graphbraid.train.estimating.memory.sampled import (
     sampled_needs,
     scaled_step_bytes,
 )
-from graphbraid.train.estimating.seconds.run_seconds import seconds_of_steps
+from graphbraid.train.estimating.seconds.run_seconds import RunSeconds
 from graphbraid.train.estimating.trials.baseline import capacity_bytes
 from graphbraid.train.estimating.trials.batches import batch_sizes
 from graphbraid.train.estimating.trials.trial import Trial
-from graphbraid.train.step.tiers import expected_reads
+from graphbraid.train.step.feed import ALONE, Share
+from graphbraid.train.step.tiers import expected_reads, share_of
 from graphbraid.train.step.whole import device_named
 
 SHARE_OF_FREE_MEMORY = 0.5
@@ -118,7 +119,13 @@ class AutoTiers(NamedTuple):
 
 
 def auto_tiers(
-    model: nn.Module, graph: Graph, config: TrainConfig, memory: DeviceMemory | None = None
+    model: nn.Module,
+    graph: Graph,
+    config: TrainConfig,
+    memory: DeviceMemory | None = None,
+    *,
+    host_bytes: int | None = None,
+    share: Share = ALONE,
 ) -> AutoTiers:
     """Return the memory for rows and lists that ``tiers="auto"`` takes: what the rest of the run leaves.
 
@@ -127,19 +134,32 @@ def auto_tiers(
         graph: to train on.
         config: options of the run; ``hot`` is kept where it is given.
         memory: of the device. If None, there is none.
+        host_bytes: memory that the run may take in place of this process. If None, all that is free.
+        share: of each batch that the run trains on.
 
     Raises:
         ConfigError: the model does not fit the graph.
         DataError: the graph has no features, labels or training nodes.
     """
-    trial = Trial(model, graph, config.updated(mode="sampled", tiers=None))
+    config = config.updated(mode="sampled", tiers=None)
+    trial = Trial(model, graph, config)
     trial.try_model()
-    needs = sampled_needs(trial)
-    host = host_budget(graph, free_bytes=capacity_bytes(), needed_bytes=bytes_beside_graph(needs.host, graph))
+    share = share_of(share, config, trial.nodes)
+    # A rank's batches are as large as those of a run on batches of its share of the seeds.
+    own = trial
+    if share.num_ranks > 1:
+        own = Trial(model, graph, config.updated(batch_size=-(-config.batch_size // share.num_ranks)))
+        own.try_model()
+    needs = sampled_needs(own)
+    free = capacity_bytes() if host_bytes is None else host_bytes
+    host = host_budget(graph, free_bytes=free, needed_bytes=bytes_beside_graph(needs.host, graph))
     if memory is None or config.hot is not None or stored_rows(graph.x) is None:
         return AutoTiers(host, None, None)
-    seconds = seconds_of_steps(trial) if may_be_tried(needs.device.bytes_of("step")) else None
-    reads = expected_reads(graph, trial.config, seconds)
+    run_time = None
+    if may_be_tried(needs.device.bytes_of("step")):
+        run_time = RunSeconds(trial, host=host.host, share=share)
+    reads = expected_reads(graph, trial.config, run_time, share=share)
+    seconds = None if run_time is None else run_time.train
     return AutoTiers(host, auto_device(trial, needs, reads, memory, seconds), reads)
 
 

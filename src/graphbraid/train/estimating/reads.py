@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from graphbraid.features import Score
 from graphbraid.train.estimating.memory.sampled import may_be_tried
-from graphbraid.train.estimating.seconds.run_seconds import seconds_of_steps
+from graphbraid.train.estimating.seconds.run_seconds import RunSeconds
 from graphbraid.train.estimating.trials.trial import Trial
 from graphbraid.train.step.tiers import expected_reads
 
@@ -12,16 +12,22 @@ LOOKED_AHEAD_EPOCHS = 3
 """Epochs that an estimate counts at most of a run that looks ahead; whether one does is not up to this."""
 
 
-def run_reads(trial: Trial, step_bytes: int) -> tuple[Score, float | None]:
-    """Return the reads of each row in an epoch, by the score that the Trainer takes, and a run's seconds.
+def run_reads(
+    trial: Trial, step_bytes: int, *, host: int | str | None, rate: float | None = None, is_here: bool = True
+) -> tuple[Score, float | None]:
+    """Return the reads of each row in an epoch, by the score that the Trainer takes, and training's seconds.
 
     Args:
         trial: the run, whose model was tried.
         step_bytes: that a step allocates. Where it is too much to be tried, the seconds are None, and nothing
             is looked ahead.
+        host: memory for tiers. If None, the graph is used as it is.
+        rate: rows that come from the store's file at random in a second. If None, it is measured.
+        is_here: whether the run is for this machine, whose disk may be measured.
     """
-    seconds = None
+    run_time = None
     if may_be_tried(step_bytes):
-        seconds = seconds_of_steps(trial)
+        run_time = RunSeconds(trial, host=host, rate=rate, is_here=is_here)
         trial.forget_gradients()
-    return expected_reads(trial.graph, trial.config, seconds, most_epochs=LOOKED_AHEAD_EPOCHS), seconds
+    reads = expected_reads(trial.graph, trial.config, run_time, most_epochs=LOOKED_AHEAD_EPOCHS)
+    return reads, None if run_time is None else run_time.train

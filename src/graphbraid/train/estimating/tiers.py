@@ -26,7 +26,7 @@ from graphbraid.train.step.tiers import expected_list_reads
 
 _SLOT_BYTES, _NOTES_BYTES = 32, 9
 """Noted of each row in memory, and of each row at all."""
-_TRIED_ROWS = 8192
+_TRIED_ROWS, _TRIED_SECONDS = 8192, 1.0
 
 
 class TieredRun(NamedTuple):
@@ -70,15 +70,20 @@ class TieredRun(NamedTuple):
         notes = self.buffer_bytes + self.graph.num_nodes * self._notes_bytes + self.list_bytes
         return rows * (self._row_bytes + _SLOT_BYTES) + notes
 
-    def disk_reads(self, host: int) -> float:
-        """Return the reads that the disk is expected to serve in an epoch: rows, and blocks of lists."""
-        if host == 0:
-            return (1 - self._shares(0)[1]) * self.epoch_reads + self.list_reads
-        return (1 - self._shares(host)[1]) * self.epoch_reads
+    def disk_reads(self, host: int, num_hot: int | None = None) -> float:
+        """Return the reads that the disk is expected to serve in an epoch: rows, and blocks of lists.
 
-    def _shares(self, host: int) -> tuple[float, float]:
+        Args:
+            host: the budget.
+            num_hot: rows on the device. If None, those of ``device``.
+        """
+        rows = (1 - self._shares(host, num_hot)[1]) * self.epoch_reads
+        return rows + self.list_reads if host == 0 else rows
+
+    def _shares(self, host: int, num_hot: int | None = None) -> tuple[float, float]:
         """Shares of the reads: of the device's hot rows, and of these with the rows in memory."""
-        num_hot = 0 if self.device is None else self.device.num_hot
+        if num_hot is None:
+            num_hot = 0 if self.device is None else self.device.num_hot
         upto = min(num_hot + self.rows_in(host), self.graph.num_nodes)
         return self.served.share(num_hot), self.served.share(upto)
 
@@ -159,7 +164,7 @@ def tiered_run(
     disk = DiskRows.behind(x, options=options_for(config.host or 0))
     rate = None if bytes_per_second is None or not times else bytes_per_second / disk.row_bytes
     if times and rate is None and is_here:
-        rate = _rows_per_second(disk)
+        rate = rows_per_second(disk)
     lists = list_bytes(graph)
     return TieredRun(
         graph=graph,
@@ -205,12 +210,20 @@ def tiered_needs(needs: SampledNeeds, host_bytes: int, list_bytes: int) -> Needs
     return Needs(held=held, phases=phases)
 
 
-def _rows_per_second(disk: DiskRows) -> float:
-    """Measure how many rows at random a second come from the file, some that no cache has first."""
+def rows_per_second(disk: DiskRows) -> float:
+    """Measure how many rows at random a second come from the file, some that no cache has first.
+
+    On a slow disk as many as come in about a second, and an eighth of all tried ones at least.
+    """
     count = min(_TRIED_ROWS, disk.shape[0])
     draw = torch.Generator().manual_seed(0)
     first, second = (torch.randint(disk.shape[0], (count,), generator=draw) for _ in range(2))
-    disk.gather(first[: max(1, count // 8)])
+    part, gathered = max(1, count // 8), 0
+    disk.gather(first[:part])
     started = time.perf_counter()
-    disk.gather(second)
-    return count / (time.perf_counter() - started)
+    for ids in second.split(part):
+        disk.gather(ids)
+        gathered, taken = gathered + len(ids), time.perf_counter() - started
+        if taken > _TRIED_SECONDS:
+            break
+    return gathered / max(taken, 1e-9)

@@ -7,8 +7,10 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from graphbraid.features import HostTiers, Score, TieredFeatures, expected_list_blocks, score
+from graphbraid.features import HostTiers, Score, TieredFeatures, expected_list_blocks
 from graphbraid.features.budgets.row_budgets import options_for
+from graphbraid.features.scores.choice import RunTime
+from graphbraid.features.scores.score import reads_of_run
 from graphbraid.graph import Graph
 from graphbraid.sampling import SamplerConfig, SeedSchedule
 from graphbraid.train.config import TrainConfig
@@ -21,7 +23,7 @@ def make_tiers(
     graph: Graph,
     config: TrainConfig,
     *,
-    run_seconds: Callable[[], float | None] = lambda: None,
+    run_time: Callable[[], RunTime | None] = lambda: None,
     reads: Score | None = None,
     share: Share = ALONE,
 ) -> HostTiers | None:
@@ -30,7 +32,7 @@ def make_tiers(
     Args:
         graph: whose rows and lists are placed.
         config: options of the run.
-        run_seconds: says how long the run will take, and is asked where rows are ranked; None: not known.
+        run_time: says how long the run will take, and is asked where rows are ranked; None: not known.
         reads: of rows, from :func:`expected_reads`. If None, they are found where rows are ranked.
         share: of each batch that the run trains on.
 
@@ -49,7 +51,7 @@ def make_tiers(
         return HostTiers(features=rows, topology=None, reason="steps read the features in blocks")
     row_reads, list_blocks = None, None
     if _ranks_rows(graph, config):
-        row_reads = reads or expected_reads(graph, config, run_seconds(), share=share)
+        row_reads = reads or expected_reads(graph, config, run_time(), share=share)
         if config.host is not None:
             schedule = _schedule(config, graph.split("train"), share)
             list_blocks = expected_list_blocks(graph.csc, _sampler(config), schedule)
@@ -72,7 +74,7 @@ def _ranks_rows(graph: Graph, config: TrainConfig) -> bool:
 def expected_reads(
     graph: Graph,
     config: TrainConfig,
-    run_seconds: float | None,
+    run_time: RunTime | None,
     *,
     most_epochs: int | None = None,
     share: Share = ALONE,
@@ -85,21 +87,19 @@ def expected_reads(
     Args:
         graph: whose rows are read.
         config: options of the run.
-        run_seconds: that the run will take. If None, that is not known, and nothing is looked ahead.
+        run_time: that the run will take. If None, that is not known, and nothing is looked ahead.
         most_epochs: to look ahead at most. If None, all of the run's.
         share: of each batch that is read.
 
     Raises:
         DataError: the graph has no split ``train``.
     """
-    return score(
+    return reads_of_run(
         graph,
-        "auto",
+        run_time,
         sampler=_sampler(config),
         schedule=_schedule(config, graph.split("train"), share),
         epochs=config.epochs if most_epochs is None else min(most_epochs, config.epochs),
-        run_seconds=run_seconds,
-        as_reads=True,
     )
 
 
@@ -117,9 +117,16 @@ def _sampler(config: TrainConfig) -> SamplerConfig:
     return SamplerConfig(fanouts=config.fanouts, replace=config.replace, layout=config.layout)
 
 
+def share_of(share: Share, config: TrainConfig, train: Tensor) -> Share:
+    """Return a share, or the whole where a rank would have no seeds.
+
+    For that the run will be refused, or a rank has next to nothing to read.
+    """
+    return ALONE if share.num_ranks > min(config.batch_size, train.numel()) else share
+
+
 def _schedule(config: TrainConfig, train: Tensor, share: Share = ALONE) -> SeedSchedule:
-    if share.num_ranks > min(config.batch_size, train.numel()):
-        share = ALONE  # for which the run will be refused, or a rank has next to nothing to read
+    share = share_of(share, config, train)
     return SeedSchedule(
         seeds=train,
         batch_size=config.batch_size,

@@ -41,7 +41,7 @@ def evaluation_seconds(trial: Trial, nodes: Tensor, mode: EvalMode, *, most: flo
         seconds = link_evaluation_seconds(trial, runner, nodes, mode, most=most)
         return PartSeconds(seconds, "some rows and ranks tried")
     if is_tried:
-        return _some_batches(trial, nodes, most) if mode == "sampled" else _as_it_is(trial, nodes, most)
+        return _some_batches(trial, nodes, most) if mode == "sampled" else as_it_is(trial, nodes, most)
     if is_link or trial.graph.is_typed:
         return PartSeconds(None, "an exact pass takes longer than a trial may, and was not tried")
     if are_chunks_tried(trial):
@@ -61,7 +61,8 @@ def _some_batches(trial: Trial, nodes: Tensor, most: float) -> PartSeconds:
     return PartSeconds(found.seconds, how, found.spread).times(nodes.numel() / part.numel())
 
 
-def _as_it_is(trial: Trial, nodes: Tensor, most: float) -> PartSeconds:
+def as_it_is(trial: Trial, nodes: Tensor, most: float) -> PartSeconds:
+    """Return the time of an exact evaluation of ``nodes``, made for about ``most / 2`` seconds."""
     found = repeated(lambda: _scoring(trial, trial.runner, nodes, "exact"), most=most / 2)
     return PartSeconds(found.seconds, "exact, tried", found.spread)
 
@@ -74,7 +75,7 @@ def _by_parts(trial: Trial, nodes: Tensor, most: float) -> PartSeconds:
     """
     graph, count = trial.graph, _LEAST_PART
     if 2 * count > graph.num_nodes:
-        return _as_it_is(trial, nodes, most)
+        return as_it_is(trial, nodes, most)
 
     def seconds_on(count: int) -> float:
         share = count / graph.num_nodes

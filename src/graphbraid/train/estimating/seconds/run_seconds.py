@@ -1,10 +1,12 @@
-"""How long a run's training will take, by a few steps on copies: what looking ahead is weighed against."""
+"""How long a run will take, by what is tried on copies: what looking ahead is weighed against."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import time
+from collections.abc import Iterator
 from statistics import median
 
 import torch
@@ -16,8 +18,12 @@ from graphbraid.loader.batches.batch_loader import BatchLoader
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.estimating.memory.sampled import are_mapped
+from graphbraid.train.estimating.seconds.disk_waits import disk_waits, may_wait
+from graphbraid.train.estimating.seconds.epoch_seconds import PartSeconds
+from graphbraid.train.estimating.seconds.run_evaluations import run_evaluations
 from graphbraid.train.estimating.trials.trial import Trial
-from graphbraid.train.step.feed import make_loader
+from graphbraid.train.step.feed import ALONE, Share, make_loader
+from graphbraid.train.step.tiers import share_of
 
 STEPS = 4
 """Steps that are tried; the first one, in which torch finds its kernels, does not count."""
@@ -25,40 +31,129 @@ SECONDS = 2.0
 """After which no further step is tried."""
 
 
-def run_seconds(model: nn.Module, graph: Graph, config: TrainConfig) -> float | None:
-    """Return the least seconds of a run's training; None if a step cannot be made, as the run will say.
+class RunSeconds:
+    """The seconds of a run whose model was tried: training, evaluations, and what it waits for a disk.
 
-    See :func:`seconds_of_steps`. Nothing of the model and of torch's random state changes.
+    What can be known without the reads of its rows is tried at once. Looking ahead asks for the rest, if it
+    depends on that (:class:`graphbraid.features.scores.choice.RunTime`).
+
+    Args:
+        trial: the run.
+        host: memory for tiers. If None, no file is read by tiers.
+        share: of each batch that is trained on here.
+        rate: rows that come from the store's file at random in a second. If None, it is measured.
+        is_here: whether the run is for this machine; else nothing is measured, and without ``rate`` what it
+            waits for the disk is not known.
+    """
+
+    def __init__(
+        self,
+        trial: Trial,
+        *,
+        host: int | str | None,
+        share: Share = ALONE,
+        rate: float | None = None,
+        is_here: bool = True,
+    ) -> None:
+        self._trial, self._host, self._rate = trial, host, rate
+        self._knows_disk = is_here or rate is not None
+        self.train = seconds_of_steps(trial, share)
+        """Seconds of all training steps, their rows at hand."""
+        with _rows_made_up(trial):
+            self._evaluations = run_evaluations(trial, share.num_ranks)
+        self._disk: PartSeconds | None = None
+
+    @property
+    def least(self) -> float:
+        """Seconds of training and of those evaluations whose time is known."""
+        return self.train + sum(part.seconds or 0.0 for part in self._evaluations)
+
+    @property
+    def waits(self) -> bool:
+        """Whether training may take longer, as it reads a store's file."""
+        return self._knows_disk and may_wait(self._trial, self._host)
+
+    def with_reads(self, reads: Tensor) -> float:
+        """Return the seconds with tiers filled by ``(num_nodes,)`` reads of an epoch."""
+        if not self.waits:
+            return self.least
+        assert self._host is not None, "a run without tiers does not wait"
+        if self._disk is None:
+            epochs = self._trial.config.epochs
+            each = disk_waits(self._trial, reads, self.train / epochs, host=self._host, rate=self._rate)
+            self._disk = each.times(epochs)
+        return self.least + (self._disk.seconds or 0.0)
+
+    @property
+    def counted(self) -> str:
+        """What was counted, and what was not, and why."""
+        parts = [f"training {self.train:.2g} s"]
+        for part in self._evaluations:
+            known = "not counted" if part.seconds is None else f"{part.seconds:.2g} s"
+            parts.append(f"{part.how}: {known}")
+        if self._disk is not None:
+            parts.append(f"waiting for the disk {self._disk.seconds or 0.0:.2g} s, by {self._disk.how}")
+        elif self.waits:
+            parts.append("waiting for the disk: not counted, as all epochs are allowed without it")
+        elif may_wait(self._trial, self._host):
+            parts.append("waiting for the disk: not counted, as its rate is not known")
+        return "; ".join(parts)
+
+
+def run_seconds(
+    model: nn.Module, graph: Graph, config: TrainConfig, share: Share = ALONE
+) -> RunSeconds | None:
+    """Return the seconds of a run; None if a step cannot be made, as the run will say.
+
+    Nothing of the model and of torch's random state changes.
 
     Args:
         model: to train.
         graph: to train on.
         config: options of the run on mini-batches.
+        share: of each batch that is trained on here.
     """
-    config = config.updated(mode="sampled", host=None, hot=None, tiers=None)
+    host, config = config.host, config.updated(mode="sampled", host=None, tiers=None)
     with runtime.torch_settings(config), runtime.random_state_kept():
         try:
             trial = Trial(model, graph, config)
             trial.try_model()
-            return seconds_of_steps(trial)
+            return RunSeconds(trial, host=host, share=share)
         except GraphbraidError:
             return None
 
 
-def seconds_of_steps(trial: Trial) -> float:
-    """Return the least seconds of the training of a run whose model was tried.
+@contextlib.contextmanager
+def _rows_made_up(trial: Trial) -> Iterator[bool]:
+    """Let a trial read made-up rows within the ``with`` block where a store's file holds the graph's.
 
-    A step takes as long as it does on a batch at hand, or, where the CPU prepares batches by no plan, as long
-    as its threads take for the next one, if that is longer. What a run waits for a disk, and its evaluations,
-    do not count: which rows a disk is asked for is what is to be chosen by this. Rows of a store's file are
-    made up.
+    Gives whether the rows are those of a run.
     """
-    runner, config, taken = trial.runner, trial.config.updated(plan=None, trace=None), list[float]()
-    kept, prepared = runner.rows, 0.0
+    runner = trial.runner
+    kept = runner.rows
     if kept is None and are_mapped(trial.graph):
         runner.rows = MadeUpRows(trial.graph)
     try:
-        with make_loader(runner, config, trial.nodes) as loader:
+        yield runner.rows is kept
+    finally:
+        runner.rows = kept
+
+
+def seconds_of_steps(trial: Trial, share: Share = ALONE) -> float:
+    """Return the least seconds of the training of a run whose model was tried.
+
+    A step takes as long as it does on a batch at hand, or, where the CPU prepares batches by no plan, as long
+    as its threads take for the next one, if that is longer. Rows of a store's file are made up.
+
+    Args:
+        trial: the run.
+        share: of each batch that is trained on here.
+    """
+    runner, config, taken = trial.runner, trial.config.updated(plan=None, trace=None), list[float]()
+    prepared = 0.0
+    with _rows_made_up(trial) as with_rows:
+        share = share_of(share, config, trial.nodes)
+        with make_loader(runner, config, trial.nodes, share=share) as loader:
             steps = len(loader)
             for batch in itertools.islice(loader.batches(0), min(STEPS, steps)):
                 runner.features_of(batch)  # sparse rows are gathered at this first use
@@ -70,9 +165,7 @@ def seconds_of_steps(trial: Trial) -> float:
                 if math.fsum(taken) > SECONDS:
                     break
             if trial.config.plan is None:
-                prepared = _preparing(loader, with_rows=kept is runner.rows)
-    finally:
-        runner.rows = kept
+                prepared = _preparing(loader, with_rows=with_rows)
     return max(median(taken[1:] or taken), prepared) * steps * config.epochs
 
 
