@@ -18,12 +18,18 @@ from graphbraid.collective import Profile, fixed_plan
 from graphbraid.collective.hardware.emulated import EmulatedAccelerator
 from graphbraid.distributed.peers import probing
 from graphbraid.features import TieredFeatures
+from graphbraid.features.tiers import device_sizing
+from graphbraid.features.tiers.device_sizing import DeviceMemory
 from graphbraid.graph import ScaledFeatures
 from graphbraid.ops.gather.gather_tiered import gather_tiered
 from graphbraid.sampling.rows import hot_copies
 from graphbraid.sampling.rows.shared_hot import SharedHotRows
-from graphbraid.train import Trainer
+from graphbraid.train import TrainConfig, Trainer
+from graphbraid.train.estimating import modes
+from graphbraid.train.estimating.memory import sampled
 from graphbraid.train.run.hot_sharing import HotSharing
+from graphbraid.train.step.feed import Share
+from graphbraid.train.tuning import rank_memory
 
 INSTANT = stage_times(0.0005, 0.0005, 0.0005, 0.0005, workers=2)
 
@@ -130,6 +136,43 @@ def faulty(comm, what: str, folder: str) -> dict[str, object]:
         make("sage", graph), graph, callbacks=callbacks, accelerator=device(), **(BASE | options)
     )
     return fitted(trainer)
+
+
+def sized(comm, folder: str) -> dict[str, object]:
+    """Runs whose rows on devices are sized by themselves: on a device each, on one for all, and with a store.
+
+    A device's memory is made to hold what the run needs, so many rows, and the map that finds them.
+    """
+    sampled.baseline_bytes = lambda *_: 300 << 20
+    device_sizing.LEAST_RESERVE_BYTES, device_sizing.LEAST_GAIN = 0, 0.0
+    graph, plan, found = graph_of(), plan_file(folder, 0.5), dict[str, object]()
+
+    def memory_for(graph, num_rows: int) -> int:
+        config, share = TrainConfig(plan="auto", **BASE), Share(comm.rank, comm.size)
+        whole = DeviceMemory(free_bytes=1 << 30, link_bytes_per_second=None)
+        needed = modes.auto_tiers(make("sage", graph), graph, config, whole, share=share).device.needed_bytes
+        return round((needed + budget(graph, num_rows)) / 0.9)
+
+    def case(name: str, graph, **options):
+        trainer, ran = run_once(comm, graph, accelerator=device(**options), plan=plan, tiers="auto")
+        found[name] = {"ran": ran, "said": trainer.explain(), "host": trainer.config.host}
+        found[name] |= {"counts": trainer.tiers.counts._asdict(), "hot": trainer.config.hot}
+        shared = shared_of(trainer)
+        found[name]["rows"] = trainer.tiers.hot.num_rows if shared is None else shared["shared"] / comm.size
+
+    _, found["plain"] = run_once(comm, graph)
+    size = memory_for(graph, 100)
+    case("own", graph, memory_bytes=size)
+    case("one", graph, memory_bytes=size * comm.size, memory_name="the only one")
+    trainer, found["full"] = run_once(
+        comm, graph, accelerator=device(memory_bytes=1 << 10), plan=plan, tiers="auto"
+    )
+    found["full said"], found["full tiers"] = trainer.tiers_reason, trainer.tiers is None
+    store = stored_graph(Path(folder) / str(comm.rank))
+    _, found["plain store"] = run_once(comm, store)
+    rank_memory.free_memory_bytes = modes.capacity_bytes = lambda: 300 << 20
+    case("store", store, memory_bytes=memory_for(store, 30))
+    return found
 
 
 class Unread(EmulatedAccelerator):

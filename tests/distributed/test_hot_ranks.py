@@ -198,6 +198,31 @@ def test_a_rank_that_is_lost_while_peers_have_its_rows_is_named(what, says, warm
         time.sleep(0.05)
 
 
+@pytest.mark.parametrize("size", few_of((1, 2, 3), {2}))
+def test_tiers_auto_size_the_devices_of_ranks(size, warm, tmp_path):
+    """Ranks that use one device take a part of its memory each, as if each had one of that size."""
+    for said in run(warm, size, hot_training.sized, tmp_path):
+        found = said.result
+        for case in ("own", "one"):
+            assert found[case]["ran"] == found["plain"]
+            assert found[case]["host"] is None
+            assert abs(found[case]["rows"] - 100) <= 8  # bytes of a step vary a little
+            assert found[case]["counts"]["hot_rows"] + found[case]["counts"]["peer_rows"] > 0
+            words = found[case]["said"]
+            assert "of the device for" in words
+            assert ("interleaved over them" in words) == (size > 1)
+            divided = f"{size} ranks use one device and divide its free " in words
+            assert divided == (case == "one" and size > 1)
+            assert (f"{size} ranks divide the " in words) == (size > 1)
+        assert found["full"] == found["plain"]
+        assert found["full tiers"]
+        assert "there is no memory for them" in found["full said"]
+        assert found["store"]["ran"] == found["plain store"]
+        assert found["store"]["host"] == 0
+        assert found["store"]["counts"]["disk_rows"] > 0
+        assert "from the files: no memory is left" in found["store"]["said"]
+
+
 def test_a_batch_and_a_device_that_samples_read_rows_of_peers(warm):
     for said in run(warm, 2, hot_training.between_two, "cpu"):
         assert (said.result["shared"], said.result["left"]) == (200, 0)

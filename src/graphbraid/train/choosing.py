@@ -9,7 +9,6 @@ from torch import nn
 
 from graphbraid.errors import ConfigError
 from graphbraid.features import Score
-from graphbraid.features.tiers.device_sizing import DeviceMemory
 from graphbraid.graph import Graph
 from graphbraid.nn import LinkModel
 from graphbraid.sampling.lists import NeighborLists
@@ -19,8 +18,10 @@ from graphbraid.train.config import TrainConfig
 from graphbraid.train.estimating.modes import auto_tiers, choose_mode
 from graphbraid.train.run.ranks import config_of_rank
 from graphbraid.train.run.typed import config_by_types
+from graphbraid.train.step.feed import ALONE, Share
 from graphbraid.train.step.links.options import config_of_links
 from graphbraid.train.tuning.device_memory import device_memory
+from graphbraid.train.tuning.rank_memory import RankMemory, memory_name, memory_of_rank
 
 if TYPE_CHECKING:
     from graphbraid.collective.run.protocols import Accelerator
@@ -64,6 +65,7 @@ def choose(
 
     Raises:
         ConfigError: an option does not go with another, or with the graph, the model or the ranks.
+        RankError: a rank was lost while several sized their tiers, which ``tiers="auto"`` does together.
     """
     mode_reason, tiers_reason, reads = "", "", None
     if comm is not None:
@@ -77,8 +79,12 @@ def choose(
     mode_reason = reason or mode_reason
     _check_passed(config, passed)
     if config.tiers is not None:
-        memory = None if comm is not None else device_memory(config.device, passed.accelerator)
-        config, tiers_reason, reads = _with_sizes(model, graph, config, memory)
+        memory = RankMemory(None, device_memory(config.device, passed.accelerator), "")
+        if comm is not None:
+            name = memory_name(config.device, passed.accelerator)
+            memory = memory_of_rank(comm, memory.device, name)
+        share = ALONE if comm is None else Share(comm.rank, comm.size)
+        config, tiers_reason, reads = _with_sizes(model, graph, config, memory, share)
     if config.mode == "auto" and _is_in_tiers(config, passed):
         mode_reason = "the graph is in tiers, of which mini-batches read what they need"
         config = config.updated(mode="sampled")
@@ -141,17 +147,14 @@ def _check_passed(config: TrainConfig, passed: Passed) -> None:
 
 
 def _with_sizes(
-    model: nn.Module, graph: Graph, config: TrainConfig, memory: DeviceMemory | None
+    model: nn.Module, graph: Graph, config: TrainConfig, memory: RankMemory, share: Share
 ) -> tuple[TrainConfig, str, Score | None]:
-    """Return the options with the memory that ``tiers="auto"`` chooses, the reason, and reads of rows.
-
-    ``memory`` is of the device that rows may stay on; None for the host, and for several ranks, which keep
-    none there.
-    """
+    """Return the options with the memory that ``tiers="auto"`` chooses, the reason, and reads of rows."""
     with runtime.torch_settings(config), runtime.random_state_kept():
-        found = auto_tiers(model, graph, config, memory)
+        found = auto_tiers(model, graph, config, memory.device, host_bytes=memory.host_bytes, share=share)
     hot = config.hot if found.device is None else found.device.hot
-    return config.updated(tiers=None, host=found.host.host, hot=hot), found.reason, found.reads
+    reason = "; ".join(part for part in (memory.reason, found.reason) if part)
+    return config.updated(tiers=None, host=found.host.host, hot=hot), reason, found.reads
 
 
 def _has_hot_rows(passed: Passed) -> bool:

@@ -35,7 +35,7 @@ def device_memory(name: str, accelerator: Accelerator | None) -> DeviceMemory | 
     device = device_named(name)
     if device.is_host:
         return None
-    return DeviceMemory(free_bytes=device.free_bytes(), link_bytes_per_second=link_rate(torch.device(name)))
+    return DeviceMemory(free_bytes=device.free_bytes(), link_bytes_per_second=link_rate(device.place))
 
 
 def link_rate(device: torch.device) -> float:
