@@ -43,6 +43,14 @@ def test_by_a_score_of_the_sampler(graphbraid, store, two_communities, tmp_path)
     assert datasets.open_names(tmp_path / "made").ids.values.tolist() == order_by(found.values).tolist()
 
 
+@pytest.mark.parametrize("option", [("--fanouts", "4,3"), ("--batch-size", 16), ("--seed", 3)])
+def test_options_that_an_order_does_not_read_are_refused(graphbraid, store, tmp_path, option):
+    done = graphbraid("reorder", "--data", store, "--by", "degree", "--out", tmp_path / "made", *option)
+    assert done.exit_code == 2
+    assert f"{option[0]} is of orders that follow a sampler, and --by degree does not" in done.stderr
+    assert not (tmp_path / "made").exists()
+
+
 def test_convert_orders_what_it_prepared(graphbraid, store, two_communities, tmp_path):
     done = graphbraid("convert", store, tmp_path / "made", "--symmetrize", "--order", "degree")
     assert done.exit_code == 0, done.stderr

@@ -10,6 +10,7 @@ from tests.features.tables import same, stored_graph
 
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.features import DiskOptions, TieredFeatures, score
+from graphbraid.features.tiers.device_sizing import DeviceMemory, device_budget
 from graphbraid.ops.gather.gather_tiered import Tier
 from graphbraid.sampling import SamplerConfig, SeedSchedule
 from graphbraid.sampling.rows import hot_copies
@@ -163,6 +164,28 @@ def test_scores_are_taken_by_name(in_memory):
         TieredFeatures.build(in_memory, hot="1MB", score="inclusion")
     with pytest.raises(ConfigError, match="Did you mean 'degree'"):
         TieredFeatures.build(in_memory, hot="1MB", score="degre")
+
+
+def test_options_that_nothing_reads_are_refused(in_memory):
+    """They would have been swallowed."""
+    for option, said in (
+        ({"sampler": SamplerConfig(fanouts=(3, 2))}, "sampler= is for scores by name"),
+        ({"run_seconds": 9.0, "score": torch.arange(300.0)}, "run_seconds= is for scores by name"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            TieredFeatures.build(in_memory, hot="1MB", **option)
+
+
+def test_rows_without_columns_and_scores_that_are_no_numbers_are_refused(graph, in_memory):
+    narrow = in_memory.replace(x=torch.ones(300, 0))
+    for budget in ({"hot": "1MB"}, {"host": "1MB"}):
+        with pytest.raises(DataError, match="have no columns"):
+            TieredFeatures.build(narrow, **budget)
+    memory = DeviceMemory(free_bytes=1 << 40, link_bytes_per_second=None)
+    found = device_budget(narrow, torch.ones(300), memory, needed_bytes=0, epoch_seconds=None)
+    assert (found.hot, found.reason) == (None, "no rows on the device: the features have no columns")
+    with pytest.raises(DataError, match="score must be real numbers"):
+        TieredFeatures.build(graph, hot="1MB", score=torch.ones(300, dtype=torch.complex64))
 
 
 def test_budgets_that_cannot_be_meant_are_refused(in_memory):

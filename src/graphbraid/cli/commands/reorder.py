@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from graphbraid.cli.common import DebugOption, JsonOption, guarded, path_given
+from graphbraid.errors import ConfigError
 from graphbraid.files.writing import require_absent
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from graphbraid.datasets import StoreNames
     from graphbraid.graph import Graph
 
@@ -39,8 +42,10 @@ def reorder(
         str | None,
         typer.Option(help="Of inclusion, presampled and auto: neighbours per hop. (default: 15,10)"),
     ] = None,
-    batch_size: Annotated[int, typer.Option(help="Of the same: seed nodes per batch.")] = 1024,
-    seed: Annotated[int, typer.Option(help="Of the same: random seed.")] = 0,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Of the same: seed nodes per batch. (default: 1024)")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the same: random seed. (default: 0)")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing store.")] = False,
     json_output: JsonOption = False,
     debug: DebugOption = False,  # noqa: ARG001
@@ -63,6 +68,8 @@ def reorder(
     from graphbraid.features.reordering.ordering import OF_SAMPLER, check_order_name
 
     check_order_name(by, "--by", sampled=True)
+    if by not in OF_SAMPLER:
+        _refuse_unread(by, {"--fanouts": fanouts, "--batch-size": batch_size, "--seed": seed})
     if not overwrite:
         require_absent(out)
     graph, names = _opened(data)
@@ -77,13 +84,24 @@ def reorder(
     tell(graph, out, summary | {"order": by}, as_json=json_output)
 
 
-def _sampling(graph: Graph, fanouts: str | None, batch_size: int, seed: int) -> dict[str, Any]:
+def _refuse_unread(by: str, options: Mapping[str, object]) -> None:
+    """Refuse options of orders that follow a sampler, where the order does not."""
+    for name, value in options.items():
+        if value is not None:
+            raise ConfigError(
+                f"{name} is of orders that follow a sampler, and --by {by} does not; leave it out, or take "
+                "inclusion, presampled or auto."
+            )
+
+
+def _sampling(graph: Graph, fanouts: str | None, batch_size: int | None, seed: int | None) -> dict[str, Any]:
     """Make the sampler and the seeds that a score follows: those of a training run."""
     from graphbraid.cli.run.settings import parse_fanouts
     from graphbraid.sampling import SamplerConfig
     from graphbraid.sampling.schedule import SeedSchedule
 
     train = graph.split("train")
+    batch_size, seed = 1024 if batch_size is None else batch_size, 0 if seed is None else seed
     return {
         "sampler": SamplerConfig(fanouts=parse_fanouts(fanouts) or (15, 10)),
         "schedule": SeedSchedule(seeds=train, batch_size=batch_size, shuffle=True, seed=seed),

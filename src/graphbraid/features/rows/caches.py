@@ -181,6 +181,8 @@ def checked_score(score: Tensor, num_rows: int) -> Tensor:
         DataError: it is none.
     """
     check_tensor(score, "score")
+    if score.is_complex():
+        raise DataError(f"score must be real numbers; got {shown(score)}")
     if score.shape != (num_rows,):
         raise DataError(f"score must have one number for each of the {num_rows} rows; got {shown(score)}")
     if not bool(torch.isfinite(score).all()):

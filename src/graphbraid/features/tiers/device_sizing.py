@@ -74,6 +74,8 @@ def device_budget(
 
     if isinstance(x, SparseFeatures | None):
         return chosen(None, "no rows on the device: only dense features are put in tiers")
+    if not x.shape[1]:
+        return chosen(None, "no rows on the device: the features have no columns")
     if free is None:
         return chosen(None, "no rows on the device: its free memory is not known")
     reserve = max(int(RESERVE_SHARE * free), LEAST_RESERVE_BYTES) if reserve_bytes is None else reserve_bytes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -101,18 +101,26 @@ class TieredFeatures:
 
         Raises:
             ConfigError: a size that cannot be meant, or that holds no row; neither size is given; ``static``
-                without a score; a score by name that there is not, or that needs a sampler.
-            DataError: the features are not dense or not mapped from a store, or the score does not fit them.
+                without a score; a score by name that there is not, or that needs a sampler; an option of
+                scores by name without one.
+            DataError: the features are not dense or not mapped from a store, or have no columns, or the score
+                does not fit them.
             ResourceError: the memory is not free, or the file cannot be read.
         """
         check_choice(policy, "policy", POLICIES)
         lookahead = as_count(lookahead, "lookahead", most=1 << 16)
+        if not isinstance(score, str):
+            _check_unread({"sampler": sampler, "schedule": schedule, "run_seconds": run_seconds})
         x = graph.x
         stored = stored_rows(x)
         if not isinstance(x, Tensor | ScaledFeatures) or stored is None:
             raise DataError(
                 "tiers hold dense features; this graph has "
                 + ("none" if x is None else "sparse ones, which lie in memory")
+            )
+        if not stored[:1].numel() and len(stored):
+            raise DataError(
+                "tiers hold feature rows, and those of this graph have no columns; leave them out"
             )
         has_hot = as_budget(hot, "hot") > 0
         if host is None and not has_hot:
@@ -296,6 +304,19 @@ class TieredFeatures:
         hot = "" if self.hot is None else f", {self.hot.num_rows:,} on devices"
         rows = f"{self.cache.num_rows:,} rows in memory{hot}"
         return f"TieredFeatures({tuple(self.shape)}, {self.dtype}, {rows})"
+
+
+def _check_unread(options: Mapping[str, object]) -> None:
+    """Check that options which only scores by name read were not given without one.
+
+    Raises:
+        ConfigError: one was.
+    """
+    for name, value in options.items():
+        if value is not None:
+            raise ConfigError(
+                f"{name}= is for scores by name, and score= names none; leave it out, or name one, as 'auto'"
+            )
 
 
 def _remade(

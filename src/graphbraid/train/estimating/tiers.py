@@ -221,7 +221,7 @@ def rows_per_second(disk: DiskRows) -> float:
     part, gathered = max(1, count // 8), 0
     disk.gather(first[:part])
     started = time.perf_counter()
-    for ids in second.split(part):
+    for ids in torch.split(second, part):
         disk.gather(ids)
         gathered, taken = gathered + len(ids), time.perf_counter() - started
         if taken > _TRIED_SECONDS:
