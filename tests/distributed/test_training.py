@@ -148,23 +148,32 @@ def test_a_plan_without_a_device_is_refused_by_several_ranks(num_ranks):
         with_plan_of_device(config, passed, torch.device("cpu"), num_ranks)
 
 
-@pytest.mark.parametrize("comm", [None, SimpleNamespace(rank=0, size=2)], ids=["alone", "two"])
-def test_tiers_auto_takes_no_memory_of_a_device_for_several_ranks(comm, monkeypatch):
-    """How much each rank would take of it, and of what, ranks would have to agree on."""
+@pytest.mark.parametrize(
+    ("others", "part"), [((), 1), (("card 0",), 2), (("card 1",), 1), (("card 0",) * 3, 4)]
+)
+def test_tiers_auto_of_ranks_divide_the_memory_of_a_device_that_they_share(others, part, monkeypatch):
     graph, memory = training.graph_of(), DeviceMemory(free_bytes=1 << 30, link_bytes_per_second=1e9)
     asked = []
 
-    def with_sizes(model, graph, config, memory):
-        asked.append(memory)
+    def with_sizes(model, graph, config, memory, share):
+        asked.append((memory, share))
         return config.updated(tiers=None, host=1 << 20), "said", None
 
+    def gather(own):
+        return [own, *([own[0], own[1], name, own[3]] for name in others)]
+
+    size = 1 + len(others)
+    comm = SimpleNamespace(rank=0, size=size, gather=gather) if others else None
     monkeypatch.setattr(choosing, "device_memory", lambda *_: memory)
+    monkeypatch.setattr(choosing, "memory_name", lambda *_: "card 0")
     monkeypatch.setattr(choosing, "_with_sizes", with_sizes)
     config = TrainConfig(**training.BASE, tiers="auto")
     passed = Passed(tiers=None, topology=None, accelerator=None)
-    chosen = choose(training.make("sage", graph), graph, config, passed, comm)
-    assert asked == [memory if comm is None else None]
-    assert not chosen.config.hot
+    choose(training.make("sage", graph), graph, config, passed, comm)
+    [(given, share)] = asked
+    assert given.device.free_bytes == (1 << 30) // part
+    assert (share.rank, share.num_ranks) == (0, size)
+    assert (f"{part} ranks use one device" in given.reason) == (part > 1)
 
 
 @pytest.mark.parametrize(
