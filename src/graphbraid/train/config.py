@@ -180,7 +180,8 @@ class TrainConfig:
     tiers: Literal["auto"] | None = None
     """``auto`` chooses ``host`` from the free memory: what the rest of the run leaves, less a reserve; none
     if all features fit, or if no store's file holds them. On a device it chooses ``hot`` likewise, unless
-    that is given, by the rows' reads and the link's rate. None: as ``host`` and ``hot`` say."""
+    that is given, by the rows' reads and the link's rate. Several ranks divide the memory of a machine and
+    of a device that they share. None: as ``host`` and ``hot`` say."""
 
     eval_every: Natural = 1
     """Number of epochs between evaluations of the validation split; 0 never evaluates."""
