@@ -198,6 +198,7 @@ def test_a_rank_that_is_lost_while_peers_have_its_rows_is_named(what, says, warm
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", few_of((1, 2, 3), {2}))
 def test_tiers_auto_size_the_devices_of_ranks(size, warm, tmp_path):
     """Ranks that use one device take a part of its memory each, as if each had one of that size."""

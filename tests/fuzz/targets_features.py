@@ -91,7 +91,15 @@ add(
     "features.TieredFeatures.build",
     lambda w: Call(
         features.TieredFeatures.build,
-        {"graph": stored(w), "host": 0, "score": w.x[:, 0].clone(), **_sampling(w)},
+        {"graph": stored(w), "host": 0, "score": "inclusion", **_sampling(w)},
+        _tiers_use,
+    ),
+)
+add(
+    "features.TieredFeatures with a score",
+    lambda w: Call(
+        features.TieredFeatures.build,
+        {"graph": stored(w), "host": 0, "score": w.x[:, 0].clone()},
         _tiers_use,
     ),
 )
