@@ -49,13 +49,13 @@ def graph_of(size, *, weighted=False, hub=False, kinds=3):
     return graph, owners(torch.arange(NODES) * 7 % 11 % min(kinds, size), size)
 
 
-def learned(name, graph, partition, pipeline, *, wire="float32", epochs=2):
+def learned(name, graph, partition, pipeline, *, wire="float32", epochs=2, **options):
     torch.manual_seed(3)
     model = MODELS[name](dropout=0.3)
 
     def run(comm):
         ranks = Ranks(comm=comm, partition=partition, wire=wire, pipeline=pipeline)
-        return trained(model, graph, ranks, epochs=epochs)
+        return trained(model, graph, ranks, epochs=epochs, **options)
 
     return run_threads(partition.num_parts, run)
 

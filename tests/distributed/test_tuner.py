@@ -6,11 +6,12 @@ import pytest
 import torch
 from tests.distributed.test_pipeline import assert_same_bits, graph_of, learned
 from tests.distributed.threads import run_threads
-from tests.distributed.whole import as_processes, trained
+from tests.distributed.whole import RATES, as_processes, trained
 from tests.fullgraph.test_engine import MODELS
 
 from graphbraid.errors import ConfigError
-from graphbraid.fullgraph import Pipeline, Ranks
+from graphbraid.fullgraph import ALL, Engine, Evidence, Pipeline, Ranks
+from graphbraid.fullgraph.ranks import link as links
 from graphbraid.fullgraph.ranks import tuner
 from graphbraid.fullgraph.ranks.link import Link
 from graphbraid.fullgraph.ranks.search import MOST_TRIALS
@@ -28,7 +29,7 @@ def threads(monkeypatch, tmp_path):
     as_processes(monkeypatch)
     monkeypatch.setenv("GRAPHBRAID_CACHE", str(tmp_path))
     link = Link(message_seconds=1e-9, byte_seconds=1e-3)
-    monkeypatch.setattr(tuner, "measured_link", lambda _: link)
+    monkeypatch.setattr(links, "measured_link", lambda _: link)
     monkeypatch.setattr(tuner, "MOST_SPREAD", float("inf"))
     monkeypatch.setattr(tuner, "STEPS", STEPS)
 
@@ -78,8 +79,55 @@ def test_a_damaged_table_is_found_anew(tmp_path, caplog):
     assert "cannot be used" in caplog.text
 
 
+def test_the_pass_halo_and_the_search_go_by_one_link_which_the_evidence_holds(monkeypatch):
+    """Each rank measures another link at each time; all go by the one that was measured first by rank 0."""
+    measured = []
+
+    def measure(comm):
+        comm.barrier()
+        measured.append(comm.rank)
+        return Link(message_seconds=1e-9 * (1 + comm.rank), byte_seconds=1e-3 * len(measured))
+
+    bounded = []
+    ladders = tuner.ladders
+
+    def noted(loads, link, stream_bytes, threads):
+        bounded.append(link)
+        return ladders(loads, link, stream_bytes, threads)
+
+    monkeypatch.setattr(links, "measured_link", measure)
+    monkeypatch.setattr(tuner, "ladders", noted)
+    # Without what is computed once, rows of the first layer may travel, which the pass weighs by the link.
+    found = tuned(epochs=1, passes=ALL - {"hoist", "order"})
+    assert sorted(measured) == [0, 1]
+    said = [Link.of_trials(rank["engine"].evidence.trials) for rank in found]
+    assert bounded == said == [said[0]] * 2
+    assert said[0].message_seconds == 1e-9
+
+
+def test_a_run_that_is_continued_searches_by_the_link_it_began_with(monkeypatch):
+    bounded = []
+    ladders = tuner.ladders
+    monkeypatch.setattr(tuner, "ladders", lambda *given: bounded.append(given[1]) or ladders(*given))
+    known = Link(message_seconds=2e-9, byte_seconds=2e-3)
+    monkeypatch.setattr(links, "measured_link", lambda _: pytest.fail("measured again"))
+    graph, partition = graph_of(2)
+    evidence = Evidence(rates=RATES, trials=known.to_trials())
+
+    def run(comm):
+        ranks = Ranks(comm=comm, partition=partition, pipeline="tuned")
+        torch.manual_seed(3)
+        own = evidence if comm.rank == 0 else Evidence(rates=RATES)
+        engine = Engine(MODELS["gcn"](dropout=0.0), graph, graph.splits["train"], evidence=own, ranks=ranks)
+        engine()
+        return Link.of_trials(engine.evidence.trials)
+
+    assert run_threads(2, run) == [known, known]
+    assert bounded == [known, known]
+
+
 def test_where_nothing_can_be_gained_nothing_is_tried(monkeypatch):
-    monkeypatch.setattr(tuner, "measured_link", lambda _: Link(message_seconds=1.0, byte_seconds=1e-9))
+    monkeypatch.setattr(links, "measured_link", lambda _: Link(message_seconds=1.0, byte_seconds=1e-9))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     for runner in runners(tuned(epochs=1)):
         assert runner.tuned == Tuned(names=(), table={}, chosen=())

@@ -139,10 +139,15 @@ class Ranks:
         return LARGEST if isinstance(self.pipeline, str) else self.pipeline
 
     def tuner(self, lowered: Lowered) -> PipelineTuner | None:
-        """Return what finds the pipeline of a program in its first steps; None if it is given."""
+        """Return what finds the pipeline of a program in its first steps; None if it is given.
+
+        All ranks call it together: the link that bounds the search is measured now, unless it is known, so
+        that the evidence of the lowering holds it.
+        """
         if not isinstance(self.pipeline, str):
             return None
-        return PipelineTuner(self.comm, self._identity(lowered), lowered.basis.rates.stream_bytes)
+        link, rates = self._link(lowered.options), lowered.basis.rates
+        return PipelineTuner(self.comm, self._identity(lowered), rates.stream_bytes, link)
 
     def warp_tuner(self, lowered: Lowered, device: Device) -> WarpTuner | None:
         """Return what finds the knobs of the kernel that reads peers' rows, in a program's first steps.

@@ -20,7 +20,7 @@ from graphbraid.distributed.ranks.communicator import Communicator
 from graphbraid.fullgraph.device.host import HOST
 from graphbraid.fullgraph.lowering.reach.pipeline import Pipeline
 from graphbraid.fullgraph.ranks.ladders import Load, ladders, pipeline_of
-from graphbraid.fullgraph.ranks.link import measured_link
+from graphbraid.fullgraph.ranks.link import Link
 from graphbraid.fullgraph.ranks.search import CrossIterationSearch, Setting
 from graphbraid.fullgraph.step.planned_step import PlannedStep
 from graphbraid.machine.measurements import NOT_KEPT, Kept
@@ -105,12 +105,13 @@ class PipelineTuner:
         comm: the ranks, which all call the same.
         identity: text that differs where the program, the wire or the partition does.
         stream_bytes: bytes per second that a rank reads or writes in order, the same on all ranks.
+        link: the way between the ranks, the same on all of them; None if nothing is bounded by it.
     """
 
     _tuned: ClassVar[type[Tuned]] = Tuned
 
-    def __init__(self, comm: Communicator, identity: str, stream_bytes: float) -> None:
-        self._comm, self._identity, self._stream_bytes = comm, identity, stream_bytes
+    def __init__(self, comm: Communicator, identity: str, stream_bytes: float, link: Link | None) -> None:
+        self._comm, self._identity, self._stream_bytes, self._link = comm, identity, stream_bytes, link
         self._search: CrossIterationSearch | None = None
         self._names: tuple[str, ...] = ()
         self._seconds: list[float] = []
@@ -181,9 +182,9 @@ class PipelineTuner:
 
     def _possible(self, told: list[Any]) -> Possible:
         """Return what is worth a trial, by what the ranks have told."""
-        link = measured_link(self._comm)
+        assert self._link is not None, "what bounds the parts of rows"
         loads, threads = [Load(**load) for _, load, _ in told], min(count for *_, count in told)
-        return ladders(loads, link, self._stream_bytes, threads), None
+        return ladders(loads, self._link, self._stream_bytes, threads), None
 
     def _try(self, step: PlannedStep, setting: Setting) -> None:
         self._tuned(names=self._names, table={}, chosen=setting).apply(step)

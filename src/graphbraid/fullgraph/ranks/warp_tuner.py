@@ -64,7 +64,7 @@ class WarpTuner(PipelineTuner):
     _tuned: ClassVar[type[Tuned]] = TunedWarps
 
     def __init__(self, comm: Communicator, identity: str, device: str, limits: DeviceLimits) -> None:
-        super().__init__(comm, identity, 0.0)
+        super().__init__(comm, identity, 0.0, None)
         self._device, self._limits = device, limits
 
     def _told(self, step: PlannedStep) -> list[Any]:
