@@ -47,11 +47,16 @@ def rank() -> int:
     return next((int(os.environ[name]) for name in _RANKS if os.environ.get(name, "").isdigit()), 0)
 
 
-def must_start(ranks: int | None) -> bool:
+def must_start(ranks: int | None, comm: str | None = None) -> bool:
     """Return whether this process has to start the ranks that ``--ranks`` asks for.
 
+    Args:
+        ranks: number of ranks, if it is given.
+        comm: how ranks talk, if it is given.
+
     Raises:
-        ConfigError: the number is out of range, or another launcher has started ranks already.
+        ConfigError: the number is out of range, another launcher has started ranks already, or they are to
+            talk by MPI, in which each process that is started here would be alone.
     """
     if ranks is None or _STARTED in os.environ:
         return False
@@ -60,6 +65,11 @@ def must_start(ranks: int | None) -> bool:
     if world_size() > 1:
         raise ConfigError(
             f"--ranks starts the ranks itself, but a launcher has started {world_size()}; leave --ranks out"
+        )
+    if ranks > 1 and comm == "mpi":
+        raise ConfigError(
+            "--ranks starts the ranks itself, which MPI does not know of; leave --comm mpi out, or start them "
+            f"by: mpirun -n {ranks} graphbraid train --comm mpi"
         )
     return ranks > 1
 

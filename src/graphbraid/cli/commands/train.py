@@ -263,7 +263,7 @@ def train(
         graphbraid train --ranks 2 --mode full --data stores/papers --partition parts/papers-2
     """  # noqa: D412  (typer shows the blank line between examples)
     given = dict(locals())
-    if ranks is not None and must_start(ranks):
+    if ranks is not None and must_start(ranks, comm):
         raise typer.Exit(start(ranks, sys.argv[1:]))
     if ranks is None and world_size() == 1 and comm is None:
         train_alone(given)
