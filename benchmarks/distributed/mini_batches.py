@@ -9,8 +9,8 @@ does; layers are so wide that their gradients take a part of a step on the slowe
 
 The prediction is made by a process on one core, from its own shares of the batches, before and after the
 ranks run, while every other core trains the same, as ranks share the memory; from latency and rate of sums
-over the ranks, and from what moving bytes costs their cores, all measured. It stands with the range that
-these give. One process's epoch is measured and predicted, too. First losses must agree.
+over the ranks, and from what messages and moving bytes cost their cores, all measured. It stands with the
+range that these give. One process's epoch is measured and predicted, too. First losses must agree.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from benchmarks.common.rows import write_rows
 from benchmarks.distributed.busy import busy_until_end, others_busy
 from benchmarks.distributed.links import why_not
 from benchmarks.distributed.planted import CLASSES, FEATURES, scattered
-from benchmarks.distributed.probes import measured_sums, moving_seconds
+from benchmarks.distributed.probes import measured_sums, message_seconds, moving_seconds
 from benchmarks.distributed.shaped import start
 from graphbraid import distributed
 from graphbraid.fullgraph.scale.cluster import Cluster
@@ -84,6 +84,7 @@ def as_rank(graph: Graph, epochs: int) -> dict[str, Any]:
     """Train on the ranks that were started; what the first one found."""
     with distributed.init() as comm:
         (latency, bandwidth), windows = measured_sums(comm), moving_seconds(comm)
+        message = message_seconds(comm)
         found = trained(graph, epochs)
         every = comm.gather(found["seconds"])
         windows += moving_seconds(comm)
@@ -91,6 +92,7 @@ def as_rank(graph: Graph, epochs: int) -> dict[str, Any]:
         "seconds": [max(epoch) for epoch in zip(*every, strict=True)],
         "latency_seconds": latency,
         "bandwidth_bytes": bandwidth,
+        "message_processor_seconds": message,
         "byte_processor_quartiles": statistics.quantiles(windows, n=4, method="inclusive"),
     }
 
@@ -124,6 +126,7 @@ def row_of(num_ranks: int, rate: float | None, options: argparse.Namespace) -> d
     cluster = Cluster(
         latency_seconds=found["latency_seconds"],
         bandwidth_bytes=found["bandwidth_bytes"],
+        message_processor_seconds=found["message_processor_seconds"],
         speed=num_cores / num_ranks,  # ranks that share a core
     )
     forecasts = [shares for _, shares in (before, after)]

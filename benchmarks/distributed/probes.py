@@ -10,7 +10,7 @@ import torch
 
 from graphbraid.distributed import Communicator
 from graphbraid.distributed.ranks.handle import Handle
-from graphbraid.fullgraph.scale.cluster import ring_bytes
+from graphbraid.fullgraph.scale.cluster import ring_bytes, ring_steps
 
 WARM = 3
 """Calls before the clock starts: memory is taken, kernels' arguments are bound."""
@@ -21,6 +21,8 @@ ROWS, GATHERED, WIDTH = 1 << 17, 1 << 10, 64
 takes about 0.1 ms, and numbers in one."""
 WINDOWS = 3
 """Windows in which moving bytes is measured at a time."""
+SUMS = 50
+"""Sums of one number in a window."""
 
 
 def median_seconds(run: Callable[[], object], repeats: int) -> float:
@@ -88,10 +90,38 @@ def moving_seconds(comm: Communicator) -> list[float]:
     return [window / (PROBE_BYTES * (comm.size - 1)) for window in windows[1:]]
 
 
+def message_seconds(comm: Communicator) -> float:
+    """Processor seconds of a rank that a message of a sum takes while it computes, whatever its bytes.
+
+    Measured as :func:`moving_seconds` is, over many sums of one number; of the windows the middle counts.
+    """
+    table, ids = torch.zeros(ROWS, WIDTH), torch.randint(ROWS, (GATHERED,))
+    rows, number = torch.empty(GATHERED, WIDTH), torch.zeros(1)
+
+    def summed() -> float:
+        comm.barrier()
+        began, gathered = time.process_time(), 0
+        for _ in range(SUMS):
+            handle = comm.all_reduce(number)
+            while not handle.done():
+                torch.index_select(table, 0, ids, out=rows)
+                gathered += 1
+            handle.wait()
+        taken = time.process_time() - began
+        comm.barrier()
+        began = time.process_time()
+        for _ in range(gathered):
+            torch.index_select(table, 0, ids, out=rows)
+        return taken - (time.process_time() - began)
+
+    windows = [max(0.0, *comm.gather(summed())) for _ in range(1 + WINDOWS)]
+    return statistics.median(windows[1:]) / (SUMS * ring_steps(comm.size))
+
+
 def begun(comm: Communicator, num_bytes: int) -> Handle[torch.Tensor]:
     """Begin to send so many bytes to each other rank, and to receive as many."""
     others = [0 if rank == comm.rank else num_bytes for rank in range(comm.size)]
     return comm.all_to_all(torch.zeros(sum(others), dtype=torch.uint8), others, others)
 
 
-__all__ = ["measured_link", "measured_sums", "median_seconds", "moving_seconds"]
+__all__ = ["measured_link", "measured_sums", "median_seconds", "message_seconds", "moving_seconds"]

@@ -31,12 +31,20 @@ def test_what_names_no_ranks_is_refused(text):
 
 def test_epochs_are_predicted_for_this_graph_and_the_published_ones(graphbraid, store, tmp_path):
     (tmp_path / "cluster.json").write_text(
-        json.dumps({"graphbraid": "cluster", "bandwidth_bytes": 1.25e8, "memory_bytes": 1 << 34})
+        json.dumps(
+            {
+                "graphbraid": "cluster",
+                "bandwidth_bytes": 1.25e8,
+                "memory_bytes": 1 << 34,
+                "message_processor_seconds": 3e-5,
+            }
+        )
     )
     options = ("plan", "--data", store, "--model", "gcn", "--hidden", 8, "--ranks", "2..8")
     done = graphbraid(*options, "--hardware", tmp_path / "cluster.json", "--json")
     assert done.exit_code == 0, done.stderr
     assert done.json["cluster"]["bandwidth_bytes"] == 1.25e8
+    assert done.json["cluster"]["message_processor_seconds"] == 3e-5
     assert [graph["name"] for graph in done.json["graphs"]][1:] == [size.name for size in PUBLISHED]
     for graph in done.json["graphs"]:
         assert [p["num_ranks"] for p in graph["predictions"]] == [1, 2, 4, 8]
@@ -56,6 +64,7 @@ def test_the_table_says_what_it_rests_on(graphbraid, store, tmp_path):
         "waiting",
         "speedup",
         "random owners",
+        "Each message that",
         "1.25 GB/s",
         "alike",
         "parts tried",

@@ -152,6 +152,20 @@ def test_moving_bytes_takes_cores_from_computing_but_not_from_waiting(link_secon
     assert found.waiting_seconds == pytest.approx(total - 1.25)
 
 
+def test_messages_take_cores_from_computing_as_bytes_do():
+    """Each of four ranks sends three messages, of a twelfth of a second; in four parts, four times that."""
+    found = of_a_sum(0.5, message_processor_seconds=1 / 12)
+    assert (found.seconds, found.moving_seconds) == pytest.approx((1.25, 0.25))
+    parts = of_a_sum(2.0, message_processor_seconds=1 / 12, pipeline=Pipeline(chunks=4, back_chunks=4))
+    assert parts.moving_seconds == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("name", ["byte_processor_seconds", "message_processor_seconds"])
+def test_a_cost_below_nothing_is_refused(name):
+    with pytest.raises(ConfigError, match=f"{name} must be 0 or more; got -1.0"):
+        Cluster(**{name: -1.0})
+
+
 @pytest.mark.parametrize("backward", [False, True])
 def test_what_travels_in_parts_is_summed_as_it_comes(backward):
     """A sixteenth of a second of sums is left after the last part, or, backward, comes before the first."""

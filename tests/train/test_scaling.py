@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 import math
+from statistics import fmean
 
 import pytest
 import torch
@@ -18,9 +19,13 @@ from graphbraid.fullgraph.scale.cluster import Cluster
 from graphbraid.nn import GraphSAGE
 from graphbraid.train import TrainConfig
 from graphbraid.train.estimating.trials.trial import Trial
+from graphbraid.train.scaling import measure
 from graphbraid.train.scaling.forecast import forecast_shares
+from graphbraid.train.scaling.lateness import expected_largest, late_seconds
 from graphbraid.train.scaling.measure import (
+    PartTimes,
     StepMeans,
+    adding_seconds,
     apart,
     beside_preparing,
     copying_seconds,
@@ -49,6 +54,7 @@ CLUSTERS = st.builds(
     latency_seconds=st.sampled_from([0.0, 5e-5, 1e-2]),
     bandwidth_bytes=st.floats(1e5, 1e11),
     byte_processor_seconds=st.sampled_from([0.0, 1e-10, 1e-8]),
+    message_processor_seconds=st.sampled_from([None, 0.0, 1e-4]),
     speed=st.sampled_from([0.5, 1.0, 4.0]),
 )
 EPOCHS = st.builds(
@@ -193,6 +199,51 @@ def test_a_bucket_that_goes_off_early_travels_while_backward_goes_on():
     assert simulate(times, busy).moving_seconds == pytest.approx(1.0)
     thrice = simulate(times, link, batches=3)  # the first two go back without a word to others
     assert thrice.seconds == pytest.approx(4.0 + 5.5)
+
+
+def test_what_messages_and_bytes_take_of_the_cores_slows_down_what_is_computed_meanwhile():
+    """Two seconds of a pass; a sum among three ranks is four messages, of an eighth of a second each here."""
+    times = ShareTimes(
+        num_ranks=3,
+        prepare_seconds=0.0,
+        first_seconds=0.0,
+        pass_seconds=2.0,
+        slowest_seconds=2.0,
+        hindered_seconds=0.0,
+        update_seconds=0.0,
+        buckets=(Bucket(nbytes=3, ready=0.5),),
+        tail_bytes=0,
+    )
+    link = Cluster(latency_seconds=0.25, bandwidth_bytes=1e300, message_processor_seconds=0.125)
+    found = simulate(times, link)
+    # The bucket's second on the link takes half of it of the cores, so that the pass ends half a second
+    # later; the tail's is waited for.
+    assert found.seconds == pytest.approx(2.5 + 1.0)
+    assert found.moving_seconds == pytest.approx(2 * 4 * 0.125)
+    both = dataclasses.replace(link, byte_processor_seconds=0.125)  # four more bytes for the bucket
+    assert simulate(times, both).moving_seconds == pytest.approx(1.0 + 0.5)
+    assert simulate(dataclasses.replace(times, num_ranks=1), both).moving_seconds == 0.0
+    fast = dataclasses.replace(both, speed=2.0)
+    assert simulate(times, fast).moving_seconds == pytest.approx(1.5 / 2)
+
+
+def test_preparing_waits_for_cores_that_move_messages():
+    """Two seconds of waiting, one of which the cores move messages in: preparing for two takes one more."""
+    times = ShareTimes(
+        num_ranks=2,
+        prepare_seconds=0.0,
+        first_seconds=0.0,
+        pass_seconds=2.0,
+        slowest_seconds=2.0,
+        hindered_seconds=2.0,
+        update_seconds=0.0,
+        buckets=(),
+        tail_bytes=8,
+    )
+    link = Cluster(latency_seconds=1.0, bandwidth_bytes=1e300)
+    assert simulate(times, link).seconds == pytest.approx(4.0)
+    busy = dataclasses.replace(link, message_processor_seconds=0.5)
+    assert simulate(times, busy).seconds == pytest.approx(5.0)
 
 
 @pytest.mark.parametrize(
@@ -344,6 +395,59 @@ def test_the_parts_of_a_step_are_no_longer_than_it_is_and_keep_their_ratio(busy,
     assert 0 < found[0] <= whole
     assert sum(found) == pytest.approx(min(busy, whole + update))
     assert found[0] * update == pytest.approx(found[1] * whole)
+
+
+@given(values=st.lists(SECONDS, min_size=1, max_size=7), count=st.integers(1, 9))
+def test_the_latest_of_some_ranks_is_the_mean_over_all_choices_of_steps(values, count):
+    choices = itertools.combinations(values, min(count, len(values)))
+    assert expected_largest(values, count) == pytest.approx(fmean(map(max, choices)))
+
+
+@given(values=st.lists(SECONDS, min_size=1, max_size=40), count=st.integers(1, 50))
+def test_more_ranks_are_later_and_none_later_than_the_longest_step(values, count):
+    found, more = expected_largest(values, count), expected_largest(values, count + 1)
+    assert min(values) <= found * (1 + 1e-9) + 1e-12
+    assert found <= more * (1 + 1e-9)
+    assert more <= max(values) * (1 + 1e-9)
+    late = late_seconds(values, count)
+    assert late == pytest.approx(max(0.0, found - fmean(values)))
+    assert late_seconds(values, 1) == pytest.approx(0.0)
+
+
+def test_ranks_that_always_take_as_long_never_wait_and_others_wait_for_the_late_one():
+    assert late_seconds([2.0] * 9, 64) == 0.0
+    assert late_seconds([1.0, 3.0], 2) == pytest.approx(1.0)  # one of each, so the longer, less the mean
+    # Of 101 steps, one of ten seconds: one of two ranks has it in two of 101 steps.
+    assert late_seconds([1.0] * 100 + [10.0], 2) == pytest.approx(9.0 / 101)
+
+
+def test_batches_that_a_step_adds_up_even_out_what_ranks_are_late_by():
+    """Long and short batches in turn are alike in pairs, at whose end alone ranks meet."""
+    assert late_seconds([1.0, 3.0] * 8, 2, accumulate=2) == pytest.approx(0.0)
+    assert late_seconds([1.0, 3.0] * 8, 2, accumulate=3) < late_seconds([1.0, 3.0] * 8, 2)
+    assert late_seconds([1.0, 3.0], 2, accumulate=5) == 0.0  # too few to tell
+
+
+def test_a_rank_is_late_by_how_much_steps_or_shares_differ_whichever_is_more(trial, loader, monkeypatch):
+    (sizes,) = sampled_sizes(loader, [4], seconds=0.0)
+    typical, slowest = ([PartTimes(seconds, 0.125, (1.0,))] for seconds in (1.0, 1.5))
+    monkeypatch.setattr(measure, "_alone", lambda *_, **__: (typical, slowest))
+    monkeypatch.setattr(measure, "_prepare_seconds", lambda *_, **__: 0.0)
+    for late, excess in ((0.25, 0.5), (0.75, 0.75)):
+        steps = StepMeans(2.0, 0.0, 0.0, late)
+        monkeypatch.setattr(measure, "beside_preparing", lambda *_, now=steps, **__: now)
+        found = measured(trial, loader, sizes)
+        assert found.pass_seconds == 1.0
+        assert found.slowest_seconds == pytest.approx(1.0 + excess)
+    (alone,) = sampled_sizes(loader, [1], seconds=0.0)
+    assert measured(trial, loader, alone).slowest_seconds == 1.0  # nobody waits for one rank
+
+
+def test_a_rank_adds_up_all_parts_but_one(monkeypatch):
+    groups = [[nn.Parameter(torch.zeros(1 << 18))]]
+    monkeypatch.setattr(measure.time, "perf_counter", itertools.count(0.0, 6.0).__next__)
+    assert adding_seconds(groups, 3) == pytest.approx(4.0)  # two thirds of what all of it takes
+    assert adding_seconds(groups, 1) == 0.0
 
 
 def test_steps_are_timed_by_their_parts(trial, loader):

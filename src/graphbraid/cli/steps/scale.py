@@ -104,13 +104,16 @@ def _cluster(file: str | None) -> tuple[Cluster, tuple[float, float] | None, str
     """Return the cluster of a file or the default one, the range of its bytes' cost, and where it is from."""
     import torch
 
+    from graphbraid.fullgraph.measured.messages import message_cost
     from graphbraid.fullgraph.measured.moving import byte_cost
     from graphbraid.fullgraph.scale.cluster import Cluster
 
-    cluster = Cluster.load(file) if file else Cluster()
+    cluster, threads = Cluster.load(file) if file else Cluster(), torch.get_num_threads()
+    if cluster.message_processor_seconds is None:
+        cluster = dataclasses.replace(cluster, message_processor_seconds=message_cost() / threads)
     if cluster.byte_processor_seconds is not None:
         return cluster, None, "as the file says"
-    threads, cost = torch.get_num_threads(), byte_cost()
+    cost = byte_cost()
     moving = cost.low / threads, cost.high / threads
     cores, low, high = f"{threads} core{'s' * (threads > 1)}", *(f"{1e9 * cost:.3g}" for cost in moving)
     source = (

@@ -8,11 +8,13 @@ if TYPE_CHECKING:
     from graphbraid.fullgraph.scale.cluster import Cluster
 
 
-def network_sentences(cluster: Cluster, moving: str) -> tuple[str, str]:
+def network_sentences(cluster: Cluster, moving: str) -> tuple[str, str, str]:
     """Return what messages and their bytes take, the latter by ``moving``, the source of their cost."""
     return (
         f"A message takes {1e6 * cluster.latency_seconds:.3g} us and its bytes at "
         f"{cluster.bandwidth_bytes / 1e9:.3g} GB/s.",
+        f"Each message that a rank sends and one that it receives keep its cores from computing for "
+        f"{1e6 * (cluster.message_processor_seconds or 0.0):.3g} us.",
         f"Each byte that a rank sends and one that it receives keep its cores from computing for "
         f"{1e9 * (cluster.byte_processor_seconds or 0.0):.3g} ns, {moving}.",
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from graphbraid.fullgraph.lowering.reach.pipeline import Pipeline
-from graphbraid.fullgraph.scale.cluster import Cluster, ring_bytes
+from graphbraid.fullgraph.scale.cluster import Cluster
 from graphbraid.fullgraph.scale.division import LargestShare
 from graphbraid.fullgraph.scale.phases import Phase, Step
 from graphbraid.fullgraph.scale.traffic import Traffic
@@ -184,7 +184,7 @@ class _Clock:
         if phase.summed_bytes:
             num_ranks, num_bytes = self._share.num_ranks, phase.summed_bytes
             seconds = self._cluster.all_reduce_seconds(num_ranks, num_bytes)
-            self._send(seconds, ring_bytes(num_ranks, num_bytes))
+            self._send(seconds, self._cluster.summing_seconds(num_ranks, num_bytes))
 
     def compute(self, seconds: float) -> None:
         """Let the cores compute."""
@@ -198,12 +198,13 @@ class _Clock:
     def _exchange(self, num_bytes: float, count: int) -> list[float]:
         """Send rows in so many parts; return when each has arrived."""
         self.row_bytes += num_bytes
-        part = num_bytes / count
-        seconds = self._cluster.exchange_seconds(self._share.num_ranks, part)
-        return [self._send(seconds, part) for _ in range(count)]
+        part, num_ranks = num_bytes / count, self._share.num_ranks
+        seconds = self._cluster.exchange_seconds(num_ranks, part)
+        moving = self._cluster.moving_seconds(part, num_ranks - 1)
+        return [self._send(seconds, moving) for _ in range(count)]
 
-    def _send(self, seconds: float, num_bytes: float) -> float:
-        arrives = self.link.send(self.now, seconds, self._cluster.moving_seconds(num_bytes))
+    def _send(self, seconds: float, moving_seconds: float) -> float:
+        arrives = self.link.send(self.now, seconds, moving_seconds)
         if not self._overlaps:
             self.wait()
         return arrives

@@ -272,6 +272,8 @@ SHARE_ASSUMPTIONS = (
     "is not in it.",
     "Sums of gradients go off in buckets while backward runs, and round a ring, once the slowest rank has "
     "them; the link takes one at a time.",
+    "Ranks wait in each step for the one that is latest in it: its step is as much longer than a mean one as "
+    "the longest of that many of the steps timed here.",
     "What moving bytes takes of the cores is taken from computing, evenly over the time they travel.",
     "What ranks agree on between epochs is not in it.",
 )

@@ -1,7 +1,8 @@
 """Measurement of a rank's times: its shares are sampled, prepared and trained on here, on copies.
 
 What is measured is what a rank runs (:class:`.Trial`), so nothing is fitted between numbers of ranks or
-extended beyond them. What depends on other ranks, their sums and the wait for them, is not in it.
+extended beyond them. Of what depends on other ranks, their sums are not in it; the wait for the latest one
+is, by how much the steps of one differ.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from contextlib import closing
 from statistics import fmean, median
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from graphbraid.distributed.ranks.communicator import Communicator
@@ -22,6 +24,7 @@ from graphbraid.loader.batches.batch_loader import BatchLoader
 from graphbraid.sampling import MiniBatch
 from graphbraid.train.estimating.trials.trial import Trial
 from graphbraid.train.run.ranks import NUM_EXTRA
+from graphbraid.train.scaling.lateness import late_seconds
 from graphbraid.train.scaling.sizes import ShareSizes, share_at, shares_of
 from graphbraid.train.scaling.times import Bucket, ShareTimes
 
@@ -51,6 +54,8 @@ class StepMeans(NamedTuple):
     wait_seconds: float
     first_seconds: float
     """Time until the first batch of an epoch."""
+    late_seconds: float = 0.0
+    """How much longer a step takes on the latest of the ranks."""
 
 
 def measured(trial: Trial, loader: BatchLoader, sizes: ShareSizes, *, seconds: float = SECONDS) -> ShareTimes:
@@ -70,7 +75,8 @@ def measured(trial: Trial, loader: BatchLoader, sizes: ShareSizes, *, seconds: f
     busy, prepare = apart(beside, prepare)
     slowest_pass, typical_pass = (median(parts.seconds for parts in found) for found in (slowest, typical))
     undisturbed, update = within(busy, typical_pass, median(parts.update_seconds for parts in typical))
-    excess = max(0.0, slowest_pass - typical_pass) if sizes.num_ranks > 1 else 0.0
+    # Steps differ by their shares, too: of the two ways in which a rank is the last one, the longer counts.
+    excess = max(beside.late_seconds, slowest_pass - typical_pass) if sizes.num_ranks > 1 else 0.0
     ready = [fmean(place) for place in zip(*(parts.ready for parts in typical), strict=True)]
     return ShareTimes(
         num_ranks=sizes.num_ranks,
@@ -79,7 +85,7 @@ def measured(trial: Trial, loader: BatchLoader, sizes: ShareSizes, *, seconds: f
         pass_seconds=undisturbed,
         slowest_seconds=undisturbed + excess,
         hindered_seconds=max(0.0, busy - update - undisturbed),
-        update_seconds=update + (copying_seconds(trial) if sizes.num_ranks > 1 else 0.0),
+        update_seconds=update + _summing_seconds(trial, groups, sizes.num_ranks),
         buckets=tuple(
             Bucket(nbytes=bytes_of(group), ready=place) for group, place in zip(groups, ready, strict=True)
         ),
@@ -153,6 +159,30 @@ def copying_seconds(trial: Trial) -> float:
     return median(seconds[1:])
 
 
+def adding_seconds(groups: Sequence[Sequence[nn.Parameter]], num_ranks: int) -> float:
+    """Return the time of a rank's own additions in the sums of its gradients, by a ring.
+
+    Each adds what comes from before it to its own, part by part, but for the part of which it is the first.
+
+    Args:
+        groups: parameters by bucket.
+        num_ranks: number of ranks.
+    """
+    sums = [torch.zeros(sum(p.numel() for p in group)) for group in groups]
+    seconds = []
+    for _ in range(1 + _COPIES):
+        began = time.perf_counter()
+        for total in sums:
+            total.add_(total)
+        seconds.append(time.perf_counter() - began)
+    return median(seconds[1:]) * (num_ranks - 1) / num_ranks
+
+
+def _summing_seconds(trial: Trial, groups: Sequence[Sequence[nn.Parameter]], num_ranks: int) -> float:
+    """Return what sums of gradients take of a rank's cores beside moving them; one rank makes none."""
+    return copying_seconds(trial) + adding_seconds(groups, num_ranks) if num_ranks > 1 else 0.0
+
+
 def beside_preparing(
     trial: Trial, loader: BatchLoader, rank: int, num_ranks: int, *, seconds: float
 ) -> StepMeans:
@@ -172,7 +202,8 @@ def beside_preparing(
                 asked = time.perf_counter()
                 steps.append(asked - began)
                 if asked > until and len(steps) >= FEWEST:
-                    return StepMeans(fmean(steps), fmean(waits) if waits else 0.0, fmean(firsts))
+                    late = late_seconds(steps, num_ranks, trial.config.accumulate)
+                    return StepMeans(fmean(steps), fmean(waits) if waits else 0.0, fmean(firsts), late)
     raise AssertionError("epochs never end")
 
 
@@ -218,6 +249,7 @@ __all__ = [
     "SECONDS",
     "PartTimes",
     "StepMeans",
+    "adding_seconds",
     "apart",
     "beside_preparing",
     "copying_seconds",

@@ -1,7 +1,8 @@
 """predict(): an epoch of mini-batches on some ranks, each with a share of every batch, step by step.
 
-A step is run through on the slowest rank, on two resources that work at the same time: its cores, and its
-link (:class:`.Traffic`). The other ranks wait for it: a bucket's sum begins when it has all its gradients.
+A step is run through on the rank that is latest in it, on two resources that work at the same time: its
+cores, and its link (:class:`.Traffic`). The other ranks wait for it: a bucket's sum begins when it has all
+its gradients. In the next step, another rank may be the latest.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ def validation_seconds(num_ranks: int, times: ValidationTimes, cluster: Cluster)
         return seconds
     num_bytes = times.row_bytes * (num_ranks - 1) / num_ranks
     link = cluster.exchange_seconds(num_ranks, num_bytes)
-    return seconds + max(link, cluster.moving_seconds(num_bytes))
+    return seconds + max(link, cluster.moving_seconds(num_bytes, num_ranks - 1))
 
 
 def _total(steps: Sequence[tuple[int, float, PredictedStep]], name: str) -> float:
@@ -160,7 +161,7 @@ class _SlowestRank:
         sent = ring_bytes(self._num_ranks, num_bytes)
         self.sent_bytes += sent
         seconds = self._cluster.all_reduce_seconds(self._num_ranks, num_bytes)
-        self.traffic.send(self.now, seconds, self._cluster.moving_seconds(sent))
+        self.traffic.send(self.now, seconds, self._cluster.summing_seconds(self._num_ranks, num_bytes))
 
     def wait(self) -> None:
         """Wait for all sums."""

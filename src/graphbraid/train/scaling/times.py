@@ -33,12 +33,12 @@ class ShareTimes:
     pass_seconds: float
     """Forward and backward of a mean share, with nothing beside it."""
     slowest_seconds: float
-    """The same of the rank whose share takes longest, which the others wait for."""
+    """The same of the rank that takes longest, in the mean over the steps; the others wait for it."""
     hindered_seconds: float
     """How much longer a step takes while a later share is prepared."""
     update_seconds: float
     """What comes once all sums have arrived: clipping and the optimizer, and of several ranks also copying
-    gradients for the sums and these back."""
+    gradients for the sums, adding them up and copying these back."""
     buckets: tuple[Bucket, ...]
     """Messages by ascending :attr:`Bucket.ready`."""
     tail_bytes: int
