@@ -8,6 +8,8 @@ from sklearn import metrics as sk
 from tests.train.communities import community_graph
 
 from graphbraid.errors import ConfigError, DataError
+from graphbraid.nn import GraphSAGE
+from graphbraid.train import Trainer
 from graphbraid.train.inference.metrics import METRICS, Scores, metric_names, monitored
 from graphbraid.train.task import Task, labelled, task_of, with_class_weights
 
@@ -141,3 +143,23 @@ def test_metric_that_a_task_lacks_is_refused() -> None:
 def test_graph_without_labels_cannot_be_trained_on() -> None:
     with pytest.raises(DataError, match="labels"):
         task_of(community_graph(60).replace(y=None))
+
+
+@pytest.mark.parametrize(
+    ("y", "says"),
+    [
+        (torch.zeros(600, dtype=torch.int64), "the labels name a single class, 0"),
+        (torch.arange(600).reshape(-1, 1).remainder(2).float(), "y=y\\[:, 0\\].long"),
+    ],
+)
+@pytest.mark.parametrize("mode", ["sampled", "full"])
+def test_labels_that_no_metric_tells_apart_are_refused_before_the_first_step(
+    y: torch.Tensor, says: str, mode: str
+) -> None:
+    graph = community_graph(num_nodes=600)
+    graph = graph.replace(y=y)
+    model = GraphSAGE(graph.num_features, 4, graph.num_classes, num_layers=2)
+    trainer = Trainer(model, graph, mode=mode)
+    with pytest.raises(DataError, match=says):
+        trainer.fit()
+    assert trainer.progress.global_step == 0

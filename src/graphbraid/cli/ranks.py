@@ -68,8 +68,8 @@ def must_start(ranks: int | None, comm: str | None = None) -> bool:
         )
     if ranks > 1 and comm == "mpi":
         raise ConfigError(
-            "--ranks starts the ranks itself, which MPI does not know of; leave --comm mpi out, or start them "
-            f"by: mpirun -n {ranks} graphbraid train --comm mpi"
+            "--ranks starts the ranks itself, which MPI does not know of; leave --comm mpi out, or start "
+            f"them by: mpirun -n {ranks} graphbraid train --comm mpi"
         )
     return ranks > 1
 

@@ -87,6 +87,27 @@ def task_of(labels: Graph | NodeSet) -> Task:
     return Task(name=labels.task, width=labels.num_classes)
 
 
+def check_distinguishes(task: Task) -> None:
+    """Check that the labels of a run can differ.
+
+    Raises:
+        DataError: there is one class, which every output predicts and no metric can score, or one label in
+            the columns of several.
+    """
+    if task.width != 1:
+        return
+    if task.name == "single-label":
+        raise DataError(
+            "the labels name a single class, 0: there is nothing to learn. Give labels of two classes or "
+            "more, or float labels for a regression."
+        )
+    if task.name == "multi-label":
+        raise DataError(
+            "the labels have one column, of a single label. Give its two values as classes, with "
+            "graph.replace(y=y[:, 0].long())."
+        )
+
+
 def labelled(of: Graph | NodeSet, nodes: Tensor) -> Tensor:
     """Return those of ``nodes`` that have a label, in the same order; the classes -1 and -100 are no label.
 
