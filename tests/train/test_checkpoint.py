@@ -11,9 +11,12 @@ from tests.train.communities import Sage, community_graph, new_model
 
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.features import reorder
+from graphbraid.graph import Graph
+from graphbraid.graph.csc import Csc
 from graphbraid.train import Callback, Trainer
 from graphbraid.train.run_folder import checkpoint
 from graphbraid.train.run_folder.folder import RunFolder
+from graphbraid.train.run_folder.identity import graph_identity
 from graphbraid.train.step import optimizers
 
 OPTIONS = {"epochs": 2, "batch_size": 100, "fanouts": (5, 5), "threads": 1, "test_at_end": False}
@@ -220,3 +223,18 @@ def test_weights_are_taken_from_a_checkpoint(run_dir: Path) -> None:
         trainer.load_weights(run_dir / "none.pt")
     with pytest.raises(ConfigError, match="another model"):
         Trainer(Sage(12, 3, hidden=4), graph).load_weights(run_dir / "checkpoints" / "best.pt")
+
+
+@pytest.mark.parametrize("edges", [[], [(0, 1)]])
+def test_a_graph_with_at_most_one_edge_is_known_by_its_values_whatever_their_strides(
+    edges: list[tuple[int, int]],
+) -> None:
+    """A stride of a dimension of one element may be any, also for what is called contiguous."""
+    rows = torch.tensor(edges, dtype=torch.int64).reshape(-1, 2)
+    indptr = torch.tensor([0, 0, len(edges)])
+    graphs = [
+        Graph(csc=Csc(indptr=indptr, indices=src, num_src=2), x=torch.ones(2, 3))
+        for src in (rows[:, 0], rows[:, 0].clone(memory_format=torch.contiguous_format))
+    ]
+    first, second = map(graph_identity, graphs)
+    assert first == second

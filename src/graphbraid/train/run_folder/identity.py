@@ -89,10 +89,8 @@ def _some_bytes(array: Tensor) -> bytes:
     flat = array.detach().reshape(-1)
     if flat.numel() > _SAMPLES:
         flat = flat[torch.linspace(0, flat.numel() - 1, _SAMPLES, dtype=torch.float64).long()]
-    return (
-        str((tuple(array.shape), array.dtype)).encode()
-        + flat.contiguous().view(torch.uint8).numpy().tobytes()
-    )
+    flat = flat.clone(memory_format=torch.contiguous_format)  # also of one element, whose stride may be any
+    return str((tuple(array.shape), array.dtype)).encode() + flat.view(torch.uint8).numpy().tobytes()
 
 
 def looked_at_bytes(nbytes: int) -> int:
