@@ -89,7 +89,8 @@ def _groups() -> list[Any]:
     """
     import torch.distributed as dist
 
-    store, found, errors = dist.HashStore(), dict[int, Any](), list[Exception]()
+    store = dist.HashStore()  # type: ignore[attr-defined]
+    found, errors = dict[int, Any](), list[Exception]()
 
     def join(rank: int) -> None:
         try:
