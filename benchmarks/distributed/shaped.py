@@ -43,7 +43,7 @@ from benchmarks.distributed.busy import others_busy
 from benchmarks.distributed.links import INTERFACE, Links, why_not
 from benchmarks.distributed.modes import ModalTransport
 from benchmarks.distributed.planted import HIDDEN, partition_of, planted
-from benchmarks.distributed.probes import measured_link, median_seconds, moving_seconds
+from benchmarks.distributed.probes import measured_link, median_seconds, message_seconds, moving_seconds
 from benchmarks.distributed.training import Training
 from graphbraid import distributed
 from graphbraid.distributed import Division, report_of
@@ -61,6 +61,7 @@ def as_rank(graph: Graph, epochs: int) -> dict[str, Any]:
     """Train on the ranks that were started, in each mode; what the first one found."""
     with distributed.init() as comm:
         (latency, bandwidth), windows = measured_link(comm), moving_seconds(comm)
+        message = message_seconds(comm)
         transport = ModalTransport(comm._transport)
         comm._transport = transport
         training, seconds = Training(graph, comm, "tuned"), {}
@@ -84,6 +85,7 @@ def as_rank(graph: Graph, epochs: int) -> dict[str, Any]:
     return {
         "latency_seconds": latency,
         "bandwidth_bytes": bandwidth,
+        "message_processor_seconds": message,
         "byte_processor_seconds": moving,
         "byte_processor_quartiles": [low, high],
         "pipeline": [found.chunks, found.back_chunks],
@@ -173,7 +175,10 @@ def row_of(num_ranks: int, rate: float, options: argparse.Namespace) -> dict[str
     degrees = Degrees.of(graph.csc.indices, graph.num_nodes)
     share = Law(points=(Point.of(report, degrees),)).share(num_ranks, degrees, graph.num_nodes)
     cluster = Cluster(
-        latency_seconds=found["latency_seconds"], bandwidth_bytes=found["bandwidth_bytes"], speed=1 / slots
+        latency_seconds=found["latency_seconds"],
+        bandwidth_bytes=found["bandwidth_bytes"],
+        message_processor_seconds=found["message_processor_seconds"],
+        speed=1 / slots,
     )
     parts_of_rows = dict(zip(("chunks", "back_chunks"), found["pipeline"], strict=True))
     pipelines = {"overlapped": Pipeline(**parts_of_rows), "blocking": None}
