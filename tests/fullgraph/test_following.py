@@ -284,6 +284,22 @@ def test_no_grad_gives_the_numbers_alone():
     assert_follows(model, data, engine)
 
 
+def asks_for_gradients(self, x, edge_index):
+    h = self.first(x, edge_index)
+    return self.head(h if torch.is_grad_enabled() else h.relu())
+
+
+def test_a_forward_that_is_another_without_gradients_runs_as_it_is_written():
+    data, model = data_of("untidy"), calls(asks_for_gradients)(GCN)
+    engine = engine_of(model, data)
+    assert "its forward is another without gradients" in engine.explain()
+    assert_follows(model, data, engine)
+    with torch.no_grad():
+        expected = model(data.x, data.edge_index)
+        torch.testing.assert_close(engine(), expected[data.train_mask])
+    torch.testing.assert_close(engine.predict(), expected)
+
+
 def test_autocast_runs_the_model_as_it_is_written():
     model, data, engine = compiled(lambda: Stack(GCN))
     with torch.autocast("cpu", dtype=torch.bfloat16):

@@ -219,11 +219,6 @@ def draws(self, x, edge_index):
     return self.head(h)
 
 
-def asks_for_gradients(self, x, edge_index):
-    h = self.first(x, edge_index)
-    return self.head(h if torch.is_grad_enabled() else self.second(h, edge_index))
-
-
 def a_parameter(self, x, edge_index):
     return self.head(self.first(x, edge_index)) + self.shift
 
@@ -242,7 +237,6 @@ _LEFT_FORWARDS = {
     counts: "changes 'calls'",
     draws: "draws random numbers",
     asks_for_sizes: "cannot be traced|no operation",
-    asks_for_gradients: "another without gradients",
     through_numpy: "",
 }
 
