@@ -66,6 +66,8 @@ FORMS: dict[str, tuple[Tensor, Loss, Tensor, slice]] = {
     "one sign": (Y[:, None] - 1.0, squared, Y[:, None] - 1.0, ALL),
 }
 """What is brought, the loss, the labels that it is of, and the training nodes that have any."""
+AT_ONCE = ("bool", "-1", "bits, rows of -1", "bits, rows of NaN", "a bit, or NaN", "targets")
+"""Those that are not slow: each kind of loss, with and without marks."""
 
 
 def brought(y: Tensor) -> Graph:
@@ -88,7 +90,9 @@ def plain_losses(graph: Graph, width: int, loss: Loss, y: Tensor, nodes: Tensor)
 
 
 @pytest.mark.parametrize("mode", ["full", "sampled"])
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "form", [pytest.param(f, marks=() if f in AT_ONCE else pytest.mark.slow) for f in FORMS]
+)
 def test_losses_are_those_of_a_plain_loop(form: str, mode: str) -> None:
     y, loss, labels, known = FORMS[form]
     graph = brought(y)
