@@ -283,3 +283,32 @@ def test_a_failure_to_lower_is_no_failure(monkeypatch):
     engine = engine_of(model, data)
     assert "lowering it failed (ZeroDivisionError: a bug)" in engine.explain()
     torch.testing.assert_close(engine(), model(data.x, data.edge_index)[data.train_mask])
+
+
+def test_a_model_left_alone_follows_data_that_grow():
+    data = data_of("untidy")
+    model = calls(lambda self, x, edges: self.head(F.normalize(self.first(x, edges))))(GCN)
+    engine = engine_of(model, data)
+    assert verdict(engine) == LEFT_ALONE
+    nodes = data.train_mask.nonzero().flatten()
+    data.x = torch.cat([data.x, torch.ones(3, CHANNELS)])
+    data.edge_index = torch.cat([data.edge_index, torch.tensor([[25, 26], [1, 2]])], dim=1)
+    data.num_nodes += 3
+    torch.testing.assert_close(engine(), model(data.x, data.edge_index)[nodes])
+
+
+def learned_rows(self, edge_index, x=None):
+    return self.conv(self.rows.weight if x is None else x, edge_index)
+
+
+@pytest.mark.parametrize("has_features", [True, False])
+def test_features_that_may_be_left_out(has_features):
+    data = data_of("untidy")
+    model = type("Takes", (Takes,), {"forward": learned_rows})(pyg.GCNConv(CHANNELS, CLASSES))
+    model.rows = nn.Embedding(data.num_nodes, CHANNELS)
+    if not has_features:
+        data.x = None
+    engine = engine_of(model, data)
+    assert (verdict(engine) == LOWERED) == has_features
+    expected = model(data.edge_index, data.x)[data.train_mask]
+    torch.testing.assert_close(engine(), expected, rtol=1e-4, atol=1e-5)

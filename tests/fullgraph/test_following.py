@@ -1,5 +1,7 @@
 """An engine follows its model: modes, replaced parts, changed data, repeated backward passes, threads."""
 
+import copy
+import pickle
 import threading
 
 import numpy as np
@@ -17,6 +19,7 @@ from tests.fullgraph.matrix.models import HIDDEN, Stack, Weighted, calls
 from torch import nn
 
 import graphbraid
+from graphbraid.errors import ConfigError
 from graphbraid.fullgraph import Engine
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
@@ -92,6 +95,10 @@ def in_place(model):
             parameter.mul_(1.5)
 
 
+def not_contiguous(model):
+    model.first.bias.data = torch.stack([model.first.bias.data] * 2, 1)[:, 0]
+
+
 def frozen(model):
     model.first.requires_grad_(False)
 
@@ -110,6 +117,7 @@ def frozen(model):
         other_numbers,
         other_width,
         in_place,
+        not_contiguous,
         frozen,
     ],
 )
@@ -174,6 +182,8 @@ def test_epsilon_loaded_in_place_is_noticed():
     model, data, engine = compiled(lambda: Stack(lambda i, o: pyg.GINConv(nn.Linear(i, o), eps=0.1)))
     assert_follows(model, data, engine)
     model.first.eps.fill_(0.9)
+    assert_follows(model, data, engine)
+    model.first.eps.data.fill_(0.4)
     assert_follows(model, data, engine)
 
 
@@ -274,12 +284,37 @@ def test_no_grad_gives_the_numbers_alone():
     assert_follows(model, data, engine)
 
 
+def asks_for_gradients(self, x, edge_index):
+    h = self.first(x, edge_index)
+    return self.head(h if torch.is_grad_enabled() else h.relu())
+
+
+def test_a_forward_that_is_another_without_gradients_runs_as_it_is_written():
+    data, model = data_of("untidy"), calls(asks_for_gradients)(GCN)
+    engine = engine_of(model, data)
+    assert "its forward is another without gradients" in engine.explain()
+    assert_follows(model, data, engine)
+    with torch.no_grad():
+        expected = model(data.x, data.edge_index)
+        torch.testing.assert_close(engine(), expected[data.train_mask])
+    torch.testing.assert_close(engine.predict(), expected)
+
+
 def test_autocast_runs_the_model_as_it_is_written():
     model, data, engine = compiled(lambda: Stack(GCN))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         ours, expected = engine(), model(data.x, data.edge_index)[data.train_mask]
     torch.testing.assert_close(ours, expected)
     assert_follows(model, data, engine)
+
+
+@pytest.mark.parametrize("make", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_an_engine_is_not_copied_and_its_model_is(make):
+    _model, data, engine = compiled(lambda: Stack(GCN))
+    with pytest.raises(ConfigError, match="an engine cannot be copied or saved; copy or save its model"):
+        make(engine)
+    twin = copy.deepcopy(engine.model)
+    assert_follows(twin, data, engine_of(twin, data))
 
 
 def test_threads_wait_for_each_other():

@@ -186,6 +186,22 @@ def test_what_is_left_alone_runs_as_it_is_written_and_says_why(name: str) -> Non
         torch.testing.assert_close(engine(), twin()[TRAIN[:1]].float(), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["SAGEConv", "HGTConv"])
+def test_edges_and_features_changed_later_are_followed_also_by_a_model_left_alone(name: str) -> None:
+    graph = untidy(only_sources=False)
+    model = ready(HETERO[name] if name in HETERO else LEFT_ALONE[name][0], graph)
+    data = graph.to_pyg()
+    engine = graphbraid.compile(model, data, nodes=TRAIN, node_type="a")
+    assert isinstance(engine, Engine) == (name in HETERO)
+    for _ in range(2):
+        expected = model(data.x_dict, data.edge_index_dict)
+        expected = expected["a"] if isinstance(expected, dict) else expected
+        torch.testing.assert_close(engine(), expected[TRAIN], rtol=1e-4, atol=1e-5)
+        first = data.edge_types[0]
+        data[first].edge_index = data[first].edge_index[:, ::2].contiguous()
+        data["a"].x = data["a"].x + 1
+
+
 def test_a_layer_within_a_type_is_refused_between_two() -> None:
     graph = untidy()
 

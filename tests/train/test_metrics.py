@@ -145,21 +145,12 @@ def test_graph_without_labels_cannot_be_trained_on() -> None:
         task_of(community_graph(60).replace(y=None))
 
 
-@pytest.mark.parametrize(
-    ("y", "says"),
-    [
-        (torch.zeros(600, dtype=torch.int64), "the labels name a single class, 0"),
-        (torch.arange(600).reshape(-1, 1).remainder(2).float(), "y=y\\[:, 0\\].long"),
-    ],
-)
 @pytest.mark.parametrize("mode", ["sampled", "full"])
-def test_labels_that_no_metric_tells_apart_are_refused_before_the_first_step(
-    y: torch.Tensor, says: str, mode: str
-) -> None:
+def test_labels_of_one_class_are_refused_before_the_first_step(mode: str) -> None:
     graph = community_graph(num_nodes=600)
-    graph = graph.replace(y=y)
+    graph = graph.replace(y=torch.zeros(600, dtype=torch.int64))
     model = GraphSAGE(graph.num_features, 4, graph.num_classes, num_layers=2)
     trainer = Trainer(model, graph, mode=mode)
-    with pytest.raises(DataError, match=says):
+    with pytest.raises(DataError, match="all labels are class 0"):
         trainer.fit()
     assert trainer.progress.global_step == 0

@@ -377,6 +377,11 @@ class Wide(nn.Module):
         return x[:, :, None]
 
 
+class WritesOver(nn.Module):
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        return x.relu_()
+
+
 def without(split: str) -> dict[str, torch.Tensor]:
     return {name: ids for name, ids in community_graph().splits.items() if name != split}
 
@@ -387,6 +392,8 @@ MISTAKES = [
     (lambda g: (Sage(5, 3), g), {"mode": "full"}, ConfigError, f"{FAILED} the whole graph"),
     (lambda g: (Sage(12, 4), g), {}, ConfigError, r"one output per class \(3\); it has 4"),
     (lambda g: (Wide(), g), {}, DataError, r"shape \(num_nodes, width\); got shape"),
+    (lambda g: (WritesOver(), g), {}, DataError, "writes over x, in which"),
+    (lambda g: (WritesOver(), g), {"mode": "full"}, DataError, "forward writes over x"),
     (lambda g: (new_model(g), g), {"fanouts": (5, 5, 5)}, ConfigError, r"of the model \(2\); got 3"),
     (lambda g: (new_model(g), g.replace(x=None)), {}, DataError, "features"),
     (lambda g: (new_model(g), g.replace(y=None)), {}, DataError, "labels"),

@@ -9,6 +9,7 @@ from torch import Tensor
 from graphbraid.datasets.draws import draws, stream_key
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph
+from graphbraid.graph.array_checks import has_labels
 from graphbraid.signatures import typed
 
 _PURPOSE = 0x53504C4954  # "SPLIT": keeps these draws apart from the generator's for the same seed
@@ -65,7 +66,8 @@ def random_split(graph: Graph, *, train_per_class: int = 20, val_per_class: int 
 def random_share_split(graph: Graph, *, train: float = 0.6, val: float = 0.2, seed: int = 0) -> Graph:
     """Draw a share of all labelled nodes for training and for validation; the rest becomes the test split.
 
-    It also takes multi-label and regression targets, where every node with finite targets counts as labelled.
+    It also takes multi-label and regression targets, where every node with finite targets counts as labelled,
+    but for multi-label rows of -1 or -100 throughout.
 
     Raises:
         ConfigError: The shares are not positive or leave nothing for testing.
@@ -85,7 +87,10 @@ def _labelled(graph: Graph) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     if graph.y is None:
         raise DataError("a split needs labels; the graph has none")
     y = graph.y.cpu()
-    labelled = y >= 0 if not y.is_floating_point() else y.isfinite().reshape(len(y), -1).all(1)
+    if graph.task == "multi-label":
+        labelled = has_labels(y)
+    else:
+        labelled = y >= 0 if not y.is_floating_point() else y.isfinite().reshape(len(y), -1).all(1)
     return np.flatnonzero(labelled.numpy()).astype(np.int64)
 
 

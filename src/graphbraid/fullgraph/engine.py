@@ -138,6 +138,17 @@ class Engine:
             self.runner: Runner = runner
             """Runner of the program that was lowered last."""
 
+    def __reduce__(self) -> Any:
+        """Refuse copies and pickles, which could not share the memory that steps run in.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError(
+            "an engine cannot be copied or saved; copy or save its model, and compile that: "
+            "graphbraid.compile(copy.deepcopy(engine.model), graph)."
+        )
+
     # ---- running
 
     def __call__(self) -> Tensor:

@@ -6,7 +6,7 @@ bytes per node for the splits, so they also suit memory-mapped graphs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 import torch
@@ -153,6 +153,7 @@ def validate_labels(nodes: NodeArrays, num_classes: int | None = None) -> None:
     if y is None:
         return
     classes = not y.dtype.is_floating_point
+    multi_hot = y.ndim == 2 and is_multi_hot(y)
     if classes:
         bound = num_classes if num_classes is not None else torch.iinfo(torch.int64).max
         node = first_where(y, lambda part: ((part < 0) & has_class(part)) | (part >= bound))
@@ -163,6 +164,7 @@ def validate_labels(nodes: NodeArrays, num_classes: int | None = None) -> None:
         rows = y[ids]
         bad = rows < 0 if classes else ~rows.isfinite()
         bad = bad if bad.ndim == 1 else bad.any(1)
+        bad = ~has_labels(rows) if multi_hot else bad
         if not bool(bad.any()):
             continue
         position = int(bad.nonzero()[0])
@@ -179,6 +181,52 @@ def has_class(labels: Tensor) -> Tensor:
     for none in UNLABELLED[1:]:
         known &= labels != none
     return known
+
+
+def has_labels(y: Tensor) -> Tensor:
+    """Return a bool tensor that is False for the rows of a matrix of labels that are marks of no label.
+
+    Such rows are NaN throughout or, in a matrix of several columns, one of :data:`UNLABELLED` throughout; a
+    single number may be a target.
+    """
+    known = ~y.isnan().all(dim=1)
+    for none in UNLABELLED if y.shape[1] > 1 else ():
+        known &= (y != none).any(dim=1)
+    return known
+
+
+def is_multi_hot(y: Tensor) -> bool:
+    """Return whether a float matrix holds 0 and 1 alone, but for rows without labels (:func:`has_labels`)."""
+    return all(bool((_is_bit(part).all(dim=1) | ~has_labels(part)).all()) for part in _row_parts(y))
+
+
+def first_partly_labelled(y: Tensor) -> int:
+    """Return the first row that holds marks of no label beside 0 and 1, in a matrix of nothing else; else -1.
+
+    A matrix without a 0 or without a 1 may hold targets, such as signs, and has no such row.
+    """
+    found, begin, seen = -1, 0, torch.zeros(2, dtype=torch.bool)
+    for part in _row_parts(y):
+        bits = _is_bit(part)
+        marks = part.isnan() | (part == UNLABELLED[0]) | (part == UNLABELLED[1])
+        if not bool((bits | marks).all()):
+            return -1
+        partly = bits.any(dim=1) & marks.any(dim=1)
+        if found < 0 and bool(partly.any()):
+            found = begin + int(partly.nonzero()[0])
+        seen |= torch.tensor([bool((part == bit).any()) for bit in (0, 1)])
+        begin += part.shape[0]
+    return found if bool(seen.all()) else -1
+
+
+def _is_bit(values: Tensor) -> Tensor:
+    return (values == 0) | (values == 1)
+
+
+def _row_parts(y: Tensor) -> Iterator[Tensor]:
+    """Yield the rows of a matrix, about a million numbers at a time, to make no large temporary."""
+    rows = max(1, _SCAN // max(1, y.shape[1]))
+    return (y[begin : begin + rows] for begin in range(0, y.shape[0], rows))
 
 
 def _check_classes(nodes: NodeArrays) -> None:

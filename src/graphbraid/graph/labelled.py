@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, cast
 from torch import Tensor
 
 from graphbraid.errors import DataError
+from graphbraid.graph.array_checks import is_multi_hot
 from graphbraid.signatures import typed
 
 if TYPE_CHECKING:
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
 TaskName = Literal["single-label", "multi-label", "regression"]
 SPLITS = ("train", "val", "test")
 """Names of the splits that training knows."""
-
-_SCAN = 1 << 20
 
 
 class LabelledNodes:
@@ -28,13 +27,15 @@ class LabelledNodes:
     def task(self) -> TaskName:
         """Task that ``y`` implies: int64 is single-label, a matrix of 0 and 1 multi-label, else regression.
 
+        A matrix of 0 and 1 may have rows of NaN, -1 or -100 throughout, for nodes without labels.
+
         Raises:
             DataError: the graph has no labels.
         """
         y = self._labels()
         if not y.dtype.is_floating_point:
             return "single-label"
-        return "multi-label" if y.ndim == 2 and _is_multi_hot(y) else "regression"
+        return "multi-label" if y.ndim == 2 and is_multi_hot(y) else "regression"
 
     @property
     def num_classes(self) -> int:
@@ -71,10 +72,3 @@ class LabelledNodes:
         if y is None:
             raise DataError("the graph has no labels; set them with graph.replace(y=...)")
         return y
-
-
-def _is_multi_hot(y: Tensor) -> bool:
-    """Return whether all values are 0 or 1; reads a million at a time, to make no large temporary."""
-    values = y.reshape(-1)
-    parts = (values[i : i + _SCAN] for i in range(0, values.numel(), _SCAN))
-    return all(bool(((part == 0) | (part == 1)).all()) for part in parts)

@@ -117,7 +117,7 @@ class TrainConfig:
     optimizer: str | OptimizerFactory | Optimizer = "adamw"
     """Name of a ``torch.optim`` class (in any case), a function ``params -> Optimizer``, or an optimizer."""
     lr: PositiveFloat = 0.003
-    """Learning rate of a named optimizer."""
+    """Learning rate of a named optimizer; any other has its own."""
     weight_decay: NonNegativeFloat = 0.0
     """Weight decay of a named optimizer, as that optimizer defines it."""
     scheduler: str | SchedulerFactory | None = None
@@ -125,7 +125,7 @@ class TrainConfig:
     ``plateau``, or a function ``optimizer -> scheduler`` that is advanced after every epoch. If None, the
     rate is constant."""
     warmup_steps: Natural = 0
-    """Number of steps over which ``cosine`` and ``linear`` rise from zero to ``lr``."""
+    """Number of steps over which ``cosine`` and ``linear`` rise from zero to ``lr``; refused with others."""
     clip: PositiveFloat | None = None
     """Largest L2 norm of all gradients together. If None, gradients are not clipped."""
     class_weights: Literal["balanced"] | tuple[PositiveFloat, ...] | None = None

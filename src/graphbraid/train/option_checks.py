@@ -28,6 +28,7 @@ def check_together(config: TrainConfig) -> None:
         ConfigError: names the options that exclude each other, and says which to leave out or to add.
     """
     _check_run(config)
+    _check_learning_rate(config)
     _check_tiers(config)
     if config.eval_fanouts is not None and len(config.eval_fanouts) != len(config.fanouts):
         raise ConfigError(
@@ -61,6 +62,24 @@ def _check_run(config: TrainConfig) -> None:
             f"patience={config.patience} counts evaluations, but eval_every=0 never evaluates; set "
             "eval_every to 1 or more."
         )
+
+
+def _check_learning_rate(config: TrainConfig) -> None:
+    """Refuse options that the optimizer or the schedule would pass over."""
+    if config.warmup_steps and config.scheduler not in ("cosine", "linear"):
+        raise ConfigError(
+            f"warmup_steps={config.warmup_steps} is for scheduler='cosine' and 'linear', which rise over "
+            f"so many steps; got scheduler={config.scheduler!r}. Give one of them, or leave warmup_steps out."
+        )
+    if isinstance(config.optimizer, str):
+        return
+    for name in ("lr", "weight_decay"):
+        value, default = getattr(config, name), type(config).__dataclass_fields__[name].default
+        if value != default:
+            raise ConfigError(
+                f"{name}={value!r} is for an optimizer that is named, and the one given has its own; set it "
+                f"there and leave {name} out, or name the optimizer."
+            )
 
 
 def _check_tiers(config: TrainConfig) -> None:

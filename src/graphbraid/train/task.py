@@ -12,7 +12,7 @@ from torch import Tensor
 
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph, NodeSet
-from graphbraid.graph.array_checks import UNLABELLED, has_class
+from graphbraid.graph.array_checks import UNLABELLED, first_partly_labelled, has_class, has_labels
 from graphbraid.graph.labelled import TaskName
 from graphbraid.ops.rowwise.cross_entropy import cross_entropy
 
@@ -77,39 +77,32 @@ def task_of(labels: Graph | NodeSet) -> Task:
     """Return the task that the labels of a graph, or of a node type, describe.
 
     Raises:
-        DataError: there are no labels.
+        DataError: there are no labels or only one class, or a node has some of several labels alone.
     """
     if labels.y is None:
         where = "graph.y is None" if isinstance(labels, Graph) else "the node type has none"
         raise DataError(
             f"training needs labels, but {where}; give the graph labels with graph.replace(y=...)."
         )
-    return Task(name=labels.task, width=labels.num_classes)
-
-
-def check_distinguishes(task: Task) -> None:
-    """Check that the labels of a run can differ.
-
-    Raises:
-        DataError: there is one class, which every output predicts and no metric can score, or one label in
-            the columns of several.
-    """
-    if task.width != 1:
-        return
-    if task.name == "single-label":
+    name = labels.task
+    if name == "regression" and labels.y.ndim == 2 and (node := first_partly_labelled(labels.y)) >= 0:
         raise DataError(
-            "the labels name a single class, 0: there is nothing to learn. Give labels of two classes or "
-            "more, or float labels for a regression."
+            f"labels of 0 and 1 must all be known of a node, or none; y[{node}] is "
+            f"{labels.y[node].tolist()}, where -1, -100 and NaN stand for no label. Fill the row in, or mark "
+            "all of it."
         )
-    if task.name == "multi-label":
+    width = labels.num_classes
+    if name == "single-label" and width == 1:
         raise DataError(
-            "the labels have one column, of a single label. Give its two values as classes, with "
-            "graph.replace(y=y[:, 0].long())."
+            "all labels are class 0; training needs at least two classes, or float labels for a regression."
         )
+    return Task(name=name, width=width)
 
 
 def labelled(of: Graph | NodeSet, nodes: Tensor) -> Tensor:
-    """Return those of ``nodes`` that have a label, in the same order; the classes -1 and -100 are no label.
+    """Return those of ``nodes`` that have a label, in the same order.
+
+    The classes -1 and -100 are no label, nor are multi-label rows of -1, -100 or NaN throughout.
 
     Raises:
         DataError: a class is negative, or a multi-label or regression row is not finite; the message names
@@ -125,6 +118,8 @@ def labelled(of: Graph | NodeSet, nodes: Tensor) -> Tensor:
             raise DataError(
                 f"labels must be classes from 0, or -1 or -100 for none; y[{node}] is {int(of.y[node])}."
             )
+        return nodes[known]
+    if labels.ndim == 2 and not bool((known := has_labels(labels)).all()) and of.task == "multi-label":
         return nodes[known]
     finite = torch.isfinite(labels).reshape(nodes.numel(), -1).all(dim=1)
     if not bool(finite.all()):

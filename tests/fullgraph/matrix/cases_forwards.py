@@ -132,6 +132,22 @@ def scaled_method(self, x, edge_index):
     return self.head(h.add(self.skip(x), alpha=2))
 
 
+def asks_for_classes(self, x, edge_index):
+    assert isinstance(x, torch.Tensor)
+    h = self.first(x, edge_index) if torch.is_tensor(edge_index) else self.skip(x)
+    return self.head(h.relu() if isinstance(h, torch.Tensor) else h)
+
+
+def asks_for_sizes(self, x, edge_index):
+    zeros = torch.zeros(x.shape[0], edge_index.numel())
+    return self.head(self.first(x, edge_index)) + zeros.sum()
+
+
+def asks_for_attributes(self, x, edge_index):
+    h = self.skip(x) if hasattr(edge_index, "coo") else self.first(x, edge_index)
+    return self.head(h.relu() if hasattr(h, "numel") else h) * getattr(x, "factor", 1.0)
+
+
 _FORWARDS = (
     residual,
     residual_of_input,
@@ -154,6 +170,8 @@ _MORE_FORWARDS = (
     no_edges,
     unused_part,
     with_an_assertion,
+    asks_for_classes,
+    asks_for_attributes,
 )
 
 
@@ -218,6 +236,7 @@ _LEFT_FORWARDS = {
     writes_over_x: "",
     counts: "changes 'calls'",
     draws: "draws random numbers",
+    asks_for_sizes: "cannot be traced|no operation",
     through_numpy: "",
 }
 

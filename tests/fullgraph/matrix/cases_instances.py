@@ -46,6 +46,11 @@ def explained(model):
     model.first._explain = None
 
 
+def _with_gaps(model):
+    """Every other number of a vector is a bias."""
+    model.first.bias.data = torch.rand(2 * HIDDEN)[::2]
+
+
 def _halve(module, args, out):
     return out / 2
 
@@ -100,6 +105,7 @@ INSTANCES = [
     left("instances", "a layer of one's own called GCNConv", lambda: Stack(type("GCNConv", (_Named,), {}))),
     left("instances", "a layer of one's own called SAGEConv", lambda: Stack(type("SAGEConv", (_Named,), {}))),
     left("instances", "a subclass of GCNConv", lambda: Stack(_Louder)),
+    left("instances", "a bias with gaps", with_hook(GCN, _with_gaps), "bias is not contiguous"),
     left("instances", "float64", lambda: Stack(GCN).double(), prepare=in_double),
     Case("instances", "PyG's GCN", lambda: pyg.GCN(CHANNELS, HIDDEN, 2, CLASSES)),
     Case("instances", "PyG's GraphSAGE", lambda: pyg.GraphSAGE(CHANNELS, HIDDEN, 3, CLASSES)),

@@ -36,10 +36,13 @@ class AsWritten:
 
     def rows(self, nodes: Tensor) -> Any:
         """Call the model and reduce each returned tensor with one row per node to the rows of ``nodes``."""
-        return _map(self(), lambda t: t.index_select(0, nodes) if self._has_rows(t) else t)
+        count = self._num_nodes()
+        return _map(self(), lambda t: t.index_select(0, nodes) if t.shape[:1] == (count,) else t)
 
-    def _has_rows(self, tensor: Tensor) -> bool:
-        return tensor.dim() > 0 and tensor.shape[0] == self._graph.num_nodes
+    def _num_nodes(self) -> int:
+        """Return how many nodes there are now: the user's data may have been given others since."""
+        count = getattr(self._data, "num_nodes", None)
+        return count if isinstance(count, int) else self._graph.num_nodes
 
     def _value(self, what: str) -> Any:
         if self._data is not None and what != CSC:

@@ -99,12 +99,14 @@ class Source:
         names = frozenset() if self._data is None else frozenset(map(str, self._data.keys()))
         are_attr = "edge_attr" in names and "edge_weight" not in names
         return Given(
+            has_features=self.graph.x is not None,
             weighted=self.graph.csc.weight is not None,
             weights_are_attr=are_attr or self._data is None or "edge_attr" not in names,
             edge_channels=self._edge_channels(),
             attributes=names,
             graph=self.graph,
             data_class=None if self._data is None else type(self._data),
+            classes={key: type(held) for key, held in self._held.items() if held is not None},
         )
 
     def read(self, model: nn.Module) -> Program:

@@ -47,9 +47,9 @@ class TypedAsWritten:
         """
         named = {}
         if "n_id_dict" in inspect.signature(self._model.forward).parameters:
-            counts = {name: self._graph.nodes_of(name).num_nodes for name in self._graph.node_types}
             named["n_id_dict"] = {
-                name: torch.arange(count, device=self._place) for name, count in counts.items()
+                name: torch.arange(self._num_nodes(name), device=self._place)
+                for name in self._graph.node_types
             }
         with fused_layers(self._model):
             out = self._model(self._features(), self._relations(), **named)
@@ -65,6 +65,11 @@ class TypedAsWritten:
     def rows(self, nodes: Tensor) -> Any:
         """Call the model and return the outputs of ``nodes``, ids of the wanted type."""
         return self().index_select(0, nodes)
+
+    def _num_nodes(self, name: str) -> int:
+        """Return how many nodes of a type there are now: the user's data may have been given others since."""
+        count = None if self._data is None else getattr(self._data[name], "num_nodes", None)
+        return count if isinstance(count, int) else self._graph.nodes_of(name).num_nodes
 
     def _features(self) -> dict[str, Any]:
         found = {}
@@ -85,12 +90,12 @@ class TypedAsWritten:
         return x.to(dtype) if keeps else x.to(self._place, dtype)
 
     def _relations(self) -> dict[Any, Any]:
+        graph, place = self._graph, self._place
+        if self._data is not None and not self._native:  # as they are now: the user may have changed them
+            return {one: ends.to(place) for one, ends in self._data.edge_index_dict.items()}
         if self._edges is None:
-            graph, place = self._graph, self._place
             if self._native:
                 self._edges = {one: _on(graph.relation(one), place) for one in graph.edge_types}
-            elif self._data is not None:
-                self._edges = {one: ends.to(place) for one, ends in self._data.edge_index_dict.items()}
             else:
                 self._edges = {one: ends.to(place) for one, ends in graph.to_edge_indices().items()}
         return self._edges

@@ -6,7 +6,10 @@ model of a few layers. A value replaced by an equal one counts as a change; the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import types
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from itertools import chain
 from operator import attrgetter, is_
 from typing import Any
@@ -25,71 +28,136 @@ _ABOUT_PARAMETERS = attrgetter("dtype", "requires_grad", "shape")
 _END = (object(),)
 _COUNTED = ("running_mean", "running_var", "num_batches_tracked")
 """Buffers that every step updates and that no program depends on."""
+_MOST_CONTAINERS = 256
+"""Number of containers looked into, the outermost first: a model may hold a data set, or what trains it."""
+_LISTS = (list, tuple, set, frozenset, deque)
+_WHOLE = (Tensor, nn.Module, type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
+"""What is compared as a whole: modules are watched by themselves, and of functions only which one it is."""
 
 
 class Snapshot:
     """The state of a model at one moment; keeps the objects it compares alive."""
 
-    __slots__ = ("numbers", "values")
+    __slots__ = ("held", "numbers", "values")
 
-    def __init__(self, values: tuple[Any, ...], numbers: tuple[Any, ...]) -> None:
-        self.values, self.numbers = values, numbers
+    def __init__(self, values: tuple[Any, ...], numbers: tuple[Any, ...], held: list[int]) -> None:
+        self.values, self.numbers, self.held = values, numbers, held
 
 
 class ModelWatch:
     """Watches all of a model that decides what calling it computes, except its parameters' values.
 
-    This covers every module's class, attributes, submodules, parameters, mode and hooks, and, one level deep,
-    the lists, dicts and plain objects that the user's own modules hold. If a module or container is replaced,
-    the sweep notices, and a new watch must be made to look into the new one.
+    This covers every module's class, attributes, submodules, parameters, mode and hooks. Of the user's own
+    modules it also covers what their classes define, and the lists, dicts and plain objects that they hold,
+    at any depth. If a module or container is replaced, the sweep notices, and a new watch must be made to
+    look into the new one.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self._modules = list(model.modules())
         self._dicts: list[dict[str, Any]] = []
-        self._lists: list[Any] = []
+        self._lists: list[Iterable[Any]] = []
+        self._classes: list[Mapping[str, Any]] = []
         self._hooks: list[Any] = [getattr(torch_module, name, {}) for name in GLOBAL_HOOKS]
+        mine: list[Any] = []
         for module in self._modules:
             held = vars(module)
             self._dicts += [held, held["_parameters"], held["_modules"], held["_buffers"]]
             self._hooks += [value for key, value in held.items() if runs_something(key)]
-            if not type(module).__module__.startswith(_LIBRARIES):
-                self._look_into(held)
+            if not _is_of_library(type(module)):
+                mine += [value for key, value in held.items() if key not in TORCH_OWN]
+        self._held = [t for t in self._look_into(mine) if not t.is_inference()]
+        kinds = dict.fromkeys(kind for module in self._modules for kind in type(module).__mro__)
+        self._classes = [vars(kind) for kind in kinds if not _is_of_library(kind)]
         self._parameters = [p for p in model.parameters() if not is_lazy(p)]
-        named = list(model.named_buffers())
-        self._buffers = [b for name, b in named if not name.endswith(_COUNTED) and not b.is_inference()]
+        buffers = [b for name, b in model.named_buffers() if not name.endswith(_COUNTED)]
+        self._buffers = [b for b in buffers if not b.is_inference()]
+        # Single numbers, such as GIN's epsilon, by value: a write through `data` has no version.
+        on_host = (b for b in self._buffers if b.layout is strided and b.device.type == "cpu")
+        self._single = [b for b in on_host if b.numel() == 1]
 
-    def _look_into(self, held: dict[str, Any]) -> None:
-        for key, value in held.items():
-            if key in TORCH_OWN:
+    def _look_into(self, values: list[Any]) -> list[Tensor]:
+        """Watch the containers among ``values``, and those that these hold, breadth first.
+
+        Returns:
+            The tensors found, whose values a forward may read, but for those that are trained.
+        """
+        found, seen, tensors = deque(values), set[int](), list[Tensor]()
+        while found and len(seen) < _MOST_CONTAINERS:
+            value = found.popleft()
+            if isinstance(value, Tensor) and not value.requires_grad:
+                tensors.append(value)
+            if id(value) in seen or (inside := _contents(value)) is None:
                 continue
-            if isinstance(value, dict):
-                self._dicts.append(value)
-            elif isinstance(value, list):
-                self._lists.append(value)
-            elif not isinstance(value, Tensor | nn.Module | type) and not callable(value):
-                self._dicts.append(getattr(value, "__dict__", {}))
+            seen.add(id(value))
+            if isinstance(inside, dict):
+                self._dicts.append(inside)
+                found.extend(inside.values())
+            else:
+                self._lists.append(inside)
+                found.extend(inside)
+        return tensors
 
     def now(self) -> Snapshot:
         """Return a snapshot of the model's current state."""
-        return Snapshot(tuple(self._values()), self._numbers())
+        return Snapshot(tuple(self._values()), self._numbers(), self._held_versions())
 
     def is_still(self, seen: Snapshot) -> bool:
         """Return whether the model is unchanged since ``seen``; makes no snapshot, since every step asks."""
-        return self._numbers() == seen.numbers and all(map(is_, seen.values, self._values()))
+        if self._numbers() != seen.numbers or self._held_versions() != seen.held:
+            return False
+        return all(map(is_, seen.values, self._values()))
 
     def _values(self) -> Iterator[Any]:
         """Yield all watched values and an end mark, so that no sequence of values is a prefix of another."""
         return chain(
             map(type, self._modules),
             chain.from_iterable(map(dict.values, self._dicts)),
+            chain.from_iterable(held.values() for held in self._classes),
             chain.from_iterable(self._lists),
             _END,
         )
 
+    def _held_versions(self) -> list[int]:
+        """Versions of tensors that a forward may read numbers of, but that no program holds."""
+        return [t._version for t in self._held]
+
     def _numbers(self) -> tuple[Any, ...]:
-        parameters = list(map(_ABOUT_PARAMETERS, self._parameters))
-        return any(self._hooks), parameters, [b._version for b in self._buffers]
+        parameters = [(_ABOUT_PARAMETERS(p), p.is_contiguous()) for p in self._parameters]
+        versions, values = [b._version for b in self._buffers], [b.item() for b in self._single]
+        return any(self._hooks), parameters, versions, values
+
+
+class _Slots:
+    """The values in the slots of an object, as they are whenever they are iterated over."""
+
+    def __init__(self, held: Any) -> None:
+        self._held = held
+        kinds = type(held).__mro__
+        slots = (vars(kind).get("__slots__", ()) for kind in kinds)
+        self._names = [name for of in slots for name in ((of,) if isinstance(of, str) else of)]
+
+    def __iter__(self) -> Iterator[Any]:
+        return (getattr(self._held, name, None) for name in self._names)
+
+    def __bool__(self) -> bool:
+        return bool(self._names)
+
+
+def _contents(value: Any) -> dict[Any, Any] | Iterable[Any] | None:
+    """Return what a value holds, as something that shows later changes too; None if that is nothing."""
+    if isinstance(value, (dict, *_LISTS)):
+        return value
+    if isinstance(value, _WHOLE):
+        return None
+    if isinstance(value, partial):
+        return (value.func, value.args, value.keywords)
+    held = getattr(value, "__dict__", None)
+    return held if isinstance(held, dict) else _Slots(value) or None
+
+
+def _is_of_library(kind: type) -> bool:
+    return kind is object or f"{kind.__module__}.".startswith(_LIBRARIES)
 
 
 class GraphWatch:

@@ -42,6 +42,7 @@ class Given:
     """The arguments that are available to call a model with.
 
     Attributes:
+        has_features: whether the nodes have features.
         weighted: whether the edges have weights.
         weights_are_attr: whether the weights may be given as ``edge_attr``: the user's data has them there,
             or has no ``edge_attr`` of its own.
@@ -49,15 +50,18 @@ class Given:
         attributes: names of the attributes of the user's data; empty if there is only a graph.
         graph: the graph that the edges belong to.
         data_class: the class of the user's data.
+        classes: the classes of tensors in the user's data, by the names of what parameters receive.
         relations: the relations that have edges, if the data say of each edge which it belongs to.
     """
 
+    has_features: bool = True
     weighted: bool = False
     weights_are_attr: bool = True
     edge_channels: int | None = None
     attributes: frozenset[str] = frozenset()
     graph: Graph | None = field(default=None, compare=False)
     data_class: type | None = None
+    classes: Mapping[str, type] = field(default_factory=dict)
     relations: tuple[Relation, ...] = ()
 
     def is_simple(self) -> bool:
@@ -123,6 +127,8 @@ def _parameters(model: nn.Module) -> list[inspect.Parameter]:
 def _given_to(parameter: inspect.Parameter, place: int, given: Given) -> str | None:
     """Return what a parameter receives; None if it keeps its default."""
     what, needed = _by_name(parameter.name, given), parameter.default is parameter.empty
+    if what == X and not needed and not given.has_features:
+        return None
     if what == DATA:
         what = DATA if place == 0 and needed else None
     elif what is None and needed and place < len(_BY_PLACE):

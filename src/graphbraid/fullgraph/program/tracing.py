@@ -6,15 +6,18 @@ if the model changes itself or draws random numbers on the way, since another ca
 
 from __future__ import annotations
 
+import builtins
 import inspect
 import operator
 import sys
 import threading
-from collections.abc import Callable, Mapping
+import types
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 
 from graphbraid.fullgraph.program.calling import (
     ADJACENCY,
@@ -44,7 +47,9 @@ def traced(model: nn.Module, calling: Calling, given: Given) -> tuple[fx.Graph, 
     Raises:
         NotLoweredError: the call cannot be followed.
     """
-    return _traced(model, _Root(model, calling, given), _Tracer())
+    edges = ADJACENCY if calling.takes(ADJACENCY) else EDGES
+    classes = {**given.classes, "edges": given.classes.get(edges, Tensor)}
+    return _traced(model, lambda: (_Root(model, calling, given), _Tracer(classes)))
 
 
 def traced_by_type(
@@ -64,14 +69,25 @@ def traced_by_type(
     Raises:
         NotLoweredError: the call cannot be followed.
     """
-    tracer = _Tracer()
-    return _traced(model, _TypedRoot(model, (x, edges, ids), tracer), tracer)
+
+    def root() -> tuple[nn.Module, fx.Tracer]:
+        tracer = _Tracer({})
+        return _TypedRoot(model, (x, edges, ids), tracer), tracer
+
+    return _traced(model, root)
 
 
-def _traced(model: nn.Module, root: nn.Module, tracer: fx.Tracer) -> tuple[fx.Graph, dict[str, nn.Module]]:
+def _traced(
+    model: nn.Module, start: Callable[[], tuple[nn.Module, fx.Tracer]]
+) -> tuple[fx.Graph, dict[str, nn.Module]]:
+    """Trace what ``start`` gives anew at each call, and see that it is the same call without gradients."""
     try:
-        with _TRACING, untouched(model):
+        with _TRACING, untouched(model), _as_tensors():
+            root, tracer = start()
             graph = tracer.trace(root)
+            with torch.inference_mode():
+                other, tracer = start()
+                without = tracer.trace(other)
     except NotLoweredError:
         raise
     except Exception as error:  # whatever a user's forward may raise under tracing
@@ -81,7 +97,15 @@ def _traced(model: nn.Module, root: nn.Module, tracer: fx.Tracer) -> tuple[fx.Gr
             f"its forward cannot be traced ({why})",
             "a forward without branches on tensors' values or shapes",
         ) from error
+    if _calls(without) != _calls(graph):
+        raise NotLoweredError(
+            type(model).__name__, "its forward is another without gradients", "a forward that does not ask"
+        )
     return graph, dict(root.named_modules())
+
+
+def _calls(graph: fx.Graph) -> list[str]:
+    return [str((node.op, node.target, node.args, node.kwargs)) for node in graph.nodes]
 
 
 class _Root(nn.Module):
@@ -156,7 +180,44 @@ class _Data:
 
 
 class _Proxy(fx.Proxy):
-    """A proxy that records in-place operators, which ``fx`` would otherwise record as new values."""
+    """A proxy that a forward takes for the tensor it stands for, as far as it asks.
+
+    It has that tensor's attributes and, in :func:`_as_tensors`, its class; and it records in-place operators,
+    which ``fx`` would otherwise record as new values.
+    """
+
+    kind: type = Tensor
+
+    def __getattr__(self, k: str) -> Any:
+        if not hasattr(self.kind, k):
+            raise AttributeError(f"{self.kind.__name__!r} object has no attribute {k!r}")
+        return super().__getattr__(k)
+
+
+@contextmanager
+def _as_tensors() -> Iterator[None]:
+    """Answer a forward's ``isinstance`` of a proxy by the class of what it stands for.
+
+    A property ``__class__`` would not do: torch's C++ goes by it, too, and would read a tensor.
+    For all other objects, and in libraries, ``isinstance`` stays what it is, so other threads do not notice.
+    """
+    plain = builtins.isinstance
+
+    def answer(value: Any, of: Any) -> bool:
+        found = plain(value, of)
+        if found or type(value) is not _Proxy:
+            return found
+        asks = sys._getframe(1)
+        is_library = str(asks.f_globals.get("__name__", "")).split(".")[0] in ("torch", "torch_geometric")
+        if is_library and asks.f_code is not torch.is_tensor.__code__:
+            return False
+        return plain(of, type | tuple | types.UnionType) and issubclass(value.kind, of)
+
+    builtins.isinstance = answer
+    try:
+        yield
+    finally:
+        builtins.isinstance = plain
 
 
 def _in_place(name: str) -> Any:
@@ -187,6 +248,11 @@ for _name in (
 class _Tracer(fx.Tracer):
     """A tracer that keeps modules with a reader whole, and refuses switched gradients or precision."""
 
+    def __init__(self, classes: Mapping[str, type]) -> None:
+        """Make a tracer whose placeholders are of these classes, by their names; others are plain tensors."""
+        super().__init__()
+        self._gradients, self._classes = torch.is_grad_enabled(), classes
+
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         is_layer = _is_pyg_layer(m) or _reader(m) is not None
         return is_layer or super().is_leaf_module(m, module_qualified_name)
@@ -200,10 +266,13 @@ class _Tracer(fx.Tracer):
         return super().call_module(m, forward, args, kwargs)
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
-        return _Proxy(node, self)
+        made = _Proxy(node, self)
+        if node.op == "placeholder":
+            made.kind = self._classes.get(str(node.target), Tensor)
+        return made
 
     def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
-        if not torch.is_grad_enabled() or torch.is_inference_mode_enabled():
+        if self._gradients and (not torch.is_grad_enabled() or torch.is_inference_mode_enabled()):
             raise NotLoweredError(
                 "forward", "a part of it runs without gradients", "a forward with gradients"
             )

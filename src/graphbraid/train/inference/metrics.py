@@ -31,6 +31,9 @@ class MetricKind:
 
 def _average(metric: Any, averaging: str) -> Callable[[int], Metric]:
     def make(width: int) -> Metric:
+        if width == 1:  # one label, which torchmetrics has metrics of its own for
+            alone: Metric = _OF_ONE_LABEL[metric](sync_on_compute=False)
+            return alone
         size = {"num_labels": width} if metric.__name__.startswith("Multilabel") else {"num_classes": width}
         # Ranks gather outputs, not states; torchmetrics would look for a process group by itself.
         made: Metric = metric(**size, average=averaging, sync_on_compute=False)
@@ -38,6 +41,12 @@ def _average(metric: Any, averaging: str) -> Callable[[int], Metric]:
 
     return make
 
+
+_OF_ONE_LABEL: dict[Any, Any] = {
+    classification.MultilabelF1Score: classification.BinaryF1Score,
+    classification.MultilabelAccuracy: classification.BinaryAccuracy,
+    classification.MultilabelAUROC: classification.BinaryAUROC,
+}
 
 _SINGLE = {
     "accuracy": MetricKind(make=_average(classification.MulticlassAccuracy, "micro")),

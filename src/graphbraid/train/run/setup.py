@@ -30,7 +30,7 @@ from graphbraid.train.step.preflight import (
 )
 from graphbraid.train.step.shares import SharedFeed, SharedWholeGraph
 from graphbraid.train.step.whole import compile_for, require_whole
-from graphbraid.train.task import Task, check_distinguishes, with_class_weights
+from graphbraid.train.task import Task, with_class_weights
 from graphbraid.train.tuning.planning import plan_run, set_training_threads
 
 if TYPE_CHECKING:
@@ -75,7 +75,6 @@ def set_up(state: RunState, former: Path | None) -> RunParts:
     """
     config, runner = state.config, state.runner
     labels = runner.labels
-    check_distinguishes(state.task)
     train_nodes, val_nodes = split_nodes(labels, "train"), _val_nodes(state)
     assert labels.y is not None
     weighted = with_class_weights(state.task, config.class_weights, labels.y[train_nodes])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
@@ -165,7 +166,8 @@ class ModelRunner:
         """Return the outputs for a mini-batch's seeds, ``(batch_size, width)``."""
         batch = batch if self.device.type == "cpu" else self._moved(batch)
         x = self._in_float32(self.features_of(batch))
-        with self.autocast():
+        # In training it is the batch's own; an evaluation may give the model the graph's.
+        with unwritten(None if self.model.training else x), self.autocast():
             if self.native:
                 outputs = self.model(x, batch.blocks)
             elif self.passes_weight:
@@ -207,7 +209,7 @@ class ModelRunner:
             return self._checked(self.engine.predict())
         if self._whole_inputs is None:
             self._whole_inputs = self._make_whole_inputs()
-        with self.autocast():
+        with unwritten(self._whole_inputs.args[0]), self.autocast():
             return self._checked(self.model(*self._whole_inputs.args, **self._whole_inputs.named))
 
     def forget_graph(self) -> None:
@@ -245,6 +247,23 @@ class ModelRunner:
                 "module that returns the logits."
             )
         return outputs
+
+
+@contextmanager
+def unwritten(x: Any) -> Iterator[None]:
+    """Refuse a model that writes over the features ``x`` that it is called with.
+
+    Raises:
+        DataError: it has done so.
+    """
+    has_version = isinstance(x, Tensor) and not x.is_inference()
+    before = x._version if has_version else 0
+    yield
+    if has_version and x._version != before:
+        raise DataError(
+            "the model's forward writes over x, in which the graph's own features may be; use an operation "
+            "that is not in place, such as x = x.relu() or dropout(inplace=False)."
+        )
 
 
 def normalises_by_degree(model: nn.Module) -> bool:

@@ -157,7 +157,7 @@ def _check_tensors(name: str, module: nn.Module, known: Known) -> None:
 
 
 def check_parameter(name: str, key: str, parameter: nn.Parameter) -> None:
-    """Refuse anything but a plain float32 parameter.
+    """Refuse anything but a plain float32 parameter; kernels read matrices alone with any strides.
 
     Raises:
         NotLoweredError: it is something else; the message names it.
@@ -167,6 +167,8 @@ def check_parameter(name: str, key: str, parameter: nn.Parameter) -> None:
     if parameter.dtype != torch.float32 or parameter.layout != torch.strided:
         what = str(parameter.dtype).removeprefix("torch.")
         raise NotLoweredError(name, f"{key} is {what}, and kernels run in float32", "model.float()")
+    if parameter.ndim != 2 and not parameter.is_contiguous():
+        raise NotLoweredError(name, f"{key} is not contiguous", f"{key}.data = {key}.data.contiguous()")
     if parameter.is_inference():
         raise NotLoweredError(name, f"{key} was made in inference mode", "a model made outside of it")
 

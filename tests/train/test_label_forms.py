@@ -1,0 +1,147 @@
+"""Labels in every form that people bring them in: the losses of a plain loop in PyTorch, or a refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.train.communities import Sage, community_graph
+from tests.train.recorded import losses
+from torch import Tensor
+
+from graphbraid import Graph
+from graphbraid.datasets import random_share_split
+from graphbraid.errors import DataError
+from graphbraid.train import Trainer
+from graphbraid.train.inference.metrics import METRICS, Scores
+from graphbraid.train.task import task_of
+
+STEPS = 2
+GRAPH = community_graph()
+TRAIN = GRAPH.split("train")
+Y, X = GRAPH.y, GRAPH.dense_x()
+assert Y is not None
+HOT = F.one_hot(Y, 3)
+BITS = HOT.float()
+TWICE, CPU = BITS[:, [0, 0]], torch.device("cpu")
+ALL, HALF = slice(None), slice(1, None, 2)
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+def squared(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Mean squared error, whatever the shape of a single target."""
+    return F.mse_loss(outputs, labels.reshape(outputs.shape))
+
+
+def marked(y: Tensor, mark: float) -> Tensor:
+    """Labels without those of every other training node."""
+    y = y.clone()
+    y[TRAIN[::2]] = mark
+    return y
+
+
+ENTROPY, BINARY, NAN = F.cross_entropy, F.binary_cross_entropy_with_logits, float("nan")
+FORMS: dict[str, tuple[Tensor, Loss, Tensor, slice]] = {
+    "int32": (Y.int(), ENTROPY, Y, ALL),
+    "uint8": (Y.to(torch.uint8), ENTROPY, Y, ALL),
+    "a column of int16": (Y.short()[:, None], ENTROPY, Y, ALL),
+    "bool": (Y == 1, ENTROPY, (Y == 1).long(), ALL),
+    "a column of bool": (HOT[:, 1:2] == 1, ENTROPY, HOT[:, 1], ALL),
+    "-1": (marked(Y, -1), ENTROPY, Y, HALF),
+    "-100 of int32": (marked(Y.int(), -100), ENTROPY, Y, HALF),
+    "classes that no node has": (Y * 2, ENTROPY, Y * 2, ALL),
+    "bits of int64": (HOT, BINARY, BITS, ALL),
+    "bits of bool": (HOT.bool(), BINARY, BITS, ALL),
+    "bits of float64": (HOT.double(), BINARY, BITS, ALL),
+    "bits, rows of -1": (marked(HOT, -1), BINARY, BITS, HALF),
+    "bits, rows of -100": (marked(BITS, -100), BINARY, BITS, HALF),
+    "bits, rows of NaN": (marked(BITS, NAN), BINARY, BITS, HALF),
+    "a bit, or NaN": (marked(BITS[:, :1], NAN), BINARY, BITS[:, :1], HALF),
+    "targets": (X[:, 0].double(), squared, X[:, 0], ALL),
+    "a column of targets": (X[:, :1], squared, X[:, :1], ALL),
+    "rows of targets": (X[:, :2], squared, X[:, :2], ALL),
+    "signs": (X[:, :2].sign(), squared, X[:, :2].sign(), ALL),
+    "one sign": (Y[:, None] - 1.0, squared, Y[:, None] - 1.0, ALL),
+}
+"""What is brought, the loss, the labels that it is of, and the training nodes that have any."""
+AT_ONCE = ("bool", "-1", "bits, rows of -1", "bits, rows of NaN", "a bit, or NaN", "targets")
+"""Those that are not slow: each kind of loss, with and without marks."""
+
+
+def brought(y: Tensor) -> Graph:
+    """The graph as it comes with these labels."""
+    return Graph.from_edge_index(GRAPH.to_edge_index(), x=X, y=y, splits=GRAPH.splits)
+
+
+def plain_losses(graph: Graph, width: int, loss: Loss, y: Tensor, nodes: Tensor) -> list[float]:
+    """Steps of SGD on the whole graph, in PyTorch alone."""
+    torch.manual_seed(3)
+    model, found = Sage(graph.num_features, width, dropout=0.0), []
+    optimizer, edges = torch.optim.SGD(model.parameters(), lr=0.1), graph.to_edge_index()
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        value = loss(model(graph.dense_x(), edges)[nodes], y[nodes])
+        value.backward()
+        optimizer.step()
+        found.append(float(value.detach()))
+    return found
+
+
+@pytest.mark.parametrize("mode", ["full", "sampled"])
+@pytest.mark.parametrize(
+    "form", [pytest.param(f, marks=() if f in AT_ONCE else pytest.mark.slow) for f in FORMS]
+)
+def test_losses_are_those_of_a_plain_loop(form: str, mode: str) -> None:
+    y, loss, labels, known = FORMS[form]
+    graph = brought(y)
+    width = graph.num_classes
+    torch.manual_seed(3)
+    trainer = Trainer(
+        Sage(graph.num_features, width, dropout=0.0),
+        graph,
+        mode=mode,
+        epochs=STEPS,
+        fanouts=(-1, -1),
+        batch_size=10_000,
+        optimizer="sgd",
+        lr=0.1,
+        threads=1,
+    )
+    expected = plain_losses(graph, width, loss, labels, TRAIN[known])
+    assert losses(trainer) == pytest.approx(expected, rel=1e-4)
+
+
+def test_labels_of_one_class_are_refused() -> None:
+    with pytest.raises(DataError, match="all labels are class 0; training needs at least two"):
+        task_of(brought(Y * 0))
+
+
+def test_one_label_has_the_metrics_of_several() -> None:
+    """Those of the same label twice, which average to the same."""
+    one, two = (Scores(task_of(brought(y)), list(METRICS["multi-label"]), CPU) for y in (BITS[:, :1], TWICE))
+    outputs = X[:, :1]
+    one.update(outputs, BITS[:, :1])
+    two.update(outputs.expand(-1, 2), TWICE)
+    assert one.compute() == pytest.approx(two.compute())
+
+
+@pytest.mark.parametrize("mark", [-1.0, -100.0, NAN])
+def test_a_node_with_some_of_its_labels_is_named(mark: float) -> None:
+    y = BITS.clone()
+    y[7, 0] = mark
+    graph = brought(y)
+    assert graph.task == "regression"
+    with pytest.raises(DataError, match=r"must all be known of a node, or none; y\[7\] is"):
+        task_of(graph)
+
+
+def test_a_checked_split_has_no_rows_without_labels() -> None:
+    graph = brought(marked(HOT, -1))
+    assert graph.task == "multi-label"
+    with pytest.raises(DataError, match="every node of a split needs a label"):
+        graph.validate()
+    drawn = random_share_split(graph).splits
+    unlabelled = TRAIN[::2].tolist()
+    assert not set(unlabelled) & set(torch.cat(list(drawn.values())).tolist())
