@@ -11,7 +11,8 @@ from graphbraid.errors import ResourceError
 from graphbraid.features import score
 from graphbraid.sampling import SamplerConfig, SeedSchedule
 from graphbraid.train import TrainConfig
-from graphbraid.train.estimating.seconds import disk_waits, run_evaluations, run_seconds
+from graphbraid.train.estimating import disk_waits, run_seconds
+from graphbraid.train.estimating.seconds import run_evaluations
 from graphbraid.train.estimating.seconds.epoch_seconds import PartSeconds
 from graphbraid.train.estimating.trials.trial import Trial
 from graphbraid.train.step.feed import Share

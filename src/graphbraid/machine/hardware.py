@@ -170,6 +170,15 @@ def free_memory_bytes(*, root: Path | None = None) -> int | None:
     return within if available is None else min(available, within)
 
 
+def own_anonymous_bytes() -> int:
+    """Return the memory of this process that belongs to no file; 0 where the system does not say."""
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
+    except (OSError, StopIteration, ValueError):
+        return 0
+
+
 def _cache_text(cache: Cache) -> str:
     letter = {"data": "d", "instruction": "i"}.get(cache.kind, "")
     return f"L{cache.level}{letter} {format_bytes(cache.size_bytes)}"

@@ -23,7 +23,7 @@ from graphbraid.train import runtime
 from graphbraid.train.callbacks import Callback, Listeners
 from graphbraid.train.choosing import Passed, choose, with_plan_of_device
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.estimating.seconds.run_seconds import run_seconds
+from graphbraid.train.estimating.run_seconds import run_seconds
 from graphbraid.train.explaining import explained
 from graphbraid.train.inference.evaluate import EvalMode, node_ids, outputs_in_chunks, score
 from graphbraid.train.predicting import LinkPredictions

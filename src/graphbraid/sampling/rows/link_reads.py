@@ -12,12 +12,12 @@ from torch import Tensor
 
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.scaled_features import ScaledFeatures, kept_row_bytes
-from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.rows.by_id import FeatureRows
 from graphbraid.sampling.rows.link_weights import weight_bytes
 from graphbraid.sampling.rows.sectors import row_sectors
 
 if TYPE_CHECKING:
+    from graphbraid.sampling.config import SamplerConfig
     from graphbraid.sampling.minibatch.mini_batch import MiniBatch
     from graphbraid.sampling.sample import Sampled
 

@@ -25,7 +25,7 @@ from graphbraid.train.estimating.memory.sampled import (
     sampled_needs,
     scaled_step_bytes,
 )
-from graphbraid.train.estimating.seconds.run_seconds import RunSeconds
+from graphbraid.train.estimating.run_seconds import RunSeconds
 from graphbraid.train.estimating.trials.baseline import capacity_bytes
 from graphbraid.train.estimating.trials.batches import batch_sizes
 from graphbraid.train.estimating.trials.trial import Trial

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from graphbraid.features import Score
 from graphbraid.train.estimating.memory.sampled import may_be_tried
-from graphbraid.train.estimating.seconds.run_seconds import RunSeconds
+from graphbraid.train.estimating.run_seconds import RunSeconds
 from graphbraid.train.estimating.trials.trial import Trial
 from graphbraid.train.step.tiers import expected_reads
 

@@ -9,9 +9,8 @@ import torch
 
 from graphbraid.features.tiers.device_sizing import DeviceMemory
 from graphbraid.files.writing import format_bytes
-from graphbraid.machine.hardware import free_memory_bytes
+from graphbraid.machine.hardware import free_memory_bytes, own_anonymous_bytes
 from graphbraid.machine.shared_tensors import machine_name
-from graphbraid.train.estimating.trials.baseline import own_anonymous_bytes
 from graphbraid.train.step.whole import device_named
 
 if TYPE_CHECKING:

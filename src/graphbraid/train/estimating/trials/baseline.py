@@ -12,14 +12,13 @@ import os
 import platform
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from graphbraid import native
 from graphbraid.errors import DataError
-from graphbraid.machine.hardware import free_memory_bytes
+from graphbraid.machine.hardware import free_memory_bytes, own_anonymous_bytes
 from graphbraid.machine.measurements import NOT_KEPT, Kept
 
 VERSION = 2
@@ -89,15 +88,6 @@ def capacity_bytes() -> int | None:
     """
     free = free_memory_bytes()
     return None if free is None else max(1, free + own_anonymous_bytes())
-
-
-def own_anonymous_bytes() -> int:
-    """Return the memory of this process that belongs to no file; 0 where the system does not say."""
-    try:
-        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
-    except (OSError, StopIteration, ValueError):
-        return 0
 
 
 def _variant() -> str:

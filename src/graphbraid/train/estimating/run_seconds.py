@@ -17,8 +17,8 @@ from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.loader.batches.batch_loader import BatchLoader
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
+from graphbraid.train.estimating.disk_waits import disk_waits, may_wait
 from graphbraid.train.estimating.memory.sampled import are_mapped
-from graphbraid.train.estimating.seconds.disk_waits import disk_waits, may_wait
 from graphbraid.train.estimating.seconds.epoch_seconds import PartSeconds
 from graphbraid.train.estimating.seconds.run_evaluations import run_evaluations
 from graphbraid.train.estimating.trials.trial import Trial
