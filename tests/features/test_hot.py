@@ -92,7 +92,8 @@ def test_hot_rows_that_cannot_be_are_refused(monkeypatch):
 @pytest.mark.parametrize("values", [None, torch.arange(300.0)], ids=["degree", "score"])
 def test_rows_are_the_graphs_whatever_is_hot(graph, in_memory, host, values):
     of = in_memory if host is None else graph
-    store = TieredFeatures.build(of, host=host, hot=MAP + 40 * ROW, score=values, disk=SMALL)
+    disk = None if host is None else SMALL
+    store = TieredFeatures.build(of, host=host, hot=MAP + 40 * ROW, score=values, disk=disk)
     assert store.hot.num_rows == 40
     if values is not None:
         assert store.hot.ids.tolist() == list(range(299, 259, -1))
@@ -171,6 +172,8 @@ def test_options_that_nothing_reads_are_refused(in_memory):
     for option, said in (
         ({"sampler": SamplerConfig(fanouts=(3, 2))}, "sampler= is for scores by name"),
         ({"run_seconds": 9.0, "score": torch.arange(300.0)}, "run_seconds= is for scores by name"),
+        ({"policy": "sieve"}, "policy= is for rows of a file"),
+        ({"disk": SMALL}, "disk= is for rows of a file"),
     ):
         with pytest.raises(ConfigError, match=said):
             TieredFeatures.build(in_memory, hot="1MB", **option)

@@ -102,7 +102,7 @@ class TieredFeatures:
         Raises:
             ConfigError: a size that cannot be meant, or that holds no row; neither size is given; ``static``
                 without a score; a score by name that there is not, or that needs a sampler; an option of
-                scores by name without one.
+                scores by name without one, or of a file's rows without ``host``.
             DataError: the features are not dense or not mapped from a store, or have no columns, or the score
                 does not fit them.
             ResourceError: the memory is not free, or the file cannot be read.
@@ -128,6 +128,8 @@ class TieredFeatures:
                 f"tiers need host= or hot=, the memory for rows on the host or on a device, and hot={hot!r} "
                 "is none; give one"
             )
+        if host is None:
+            _check_no_file({"policy": policy != "belady", "disk": disk is not None})
         if isinstance(score, str):
             score = row_budgets.named_score(
                 graph, score, sampler, schedule, epochs=epochs, run_seconds=run_seconds
@@ -316,6 +318,20 @@ def _check_unread(options: Mapping[str, object]) -> None:
         if value is not None:
             raise ConfigError(
                 f"{name}= is for scores by name, and score= names none; leave it out, or name one, as 'auto'"
+            )
+
+
+def _check_no_file(given: Mapping[str, bool]) -> None:
+    """Check that options by which memory keeps rows of a file were not given where it keeps none.
+
+    Raises:
+        ConfigError: one was.
+    """
+    for name, is_given in given.items():
+        if is_given:
+            raise ConfigError(
+                f"{name}= is for rows of a file, of which memory keeps some, and host= gives none; leave it "
+                "out, or give host="
             )
 
 
