@@ -52,7 +52,10 @@ def run(setup: Setup, seed: int, folder: Path, threads: int | None = None) -> di
     graph = _graph(folder, setup.dataset, tuple(setup.prepare.items()))
     torch.manual_seed(seed)
     model = nn.MODELS[setup.model](graph.num_features, out_channels=graph.num_classes, **setup.options)
-    options = setup.train | {"optimizer": setup.optimizer(model), "seed": seed, "threads": threads}
+    optimizer = setup.optimizer(model)
+    options = setup.train | {"optimizer": optimizer, "seed": seed, "threads": threads}
+    if not isinstance(optimizer, str):
+        del options["lr"]  # its own
     result = Trainer(model, graph, metrics=("accuracy",), **options).fit()
     if result.status == "interrupted":
         raise KeyboardInterrupt(f"{setup.name}, seed {seed}, was stopped after {result.num_epochs} epochs")

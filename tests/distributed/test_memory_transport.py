@@ -35,8 +35,13 @@ def sharing(comm, patience=60.0):
         transport.close_memory()
 
 
-def num_descriptors():
-    return len(list(Path("/proc/self/fd").iterdir()))
+def descriptors():
+    """What is open, by its number and what it is; what earlier tests held may be closed at any time."""
+    found = set()
+    for path in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # of the listing itself
+            found.add((path.name, str(path.readlink())))
+    return found
 
 
 OPERATIONS = st.lists(
@@ -70,7 +75,7 @@ def begun(comm, operation, seed, number):
 
 @given(size=st.integers(2, 4), operations=OPERATIONS, seed=st.integers(0, 1000))
 def test_any_operations_in_any_order_move_what_others_move(size, operations, seed):
-    before = num_descriptors()
+    before = descriptors()
 
     def run(comm):
         expected = [begun(comm, operation, seed, i).wait() for i, operation in enumerate(operations)]
@@ -85,7 +90,7 @@ def test_any_operations_in_any_order_move_what_others_move(size, operations, see
                 assert torch.equal(found[i], wanted)
 
     run_threads(size, run)
-    assert num_descriptors() == before
+    assert descriptors() <= before
 
 
 def test_memory_is_used_again_once_all_have_read_it():
@@ -163,7 +168,7 @@ def refused(*_):
 
 @pytest.mark.parametrize("why", ["machines", "no memory", "no mailbox", "no way"])
 def test_where_one_rank_cannot_all_go_the_other_way(why, monkeypatch):
-    before = num_descriptors()
+    before = descriptors()
     if why == "no mailbox":
         monkeypatch.delattr(os, "memfd_create")
 
@@ -179,7 +184,7 @@ def test_where_one_rank_cannot_all_go_the_other_way(why, monkeypatch):
 
     names = ["a", "b"]
     assert run_threads(2, run) == [True, True]
-    assert num_descriptors() == before
+    assert descriptors() <= before
 
 
 # ---- mailboxes
@@ -233,7 +238,7 @@ def test_a_descriptor_comes_with_its_letter(pair, tmp_path):
 
 @pytest.mark.parametrize("said", ["nothing", "another key", "too little", "too much"])
 def test_who_does_not_know_the_key_is_not_let_in(said):
-    before, (first, second) = num_descriptors(), (Mailbox(0), Mailbox(1))
+    before, (first, second) = descriptors(), (Mailbox(0), Mailbox(1))
     first.open(2)
     key = first.address.key if said == "too much" else "00" * 16
     stranger = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -244,7 +249,7 @@ def test_who_does_not_know_the_key_is_not_let_in(said):
     assert not first.accept(2)
     for one in (first, second, stranger):
         one.close()
-    assert num_descriptors() == before
+    assert descriptors() <= before
 
 
 def test_a_key_lets_in_once_and_only_ranks_behind():

@@ -19,10 +19,9 @@ from graphbraid.features import TieredFeatures
 from graphbraid.features.budgets.sizing import LEAST_RESERVE_BYTES, host_budget, list_bytes
 from graphbraid.loader import BatchLoader, LoaderSettings, NeighborLoader
 from graphbraid.train import HardwareFile, TrainConfig
-from graphbraid.train.estimating import modes
+from graphbraid.train.estimating import modes, run_seconds
 from graphbraid.train.estimating.memory.full import full_needs
 from graphbraid.train.estimating.memory.needs import Need, Needs
-from graphbraid.train.estimating.seconds import run_seconds
 from graphbraid.train.estimating.trials import whole_passes
 from graphbraid.train.estimating.trials.allocation import allocation_of
 from graphbraid.train.estimating.trials.batches import batch_sizes

@@ -64,8 +64,9 @@ def test_measuring_changes_neither_model_nor_random_numbers():
 def test_a_ready_optimizer_keeps_its_state(monkeypatch):
     graph = community_graph()
     model = new_model(graph)
-    optimizer = torch.optim.Adam(model.parameters())
-    Trainer(model, graph, **(OPTIONS | {"optimizer": optimizer})).profile()
+    optimizer = torch.optim.Adam(model.parameters(), lr=OPTIONS["lr"])
+    options = {name: value for name, value in OPTIONS.items() if name != "lr"}
+    Trainer(model, graph, optimizer=optimizer, **options).profile()
     assert optimizer.state == {}
 
 
