@@ -114,7 +114,9 @@ def test_hot_rows_are_kept_as_narrow_as_they_are_stored(graph, host):
         else ROW["int8"],
     )
     score = torch.arange(300.0)
-    store = TieredFeatures.build(graph, host=host, hot=4 * 300 + 40 * kept, score=score, disk=SMALL)
+    store = TieredFeatures.build(
+        graph, host=host, hot=4 * 300 + 40 * kept, score=score, disk=None if host is None else SMALL
+    )
     assert store.hot.num_rows == 40
     table = store.hot.table_on(torch.device("cpu"))
     assert table.dtype == (torch.int8 if isinstance(graph.x, ScaledFeatures) else graph.x.dtype)
