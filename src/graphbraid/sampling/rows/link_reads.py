@@ -169,15 +169,21 @@ def weight_bytes_read(sampled: Sampled, sampler: SamplerConfig, csc: Csc) -> int
     if not sampler.weighted or csc.weight is None:
         return 0
     total, begin, end = 0, 0, 0
-    running = torch.cat([torch.zeros(1, dtype=torch.int64), (csc.weight > 0).cumsum(0)])
     for fanout, found in zip(sampler.fanouts, sampled.nodes_per_hop, strict=False):
         begin, end = 0 if sampler.layout == "blocks" else end, end + found
         nodes = sampled.n_id[begin:end]
-        first, last = csc.indptr[nodes], csc.indptr[nodes + 1]
-        drawable = running[last] - running[first]
-        read = weight_bytes(last - first, drawable, fanout, replace=sampler.replace)
+        first, degrees = csc.indptr[nodes], csc.indptr[nodes + 1] - csc.indptr[nodes]
+        drawable = _num_drawable(csc.weight, first, degrees)
+        read = weight_bytes(degrees, drawable, fanout, replace=sampler.replace)
         total += int(read.sum()) if fanout else 0
     return total
+
+
+def _num_drawable(weight: Tensor, first: Tensor, degrees: Tensor) -> Tensor:
+    """Return how many edges of each list have a weight above 0, reading no other list."""
+    lists = torch.arange(len(degrees)).repeat_interleave(degrees)
+    edges = torch.arange(len(lists)) + (first - (degrees.cumsum(0) - degrees))[lists]
+    return torch.zeros_like(degrees).index_add_(0, lists, (weight[edges] > 0).long())
 
 
 def sent(value: Tensor, device: torch.device, name: str, link: LinkReads | None) -> Tensor:
