@@ -14,6 +14,10 @@ QUEUE_MILLISECONDS = 50
 """How long a packet may wait for its turn before it is dropped."""
 BURST_SECONDS = 2e-3
 """Time at the link's rate of the bytes that may leave at once."""
+LEAST_BURST_BYTES = 72 << 10
+"""The largest packet that the system hands to a link, 64 KiB with a header for each packet of the wire, and
+some room. A network card cuts it up by itself. Into a smaller burst it does not fit, so that the cores of the
+ranks cut it up instead, and are interrupted for every 1,448 bytes."""
 
 
 class Links:
@@ -78,7 +82,7 @@ class Links:
             self._shape(host, INTERFACE)
 
     def _shape(self, host: int, interface: str) -> None:
-        burst = max(1 << 16, int(self._rate / 8 * BURST_SECONDS))
+        burst = max(LEAST_BURST_BYTES, int(self._rate / 8 * BURST_SECONDS))
         shape = f"tbf rate {int(self._rate)}bit burst {burst}b latency {QUEUE_MILLISECONDS}ms"
         self._run(host, f"tc qdisc add dev {interface} root {shape}")
 

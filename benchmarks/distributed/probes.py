@@ -39,7 +39,8 @@ def measured_link(comm: Communicator) -> tuple[float, float]:
     """Latency in seconds and rate in bytes per second of exchanges between all ranks."""
 
     def exchange(num_bytes: int) -> float:
-        mine = median_seconds(lambda: begun(comm, num_bytes).wait(), REPEATS)
+        once = ProbeExchange(comm, num_bytes)
+        mine = median_seconds(lambda: once.begin().wait(), REPEATS)
         return float(max(comm.gather(mine)))
 
     empty, full = exchange(1), exchange(PROBE_BYTES)
@@ -68,12 +69,12 @@ def moving_seconds(comm: Communicator) -> list[float]:
     window the costliest rank counts; all ranks return the same.
     """
     table, ids = torch.zeros(ROWS, WIDTH), torch.randint(ROWS, (GATHERED,))
-    rows = torch.empty(GATHERED, WIDTH)
+    rows, exchange = torch.empty(GATHERED, WIDTH), ProbeExchange(comm, PROBE_BYTES)
 
     def moved() -> float:
         comm.barrier()
         began, gathered = time.process_time(), 0
-        handle = begun(comm, PROBE_BYTES)
+        handle = exchange.begin()
         while not handle.done():
             torch.index_select(table, 0, ids, out=rows)
             gathered += 1
@@ -118,10 +119,17 @@ def message_seconds(comm: Communicator) -> float:
     return statistics.median(windows[1:]) / (SUMS * ring_steps(comm.size))
 
 
-def begun(comm: Communicator, num_bytes: int) -> Handle[torch.Tensor]:
-    """Begin to send so many bytes to each other rank, and to receive as many."""
-    others = [0 if rank == comm.rank else num_bytes for rank in range(comm.size)]
-    return comm.all_to_all(torch.zeros(sum(others), dtype=torch.uint8), others, others)
+class ProbeExchange:
+    """So many bytes to each other rank and as many from it, in memory that is there before a clock starts."""
+
+    def __init__(self, comm: Communicator, num_bytes: int) -> None:
+        self._comm = comm
+        self._sizes = [0 if rank == comm.rank else num_bytes for rank in range(comm.size)]
+        self._sent, self._received = torch.zeros(2, sum(self._sizes), dtype=torch.uint8)
+
+    def begin(self) -> Handle[torch.Tensor]:
+        """Begin to send and to receive."""
+        return self._comm.all_to_all(self._sent, self._sizes, self._sizes, out=self._received)
 
 
 __all__ = ["measured_link", "measured_sums", "median_seconds", "message_seconds", "moving_seconds"]
