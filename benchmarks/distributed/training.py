@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
+from collections.abc import Iterator
 from typing import Literal
 
 import torch
@@ -68,6 +71,16 @@ class Training:
             (total,) = self._sums.finish([float(loss.detach())])
         self._optimizer.step()
         return total
+
+    @contextlib.contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Forget afterwards what is learned in the body."""
+        kept = copy.deepcopy((self._model.state_dict(), self._optimizer.state_dict()))
+        try:
+            yield
+        finally:
+            self._model.load_state_dict(kept[0])
+            self._optimizer.load_state_dict(kept[1])
 
     def tuned(self) -> Pipeline:
         """Train until it is found in how many parts rows travel fastest."""
