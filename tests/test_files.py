@@ -10,7 +10,13 @@ import pytest
 
 from graphbraid.errors import ResourceError
 from graphbraid.files import writing as files
-from graphbraid.files.writing import atomic_directory, atomic_write, format_bytes, require_free_space
+from graphbraid.files.writing import (
+    atomic_directory,
+    atomic_write,
+    format_bytes,
+    require_free_space,
+    require_place_for_file,
+)
 
 
 def names(folder: Path) -> list[str]:
@@ -201,6 +207,29 @@ def test_free_space_is_checked_on_the_disk_of_the_nearest_folder(tmp_path):
         ResourceError, match=r"a test needs 1024.0 TiB on the disk that holds .*; .* are free"
     ):
         require_free_space(tmp_path / "not" / "there", 1 << 50, "a test")
+
+
+def test_where_a_file_may_be_written_is_known_before(tmp_path):
+    (tmp_path / "there.csv").touch()
+    for name in ("there.csv", "new.csv", "not/there/new.csv"):
+        require_place_for_file(tmp_path / name)
+    assert names(tmp_path) == ["there.csv"]
+    os.mkfifo(tmp_path / "pipe.csv")
+    (tmp_path / "circle.csv").symlink_to("circle.csv")
+    for name, why in [
+        (".", "a folder has that name"),
+        ("pipe.csv", "that is a device or a pipe"),
+        ("circle.csv", "its links lead in a circle"),
+        ("there.csv/new.csv", "Not a directory"),
+    ]:
+        with pytest.raises(ResourceError, match=f"cannot write.*({why})"):
+            require_place_for_file(tmp_path / name)
+
+
+def test_a_folder_that_may_not_be_written_to_is_no_place_for_a_file(read_only_folder):
+    for name in ("new.csv", "not/there/new.csv"):
+        with pytest.raises(ResourceError, match=r"cannot write .*new\.csv: you may not write there"):
+            require_place_for_file(read_only_folder / name)
 
 
 @pytest.mark.parametrize(

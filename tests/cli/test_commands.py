@@ -225,6 +225,35 @@ def test_predictions_are_those_of_the_trainer_in_every_format(graphbraid, traine
     assert accuracy.mean() > 0.8
 
 
+def test_predictions_do_not_replace_what_is_read_or_find_too_late_that_they_cannot_be_written(
+    graphbraid, trained, tmp_path
+):
+    run_dir, _ = trained
+    ids, data = tmp_path / "ids.csv", tmp_path / "data.npz"
+    ids.write_text("7\n3\n")
+    graph = datasets.open_store(run_dir.parent / "communities")
+    np.savez(
+        data, edge_index=np.stack([ids.numpy() for ids in graph.to_edge_index()]), x=graph.dense_x().numpy()
+    )
+    (tmp_path / "folder.csv").mkdir()
+    before = {path: path.read_bytes() for path in (ids, data)}
+    (tmp_path / "linked.csv").symlink_to(ids)
+    for out, words, code, why in [
+        (ids, ("--nodes", ids), 2, f"--out {ids} would replace a file of --nodes"),
+        (tmp_path / "linked.csv", ("--nodes", ids), 2, "would replace a file of --nodes"),
+        (data, ("--data", data), 2, f"--out {data} would replace a file of --data"),
+        (run_dir / "metrics.csv", (), 2, "would replace a file of --run"),
+        (tmp_path / "folder.csv", (), 4, "a folder has that name"),
+        (ids / "p.csv", (), 4, "Not a directory"),
+    ]:
+        done = graphbraid("predict", "--run", run_dir, "--out", out, *words)
+        assert done.exit_code == code, done.stderr
+        assert why in done.stderr
+    assert {path: path.read_bytes() for path in before} == before
+    done = graphbraid("predict", "--run", run_dir, "--nodes", ids, "--out", tmp_path / "p.csv")
+    assert done.exit_code == 0, done.stderr
+
+
 def test_predictions_for_chosen_nodes_come_in_their_order(graphbraid, trained, tmp_path):
     run_dir, _ = trained
     graphbraid("predict", "--run", run_dir, "--out", tmp_path / "all.npz")

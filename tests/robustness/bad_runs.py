@@ -308,6 +308,17 @@ def out_in_file(w: Workplace):
     return "train", "--data", w.npz(), "--out", w.file("file", "") / "run", "--quiet"
 
 
+@command(
+    PLACES,
+    "predictions in place of what they are made from",
+    2,
+    "would replace a file of --nodes; choose another name",
+)
+def predictions_over_ids(w: Workplace):
+    ids = w.file("ids.csv", "3\n")
+    return "predict", "--run", w.run(), "--nodes", ids, "--out", ids
+
+
 @command(PLACES, "an output folder without the right to write", 4, "locked", "Permission denied")
 def locked_out(w: Workplace):
     data = w.npz()

@@ -113,6 +113,22 @@ def require_absent(path: str | os.PathLike[str]) -> None:
         raise _exists(Path(path))
 
 
+def require_place_for_file(path: str | os.PathLike[str]) -> None:
+    """Check that a file may be written to ``path``; for callers that first do much work for what goes there.
+
+    Raises:
+        ResourceError: A folder, a device or a pipe has that name, or you may not write there.
+    """
+    target = _real(path)
+    _mode_of_file(target)
+    place = target.absolute().parent
+    with _cannot_write(target):
+        while not place.exists():
+            place = place.parent
+        if not os.access(place, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
 def require_free_space(path: str | os.PathLike[str], num_bytes: int, what: str) -> None:
     """Check, before writing ``what``, that the disk that will hold ``path`` has ``num_bytes`` free.
 

@@ -10,7 +10,7 @@ import typer
 from graphbraid.cli.common import DebugOption, JsonOption, err_console, guarded, path_given, print_json, say
 from graphbraid.cli.steps.given_ids import nodes_named, read_ids
 from graphbraid.cli.steps.predict_links import Wanted, predicted_links
-from graphbraid.cli.steps.table_files import writer_of
+from graphbraid.cli.steps.table_files import require_place, writer_of
 from graphbraid.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -108,6 +108,7 @@ def predict(
     """  # noqa: D412  (typer shows the blank line between examples)
     from graphbraid.cli.run.saved_run import read_saved
     from graphbraid.cli.run.trained import trained
+    from graphbraid.train.run_folder.loggers import METRICS
 
     write = writer_of(out)
     if nodes is not None and split is not None:
@@ -124,6 +125,8 @@ def predict(
         verify=verify,
         draws_split=split is not None,
     )
+    graph, metrics = Path(found.run.settings.data).expanduser(), run / METRICS
+    require_place(out, {"--data": graph, "--nodes": nodes, "--pairs": pairs, "--run": metrics})
     mode: EvalMode = "sampled" if sampled else "exact"
     if outputs.task == "link":
         table, summary = predicted_links(found, Wanted(pairs, split, top, known, mode))

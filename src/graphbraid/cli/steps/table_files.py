@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,32 @@ def writer_of(out: Path) -> Callable[[Path, dict[str, np.ndarray[Any, Any]]], No
     if out.suffix == ".parquet":
         _pyarrow()
     return writers[out.suffix]
+
+
+def require_place(out: Path, read: Mapping[str, Path | None]) -> None:
+    """Check, before what goes there is computed, that a table may be written.
+
+    Args:
+        out: the table's file, which may exist.
+        read: the files that the command reads, by what names them.
+
+    Raises:
+        ConfigError: ``out`` is one of those.
+        ResourceError: nothing can be written there.
+    """
+    from graphbraid.files.writing import require_place_for_file
+
+    for name, path in read.items():
+        if path is not None and _is_one_file(out, path):
+            raise ConfigError(f"--out {out} would replace a file of {name}; choose another name")
+    require_place_for_file(out)
+
+
+def _is_one_file(path: Path, other: Path) -> bool:
+    try:
+        return path.samefile(other)
+    except OSError:  # one of them is not there, or may not be looked at
+        return False
 
 
 def _write_csv(out: Path, table: dict[str, np.ndarray[Any, Any]]) -> None:
