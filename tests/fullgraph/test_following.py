@@ -12,6 +12,7 @@ from tests.extras import NO_PYG
 
 pytest.importorskip("torch_geometric", reason=NO_PYG)
 import torch_geometric.nn as pyg
+from tests.fullgraph.matrix import cases_forwards
 from tests.fullgraph.matrix.case import BASES, GCN, layer
 from tests.fullgraph.matrix.compare import LOWERED, engine_of, verdict
 from tests.fullgraph.matrix.graphs import CHANNELS, CLASSES, data_of
@@ -298,6 +299,13 @@ def test_a_forward_that_is_another_without_gradients_runs_as_it_is_written():
         expected = model(data.x, data.edge_index)
         torch.testing.assert_close(engine(), expected[data.train_mask])
     torch.testing.assert_close(engine.predict(), expected)
+
+
+def test_a_trace_leaves_the_names_that_a_forward_finds_as_they_were():
+    before = {name: id(value) for name, value in vars(cases_forwards).items()}
+    compiled(lambda: calls(cases_forwards.asks_for_types)(GCN))
+    assert {name: id(value) for name, value in vars(cases_forwards).items()} == before
+    assert isinstance(torch.zeros(1), torch.Tensor) and not isinstance(torch.zeros(1), nn.Parameter)
 
 
 def test_autocast_runs_the_model_as_it_is_written():

@@ -138,6 +138,17 @@ def asks_for_classes(self, x, edge_index):
     return self.head(h.relu() if isinstance(h, torch.Tensor) else h)
 
 
+def is_plain(value):
+    return type(value) is torch.Tensor
+
+
+def asks_for_types(self, x, edge_index):
+    assert isinstance(type(self), type)
+    h = self.first(x, edge_index) if is_plain(edge_index) else self.skip(x)
+    factor = 2.0 if type(self.head.weight) is torch.nn.Parameter else 1.0
+    return self.head(h.relu() if type(h) in (torch.Tensor,) else h) * factor
+
+
 def asks_for_sizes(self, x, edge_index):
     zeros = torch.zeros(x.shape[0], edge_index.numel())
     return self.head(self.first(x, edge_index)) + zeros.sum()
@@ -171,6 +182,7 @@ _MORE_FORWARDS = (
     unused_part,
     with_an_assertion,
     asks_for_classes,
+    asks_for_types,
     asks_for_attributes,
 )
 

@@ -6,14 +6,10 @@ if the model changes itself or draws random numbers on the way, since another ca
 
 from __future__ import annotations
 
-import builtins
 import inspect
-import operator
 import sys
 import threading
-import types
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -30,6 +26,7 @@ from graphbraid.fullgraph.program.calling import (
     Given,
     X,
 )
+from graphbraid.fullgraph.program.proxy import TensorProxy, as_tensors
 from graphbraid.fullgraph.program.readers.layers import LAYERS
 from graphbraid.fullgraph.program.readers.reading import Reader, no_reader, reader_of
 from graphbraid.fullgraph.program.readers.rowwise import ROWWISE
@@ -82,7 +79,7 @@ def _traced(
 ) -> tuple[fx.Graph, dict[str, nn.Module]]:
     """Trace what ``start`` gives anew at each call, and see that it is the same call without gradients."""
     try:
-        with _TRACING, untouched(model), _as_tensors():
+        with _TRACING, untouched(model), as_tensors(model):
             root, tracer = start()
             graph = tracer.trace(root)
             with torch.inference_mode():
@@ -179,72 +176,6 @@ class _Data:
         return self._given[name]
 
 
-class _Proxy(fx.Proxy):
-    """A proxy that a forward takes for the tensor it stands for, as far as it asks.
-
-    It has that tensor's attributes and, in :func:`_as_tensors`, its class; and it records in-place operators,
-    which ``fx`` would otherwise record as new values.
-    """
-
-    kind: type = Tensor
-
-    def __getattr__(self, k: str) -> Any:
-        if not hasattr(self.kind, k):
-            raise AttributeError(f"{self.kind.__name__!r} object has no attribute {k!r}")
-        return super().__getattr__(k)
-
-
-@contextmanager
-def _as_tensors() -> Iterator[None]:
-    """Answer a forward's ``isinstance`` of a proxy by the class of what it stands for.
-
-    A property ``__class__`` would not do: torch's C++ goes by it, too, and would read a tensor.
-    For all other objects, and in libraries, ``isinstance`` stays what it is, so other threads do not notice.
-    """
-    plain = builtins.isinstance
-
-    def answer(value: Any, of: Any) -> bool:
-        found = plain(value, of)
-        if found or type(value) is not _Proxy:
-            return found
-        asks = sys._getframe(1)
-        is_library = str(asks.f_globals.get("__name__", "")).split(".")[0] in ("torch", "torch_geometric")
-        if is_library and asks.f_code is not torch.is_tensor.__code__:
-            return False
-        return plain(of, type | tuple | types.UnionType) and issubclass(value.kind, of)
-
-    builtins.isinstance = answer
-    try:
-        yield
-    finally:
-        builtins.isinstance = plain
-
-
-def _in_place(name: str) -> Any:
-    target = getattr(operator, name)
-
-    def record(self: fx.Proxy, other: Any) -> Any:
-        return self.tracer.create_proxy("call_function", target, (self, other), {})
-
-    return record
-
-
-for _name in (
-    "iadd",
-    "isub",
-    "imul",
-    "itruediv",
-    "ifloordiv",
-    "imod",
-    "ipow",
-    "imatmul",
-    "iand",
-    "ior",
-    "ixor",
-):
-    setattr(_Proxy, f"__{_name}__", _in_place(_name))
-
-
 class _Tracer(fx.Tracer):
     """A tracer that keeps modules with a reader whole, and refuses switched gradients or precision."""
 
@@ -266,9 +197,11 @@ class _Tracer(fx.Tracer):
         return super().call_module(m, forward, args, kwargs)
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
-        made = _Proxy(node, self)
+        made = TensorProxy(node, self)
         if node.op == "placeholder":
             made.kind = self._classes.get(str(node.target), Tensor)
+        elif node.op == "get_attr":  # buffers are not recorded but read
+            made.kind = nn.Parameter
         return made
 
     def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
