@@ -158,6 +158,17 @@ def test_class_weights_move_predictions_to_the_heavy_class() -> None:
     assert float((trainer.predict().argmax(dim=1) == 2).float().mean()) > 0.6
 
 
+def test_one_rank_names_the_options_of_exchanges_that_it_has_no_use_for() -> None:
+    def said(**options: str) -> str:
+        graph = community_graph()
+        config = TrainConfig.from_dict({"mode": "full", **options})
+        return Trainer(new_model(graph), graph, config=config).exchange
+
+    assert said() == ""
+    assert said(wire="bfloat16") == "nothing travels, as there is one rank: wire='bfloat16' not used"
+    assert said(wire="bfloat16", exchange="whole").endswith("wire='bfloat16' and exchange='whole' not used")
+
+
 def test_early_stopping_stops_and_the_best_weights_come_back(tmp_path: Path) -> None:
     graph = community_graph()
     options = OPTIONS | {"epochs": 60, "patience": 2, "monitor": "loss", "lr": 0.05}

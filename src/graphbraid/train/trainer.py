@@ -24,7 +24,7 @@ from graphbraid.train.callbacks import Callback, Listeners
 from graphbraid.train.choosing import Passed, choose, with_plan_of_device
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.estimating.run_seconds import run_seconds
-from graphbraid.train.explaining import explained
+from graphbraid.train.explaining import explained, idle_on_one_rank
 from graphbraid.train.inference.evaluate import EvalMode, node_ids, outputs_in_chunks, score
 from graphbraid.train.predicting import LinkPredictions
 from graphbraid.train.records import Progress, RunResult, Status
@@ -213,7 +213,12 @@ class Trainer(LinkPredictions):
 
     @property
     def exchange(self) -> str:
-        """How rows travel between the ranks of mode ``full``, once found in the first epochs; else empty."""
+        """How rows travel between the ranks of mode ``full``, once found in the first epochs; else empty.
+
+        On one rank, which options of that are given and not used.
+        """
+        if self.comm is None:
+            return idle_on_one_rank(self.config)
         engine = self._state.runner.engine
         tuned = None if engine is None else engine.runner.tuned
         return "" if tuned is None else tuned.described()
