@@ -50,6 +50,7 @@ def test_a_remark_on_how_it_was_measured_stays_with_a_row(tmp_path, monkeypatch)
     assert results.read_lines(path)[0]["remark"] == "beside other programs"
 
 
+@pytest.mark.slow
 def test_relational_contenders_have_one_loss(tmp_path, warm):
     pytest.importorskip("torch_geometric", reason=NO_PYG)
     folder = str(typed_graphs.make(tmp_path, "mag-like", tmp_path, 0.0003))

@@ -80,6 +80,7 @@ def test_the_contenders_of_collective_batching_have_one_loss(tmp_path):
     assert row["plans"]["gpu"]["busy"]["cpu"] == 0 < row["plans"]["cpu"]["busy"]["cpu"]
 
 
+@pytest.mark.slow
 def test_hot_tiers_train_alike_and_less_travels(tmp_path):
     row = gpu_tiers.main(["--smoke", "--hot", "0.1", "0.5", "--out", str(tmp_path / "tiers.jsonl")])
     ways = row["ways"]

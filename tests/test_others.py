@@ -47,6 +47,7 @@ def test_a_system_that_does_not_say_gives_none(tmp_path, cores, text, monkeypatc
     assert OtherPrograms(root=tmp_path).share() is None
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(OtherPrograms()._busy is None, reason="the system has no /proc/stat")
 def test_a_program_beside_us_is_seen():
     command = [sys.executable, "-c", "while True: pass"]

@@ -116,6 +116,7 @@ def test_peak_memory_counts_what_a_process_took_and_gave_back():
     assert 64 << 20 < peak.own_bytes <= peak.resident_bytes < 200 << 20
 
 
+@pytest.mark.slow
 def test_gathered_rows_stand_beside_a_loop_in_c(tmp_path, capsys):
     out = tmp_path / "out.jsonl"
     arguments = ["--gigabytes", "0.004", "--row-bytes", "128", "512", "--repeats", "1"]

@@ -155,6 +155,7 @@ def test_one(number):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "dying", [(2,), *(pytest.param(one, marks=pytest.mark.slow) for one in ((0, 4), (4,)))]
 )

@@ -48,7 +48,7 @@ def test_it_ends_as_the_program_does(ends, code):
     assert process.returncode == code
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
 def test_it_hands_signals_on(number):
     process = started(
         "import signal, sys, time\n"

@@ -6,6 +6,7 @@ from graphbraid import native
 from graphbraid.cli.commands import doctor
 
 
+@pytest.mark.slow
 def test_doctor_reports_versions_kernels_and_hardware(graphbraid_process):
     report = graphbraid_process("doctor", "--json", GRAPHBRAID_KERNELS="").json
     assert report["kernels"]["active"] in native.VARIANTS

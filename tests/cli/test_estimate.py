@@ -41,6 +41,7 @@ def test_json_holds_the_same(graphbraid, store):
     assert done.json["tiers"]["host"] is None
 
 
+@pytest.mark.slow
 def test_times_are_of_steps_that_were_tried(graphbraid, store):
     done = graphbraid("estimate", "--data", store, *SMALL[:-1], "--json")
     assert done.exit_code == 0, done.stderr
@@ -50,6 +51,7 @@ def test_times_are_of_steps_that_were_tried(graphbraid, store):
     assert full["train"] >= full["floor"] > 0
 
 
+@pytest.mark.slow
 def test_a_machine_with_a_device_is_shown_what_rows_on_it_bring(graphbraid, store, tmp_path):
     file = tmp_path / "there.json"
     file.write_text(

@@ -70,6 +70,7 @@ def test_links_of_relations_are_trained_and_go_on(model: str, archive: Path, tmp
     assert made["columns"] == ["source", "relation", "destination", "score"]
 
 
+@pytest.mark.slow
 def test_links_without_relations_have_drawn_splits(tmp_path: Path) -> None:
     graph = one_relation()
     path = tmp_path / "g.npz"

@@ -93,6 +93,7 @@ def test_options_of_mini_batches_and_models_of_no_edges_are_refused(graphbraid, 
 OF_BATCHES = ("--model", "sage", "--hidden", 8, "--fanouts", "5,5", "--batch-size", 32, "--mode", "sampled")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("known_baseline")
 def test_epochs_of_mini_batches_are_predicted_for_ranks_that_share_them(
     graphbraid, store, tmp_path, monkeypatch

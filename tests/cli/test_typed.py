@@ -93,6 +93,7 @@ def test_wrong_options_are_named(
     assert re.search(says, done.stderr.replace("\n", " ")), done.stderr
 
 
+@pytest.mark.slow
 def test_rgcn_trains_on_the_whole_graph(graphbraid: Any, typed_file: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     options = ("--model", "rgcn", "--mode", "full", "--symmetrize", "--epochs", 20, "--json", "--quiet")

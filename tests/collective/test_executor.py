@@ -91,6 +91,7 @@ def test_any_range_of_steps_of_any_epoch():
     assert list(make_executor(start=5, stop=5)) == []
 
 
+@pytest.mark.slow
 def test_the_measured_epoch_is_near_the_simulated_one():
     # Long beside the milliseconds by which a busy machine wakes a thread too late.
     times = stage_times(0.064, 0.016, 0.02, 0.032, workers=2)

@@ -308,6 +308,7 @@ def test_a_trainer_says_what_its_device_holds(graph):
     assert plain.explain() == "rows and lists are read where the graph has them"
 
 
+@pytest.mark.slow
 def test_a_run_resumes_with_other_hot_rows(graph, plain, tmp_path):
     device = EmulatedAccelerator(INSTANT)
     trained(graph, plan="cpu", accelerator=device, hot="10KB", epochs=1, out_dir=tmp_path / "run")
@@ -316,6 +317,7 @@ def test_a_run_resumes_with_other_hot_rows(graph, plain, tmp_path):
     assert (losses[-1:], scores) == (plain[0][-1:], plain[1])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("known_baseline")
 def test_auto_tiers_keep_rows_on_a_device_as_far_as_they_fit(graph, plain, monkeypatch):
     """The store does not fit the host either: its other rows come from its file."""
@@ -340,6 +342,7 @@ def test_auto_tiers_keep_rows_on_a_device_as_far_as_they_fit(graph, plain, monke
             assert "there is no memory for them" in trainer.tiers_reason
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("known_baseline")
 def test_auto_tiers_leave_the_hot_rows_that_were_asked_for(graph):
     model = graphbraid.nn.GraphSAGE(graph.num_features, 16, graph.num_classes, num_layers=2)

@@ -23,6 +23,7 @@ def own_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("GRAPHBRAID_CACHE", str(tmp_path))
 
 
+@pytest.mark.slow
 def test_the_given_durations_are_found_for_each_number_of_workers():
     def found():
         device = EmulatedAccelerator(GIVEN)

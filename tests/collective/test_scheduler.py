@@ -104,6 +104,7 @@ def test_a_plans_prediction_is_its_simulation_at_any_length_and_keeps_the_rules(
     assert len(plan.routes(50)) == 50
 
 
+@pytest.mark.slow
 def test_the_same_profile_gives_the_same_plan_in_under_a_second():
     times = stage_times(
         0.0328, 0.0203, 0.009, 0.0015, workers=2

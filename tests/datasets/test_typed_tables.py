@@ -152,6 +152,7 @@ def test_dates_become_seconds_and_fractions_stay(folder):
     assert graph.edges_of(WRITES_OF).time.tolist() == [10.5, 11, 12]
 
 
+@pytest.mark.slow
 def test_a_large_table_is_numbered_as_one(tmp_path):
     rng = np.random.default_rng(0)
     src, dst = rng.integers(-(10**6), 10**6, (2, 600_000))  # more than one batch of rows

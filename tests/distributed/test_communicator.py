@@ -31,6 +31,7 @@ def test_one_rank_that_does_not_share_its_memory_decides_for_all(warm):
     assert [said.result["name"] for said in run(warm, 3, contract.every_case, each=each)] == ["gloo"] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", few_of((1, 3), {3}))
 def test_checks_change_nothing_where_the_ranks_agree(size, warm):
     for said in run(warm, size, contract.every_case, GRAPHBRAID_RANK_CHECKS="1"):

@@ -78,12 +78,14 @@ def test_what_a_rank_raises_is_told_by_all(what, says, tmp_path, warm):
     assert first.seconds < SOON
 
 
+@pytest.mark.slow
 def test_replicas_that_drift_apart_are_noticed(tmp_path, warm):
     for said in run(warm, 2, training.faulty, "drifts", tmp_path):
         assert said.code == 8
         assert "rank 1 no longer holds the same parameters as rank 0 at the end of epoch 1" in said.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "status"),
     [pytest.param("asks to stop", "stopped", marks=pytest.mark.slow), ("terminated", "interrupted")],

@@ -93,6 +93,7 @@ def test_losses_are_those_of_one_rank_where_rows_travel(name, size):
             assert first.inputs[0] in decision.what
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("travels")
 @given(divided=divided_graphs(), name=st.sampled_from(DIVISIBLE))
 def test_so_they_are_on_any_graph_divided_in_any_way(divided, name):

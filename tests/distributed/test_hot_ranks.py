@@ -173,6 +173,7 @@ def test_a_run_goes_on_in_mid_epoch_with_other_rows_and_ranks(warm, tmp_path):
     assert len(alone["losses"]) == 7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "says"),
     few_of(

@@ -53,6 +53,7 @@ def test_sums_and_gradients_are_the_whole_graphs(in_threads, num_ranks, wanted):
     assert_as_the_whole_graph(peers.map_of(wanted), part_of, num_ranks, X, WEIGHING, Knobs(ps=3))
 
 
+@pytest.mark.slow
 def test_sums_and_gradients_are_the_whole_graphs_for_any_graph_and_owners(in_threads):
     @settings(max_examples=25, deadline=None)
     @given(case=divided_maps(), ps=st.integers(1, 12))
@@ -207,6 +208,7 @@ def test_processes_on_one_card_read_each_others_rows(tmp_path):
         assert said["checked"] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 @pytest.mark.parametrize(
     ("what", "why"),

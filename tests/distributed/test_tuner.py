@@ -71,6 +71,7 @@ def test_what_other_programs_disturbed_is_used_but_not_kept(monkeypatch, tmp_pat
     assert not list(tmp_path.glob("pipelines/*.json"))
 
 
+@pytest.mark.slow
 def test_a_damaged_table_is_found_anew(tmp_path, caplog):
     tuned()
     (file,) = tmp_path.glob("pipelines/*.json")
@@ -156,6 +157,7 @@ def test_passes_without_backward_do_not_count(monkeypatch):
     ]  # of the last step nobody has asked yet
 
 
+@pytest.mark.slow
 def test_explain_names_a_given_pipeline_and_the_trials_of_a_search():
     graph, partition = graph_of(2)
     (given, _) = runners(learned("gcn", graph, partition, Pipeline(chunks=4, threads=1), epochs=1))

@@ -14,7 +14,7 @@ from tests.extras import NO_PYG, NO_TRITON
 from tests.fullgraph.fake_device import FakeDevice
 from tests.fullgraph.graphs import CHANNELS, CLASSES, NUM_NODES, make_graph
 from tests.fullgraph.test_engine import GRAPHS, MODELS
-from tests.suites import few_of
+from tests.suites import every, few_of
 
 from graphbraid import native
 from graphbraid import nn as gnn
@@ -80,12 +80,13 @@ def test_losses_are_those_of_one_rank_on_the_host(name, size, dropout):
     assert_devices_learn_alike(make_model(name, dropout=dropout), make_graph(), mixed(size))
 
 
-@pytest.mark.parametrize("kind", GRAPHS)
+@pytest.mark.parametrize("kind", every(3, GRAPHS))
 @pytest.mark.parametrize("name", ["gcn", "sage"])
 def test_so_they_are_on_graphs_of_every_kind(name, kind):
     assert_devices_learn_alike(make_model(name, dropout=0.3), make_graph(**GRAPHS[kind]), mixed(3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", few_of(DIVISIBLE, QUICK))
 def test_so_they_are_where_rows_travel(name, travel):
     assert_devices_learn_alike(make_model(name, dropout=0.3), make_graph(), mixed(3))
@@ -107,6 +108,7 @@ def test_so_they_are_where_a_rank_owns_nothing():
     assert_devices_learn_alike(make_model("gcn"), make_graph(), nothing)
 
 
+@pytest.mark.slow
 @given(divided=divided_graphs(), name=st.sampled_from(["gcn", "sage", "gin"]))
 def test_so_they_are_on_any_graph_divided_in_any_way(divided, name):
     graph, parts = divided
@@ -216,6 +218,7 @@ def quick_trials(monkeypatch, tmp_path):
     monkeypatch.setattr(tuner, "STEPS", 2)
 
 
+@pytest.mark.slow
 def test_knobs_are_found_in_the_first_steps_and_known_in_the_next_run(quick_trials):
     alone = trained(make_model("gcn"), make_graph(), None, epochs=2 * MOST_TRIALS + 2)
     found = learned_by("tuned", DeviceOfWarps, epochs=2 * MOST_TRIALS + 2)

@@ -58,6 +58,7 @@ def test_a_run_goes_on_with_another_number_of_ranks(tmp_path, warm):
     assert len(one["history"]) == 5
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite_ends_all_ranks_with_the_first_node_named(warm):
     for said in run(warm, 2, whole_training.overflowing):
         assert said.code != 0

@@ -179,6 +179,7 @@ def test_look_ahead_leaves_rows_out_and_changes_nothing(int8):
         assert same(batch.x, int8.dense_x()[batch.n_id])
 
 
+@pytest.mark.slow
 def test_exact_inference_by_chunks_widens_what_it_reads(graph):
     budget = {"memory_budget_bytes": 1 << 16}
     expected = trained(widened(graph), 64, **budget)

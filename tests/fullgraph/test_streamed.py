@@ -196,6 +196,7 @@ def run(graph, folder=None, **options):
     return made, [(row["train_loss"], row["val_loss"]) for row in made.progress.history]
 
 
+@pytest.mark.slow
 @COMPILED
 def test_a_trainer_streams_by_its_option_and_resumes_with_another(graph, tmp_path):
     expected = run(graph, epochs=4)

@@ -53,6 +53,7 @@ print((status("VmHWM") - before) / (16 * largest))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux, whose /proc it reads")
 @pytest.mark.parametrize(
     ("operation", "bound"),

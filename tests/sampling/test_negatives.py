@@ -52,6 +52,7 @@ def test_rejected_pairs_never_come_and_the_others_are_uniform():
     assert stats.chisquare(counts[allowed]).pvalue > 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["binary", "triplet"])
 def test_what_hardly_anything_is_left_of_is_uniform_too(mode):
     """All but three pairs are edges, so that most negatives are drawn from a list of what is allowed."""

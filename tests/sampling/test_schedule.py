@@ -35,6 +35,7 @@ def test_python_and_cpp_permute_alike(n, key):
     assert kernels.permuted(n, key, begin, end).tolist() == permuted(np.arange(begin, end), n, key).tolist()
 
 
+@pytest.mark.slow
 def test_every_position_is_reached_equally_often():
     n, epochs = 13, 6500
     first = [int(permuted(np.arange(1), n, key * 7919 + 1)[0]) for key in range(epochs)]

@@ -145,6 +145,7 @@ def test_the_same_input_gives_the_same_bytes_which_are_those_of_the_golden_file(
         assert text == (GOLDEN / name).read_text(encoding="utf-8"), f"tests/synth/golden/{name} differs"
 
 
+@pytest.mark.slow
 def test_what_is_written_is_formatted(store: Path, tmp_path: Path):
     command = Path(sys.executable).with_name("clang-format")
     if not command.is_file():

@@ -186,6 +186,7 @@ def on_a_device(graph, device_memory_bytes, **options):
     return graphbraid.estimate(sage(graph), graph, **options)
 
 
+@pytest.mark.slow
 def test_rows_and_parts_on_the_device_are_counted():
     graph = random_graph(3000, 8, 256)
     row, indices = 256 * 4, graph.csc.indptr.nbytes + graph.csc.indices.nbytes
@@ -208,6 +209,7 @@ def test_rows_and_parts_on_the_device_are_counted():
     assert not small.fits
 
 
+@pytest.mark.slow
 def test_what_more_memory_of_the_device_would_buy(stored):
     graph = random_graph(3000, 8, 256)
     found = on_a_device(graph, 8 << 20)
@@ -291,6 +293,7 @@ def test_a_model_without_a_lowered_form_is_tried_as_it_is_written():
     assert found.seconds.floor is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("eval_mode", ["sampled", "exact"])
 def test_a_run_on_links_is_estimated_on_mini_batches(eval_mode):
     graph = relations()
@@ -483,6 +486,7 @@ def test_what_more_memory_would_buy(stored):
     assert zero.host.bytes_of("features") == 2 * buffers, "of rows, and of lists"
 
 
+@pytest.mark.slow
 def test_the_whole_graph_is_read_in_blocks_or_says_why_not(stored):
     graph = open_store(stored)
     found, plain = (

@@ -275,6 +275,7 @@ def test_reads_of_the_disk_are_rows_and_where_nothing_is_held_lists(stored):
     assert in_memory.list_reads == 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("host", [0, pytest.param(1000, marks=pytest.mark.slow)])
 def test_an_estimate_with_tiers_tries_them(stored, host, monkeypatch):
     made = []

@@ -73,6 +73,7 @@ def test_outputs_of_some_nodes_are_those_of_all(name: str, weighted: bool, sizes
     torch.testing.assert_close(some, whole[nodes], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_all_rows_are_computed_where_most_are_read(sizes: list[int]) -> None:
     graph = random_graph(800, 20, 12)
     trainer = trainer_of(graph)

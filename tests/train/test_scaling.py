@@ -527,6 +527,7 @@ def test_models_larger_than_a_bucket_are_summed_in_several():
     assert found.ranks[1].prediction.sent_bytes > sum(b.nbytes for b in buckets)
 
 
+@pytest.mark.slow
 def test_a_last_batch_and_steps_of_several_batches_are_counted():
     found = forecast(config={"accumulate": 3}, counts=[1])
     assert found.epoch.steps() == [(2, 3), (1, 0.25)]

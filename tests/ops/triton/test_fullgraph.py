@@ -36,6 +36,7 @@ def results(device, name, kind):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "kind"),
     [

@@ -51,6 +51,7 @@ def test_kernel_equals_twin_with_all_knobs(device, knobs):
         assert_as_the_twin(PipelinePlan.of(edges, knobs), table, device)
 
 
+@pytest.mark.slow
 def test_kernel_equals_twin_on_any_divided_graph(device):
     @settings(max_examples=25, deadline=None)
     @given(
