@@ -16,7 +16,7 @@ from tests.train.recorded import losses
 from torch import nn
 
 from graphbraid.errors import ConfigError, DataError, TrainingError
-from graphbraid.train import Callback, TrainConfig, Trainer
+from graphbraid.train import Callback, TrainConfig, Trainer, runtime
 from graphbraid.train.run_folder import checkpoint
 
 OPTIONS = {"epochs": 4, "batch_size": 64, "fanouts": (5, 5), "lr": 0.02, "threads": 1}
@@ -128,6 +128,23 @@ def test_bfloat16_trains_and_keeps_float32_parameters() -> None:
     assert model.seen == {torch.bfloat16}
     assert model.linear.weight.dtype == torch.float32
     assert result.history[-1]["train_loss"] < result.history[0]["train_loss"]
+
+
+@pytest.mark.parametrize(
+    ("precision", "is_slow"), [("bfloat16", True), ("bfloat16", False), ("float32", True)]
+)
+def test_a_processor_that_takes_long_for_bfloat16_is_told_of(
+    precision: str, is_slow: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(runtime, "_computes_bfloat16", lambda: not is_slow)
+    graph = community_graph()
+    Trainer(new_model(graph), graph, config=TrainConfig.from_dict({"precision": precision}))
+    said = [record.message for record in caplog.records if "many times as long" in record.message]
+    assert len(said) == (precision == "bfloat16" and is_slow)
+
+
+def test_whether_torch_multiplies_bfloat16_fast_is_asked_of_it() -> None:
+    assert runtime._computes_bfloat16() == torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 def test_features_stored_in_16_bits_are_trained_on() -> None:

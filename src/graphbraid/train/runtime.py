@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import random
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ from graphbraid.train.config import TrainConfig
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
+
+_log = logging.getLogger(__name__)
 
 
 def make_fabric(config: TrainConfig) -> Fabric:
@@ -39,6 +42,21 @@ def make_fabric(config: TrainConfig) -> Fabric:
     # Passed as a plugin, since Fabric writes a line to the terminal if precision is given by name.
     plugins: list[Any] = [LightningEnvironment(), MixedPrecision("bf16-mixed", place)]
     return Fabric(accelerator=kind, devices=devices, plugins=plugins)
+
+
+def warn_of_slow_precision(config: TrainConfig, device: torch.device) -> None:
+    """Log a warning if the run's precision takes longer on its processor than float32."""
+    if config.precision == "bfloat16" and device.type == "cpu" and not _computes_bfloat16():
+        _log.warning(
+            "precision bfloat16: this processor has no instructions for it (AVX-512 or AMX), so that matrix "
+            "products take many times as long as in float32; leave precision out"
+        )
+
+
+def _computes_bfloat16() -> bool:
+    """Return whether torch multiplies matrices of bfloat16 by this processor's own instructions."""
+    supported = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
+    return supported is None or bool(supported())
 
 
 def seed_everything(seed: int) -> None:

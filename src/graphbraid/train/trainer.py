@@ -131,6 +131,7 @@ class Trainer(LinkPredictions):
         self.info: Mapping[str, Any] = dict(info or {})
         self._turns = Turns()
         fabric = runtime.make_fabric(chosen.config)
+        runtime.warn_of_slow_precision(chosen.config, fabric.device)
         self.config = with_plan_of_device(chosen.config, passed, fabric.device, self._share.num_ranks)
         self.accelerator = accelerator
         made = make_tiers(
