@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, fx, nn
 
 _LIBRARIES = ("torch", "torch_geometric")
+_NOT_USERS = {*_LIBRARIES, *sys.stdlib_module_names}
 
 
 class TensorProxy(fx.Proxy):
@@ -87,7 +88,7 @@ def _answering(plain: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
         if found or type(value) is not TensorProxy:
             return found
         asks = sys._getframe(1)
-        if _is_library(asks.f_globals) and asks.f_code is not torch.is_tensor.__code__:
+        if _package(asks.f_globals) in _LIBRARIES and asks.f_code is not torch.is_tensor.__code__:
             return False
         return plain(of, type | tuple | types.UnionType) and issubclass(value.kind, of)
 
@@ -121,7 +122,7 @@ def _globals_of(model: nn.Module) -> list[dict[str, Any]]:
     seen: set[types.CodeType] = set()
     while waiting:
         function = _function_of(waiting.pop())
-        if function is None or function.__code__ in seen or _is_library(function.__globals__):
+        if function is None or function.__code__ in seen or _package(function.__globals__) in _NOT_USERS:
             continue
         seen.add(function.__code__)
         found[id(function.__globals__)] = function.__globals__
@@ -147,8 +148,9 @@ def _names_in(code: types.CodeType) -> Iterator[str]:
             yield from _names_in(constant)
 
 
-def _is_library(names: dict[str, Any]) -> bool:
-    return str(names.get("__name__", "")).split(".")[0] in _LIBRARIES
+def _package(names: dict[str, Any]) -> str:
+    """Return the outermost package of the module that has these globals."""
+    return str(names.get("__name__", "")).split(".")[0]
 
 
 __all__ = ["TensorProxy", "as_tensors"]
