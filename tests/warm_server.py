@@ -87,13 +87,18 @@ def _serve(connection: socket.socket) -> None:
             return
         for descriptor in given:
             os.close(descriptor)
-        connection.sendall(b"%d\n" % child)
+        _answer(connection, child)
         status, seconds = _ended(child, connection)
         if file := request.get("seconds"):
             with open(file, "a") as times:  # noqa: PTH123
                 times.write(f"{seconds}\n")
-        with contextlib.suppress(BrokenPipeError):
-            connection.sendall(b"%d\n" % status)
+        _answer(connection, status)
+
+
+def _answer(connection: socket.socket, number: int) -> None:
+    """Say a number; who asked may have been killed, after which :func:`_ended` ends what was begun for it."""
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        connection.sendall(b"%d\n" % number)
 
 
 def _requests(connection: socket.socket) -> Iterator[tuple[dict[str, Any], list[int]]]:
