@@ -89,10 +89,11 @@ def test_every_twin_of_a_kernel_has_the_same_arguments():
 
 
 @pytest.mark.slow
-def test_every_kernel_compiles(tmp_path):
+@pytest.mark.parametrize("others_until", ["ttir", pytest.param("cubin", marks=pytest.mark.long)])
+def test_every_kernel_compiles(tmp_path, others_until):
     pytest.importorskip("triton", reason=NO_TRITON)
     oldest_with_bfloat16 = "80"
-    command = [sys.executable, TESTS / "compile_kernels.py", oldest_with_bfloat16]
+    command = [sys.executable, TESTS / "compile_kernels.py", oldest_with_bfloat16, others_until]
     done = run(command, TRITON_INTERPRET="0", TRITON_CACHE_DIR=str(tmp_path))
     assert done.returncode == 0, done.stderr
     sizes = json.loads(done.stdout)

@@ -1,7 +1,7 @@
 """Compiles every Triton kernel for the CUDA architecture given (80, 90, ...) without a device; prints JSON.
 
-The launchers run as always, but each launch ends once the kernel is machine code. The interpreter does not
-check what the compiler does: types, shapes, what is known at compile time.
+Of each kernel one instance becomes machine code, the others what the second argument says
+(:class:`tests.compiling.Compiled`).
 """
 
 import json
@@ -11,13 +11,11 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
+from tests.compiling import Compiled
 from tests.ops.graphs import skewed, square, values
 from tests.ops.peers import share_of, tables, with_coefficients
 from tests.ops.test_attention import gat_inputs, gatv2_inputs
 from tests.ops.test_spmm import COEFFICIENTS, arguments
-from triton.backends.compiler import GPUTarget
-from triton.runtime.driver import driver
-from triton.runtime.jit import JITFunction
 
 from graphbraid.ops import triton as kernels
 from graphbraid.ops.attention.fused import both_ways
@@ -28,26 +26,7 @@ from graphbraid.ops.spmm_max import TIES
 from graphbraid.ops.triton import partition
 
 
-class DriverWithoutDevice:
-    def get_current_target(self):
-        return GPUTarget("cuda", int(sys.argv[1]), 32)
-
-    def get_current_device(self):
-        return 0
-
-    def get_current_stream(self, device):
-        return 0
-
-
-def compile_only(self, *args, grid, warmup, **kwargs):
-    compiled = run(self, *args, grid=grid, warmup=True, **kwargs)
-    sizes.setdefault(self.fn.__name__, len(compiled.asm["cubin"]))
-
-
-sizes = {}
-driver.set_active(DriverWithoutDevice())
-run, JITFunction.run = JITFunction.run, compile_only
-
+compiled = Compiled(int(sys.argv[1]), sys.argv[2])
 csc = skewed(10, 13)
 transposed, perm = csc.transpose()
 weight = values(csc.num_edges)
@@ -121,4 +100,4 @@ for factors in (None, values(40)):
     words, weight, rows = torch.zeros(2, 40, dtype=torch.int32), values(7, 40), values(40, 7)
     kernels.bit_product(words, factors, weight.t(), rows, factors is None)
     kernels.bit_gram(rows, words, factors, weight)
-print(json.dumps(sizes))
+print(json.dumps(compiled.sizes))

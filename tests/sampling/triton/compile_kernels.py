@@ -1,7 +1,7 @@
 """Compiles the sampler's kernels for the CUDA architecture given (80, 90, ...) without a device; prints JSON.
 
-As tests/ops/triton/compile_kernels.py: the pipeline runs as always, but each launch ends once the kernel is
-machine code, so that batches stay empty. Printed are the sizes of the kernels, and which of them hold a fused
+The pipeline runs as always, but launches only compile (:class:`tests.compiling.Compiled`), so that batches stay
+empty. Printed are the sizes of the kernels, and which of them hold a fused
 multiply-add of float64.
 """
 
@@ -13,38 +13,20 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
+from tests.compiling import Compiled
 from tests.sampling.graphs import power_law_csc
-from triton.backends.compiler import GPUTarget
-from triton.runtime.driver import driver
-from triton.runtime.jit import JITFunction
 
 from graphbraid.sampling import SamplerConfig, SeedSchedule
 from graphbraid.sampling.triton import TritonPipeline
 
 
-class DriverWithoutDevice:
-    def get_current_target(self):
-        return GPUTarget("cuda", int(sys.argv[1]), 32)
-
-    def get_current_device(self):
-        return 0
-
-    def get_current_stream(self, device):
-        return 0
-
-
-def compile_only(self, *args, grid, warmup, **kwargs):
-    compiled = run(self, *args, grid=grid, warmup=True, **kwargs)
-    name = self.fn.__name__
-    sizes.setdefault(name, len(compiled.asm["cubin"]))
-    if re.search(r"\bfma\.\w+\.f64", compiled.asm["ptx"]):
+def look(name, results):
+    if re.search(r"\bfma\.\w+\.f64", results["ptx"]):
         fused.add(name)
 
 
-sizes, fused = {}, set()
-driver.set_active(DriverWithoutDevice())
-run, JITFunction.run = JITFunction.run, compile_only
-
+fused = set()
+compiled = Compiled(int(sys.argv[1]), "ptx", look)
 schedule = SeedSchedule(seeds=torch.arange(40), batch_size=16, shuffle=True)
 for layout, wide, weighted, replace in [
     ("subgraph", False, False, False),
@@ -61,4 +43,4 @@ for layout, wide, weighted, replace in [
     for placement in ({}, {"topology": "host", "hot_lists": torch.arange(3, 9)}):
         pipeline = TritonPipeline(csc, config, torch.randn(50, 8), device="cpu", **placement)
         list(pipeline.run(schedule, 0, 0, schedule.num_steps))
-print(json.dumps({"sizes": sizes, "fused": sorted(fused)}))
+print(json.dumps({"sizes": compiled.sizes, "fused": sorted(fused)}))
