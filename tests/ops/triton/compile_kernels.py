@@ -25,7 +25,6 @@ from graphbraid.ops.row_epilogue import RowEpilogue
 from graphbraid.ops.spmm_max import TIES
 from graphbraid.ops.triton import partition
 
-
 compiled = Compiled(int(sys.argv[1]), sys.argv[2])
 csc = skewed(10, 13)
 transposed, perm = csc.transpose()

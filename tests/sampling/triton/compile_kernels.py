@@ -1,8 +1,7 @@
 """Compiles the sampler's kernels for the CUDA architecture given (80, 90, ...) without a device; prints JSON.
 
-The pipeline runs as always, but launches only compile (:class:`tests.compiling.Compiled`), so that batches stay
-empty. Printed are the sizes of the kernels, and which of them hold a fused
-multiply-add of float64.
+The pipeline runs as always, but launches only compile (:class:`tests.compiling.Compiled`), so that batches
+stay empty. Printed are the sizes of the kernels, and which of them hold a fused multiply-add of float64.
 """
 
 import json
