@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -66,16 +67,18 @@ def start(data: Path, *arguments: object) -> subprocess.Popen[str]:
     )
 
 
-def children(parent: int) -> list[int]:
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
+def ranks_of(folder: Path) -> dict[int, int]:
+    """The processes of the ranks that train into a folder, by rank."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
         try:
-            pid, _, rest = stat.read_text().partition(" (")
+            words = (process / "cmdline").read_bytes().decode().split("\0")
+            if str(folder) not in words:
+                continue
+            variables = (process / "environ").read_bytes().decode().split("\0")
         except OSError:  # it ended meanwhile
             continue
-        fields = rest.rpartition(") ")[2].split()
-        if int(fields[1]) == parent and fields[0] != "Z":
-            found.append(int(pid))
+        found |= {int(v[5:]): int(process.name) for v in variables if v.startswith("RANK=")}
     return found
 
 
@@ -104,7 +107,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def are_gone(pids: list[int]) -> bool:
+def are_gone(pids: Iterable[int]) -> bool:
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
         if not any(map(is_alive, pids)):
@@ -161,43 +164,49 @@ def test_two_ranks_give_one_result_and_learn_what_one_does(data, warm):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_python")
 def test_sigterm_saves_and_ends_all_ranks(data):
     out = data.parent / "run"
     process = start(data, "--epochs", 100_000, "--ranks", 2, "--out", out)
     wait_for_steps(process, out)
-    started = children(process.pid)
-    assert len(started) == 2
+    started = ranks_of(out)
+    assert sorted(started) == [0, 1]
     process.send_signal(signal.SIGTERM)
     _, stderr = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, stderr
     assert "go on with: graphbraid train --resume" in stderr
     assert (out / "checkpoints" / "last.pt").exists()
-    assert are_gone(started)
+    assert are_gone(started.values())
 
 
 @pytest.mark.slow
 def test_ranks_end_with_the_process_that_started_them(data):
-    process = start(data, "--epochs", 100_000, "--ranks", 2, "--out", data.parent / "run")
-    wait_for_steps(process, data.parent / "run")
-    started = children(process.pid)
+    """Of Python's own processes: what the ranks ask of the system is about these."""
+    out = data.parent / "run"
+    process = start(data, "--epochs", 100_000, "--ranks", 2, "--out", out)
+    wait_for_steps(process, out)
+    started = ranks_of(out)
+    assert sorted(started) == [0, 1]
     process.kill()
     process.communicate(timeout=PATIENCE)  # ends with the last rank that holds its pipes
     assert process.returncode == -signal.SIGKILL
-    assert are_gone(started)
+    assert are_gone(started.values())
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_python")
 def test_a_killed_rank_ends_the_others_and_is_named(data):
     out = data.parent / "run"
     process = start(data, "--epochs", 100_000, "--ranks", 3, "--out", out)
     wait_for_steps(process, out)
-    started = children(process.pid)
-    os.kill(max(started), signal.SIGKILL)
+    started = ranks_of(out)
+    assert sorted(started) == [0, 1, 2]
+    os.kill(started[2], signal.SIGKILL)
     _, stderr = process.communicate(timeout=PATIENCE)
     assert process.returncode == 137, stderr
     assert "error: rank 2 was ended by SIGKILL" in stderr
     assert "rank 2 is lost: its process" in stderr  # as rank 0 says
-    assert are_gone(started)
+    assert are_gone(started.values())
 
 
 @pytest.mark.parametrize(
