@@ -16,6 +16,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import functools
 import gc
 import importlib
 import json
@@ -41,6 +42,8 @@ COMMON = (
     "graphbraid.datasets",
     "graphbraid.fullgraph",
     "graphbraid.train",
+    "hypothesis",  # what modules of tests import, of which ranks run functions
+    "pytest",
 )
 
 
@@ -63,11 +66,18 @@ def main() -> None:
 
 
 def _import_common() -> None:
+    metadata = importlib.import_module("importlib.metadata")
+    asked = metadata.entry_points = functools.cache(metadata.entry_points)  # as in tests/shortcuts.py
     for name in COMMON:
         try:
             importlib.import_module(name)
         except ImportError:  # an optional package
             continue
+    # As in tests/conftest.py: else each process measures anew what others that tests run beside it disturb.
+    importlib.import_module("graphbraid.machine.contention").MOST_OTHERS = 1.0  # type: ignore[attr-defined]
+    # What each process that trains would work out by itself.
+    asked(group="lightning_fabric.callbacks_factory")
+    importlib.import_module("graphbraid.train.config")._adapters()
     gc.freeze()  # else each process looks through all of that for garbage, at its end above all
 
 
