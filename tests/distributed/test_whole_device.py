@@ -1,11 +1,13 @@
 """Ranks on devices learn what one rank on the host does; the devices are the tests' stand-ins."""
 
+import json
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.distributed import peers
-from tests.distributed.ranks import run
+from tests.distributed.ranks import environment, run
 from tests.distributed.test_rank_part import assert_parts_suffice
 from tests.distributed.test_whole_graph import divided_graphs
 from tests.distributed.threads import run_threads
@@ -275,9 +277,15 @@ def test_processes_train_by_reading_each_others_rows(kernel, warm):
 
 @pytest.mark.slow
 @pytest.mark.distributed
-def test_so_do_spawned_processes(warm, tmp_path):
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.long)])
+def test_so_do_processes_of_a_group_that_torch_made(method, warm, tmp_path):
     [alone] = run(warm, 1, peers.trained_in_processes, "host")
-    for said in peers.run_on_one_card(2, tmp_path, peers.trained_in_processes, "twin"):
+    call = f"peers.train_on_one_card({str(tmp_path)!r}, 'twin', {method!r})"
+    done = warm.run(["-c", f"from tests.distributed import peers; {call}"], environment=environment())
+    assert done.returncode == 0, done.stderr
+    for rank in range(2):
+        said = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert said["reads"] > 0
         assert said["losses"] == pytest.approx(alone.result["losses"], rel=1e-5)
 
 
