@@ -67,6 +67,19 @@ def start(data: Path, *arguments: object) -> subprocess.Popen[str]:
     )
 
 
+def children(parent: int) -> list[int]:
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            pid, _, rest = stat.read_text().partition(" (")
+        except OSError:  # it ended meanwhile
+            continue
+        fields = rest.rpartition(") ")[2].split()
+        if int(fields[1]) == parent and fields[0] != "Z":
+            found.append(int(pid))
+    return found
+
+
 def ranks_of(folder: Path) -> dict[int, int]:
     """The processes of the ranks that train into a folder, by rank."""
     found = {}
@@ -179,9 +192,29 @@ def test_sigterm_saves_and_ends_all_ranks(data):
     assert are_gone(started.values())
 
 
-@pytest.mark.slow
-def test_ranks_end_with_the_process_that_started_them(data):
-    """Of Python's own processes: what the ranks ask of the system is about these."""
+WAITS = """#!/bin/sh
+touch "${0%/*}/rank-$RANK"
+exec sleep 1000
+"""
+
+
+def test_ranks_end_with_the_process_that_started_them(tmp_path):
+    """What they ask of the system when they are started: they need do nothing by themselves."""
+    stand_in = tmp_path / "python"
+    stand_in.write_text(WAITS)
+    stand_in.chmod(0o755)
+    process = subprocess.Popen([sys.executable, "-c", START, stand_in, "train"])
+    until = time.monotonic() + PATIENCE
+    while len(started := children(process.pid)) < 3 or len([*tmp_path.glob("rank-*")]) < 3:
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    process.kill()
+    assert process.wait(PATIENCE) == -signal.SIGKILL
+    assert are_gone(started)
+
+
+@pytest.mark.long
+def test_so_do_ranks_that_train(data):
     out = data.parent / "run"
     process = start(data, "--epochs", 100_000, "--ranks", 2, "--out", out)
     wait_for_steps(process, out)
