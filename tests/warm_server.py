@@ -46,6 +46,9 @@ COMMON = (
     "pytest",
 )
 
+PASSED = ("GRAPHBRAID_LISTENER", "PMI_FD")
+"""Variables that name a socket to hand on; of ranks of one job there is one or the other."""
+
 
 def main() -> None:
     """Serve until standard input ends; in a forked process, serve a connection or run what was asked for."""
@@ -117,7 +120,7 @@ def _requests(connection: socket.socket) -> Iterator[tuple[dict[str, Any], list[
     """Each request, with the standard streams and the network that came with it."""
     received, given = b"", list[int]()
     while True:
-        more, passed, *_ = socket.recv_fds(connection, 1 << 16, 5)
+        more, passed, *_ = socket.recv_fds(connection, 1 << 16, 4 + len(PASSED))
         if not more:
             return
         received, given = received + more, given + passed
@@ -147,8 +150,8 @@ def _become(request: dict[str, Any], given: list[int]) -> None:
     if given:
         *streams, network = given[:4]
         _enter(network)
-        for listener in given[4:]:
-            _move(listener, int(os.environ["GRAPHBRAID_LISTENER"]), streams)
+        for name, passed in zip([name for name in PASSED if name in os.environ], given[4:], strict=True):
+            _move(passed, int(os.environ[name]), streams)
     else:
         names = (os.devnull, request["stdout"], request["stderr"])
         streams = [os.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC) for name in names]
@@ -198,6 +201,8 @@ def _run_to_the_end(arguments: list[str]) -> None:
         code = end.code
         if not isinstance(code, int | None):
             raise
+    if "mpi4py" in sys.modules:  # which lets go of MPI as the very last thing that Python does
+        sys.exit(code)
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     gc.collect()

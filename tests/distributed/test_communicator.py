@@ -45,6 +45,7 @@ def test_checks_change_nothing_where_the_ranks_agree(size, warm):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_python")
 @pytest.mark.parametrize("size", [3, *(pytest.param(size, marks=pytest.mark.long) for size in (1, 2, 4))])
 def test_mpi_keeps_the_contract_and_trains_the_whole_graph(size):
     done = run_mpi(size, whole_training.by_one_after_the_contract)
