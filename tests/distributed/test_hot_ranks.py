@@ -14,7 +14,7 @@ from tests.suites import few_of
 pytestmark = pytest.mark.distributed
 LONG = pytest.param(3, marks=pytest.mark.long)
 """As many ranks as those of ``odd``."""
-SIZES = (2, pytest.param(1, marks=pytest.mark.slow), LONG)
+SIZES = (1, 2, LONG)
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +28,7 @@ def results(warm, tmp_path_factory):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", ["1.0", "0.5", "0.0"])
 @pytest.mark.parametrize("size", SIZES)
 def test_losses_are_those_without_hot_rows_to_the_bit(size, share, results):
@@ -38,6 +39,7 @@ def test_losses_are_those_without_hot_rows_to_the_bit(size, share, results):
         assert not found["left in memory"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", ["1.0", "0.5", "0.0"])
 @pytest.mark.parametrize("size", SIZES)
 def test_rows_are_interleaved_and_read_at_peers(size, share, results):

@@ -8,7 +8,7 @@ from tests.distributed.threads import noted_calls
 from tests.distributed.whole import as_processes, assert_as_one_rank, owners
 from tests.fullgraph.graphs import CHANNELS, CLASSES, NUM_NODES, make_graph
 from tests.fullgraph.test_engine import GRAPHS, MODELS
-from tests.suites import every
+from tests.suites import every, few_of
 
 from graphbraid import nn as gnn
 from graphbraid.distributed import STRATEGIES, Division, partition, report_of
@@ -74,7 +74,7 @@ def test_so_they_are_whatever_pass_is_left_out(left_out):
     assert_as_one_rank(model, make_graph(), mixed(3), passes=ALL - {left_out}, epochs=6)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", few_of(STRATEGIES, {"metis", "streaming"}))
 def test_every_strategy_divides_the_work(strategy):
     if strategy == "metis":
         pytest.importorskip("pymetis")
