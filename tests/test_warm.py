@@ -40,12 +40,40 @@ def test_it_has_the_imports_of_the_warm_process_and_so_have_those_that_it_starts
 
 
 @pytest.mark.parametrize(
-    ("ends", "code"), [("sys.exit(7)", 7), ("os.kill(os.getpid(), 9)", -9), ("os.abort()", -signal.SIGABRT)]
+    ("ends", "code"),
+    [
+        ("sys.exit(7)", 7),
+        ("sys.exit('why')", 1),
+        ("os.kill(os.getpid(), 9)", -9),
+        ("os.abort()", -signal.SIGABRT),
+    ],
 )
 def test_it_ends_as_the_program_does(ends, code):
     process = started(f"import os, sys; {ends}")
     process.communicate(timeout=PATIENCE)
     assert process.returncode == code
+
+
+def test_at_its_end_threads_and_exit_handlers_run_and_what_it_made_is_let_go_of():
+    process = started(
+        "import atexit, threading\n"
+        "class Made:\n"
+        "    def __del__(self): print('collected')\n"
+        "made = Made(); made.itself = made\n"
+        "atexit.register(print, 'exit handler')\n"
+        "threading.Timer(0.05, print, ['thread']).start()\n"
+        "print('program')\n"
+    )
+    out, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, err) == (0, "")
+    assert out == "program\nthread\nexit handler\ncollected\n"
+
+
+def test_what_it_cannot_write_is_told_by_its_code():
+    process = started("print('lost'); import os, sys; os.dup2(os.open('/dev/full', os.O_WRONLY), 1)")
+    _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 120
+    assert "No space left on device" in err
 
 
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])

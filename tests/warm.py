@@ -56,8 +56,8 @@ class WarmServer:
 class WarmProcesses:
     """Starts programs by forking from the server's process for this one.
 
-    Not for a test of what happens while Python starts and imports, nor of variables that a library reads when
-    it is loaded, as OpenMP does.
+    Not for a test of what happens while Python starts and imports, or lets go of its modules at its end, nor
+    of variables that a library reads when it is loaded, as OpenMP does.
     """
 
     def __init__(self, folder: Path) -> None:

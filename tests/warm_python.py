@@ -1,8 +1,8 @@
 """Stands for Python: ``warm_python.py SECONDS ARGUMENT ...`` has a warm process run the arguments.
 
 That process has this one's environment, folder, network, cores and standard streams, and the socket that
-GRAPHBRAID_LISTENER names; SIGINT and SIGTERM are handed on to it, and this one ends as it does. Its processor
-seconds are added to the file SECONDS. tests/warm_server.py runs it.
+GRAPHBRAID_LISTENER or, for a rank of MPI, PMI_FD names; SIGINT and SIGTERM are handed on to it, and this one
+ends as it does. Its processor seconds are added to the file SECONDS. tests/warm_server.py runs it.
 """
 
 import json
@@ -18,7 +18,7 @@ request = {
     "environment": dict(os.environ),
     "cores": sorted(os.sched_getaffinity(0)),
 }
-passed = [int(os.environ["GRAPHBRAID_LISTENER"])] if "GRAPHBRAID_LISTENER" in os.environ else []
+passed = [int(os.environ[name]) for name in ("GRAPHBRAID_LISTENER", "PMI_FD") if name in os.environ]
 handed_on = {signal.SIGINT, signal.SIGTERM}
 signal.pthread_sigmask(signal.SIG_BLOCK, handed_on)  # until it is known to whom
 line = json.dumps(request).encode() + b"\n"

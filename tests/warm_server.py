@@ -13,8 +13,10 @@ runs is killed when the connection ends before. tests/warm.py and tests/warm_pyt
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
+import functools
 import gc
 import importlib
 import json
@@ -24,6 +26,7 @@ import select
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -39,7 +42,12 @@ COMMON = (
     "graphbraid.datasets",
     "graphbraid.fullgraph",
     "graphbraid.train",
+    "hypothesis",  # what modules of tests import, of which ranks run functions
+    "pytest",
 )
+
+PASSED = ("GRAPHBRAID_LISTENER", "PMI_FD")
+"""Variables that name a socket to hand on; of ranks of one job there is one or the other."""
 
 
 def main() -> None:
@@ -61,11 +69,18 @@ def main() -> None:
 
 
 def _import_common() -> None:
+    metadata = importlib.import_module("importlib.metadata")
+    asked = metadata.entry_points = functools.cache(metadata.entry_points)  # as in tests/shortcuts.py
     for name in COMMON:
         try:
             importlib.import_module(name)
         except ImportError:  # an optional package
             continue
+    # As in tests/conftest.py: else each process measures anew what others that tests run beside it disturb.
+    importlib.import_module("graphbraid.machine.contention").MOST_OTHERS = 1.0  # type: ignore[attr-defined]
+    # What each process that trains would work out by itself.
+    asked(group="lightning_fabric.callbacks_factory")
+    importlib.import_module("graphbraid.train.config")._adapters()
     gc.freeze()  # else each process looks through all of that for garbage, at its end above all
 
 
@@ -83,7 +98,7 @@ def _serve(connection: socket.socket) -> None:
         if child == 0:
             connection.close()
             _become(request, given)
-            _run(request["arguments"])
+            _run_to_the_end(request["arguments"])
             return
         for descriptor in given:
             os.close(descriptor)
@@ -105,7 +120,7 @@ def _requests(connection: socket.socket) -> Iterator[tuple[dict[str, Any], list[
     """Each request, with the standard streams and the network that came with it."""
     received, given = b"", list[int]()
     while True:
-        more, passed, *_ = socket.recv_fds(connection, 1 << 16, 5)
+        more, passed, *_ = socket.recv_fds(connection, 1 << 16, 4 + len(PASSED))
         if not more:
             return
         received, given = received + more, given + passed
@@ -135,8 +150,8 @@ def _become(request: dict[str, Any], given: list[int]) -> None:
     if given:
         *streams, network = given[:4]
         _enter(network)
-        for listener in given[4:]:
-            _move(listener, int(os.environ["GRAPHBRAID_LISTENER"]), streams)
+        for name, passed in zip([name for name in PASSED if name in os.environ], given[4:], strict=True):
+            _move(passed, int(os.environ[name]), streams)
     else:
         names = (os.devnull, request["stdout"], request["stderr"])
         streams = [os.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC) for name in names]
@@ -171,6 +186,32 @@ def _enter(network: int) -> None:
         if system.setns(network, 0):
             raise OSError(ctypes.get_errno(), "no way into another network")
     os.close(network)
+
+
+def _run_to_the_end(arguments: list[str]) -> None:
+    """Run a program and end this process as Python does, but let go of no module.
+
+    To free each object of thousands of modules takes half a second. What the program itself has made is let
+    go of: its threads and exit handlers end, and its objects are gone by then or found by the collector.
+    """
+    code: object = None
+    try:
+        _run(arguments)
+    except SystemExit as end:
+        code = end.code
+        if not isinstance(code, int | None):
+            raise
+    if "mpi4py" in sys.modules:  # which lets go of MPI as the very last thing that Python does
+        sys.exit(code)
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    gc.collect()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:  # a reader that has gone: Python finds it again, says so and ends with a code of its own
+        sys.exit(code)
+    os._exit(0 if code is None else int(code) & 0xFF)
 
 
 def _run(arguments: list[str]) -> None:

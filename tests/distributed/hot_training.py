@@ -218,13 +218,14 @@ def odd_cases(comm, folder: str) -> dict[str, object]:
     before = trainer.predict([1, 2, 3])
     found["again"] = fitted(trainer)
     found["predicts"] = before.shape == (3, 3)
-    case("known by one", accelerator=device(peer_bytes_per_second=None) if comm.rank else None)
-    case("some without", rows=100 if comm.rank != 1 else None)
-    case("unequal", rows=100 if comm.rank else 40)
-    case("all fit", rows=600)
-    case("unread", accelerator=Unread(INSTANT, emulate_cpu=False))
+    one = {"epochs": 1}
+    case("known by one", **one, accelerator=device(peer_bytes_per_second=None) if comm.rank else None)
+    case("some without", **one, rows=100 if comm.rank != 1 else None)
+    case("unequal", **one, rows=100 if comm.rank else 40)
+    case("all fit", **one, rows=600)
+    case("unread", **one, accelerator=Unread(INSTANT, emulate_cpu=False))
     own, probing.machine_name = probing.machine_name, lambda: f"machine {comm.rank % 2}"
-    case("machines", epochs=1)
+    case("machines", **one)
     probing.machine_name = own
     trace = Path(folder) / f"trace-{comm.rank}.json"
     case("trace", trace=trace, epochs=1)
@@ -248,8 +249,8 @@ def odd_cases(comm, folder: str) -> dict[str, object]:
         log.removeHandler(handler)
     found["replanned"]["messages"] = said
     narrow = graph.replace(x=ScaledFeatures.from_dense(graph.x))
-    _, found["plain narrow"] = run_once(comm, narrow)
-    case("narrow", narrow, hot=4 * 600 + 100 * (graph.num_features + 4))
+    _, found["plain narrow"] = run_once(comm, narrow, **one)
+    case("narrow", narrow, **one, hot=4 * 600 + 100 * (graph.num_features + 4))
     return found
 
 

@@ -122,13 +122,13 @@ def trained_in_processes(comm: Communicator, kernel: str) -> dict[str, Any]:
     model = MODELS["gcn"](dropout=0.3)
     as_processes(pytest.MonkeyPatch())  # one way to draw the seeds of masks, on one rank as on several
     if comm.size == 1:
-        return {"losses": trained(model, graph, None, epochs=3)["losses"], "reads": 0}
+        return {"losses": trained(model, graph, None, epochs=2)["losses"], "reads": 0}
     if kernel == "interpreted":
         interpret()
     part_of = torch.arange(graph.num_nodes) * 7 % 11 % comm.size
     ranks = Ranks(comm=comm, partition=owners(part_of, comm.size))
     device = FakeDevice() if kernel != "compiled" else device_at(place_of(kernel))
-    found = trained(model.to(device.place), graph, ranks, epochs=3, device=device)
+    found = trained(model.to(device.place), graph, ranks, epochs=2, device=device)
     return {"losses": found["losses"], "reads": len(found["engine"].runner._train.peer_reads)}
 
 
@@ -146,7 +146,7 @@ def place_of(kernel: str) -> torch.device:
 
 
 def on_one_card(rank: int, size: int, folder: Path, function: Callable[..., Any], *arguments: str) -> None:
-    """What each of some spawned processes that share a card runs."""
+    """What each of some processes that share a card runs, in a group that torch made before."""
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=size
     )
@@ -155,10 +155,19 @@ def on_one_card(rank: int, size: int, folder: Path, function: Callable[..., Any]
     (folder / f"{rank}.json").write_text(json.dumps(said))
 
 
-def run_on_one_card(size: int, folder: Path, function: Callable[..., Any], *arguments: str) -> list[Any]:
+def run_on_one_card(
+    size: int, folder: Path, function: Callable[..., Any], *arguments: str, method: str = "spawn"
+) -> list[Any]:
     """What a function gives on ranks that share a card; processes are spawned, as CUDA asks for."""
-    torch.multiprocessing.spawn(on_one_card, (size, folder, function, *arguments), nprocs=size)
+    called = (size, folder, function, *arguments)
+    torch.multiprocessing.start_processes(on_one_card, called, nprocs=size, start_method=method)
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(size)]
+
+
+def train_on_one_card(folder: str, kernel: str, method: str) -> None:
+    """Start two processes that train and leave in the folder what they give."""
+    torch.set_num_threads(1)
+    run_on_one_card(2, Path(folder), trained_in_processes, kernel, method=method)
 
 
 def probed(comm: Communicator, what: str) -> str:

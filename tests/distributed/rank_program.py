@@ -52,6 +52,8 @@ def fork_ranks(size: int, arguments: list[str]) -> list[tuple[int, str, str, flo
     listener = socket.create_server(("127.0.0.1", 0))
     os.environ |= {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1"}
     os.environ.setdefault("MASTER_PORT", str(listener.getsockname()[1]))
+    torch.set_num_threads(1)
+    importlib.import_module(arguments[0])  # once for all of them
     with tempfile.TemporaryDirectory() as folder:
         started, pids = time.monotonic(), {}
         for number in range(size):

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,7 +71,9 @@ def run(
 def run_mpi(size: int, function: Any, *arguments: object, **variables: str) -> Said:
     """Run the same over MPI; the ranks' output is one text. Skips the test where there is no MPI."""
     pytest.importorskip("mpi4py", reason=NO_MPI)
-    launcher = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    launcher = shutil.which(
+        "mpiexec", path=f"{sysconfig.get_path('scripts')}{os.pathsep}{os.environ['PATH']}"
+    )
     if launcher is None:
         pytest.skip(NO_MPI)
     called = (PROGRAM, 0, function.__module__, function.__name__, *arguments)

@@ -1,7 +1,7 @@
 """One contract for every communicator, on real processes."""
 
 import pytest
-from tests.distributed import contract
+from tests.distributed import contract, whole_training
 from tests.distributed.ranks import run, run_mpi
 from tests.suites import few_of
 
@@ -17,8 +17,14 @@ def test_a_rank_alone_keeps_the_contract():
     assert contract.every_case(Communicator(Alone(), checks=True))["size"] == 1
 
 
-@pytest.mark.parametrize("size", few_of((1, 2, 3, 4), {3}))
-@pytest.mark.parametrize("memory", ["0", "1"])
+@pytest.mark.parametrize(
+    ("size", "memory"),
+    [
+        *((3, memory) for memory in "01"),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in ((1, "0"), (2, "1"), (4, "0"), (4, "1"))),
+        *(pytest.param(*one, marks=pytest.mark.long) for one in ((1, "1"), (2, "0"))),
+    ],
+)
 def test_gloo_keeps_the_contract(size, memory, warm):
     name = "gloo+memory" if memory == "1" and size > 1 else "gloo"
     for said in run(warm, size, contract.every_case, GRAPHBRAID_RANK_MEMORY=memory):
@@ -39,9 +45,10 @@ def test_checks_change_nothing_where_the_ranks_agree(size, warm):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_python")
 @pytest.mark.parametrize("size", [3, *(pytest.param(size, marks=pytest.mark.long) for size in (1, 2, 4))])
-def test_mpi_keeps_the_contract(size):
-    done = run_mpi(size, contract.every_case)
+def test_mpi_keeps_the_contract_and_trains_the_whole_graph(size):
+    done = run_mpi(size, whole_training.by_one_after_the_contract)
     assert done.code == 0, done.stderr
     assert done.stdout.count(f'"size": {size}, "name": "mpi", "cases": {len(contract.CASES)}') == size
 

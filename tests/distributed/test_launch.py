@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -79,6 +80,21 @@ def children(parent: int) -> list[int]:
     return found
 
 
+def ranks_of(folder: Path) -> dict[int, int]:
+    """The processes of the ranks that train into a folder, by rank."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes().decode().split("\0")
+            if str(folder) not in words:
+                continue
+            variables = (process / "environ").read_bytes().decode().split("\0")
+        except OSError:  # it ended meanwhile
+            continue
+        found |= {int(v[5:]): int(process.name) for v in variables if v.startswith("RANK=")}
+    return found
+
+
 def steps_done(folder: Path) -> int:
     file = folder / "steps.jsonl"
     return len(file.read_text().splitlines()) if file.exists() else 0
@@ -104,7 +120,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def are_gone(pids: list[int]) -> bool:
+def are_gone(pids: Iterable[int]) -> bool:
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
         if not any(map(is_alive, pids)):
@@ -161,43 +177,69 @@ def test_two_ranks_give_one_result_and_learn_what_one_does(data, warm):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_python")
 def test_sigterm_saves_and_ends_all_ranks(data):
     out = data.parent / "run"
     process = start(data, "--epochs", 100_000, "--ranks", 2, "--out", out)
     wait_for_steps(process, out)
-    started = children(process.pid)
-    assert len(started) == 2
+    started = ranks_of(out)
+    assert sorted(started) == [0, 1]
     process.send_signal(signal.SIGTERM)
     _, stderr = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, stderr
     assert "go on with: graphbraid train --resume" in stderr
     assert (out / "checkpoints" / "last.pt").exists()
+    assert are_gone(started.values())
+
+
+WAITS = """#!/bin/sh
+touch "${0%/*}/rank-$RANK"
+exec sleep 1000
+"""
+
+
+def test_ranks_end_with_the_process_that_started_them(tmp_path):
+    """What they ask of the system when they are started: they need do nothing by themselves."""
+    stand_in = tmp_path / "python"
+    stand_in.write_text(WAITS)
+    stand_in.chmod(0o755)
+    process = subprocess.Popen([sys.executable, "-c", START, stand_in, "train"])
+    until = time.monotonic() + PATIENCE
+    while len(started := children(process.pid)) < 3 or len([*tmp_path.glob("rank-*")]) < 3:
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    process.kill()
+    assert process.wait(PATIENCE) == -signal.SIGKILL
     assert are_gone(started)
 
 
-@pytest.mark.slow
-def test_ranks_end_with_the_process_that_started_them(data):
-    process = start(data, "--epochs", 100_000, "--ranks", 2, "--out", data.parent / "run")
-    wait_for_steps(process, data.parent / "run")
-    started = children(process.pid)
+@pytest.mark.long
+def test_so_do_ranks_that_train(data):
+    out = data.parent / "run"
+    process = start(data, "--epochs", 100_000, "--ranks", 2, "--out", out)
+    wait_for_steps(process, out)
+    started = ranks_of(out)
+    assert sorted(started) == [0, 1]
     process.kill()
     process.communicate(timeout=PATIENCE)  # ends with the last rank that holds its pipes
     assert process.returncode == -signal.SIGKILL
-    assert are_gone(started)
+    assert are_gone(started.values())
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_python")
 def test_a_killed_rank_ends_the_others_and_is_named(data):
     out = data.parent / "run"
     process = start(data, "--epochs", 100_000, "--ranks", 3, "--out", out)
     wait_for_steps(process, out)
-    started = children(process.pid)
-    os.kill(max(started), signal.SIGKILL)
+    started = ranks_of(out)
+    assert sorted(started) == [0, 1, 2]
+    os.kill(started[2], signal.SIGKILL)
     _, stderr = process.communicate(timeout=PATIENCE)
     assert process.returncode == 137, stderr
     assert "error: rank 2 was ended by SIGKILL" in stderr
     assert "rank 2 is lost: its process" in stderr  # as rank 0 says
-    assert are_gone(started)
+    assert are_gone(started.values())
 
 
 @pytest.mark.parametrize(

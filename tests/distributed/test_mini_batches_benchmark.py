@@ -80,7 +80,7 @@ def test_latency_and_rate_of_sums_are_measured_between_ranks(monkeypatch):
 @pytest.mark.slow
 def test_ranks_of_one_machine_are_measured_and_predicted(tmp_path, capsys):
     out, threads = tmp_path / "out.jsonl", torch.get_num_threads()
-    options = ["--nodes", "3000", "--epochs", "1", "--seconds", "0", "--rates", "--out", str(out)]
+    options = ["--nodes", "1200", "--epochs", "1", "--seconds", "0", "--rates", "--out", str(out)]
     try:
         mini_batches.main(options)
     finally:

@@ -16,7 +16,7 @@ def results(warm):
     return functools.cache(lambda size: [said.result for said in run(warm, size, odd_graphs.every_graph)])
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [4, pytest.param(2, marks=pytest.mark.long)])
 @pytest.mark.parametrize("case", CASES)
 def test_losses_scores_and_weights_are_those_of_one_rank(case, size, results):
     alone = results(1)[0][case]

@@ -26,7 +26,7 @@ def folder(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [3, pytest.param(2, marks=pytest.mark.long)])
 def test_losses_and_scores_are_those_of_one_rank(size, folder, warm):
     called = (whole_training.by_parts, folder, folder / "store")
     alone = run(warm, 1, *called)[0].result

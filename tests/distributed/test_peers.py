@@ -182,7 +182,7 @@ def test_processes_read_each_others_rows_through_shared_memory(size, warm):
 
 @pytest.mark.slow
 @pytest.mark.distributed
-@pytest.mark.parametrize("size", few_of((2, 3), {3}))
+@pytest.mark.parametrize("size", [3, pytest.param(2, marks=pytest.mark.long)])
 def test_the_interpreted_kernel_reads_the_rows_of_other_processes(size, warm):
     pytest.importorskip("triton", reason=NO_TRITON)
     said = run(warm, size, peers.check_in_processes, "interpreted", "scales", TRITON_INTERPRET="1")

@@ -8,7 +8,7 @@ from tests.distributed.threads import run_threads
 from tests.distributed.whole import as_processes, assert_as_one_rank, owners
 from tests.fullgraph.graphs import CHANNELS, CLASSES, NUM_NODES, make_graph
 from tests.fullgraph.test_engine import GRAPHS, MODELS
-from tests.suites import every, few_of
+from tests.suites import every
 
 import graphbraid
 from graphbraid import Graph, SparseFeatures
@@ -21,6 +21,7 @@ from graphbraid.graph import ScaledFeatures
 from graphbraid.graph.csc import Csc
 
 DIVISIBLE = sorted(MODELS.keys() - {"mlp"})
+QUICK = ("gcn", "sage max", "gat")
 
 
 @pytest.fixture(autouse=True)
@@ -68,9 +69,18 @@ def make_model(name, **options):
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
-@pytest.mark.parametrize("name", few_of(DIVISIBLE, {"gcn", "sage max", "gat"}))
+@pytest.mark.parametrize("name", QUICK)
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 def test_losses_are_those_of_one_rank(name, size, dropout, tmp_path):
+    model = make_model(name, dropout=dropout)
+    assert_parts_suffice(model, make_graph(), mixed(size), tmp_path / "p", epochs=6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("name", [name for name in DIVISIBLE if name not in QUICK])
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_so_they_are_of_every_model(name, size, dropout, tmp_path):
     model = make_model(name, dropout=dropout)
     assert_parts_suffice(model, make_graph(), mixed(size), tmp_path / "p", epochs=6)
 

@@ -57,7 +57,7 @@ def test_ranks_behind_shaped_links_are_measured(tmp_path, capsys):
     if why := why_not():
         pytest.skip(f"links cannot be shaped here: {why}")
     out = tmp_path / "out.jsonl"
-    options = ["--nodes", "4000", "--epochs", "1", "--ranks", "2", "--rates", "1e8", "--out", str(out)]
+    options = ["--nodes", "4000", "--epochs", "1", "--ranks", "2", "--rates", "4e8", "--out", str(out)]
     threads = torch.get_num_threads()
     try:
         shaped.main(options)
@@ -66,7 +66,7 @@ def test_ranks_behind_shaped_links_are_measured(tmp_path, capsys):
     (row,) = read_lines(out)
     assert sum(row["sent_bytes"]) == row["report_bytes"] > 0
     assert set(row["seconds"]) == set(shaped.MODES)
-    assert row["bandwidth_bytes"] < 1.3e7
+    assert row["bandwidth_bytes"] < 5.2e7
     low, high = row["predicted_range"]["overlapped"]
     assert low <= row["predicted"]["overlapped"] <= high
     assert "blocking by it" in capsys.readouterr().out

@@ -23,7 +23,8 @@ from graphbraid.train.run.ranks import RunRanks
 
 pytestmark = pytest.mark.distributed
 EQUAL = [*training.CASES, "all neighbours, as a model of PyG"]
-SIZES = few_of((2, 3, 4), {2})  # of 4 ranks one may have no seed
+SIZES = (2, pytest.param(3, marks=pytest.mark.long), pytest.param(4, marks=pytest.mark.slow))
+"""Of 4 ranks one may have no seed."""
 
 
 @pytest.fixture(scope="module")

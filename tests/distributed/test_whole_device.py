@@ -1,11 +1,13 @@
 """Ranks on devices learn what one rank on the host does; the devices are the tests' stand-ins."""
 
+import json
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.distributed import peers
-from tests.distributed.ranks import run
+from tests.distributed.ranks import environment, run
 from tests.distributed.test_rank_part import assert_parts_suffice
 from tests.distributed.test_whole_graph import divided_graphs
 from tests.distributed.threads import run_threads
@@ -27,7 +29,9 @@ from graphbraid.fullgraph.ranks.warp_tuner import TunedWarps
 from graphbraid.ops.peers.pipeline_plan import Knobs
 
 DIVISIBLE = sorted(MODELS.keys() - {"mlp"})
-QUICK = {"gcn", "sage", "sage max", "gat", "batch norm, gelu"}
+QUICK = ("gcn", "sage", "sage max", "gat", "batch norm, gelu")
+SUMS = ("gcn", "sage", "gin, learned eps", "batch norm, gelu", "gat")
+"""Models whose sums would read rows of peers, and one whose rows travel in any case."""
 EPOCHS = 6
 
 
@@ -74,9 +78,17 @@ def assert_devices_learn_alike(model, graph, partition, **options):
 
 
 @pytest.mark.parametrize("size", few_of((2, 3, 4), {3}))
-@pytest.mark.parametrize("name", few_of(DIVISIBLE, QUICK))
+@pytest.mark.parametrize("name", QUICK)
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 def test_losses_are_those_of_one_rank_on_the_host(name, size, dropout):
+    assert_devices_learn_alike(make_model(name, dropout=dropout), make_graph(), mixed(size))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("name", [name for name in DIVISIBLE if name not in QUICK])
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_so_they_are_of_every_model(name, size, dropout):
     assert_devices_learn_alike(make_model(name, dropout=dropout), make_graph(), mixed(size))
 
 
@@ -87,7 +99,9 @@ def test_so_they_are_on_graphs_of_every_kind(name, kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", few_of(DIVISIBLE, QUICK))
+@pytest.mark.parametrize(
+    "name", [name if name in SUMS else pytest.param(name, marks=pytest.mark.long) for name in DIVISIBLE]
+)
 def test_so_they_are_where_rows_travel(name, travel):
     assert_devices_learn_alike(make_model(name, dropout=0.3), make_graph(), mixed(3))
 
@@ -263,9 +277,15 @@ def test_processes_train_by_reading_each_others_rows(kernel, warm):
 
 @pytest.mark.slow
 @pytest.mark.distributed
-def test_so_do_spawned_processes(warm, tmp_path):
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.long)])
+def test_so_do_processes_of_a_group_that_torch_made(method, warm, tmp_path):
     [alone] = run(warm, 1, peers.trained_in_processes, "host")
-    for said in peers.run_on_one_card(2, tmp_path, peers.trained_in_processes, "twin"):
+    call = f"peers.train_on_one_card({str(tmp_path)!r}, 'twin', {method!r})"
+    done = warm.run(["-c", f"from tests.distributed import peers; {call}"], environment=environment())
+    assert done.returncode == 0, done.stderr
+    for rank in range(2):
+        said = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert said["reads"] > 0
         assert said["losses"] == pytest.approx(alone.result["losses"], rel=1e-5)
 
 

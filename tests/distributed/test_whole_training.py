@@ -5,7 +5,7 @@ import functools
 
 import pytest
 from tests.distributed import whole_training
-from tests.distributed.ranks import run, run_mpi
+from tests.distributed.ranks import run
 from tests.distributed.test_launch import data  # noqa: F401 (a fixture)
 
 pytestmark = pytest.mark.distributed
@@ -19,7 +19,7 @@ def results(warm):
 
 
 @pytest.mark.parametrize("case", EQUAL)
-@pytest.mark.parametrize("size", [pytest.param(2, marks=pytest.mark.slow), 3])
+@pytest.mark.parametrize("size", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_losses_and_scores_are_those_of_one_rank(size, case, results):
     alone = results(1)[0].result[case]
     assert alone["reason"] == ""
@@ -72,12 +72,6 @@ def test_one_rank_evaluates_and_predicts_by_itself(warm):
     first, second = run(warm, 2, whole_training.by_one)
     assert first.result == pytest.approx(alone, rel=1e-4)
     assert second.result == []
-
-
-@pytest.mark.slow
-def test_so_it_is_over_mpi():
-    done = run_mpi(2, whole_training.by_one)
-    assert done.code == 0, done.stderr
 
 
 @pytest.mark.slow

@@ -11,7 +11,6 @@ from tests.extras import PATIENCE
 from torch import Tensor
 
 from graphbraid.distributed import Communicator
-from graphbraid.distributed.ranks.transport import pause
 
 
 class _Board:
@@ -21,13 +20,20 @@ class _Board:
         self.size = size
         self.brought: dict[int, dict[int, Any]] = {}
         self.failed = False
-        self.lock = threading.Lock()
+        self.changed = threading.Condition()
 
     def bring(self, number: int, rank: int, what: Any) -> dict[int, Any]:
-        with self.lock:
+        with self.changed:
             there = self.brought.setdefault(number, {})
             there[rank] = what
+            if len(there) == self.size:
+                self.changed.notify_all()
         return there
+
+    def fail(self) -> None:
+        with self.changed:
+            self.failed = True
+            self.changed.notify_all()
 
 
 class _Pending:
@@ -40,7 +46,9 @@ class _Pending:
         return self._board.failed or len(self._there) == self._board.size
 
     def rest(self, waited_seconds: float) -> None:
-        pause(waited_seconds)
+        # Woken, where ranks that ask again and again would keep the others from computing.
+        with self._board.changed:
+            self._board.changed.wait_for(self.done, timeout=1.0)
 
     def finish(self) -> None:
         if len(self._there) < self._board.size:
@@ -107,7 +115,7 @@ def run_threads(size: int, function: Callable[[Communicator], Any]) -> list[Any]
             found[rank] = function(Communicator(ThreadTransport(board, rank), patience_seconds=PATIENCE))
         except BaseException as error:  # reported below
             errors.append(error)
-            board.failed = True
+            board.fail()
 
     threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(size)]
     for thread in threads:

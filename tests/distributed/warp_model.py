@@ -11,7 +11,6 @@ import heapq
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import product
 
 import torch
 from torch import Tensor
@@ -63,22 +62,27 @@ class Case:
 
     def table(self) -> dict[Setting, float]:
         """Seconds of every setting, those included that are not worth a trial."""
-        settings = product(SIZES, DISTANCES, WARPS)
-        return {one: self.seconds(Knobs(ps=one[0], dist=one[1], wpb=one[2])) for one in settings}
+        found = {}
+        for ps in SIZES:
+            sizes, num_local = self._sizes(ps)
+            for dist in DISTANCES:
+                work = interleaved(num_local, sizes.numel() - num_local, dist).long()
+                edges = torch.where(work >= 0, sizes[work.clamp(min=0)], 0)
+                for wpb in WARPS:
+                    knobs = Knobs(ps=ps, dist=dist, wpb=wpb)
+                    found[ps, dist, wpb] = self._seconds(edges, sizes.numel(), knobs)
+        return found
 
-    def seconds(self, knobs: Knobs) -> float:
-        sizes, num_local = self._sizes(knobs.ps)
-        work = interleaved(num_local, sizes.numel() - num_local, knobs.dist).long()
-        edges = torch.where(work >= 0, sizes[work.clamp(min=0)], 0)
+    def _seconds(self, edges: Tensor, num_partitions: int, knobs: Knobs) -> float:
+        """Seconds where warps have so many edges, of own rows and then of peers', in each of their pairs."""
         near, far = edges[:, : knobs.dist], edges[:, knobs.dist :]
-        blocks = -(-len(work) // knobs.wpb)
+        blocks = -(-len(edges) // knobs.wpb)
         near, far = (self._slowest(one, blocks, knobs.wpb) for one in (near, far))
         rounds = -(-torch.maximum(near, far) // AHEAD)
         slower = torch.where(far > 0, self.ways.remote_seconds, self.ways.local_seconds)
         busy = (rounds * slower + self.ways.pair_seconds).sum(1) + self.ways.block_seconds
-        return max(self._scheduled(busy.tolist(), knobs), self._bytes_seconds()) + self._second_pass(
-            sizes.numel()
-        )
+        first = max(self._scheduled(busy.tolist(), knobs), self._bytes_seconds())
+        return first + self._second_pass(num_partitions)
 
     def _sizes(self, ps: int) -> tuple[Tensor, int]:
         """Edges of each partition, local ones first, and the number of those."""
@@ -99,10 +103,11 @@ class Case:
 
     def _scheduled(self, busy: list[float], knobs: Knobs) -> float:
         places = self.limits.num_sms * resident_blocks(knobs, self.width, self.limits)
-        ends = [0.0] * places
-        for seconds in busy:
+        ends = busy[:places]
+        heapq.heapify(ends)
+        for seconds in busy[places:]:
             heapq.heapreplace(ends, ends[0] + seconds)
-        return max(ends)
+        return max(ends, default=0.0)
 
     def _bytes_seconds(self) -> float:
         row = 4 * self.width

@@ -52,7 +52,7 @@ def trained(
     graph: Graph,
     ranks: Ranks | None,
     *,
-    epochs: int = 20,
+    epochs: int = 8,
     passes: Any = ALL,
     before: Callable[[Engine], object] = lambda _: None,
     device: Device | None = None,
@@ -108,7 +108,7 @@ def assert_as_one_rank(
     partition: Partition,
     *,
     passes: Any = ALL,
-    epochs: int = 20,
+    epochs: int = 8,
     part_of: Callable[[Communicator], tuple[Ranks, Graph]] | None = None,
     device: Callable[[], Device | None] = lambda: None,
 ) -> list[dict[str, Any]]:

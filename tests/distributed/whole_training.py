@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from tests.distributed import contract
 from tests.distributed.training import fitted, graph_of
 from torch import nn
 
@@ -71,6 +72,13 @@ def by_one(comm) -> list[float]:
     trainer = Trainer(make("gcn", graph), graph, **(BASE | {"epochs": 1}))
     trainer.fit()
     return [] if comm.rank else [*trainer.predict([1]).flatten().tolist(), trainer.evaluate("val")["loss"]]
+
+
+def by_one_after_the_contract(comm) -> dict[str, object]:
+    """The same, on ranks that have shown that they keep the contract of a communicator."""
+    kept = contract.every_case(comm)
+    by_one(comm)
+    return kept
 
 
 def by_parts(comm, folder: str, data: str) -> dict[str, object]:

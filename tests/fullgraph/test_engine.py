@@ -16,7 +16,6 @@ from graphbraid import nn as gnn
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.fullgraph import ALL, Engine, Uncompiled
 from graphbraid.graph.csc import Csc
-from graphbraid.machine.hardware import Hardware
 from graphbraid.machine.rates import Rates
 
 MODELS = {
@@ -484,8 +483,7 @@ def test_a_graph_without_features_is_refused():
 def test_too_little_memory_is_said_before_anything_is_allocated(monkeypatch):
     engine = graphbraid.compile(MODELS["gcn"](), make_graph())
     assert isinstance(engine, Engine)
-    small = type("Small", (), {"memory_available_bytes": 1000})
-    monkeypatch.setattr(Hardware, "detect", staticmethod(lambda: small))
+    monkeypatch.setattr("graphbraid.fullgraph.device.host.free_memory_bytes", lambda: 1000)
     with pytest.raises(ResourceError, match=r"needs .* MB beside the data.*sampled"):
         engine()
 

@@ -140,11 +140,8 @@ def test_an_estimate_changes_neither_model_nor_random_state():
 def test_the_mode_is_the_one_that_the_trainer_chooses(monkeypatch):
     graph = community_graph()
     for free in (1 << 30, 100_000):
-        hardware = type("Free", (), {"memory_available_bytes": free})
         with monkeypatch.context() as patched:
-            patched.setattr(
-                "graphbraid.fullgraph.device.host.Hardware.detect", staticmethod(lambda found=hardware: found)
-            )
+            patched.setattr("graphbraid.fullgraph.device.host.free_memory_bytes", lambda found=free: found)
             chosen, reason = modes.choose_mode(sage(graph), graph, TrainConfig())
             trainer = Trainer(sage(graph), graph, mode="auto", fanouts=(4, 4))
             assert (trainer.config.mode, trainer.mode_reason) == (chosen, reason)

@@ -8,7 +8,7 @@ import torch
 
 from graphbraid import native
 from graphbraid.fullgraph.device.device import Device, Run
-from graphbraid.machine.hardware import Hardware
+from graphbraid.machine.hardware import Hardware, free_memory_bytes
 
 
 class Host(Device):
@@ -25,7 +25,7 @@ class Host(Device):
 
     def free_bytes(self) -> int | None:
         """Return the bytes of host memory available without swapping; None if unknown."""
-        return Hardware.detect().memory_available_bytes
+        return free_memory_bytes()
 
     def seconds(self, run: Run, repeats: int = 7) -> float:
         """Return the least seconds of ``repeats`` runs after a warm-up.
