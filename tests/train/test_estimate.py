@@ -54,6 +54,25 @@ def test_garbage_of_one_run_is_not_given_back_by_the_next():
         gc.enable()
 
 
+def test_garbage_that_was_long_in_use_is_not_given_back_by_a_run_that_collects():
+    cycle = [torch.zeros(1000)]
+    cycle.append(cycle)
+    gc.freeze()  # few objects are left, of which some more are enough for a collection of all
+    gc.collect()
+    of_all, kept = [], []
+    gc.callbacks.append(lambda _, info: of_all.append(info["generation"] == 2))
+    thresholds = gc.get_threshold()
+    try:
+        cycle = None
+        found = allocation_of(lambda: kept.extend([] for _ in range(100_000)), torch.device("cpu"))
+        assert any(of_all) is False
+        assert len(of_all) > 10
+    finally:
+        gc.callbacks.pop()
+    assert gc.get_threshold() == thresholds
+    assert found == (0, 0, 0)
+
+
 def test_allocations_are_seen_at_their_peak_and_afterwards():
     kept = []
 
