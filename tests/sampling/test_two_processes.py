@@ -46,7 +46,8 @@ def gradients_of_steps(model, batches):
 
 
 def train(rank, layout, folder):
-    """What each process runs."""
+    """What each process runs, of its arguments."""
+    rank = int(rank)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=RANKS)
@@ -74,7 +75,7 @@ def train(rank, layout, folder):
 @pytest.mark.usefixtures("warm_python")
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_two_processes_learn_what_one_does_from_the_seeds_of_both(layout, tmp_path):
-    program = "import sys; from tests.sampling.test_two_processes import train; train(int(sys.argv[1]), *sys.argv[2:])"
+    program = "import sys; from tests.sampling.test_two_processes import train; train(*sys.argv[1:])"
     command = [sys.executable, "-c", program]
     processes = [
         subprocess.Popen(
