@@ -84,7 +84,7 @@ def test_killed_run_resumes_to_the_bit(step: int, run: Run, uninterrupted: Path,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", [10, 15])
+@pytest.mark.parametrize("step", [10, pytest.param(15, marks=pytest.mark.long)])
 def test_a_run_with_a_plan_killed_on_the_emulated_device_resumes_to_the_bit(
     step: int, run: Run, uninterrupted: Path, tmp_path: Path
 ) -> None:
@@ -101,7 +101,8 @@ def test_a_run_with_a_plan_killed_on_the_emulated_device_resumes_to_the_bit(
     ("write", "fraction"),
     [
         (4, 0.5),
-        *(pytest.param(*one, marks=pytest.mark.slow) for one in ((5, 0.5), (6, 0.0), (6, 0.9), (6, 1.0))),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in ((5, 0.5), (6, 0.0), (6, 1.0))),
+        pytest.param(6, 0.9, marks=pytest.mark.long),
     ],
 )
 def test_run_killed_while_writing_a_checkpoint_resumes_to_the_bit(
