@@ -299,6 +299,7 @@ def test_what_cannot_be_estimated_is_refused():
         graphbraid.estimate(sage(graph), graph.replace(y=None), fanouts=(4, 4))
 
 
+@pytest.mark.slow
 def test_a_model_without_a_lowered_form_is_tried_as_it_is_written():
     graph = community_graph()
     found = graphbraid.estimate(

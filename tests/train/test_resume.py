@@ -100,8 +100,7 @@ def test_a_run_with_a_plan_killed_on_the_emulated_device_resumes_to_the_bit(
 @pytest.mark.parametrize(
     ("write", "fraction"),
     [
-        (4, 0.5),
-        *(pytest.param(*one, marks=pytest.mark.slow) for one in ((5, 0.5), (6, 0.0), (6, 1.0))),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in ((4, 0.5), (5, 0.5), (6, 0.0), (6, 1.0))),
         pytest.param(6, 0.9, marks=pytest.mark.long),
     ],
 )
@@ -209,6 +208,7 @@ def test_interrupt_during_an_evaluation_repeats_it_after_the_resume(tmp_path: Pa
     assert result.test == whole.test
 
 
+@pytest.mark.slow
 def test_what_an_interrupted_evaluation_drew_shifts_nothing_after_the_resume(tmp_path: Path) -> None:
     class Noisy(Sage):
         interrupts = False
