@@ -4,6 +4,14 @@ import pytest
 
 from graphbraid import native
 from graphbraid.cli.commands import doctor
+from graphbraid.fullgraph.measured import kept_rates
+from graphbraid.machine.rates import Rates
+
+
+@pytest.fixture
+def unmeasured(monkeypatch):
+    """Rates that nobody need measure."""
+    monkeypatch.setattr(kept_rates, "measured_rates", lambda: kept_rates.MeasuredRates(rates=Rates()))
 
 
 @pytest.mark.slow
@@ -32,14 +40,14 @@ def test_doctor_ends_with_6_where_the_forced_variant_does_not_exist(graphbraid_w
     assert any("'neon' names no kernel variant" in problem for problem in done.json["problems"])
 
 
-def test_a_missing_optional_package_comes_with_its_install_command(monkeypatch, graphbraid):
+def test_a_missing_optional_package_comes_with_its_install_command(monkeypatch, graphbraid, unmeasured):
     real = doctor._version
     monkeypatch.setattr(doctor, "_version", lambda name: None if name == "pyarrow" else real(name))
     done = graphbraid("doctor")
     assert "not installed; for CSV and Parquet tables: pip install 'graphbraid[tabular]'" in done.stdout
 
 
-def test_two_openmp_runtimes_and_too_many_threads_are_problems(monkeypatch):
+def test_two_openmp_runtimes_and_too_many_threads_are_problems(monkeypatch, unmeasured):
     monkeypatch.setattr(doctor, "_openmp_runtimes", lambda: ["/a/libgomp.so.1", "/b/libomp.so"])
     monkeypatch.setattr(doctor, "_torch_threads", lambda: 512)
     problems = doctor.examine()["problems"]

@@ -123,6 +123,7 @@ def test_a_budget_above_the_memory_does_not_fit(graphbraid, store, tmp_path):
     assert not done.json["modes"][0]["fits"]
 
 
+@pytest.mark.slow
 def test_a_run_with_tiers_sized_by_themselves(graphbraid, store, tmp_path):
     quick = ("--hidden", 8, "--batch-size", 32, "--fanouts", "4,4", "--epochs", 1, "--json")
     done = graphbraid("train", "--data", store, "--out", tmp_path / "run", "--tiers", "auto", *quick)

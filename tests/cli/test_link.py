@@ -116,6 +116,7 @@ def test_links_between_two_node_types_are_trained_and_predicted(tmp_path: Path) 
     assert "link_relation='user,rated,film' is no relation" in text
 
 
+@pytest.mark.slow
 def test_a_run_on_links_is_estimated(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("graphbraid.train.estimating.memory.sampled.baseline_bytes", lambda *_: 300 << 20)
     chosen = ["--data", str(archive), "--model", "embedding", "--layers", "1", "--negatives", "shared"]

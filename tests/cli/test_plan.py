@@ -60,6 +60,7 @@ def test_a_run_is_measured_planned_and_trained_by_the_plan(graphbraid, store, tm
     assert trained.json["options"]["plan"] == str(tmp_path / "plan.json")
 
 
+@pytest.mark.slow
 def test_a_saved_profile_is_planned_without_measuring_and_for_other_hardware(graphbraid, profile, tmp_path):
     here = graphbraid("plan", "--profile", profile, "--batches", 200, "--json").json
     assert here["plan"]["name"] == "braided"

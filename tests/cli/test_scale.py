@@ -55,6 +55,7 @@ def test_epochs_are_predicted_for_this_graph_and_the_published_ones(graphbraid, 
             assert low <= p["seconds"] <= high
 
 
+@pytest.mark.slow
 def test_the_table_says_what_it_rests_on(graphbraid, store, tmp_path):
     done = graphbraid("plan", "--data", store, "--model", "gcn", "--hidden", 8, "--ranks", "4")
     assert done.exit_code == 0, done.stderr

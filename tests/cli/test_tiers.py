@@ -14,6 +14,7 @@ def losses(outcome):
     return [row["train_loss"] for row in outcome.json["result"]["history"]]
 
 
+@pytest.mark.slow
 def test_a_run_resumes_and_predicts_with_any_tiers(graphbraid, store, tmp_path):
     plain = graphbraid("train", "--data", store, "--out", tmp_path / "a", "--epochs", 3, *QUICK)
     tiered = ("train", "--data", store, "--out", tmp_path / "b", *QUICK)

@@ -46,6 +46,7 @@ def typed_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_file_with_types_trains_goes_on_and_predicts(
     graphbraid: Any, typed_file: Path, tmp_path: Path
 ) -> None:

@@ -188,9 +188,9 @@ def test_the_callers_own_error_leaves_no_thread():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_python")
 def test_ctrl_c_ends_a_run_that_waits_for_a_batch():
     code = """
-import threading
 from tests.collective.emulation import make_executor, stage_times
 executor = make_executor(stage_times(60.0, 0.001, 0.001, workers=1), share=1.0)
 executor._operators.cpu_batching._accelerator.check = lambda *_: (print("asleep", flush=True), 1 / 0.0001)

@@ -1,6 +1,8 @@
 import json
 import multiprocessing
+import os
 import resource
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -172,9 +174,10 @@ def test_a_disk_that_fills_while_writing_is_said_and_leaves_nothing(tmp_path, wa
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_python")
 def test_a_killed_writer_leaves_no_store(tmp_path):
     code = (
-        "import sys, torch; sys.path.insert(0, sys.argv[2])\n"
+        "import os, sys, torch; sys.path.insert(0, sys.argv[2]); print(os.getpid(), flush=True)\n"
         "from tests.datasets.helpers import small_graph\n"
         "from graphbraid.datasets import save_store\n"
         "from graphbraid.datasets.store import on_disk as store\n"
@@ -189,9 +192,10 @@ def test_a_killed_writer_leaves_no_store(tmp_path):
     path = tmp_path / "s"
     command = [sys.executable, "-c", code, str(path), str(Path(__file__).parents[2])]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        writer = int(child.stdout.readline())
         while child.stdout.readline() != "x.npy\n":
             assert child.poll() is None
-        child.kill()
+        os.kill(writer, signal.SIGKILL)
     assert not path.exists()
     assert_same_graph(open_store(save_store(small_graph(), path)), small_graph())
 

@@ -1,6 +1,6 @@
 """Rows read and a run trained where reads are cut short or fail: tests/features/test_disk_faults.py.
 
-python -m tests.features.faulty_run rows|train STORE
+python -m tests.features.faulty_run STORE
 """
 
 from __future__ import annotations
@@ -9,17 +9,20 @@ import ctypes
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from graphbraid import Trainer, nn
 from graphbraid.datasets import open_store
 from graphbraid.errors import GraphbraidError
 from graphbraid.features import DiskOptions, DiskRows, TieredFeatures, TieredTopology
 from graphbraid.graph import Graph
 
+Found = dict[str, object]
 READERS = {
     f"{reader} {'past' if direct else 'through'} the cache": DiskOptions(reader=reader, direct=direct)
     for reader in ("auto", "threads")
@@ -37,7 +40,7 @@ def faults(kind: str) -> Iterator[None]:
         del os.environ["FAULTS"]
 
 
-def rows(graph: Graph, kind: str, options: DiskOptions) -> dict[str, object]:
+def rows(graph: Graph, kind: str, options: DiskOptions) -> Found:
     """All rows by requests of many blocks, beside those in memory."""
     x = graph.x
     assert isinstance(x, torch.Tensor)
@@ -50,10 +53,8 @@ def rows(graph: Graph, kind: str, options: DiskOptions) -> dict[str, object]:
     return {"same": torch.equal(got, x.clone()), "how": found.how()}
 
 
-def train(graph: Graph, kind: str, options: DiskOptions) -> dict[str, object]:
+def train(graph: Graph, kind: str, options: DiskOptions) -> Found:
     """Losses of an epoch with everything on disk."""
-    from graphbraid import Trainer, nn  # which takes as long to import as the rows to read
-
     torch.manual_seed(0)
     model = nn.GraphSAGE(graph.num_features, 8, graph.num_classes, num_layers=2)
     tiers = TieredFeatures.build(graph, host=0, disk=options)
@@ -65,15 +66,21 @@ def train(graph: Graph, kind: str, options: DiskOptions) -> dict[str, object]:
 
 
 def main() -> None:
-    """Run with each kind of fault by each reader, and print one JSON line."""
-    graph, what, so_far = open_store(Path(sys.argv[2])), sys.argv[1], ctypes.CDLL(None).faults_so_far
-    run, kinds = {"rows": (rows, ("short", "fail")), "train": (train, ("none", "short"))}[what]
-    found: dict[str, dict[str, object]] = {kind: {} for kind in kinds}
+    """Do each with each kind of fault by each reader, and print one JSON line."""
+    graph = open_store(Path(sys.argv[1]))
+    found = {"rows": by_kind(rows, graph, "short", "fail"), "train": by_kind(train, graph, "none", "short")}
+    print(json.dumps(found))
+
+
+def by_kind(run: Callable[[Graph, str, DiskOptions], Found], graph: Graph, *kinds: str) -> dict[str, Any]:
+    """What it finds with each kind of fault by each reader, and how many faults there were."""
+    so_far = ctypes.CDLL(None).faults_so_far
+    found: dict[str, dict[str, Found]] = {kind: {} for kind in kinds}
     for kind in kinds:
         for name, options in READERS.items():
             before = so_far()
             found[kind][name] = run(graph, kind, options) | {"faults": so_far() - before}
-    print(json.dumps(found))
+    return found
 
 
 if __name__ == "__main__":

@@ -53,11 +53,12 @@ def wide(tmp_path_factory):
     return folder / "store"
 
 
-def run(library, what, store):
-    """What tests/features/faulty_run.py found, by kind of fault and reader."""
+@pytest.fixture(scope="module")
+def found(library, wide):
+    """What tests/features/faulty_run.py found, of rows and training, by kind of fault and reader."""
     paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     done = subprocess.run(
-        [sys.executable, "-m", "tests.features.faulty_run", what, str(store)],
+        [sys.executable, "-m", "tests.features.faulty_run", str(wide)],
         env=os.environ | {"PYTHONPATH": paths, "LD_PRELOAD": str(library)},
         cwd=ROOT,
         capture_output=True,
@@ -70,27 +71,27 @@ def run(library, what, store):
 
 
 @pytest.mark.slow
-def test_reads_cut_short_are_continued_and_those_that_fail_name_file_and_place(library, wide):
-    found = run(library, "rows", wide)
-    assert len(found["short"]) == len(found["fail"]) == 4
-    for reader, got in found["short"].items():
+def test_reads_cut_short_are_continued_and_those_that_fail_name_file_and_place(found):
+    rows = found["rows"]
+    assert len(rows["short"]) == len(rows["fail"]) == 4
+    for reader, got in rows["short"].items():
         assert got["same"], reader
         assert got["faults"] > 5, reader
         assert ("threads" in got["how"]) >= reader.startswith("threads"), reader
-    for reader, got in found["fail"].items():
+    for reader, got in rows["fail"].items():
         assert got["error"].startswith("ResourceError: "), (reader, got)
         assert "x.npy cannot be read at byte 4096 (row 0): " in got["error"], (reader, got)
         assert got["faults"] > 0, reader
 
 
 @pytest.mark.slow
-def test_a_run_over_reads_cut_short_learns_the_same(library, wide):
-    found = run(library, "train", wide)
-    losses = [got["losses"] for kind in found.values() for got in kind.values()]
+def test_a_run_over_reads_cut_short_learns_the_same(found):
+    runs = found["train"]
+    losses = [got["losses"] for kind in runs.values() for got in kind.values()]
     assert len(losses) == 8
     assert all(one == losses[0] for one in losses)
-    assert all(got["faults"] > 0 for got in found["short"].values())
-    assert not any(got["faults"] for got in found["none"].values())
+    assert all(got["faults"] > 0 for got in runs["short"].values())
+    assert not any(got["faults"] for got in runs["none"].values())
 
 
 def model_of(graph):

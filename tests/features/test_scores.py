@@ -183,6 +183,7 @@ def test_the_neighbours_of_one_seed_are_included_as_often_as_drawn(sampler, chan
     torch.testing.assert_close(found, torch.tensor([1.0, *[chance] * 5], dtype=torch.float64))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replace", [False, True])
 def test_by_weight_the_heavier_neighbours_are_included_as_often_as_sampled(replace):
     csc = star_csc(6)

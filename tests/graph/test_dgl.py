@@ -34,6 +34,7 @@ def test_any_graph_goes_over_and_comes_back(graph):
         dgl_checks.goes_over_and_comes_back(fake_dgl)
 
 
+@pytest.mark.slow
 def test_the_package_itself():
     python = os.environ.get("GRAPHBRAID_DGL_PYTHON")
     if not python:

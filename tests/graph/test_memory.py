@@ -8,7 +8,7 @@ from tests.peaks import least_peak
 
 from graphbraid import native
 
-NUM_EDGES = 8_000_000
+NUM_EDGES = 4_000_000
 
 # Prints the peak of resident memory over what the process held before it made the input, as a multiple of the
 # bytes of the larger of input and result as an int64 edge list.

@@ -16,7 +16,7 @@ from graphbraid import datasets
         ("amazon_computers", 245_861),
         ("nell", 125_775),
         ("polblogs", 16_715),
-        ("web_cnr2000", 2_738_969),
+        pytest.param("web_cnr2000", 2_738_969, marks=pytest.mark.slow),
     ],
 )
 def test_symmetrizing_gives_the_published_number_of_edges(shared_graph, name, undirected):

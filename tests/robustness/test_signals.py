@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -19,7 +20,7 @@ from typer.testing import CliRunner
 from graphbraid.cli.main import app
 
 Start = Callable[..., subprocess.Popen[str]]
-NUM_STEPS = 750  # of an epoch
+NUM_STEPS = 400  # of an epoch
 
 
 @pytest.fixture
@@ -32,42 +33,40 @@ def data(tmp_path: Path) -> Path:
         num_nodes=np.int64(6000),
         x=random.normal(size=(6000, 8)).astype(np.float32),
         y=random.integers(0, 3, 6000),
-        train_idx=np.arange(6000),
+        train_idx=np.arange(8 * NUM_STEPS),
     )
     return tmp_path / "data.npz"
 
 
 @pytest.fixture
-def start() -> Iterator[Start]:
-    """Starts the command; what still runs at the end of the test is killed."""
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts the command in the test's folder; what still runs at the end of the test is killed."""
     started: list[subprocess.Popen[str]] = []
-    yield lambda *arguments: started.append(process_of(*arguments)) or started[-1]
+    yield lambda *arguments: started.append(process_of(tmp_path, *arguments)) or started[-1]
     for process in started:
         process.kill()
         process.communicate()
 
 
-def process_of(*arguments: object) -> subprocess.Popen[str]:
+def process_of(folder: Path, *arguments: object) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "graphbraid", *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
+        cwd=folder,
         start_new_session=True,
     )
 
 
-def processes_of_session(leader: int) -> list[int]:
-    """Living processes of the session that ``leader`` started."""
+def processes_in(folder: Path) -> list[int]:
+    """Living processes that work in a folder, as a command that was started there and those it started do."""
     found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            pid, _, rest = stat.read_text().partition(" (")
-        except OSError:  # it ended meanwhile
-            continue
-        if int(rest.rpartition(") ")[2].split()[3]) == leader:
-            found.append(int(pid))
+    for link in Path("/proc").glob("[0-9]*/cwd"):
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            if link.readlink() == folder:
+                found.append(int(link.parent.name))
     return found
 
 
@@ -76,25 +75,28 @@ def steps_of(run: Path) -> list[int]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_python")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
 def test_signal_in_the_middle_of_an_epoch_leaves_a_whole_run_that_goes_on(
     number: signal.Signals, data: Path, tmp_path: Path, start: Start
 ) -> None:
     run = tmp_path / "run"
-    options = ("--fanouts", "5,5", "--hidden", 8, "--batch-size", 8, "--workers", 2)
+    options = ("--fanouts", "5,5", "--hidden", 8, "--batch-size", 8, "--workers", 2, "--threads", 1)
     process = start("train", "--data", data, "--out", run, "--epochs", 50, *options)
     steps, deadline = run / "steps.jsonl", time.monotonic() + PATIENCE
     while not (steps.exists() and steps.read_text().count("\n") >= 5):
         assert time.monotonic() < deadline, "training did not start"
         assert process.poll() is None, process.communicate()
         time.sleep(0.01)
+    if Path("/proc").is_dir():
+        assert processes_in(tmp_path)
     process.send_signal(number)
     out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, err
     assert "Traceback" not in out + err
     assert f"go on with: graphbraid train --resume --out {run}" in err
     if Path("/proc").is_dir():
-        assert processes_of_session(process.pid) == []
+        assert processes_in(tmp_path) == []
     done = steps_of(run)
     assert len(done) >= 5
     assert len(done) % NUM_STEPS, "the signal did not come in the middle of an epoch"
@@ -164,6 +166,7 @@ def test_sigterm_ends_a_command_at_any_instant(number: int, data: Path, tmp_path
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+@pytest.mark.usefixtures("warm_python")
 def test_ctrl_c_before_the_training_starts_leaves_nothing(tmp_path: Path, start: Start) -> None:
     config, run = tmp_path / "run.yaml", tmp_path / "run"
     os.mkfifo(config)  # the command waits in it for its options

@@ -363,11 +363,11 @@ def test_pygs_options_about_processes_are_taken():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("warm_python")
 def test_ctrl_c_ends_the_wait_for_a_batch():
     code = """
 import signal, sys, torch
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite started in the background has it ignored
-from tests.peaks import least_peak
 from tests.sampling.graphs import power_law_csc
 from graphbraid import Graph
 from graphbraid.loader import NeighborLoader
@@ -389,7 +389,7 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.slow
-def test_a_workers_memory_does_not_grow_with_the_graph():
+def test_a_workers_memory_does_not_grow_with_the_graph(warm):
     """Table and buffers are of the batch's size: 16 times the graph costs no more beyond its arrays."""
     code = """
 import sys, torch
@@ -412,8 +412,9 @@ print(resident() - before)
 """
 
     def grown(num_nodes):
-        command = [sys.executable, "-c", code, str(num_nodes)]
-        return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        done = warm.run(["-c", code, num_nodes])
+        assert done.returncode == 0, done.stderr
+        return int(done.stdout)
 
     # Of the 16 times 60 MB of int32 ids and indptr, nothing may show; a map from node to local id would be
     # 61 MB.

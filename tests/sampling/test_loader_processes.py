@@ -1,8 +1,6 @@
 """Loaders and processes: spawned and forked ones go on with the same batches, and nothing hangs."""
 
 import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -46,12 +44,10 @@ print(digest(used.batches(0)))
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a system whose processes fork")
-def test_a_forked_child_begins_anew_and_its_open_iterators_raise():
+def test_a_forked_child_begins_anew_and_its_open_iterators_raise(warm):
     if native.kernels() is None:
         pytest.skip("without the compiled kernels a loader has no threads to lose")
-    done = subprocess.run(
-        [sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=PATIENCE, check=False
-    )
+    done = warm.run(["-c", FORKED])
     assert done.returncode == 0, done.stderr
     expected = digest(NeighborLoader(make_graph(), [4], batch_size=50, seed=0).batches(0))
     assert done.stdout.split() == [expected, expected, expected]

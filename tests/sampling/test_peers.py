@@ -1,7 +1,10 @@
 """Rows of peers: two processes read a table that each keeps a half of."""
 
 import pickle
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,6 +19,7 @@ from graphbraid.sampling.rows.hot import HotRows
 from graphbraid.sampling.rows.peers import PeerRows
 from graphbraid.sampling.rows.shared_hot import PeerPlace, SharedHotRows
 
+ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")
 NUM_ROWS, NUM_LOCAL, NUM_SHARED = 60, 7, 21
 
@@ -126,7 +130,8 @@ def test_each_peer_keeps_its_part_and_reads_all(num_peers, by_map, scaled, monke
 
 
 def run_peer(rank, num_peers, folder, kind):
-    """What each process runs."""
+    """What each process runs, of its arguments."""
+    rank, num_peers, folder = int(rank), int(num_peers), Path(folder)
     multiprocessing.set_sharing_strategy("file_system")
     distributed.init_process_group(
         "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=num_peers
@@ -143,7 +148,19 @@ def run_peer(rank, num_peers, folder, kind):
 
 
 def check_two_processes(folder, kind):
-    multiprocessing.spawn(run_peer, (2, folder, kind), nprocs=2)
+    program = "import sys; from tests.sampling.test_peers import run_peer; run_peer(*sys.argv[1:])"
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, str(rank), "2", str(folder), kind],
+            cwd=ROOT,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    for process in processes:
+        _, err = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0, err
     for rank, kept in ((0, 11), (1, 10)):
         found, asked = pickle.loads((folder / f"{rank}.pickle").read_bytes())
         assert torch.equal(torch.tensor(found), rows())
@@ -152,6 +169,7 @@ def check_two_processes(folder, kind):
 
 @pytest.mark.slow
 @pytest.mark.distributed
+@pytest.mark.usefixtures("warm_python")
 def test_two_processes_read_each_others_rows(tmp_path):
     check_two_processes(tmp_path, "cpu")
 

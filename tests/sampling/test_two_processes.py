@@ -1,20 +1,24 @@
 """Data-parallel training in two processes: each has its share of the seeds, gradients are the whole's."""
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.extras import PATIENCE
 from tests.sampling.test_loader import make_graph
-from torch import distributed, multiprocessing
+from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DistributedSampler
 
 from graphbraid.loader import NeighborLoader
 from graphbraid.nn import GraphSAGE
 
+ROOT = Path(__file__).parents[2]
 RANKS, BATCH, EPOCHS = 2, 25, 2
 LAYOUTS = ("subgraph", "blocks")
 
@@ -42,7 +46,8 @@ def gradients_of_steps(model, batches):
 
 
 def train(rank, layout, folder):
-    """What each process runs."""
+    """What each process runs, of its arguments."""
+    rank = int(rank)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=RANKS)
@@ -67,9 +72,20 @@ def train(rank, layout, folder):
 
 @pytest.mark.slow
 @pytest.mark.distributed
+@pytest.mark.usefixtures("warm_python")
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_two_processes_learn_what_one_does_from_the_seeds_of_both(layout, tmp_path):
-    multiprocessing.spawn(train, (layout, str(tmp_path)), nprocs=RANKS)
+    program = "import sys; from tests.sampling.test_two_processes import train; train(*sys.argv[1:])"
+    command = [sys.executable, "-c", program]
+    processes = [
+        subprocess.Popen(
+            [*command, str(rank), layout, str(tmp_path)], cwd=ROOT, stderr=subprocess.PIPE, text=True
+        )
+        for rank in range(RANKS)
+    ]
+    for process in processes:
+        _, err = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0, err
     (seeds, gradients), (other_seeds, other_gradients) = (
         torch.load(tmp_path / f"{rank}.pt") for rank in range(RANKS)
     )

@@ -135,7 +135,8 @@ def test_links_are_learned_and_scores_are_the_same_on_all_neighbours(heads: list
 @pytest.mark.parametrize(
     ("options", "fused"),
     [
-        ({"turned": True}, set[int]()),  # PyG itself takes the stacked relations as sorted by their number
+        # PyG itself takes the stacked relations as sorted by their number.
+        pytest.param({"turned": True}, set[int](), marks=pytest.mark.slow),
         ({"precision": "bfloat16"}, set[int]()),
         ({"kind": OwnLayer}, {2}),
         ({"change": lambda encoder: encoder.second.register_forward_hook(lambda *_: None)}, {2}),

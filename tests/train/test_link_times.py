@@ -229,6 +229,7 @@ def test_a_run_goes_on_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
         trainer_of(meetings(time=times.flip(0)), out_dir=tmp_path, resume=True).fit()
 
 
+@pytest.mark.slow
 @needs_kernels
 def test_links_between_two_node_types_have_times() -> None:
     graph = films()

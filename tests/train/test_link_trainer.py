@@ -117,6 +117,7 @@ def test_the_links_of_a_batch_are_not_among_its_edges() -> None:
 # ---- learning
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("negatives", few_of(["binary", "triplet", "shared"], {"binary"}))
 @pytest.mark.parametrize("features", [True, False])
 def test_links_of_one_relation_are_learned(negatives: str, features: bool) -> None:

@@ -139,6 +139,7 @@ def test_a_batch_holds_none_of_its_links_and_its_negatives_are_of_the_right_type
 # ---- learning and scores
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("negatives", few_of(["binary", "triplet", "shared"], {"shared"}))
 def test_links_between_two_types_are_learned(negatives: str) -> None:
     graph = films()

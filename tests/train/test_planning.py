@@ -86,6 +86,7 @@ def test_cores_are_split_between_workers_and_training(monkeypatch):
     assert seen[0] == 6
 
 
+@pytest.mark.slow
 def test_an_accelerator_is_measured_planned_and_followed():
     times = StageTimes(
         workers=2, **{k: Duration(seconds=s) for k, s in (("cpu", 0.006), ("dma", 0.001), ("model", 0.002))}

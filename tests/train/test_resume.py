@@ -84,7 +84,7 @@ def test_killed_run_resumes_to_the_bit(step: int, run: Run, uninterrupted: Path,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", [10, 15])
+@pytest.mark.parametrize("step", [10, pytest.param(15, marks=pytest.mark.long)])
 def test_a_run_with_a_plan_killed_on_the_emulated_device_resumes_to_the_bit(
     step: int, run: Run, uninterrupted: Path, tmp_path: Path
 ) -> None:
@@ -100,8 +100,8 @@ def test_a_run_with_a_plan_killed_on_the_emulated_device_resumes_to_the_bit(
 @pytest.mark.parametrize(
     ("write", "fraction"),
     [
-        (4, 0.5),
-        *(pytest.param(*one, marks=pytest.mark.slow) for one in ((5, 0.5), (6, 0.0), (6, 0.9), (6, 1.0))),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in ((4, 0.5), (5, 0.5), (6, 0.0), (6, 1.0))),
+        pytest.param(6, 0.9, marks=pytest.mark.long),
     ],
 )
 def test_run_killed_while_writing_a_checkpoint_resumes_to_the_bit(
@@ -208,6 +208,7 @@ def test_interrupt_during_an_evaluation_repeats_it_after_the_resume(tmp_path: Pa
     assert result.test == whole.test
 
 
+@pytest.mark.slow
 def test_what_an_interrupted_evaluation_drew_shifts_nothing_after_the_resume(tmp_path: Path) -> None:
     class Noisy(Sage):
         interrupts = False

@@ -40,6 +40,7 @@ def with_venue_features(graph: Graph) -> Graph:
     )
 
 
+@pytest.mark.slow
 def test_rgcn_learns_on_mini_batches_and_predicts() -> None:
     graph = bibliography()
     trainer = Trainer(rgcn(graph), graph, **OPTIONS | {"epochs": 8})
@@ -58,7 +59,7 @@ def test_rgcn_learns_on_mini_batches_and_predicts() -> None:
     )
 
 
-@pytest.mark.parametrize("layout", ["subgraph", "blocks"])
+@pytest.mark.parametrize("layout", ["subgraph", pytest.param("blocks", marks=pytest.mark.slow)])
 def test_losses_do_not_depend_on_the_number_of_threads(layout: str) -> None:
     graph = bibliography()
     first = losses(Trainer(rgcn(graph), graph, **OPTIONS, layout=layout))
@@ -96,6 +97,7 @@ def test_a_run_goes_on_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
         Trainer(rgcn(other), other, **options | {"epochs": 4}, resume=True).fit()
 
 
+@pytest.mark.slow
 def test_a_plan_changes_no_loss(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     graph = bibliography()
