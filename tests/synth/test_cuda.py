@@ -61,8 +61,8 @@ def test_a_program_has_the_engines_losses_in_any_order_of_threads(
     planned = re.search(r"Memory gpu\{(\d+)\};", text)
     assert planned is not None
     assert f"memory {planned[1]} bytes of the processor" in said
-    backwards = run_on_host(folder, "--data", str(store), GB_HOST_BACKWARDS="1")
-    assert losses_of(backwards) == losses_of(said)  # to the bit: nothing is summed by atomics
+    backwards = run_on_host(folder, "--data", str(store), "--epochs", "6", GB_HOST_BACKWARDS="1")
+    assert losses_of(backwards) == losses_of(said)[:6]  # to the bit: nothing is summed by atomics
     assert_trained_alike(said, tmp_path / "trained", synthesis, graph, made("GCN", "Sum").model)
 
 
@@ -79,8 +79,8 @@ def test_every_model_has_the_engines_losses(
     synthesis, graph = made(model, aggregation, **options), datasets.open_store(store)
     folder = programs.built(synthesis, store, tmp_path / "out")
     said = run_on_host(folder, "--data", str(store), "--save", str(tmp_path / "trained"))
-    backwards = run_on_host(folder, "--data", str(store), GB_HOST_BACKWARDS="1")
-    assert losses_of(backwards) == losses_of(said)
+    backwards = run_on_host(folder, "--data", str(store), "--epochs", "6", GB_HOST_BACKWARDS="1")
+    assert losses_of(backwards) == losses_of(said)[:6]
     other = made(model, aggregation).model
     assert_trained_alike(said, tmp_path / "trained", synthesis, graph, other)
 
