@@ -8,7 +8,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 all="engines_losses or multiplied_as_such or own or refused or not_finite or missing_folders"
 short="(engines_losses and (SAGE-Max or GIN-Sum or GAT-Sum)) or (multiplied_as_such and options1)"
-export GB_PROGRAM_FLAGS="-g1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all"
+export GB_PROGRAM_FLAGS="-O1 -g1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all"
 export ASAN_OPTIONS="exitcode=66" UBSAN_OPTIONS="print_stacktrace=1:exitcode=66"
 chosen=$all
 tests=(tests/synth/test_openmp.py tests/synth/test_walk.py)

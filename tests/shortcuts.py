@@ -23,6 +23,10 @@ def take() -> None:
     if "typer.testing" in sys.modules:  # the parser of a command line is made anew for each call
         typer = sys.modules["typer.testing"]
         typer._get_command = functools.cache(typer._get_command)
+    if "torch_geometric.template" in sys.modules:  # PyG parses its templates anew for each class of layers
+        pyg = sys.modules["torch_geometric.template"]
+        pyg.FileSystemLoader = functools.cache(pyg.FileSystemLoader)
+        pyg.Environment = functools.cache(pyg.Environment)
     for device in (torch.cuda, torch.xpu):
         if not device.is_available():  # the seed of a device that may come later is kept with a stack trace
             device.manual_seed_all = _no_seed

@@ -308,7 +308,17 @@ def losses(name, graph, how):
     return torch.tensor(found, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("name", every(3, TRAINED))
+ALIKE = ["SSGConv", "TAGConv", "ChebConv, K=4, rw", "GCN2Conv, two weights", "between: modules"]
+"""Made of operations that others of the list train, too."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *every(3, [name for name in TRAINED if name not in ALIKE]),
+        *(pytest.param(name, marks=pytest.mark.long) for name in ALIKE),
+    ],
+)
 def test_trains_as_pyg_does_for_twenty_steps(name):
     graph = make_graph(weighted=name not in WITHOUT_WEIGHTS, train=40)
     exact = losses(name, graph, "float64")

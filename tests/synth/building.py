@@ -7,7 +7,9 @@ import re
 import shlex
 import shutil
 import subprocess
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -31,19 +33,39 @@ from graphbraid.synth import (
     train,
     write_openmp,
 )
+from graphbraid.synth.emit.folder import files_of
 from graphbraid.synth.weights import weights_of
 
 PACKAGE = Path(graphbraid.__file__).parent
 CSRC, RUNTIME = PACKAGE / "csrc", PACKAGE / "synth" / "emit" / "runtime"
 LAYERS = (CHANNELS, 16, CLASSES)
 FLAGS = (
-    *("-std=c++20", "-O1", "-fopenmp", "-Wall", "-Wextra", "-Werror", "-Wno-maybe-uninitialized"),
+    *("-std=c++20", "-O0", "-fopenmp", "-Wall", "-Wextra", "-Werror", "-Wno-maybe-uninitialized"),
     *("-DGB_WITHOUT_AVX2", "-DGB_WITHOUT_AVX512"),
     *shlex.split(os.environ.get("GB_PROGRAM_FLAGS", "")),  # scripts/sanitize.sh asks for more
 )
 CCACHE = shutil.which("ccache")
 QUICK_BUILD = "-DONLY_PORTABLE=ON -DCMAKE_BUILD_TYPE=None"
 """Options of CMake for a test that minds neither the processor's variants nor how fast the program is."""
+
+SOURCES = (
+    *(file.name for file in sorted(RUNTIME.glob("*.cpp"))),
+    "threads/threads.cpp",
+    "variants/variants.cpp",
+)
+"""Of all programs for CPUs, as in their folders ``runtime`` and ``csrc``."""
+_STANDARD = re.compile(r"^#include <.*", re.MULTILINE)
+_TAKE = """#!/bin/sh
+# Called as a compiler's launcher: takes an object of {objects} in place of compiling its source.
+for word; do
+  case $former in -o) out=$word ;; -MF) needs=$word ;; esac
+  former=$word
+done
+made={objects}/${{former##*/}}.o
+[ -n "$out" ] && [ -e "$made" ] || exec "$@"
+cp "$made" "$out"
+[ -z "$needs" ] || : >"$needs"
+"""
 MORE = ("layer normalisation", "attention of both ends", "learned factor")
 DROPOUT = "if (l < gnn.getLayers() - 1) { gnn.dropout(l, 0.5); }"
 EVALUATE = 'if (epoch % 5 == 4) { gnn.evaluate("val"); }'
@@ -73,7 +95,17 @@ def more(layers: str) -> Synthesis:
     return from_model(model, Recipe(name="More", optimizer=sgd, epochs=20, evaluations=evaluations))
 
 
-def compiled(factory: pytest.TempPathFactory) -> list[Path]:
+@dataclass(frozen=True)
+class Compiled:
+    """What programs are built from, compiled once."""
+
+    objects: list[Path]
+    """Of the runtime and of the kernels; each is named by its source."""
+    header: Path
+    """Includes the standard headers of programs; the compiler takes the compiled form beside it."""
+
+
+def compiled(factory: pytest.TempPathFactory) -> Compiled:
     """The runtime and the kernels of every program, which one of the test processes compiles for all."""
     if shutil.which("g++") is None:
         pytest.skip("there is no g++")
@@ -82,28 +114,59 @@ def compiled(factory: pytest.TempPathFactory) -> list[Path]:
     own = factory.getbasetemp()
     folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "objects-of-programs"
     folder.mkdir(exist_ok=True)
-    sources = [
-        *sorted(RUNTIME.glob("*.cpp")),
-        CSRC / "threads" / "threads.cpp",
-        CSRC / "variants" / "variants.cpp",
-    ]
-    objects = [folder / f"{source.stem}.o" for source in sources]
+    made = Compiled([folder / f"{Path(name).name}.o" for name in SOURCES], folder / "programs.h")
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # let go of as the file is closed
         if not (folder / "all").exists():
-            _compile_each(sources, objects)
+            precompile(made.header)
+            compile_each(taken_along(folder), made.objects, "-include", str(made.header))
             (folder / "all").touch()
-    return objects
+    return made
 
 
-def _compile_each(sources: list[Path], objects: list[Path]) -> None:
+def taken_along(folder: Path) -> list[Path]:
+    """Copy the sources with what they include, as programs do: what is missing shows as they compile."""
+    for file in files_of(SOURCES):
+        copy = folder / file.relative_to(PACKAGE if CSRC in file.parents else RUNTIME.parent)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, copy)
+    return [folder / ("csrc" if "/" in name else "runtime") / name for name in SOURCES]
+
+
+def compile_each(sources: list[Path], objects: list[Path], *options: str) -> None:
+    """Compile sources that :func:`taken_along` has copied."""
+    folder = next(source.parents[1] for source in sources if source.parent.name == "runtime")
+    includes = (folder / "csrc", folder / "runtime")
     with ThreadPoolExecutor(2) as pool:
         done = [
-            pool.submit(compile_with, (CSRC, RUNTIME), "-c", str(source), "-o", str(made_of))
+            pool.submit(compile_with, includes, *options, "-c", str(source), "-o", str(made_of))
             for source, made_of in zip(sources, objects, strict=True)
         ]
     for one in done:
         one.result()
+
+
+def precompile(header: Path, *flags: str) -> None:
+    """Write and compile a header of the standard headers that programs read, half of what they compile for.
+
+    Those of the project are left to each program: it has copies of its own.
+    """
+    texts = [Path(__file__).with_name("golden") / "main.cpp", CSRC / "threads" / "parallel.h"]
+    texts += sorted(RUNTIME.iterdir())
+    found = {line for file in texts for line in _STANDARD.findall(file.read_text(encoding="utf-8"))}
+    header.write_text("\n".join(sorted(found)) + "\n", encoding="utf-8")
+    compile_with((), *flags, "-x", "c++-header", "-c", str(header), "-o", f"{header}.gch")
+
+
+def taking(objects: Iterable[Path], folder: Path) -> Path:
+    """A launcher for CMake that takes these objects, named by their sources, in place of compiling anew."""
+    (folder / "taken").mkdir()
+    for made_of in objects:
+        (folder / "taken" / made_of.name).symlink_to(made_of)
+    launcher = folder / "take"
+    launcher.write_text(_TAKE.format(objects=folder / "taken"))
+    launcher.chmod(0o755)
+    return launcher
 
 
 def compile_with(includes: tuple[Path, ...], *arguments: str) -> None:
@@ -114,12 +177,12 @@ def compile_with(includes: tuple[Path, ...], *arguments: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def built(synthesis: Synthesis, store: Path, objects: list[Path], folder: Path, **options) -> Path:
+def built(synthesis: Synthesis, store: Path, parts: Compiled, folder: Path, **options) -> Path:
     """Write a program for a store and build it."""
     write_openmp(synthesis, datasets.open_store(store), folder, **options)
     includes = (folder / "csrc", folder / "runtime")
-    # Its own text is some calls: to optimise them takes longer than it saves.
-    compile_with(includes, "-O0", str(folder / "main.cpp"), *map(str, objects), "-o", str(folder / "train"))
+    text = ("-include", str(parts.header), str(folder / "main.cpp"))
+    compile_with(includes, *text, *map(str, parts.objects), "-o", str(folder / "train"))
     return folder
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.extras import PATIENCE
-from tests.synth.building import CSRC, PACKAGE, RUNTIME, compile_with
+from tests.synth.building import CSRC, PACKAGE, RUNTIME, compile_with, precompile
 
 from graphbraid import datasets
 from graphbraid.synth import Synthesis, write_cuda
@@ -19,7 +19,7 @@ CUDA = PACKAGE / "synth" / "emit" / "runtime_cuda"
 STUBS = Path(__file__).with_name("stubs")
 """What nvcc's own installation lacks: cuBLAS's declarations."""
 _INCLUDES = (CSRC, RUNTIME, CUDA)
-_AS_CPP = ("-O0", "-DGB_ON_HOST", "-x", "c++")
+_ON_HOST = "-DGB_ON_HOST"
 
 
 class HostPrograms:
@@ -33,26 +33,36 @@ class HostPrograms:
         if shutil.which("g++") is None:
             pytest.skip("there is no g++")
         self._folder, self._objects = folder, dict[str, Path]()
+        self._header = folder / "programs.h"
+        precompile(self._header, _ON_HOST)
 
     def built(self, synthesis: Synthesis, store: Path, folder: Path, **options) -> Path:
         """Write a program for a store and build it."""
         write_cuda(synthesis, datasets.open_store(store), folder, **options)
-        sources = [file for room in folder.glob("runtime*") for file in room.iterdir()]
-        wanted = [file for file in sources if file.suffix in {".cpp", ".cu"} and file.name != "gemm.cu"]
-        with ThreadPoolExecutor(2) as pool:
-            objects = list(pool.map(self._object, sorted(wanted)))
-        self._object(folder / "main.cu", folder / "main.o")
+        objects = self.objects_of(folder)
+        self._compile(folder / "main.cu", folder, folder / "main.o", "-include", str(self._header))
         compile_with((), str(folder / "main.o"), *map(str, objects), "-o", str(folder / "train"))
         return folder
 
-    def _object(self, source: Path, to: Path | None = None) -> Path:
-        if to is None and source.name in self._objects:
-            return self._objects[source.name]
-        made = to or self._folder / f"{source.parent.name}-{source.name}.o"
-        compile_with(_INCLUDES, *_AS_CPP, "-c", str(source), "-o", str(made))
-        if to is None:
+    def objects_of(self, folder: Path) -> list[Path]:
+        """The objects of what a program takes along, each named by its source."""
+        sources = [file for room in folder.glob("runtime*") for file in room.iterdir()]
+        wanted = [file for file in sources if file.suffix in {".cpp", ".cu"} and file.name != "gemm.cu"]
+        with ThreadPoolExecutor(2) as pool:
+            return list(pool.map(self._object, sorted(wanted)))
+
+    def _object(self, source: Path) -> Path:
+        if source.name not in self._objects:
+            made = self._folder / f"{source.name}.o"
+            self._compile(source, source.parents[1], made)
             self._objects[source.name] = made
-        return made
+        return self._objects[source.name]
+
+    @staticmethod
+    def _compile(source: Path, program: Path, to: Path, *options: str) -> None:
+        """Compile a source of a program, with the headers that the program takes along."""
+        includes = tuple(program / room for room in ("csrc", "runtime", "runtime_cuda"))
+        compile_with(includes, *options, _ON_HOST, "-x", "c++", "-c", str(source), "-o", str(to))
 
 
 def run_on_host(folder: Path, *options: str, code: int = 0, **environment: str) -> str:

@@ -21,7 +21,6 @@ from graphbraid.synth import Synthesis, write_mpi
 MPI = PACKAGE / "synth" / "emit" / "runtime_mpi"
 GOLDEN = Path(__file__).with_name("golden") / "mpi"
 NO_MPI = "there is no mpicxx and mpirun on the PATH or beside Python (pip install mpich)"
-_LEVEL = "-O0"  # a program's own text is some calls: to optimise them takes longer than it saves
 _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     # Open MPI starts neither as root nor on fewer cores than ranks unless it is told to.
@@ -53,14 +52,14 @@ class Parts:
 def parts_of_programs(factory: pytest.TempPathFactory) -> Parts:
     """The kernels, the runtime, and what ranks tell each other."""
     folder = factory.mktemp("mpi")
-    objects = [folder / f"{source.stem}.o" for source in sorted(MPI.glob("*.cpp"))]
+    objects = [folder / f"{source.name}.o" for source in sorted(MPI.glob("*.cpp"))]
     for source, made_of in zip(sorted(MPI.glob("*.cpp")), objects, strict=True):
         _compile("-c", str(source), "-o", str(made_of))
     header = folder / "programs.h"
     text = (GOLDEN / "main.cpp").read_text(encoding="utf-8")
     header.write_text("\n".join(re.findall(r"^#include .*", text, re.MULTILINE)) + "\n", encoding="utf-8")
-    _compile(_LEVEL, "-x", "c++-header", "-c", str(header), "-o", f"{header}.gch")
-    return Parts([*objects, *compiled(factory)], header)
+    _compile("-x", "c++-header", "-c", str(header), "-o", f"{header}.gch")
+    return Parts([*objects, *compiled(factory).objects], header)
 
 
 def built_for_ranks(
@@ -69,7 +68,7 @@ def built_for_ranks(
     """Write a program for the ranks of a partition and build it."""
     write_mpi(synthesis, graph, folder, partition, **options)
     text = ("-include", str(parts.header), str(folder / "main.cpp"))
-    _compile(_LEVEL, *text, *map(str, parts.objects), "-o", str(folder / "train"))
+    _compile(*text, *map(str, parts.objects), "-o", str(folder / "train"))
     return folder
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from tests.extras import NO_KERNELS
 from tests.fullgraph.graphs import CHANNELS, CLASSES, NUM_NODES, make_graph
-from tests.synth.building import built, compiled, losses_of, made, run
+from tests.synth.building import Compiled, built, compiled, losses_of, made, run
 
 from graphbraid import Graph, SparseFeatures, datasets, native, nn
 from graphbraid.errors import ConfigError
@@ -112,16 +112,16 @@ def test_arrays_that_paths_have_in_common_are_written_once():
 
 
 @pytest.fixture(scope="module")
-def objects(tmp_path_factory) -> list[Path]:
+def parts(tmp_path_factory) -> Compiled:
     return compiled(tmp_path_factory)
 
 
 @pytest.mark.parametrize("model", ["GCN", "SAGE"])
 @pytest.mark.slow
-def test_each_path_has_the_engines_losses(model: str, objects: list[Path], tmp_path: Path):
+def test_each_path_has_the_engines_losses(model: str, parts: Compiled, tmp_path: Path):
     store = datasets.save_store(ZEROS, tmp_path / "store")
     synthesis = made(model, "Sum")
-    folder = built(synthesis, store, objects, tmp_path / "out", options=OPTIONS, inputs=ALL)
+    folder = built(synthesis, store, parts, tmp_path / "out", options=OPTIONS, inputs=ALL)
     data = ("--data", str(store))
     said = {name: run(folder, *data, "--input", name) for name in ALL} | {"": run(folder, *data)}
     losses = train(synthesis, ZEROS, rates=Rates()).losses
@@ -137,10 +137,10 @@ def test_each_path_has_the_engines_losses(model: str, objects: list[Path], tmp_p
 
 
 @pytest.mark.slow
-def test_a_program_of_one_path_says_why(objects: list[Path], tmp_path: Path):
+def test_a_program_of_one_path_says_why(parts: Compiled, tmp_path: Path):
     store = datasets.save_store(wide(300, 0.01), tmp_path / "store")
     synthesis = from_model(nn.GCN(300, 16, CLASSES))
-    folder = built(synthesis, store, objects, tmp_path / "out", options=OPTIONS)
+    folder = built(synthesis, store, parts, tmp_path / "out", options=OPTIONS)
     data = ("--data", str(store), "--epochs", "2")
     assert "input path csr: the others take at least 8 times as long" in run(folder, *data)
     assert "--input takes csr, which this program was written with, not dense" in run(

@@ -24,6 +24,7 @@ from tests.synth.building import (
     made,
     more,
     numbers_of,
+    taking,
 )
 from tests.synth.ranks import (
     GOLDEN,
@@ -193,30 +194,11 @@ def test_a_damaged_or_missing_array_of_one_rank_is_named(folder: Path, tmp_path:
     assert f"there is no folder {copy}/plan" in run_ranks(copy, 2, code=1)
 
 
-TAKE = """#!/bin/sh
-# Called as a compiler's launcher: takes an object of {objects} in place of compiling its source.
-for word; do
-  case $former in -o) out=$word ;; -MF) needs=$word ;; esac
-  former=$word
-done
-made={objects}/$(basename "$former" .cpp).o
-[ -n "$out" ] && [ -e "$made" ] || exec "$@"
-cp "$made" "$out"
-[ -z "$needs" ] || : >"$needs"
-"""
-
-
 @pytest.mark.slow
 def test_the_readmes_commands_build_and_run_it(parts: Parts, tmp_path: Path):
-    """Compiled is what ranks need; tests/synth/test_walk.py compiles all else by the same lines."""
-    (tmp_path / "objects").mkdir()
-    of_ranks = {source.stem for source in MPI.glob("*.cpp")}
-    for made_of in parts.objects:
-        if made_of.stem not in of_ranks:
-            (tmp_path / "objects" / made_of.name).symlink_to(made_of)
-    launcher = tmp_path / "take"
-    launcher.write_text(TAKE.format(objects=tmp_path / "objects"))
-    launcher.chmod(0o755)
+    """Compiled is what ranks need; all else is the same as in a program of one rank."""
+    of_ranks = {f"{source.name}.o" for source in MPI.glob("*.cpp")}
+    launcher = taking((made_of for made_of in parts.objects if made_of.name not in of_ranks), tmp_path)
     options = f"{QUICK_BUILD} -DCMAKE_CXX_COMPILER_LAUNCHER={launcher}"
     path = os.pathsep.join((str(Path(tool("mpicxx")).parent), environment()["PATH"]))
     write_mpi(made("SAGE", "Max"), GRAPH, tmp_path / "out", divided(2))

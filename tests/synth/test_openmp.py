@@ -14,14 +14,17 @@ from tests.fullgraph.graphs import CHANNELS, CLASSES, make_graph
 from tests.synth.building import (
     MORE,
     RUNTIME,
+    Compiled,
     assert_trained_alike,
     built,
+    compile_each,
     compiled,
     losses_of,
     made,
     more,
     numbers_of,
     run,
+    taken_along,
 )
 
 from graphbraid import datasets, native, nn
@@ -46,19 +49,19 @@ def store(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def objects(tmp_path_factory) -> list[Path]:
+def parts(tmp_path_factory) -> Compiled:
     return compiled(tmp_path_factory)
 
 
 @pytest.mark.parametrize(("model", "aggregation"), MODELS)
 @pytest.mark.slow
 def test_a_program_has_the_engines_losses(
-    model: str, aggregation: str, store: Path, objects: list[Path], tmp_path: Path
+    model: str, aggregation: str, store: Path, parts: Compiled, tmp_path: Path
 ):
     # The gradient of a bias before batch normalisation is rounding noise, of which Adam makes whole steps.
     options = {"optimizer": '"sgd", 0.05, 0.9'} if model == "GIN" else {}
     synthesis, graph = made(model, aggregation, **options), datasets.open_store(store)
-    folder = built(synthesis, store, objects, tmp_path / "out")
+    folder = built(synthesis, store, parts, tmp_path / "out")
     said = run(folder, "--data", str(store), "--save", str(tmp_path / "trained"))
     other = made(model, aggregation).model
     assert_trained_alike(said, tmp_path / "trained", synthesis, graph, other)
@@ -68,10 +71,10 @@ def test_a_program_has_the_engines_losses(
 @pytest.mark.parametrize("layers", MORE)
 @pytest.mark.slow
 def test_models_that_no_program_describes_have_the_engines_losses(
-    layers: str, store: Path, objects: list[Path], tmp_path: Path
+    layers: str, store: Path, parts: Compiled, tmp_path: Path
 ):
     synthesis, graph = more(layers), datasets.open_store(store)
-    folder = built(synthesis, store, objects, tmp_path / "out")
+    folder = built(synthesis, store, parts, tmp_path / "out")
     said = run(folder, "--data", str(store), "--save", str(tmp_path / "trained"))
     assert_trained_alike(said, tmp_path / "trained", synthesis, graph, more(layers).model)
 
@@ -87,31 +90,31 @@ def test_models_that_no_program_describes_have_the_engines_losses(
 )
 @pytest.mark.slow
 def test_features_with_zeros_are_multiplied_as_such(
-    path: str, options: dict, rates: Rates, objects: list[Path], tmp_path: Path
+    path: str, options: dict, rates: Rates, parts: Compiled, tmp_path: Path
 ):
     datasets.save_store(make_graph(train=30, **options), tmp_path / "store")
     graph, lowering = datasets.open_store(tmp_path / "store"), CompileOptions(rates=rates)
     synthesis = made("SAGE", "Mean")
     assert synthesis.lower(graph, lowering).program.input_path == path
-    folder = built(synthesis, tmp_path / "store", objects, tmp_path / "out", options=lowering)
+    folder = built(synthesis, tmp_path / "store", parts, tmp_path / "out", options=lowering)
     losses = losses_of(run(folder, "--data", str(tmp_path / "store")))
     assert losses == pytest.approx(train(synthesis, graph, rates=rates).losses, rel=1e-5)
 
 
 @pytest.mark.slow
-def test_batch_normalisation_and_adam(store: Path, objects: list[Path], tmp_path: Path):
+def test_batch_normalisation_and_adam(store: Path, parts: Compiled, tmp_path: Path):
     synthesis = made("GIN", "Sum")
-    folder = built(synthesis, store, objects, tmp_path / "out")
+    folder = built(synthesis, store, parts, tmp_path / "out")
     losses = losses_of(run(folder, "--data", str(store)))
     assert losses == pytest.approx(train(synthesis, datasets.open_store(store)).losses, rel=1e-5)
 
 
 @pytest.mark.slow
-def test_attention_with_dropout_of_its_own(store: Path, objects: list[Path], tmp_path: Path):
+def test_attention_with_dropout_of_its_own(store: Path, parts: Compiled, tmp_path: Path):
     torch.manual_seed(1)
     model = nn.GAT(CHANNELS, 16, CLASSES, heads=2, out_heads=3, attention_dropout=0.4, act="elu")
     synthesis = from_model(model)
-    folder = built(synthesis, store, objects, tmp_path / "out")
+    folder = built(synthesis, store, parts, tmp_path / "out")
     losses = losses_of(run(folder, "--data", str(store), "--epochs", "20"))
     expected = train(synthesis, datasets.open_store(store)).losses[:20]
     assert losses == pytest.approx(expected, rel=1e-5)
@@ -119,12 +122,10 @@ def test_attention_with_dropout_of_its_own(store: Path, objects: list[Path], tmp
 
 @pytest.mark.parametrize("optimizer", ['"sgd", 0.1, 0.9, 0.01', '"adamw", 0.02, 0.8, 0.99, 0.1'])
 @pytest.mark.slow
-def test_optimizers_weights_and_an_early_stop(
-    optimizer: str, store: Path, objects: list[Path], tmp_path: Path
-):
+def test_optimizers_weights_and_an_early_stop(optimizer: str, store: Path, parts: Compiled, tmp_path: Path):
     options = {"before": 'gnn.earlyStop("val", 2); gnn.seed(3);', "after_epoch": 'gnn.evaluate("val");'}
     synthesis, graph = made("GCN", "Sum", optimizer=optimizer, **options), datasets.open_store(store)
-    folder = built(synthesis, store, objects, tmp_path / "out")
+    folder = built(synthesis, store, parts, tmp_path / "out")
     with torch.no_grad():
         for parameter in synthesis.model.parameters():
             parameter.mul_(0.5)
@@ -143,6 +144,14 @@ def test_the_same_input_gives_the_same_bytes_which_are_those_of_the_golden_file(
     assert texts[0] == texts[1]
     for name, text in zip(("main.cpp", "CMakeLists.txt", "README.md"), texts[0], strict=True):
         assert text == (GOLDEN / name).read_text(encoding="utf-8"), f"tests/synth/golden/{name} differs"
+
+
+@pytest.mark.long
+def test_every_source_compiles_alone_with_all_variants_as_users_compile_it(tmp_path: Path):
+    """The other tests compile the portable variant, not optimised, behind headers that are compiled once."""
+    sources = taken_along(tmp_path)
+    as_written = ("-O3", "-fno-math-errno", "-fno-trapping-math", "-UGB_WITHOUT_AVX2", "-UGB_WITHOUT_AVX512")
+    compile_each(sources, [tmp_path / f"{source.name}.o" for source in sources], *as_written)
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ import pytest
 import torch
 from tests.extras import NO_KERNELS
 from tests.fullgraph.graphs import CHANNELS, CLASSES, make_graph
-from tests.synth.building import QUICK_BUILD, built, compiled, made, numbers_of, run
+from tests.synth.building import QUICK_BUILD, Compiled, built, compiled, made, numbers_of, run, taking
 from tests.synth.programs import LISTING
 
 from graphbraid import datasets, native
@@ -37,6 +37,11 @@ def place(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory) -> Compiled:
+    return compiled(tmp_path_factory)
+
+
 @pytest.fixture
 def bare(tmp_path: Path) -> dict[str, str]:
     """An environment in which there is a compiler and CMake, and no Python."""
@@ -50,12 +55,21 @@ def bare(tmp_path: Path) -> dict[str, str]:
     return {"PATH": str(tmp_path / "bin"), "CMAKE_BUILD_PARALLEL_LEVEL": "2"}
 
 
+def quick_build(parts: Compiled, folder: Path) -> str:
+    """Options of CMake that compile one file of each kind and take the rest as the tests have compiled it."""
+    anew = {"training.cpp.o", "kernels_epilogue.cpp.o", "variants.cpp.o"}
+    launcher = taking((made_of for made_of in parts.objects if made_of.name not in anew), folder)
+    return f"{QUICK_BUILD} -DCMAKE_CXX_COMPILER_LAUNCHER={launcher}"
+
+
 @pytest.mark.parametrize(
-    "build", [QUICK_BUILD, pytest.param("", marks=pytest.mark.long)], ids=["quick", "as written"]
+    "is_quick", [True, pytest.param(False, marks=pytest.mark.long)], ids=["quick", "as written"]
 )
+@pytest.mark.usefixtures("warm_python")
 def test_listing_1_becomes_a_program_that_builds_and_runs_without_python(
-    place: Path, tmp_path: Path, bare: dict[str, str], build: str
+    place: Path, tmp_path: Path, bare: dict[str, str], is_quick: bool, request
 ):
+    build = quick_build(request.getfixturevalue("parts"), tmp_path) if is_quick else ""
     (tmp_path / "sage.gnn").write_text(LISTING, encoding="utf-8")
     words = ["-m", "graphbraid", "synth", "sage.gnn", "--data", str(place / "store"), "--target", "openmp"]
     done = subprocess.run(
@@ -95,11 +109,10 @@ def test_listing_1_becomes_a_program_that_builds_and_runs_without_python(
 
 
 @pytest.fixture(scope="module")
-def folder(place: Path, tmp_path_factory) -> Path:
+def folder(place: Path, parts: Compiled) -> Path:
     """A program, built. By measured rates it might read features from ``plan/`` and not from the store."""
     rates = CompileOptions(rates=Rates())
-    objects = compiled(tmp_path_factory)
-    return built(made("GCN", "Sum"), place / "store", objects, place / "out", options=rates)
+    return built(made("GCN", "Sum"), place / "store", parts, place / "out", options=rates)
 
 
 def spoiled(file: Path, change: Callable[[bytearray], object]) -> None:

@@ -6,6 +6,7 @@
 #include "arguments/bound.h"
 #include "threads/idle_threads.h"
 #include "threads/parallel.h"
+#include "threads/threads.h"
 #include "variants/variants.h"
 
 namespace nb = nanobind;

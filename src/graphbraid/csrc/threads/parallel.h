@@ -12,9 +12,11 @@
 #include <mutex>
 #include <vector>
 
-#include "threads/threads.h"
+#include "threads/startable.h"
 
-#ifndef GB_STD_THREADS
+#ifdef GB_STD_THREADS
+#include <thread>
+#else
 #include <omp.h>
 #endif
 

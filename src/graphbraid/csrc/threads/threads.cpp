@@ -4,6 +4,8 @@
 #include <future>
 #include <system_error>
 
+#include "threads/startable.h"
+
 namespace gb {
 
 std::string start_threads(std::vector<std::thread>& threads, int count, const std::function<void()>& body) {

@@ -22,8 +22,4 @@ inline constexpr int kMostThreads = 1024;
 // an empty text.
 std::string start_threads(std::vector<std::thread>& threads, int count, const std::function<void()>& body);
 
-// How many of `wanted` threads OpenMP can have: where it is refused one, its runtime ends the process. So as
-// many plain threads are started first, once per thread that asks, and fewer are used where they cannot be.
-int startable_threads(int wanted);
-
 }  // namespace gb

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 
 import torch
@@ -20,8 +21,7 @@ class Host(Device):
     @property
     def name(self) -> str:
         """Processor model, number of threads and kernel variant."""
-        cpu = Hardware.detect().cpu_model or "unknown"
-        return f"{cpu} {torch.get_num_threads()} {native.active().variant}"
+        return f"{_cpu_model()} {torch.get_num_threads()} {native.active().variant}"
 
     def free_bytes(self) -> int | None:
         """Return the bytes of host memory available without swapping; None if unknown."""
@@ -43,6 +43,11 @@ class Host(Device):
     def record(self, run: Run) -> Run:
         """Return ``run`` itself: recording gains nothing on the host."""
         return run
+
+
+@functools.cache
+def _cpu_model() -> str:
+    return Hardware.detect().cpu_model or "unknown"
 
 
 HOST = Host()

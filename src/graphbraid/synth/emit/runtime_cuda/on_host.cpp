@@ -1,5 +1,10 @@
+// Fibers go on by longjmp, which asks the system nothing, where swapcontext would set the signals each time.
+// It leads to other stacks than the caller's, which a fortified longjmp takes for a mistake.
+#undef _FORTIFY_SOURCE
+
 #include "on_host.h"
 
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -21,7 +26,7 @@ enum class State { kReady, kAtBlock, kAtWarp, kDone };
 
 // A stack on which threads run one after the other, until one of them waits.
 struct Fiber {
-  ucontext_t context;
+  jmp_buf left;  // where it goes on
   std::unique_ptr<char[]> stack = std::make_unique<char[]>(kStackBytes);
 };
 
@@ -39,7 +44,7 @@ struct Block {
   size_t num_started = 0;
   size_t now = 0;  // the running thread
   Fiber* fiber = nullptr;
-  ucontext_t scheduler;
+  jmp_buf scheduler;
   uint64_t given[2][kMostThreads];  // in an exchange and the one after it
   std::vector<std::unique_ptr<Fiber>> fibers;
   std::vector<Fiber*> idle;
@@ -63,41 +68,55 @@ size_t thread_at(size_t place) {
   std::abort();
 }
 
+// Leaves this stack and goes on where another was left; returns when something goes on here.
+void change(jmp_buf from, jmp_buf to) {
+  if (_setjmp(from) == 0) _longjmp(to, 1);
+}
+
 void wait_at(State where) {
   Thread& own = block.threads[block.now];
   own.state = where;
   own.fiber = block.fiber;
-  swapcontext(&own.fiber->context, &block.scheduler);
+  change(own.fiber->left, block.scheduler);
 }
 
-// What a fiber does: it runs the threads that no other has begun.
+// What a fiber does: it runs the threads that no other has begun, as often as it is asked to.
 void run_threads() {
-  while (block.num_started < block.threads.size()) {
-    block.now = thread_at(block.num_started++);
-    threadIdx.x = static_cast<unsigned>(block.now);
-    (*block.kernel)();
-    block.threads[block.now].state = State::kDone;
+  Fiber* const own = block.fiber;
+  for (;;) {
+    while (block.num_started < block.threads.size()) {
+      block.now = thread_at(block.num_started++);
+      threadIdx.x = static_cast<unsigned>(block.now);
+      (*block.kernel)();
+      block.threads[block.now].state = State::kDone;
+    }
+    block.idle.push_back(own);
+    change(own->left, block.scheduler);
   }
 }
 
 void go_on(Fiber* fiber) {
   block.fiber = fiber;
-  swapcontext(&block.scheduler, &fiber->context);
-  if (block.threads[block.now].state == State::kDone) block.idle.push_back(fiber);
+  change(block.scheduler, fiber->left);
+}
+
+// Makes a fiber, which runs threads at once.
+void make_fiber() {
+  block.fibers.push_back(std::make_unique<Fiber>());
+  Fiber* fiber = block.fiber = block.fibers.back().get();
+  ucontext_t context;
+  getcontext(&context);
+  context.uc_stack.ss_sp = fiber->stack.get();
+  context.uc_stack.ss_size = kStackBytes;
+  context.uc_link = nullptr;  // it does not end
+  makecontext(&context, run_threads, 0);
+  if (_setjmp(block.scheduler) == 0) setcontext(&context);
 }
 
 void begin_fiber() {
-  if (block.idle.empty()) {
-    block.fibers.push_back(std::make_unique<Fiber>());
-    block.idle.push_back(block.fibers.back().get());
-  }
+  if (block.idle.empty()) return make_fiber();
   Fiber* fiber = block.idle.back();
   block.idle.pop_back();
-  getcontext(&fiber->context);
-  fiber->context.uc_stack.ss_sp = fiber->stack.get();
-  fiber->context.uc_stack.ss_size = kStackBytes;
-  fiber->context.uc_link = &block.scheduler;
-  makecontext(&fiber->context, run_threads, 0);
   go_on(fiber);
 }
 
