@@ -20,6 +20,9 @@ def take() -> None:
     catching_logs.__enter__ = _catch_at_root
     # Which packages are installed, as Lightning Fabric asks whenever one is made.
     importlib.metadata.entry_points = functools.cache(importlib.metadata.entry_points)
+    if "lightning_fabric.utilities.registry" in sys.modules:  # which has taken the function by its name
+        registry: Any = sys.modules["lightning_fabric.utilities.registry"]
+        registry.entry_points = importlib.metadata.entry_points
     if "typer.testing" in sys.modules:  # the parser of a command line is made anew for each call
         typer = sys.modules["typer.testing"]
         typer._get_command = functools.cache(typer._get_command)

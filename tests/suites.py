@@ -159,8 +159,11 @@ def covering(cases: Sequence[Values], first: Iterable[int] = ()) -> list[int]:
         missing -= left[number]
         used.update(left.pop(number))
     while missing:
-        best = max(
-            left, key=lambda number: (len(left[number] & missing), -_uses(left[number], used), -number)
+        new = {number: len(values & missing) for number, values in left.items()}
+        most = max(new.values())
+        best = min(
+            (number for number, count in new.items() if count == most),
+            key=lambda number: (_uses(left[number], used), number),
         )
         found = left.pop(best)
         kept.append(best)

@@ -112,6 +112,7 @@ def test_options_that_match_nothing_are_refused(monkeypatch):
         accuracy.main()
 
 
+@pytest.mark.slow
 def test_with_its_masks_pyg_has_the_engine_s_losses_and_rows_are_merged(folder, tmp_path, monkeypatch):
     full_accuracy = pytest.importorskip("benchmarks.accuracy.beside_pyg", reason=NO_PYG)
     monkeypatch.setattr(full_accuracy, "SETUPS", {"citeseer": {}, "cora": {}})

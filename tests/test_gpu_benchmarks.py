@@ -66,6 +66,7 @@ def test_every_kernel_has_its_bandwidth(tmp_path):
     assert {"spmm", "spmm by torch.sparse", "gat backward"} <= {row["kernel"] for row in rows}
 
 
+@pytest.mark.slow
 def test_the_contenders_of_collective_batching_have_one_loss(tmp_path):
     out = tmp_path / "collective.jsonl"
     before = os.sched_getaffinity(0), torch.get_num_threads()

@@ -117,6 +117,7 @@ def docstrings(tree):
                         yield statement.lineno, text
 
 
+@pytest.mark.slow
 def test_every_docstring_names_what_it_is_about(house):
     offenders, num_checked = [], 0
     for path in sorted(house.PACKAGE.rglob("*.py")):

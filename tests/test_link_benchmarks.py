@@ -14,6 +14,7 @@ from tests.train.linked_communities import relations
 ROOT = Path(__file__).parents[1]
 
 
+@pytest.mark.slow
 def test_both_models_of_a_knowledge_graph_are_trained_and_ranked(tmp_path, monkeypatch, capsys):
     graph = relations()
     monkeypatch.setattr(knowledge.datasets, "load", lambda _path, **_options: graph)

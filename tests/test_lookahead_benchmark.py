@@ -50,6 +50,7 @@ def test_shares_grow_with_the_window_and_bytes_shrink_by_what_is_shared(graphs):
     assert "executed" not in again
 
 
+@pytest.mark.slow
 def test_a_batch_that_differs_ends_the_benchmark(graphs, monkeypatch):
     prepare = CpuBatching.__call__
 

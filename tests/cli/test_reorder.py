@@ -68,6 +68,7 @@ def test_a_data_set_that_is_no_store_is_reordered_too(graphbraid, tmp_path, monk
     assert len(datasets.open_names(tmp_path / "made").ids) == 1000
 
 
+@pytest.mark.slow
 def test_predictions_come_under_the_users_ids(graphbraid, two_communities, tmp_path):
     names = datasets.NodeIds(np.array([f"node {i}" for i in range(200)], object))
     datasets.save_store(two_communities, tmp_path / "named", ids=names)

@@ -74,6 +74,7 @@ def test_the_table_says_what_it_rests_on(graphbraid, store, tmp_path):
         assert part in done.stdout, part
 
 
+@pytest.mark.slow
 def test_rows_rounded_on_the_wire_are_half_the_bytes(graphbraid, store):
     options = ("plan", "--data", store, "--model", "gcn", "--hidden", 8, "--ranks", "4", "--json")
     plain, rounded = (

@@ -123,6 +123,7 @@ def test_a_model_needs_no_program(model: str, tmp_path: Path):
     assert "kEpochs = 200;" in text
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
 def test_ranks_are_divided_anew_or_by_a_partition(call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     commands: list[list[str]] = []

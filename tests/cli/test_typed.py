@@ -123,6 +123,7 @@ def test_reverse_relations_are_added_on_loading(typed_file: Path) -> None:
     assert torch.equal(back.flip(0), stored.to_edge_indices()[source, name, destination])
 
 
+@pytest.mark.slow
 def test_predictions_of_a_store_have_the_type_s_own_ids_and_classes(graphbraid: Any, tmp_path: Path) -> None:
     graph = bibliography()
     ids = np.array([f"paper {number}" for number in range(PAPERS)], dtype=object)

@@ -104,6 +104,7 @@ def executed(device, share, tiers, *, lookahead=False):
         return [contents(batch) for batch in executor]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [1.0, 0.5, 0.0], ids=["cpu", "both", "device"])
 def test_as_many_bytes_travel_as_the_score_foretells(expected, share):
     reads = reads_of(make_context(torch.device("cpu")))

@@ -90,6 +90,7 @@ def test_the_same_name_twice_and_pickles_are_refused(tmp_path):
         read_npy(tmp_path / "b.npy")
 
 
+@pytest.mark.slow
 def test_every_byte_of_a_file_may_be_damaged(tmp_path):
     """Each flip gives the same arrays, or one clear error."""
     path = write(tmp_path / "g.npz", x=np.ones((4, 2), np.float32), y=np.array([0, 1, 0, 1]))

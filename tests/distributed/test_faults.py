@@ -18,6 +18,7 @@ SOON = PATIENCE
 """Seconds from the start to the end of the last rank, with all training before."""
 
 
+@pytest.mark.slow
 def test_a_killed_rank_is_named_and_a_restart_goes_on(tmp_path, warm):
     first, second, third = run(warm, 3, training.faulty, "killed", tmp_path)
     assert third.code == -signal.SIGKILL

@@ -8,7 +8,7 @@ from tests.distributed.threads import run_threads
 from tests.distributed.whole import as_processes, assert_as_one_rank, owners
 from tests.fullgraph.graphs import CHANNELS, CLASSES, NUM_NODES, make_graph
 from tests.fullgraph.test_engine import GRAPHS, MODELS
-from tests.suites import every
+from tests.suites import every, few_of
 
 import graphbraid
 from graphbraid import Graph, SparseFeatures
@@ -68,7 +68,7 @@ def make_model(name, **options):
     return MODELS[name](**options)
 
 
-@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("size", few_of((2, 3, 4), {3}))
 @pytest.mark.parametrize("name", QUICK)
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 def test_losses_are_those_of_one_rank(name, size, dropout, tmp_path):

@@ -82,6 +82,7 @@ def test_the_first_of_equal_maxima_stays_the_first():
     assert all(splits_of(found))
 
 
+@pytest.mark.slow
 def test_stored_self_loops_wait_with_the_loops_that_attention_adds():
     torch.manual_seed(3)
     found = assert_as_one_rank(MODELS["gat"](dropout=0.5), *blocks(2, loops=True), epochs=6)

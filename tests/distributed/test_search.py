@@ -122,6 +122,7 @@ MODELLED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ["recorded", "modelled"])
 def test_it_comes_within_a_twentieth_of_the_best_in_spite_of_noise(source):
     tables = MODELLED.values()

@@ -111,6 +111,7 @@ def test_coefficients_of_edges_go_first_but_under_a_mask_as_is_predicted(name, i
     assert any(phase.halo_first for phase in step.phases) == is_split
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sage max", "gat", "gat of edges"])
 def test_own_rows_are_computed_between_departure_and_wait(name, monkeypatch):
     if native.kernels() is None and name.startswith("gat"):

@@ -55,6 +55,7 @@ def test_every_rank_decides_alike_and_learns_what_it_does_with_whole_rows():
     assert_same_bits(found, learned("gcn", graph, partition, None, epochs=ENOUGH))
 
 
+@pytest.mark.slow
 def test_what_was_found_is_known_in_the_next_run_of_the_same_ranks():
     first = runners(tuned())[0].tuned
     again = runners(tuned(epochs=1))
@@ -65,6 +66,7 @@ def test_what_was_found_is_known_in_the_next_run_of_the_same_ranks():
     assert all("being tried" in runner.explain() for runner in other)
 
 
+@pytest.mark.slow
 def test_what_other_programs_disturbed_is_used_but_not_kept(monkeypatch, tmp_path):
     monkeypatch.setattr(tuner, "MOST_SPREAD", -1.0)
     assert all(runner.tuned is not None for runner in runners(tuned()))

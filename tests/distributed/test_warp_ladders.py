@@ -103,6 +103,7 @@ def searched(case, table):
     return table[search.best] / min(table.values()), search
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_it_comes_within_a_twentieth_of_the_best_of_simulated_tables_in_few_trials(name):
     behind, _ = searched(CASES[name], table_of(name))

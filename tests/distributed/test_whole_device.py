@@ -92,6 +92,7 @@ def test_so_they_are_of_every_model(name, size, dropout):
     assert_devices_learn_alike(make_model(name, dropout=dropout), make_graph(), mixed(size))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", every(3, GRAPHS))
 @pytest.mark.parametrize("name", ["gcn", "sage"])
 def test_so_they_are_on_graphs_of_every_kind(name, kind):
@@ -106,6 +107,7 @@ def test_so_they_are_where_rows_travel(name, travel):
     assert_devices_learn_alike(make_model(name, dropout=0.3), make_graph(), mixed(3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gcn", "sage max", "batch norm, gelu"])
 def test_so_they_are_where_rows_go_by_way_of_the_host(name, by_host):
     assert_devices_learn_alike(make_model(name, dropout=0.3), make_graph(), mixed(3))
@@ -117,6 +119,7 @@ def test_so_they_are_whatever_pass_is_left_out(left_out):
     assert_devices_learn_alike(model, make_graph(), mixed(2), passes=ALL - {left_out})
 
 
+@pytest.mark.slow
 def test_so_they_are_where_a_rank_owns_nothing():
     nothing = owners(torch.arange(NUM_NODES) % 2, 3)
     assert_devices_learn_alike(make_model("gcn"), make_graph(), nothing)
@@ -146,6 +149,7 @@ def featured(first, second):
     return Featured(), graph.replace(edge_attr=attr)
 
 
+@pytest.mark.slow
 def test_edge_features_stay_with_their_edges():
     pyg = pytest.importorskip("torch_geometric.nn", reason=NO_PYG)
     model, graph = featured(
@@ -164,6 +168,7 @@ def test_attention_to_edge_features_is_refused_as_on_one_device():
         assert_devices_learn_alike(model, graph, mixed(2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gcn", "sage"])
 def test_so_they_are_where_each_knows_its_part_alone(name, tmp_path):
     model = make_model(name, dropout=0.3)
@@ -264,6 +269,7 @@ def test_nothing_is_searched_where_no_sum_reads_rows_of_peers():
     assert found.described().endswith("4 warps a block: no sum reads rows of peers")
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 @pytest.mark.parametrize("kernel", ["twin", pytest.param("interpreted", marks=pytest.mark.slow)])
 def test_processes_train_by_reading_each_others_rows(kernel, warm):

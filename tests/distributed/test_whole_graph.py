@@ -41,7 +41,7 @@ def mixed(num_parts, num_nodes=NUM_NODES):
     return owners(torch.arange(num_nodes) * 7 % 11 % num_parts, num_parts)
 
 
-@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("size", few_of((2, 3, 4), {3}))
 @pytest.mark.parametrize("name", QUICK)
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 def test_losses_are_those_of_one_rank(name, size, dropout):
@@ -132,6 +132,7 @@ def test_edge_features_stay_with_their_edges():
     assert_as_one_rank(Featured(), graph.replace(edge_attr=attr), mixed(3), epochs=6)
 
 
+@pytest.mark.slow
 def test_attention_whose_destinations_have_rows_of_their_own():
     pyg = pytest.importorskip("torch_geometric.nn")
 
@@ -170,6 +171,7 @@ def divided_graphs(draw):
     return graph, owners(parts, size)
 
 
+@pytest.mark.slow
 @given(divided=divided_graphs(), name=st.sampled_from(DIVISIBLE), dropout=st.sampled_from([0.0, 0.5]))
 def test_any_graph_divided_in_any_way(divided, name, dropout):
     graph, parts = divided
@@ -193,6 +195,7 @@ def test_without_pruning_the_rows_sent_are_those_of_the_partition_report(name):
         assert set(rows.values()) == {(sent, received)}
 
 
+@pytest.mark.slow
 def test_with_few_training_nodes_fewer_rows_travel():
     graph, parts = make_graph(train=3), mixed(3)
     model = make_model("gcn")

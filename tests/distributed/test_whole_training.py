@@ -18,6 +18,7 @@ def results(warm):
     return functools.cache(lambda size: run(warm, size, whole_training.every_case))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", EQUAL)
 @pytest.mark.parametrize("size", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_losses_and_scores_are_those_of_one_rank(size, case, results):
@@ -34,11 +35,13 @@ def test_losses_and_scores_are_those_of_one_rank(size, case, results):
         assert found["test"] == pytest.approx(alone["test"], rel=1e-3, abs=0.011)
 
 
+@pytest.mark.slow
 def test_all_ranks_hold_the_same_weights_to_the_bit(results):
     first, *others = (said.result for said in results(3))
     assert all(other[case]["weights"] == first[case]["weights"] for other in others for case in EQUAL)
 
 
+@pytest.mark.slow
 def test_the_run_tells_how_rows_travel_once_it_knows(results):
     assert results(1)[0].result["attention"]["exchange"] == ""
     for said in results(3):

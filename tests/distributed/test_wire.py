@@ -48,6 +48,7 @@ def test_losses_are_near_one_ranks_and_ranks_agree(name):
         assert torch.equal(value, found[1]["state"][key])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gcn", "sage max", "gat"])
 def test_an_epoch_sends_half_the_bytes(name):
     def step(wire):

@@ -101,6 +101,7 @@ def test_named_orders_of_graphs_at_the_edge(name, by):
     assert torch.equal(back.csc.indices, graph.csc.indices)
 
 
+@pytest.mark.slow
 def test_hubs_shared_by_threads_give_the_same_bits():
     csc = skewed(3000, 3000)
     hub = torch.randint(0, 3000, (300_000,), dtype=torch.int32)  # a list longer than a thread's share

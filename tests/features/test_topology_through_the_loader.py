@@ -187,6 +187,7 @@ class Steps(Callback):
             trainer.request_stop()
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_in_the_middle_of_an_epoch_with_other_tiers(graph, tmp_path):
     whole = Steps()
     Trainer(model_of(graph), graph, callbacks=[whole], **OPTIONS).fit()

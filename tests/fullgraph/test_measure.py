@@ -61,6 +61,7 @@ def machine(monkeypatch):
     return Machine(monkeypatch)
 
 
+@pytest.mark.slow
 def test_measured_rates_are_those_of_a_computer():
     rates = measure.measure()
     assert all(math.isfinite(v) and v > 0 for v in dataclasses.asdict(rates).values())
@@ -192,6 +193,7 @@ def test_explain_and_doctor_say_that_rates_are_doubtful(machine):
     assert "doubtful" not in dict(_rate_rows(_rates()))
 
 
+@pytest.mark.slow
 def test_rates_of_a_device_without_room_are_typical_ones(caplog):
     class Full(FakeDevice):
         def seconds(self, run):

@@ -293,6 +293,7 @@ def measured(model, graph, passes=ALL):
     return lowered, engine.floor()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gcn", "sage", "sage max", "gat", "gatv2", "batch norm, gelu"])
 def test_predicted_bytes_are_those_that_ranks_send(name, monkeypatch):
     as_processes(monkeypatch)

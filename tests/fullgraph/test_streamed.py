@@ -121,6 +121,7 @@ def test_tiers_are_read_block_by_block(graph):
     assert tiers.counts.disk_rows > 0
 
 
+@pytest.mark.slow
 def test_memory_for_features_stays_within_the_budget(graph):
     for host in (64_000, SMALL, 4 * NODES * WIDTH):
         step = trained(graph, gcn, host=host)[2].runner._train

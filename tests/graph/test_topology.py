@@ -75,6 +75,7 @@ def test_coo_to_csc_takes_each_order_of_the_list(order):
     assert bool((perm[1:] > perm[:-1])[same_edge].all())
 
 
+@pytest.mark.slow
 def test_results_do_not_depend_on_threads():
     src, dst = random_edges(3000, 2_000_000)  # enough edges for seven chunks
     results = []

@@ -107,6 +107,7 @@ def test_a_bare_pickle_as_checkpoint_runs_nothing(run: Path, tmp_path: Path) -> 
         assert not made.exists()
 
 
+@pytest.mark.slow
 def test_a_run_folder_does_not_say_where_a_trace_is_written(finished: Path, tmp_path: Path) -> None:
     run, data = tmp_path / "run", finished.with_name("store")
     done = command("train", "--data", data, "--out", run, "--plan", "cpu", *QUICK)

@@ -147,6 +147,7 @@ def drawn_positions(csc, fanout, trials, constraints, edge_times, *, replace=Fal
     return counts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("degree", "fanout"), [(7, 3), (20, 5)])
 @pytest.mark.parametrize("kind", ["excluded", "times"])
 @pytest.mark.parametrize("replace", [False, True])

@@ -102,6 +102,7 @@ def test_the_rows_to_try_are_the_features_own():
     assert trial.spared == facts.edges[0] * 16  # the first aggregation, of hidden rows
 
 
+@pytest.mark.slow
 def test_arrays_that_paths_have_in_common_are_written_once():
     written = sources_of(made("SAGE", "Mean"), ZEROS, OPTIONS, inputs=ALL)
     arrays = [array for name, array in written.plan.items() if not name.startswith("trial")]

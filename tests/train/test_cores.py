@@ -119,6 +119,7 @@ def test_a_saved_plan_with_its_cores_changes_no_loss(turns, tmp_path: Path):
     assert trainer.plan.cores == trial.cores
 
 
+@pytest.mark.slow
 def test_a_model_of_the_users_keeps_its_threads():
     profile = make_trainer(kernels=False, layout="subgraph").profile()
     assert profile.trials

@@ -136,6 +136,7 @@ def test_needs_are_what_is_held_and_the_largest_phase():
 # ---- the whole
 
 
+@pytest.mark.slow
 def test_an_estimate_changes_neither_model_nor_random_state():
     graph = community_graph()
     model = sage(graph)
@@ -411,6 +412,7 @@ def test_tiers_auto_of_a_loader(stored, monkeypatch):
         NeighborLoader(graph, [4, 4], "train", tiers="much")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("share", "kinds"), [(1e9, {"lookahead"}), (0.0, {"inclusion", "presampled"})])
 def test_a_run_looks_ahead_where_that_is_little_of_it_and_its_estimate_does_too(
     stored, monkeypatch, share, kinds

@@ -300,6 +300,7 @@ def test_an_estimate_with_tiers_tries_them(stored, host, monkeypatch):
     assert found.tier_curve[0].seconds >= taken.train
 
 
+@pytest.mark.slow
 def test_tiers_auto_is_estimated_with_what_it_chooses(stored, monkeypatch):
     monkeypatch.setattr("graphbraid.train.estimating.memory.sampled.baseline_bytes", lambda *_: 300 << 20)
     graph = open_store(stored)
@@ -476,6 +477,7 @@ def computed_by(monkeypatch):
     return seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_memory", [True, False])
 def test_chunks_of_layers_are_tried_that_the_evaluation_computes(monkeypatch, in_memory):
     graph = alike_lists(3000)

@@ -132,6 +132,7 @@ def test_links_are_learned_and_scores_are_the_same_on_all_neighbours(heads: list
     assert heads
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "fused"),
     [

@@ -127,6 +127,7 @@ def trees_of(batch: Any) -> Tensor:
     return batch.batch  # type: ignore[no-any-return]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["subgraph", "blocks"])
 @pytest.mark.parametrize("strategy", ["uniform", "last"])
 @pytest.mark.parametrize("negatives", ["binary", "triplet"])
@@ -211,6 +212,7 @@ def test_last_of_enough_neighbours_is_exact() -> None:
     assert sampled == pytest.approx(exact, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
     class Stop(Callback):
         def on_step_end(self, trainer: Trainer, *_: Any) -> None:

@@ -54,6 +54,7 @@ def losses(out: Path, epochs: int, **options) -> list[float]:
     return [row["train_loss"] for row in result.history]
 
 
+@pytest.mark.slow
 def test_a_resumed_run_is_lowered_as_it_was(machine, tmp_path):
     taken = machine(DENSE)
     whole = losses(tmp_path / "whole", 4)

@@ -74,6 +74,7 @@ def assert_same_run(out_dir: Path, other: Path) -> None:
             assert torch.equal(value, right["model"][key]), (name, key)
 
 
+@pytest.mark.slow
 # 10: in the middle of an epoch, past a checkpoint; 2: before the first; 13: an epoch's last step
 @pytest.mark.parametrize("step", [10, *(pytest.param(step, marks=pytest.mark.slow) for step in (2, 13))])
 def test_killed_run_resumes_to_the_bit(step: int, run: Run, uninterrupted: Path, tmp_path: Path) -> None:
@@ -195,6 +196,7 @@ def test_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
     assert resumed.fit().status == "finished"
 
 
+@pytest.mark.slow
 def test_interrupt_during_an_evaluation_repeats_it_after_the_resume(tmp_path: Path) -> None:
     graph = community_graph()
     whole = Trainer(new_model(graph), graph, **OPTIONS, out_dir=tmp_path / "whole").fit()

@@ -59,6 +59,7 @@ def test_rgcn_learns_on_mini_batches_and_predicts() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["subgraph", pytest.param("blocks", marks=pytest.mark.slow)])
 def test_losses_do_not_depend_on_the_number_of_threads(layout: str) -> None:
     graph = bibliography()
@@ -78,6 +79,7 @@ def test_predictions_in_parts_are_those_of_one_pass(monkeypatch: pytest.MonkeyPa
     torch.testing.assert_close(in_parts, whole, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
     graph = bibliography()
     whole = losses(Trainer(rgcn(graph), graph, **OPTIONS))

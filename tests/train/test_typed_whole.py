@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from tests.train.recorded import losses
 from tests.train.test_typed_trainer import OPTIONS, pyg_model, rgcn, with_venue_features
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from graphbraid.train import Trainer
 
 
+@pytest.mark.slow
 def test_rgcn_learns_on_the_whole_graph_by_the_engine() -> None:
     graph = bibliography()
     trainer = Trainer(rgcn(graph), graph, **OPTIONS | {"mode": "full", "epochs": 40})
@@ -29,6 +31,7 @@ def test_rgcn_learns_on_the_whole_graph_by_the_engine() -> None:
     torch.testing.assert_close(outputs, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_whole_graph_run_resumes_to_the_same_losses(tmp_path: Path) -> None:
     graph = bibliography()
     options = OPTIONS | {"mode": "full", "patience": None}

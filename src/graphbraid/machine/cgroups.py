@@ -39,8 +39,10 @@ def memory_limit(root: Path) -> tuple[int | None, int | None]:
             ("memory.max", "memory.current"),
             ("memory.limit_in_bytes", "memory.usage_in_bytes"),
         ):
-            limit, usage = read(folder / limit_file).strip(), read(folder / usage_file).strip()
-            if limit.isdigit() and usage.isdigit() and int(limit) < _UNLIMITED:
+            limit = read(folder / limit_file).strip()
+            if not limit.isdigit() or int(limit) >= _UNLIMITED:
+                continue
+            if (usage := read(folder / usage_file).strip()).isdigit():
                 found.append((int(limit), max(0, int(usage) - _reclaimable(read(folder / "memory.stat")))))
     return min(found, key=lambda pair: pair[0] - pair[1], default=(None, None))
 

@@ -16,6 +16,7 @@ def gpu_pipeline(device):
     return lambda csc, config, x, **options: module.TritonPipeline(csc, config, x, device=device, **options)
 
 
+@pytest.mark.slow
 def test_equal_batches_pass_and_others_end_the_benchmark(gpu_pipeline):
     graph = gpu_sampling.skewed_graph(100, 700, 4)
     graph.validate()

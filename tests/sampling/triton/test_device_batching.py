@@ -201,6 +201,7 @@ def test_features_that_are_gathered_late_or_sparse_have_the_same_rows(make_devic
     assert batches(dataclasses.replace(context, source=sparse))[0] == gathered
 
 
+@pytest.mark.slow
 def test_the_profiler_times_both_routes_and_knows_where_the_link_has_no_part(make_device):
     for room, is_resident in ((1 << 40, True), (0, False)):
         context = make_context(make_device(room), hot_bytes=room)
@@ -274,6 +275,7 @@ def test_rows_of_int8_are_widened_by_every_route(make_device, num_hot):
     assert len(by_device) == NUM_STEPS // 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_own", [0, 9])
 @pytest.mark.parametrize("is_scaled", [False, True])
 def test_rows_between_devices_give_the_same_batches_by_every_route(make_device, is_scaled, num_own):
@@ -296,6 +298,7 @@ def test_rows_between_devices_give_the_same_batches_by_every_route(make_device, 
     shared.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_hot", [1, 37, 70])
 def test_of_features_that_do_not_fit_the_rows_with_most_out_edges_do(make_device, num_hot):
     if isinstance(make_device(), torch.device):
@@ -336,6 +339,7 @@ def test_tiers_with_hot_rows_give_the_same_batches(make_device, tmp_path, is_sto
         assert by_device
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_prefix", [True, False])
 def test_a_device_that_samples_counts_the_rows_of_each_tier(make_device, device, is_prefix):
     if device.type == "cuda":
@@ -380,6 +384,7 @@ def test_edges_that_a_device_reads_of_lists_on_the_host_are_among_what_travels(m
     assert tiers.counts.link_list_bytes == reads.host_edges * 4 > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lists", [False, True], ids=["none", "hot lists"])
 @pytest.mark.parametrize("replace", [False, True])
 def test_weights_that_draws_read_of_the_host_are_among_what_travels(make_device, device, replace, lists):

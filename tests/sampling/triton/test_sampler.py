@@ -112,6 +112,7 @@ def test_any_graph_and_any_options_give_the_references_batches(pipeline, data):
     assert_same(on_cpu(pipeline(csc, config).sample(seeds, key)), sample_batch(csc, config, seeds, key))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

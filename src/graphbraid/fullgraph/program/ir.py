@@ -12,21 +12,18 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from graphbraid.fullgraph.program.edge_operations import Aggregate, Attention, Gine
-from graphbraid.fullgraph.program.module_operations import Module, Normalise
+from graphbraid.fullgraph.program.edge_operations import Attention
+from graphbraid.fullgraph.program.misfits import misfit
+from graphbraid.fullgraph.program.module_operations import Module
 from graphbraid.fullgraph.program.operations import (
     INPUT,
-    Add,
-    Combine,
     Concat,
     Epilogue,
     Following,
     Hoisted,
-    Largest,
     Learned,
     Linear,
     Operation,
-    Prelu,
 )
 
 
@@ -231,34 +228,8 @@ def check(program: Program) -> None:
             raise ValueError(f"{op.out} is made twice")
         made.add(op.out)
     for op in program.ops:
-        _check_widths(program, op)
-
-
-def _check_widths(program: Program, op: Operation) -> None:
-    width = program.width(op.inputs[0])
-    if isinstance(op, Linear) and op.shape[1] != width:
-        raise ValueError(f"{op.out} multiplies {width} columns by a weight of {op.shape[1]}")
-    if isinstance(op, Normalise) and op.channels != width:
-        raise ValueError(f"{op.out} normalises {width} columns with a module for {op.channels}")
-    if isinstance(op, Prelu) and op.slope.numel() not in (1, width):
-        raise ValueError(f"{op.out} has {op.slope.numel()} slopes for {width} columns")
-    if isinstance(op, Gine):
-        of_edges = op.edge_channels if op.weight is None else op.weight.shape[0]
-        if of_edges != width:
-            raise ValueError(f"{op.out} adds rows of {of_edges} edge features to rows of {width} columns")
-    if op.walks is not None and program.part(op.inputs[0]) != op.walks.source:
-        raise ValueError(f"{op.out} reads rows of another type than the relation's sources have")
-    if isinstance(op, Attention) and op.own_rows and program.place(op.inputs[1]) != program.place(op.out):
-        raise ValueError(f"{op.out} reads rows of its own that are not its result's nodes'")
-    if not isinstance(op, Add | Aggregate | Linear | Combine | Largest | Concat):
-        return
-    place = program.place(op.out)
-    for other in op.inputs[1:]:
-        is_as_wide = isinstance(op, Concat) or program.width(other) == program.width(op.out)
-        if program.place(other) != place or not is_as_wide:
-            raise ValueError(
-                f"{op.out} adds {other}, whose level or width is not that of {op.inputs[0]}'s result"
-            )
+        if what := misfit(op, program):
+            raise ValueError(f"{op.out} {what}")
 
 
 def same_program(first: Program, second: Program) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from graphbraid.fullgraph.lowering.facts import Facts
 from graphbraid.fullgraph.lowering.passes.rewriting import decided, in_bytes, replaced
-from graphbraid.fullgraph.program import Add, Aggregate, Epilogue, Following, Linear, Operation, Program
+from graphbraid.fullgraph.program import Add, Aggregate, Epilogue, Following, Linear, Program
 
 
 def fuse(program: Program, facts: Facts) -> Program:
@@ -15,21 +15,21 @@ def fuse(program: Program, facts: Facts) -> Program:
     Bias, activation and dropout become one pass, additions join the kernel that makes one of their sides, and
     a pass that follows an aggregation or a linear map is applied to its rows while the cache holds them.
     """
-    before, ops = len(program.ops), program.ops
+    after = program
     for merge in (_merge_epilogues, _merge_additions, _join_epilogues):
-        while (merged := merge(program.rewritten(ops))) is not None:
-            ops = merged
-    saved, joined = before - len(ops), [op for op in ops if isinstance(op, Following) and op.after]
+        while (merged := merge(after)) is not None:
+            after = merged
+    saved = len(program.ops) - len(after.ops)
+    joined = [op for op in after.ops if isinstance(op, Following) and op.after]
     what = f"{saved} fewer passes over the rows" if saved else "nothing to fuse"
     if joined:
         what += f", {len(joined)} of them made in the cache by the kernel before"
-    after = program.rewritten(ops)
     nbytes = sum(8 * facts.num_rows(after.place(op.out)) * after.width(op.out) for op in joined)
     saves = f"{in_bytes(nbytes)} an epoch that need not leave the cache and come back" if joined else ""
-    return decided(program, "fuse", saved > 0, what, saves=saves, ops=ops)
+    return decided(program, "fuse", saved > 0, what, saves=saves, ops=after.ops)
 
 
-def _merge_epilogues(program: Program) -> tuple[Operation, ...] | None:
+def _merge_epilogues(program: Program) -> Program | None:
     for op in program.ops:
         before = program.producer(op.inputs[0])
         if not isinstance(op, Epilogue) or not isinstance(before, Epilogue):
@@ -38,7 +38,7 @@ def _merge_epilogues(program: Program) -> tuple[Operation, ...] | None:
             continue
         act = before.act if op.act == "none" else op.act
         both = replace(before, out=op.out, act=act, p=max(before.p, op.p))
-        return replaced(program, {op.out: both}, without=before.out).ops
+        return replaced(program, {op.out: both}, without=before.out)
     return None
 
 
@@ -49,7 +49,7 @@ def _stage(op: Epilogue, *, last: bool = False) -> int:
     return there[-1] if last else there[0]
 
 
-def _merge_additions(program: Program) -> tuple[Operation, ...] | None:
+def _merge_additions(program: Program) -> Program | None:
     for op in program.ops:
         if not isinstance(op, Add):
             continue
@@ -59,11 +59,11 @@ def _merge_additions(program: Program) -> tuple[Operation, ...] | None:
             if not fits or len(program.consumers(target)) > 1 or maker is None:
                 continue
             joined = replace(maker, out=op.out, inputs=(*maker.inputs, other))
-            return replaced(program, {op.out: joined}, without=target).ops
+            return replaced(program, {op.out: joined}, without=target)
     return None
 
 
-def _join_epilogues(program: Program) -> tuple[Operation, ...] | None:
+def _join_epilogues(program: Program) -> Program | None:
     for op in program.ops:
         maker = program.producer(op.inputs[0])
         fits = isinstance(op, Epilogue) and isinstance(maker, Following) and maker.after is None
@@ -72,7 +72,7 @@ def _join_epilogues(program: Program) -> tuple[Operation, ...] | None:
         assert isinstance(op, Epilogue)
         assert isinstance(maker, Following)
         joined = replace(maker, out=op.out, after=op)
-        return replaced(program, {op.out: joined}, without=maker.out).ops
+        return replaced(program, {op.out: joined}, without=maker.out)
     return None
 
 
