@@ -147,6 +147,7 @@ def kinds_in(tree):
                     yield name
 
 
+@pytest.mark.slow
 def test_no_two_modules_give_different_things_one_name(house):
     homes = {}
     for path in sorted(house.PACKAGE.rglob("*.py")):

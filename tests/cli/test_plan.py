@@ -100,6 +100,7 @@ def test_more_cores_keep_the_speed_of_the_nearest_measured_number():
     assert Machine(core_speed=2.0).apply(two).times[0].cpu.seconds == pytest.approx(0.04)
 
 
+@pytest.mark.slow
 def test_faster_hardware_is_never_predicted_slower():
     plans = dict(alternatives(PROFILE, 200, Machine()))
     from graphbraid.collective import make_plan

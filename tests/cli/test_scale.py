@@ -85,6 +85,7 @@ def test_rows_rounded_on_the_wire_are_half_the_bytes(graphbraid, store):
         assert sent[1] == sent[0] / 2 > 0
 
 
+@pytest.mark.slow
 def test_options_of_mini_batches_and_models_of_no_edges_are_refused(graphbraid, store):
     done = graphbraid("plan", "--data", store, "--ranks", "4", "--batch-size", 32, "--json")
     assert (done.exit_code, "--batch-size is not for" in done.json["error"]["message"]) == (2, True)
@@ -132,6 +133,7 @@ def test_epochs_of_mini_batches_are_predicted_for_ranks_that_share_them(
     assert "validation, test and checkpoints" in told.stdout.lower().replace("\n", " ")
 
 
+@pytest.mark.slow
 def test_the_mode_of_a_file_counts_as_one_that_is_given(graphbraid, store, tmp_path):
     (tmp_path / "run.yaml").write_text("mode: sampled\nbatch_size: 16\nfanouts: [5, 5]\n")
     done = graphbraid("plan", "--data", store, "--config", tmp_path / "run.yaml", "--ranks", "64", "--json")

@@ -199,6 +199,7 @@ def test_it_builds_and_runs_by_the_readmes_commands(
     assert commands[2:] == [trained][: count - 2]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
 def test_a_build_that_fails_is_told(call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "bin").mkdir()

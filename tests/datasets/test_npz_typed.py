@@ -110,6 +110,7 @@ def test_published_counts_of_graphs_with_types(shared_graph, name, types, edges)
         assert graph.nodes_of(labelled[0]).splits["val"].numel() == 1000
 
 
+@pytest.mark.slow
 def test_a_knowledge_graph_has_a_relation_for_each_type_of_edge(shared_graph):
     graph = load_npz(shared_graph("kg_fb15k237"), with_types=True).validate()
     assert (len(graph.edge_types), graph.node_types) == (237, ("node",))

@@ -64,6 +64,7 @@ def test_writing_to_a_mapped_tensor_does_not_change_the_file(tmp_path):
     assert_same_graph(open_store(path, verify=True), graph)
 
 
+@pytest.mark.slow
 def test_opening_mapped_reads_nothing(tmp_path):
     graph = small_graph().replace(x=torch.zeros(5, 8 << 20))  # 160 MiB
     path = save_store(graph, tmp_path / "s")

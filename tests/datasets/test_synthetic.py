@@ -49,6 +49,7 @@ def test_every_embedded_spec_aims_at_the_size_in_its_name():
     assert datasets.DEFAULT in datasets.EMBEDDED
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
 def test_the_default_is_made_in_under_ten_seconds(cache):
     start = time.process_time()  # of all threads: what others do meanwhile does not count

@@ -153,6 +153,7 @@ def test_bytes_are_those_of_rows_that_travel_whole():
     assert sent(Pipeline(chunks=4, back_chunks=5)) == sent(None)
 
 
+@pytest.mark.slow
 def test_memory_of_the_parts_is_counted():
     graph, partition = graph_of(2)
 

@@ -97,6 +97,7 @@ def test_a_rank_without_any_node_takes_part(tmp_path):
     assert_parts_suffice(model, make_graph(), owners([0, 3] * 40, 4), tmp_path / "p", epochs=4)
 
 
+@pytest.mark.slow
 def test_several_aggregations_of_the_features_are_computed_once(tmp_path):
     """Owners send the halo's rows between one aggregation and the next."""
     pyg = pytest.importorskip("torch_geometric.nn")

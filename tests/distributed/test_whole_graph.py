@@ -68,12 +68,14 @@ def test_so_they_are_of_other_models_on_graphs_of_every_kind(name, kind):
     assert_as_one_rank(make_model(name, dropout=0.3), make_graph(**GRAPHS[kind]), mixed(3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left_out", every(2, sorted(ALL)))
 def test_so_they_are_whatever_pass_is_left_out(left_out):
     model = gnn.GraphSAGE(CHANNELS, 16, CLASSES, 3, norm="layer", dropout=0.5)
     assert_as_one_rank(model, make_graph(), mixed(3), passes=ALL - {left_out}, epochs=6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", few_of(STRATEGIES, {"metis", "streaming"}))
 def test_every_strategy_divides_the_work(strategy):
     if strategy == "metis":
@@ -82,6 +84,7 @@ def test_every_strategy_divides_the_work(strategy):
     assert_as_one_rank(make_model("gcn"), graph, partition(graph, 3, strategy=strategy), epochs=5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", every(2, QUICK))
 def test_a_rank_without_any_node_takes_part(name):
     assert_as_one_rank(make_model(name, dropout=0.5), make_graph(), owners([0, 3] * 40, 4), epochs=6)
@@ -115,6 +118,7 @@ class NormFirst(torch.nn.Module):
         return self.conv(self.norm(self.first(x)).relu(), edge_index)
 
 
+@pytest.mark.slow
 def test_edge_features_stay_with_their_edges():
     pyg = pytest.importorskip("torch_geometric.nn")
     graph = make_graph()
@@ -206,6 +210,7 @@ def test_with_few_training_nodes_fewer_rows_travel():
     assert counts[0] < counts[1]
 
 
+@pytest.mark.slow
 def test_bytes_on_the_wire_are_those_of_the_rows():
     graph, parts = make_graph(train=60), mixed(2)
     one, three = (assert_as_one_rank(make_model("sage"), graph, parts, epochs=epochs) for epochs in (1, 3))

@@ -74,6 +74,7 @@ def drawn(csc, seed, num_rows):
     return nodes, torch.tensor(ends), torch.cat([empty, *positions])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", [KERNELS, "reference"])
 @settings(max_examples=25)
 @given(seed=st.integers(0, 999), share=st.sampled_from([0.0, 0.1, 0.6, 1.0]), num_rows=st.integers(0, 60))

@@ -273,6 +273,7 @@ def assert_same(name, graph, passes=ALL):
     torch.testing.assert_close(engine.predict().double(), predicted, rtol=1e-4, atol=2e-5)
 
 
+@pytest.mark.slow
 @given(data=st.data(), passes=st.sets(st.sampled_from(sorted(ALL))), seed=st.integers(0, 5))
 def test_any_choice_of_passes_gives_the_same_numbers(data, passes, seed):
     name = data.draw(st.sampled_from(sorted(MODELS)))

@@ -239,6 +239,7 @@ def test_own_rows_are_normalised_without_touching_those_they_are_the_start_of():
                 close(found[id(parameter)], wanted, "gradient")
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(50))
 @given(
     norm=st.sampled_from(sorted(NORMS)),

@@ -133,6 +133,7 @@ def test_dropout_of_attention_has_new_masks_and_none_in_evaluation() -> None:
     torch.testing.assert_close(engine(), engine.predict()[TRAIN])
 
 
+@pytest.mark.slow
 def test_the_engine_runs_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fake device is made of the host, and records only what the twins run."""
     monkeypatch.setattr(native, "kernels", lambda: None)

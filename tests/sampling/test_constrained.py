@@ -82,6 +82,7 @@ def test_compiled_equals_reference_bit_for_bit(
         assert not disjoint or torch.equal(got.trees, expected.trees)
 
 
+@pytest.mark.slow
 def test_a_constraint_that_allows_everything_changes_nothing():
     csc = power_law_csc(300, 3000)
     seeds = torch.arange(0, 60)

@@ -228,6 +228,7 @@ def test_the_same_input_gives_the_same_bytes_which_are_those_of_the_golden_files
         assert text == (GOLDEN / name).read_text(encoding="utf-8"), f"tests/synth/golden/cuda/{name} differs"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "options", "reason"),
     [

@@ -222,6 +222,7 @@ def test_the_readmes_commands_build_and_run_it(parts: Parts, tmp_path: Path):
 # ---- what needs no MPI
 
 
+@pytest.mark.slow
 def test_the_same_input_gives_the_same_bytes_which_are_those_of_the_golden_files():
     texts = []
     for _ in range(2):

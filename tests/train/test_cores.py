@@ -97,6 +97,7 @@ def test_training_gets_the_cores_of_resting_threads_and_only_those(monkeypatch):
     assert torch.get_num_threads() == 2
 
 
+@pytest.mark.slow
 def test_arrangements_are_tried_and_the_fastest_is_followed():
     trainer = make_trainer(plan="auto")
     found = losses(trainer)
@@ -130,6 +131,7 @@ def test_threads_that_the_user_chose_stay():
     assert make_trainer(threads=1).profile().trials == ()
 
 
+@pytest.mark.slow
 def test_bits_that_depend_on_threads_forbid_turns(monkeypatch):
     clip = torch.nn.utils.clip_grad_norm_
     monkeypatch.setattr(

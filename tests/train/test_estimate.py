@@ -251,6 +251,7 @@ def test_what_more_memory_of_the_device_would_buy(stored):
         assert hot.disk_bytes_per_epoch <= none.disk_bytes_per_epoch, "memory has the rows behind them"
 
 
+@pytest.mark.slow
 def test_an_estimate_chooses_rows_of_the_device_as_a_run_does(monkeypatch):
     monkeypatch.setattr("graphbraid.features.tiers.device_sizing.LEAST_RESERVE_BYTES", 0)
     graph = random_graph(3000, 8, 256)

@@ -203,6 +203,7 @@ def test_a_run_goes_on_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
         Trainer(rgcn(moved), moved, **options, resume=True).fit()
 
 
+@pytest.mark.slow
 def test_a_run_stops_early_and_keeps_its_best_epoch() -> None:
     graph = one_relation()
     options = OPTIONS | {"epochs": 40, "patience": 2, "lr": 0.05, "monitor": "auc"}
@@ -211,6 +212,7 @@ def test_a_run_stops_early_and_keeps_its_best_epoch() -> None:
     assert result.best_value == max(row["val_auc"] for row in result.history)
 
 
+@pytest.mark.slow
 def test_a_plan_changes_no_loss(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     graph = one_relation()

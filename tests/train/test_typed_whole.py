@@ -58,6 +58,7 @@ def test_a_model_of_ones_own_trains_on_the_whole_graph_as_it_is_written() -> Non
     assert "its outputs of 'paper' read no edges" in trainer.uncompiled_reason
 
 
+@pytest.mark.slow
 def test_a_model_of_pyg_learns_on_the_whole_graph_by_the_engine() -> None:
     graph = with_venue_features(bibliography())
     trainer = Trainer(pyg_model(graph, "HeteroConv"), graph, **OPTIONS | {"mode": "full", "epochs": 40})

@@ -370,6 +370,7 @@ def test_a_device_that_samples_counts_the_rows_of_each_tier(make_device, device,
     assert tiers.counts.link_label_bytes == labels.nbytes
 
 
+@pytest.mark.slow
 def test_edges_that_a_device_reads_of_lists_on_the_host_are_among_what_travels(make_device, device):
     if device.type == "cuda":
         pytest.skip(ONLY_INTERPRETED)
@@ -453,6 +454,7 @@ def test_nothing_is_placed_before_it_is_used_and_what_was_placed_is_shared(devic
     assert first.stage_seconds()["batches"] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [{}, {"weighted": True}, {"weighted": True, "replace": True}, {"layout": "blocks"}]
 )
