@@ -18,17 +18,16 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 CORE_SOURCES := $(wildcard src/graphbraid/csrc/*.* src/graphbraid/csrc/*/* cmake/*) CMakeLists.txt pyproject.toml
 CPP_FILES := $(wildcard cmake/*.cpp $(foreach room,csrc csrc/*,$(addprefix src/graphbraid/$(room)/*.,cpp h inl)))
-# Two test processes; each may use all cores for its kernels, so threads that wait must sleep, not spin. Bytecode is kept,
+# Each test process may use all cores for its kernels, so threads that wait must sleep, not spin. Bytecode is kept,
 # whatever the environment says: to compile all modules takes longer than most tests, in each process that one starts.
 PYTEST := OMP_WAIT_POLICY=passive PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
-TEST_PROCESSES ?= 2
+# One more than the cores of a small machine: many tests wait for processes, links and signals.
+TEST_PROCESSES ?= 3
 # Where `make peers` has been run, conversions are checked on DGL itself, too.
 ifneq ($(wildcard $(PEERS)/.installed),)
 export GRAPHBRAID_DGL_PYTHON ?= $(abspath $(PEERS))/bin/python
 endif
-# One more for the slow tests, many of which wait for processes and for signals.
-SLOW_TEST_PROCESSES ?= 3
-PYTEST_PARALLEL := $(PYTEST) --dist loadscope -n
+PYTEST_PARALLEL := $(PYTEST) --dist loadscope -n $(TEST_PROCESSES)
 
 .PHONY: help demo test test-slow test-all test-long variants lint format types docs sanitize wheel constraints peers clean
 
@@ -39,16 +38,16 @@ demo: $(VENV)/.installed ## train on the built-in dataset
 	$(BIN)/graphbraid train
 
 test: $(VENV)/.installed-test ## run the tests but the slowest
-	$(PYTEST_PARALLEL) $(TEST_PROCESSES) -m "not slow"
+	$(PYTEST_PARALLEL) -m "not slow"
 
 test-slow: $(VENV)/.installed-test ## run the slow tests, which `make test` leaves out
-	$(PYTEST_PARALLEL) $(SLOW_TEST_PROCESSES) -m "slow and not long" --hypothesis-profile some
+	$(PYTEST_PARALLEL) -m "slow and not long" --hypothesis-profile some
 
 test-all: $(VENV)/.installed-test ## run every test, of products of parameters each pair of values
-	$(PYTEST_PARALLEL) $(SLOW_TEST_PROCESSES) -m "not long" --hypothesis-profile some
+	$(PYTEST_PARALLEL) -m "not long" --hypothesis-profile some
 
 test-long: $(VENV)/.installed-test ## run every test with every case and many random examples
-	$(PYTEST_PARALLEL) $(SLOW_TEST_PROCESSES) --hypothesis-profile many
+	$(PYTEST_PARALLEL) --hypothesis-profile many
 
 variants: GB_VARIANTS := all
 variants: $(VENV)/.installed-test ## run the tests of the kernels under each kernel variant

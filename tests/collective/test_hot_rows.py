@@ -262,6 +262,7 @@ def test_losses_do_not_depend_on_what_is_hot(graph, plain, plan, tiers):
     assert (device.link_rows == 0) == (tiers["hot"] == "all")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", ["cpu", "gpu"])
 def test_a_run_explains_what_its_last_epoch_moved_over_the_link(graph, plan):
     device, tiers = EmulatedAccelerator(INSTANT), TieredFeatures.build(graph, hot="10KB", score="degree")

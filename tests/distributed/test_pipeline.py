@@ -80,6 +80,7 @@ def test_every_number_of_parts_gives_the_same_bits(name, size):
         assert_same_bits(learned(name, graph, partition, pipeline), whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", [{"weighted": True}, {"hub": True}, {"kinds": 2}])
 def test_so_it_is_with_weights_hubs_and_a_rank_without_nodes(made):
     graph, partition = graph_of(3, **made)

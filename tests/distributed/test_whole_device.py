@@ -113,6 +113,7 @@ def test_so_they_are_where_rows_go_by_way_of_the_host(name, by_host):
     assert_devices_learn_alike(make_model(name, dropout=0.3), make_graph(), mixed(3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left_out", few_of(sorted(ALL), {"hoist"}))
 def test_so_they_are_whatever_pass_is_left_out(left_out):
     model = gnn.GraphSAGE(CHANNELS, 16, CLASSES, 3, norm="layer", dropout=0.5)
@@ -196,6 +197,7 @@ def explained(found):
     return found[0]["engine"].explain()
 
 
+@pytest.mark.slow
 def test_sums_of_rows_read_them_where_peers_keep_them_and_others_have_them_travel():
     found = assert_devices_learn_alike(make_model("gcn"), make_graph(), mixed(2), epochs=2)
     step = found[0]["engine"].runner._train

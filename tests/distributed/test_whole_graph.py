@@ -90,6 +90,7 @@ def test_a_rank_without_any_node_takes_part(name):
     assert_as_one_rank(make_model(name, dropout=0.5), make_graph(), owners([0, 3] * 40, 4), epochs=6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["first", "between"])
 @pytest.mark.parametrize("size", [2, 4])
 def test_batch_normalisation_is_by_all_ranks_rows(size, place):

@@ -163,6 +163,7 @@ def test_runs_are_those_of_the_rows_widened(graph, host):
     assert_same_run(trained(graph, **options), trained(widened(graph)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", ["cpu", "gpu"])
 @pytest.mark.parametrize(
     "tiers", [{}, {"hot": "6KB"}, {"hot": 5000, "host": "295KiB"}, {"hot": "all", "host": 0}], ids=str

@@ -260,6 +260,7 @@ def pyg_losses(kind, graph, how, *, epochs=20, make=graphbraid.compile):
     return torch.tensor(losses, dtype=torch.float64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
     few_of(

@@ -90,6 +90,7 @@ def test_a_second_backward_gives_the_same_gradient_again():
     assert torch.equal(logits.grad, 2 * once)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
 def test_the_gradients_memory_is_reused_once_nobody_has_it():
     logits, labels = values(9_000, 1_000).requires_grad_(), labels_of(9_000, 1_000)
@@ -111,6 +112,7 @@ def test_the_gradients_memory_is_reused_once_nobody_has_it():
     assert torch.equal(other, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
 def test_memory_goes_with_the_labels():
     logits, labels = values(9_000, 1_000).requires_grad_(), labels_of(9_000, 1_000)

@@ -197,6 +197,7 @@ def test_weighted_draws_follow_the_weights(options):
     assert chi2 < 24  # 4 degrees of freedom: 1e-4
 
 
+@pytest.mark.slow
 def test_weighted_draws_without_replacement_take_neighbours_in_order_of_the_race():
     # P(the heavy one is among 2 of 3) = 1 - P(both others first) with weights 1, 1, 4:
     # both others first: 2 * (1/6 * 1/5) = 1/15.

@@ -247,6 +247,7 @@ def test_each_rank_has_a_folder_of_its_own_rows(tmp_path: Path):
         assert np.array_equal(of_rank, GRAPH.y[own].numpy())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "aggregation"), few_of(MODELS, {"GCN", "GAT"}))
 def test_every_model_is_written_for_one_two_and_four_ranks(model: str, aggregation: str):
     for num_ranks in (1, 2, 4):

@@ -106,6 +106,7 @@ def test_scores_and_gradients_of_a_batch_are_those_as_written(
     assert {"encoder.rows.user.weight", "encoder.second.k_rel.weight"} <= set(fused[1])
 
 
+@pytest.mark.slow
 def test_a_run_is_the_run_as_written(heads: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = trainer_of()
     fused = losses(trainer)

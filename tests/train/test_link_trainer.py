@@ -133,7 +133,7 @@ def test_links_of_one_relation_are_learned(negatives: str, features: bool) -> No
     assert trainer.evaluate("test") == result.test
 
 
-@pytest.mark.parametrize("make", [rows_alone, rgcn])
+@pytest.mark.parametrize("make", [rows_alone, pytest.param(rgcn, marks=pytest.mark.slow)])
 def test_links_of_relations_are_learned(make: Callable[..., LinkModel]) -> None:
     graph = relations()
     options = OF_RELATIONS | {"epochs": 20, "num_negatives": 2, "metrics": ("mrr", "hits@3", "auc")}
@@ -178,6 +178,7 @@ def test_losses_do_not_depend_on_the_number_of_threads() -> None:
     assert first != losses(Trainer(sage(graph), graph, **OPTIONS, seed=1))
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
     graph = relations()
     whole = losses(Trainer(rgcn(graph), graph, **OF_RELATIONS))
