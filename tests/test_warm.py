@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 from tests.extras import PATIENCE
+from tests.warm import ADDRESS, processes_in
 
 pytestmark = [
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks from a warm process on Linux"),
@@ -98,3 +103,32 @@ def test_what_it_runs_is_killed_with_it_and_its_seconds_count(warm):
     process.communicate(timeout=PATIENCE)  # ends with the last process that holds its pipes
     assert process.returncode == -signal.SIGKILL
     assert warm.processor_seconds() >= before
+
+
+@pytest.mark.slow
+def test_what_was_begun_for_one_that_is_gone_ends(tmp_path):
+    request = {
+        "arguments": ["-c", "while True: pass"],
+        "cwd": str(tmp_path),
+        "environment": dict(os.environ),
+        "stdout": os.devnull,
+        "stderr": os.devnull,
+    }
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(os.environ[ADDRESS])
+        serving = int(connection.makefile().readline())
+        connection.sendall(json.dumps(request).encode() + b"\n")
+    # Closed before it hears the number of the process.
+    until = time.monotonic() + PATIENCE
+    while is_running(serving):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    time.sleep(0.2)  # for a process that is left over to enter its folder
+    assert processes_in(tmp_path) == []
+
+
+def is_running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
+    except OSError:
+        return False

@@ -156,3 +156,13 @@ class WarmProcesses:
             self._received += more
         line, _, self._received = self._received.partition(b"\n")
         return int(line)
+
+
+def processes_in(folder: Path) -> list[int]:
+    """Living processes that work in a folder, as a command that was started there and those it started do."""
+    found = []
+    for link in Path("/proc").glob("[0-9]*/cwd"):
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            if link.readlink() == folder:
+                found.append(int(link.parent.name))
+    return found

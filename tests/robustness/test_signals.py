@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -15,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.extras import PATIENCE
+from tests.warm import processes_in
 from typer.testing import CliRunner
 
 from graphbraid.cli.main import app
@@ -58,16 +58,6 @@ def process_of(folder: Path, *arguments: object) -> subprocess.Popen[str]:
         cwd=folder,
         start_new_session=True,
     )
-
-
-def processes_in(folder: Path) -> list[int]:
-    """Living processes that work in a folder, as a command that was started there and those it started do."""
-    found = []
-    for link in Path("/proc").glob("[0-9]*/cwd"):
-        with contextlib.suppress(OSError):  # it ended meanwhile
-            if link.readlink() == folder:
-                found.append(int(link.parent.name))
-    return found
 
 
 def steps_of(run: Path) -> list[int]:
