@@ -50,7 +50,7 @@ DROPOUT = {"distmult": 0.3, "rgcn": 0.2}
 
 def graph_of(folder: Path, model: str) -> Graph:
     """The archive with its relations; an encoder of neighbours gets those back as well."""
-    graph = datasets.load(folder / f"{ARCHIVE}.npz", with_types=True)
+    graph = datasets.load(folder / f"{ARCHIVE}.npz")
     return graph.with_reverse_relations() if model == "rgcn" else graph
 
 

@@ -80,7 +80,7 @@ def test_a_file_with_types_trains_goes_on_and_predicts(
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (("--model", "sage"), "--model sage does not go with .*several node types; choose one of rgcn"),
+        (("--model", "sage"), "--model sage does not go with .*a graph with types; choose one of rgcn"),
         (("--set", "node_type=papers"), "node_type='papers' is no node type"),
         (("--set", "model_options={num_nodes: 3}"), "model_options: num_nodes"),
         (("--set", "model_options={bases: 3}"), "model 'rgcn' has no option 'bases'"),
@@ -109,7 +109,7 @@ def test_a_model_of_types_needs_them_and_estimates_do_not_take_them(
     graphbraid: Any, typed_file: Path, tmp_path: Path
 ) -> None:
     done = graphbraid("train", "--out", tmp_path / "run", "--set", "data_options={cache: false}", *QUICK)
-    assert "a graph of one node type; choose one of gcn" in done.stderr.replace("\n", " ")
+    assert "a graph without types; choose one of gcn" in done.stderr.replace("\n", " ")
     done = graphbraid("estimate", "--data", typed_file, "--model", "rgcn")
     assert "graphbraid estimate takes graphs of one node type" in done.stderr.replace("\n", " ")
 

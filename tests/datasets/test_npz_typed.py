@@ -112,7 +112,7 @@ def test_published_counts_of_graphs_with_types(shared_graph, name, types, edges)
 
 @pytest.mark.slow
 def test_a_knowledge_graph_has_a_relation_for_each_type_of_edge(shared_graph):
-    graph = load_npz(shared_graph("kg_fb15k237"), with_types=True).validate()
+    graph = load_npz(shared_graph("kg_fb15k237")).validate()
     assert (len(graph.edge_types), graph.node_types) == (237, ("node",))
     parts = [graph.edges_of(one).splits for one in graph.edge_types]
     counts = [sum(split[name].numel() for split in parts) for name in ("train", "val", "test")]

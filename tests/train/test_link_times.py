@@ -264,7 +264,7 @@ def test_what_does_not_go_with_times_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"tell of the future.*GraphSAGE"):
         Trainer(gcn, graph, **OPTIONS)
     plain = Graph.from_edge_index(ends, NODES, x=torch.zeros(NODES, 8))
-    with pytest.raises(ConfigError, match=r"edges of this graph have none.*with_types=True"):
+    with pytest.raises(ConfigError, match=r"edges of this graph have none.*as edge_time in an"):
         Trainer(sage(plain), plain, **OPTIONS)
     some = Graph.from_relations({MEETS: ends, WROTE: ends}, {"node": NODES}, edge_time={MEETS: times})
     with pytest.raises(ConfigError, match="those of node,wrote,node"):

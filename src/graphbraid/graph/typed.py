@@ -106,7 +106,9 @@ class TypedViews:
         if self.is_typed:
             raise DataError(
                 f"{what} takes graphs of one node type and one relation so far; this one has the node types "
-                f"{', '.join(self.node_types)} and {len(self.edge_types)} relations"
+                f"{', '.join(self.node_types)} and {len(self.edge_types)} relations. An .npz file is read "
+                "without them, and without the times and splits of edges, by with_types=False (convert "
+                "--without-types)"
             )
 
     @classmethod

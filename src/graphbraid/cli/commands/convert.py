@@ -89,6 +89,12 @@ def convert(
         _option("--header/--no-header", _TABLE, "Whether the first line names the columns; else 0, 1, ..."),
     ] = True,
     skip_rows: Annotated[int, _option("--skip-rows", _TABLE, "Lines to skip at the start.")] = 0,
+    without_types: Annotated[
+        bool,
+        _option(
+            "--without-types", _GRAPH, "Leave out an .npz file's types, and times and splits of edges."
+        ),
+    ] = False,
     symmetrize: Annotated[
         bool, _option("--symmetrize", _GRAPH, "Store both directions of every edge.")
     ] = False,
@@ -157,7 +163,10 @@ def convert(
         check_order_name(order, "--order", sampled=False)
     if not overwrite:
         require_absent(destination_path)
-    graph, names = _read(source_path, columns, text, preparation)
+    if without_types and not source_path.endswith(".npz"):
+        raise ConfigError(f"--without-types is for .npz files; {source_path} is none")
+    options = {"with_types": False} if without_types else {}
+    graph, names = _read(source_path, columns, text, preparation | options)
     graph.validate()
     narrowing = None if features_dtype is None else Narrowing(features_dtype)
     summary = store(

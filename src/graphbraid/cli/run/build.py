@@ -143,10 +143,12 @@ def build_model_for(graph: Graph, run: ResolvedRun, num_outputs: int) -> nn.Modu
     """
     settings, name = run.settings, run.settings.model
     if graph.is_typed != (name in TYPED_MODELS):
-        kind = "a graph of several node types" if graph.is_typed else "a graph of one node type"
-        choices = TYPED_MODELS if graph.is_typed else MODELS
+        kind = "a graph with types" if graph.is_typed else "a graph without types"
+        choices = ", ".join(TYPED_MODELS if graph.is_typed else MODELS)
+        hint = ". An .npz file is read without types by --set 'data_options={with_types: false}'"
         raise ConfigError(
-            f"--model {name} does not go with {settings.data}, {kind}; choose one of {', '.join(choices)}"
+            f"--model {name} does not go with {settings.data}, {kind}; choose one of {choices}"
+            + (hint if graph.is_typed and settings.data.endswith(".npz") else "")
         )
     if not graph.is_typed:
         return build_model(settings, graph.num_features, num_outputs, run.train.seed)

@@ -41,7 +41,7 @@ def learning(run: ResolvedRun) -> Learning:
         ResourceError: the model's weights with what training adds need more than the free memory.
     """
     if run.train.task == "link":
-        graph = load_links(run.settings, with_times=run.train.temporal_strategy is not None)
+        graph = load_links(run.settings)
         model = build_link_model(graph, run)
         return Learning(run=run, graph=graph, labels=None, model=model, outputs=Outputs.of_links())
     if run.settings.predictor is not None:

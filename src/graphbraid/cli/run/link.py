@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
-from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -31,36 +29,17 @@ ENCODERS = (EMBEDDING, RELATIONAL, *MODELS)
 """Names of the encoders: learned rows alone, relational layers on them, and the models of nodes."""
 
 
-def load_links(settings: RunSettings, *, with_times: bool = False) -> Graph:
-    """Load the graph whose links are learned; the edges of an archive keep their relations.
-
-    Args:
-        settings: which data, and how it is read.
-        with_times: whether edges without relations keep their times as well.
+def load_links(settings: RunSettings) -> Graph:
+    """Load the graph whose links are learned, and check every value of it unless ``check_data`` is off.
 
     Raises:
         ConfigError: the kind of source does not take an option.
         DataError: no dataset or file has that name, or it is broken; says which.
     """
-    wanted = {"edge_type.npy"} | ({"edge_time.npy"} if with_times else set())
-    if "with_types" not in settings.data_options and _has_any(Path(settings.data).expanduser(), wanted):
-        options = settings.data_options | {"with_types": True}
-        settings = settings.model_copy(update={"data_options": options})
     graph = load_graph(settings)
     if settings.check_data:
         naming(settings.data, graph.validate)
     return graph
-
-
-def _has_any(path: Path, names: set[str]) -> bool:
-    """Return whether a file is an archive with one of these members, such as types of edges."""
-    if path.suffix != ".npz" or not path.is_file():
-        return False
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return not names.isdisjoint(archive.namelist())
-    except (OSError, zipfile.BadZipFile):  # which reading it will tell of
-        return False
 
 
 def build_link_model(graph: Graph, run: ResolvedRun) -> LinkModel:

@@ -78,7 +78,7 @@ def _load(run: ResolvedRun, *, moved: bool, of_links: bool) -> Graph:
     settings = run.settings
     try:
         if of_links:
-            return load_links(settings, with_times=run.train.temporal_strategy is not None)
+            return load_links(settings)
         return load_graph(settings)
     except DataError as error:
         if moved and "/" in settings.data and not Path(settings.data).exists():

@@ -13,6 +13,9 @@ from graphbraid.graph import Graph
 from graphbraid.graph.scans import check_ids
 from graphbraid.signatures import typed
 
+_OF_TYPES = ("node_type", "edge_type", "edge_time", "edge_split_ptr")
+"""Arrays that only a graph with types can hold."""
+
 
 @typed
 def load_npz(
@@ -20,17 +23,16 @@ def load_npz(
 ) -> Graph:
     """Read a graph from an ``.npz`` file, keeping its edges (directions, repeats, loops) as they are stored.
 
-    A file with ``node_type`` is a graph of several types. Knowledge graphs and temporal graphs load as plain
-    graphs by default: edge types and times are dropped, but ``edge_id`` gives the position of each edge in
-    the file's edge list, so that they can be looked up.
+    A file with ``node_type``, ``edge_type``, ``edge_time`` or ``edge_split_ptr`` becomes a graph with types,
+    since one without has no place for them: each type of edge is a relation, with its times and splits.
 
     Args:
         path: The file.
         split_index: Index of one of several stored splits (``train_masks``, ``val_masks``, ``test_masks``).
             If None, the single stored split.
-        with_types: Whether types are read: those of nodes, and those of edges, each of which becomes a
-            relation. If None, they are where the file has types of nodes; if False, ids count through all
-            nodes.
+        with_types: Whether the graph has types. If None, it has where the file has one of the arrays above.
+            If False, these arrays are left out, ids count through all nodes, and ``edge_id`` gives the
+            position of each edge in the file.
 
     Raises:
         DataError: The file is missing or damaged, lacks keys, or its arrays do not fit together;
@@ -42,7 +44,7 @@ def load_npz(
     if "edge_index" not in arrays:
         raise DataError(f"{file} has no edge_index; its keys are {', '.join(sorted(arrays)) or 'none'}")
     try:
-        if "node_type" in arrays if with_types is None else with_types:
+        if any(key in arrays for key in _OF_TYPES) if with_types is None else with_types:
             return typed_graph(file, arrays, split_index)
         graph = Graph.from_edge_index(
             arrays["edge_index"],
@@ -51,6 +53,7 @@ def load_npz(
             y=arrays.get("y"),
             splits=splits_of(file, arrays, split_index),
             edge_weight=arrays.get("edge_weight"),
+            edge_attr=arrays.get("edge_attr"),
             name=file.stem,
         )
         for split, ids in graph.splits.items():

@@ -28,6 +28,12 @@ def typed_graph(file: Path, arrays: Mapping[str, Array], split_index: int | None
     edge_index = _integers(file, arrays, "edge_index", ndim=2)
     first = _first_ids(file, arrays, edge_index)
     names = _names(file, arrays, "node_type_names", len(first) - 1, alone=ONLY_NODE_TYPE)
+    unread = [key for key in ("x", *CSR_KEYS) if key in arrays and names != [ONLY_NODE_TYPE]]
+    if unread:
+        raise DataError(
+            f"{file} has node types and {unread[0]}; the features of a type are called by its name, as "
+            f"x_{names[0]}{unread[0][1:]}"
+        )
     ends, places = {}, {}
     for edge_type, place in _relations(file, arrays, edge_index, first, names):
         source, destination = names.index(edge_type[0]), names.index(edge_type[2])

@@ -283,8 +283,7 @@ def _check_relations(model: LinkModel, data: LinkData) -> None:
     if relation is None:
         raise ConfigError(
             f"{name} scores links of several relations, and the links to learn are of one kind; use "
-            "nn.DotProduct() or nn.MLPPredictor, or a graph of relations (Graph.from_relations, load(..., "
-            "with_types=True)), all of them learned."
+            "nn.DotProduct() or nn.MLPPredictor, or a graph of several relations, all of them learned."
         )
     largest = int(relation.max())
     if largest >= count:

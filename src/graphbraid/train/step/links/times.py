@@ -118,7 +118,7 @@ def stored_times(graph: Graph, relation: Tensor | None, place: Tensor | None) ->
         which = f" (those of {'; '.join(missing)})" if graph.is_typed else ""
         raise ConfigError(
             f"temporal_strategy needs the time of every edge, and edges of this graph have none{which}. Give "
-            "them with Graph.from_relations(..., edge_time=...), or read an archive's with with_types=True."
+            "them with Graph.from_relations(..., edge_time=...), or as edge_time in an .npz file."
         )
     lists = [time for one in graph.edge_types if (time := graph.edges_of(one).time) is not None]
     if any(time.is_floating_point() for time in lists):
