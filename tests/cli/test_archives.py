@@ -153,8 +153,18 @@ def test_features_of_no_type_in_a_file_of_several_are_refused(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    ("cora", "facebook_pages", "tolokers", "blogcatalog_multilabel", "email_enron")
-    + ("het_acm", "het_dblp", "het_movielens_small", "kg_fb15k237", "tmp_collegemsg"),
+    [
+        "cora",
+        "facebook_pages",
+        "tolokers",
+        "blogcatalog_multilabel",
+        "email_enron",
+        "het_acm",
+        "het_dblp",
+        "het_movielens_small",
+        "kg_fb15k237",
+        "tmp_collegemsg",
+    ],
 )
 def test_real_archives_come_back_from_a_store(shared_graph, tmp_path, name):
     graph = datasets.load(shared_graph(name))

@@ -91,9 +91,7 @@ def convert(
     skip_rows: Annotated[int, _option("--skip-rows", _TABLE, "Lines to skip at the start.")] = 0,
     without_types: Annotated[
         bool,
-        _option(
-            "--without-types", _GRAPH, "Leave out an .npz file's types, and times and splits of edges."
-        ),
+        _option("--without-types", _GRAPH, "Leave out an .npz file's types, and times and splits of edges."),
     ] = False,
     symmetrize: Annotated[
         bool, _option("--symmetrize", _GRAPH, "Store both directions of every edge.")
