@@ -183,7 +183,7 @@ def test_tiers_auto_of_ranks_divide_the_memory_of_a_device_that_they_share(other
         (
             ("seed", "rank 0 has seed 0, rank 1 has 1; start all ranks with the same options."),
             ("lr", "rank 0 has lr 0.01, rank 1 has 0.02"),
-            ("graph", "rank 0 has graph's fingerprint"),
+            ("graph", "rank 0 has graph's array"),
             ("model", "rank 0 has model's shapes"),
             ("batch", "batch_size=1 is the number of seeds of all ranks together, and there are 2 ranks"),
             ("precision", "cannot train the whole graph together: precision bfloat16 runs under autocast"),

@@ -106,9 +106,7 @@ def resume_other_options(w: Workplace):
     return "train", "--resume", "--out", w.run(), "--epochs", 3, "--lr", 0.5
 
 
-@command(
-    RUNS, "resume on changed data", 3, "was written while training on another graph: its fingerprint was"
-)
+@command(RUNS, "resume on changed data", 3, "was written while training on another graph: its array")
 def resume_other_data(w: Workplace):
     run = w.run()
     edges = arrays()["edge_index"]

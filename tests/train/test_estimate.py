@@ -16,7 +16,7 @@ from graphbraid.collective.run.profiler import batch_bytes_of
 from graphbraid.datasets import open_store, save_store
 from graphbraid.errors import ConfigError, DataError, GraphbraidError, ResourceError
 from graphbraid.features import TieredFeatures
-from graphbraid.features.budgets.sizing import LEAST_RESERVE_BYTES, host_budget, list_bytes
+from graphbraid.features.budgets.sizing import LEAST_RESERVE_BYTES, host_budget
 from graphbraid.loader import BatchLoader, LoaderSettings, NeighborLoader
 from graphbraid.train import HardwareFile, TrainConfig
 from graphbraid.train.estimating import modes, run_seconds
@@ -26,7 +26,6 @@ from graphbraid.train.estimating.trials import whole_passes
 from graphbraid.train.estimating.trials.allocation import allocation_of
 from graphbraid.train.estimating.trials.batches import batch_sizes
 from graphbraid.train.estimating.trials.trial import Trial
-from graphbraid.train.run_folder.identity import looked_at_bytes
 
 GIB = 1 << 30
 
@@ -526,15 +525,6 @@ def test_the_whole_graph_is_read_in_blocks_or_says_why_not(stored):
     )
     with pytest.raises(ConfigError, match="reads all of it in every step"):
         graphbraid.estimate(sage(graph), graph, mode="full", hot="1MiB")
-
-
-def test_pages_that_the_fingerprint_brings_in_are_counted(stored):
-    """They are the process's memory until the system drops them."""
-    graph = open_store(stored)
-    needs = graphbraid.estimate(sage(graph), graph, fanouts=(4, 4), host=0, times=False).of("sampled").host
-    assert needs.bytes_of("pages") == graph.x.nbytes + list_bytes(graph)
-    assert needs.must_bytes <= needs.nbytes - needs.bytes_of("pages")
-    assert looked_at_bytes(1 << 40) == 1 << 28
 
 
 def test_the_memory_of_evaluations_is_counted_beside_that_of_steps():

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from graphbraid.datasets.memory import EDGE_BYTES, require_memory
-from graphbraid.datasets.npy_header import read_alone
 from graphbraid.errors import DataError, ResourceError
+from graphbraid.files.npy_header import read_alone
 
 Array = npt.NDArray[Any]
 _DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError)

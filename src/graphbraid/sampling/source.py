@@ -11,6 +11,7 @@ from torch import Tensor
 
 from graphbraid.errors import DataError
 from graphbraid.graph import Graph, ScaledFeatures, SparseFeatures
+from graphbraid.graph.identity import check_made_for
 from graphbraid.graph.scaled_features import stored_rows
 from graphbraid.ops.gather.gather_rows import gather_features
 from graphbraid.ops.gather.gather_tiered import TierTable, gather_tiered
@@ -68,6 +69,7 @@ class BatchSource:
                     f"lists are of {csc.num_dst} nodes and {csc.num_edges} edges, but the graph has "
                     f"{whole.num_dst} and {whole.num_edges}; make the topology's tiers of this very graph"
                 )
+            check_made_for(lists, whole, "the topology's tiers were")
         if rows is None:
             return
         dense = x if isinstance(x, Tensor | ScaledFeatures) else None
@@ -77,6 +79,7 @@ class BatchSource:
                 f"rows are {rows.dtype} of {tuple(rows.shape)}, but the graph's features are {own}; make the "
                 "tiers of this very graph"
             )
+        check_made_for(rows, x, "the features' tiers were")
 
     def keys(self, layout: str, *, by_edge: bool) -> list[str]:
         """Return the names of a batch's attributes in order; ``by_edge`` says whether it keeps edge ids."""

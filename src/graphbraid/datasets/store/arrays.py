@@ -18,12 +18,13 @@ from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
 from graphbraid.arguments import shown
-from graphbraid.datasets.npy_header import header_bytes, numpy_dtype, read_alone, without_padding
 from graphbraid.errors import DataError
 from graphbraid.files.block_sums import BLOCK_BYTES, BlockSums
 from graphbraid.files.checksums import Checksum, of_file
 from graphbraid.files.mapped import remember
+from graphbraid.files.npy_header import header_bytes, numpy_dtype, read_alone, without_padding
 from graphbraid.files.schema import Count
+from graphbraid.graph.identity import keep_mark
 
 _CHUNK = 1 << 24  # bytes written or checked at a time
 DType = Literal[
@@ -90,10 +91,12 @@ class StoredArray:
                 file.readinto(buffer)
         if math.prod(shape) == 0:
             return torch.empty(shape, dtype=dtype)
-        values = torch.frombuffer(buffer, dtype=dtype, count=math.prod(shape), offset=offset)
+        values = torch.frombuffer(buffer, dtype=dtype, count=math.prod(shape), offset=offset).view(shape)
         if mapped:
             remember(buffer, values.data_ptr() - offset, len(buffer), self.path, sums)
-        return values.view(shape)
+        if self.entry.xxh3 is not None:
+            keep_mark(values, self.entry.xxh3, in_blocks=offset == BLOCK_BYTES)
+        return values
 
     def read(self) -> Tensor:
         """The array, read and compared with its checksum.

@@ -121,8 +121,11 @@ def save_store(
     if narrowing is not None:
         arrays = narrowing.arrays(arrays, rows_by_type(graph))
     arrays.update((name, ArrayParts.whole(array)) for name, array in ids_to_store(named, graph.node_types))
+    for name in (name for name in arrays if not name.isidentifier()):
+        split = name.partition("split_")[2]
+        raise DataError(f"a stored split needs a name of letters, digits and _; got {split!r}")
     size = sum(array.nbytes for array in arrays.values())
-    size += sum(8 * (array.nbytes // BLOCK_BYTES) for name, array in arrays.items() if _sums_of(name))
+    size += sum(8 * (array.nbytes // BLOCK_BYTES) for name, array in arrays.items() if sums_of(name))
     size += 0 if order is None else bucket_bytes(stored_rows(graph.x))
     require_free_space(folder, size + _SPACE_FOR_REST, f"storing the graph in {folder}")
     if if_exists == "replace":
@@ -130,7 +133,7 @@ def save_store(
     with atomic_directory(folder, if_exists=if_exists) as temp:
         described = {}
         for name, array in arrays.items():
-            sums_name = _sums_of(name)
+            sums_name = sums_of(name)
             sums = BlockSums() if sums_name else None
             described[name] = write_array(temp / f"{name}.npy", array, sums)
             if sums is not None:
@@ -143,7 +146,7 @@ def save_store(
     return folder
 
 
-def _sums_of(name: str) -> str:
+def sums_of(name: str) -> str:
     """Return the name of the sums of an array's blocks, by which what is read from its file is checked.
 
     Arrays that are also read by rows or by edges have some, others not ("").
@@ -179,7 +182,7 @@ def open_store(path: str | os.PathLike[str], *, mmap: bool = True, verify: bool 
     if verify is None:
         verify = not verified.is_noted(folder, files)
     before = verified.state([file for file in files if file.exists()])
-    sums = {name: arrays[_sums_of(name)].read for name in arrays if _sums_of(name) in arrays}
+    sums = {name: arrays[sums_of(name)].read for name in arrays if sums_of(name) in arrays}
     tensors = {
         name: array.load(mapped=mmap, verify=verify, sums=sums.get(name)) for name, array in arrays.items()
     }
@@ -220,11 +223,12 @@ def _arrays_in(folder: Path, manifest: StoreManifest) -> dict[str, StoredArray]:
 
 
 def _arrays_of(graph: Graph) -> Iterator[tuple[str, ArrayParts]]:
-    for name, tensor in _tensors_of(graph):
+    for name, tensor in tensors_of(graph):
         yield name, ArrayParts.whole(tensor)
 
 
-def _tensors_of(graph: Graph) -> Iterator[tuple[str, Tensor]]:
+def tensors_of(graph: Graph) -> Iterator[tuple[str, Tensor]]:
+    """Yield each array of a graph with the name that it has in a store."""
     yield "indptr", graph.csc.indptr
     yield "indices", graph.csc.indices
     by_name = {"weight": graph.csc.weight, "edge_id": graph.edge_id, "edge_attr": graph.edge_attr}

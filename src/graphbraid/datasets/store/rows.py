@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
-from graphbraid.errors import DataError
 from graphbraid.graph import ScaledFeatures, SparseFeatures
 from graphbraid.graph.scaled_features import Features
 
@@ -31,14 +30,8 @@ def rows_to_store(
 
 
 def splits_to_store(splits: Mapping[str, Tensor], prefix: str = "") -> Iterator[tuple[str, Tensor]]:
-    """Yield name and content of the array of each split.
-
-    Raises:
-        DataError: the name of a split cannot be part of a file's.
-    """
+    """Yield name and content of the array of each split."""
     for split, ids in splits.items():
-        if not split.isidentifier():
-            raise DataError(f"a stored split needs a name of letters, digits and _; got {split!r}")
         yield f"{prefix}split_{split}", ids
 
 

@@ -22,6 +22,7 @@ from graphbraid.features.scores.reads import (
     with_other_seed,
 )
 from graphbraid.graph import Graph
+from graphbraid.graph.identity import topology_mark
 from graphbraid.graph.scans import check_ids
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.reference import check_odds
@@ -55,6 +56,8 @@ class Score:
     """What it depends on beside the graph, by name; plain values that JSON can hold."""
     seconds: float
     """Spent on it, trials included."""
+    mark: str = ""
+    """Mark of the edges of its graph; tiers of another one refuse it. Empty: of any."""
     reason: str = ""
     """Why ``auto`` chose this kind; empty where it was asked for by name."""
     trial: Mapping[str, float] = field(default_factory=dict)
@@ -188,6 +191,7 @@ class _Making:
             seconds=time.perf_counter() - self._started,
             reason=choice.reason,
             trial=choice.trial,
+            mark=topology_mark(self._graph.csc),
         )
 
     def of(self, kind: str) -> Tensor:

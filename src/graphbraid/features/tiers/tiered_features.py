@@ -20,6 +20,7 @@ from graphbraid.features.tiers.tier_counts import TierCounts
 from graphbraid.features.tiers.tier_report import Served, TierReport, reads_per_epoch
 from graphbraid.features.tiers.tier_rows import SeenTiers
 from graphbraid.graph import Graph, ScaledFeatures
+from graphbraid.graph.identity import check_made_for, features_mark
 from graphbraid.graph.scaled_features import kept_row_bytes, scale_of, stored_rows
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.rows.hot import HotRows
@@ -51,8 +52,11 @@ class TieredFeatures:
         epoch_reads: float | None = None,
         hot: HotRows | None = None,
         filled_by: str = "",
+        mark: str = "",
     ) -> None:
         self.disk, self.cache, self.hot, self.filled_by = disk, cache, hot, filled_by
+        self.mark = mark
+        """:func:`.graph.identity.features_mark` of the features; empty where it is not known."""
         self._lookahead, self._epoch_reads, self.score = lookahead, epoch_reads, score
         self.link = LinkReads()
         """Counts what travels to devices with batches."""
@@ -104,7 +108,7 @@ class TieredFeatures:
                 without a score; a score by name that there is not, or that needs a sampler; an option of
                 scores by name without one, or of a file's rows without ``host``.
             DataError: the features are not dense or not mapped from a store, or have no columns, or the score
-                does not fit them.
+                does not fit them or is of another graph.
             ResourceError: the memory is not free, or the file cannot be read.
         """
         check_choice(policy, "policy", POLICIES)
@@ -134,6 +138,7 @@ class TieredFeatures:
             score = row_budgets.named_score(
                 graph, score, sampler, schedule, epochs=epochs, run_seconds=run_seconds
             )
+        check_made_for(score, graph.csc, "scores were")
         values = None if score is None else checked_score(row_budgets.values_of(score), len(stored))
         hot_ids = torch.empty(0, dtype=torch.int64)
         if has_hot:
@@ -153,6 +158,7 @@ class TieredFeatures:
             epoch_reads=None if values is None else reads_per_epoch(score, values),
             hot=HotRows(hot_ids, len(stored), rows.uncounted, scale_of(x)) if hot_ids.numel() else None,
             filled_by=row_budgets.described(score),
+            mark=features_mark(x),
         )
 
     @property
@@ -299,8 +305,15 @@ class TieredFeatures:
         return str(self.report())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        named = {"score": self.score, "lookahead": self._lookahead, "epoch_reads": self._epoch_reads}
-        return _remade, (self.disk, self.cache, named | {"hot": self.hot, "filled_by": self.filled_by})
+        named = {
+            "score": self.score,
+            "lookahead": self._lookahead,
+            "epoch_reads": self._epoch_reads,
+            "hot": self.hot,
+            "filled_by": self.filled_by,
+            "mark": self.mark,
+        }
+        return _remade, (self.disk, self.cache, named)
 
     def __repr__(self) -> str:
         hot = "" if self.hot is None else f", {self.hot.num_rows:,} on devices"

@@ -22,6 +22,7 @@ from graphbraid.files import mapped
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
+from graphbraid.graph.identity import topology_mark
 from graphbraid.native import plain_errors
 from graphbraid.signatures import typed
 
@@ -92,8 +93,16 @@ class TieredTopology:
     """
 
     def __init__(
-        self, disk: DiskRows, csc: Csc, hot: Tensor | None, *, expected: ExpectedReads | None = None
+        self,
+        disk: DiskRows,
+        csc: Csc,
+        hot: Tensor | None,
+        *,
+        expected: ExpectedReads | None = None,
+        mark: str = "",
     ) -> None:
+        self.mark = mark
+        """:func:`.graph.identity.topology_mark` of the lists; empty where it is not known."""
         self.disk, self._csc, self._hot, self._expected = disk, csc, hot, expected
         self._process, self._native = os.getpid(), self._make()
         self._last_epoch: ListCounts | None = None
@@ -209,7 +218,8 @@ class TieredTopology:
         csc = self._csc
         weight = None if csc.weight is None else mapped.sent(csc.weight)
         arrays = mapped.sent(csc.indptr), mapped.sent(csc.indices), weight
-        return _remade, (self.disk, arrays, csc.num_src, self._hot, self._expected)
+        named = {"expected": self._expected, "mark": self.mark}
+        return _remade, (self.disk, arrays, csc.num_src, self._hot, named)
 
     def __repr__(self) -> str:
         csc = self._csc
@@ -265,11 +275,13 @@ class ListParts:
                 end = min(begin + _READ_AT_ONCE, csc.num_edges)
                 self.disk.gather(torch.arange(begin, end), indices[begin:end])
             held = Csc(csc.indptr.clone(), indices, csc.num_src, csc.weight)
-            return TieredTopology(self.disk, held, None)
+            return TieredTopology(self.disk, held, None, mark=topology_mark(csc))
         indptr = csc.indptr.clone() if nodes.numel() else csc.indptr
         held = Csc(indptr, csc.indices, csc.num_src, csc.weight, trusted=True)
         expected = None if curve is None else ExpectedReads.of(curve, nodes.numel())
-        return TieredTopology(self.disk, held, nodes.sort().values, expected=expected)
+        return TieredTopology(
+            self.disk, held, nodes.sort().values, expected=expected, mark=topology_mark(csc)
+        )
 
 
 _Array = Tensor | mapped.Sent
@@ -280,9 +292,9 @@ def _remade(
     arrays: tuple[_Array, _Array, _Array | None],
     num_src: int,
     hot: Tensor | None,
-    expected: ExpectedReads | None,
+    named: dict[str, Any],
 ) -> TieredTopology:
     indptr, indices, weight = (None if array is None else mapped.received(array) for array in arrays)
     assert indptr is not None
     assert indices is not None
-    return TieredTopology(disk, Csc(indptr, indices, num_src, weight, trusted=True), hot, expected=expected)
+    return TieredTopology(disk, Csc(indptr, indices, num_src, weight, trusted=True), hot, **named)

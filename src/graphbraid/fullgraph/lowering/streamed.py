@@ -34,6 +34,7 @@ from graphbraid.fullgraph.program import (
 )
 from graphbraid.fullgraph.program.refusal import NotLoweredError
 from graphbraid.graph import Graph
+from graphbraid.graph.identity import check_made_for
 from graphbraid.machine.hardware import free_memory_bytes
 from graphbraid.sampling.rows.by_id import FeatureRows
 
@@ -61,8 +62,8 @@ class StreamedFeatures:
             host: bytes or a size, ``"all"`` or 0 as in :class:`graphbraid.features.TieredFeatures`.
 
         Raises:
-            ConfigError: a size that cannot be meant, or tiers of another graph or on a device.
-            DataError: the features are not dense, or not mapped from a store.
+            ConfigError: a size that cannot be meant, or tiers of another shape or on a device.
+            DataError: the features are not dense, or not mapped from a store, or tiers are of another graph.
             ResourceError: the memory is not free, or the file cannot be read.
         """
         if tiers is None and host is None:
@@ -87,6 +88,7 @@ class StreamedFeatures:
                 f"tiers must hold the features of this graph, ({graph.num_nodes}, {graph.num_features}); got "
                 f"{tuple(tiers.shape)}"
             )
+        check_made_for(tiers, graph.x, "the features' tiers were")
         return cls(rows=tiers, host_bytes=size)
 
     def sample(self) -> Tensor:

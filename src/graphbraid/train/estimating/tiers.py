@@ -21,7 +21,6 @@ from graphbraid.train.estimating.memory.needs import Need, Needs
 from graphbraid.train.estimating.memory.sampled import SampledNeeds, are_mapped
 from graphbraid.train.estimating.records import TierEstimate
 from graphbraid.train.estimating.seconds.epoch_seconds import EpochSeconds, Pace
-from graphbraid.train.run_folder.identity import looked_at_bytes
 from graphbraid.train.step.tiers import expected_list_reads
 
 _SLOT_BYTES, _NOTES_BYTES = 32, 9
@@ -197,9 +196,7 @@ def tiered_needs(needs: SampledNeeds, host_bytes: int, list_bytes: int) -> Needs
             name="batches", nbytes=announced * sizes.index_bytes, why=f"{announced} announced, without rows"
         ),
     }
-    pages = looked_at_bytes(needs.host.bytes_of("features")) + looked_at_bytes(list_bytes)
-    looked_at = Need(name="pages", nbytes=pages, why="looked at to know the graph again", mapped=True)
-    held = (*(others.get(need.name, need) for need in needs.host.held), looked_at)
+    held = tuple(others.get(need.name, need) for need in needs.host.held)
     rows = waiting * sizes.feature_bytes  # given back after an epoch, unlike a pipeline's buffers
     phases = tuple(
         replace(need, nbytes=need.nbytes + rows, why=f"{need.why}; {waiting} batches' rows")

@@ -40,7 +40,7 @@ class Saving:
     ) -> None:
         self._ranks = ranks
         self._state, self._parts, self._listeners, self._folder = state, parts, listeners, folder
-        self._graph_identity = graph_identity(state.graph)
+        self._graph_identity: dict[str, Any] = {}
         self._best_weights: dict[str, Tensor] | None = None
         self._log: RunLog | None = None
 
@@ -50,6 +50,7 @@ class Saving:
         """Prepare the folder of a new run."""
         if self._folder is None:
             return
+        self._graph_identity = graph_identity(self._state.graph)
         self._folder.clear()
         self._describe(self._folder)
         keep(self._folder.path, self._state.runner.engine, self._state.plan)
@@ -125,6 +126,7 @@ class Saving:
         state, parts, model = self._state, self._parts, self._state.runner.model
         path = None if folder is None else folder.last
         contents = self._ranks.read_file(path, self._read)
+        self._graph_identity = graph_identity(state.graph)
         where = path or Path("the checkpoint of rank 0")
         check_same(contents, model, self._graph_identity, state.config, where)
         check_fits(contents, model, parts.optimizer, parts.steps_per_epoch, where)

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
+from graphbraid.datasets.store.on_disk import sums_of, tensors_of
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.graph import Graph, NodeSet, ScaledFeatures, SparseFeatures, Types
+from graphbraid.graph import Graph, Types
+from graphbraid.graph.identity import mark
 from graphbraid.train.config import FREE_ON_RESUME, TrainConfig
 from graphbraid.train.step.learning_rate import PER_STEP
 
-_SAMPLES = (
-    4096  # elements of each array in the graph's fingerprint: enough to tell graphs apart, quick at any size
-)
 _RENUMBERED = (
     " Its sizes are the same: was it renumbered (graphbraid reorder, convert --order) since? Other ids draw "
     "other mini-batches, so a run goes on only with the nodes as they were numbered."
 )
-_MAPPED_AROUND = 1 << 16  # bytes of a file that Linux maps where one of them is read
 
 
 def model_identity(model: nn.Module) -> dict[str, Any]:
@@ -35,14 +31,15 @@ def model_identity(model: nn.Module) -> dict[str, Any]:
 
 
 def graph_identity(graph: Graph) -> dict[str, Any]:
-    """Return a graph's sizes and a fingerprint of evenly spaced elements of its arrays."""
+    """Return a graph's sizes and the mark of each of its arrays."""
     identity = {
         "num_nodes": graph.num_nodes,
         "num_edges": graph.num_edges,
         "num_features": graph.num_features,
         "splits": {name: int(ids.numel()) for name, ids in graph.splits.items()},
-        "fingerprint": _fingerprint(graph),
     }
+    for name, array in tensors_of(graph):
+        identity[f"array {name}"] = mark(array, in_blocks=bool(sums_of(name)))
     return identity if graph.types is None else _identity_of_types(graph.types) | identity
 
 
@@ -57,47 +54,6 @@ def _identity_of_types(types: Types) -> dict[str, Any]:
     }
 
 
-def _fingerprint(graph: Graph) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    arrays: list[Tensor | None] = [graph.csc.indptr, graph.csc.indices, graph.csc.weight]
-    arrays += _node_arrays(graph)
-    arrays += [] if graph.edge_attr is None else [graph.edge_attr]
-    if graph.types is not None:
-        arrays.append(graph.types.rows.indptr)
-        arrays += [array for nodes in graph.types.nodes.values() for array in _node_arrays(nodes)]
-        for edges in graph.types.edges.values():
-            arrays += [edges.splits[name] for name in sorted(edges.splits)]
-            arrays += [] if edges.time is None else [edges.time]
-    for array in arrays:
-        digest.update(b"none" if array is None else _some_bytes(array))
-    return digest.hexdigest()
-
-
-def _node_arrays(nodes: Graph | NodeSet) -> list[Tensor | None]:
-    x = nodes.x
-    features: list[Tensor | None]
-    if isinstance(x, SparseFeatures):
-        features = [x.indptr, x.indices, x.values]
-    elif isinstance(x, ScaledFeatures):
-        features = [x.values, x.scale]
-    else:
-        features = [x]
-    return [nodes.y, *features, *(nodes.splits[name] for name in sorted(nodes.splits))]
-
-
-def _some_bytes(array: Tensor) -> bytes:
-    flat = array.detach().reshape(-1)
-    if flat.numel() > _SAMPLES:
-        flat = flat[torch.linspace(0, flat.numel() - 1, _SAMPLES, dtype=torch.float64).long()]
-    flat = flat.clone(memory_format=torch.contiguous_format)  # also of one element, whose stride may be any
-    return str((tuple(array.shape), array.dtype)).encode() + flat.view(torch.uint8).numpy().tobytes()
-
-
-def looked_at_bytes(nbytes: int) -> int:
-    """Return the bytes of an array mapped from a file that its fingerprint brings into memory, at most."""
-    return min(nbytes, _SAMPLES * _MAPPED_AROUND)
-
-
 def check_same(
     found: Mapping[str, Any], model: nn.Module, graph: Mapping[str, Any], config: TrainConfig, path: object
 ) -> None:
@@ -108,10 +64,10 @@ def check_same(
         DataError: the graph differs.
     """
     check_same_model(found["model_identity"], model, path)
-    for key, here in graph.items():
-        value = found["graph_identity"].get(key)
+    for key in {**graph, **found["graph_identity"]}:
+        value, here = found["graph_identity"].get(key), graph.get(key)
         if value != here:
-            hint = _RENUMBERED if key == "fingerprint" and "node types" not in graph else ""
+            hint = _RENUMBERED if key.startswith("array") and "node types" not in graph else ""
             raise DataError(
                 f"{path} was written while training on another graph: its {key} was {value}, this graph's "
                 f"is {here}.{hint} Load the same graph with the same splits, or start anew in another "

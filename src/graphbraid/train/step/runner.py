@@ -65,6 +65,7 @@ class ModelRunner:
                 "for example one-hot degrees or random vectors."
             )
         self._prepare(model, graph, fabric, rows, lists)
+        self.source()  # refuses rows and lists of another graph
         self.uses_degrees = self.native and normalises_by_degree(model)
         self.passes_weight = graph.csc.weight is not None and not self.native and takes(model, "edge_weight")
 

@@ -9,7 +9,6 @@ from graphbraid.train.estimating.memory.needs import Need, Needs
 from graphbraid.train.estimating.memory.sampled import baseline_need, graph_needs
 from graphbraid.train.estimating.trials.trial import Trial, parameter_bytes
 from graphbraid.train.estimating.trials.whole_passes import forward_bytes, training_bytes
-from graphbraid.train.run_folder.identity import looked_at_bytes
 from graphbraid.train.step.whole import compile_for
 
 
@@ -63,8 +62,7 @@ def full_needs(trial: Trial) -> FullNeeds:
     topology, features = graph_needs(graph)
     streams = None if engine is None else engine.runner.streams
     if streams is not None:  # which are counted with the compiled step
-        pages = looked_at_bytes(features.nbytes)
-        features = Need(name="features", nbytes=pages, why="looked at to know the graph again", mapped=True)
+        features = Need(name="features", nbytes=0, why="read from the store's file in every step")
     own, base = (*learned, *steps), (baseline_need("full", trial), topology, features)
     on_host = trial.device.type == "cpu"
     checkpoints = 0 if config.out_dir is None else 2 * (weights + state)
