@@ -489,16 +489,6 @@ def test_too_little_memory_is_said_before_anything_is_allocated(monkeypatch):
         engine()
 
 
-def test_a_backward_pass_that_comes_too_late_is_refused():
-    graph = make_graph()
-    engine = graphbraid.compile(MODELS["gcn"](), graph)
-    first = loss_of(engine(), graph)
-    second = loss_of(engine(), graph)
-    with pytest.raises(RuntimeError, match="called again before this backward pass"):
-        first.backward()
-    second.backward()
-
-
 def test_weights_keep_a_transpose_of_their_own():
     text = graphbraid.compile(MODELS["gcn"](), make_graph(symmetric=True, weighted=True)).explain()
     assert "- symmetry: edge weights need the transpose's order" in text

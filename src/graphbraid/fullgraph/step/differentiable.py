@@ -43,33 +43,27 @@ class _Run(Function):
         when_whole: WhenWhole | None,
         *parameters: nn.Parameter,
     ) -> Tensor:
-        ctx.step, ctx.rows, ctx.ids = step, rows, [id(p) for p in parameters]
-        ctx.when_whole = when_whole
-        out = step.forward()
-        ctx.call, ctx.went_back = step.num_forwards, False
+        ctx.step, ctx.rows, ctx.when_whole, ctx.parameters = step, rows, when_whole, parameters
         ctx.versions = [p._version for p in parameters]
-        ctx.parameters = parameters
-        return copied(out, lender, rows)
+        with step.lock:
+            out = step.forward()
+            ctx.was = step.last_pass()
+            return copied(out, lender, rows)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        if ctx.call != ctx.step.num_forwards:
-            raise RuntimeError(
-                "engine() was called again before this backward pass and overwrote what it needs; call "
-                "backward() before the next engine()"
-            )
         if ctx.versions != [p._version for p in ctx.parameters]:
             raise RuntimeError(
                 "a parameter was changed in place between engine() and this backward pass; call backward() "
                 "before optimizer.step()"
             )
-        if ctx.went_back:  # the first backward pass overwrote what the forward pass had left
-            ctx.step.repeat_forward()
-        ctx.went_back = True
+        step: PlannedStep = ctx.step
+        with step.lock:
+            step.bring_back(ctx.was)
+            found = step.backward(grad, ctx.rows, ctx.when_whole)
         # Popped from the dict, since autograd stores without a copy what nothing else refers to.
-        found = ctx.step.backward(grad, ctx.rows, ctx.when_whole)
-        return None, None, None, None, *[found.pop(key, None) for key in ctx.ids]
+        return None, None, None, None, *[found.pop(id(p), None) for p in ctx.parameters]
 
 
 __all__ = ["run_step"]

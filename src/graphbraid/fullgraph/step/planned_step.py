@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,7 +15,7 @@ from graphbraid.fullgraph.lowering.reach.levels import Blocks
 from graphbraid.fullgraph.lowering.reach.part_view import PartView
 from graphbraid.fullgraph.lowering.reach.pipeline import Pipeline
 from graphbraid.fullgraph.lowering.streamed import StreamedFeatures
-from graphbraid.fullgraph.program import Linear, Program
+from graphbraid.fullgraph.program import Linear, Module, Normalise, Program
 from graphbraid.fullgraph.step.arena import Arena
 from graphbraid.fullgraph.step.backward import plan_backward
 from graphbraid.fullgraph.step.calls.device_copies import DeviceCopies
@@ -29,6 +32,18 @@ if TYPE_CHECKING:
 
 WIDE, MANY = 17, 1 << 18
 """Least columns and elements of an output gradient for which rows are scattered by a parallel kernel."""
+
+
+class ForwardPass(NamedTuple):
+    """A forward pass, by what decides its numbers beside the parameters, so that it can be run again."""
+
+    number: int
+    seeds: tuple[int, ...]
+    """Seeds of its dropout masks."""
+    modes: tuple[bool, ...]
+    """Whether each of the step's modules was in training mode."""
+    statistics: tuple[int, ...]
+    """Versions of the running statistics that it normalised by."""
 
 
 class PlannedStep(StepTravel):
@@ -108,6 +123,13 @@ class PlannedStep(StepTravel):
         """Seconds of the last forward and backward pass on the host's clock; None between the two."""
         self._forward_seconds = 0.0
         self._parameters = tuple(program.parameters())
+        of_user = (op.module for op in program.ops if isinstance(op, Module | Normalise))
+        self._modules = [inner for module in of_user for inner in module.modules()]
+        self.lock = threading.RLock()
+        """Held while a pass runs: passes of several threads share the arena."""
+        self._num_forwards = 0
+        self._held = 0
+        """Number of the forward pass whose values the arena holds; 0 if a backward pass has used them."""
         self._places: list[tuple[int, tuple[int, ...]]] = []
         self._spread: tuple[Tensor, Tensor] | None = None
 
@@ -130,11 +152,6 @@ class PlannedStep(StepTravel):
         """``(num_rows,)`` int64 node of each output row; None if row v is node v."""
         return self._plan.nodes_of(self.program.output)
 
-    @property
-    def num_forwards(self) -> int:
-        """Number of calls of :meth:`forward` so far; the arena holds the values of the last."""
-        return self._plan.num_forwards
-
     def allocate(self) -> None:
         """Allocate the memory and compute the constants."""
         self._plan.features.allocate(list(self._plan.constants.values()))
@@ -145,28 +162,71 @@ class PlannedStep(StepTravel):
     def forward(self) -> Tensor:
         """Run the forward pass; return the ``(num_rows, width)`` outputs, valid until the next pass."""
         self._look_at_parameters()
-        self._plan.num_forwards += 1
         self._plan.seeds.draw()
         began, self.seconds = time.perf_counter(), None
+        self._held = 0
         self._run_forward()
+        self._num_forwards += 1
+        self._held = self._num_forwards
         self._forward_seconds = time.perf_counter() - began
         return self.output.tensor
 
+    def last_pass(self) -> ForwardPass:
+        """Return what :meth:`bring_back` needs to repeat the last :meth:`forward`."""
+        return ForwardPass(self._held, self._plan.seeds.drawn(), self._modes(), self._statistics())
+
     @torch.no_grad()
-    def repeat_forward(self) -> None:
-        """Run the last :meth:`forward` again with the same masks, without updating statistics twice."""
-        self._look_at_parameters()
-        self._plan.seeds.repeats = True
+    def bring_back(self, was: ForwardPass) -> Tensor:
+        """Return the outputs of an earlier :meth:`forward`; run it again if its values are overwritten.
+
+        The pass gets the same masks and modes, and updates no statistics. The parameters must be unchanged.
+
+        Raises:
+            RuntimeError: running statistics that it normalised by have changed.
+        """
+        if was.number != self._held:
+            if was.statistics != self._statistics(was.modes):
+                raise RuntimeError(
+                    "running statistics of a normalisation changed between engine() and this backward pass; "
+                    "call backward() before other calls in training mode"
+                )
+            self._look_at_parameters()
+            self._plan.seeds.put_back(was.seeds)
+            self._held = 0
+            with self._as_before(was.modes):
+                self._run_forward()
+            self._held = was.number
+        return self.output.tensor
+
+    @contextmanager
+    def _as_before(self, modes: tuple[bool, ...]) -> Iterator[None]:
+        """Put the modules in the modes of a pass and keep their buffers while it is repeated."""
+        buffers = [b for module in self._modules for b in module.buffers(recurse=False)]
+        before, now, self._plan.seeds.repeats = [b.clone() for b in buffers], self._modes(), True
         try:
-            self._run_forward()
+            for module, mode in zip(self._modules, modes, strict=True):
+                module.training = mode
+            yield
         finally:
             self._plan.seeds.repeats = False
+            for module, mode in zip(self._modules, now, strict=True):
+                module.training = mode
+            for buffer, value in zip(buffers, before, strict=True):
+                buffer.data.copy_(value)  # without a new version: the values are the same
+
+    def _modes(self) -> tuple[bool, ...]:
+        return tuple(module.training for module in self._modules)
+
+    def _statistics(self, modes: tuple[bool, ...] | None = None) -> tuple[int, ...]:
+        """Return the versions of the buffers of modules that are not in training mode."""
+        reading = [m for m, trains in zip(self._modules, modes or self._modes(), strict=True) if not trains]
+        return tuple(b._version for module in reading for b in module.buffers(recurse=False))
 
     @torch.no_grad()
     def backward(
         self, grad: Tensor, rows: Tensor | None = None, when_whole: WhenWhole | None = None
     ) -> dict[int, Tensor]:
-        """Run the adjoints of the last :meth:`forward`.
+        """Run the adjoints of the forward pass whose values the arena holds, and use these up.
 
         Args:
             grad: gradient of the outputs, or of those in ``rows``.
@@ -178,7 +238,7 @@ class PlannedStep(StepTravel):
             The gradient of each parameter that requires one, by its ``id``.
         """
         self._look_at_parameters()
-        self._plan.when_whole = when_whole
+        self._plan.when_whole, self._held = when_whole, 0
         began, target = time.perf_counter(), self._output_grad.tensor
         if rows is None:
             target.copy_(grad)
@@ -230,13 +290,10 @@ class PlannedStep(StepTravel):
 
     def first_not_finite(self) -> str:
         """Describe the first non-finite value, found by running the forward pass again task by task."""
-        self._look_at_parameters()
-        self._plan.seeds.repeats = True
-        try:
-            with torch.no_grad():
-                return self._first_not_finite()
-        finally:
-            self._plan.seeds.repeats = False
+        with self.lock, torch.no_grad(), self._as_before(self._modes()):
+            self._look_at_parameters()
+            self._held = 0
+            return self._first_not_finite()
 
     def _first_not_finite(self) -> str:
         plan, found = self._plan, list[tuple[int, int]]()

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from graphbraid.fullgraph.device.device import NotRecordedError, Run
 from graphbraid.fullgraph.lowering.reach.levels import Blocks
-from graphbraid.fullgraph.program import Module, Normalise, Program
+from graphbraid.fullgraph.program import Program
 from graphbraid.fullgraph.step.calls.device_copies import DeviceCopies
 from graphbraid.fullgraph.step.planned_step import PlannedStep
 from graphbraid.graph import Graph
@@ -44,7 +44,6 @@ class ReplayedStep(PlannedStep):
         self._device = copies.device
         self._recording: RecordedPasses | None = None
         self._num_steps = 0
-        self._modules = [op.module for op in program.ops if isinstance(op, Module | Normalise)]
         self._replays: RecordedPasses | None = None
         """The recording that the last forward pass replayed; None if it ran call by call."""
         by_torch = self.run_by_torch()
@@ -92,8 +91,5 @@ class ReplayedStep(PlannedStep):
         return RecordedPasses(forward, backward, gradients, self._addresses(), self._modes())
 
     def _addresses(self) -> tuple[int, ...]:
-        numbers = (number for module in self._modules for number in module.buffers())
+        numbers = (number for module in self._modules for number in module.buffers(recurse=False))
         return tuple(tensor.data_ptr() for tensor in (*self.program.parameters(), *numbers))
-
-    def _modes(self) -> tuple[bool, ...]:
-        return tuple(module.training for module in self._modules)

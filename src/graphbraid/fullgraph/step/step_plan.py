@@ -132,8 +132,6 @@ class StepPlan(StepTasks):
         """Whether anything is planned ahead, and gradients are told of before the end."""
         self.travel_bytes = 0
         """Bytes of rows that are rounded for their way between ranks."""
-        self.num_forwards = 0
-        """Number of forward passes so far; the arena holds the values of the last."""
         self._first_uses = program.first_uses()
 
     def _copied_blocks(self, copies: DeviceCopies) -> Blocks:

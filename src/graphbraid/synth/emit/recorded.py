@@ -128,7 +128,6 @@ class RecordedStep(PlannedStep):
     def recorded(self) -> Recording:
         """Run the step once, with zeros as the gradient of its output, and return what it did."""
         plan, forward, backward = self._plan, self._forward_tasks, self._backward_tasks
-        plan.num_forwards += 1
         plan.seeds.draw()
         did = tuple(self._task(at, plan.tasks[at]) for at in range(forward))
         if not self.training:

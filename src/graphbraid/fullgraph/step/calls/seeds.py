@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -15,8 +15,16 @@ class Seeds:
 
     def __init__(self) -> None:
         self.repeats = False
-        """Whether the running forward pass repeats the last one."""
+        """Whether the running forward pass repeats an earlier one."""
         self._drawn: list[int] = []
+
+    def drawn(self) -> tuple[int, ...]:
+        """Return the seeds of the last forward pass, which :meth:`put_back` gives to a repetition of it."""
+        return tuple(self._drawn)
+
+    def put_back(self, drawn: Sequence[int]) -> None:
+        """Give the next forward pass the seeds of an earlier one."""
+        self._drawn = list(drawn)
 
     def add(self) -> Callable[[], int | Tensor]:
         """Add a mask; return a function that gives its seed, to be called once in every forward pass."""
@@ -43,18 +51,22 @@ class SeedsInMemory(Seeds):
     def __init__(self, place: torch.device) -> None:
         super().__init__()
         self._place = place
-        self._count = 0
         self._slots: list[Tensor] = []
 
     def add(self) -> Callable[[], int | Tensor]:
         """Add a mask; return a function that gives its seed, a ``(1,)`` int64 tensor."""
-        number = self._count
-        self._count += 1
+        number = len(self._drawn)
+        self._drawn.append(0)
         return lambda: self._slots[number]
 
     def draw(self) -> None:
         """Write the seeds of the next forward pass."""
-        if len(self._slots) < self._count:
-            self._slots = list(torch.zeros(self._count, 1, dtype=torch.int64, device=self._place))
-        for slot in self._slots:
-            slot.fill_(draw_seed())  # passed with the kernel launch: no copy, no synchronization
+        if len(self._slots) < len(self._drawn):
+            self._slots = list(torch.zeros(len(self._drawn), 1, dtype=torch.int64, device=self._place))
+        self.put_back([draw_seed() for _ in self._slots])
+
+    def put_back(self, drawn: Sequence[int]) -> None:
+        """Write the seeds of an earlier forward pass."""
+        super().put_back(drawn)
+        for slot, seed in zip(self._slots, drawn, strict=True):
+            slot.fill_(seed)  # passed with the kernel launch: no copy, no synchronization

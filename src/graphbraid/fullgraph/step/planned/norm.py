@@ -142,7 +142,6 @@ class PlannedBatchNorm(PlannedNorm):
     def __init__(self, plan: StepPlan, op: Normalise) -> None:
         super().__init__(plan, op)
         self._last: tuple[Tensor, Tensor, bool] | None = None
-        self._tracked_at = 0
         self._columns = None if plan.comm is None else RankColumns(plan.comm)
         if self._columns is not None and self._learns:
             self._scratch = (plan.new(f"{op.out}: coupling", op),)
@@ -155,14 +154,11 @@ class PlannedBatchNorm(PlannedNorm):
 
     def _statistics(self, x: Tensor) -> tuple[Tensor, Tensor, bool]:
         """Return the statistics that :class:`torch.nn.BatchNorm1d` would use, and update the running ones."""
-        module, call = self._module, self._plan.num_forwards
-        # A repetition of the last forward pass must not update the running statistics a second time.
-        tracks = module.track_running_stats and call > self._tracked_at
-        running = (module.running_mean, module.running_var) if not module.training or tracks else (None, None)
-        self._tracked_at = call
+        module = self._module
+        tracks = module.track_running_stats or not module.training
         return batch_statistics(
             x,
-            *running,
+            *((module.running_mean, module.running_var) if tracks else (None, None)),
             training=module.training,
             momentum=module.momentum,
             eps=module.eps,
