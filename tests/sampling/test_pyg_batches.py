@@ -11,9 +11,11 @@ from tests.sampling.test_loader import NUM_NODES, make_data, make_graph
 
 pytest.importorskip("torch_geometric", reason=NO_PYG)
 from torch_geometric.data import Batch, Data
+from torch_geometric.loader.utils import filter_data
 from torch_geometric.transforms import NormalizeFeatures, ToUndirected
 
 from graphbraid.errors import ConfigError, DataError
+from graphbraid.graph import Graph
 from graphbraid.loader import (
     BatchLoader,
     ClusterData,
@@ -23,6 +25,8 @@ from graphbraid.loader import (
     NeighborLoader,
     ShaDowKHopSampler,
 )
+from graphbraid.nn import MLP, GraphSAGE
+from graphbraid.sampling.rows.link_reads import bytes_of
 
 
 def first(data, **options):
@@ -330,3 +334,100 @@ def test_loader_data_may_be_changed_as_in_pygs_examples():
     loader.data.num_nodes = NUM_NODES + 1
     with pytest.raises(ConfigError, match="has 801 nodes now, and had 800"):
         iter(loader)
+
+
+class Layered(Data):
+    """A user's kind of data, with a method, an argument without a default, and an attribute of no key."""
+
+    def __init__(self, depth, **attributes):
+        super().__init__(**attributes)
+        self.__dict__["depth"] = depth
+
+    def twice(self):
+        return 2 * self.num_nodes
+
+
+class Marked(torch.Tensor):
+    """A tensor subclass."""
+
+
+KINDS = {
+    "parameter": lambda n: torch.nn.Parameter(torch.rand(n, 3)),
+    "computed": lambda n: torch.rand(n, 3, requires_grad=True) * 2,
+    "coo": lambda n: torch.rand(n, 3).round().to_sparse(),
+    "coo of gradient": lambda n: torch.rand(n, 3).round().requires_grad_().to_sparse(),
+    "coo of int64, 3-d": lambda n: torch.randint(2, (n, 2, 3)).to_sparse(),
+    "subclass": lambda n: torch.rand(n, 3).as_subclass(Marked),
+    "transposed": lambda n: torch.rand(3, n).t(),
+    "expanded": lambda n: torch.rand(1, 3).expand(n, 3),
+    "conjugate": lambda n: torch.rand(n, 3, dtype=torch.complex64).conj(),
+    "negative": lambda n: torch.rand(n, 3, dtype=torch.complex64).conj().imag,
+    "quantised": lambda n: torch.quantize_per_tensor(torch.rand(n, 3), 0.1, 0, torch.qint8),
+    "float16": lambda n: torch.rand(n, 3).half(),
+    "uint16": lambda n: torch.arange(3 * n).view(n, 3).to(torch.uint16),
+    "bool": lambda n: torch.rand(n, 3) > 0.5,
+    "complex array": lambda n: np.arange(n) * 1j,
+    "uint16 array": lambda n: np.arange(n, dtype=np.uint16),
+}
+LOADERS = {
+    "node": lambda data: NeighborLoader(data, [3, 2], batch_size=5, seed=0),
+    "link": lambda data: LinkNeighborLoader(data, [3, 2], batch_size=5, seed=0),
+    "cluster": lambda data: ClusterLoader(ClusterData(data, 3, strategy="contiguous"), batch_size=2),
+    "shadow": lambda data: ShaDowKHopSampler(data, 2, 3, batch_size=5, seed=0),
+}
+
+
+def same_as_pygs(found, wanted):
+    if not isinstance(wanted, torch.Tensor):
+        return found is wanted
+    about = [(type(t), t.dtype, t.layout, t.shape, t.requires_grad) for t in (found, wanted)]
+    values = [t.detach().dequantize() if t.is_quantized else t.detach().to_dense() for t in (found, wanted)]
+    values = [t.as_subclass(torch.Tensor).resolve_conj().resolve_neg() for t in values]
+    return about[0] == about[1] and torch.equal(*values)
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
+@pytest.mark.parametrize("loader", LOADERS)
+def test_attributes_keep_what_pygs_loaders_keep(loader):
+    edges = torch.randint(20, (2, 60), generator=torch.Generator().manual_seed(0))
+    for kind, make in KINDS.items():
+        data = Layered(3, x=make(20), edge_index=edges, edge_attr=make(60), more=make(20), num_nodes=20)
+        batch = next(iter(LOADERS[loader](data)))
+        wanted = filter_data(data, batch.n_id, batch.e_id, batch.e_id, batch.e_id)
+        names = ("x", "edge_attr", "more")
+        assert [name for name in names if not same_as_pygs(batch[name], wanted[name])] == [], kind
+        if loader != "shadow":
+            assert isinstance(batch, Layered)
+            assert (batch.depth, batch.twice()) == (3, 2 * batch.num_nodes)
+
+
+def test_a_batch_of_a_users_class_is_copied_and_pickled_as_such():
+    data = Layered(3, x=torch.rand(20, 2), edge_index=torch.randint(20, (2, 60)))
+    batch = first(data, batch_size=4)
+    for there in (copy.copy(batch), copy.deepcopy(batch), pickle.loads(pickle.dumps(batch)), batch.to("cpu")):
+        assert isinstance(there, Layered)
+        assert there.twice() == batch.twice()
+        assert there.depth == 3
+        assert torch.equal(there.x, batch.x)
+
+
+@pytest.mark.parametrize("as_graph", [False, True])
+def test_learned_features_get_the_gradients_of_the_batches_that_read_them(as_graph):
+    data = make_data()
+    data.x = torch.nn.Parameter(torch.rand(NUM_NODES, 4))
+    batch = first(Graph.from_pyg(data) if as_graph else data)
+    batch.x.sum().backward()
+    read = torch.zeros(NUM_NODES)
+    read[batch.n_id] = 1
+    assert torch.equal(data.x.grad, read[:, None].expand(-1, 4))
+
+
+def test_features_in_coo_reach_the_models_of_nn_as_sparse_features():
+    data = make_data()
+    data.x = torch.rand(NUM_NODES, 4).round().to_sparse()
+    batch = first(data)
+    assert torch.equal(batch.features.to_dense(), batch.x.to_dense())
+    assert bytes_of(batch.sampled).row_bytes > 0
+    for model in (GraphSAGE(4, 8, 2, dropout=0.0), MLP(4, 8, 2, dropout=0.0)):
+        outs = [model(x, batch.edge_index) for x in (batch.x, batch.x.to_dense())]
+        torch.testing.assert_close(*outs)

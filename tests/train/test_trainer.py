@@ -155,6 +155,14 @@ def test_features_stored_in_16_bits_are_trained_on() -> None:
         assert result.num_epochs == 4
 
 
+@pytest.mark.parametrize("part", ["x", "edge_attr"])
+def test_a_graph_whose_rows_require_gradients_is_refused_since_no_optimizer_has_them(part: str) -> None:
+    graph = community_graph()
+    learned = torch.zeros(graph.num_edges if part == "edge_attr" else graph.num_nodes, 4, requires_grad=True)
+    with pytest.raises(ConfigError, match="require gradients, but a Trainer updates only the model's"):
+        Trainer(Sage(4, 4, 3), graph.replace(**{part: learned}))
+
+
 def test_clipping_bounds_the_gradient_and_the_norm_is_logged(tmp_path: Path) -> None:
     graph = community_graph()
     sgd = {"optimizer": "sgd", "lr": 1.0, "clip": 1e-4, "epochs": 1, "batch_size": 1000, "eval_every": 0}

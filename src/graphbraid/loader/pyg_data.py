@@ -6,6 +6,7 @@ The module is imported only if PyG is installed and a NeighborLoader yields batc
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -141,13 +142,15 @@ class SampledData(Data):
     Its attributes are those of the loader's ``data``, restricted to the batch, and ``n_id``, ``e_id``,
     ``input_id``, ``batch_size``, ``num_sampled_nodes`` and ``num_sampled_edges``; they are computed when they
     are first read, and may be set. In addition it has ``blocks``, ``seed_y``, ``features``, ``epoch``,
-    ``step`` and ``layout``.
+    ``step`` and ``layout``. If the loader's ``data`` are of a subclass of ``Data``, so is the batch.
     """
 
     @classmethod
     def of(cls, batch: MiniBatch) -> SampledData:
         """Return a batch as Data; the two share the values that are computed later."""
-        out = cls()
+        given = Data() if batch.template is None else batch.template
+        out = _empty(type(given))
+        out.__dict__.update(vars(given))
         values = dict.fromkeys(batch.lazy_keys(), _LATER)
         values.pop("blocks", None)
         values.update({name: batch.value(name) for name in batch.constants})
@@ -181,7 +184,7 @@ class SampledData(Data):
         """Edge index as in PyG; in layout ``blocks``, reading it raises an error that names ``blocks``."""
         if "edge_index" not in self._store and self.sampled.layout == "blocks":
             return self.sampled.edge_index
-        return Data.edge_index.fget(self)
+        return super().edge_index
 
     @edge_index.setter
     def edge_index(self, edge_index: Tensor | None) -> None:
@@ -206,3 +209,18 @@ class SampledData(Data):
     def cuda(self, device: int | str | None = None, *args: str, non_blocking: bool = False) -> SampledData:
         """Move attributes to a CUDA device; see :meth:`to`."""
         return self.to("cuda" if device is None else device, *args, non_blocking=non_blocking)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _empty, (type(self).__bases__[-1],), dict(vars(self))
+
+
+@functools.cache
+def _class_for(given: Any) -> type[SampledData]:
+    """Return the class of batches of data of a class: a subclass of that class too."""
+    return SampledData if given is Data else type(f"Sampled{given.__name__}", (SampledData, given), {})
+
+
+def _empty(given: Any) -> SampledData:
+    """Return a batch without a store, as a copy of data of a class begins."""
+    made = _class_for(given)
+    return made.__new__(made)

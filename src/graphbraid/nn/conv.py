@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from graphbraid.arguments import check_tensor
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.csc import Csc
+from graphbraid.graph.interop.convert import features_from_torch_sparse
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.nn import told
 from graphbraid.nn.adjacency import as_csc
@@ -18,11 +19,17 @@ from graphbraid.nn.adjacency import as_csc
 LayerInput = Tensor | SparseFeatures
 
 
-def check_rows_of(x: LayerInput) -> None:
-    """Raise DataError unless ``x`` is sparse features or a floating-point matrix."""
+def as_rows(x: LayerInput) -> LayerInput:
+    """Return a floating-point matrix or sparse features; a sparse matrix of torch becomes sparse features.
+
+    Raises:
+        DataError: ``x`` is none of these, or is sparse and requires gradients.
+    """
     if isinstance(x, SparseFeatures | torch.fx.Proxy):
-        return
-    check_tensor(x, "x", ndim=2, floating=True)
+        return x
+    if isinstance(x, Tensor) and x.layout != torch.strided and not x.requires_grad:
+        return features_from_torch_sparse(x)
+    return check_tensor(x, "x", ndim=2, floating=True)
 
 
 def check_takes_weights(kind: type[nn.Module], edge_weight: Tensor | None) -> None:
@@ -63,7 +70,7 @@ class Conv(nn.Module, ABC):
             ConfigError: edge weights are given, and the layer takes none.
             DataError: ``x`` does not fit the graph or the layer, or the edges or weights are invalid.
         """
-        check_rows_of(x)
+        x = as_rows(x)
         check_takes_weights(type(self), edge_weight)
         out = self.combine(x, as_csc(edge_index, x.shape[0], edge_weight))
         return out if self.bias is None else out + self.bias

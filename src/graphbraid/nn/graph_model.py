@@ -14,7 +14,7 @@ from graphbraid.graph.csc import Csc
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.nn import told
 from graphbraid.nn.adjacency import as_csc
-from graphbraid.nn.conv import Conv, LayerInput, check_rows_of, check_takes_weights
+from graphbraid.nn.conv import Conv, LayerInput, as_rows, check_takes_weights
 from graphbraid.ops import bias_act_dropout, sparse_dropout
 from graphbraid.ops.rowwise.epilogue import ACTIVATIONS
 
@@ -112,7 +112,7 @@ class GraphModel(nn.Module, ABC):
             ConfigError: edge weights are given, and the layers take none.
             DataError: ``x``, an id, the weights or the number of blocks does not fit.
         """
-        check_rows_of(x)
+        x = as_rows(x)
         check_takes_weights(self.layer or type(self), edge_weight)
         blocks = self._blocks(edge_index, x.shape[0], edge_weight)
         x = self.drop_input(x)

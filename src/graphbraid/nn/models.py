@@ -10,7 +10,7 @@ from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.nn.adjacency import as_csc
-from graphbraid.nn.conv import LayerInput, check_rows_of, check_takes_weights
+from graphbraid.nn.conv import LayerInput, as_rows, check_takes_weights
 from graphbraid.nn.gat import AttentionConv, GATConv, GATv2Conv
 from graphbraid.nn.gcn import GCNConv
 from graphbraid.nn.gin import GINConv
@@ -134,7 +134,7 @@ class MLP(GraphModel):
         self, x: LayerInput, edge_index: Adjacency | None = None, edge_weight: Tensor | None = None
     ) -> Tensor:
         """Run all layers on the rows of the last block's destinations, or on all rows without blocks."""
-        check_rows_of(x)
+        x = as_rows(x)
         check_takes_weights(type(self), edge_weight)
         if isinstance(edge_index, Tensor):
             as_csc(edge_index, x.shape[0])  # checked as in the other models, although the edges are not used

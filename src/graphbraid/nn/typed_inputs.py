@@ -11,7 +11,7 @@ from graphbraid.arguments import MOST_WIDTH, as_count, check_tensor, shown
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import SparseFeatures
 from graphbraid.graph.scans import check_ids
-from graphbraid.nn.conv import LayerInput, check_rows_of
+from graphbraid.nn.conv import LayerInput, as_rows
 from graphbraid.nn.linear import Linear
 from graphbraid.ops import bias_act_dropout, dense_linear, sparse_linear
 
@@ -67,7 +67,7 @@ def input_rows(
         raise DataError(
             f"nodes of type {name!r} need features of shape (num_rows, {layer.in_features}); got {got}"
         )
-    check_rows_of(x)
+    x = as_rows(x)
     if isinstance(x, SparseFeatures):
         out = sparse_linear(x, layer.weight)
     else:

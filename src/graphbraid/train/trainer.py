@@ -14,6 +14,7 @@ from graphbraid.arguments import check_type
 from graphbraid.collective import Plan, Profile
 from graphbraid.collective.run.protocols import Accelerator
 from graphbraid.errors import ConfigError, DataError
+from graphbraid.fullgraph.model.watch import GraphWatch
 from graphbraid.graph import Graph
 from graphbraid.nn import LinkModel
 from graphbraid.sampling.lists import NeighborLists
@@ -109,6 +110,12 @@ class Trainer(LinkPredictions):
             raise ConfigError(
                 f"graph must be a graphbraid.Graph; got {type(graph).__name__}. Convert it first, for "
                 "example with Graph.from_pyg(data)."
+            )
+        of_types = [graph.nodes_of(one).x for one in graph.node_types] if graph.is_typed else []
+        if GraphWatch(graph, of_types).wants_gradients():
+            raise ConfigError(
+                "the graph's features or edges require gradients, but a Trainer updates only the model's "
+                "parameters; keep learned rows in the model, as torch.nn.Embedding does, or detach() them"
             )
         self.model = model
         self.graph = graph

@@ -7,15 +7,17 @@ import pytest
 import torch
 from tests.extras import NO_PYG
 from tests.graph.typed_cases import ABOUT, CITES, FIELDS, PAPERS, WRITES, bibliography
+from tests.sampling.test_pyg_batches import KINDS, same_as_pygs
 
 pytest.importorskip("torch_geometric", reason=NO_PYG)
 import torch_geometric
 from torch_geometric.data import HeteroData
+from torch_geometric.loader.utils import filter_hetero_data
 from torch_geometric.nn import GraphConv, HeteroConv, SAGEConv, to_hetero
 from torch_geometric.sampler import NumNeighbors
 
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.loader import NeighborLoader
+from graphbraid.loader import LinkNeighborLoader, NeighborLoader
 
 PAPER_PAPER, PAPER_AUTHOR, AUTHOR_PAPER = (
     ("paper", "to", "paper"),
@@ -353,3 +355,25 @@ def test_data_that_do_not_fit_are_refused():
     data["author"].name = [str(i) for i in range(200)]
     with pytest.raises(DataError, match="is a list with an entry per row"):
         NeighborLoader(data, [1], "paper")
+
+
+class Library(HeteroData):
+    """A user's kind of data."""
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
+@pytest.mark.parametrize("kind", KINDS)
+def test_attributes_keep_what_pygs_loaders_keep(kind):
+    data, make = Library(), KINDS[kind]
+    data["paper"].x, data["paper"].more, data["author"].num_nodes = make(30), make(30), 20
+    for edge_type, sizes in {PAPER_AUTHOR: (30, 20), AUTHOR_PAPER: (20, 30)}.items():
+        data[edge_type].edge_index, data[edge_type].edge_attr = random_edges(*sizes, 90), make(90)
+    nodes = NeighborLoader(data, [3, 2], input_nodes="paper", batch_size=5, seed=0)
+    links = LinkNeighborLoader(data, [3, 2], edge_label_index=PAPER_AUTHOR, batch_size=5, seed=0)
+    for loader in (nodes, links):
+        batch = next(iter(loader))
+        assert type(batch) is Library
+        edges = batch.e_id_dict
+        wanted = filter_hetero_data(data, batch.n_id_dict, edges, dict(edges), dict(edges))
+        for key, name in (("paper", "x"), ("paper", "more"), (PAPER_AUTHOR, "edge_attr")):
+            assert same_as_pygs(batch[key][name], wanted[key][name]), (key, name)

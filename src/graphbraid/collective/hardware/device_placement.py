@@ -12,6 +12,7 @@ from graphbraid.collective.run.stages import Context
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import ScaledFeatures, SparseFeatures
 from graphbraid.graph.csc import Csc
+from graphbraid.graph.interop.convert import is_plain
 from graphbraid.sampling.source import BatchSource
 
 PlacedPart = Literal["topology", "labels", "features"]
@@ -54,8 +55,11 @@ def placed_source(
     source, graph = context.source, context.source.graph
     by_edge = context.sampler.return_edge_id  # without edge ids nothing is looked up by edge
 
+    def placed(table: Tensor) -> Tensor:  # rows of any other table are taken by torch where it is
+        return place(table, placement["labels"]) if is_plain(table) else table
+
     def label(table: Tensor | None, needed: bool = True) -> Tensor | None:
-        return table if table is None or not needed else place(table, placement["labels"])
+        return table if table is None or not needed else placed(table)
 
     csc = Csc(graph.csc.indptr, graph.csc.indices, graph.csc.num_src, label(graph.csc.weight), trusted=True)
     x = graph.x
@@ -75,10 +79,8 @@ def placed_source(
             edge_id=label(graph.edge_id, by_edge),
             edge_attr=label(graph.edge_attr, by_edge),
         ),
-        node_attrs={name: place(t, placement["labels"]) for name, t in source.node_attrs.items()},
-        edge_attrs={
-            name: place(t, placement["labels"]) if by_edge else t for name, t in source.edge_attrs.items()
-        },
+        node_attrs={name: placed(t) for name, t in source.node_attrs.items()},
+        edge_attrs={name: placed(t) if by_edge else t for name, t in source.edge_attrs.items()},
         src_degree=label(source.src_degree),
         src_loop=label(source.src_loop),
     )
@@ -101,7 +103,7 @@ def _label_tables(context: Context) -> list[Tensor]:
     tables = [graph.y, graph.csc.weight, source.src_degree, source.src_loop]
     if context.sampler.return_edge_id:
         tables += [graph.edge_id, graph.edge_attr, *source.edge_attrs.values()]
-    return [t for t in (*tables, *source.node_attrs.values()) if t is not None]
+    return [t for t in (*tables, *source.node_attrs.values()) if t is not None and is_plain(t)]
 
 
 def shown(placement: PartPlacement, part_bytes: Mapping[PlacedPart, int]) -> str:

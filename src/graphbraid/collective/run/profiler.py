@@ -30,6 +30,7 @@ from graphbraid.machine.contention import OtherPrograms, is_disturbed
 from graphbraid.machine.hardware import Hardware
 from graphbraid.machine.measurements import NOT_KEPT, Kept
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
+from graphbraid.sampling.rows.by_id import tensor_bytes
 
 VERSION = 5
 """Version of the measurement, part of the cache's key: raise it to discard earlier profiles."""
@@ -157,13 +158,17 @@ _KEPT = Kept("profiles", dataclasses.asdict, _from_json)
 def batch_bytes_of(batch: MiniBatch) -> int:
     """Return the bytes of a batch's arrays, including features."""
     part = batch.row_part  # if there is one, x is assembled on the device
-    tensors: list[Tensor | None] = [batch.n_id, batch.input_id, None if part else batch.x]
+    x = None if part else batch.x
+    tensors: list[Tensor | None] = [batch.n_id, batch.input_id]
     for block in batch.blocks:
         tensors += [block.indptr, block.indices, block.weight]
     storages = {
         t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors if t is not None
     }
-    return sum(storages.values()) + (0 if part is None else part.slots.numel() * part.rows[:1].nbytes)
+    x_bytes = 0 if x is None else tensor_bytes(x)
+    return (
+        x_bytes + sum(storages.values()) + (0 if part is None else part.slots.numel() * part.rows[:1].nbytes)
+    )
 
 
 class _StageTimer:

@@ -23,8 +23,10 @@ from graphbraid.graph.sparse_features import FEATURE_DTYPES, SparseFeatures
 ID_DTYPES = (torch.int32, torch.int64)
 
 
-def as_tensor(values: Any, what: str) -> Tensor:
+def as_tensor(values: Any, what: str, *, exact: bool = False) -> Tensor:
     """Return ``values`` as a tensor, which shares memory with a NumPy array if possible; lists are copied.
+
+    With ``exact``, arrays of complex numbers and of unsigned integers keep their dtype.
 
     Raises:
         DataError: ``values`` does not hold real numbers.
@@ -37,7 +39,7 @@ def as_tensor(values: Any, what: str) -> Tensor:
         array = np.asarray(values)
     except ValueError as error:  # rows of unequal length
         raise DataError(f"{what} must be an array of numbers; {error}") from error
-    if array.dtype.kind not in "biuf":
+    if array.dtype.kind not in ("biufc" if exact else "biuf"):
         raise DataError(f"{what} must hold numbers; got dtype {array.dtype} of type {type(values).__name__}")
     if array.dtype.kind == "f" and array.dtype.itemsize > 8:
         array = array.astype(np.float64)  # the widest that torch has
@@ -45,7 +47,19 @@ def as_tensor(values: Any, what: str) -> Tensor:
         array = np.array(array, dtype=array.dtype.newbyteorder("="))
     with warnings.catch_warnings():  # read-only memory maps are shared on purpose: nothing writes to them
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return _signed(torch.from_numpy(array), what)
+        made = torch.from_numpy(array)
+    return made if exact else _signed(made, what)
+
+
+def as_table(values: Tensor | np.ndarray, what: str) -> Tensor:
+    """Return an attribute as a tensor that rows can be taken of, which keeps its dtype, class and gradient.
+
+    torch takes no rows of a sparse matrix in CSR or CSC; it becomes COO.
+    """
+    if not isinstance(values, Tensor):
+        return as_tensor(values, what, exact=True)
+    has_rows = values.layout in (torch.strided, torch.sparse_coo)
+    return values if has_rows else torch.Tensor.to_sparse(values, layout=torch.sparse_coo)
 
 
 def _signed(values: Tensor, what: str) -> Tensor:
@@ -72,6 +86,16 @@ def plain(values: Tensor) -> Tensor:
     unwrap = getattr(values, "as_tensor", None)
     unwrapped: Tensor = unwrap() if callable(unwrap) else values.as_subclass(Tensor)
     return unwrapped
+
+
+def is_plain(table: Tensor) -> bool:
+    """Return whether the bytes of a table say all about it, so that kernels may copy its rows.
+
+    Rows of a subclass, of a sparse or quantised table, and of one that gradients flow to are torch's to take.
+    """
+    is_dense = table.layout == torch.strided and not (table.is_nested or table.is_quantized)
+    is_view = table.is_conj() or table.is_neg()
+    return type(table) in (Tensor, torch.nn.Parameter) and is_dense and not (is_view or table.requires_grad)
 
 
 def as_edge_index(edge_index: Any) -> tuple[Tensor, Tensor]:
@@ -123,7 +147,7 @@ def as_features(x: Any) -> Features | None:
     if isinstance(x, SparseFeatures | ScaledFeatures | None):
         return x
     if isinstance(x, Tensor) and x.layout != torch.strided:
-        return _features_from_torch_sparse(x)
+        return features_from_torch_sparse(x)
     if hasattr(x, "tocsr"):
         return SparseFeatures.from_scipy(x)
     dense = as_tensor(x, "x")
@@ -133,7 +157,12 @@ def as_features(x: Any) -> Features | None:
     return dense if dense.dtype in FEATURE_DTYPES else dense.float()
 
 
-def _features_from_torch_sparse(x: Tensor) -> SparseFeatures:
+def features_from_torch_sparse(x: Tensor) -> SparseFeatures:
+    """Return a sparse matrix of torch, in any layout, as :class:`SparseFeatures`.
+
+    Raises:
+        DataError: it is not a matrix.
+    """
     if x.ndim != 2:
         raise DataError(f"x must have shape (num_nodes, num_features); got {tuple(x.shape)}")
     if x.layout == torch.sparse_csr:

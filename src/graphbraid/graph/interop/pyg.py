@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.errors import DataError
-from graphbraid.graph.interop.convert import as_features, as_labels
+from graphbraid.graph.interop.convert import as_features, as_labels, is_plain
 from graphbraid.graph.interop.edge_list import graph_from_edge_index
 from graphbraid.graph.interop.hetero import graph_from_hetero_data, graph_to_hetero_data
 from graphbraid.graph.interop.pyg_parts import (
@@ -64,7 +64,8 @@ def exact_graph_from_pyg(
 ) -> Graph:
     """Make a graph from the parts of ``data`` that a Graph can hold unchanged; converts only the topology.
 
-    Features and labels of other dtypes or shapes are left out, and so are masks without one row per node.
+    Features and labels of other dtypes or shapes are left out, and so are those that require gradients, are
+    of a tensor subclass or in COO, and masks without one row per node.
     Data without edges becomes a graph without edges.
 
     Args:
@@ -76,8 +77,8 @@ def exact_graph_from_pyg(
     _check_homogeneous(data)
     x, y, num_nodes = features_of(data), data.get("y"), int(data.num_nodes)
     held: dict[str, Any] = {
-        "x": as_features(x) if _is_held(x, num_nodes) else None,
-        "y": as_labels(y) if _is_held(y, num_nodes, labels=True) else None,
+        "x": as_features(x) if is_held(x, num_nodes) else None,
+        "y": as_labels(y) if is_held(y, num_nodes, labels=True) else None,
         "splits": splits_of(data, num_nodes, 0, exact=True),
     }
     if known is not None:
@@ -121,11 +122,14 @@ def _check_homogeneous(data: Any) -> None:
         )
 
 
-def _is_held(values: Any, num_nodes: int, *, labels: bool = False) -> bool:
+def is_held(values: Any, num_nodes: int, *, labels: bool = False) -> bool:
     """Return whether a Graph can hold these features or labels without changing their dtype or shape."""
-    if isinstance(values, SparseFeatures) or (isinstance(values, Tensor) and values.layout != torch.strided):
+    if isinstance(values, SparseFeatures):
         return not labels
-    if not isinstance(values, Tensor) or not values.ndim or values.shape[0] != num_nodes:
+    if isinstance(values, Tensor) and values.layout in (torch.sparse_csr, torch.sparse_csc):
+        is_held = values.ndim == 2 and values.dtype in FEATURE_DTYPES and not values.requires_grad
+        return is_held and not labels
+    if not isinstance(values, Tensor) or not is_plain(values) or values.shape[:1] != (num_nodes,):
         return False
     if labels:
         return (values.ndim == 1 and values.dtype == torch.int64) or (

@@ -13,7 +13,7 @@ from graphbraid.features.rows.memory import MemoryRows
 from graphbraid.features.tiers.tiered_features import TieredFeatures
 from graphbraid.graph import Graph, ScaledFeatures
 from graphbraid.graph.degrees import degrees_and_loops
-from graphbraid.graph.interop.convert import as_tensor, plain
+from graphbraid.graph.interop.convert import as_table, is_plain
 from graphbraid.graph.interop.pyg import exact_graph_from_pyg
 from graphbraid.graph.interop.pyg_parts import entries_of
 from graphbraid.sampling.source import ADJ_VALUES, BatchSource
@@ -41,6 +41,8 @@ def source_of(data: Graph | Data, weight_attr: str | None, known: Graph | None =
                 + ("this one has none" if data.csc.weight is None else "no other name is known")
             )
         data.check_one_type("this loader")
+        if isinstance(data.x, Tensor) and not is_plain(data.x):
+            return BatchSource(graph=data.replace(x=None), node_attrs={"x": data.x})
         return BatchSource(graph=data)
     if not hasattr(data, "edge_index") or hasattr(data, "node_types"):
         raise ConfigError(
@@ -155,6 +157,7 @@ class _DataSorter:
             by_column=frozenset(self._by_column),
             names=(*edges, *self._names),
             adj_t=self._adj_t,
+            template=self._data,
         )
 
     def _is_held(self, name: str) -> bool:
@@ -170,7 +173,7 @@ class _DataSorter:
                 f"data.{name} is a {type(value).__name__} by {'edge' if of_edges else 'node'}, of which no "
                 "batch can take rows; make it a tensor or an array"
             )
-        table = plain(value) if isinstance(value, Tensor) else as_tensor(value, f"data.{name}")
+        table = as_table(value, f"data.{name}")
         if self._data.__cat_dim__(name, value) != 0:
             self._by_column.add(name)
             table = table.movedim(-1, 0)

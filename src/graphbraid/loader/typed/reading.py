@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -10,7 +10,8 @@ from torch import Tensor
 
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph, SparseFeatures
-from graphbraid.graph.interop.convert import as_features, as_tensor, plain
+from graphbraid.graph.interop.convert import as_table, features_from_torch_sparse
+from graphbraid.graph.interop.pyg import is_held
 from graphbraid.graph.interop.pyg_parts import is_hetero
 from graphbraid.graph.types import EdgeType
 from graphbraid.sampling.typed.source import EDGE_WEIGHT, TypedBatchSource, source_of_graph
@@ -74,7 +75,7 @@ class _HeteroDataSorter:
         return TypedBatchSource(
             graph=self._graph(),
             node_attrs=nodes,
-            edge_attrs={one: _dense(attrs) for one, attrs in edges.items()},
+            edge_attrs=cast("dict[EdgeType, dict[str, Tensor]]", edges),  # sparse features are of nodes
             by_column=frozenset(self._by_column),
             template=data,
         )
@@ -114,16 +115,11 @@ class _HeteroDataSorter:
         return own
 
     def _table(self, store: Any, key: StoreKey, name: str, value: Any) -> Tensor | SparseFeatures:
-        if isinstance(value, Tensor) and value.layout != torch.strided:
-            features = as_features(value)
-            assert isinstance(features, SparseFeatures)
-            return features
-        table = plain(value) if isinstance(value, Tensor) else as_tensor(value, f"data[{key!r}].{name}")
+        is_sparse = isinstance(value, Tensor) and value.layout != torch.strided
+        if is_sparse and name == "x" and isinstance(key, str) and is_held(value, value.shape[0]):
+            return features_from_torch_sparse(value)
+        table = as_table(value, f"data[{key!r}].{name}")
         if store._parent().__cat_dim__(name, value, store) != 0:
             self._by_column.add((key, name))
             table = table.movedim(-1, 0)
         return table
-
-
-def _dense(attrs: dict[str, Tensor | SparseFeatures]) -> dict[str, Tensor]:
-    return {name: one.to_dense() if isinstance(one, SparseFeatures) else one for name, one in attrs.items()}

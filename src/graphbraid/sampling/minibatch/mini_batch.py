@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from torch import Tensor
+from torch import Tensor, strided
 
 from graphbraid.errors import ConfigError, MissingPackageError
 from graphbraid.graph import SparseFeatures
 from graphbraid.graph.csc import Csc
+from graphbraid.graph.interop.convert import features_from_torch_sparse
 from graphbraid.sampling.minibatch.cut import Cut
 from graphbraid.sampling.minibatch.edge_forms import edge_index_of
 from graphbraid.sampling.minibatch.nested import Change, apply_nested
@@ -125,7 +126,8 @@ class MiniBatch(TensorHolder):
         if "features" not in self._cache:
             stored = None if self._source is None else self._source.graph.x
             if not isinstance(stored, SparseFeatures):
-                return self.x
+                x = self.x
+                return x if x is None or x.layout == strided else features_from_torch_sparse(x)
         return self._once("features", lambda cut: cut.sparse_features(), move=False)
 
     @property
@@ -230,6 +232,11 @@ class MiniBatch(TensorHolder):
         if self._source is None:
             return list(self._kept)
         return self._cut().keys()
+
+    @property
+    def template(self) -> Any:
+        """PyG ``Data`` that the loader was given; None for a graph, and once pickling dropped the source."""
+        return None if self._source is None else self._source.template
 
     @property
     def constants(self) -> Mapping[str, Any]:

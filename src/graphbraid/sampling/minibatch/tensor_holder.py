@@ -11,6 +11,7 @@ from torch import Tensor
 from graphbraid.arguments import as_device, as_flag, as_present_device
 from graphbraid.errors import ConfigError
 from graphbraid.sampling.minibatch.nested import Change
+from graphbraid.sampling.rows.by_id import tensor_bytes
 
 
 class TensorHolder(ABC):
@@ -74,7 +75,7 @@ class TensorHolder(ABC):
     @property
     def travelling_bytes(self) -> int:
         """Bytes of a copy to another device now: ids, edges, and the attributes computed so far."""
-        return sum(t.nbytes for t in self.tensors())
+        return sum(map(tensor_bytes, self.tensors()))
 
 
 def _pinned(tensor: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from graphbraid.graph.interop.convert import is_plain
 from graphbraid.graph.scaled_features import ScaledFeatures, widened
 
 if TYPE_CHECKING:
@@ -94,14 +95,17 @@ class RowPart:
 def take_rows(table: Tensor, ids: Tensor) -> Tensor:
     """Return ``table[ids]`` on the device of ``ids``.
 
-    If the table is on another device, it must be in page-locked host memory, which the device of ``ids``
-    reads over the link; the call does not wait for it.
+    A plain table on another device must be contiguous and in page-locked host memory, which the device of
+    ``ids`` reads over the link; the call does not wait for it. Rows of any other table are taken by torch
+    where the table is, and copied.
 
     Args:
-        table: ``(num_rows, ...)`` of any dtype; contiguous where it is on another device.
+        table: ``(num_rows, ...)`` of any dtype, dense or in COO.
         ids: ``(num_ids,)`` int64 in ``[0, num_rows)``.
     """
-    return table[ids] if is_beside(table, ids) else read_over_link(table, ids)
+    if is_plain(table):
+        return table[ids] if is_beside(table, ids) else read_over_link(table, ids)
+    return torch.index_select(table, 0, ids.to(table.device)).to(ids.device)
 
 
 def take_features(x: Tensor | ScaledFeatures, ids: Tensor) -> Tensor:
@@ -109,6 +113,13 @@ def take_features(x: Tensor | ScaledFeatures, ids: Tensor) -> Tensor:
     if isinstance(x, ScaledFeatures):
         return widened(take_rows(x.values, ids), take_rows(x.scale, ids))
     return take_rows(x, ids)
+
+
+def tensor_bytes(tensor: Tensor) -> int:
+    """Return the bytes of a tensor, of one in COO those of its indices and values."""
+    if tensor.layout != torch.sparse_coo:
+        return tensor.nbytes
+    return tensor._indices().nbytes + tensor._values().nbytes
 
 
 def is_beside(table: Tensor, ids: Tensor) -> bool:

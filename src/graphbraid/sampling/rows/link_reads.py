@@ -12,7 +12,7 @@ from torch import Tensor
 
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.scaled_features import ScaledFeatures, kept_row_bytes
-from graphbraid.sampling.rows.by_id import FeatureRows
+from graphbraid.sampling.rows.by_id import FeatureRows, tensor_bytes
 from graphbraid.sampling.rows.link_weights import weight_bytes
 from graphbraid.sampling.rows.sectors import row_sectors
 
@@ -55,7 +55,7 @@ class LinkReads:
 
     def add(self, rows: Tensor) -> None:
         """Count rows that travel, ``(num_rows, F)``."""
-        self.add_rows(len(rows), rows.nbytes)
+        self.add_rows(len(rows), tensor_bytes(rows))
 
     def add_rows(self, rows: int, nbytes: int) -> None:
         """Count rows that travel, by their number and their bytes."""
@@ -85,9 +85,9 @@ class LinkReads:
         if name in _ROWS:
             self.add(value)
         elif name in _LABELS:
-            self._add(LinkCounts(label_bytes=value.nbytes))
+            self._add(LinkCounts(label_bytes=tensor_bytes(value)))
         else:
-            self._add(LinkCounts(list_bytes=value.nbytes))
+            self._add(LinkCounts(list_bytes=tensor_bytes(value)))
 
     def add_batch(self, batch: MiniBatch) -> None:
         """Count a batch on the host that is copied to a device as it is now."""
@@ -130,8 +130,8 @@ def bytes_of(batch: MiniBatch) -> LinkCounts:
     part = batch.row_part
     whole = [value for name in _ROWS if isinstance(value := batch.held(name), Tensor)]
     rows = [*whole, *(() if part is None else (part.rows,))]
-    labels = sum(value.nbytes for name in _LABELS if isinstance(value := batch.held(name), Tensor))
-    row_bytes = sum(each.nbytes for each in rows)
+    labels = sum(tensor_bytes(value) for name in _LABELS if isinstance(value := batch.held(name), Tensor))
+    row_bytes = sum(map(tensor_bytes, rows))
     return LinkCounts(
         rows=sum(map(len, rows)),
         row_bytes=row_bytes,

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from graphbraid.graph import EdgeType, Graph, ScaledFeatures, SparseFeatures
+from graphbraid.graph.interop.convert import is_plain
 from graphbraid.ops.gather.gather_rows import gather_features, gather_rows
 from graphbraid.sampling.rows.by_id import take_rows
 
@@ -34,8 +35,9 @@ class TypedBatchSource:
     def gathered(self, node_type: str) -> Tensor | None:
         """Return the features of a type if threads can gather their rows: a contiguous matrix on the CPU."""
         x = self.node_attrs[node_type].get("x")
-        can = isinstance(x, Tensor) and x.ndim == 2 and x.is_contiguous() and x.device.type == "cpu"
-        return x if can and isinstance(x, Tensor) and (node_type, "x") not in self.by_column else None
+        if not isinstance(x, Tensor) or not is_plain(x) or (node_type, "x") in self.by_column:
+            return None
+        return x if x.ndim == 2 and x.is_contiguous() and x.device.type == "cpu" else None
 
     def node_rows(self, node_type: str, name: str, ids: Tensor) -> Tensor:
         """Return the rows of an attribute for nodes: of sparse features dense, of int8 as float32."""
