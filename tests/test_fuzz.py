@@ -1,15 +1,18 @@
 """The fuzz itself: it covers all that is public, its inputs are sound, and it sees what it should."""
 
+import os
 import random
+import resource
 import shutil
+import time
 from pathlib import Path
 
 import pytest
 import torch
 from tests.extras import NO_KERNELS
-from tests.fuzz import api, files
+from tests.fuzz import api, files, links, memory, run, threads
 from tests.fuzz import kernels as kernel_cases
-from tests.fuzz.case import Name
+from tests.fuzz.case import Name, Verdict
 from tests.fuzz.damage import damage
 from tests.fuzz.kernel_calls import CALLS
 from tests.fuzz.kernel_inputs import Inputs
@@ -123,6 +126,71 @@ def test_a_raw_exception_is_told_from_a_clear_one(made, status):
 
 def _raise(error: Exception) -> None:
     raise error
+
+
+def test_threads_that_disturb_each_other_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+
+    def made():
+        shared = []
+
+        def work(i: int) -> int:
+            shared.append(i)
+            time.sleep(0.01)
+            return shared[-1]
+
+        return work
+
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    verdict = threads._compared("planted", made, 4, True)
+    resource.setrlimit(resource.RLIMIT_AS, limits)
+    assert verdict.status == "differs"
+
+
+@pytest.mark.parametrize("form", ["symbolic", "hard", "dangling"])
+def test_a_command_that_writes_through_a_link_is_found(form, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def writes(words: list[str], fresh: bool) -> Verdict:
+        Path("run/steps.jsonl").write_text("begun anew")
+        return Verdict("ok")
+
+    monkeypatch.chdir(tmp_path)
+    Path("user").mkdir()
+    Path("user/thesis.txt").write_text("years of work")
+    monkeypatch.setattr(links.cli, "_run", writes)
+    assert links._run(["train"], Path("run/steps.jsonl"), form).status == "lost"
+
+
+def test_a_command_that_takes_more_memory_than_it_has_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def takes(words: list[str], fresh: bool) -> Verdict:
+        try:
+            held = bytearray(200 << 20)
+        except MemoryError:  # where the limit is the process's own
+            os.abort()
+        return Verdict("ok", detail=str(len(held)))
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(memory.cli, "_run", takes)
+    assert memory._run(["train"], 50 << 20).status == "signal"
+    assert memory._run(["train"], 400 << 20).status == "ok"
+
+
+def test_counts_of_a_run_replace_those_of_its_kinds_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- table: fuzz -->\n\n<!-- end of table -->\nafter\n")
+    monkeypatch.setattr(run, "PAGE", page)
+    for kind, status in (("cli", "ok"), ("api", "refused"), ("cli", "lost")):
+        report = run.Report()
+        report.counts[kind][status] += 3
+        report.record(seed=7)
+    rows = [line for line in page.read_text().splitlines() if line.startswith("| `")]
+    assert [row.split(" | ")[:6] for row in rows] == [
+        ["| `api`", "3", "0", "3", "none", "7"],
+        ["| `cli`", "3", "0", "0", "3 lost", "7"],
+    ]
+    assert page.read_text().startswith("before\n")
+    assert page.read_text().endswith("after\n")
 
 
 def test_names_say_all(tmp_path: Path):

@@ -128,9 +128,9 @@ def _run_in_child(folder: Path, make: Callable[[], Planned]) -> None:
         planned = make()
         Path("case.txt").write_text(planned.text, encoding="utf-8", errors="replace")
         faulthandler.dump_traceback_later(20, file=2, exit=False, repeat=True)
-        _limit_memory()
+        limit_memory()
         verdict = planned.run()
-        _limit_memory(lift=True)
+        limit_memory(lift=True)
         Path("verdict.json").write_text(json.dumps(verdict.plain()), encoding="utf-8")
         code = 0
     except BaseException:
@@ -139,7 +139,7 @@ def _run_in_child(folder: Path, make: Callable[[], Planned]) -> None:
         os._exit(code)
 
 
-def _limit_memory(*, lift: bool = False) -> None:
+def limit_memory(*, lift: bool = False) -> None:
     if _SANITIZED:  # its shadow is terabytes of address space
         return
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]

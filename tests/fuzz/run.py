@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import datetime
 import gc
 import importlib
 import os
@@ -18,8 +19,11 @@ from typing import Any
 from tests.fuzz import file_kinds, isolate
 from tests.fuzz.case import FINDINGS, Name, Verdict
 
-KINDS = {"api": 6, "files": 5, "cli": 3, "kernels": 6, "programs": 1}
+from graphbraid.files.writing import atomic_write
+
+KINDS = {"api": 6, "files": 5, "cli": 3, "kernels": 6, "programs": 1, "threads": 2, "links": 1, "memory": 1}
 """Kind -> its share of the cases started; each is a module of this package."""
+PAGE = Path("docs/robustness.md")
 
 
 @dataclass
@@ -56,6 +60,23 @@ class Report:
             name, text, _ = cases[0]
             print(f"  {status:8} {len(cases):4} times  {cause}")
             print(f"           scripts/fuzz.sh --case {name}   # {text}")
+
+    def record(self, seed: int) -> None:
+        """Write the counts into the page; rows of kinds that did not run stay."""
+        begin, end = "<!-- table: fuzz -->\n", "<!-- end of table -->"
+        head, rest = PAGE.read_text(encoding="utf-8").split(begin)
+        table, tail = rest.split(end)
+        rows = {line.split(" | ")[0]: line for line in table.splitlines() if line.startswith("| `")}
+        for kind, counts in self.counts.items():
+            found = ", ".join(f"{counts[name]} {name}" for name in FINDINGS if counts[name]) or "none"
+            cells = (counts.total(), counts["ok"], counts["refused"], found, seed, f"{datetime.date.today()}")
+            rows[f"| `{kind}`"] = " | ".join(map(str, (f"| `{kind}`", *cells))) + " |"
+        names = ("kind", "cases", "ok", "refused", "findings", "seed", "date")
+        lines = [f"| {' | '.join(names)} |", f"|{' --- |' * len(names)}"]
+        lines += [row for kind in KINDS if (row := rows.get(f"| `{kind}`"))]
+        text = f"{head}{begin}\n" + "\n".join(lines) + f"\n\n{end}{tail}"
+        with atomic_write(PAGE) as place:
+            place.write_text(text, encoding="utf-8")
 
 
 _HEAVY = (
@@ -124,6 +145,8 @@ def _many(options: argparse.Namespace, folder: Path) -> int:
                     report.add(case.name, text, verdict)
         time.sleep(0.003)
     report.show(time.monotonic() - begin)
+    if options.record:
+        report.record(options.seed)
     return 1 if report.findings else 0
 
 
@@ -164,6 +187,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--start", type=int, default=0, help="number of the first case of each kind")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--verbose", action="store_true", help="print every case")
+    parser.add_argument("--record", action="store_true", help=f"write the counts into {PAGE}")
     parser.add_argument("--case", default="", help="run one case, by its name KIND:SEED:NUMBER")
     return parser.parse_args(arguments)
 

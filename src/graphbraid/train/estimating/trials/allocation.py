@@ -6,6 +6,7 @@ import contextlib
 import gc
 import itertools
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -18,6 +19,8 @@ _RETURNED_BYTES = 1 << 25
 """Size from which the C library maps blocks by themselves, and so returns them when they are freed."""
 
 _NEVER = 1 << 30
+_ONE_AT_A_TIME = threading.Lock()
+"""The profiler and the collector's thresholds belong to the process: two threads that profile crash it."""
 
 
 class Allocation(NamedTuple):
@@ -38,7 +41,7 @@ def allocation_of(run: Callable[[], object], device: torch.device) -> Allocation
     """
     if device.type == "cuda":
         return _on_cuda(run, device)
-    with _quiet(), _former_garbage_is_left(), profile(profile_memory=True) as seen:
+    with _ONE_AT_A_TIME, _quiet(), _former_garbage_is_left(), profile(profile_memory=True) as seen:
         run()
     assert seen.kineto_results is not None
     events = [
