@@ -115,7 +115,7 @@ def test_permission_errors_say_so(tmp_path, monkeypatch):
 
 
 def test_a_target_that_is_a_folder_is_refused(tmp_path):
-    with pytest.raises(ResourceError, match="a folder has that name"), atomic_write(tmp_path):
+    with pytest.raises(ResourceError, match="it is a folder"), atomic_write(tmp_path):
         pass
 
 
@@ -217,9 +217,9 @@ def test_where_a_file_may_be_written_is_known_before(tmp_path):
     os.mkfifo(tmp_path / "pipe.csv")
     (tmp_path / "circle.csv").symlink_to("circle.csv")
     for name, why in [
-        (".", "a folder has that name"),
-        ("pipe.csv", "that is a device or a pipe"),
-        ("circle.csv", "its links lead in a circle"),
+        (".", "it is a folder"),
+        ("pipe.csv", "it is a named pipe"),
+        ("circle.csv", "it is a symbolic link"),
         ("there.csv/new.csv", "Not a directory"),
     ]:
         with pytest.raises(ResourceError, match=f"cannot write.*({why})"):

@@ -242,9 +242,10 @@ def test_predictions_do_not_replace_what_is_read_or_find_too_late_that_they_cann
     for out, words, code, why in [
         (ids, ("--nodes", ids), 2, f"--out {ids} would replace a file of --nodes"),
         (tmp_path / "linked.csv", ("--nodes", ids), 2, "would replace a file of --nodes"),
+        (tmp_path / "linked.csv", (), 4, "it is a symbolic link"),
         (data, ("--data", data), 2, f"--out {data} would replace a file of --data"),
         (run_dir / "metrics.csv", (), 2, "would replace a file of --run"),
-        (tmp_path / "folder.csv", (), 4, "a folder has that name"),
+        (tmp_path / "folder.csv", (), 4, "it is a folder"),
         (ids / "p.csv", (), 4, "Not a directory"),
     ]:
         done = graphbraid("predict", "--run", run_dir, "--out", out, *words)

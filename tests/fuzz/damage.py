@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -133,12 +134,16 @@ def _repeat(data: bytearray, numbers: random.Random) -> str:
 
 
 def _whole(path: Path, numbers: random.Random) -> str:
-    way = numbers.choice(("gone", "empty", "a folder", "a link to nowhere", "a link to itself"))
+    way = numbers.choice(
+        ("gone", "empty", "a folder", "a link to nowhere", "a link to itself", "a named pipe")
+    )
     path.unlink()
     if way == "empty":
         path.touch()
     elif way == "a folder":
         path.mkdir()
+    elif way == "a named pipe":
+        os.mkfifo(path)
     elif way != "gone":
         path.symlink_to("nowhere" if way == "a link to nowhere" else path.name)
     return f"now {way}"

@@ -330,7 +330,7 @@ def predict_to_proc(w: Workplace):
     return "predict", "--run", w.run(), "--out", "/proc/predictions.csv"
 
 
-@command(PLACES, "predictions over a folder", 4, "p.csv", "a folder has that name")
+@command(PLACES, "predictions over a folder", 4, "p.csv", "it is a folder")
 def predict_over_folder(w: Workplace):
     w.path("p.csv").mkdir()
     return "predict", "--run", w.run(), "--out", w.path("p.csv")

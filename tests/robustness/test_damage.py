@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ from graphbraid.cli.run.saved_run import read_saved
 from graphbraid.collective import Plan, Profile, make_plan
 from graphbraid.datasets import open_names, open_store, save_store
 from graphbraid.datasets.ids import NodeIds
-from graphbraid.errors import DataError
+from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.files import checksums
 from graphbraid.nn import GraphSAGE
 from graphbraid.train import Trainer
@@ -101,6 +102,18 @@ def test_no_damage_passes_unseen(written: Path, name: str) -> None:
     finally:
         path.write_bytes(data)
     assert found >= 0.98 * len(damaged)
+
+
+@pytest.mark.parametrize("name", few_of(FILES, QUICK))
+def test_a_named_pipe_is_refused_and_not_waited_for(written: Path, name: str) -> None:
+    path, kept = written / name, written / "kept"
+    path.rename(kept)
+    os.mkfifo(path)
+    try:
+        with pytest.raises((DataError, ResourceError, ConfigError), match=str(path)):
+            FILES[name](path)
+    finally:
+        kept.replace(path)
 
 
 def _flipped(data: bytes, at: int, bit: int) -> bytes:

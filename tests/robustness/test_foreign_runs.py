@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import shutil
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -49,8 +50,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def run(finished: Path, tmp_path: Path) -> Path:
     """A copy of a finished run."""
-    import shutil
-
     return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
@@ -190,22 +189,56 @@ def test_two_runs_in_one_folder_at_once(tmp_path: Path) -> None:
         trainer(tmp_path / "run").fit()
 
 
-def test_links_and_modes_are_kept(tmp_path: Path) -> None:
+def test_modes_are_kept(tmp_path: Path) -> None:
     trainer(tmp_path / "run").fit()
-    config = tmp_path / "run" / "config.json"
-    elsewhere = tmp_path / "elsewhere.json"
-    config.rename(elsewhere)
-    config.symlink_to(elsewhere)
-    elsewhere.chmod(0o640)
     last = tmp_path / "run" / "checkpoints" / "last.pt"
     last.chmod(0o600)
     trainer(tmp_path / "run", resume=True, epochs=2).fit()
-    assert config.is_symlink()
-    assert elsewhere.stat().st_mode & 0o777 == 0o640
-    assert json.loads(elsewhere.read_text())["train"]["epochs"] == 2
     assert last.stat().st_mode & 0o777 == 0o600
-    trainer(tmp_path / "run", overwrite=True).fit()
-    assert config.is_symlink()
+
+
+LINKED = [
+    *(
+        (name, os.symlink)
+        for name in ("checkpoints", "tensorboard", "checkpoints/last.pt", "checkpoints/best.pt")
+    ),
+    *((f"{name}.json", os.symlink) for name in ("config", "environment", "result", "plan", "lowering")),
+    *((name, link) for name in ("metrics.csv", "steps.jsonl", ".lock") for link in (os.symlink, os.link)),
+    *((name, os.link) for name in ("config.json", "checkpoints/last.pt")),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options", [{"resume": True, "epochs": 2}, {"overwrite": True}], ids=["resume", "new"]
+)
+def test_nothing_is_written_through_links(tmp_path: Path, options: dict[str, Any]) -> None:
+    run, theirs, sound = tmp_path / "run", tmp_path / "theirs", tmp_path / "sound"
+    trainer(sound).fit()
+    for name, link in LINKED:
+        shutil.copytree(sound, run)
+        place = run / name
+        if not place.exists():
+            place.mkdir() if name == "tensorboard" else place.write_text("a user's")
+        place.replace(theirs)
+        before = contents_of(theirs)
+        link(theirs, place)
+        try:
+            trainer(run, **options).fit()
+        except ResourceError as error:
+            why = "is a symbolic link" if link is os.symlink else "has another name"
+            assert f"{Path(name).name}: it {why}" in str(error), error
+        else:
+            assert link is os.link, name
+            assert not place.samefile(theirs), name
+        assert contents_of(theirs) == before, (name, link)
+        shutil.rmtree(run)
+        shutil.rmtree(theirs) if theirs.is_dir() else theirs.unlink()
+
+
+def contents_of(place: Path) -> dict[str, bytes]:
+    files = [place] if place.is_file() else place.rglob("*")
+    return {str(file): file.read_bytes() for file in files}
 
 
 @pytest.mark.parametrize("out", ["", " ", "a\0b"])

@@ -1,8 +1,10 @@
-"""SIGKILL at any instant of writing a checkpoint: afterwards a whole one is there, and none is lost."""
+"""SIGKILL at any instant of writing: afterwards a whole checkpoint or folder is there, and none is lost."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -74,3 +76,63 @@ def test_a_killed_writer_leaves_a_whole_checkpoint_and_loses_none(
     with RunFolder(tmp_path / "run"):  # the next run removes what the killed ones left
         left = [path.name for path in last.parent.iterdir() if path.name != "best.pt"]
     assert left == ["last.pt"]
+
+
+# Each child replaces the folder and is killed before its first, second ... system call, until one ends.
+# It stops before and after each, and what it leaves is the same after one and before the next.
+REPLACE = """
+import ctypes, os, signal, sys
+from pathlib import Path
+from graphbraid.files import writing
+from graphbraid.files.writing import atomic_directory, remove_stale, restore
+
+folder, ptrace = Path(sys.argv[1]), ctypes.CDLL(None).ptrace
+TRACE_ME, TO_THE_NEXT_STOP = 0, 24
+writing.sync = writing.sync_folder = lambda path: None  # a kill loses nothing that the system has
+if sys.argv[2] == "two renames":
+    writing._renamed_at_once = lambda *names: False
+
+def replace(text):
+    with atomic_directory(folder, if_exists="replace") as temp:
+        (temp / "a").write_text(text)
+
+replace("old")
+was_gone = False
+for stops in range(1, 2000, 2):
+    child = os.fork()
+    if child == 0:
+        ptrace(TRACE_ME, 0, None, None)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        replace("new")
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    for _ in range(stops):
+        if os.WIFSTOPPED(status):
+            assert ptrace(TO_THE_NEXT_STOP, child, None, None) == 0
+            status = os.waitpid(child, 0)[1]
+    if os.WIFSTOPPED(status):
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    was_gone |= not folder.exists()
+    restore(folder)
+    assert [file.read_text() for file in folder.iterdir()] in (["old"], ["new"]), stops
+    remove_stale(folder, after_seconds=0)
+    assert os.listdir(folder.parent) == [folder.name], (stops, os.listdir(folder.parent))
+    if os.WIFEXITED(status):
+        break
+    replace("old")
+assert os.WIFEXITED(status) and (folder / "a").read_text() == "new"
+print(stops, was_gone)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs ptrace as Linux has it")
+@pytest.mark.parametrize("way", ["at once", "two renames"])
+def test_a_killed_replacement_leaves_the_old_folder_or_the_new(way: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", REPLACE, tmp_path / "stores" / "mine", way]  # forks faster without torch
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    stops, was_gone = done.stdout.split()
+    assert int(stops) > 20
+    assert was_gone == str(way == "two renames"), "the file system cannot exchange two names"

@@ -155,15 +155,14 @@ def test_sigterm_ends_a_command_at_any_instant(number: int, data: Path, tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
-@pytest.mark.usefixtures("warm_python")
 def test_ctrl_c_before_the_training_starts_leaves_nothing(tmp_path: Path, start: Start) -> None:
-    config, run = tmp_path / "run.yaml", tmp_path / "run"
-    os.mkfifo(config)  # the command waits in it for its options
-    process = start("train", "--config", config, "--out", run, "--json")
-    with config.open("w"):  # opens when the command has it open too
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=PATIENCE)
+    run = tmp_path / "run"
+    process = start("train", "--data", "braid-10k", "--out", run, "--json")
+    while not takes_signals(process.pid):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.001)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, err
     assert json.loads(out)["error"]["message"] == "interrupted"
     assert err == ""

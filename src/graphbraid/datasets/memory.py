@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from graphbraid.errors import ResourceError
+from graphbraid.files.opening import open_file
 from graphbraid.files.writing import format_bytes
 from graphbraid.machine.hardware import free_memory_bytes
 
@@ -42,7 +43,7 @@ def table_bytes(file: Path) -> int:
     """Estimate the memory to read an edge table from its size and its first lines; 0 if not known."""
     if file.suffix not in (".csv", ".tsv", ".txt"):
         return 0
-    with file.open("rb") as stream:
+    with open_file(file) as stream:
         sample = stream.read(_SAMPLE)
     lines = max(1, sample.count(b"\n"))
     return file.stat().st_size * lines // max(1, len(sample)) * TABLE_EDGE_BYTES

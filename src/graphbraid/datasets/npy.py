@@ -18,6 +18,7 @@ import numpy.typing as npt
 from graphbraid.datasets.memory import EDGE_BYTES, require_memory
 from graphbraid.errors import DataError, ResourceError
 from graphbraid.files.npy_header import read_alone
+from graphbraid.files.opening import open_file
 
 Array = npt.NDArray[Any]
 _DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError)
@@ -35,7 +36,7 @@ def read_npz(file: Path) -> dict[str, Array]:
     """
     name = "the file"
     try:
-        with file.open("rb") as stream:
+        with open_file(file) as stream:
             if stream.read(len(_MAGIC)) == _MAGIC:
                 raise DataError(f"{file} is a single .npy array; a graph needs an .npz with edge_index")
         if not zipfile.is_zipfile(file) and file.stat().st_size and not _is_zip_like(file):
@@ -79,7 +80,7 @@ def read_npz(file: Path) -> dict[str, Array]:
 
 def _told_members(file: Path) -> int:
     """Return the number of files that a zip file's last record states; a damaged directory may list fewer."""
-    with file.open("rb") as stream:
+    with open_file(file) as stream:
         stream.seek(max(0, file.stat().st_size - _ZIP_END_BYTES - 0xFFFF))
         tail = stream.read()
     at = tail.rfind(_ZIP_END) + 10
@@ -94,7 +95,7 @@ def read_npy(file: Path) -> Array:
         ResourceError: It cannot be read.
     """
     try:
-        with file.open("rb") as stream:
+        with open_file(file) as stream:
             return _read(stream, file.stat().st_size)
     except FileNotFoundError as error:
         raise DataError(f"there is no file {file}") from error
@@ -153,5 +154,5 @@ def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any], in
 
 def _is_zip_like(file: Path) -> bool:
     """Return whether a file begins like a zip file, so that it is a truncated one."""
-    with file.open("rb") as stream:
+    with open_file(file) as stream:
         return stream.read(4) == b"PK\x03\x04"

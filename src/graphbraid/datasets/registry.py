@@ -15,6 +15,7 @@ from graphbraid.datasets.store.on_disk import is_store, open_store
 from graphbraid.datasets.synthetic import EMBEDDED, load_embedded
 from graphbraid.datasets.tables.typed_tables import from_typed_tables
 from graphbraid.errors import ConfigError, DataError, did_you_mean
+from graphbraid.files.writing import restore
 from graphbraid.graph import Graph
 from graphbraid.signatures import typed
 
@@ -100,6 +101,7 @@ def _find(name: str, root: Path | None) -> Path:
     if path.name and not path.suffix:
         candidates += [path.with_name(f"{path.name}.npz"), path.with_name(path.name.replace("-", "_"))]
     for candidate in candidates:
+        restore(candidate)
         if candidate.exists():
             return candidate
     raise DataError(_not_found(name, candidates[0]))

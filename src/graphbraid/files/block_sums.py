@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from graphbraid.files.opening import open_file
+
 BLOCK_BYTES = 4096
 """csrc/disk/disk_reader.h reads whole blocks of this size."""
 _CHUNK = 1 << 24
@@ -57,7 +59,7 @@ def sum_of(block: bytes | memoryview) -> int:
 def of_file(path: Path) -> Sums:
     """The sums of a whole file."""
     sums = BlockSums()
-    with path.open("rb", buffering=0) as file:
+    with open_file(path) as file:
         while part := file.read(_CHUNK):
             sums.add(part)
     return sums.all()

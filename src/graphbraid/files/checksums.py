@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 import xxhash
 
 from graphbraid.errors import DataError
+from graphbraid.files.opening import open_file
 
 FIELD = "checksum"
 """Name of the field at the top level of a JSON file that holds its checksum."""
@@ -44,7 +45,7 @@ class Checksum:
 
 def of_file(path: str | os.PathLike[str], num_bytes: int | None = None) -> str:
     """Return the checksum of a file's first ``num_bytes`` bytes. If None, of the whole file."""
-    with Path(path).open("rb", buffering=0) as file:
+    with open_file(path) as file:
         return _of_stream(file, num_bytes)
 
 
@@ -121,7 +122,7 @@ def check_zip(path: Path) -> bool:
     size = path.stat().st_size
     if size < _COMMENT_BYTES:
         return False
-    with path.open("rb", buffering=0) as file:
+    with open_file(path) as file:
         file.seek(size - _COMMENT_BYTES)
         comment = file.read(_COMMENT_BYTES)
         if not comment.startswith(_COMMENT):

@@ -2,12 +2,14 @@
 
 A process killed while writing leaves the old file as it was, and at worst a hidden temporary ``.NAME.*.tmp``
 beside it, which the next write of the same file removes: a running writer holds a lock on its temporary, a
-killed one does not. Symbolic links are kept: the file a link leads to is replaced, and its mode stays.
+killed one does not. Nothing is written through a link: a symbolic one is refused, and of a file with several
+names (hard links) only the one that is written is replaced.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
 import re
@@ -21,6 +23,7 @@ from typing import Literal
 
 from graphbraid.errors import ResourceError
 from graphbraid.files.durability import lock, sync, sync_folder
+from graphbraid.files.opening import kind_of
 
 IfExists = Literal["error", "replace", "keep"]
 
@@ -29,6 +32,7 @@ _TOO_LARGE = (errno.EFBIG,)
 _NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _BROKEN_DEVICE = (errno.EIO, errno.ENXIO, errno.ESTALE)
 _TORCH_WRITE_FAILED = ("inline_container.cc", "iostream error", "PytorchStreamWriter")
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of Linux
 _TOKEN_BYTES = 6  # random bytes in a temporary's name
 _STALE_AFTER_SECONDS = 60.0  # the writer of a younger temporary may not have locked it yet
 
@@ -39,14 +43,13 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
 
     The body gets the path of the temporary, which lies in the same folder (created if missing). When the body
     ends, the temporary is flushed to disk and renamed to ``path``; it replaces an earlier file and takes its
-    mode. If the body raises, the temporary is removed and ``path`` stays as it was. If ``path`` is a symbolic
-    link, all this happens to the file it leads to.
+    mode. If the body raises, the temporary is removed and ``path`` stays as it was.
 
     Raises:
-        ResourceError: The folder cannot be written, ``path`` is a folder, a device or a pipe, or the disk is
-            full.
+        ResourceError: The folder cannot be written, ``path`` is a folder, a symbolic link, a device or a
+            pipe, or the disk is full.
     """
-    target = _real(path)
+    target = Path(path)
     mode = _mode_of_file(target)
     temp = _temporary_beside(target)
     with _cannot_write(target):
@@ -71,17 +74,21 @@ def atomic_directory(path: str | os.PathLike[str], *, if_exists: IfExists = "err
     Args:
         path: The folder to make; its parents are made if missing.
         if_exists: What to do if ``path`` exists. ``"error"`` raises before anything is written, and also if
-            another process made it in the meantime. ``"keep"`` keeps the existing folder. ``"replace"`` moves
-            the old folder aside, renames the new one and deletes the old (a kill between the two renames
-            leaves the old one as ``.NAME.*.old``). The new folder takes the old one's mode. If ``path`` is a
-            symbolic link, all this happens to the folder it leads to.
+            another process made it in the meantime. ``"keep"`` keeps the existing folder. ``"replace"``
+            exchanges the two folders in one step and deletes the old one, whose mode the new one takes.
+            Some file systems have no such step: :func:`restore` brings the old one back if its writer was
+            killed before the new one had the name.
 
     Raises:
-        ResourceError: The folder cannot be written, exists (with ``"error"``), or the disk is full.
+        ResourceError: The folder cannot be written, exists (with ``"error"``), is a symbolic link (with
+            ``"replace"``), or the disk is full.
     """
-    target = _real(path)
+    target = Path(path)
+    restore(target)
     if if_exists == "error":
         require_absent(target)
+    if if_exists == "replace" and target.is_symlink():
+        raise ResourceError(f"cannot replace {target}: it is a symbolic link; name the folder it leads to")
     mode = stat.S_IMODE(target.stat().st_mode) if target.is_dir() else None
     temp = _temporary_beside(target)
     with _cannot_write(target):
@@ -99,8 +106,18 @@ def atomic_directory(path: str | os.PathLike[str], *, if_exists: IfExists = "err
             _rename_folder(temp, target, if_exists)
     finally:
         os.close(descriptor)
-        shutil.rmtree(temp, ignore_errors=True)
+        _remove(temp)
     sync_folder(target.parent)
+
+
+def restore(path: str | os.PathLike[str]) -> None:
+    """Give a folder its name back if a killed writer had moved it aside and not yet put the new one there."""
+    target = Path(path)
+    if os.path.lexists(target):
+        return
+    for aside, _ in _left_beside(target, "old"):
+        with contextlib.suppress(OSError):
+            aside.rename(target)
 
 
 def require_absent(path: str | os.PathLike[str]) -> None:
@@ -109,7 +126,7 @@ def require_absent(path: str | os.PathLike[str]) -> None:
     Raises:
         ResourceError: A file or folder exists there.
     """
-    if Path(path).exists():
+    if os.path.lexists(path):
         raise _exists(Path(path))
 
 
@@ -117,9 +134,9 @@ def require_place_for_file(path: str | os.PathLike[str]) -> None:
     """Check that a file may be written to ``path``; for callers that first do much work for what goes there.
 
     Raises:
-        ResourceError: A folder, a device or a pipe has that name, or you may not write there.
+        ResourceError: It is a folder, a symbolic link, a device or a pipe, or you may not write there.
     """
-    target = _real(path)
+    target = Path(path)
     _mode_of_file(target)
     place = target.absolute().parent
     with _cannot_write(target):
@@ -200,19 +217,6 @@ def _cannot_write(target: Path) -> Iterator[None]:
         raise ResourceError(f"cannot write {target}: {why}; choose a place you can write to") from error
 
 
-def _real(path: str | os.PathLike[str]) -> Path:
-    """Resolve symbolic links, so that a rename replaces the file a link leads to and not the link.
-
-    Raises:
-        ResourceError: the links form a loop.
-    """
-    target = Path(path)
-    if not os.path.lexists(target) or not target.is_symlink():
-        return target
-    with _cannot_write(target):
-        return Path(os.path.realpath(target))
-
-
 def _mode_of_file(target: Path) -> int | None:
     """Return the mode of the file that will be replaced, or None if there is none."""
     with _cannot_write(target):
@@ -222,10 +226,7 @@ def _mode_of_file(target: Path) -> int | None:
             return None
     if stat.S_ISREG(found):
         return stat.S_IMODE(found)
-    what = {stat.S_IFDIR: "a folder has that name", stat.S_IFLNK: "its links lead in a circle"}.get(
-        stat.S_IFMT(found), "that is a device or a pipe"
-    )
-    raise ResourceError(f"cannot write the file {target}: {what}; choose another name")
+    raise ResourceError(f"cannot write the file {target}: it is {kind_of(found)}; choose another name")
 
 
 def _keep_mode(temp: Path, mode: int | None) -> None:
@@ -248,30 +249,34 @@ def remove_stale(path: str | os.PathLike[str], *, after_seconds: float = _STALE_
         after_seconds: smallest age of a temporary to remove, since the writer of a younger one may not have
             locked it yet; pass 0 if there is no other writer.
     """
-    target = _real(path)
-    ours = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{{2 * _TOKEN_BYTES}}}\.tmp")
+    for temp, written in _left_beside(Path(path), "tmp|old" if os.path.lexists(path) else "tmp"):
+        if time.time() - written >= after_seconds:
+            _remove(temp)
+
+
+def _left_beside(target: Path, end: str) -> Iterator[tuple[Path, float]]:
+    """Yield what killed writers of ``target`` left beside it, and when that was last changed.
+
+    It is locked meanwhile, so what a running writer has is left out.
+    """
+    ours = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{{2 * _TOKEN_BYTES}}}\.(?:{end})")
     try:
         found = [entry for entry in target.parent.iterdir() if ours.fullmatch(entry.name)]
     except OSError:
         return
-    for temp in found:
+    for left in found:
         with contextlib.suppress(OSError):
-            if temp.is_symlink() or time.time() - temp.stat().st_mtime < after_seconds:
-                continue
-            descriptor = os.open(temp, os.O_RDONLY | os.O_NONBLOCK)
+            descriptor = os.open(left, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
             try:
                 if lock(descriptor):
-                    shutil.rmtree(temp) if temp.is_dir() else temp.unlink()
+                    yield left, os.fstat(descriptor).st_mtime
             finally:
                 os.close(descriptor)
 
 
 def _rename_folder(temp: Path, target: Path, if_exists: IfExists) -> None:
     if if_exists == "replace" and target.exists():
-        aside = target.parent / f".{target.name}.{secrets.token_hex(6)}.old"
-        target.rename(aside)
-        temp.rename(target)
-        shutil.rmtree(aside, ignore_errors=True) if aside.is_dir() else aside.unlink()
+        _exchange(temp, target)
         return
     try:
         if target.exists():  # renaming onto an empty folder would replace it silently
@@ -282,6 +287,36 @@ def _rename_folder(temp: Path, target: Path, if_exists: IfExists) -> None:
             raise
         if if_exists == "error":
             raise _exists(target) from error
+
+
+def _exchange(temp: Path, target: Path) -> None:
+    """Exchange the names of two folders, in one step where the system has it."""
+    if _renamed_at_once(temp, target):
+        return
+    descriptor = os.open(target, os.O_RDONLY)
+    try:
+        lock(descriptor)  # restore() of another process leaves it where it is
+        aside = target.parent / f".{target.name}.{secrets.token_hex(_TOKEN_BYTES)}.old"
+        target.rename(aside)
+        temp.rename(target)
+        aside.rename(temp)
+    finally:
+        os.close(descriptor)
+
+
+def _renamed_at_once(a: Path, b: Path) -> bool:
+    try:
+        rename = ctypes.CDLL(None).renameat2
+    except (OSError, TypeError, AttributeError):  # another C library than Linux's usual one
+        return False
+    return bool(rename(_AT_FDCWD, os.fsencode(a), _AT_FDCWD, os.fsencode(b), _RENAME_EXCHANGE) == 0)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _exists(target: Path) -> ResourceError:

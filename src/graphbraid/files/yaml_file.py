@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from graphbraid.errors import ConfigError
+from graphbraid.files.opening import read_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ def _lines_of(node: yaml.Node, place: tuple[str | int, ...]) -> Iterator[tuple[t
 
 def _text_of(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ConfigError(f"the configuration file {path} cannot be read: {reason}") from error

@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 from graphbraid.errors import DataError, ResourceError
 from graphbraid.files.caches import cache_folder
 from graphbraid.files.checksums import FIELD, sealed, unsealed
+from graphbraid.files.opening import read_text
 from graphbraid.files.writing import atomic_write
 
 T = TypeVar("T")
@@ -80,7 +81,7 @@ class Kept(Generic[T]):
             aside.write_text(json.dumps(sealed(self._to_json(found)), indent=1), encoding="utf-8")
 
     def _load(self, file: Path) -> T:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(read_text(file))
         if not isinstance(content, dict) or FIELD not in content:
             raise DataError("it has no checksum")
         return self._from_json(unsealed(content, file))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from graphbraid.errors import DataError
+from graphbraid.files.opening import read_text
 from graphbraid.signatures import typed
 from graphbraid.synth.language.checking import check
 from graphbraid.synth.language.mistake import ProgramError
@@ -57,7 +58,7 @@ def text_of(path: str | os.PathLike[str]) -> str:
     try:
         if file.stat().st_size > 4 * MOST_CHARACTERS:
             raise DataError(f"{file} is too large for a program: {file.stat().st_size:,} bytes")
-        return file.read_text(encoding="utf-8")
+        return read_text(file)
     except UnicodeDecodeError as error:
         raise DataError(
             f"{file} is not text in UTF-8: byte {error.start} is none of a character's"

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.files.checksums import unsealed
+from graphbraid.files.opening import read_text
 from graphbraid.files.schema import checked
 from graphbraid.graph import Graph, NodeSet
 from graphbraid.train.task import AnyTaskName
@@ -57,7 +58,7 @@ def read_saved(run_dir: Path) -> tuple[dict[str, Any], Outputs]:
     """
     path = run_dir / "config.json"
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_text(path))
     except FileNotFoundError as error:
         raise ConfigError(
             f"{run_dir} holds no run: there is no {path}; name the folder a run left"

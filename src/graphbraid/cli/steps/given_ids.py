@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphbraid.errors import DataError
+from graphbraid.files.opening import read_text
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,7 +26,7 @@ def read_ids(path: Path) -> Any:
             raise DataError(f"{path} must hold 1-d node ids; got {ids.dtype} of shape {ids.shape}")
         return [value.decode() for value in ids] if ids.dtype.kind == "S" else ids.tolist()
     try:
-        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+        lines = [line.strip() for line in read_text(path).splitlines()]
     except Exception as error:  # such as an encoding error
         raise DataError(f"the node ids in {path} cannot be read: {error}") from error
     return [line for line in lines if line]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graphbraid.cli.steps.given_ids import nodes_named
 from graphbraid.errors import ConfigError, DataError, did_you_mean
+from graphbraid.files.opening import read_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -180,7 +181,7 @@ def _array_rows(path: Path) -> list[list[Any]]:
 
 def _text_rows(path: Path) -> list[list[Any]]:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_text(path).splitlines()
     except Exception as error:  # such as an encoding error
         raise DataError(f"the pairs in {path} cannot be read: {error}") from error
     return [_values(line) for line in lines if line.strip()]

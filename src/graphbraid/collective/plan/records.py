@@ -8,13 +8,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter
 
 from graphbraid.errors import DataError
 from graphbraid.files.checksums import sealed, unsealed
+from graphbraid.files.opening import read_text
 from graphbraid.files.schema import checked
 from graphbraid.files.writing import atomic_write
 
@@ -51,7 +51,7 @@ def load_record(record: type[Record], kind: str, path: str | os.PathLike[str]) -
             unknown or out of range, or was changed since it was written.
     """
     try:
-        values = json.loads(Path(path).read_text(encoding="utf-8"))
+        values = json.loads(read_text(path))
     except OSError as error:
         raise DataError(f"cannot read the {kind} {path}: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:

@@ -23,6 +23,7 @@ from graphbraid.files.block_sums import BLOCK_BYTES, BlockSums
 from graphbraid.files.checksums import Checksum, of_file
 from graphbraid.files.mapped import remember
 from graphbraid.files.npy_header import header_bytes, numpy_dtype, read_alone, without_padding
+from graphbraid.files.opening import open_file
 from graphbraid.files.schema import Count
 from graphbraid.graph.identity import keep_mark
 
@@ -83,7 +84,7 @@ class StoredArray:
             self._verify()
         shape, dtype = tuple(self.entry.shape), getattr(torch, self.entry.dtype)
         buffer: mmap.mmap | bytearray
-        with self.path.open("rb") as file:
+        with open_file(self.path) as file:
             if mapped:
                 buffer = _map_private(file.fileno())
             else:
@@ -135,7 +136,7 @@ class StoredArray:
 
     def _header(self) -> tuple[tuple[int, ...], np.dtype[Any], int]:
         """Return shape and dtype according to the file's header, and the offset of the header's end."""
-        with self.path.open("rb") as file:
+        with open_file(self.path) as file:
             try:
                 version = np.lib.format.read_magic(file)
                 if version != (1, 0):
@@ -266,7 +267,7 @@ def _bytes_of(tensor: Tensor) -> Iterator[memoryview]:
 
 def _crc32_of(path: Path) -> int:
     crc = 0
-    with path.open("rb", buffering=0) as file:
+    with open_file(path) as file:
         while part := file.read(_CHUNK):
             crc = zlib.crc32(part, crc)
     return crc

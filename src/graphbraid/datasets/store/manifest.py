@@ -15,7 +15,9 @@ from graphbraid.datasets.store.names import StoreNames
 from graphbraid.datasets.store.types import TypesEntry, described_types
 from graphbraid.errors import DataError, ResourceError
 from graphbraid.files.checksums import unsealed
+from graphbraid.files.opening import read_text
 from graphbraid.files.schema import Count, checked
+from graphbraid.files.writing import restore
 from graphbraid.graph import Graph
 
 MANIFEST = "graph.json"
@@ -75,8 +77,9 @@ def read_manifest(folder: Path) -> StoreManifest:
         ResourceError: the file cannot be read.
     """
     path = folder / MANIFEST
+    restore(folder)
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest = json.loads(read_text(path))
     except FileNotFoundError as error:
         what = "no such folder" if not folder.exists() else f"it has no {MANIFEST}"
         raise DataError(f"{folder} is not a graphbraid store: {what}") from error

@@ -40,7 +40,7 @@ from graphbraid.datasets.store.types import (
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.files.block_sums import BLOCK_BYTES, BlockSums
 from graphbraid.files.checksums import sealed
-from graphbraid.files.writing import IfExists, atomic_directory, require_free_space
+from graphbraid.files.writing import IfExists, atomic_directory, require_free_space, restore
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.scaled_features import stored_rows
@@ -157,6 +157,7 @@ def sums_of(name: str) -> str:
 @typed
 def is_store(path: str | os.PathLike[str]) -> bool:
     """Return whether ``path`` is a folder with a store's ``graph.json``."""
+    restore(path)
     return (Path(path) / MANIFEST).is_file()
 
 

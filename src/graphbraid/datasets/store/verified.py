@@ -16,6 +16,7 @@ from pathlib import Path
 from graphbraid.errors import DataError, ResourceError
 from graphbraid.files.caches import cache_folder
 from graphbraid.files.checksums import sealed, unsealed
+from graphbraid.files.opening import read_text
 from graphbraid.files.writing import atomic_write
 
 _log = logging.getLogger(__name__)
@@ -24,7 +25,7 @@ _log = logging.getLogger(__name__)
 def is_noted(folder: Path, files: Sequence[Path]) -> bool:
     """Return whether these files of a store were verified and have not changed since."""
     try:
-        noted = unsealed(json.loads(_note_of(folder).read_text(encoding="utf-8")), _note_of(folder))
+        noted = unsealed(json.loads(read_text(_note_of(folder))), _note_of(folder))
         return bool(noted["files"] == state(files))
     except (OSError, ValueError, TypeError, KeyError, DataError):
         return False

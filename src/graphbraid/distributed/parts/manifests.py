@@ -12,7 +12,9 @@ from graphbraid.datasets.store.arrays import ArrayEntry, StoredArray, Words
 from graphbraid.distributed.parts.identity import GraphIdentity
 from graphbraid.errors import DataError, ResourceError
 from graphbraid.files.checksums import sealed, unsealed
+from graphbraid.files.opening import read_text
 from graphbraid.files.schema import Count, checked
+from graphbraid.files.writing import restore
 
 MANIFEST, PART_MANIFEST = "partition.json", "part.json"
 FORMAT = "graphbraid-partition"
@@ -67,8 +69,9 @@ def read_manifest(path: Path, model: type[_T]) -> _T:
         DataError: there is none, it is damaged, or a newer graphbraid wrote it.
         ResourceError: it cannot be read.
     """
+    restore(path.parent)
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = json.loads(read_text(path))
     except FileNotFoundError as error:
         what = "no such folder" if not path.parent.exists() else f"it has no {path.name}"
         raise DataError(f"{path.parent} is not a graphbraid partition: {what}") from error

@@ -42,7 +42,7 @@ from graphbraid.distributed.parts.report import PartitionReport, report_of
 from graphbraid.distributed.parts.split import Division
 from graphbraid.errors import DataError, ResourceError
 from graphbraid.files.schema import checked
-from graphbraid.files.writing import IfExists, atomic_directory, require_absent, require_free_space
+from graphbraid.files.writing import IfExists, atomic_directory, require_absent, require_free_space, restore
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.scans import check_ids
@@ -208,6 +208,7 @@ class SavedPartition:
 @typed
 def is_partition(path: str | os.PathLike[str]) -> bool:
     """Return whether ``path`` is a folder with a partition's manifest."""
+    restore(path)
     return (Path(path) / MANIFEST).is_file()
 
 

@@ -18,7 +18,7 @@ from graphbraid.train.run.ranks import RunRanks
 from graphbraid.train.run.saving import Saving
 from graphbraid.train.run.setup import set_up
 from graphbraid.train.run.state import RunState
-from graphbraid.train.run_folder.folder import RunFolder
+from graphbraid.train.run_folder.folder import TENSORBOARD, RunFolder
 from graphbraid.train.run_folder.loggers import TensorBoard
 from graphbraid.train.step.batches import Batch
 from graphbraid.train.step.clock import Clock
@@ -100,7 +100,7 @@ class FitRun:
         if self._config.patience is not None:
             self._listeners.add(EarlyStopping(self._config.patience))
         if self._config.tensorboard and self._folder is not None:
-            self._listeners.add(TensorBoard(self._folder.path / "tensorboard"))
+            self._listeners.add(TensorBoard(self._folder.path / TENSORBOARD))
 
     def _start(self) -> None:
         runtime.seed_everything(self._config.seed)

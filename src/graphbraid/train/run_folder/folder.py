@@ -6,10 +6,13 @@ user and is never touched. Names with a leading dot, such as the remains of a ki
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import logging
 import os
 import re
+import stat
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +21,7 @@ from typing import Any
 
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.files.checksums import FIELD, sealed, unsealed
+from graphbraid.files.opening import kind_of, open_descriptor, read_text
 from graphbraid.files.writing import atomic_write, remove_stale, resource_error
 from graphbraid.train.run_folder import loggers
 from graphbraid.train.run_folder.measured import LOWERING, PLAN
@@ -26,6 +30,7 @@ CONFIG = "config.json"
 ENVIRONMENT = "environment.json"
 RESULT = "result.json"
 LOCK = ".lock"
+TENSORBOARD = "tensorboard"
 _OURS = b"graphbraid run\n"
 """Content of the lock file."""
 _PROBE = ".writable"
@@ -53,7 +58,8 @@ class RunFolder:
         self._refuse_the_users()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+            self._refuse_links()
+            self._lock = open_descriptor(self.path / LOCK, os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise self._cannot_write(error) from error
         try:
@@ -98,9 +104,9 @@ class RunFolder:
         return False
 
     def clear(self) -> None:
-        """Remove a former run's files, ``last.pt`` first; of links, the targets are removed."""
+        """Remove a former run's files, ``last.pt`` first."""
         for file in self._files():
-            Path(os.path.realpath(file)).unlink(missing_ok=True)
+            file.unlink(missing_ok=True)
 
     def _files(self) -> tuple[Path, ...]:
         names = (CONFIG, ENVIRONMENT, RESULT, LOWERING, PLAN, loggers.STEPS, loggers.METRICS)
@@ -158,6 +164,19 @@ class RunFolder:
         """Return whether the folder holds only what a run creates at its start."""
         return {e.name for e in self.path.iterdir() if not e.name.startswith(".")} == {"checkpoints"}
 
+    def _refuse_links(self) -> None:
+        """Check that none of the run's files is a link out of the folder, or a pipe.
+
+        Raises:
+            OSError: one does.
+        """
+        folders = (self.checkpoints, self.path / TENSORBOARD)
+        for place in (*folders, *self._files(), self.path / LOCK):
+            with contextlib.suppress(FileNotFoundError):
+                mode = place.lstat().st_mode
+                if not (stat.S_ISDIR(mode) if place in folders else stat.S_ISREG(mode)):
+                    raise OSError(errno.EINVAL, f"it is {kind_of(mode)}", str(place))
+
     def _claim(self) -> None:
         try:
             self.checkpoints.mkdir(exist_ok=True)
@@ -167,8 +186,9 @@ class RunFolder:
             raise self._cannot_write(error) from error
 
     def _cannot_write(self, error: OSError) -> ResourceError:
+        name = "" if error.filename in (None, str(self.path)) else f"{Path(error.filename).name}: "
         return resource_error(error, self.path) or ResourceError(
-            f"cannot write to out_dir {self.path}: {error.strerror}; choose a folder you can write."
+            f"cannot write to out_dir {self.path}: {name}{error.strerror}; choose a folder you can write."
         )
 
     def _take_lock(self) -> None:
@@ -209,7 +229,7 @@ def read_json(file: Path) -> dict[str, Any]:
         ResourceError: the file cannot be read.
     """
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(read_text(file))
     except OSError as error:
         raise ResourceError(f"{file} cannot be read: {error.strerror}.") from error
     except (ValueError, RecursionError) as error:

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from graphbraid.errors import DataError, MissingPackageError, ResourceError
-from graphbraid.files.writing import resource_error
+from graphbraid.files.opening import open_descriptor
+from graphbraid.files.writing import atomic_write, resource_error
 from graphbraid.train.callbacks import Callback, RunView
 from graphbraid.train.records import EpochRecord, RunResult, StepRecord
 
@@ -34,7 +35,11 @@ class RunLog:
         """Start new files, or with ``position`` continue from a checkpoint."""
         self._columns = list(columns)
         self._steps = _LineFile(folder / STEPS, None if position is None else position[STEPS])
-        self._metrics = _LineFile(folder / METRICS, None if position is None else position[METRICS])
+        try:
+            self._metrics = _LineFile(folder / METRICS, None if position is None else position[METRICS])
+        except BaseException:
+            self._steps.close()
+            raise
         if position is None:
             self._metrics.write(_csv_line(self._columns))
 
@@ -64,7 +69,10 @@ class _LineFile:
     def __init__(self, path: Path, size: int | None) -> None:
         self._path = path
         try:
-            self._file: BinaryIO = path.open("wb" if size is None else "r+b", buffering=0)
+            if size is None:
+                with atomic_write(path):  # an empty file of its own
+                    pass
+            self._file: BinaryIO = os.fdopen(open_descriptor(path, os.O_RDWR), "r+b", buffering=0)
         except FileNotFoundError:
             raise DataError(
                 f"{path} is missing, but the checkpoint to resume from counts on it; restore it, or start "

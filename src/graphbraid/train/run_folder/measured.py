@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from graphbraid.collective import Plan
 from graphbraid.errors import DataError
+from graphbraid.files.opening import read_text
 from graphbraid.files.writing import atomic_write
 from graphbraid.fullgraph import Evidence
 from graphbraid.loader import PLANS
@@ -32,7 +33,7 @@ def kept_evidence(folder: Path) -> Evidence | None:
     if not file.is_file():
         return None
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(read_text(file))
     except ValueError as error:
         raise DataError(
             f"{file} is damaged: {error}. Delete it, and the run goes on by what is measured now."

@@ -1,0 +1,73 @@
+"""Opening files, so that a stranger's folder can neither make a command wait nor change another file."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import stat
+from pathlib import Path
+
+_KINDS = {
+    stat.S_IFREG: "a file",
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFLNK: "a symbolic link",
+}
+
+
+def kind_of(mode: int) -> str:
+    """Say what a file of this mode is."""
+    return _KINDS.get(stat.S_IFMT(mode), "no file")
+
+
+def open_file(path: str | os.PathLike[str]) -> io.BufferedReader:
+    """Open a regular file for reading.
+
+    Raises:
+        OSError: It cannot be opened, or is a folder, a named pipe (whose opening would wait for a writer), a
+            socket or a device.
+    """
+    return os.fdopen(open_descriptor(path, os.O_RDONLY), "rb")
+
+
+def open_descriptor(path: str | os.PathLike[str], flags: int) -> int:
+    """Open a regular file by ``flags`` of :func:`os.open`; to write, only where no other name leads to it.
+
+    Raises:
+        OSError: As :func:`open_file`; or it is to be written, and is a symbolic link or has several names
+            (hard links), so that another file would change.
+    """
+    file, is_written = os.fspath(path), bool(flags & (os.O_WRONLY | os.O_RDWR))
+    flags |= getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+    if is_written:
+        flags |= getattr(os, "O_NOFOLLOW", 0)
+        if Path(path).is_symlink():
+            raise OSError(errno.ELOOP, "it is a symbolic link, and another file would change", file)
+    descriptor = os.open(file, flags, 0o666)
+    try:
+        found = os.fstat(descriptor)
+        if stat.S_ISDIR(found.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), file)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, f"it is {kind_of(found.st_mode)}, not a regular file", file)
+        if is_written and found.st_nlink > 1:
+            raise OSError(errno.EMLINK, "it has another name (a hard link), whose file would change", file)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def read_text(path: str | os.PathLike[str]) -> str:
+    """Read a regular file of UTF-8 text.
+
+    Raises:
+        OSError: As :func:`open_file`.
+        UnicodeDecodeError: It is not UTF-8.
+    """
+    with io.TextIOWrapper(open_file(Path(path)), encoding="utf-8") as text:
+        return text.read()
