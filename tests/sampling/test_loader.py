@@ -325,6 +325,7 @@ def test_moving_to_the_same_device_is_free():
         ({"input_nodes": torch.tensor([5, NUM_NODES])}, ConfigError, r"input_nodes\[1\] is 800"),
         ({"input_nodes": torch.tensor([-1])}, ConfigError, r"input_nodes\[0\] is -1"),
         ({"input_nodes": torch.tensor([0.5])}, ConfigError, "a 1-d tensor of ids or a mask"),
+        ({"input_nodes": torch.tensor([1j])}, ConfigError, "a 1-d tensor of ids or a mask"),
         ({"input_nodes": torch.zeros(3, dtype=torch.bool)}, ConfigError, r"shape \(800,\); got \(3,\)"),
         ({"input_nodes": "valid"}, DataError, "valid"),
         ({"disjoint": "no"}, ConfigError, "disjoint must be True or False"),

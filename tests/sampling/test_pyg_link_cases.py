@@ -82,6 +82,27 @@ def test_labels_from_0_are_raised_by_1():
     )
 
 
+@pytest.mark.parametrize("least", [0.25, -0.5, -1.0, float("nan")])
+def test_labels_that_begin_near_0_stay_as_they_are(least):
+    data = Data(edge_index=random_edges(30, 60), num_nodes=30)
+    label = (torch.arange(60) % 3 + least).requires_grad_()
+    loader = LinkNeighborLoader(data, [2], batch_size=60, edge_label=label, neg_sampling="binary")
+    found = next(iter(loader)).edge_label
+    torch.testing.assert_close(found, torch.cat([label, torch.zeros(60)]), equal_nan=True)
+    found.sum().backward()
+    assert label.grad is not None
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32, torch.bool])
+def test_negatives_beside_links_that_are_negatives_already_are_warned_of(dtype):
+    data = Data(edge_index=random_edges(30, 60), num_nodes=30)
+    label = (torch.arange(60) % 2).to(dtype)
+    with pytest.warns(UserWarning, match="0 and 1 become 1 and 2"):
+        loader = LinkNeighborLoader(data, [2], batch_size=60, edge_label=label, neg_sampling="binary")
+    assert next(iter(loader)).edge_label.tolist() == [1, 2] * 30 + [0] * 60
+    LinkNeighborLoader(data, [2], batch_size=60, edge_label=label)  # no negatives: nothing to say
+
+
 @pytest.mark.parametrize("batch_size", [1, 7])
 def test_temporal_homo_link_neighbor_loader(batch_size):
     data = Data(x=torch.randn(10, 5), edge_index=random_edges(10, 123), time=torch.arange(10))

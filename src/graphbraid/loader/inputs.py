@@ -91,7 +91,7 @@ def check_ids(ids: Tensor, bound: int, what: str) -> Tensor:
         ConfigError: they are not integers of one dimension, or one is outside ``[0, bound)``; the message
             names the first.
     """
-    if ids.ndim != 1 or (ids.numel() and (ids.is_floating_point() or ids.dtype == torch.bool)):
+    if ids.ndim != 1 or (ids.numel() and not is_whole(ids)):
         raise ConfigError(
             f"{what} must be a 1-d tensor of ids or a mask of all nodes; "
             f"got {ids.dtype} of shape {tuple(ids.shape)}"
@@ -101,6 +101,11 @@ def check_ids(ids: Tensor, bound: int, what: str) -> Tensor:
     if outside >= 0:
         raise ConfigError(f"{what} must be ids in [0, {bound}); {what}[{outside}] is {int(ids[outside])}")
     return ids
+
+
+def is_whole(values: Tensor) -> bool:
+    """Return whether the dtype of values is one of integers."""
+    return not (values.is_floating_point() or values.is_complex() or values.dtype == torch.bool)
 
 
 def check_order(value: Any, name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph
 from graphbraid.graph.interop.convert import as_tensor
 from graphbraid.graph.scans import first_out_of_range
+from graphbraid.loader.inputs import is_whole
 from graphbraid.sampling.links.negatives import MOST_AMOUNT, NegativeSampling
 
 _ENDS = ("source", "destination")
@@ -50,7 +52,7 @@ def checked_links(edge_label_index: Any, counts: tuple[int, int]) -> Tensor:
         links = as_tensor(edge_label_index, "edge_label_index").cpu()
     except (DataError, TypeError, ValueError) as error:
         raise ConfigError(f"edge_label_index must be a (2, num_links) tensor of node ids; {error}") from error
-    if links.ndim != 2 or links.shape[0] != 2 or (links.numel() and not _is_whole(links)):
+    if links.ndim != 2 or links.shape[0] != 2 or (links.numel() and not is_whole(links)):
         raise ConfigError(
             f"edge_label_index must be a (2, num_links) tensor of node ids; got {shown(edge_label_index)}"
         )
@@ -92,14 +94,22 @@ def labels_of(edge_label: Any, num_links: int, how: NegativeSampling | None) -> 
             "edge_label does not go with negatives of mode 'triplet': src_index, dst_pos_index and "
             "dst_neg_index of a batch tell links and negatives apart"
         )
-    label = as_tensor(edge_label, "edge_label").detach().cpu()
+    label = as_tensor(edge_label, "edge_label").cpu()
     if not label.ndim or label.shape[0] != num_links:
         raise DataError(
             f"edge_label must have one label for each of the {num_links} links; got shape "
             f"{tuple(label.shape)}"
         )
-    begins_at_0 = how is not None and label.numel() and int(label.min()) == 0
-    return label + 1 if begins_at_0 else label
+    if how is None or not label.numel() or not bool(label.min() == 0):
+        return label
+    if bool((label <= 1).all()):
+        warnings.warn(
+            "edge_label has the label 0, so labels are raised by 1, as in PyG: 0 and 1 become 1 and 2, and "
+            "0 is the label of negatives that the loader draws. If the links with label 0 are negatives "
+            "already, as those of RandomLinkSplit are, leave out neg_sampling and neg_sampling_ratio",
+            stacklevel=2,
+        )
+    return label + 1
 
 
 def check_times_go_together(given: Mapping[str, Any]) -> None:
@@ -126,7 +136,3 @@ def check_exclusion(value: Any) -> bool | str:
     if isinstance(value, str) and value == "reverse":
         return value
     raise ConfigError(f"exclude_seed_edges must be True, False or 'reverse'; got {shown(value)}")
-
-
-def _is_whole(values: Tensor) -> bool:
-    return not (values.is_floating_point() or values.is_complex() or values.dtype == torch.bool)
