@@ -1,19 +1,24 @@
 """Ranks that divide a whole graph learn what one rank does: every model, graph and partition."""
 
+from functools import partial
+
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.distributed.threads import noted_calls
+from tests.distributed.threads import noted_calls, run_threads
 from tests.distributed.whole import as_processes, assert_as_one_rank, owners
 from tests.fullgraph.graphs import CHANNELS, CLASSES, NUM_NODES, make_graph
 from tests.fullgraph.test_engine import GRAPHS, MODELS
 from tests.suites import every, few_of
 
+import graphbraid
 from graphbraid import nn as gnn
 from graphbraid.distributed import STRATEGIES, Division, partition, report_of
 from graphbraid.errors import ConfigError
-from graphbraid.fullgraph import ALL, CompileOptions, NotLoweredError, distribute, lower
+from graphbraid.fullgraph import ALL, CompileOptions, NotLoweredError, Ranks, distribute, lower
+from graphbraid.fullgraph.model.watch import options_of
 from graphbraid.fullgraph.program import Exchange, Hoisted
 from graphbraid.fullgraph.step.calls.kernels import BothWays
 from graphbraid.fullgraph.step.calls.travel import Travel
@@ -246,6 +251,66 @@ def test_a_partition_of_another_graph_or_another_rank_is_refused():
         distribute(lowered, mixed(2, 79), 0)
     with pytest.raises(ConfigError, match="rank must be"):
         distribute(lowered, mixed(2), 2)
+
+
+OTHERS = {  # what one of two ranks has, and what it is told
+    "dropout": ({"dropout": 0.2}, "rank 0 has model's dropout '0.5', rank 1 has '0.2'"),
+    "heads": ({"heads": 1}, r"rank 0 has model's convs\.0\.out_channels '4', rank 1 has '8'"),
+    "slope": ({}, r"rank 0 has model's convs\.1\.negative_slope '0\.2', rank 1 has '0\.4'"),
+    "features": ({}, "rank 0 has graph's features"),
+    "edges": ({}, "rank 0 has graph's edges"),
+    "nodes": ({}, "rank 0 has training nodes"),
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_ranks_with_another_model_or_graph_of_the_same_shapes_are_refused(what):
+    """Each would train, to losses that are of neither."""
+    changes, says = OTHERS[what]
+
+    def compiled(comm):
+        odd = comm.rank == 1
+        options = {"heads": 2, "dropout": 0.5} | (changes if odd else {})
+        model, graph = gnn.GAT(CHANNELS, 8, CLASSES, **options), make_graph()
+        nodes = graph.splits["train"]
+        if what == "slope" and odd:
+            model.convs[1].negative_slope = 0.4
+        elif what == "features" and odd:
+            graph = graph.replace(x=graph.x * 2)
+        elif what == "edges" and odd:
+            csc = graph.csc
+            graph = graph.replace(csc=Csc(csc.indptr, csc.indices.flip(0), csc.num_src))
+        elif what == "nodes" and odd:
+            nodes = nodes.flip(0)
+        graphbraid.compile(model, graph, nodes=nodes, ranks=Ranks(comm=comm, partition=mixed(2)))
+
+    with pytest.raises(ConfigError, match=says):
+        run_threads(2, compiled)
+
+
+def test_the_options_of_a_model_are_known_whatever_holds_them():
+    class Model(torch.nn.Module):
+        def __init__(self, act, scale, names):
+            super().__init__()
+            self.act, self.options, self._names = partial(act, 0.1), {"scale": [scale]}, names
+            self.table, self.other = torch.arange(3) * scale, object()
+            self.conv = pyg.SAGEConv(4, 4, aggr="mean" if scale == 1 else "max")
+
+    pyg = pytest.importorskip("torch_geometric.nn")
+    first = options_of(Model(F.leaky_relu, 1, {"a", "b", "c"}))
+    assert first == options_of(Model(F.leaky_relu, 1, {"c", "b", "a"}))
+    assert (first["act"], first["options"]) == (
+        "[torch.nn.functional.leaky_relu, [0.1], []]",
+        "[['scale', [1]]]",
+    )
+    assert "other" not in first  # which text would tell by its address
+    second = options_of(Model(F.elu, 2, {"a"}))
+    assert {name for name in first if first[name] != second.get(name)} == {
+        *("act", "options", "_names", "table", "conv.aggr", "conv.aggr_module class")
+    }
+    assert options_of(Model(F.elu, 2, {"a" * 500}))["_names"].startswith("['aaa")
+    frozen = Model(F.elu, 2, {"a"}).requires_grad_(False)
+    assert options_of(frozen)["conv.lin_l.weight requires_grad"] == "False"
 
 
 @pytest.mark.parametrize(("name", "overlaps"), [("gcn", True), ("sage", True), ("gat", False)])

@@ -115,8 +115,11 @@ def misled(comm, what: str) -> None:
             "plan": "auto",
             "accelerator": EmulatedAccelerator(stage_times(0.001, 0.001, 0.001, 0.001)),
         }
+    elif what == "fanouts":
+        options["fanouts"] = (3, 2) if odd else (3, 3)
     width = 9 if what == "model" and odd else 8
-    model = GraphSAGE(graph.num_features, width, graph.num_classes, num_layers=2)
+    dropout = 0.5 if what == "dropout" and odd else 0.1
+    model = GraphSAGE(graph.num_features, width, graph.num_classes, num_layers=2, dropout=dropout)
     trained(graph, model, **options)
 
 

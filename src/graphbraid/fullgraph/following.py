@@ -21,7 +21,7 @@ from graphbraid.fullgraph.measured.basis import basis_for
 from graphbraid.fullgraph.model.as_written import AsWritten
 from graphbraid.fullgraph.model.typed_as_written import TypedAsWritten
 from graphbraid.fullgraph.model.typed_source import source_of
-from graphbraid.fullgraph.model.watch import ModelWatch, Snapshot
+from graphbraid.fullgraph.model.watch import ModelWatch, Snapshot, options_of
 from graphbraid.fullgraph.program import Program, same_program
 from graphbraid.fullgraph.program.refusal import NotLoweredError, failed
 from graphbraid.fullgraph.ranks.lower_part import lower_part
@@ -77,6 +77,8 @@ class FollowedModel:
         """The graph, and the data behind it, in their current state."""
         self.nodes = checked_nodes(nodes, self.source.nodes)
         """``(num_nodes,)`` int64 ids of the training nodes."""
+        if ranks is not None:
+            ranks.check_same(options_of(model), graph, self.nodes)
 
     def now(self) -> Reading:
         """Return the model's current reading, made anew if the model or the graph has changed."""

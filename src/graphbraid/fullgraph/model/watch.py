@@ -6,6 +6,7 @@ model of a few layers. A value replaced by an equal one counts as a change; the 
 
 from __future__ import annotations
 
+import numbers
 import types
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,12 +15,15 @@ from itertools import chain
 from operator import attrgetter, is_
 from typing import Any
 
+import torch
+import xxhash
 from torch import Tensor, nn, strided
 from torch.nn.modules import module as torch_module
 from torch.nn.parameter import is_lazy
 
 from graphbraid.fullgraph.program.readers.exact import GLOBAL_HOOKS, TORCH_OWN, runs_something
 from graphbraid.graph import Graph
+from graphbraid.graph.identity import mark
 from graphbraid.graph.scaled_features import ScaledFeatures
 from graphbraid.graph.sparse_features import SparseFeatures
 
@@ -31,6 +35,8 @@ _COUNTED = ("running_mean", "running_var", "num_batches_tracked")
 _MOST_CONTAINERS = 256
 """Number of containers looked into, the outermost first: a model may hold a data set, or what trains it."""
 _LISTS = (list, tuple, set, frozenset, deque)
+_DEEPEST, _LONGEST = 4, 80
+"""Containers inside each other that a model's options are looked for in, and characters of one that are shown."""
 _WHOLE = (Tensor, nn.Module, type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
 """What is compared as a whole: modules are watched by themselves, and of functions only which one it is."""
 
@@ -128,6 +134,45 @@ class ModelWatch:
         return any(self._hooks), parameters, versions, values
 
 
+def options_of(model: nn.Module) -> dict[str, str]:
+    """Return what a model was built with, by name and as text, such as ``convs.0.negative_slope``: ``0.2``.
+
+    These are each module's class, its attributes that are plain values, functions, classes, tensors or
+    containers of them, and whether a parameter is trained. What a library's classes keep for themselves is
+    left out. Ranks compare it before they train one model: parameters of equal shapes do not show it.
+    """
+    found = {f"{name} requires_grad": repr(p.requires_grad) for name, p in model.named_parameters()}
+    for prefix, module in model.named_modules():
+        found[f"{prefix} class" if prefix else "class"] = _named(type(module))
+        hidden = "_" if _is_of_library(type(module)) else "\0"
+        for key, value in vars(module).items():
+            if key not in TORCH_OWN and not key.startswith(hidden) and (text := _as_text(value, _DEEPEST)):
+                long = len(text) > _LONGEST
+                found[f"{prefix}.{key}" if prefix else key] = (
+                    f"{text[:_LONGEST]}... {xxhash.xxh3_64(text.encode()).hexdigest()}" if long else text
+                )
+    return found
+
+
+def _as_text(value: Any, depth: int) -> str:
+    """Return a value as text that is the same in every process; "" where that is not known."""
+    if isinstance(value, Tensor):
+        return f"tensor {mark(value)}" if value.layout is strided and not is_lazy(value) else ""
+    if isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)):
+        return _named(value)
+    if isinstance(value, partial):
+        value = [value.func, value.args, value.keywords]
+    inside = list(value.items()) if isinstance(value, dict) else value
+    if isinstance(inside, _LISTS) and depth:
+        texts = [_as_text(one, depth - 1) for one in inside]
+        return f"[{', '.join(sorted(texts) if isinstance(inside, (set, frozenset)) else texts)}]"
+    return repr(value) if value is None or isinstance(value, (numbers.Number, str, torch.dtype)) else ""
+
+
+def _named(value: Any) -> str:
+    return f"{value.__module__}.{value.__qualname__}"
+
+
 class _Slots:
     """The values in the slots of an object, as they are whenever they are iterated over."""
 
@@ -188,4 +233,4 @@ class GraphWatch:
         return any(t.requires_grad for t in self._tensors)
 
 
-__all__ = ["GraphWatch", "ModelWatch", "Snapshot"]
+__all__ = ["GraphWatch", "ModelWatch", "Snapshot", "options_of"]

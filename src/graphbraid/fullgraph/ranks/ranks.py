@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Literal
 
@@ -32,6 +33,7 @@ from graphbraid.fullgraph.ranks.tuner import PipelineTuner, identity_of
 from graphbraid.fullgraph.ranks.warp_tuner import WarpTuner
 from graphbraid.fullgraph.step.step_plan import WhenWhole
 from graphbraid.graph import Graph
+from graphbraid.graph.identity import features_mark, mark, topology_mark
 from graphbraid.signatures import typed
 
 Wire = Literal["float32", "bfloat16"]
@@ -253,6 +255,26 @@ class Ranks:
             )
             whole[nodes] = self.comm.broadcast(part, rank).wait()
         return whole.to(place)
+
+    def check_same(self, options: Mapping[str, str], graph: Graph, nodes: Tensor) -> None:
+        """Check that all ranks were given the same model, nodes and, if each holds it whole, graph.
+
+        Args:
+            options: those of the model.
+            graph: with its features.
+            nodes: ``(num_nodes,)`` int64, the training nodes.
+
+        Raises:
+            ConfigError: they were not; the message names the first difference.
+        """
+        marks = {"training nodes": mark(nodes)}
+        if self.part is None:
+            sets = {} if graph.types is None else graph.types.nodes
+            marks |= {"graph's edges": topology_mark(graph.csc), "graph's features": features_mark(graph.x)}
+            marks |= {f"features of the {name} nodes": features_mark(held.x) for name, held in sets.items()}
+            marks |= {} if graph.edge_attr is None else {"graph's edge_attr": mark(graph.edge_attr)}
+        mine = {f"model's {name}": value for name, value in options.items()} | marks
+        check_alike(self.comm, mine, "give all ranks the same model, graph and nodes")
 
     def check_alike_lowered(self, program: Program, blocks: Blocks) -> None:
         """Check that all ranks have lowered to the same program and blocks.

@@ -15,6 +15,7 @@ from graphbraid.distributed import Communicator
 from graphbraid.distributed.ranks.gradients import BUCKET_BYTES, GradientSum
 from graphbraid.distributed.ranks.joining import check_alike
 from graphbraid.errors import ConfigError, RankError
+from graphbraid.fullgraph.model.watch import options_of
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.inference.evaluate import EvalMode, score
@@ -91,7 +92,8 @@ class RunRanks:
         check_alike(self._comm, options, "start all ranks with the same options")
         graph = {f"graph's {name}": value for name, value in graph_identity(self._state.graph).items()}
         check_alike(self._comm, graph, "load the same graph on all ranks")
-        model = {f"model's {name}": value for name, value in model_identity(self._state.runner.model).items()}
+        built = model_identity(self._state.runner.model) | options_of(self._state.runner.model)
+        model = {f"model's {name}": value for name, value in built.items()}
         check_alike(self._comm, model, "build the same model on all ranks")
 
     # ---- decisions of the first rank
