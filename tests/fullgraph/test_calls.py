@@ -8,10 +8,14 @@ from tests.extras import NO_PYG
 
 pytest.importorskip("torch_geometric", reason=NO_PYG)
 import torch_geometric.nn as pyg
-from tests.fullgraph.matrix.case import BASES, GCN
+from tests.fullgraph.matrix.case import BASES, GCN, layer
+from tests.fullgraph.matrix.graphs import CLASSES
 from tests.fullgraph.matrix.models import HIDDEN, Stack
 from tests.fullgraph.test_following import CLOSE, compiled
 from torch import nn
+from torch.autograd import forward_ad
+from torch.nn.utils.stateless import _reparametrize_module
+from torch.utils.checkpoint import checkpoint
 
 BETWEEN = {
     "batch": lambda: nn.Sequential(nn.BatchNorm1d(HIDDEN), nn.ReLU(), nn.Dropout(0.5)),
@@ -102,10 +106,116 @@ def test_the_backward_passes_of_two_calls_may_come_in_any_order():
 
 
 def test_a_backward_pass_is_refused_if_what_it_needs_was_changed():
-    model, _, engine = compiled(lambda: Stack(GCN, nn.BatchNorm1d(HIDDEN)))
+    model, data, engine = compiled(lambda: Stack(GCN, nn.BatchNorm1d(HIDDEN)))
     model.eval()
     out = engine()
     model.train()
     engine()
     with pytest.raises(RuntimeError, match="running statistics of a normalisation changed"):
         out.sum().backward()
+    out = engine()
+    data.x.mul_(2)
+    with pytest.raises(RuntimeError, match="features or edges were changed in place"):
+        out.sum().backward()
+
+
+# ---- derivatives of derivatives
+
+
+def with_penalty(model, out):
+    """The gradient of a loss with a gradient penalty."""
+    parameters = list(model.parameters())
+    penalty = sum(
+        g.square().sum() for g in torch.autograd.grad(out.square().sum(), parameters, create_graph=True)
+    )
+    return torch.autograd.grad(out.sum() + penalty, parameters)
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_gradients_have_gradients(base):
+    model, data, engine = compiled(lambda: Stack(BASES[base], nn.BatchNorm1d(HIDDEN)))
+    assert engine.why is None
+    for _ in range(2):
+        before = [b.clone() for b in model.buffers()]
+        expected = with_penalty(model, model(data.x, data.edge_index)[data.train_mask])
+        once = [b.clone() for b in model.buffers()]
+        for buffer, value in zip(model.buffers(), before, strict=True):
+            buffer.copy_(value)
+        largest = max(
+            float(g.abs().max()) for g in expected
+        )  # some are 0 up to rounding, as a bias before a norm
+        torch.testing.assert_close(with_penalty(model, engine()), expected, rtol=1e-3, atol=1e-5 * largest)
+        torch.testing.assert_close(list(model.buffers()), once, **CLOSE)
+        assert "create_graph=True" in str(engine.why)  # and the second time as it is written from the start
+    assert "create_graph=True" in engine.explain()
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_second_derivatives_are_those_of_the_masks_of_the_call(inplace):
+    model, _, engine = compiled(lambda: Stack(GCN, nn.Dropout(0.5, inplace)))
+    out, parameters = engine(), list(model.parameters())
+    engine()
+    expected = gradients(model, out, retain_graph=True)
+    found = torch.autograd.grad(out.square().sum(), parameters, create_graph=True)
+    torch.testing.assert_close(found, tuple(expected), **CLOSE)
+    assert all(g.requires_grad for g in found)
+
+
+def test_a_call_that_cannot_be_differentiated_twice_says_so_and_the_next_can():
+    model, _, engine = compiled(lambda: Stack(layer(pyg.GATConv, dropout=0.5)))
+    with pytest.raises(RuntimeError, match="drops attention coefficients"):
+        with_penalty(model, engine())
+    assert all(g.isfinite().all() for g in with_penalty(model, engine()))
+
+
+def hessian_vector(loss, parameters):
+    along = tuple(map(torch.ones_like, parameters))
+    return torch.func.jvp(
+        torch.func.grad(lambda *p: loss(p), tuple(range(len(parameters)))), parameters, along
+    )[1]
+
+
+def by_vmap(loss, parameters):
+    return torch.func.vmap(lambda *p: loss(p))(*(torch.stack([p, 2 * p]) for p in parameters))
+
+
+def forward_mode(loss, parameters):
+    with forward_ad.dual_level():
+        return forward_ad.unpack_dual(loss([forward_ad.make_dual(p, torch.ones_like(p)) for p in parameters]))
+
+
+def by_functional(loss, parameters):
+    along = tuple(map(torch.ones_like, parameters))
+    return torch.autograd.functional.hvp(lambda *p: loss(p), parameters, along)
+
+
+@pytest.mark.parametrize("transform", [hessian_vector, by_vmap, forward_mode, by_functional])
+def test_transforms_of_a_function_of_the_parameters_are_those_of_the_model(transform):
+    model, data, engine = compiled(lambda: Stack(GCN, nn.Tanh()))
+    names, values = zip(*((name, p.detach()) for name, p in model.named_parameters()), strict=True)
+
+    def of(run):
+        def loss(parameters):
+            with _reparametrize_module(model, dict(zip(names, parameters, strict=True))):
+                return run().square().sum()
+
+        return transform(loss, values)
+
+    torch.testing.assert_close(
+        of(engine), of(lambda: model(data.x, data.edge_index)[data.train_mask]), **CLOSE
+    )
+    assert engine.why is None
+
+
+def test_many_gradients_at_once_and_checkpoints_are_right():
+    model, _, engine = compiled(lambda: Stack(GCN, nn.Dropout(0.5)))
+    parameters, state = list(model.parameters()), torch.get_rng_state()
+    expected = gradients(model, engine())
+    torch.set_rng_state(state)
+    again = checkpoint(lambda: engine().square(), use_reentrant=False).sum()
+    torch.testing.assert_close(list(torch.autograd.grad(again, parameters)), expected, **CLOSE)
+    out = engine()
+    rows = torch.eye(CLASSES)
+    one_by_one = [torch.autograd.grad(out.sum(0), parameters, row, retain_graph=True) for row in rows]
+    together = torch.autograd.grad(out.sum(0), parameters, rows, is_grads_batched=True)
+    torch.testing.assert_close(together, tuple(map(torch.stack, zip(*one_by_one, strict=True))), **CLOSE)

@@ -8,7 +8,7 @@ as it is written.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -30,13 +30,15 @@ from graphbraid.fullgraph.lowering.options import (
     storage_of,
 )
 from graphbraid.fullgraph.lowering.streamed import StreamedFeatures
-from graphbraid.fullgraph.model.modes import in_mode, plain_tensors
+from graphbraid.fullgraph.model.modes import CountedMasks, in_mode, kept_buffers, plain_tensors
 from graphbraid.fullgraph.program import Program
 from graphbraid.fullgraph.program.refusal import NotLoweredError
 from graphbraid.fullgraph.ranks.ranks import Ranks
 from graphbraid.fullgraph.runner import Runner
+from graphbraid.fullgraph.step.differentiable import Behind
 from graphbraid.graph import Graph
 from graphbraid.machine.rates import Rates
+from graphbraid.ops.dropout import given_seeds
 from graphbraid.sampling.rows.by_id import FeatureRows
 from graphbraid.signatures import typed
 
@@ -154,19 +156,35 @@ class Engine:
     def __call__(self) -> Tensor:
         """Return the ``(len(nodes), width)`` outputs of the training nodes, in their order; differentiable.
 
-        These are the model's outputs in its current mode. Only one forward pass can be pending: the next call
-        overwrites what the backward pass of the last one needs, and a backward pass that comes too late
-        raises ``RuntimeError``.
+        These are the model's outputs in its current mode. Any number of calls may wait for their backward
+        passes, in any thread; a backward pass that does not belong to the last call runs that forward pass
+        again first, with the same masks. A backward pass raises ``RuntimeError`` if the parameters or the
+        features were changed in place since the call.
         """
         with self._lock, plain_tensors():
             runner = self._followed.runner_of(self._followed.now())
             if runner is None:
-                nodes = self._followed.nodes
-                nodes = nodes if self._ranks is None else self._ranks.owned(nodes)
-                rows: Tensor = self._followed.as_written().rows(nodes.to(self._device.place))
-                return rows
+                return self._rows_as_written()
             self.runner = runner
-            return runner()
+            return runner(Behind(self._followed.source.watch.has_changed, self._written_again))
+
+    def _rows_as_written(self) -> Tensor:
+        nodes = self._followed.nodes
+        nodes = nodes if self._ranks is None else self._ranks.owned(nodes)
+        rows: Tensor = self._followed.as_written().rows(nodes.to(self._device.place))
+        return rows
+
+    def _written_again(self, seeds: Sequence[int]) -> Tensor:
+        """Return the outputs of a call by the model as it is written, so that they have second derivatives.
+
+        Further calls with gradients run so from the start.
+        """
+        if self._ranks is not None:
+            raise ConfigError("gradients of several ranks cannot be differentiated again; use one rank.")
+        with self._lock, kept_buffers(self.model), given_seeds(seeds), CountedMasks():
+            rows = self._rows_as_written()
+            self._followed.differentiates_twice = True
+            return rows
 
     def predict(self) -> Tensor:
         """Return the ``(num_nodes, width)`` outputs of every node in evaluation mode."""

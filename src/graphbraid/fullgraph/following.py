@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._C._functorch import peek_interpreter_stack
+from torch.autograd import forward_ad
 
 from graphbraid.errors import ConfigError, GraphbraidError
 from graphbraid.fullgraph.lower_model import lower
@@ -75,6 +77,8 @@ class FollowedModel:
         self._watch = ModelWatch(model)
         self.source = source_of(model, graph, data, node_type)
         """The graph, and the data behind it, in their current state."""
+        self.differentiates_twice = False
+        """Whether gradients are differentiated again, so that calls with gradients run as written."""
         self.nodes = checked_nodes(nodes, self.source.nodes)
         """``(num_nodes,)`` int64 ids of the training nodes."""
         if ranks is not None:
@@ -82,8 +86,7 @@ class FollowedModel:
 
     def now(self) -> Reading:
         """Return the model's current reading, made anew if the model or the graph has changed."""
-        if torch.is_autocast_enabled(self._options.device.place.type):
-            why = NotLoweredError("autocast", "kernels run in float32", "a call outside of autocast")
+        if (why := self._why_not_now()) is not None:
             return Reading(self._watch.now(), None, why)
         if self.source.has_changed():
             self.source = self.source.anew()
@@ -95,6 +98,17 @@ class FollowedModel:
         reading = self._read(self._watch.now())
         self._readings = [*self._readings[1 - _MOST_FORMS :], reading]
         return reading
+
+    def _why_not_now(self) -> NotLoweredError | None:
+        """Return why calls at this moment run as written whatever the model is; None if they do not."""
+        if torch.is_autocast_enabled(self._options.device.place.type):
+            return NotLoweredError("autocast", "kernels run in float32", "a call outside of autocast")
+        if peek_interpreter_stack() is not None or forward_ad._current_level >= 0:
+            what = "torch.func and forward-mode differentiation need PyTorch's own operations"
+            return NotLoweredError("transform", what, "a call outside of them")
+        if self.differentiates_twice and torch.is_grad_enabled():
+            return NotLoweredError("backward", "its gradients were differentiated again (create_graph=True)")
+        return None
 
     def runner_of(self, reading: Reading) -> Runner | None:
         """Return the runner of a reading's program; None if there is none, and ``reading.why`` says why."""

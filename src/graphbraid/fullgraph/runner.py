@@ -18,7 +18,7 @@ from graphbraid.fullgraph.lowering.reach.pipeline import Pipeline
 from graphbraid.fullgraph.program import Program, same_program
 from graphbraid.fullgraph.ranks.lower_part import evaluation_part
 from graphbraid.fullgraph.step.calls.device_copies import WORKSPACE_BYTES, CopySizes, DeviceCopies
-from graphbraid.fullgraph.step.differentiable import run_step
+from graphbraid.fullgraph.step.differentiable import Behind, run_step
 from graphbraid.fullgraph.step.features.streams import Streams
 from graphbraid.fullgraph.step.lending import Lender, copied
 from graphbraid.fullgraph.step.planned_step import PlannedStep
@@ -69,13 +69,13 @@ class Runner:
 
     # ---- running
 
-    def __call__(self) -> Tensor:
+    def __call__(self, behind: Behind) -> Tensor:
         """Return the ``(len(nodes), width)`` outputs of the training nodes, in order; differentiable."""
         self._train = self._ready(self._train)
         if self._tuner is not None:
             self._tuner.before_step(self._train)
         when_whole = None if self._ranks is None else self._ranks.tell_of_whole
-        return run_step(self._train, self._outputs, self._rows, when_whole)
+        return run_step(self._train, self._outputs, self._rows, behind, when_whole)
 
     def serves(self, read: Program) -> bool:
         """Return whether :meth:`predict` can run a program with the edges in this one's order.

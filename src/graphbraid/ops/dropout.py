@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 
+_GIVEN = threading.local()
 _MASK32 = 0xFFFFFFFF
 _PHI = 0x9E3779B97F4A7C15 - (1 << 64)  # as a signed 64-bit number
 _PHI32 = 0x9E3779B9
@@ -12,7 +17,20 @@ _PHI32 = 0x9E3779B9
 
 def draw_seed() -> int:
     """Draw a seed from torch's generator, so that ``torch.manual_seed`` and saved states reproduce it."""
+    given: Iterator[int] | None = getattr(_GIVEN, "seeds", None)
+    if given is not None and (seed := next(given, None)) is not None:
+        return seed
     return int(torch.randint(0, 2**63 - 1, (), dtype=torch.int64))
+
+
+@contextmanager
+def given_seeds(seeds: Iterable[int]) -> Iterator[None]:
+    """Make :func:`draw_seed` give these seeds, in this order, to this thread inside the ``with`` block."""
+    _GIVEN.seeds = iter(seeds)
+    try:
+        yield
+    finally:
+        _GIVEN.seeds = None
 
 
 def keep_mask(rows: Tensor, columns: int, p: float, seed: int | Tensor) -> Tensor:

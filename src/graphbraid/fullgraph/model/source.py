@@ -70,7 +70,7 @@ class Source:
         self.graph, self._data, self._why = graph, data, why
         """The graph gets its edge features when the first program that reads them is read."""
         self._held = {} if data is None else {key: data.get(key) for key in _READ}
-        self._watch = GraphWatch(graph, self._held.values())
+        self.watch = GraphWatch(graph, self._held.values())
         self._by_relation: Graph | None = None
 
     @property
@@ -80,7 +80,7 @@ class Source:
 
     def has_changed(self) -> bool:
         """Return whether a tensor was written to or, in the user's data, replaced."""
-        if self._watch.has_changed():
+        if self.watch.has_changed():
             return True
         data = self._data
         return data is not None and any(data.get(key) is not held for key, held in self._held.items())
@@ -129,7 +129,7 @@ class Source:
             raise NotLoweredError("forward", "it takes no features", "a forward(x, edge_index)")
         if self._why is not None:
             raise self._why
-        if self._watch.wants_gradients():
+        if self.watch.wants_gradients():
             raise NotLoweredError(
                 "graph",
                 "its features, edge features or edge weights require gradients",

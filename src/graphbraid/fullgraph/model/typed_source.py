@@ -39,7 +39,7 @@ class TypedSource:
     ) -> None:
         self.graph, self.node_type, self._data, self._why = graph, node_type, data, why
         self._held = list(_held(data))
-        self._watch = GraphWatch(graph, [*_tensors(graph), *(value for *_, value in self._held)])
+        self.watch = GraphWatch(graph, [*_tensors(graph), *(value for *_, value in self._held)])
 
     @property
     def nodes(self) -> NodeSet:
@@ -48,7 +48,7 @@ class TypedSource:
 
     def has_changed(self) -> bool:
         """Return whether a tensor was written to or, in the user's data, replaced."""
-        return self._watch.has_changed() or any(
+        return self.watch.has_changed() or any(
             store.get(key) is not value for store, key, value in self._held
         )
 
@@ -74,7 +74,7 @@ class TypedSource:
         """
         if self._why is not None:
             raise self._why
-        if self._watch.wants_gradients():
+        if self.watch.wants_gradients():
             raise NotLoweredError("graph", "its features or edges require gradients", "tensors that do not")
         assert self.graph.types is not None
         try:

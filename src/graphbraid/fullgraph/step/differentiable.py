@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch._C._functorch import is_legacy_batchedtensor, peek_interpreter_stack
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
 from graphbraid.fullgraph.step.lending import Lender, copied
 from graphbraid.fullgraph.step.planned_step import PlannedStep
 from graphbraid.fullgraph.step.step_plan import WhenWhole
 
+_AGREES = 0.02
+"""Largest difference between two ways to compute the same outputs, as a share of the largest of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """What a step's outputs were made from, as far as their backward pass asks."""
+
+    has_changed: Callable[[], bool]
+    """Returns whether the graph's tensors were written to since."""
+    written: Callable[[Sequence[int]], Tensor]
+    """Returns the outputs by the model as it is written, with masks of these seeds."""
+
 
 def run_step(
-    step: PlannedStep, lender: Lender | None, rows: Tensor | None, when_whole: WhenWhole | None = None
+    step: PlannedStep,
+    lender: Lender | None,
+    rows: Tensor | None,
+    behind: Behind,
+    when_whole: WhenWhole | None = None,
 ) -> Tensor:
     """Run a step's forward pass; ``backward()`` through its outputs runs the adjoints.
 
@@ -22,12 +42,13 @@ def run_step(
         step: an allocated step.
         lender: lends memory for the outputs. If None, new memory is allocated.
         rows: int64 rows of the output to return, in this order. If None, all.
+        behind: what the outputs are made from.
         when_whole: see :meth:`.PlannedStep.backward`.
 
     Returns:
         ``(num_rows, width)`` outputs, which the caller may keep.
     """
-    out: Tensor = _Run.apply(step, lender, rows, when_whole, *step.program.parameters())  # type: ignore[no-untyped-call]
+    out: Tensor = _Run.apply(step, lender, rows, behind, when_whole, *step.program.parameters())  # type: ignore[no-untyped-call]
     return out
 
 
@@ -35,15 +56,17 @@ class _Run(Function):
     """The autograd function of a step."""
 
     @staticmethod
-    def forward(
+    def forward(  # noqa: PLR0917 - autograd passes all by position
         ctx: Any,
         step: PlannedStep,
         lender: Lender | None,
         rows: Tensor | None,
+        behind: Behind,
         when_whole: WhenWhole | None,
         *parameters: nn.Parameter,
     ) -> Tensor:
         ctx.step, ctx.rows, ctx.when_whole, ctx.parameters = step, rows, when_whole, parameters
+        ctx.behind = behind
         ctx.versions = [p._version for p in parameters]
         with step.lock:
             out = step.forward()
@@ -51,19 +74,46 @@ class _Run(Function):
             return copied(out, lender, rows)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         if ctx.versions != [p._version for p in ctx.parameters]:
             raise RuntimeError(
                 "a parameter was changed in place between engine() and this backward pass; call backward() "
                 "before optimizer.step()"
             )
+        if ctx.behind.has_changed():
+            raise RuntimeError(
+                "features or edges were changed in place between engine() and this backward pass; call "
+                "backward() before changing them"
+            )
+        batched = is_legacy_batchedtensor(grad) or peek_interpreter_stack() is not None
+        if batched or torch.is_grad_enabled():  # several gradients at once, or create_graph=True
+            return None, None, None, None, None, *_differentiable(ctx, grad)
         step: PlannedStep = ctx.step
         with step.lock:
             step.bring_back(ctx.was)
             found = step.backward(grad, ctx.rows, ctx.when_whole)
         # Popped from the dict, since autograd stores without a copy what nothing else refers to.
-        return None, None, None, None, *[found.pop(id(p), None) for p in ctx.parameters]
+        return None, None, None, None, None, *[found.pop(id(p), None) for p in ctx.parameters]
 
 
-__all__ = ["run_step"]
+def _differentiable(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    """Return the gradients by the model as it is written, by PyTorch's operations, which have derivatives."""
+    step, twice = ctx.step, torch.is_grad_enabled()
+    with step.lock, torch.no_grad():
+        outputs = step.bring_back(ctx.was)
+        outputs = outputs.clone() if ctx.rows is None else outputs.index_select(0, ctx.rows)
+    with torch.enable_grad():
+        written = ctx.behind.written(ctx.was.seeds)
+    if ((written - outputs).abs() > _AGREES * outputs.abs().max()).any():
+        raise RuntimeError(
+            "gradients of this engine() call cannot be differentiated again: the model as it is written "
+            "gives other outputs, since it was changed after the call or drops attention coefficients. Later "
+            "calls of this engine run the model as it is written, and their gradients can be"
+        )
+    found: tuple[Tensor | None, ...] = torch.autograd.grad(
+        written, ctx.parameters, grad, create_graph=twice, allow_unused=True
+    )
+    return found
+
+
+__all__ = ["Behind", "run_step"]
