@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from graphbraid.cli import signals
@@ -11,6 +12,8 @@ def run() -> None:
     """Run the command line and end the process with its exit code."""
     try:
         signals.take()
+        if "--debug" not in sys.argv:  # what torch logs is stack traces of errors that are reported anyway
+            os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
         for stream in (sys.stdout, sys.stderr):  # a name may hold characters that the terminal cannot show
             if hasattr(stream, "reconfigure"):
                 stream.reconfigure(errors="backslashreplace")

@@ -11,6 +11,7 @@ line.
 from __future__ import annotations
 
 import faulthandler
+import gc
 import importlib
 import json
 import os
@@ -27,6 +28,7 @@ import torch
 
 import graphbraid
 from graphbraid import distributed
+from graphbraid.distributed.ranks import joining
 from graphbraid.distributed.ranks.joining import LISTENER
 from graphbraid.errors import GraphbraidError
 
@@ -37,12 +39,17 @@ def rank(module: str, function: str, *arguments: str) -> int:
     if pretended := os.environ.get("PRETENDED_VERSION"):
         graphbraid.__version__ = pretended
     called = getattr(importlib.import_module(module), function)
+    code = 0
     try:
         with distributed.init() as comm:
             result = called(comm, *arguments)
     except GraphbraidError as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
-        return error.exit_code
+        code = error.exit_code
+    comm = joining._current = None
+    gc.collect()  # as the end of a process does: what is under way must not hold it up
+    if code:
+        return code
     sys.stdout.write(json.dumps(result) + "\n")
     return 0
 

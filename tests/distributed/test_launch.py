@@ -236,7 +236,7 @@ def test_a_killed_rank_ends_the_others_and_is_named(data):
     assert sorted(started) == [0, 1, 2]
     os.kill(started[2], signal.SIGKILL)
     _, stderr = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 137, stderr
+    assert process.returncode == 8, stderr
     assert "error: rank 2 was ended by SIGKILL" in stderr
     assert "rank 2 is lost: its process" in stderr  # as rank 0 says
     assert are_gone(started.values())
@@ -257,6 +257,22 @@ def test_options_that_cannot_be_are_refused(arguments, variables, says, monkeypa
     result = CliRunner().invoke(app, ["train", *arguments])
     assert result.exit_code == 2
     assert says in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("statuses", "outcome"),
+    [
+        ({1: 0, 0: 0}, (0, None)),
+        ({0: 8, 1: 3}, (3, 1)),  # rank 0 was told of rank 1's failure, and was faster to end
+        ({0: 8, 2: -9, 1: 8}, (8, 2)),
+        ({0: -11, 1: 8}, (8, 0)),
+        ({1: 130, 0: 8}, (8, 1)),  # somebody has stopped one rank before it could tell the others
+        ({1: 130, 0: 130}, (130, 1)),  # all have agreed to stop
+        ({0: 8}, (8, 0)),  # the other does not end
+    ],
+)
+def test_a_rank_that_a_signal_ends_is_a_lost_rank(statuses, outcome):
+    assert ranks._outcome(statuses) == outcome
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5])

@@ -16,11 +16,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO
 
 from graphbraid.cli import signals
-from graphbraid.errors import ConfigError
+from graphbraid.errors import ConfigError, RankError
 
 MOST_RANKS = 1024
 LISTENER = "GRAPHBRAID_LISTENER"
@@ -85,9 +85,10 @@ def start(ranks: int, arguments: Sequence[str]) -> int:
             own: IO[bytes] = errors[number]
             job.add(_begin(number, ranks, cores=cores, listener=listener, arguments=arguments, errors=own))
         listener.close()
-        code, failed = job.wait()
+        statuses = job.wait()
+        code, failed = _outcome(statuses)
         if failed is not None and not job.signals_seen:
-            _tell(failed, code, errors)
+            _tell(failed, statuses[failed], errors)
         return signals.EXIT_CODE if job.signals_seen else code
 
 
@@ -101,30 +102,27 @@ class _Job:
     def add(self, process: subprocess.Popen[bytes]) -> None:
         self._processes.append(process)
 
-    def wait(self) -> tuple[int, int | None]:
-        """Wait for all ranks; return the exit code and the number of the rank that failed first, or None."""
+    def wait(self) -> dict[int, int]:
+        """Wait for all ranks; return how each has ended, in the order in which they ended.
+
+        Ranks that do not end soon after another has failed are killed, and are not among these: what is
+        written is written whole or not at all.
+        """
+        statuses: dict[int, int] = {}
+        until = float("inf")
         try:
-            return self._wait()
+            while len(statuses) < len(self._processes) and time.monotonic() < until:
+                for number, process in enumerate(self._processes):
+                    if number not in statuses and (status := process.poll()) is not None:
+                        statuses[number] = status
+                        until = min(until, time.monotonic() + _GRACE_SECONDS) if status else until
+                time.sleep(_POLL_SECONDS)
+            return statuses
         finally:
             for process in self._processes:
                 if process.poll() is None:
                     process.kill()
                     process.wait()
-
-    def _wait(self) -> tuple[int, int | None]:
-        failed: int | None = None
-        until = float("inf")
-        while any(process.poll() is None for process in self._processes):
-            if failed is None:
-                failed = next((n for n, p in enumerate(self._processes) if p.poll() not in (None, 0)), None)
-                until = float("inf") if failed is None else time.monotonic() + _GRACE_SECONDS
-            elif time.monotonic() > until:
-                self._send(signal.SIGKILL)  # what is written is written whole or not at all
-            time.sleep(_POLL_SECONDS)
-        codes = [process.returncode for process in self._processes]
-        if failed is None:
-            failed = next((n for n, code in enumerate(codes) if code), None)
-        return (0 if failed is None else _exit_code(codes[failed])), failed
 
     @contextlib.contextmanager
     def hands_signals_on(self) -> Iterator[None]:
@@ -212,14 +210,28 @@ def _divided_cores(ranks: int) -> list[set[int] | None]:
     return [set(cores[begin:end]) for begin, end in itertools.pairwise(ends)]
 
 
-def _exit_code(status: int) -> int:
-    return status if status >= 0 else 128 - status
+def _outcome(statuses: Mapping[int, int]) -> tuple[int, int | None]:
+    """Return the job's exit code, and the rank whose failure caused it, if one did.
+
+    The ranks that lose another one end with the code of that; the first that failed otherwise is the cause.
+    A rank that a signal has ended, by itself or with its exit code, is a lost rank, unless all were stopped.
+
+    Args:
+        statuses: how each rank has ended, in the order in which they ended.
+    """
+    failed = [number for number, status in statuses.items() if status]
+    if not failed:
+        return 0, None
+    cause = next((number for number in failed if statuses[number] != RankError.exit_code), failed[0])
+    stopped = set(statuses.values()) == {signals.EXIT_CODE}
+    lost = statuses[cause] < 0 or (statuses[cause] == signals.EXIT_CODE and not stopped)
+    return (RankError.exit_code if lost else statuses[cause]), cause
 
 
-def _tell(failed: int, code: int, errors: Sequence[IO[bytes]]) -> None:
-    """Say what the first rank that failed has said, unless it is rank 0, which has said it itself."""
-    if code > 128:
-        name = signal.Signals(code - 128).name
+def _tell(failed: int, status: int, errors: Sequence[IO[bytes]]) -> None:
+    """Say what the rank that failed has said, unless it is rank 0, which has said it itself."""
+    if status < 0:
+        name = signal.Signals(-status).name
         advice = "; did the machine run out of memory?" if name == "SIGKILL" else ""
         sys.stderr.write(f"error: rank {failed} was ended by {name}{advice}\n")
     if failed != 0:

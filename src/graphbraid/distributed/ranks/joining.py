@@ -194,7 +194,7 @@ def _met(
     )
     watch.keep(opened)
     start.set(f"watches/{meeting.rank}", "1")
-    start.wait([f"watches/{rank}" for rank in range(meeting.size)], timedelta(seconds=meeting.seconds))
+    meeting.wait_for(start, [f"watches/{rank}" for rank in range(meeting.size)])
     watch.start()
     if transport is None:
         transport = _torch_group(rooms("group"), meeting, limits)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import queue
+import socket
+import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -14,8 +17,11 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from graphbraid.errors import ConfigError, GraphbraidError, RankError, ResourceError
 
+_FAULT = "fault"
 _PAUSE_SECONDS = 0.05
 _SLACK_SECONDS = 1.0
+_TOLD_SECONDS = 5.0
+"""Seconds that the rank that holds the store waits for the others to read why it ends."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,8 +50,10 @@ class Meeting:
 
         Raises:
             ResourceError: the port is used by another program.
-            RankError: nobody answers there.
+            RankError: nobody answers there, or another program does.
         """
+        if not self.opens and _speaks_as_stores_do():
+            self._find()
         made: queue.SimpleQueue[TCPStore | RuntimeError] = queue.SimpleQueue()
         # In a thread: what listens at the port may be no store and stay silent, and torch would wait forever.
         threading.Thread(target=self._connect, args=(made,), name="graphbraid-meeting", daemon=True).start()
@@ -56,6 +64,23 @@ class Meeting:
         if isinstance(found, RuntimeError):
             raise self._explained(found) from found
         return found
+
+    def _find(self) -> None:
+        """Wait until a store answers at the port.
+
+        Else torch's client would try again and again: it prints a stack trace each time, and aborts a
+        process that ends meanwhile.
+        """
+        until, cause = time.monotonic() + self.seconds, ""
+        while (left := until - time.monotonic()) > 0:
+            try:
+                if _is_store(self.host, self.port, left):
+                    return
+                cause = "another program answers there"
+            except OSError as error:
+                cause = error.strerror or str(error)
+            time.sleep(_PAUSE_SECONDS)
+        raise self._explained(RuntimeError(cause))
 
     def _connect(self, made: queue.SimpleQueue[TCPStore | RuntimeError]) -> None:
         try:
@@ -86,15 +111,25 @@ class Meeting:
         """
         try:
             self._wait_for_all(store)
-        except RankError:
+        except GraphbraidError as error:
+            self._tell(store, error)
             raise
         except RuntimeError as error:
-            raise RankError(
-                f"the meeting point {self.host}:{self.port} was closed before all ranks were there; "
-                "look at the message of rank 0."
-            ) from error
+            raise self._closed() from error
+
+    def wait_for(self, store: Store, names: Sequence[str]) -> None:
+        """Wait until the store has these names.
+
+        Raises:
+            RankError: a rank does not write its own, or the store was closed.
+        """
+        try:
+            store.wait(list(names), timedelta(seconds=self.seconds))
+        except RuntimeError as error:
+            raise self._closed() from error
 
     def _wait_for_all(self, store: Store) -> None:
+        store.add("here", 1)
         if store.add(f"here/{self.rank}", 1) > 1:
             raise ConfigError(
                 f"two processes say that they are rank {self.rank} at {self.host}:{self.port}; give each its "
@@ -102,7 +137,15 @@ class Meeting:
             )
         store.set(f"size/{self.rank}", str(self.size))
         until, missing = time.monotonic() + self.seconds, set(range(self.size))
-        while missing := {rank for rank in missing if not store.check([f"size/{rank}"])}:
+        while True:
+            for rank in sorted(missing):
+                if store.check([f"size/{rank}"]):
+                    missing.remove(rank)
+                    self._check_size(rank, int(store.get(f"size/{rank}")))
+            if not missing:
+                return
+            if store.check([_FAULT]):
+                raise RankError(f"another rank did not start: {store.get(_FAULT).decode()}")
             if time.monotonic() > until:
                 names = ", ".join(map(str, sorted(missing)))
                 raise RankError(
@@ -110,12 +153,30 @@ class Meeting:
                     f"{self.seconds:g} s; look at their messages."
                 )
             time.sleep(_PAUSE_SECONDS)
-        for rank in range(self.size):
-            if (theirs := int(store.get(f"size/{rank}"))) != self.size:
-                raise ConfigError(
-                    f"rank {self.rank} was started as one of {self.size} ranks, rank {rank} as one of "
-                    f"{theirs}; start all with the same WORLD_SIZE."
-                )
+
+    def _check_size(self, rank: int, size: int) -> None:
+        if size != self.size:
+            raise ConfigError(
+                f"rank {self.rank} was started as one of {self.size} ranks, rank {rank} as one of {size}; "
+                "start all with the same WORLD_SIZE."
+            )
+
+    def _tell(self, store: Store, error: GraphbraidError) -> None:
+        """Tell the other ranks why this one ends; who holds the store waits until they have left."""
+        try:
+            store.compare_set(_FAULT, "", str(error))
+            store.add("left", 1)
+            until = time.monotonic() + _TOLD_SECONDS
+            while self.opens and time.monotonic() < until and store.add("left", 0) < store.add("here", 0):
+                time.sleep(_PAUSE_SECONDS)
+        except RuntimeError:
+            return  # the store is gone, and all who held it know
+
+    def _closed(self) -> RankError:
+        return RankError(
+            f"the meeting point {self.host}:{self.port} was closed before all ranks were there; "
+            "look at the message of rank 0."
+        )
 
     def _explained(self, error: RuntimeError) -> GraphbraidError:
         text = str(error)
@@ -127,6 +188,29 @@ class Meeting:
         if self.opens:
             return ResourceError(f"cannot open port {self.port} of {self.host}: {text.splitlines()[0]}")
         return RankError(
-            f"rank {self.rank} found nobody at {self.host}:{self.port} in {self.seconds:g} s; rank 0 must be "
-            "started there, and MASTER_ADDR and MASTER_PORT must be the same for all."
+            f"rank {self.rank} found nobody at {self.host}:{self.port} in {self.seconds:g} s "
+            f"({text.splitlines()[0]}); rank 0 must be started there, and MASTER_ADDR and MASTER_PORT must "
+            "be the same for all."
         )
+
+
+@functools.cache
+def _speaks_as_stores_do() -> bool:
+    """Return whether :func:`_is_store` knows the protocol of this version of torch, which is not public."""
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    try:
+        return _is_store("127.0.0.1", store.port, _SLACK_SECONDS)
+    except OSError:
+        return False
+
+
+def _is_store(host: str, port: int, seconds: float) -> bool:
+    """Return whether a store of torch answers at a port: it sends back the number of a ping.
+
+    Raises:
+        OSError: nobody answers.
+    """
+    number = 0x67726272
+    with socket.create_connection((host, port), seconds) as connection:
+        connection.sendall(struct.pack("=BIBI", 0, 0x3C85F7CE, 13, number))
+        return connection.recv(4) == struct.pack("=I", number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -90,6 +91,8 @@ class TorchTransport:
     def abort(self) -> None:
         """End the process group, if it is ours, though operations may be under way."""
         if self._owns:
+            # For ever: Gloo's destructor waits for them until their timeout, longer than anyone's patience.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._group))
             for backend in {id(b): b for b in _backends(self._group)}.values():
                 backend.abort()
             dist.destroy_process_group()
