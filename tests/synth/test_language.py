@@ -115,7 +115,9 @@ MODELS = [("GCN", "Sum"), ("SAGE", "Sum"), ("SAGE", "Mean"), ("SAGE", "Max"), ("
 @pytest.mark.parametrize(("model", "aggregation"), MODELS)
 def test_a_program_trains_as_the_same_model_written_by_hand(model: str, aggregation: str):
     graph = make_graph(train=30)
-    synthesis = made(program(model, aggregation, before="gnn.heads(4);"), totalEpoch=8)
+    synthesis = made(
+        program(model, aggregation, before="gnn.heads(4);" if model == "GAT" else ""), totalEpoch=8
+    )
     classes = {"GCN": nn.GCN, "SAGE": nn.GraphSAGE, "GIN": nn.GIN, "GAT": nn.GAT}
     options = {"SAGE": {"aggr": aggregation.lower()}, "GAT": {"heads": 4}}.get(model, {})
     by_hand = classes[model](CHANNELS, 16, CLASSES, 2, dropout=0.0, **options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -28,7 +29,7 @@ from tests.synth.building import (
 )
 
 from graphbraid import datasets, native, nn
-from graphbraid.errors import DataError, ResourceError
+from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.fullgraph import CompileOptions, NotLoweredError
 from graphbraid.machine.rates import Rates
 from graphbraid.synth import from_model, load_weights, save_weights, train, write_openmp
@@ -215,11 +216,28 @@ def test_a_folder_that_is_there_stays(store: Path, tmp_path: Path):
         write_openmp(made("GCN", "Sum"), datasets.open_store(store), tmp_path)
 
 
+def test_no_name_becomes_code_or_a_path(store: Path, tmp_path: Path):
+    evil = "x\nint main() { return 1; }"
+    synthesis, graph = made("GCN", "Sum"), datasets.open_store(store)
+    with pytest.raises(ConfigError, match="letters, digits and _"):
+        dataclasses.replace(synthesis.recipe, name=evil)
+    with pytest.raises(ConfigError, match="letters, digits and _"):
+        dataclasses.replace(synthesis.recipe, evaluations=(("train", 'a"b'),))
+    with pytest.raises(ConfigError, match="rename it without line breaks"):
+        sources_of(synthesis, dataclasses.replace(graph, name=evil))
+    for name in (str(tmp_path / "elsewhere"), 'a"b', "a\nb", "a/b"):
+        model = torch.nn.Module()
+        model.register_parameter(name, torch.nn.Parameter(torch.zeros(2)))
+        with pytest.raises(DataError, match="weights need names of"):
+            save_weights(model, tmp_path / "weights")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_weights_that_do_not_fit_change_nothing(tmp_path: Path):
     model = made("GCN", "Sum").model
     save_weights(made("SAGE", "Sum").model, tmp_path / "other")
     before = [p.clone() for p in model.parameters()]
-    with pytest.raises(DataError, match="cannot read the weights"):
+    with pytest.raises(DataError, match="there is no file"):
         load_weights(model, tmp_path / "other")
     assert all(map(torch.equal, before, model.parameters()))
 

@@ -239,6 +239,22 @@ WRONG = [
         "the integer is too large",
         "at most 9223372036854775807",
     ),
+    (
+        body(START + 'gnn.heads(4); gnn.forwardPass(0, "SAGE");'),
+        3,
+        34,
+        "SAGE has no heads",
+        "take gnn.heads out, or use GAT",
+    ),
+    (body('if (d == "cora") { gnn.seed(1); }'), 2, 7, '"==" between String and String', ""),
+    (body("if (g == g) { gnn.seed(1); }"), 2, 7, '"==" between Graph and Graph', ""),
+    (
+        body('gnn.load(g, "another");'),
+        2,
+        13,
+        "the dataset is what the program is given",
+        "write the name of the String parameter",
+    ),
     (body(START + "int x = n[7];"), 3, 9, '"n" has no entry 7', "it has 0 to 2"),
     (
         body('gnn.load(g, d); gnn.initializeLayers(n, "xavier"); gnn.evaluate("val");'),

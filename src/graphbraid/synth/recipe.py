@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from graphbraid.errors import ConfigError
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelRecipe:
@@ -70,6 +72,21 @@ class Recipe:
     early_stop: EarlyStop | None = None
     seed: int = 0
     """Seed of the first weights and of dropout."""
+
+    def __post_init__(self) -> None:
+        """Check that its names can stand in source code.
+
+        Raises:
+            ConfigError: one has other characters than letters, digits and ``_``.
+        """
+        watched = () if self.early_stop is None else (self.early_stop.split,)
+        evaluated = (name for names in self.evaluations for name in names)
+        for name in (self.name, self.train_split, *watched, *evaluated):
+            if not name.isidentifier():
+                raise ConfigError(
+                    "source code holds the names of a program and of its splits, so they are letters, digits "
+                    f"and _; got {name!r}"
+                )
 
 
 __all__ = ["EarlyStop", "ModelRecipe", "OptimizerRecipe", "Recipe"]

@@ -156,6 +156,10 @@ class Recorder:
         kind = word_of(model, MODELS) or ""
         chosen = (kind, (word_of(aggregation or USUAL[kind], AGGREGATIONS) or "").lower())
         self._layer(call, layer)
+        if "heads" in self._once and kind != "GAT":
+            raise ProgramError(
+                call.arguments[1].place, f"{kind} has no heads", "take gnn.heads out, or use GAT"
+            )
         if self._num_back:
             raise ProgramError(
                 call.method.place, "forwardPass after backPropagation", "call the optimizer first"

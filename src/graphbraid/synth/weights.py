@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import os
-import tokenize
+import re
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from graphbraid.datasets.npy import read_npy
 from graphbraid.errors import DataError
+from graphbraid.files.writing import atomic_write
 from graphbraid.signatures import typed
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """Return what training changes by name: parameters, and batch normalisation's running statistics."""
+    """Return what training changes by name: parameters, and batch normalisation's running statistics.
+
+    Raises:
+        DataError: a name has other characters than letters, digits, ``_``, ``-`` and ``.``, so no file can
+            have it.
+    """
     found: dict[str, Tensor] = dict(model.named_parameters())
     for path, module in model.named_modules():
         if isinstance(module, nn.BatchNorm1d):
             prefix = f"{path}." if path else ""
             found |= {prefix + name: buffer for name, buffer in module.named_buffers(recurse=False)}
+    if wrong := [name for name in found if not re.fullmatch(r"[\w.-]+", name)]:
+        raise DataError(f"weights need names of letters, digits, _, - and .; rename {wrong[0]!r}")
     return found
 
 
@@ -31,15 +40,17 @@ def save_weights(model: nn.Module, folder: str | os.PathLike[str]) -> Path:
     They are its parameters and the running statistics of batch normalisation.
 
     Raises:
-        DataError: there is something else than a folder in its place.
+        DataError: there is something else than a folder in its place, or a weight's name cannot be a file's.
+        ResourceError: a file cannot be written.
     """
-    place = Path(folder)
+    place, weights = Path(folder), weights_of(model)
     try:
         place.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
         raise DataError(f"cannot write weights to {place}: it, or what is above it, is no folder") from error
-    for name, weight in weights_of(model).items():
-        np.save(place / f"{name}.npy", weight.detach().cpu().contiguous().numpy())
+    for name, weight in weights.items():
+        with atomic_write(place / f"{name}.npy") as temporary, temporary.open("wb") as file:
+            np.save(file, weight.detach().cpu().contiguous().numpy())
     return place
 
 
@@ -59,10 +70,7 @@ def load_weights(model: nn.Module, folder: str | os.PathLike[str]) -> None:
 
 
 def _read(file: Path, weight: Tensor) -> Tensor:
-    try:
-        values = np.load(file, allow_pickle=False)
-    except (OSError, ValueError, EOFError, SyntaxError, tokenize.TokenError) as error:
-        raise DataError(f"cannot read the weights {file}: {error}") from error
+    values = read_npy(file)
     dtype = str(weight.dtype).removeprefix("torch.")
     if values.shape != tuple(weight.shape) or values.dtype != dtype:
         wanted = f"{dtype} of shape {tuple(weight.shape)}"

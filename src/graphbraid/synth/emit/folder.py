@@ -152,6 +152,13 @@ def _place(source: Path) -> str:
     return next(source.relative_to(room.parent) for room in _ROOMS if room in source.parents).as_posix()
 
 
+def _in_one_line(value: Any) -> Any:
+    """Return what a template shows; a line break in a name would begin a line of code."""
+    if isinstance(value, str) and not value.isprintable() and value.strip(" ,\n"):
+        raise ConfigError(f"a program's files cannot hold {value!r}: rename it without line breaks")
+    return value
+
+
 def _text(name: str, context: dict[str, Any]) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_EMIT / "templates"),
@@ -159,6 +166,7 @@ def _text(name: str, context: dict[str, Any]) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
         undefined=jinja2.StrictUndefined,
+        finalize=_in_one_line,
     )
     return environment.get_template(f"{name}.j2").render(**context)
 

@@ -191,7 +191,7 @@ class _Checker:
         if operator in ("&&", "||"):
             allowed, result = left == right == "bool", "bool"
         elif operator in ("==", "!="):
-            allowed, result = left == right or (left in _NUMBERS and right in _NUMBERS), "bool"
+            allowed, result = left == right == "bool" or (left in _NUMBERS and right in _NUMBERS), "bool"
         else:
             among = ("int",) if operator == "%" else _NUMBERS
             allowed = left in among and right in among
@@ -230,6 +230,9 @@ class _Checker:
         for value, argument in zip(call.arguments, method.arguments, strict=False):
             if argument.choices:
                 self._choice(value, argument)
+            elif argument.type == "String" and isinstance(value, Literally):
+                hint = "write the name of the String parameter"
+                raise ProgramError(value.place, f"the {argument.name} is what the program is given", hint)
             else:
                 self._fits(value, argument.type, f"the {argument.name}")
         if call.method.name == "forwardPass":
