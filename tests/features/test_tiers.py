@@ -49,6 +49,11 @@ def test_it_is_indexed_as_one_tensor(graph, host, policy):
     assert same(store[-7], x[-7])
     assert same(store[10:40:7], x[10:40:7])
     assert same(store[x[:, 0] > 0], x[x[:, 0] > 0])
+    assert same(store[torch.tensor(7)], x[7])
+    assert same(store[[]], x[[]])
+    for other in ((3, 4), torch.tensor([1.5]), True, None, ..., torch.tensor([0, 1], dtype=torch.uint8)):
+        with pytest.raises(DataError, match="rows are chosen by an id, a slice"):
+            store[other]
     with pytest.raises(IndexError):
         store[300]
     with pytest.raises(DataError, match=r"ids\[0\] is 300"):

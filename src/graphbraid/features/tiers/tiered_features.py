@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from graphbraid.arguments import as_budget, as_count, check_choice
+from graphbraid.arguments import as_budget, as_count, check_choice, shown
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.features.budgets import row_budgets
 from graphbraid.features.rows.caches import POLICIES, RowCache, checked_score
@@ -239,12 +240,22 @@ class TieredFeatures:
         return self.shape[0]
 
     def __getitem__(self, ids: int | slice | Tensor | Sequence[int]) -> Tensor:
-        """Rows as a tensor of all of them would give: by an id, a slice, ids or a mask."""
-        if isinstance(ids, int):
+        """Rows as a tensor of all of them would give: by an id, a slice, ids or a mask.
+
+        Raises:
+            DataError: It is something else, or a mask of another length, or names a row that is not there.
+        """
+        if isinstance(ids, int | np.integer) and not isinstance(ids, bool):
             return self.gather(torch.tensor([range(len(self))[ids]]))[0]
         if isinstance(ids, slice):
             return self.gather(torch.arange(len(self))[ids])
-        wanted = torch.as_tensor(ids)
+        wanted = torch.as_tensor(ids) if isinstance(ids, Tensor | np.ndarray | list) else None
+        if isinstance(ids, list) and not ids:
+            wanted = torch.empty(0, dtype=torch.int64)
+        if wanted is None or wanted.dtype not in (torch.int64, torch.int32, torch.bool):
+            raise DataError(f"rows are chosen by an id, a slice, int64 ids or a mask; got {shown(ids)}")
+        if wanted.ndim == 0 and wanted.dtype != torch.bool:
+            return self[int(wanted)]
         if wanted.dtype == torch.bool:
             if wanted.shape != (len(self),):
                 raise DataError(f"a mask must have shape ({len(self)},); got {tuple(wanted.shape)}")
