@@ -11,20 +11,22 @@ from torch import Tensor
 from graphbraid import native
 from graphbraid.arguments import as_count, as_flag, check_tensor
 from graphbraid.errors import DataError, ResourceError
-from graphbraid.graph.scans import check_columns, check_csc, check_ids, check_weight
+from graphbraid.graph.scans import check_columns, check_csc, check_ids, check_weight, unchanged
 
 MOST_NODES = 1 << 40
 """Largest number of nodes of a graph: their ``indptr`` alone takes 8 TiB."""
 
 
+@unchanged("indptr", "indices", "weight")
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class Csc:
     """In-edges by destination: the sources of node ``v`` are ``indices[indptr[v]:indptr[v + 1]]``.
 
     A whole graph has ``num_src == num_dst``; a block of a mini-batch is bipartite, its destinations a prefix
-    of its sources. It is immutable by convention: :meth:`transpose` is computed once and kept.
+    of its sources. It is immutable, since :meth:`transpose` is computed once and kept.
 
-    The arrays that kernels read by index are scanned once, in parallel, when an instance is made.
+    The arrays that kernels read by index are scanned once, in parallel, when an instance is made. After a
+    change of one in place, reading the attribute raises DataError.
 
     Raises:
         DataError: names the array that does not fit, or the first value that is wrong and where it stands.

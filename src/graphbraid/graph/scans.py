@@ -7,7 +7,7 @@ run, its plain PyTorch twin uses temporaries of at most a million elements.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,8 +16,52 @@ from graphbraid import native
 from graphbraid.arguments import check_tensor
 from graphbraid.errors import DataError
 
+T = TypeVar("T")
 _SCAN = 1 << 20
 ID_DTYPES = (torch.int32, torch.int64)
+
+
+def unchanged(*names: str) -> Callable[[type[T]], type[T]]:
+    """Make attributes of a class raise DataError once their tensor was changed in place.
+
+    What was scanned, and what was computed from it and kept, holds only for the values of then; a kernel that
+    reads by a changed index would leave its arrays. torch counts the changes made through a tensor or a view
+    of it. It does not see those made through NumPy, ``.data`` or another process, nor any to a tensor of
+    inference mode: memory that is changed in these ways is the caller's risk, as with ``trusted=True``.
+    """
+
+    def with_guards(cls: type[T]) -> type[T]:
+        for name in names:
+            setattr(cls, name, _Unchanged(name, vars(cls).get(name)))
+        return cls
+
+    return with_guards
+
+
+class _Unchanged:
+    """Keeps a tensor, in a slot or the instance's dict, beside the number of its changes when it was set."""
+
+    def __init__(self, name: str, slot: Any | None) -> None:
+        self._name = name
+        self._get = (lambda owner: vars(owner)[name]) if slot is None else slot.__get__
+        self._set = (
+            (lambda owner, kept: owner.__dict__.update({name: kept})) if slot is None else slot.__set__
+        )
+
+    def __get__(self, owner: Any, kind: type | None = None) -> Any:
+        if owner is None:
+            return self
+        tensor, version = self._get(owner)
+        if version is not None and tensor._version != version:
+            raise DataError(
+                f"{self._name} of {type(owner).__name__} was changed in place after it was checked; make a "
+                "new one from a changed copy (clone()), since results of the old values are kept"
+            )
+        return tensor
+
+    def __set__(self, owner: Any, tensor: Any) -> None:
+        is_counted = isinstance(tensor, Tensor) and not tensor.is_inference()
+        self._set(owner, (tensor, tensor._version if is_counted else None))
 
 
 def first_out_of_range(ids: Tensor, bound: int) -> int:

@@ -148,9 +148,7 @@ class _NativePipeline(NativeThreads):
         return (_as_prepared(batch)._replace(step=step) for batch in iter(self._next_of(run), None))
 
     def _next_of(self, run: Any) -> Callable[[], Any]:
-        """Return what waits for a run's next batch; errors of the file that lists are read from are ours."""
-        if self._lists is None:
-            return cast("Callable[[], Any]", run.next)
+        """Return what waits for a run's next batch; errors of files and of arrays that changed are ours."""
         return cast("Callable[[], Any]", plain_errors()(run.next))
 
     def _make(self) -> Any:

@@ -33,12 +33,12 @@ def copy_of(csc):
 
 
 def spoil(csc, nodes):
-    """Change what the host has of these lists: who reads it there gives other batches."""
+    """Change what the host has of these lists, unseen by torch: who reads it there gives other batches."""
     for node in nodes.tolist():
         here = slice(int(csc.indptr[node]), int(csc.indptr[node + 1]))
-        csc.indices[here] = (csc.indices[here] + 1) % csc.num_dst
+        csc.indices.data[here] = (csc.indices[here] + 1) % csc.num_dst
         if csc.weight is not None:
-            csc.weight[here] = 0.5
+            csc.weight.data[here] = 0.5
 
 
 @settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])

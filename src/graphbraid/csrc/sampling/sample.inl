@@ -36,6 +36,20 @@ inline void prefetch_slot(const IdTable<Key>& table, int64_t id) {
   __builtin_prefetch(table.slots.data() + slot_of(static_cast<Key>(id), table.bits), 1);
 }
 
+// An array that was changed after it was checked, under these threads or through memory that others share,
+// would lead the next hop out of the graph. One pass over ids or one comparison per row, in the nearest cache.
+constexpr char kChanged[] = "the graph's arrays were changed while batches were sampled from them";
+
+inline void check_ids(const int64_t* ids, int64_t count, int64_t num_nodes) {
+  uint64_t highest = 0;
+  for (int64_t e = 0; e < count; ++e) highest = std::max(highest, static_cast<uint64_t>(ids[e]));
+  if (count > 0 && highest >= static_cast<uint64_t>(num_nodes)) throw std::invalid_argument(kChanged);
+}
+
+inline void check_row(const SampleGraph& graph, int64_t start, int64_t degree) {
+  if (start < 0 || degree < 0 || start > graph.num_edges - degree) throw std::invalid_argument(kChanged);
+}
+
 template <typename Key>
 void clear_table(IdTable<Key>& table, int bits) {
   const int64_t capacity = int64_t{1} << bits;
@@ -177,6 +191,7 @@ struct Hop {
       const int64_t start = graph.indptr[node];
       const int64_t degree = graph.indptr[node + 1] - start;
       int64_t* positions = block.positions + block.num_edges;
+      check_row(graph, start, degree);
       const int64_t count = draw_row(graph, config, row_key(batch_key, hop, static_cast<uint64_t>(node)),
                                      start, degree, fanout, scratch, positions);
       if (graph.lists == nullptr)
@@ -205,6 +220,7 @@ struct Hop {
         prefetch_slot(table, block.ids[e]);
       }
     }
+    check_ids(block.ids, block.num_edges, graph.num_nodes);
     if (config.keep_edges) {
       adjacency.edges.reserve(block.first_edge + block.num_edges, block.first_edge);
       std::copy_n(block.positions, block.num_edges, adjacency.edges.data() + block.first_edge);

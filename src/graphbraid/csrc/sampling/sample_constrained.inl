@@ -100,6 +100,7 @@ struct ConstrainedHop {
   int64_t draw_allowed(int64_t node, int64_t tree, int64_t* positions) {
     const int64_t start = row_of(node)[0];
     int64_t end = row_of(node)[1];
+    check_row(graph, start, end - start);
     if (constraints.times != nullptr && relation.timed)
       end = std::upper_bound(graph.time + start, graph.time + end, constraints.times[tree]) - graph.time;
     const int64_t* none = constraints.excluded + constraints.num_excluded;
@@ -149,6 +150,7 @@ struct ConstrainedHop {
       for (int64_t e = 0; e < num_edges; ++e)
         ids[e] = static_cast<int64_t>(indices[positions[e]]) - relation.first_source;
     }
+    check_ids(ids, num_edges, sources.num_nodes);
     if (config.keep_edges) {
       adjacency.edges.reserve(first_edge + num_edges, first_edge);
       std::copy_n(positions, num_edges, adjacency.edges.data() + first_edge);

@@ -83,6 +83,7 @@ struct SharedHop {
       const Id* indices = static_cast<const Id*>(graph.indices);
       for (size_t e = 0; e < drawn.size(); ++e)
         scratch.drawn[at - first_edge + static_cast<int64_t>(e)] = static_cast<int64_t>(indices[drawn[e]]);
+      check_ids(scratch.drawn.data() + at - first_edge, static_cast<int64_t>(drawn.size()), graph.num_nodes);
       if (config.keep_edges) std::copy(drawn.begin(), drawn.end(), adjacency.edges.data() + at);
     });
   }
@@ -96,6 +97,7 @@ struct SharedHop {
       const int64_t node = out.n_id[r];
       const int64_t start = graph.indptr[node];
       const int64_t degree = graph.indptr[node + 1] - start;
+      check_row(graph, start, degree);
       positions.resize(static_cast<size_t>(used + max_count(degree, fanout, config.replace) + 16));
       used += draw_row(graph, config, row_key(batch_key, hop, static_cast<uint64_t>(node)), start, degree,
                        fanout, own, positions.data() + used);

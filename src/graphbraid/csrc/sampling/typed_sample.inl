@@ -68,6 +68,7 @@ struct TypedHop {
       const int64_t* row = row_of(node);
       int64_t* positions = block.positions + block.num_edges;
       const uint64_t key = typed_row_key(batch_key, hop, relation.number, static_cast<uint64_t>(node));
+      check_row(graph, row[0], row[1] - row[0]);
       const int64_t count = draw_row(graph, config, key, row[0], row[1] - row[0], fanout, scratch, positions);
       for (int64_t i = 0; i < count; ++i) __builtin_prefetch(indices + positions[i]);
       block.num_edges += count;
@@ -86,6 +87,7 @@ struct TypedHop {
       block.ids[e] = static_cast<int64_t>(indices[block.positions[e]]) - relation.first_source;
       prefetch_slot(table, block.ids[e]);
     }
+    check_ids(block.ids, block.num_edges, graph.types->num_nodes[relation.source]);
     if (config.keep_edges) {
       adjacency.edges.reserve(block.first_edge + block.num_edges, block.first_edge);
       std::copy_n(block.positions, block.num_edges, adjacency.edges.data() + block.first_edge);

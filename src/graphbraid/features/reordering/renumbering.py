@@ -16,9 +16,11 @@ from graphbraid import native
 from graphbraid.features.reordering import renumbering_reference
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.orders import inverse_of
+from graphbraid.graph.scans import unchanged
 from graphbraid.ops.gather.gather_rows import gather_rows
 
 
+@unchanged("order")
 class Renumbering:
     """A new order of the nodes, and the arrays of a graph in that order."""
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from graphbraid.arguments import check_tensor
 from graphbraid.errors import DataError
-from graphbraid.graph.scans import first_out_of_range
+from graphbraid.graph.scans import first_out_of_range, unchanged
 from graphbraid.ops import reference
 from graphbraid.ops.aggregation import triton_kernels
 from graphbraid.ops.gather.gather_rows import gather_rows
@@ -46,6 +46,7 @@ class Tier:
         return sum(table.nbytes for table in (*self.parts, *self.scales))
 
 
+@unchanged("positions")
 @typed
 class TierTable:
     """Where each row of a table is: tiers one after the other, each a range of positions.

@@ -14,6 +14,7 @@ from graphbraid import native
 from graphbraid.errors import DataError
 from graphbraid.graph import Graph, Types
 from graphbraid.graph.scans import check_ids
+from graphbraid.native import plain_errors
 from graphbraid.sampling import rng
 from graphbraid.sampling.constraints import Constraints, EdgeTimes
 from graphbraid.sampling.cpu import as_limits
@@ -127,7 +128,7 @@ class _TypedNativePipeline(NativeThreads):
     ) -> Iterator[TypedPrepared]:
         run = self._run_of(schedule, epoch, first_step, last_step)
         # Not a generator, which would hold on to a batch while it waits for the next one.
-        return map(self._as_prepared, iter(run.next, None))
+        return map(self._as_prepared, iter(plain_errors()(run.next), None))
 
     def begin(
         self, seeds: Tensor, seed: int, epoch: int, step: int, constraints: Constraints | None = None
@@ -138,7 +139,9 @@ class _TypedNativePipeline(NativeThreads):
             )
             return twin.begin(seeds, seed, epoch, step, constraints)
         run = self._run_of_seeds(seeds, seed, epoch, step, **as_limits(constraints))
-        return (self._as_prepared(batch)._replace(step=step) for batch in iter(run.next, None))
+        return (
+            self._as_prepared(batch)._replace(step=step) for batch in iter(plain_errors()(run.next), None)
+        )
 
     def _as_prepared(self, batch: tuple[Any, ...]) -> TypedPrepared:
         step, n_id, input_id, arrays, nodes_per_hop, edges_per_hop, x, trees = batch

@@ -1,0 +1,135 @@
+"""Arrays that kernels read by index are refused once they were changed in place."""
+
+import pytest
+import torch
+from tests.graph.typed_cases import bibliography
+
+from graphbraid import nn
+from graphbraid.distributed.partitioning.records import Partition
+from graphbraid.errors import DataError
+from graphbraid.features.reordering.renumbering import Renumbering
+from graphbraid.graph import Graph, SparseFeatures
+from graphbraid.graph.orders import community_order
+from graphbraid.loader import NeighborLoader
+from graphbraid.ops import edge_softmax, spmm
+from graphbraid.ops.gather.gather_tiered import Tier, TierTable, gather_tiered
+
+FAR = 10**9  # an index that leaves any array here
+
+
+@pytest.fixture
+def graph():
+    torch.manual_seed(0)
+    return Graph.from_edge_index(
+        torch.randint(0, 90, (2, 900)), num_nodes=90, x=torch.randn(90, 8), splits={"train": torch.arange(60)}
+    )
+
+
+def batches(graph, **options):
+    return NeighborLoader(graph, [5, 5], batch_size=6, **options)
+
+
+def sparse_product(graph):
+    features = SparseFeatures.from_dense(graph.x.relu())
+    features.indices[0] = FAR
+    nn.GCN(8, 4, 3)(features, graph.csc)
+
+
+def sparse_copy(graph):
+    features = SparseFeatures.from_dense(graph.x.relu())
+    features.indptr[1] = FAR
+    features.to_dense()
+
+
+def block(graph):
+    batch = next(iter(batches(graph, layout="blocks")))
+    batch.blocks[0].indices[0] = FAR
+    nn.GraphSAGE(8, 4, 3)(batch.x, batch.blocks)
+
+
+def tier_positions(_):
+    positions = torch.arange(90)
+    table = TierTable([Tier((torch.randn(90, 4),))], positions)
+    positions[3] = FAR
+    gather_tiered(table, torch.arange(9))
+
+
+def order(graph):
+    nodes = torch.arange(90)
+    renumbering = Renumbering(nodes)
+    nodes[3] = FAR
+    renumbering.indptr(graph.csc.indptr)
+
+
+def parts(_):
+    part_of = torch.zeros(90, dtype=torch.int32)
+    partition = Partition(part_of=part_of, num_parts=2, strategy="given", balance="nodes")
+    part_of[3] = FAR
+    partition.sizes()
+
+
+@pytest.mark.parametrize("use", [sparse_product, sparse_copy, block, tier_positions, order, parts])
+def test_an_array_that_was_changed_after_its_check_is_refused(graph, use):
+    with pytest.raises(DataError, match="changed in place after it was checked"):
+        use(graph)
+
+
+USES = {
+    "an operator": lambda graph: spmm(graph.csc, graph.x),
+    "a softmax": lambda graph: edge_softmax(graph.csc, torch.ones(graph.num_edges)),
+    "a transpose": lambda graph: graph.csc.transpose(),
+    "a model": lambda graph: nn.GAT(8, 8, 3)(graph.x, graph.csc),
+    "a loader": lambda graph: list(batches(graph)),
+    "an order": lambda graph: community_order(graph.csc),
+    "an edit": lambda graph: graph.with_self_loops(),
+}
+
+
+@pytest.mark.parametrize("name", ["indptr", "indices"])
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_no_use_of_a_graph_reads_edges_that_were_changed(graph, use, name):
+    getattr(graph.csc, name)[1] = FAR
+    with pytest.raises(DataError, match=f"{name} of Csc"):
+        use(graph)
+
+
+def test_a_changed_view_of_the_edges_and_a_kept_transpose_are_refused():
+    edge_index = torch.tensor([[0, 1, 2], [0, 1, 2]], dtype=torch.int32)  # in order, so that it is shared
+    graph = Graph.from_edge_index(edge_index, num_nodes=3, x=torch.ones(3, 1))
+    transposed, _ = graph.csc.transpose()
+    transposed.indices[0] = FAR
+    with pytest.raises(DataError, match="indices of Csc"):
+        spmm(graph.csc, graph.x.requires_grad_()).sum().backward()
+    edge_index[0, 0] = FAR
+    with pytest.raises(DataError, match="indices of Csc"):
+        spmm(graph.csc, graph.x)
+
+
+def test_results_of_old_weights_are_not_used_for_new_ones(graph):
+    weighted = Graph.from_edge_index(
+        graph.to_edge_index(), num_nodes=90, x=graph.x, edge_weight=torch.rand(graph.num_edges)
+    )
+    model = nn.GCN(8, 4, 3)
+    model(weighted.x, weighted.csc)
+    weighted.csc.weight.mul_(2)
+    with pytest.raises(DataError, match="weight of Csc"):
+        model(weighted.x, weighted.csc)
+
+
+@pytest.mark.parametrize("options", [{}, {"disjoint": True}, {"num_workers": 2}])
+@pytest.mark.parametrize("name", ["indptr", "indices"])
+def test_sampling_threads_refuse_edges_that_change_under_them(graph, name, options):
+    """Neither torch nor the threads see such a change, which another process or NumPy may make, coming."""
+    loader = batches(graph, **options)
+    getattr(graph.csc, name).numpy()[1:-1] = FAR
+    with pytest.raises(DataError, match="changed while batches were sampled"):
+        list(loader)
+
+
+@pytest.mark.parametrize("of", [lambda graph: graph.csc.indices, lambda graph: graph.types.rows.indptr])
+def test_typed_sampling_threads_refuse_edges_that_change_under_them(of):
+    graph = bibliography()
+    loader = NeighborLoader(graph, [5, 5], input_nodes=graph.node_types[0], batch_size=6)
+    of(graph).numpy()[1:-1] = FAR
+    with pytest.raises(DataError, match="changed while batches were sampled"):
+        list(loader)
