@@ -98,7 +98,8 @@ lane() {
   echo "== tests under the $name sanitizer"
   case $name in
     address)
-      # Leaks: Python keeps much until the end, so only what the core itself loses would count; see suppressions.
+      # Leaks: Python keeps much until the end, so only what the core itself loses would count; see suppressions. Objects
+      # of the core that a process loses are looked for by tests/ops/test_leaks.py.
       run_tests address libasan.so \
         "ASAN_OPTIONS=detect_leaks=0:exitcode=66:abort_on_error=0:handle_segv=0:allocator_may_return_null=1" \
         "UBSAN_OPTIONS=print_stacktrace=1:exitcode=66" || status=$?

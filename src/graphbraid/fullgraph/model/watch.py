@@ -36,7 +36,7 @@ _MOST_CONTAINERS = 256
 """Number of containers looked into, the outermost first: a model may hold a data set, or what trains it."""
 _LISTS = (list, tuple, set, frozenset, deque)
 _DEEPEST, _LONGEST = 4, 80
-"""Containers inside each other that a model's options are looked for in, and characters of one that are shown."""
+"""Containers inside each other in which options are looked for, and characters of one that are shown."""
 _WHOLE = (Tensor, nn.Module, type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
 """What is compared as a whole: modules are watched by themselves, and of functions only which one it is."""
 
