@@ -61,7 +61,7 @@ def test_pyg_weights_are_found():
     data.distance = torch.rand(90, 1)
     assert torch.equal(Graph.from_pyg(data, edge_weight="distance").to_pyg().edge_weight, data.distance[:, 0])
     data.edge_attr, data.edge_weight = data.edge_weight, None
-    assert torch.equal(Graph.from_pyg(data).to_pyg().edge_weight, data.edge_attr)
+    assert torch.equal(Graph.from_pyg(data).to_pyg().edge_attr, data.edge_attr)
     data.edge_attr = torch.rand(90, 4)  # features of edges, not weights
     assert Graph.from_pyg(data).csc.weight is None
 

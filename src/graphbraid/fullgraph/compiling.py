@@ -112,9 +112,9 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
             optimizer.step()
         outputs = engine.predict()
 
-    The model's ``forward`` receives its arguments by the names of its parameters (``x``, ``edge_index`` or
-    ``adj_t``, ``edge_weight``, ``edge_attr``, ``data``, or any attribute of the user's data). The model may
-    change later: every call checks its modes, modules and attributes, and the graph's features.
+    The model's ``forward`` receives its arguments by the names of its parameters, as in :class:`.Trainer`, or
+    any attribute of the user's data. The model may change later: every call checks its modes, modules and
+    attributes, and the graph's features.
 
     Args:
         model: one of :mod:`graphbraid.nn`, or a PyG model made of the parts in ``docs/lowered_models.md``.

@@ -95,6 +95,19 @@ def check_edge_attr(edge_attr: Tensor, num_edges: int) -> None:
         raise DataError(f"edge_attr has {shape[0]} rows, but the graph has {num_edges} edges")
 
 
+def check_weight_name(name: str, edge_attr: Tensor | None) -> None:
+    """Check that weights are called as an argument of a model is, and not as the edge features are.
+
+    Raises:
+        DataError: they are called otherwise.
+    """
+    if name != "edge_weight" and (name != "edge_attr" or edge_attr is not None):
+        raise DataError(
+            "weight_name must be 'edge_weight', or 'edge_attr' for a graph without edge_attr; got "
+            f"{name!r}{'' if edge_attr is None else ' beside edge_attr'}"
+        )
+
+
 def validate_features(x: Features, name: str = "x") -> None:
     """Check that all features are finite and, if sparse, that ``indptr`` never decreases and columns exist.
 

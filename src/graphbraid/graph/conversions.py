@@ -156,12 +156,14 @@ class Conversions:
 
         Edges come from ``edge_index`` or ``adj_t``, splits from the masks, and edge features from
         ``edge_attr`` if that is a matrix of floats beside ``edge_index``. Other attributes are dropped;
-        :class:`graphbraid.loader.NeighborLoader` takes the ``Data`` itself and slices those too.
+        ``left_out`` has their names. :class:`graphbraid.loader.NeighborLoader` takes the ``Data`` itself and
+        slices those too.
 
         Args:
             data: ``torch_geometric.data.Data``, or ``HeteroData``, which becomes a graph with types.
             edge_weight: Name of the attribute that holds edge weights, or None for no weights. "auto" takes
-                ``edge_weight``, else an ``edge_attr`` with one float per edge.
+                ``edge_weight``, else an ``edge_attr`` with one float per edge, whose name for models remains
+                (``weight_name``).
             split: Column to use of masks of shape ``(num_nodes, num_splits)``.
             name: Name of the graph in reports.
 

@@ -15,7 +15,6 @@ from graphbraid.graph.csc import Csc
 from graphbraid.graph.editing import EdgeEdits
 from graphbraid.graph.labelled import SPLITS, LabelledNodes, TaskName
 from graphbraid.graph.scaled_features import Features, ScaledFeatures
-from graphbraid.graph.schema import Schema
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.graph.typed import TypedViews
 from graphbraid.graph.types import Types
@@ -64,8 +63,11 @@ class Graph(LabelledNodes, TypedViews, Conversions, EdgeEdits):
     types: Types | None = None
     """Node types and relations, of which :meth:`nodes_of` and :meth:`relation` give one; None if there is one
     of each. ``edge_id`` then counts within each relation's list."""
-    schema: Schema = field(default_factory=Schema)
-    """Names of feature columns and of classes, and how features were made, where that is known."""
+    weight_name: str = "edge_weight"
+    """Name of the model's argument that the weights of ``csc`` are: ``edge_weight``, or ``edge_attr`` if they
+    came as one feature per edge."""
+    left_out: frozenset[str] = frozenset()
+    """Names of attributes that the data, of which the graph was made, have and the graph has not."""
     trusted: InitVar[bool] = False
     """Skip the checks of splits and edge ids. Only for arrays known to be valid."""
 
@@ -127,14 +129,10 @@ class Graph(LabelledNodes, TypedViews, Conversions, EdgeEdits):
     def replace(self, **fields: Any) -> Graph:
         """Return a graph with some fields replaced; the others are shared.
 
-        Other features or labels have other columns and classes: give ``schema`` as well to name them.
-
         Raises:
             DataError: the new fields do not fit the graph.
         """
         trusted = as_flag(fields.pop("trusted", False), "trusted")
-        if "schema" not in fields:
-            fields["schema"] = self.schema.without(*fields)
         changed = replace(self, **fields, trusted=True)
         if not trusted:
             check_contents(changed, (*fields, "splits") if "csc" in fields else fields)

@@ -64,7 +64,12 @@ class TypedViews:
             return graph.types.edges_of(edge_type)
         self._check_only(edge_type)
         attr = None if graph.edge_attr is None else graph.in_original_order(graph.edge_attr)
-        return EdgeSet(num_edges=graph.num_edges, edge_attr=attr, weighted=graph.csc.weight is not None)
+        return EdgeSet(
+            num_edges=graph.num_edges,
+            edge_attr=attr,
+            weighted=graph.csc.weight is not None,
+            weight_name=graph.weight_name,
+        )
 
     def relation(self, edge_type: EdgeType) -> Csc:
         """Return the adjacency of a relation between the ids of its two types.

@@ -15,6 +15,7 @@ from graphbraid.graph.array_checks import (
     check_edge_attr,
     check_node_arrays,
     check_split_ids,
+    check_weight_name,
     validate_features,
     validate_labels,
     validate_splits,
@@ -120,6 +121,7 @@ def _check_edges(edges: EdgeSet) -> None:
     check_type(edges, "the edges of a relation", EdgeSet, "a graphbraid.graph.EdgeSet")
     if edges.edge_attr is not None:
         check_edge_attr(check_tensor(edges.edge_attr, "edge_attr"), edges.num_edges)
+    check_weight_name(edges.weight_name, edges.edge_attr)
     _check_time(edges.time, edges.num_edges)
     for name, positions in edges.splits.items():
         check_ids(positions, edges.num_edges, f"split {name!r}")

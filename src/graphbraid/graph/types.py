@@ -64,6 +64,8 @@ class EdgeSet:
     """int64 positions in the list, by name: such as the triples to train on and those to predict."""
     weighted: bool = False
     """Whether the graph's weights of these edges were given; otherwise they are 1 or there are none."""
+    weight_name: str = "edge_weight"
+    """Name that these weights have for a model, as :attr:`graphbraid.Graph.weight_name`."""
 
     @property
     def nbytes(self) -> int:

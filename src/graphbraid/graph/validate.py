@@ -14,13 +14,13 @@ from graphbraid.graph.array_checks import (
     check_edge_attr,
     check_node_arrays,
     check_split_ids,
+    check_weight_name,
     validate_features,
     validate_labels,
     validate_splits,
 )
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.scans import check_columns, check_csc, check_weight, first_below, first_unsound_weight
-from graphbraid.graph.schema import check_schema
 from graphbraid.graph.typed_checks import check_ends, check_types, validate_types
 from graphbraid.signatures import typed
 
@@ -49,10 +49,10 @@ def check_shapes(graph: Graph) -> None:
     _check_array(graph.edge_id, "edge_id", torch.int64, graph.num_edges)
     if graph.edge_attr is not None:
         check_edge_attr(graph.edge_attr, graph.num_edges)
+    check_weight_name(graph.weight_name, graph.edge_attr)
     check_node_arrays(graph)
     if graph.types is not None:
         check_types(graph)
-    check_schema(graph)
 
 
 def check_contents(graph: Graph, fields: Iterable[str]) -> None:

@@ -20,9 +20,10 @@ class LinkModel(nn.Module):
     Args:
         encoder: a model of :mod:`graphbraid.nn`, such as :class:`GraphSAGE` or :class:`NodeEmbedding`, or any
             module called as ``encoder(x, edge_index)``; it also gets ``n_id``, the ids of the rows,
-            ``edge_type``, the relation of each edge, and ``edge_weight``, if its ``forward`` has arguments of
-            these names. It returns ``(num_nodes, channels)``. For a graph of several node types it is called
-            by type, as :class:`RGCN` or PyG's ``to_hetero`` models are, and returns rows by node type.
+            ``edge_type``, the relation of each edge, ``edge_weight`` and ``edge_attr``, if its ``forward``
+            has arguments of these names. It returns ``(num_nodes, channels)``. For a graph of several node
+            types it is called by type, as :class:`RGCN` or PyG's ``to_hetero`` models are, and returns
+            rows by node type.
         predictor: scores of pairs of such rows.
 
     Raises:

@@ -182,7 +182,7 @@ class BatchSource:
         held = (
             ("x", graph.x),
             ("y", graph.y),
-            ("edge_weight", graph.csc.weight),
+            (graph.weight_name, graph.csc.weight),
             ("edge_attr", graph.edge_attr),
         )
         held_names = [name for name, value in held if value is not None]

@@ -48,7 +48,7 @@ class Synthesis:
         check_fits(self, graph)
         assert graph.x is not None
         with in_mode(self.model, training=training):
-            given = Given(weighted=graph.csc.weight is not None, graph=graph)
+            given = Given.of(graph)
             read = read_model(self.model, graph.x.shape[1], given)
         return read if input_path is None else read.rewritten(read.ops, input_path=input_path)
 

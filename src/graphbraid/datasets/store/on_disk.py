@@ -245,8 +245,7 @@ def tensors_of(graph: Graph) -> Iterator[tuple[str, Tensor]]:
 def _graph_of(manifest: StoreManifest, tensors: Mapping[str, Tensor], folder: Path) -> Graph:
     try:
         if manifest.types is not None:
-            graph = typed_graph_of(manifest.types, tensors, manifest.num_nodes, manifest.name)
-            return graph.replace(schema=manifest.schema_of_graph)
+            return typed_graph_of(manifest.types, tensors, manifest.num_nodes, manifest.name)
         return Graph(
             csc=Csc(tensors["indptr"], tensors["indices"], manifest.num_nodes, tensors.get("weight")),
             edge_id=tensors.get("edge_id"),
@@ -255,7 +254,7 @@ def _graph_of(manifest: StoreManifest, tensors: Mapping[str, Tensor], folder: Pa
             y=tensors.get("y"),
             splits=stored_splits(tensors),
             name=manifest.name,
-            schema=manifest.schema_of_graph,
+            weight_name=manifest.weight_name,
         )
     except KeyError as error:
         raise DataError(

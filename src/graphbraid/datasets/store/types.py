@@ -45,6 +45,7 @@ class EdgesEntry(BaseModel):
     destination: str
     num_edges: Count
     weighted: bool
+    weight_name: str = "edge_weight"
 
 
 class TypesEntry(BaseModel):
@@ -75,6 +76,7 @@ def described_types(types: Types, class_names: Mapping[str, list[str] | None]) -
                 destination=destination,
                 num_edges=edges.num_edges,
                 weighted=edges.weighted,
+                weight_name=edges.weight_name,
             )
             for (source, name, destination), edges in types.edges.items()
         ],
@@ -140,6 +142,7 @@ def _edge_set(entry: EdgesEntry, tensors: Mapping[str, Tensor], prefix: str) -> 
         time=tensors.get(f"{prefix}time"),
         splits=stored_splits(tensors, prefix),
         weighted=entry.weighted,
+        weight_name=entry.weight_name,
     )
 
 

@@ -13,12 +13,18 @@ from graphbraid.graph.scaled_features import ScaledFeatures
 from graphbraid.graph.sparse_features import SparseFeatures
 
 
+def csc_on(csc: Csc, place: torch.device) -> Csc:
+    """Return an adjacency on a device; the same object if it already is there."""
+    if csc.indptr.device == place:
+        return csc
+    weight = None if csc.weight is None else csc.weight.to(place)
+    return Csc(csc.indptr.to(place), csc.indices.to(place), csc.num_src, weight, trusted=True)
+
+
 def on_place(graph: Graph, place: torch.device) -> Graph:
     """Return the graph with its topology and features on a device; the same object if they already are."""
     csc, x = graph.csc, graph.x
-    if csc.indptr.device != place:
-        weight = None if csc.weight is None else csc.weight.to(place)
-        csc = Csc(csc.indptr.to(place), csc.indices.to(place), csc.num_src, weight, trusted=True)
+    csc = csc_on(csc, place)
     if isinstance(x, SparseFeatures) and x.values.device != place:
         x = replace(
             x, **{name: getattr(x, name).to(place) for name in ("indptr", "indices", "values")}, trusted=True
@@ -28,4 +34,4 @@ def on_place(graph: Graph, place: torch.device) -> Graph:
     return graph if csc is graph.csc and x is graph.x else graph.replace(csc=csc, x=x)
 
 
-__all__ = ["on_place"]
+__all__ = ["csc_on", "on_place"]

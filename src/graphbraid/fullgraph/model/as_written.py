@@ -8,9 +8,77 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from graphbraid.fullgraph.device.graphs import on_place
-from graphbraid.fullgraph.program.calling import ADJACENCY, CSC, DATA, EDGE_ATTR, EDGES, WEIGHTS, Calling, X
-from graphbraid.graph import Graph
+from graphbraid.fullgraph.device.graphs import csc_on
+from graphbraid.fullgraph.program.calling import (
+    ADJACENCY,
+    CSC,
+    DATA,
+    EDGE_ATTR,
+    EDGES,
+    N_ID,
+    NUM_NODES,
+    Calling,
+    CallValues,
+    X,
+)
+from graphbraid.graph import Graph, ScaledFeatures, SparseFeatures
+from graphbraid.graph.csc import Csc
+from graphbraid.graph.scaled_features import Features
+from graphbraid.nn import told
+
+
+class WholeValues(CallValues):
+    """The values that a model is called with on a whole graph, on a device.
+
+    Features are float numbers in the precision of the model's parameters; sparse ones stay sparse on the CPU
+    for models that take blocks.
+    """
+
+    def __init__(self, model: nn.Module, graph: Graph, place: torch.device) -> None:
+        super().__init__(self._of_graph)
+        self._graph, self.place = graph, place
+        self._keeps_sparse = told.takes_blocks(model) and place.type == "cpu"
+        dtypes = {p.dtype for p in model.parameters() if p.is_floating_point()}
+        self._dtype = dtypes.pop() if len(dtypes) == 1 else None
+
+    def forget(self) -> None:
+        """Make anew, when next asked for, what depends on numbers that the user may have written over."""
+        for what in (X, EDGE_ATTR, DATA):
+            self.pop(what, None)
+
+    def ready(self, x: Features) -> Any:
+        """Return features of nodes or edges as the model takes them."""
+        if isinstance(x, SparseFeatures) and self._keeps_sparse:
+            return x.to(self._dtype or x.dtype)
+        if isinstance(x, ScaledFeatures | SparseFeatures):
+            x = x.to_dense()
+        return x.to(self.place, self._dtype if x.is_floating_point() else None)
+
+    def _of_graph(self, what: str) -> Any:
+        csc, graph = self._graph.csc, self._graph
+        makers: dict[str, Callable[[], Any]] = {
+            X: lambda: self.ready(graph.dense_x() if graph.x is None else graph.x),
+            CSC: lambda: csc_on(csc, self.place),
+            EDGES: lambda: torch.stack([csc.indices.long(), csc.destinations().long()]).to(self.place),
+            ADJACENCY: lambda: _matrix_of(csc).to(self.place),
+            N_ID: lambda: torch.arange(graph.num_nodes, device=self.place),
+            NUM_NODES: lambda: graph.num_nodes,
+        }
+        if (attr := graph.edge_attr) is not None:
+            makers[EDGE_ATTR] = lambda: self.ready(attr)
+        if (weight := csc.weight) is not None:
+            makers[graph.weight_name] = lambda: weight.to(self.place)
+        if what in makers:
+            return makers[what]()
+        data = graph.to_pyg().to(self.place)
+        if graph.x is not None:
+            data.x = self[X]
+        return data if what == DATA else data[what]
+
+
+def _matrix_of(csc: Csc) -> Tensor:
+    values = torch.ones(csc.num_edges) if csc.weight is None else csc.weight
+    return torch.sparse_csr_tensor(csc.indptr, csc.indices.long(), values, (csc.num_dst, csc.num_src))
 
 
 class AsWritten:
@@ -18,90 +86,41 @@ class AsWritten:
 
     Args:
         model: any module.
-        graph: the graph to run on.
         calling: the arguments to call the model with.
-        place: device to run on.
+        values: their values as the graph has them.
         data: the user's data, whose tensors are used where it has them. If None, only the graph's are.
     """
 
-    def __init__(
-        self, model: nn.Module, graph: Graph, calling: Calling, place: torch.device, data: Any = None
-    ) -> None:
-        self._model, self._graph, self._calling, self._place, self._data = model, graph, calling, place, data
-        self._made: dict[str, Any] = {}
+    def __init__(self, model: nn.Module, calling: Calling, values: WholeValues, data: Any = None) -> None:
+        self._model, self._calling, self._values, self._data = model, calling, values, data
 
     def __call__(self) -> Any:
         """Call the model and return what it returns."""
-        return self._calling.run(self._model, _LazyValues(self._value))
+        self._values.forget()
+        return self._calling.run(self._model, CallValues(self._value))
 
     def rows(self, nodes: Tensor) -> Any:
         """Call the model and reduce each returned tensor with one row per node to the rows of ``nodes``."""
-        count = self._num_nodes()
+        count = self._value(NUM_NODES)
         return _map(self(), lambda t: t.index_select(0, nodes) if t.shape[:1] == (count,) else t)
 
-    def _num_nodes(self) -> int:
-        """Return how many nodes there are now: the user's data may have been given others since."""
-        count = getattr(self._data, "num_nodes", None)
-        return count if isinstance(count, int) else self._graph.num_nodes
-
     def _value(self, what: str) -> Any:
-        if self._data is not None and what != CSC:
-            found = self._of_data(what)
-            if found is not None:
-                return found
-        if what == X:
-            return self._floats(self._graph.dense_x())
-        if what == EDGE_ATTR:
-            assert self._graph.edge_attr is not None
-            return self._floats(self._graph.edge_attr)
-        if what not in self._made:
-            self._made[what] = self._make(what)
-        return self._made[what]
+        """Return the current value of an argument: the user's own, if their data has it."""
+        if self._data is None or what == CSC:
+            return self._values[what]
+        return self._now(what)
 
-    def _of_data(self, what: str) -> Any:
-        """Return the current value of an argument in the user's own data; None if it has none."""
+    def _now(self, what: str) -> Any:
+        """Return what the user's data has now; they may have been given other nodes since."""
+        place, data = self._values.place, self._data
         if what == DATA:
-            return self._data.to(self._place) if self._place.type != "cpu" else self._data
-        found = self._data.get(what)
-        if found is None and what in (EDGES, ADJACENCY):
-            found = self._data.get(ADJACENCY if what == EDGES else EDGES) if what == EDGES else None
-        if found is None and what == WEIGHTS:
-            found = self._data.get("edge_attr")
-        return found.to(self._place) if isinstance(found, Tensor) else found
-
-    def _floats(self, features: Tensor) -> Tensor:
-        """Return current features in the precision of the model's parameters."""
-        kinds = {p.dtype for p in self._model.parameters() if p.is_floating_point()}
-        if features.is_floating_point() and len(kinds) == 1:
-            return features.to(self._place, kinds.pop())
-        return features.to(self._place)
-
-    def _make(self, what: str) -> Any:
-        csc = self._graph.csc
-        if what == CSC:
-            return on_place(self._graph, self._place).csc
-        if what == DATA:
-            return self._graph.to_pyg().to(self._place)
-        if what == WEIGHTS:
-            assert csc.weight is not None
-            return csc.weight.to(self._place)
-        if what == ADJACENCY:
-            values = torch.ones(csc.num_edges) if csc.weight is None else csc.weight
-            size = (csc.num_dst, csc.num_src)
-            adj = torch.sparse_csr_tensor(csc.indptr, csc.indices.long(), values, size)
-            return adj.to(self._place)
-        return torch.stack([csc.indices.long(), csc.destinations().long()]).to(self._place)
-
-
-class _LazyValues(dict[str, Any]):
-    """A mapping that makes each value when it is asked for."""
-
-    def __init__(self, make: Callable[[str], Any]) -> None:
-        super().__init__()
-        self._make = make
-
-    def __missing__(self, what: str) -> Any:
-        return self._make(what)
+            return data.to(place) if place.type != "cpu" else data
+        found = getattr(data, NUM_NODES, None) if what == NUM_NODES else data.get(what)
+        if what == N_ID and found is None:
+            return torch.arange(self._now(NUM_NODES), device=place)
+        if found is None:
+            return self._values[what]
+        return found.to(place) if isinstance(found, Tensor) else found
 
 
 def _map(returned: Any, change: Callable[[Tensor], Tensor]) -> Any:
@@ -117,4 +136,4 @@ def _map(returned: Any, change: Callable[[Tensor], Tensor]) -> Any:
     return returned
 
 
-__all__ = ["AsWritten"]
+__all__ = ["AsWritten", "WholeValues"]

@@ -11,7 +11,7 @@ from torch import nn
 
 from graphbraid.arguments import shown
 from graphbraid.errors import DataError, GraphbraidError
-from graphbraid.fullgraph.model.as_written import AsWritten
+from graphbraid.fullgraph.model.as_written import AsWritten, WholeValues
 from graphbraid.fullgraph.model.relational import (
     graph_by_relation,
     has_relational_layer,
@@ -19,7 +19,7 @@ from graphbraid.fullgraph.model.relational import (
 )
 from graphbraid.fullgraph.model.watch import GraphWatch
 from graphbraid.fullgraph.program import Program
-from graphbraid.fullgraph.program.calling import Given, X, calling_of
+from graphbraid.fullgraph.program.calling import Given, X, calling_of, of_data
 from graphbraid.fullgraph.program.read import read_model
 from graphbraid.fullgraph.program.refusal import NotLoweredError, explained, failed
 from graphbraid.graph import Graph
@@ -28,7 +28,7 @@ from graphbraid.graph.interop.pyg import graph_from_pyg
 from graphbraid.graph.interop.pyg_parts import edge_features_of
 from graphbraid.graph.types import Relation
 
-_READ = ("x", "edge_index", "adj_t", "edge_weight", "edge_attr", "edge_type")
+READ = ("x", "edge_index", "adj_t", "edge_weight", "edge_attr", "edge_type")
 """Attributes of PyG's data from which a graph is made."""
 
 
@@ -69,7 +69,7 @@ class Source:
             raise DataError(f"data must be the PyG Data that the graph was made of; got {shown(data)}")
         self.graph, self._data, self._why = graph, data, why
         """The graph gets its edge features when the first program that reads them is read."""
-        self._held = {} if data is None else {key: data.get(key) for key in _READ}
+        self._held = {} if data is None else {key: data.get(key) for key in READ}
         self.watch = GraphWatch(graph, self._held.values())
         self._by_relation: Graph | None = None
 
@@ -96,16 +96,12 @@ class Source:
 
     def given(self) -> Given:
         """Describe the arguments that are available to call a model with."""
-        names = frozenset() if self._data is None else frozenset(map(str, self._data.keys()))
-        are_attr = "edge_attr" in names and "edge_weight" not in names
-        return Given(
-            has_features=self.graph.x is not None,
-            weighted=self.graph.csc.weight is not None,
-            weights_are_attr=are_attr or self._data is None or "edge_attr" not in names,
+        given = Given.of(self.graph)
+        if self._data is None:
+            return given
+        return replace(
+            of_data(given, self._data),
             edge_channels=self._edge_channels(),
-            attributes=names,
-            graph=self.graph,
-            data_class=None if self._data is None else type(self._data),
             classes={key: type(held) for key, held in self._held.items() if held is not None},
         )
 
@@ -160,7 +156,7 @@ class Source:
 
     def _edge_channels(self) -> int | None:
         """Return the number of edge features; None unless they are a float matrix with one row per edge."""
-        attr = self.graph.edge_attr if self._data is None else edge_features_of(self._data)
+        attr = edge_features_of(self._data)
         return None if attr is None or attr.shape[0] != self.graph.num_edges else int(attr.shape[1])
 
     def _bring_edge_features(self) -> None:
@@ -174,11 +170,12 @@ class Source:
 
     def as_written(self, model: nn.Module, place: torch.device) -> AsWritten:
         """Return a runner of the model as it is written."""
-        return AsWritten(model, self.graph, calling_of(model, self.given()), place, self._data)
+        values = WholeValues(model, self.graph, place)
+        return AsWritten(model, calling_of(model, self.given()), values, self._data)
 
     def explained(self, _: nn.Module, why: NotLoweredError) -> str:
         """Return the text about a model that runs as it is written."""
         return explained(why)
 
 
-__all__ = ["Source", "graph_of_data"]
+__all__ = ["READ", "Source", "graph_of_data"]

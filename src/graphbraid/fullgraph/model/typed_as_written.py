@@ -2,42 +2,66 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from graphbraid.errors import DataError
+from graphbraid.fullgraph.device.graphs import csc_on
+from graphbraid.fullgraph.model.as_written import AsWritten, WholeValues
 from graphbraid.fullgraph.model.fused_layers import fused_layers
-from graphbraid.graph import Graph
-from graphbraid.graph.csc import Csc
-from graphbraid.graph.sparse_features import SparseFeatures
-from graphbraid.nn import told
+from graphbraid.fullgraph.program.calling import CSC, DATA, EDGE_ATTR, EDGES, N_ID, Calling, X
+from graphbraid.graph.interop.relations import edge_weights_of
 
 
-class TypedAsWritten:
+class TypedWholeValues(WholeValues):
+    """The values that a model is called with on a whole graph with types: dicts by node type or relation."""
+
+    def _of_graph(self, what: str) -> Any:
+        graph, place = self._graph, self.place
+        nodes = {one: graph.nodes_of(one) for one in graph.node_types}
+        edges = {one: graph.edges_of(one) for one in graph.edge_types}
+        if what == X:
+            return {one: self.ready(held.x) for one, held in nodes.items() if held.x is not None}
+        if what == CSC:
+            return {one: csc_on(graph.relation(one), place) for one in edges}
+        if what == EDGES:
+            return {one: ends.to(place) for one, ends in graph.to_edge_indices().items()}
+        if what == N_ID:
+            return {one: torch.arange(held.num_nodes, device=place) for one, held in nodes.items()}
+        if what in ("edge_weight", EDGE_ATTR):
+            found = {one: w.to(place) for one, w in edge_weights_of(graph).items()}
+            found = {one: w for one, w in found.items() if edges[one].weight_name == what}
+            attrs = edges if what == EDGE_ATTR else {}
+            return found | {
+                one: self.ready(held.edge_attr) for one, held in attrs.items() if held.edge_attr is not None
+            }
+        data = graph.to_pyg().to(place)
+        for one, rows in self[X].items():
+            data[one].x = rows
+        return data if what == DATA else data.collect(what)
+
+
+class TypedAsWritten(AsWritten):
     """Calls a model as it is written on a whole graph with types.
 
-    Models of ``graphbraid.nn`` are called with ``(x_dict, relations)``, any other module as in PyTorch
-    Geometric with ``(x_dict, edge_index_dict)``; both get ``n_id_dict`` if ``forward`` takes it. They return
-    a dict of outputs by node type, or those of the wanted type alone. Layers that fused operators stand for
-    run by these (:func:`graphbraid.fullgraph.model.fused_layers.fused_layers`).
+    It returns a dict of outputs by node type, or those of the wanted type alone. Layers that fused operators
+    stand for run by these (:func:`graphbraid.fullgraph.model.fused_layers.fused_layers`).
 
     Args:
         model: any module.
-        graph: the graph to run on.
+        calling: the arguments to call the model with.
+        values: their values as the graph has them.
         node_type: the type whose outputs are wanted.
-        place: device to run on.
         data: the user's ``HeteroData``, whose tensors are used. If None, the graph's are.
     """
 
     def __init__(
-        self, model: nn.Module, graph: Graph, node_type: str, place: torch.device, data: Any = None
+        self, model: nn.Module, calling: Calling, values: TypedWholeValues, node_type: str, data: Any = None
     ) -> None:
-        self._model, self._graph, self._type, self._place, self._data = model, graph, node_type, place, data
-        self._native = told.takes_blocks(model)
-        self._edges: dict[Any, Any] | None = None
+        super().__init__(model, calling, values, data)
+        self._type = node_type
 
     def __call__(self) -> Any:
         """Call the model and return the outputs of the wanted type.
@@ -45,14 +69,8 @@ class TypedAsWritten:
         Raises:
             DataError: the model returns none of this type.
         """
-        named = {}
-        if "n_id_dict" in inspect.signature(self._model.forward).parameters:
-            named["n_id_dict"] = {
-                name: torch.arange(self._num_nodes(name), device=self._place)
-                for name in self._graph.node_types
-            }
         with fused_layers(self._model):
-            out = self._model(self._features(), self._relations(), **named)
+            out = super().__call__()
         if not isinstance(out, dict):
             return out
         if self._type not in out:
@@ -66,43 +84,19 @@ class TypedAsWritten:
         """Call the model and return the outputs of ``nodes``, ids of the wanted type."""
         return self().index_select(0, nodes)
 
-    def _num_nodes(self, name: str) -> int:
-        """Return how many nodes of a type there are now: the user's data may have been given others since."""
-        count = None if self._data is None else getattr(self._data[name], "num_nodes", None)
-        return count if isinstance(count, int) else self._graph.nodes_of(name).num_nodes
-
-    def _features(self) -> dict[str, Any]:
-        found = {}
-        for name in self._graph.node_types:
-            own = None if self._data is None else self._data[name].get("x")
-            x = self._graph.nodes_of(name).x
-            if own is not None or x is not None:
-                found[name] = self._ready(own if isinstance(own, Tensor) else x)
-        return found
-
-    def _ready(self, x: Any) -> Any:
-        """Return features on the device, in the precision of the model's parameters."""
-        keeps = isinstance(x, SparseFeatures) and self._native and self._place.type == "cpu"
-        if not keeps and not isinstance(x, Tensor):
-            x = x.to_dense()
-        kinds = {p.dtype for p in self._model.parameters() if p.is_floating_point()}
-        dtype = kinds.pop() if len(kinds) == 1 else x.dtype
-        return x.to(dtype) if keeps else x.to(self._place, dtype)
-
-    def _relations(self) -> dict[Any, Any]:
-        graph, place = self._graph, self._place
-        if self._data is not None and not self._native:  # as they are now: the user may have changed them
-            return {one: ends.to(place) for one, ends in self._data.edge_index_dict.items()}
-        if self._edges is None:
-            if self._native:
-                self._edges = {one: _on(graph.relation(one), place) for one in graph.edge_types}
-            else:
-                self._edges = {one: ends.to(place) for one, ends in graph.to_edge_indices().items()}
-        return self._edges
+    def _now(self, what: str) -> Any:
+        place, data = self._values.place, self._data
+        if what == DATA:
+            return data.to(place) if place.type != "cpu" else data
+        found = data.collect(what, allow_empty=True)
+        if what == N_ID and not found:
+            return {one: torch.arange(data[one].num_nodes, device=place) for one in data.node_types}
+        if what == X:  # in the precision of the parameters; what is no tensor, as the graph has it
+            own = {one: self._values.ready(x) for one, x in found.items() if isinstance(x, Tensor)}
+            return own if len(own) == len(found) else self._values[X] | own
+        if not found:
+            return self._values[what]
+        return {one: held.to(place) if isinstance(held, Tensor) else held for one, held in found.items()}
 
 
-def _on(csc: Csc, place: torch.device) -> Csc:
-    return Csc(csc.indptr.to(place), csc.indices.to(place), csc.num_src, trusted=True)
-
-
-__all__ = ["TypedAsWritten"]
+__all__ = ["TypedAsWritten", "TypedWholeValues"]

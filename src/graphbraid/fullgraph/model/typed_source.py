@@ -10,18 +10,16 @@ from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError, DataError, GraphbraidError
 from graphbraid.fullgraph.model.fused_layers import explained_fused
-from graphbraid.fullgraph.model.source import Source, graph_of_data
-from graphbraid.fullgraph.model.typed_as_written import TypedAsWritten
+from graphbraid.fullgraph.model.source import READ, Source, graph_of_data
+from graphbraid.fullgraph.model.typed_as_written import TypedAsWritten, TypedWholeValues
 from graphbraid.fullgraph.model.watch import GraphWatch
 from graphbraid.fullgraph.program import Program
+from graphbraid.fullgraph.program.calling import Calling, Given, calling_of, of_data
 from graphbraid.fullgraph.program.read_typed import read_typed
 from graphbraid.fullgraph.program.refusal import NotLoweredError, explained, failed
 from graphbraid.graph import Graph, NodeSet
 from graphbraid.graph.scaled_features import ScaledFeatures
 from graphbraid.graph.sparse_features import SparseFeatures
-
-_READ = ("x", "edge_index")
-"""Attributes of PyG's stores from which a graph is made."""
 
 
 class TypedSource:
@@ -78,7 +76,7 @@ class TypedSource:
             raise NotLoweredError("graph", "its features or edges require gradients", "tensors that do not")
         assert self.graph.types is not None
         try:
-            return read_typed(model, self.graph.types, self.node_type)
+            return read_typed(model, self._calling(model), self.graph.types, self.node_type)
         except (NotLoweredError, GraphbraidError):
             raise
         except Exception as error:  # reading must never make a model fail that runs as written
@@ -86,7 +84,12 @@ class TypedSource:
 
     def as_written(self, model: nn.Module, place: torch.device) -> TypedAsWritten:
         """Return a runner of the model as it is written."""
-        return TypedAsWritten(model, self.graph, self.node_type, place, self._data)
+        values = TypedWholeValues(model, self.graph, place)
+        return TypedAsWritten(model, self._calling(model), values, self.node_type, self._data)
+
+    def _calling(self, model: nn.Module) -> Calling:
+        given = Given.of(self.graph)
+        return calling_of(model, given if self._data is None else of_data(given, self._data))
 
     def explained(self, model: nn.Module, why: NotLoweredError) -> str:
         """Return the text about a model that runs as it is written, with its layers that run fused."""
@@ -136,7 +139,7 @@ def wanted_type(model: nn.Module, graph: Graph, node_type: str | None) -> str:
 def _held(data: Any) -> Iterator[tuple[Any, str, Any]]:
     for store in () if data is None else data.stores:
         if isinstance(store, Mapping) or hasattr(store, "get"):
-            yield from ((store, key, store.get(key)) for key in _READ)
+            yield from ((store, key, store.get(key)) for key in READ)
 
 
 def _tensors(graph: Graph) -> Iterator[Tensor]:

@@ -1,13 +1,13 @@
-"""How a model is called: the tensor of the graph that each parameter of its ``forward`` receives.
+"""How a model is called: what of a graph each parameter of its ``forward`` receives, on every route.
 
-A model that runs as it is written is called with tensors, and a traced one in the same way with stand-ins for
-them, so that the program read is the one that would run.
+A mini-batch, a pass over the whole graph, a compiled model and a trace of it all bind the parameters here, by
+name, and differ only in where the values come from. So a model gets the same arguments everywhere.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,52 +21,133 @@ from graphbraid.graph.types import Relation
 from graphbraid.nn import told
 
 X, EDGES, ADJACENCY, WEIGHTS, DATA, CSC = "x", "edge_index", "adj_t", "edge_weight", "data", "csc"
-EDGE_ATTR = "edge_attr"
-EDGE_TYPE = "edge_type"
+EDGE_ATTR, EDGE_TYPE, N_ID, NUM_NODES = "edge_attr", "edge_type", "n_id", "num_nodes"
 """What a parameter can receive, besides attributes of the user's data: the features, the edges as a list or
-as a sparse matrix, the edge weights, the data object, graphbraid's own topology, the edge features, the
-relation of each edge."""
+as a sparse matrix, the edge weights, the data object, graphbraid's own topology (or a block per layer), the
+edge features, the relation of each edge, the ids of the rows and their number."""
 _NAMES = {
     X: ("x", "X", "feat", "feats", "feature", "features", "h", "z", "input", "inputs", "node_features"),
     EDGES: ("edge_index", "edges", "edge_idx", "ei"),
     ADJACENCY: ("adj_t", "adj", "adjacency"),
-    WEIGHTS: ("edge_weight", "edge_weights", "weight", "edge_attr"),
+    WEIGHTS: ("edge_weight", "edge_weights", "weight"),
+    EDGE_ATTR: ("edge_attr", "edge_attrs", "edge_features"),
     DATA: ("data", "batch", "graph", "g"),
 }
 _KNOWN = {name: what for what, names in _NAMES.items() for name in names}
 _BY_PLACE = (X, EDGES)
+_MEANT = (
+    *_KNOWN,
+    EDGE_TYPE,
+    N_ID,
+    NUM_NODES,
+    "e_id",
+    "pos",
+    "y",
+    "time",
+    "norm",
+    "face",
+    "ptr",
+    "batch_size",
+)
+"""Names with a meaning in PyG: what has another is never given under them by its place."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Given:
     """The arguments that are available to call a model with.
 
     Attributes:
-        has_features: whether the nodes have features.
-        weighted: whether the edges have weights.
-        weights_are_attr: whether the weights may be given as ``edge_attr``: the user's data has them there,
-            or has no ``edge_attr`` of its own.
+        names: what can be given, by name.
+        held: the attributes of the data object.
+        refused: names of what cannot be given although the data have it, each with the reason.
+        weights: the name that the graph's weights have. If None, they have none.
         edge_channels: number of edge features. If None, there are none.
-        attributes: names of the attributes of the user's data; empty if there is only a graph.
         graph: the graph that the edges belong to.
+        typed: whether the values are dicts by node type or relation, under names that may end in ``_dict``.
         data_class: the class of the user's data.
         classes: the classes of tensors in the user's data, by the names of what parameters receive.
         relations: the relations that have edges, if the data say of each edge which it belongs to.
     """
 
-    has_features: bool = True
-    weighted: bool = False
-    weights_are_attr: bool = True
+    names: frozenset[str] = frozenset({X, EDGES, ADJACENCY, DATA})
+    held: frozenset[str] = frozenset({X, EDGES})
+    refused: Mapping[str, str] = field(default_factory=dict)
+    weights: str | None = None
     edge_channels: int | None = None
-    attributes: frozenset[str] = frozenset()
     graph: Graph | None = field(default=None, compare=False)
+    typed: bool = False
     data_class: type | None = None
     classes: Mapping[str, type] = field(default_factory=dict)
     relations: tuple[Relation, ...] = ()
 
+    @classmethod
+    def of(cls, graph: Graph) -> Given:
+        """Return what a graph alone can give."""
+        nodes = [graph.nodes_of(one) for one in graph.node_types]
+        typed, attr = graph.is_typed, graph.edge_attr
+        edges = [graph.edges_of(one) for one in graph.edge_types] if typed else []
+        weights = {one.weight_name for one in edges if one.weighted}
+        if not typed and graph.csc.weight is not None:
+            weights = {graph.weight_name}
+        there = {
+            X: any(one.x is not None for one in nodes),
+            "y": any(one.y is not None for one in nodes),
+            EDGE_ATTR: attr is not None or any(one.edge_attr is not None for one in edges),
+            "time": any(t is not None for t in [one.time for one in nodes] + [one.time for one in edges]),
+            ADJACENCY: not typed,
+            NUM_NODES: not typed,
+        }
+        own = weights | {name for name, is_there in there.items() if is_there}
+        masks = {f"{split}_mask" for one in nodes for split in one.splits}
+        missing = (
+            "it was left out of the graph: Graph.from_pyg keeps edge_attr of floats, not further attributes, "
+            "task='link' no features by relation. compile(model, data) gives all that PyG's data hold"
+        )
+        return cls(
+            names=frozenset(own | masks | {EDGES, N_ID, DATA}),
+            held=frozenset((own & {X, WEIGHTS, EDGE_ATTR}) | {EDGES}),
+            refused=dict.fromkeys(graph.left_out, missing),
+            weights=None if typed else next(iter(weights), None),
+            edge_channels=None if attr is None else int(attr.shape[1]),
+            graph=graph,
+            typed=typed,
+        )
+
+    @property
+    def weighted(self) -> bool:
+        """Whether the graph has weights, under whatever name."""
+        return self.graph is not None and self.graph.csc.weight is not None
+
     def is_simple(self) -> bool:
         """Return whether there are no repeated edges and no self-loops."""
         return self.graph is not None and _is_simple(self.graph.csc)
+
+
+def of_data(given: Given, data: Any) -> Given:
+    """Return what the user's data can give: all that they hold, and what is made of their graph's edges."""
+    stores = data.stores if given.typed else (data,)
+    held = frozenset(str(key) for store in stores for key in store.keys())  # noqa: SIM118 - of PyG
+    made = given.names & {X, EDGES, ADJACENCY, N_ID, NUM_NODES, DATA}
+    return replace(
+        given,
+        names=held | made,
+        held=held,
+        refused={},
+        weights=given.weights if given.weights in held else None,
+        data_class=type(data),
+    )
+
+
+class CallValues(dict[str, Any]):
+    """The values of a call by the names of what parameters receive, each made when it is first asked for."""
+
+    def __init__(self, make: Callable[[str], Any]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, what: str) -> Any:
+        made = self[what] = self._make(what)
+        return made
 
 
 @dataclass(frozen=True)
@@ -90,21 +171,21 @@ class Calling:
 def calling_of(model: nn.Module, given: Given) -> Calling:
     """Determine how to call a model.
 
-    Parameters are recognised by PyG's names (``x``, ``edge_index``, ``adj_t``, ``edge_weight``,
-    ``edge_attr``, ``data``). Any other receives the attribute of the same name of the user's data or, if it
-    has no default value, is recognised by its position. Parameters with a default keep it if nothing matches.
+    A parameter receives what has its name in PyG: ``x``, ``edge_index``, ``adj_t``, ``edge_weight``,
+    ``edge_attr``, ``edge_type``, ``n_id``, ``num_nodes``, ``data``, or another attribute of the data; where
+    there are types, also with ``_dict`` behind it. Without a default value, the first two may have names of
+    their own. Parameters with a default keep it if nothing has their name. A model that takes blocks gets the
+    features, the blocks, and by name ``n_id`` and ``edge_type``.
 
     Raises:
-        ConfigError: a parameter without a default matches nothing.
+        ConfigError: a parameter without a default matches nothing, or one names what cannot be given.
     """
-    if told.takes_blocks(model):
-        return Calling((X, CSC), {})
+    blocks: tuple[str, ...] = ()
+    if told.takes_blocks(model) or (EDGE_TYPE in given.names and told.takes_typed_blocks(model)):
+        blocks, given = (X, CSC), _beside_blocks(given)
     positional, named, in_place = [], {}, True
-    parameters = _parameters(model)
-    both = {"edge_weight", "edge_attr"} <= {parameter.name for parameter in parameters}
-    given = replace(given, weights_are_attr=given.weights_are_attr and not both)
-    for place, parameter in enumerate(parameters):
-        what = _given_to(parameter, place, given)
+    for place, parameter in enumerate(_parameters(model)):
+        what = blocks[place] if place < len(blocks) else _given_to(parameter, place, given)
         if what is None:
             in_place = False
         elif parameter.kind is parameter.KEYWORD_ONLY or not in_place:
@@ -114,44 +195,55 @@ def calling_of(model: nn.Module, given: Given) -> Calling:
     return Calling(tuple(positional), named)
 
 
+def _beside_blocks(given: Given) -> Given:
+    """Return what a model can be given beside blocks, which have the weights."""
+    why = "a model that takes blocks gets no features of edges"
+    lost = {EDGE_ATTR} & given.names - {given.weights}
+    return replace(
+        given, names=given.names & {N_ID, EDGE_TYPE}, refused={**given.refused, **dict.fromkeys(lost, why)}
+    )
+
+
 def _parameters(model: nn.Module) -> list[inspect.Parameter]:
+    """Return the parameters of ``forward``: of a wrapper, those of what it wraps."""
+    own = getattr(getattr(model, "signature", None), "param_dict", None)
+    if isinstance(own, dict):  # PyG's Sequential, whose forward takes *args
+        return [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in own]
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     parameters = list(inspect.signature(model.forward).parameters.values())
     named = [parameter for parameter in parameters if parameter.kind not in variadic]
-    if not named and parameters:  # forward(*args) of a wrapper module
-        inner = next((child for child in model.children() if callable(child.forward)), None)
-        return _parameters(inner) if inner is not None else named
-    return named
+    children = list(model.children())
+    if not named and parameters and len(children) == 1 and callable(children[0].forward):
+        return _parameters(children[0])
+    by_place = [parameter for parameter in named if parameter.kind is not parameter.KEYWORD_ONLY]
+    if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
+        more = _BY_PLACE[len(by_place) :]
+        by_place += [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in more]
+    return by_place + [parameter for parameter in named if parameter.kind is parameter.KEYWORD_ONLY]
 
 
 def _given_to(parameter: inspect.Parameter, place: int, given: Given) -> str | None:
     """Return what a parameter receives; None if it keeps its default."""
-    what, needed = _by_name(parameter.name, given), parameter.default is parameter.empty
-    if what == X and not needed and not given.has_features:
-        return None
-    if what == DATA:
-        what = DATA if place == 0 and needed else None
-    elif what is None and needed and place < len(_BY_PLACE):
-        what = _BY_PLACE[place]
-    if what is None and needed:
+    name, needed = parameter.name, parameter.default is parameter.empty
+    key = name.removesuffix("_dict") if given.typed else name
+    if key in given.refused and key not in given.names:
+        raise ConfigError(f"the model's forward takes {name!r}, and {given.refused[key]}")
+    what = key if key in given.names else _KNOWN.get(key)
+    if what == DATA and key != DATA and not (place == 0 and needed):
+        what = None
+    elif what == EDGES and EDGES not in given.held and ADJACENCY in given.held:
+        what = ADJACENCY  # a sparse matrix passed under an edge list's name
+    elif what is None and needed and place < len(_BY_PLACE) and key == name.removesuffix("_dict"):
+        what = None if key in _MEANT else _BY_PLACE[place]
+    if what in given.names or (what == X and needed):
+        return what
+    if needed:
         raise ConfigError(
-            f"the model's forward takes {parameter.name!r}, and the graph has no such thing; give it a "
-            "default value, or call compile(model, data) with data that holds it"
+            f"the model's forward takes {name!r}, and the graph has no such thing, but "
+            f"{', '.join(sorted(given.names))}; give it a default value, or call compile(model, data) with "
+            "data that holds it"
         )
-    return what
-
-
-def _by_name(name: str, given: Given) -> str | None:
-    if name == EDGE_ATTR and given.edge_channels is not None:
-        return EDGE_ATTR
-    what = _KNOWN.get(name)
-    if name == EDGE_ATTR and not (given.weighted and given.weights_are_attr):
-        what = None  # it has several columns, or there are weights too
-    if what == EDGES and EDGES not in given.attributes and ADJACENCY in given.attributes:
-        return ADJACENCY  # a sparse matrix passed under an edge list's name
-    if name in given.attributes and what in (None, DATA):
-        return name
-    return None if what == WEIGHTS and not given.weighted else what
+    return None
 
 
 def _is_simple(csc: Csc) -> bool:
@@ -168,9 +260,13 @@ __all__ = [
     "EDGES",
     "EDGE_ATTR",
     "EDGE_TYPE",
+    "NUM_NODES",
+    "N_ID",
     "WEIGHTS",
+    "CallValues",
     "Calling",
     "Given",
     "X",
     "calling_of",
+    "of_data",
 ]

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import fx, nn
 
-from graphbraid.fullgraph.program.calling import Calling, Given
+from graphbraid.fullgraph.program.calling import EDGES, N_ID, Calling, Given, X
 from graphbraid.fullgraph.program.ir import TypePart
 from graphbraid.fullgraph.program.operations import Learned
 from graphbraid.fullgraph.program.read_trace import TraceReader
@@ -20,7 +20,13 @@ from graphbraid.graph.types import Relation, Types
 
 
 def read_traced_by_type(
-    writer: Writer, model: nn.Module, types: Types, parts: Sequence[TypePart], node_type: str
+    writer: Writer,
+    model: nn.Module,
+    calling: Calling,
+    types: Types,
+    parts: Sequence[TypePart],
+    *,
+    node_type: str,
 ) -> str | None:
     """Append the operations of a model's call over types to a writer.
 
@@ -33,12 +39,12 @@ def read_traced_by_type(
     Raises:
         NotLoweredError: part of the model cannot be read; the message names it.
     """
-    graph, modules = traced_by_type(
-        model,
-        x={part.name: part.input for part in parts if types.nodes[part.name].x is not None},
-        edges={one.edge_type: _edges_name(one) for one in types.relations()},
-        ids={part.name: _ids_name(part) for part in parts},
-    )
+    targets: dict[str, dict[Any, str]] = {
+        X: {part.name: part.input for part in parts if types.nodes[part.name].x is not None},
+        EDGES: {one.edge_type: _edges_name(one) for one in types.relations()},
+        N_ID: {part.name: _ids_name(part) for part in parts},
+    }
+    graph, modules = traced_by_type(model, calling, targets)
     return _TypedReader(writer, modules, types, parts, node_type).read_all(graph) or None
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from graphbraid.errors import did_you_mean
+from graphbraid.fullgraph.program.calling import Calling
 from graphbraid.fullgraph.program.ir import Program, TypePart
 from graphbraid.fullgraph.program.operations import INPUT
 from graphbraid.fullgraph.program.read import activation, reached
@@ -30,13 +31,14 @@ from graphbraid.nn import RGCN, told
 from graphbraid.ops.rowwise.epilogue import ACTIVATIONS
 
 
-def read_typed(model: nn.Module, types: Types, node_type: str) -> Program:
+def read_typed(model: nn.Module, calling: Calling, types: Types, node_type: str) -> Program:
     """Read a model over node types and relations, in its current mode, into a program.
 
     Args:
         model: an :class:`graphbraid.nn.RGCN`, or any model called with ``(x_dict, edge_index_dict)``, as
             those of PyG's ``HeteroConv`` or made by ``to_hetero``, whose ``forward`` is made of layers,
             modules and functions that have a reader.
+        calling: how to call it.
         types: the types of the graph that it runs on.
         node_type: the type whose outputs are wanted.
 
@@ -55,7 +57,7 @@ def read_typed(model: nn.Module, types: Types, node_type: str) -> Program:
         check(name, model, _MODEL)
         out = _ModelReader(writer, model, types, parts).outputs()[list(types.nodes).index(node_type)]
     else:
-        out = read_traced_by_type(writer, model, types, parts, node_type)
+        out = read_traced_by_type(writer, model, calling, types, parts, node_type=node_type)
     if out is None:
         raise NotLoweredError(name, f"it gives no outputs of {node_type!r}", f"node_type={node_type!r}")
     ops = reached(writer.ops, out)

@@ -6,7 +6,6 @@ if the model changes itself or draws random numbers on the way, since another ca
 
 from __future__ import annotations
 
-import inspect
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -21,7 +20,6 @@ from graphbraid.fullgraph.program.calling import (
     EDGE_ATTR,
     EDGE_TYPE,
     EDGES,
-    WEIGHTS,
     Calling,
     Given,
     X,
@@ -32,7 +30,6 @@ from graphbraid.fullgraph.program.readers.reading import Reader, no_reader, read
 from graphbraid.fullgraph.program.readers.rowwise import ROWWISE
 from graphbraid.fullgraph.program.refusal import NotLoweredError
 from graphbraid.fullgraph.program.untouched import untouched
-from graphbraid.graph.types import EdgeType
 
 _TRACING = threading.Lock()
 """Serializes traces, since a trace patches ``torch.nn.Module`` while it runs."""
@@ -50,18 +47,14 @@ def traced(model: nn.Module, calling: Calling, given: Given) -> tuple[fx.Graph, 
 
 
 def traced_by_type(
-    model: nn.Module, x: Mapping[str, str], edges: Mapping[EdgeType, str], ids: Mapping[str, str]
+    model: nn.Module, calling: Calling, targets: Mapping[str, Mapping[Any, str]]
 ) -> tuple[fx.Graph, dict[str, nn.Module]]:
-    """Trace a call ``model(x_dict, edge_index_dict)``, with ``n_id_dict`` if ``forward`` takes it.
+    """Trace a call of a model over types; return the calls that it makes, in order, and the modules by name.
 
     Args:
         model: the model.
-        x: targets of the placeholders of the features, by node type.
-        edges: those of the edge lists, by relation.
-        ids: those of the node ids, by node type.
-
-    Returns:
-        The calls that it makes, in order, and the modules by name.
+        calling: how to call it.
+        targets: by what parameters receive, the targets of the placeholders by node type or relation.
 
     Raises:
         NotLoweredError: the call cannot be followed.
@@ -69,7 +62,7 @@ def traced_by_type(
 
     def root() -> tuple[nn.Module, fx.Tracer]:
         tracer = _Tracer({})
-        return _TypedRoot(model, (x, edges, ids), tracer), tracer
+        return _TypedRoot(model, calling, targets, tracer), tracer
 
     return _traced(model, root)
 
@@ -115,9 +108,11 @@ class _Root(nn.Module):
 
     def forward(self, x: Any, edges: Any, weights: Any, edge_attr: Any, edge_type: Any) -> Any:
         """Call the model and return what it returns."""
-        values = _CallArguments({X: x, EDGES: edges, ADJACENCY: edges, WEIGHTS: weights})
+        values = _CallArguments({X: x, EDGES: edges, ADJACENCY: edges})
         if self._given.edge_channels is not None:
             values[EDGE_ATTR] = edge_attr
+        if self._given.weights is not None:
+            values[self._given.weights] = weights
         if self._given.relations:
             values[EDGE_TYPE] = edge_type
         values[DATA] = _Data(self._given, values)
@@ -127,19 +122,25 @@ class _Root(nn.Module):
 class _TypedRoot(nn.Module):
     """The module that is traced where there are types: it makes the placeholders as it runs."""
 
-    def __init__(self, model: nn.Module, targets: tuple[Mapping[Any, str], ...], tracer: fx.Tracer) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        calling: Calling,
+        targets: Mapping[str, Mapping[Any, str]],
+        tracer: fx.Tracer,
+    ) -> None:
         super().__init__()
         self.model = model
-        self._targets, self._tracer = targets, tracer
+        self._calling, self._targets, self._tracer = calling, targets, tracer
 
     def forward(self) -> Any:
         """Call the model and return what it returns."""
-        x_dict, edge_index_dict, n_id_dict = map(self._made, self._targets)
-        takes_ids = "n_id_dict" in inspect.signature(self.model.forward).parameters
-        return self.model(x_dict, edge_index_dict, **({"n_id_dict": n_id_dict} if takes_ids else {}))
-
-    def _made(self, targets: Mapping[Any, str]) -> dict[Any, fx.Proxy]:
-        return {key: self._tracer.create_proxy("placeholder", one, (), {}) for key, one in targets.items()}
+        made = {
+            what: {key: self._tracer.create_proxy("placeholder", one, (), {}) for key, one in targets.items()}
+            for what, targets in self._targets.items()
+            if self._calling.takes(what)
+        }
+        return self._calling.run(self.model, _CallArguments(made))
 
 
 class _CallArguments(dict[str, Any]):
@@ -155,15 +156,7 @@ class _Data:
     def __init__(self, given: Given, values: _CallArguments) -> None:
         plain: type = getattr(sys.modules.get("torch_geometric.data"), "Data", object)
         self._class = plain if given.data_class is None else given.data_class
-        names = given.attributes or ({X, EDGES} | ({WEIGHTS} if given.weighted else set()))
-        self._given = {name: values[name] for name in (X, EDGES, WEIGHTS) if name in names}
-        if given.edge_channels is not None:
-            self._given[EDGE_ATTR] = values[EDGE_ATTR]
-        elif given.weighted and given.weights_are_attr and EDGE_ATTR in names:
-            self._given[EDGE_ATTR] = values[WEIGHTS]
-
-        if given.relations and EDGE_TYPE in names:
-            self._given[EDGE_TYPE] = values[EDGE_TYPE]
+        self._given = {name: value for name, value in values.items() if name in given.held - {ADJACENCY}}
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:

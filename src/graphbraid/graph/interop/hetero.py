@@ -25,7 +25,7 @@ def graph_from_hetero_data(
 ) -> Graph:
     """Implement :meth:`graphbraid.Graph.from_pyg` for a ``HeteroData``."""
     nodes: dict[str, Any] = {"x": {}, "y": {}, "splits": {}, "node_time": {}}
-    counts = {}
+    counts, left_out = {}, frozenset[str]()
     for node_type in data.node_types:
         store = data[node_type]
         with named(f"nodes of type {node_type!r}"):
@@ -33,7 +33,8 @@ def graph_from_hetero_data(
             nodes["splits"][node_type] = pyg.splits_of(store, counts[node_type], split)
         nodes["x"][node_type] = pyg.features_of(store)
         nodes["y"][node_type], nodes["node_time"][node_type] = store.get("y"), store.get("time")
-    edges: dict[str, Any] = {"edge_weight": {}, "edge_attr": {}, "edge_time": {}}
+        left_out |= pyg.left_out(store, None, "", None)
+    edges: dict[str, Any] = {"edge_weight": {}, "edge_attr": {}, "edge_time": {}, "weight_name": {}}
     ends = {}
     for edge_type in data.edge_types:
         store = data[edge_type]
@@ -44,10 +45,13 @@ def graph_from_hetero_data(
                 weight = pyg.weight_of(store, edge_weight)
         if weight is not None:
             edges["edge_weight"][edge_type] = weight
-        if edge_weight != "edge_attr":
-            edges["edge_attr"][edge_type] = pyg.edge_features_of(store)
+        attr = None if edge_weight == "edge_attr" else pyg.edge_features_of(store)
+        called = pyg.weight_name(store, edge_weight, weight)
+        edges["edge_attr"][edge_type], edges["weight_name"][edge_type] = attr, called
         edges["edge_time"][edge_type] = store.get("time")
-    return graph_from_relations(made, ends, counts, name=name, **nodes, **edges)
+        left_out |= pyg.left_out(store, edge_weight, called, attr)
+    graph = graph_from_relations(made, ends, counts, name=name, **nodes, **edges)
+    return graph.replace(left_out=left_out - {"time"})
 
 
 def graph_to_hetero_data(graph: Graph) -> Any:
@@ -66,7 +70,8 @@ def graph_to_hetero_data(graph: Graph) -> Any:
     for edge_type, edge_index in edge_lists_of(graph).items():
         edges, store = graph.edges_of(edge_type), data[edge_type]
         store.edge_index = edge_index
-        held = {"edge_weight": weights.get(edge_type), "edge_attr": edges.edge_attr, "time": edges.time}
+        held = {"edge_attr": edges.edge_attr, "time": edges.time}
+        held |= {edges.weight_name: weights[edge_type]} if edge_type in weights else {}
         for key, value in held.items():
             if value is not None:
                 store[key] = value

@@ -17,8 +17,10 @@ from graphbraid.graph.interop.pyg_parts import (
     edges_of,
     features_of,
     is_hetero,
+    left_out,
     splits_of,
     to_torch_csr,
+    weight_name,
     weight_of,
 )
 from graphbraid.graph.sparse_features import FEATURE_DTYPES, SparseFeatures
@@ -46,17 +48,21 @@ def graph_from_pyg(
     if edge_index is None:
         raise DataError("data holds no edges: neither edge_index nor adj_t is set")
     num_nodes = int(data.num_nodes)
-    return graph_from_edge_index(
+    weight = weight_of(data, edge_weight) if weight is None else weight
+    attr = None if edge_weight == "edge_attr" else edge_features_of(data)
+    graph = graph_from_edge_index(
         made,
         edge_index,
         num_nodes,
         x=as_features(features_of(data)),
         y=as_labels(data.get("y")),
         splits=splits_of(data, num_nodes, split),
-        edge_weight=weight_of(data, edge_weight) if weight is None else weight,
-        edge_attr=edge_features_of(data) if edge_features and edge_weight != "edge_attr" else None,
+        edge_weight=weight,
+        edge_attr=attr if edge_features else None,
         name=name,
     )
+    called = weight_name(data, edge_weight, weight)
+    return graph.replace(weight_name=called, left_out=left_out(data, edge_weight, called, attr))
 
 
 def exact_graph_from_pyg(
@@ -104,7 +110,7 @@ def graph_to_pyg(graph: Graph) -> Any:
     if graph.y is not None:
         data.y = graph.y
     if graph.csc.weight is not None:
-        data.edge_weight = graph.in_original_order(graph.csc.weight)
+        data[graph.weight_name] = graph.in_original_order(graph.csc.weight)
     if graph.edge_attr is not None:
         data.edge_attr = graph.in_original_order(graph.edge_attr)
     for key, ids in graph.splits.items():

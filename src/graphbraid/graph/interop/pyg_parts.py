@@ -14,6 +14,9 @@ from graphbraid.graph.interop.convert import as_tensor, plain
 from graphbraid.graph.labelled import SPLITS
 from graphbraid.graph.sparse_features import SparseFeatures
 
+_HELD = ("x", "y", "edge_index", "adj_t", "num_nodes")
+"""Attributes that a graph has whatever they are."""
+
 
 def edge_features_of(data: Any) -> Tensor | None:
     """Return the ``edge_attr`` of PyG's data, in ``edge_index`` order, if it is a matrix of floats."""
@@ -93,6 +96,25 @@ def weight_of(data: Any, weight_attr: str | None) -> Tensor | None:
     attr = data.get("edge_attr")
     is_weight = isinstance(attr, Tensor) and attr.ndim == 1 and attr.dtype.is_floating_point
     return attr if is_weight else None
+
+
+def weight_name(data: Any, weight_attr: str | None, weight: Tensor | None) -> str:
+    """Return the name that weights keep for a model: edge_attr if it was not chosen as weights."""
+    is_feature = weight_attr == "auto" and weight is not None and weight is data.get("edge_attr")
+    return "edge_attr" if is_feature else "edge_weight"
+
+
+def left_out(data: Any, weight_attr: str | None, called: str, attr: Tensor | None) -> frozenset[str]:
+    """Return the names of what data or a storage of PyG have and a graph made of them has not.
+
+    Args:
+        data: the data or storage.
+        weight_attr: the attribute chosen as weights.
+        called: name of the weights that the graph has.
+        attr: edge features that the graph has.
+    """
+    held = {*_HELD, *(f"{name}_mask" for name in SPLITS), called, "edge_weight", weight_attr}
+    return frozenset(map(str, data.keys())) - held - ({"edge_attr"} if attr is not None else set())
 
 
 def splits_of(data: Any, num_nodes: int, column: int, *, exact: bool = False) -> dict[str, Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +54,7 @@ def graph_from_relations(
     edge_weight: Mapping[EdgeType, Any] | None = None,
     edge_attr: Mapping[EdgeType, Any] | None = None,
     edge_time: Mapping[EdgeType, Any] | None = None,
+    weight_name: Mapping[EdgeType, str] | None = None,
     edge_splits: Mapping[EdgeType, Mapping[str, Any]] | None = None,
     name: str = "",
 ) -> Graph:
@@ -65,6 +66,7 @@ def graph_from_relations(
         "edge_attr": edge_attr,
         "edge_time": edge_time,
         "edge_splits": edge_splits,
+        "weight_name": weight_name,
     }
     of_nodes = {argument: _by_name(values, argument) for argument, values in by_node.items()}
     of_edges = {argument: _by_name(values, argument) for argument, values in by_edge.items()}
@@ -158,7 +160,6 @@ def with_reverse_relations(graph: Graph) -> Graph:
     ends: dict[EdgeType, Ends] = {edge_type: (pairs[0], pairs[1]) for edge_type, pairs in lists.items()}
     nodes = {node_type: graph.nodes_of(node_type) for node_type in graph.node_types}
     edges = {edge_type: graph.edges_of(edge_type) for edge_type in graph.edge_types}
-    columns = dict(graph.schema.columns)
     if graph.types is None and graph.csc.weight is not None:
         weights[graph.edge_types[0]] = graph.in_original_order(graph.csc.weight)
     for edge_type in graph.edge_types:
@@ -169,29 +170,10 @@ def with_reverse_relations(graph: Graph) -> Graph:
         src, dst = ends[edge_type]
         one = edges[edge_type]
         ends[back] = dst, src
-        edges[back] = EdgeSet(
-            num_edges=one.num_edges, edge_attr=one.edge_attr, time=one.time, weighted=one.weighted
-        )
+        edges[back] = replace(one, splits={})
         if edge_type in weights:
             weights[back] = weights[edge_type]
-        if edge_type in columns:
-            columns[back] = columns[edge_type]
-    made = joined(type(graph), ends, nodes, edges, weights, name=graph.name)
-    return made.replace(schema=replace(graph.schema, columns=columns))
-
-
-def with_types_in_order(graph: Graph, node_types: Sequence[str], edge_types: Sequence[EdgeType]) -> Graph:
-    """Return a graph with its node types and relations in another order."""
-    lists = edge_lists_of(graph)
-    made = joined(
-        type(graph),
-        {one: (lists[one][0], lists[one][1]) for one in edge_types},
-        {one: graph.nodes_of(one) for one in node_types},
-        {one: graph.edges_of(one) for one in edge_types},
-        edge_weights_of(graph),
-        name=graph.name,
-    )
-    return made.replace(schema=graph.schema)
+    return joined(type(graph), ends, nodes, edges, weights, name=graph.name)
 
 
 def _by_name(values: Any, argument: str) -> dict[Any, Any]:
@@ -280,6 +262,7 @@ def _edge_set(edge_type: EdgeType, num_edges: int, given: dict[str, Any]) -> Edg
             time=None if given["edge_time"] is None else as_tensor(given["edge_time"], "edge_time"),
             splits={key: as_node_ids(ids, num_edges, f"edge_splits[{key!r}]") for key, ids in splits.items()},
             weighted=given["edge_weight"] is not None,
+            weight_name=given["weight_name"] or "edge_weight",
         )
 
 

@@ -14,7 +14,7 @@ from graphbraid.graph.interop.convert import as_table, features_from_torch_spars
 from graphbraid.graph.interop.pyg import is_held
 from graphbraid.graph.interop.pyg_parts import is_hetero
 from graphbraid.graph.types import EdgeType
-from graphbraid.sampling.typed.source import EDGE_WEIGHT, TypedBatchSource, source_of_graph
+from graphbraid.sampling.typed.source import TypedBatchSource, source_of_graph
 
 StoreKey = str | EdgeType
 
@@ -37,7 +37,7 @@ def typed_source(data: Any, weight_attr: str | None) -> TypedBatchSource:
     """
     if not isinstance(data, Graph):
         return _HeteroDataSorter(data, weight_attr).source()
-    if weight_attr is not None and (weight_attr != EDGE_WEIGHT or data.csc.weight is None):
+    if weight_attr is not None and (weight_attr != "edge_weight" or data.csc.weight is None):
         raise ConfigError(
             f"weight_attr={weight_attr!r}: a Graph's weights are called 'edge_weight', and "
             + ("this one has none" if data.csc.weight is None else "no other name is known")

@@ -25,24 +25,25 @@ def adj_t_of(like: Any, edge_index: Tensor, values: Tensor | None, num_nodes: in
 
     Args:
         like: the matrix of the whole graph, whose kind the result has: a torch sparse tensor in layout CSR,
-            CSC or COO, or a ``torch_sparse.SparseTensor``.
+            CSC or COO, or a ``torch_sparse.SparseTensor``; or one of these layouts, with ``values``.
         edge_index: ``(2, num_edges)`` int64, sorted by destination.
         values: ``(num_edges,)`` values. If None, all are 1, or the matrix has none if its kind allows that.
         num_nodes: number of nodes of the sample.
     """
     src, dst = edge_index
-    if not isinstance(like, Tensor):
+    layout = like if isinstance(like, torch.layout) else getattr(like, "layout", None)
+    if layout is None:
         sizes = (num_nodes, num_nodes)
         return type(like)(
             row=dst, col=src, value=values, sparse_sizes=sizes, is_sorted=False, trust_data=True
         )
     if values is None:
-        stored = like._values() if like.layout == torch.sparse_coo else like.values()
+        stored = like._values() if layout == torch.sparse_coo else like.values()
         values = stored.new_ones(src.numel())
     size = (num_nodes, num_nodes)
-    if like.layout == torch.sparse_coo:
+    if layout == torch.sparse_coo:
         return torch.sparse_coo_tensor(edge_index.flip(0), values, size, check_invariants=False)
-    by_row = like.layout == torch.sparse_csr
+    by_row = layout == torch.sparse_csr
     outer, inner = (dst, src) if by_row else (src, dst)
     order = torch.argsort(outer * num_nodes + inner, stable=True)
     ends = torch.zeros(num_nodes + 1, dtype=torch.int64, device=src.device)

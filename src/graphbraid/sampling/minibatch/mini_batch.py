@@ -284,10 +284,12 @@ class MiniBatch(TensorHolder):
             return known["_cache"][name]
         if self._source is not None and self._source.has(name):
             return self.value(name)
-        if name == "edge_weight" and name in self.lazy_keys():
-            return self._once(name, lambda cut: cut.edge_weight())
-        if name == "edge_attr" and self._source is not None and self._source.graph.edge_attr is not None:
-            return self._once(name, lambda cut: cut.edge_attr())
+        if self._source is not None:
+            graph = self._source.graph
+            if name == graph.weight_name and name in self.lazy_keys():
+                return self._once(name, lambda cut: cut.edge_weight())
+            if name == "edge_attr" and graph.edge_attr is not None:
+                return self._once(name, lambda cut: cut.edge_attr())
         if name == "adj_t" and name in self.lazy_keys():
             return self._once(name, lambda cut: cut.adj_t(self.edge_index, self._device))
         raise AttributeError(f"this mini-batch has no attribute {name!r}; it has {', '.join(self.keys())}")

@@ -13,9 +13,6 @@ from graphbraid.graph.interop.convert import is_plain
 from graphbraid.ops.gather.gather_rows import gather_features, gather_rows
 from graphbraid.sampling.rows.by_id import take_rows
 
-EDGE_WEIGHT = "edge_weight"
-"""Attribute of the edges whose weights the graph has, if no other tensor has this name."""
-
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True, weakref_slot=True)
 class TypedBatchSource:
@@ -53,7 +50,7 @@ class TypedBatchSource:
     def edge_rows(self, edge_type: EdgeType, name: str, positions: Tensor) -> Tensor:
         """Return the rows of an edge attribute for edges of a relation at ``positions`` in the graph."""
         attrs = self.edge_attrs[edge_type]
-        if name == EDGE_WEIGHT and name not in attrs:
+        if name not in attrs and name == self.graph.edges_of(edge_type).weight_name:
             assert self.graph.csc.weight is not None
             return take_rows(self.graph.csc.weight, positions)
         return self._turned(take_rows(attrs[name], self.edge_ids(positions)), edge_type, name)
@@ -61,8 +58,9 @@ class TypedBatchSource:
     def edge_names(self, edge_type: EdgeType) -> list[str]:
         """Return the names of a relation's attributes."""
         names = list(self.edge_attrs[edge_type])
-        if self.template is None and self.graph.edges_of(edge_type).weighted and EDGE_WEIGHT not in names:
-            names.append(EDGE_WEIGHT)
+        edges = self.graph.edges_of(edge_type)
+        if self.template is None and edges.weighted and edges.weight_name not in names:
+            names.append(edges.weight_name)
         return names
 
     def edge_ids(self, positions: Tensor) -> Tensor:

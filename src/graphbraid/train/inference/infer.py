@@ -89,7 +89,7 @@ def _edge_bytes(runner: ModelRunner) -> int:
     edge_bytes = told.edge_bytes(runner.model)
     if runner.by_blocks and edge_bytes is not None:
         return edge_bytes
-    return 16 + 2 * widest_layer(runner.model) * 4
+    return 16 + 2 * widest_layer(runner.model) * 4 + 4 * runner.graph.num_edge_features
 
 
 def depth(model: nn.Module, config: TrainConfig) -> int:

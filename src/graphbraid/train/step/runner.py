@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
-import inspect
+import dataclasses
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from graphbraid.errors import DataError
-from graphbraid.graph import Graph, NodeSet, ScaledFeatures, SparseFeatures
-from graphbraid.graph.csc import Csc
+from graphbraid.errors import ConfigError, DataError
+from graphbraid.fullgraph.model.as_written import WholeValues
+from graphbraid.fullgraph.program.calling import (
+    ADJACENCY,
+    CSC,
+    DATA,
+    EDGE_ATTR,
+    EDGE_TYPE,
+    EDGES,
+    N_ID,
+    NUM_NODES,
+    WEIGHTS,
+    CallValues,
+    Given,
+    X,
+    calling_of,
+)
+from graphbraid.graph import Graph, NodeSet, SparseFeatures
 from graphbraid.graph.scaled_features import is_widened
 from graphbraid.nn import told
+from graphbraid.sampling.minibatch.edge_forms import adj_t_of
 from graphbraid.sampling.rows.link_reads import link_of
 from graphbraid.sampling.source import BatchSource
 from graphbraid.train.step.batches import Batch, WholeGraph
@@ -31,24 +48,18 @@ if TYPE_CHECKING:
     from graphbraid.sampling.rows.by_id import FeatureRows
 
 
+OF_EDGES = (WEIGHTS, EDGE_ATTR, EDGE_TYPE, DATA)
+"""What a model may be given of the edges of a mini-batch beside their ends."""
+
 F = TypeVar("F", Tensor, SparseFeatures, Tensor | SparseFeatures)
-
-
-class WholeInputs(NamedTuple):
-    """What a model is called with on the whole graph."""
-
-    args: tuple[Any, ...]
-    named: dict[str, Any]
 
 
 class ModelRunner:
     """A model, its device and its precision.
 
-    Models of ``graphbraid.nn`` (``takes_blocks = True``) are called with ``(x, blocks)`` or ``(x, csc)``; any
-    other module is called as in PyTorch Geometric, with ``(x, edge_index)`` and, if the graph has weights and
-    ``forward`` takes them, ``edge_weight``; on the whole graph likewise ``edge_attr``. The graph's arrays are
-    used in place; other forms that a model needs are made once. If ``rows`` are given, features of
-    mini-batches and of chunks of nodes come from there.
+    It is called as :func:`graphbraid.fullgraph.program.calling.calling_of` says, on mini-batches and on the
+    whole graph. The graph's arrays are used in place; other forms that a model needs are made once. If
+    ``rows`` are given, features of mini-batches and of chunks of nodes come from there.
     """
 
     def __init__(
@@ -64,10 +75,10 @@ class ModelRunner:
                 "the model needs node features, but graph.x is None; give some with graph.replace(x=...), "
                 "for example one-hot degrees or random vectors."
             )
+        self.calling = calling_of(model, Given.of(graph))
         self._prepare(model, graph, fabric, rows, lists)
         self.source()  # refuses rows and lists of another graph
         self.uses_degrees = self.native and normalises_by_degree(model)
-        self.passes_weight = graph.csc.weight is not None and not self.native and takes(model, "edge_weight")
 
     def _prepare(
         self,
@@ -81,9 +92,9 @@ class ModelRunner:
         self.graph, self.rows, self.lists = graph, rows, lists
         self.device: torch.device = fabric.device
         self.native = told.takes_blocks(model)
-        self.uses_degrees = self.passes_weight = False
+        self.uses_degrees = False
         self._fabric = fabric
-        self._whole_inputs: WholeInputs | None = None
+        self._whole: CallValues | None = None
         self.engine: Engine | None = None
         """Compiled engine that runs the whole graph in place of :attr:`model`; None if there is none."""
 
@@ -140,7 +151,12 @@ class ModelRunner:
         """Return the loader of mini-batches of the graph's nodes."""
         from graphbraid.loader import BatchLoader
 
-        return BatchLoader(self.source(), settings)
+        return BatchLoader(self.source(), self.settings(settings))
+
+    def settings(self, settings: LoaderSettings) -> LoaderSettings:
+        """Return a loader's settings with what the model's arguments need: edge ids, for what edges have."""
+        keeps = settings.return_edge_id or any(map(self.calling.takes, OF_EDGES))
+        return dataclasses.replace(settings, return_edge_id=keeps)
 
     def source(self) -> BatchSource:
         """What mini-batches are cut from; what a device keeps of one is kept as long as it is."""
@@ -166,17 +182,32 @@ class ModelRunner:
     def on_batch(self, batch: MiniBatch) -> Tensor:
         """Return the outputs for a mini-batch's seeds, ``(batch_size, width)``."""
         batch = batch if self.device.type == "cpu" else self._moved(batch)
-        x = self._in_float32(self.features_of(batch))
+        values = CallValues(partial(self._of_batch, batch))
         # In training it is the batch's own; an evaluation may give the model the graph's.
-        with unwritten(None if self.model.training else x), self.autocast():
-            if self.native:
-                outputs = self.model(x, batch.blocks)
-            elif self.passes_weight:
-                # The outermost block of layout "subgraph" has all edges, in the order of edge_index.
-                outputs = self.model(x, batch.edge_index, edge_weight=batch.blocks[0].weight)
-            else:
-                outputs = self.model(x, batch.edge_index)
+        with unwritten(None if self.model.training else values[X]), self.autocast():
+            outputs = self.calling.run(self.model, values)
         return self._checked(outputs)[: batch.batch_size]
+
+    def _of_batch(self, batch: MiniBatch, what: str) -> Any:
+        """Return what an argument of the model is for a mini-batch."""
+        if what == X:
+            return self._in_float32(self.features_of(batch))
+        if what == CSC:
+            return batch.blocks
+        if what == EDGE_ATTR:
+            return self._in_float32(batch.edge_attr)
+        if what == ADJACENCY:
+            name, weight = self.graph.weight_name, self.graph.csc.weight
+            values = torch.ones(batch.num_edges, device=self.device) if weight is None else batch[name]
+            return adj_t_of(torch.sparse_csr, batch.edge_index, values, batch.num_nodes)
+        if what == DATA:
+            data = batch.to_data()
+            data.x = self._of_batch(batch, X)
+            if data.edge_attr is not None:
+                data.edge_attr = self._of_batch(batch, EDGE_ATTR)
+            return data
+        known = what in (EDGES, WEIGHTS, N_ID, NUM_NODES, "y")
+        return getattr(batch, what) if known else missing_in_batches(what)
 
     def _moved(self, batch: MiniBatch) -> MiniBatch:
         """Return a batch on the device, which one that a plan prepared is already."""
@@ -208,33 +239,22 @@ class ModelRunner:
         is_own = self.engine is not None and self.engine.ranks is None
         if self.engine is not None and is_own and not torch.is_grad_enabled() and not self.model.training:
             return self._checked(self.engine.predict())
-        if self._whole_inputs is None:
-            self._whole_inputs = self._make_whole_inputs()
-        with unwritten(self._whole_inputs.args[0]), self.autocast():
-            return self._checked(self.model(*self._whole_inputs.args, **self._whole_inputs.named))
+        values = self._on_whole()
+        with unwritten(values[X]), self.autocast():
+            return self._checked(self.calling.run(self.model, values))
 
     def forget_graph(self) -> None:
         """Free the forms of the graph that :meth:`on_graph` made."""
-        self._whole_inputs = None
+        self._whole = None
 
-    def _make_whole_inputs(self) -> WholeInputs:
-        csc, attr = self.graph.csc, self.graph.edge_attr
-        if self.native:
-            return WholeInputs((self._whole_features(), csc_to(csc, self.device)), {})
-        edge_index = torch.stack([csc.indices.long(), csc.destinations().long()]).to(self.device)
-        named = {}
-        if self.passes_weight and csc.weight is not None:
-            named["edge_weight"] = csc.weight.to(self.device)
-        if attr is not None and takes(self.model, "edge_attr"):
-            named["edge_attr"] = self._in_float32(attr.to(self.device))
-        return WholeInputs((self._in_float32(self.graph.dense_x().to(self.device)), edge_index), named)
+    def _on_whole(self) -> CallValues:
+        """Return the values of a call on the whole graph, each of which is made once."""
+        if self._whole is None:
+            self._whole = self._make_whole()
+        return self._whole
 
-    def _whole_features(self) -> Tensor | SparseFeatures:
-        x = self.graph.x
-        if isinstance(x, ScaledFeatures) or (isinstance(x, SparseFeatures) and self.device.type != "cpu"):
-            x = x.to_dense()
-        assert x is not None
-        return self._in_float32(x if isinstance(x, SparseFeatures) else x.to(self.device))
+    def _make_whole(self) -> CallValues:
+        return WholeValues(self.model, self.graph, self.device)
 
     def _in_float32(self, x: F) -> F:
         """Return features as float32, the dtype of the parameters; autocast may lower it afterwards."""
@@ -248,6 +268,14 @@ class ModelRunner:
                 "module that returns the logits."
             )
         return outputs
+
+
+def missing_in_batches(what: str) -> NoReturn:
+    """Refuse an argument that the whole graph has, but its mini-batches have not."""
+    raise ConfigError(
+        f"the model's forward takes {what!r}, which the graph has and its mini-batches have not; use "
+        "mode='full' (--mode full)."
+    )
 
 
 @contextmanager
@@ -272,16 +300,3 @@ def normalises_by_degree(model: nn.Module) -> bool:
     from graphbraid.nn import GCNConv
 
     return any(isinstance(module, GCNConv) for module in model.modules())
-
-
-def takes(model: nn.Module, argument: str) -> bool:
-    """Return whether a model's ``forward`` has an argument of this name."""
-    return argument in inspect.signature(model.forward).parameters
-
-
-def csc_to(csc: Csc, device: torch.device) -> Csc:
-    """Return an adjacency on a device."""
-    if csc.indptr.device == device:
-        return csc
-    weight = None if csc.weight is None else csc.weight.to(device)
-    return Csc(csc.indptr.to(device), csc.indices.to(device), csc.num_src, weight, trusted=True)

@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError, DataError, did_you_mean
+from graphbraid.fullgraph.device.graphs import csc_on
 from graphbraid.fullgraph.model.fused_layers import fused_layers
-from graphbraid.graph import EdgeType, Graph, ScaledFeatures, SparseFeatures
-from graphbraid.graph.interop.relations import edge_weights_of
+from graphbraid.fullgraph.model.typed_as_written import TypedWholeValues
+from graphbraid.fullgraph.program.calling import (
+    CSC,
+    DATA,
+    EDGE_ATTR,
+    EDGES,
+    N_ID,
+    WEIGHTS,
+    CallValues,
+    Given,
+    X,
+    calling_of,
+)
+from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.graph.scaled_features import is_widened
 from graphbraid.graph.types import NodeSet
-from graphbraid.sampling.typed.source import EDGE_WEIGHT, TypedBatchSource, source_of_graph
-from graphbraid.train.step.runner import ModelRunner, WholeInputs, csc_to, takes
+from graphbraid.sampling.typed.source import TypedBatchSource, source_of_graph
+from graphbraid.train.step.runner import ModelRunner, missing_in_batches
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -30,11 +44,9 @@ TypedFeatures = dict[str, Tensor | SparseFeatures]
 class TypedRunner(ModelRunner):
     """A runner of a model on a graph with types, whose outputs are for the nodes of one of them.
 
-    Models of ``graphbraid.nn`` are called with ``(x_dict, blocks)`` or, on the whole graph, ``(x_dict,
-    relations)``; any other module as in PyTorch Geometric, with ``(x_dict, edge_index_dict)`` and, if the
-    graph has weights and ``forward`` takes them, ``edge_weight_dict``; layers that fused operators stand for
-    run by these. Both get ``n_id_dict`` if ``forward`` takes it. A model returns a dict of outputs by
-    node type, or those of the learned type alone.
+    It is called as :class:`ModelRunner` calls a model of one type, with dicts by node type or relation;
+    layers that fused operators stand for run by these. It returns a dict of outputs by node type, or those
+    of the learned type alone.
     """
 
     def __init__(self, model: nn.Module, graph: Graph, fabric: Fabric, node_type: str | None = None) -> None:
@@ -43,16 +55,16 @@ class TypedRunner(ModelRunner):
 
     def _prepare_types(self, model: nn.Module, graph: Graph, fabric: Fabric) -> None:
         """Check that there is what the model reads, and prepare what every call of it needs."""
-        if all(graph.nodes_of(one).x is None for one in graph.node_types) and not takes(model, "n_id_dict"):
+        self.calling = calling_of(model, Given.of(graph))
+        self._prepare(model, graph, fabric)
+        has_features = any(self.graph.nodes_of(one).x is not None for one in self.graph.node_types)
+        if not has_features and not self.calling.takes(N_ID):
             raise DataError(
                 "the model needs node features, but no node type has any; give some with "
                 "Graph.from_relations(x={node type: rows}), or a model that learns a row per node "
                 "(forward takes n_id_dict)."
             )
-        self._prepare(model, graph, fabric)
-        self.passes_weight = bool(edge_weights_of(graph)) and takes(model, "edge_weight_dict")
-        self._passes_ids = takes(model, "n_id_dict")
-        self._source = source_of_graph(graph)
+        self._source = source_of_graph(self.graph)
 
     @property
     def learned_type(self) -> str:
@@ -106,13 +118,13 @@ class TypedRunner(ModelRunner):
         from graphbraid.loader.typed.batches import TypedBatchLoader
         from graphbraid.sampling.typed import TypedConfig
 
-        graph = self.graph
+        graph, settings = self.graph, self.settings(settings)
         config = TypedConfig.of(
             graph.edge_types,
             settings.num_neighbors,
             replace=settings.replace,
             layout=settings.layout,
-            return_edge_id=settings.return_edge_id or self.passes_weight or self._blocks_have_weights,
+            return_edge_id=settings.return_edge_id or self._blocks_have_weights,
         )
         return TypedBatchLoader(self._source, settings, config, self.node_type)
 
@@ -126,19 +138,25 @@ class TypedRunner(ModelRunner):
 
     def on_batch(self, batch: TypedMiniBatch) -> Tensor:  # type: ignore[override]
         """Return the outputs for a mini-batch's seeds, ``(batch_size, width)``."""
-        x, named = self.features_of(batch), {}
-        if self._passes_ids:
-            named["n_id_dict"] = _to(batch.n_id, self)
-        if self.native:
-            adjs: Any = [{one: csc_to(csc, self.device) for one, csc in b.items()} for b in batch.blocks]
-        else:
-            adjs = _to(batch.edge_index_dict, self)
-        if self.passes_weight:
-            weighted = [one for one in self.graph.edge_types if self.graph.edges_of(one).weighted]
-            named["edge_weight_dict"] = _to(
-                {one: batch.edge_rows(one, EDGE_WEIGHT) for one in weighted}, self
-            )
-        return self._run(x, adjs, named)[: batch.batch_size]
+        return self._run(CallValues(partial(self._of_batch, batch)))[: batch.batch_size]
+
+    def _of_batch(self, batch: TypedMiniBatch, what: str) -> Any:  # type: ignore[override]
+        if what == X:
+            return self.features_of(batch)
+        if what == CSC:
+            return [{one: csc_on(csc, self.device) for one, csc in b.items()} for b in batch.blocks]
+        if what in (EDGES, N_ID):
+            return self._on_device(batch.edge_index_dict if what == EDGES else batch.n_id)
+        if what in (WEIGHTS, EDGE_ATTR):
+            having = [one for one in self.graph.edge_types if what in self._source.edge_names(one)]
+            return {one: self._in_float32(batch.edge_rows(one, what).to(self.device)) for one in having}
+        data = batch.to_data().to(self.device)
+        if what != DATA:
+            return data.collect(what, allow_empty=True) or missing_in_batches(what)
+        for name in (X, EDGE_ATTR):
+            for one, rows in self._of_batch(batch, name).items():
+                data[one][name] = rows
+        return data
 
     def features_of(self, batch: TypedMiniBatch) -> TypedFeatures:  # type: ignore[override]
         """Return a mini-batch's feature rows by node type, float32 on the model's device."""
@@ -148,14 +166,11 @@ class TypedRunner(ModelRunner):
         """Return the outputs for every node of the learned type from one pass, ``(num_nodes, width)``."""
         if self.engine is not None and not torch.is_grad_enabled() and not self.model.training:
             return self._checked(self.engine.predict())
-        if self._whole_inputs is None:
-            self._whole_inputs = self._make_whole_inputs()
-        (x, adjs), named = self._whole_inputs
-        return self._run(x, adjs, named)
+        return self._run(self._on_whole())
 
-    def _run(self, x: TypedFeatures, adjs: Any, named: Mapping[str, Any]) -> Tensor:
+    def _run(self, values: CallValues) -> Tensor:
         with self.autocast(), fused_layers(self.model):
-            outputs = self.model(x, adjs, **named)
+            outputs = self.calling.run(self.model, values)
         if isinstance(outputs, Mapping):
             if self.node_type not in outputs:
                 raise DataError(
@@ -166,34 +181,11 @@ class TypedRunner(ModelRunner):
             outputs = outputs[self.node_type]
         return self._checked(outputs)
 
-    def _make_whole_inputs(self) -> WholeInputs:
-        graph, named = self.graph, dict[str, Any]()
-        if self._passes_ids:
-            counts = {one: graph.nodes_of(one).num_nodes for one in graph.node_types}
-            named["n_id_dict"] = {
-                one: torch.arange(count, device=self.device) for one, count in counts.items()
-            }
-        if self.passes_weight:
-            named["edge_weight_dict"] = _to(edge_weights_of(graph), self)
-        adjs: dict[EdgeType, Any]
-        if self.native:
-            adjs = {one: csc_to(graph.relation(one), self.device) for one in graph.edge_types}
-        else:
-            adjs = _to(graph.to_edge_indices(), self)
-        return WholeInputs((self._whole_rows(), adjs), named)
+    def _make_whole(self) -> CallValues:
+        return TypedWholeValues(self.model, self.graph, self.device)
 
-    def _whole_rows(self) -> TypedFeatures:
-        found: TypedFeatures = {}
-        for one in self.graph.node_types:
-            x = self.graph.nodes_of(one).x
-            if isinstance(x, ScaledFeatures):
-                x = x.to_dense()
-            if isinstance(x, SparseFeatures):
-                keeps = self.native and self.device.type == "cpu"
-                found[one] = self._in_float32(x if keeps else x.to_dense().to(self.device))
-            elif x is not None:
-                found[one] = self._in_float32(x.to(self.device))
-        return found
+    def _on_device(self, values: Mapping[Any, Tensor]) -> dict[Any, Tensor]:
+        return {one: value.to(self.device) for one, value in values.items()}
 
 
 def learned_type(graph: Graph, node_type: str | None) -> str:
@@ -221,7 +213,3 @@ def learned_type(graph: Graph, node_type: str | None) -> str:
             + did_you_mean(node_type, graph.node_types)
         )
     return node_type
-
-
-def _to(values: Mapping[Any, Tensor], runner: ModelRunner) -> dict[Any, Tensor]:
-    return {one: value.to(runner.device) for one, value in values.items()}

@@ -108,11 +108,13 @@ class LinkData:
             )
         alone = graph.nodes_of(graph.node_types[0]) if len(graph.node_types) == 1 else None
         messages, message_relation = kept(csc, is_message), None if relation is None else relation[is_message]
+        attr = None if graph.edge_attr is None else graph.edge_attr[is_message]
         link_times = None
         if times is not None:
             is_last = config.temporal_strategy == "last"
             messages, order, edge_times = in_time_order(messages, times.rank[is_message], last=is_last)
             message_relation = None if message_relation is None else message_relation[order]
+            attr = None if attr is None else attr[order]
             link_times = LinkTimes(links=times.rank[learned], messages=edge_times)
         return cls(
             links=LinkSet(
@@ -120,7 +122,15 @@ class LinkData:
                 relation=None if relation is None or learned_one is not None else relation[learned],
                 splits={name: positions for name, positions in splits.items() if positions.numel()},
             ),
-            messages=Graph(csc=messages, x=None if alone is None else alone.x, name=graph.name, trusted=True),
+            messages=Graph(
+                csc=messages,
+                x=None if alone is None else alone.x,
+                edge_attr=attr,
+                name=graph.name,
+                weight_name=graph.weight_name,
+                left_out=left_out(graph),
+                trusted=True,
+            ),
             message_relation=message_relation,
             is_message=is_message,
             whole=csc,
@@ -275,6 +285,12 @@ def _beside(
 def _pairs(ends: Tensor, num_nodes: int) -> Tensor:
     """Return a number for each edge that is the same for all edges between its two nodes."""
     return ends.amin(0) * num_nodes + ends.amax(0)
+
+
+def left_out(graph: Graph) -> frozenset[str]:
+    """Return the names of what an encoder is not given: beside what the graph lacks, features by relation."""
+    by_relation = any(graph.edges_of(one).edge_attr is not None for one in graph.edge_types)
+    return graph.left_out | ({"edge_attr"} if graph.is_typed and by_relation else set())
 
 
 def kept(csc: Csc, keep: Tensor) -> Csc:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError, DataError
+from graphbraid.fullgraph.model.as_written import WholeValues
+from graphbraid.fullgraph.program.calling import EDGE_TYPE, N_ID, CallValues, Given, X, calling_of
 from graphbraid.nn import NodeEmbedding, told
 from graphbraid.sampling.batch_seeds import TreeSeeds
 from graphbraid.sampling.source import BatchSource
 from graphbraid.train.step.links.data import LinkData
 from graphbraid.train.step.links.times import FOREVER, LinkTimes
-from graphbraid.train.step.runner import ModelRunner, WholeInputs, csc_to, normalises_by_degree, takes
+from graphbraid.train.step.runner import ModelRunner, normalises_by_degree
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -27,8 +31,7 @@ if TYPE_CHECKING:
 class EncoderRunner(ModelRunner):
     """A runner of an encoder over the edges that carry messages.
 
-    It is called as :class:`graphbraid.nn.LinkModel` says: beside features and edges it gets what its
-    ``forward`` takes of ``n_id``, ``edge_type`` and ``edge_weight``.
+    It is called as :class:`ModelRunner` calls a model; ``edge_type`` is the relation of each edge.
 
     Raises:
         ConfigError: the encoder takes relations, and the graph has none; or degrees of the whole graph, and
@@ -38,22 +41,24 @@ class EncoderRunner(ModelRunner):
 
     def __init__(self, encoder: nn.Module, data: LinkData, fabric: Fabric) -> None:
         graph = data.messages
-        self._takes_ids, self._relation, self._times = takes(encoder, "n_id"), None, data.times
-        if graph.x is None and not self._takes_ids:
+        relation, self._times = data.message_relation if _takes_relations(encoder) else None, data.times
+        given = Given.of(graph)
+        names = given.names | {X} | ({EDGE_TYPE} if relation is not None else set())
+        if _takes_relations(encoder) and relation is None:
+            raise ConfigError(
+                "the encoder takes the relation of each edge (edge_type), and the graph has no types; "
+                "use an encoder without, or a graph of relations."
+            )
+        self._relation = relation
+        self.calling = calling_of(encoder, dataclasses.replace(given, names=names))
+        self._prepare(encoder, graph, fabric)
+        if graph.x is None and not self.calling.takes(N_ID):
             raise DataError(
                 "the encoder needs node features, but graph.x is None; put learned rows in front of it: "
                 "nn.NodeEmbedding(graph.num_nodes, channels, encoder)."
             )
-        self._prepare(encoder, graph, fabric)
-        if _takes_relations(encoder):
-            if data.message_relation is None:
-                raise ConfigError(
-                    "the encoder takes the relation of each edge (edge_type), and the graph has no types; "
-                    "use an encoder without, or a graph of relations."
-                )
-            if self.native:
-                raise ConfigError("an encoder that takes blocks cannot take edge_type; use one of them")
-            self._relation = data.message_relation
+        if self.native and relation is not None:
+            raise ConfigError("an encoder that takes blocks cannot take edge_type; use one of them")
         self._typed_blocks = self._relation is not None and told.takes_typed_blocks(encoder)
         self.uses_degrees = self.native and normalises_by_degree(encoder)
         if self.uses_degrees and data.times is not None:
@@ -62,13 +67,11 @@ class EncoderRunner(ModelRunner):
                 "tell of the future: with temporal_strategy use an encoder without GCNConv, such as "
                 "nn.GraphSAGE, or PyG's, which counts the edges that were drawn."
             )
-        weighted = graph.csc.weight is not None and not self.native
-        self.passes_weight = weighted and takes(encoder, "edge_weight")
 
     @property
     def by_layer(self) -> bool:
         """Whether the layers can be run one by one over all nodes: not with learned rows in front."""
-        return self.native and not self._takes_ids
+        return self.native and not self.calling.takes(N_ID)
 
     @property
     def by_blocks(self) -> bool:
@@ -77,8 +80,8 @@ class EncoderRunner(ModelRunner):
 
     def settings(self, settings: LoaderSettings) -> LoaderSettings:
         """Return a loader's settings with what the encoder needs; one without layers needs no neighbours."""
-        keeps = self._relation is not None or self.passes_weight
-        return encoder_settings(self.model, settings, keeps_edges=keeps, src_degree=self.uses_degrees)
+        settings = super().settings(settings)
+        return encoder_settings(self.model, settings, src_degree=self.uses_degrees)
 
     def loader(self, settings: LoaderSettings) -> BatchLoader:
         """Return the loader of mini-batches of nodes."""
@@ -99,19 +102,19 @@ class EncoderRunner(ModelRunner):
 
     def rows_of_seeds(self, batch: MiniBatch, count: int) -> Tensor:
         """Return the rows of the first ``count`` nodes of a mini-batch on the encoder's device."""
-        x = self.features_of(batch)
-        named: dict[str, Any] = {"n_id": batch.n_id} if self._takes_ids else {}
-        if self._typed_blocks:
-            by_layer = batch.sampled.positions_by_layer(batch.layout)
-            named["edge_type"] = [self._relations_at(positions) for positions in by_layer]
-        elif self._relation is not None:
-            named["edge_type"] = self._relations_at(batch.sampled.positions)
-        if self.passes_weight:
-            named["edge_weight"] = batch.edge_weight
-        edges = batch.blocks if self.by_blocks else batch.edge_index
         with self.autocast():
-            outputs = self.model(None if x is None else self._in_float32(x), edges, **named)
+            outputs = self.calling.run(self.model, CallValues(partial(self._of_batch, batch)))
         return self._checked(outputs)[:count]
+
+    def _of_batch(self, batch: MiniBatch, what: str) -> Any:
+        if what == X and self.graph.x is None:
+            return None
+        if what == EDGE_TYPE and self._typed_blocks:
+            by_layer = batch.sampled.positions_by_layer(batch.layout)
+            return [self._relations_at(positions) for positions in by_layer]
+        if what == EDGE_TYPE:
+            return self._relations_at(batch.sampled.positions)
+        return super()._of_batch(batch, what)
 
     def _relations_at(self, positions: Tensor | None) -> Tensor:
         """Return the relations of the edges at ``positions`` on the encoder's device."""
@@ -119,22 +122,12 @@ class EncoderRunner(ModelRunner):
         assert self._relation is not None
         return self._relation[positions.cpu()].to(self.device)
 
-    def _make_whole_inputs(self) -> WholeInputs:
-        csc, named = self.graph.csc, dict[str, Any]()
-        if self._takes_ids:
-            named["n_id"] = torch.arange(self.graph.num_nodes, device=self.device)
-        if self._relation is not None:
-            named["edge_type"] = self._relation.to(self.device)
-        if self.passes_weight and csc.weight is not None:
-            named["edge_weight"] = csc.weight.to(self.device)
-        if self.native:
-            x = None if self.graph.x is None else self._whole_features()
-            return WholeInputs((x, csc_to(csc, self.device)), named)
-        dense = None if self.graph.x is None else self._in_float32(self.graph.dense_x().to(self.device))
-        if self._typed_blocks:
-            return WholeInputs((dense, csc_to(csc, self.device)), named)
-        edge_index = torch.stack([csc.indices.long(), csc.destinations().long()]).to(self.device)
-        return WholeInputs((dense, edge_index), named)
+    def _make_whole(self) -> CallValues:
+        values = WholeValues(self.model, self.graph, self.device)
+        values[EDGE_TYPE] = None if self._relation is None else self._relation.to(self.device)
+        if self.graph.x is None:
+            values[X] = None
+        return values
 
 
 def node_loader(source: BatchSource, settings: LoaderSettings, times: LinkTimes | None) -> BatchLoader:
@@ -153,24 +146,22 @@ def node_loader(source: BatchSource, settings: LoaderSettings, times: LinkTimes 
 
 
 def encoder_settings(
-    encoder: nn.Module, settings: LoaderSettings, *, keeps_edges: bool, src_degree: bool = False
+    encoder: nn.Module, settings: LoaderSettings, *, src_degree: bool = False
 ) -> LoaderSettings:
     """Return a loader's settings with what an encoder needs; one without layers needs no neighbours.
 
     Args:
         encoder: the encoder.
         settings: settings of the run.
-        keeps_edges: whether the encoder is told of edges more than their ends.
         src_degree: whether its layers normalise by degrees.
     """
     hops = settings.num_neighbors
     if told.num_layers(encoder) == 0:
         hops = [0]
-    keeps = settings.return_edge_id or keeps_edges
-    return dataclasses.replace(settings, num_neighbors=hops, return_edge_id=keeps, src_degree=src_degree)
+    return dataclasses.replace(settings, num_neighbors=hops, src_degree=src_degree)
 
 
 def _takes_relations(encoder: nn.Module) -> bool:
     """Return whether an encoder takes relations; rows in front of a model take them for that model."""
     inner = encoder.model if isinstance(encoder, NodeEmbedding) else encoder
-    return inner is not None and takes(inner, "edge_type")
+    return inner is not None and EDGE_TYPE in inspect.signature(inner.forward).parameters

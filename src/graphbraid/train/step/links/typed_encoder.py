@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from graphbraid.errors import DataError
+from graphbraid.fullgraph.device.graphs import csc_on
 from graphbraid.fullgraph.model.fused_layers import fused_layers
-from graphbraid.graph import EdgeSet, Graph, Types
+from graphbraid.fullgraph.program.calling import CSC, EDGES, N_ID, CallValues, X
+from graphbraid.graph import Graph, Types
 from graphbraid.graph.csc import Csc
 from graphbraid.sampling.source import BatchSource
 from graphbraid.train.step.links.by_type import ByType
-from graphbraid.train.step.links.data import LinkData, kept
+from graphbraid.train.step.links.data import LinkData, kept, left_out
 from graphbraid.train.step.links.encoder import encoder_settings, node_loader
-from graphbraid.train.step.runner import csc_to
+from graphbraid.train.step.runner import missing_in_batches
 from graphbraid.train.step.typed_runner import TypedFeatures, TypedRunner
 
 if TYPE_CHECKING:
@@ -56,7 +59,7 @@ class TypedEncoderRunner(TypedRunner):
 
     def settings(self, settings: LoaderSettings) -> LoaderSettings:
         """Return a loader's settings with what the encoder needs."""
-        return encoder_settings(self.model, settings, keeps_edges=True)
+        return encoder_settings(self.model, dataclasses.replace(settings, return_edge_id=True))
 
     def loader(self, settings: LoaderSettings) -> BatchLoader:
         """Return the loader of mini-batches of nodes, whose ids are those in the whole graph."""
@@ -83,31 +86,34 @@ class TypedEncoderRunner(TypedRunner):
     def rows_of_seeds(self, batch: MiniBatch, count: int) -> Tensor:
         """Return the rows of the first ``count`` nodes of a mini-batch, which are of the types links join."""
         parts, _ = self._by_type(batch)
-        named: dict[str, Any] = {}
-        if self._passes_ids:
-            named["n_id_dict"] = self._on_device(parts.n_id)
-        if self.native:
-            adjs: Any = [{one: csc_to(csc, self.device) for one, csc in b.items()} for b in parts.blocks()]
-        else:
-            lists, positions = parts.edge_lists()
-            adjs = self._on_device(lists)
-            if self.passes_weight:
-                weights = {one: parts.weights(one, at) for one, at in positions.items()}
-                named["edge_weight_dict"] = self._on_device(
-                    {one: weight for one, weight in weights.items() if weight is not None}
-                )
-        found = self._by_end(self.features_of(batch), adjs, named)
+        found = self._by_end(CallValues(partial(self._of_batch, batch)))
         places = {one: parts.places[one][parts.places[one] < count] for one in found}
         order = torch.cat(list(places.values())).argsort()
         rows = torch.cat([rows[: places[one].numel()] for one, rows in found.items()])
         return rows.index_select(0, order.to(rows.device))
 
+    def _of_batch(self, batch: MiniBatch, what: str) -> Any:  # type: ignore[override]
+        parts, _ = self._by_type(batch)
+        if what == X:
+            return self.features_of(batch)
+        if what == N_ID:
+            return self._on_device(parts.n_id)
+        if what == CSC:
+            return [{one: csc_on(csc, self.device) for one, csc in b.items()} for b in parts.blocks()]
+        lists, positions = parts.edge_lists()
+        if what == EDGES:
+            return self._on_device(lists)
+        weights = {
+            one: parts.weights(one, at)
+            for one, at in positions.items()
+            if self.graph.edges_of(one).weight_name == what
+        }
+        found = {one: weight for one, weight in weights.items() if weight is not None}
+        return self._on_device(found) if found else missing_in_batches(what)
+
     def on_graph(self) -> Tensor:
         """Return the rows of every node of the whole graph; of the types that links do not join, zeros."""
-        if self._whole_inputs is None:
-            self._whole_inputs = self._make_whole_inputs()
-        (x, adjs), named = self._whole_inputs
-        found = self._by_end(x, adjs, named)
+        found = self._by_end(self._on_whole())
         like = found[self._ends.types[0]]
         return torch.cat(
             [
@@ -118,10 +124,10 @@ class TypedEncoderRunner(TypedRunner):
             ]
         )
 
-    def _by_end(self, x: TypedFeatures, adjs: Any, named: Mapping[str, Any]) -> dict[str, Tensor]:
+    def _by_end(self, values: CallValues) -> dict[str, Tensor]:
         """Return the encoder's rows by node type, for the types that links join."""
         with self.autocast(), fused_layers(self.model):
-            outputs = self.model(x, adjs, **named)
+            outputs = self.calling.run(self.model, values)
         wanted = dict.fromkeys(self._ends.types)
         if not isinstance(outputs, Mapping) or not all(one in outputs for one in wanted):
             got = ", ".join(map(str, outputs)) if isinstance(outputs, Mapping) else type(outputs).__name__
@@ -145,9 +151,6 @@ class TypedEncoderRunner(TypedRunner):
             setattr(batch, _BY_TYPE, made)
         return made
 
-    def _on_device(self, values: Mapping[Any, Tensor]) -> dict[Any, Tensor]:
-        return {one: value.to(self.device) for one, value in values.items()}
-
 
 def _messages(graph: Graph, data: LinkData) -> Graph:
     """Return the graph with the edges that carry messages alone, with its types and features."""
@@ -157,8 +160,9 @@ def _messages(graph: Graph, data: LinkData) -> Graph:
     rows = kept(graph.types.rows, data.is_message)
     csc = Csc(data.messages.csc.indptr, rows.indices, graph.num_nodes, rows.weight, trusted=True)
     edges = {
-        one: EdgeSet(num_edges=count, weighted=graph.edges_of(one).weighted)
+        one: dataclasses.replace(graph.edges_of(one), num_edges=count, edge_attr=None, time=None, splits={})
         for one, count in zip(graph.edge_types, counts, strict=True)
     }
     nodes = {name: dataclasses.replace(held, splits={}) for name, held in graph.types.nodes.items()}
-    return Graph(csc=csc, types=Types(nodes=nodes, edges=edges, rows=rows), name=graph.name, trusted=True)
+    types = Types(nodes=nodes, edges=edges, rows=rows)
+    return Graph(csc=csc, types=types, name=graph.name, left_out=left_out(graph), trusted=True)
