@@ -6,12 +6,17 @@ import shutil
 
 import pytest
 import torch
+from tests.distributed.threads import run_threads
 
 from graphbraid import Graph
+from graphbraid.datasets import open_store, save_store
+from graphbraid.datasets.store.arrays import ArrayParts, write_array
 from graphbraid.distributed import SavedPartition, is_partition, partition, save_partition, split
-from graphbraid.distributed.parts.manifests import MANIFEST
+from graphbraid.distributed.parts.manifests import MANIFEST, write_manifest
 from graphbraid.errors import ConfigError, DataError, ResourceError
+from graphbraid.features import reorder
 from graphbraid.files.checksums import sealed, unsealed
+from graphbraid.fullgraph import Ranks
 
 
 @pytest.fixture
@@ -115,7 +120,8 @@ def test_damage_is_found_and_named(saved, name, damage):
     opened = SavedPartition(saved)
     with pytest.raises(DataError, match=f"{path.name} {says}"):
         opened.partition() if name == "part_of.npy" else opened.part(1)
-    opened.part(0)
+    if name != "part_of.npy":  # by which all parts are checked
+        opened.part(0)
 
 
 def test_a_changed_manifest_is_refused(saved):
@@ -126,7 +132,7 @@ def test_a_changed_manifest_is_refused(saved):
         SavedPartition(saved)
     values = unsealed(json.loads(text), path)
     for edit, says in (
-        ({"version": 9}, "has partition version 9; this graphbraid reads versions up to 1"),
+        ({"version": 9}, "has partition version 9; this graphbraid reads version 2"),
         ({"format": "x"}, 'does not say "format": "graphbraid-partition"'),
         ({"report": {}}, "partition.json: report: num_nodes: Field required; partition again"),
         ({"graph": 3}, "partition.json cannot be understood: graph"),
@@ -166,3 +172,87 @@ def test_folders_are_kept_unless_told_otherwise(graph, saved, tmp_path):
         SavedPartition(tmp_path / "nowhere")
     with pytest.raises(DataError, match=r"is not a graphbraid partition: it has no partition\.json"):
         SavedPartition(tmp_path / "mine")
+
+
+# ---- lists that were changed together with their checksums
+
+
+def rewritten(folder, part, **arrays):
+    """Write other arrays into a part, with the checksums that belong to them."""
+    place = folder / f"part-{part:05}"
+    manifest = unsealed(json.loads((place / "part.json").read_text()), place)
+    for name, values in arrays.items():
+        manifest["arrays"][name] = write_array(place / f"{name}.npy", ArrayParts.whole(values))
+    write_manifest(place / "part.json", manifest)
+
+
+def exchanged(values, first, second):
+    values = values.clone()
+    values[[first, second]] = values[[second, first]]
+    return values
+
+
+LISTS = {
+    "owned, out of range": (lambda p: {"owned": p.owned + 64}, "owned must be the nodes of part 1"),
+    "owned, of another": (lambda p: {"owned": p.owned - 1}, "owned must be the nodes of part 1"),
+    "owned, reversed": (lambda p: {"owned": p.owned.flip(0)}, "owned must be the nodes of part 1"),
+    "halo, out of range": (lambda p: {"halo": p.halo + 64}, r"halo must be node ids in \[0, 64\)"),
+    "halo, negative": (lambda p: {"halo": p.halo - 64}, r"halo must be node ids in \[0, 64\)"),
+    "halo, reversed": (lambda p: {"halo": p.halo.flip(0)}, "halo must have an ascending list for each"),
+    "halo, of others": (lambda p: {"halo_indptr": p.halo_indptr.flip(0)}, "indptr"),
+    "halo, of the wrong owner": (
+        lambda p: {
+            "halo": p.halo.roll(-int(p.halo_indptr[1])),
+            "halo_indptr": p.halo_indptr[-1] - p.halo_indptr.flip(0),
+        },
+        "halo must list nodes with their owners",
+    ),
+    "send, reversed": (lambda p: {"send": p.send.flip(0)}, "send must have an ascending list for each"),
+    "send, twice": (lambda p: {"send": exchanged(p.send, 0, 1).clamp(max=0)}, "send must have an ascending"),
+    "send, out of range": (lambda p: {"send": p.send + 64}, "send must be node ids in"),
+    "send, one list less": (
+        lambda p: {"send_indptr": p.send_indptr[[0, 2, 3]]},
+        "send must have an ascending",
+    ),
+    "edges": (lambda p: {"local_edge": p.owned}, "the local graph must have a row for each of"),
+}
+
+
+@pytest.mark.parametrize("what", LISTS)
+def test_lists_that_do_not_fit_the_owners_are_refused(graph, saved, what):
+    change, says = LISTS[what]
+    SavedPartition(saved).check()
+    rewritten(saved, 1, **change(SavedPartition(saved).part(1)))
+    with pytest.raises(DataError, match=f"part-00001 does not hold a valid part: .*{says}"):
+        SavedPartition(saved).part(1)
+
+
+def test_a_list_to_send_that_is_not_the_receivers_halo_is_refused(graph, saved):
+    """It is ascending and of existing rows, so that only both parts together show it."""
+    part = SavedPartition(saved).part(1)
+    send, begin, end = part.send.clone(), *part.send_indptr[2:4].tolist()
+    unsent = sorted(set(range(part.num_owned)) - set(send[begin:end].tolist()))
+    send[begin:end] = torch.cat((send[begin : end - 1], torch.tensor(unsent[:1]))).sort().values
+    rewritten(saved, 1, send=send)
+    opened = SavedPartition(saved, graph)
+    opened.part(1)
+    says = "part 1 sends other nodes to part 2 than that one has of it in its halo; partition again"
+    with pytest.raises(DataError, match=says):
+        opened.check()
+    whole = graph.replace(x=torch.zeros(64, 2))
+    with pytest.raises(DataError, match=says):
+        run_threads(3, lambda comm: Ranks.of_saved(comm, SavedPartition(saved), whole))
+
+
+def test_a_partition_of_another_graph_cuts_no_other(graph, saved, tmp_path):
+    """Its parts would be of the right size, and the cut that of chance."""
+    chosen = partition(graph, 3)
+    moved = reorder(graph, torch.arange(64).flip(0)).graph
+    for found in (chosen, SavedPartition(saved).partition()):
+        with pytest.raises(DataError, match="the partition was made for another graph: its edges or their"):
+            split(moved, found)
+        again = open_store(save_store(graph, tmp_path / found.strategy.replace(" ", "-")))
+        assert len(split(again, found)) == 3
+    with pytest.raises(DataError, match="the partition was made for another graph"):
+        save_partition(moved, chosen, tmp_path / "other")
+    split(moved, dataclasses.replace(chosen, mark=""))  # as one's own partition, which is of any graph

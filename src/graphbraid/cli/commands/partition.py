@@ -119,8 +119,7 @@ def _found(out: Path, graph: Graph, noted: dict[str, Any]) -> PartitionReport | 
                 f"{out} holds a partition made with {name}={saved.options.get(name)!r}; this call has "
                 f"{value!r}. Choose another folder, or replace it (--overwrite)"
             )
-    for part in range(saved.num_parts):
-        saved.part(part)  # compares every file with its checksum
+    saved.check()
     return saved.report
 
 

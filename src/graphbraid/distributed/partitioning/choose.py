@@ -19,6 +19,7 @@ from graphbraid.distributed.partitioning.streaming import cut_edges, stream
 from graphbraid.errors import DataError, MissingPackageError
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
+from graphbraid.graph.identity import topology_mark
 from graphbraid.signatures import typed
 
 RELAXED = 1.20
@@ -214,5 +215,6 @@ class _Division:
             strategy=name,
             balance=self.balance,
             attempts=tuple(self.attempts),
+            mark=topology_mark(self.csc),
             trusted=True,
         )

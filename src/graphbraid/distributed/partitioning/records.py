@@ -60,6 +60,8 @@ class Partition:
     """What was balanced: in-edges, nodes, or the work of both."""
     attempts: tuple[Attempt, ...] = ()
     """What was considered, in order; the last is what was taken."""
+    mark: str = ""
+    """Mark of the edges of the graph that was divided; other graphs are not cut by it. Empty: any is."""
     trusted: InitVar[bool] = False
     """Skip the scan of ``part_of``. Only for an array known to be valid."""
 

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydantic import BaseModel, ConfigDict
-from torch import Tensor
 
 from graphbraid.errors import DataError
-from graphbraid.files.checksums import Checksum
 from graphbraid.files.schema import Count
 from graphbraid.graph.csc import Csc
-
-_AT_A_TIME = 1 << 20
+from graphbraid.graph.identity import topology_mark
 
 
 class GraphIdentity(BaseModel):
-    """Sizes and a checksum of all edges and weights."""
+    """Sizes and the mark of all edges and weights."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -26,16 +21,8 @@ class GraphIdentity(BaseModel):
 
 
 def identity_of(csc: Csc) -> GraphIdentity:
-    """Return the identity of a graph, which reads all of its edges once.
-
-    It does not depend on the dtype of the ids. It depends on the order of the edges within a row.
-    """
-    checksum = Checksum()
-    for array in (csc.indptr, csc.indices, csc.weight):
-        checksum.add(b"none" if array is None else b"array")
-        if array is not None:
-            _add(checksum, array)
-    return GraphIdentity(num_nodes=csc.num_dst, num_edges=csc.num_edges, xxh3=checksum.text)
+    """Return the identity of a graph, by :func:`.graph.identity.topology_mark`."""
+    return GraphIdentity(num_nodes=csc.num_dst, num_edges=csc.num_edges, xxh3=topology_mark(csc))
 
 
 def check_same(found: GraphIdentity, csc: Csc, what: str) -> None:
@@ -64,10 +51,3 @@ def check_sizes(found: GraphIdentity, csc: Csc, what: str) -> None:
                 f"{what} was made for another graph: its {name} was {getattr(found, name):,}, this graph's "
                 f"is {here:,}. Partition this graph"
             )
-
-
-def _add(checksum: Checksum, array: Tensor) -> None:
-    for begin in range(0, array.numel(), _AT_A_TIME):
-        part = array[begin : begin + _AT_A_TIME]
-        values: Any = (part if part.dtype.is_floating_point else part.long()).contiguous().numpy()
-        checksum.add(memoryview(values).cast("B"))

@@ -18,7 +18,8 @@ from graphbraid.files.writing import restore
 
 MANIFEST, PART_MANIFEST = "partition.json", "part.json"
 FORMAT = "graphbraid-partition"
-VERSION = 1
+VERSION = 2
+"""Version 1 knew its graph by another checksum."""
 _T = TypeVar("_T", bound=BaseModel)
 
 
@@ -91,8 +92,8 @@ def _check_version(values: Any, path: Path) -> None:
             f'{path.parent} is not a graphbraid partition: {MANIFEST} does not say "format": "{FORMAT}"'
         )
     version = values.get("version")
-    if type(version) is not int or not 1 <= version <= VERSION:
+    if version != VERSION:
         raise DataError(
-            f"{path.parent} has partition version {version}; this graphbraid reads versions up to {VERSION}. "
-            "Upgrade graphbraid, or partition the graph again with this one."
+            f"{path.parent} has partition version {version}; this graphbraid reads version {VERSION}. "
+            "Partition the graph again with this one, or take the graphbraid that wrote it."
         )

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
+import xxhash
 from torch import Tensor
 
+from graphbraid.distributed.partitioning.records import Partition
+from graphbraid.errors import DataError
 from graphbraid.graph.csc import Csc
+from graphbraid.graph.scans import check_ids
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -74,6 +79,34 @@ class Part:
         """Return the local rows that go to another part, ``(num_rows,)`` int64, ascending."""
         return self.send[int(self.send_indptr[part]) : int(self.send_indptr[part + 1])]
 
+    def check_lists(self, partition: Partition) -> None:
+        """Check every list of nodes against the owners of all nodes, and the graphs against the lists.
+
+        Raises:
+            DataError: one does not fit; names it.
+        """
+        part_of, where = partition.part_of, f"part {self.part}"
+        if not torch.equal(self.owned, partition.owned(self.part)):
+            raise DataError(f"owned must be the nodes of {where} by part_of, ascending")
+        for name, ids, indptr, bound in (
+            ("halo", self.halo, self.halo_indptr, part_of.numel()),
+            ("send", self.send, self.send_indptr, self.num_owned),
+        ):
+            check_ids(ids, bound, name)
+            lists = Csc(indptr, ids, bound)
+            other = lists.destinations()
+            rises = (ids[1:] > ids[:-1]) | (other[1:] != other[:-1])
+            if lists.num_dst != self.num_parts or not bool(rises.all()) or int(lists.degrees()[self.part]):
+                raise DataError(f"{name} must have an ascending list for each part but {where} itself")
+            if name == "halo" and not torch.equal(part_of[ids].long(), other.long()):
+                raise DataError("halo must list nodes with their owners by part_of")
+        for name, edges, kept in (
+            ("local", self.local, self.local_edge),
+            ("remote", self.remote, self.remote_edge),
+        ):
+            if edges.num_dst != self.num_owned or (kept is not None and kept.shape != edges.indices.shape):
+                raise DataError(f"the {name} graph must have a row for each of {self.num_owned} owned nodes")
+
     def joined(self) -> Csc:
         """Return both graphs as one: ``num_owned`` destinations, ``num_owned + num_halo`` sources.
 
@@ -93,3 +126,13 @@ class Part:
             weight = torch.empty(self.num_edges)
             weight[at_local], weight[at_remote] = self.local.weight, self.remote.weight
         return Csc(indptr, indices, num_columns, weight, trusted=True)
+
+
+def list_sums(ids: Tensor, lengths: Iterable[int]) -> Tensor:
+    """Return a checksum of each of the lists that follow each other in ``ids``: ``(num_lists,)`` int64.
+
+    What a part sends to another, by the nodes' global ids, is what that one has of it in its halo: the
+    checksums of both are equal.
+    """
+    lists = torch.split(ids, list(lengths))
+    return torch.tensor([xxhash.xxh3_64_intdigest(one.numpy().tobytes()) >> 1 for one in lists])

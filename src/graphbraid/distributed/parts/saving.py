@@ -13,11 +13,12 @@ every read compares.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
 from pydantic import TypeAdapter
 from torch import Tensor
 
@@ -37,7 +38,7 @@ from graphbraid.distributed.parts.manifests import (
     write_manifest,
 )
 from graphbraid.distributed.parts.picture import picture_of
-from graphbraid.distributed.parts.records import Part
+from graphbraid.distributed.parts.records import Part, list_sums
 from graphbraid.distributed.parts.report import PartitionReport, report_of
 from graphbraid.distributed.parts.split import Division
 from graphbraid.errors import DataError, ResourceError
@@ -45,7 +46,6 @@ from graphbraid.files.schema import checked
 from graphbraid.files.writing import IfExists, atomic_directory, require_absent, require_free_space, restore
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
-from graphbraid.graph.scans import check_ids
 from graphbraid.signatures import typed
 
 PICTURE = "partition.svg"
@@ -137,6 +137,7 @@ class SavedPartition:
         """
         self.folder = Path(path)
         self._manifest = read_manifest(self.folder / MANIFEST, Manifest)
+        self._partition: Partition | None = None
         self.options: dict[str, Any] = self._manifest.options
         self.report = checked(
             TypeAdapter(PartitionReport),
@@ -167,27 +168,30 @@ class SavedPartition:
         check_sizes(self._manifest.graph, csc, str(self.folder))
 
     def partition(self) -> Partition:
-        """Read the part of each node.
+        """Return the part of each node, which is read once.
 
         Raises:
             DataError: The file is missing, truncated or has changed.
         """
-        array = array_of(self.folder, self._manifest.part_of, MANIFEST)
-        report = self.report
-        return Partition(
-            part_of=array.read(),
-            num_parts=report.num_parts,
-            strategy=report.strategy,
-            balance=report.balance,
-            attempts=report.attempts,
-        )
+        if self._partition is None:
+            report = self.report
+            self._partition = Partition(
+                part_of=array_of(self.folder, self._manifest.part_of, MANIFEST).read(),
+                num_parts=report.num_parts,
+                strategy=report.strategy,
+                balance=report.balance,
+                attempts=report.attempts,
+                mark=self._manifest.graph.xxh3,
+            )
+        return self._partition
 
     def part(self, part: int) -> Part:
         """Read one part.
 
         Raises:
             ConfigError: There is no such part.
-            DataError: A file of it is missing, truncated, has changed, or is of another partition.
+            DataError: A file of it is missing, truncated, has changed, or is of another partition; or its
+                lists are not those that the parts of the nodes give.
         """
         as_count(part, "part", most=self.num_parts - 1)
         folder = self.folder / _name(part)
@@ -198,11 +202,39 @@ class SavedPartition:
             name: array_of(folder, entry, PART_MANIFEST).read() for name, entry in manifest.arrays.items()
         }
         try:
-            return _part_of_arrays(part, self.num_parts, arrays)
+            found = _part_of_arrays(part, self.num_parts, arrays)
+            found.check_lists(self.partition())
         except KeyError as error:
             raise DataError(f"{folder / PART_MANIFEST} describes no {error}; partition again") from error
         except DataError as error:
             raise DataError(f"{folder} does not hold a valid part: {error}; partition again") from error
+        return found
+
+    def check(self) -> None:
+        """Read and check all parts, and that each sends to each other what that one has in its halo.
+
+        Raises:
+            DataError: A part is damaged, or two of them do not fit each other.
+        """
+        sent, received = [], []
+        for part in map(self.part, range(self.num_parts)):
+            sent.append(list_sums(part.owned[part.send], part.send_indptr.diff().tolist()))
+            received.append(list_sums(part.halo, part.halo_indptr.diff().tolist()))
+        differ = (torch.stack(sent) != torch.stack(received).t()).nonzero().tolist()
+        self.refuse_unmirrored(differ)
+
+    def refuse_unmirrored(self, pairs: Sequence[Sequence[int]]) -> None:
+        """Refuse parts of which one sends other nodes than the other expects, if there is such a pair.
+
+        Raises:
+            DataError: there is one.
+        """
+        if pairs:
+            sender, receiver = pairs[0]
+            raise DataError(
+                f"the parts in {self.folder} do not fit each other: part {sender} sends other nodes to part "
+                f"{receiver} than that one has of it in its halo; partition again"
+            )
 
 
 @typed
@@ -236,7 +268,6 @@ def _arrays(part: Part) -> Iterator[tuple[str, Tensor]]:
 
 def _part_of_arrays(part: int, num_parts: int, arrays: Mapping[str, Tensor]) -> Part:
     owned, halo, halo_indptr, send, send_indptr = (arrays[name] for name in _IDS)
-    check_ids(send, owned.numel(), "send")
 
     def csc(name: str, num_src: int) -> Csc:
         weight = arrays.get(f"{name}_weight")

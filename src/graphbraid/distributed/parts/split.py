@@ -17,6 +17,7 @@ from graphbraid.distributed.parts.records import Part
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
+from graphbraid.graph.identity import check_made_for
 from graphbraid.signatures import typed
 
 
@@ -50,7 +51,7 @@ def split(graph: Graph | Csc, partition: Partition, *, keep_edges: bool = False)
             its features are.
 
     Raises:
-        DataError: The partition has another number of nodes than the graph.
+        DataError: The partition is of another graph.
     """
     division = Division(graph, partition)
     return [division.part(part, keep_edges=keep_edges) for part in range(partition.num_parts)]
@@ -68,8 +69,7 @@ class Division:
         """Find every part's nodes and halo, which reads all edges once.
 
         Raises:
-            DataError: The partition has another number of nodes than the graph, this is not square, or it has
-                several types.
+            DataError: The partition is of another graph, or the graph is not square or has several types.
         """
         if isinstance(graph, Graph):
             graph.check_one_type("a partition")
@@ -79,6 +79,7 @@ class Division:
                 f"the partition is of {partition.num_nodes:,} nodes; the graph has {csc.num_dst:,}"
                 f"{'' if csc.num_src == csc.num_dst else f' and {csc.num_src:,} sources'}. Partition this one"
             )
+        check_made_for(partition, csc, "the partition was")
         self._csc, self._partition = csc, partition
         self._rows = torch.empty(csc.num_dst, dtype=csc.indices.dtype)  # of each node, with its owner
         self.outlines = list(self._outlined())

@@ -128,7 +128,7 @@ def _own_edges(csc: Csc, part: Part, ids: Tensor, saved: SavedPartition) -> Csc:
         indices[at] = row_of[csc.indices[positions].long()]
         if csc.weight is not None and weight is not None:
             weight[at] = csc.weight[positions]
-    if not _are_those_of(part, degrees, indices, weight):
+    if not _are_those_of(part, indptr, indices, weight):
         raise DataError(
             f"{saved.folder} was made for another graph: of the same size, but the edges of part {part.part} "
             "or their weights differ. Partition this graph"
@@ -136,23 +136,23 @@ def _own_edges(csc: Csc, part: Part, ids: Tensor, saved: SavedPartition) -> Csc:
     return Csc(indptr, indices, ids.numel(), weight, trusted=True)
 
 
-def _are_those_of(part: Part, degrees: Tensor, indices: Tensor, weight: Tensor | None) -> bool:
-    """Return whether a part holds these edges: as many of each row, from its own and from other nodes."""
-    if not torch.equal(part.local.degrees() + part.remote.degrees(), degrees):
-        return False
-    if indices.numel() and int(indices.min()) < 0:
-        return False
-    remote = indices[indices >= part.num_owned].long() - part.num_owned
-    sums = int(indices.long().sum()), int(remote.sum()), remote.numel()
-    theirs = int(part.remote.indices.long().sum())
-    local = int(part.local.indices.long().sum())
-    if sums != (local + theirs + part.num_owned * part.remote.num_edges, theirs, part.remote.num_edges):
-        return False
-    weights = [csc.weight for csc in (part.local, part.remote) if csc.weight is not None]
-    if weight is None or not weights:
-        return weight is None and not weights
-    total = sum(float(values.double().sum()) for values in weights)
-    return abs(total - float(weight.double().sum())) <= 1e-9 * max(float(weight.double().abs().sum()), 1.0)
+def _are_those_of(part: Part, indptr: Tensor, indices: Tensor, weight: Tensor | None) -> bool:
+    """Return whether a part holds these edges, in their order, from its own and from other nodes."""
+    is_local = indices < part.num_owned  # also the sources that the part does not know, which are below 0
+    for csc, chosen, first in ((part.local, is_local, 0), (part.remote, ~is_local, part.num_owned)):
+        before = torch.zeros(indices.numel() + 1, dtype=torch.int64)
+        torch.cumsum(chosen, 0, out=before[1:])
+        own = None if weight is None else weight[chosen]
+        if not torch.equal(csc.indptr, before[indptr[: part.num_owned + 1]]):
+            return False
+        if not torch.equal(csc.indices.long(), indices[chosen].long() - first):
+            return False
+        if csc.weight is None or own is None:
+            if csc.weight is not own:
+                return False
+        elif not torch.equal(csc.weight, own):
+            return False
+    return True
 
 
 def _features(graph: Graph, ids: Tensor) -> Features | None:

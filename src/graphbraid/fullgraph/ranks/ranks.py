@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from graphbraid.arguments import shown
 from graphbraid.distributed.partitioning.choose import partition as divide
 from graphbraid.distributed.partitioning.records import Partition
+from graphbraid.distributed.parts.records import list_sums
 from graphbraid.distributed.parts.saving import SavedPartition
 from graphbraid.distributed.ranks.communicator import Communicator
 from graphbraid.distributed.ranks.joining import check_alike
@@ -33,7 +34,7 @@ from graphbraid.fullgraph.ranks.tuner import PipelineTuner, identity_of
 from graphbraid.fullgraph.ranks.warp_tuner import WarpTuner
 from graphbraid.fullgraph.step.step_plan import WhenWhole
 from graphbraid.graph import Graph
-from graphbraid.graph.identity import features_mark, mark, topology_mark
+from graphbraid.graph.identity import check_made_for, features_mark, mark, topology_mark
 from graphbraid.signatures import typed
 
 Wire = Literal["float32", "bfloat16"]
@@ -123,7 +124,8 @@ class Ranks:
         Raises:
             ConfigError: the partition has another number of parts than there are ranks, or ranks were given
                 different partitions.
-            DataError: a file is missing or damaged, or the partition is of another graph.
+            DataError: a file is missing or damaged, the partition is of another graph, or its parts do not
+                fit each other.
         """
         check_alike(comm, {"partition": saved.identity}, "give all ranks the same partition")
         if saved.num_parts != comm.size:
@@ -133,6 +135,12 @@ class Ranks:
                 f"{comm.size}."
             )
         part = RankPart.read(saved, comm.rank, graph)
+        ids, route = part.view.ids, part.view.route
+        expected = list_sums(ids[part.view.num_own :], route.receive_rows)
+        sent, ones = list_sums(ids[route.send], route.send_rows), [1] * comm.size
+        differ = (comm.all_to_all(sent, ones, ones).wait() != expected).nonzero().flatten().tolist()
+        told = comm.gather(differ)
+        saved.refuse_unmirrored([(one, rank) for rank, senders in enumerate(told) for one in senders])
         return cls(comm=comm, partition=saved.partition(), part=part, wire=wire, pipeline=pipeline)
 
     @property
@@ -266,9 +274,11 @@ class Ranks:
 
         Raises:
             ConfigError: they were not; the message names the first difference.
+            DataError: the partition is of another graph.
         """
         marks = {"training nodes": mark(nodes)}
         if self.part is None:
+            check_made_for(self.partition, graph.csc, "the partition was")
             sets = {} if graph.types is None else graph.types.nodes
             marks |= {"graph's edges": topology_mark(graph.csc), "graph's features": features_mark(graph.x)}
             marks |= {f"features of the {name} nodes": features_mark(held.x) for name, held in sets.items()}
