@@ -112,6 +112,7 @@ def test_a_converted_archive_holds_what_the_file_does(graphbraid, tmp_path, kind
     assert ("edge_time" in arrays) == all(one.time is not None for one in held)
     assert ("edge_attr" in arrays) == all(one.edge_attr is not None for one in held)
     assert ("edge_split_ptr" in arrays) == all(len(one.splits) == 3 for one in held)
+    assert ("class_names" in arrays) == bool(graph.schema.class_names)
     assert ("edge_type" not in arrays) or len(held) == len(np.unique(arrays["edge_type"]))
 
 

@@ -31,6 +31,10 @@ def test_convert_makes_a_store_of_described_tables(graphbraid, described, tmp_pa
     assert [one["num_edges"] for one in done.json["relations"]] == [3, 2, 3]
     stored = datasets.open_store(tmp_path / "s")
     assert_same(stored, datasets.load(described))
+    assert stored.schema == datasets.load(described).schema
+    assert stored.schema.class_names == {"paper": ("biology", "maths")}
+    columns = {of: one.names for of, one in stored.schema.columns.items()}
+    assert (columns["author"], columns[("paper", "cites", "paper")]) == (("h",), ("kind",))
     names = datasets.open_names(tmp_path / "s")
     assert names.types["author"].ids.values.tolist() == [30, -5, 7]
     assert names.types["paper"].class_names == ("biology", "maths")

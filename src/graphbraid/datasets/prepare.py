@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from graphbraid.datasets.memory import CHANGED_EDGE_BYTES, require_memory
 from graphbraid.datasets.splits import random_share_split, random_split
 from graphbraid.errors import DataError
-from graphbraid.graph import Graph, ScaledFeatures, SparseFeatures
+from graphbraid.graph import Columns, Graph, ScaledFeatures, SparseFeatures
 from graphbraid.graph.scaled_features import Features
+from graphbraid.graph.types import ONLY_NODE_TYPE
 from graphbraid.signatures import typed
 
 
@@ -51,7 +54,10 @@ def prepare(
         graph = graph.with_self_loops()
     if normalize_features:
         graph.check_one_type("normalize_features")
-        graph = graph.replace(x=normalized_rows(graph.x))
+        columns = dict(graph.schema.columns)
+        columns[ONLY_NODE_TYPE] = replace(columns.get(ONLY_NODE_TYPE, Columns()), normalized=True)
+        schema = replace(graph.schema, columns=columns)
+        graph = graph.replace(x=normalized_rows(graph.x), schema=schema)
     if split_seed is not None:
         graph.check_one_type("split_seed")
         split = random_split if graph.task == "single-label" else random_share_split

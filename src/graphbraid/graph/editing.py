@@ -52,4 +52,5 @@ class EdgeEdits:
             csc=edited.csc,
             edge_id=edges.ids_of(origin, graph.edge_id) if as_flag(keep_edge_id, "keep_edge_id") else None,
             edge_attr=edges.rows_of(origin, graph.edge_attr),
+            schema=graph.schema,
         )

@@ -15,6 +15,7 @@ from graphbraid.graph.csc import Csc
 from graphbraid.graph.editing import EdgeEdits
 from graphbraid.graph.labelled import SPLITS, LabelledNodes, TaskName
 from graphbraid.graph.scaled_features import Features, ScaledFeatures
+from graphbraid.graph.schema import Schema
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.graph.typed import TypedViews
 from graphbraid.graph.types import Types
@@ -68,6 +69,8 @@ class Graph(LabelledNodes, TypedViews, Conversions, EdgeEdits):
     came as one feature per edge."""
     left_out: frozenset[str] = frozenset()
     """Names of attributes that the data, of which the graph was made, have and the graph has not."""
+    schema: Schema = field(default_factory=Schema)
+    """Names of feature columns and of classes, and how features were made, where that is known."""
     trusted: InitVar[bool] = False
     """Skip the checks of splits and edge ids. Only for arrays known to be valid."""
 
@@ -129,10 +132,14 @@ class Graph(LabelledNodes, TypedViews, Conversions, EdgeEdits):
     def replace(self, **fields: Any) -> Graph:
         """Return a graph with some fields replaced; the others are shared.
 
+        Other features or labels have other columns and classes: give ``schema`` as well to name them.
+
         Raises:
             DataError: the new fields do not fit the graph.
         """
         trusted = as_flag(fields.pop("trusted", False), "trusted")
+        if "schema" not in fields:
+            fields["schema"] = self.schema.without(*fields)
         changed = replace(self, **fields, trusted=True)
         if not trusted:
             check_contents(changed, (*fields, "splits") if "csc" in fields else fields)

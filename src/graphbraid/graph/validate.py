@@ -21,6 +21,7 @@ from graphbraid.graph.array_checks import (
 )
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.scans import check_columns, check_csc, check_weight, first_below, first_unsound_weight
+from graphbraid.graph.schema import check_schema
 from graphbraid.graph.typed_checks import check_ends, check_types, validate_types
 from graphbraid.signatures import typed
 
@@ -53,6 +54,7 @@ def check_shapes(graph: Graph) -> None:
     check_node_arrays(graph)
     if graph.types is not None:
         check_types(graph)
+    check_schema(graph)
 
 
 def check_contents(graph: Graph, fields: Iterable[str]) -> None:

@@ -34,6 +34,7 @@ from graphbraid.train.run.hot_sharing import HotSharing
 from graphbraid.train.run.interrupt import SignalGuard
 from graphbraid.train.run.state import RunState
 from graphbraid.train.run_folder import checkpoint
+from graphbraid.train.run_folder.contract import Contract, learned_by
 from graphbraid.train.run_folder.folder import RunFolder
 from graphbraid.train.run_folder.identity import check_same_model
 from graphbraid.train.run_folder.restore import check_weights
@@ -48,7 +49,7 @@ from graphbraid.train.tuning.planning import profile_run
 from graphbraid.train.turns import Turns
 
 if TYPE_CHECKING:
-    from lightning_fabric import Fabric
+    pass
 
 
 class Trainer(LinkPredictions):
@@ -118,6 +119,9 @@ class Trainer(LinkPredictions):
                 "parameters; keep learned rows in the model, as torch.nn.Embedding does, or detach() them"
             )
         self.model = model
+        learned = learned_by.get(model)
+        if learned is not None:
+            graph = _matched(model, graph, learned, has_tiers=tiers is not None or topology is not None)
         self.graph = graph
         if isinstance(tiers, str):
             overrides, tiers = overrides | {"tiers": tiers}, None
@@ -140,7 +144,7 @@ class Trainer(LinkPredictions):
         fabric = runtime.make_fabric(chosen.config)
         runtime.warn_of_slow_precision(chosen.config, fabric.device)
         self.config = with_plan_of_device(chosen.config, passed, fabric.device, self._share.num_ranks)
-        self.accelerator = accelerator
+        self.accelerator, self._fabric = accelerator, fabric
         made = make_tiers(
             graph,
             self.config,
@@ -156,11 +160,12 @@ class Trainer(LinkPredictions):
         """Where adjacency lists are; None: in the graph."""
         self.host_reason = "" if made is None else made.reason
         """How ``host`` is divided between rows and lists, and why; empty without one of the options."""
-        self.runner = self._new_runner(fabric)
+        self.runner = self._new_runner()
         self._state = self._new_state()
 
-    def _new_runner(self, fabric: Fabric) -> ModelRunner:
+    def _new_runner(self) -> ModelRunner:
         """Make the runner of the task and of the graph's kind."""
+        fabric = self._fabric
         if isinstance(self.model, LinkModel):
             return LinkRunner(self.model, self.graph, fabric, self.config)
         if self.graph.is_typed:
@@ -276,6 +281,9 @@ class Trainer(LinkPredictions):
             except BaseException as error:
                 listeners.on_exception(error)
                 raise
+            finally:
+                if self.progress.global_step:
+                    learned_by[self.model] = Contract.of(self.graph)
 
     def profile(self) -> Profile:
         """Measure how long each stage of a training step takes, on copies of model and optimizer.
@@ -350,9 +358,12 @@ class Trainer(LinkPredictions):
     def load_weights(self, path: str | os.PathLike[str]) -> None:
         """Load the model's weights from a checkpoint, such as ``out_dir/checkpoints/best.pt``.
 
+        The graph's columns, classes and types are matched by name with those that the model was trained on;
+        :attr:`graph` then has them in that order.
+
         Raises:
             ConfigError: the file does not exist, or is of another model.
-            DataError: the file is damaged.
+            DataError: the file is damaged, or the graph lacks a column, class or type; names it.
         """
         contents = checkpoint.read(path, trust=self.config.trust_checkpoint)
         check_same_model(contents["model_identity"], self.model, path)
@@ -360,7 +371,20 @@ class Trainer(LinkPredictions):
             check_weights(contents["model"], self.model)
         except ValueError as error:
             raise DataError(f"{path} is no sound checkpoint: {error}") from None
+        if "contract" in contents["graph_identity"]:  # runs of before have none
+            learned = Contract.model_validate(contents["graph_identity"]["contract"])
+            self._match(learned)
+            learned_by[self.model] = learned
         self.model.load_state_dict(contents["model"])
+
+    def _match(self, learned: Contract) -> None:
+        """Bring the graph into the order that the model learned, and make anew what reads it."""
+        has_tiers = self.tiers is not None or self.topology is not None
+        graph = _matched(self.model, self.graph, learned, has_tiers=has_tiers)
+        if graph is not self.graph:
+            self.graph = graph
+            self.runner = self._new_runner()
+            self._state = self._new_state()
 
     @contextlib.contextmanager
     def turn(self, mode: EvalMode | None = None, *, trains: bool = False) -> Iterator[None]:
@@ -394,3 +418,19 @@ class Trainer(LinkPredictions):
             raise ConfigError(f"mode must be 'sampled' or 'exact'; got {mode!r}.")
         if mode == "sampled":
             check_fanouts(self.model, self.config)
+
+
+def _matched(model: nn.Module, graph: Graph, learned: Contract, *, has_tiers: bool) -> Graph:
+    """Return the graph in the order that the model learned."""
+    found = learned.matched(graph)
+    if has_tiers and found is not graph:
+        raise DataError(
+            "the graph's columns, classes or types are not in the order that the model was trained on, and "
+            "its tiers or topology are made of them as they are; make these of a graph in that order"
+        )
+    if isinstance(model, LinkModel) and found.edge_types != graph.edge_types:
+        raise DataError(
+            "relations of links are given by their place in graph.edge_types, and the model was trained with "
+            f"them in the order {', '.join(one[1] for one in found.edge_types)}; make the graph with them so"
+        )
+    return found

@@ -113,7 +113,7 @@ def predict(
     write = writer_of(out)
     if nodes is not None and split is not None:
         raise ConfigError("--nodes and --split both choose the nodes; give one of them")
-    _, outputs = read_saved(run)
+    _, outputs, _ = read_saved(run)
     given = {"--nodes": nodes is not None, "--scores": scores}
     of_links = {"--pairs": pairs is not None, "--top": top is not None, "--known": known}
     _refuse_others(outputs, given, of_links)

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from graphbraid.cli.run.build import build_model_for, check_trainable, labels_of, load_graph, names_of
+from graphbraid.cli.run.build import build_model_for, check_trainable, labels_of, load_graph
 from graphbraid.cli.run.link import build_link_model, load_links
 from graphbraid.cli.run.saved_run import Outputs
 from graphbraid.cli.run.settings import ResolvedRun
 from graphbraid.errors import ConfigError
 from graphbraid.graph import Graph, NodeSet
+from graphbraid.graph.types import ONLY_NODE_TYPE
 from graphbraid.train.step.typed_runner import learned_type
 
 
@@ -54,11 +55,10 @@ def learning(run: ResolvedRun) -> Learning:
         node_type = learned_type(graph, run.train.node_type)
         run = dataclasses.replace(run, train=run.train.updated(node_type=node_type))
     labels = labels_of(graph, run.train.node_type)
-    names = names_of(run.settings.data, run.train.node_type)
     return Learning(
         run=run,
         graph=graph,
         labels=labels,
         model=build_model_for(graph, run, labels.num_classes),
-        outputs=Outputs.of(labels, names.class_names),
+        outputs=Outputs.of(labels, graph.schema.class_names.get(run.train.node_type or ONLY_NODE_TYPE)),
     )

@@ -14,6 +14,7 @@ from graphbraid.files.checksums import unsealed
 from graphbraid.files.opening import read_text
 from graphbraid.files.schema import checked
 from graphbraid.graph import Graph, NodeSet
+from graphbraid.train.run_folder.contract import Contract, contract_in
 from graphbraid.train.task import AnyTaskName
 
 
@@ -33,7 +34,8 @@ class Outputs:
     @classmethod
     def of(cls, labels: Graph | NodeSet, class_names: tuple[str, ...] | None) -> Outputs:
         """Return the outputs of a model trained on the labels of a graph, or of a node type."""
-        return cls(labels.task, labels.num_classes, class_names)
+        width = labels.num_classes
+        return cls(labels.task, width, None if class_names is None else class_names[:width])
 
 
 class _SavedOutputs(BaseModel):
@@ -49,8 +51,10 @@ class _SavedOutputs(BaseModel):
 _OUTPUTS = TypeAdapter(_SavedOutputs)
 
 
-def read_saved(run_dir: Path) -> tuple[dict[str, Any], Outputs]:
-    """Read the options that a run saved in its folder, and the meaning of its outputs.
+def read_saved(run_dir: Path) -> tuple[dict[str, Any], Outputs, Contract | None]:
+    """Read the options that a run saved, the meaning of its outputs, and what it expects of a graph.
+
+    Runs of before have no such expectations.
 
     Raises:
         ConfigError: the folder does not hold a run made by the command line.
@@ -68,7 +72,7 @@ def read_saved(run_dir: Path) -> tuple[dict[str, Any], Outputs]:
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path} cannot be read: {error}") from error
     content = unsealed(content, path)
-    if isinstance(content, dict) and (unknown := set(content) - {"train", "info"}):
+    if isinstance(content, dict) and (unknown := set(content) - {"train", "info", "contract"}):
         raise DataError(f"{path} has an unknown field {min(unknown)!r}; was it changed since it was written?")
     info = content.get("info") if isinstance(content, dict) else None
     settings, outputs = (
@@ -83,4 +87,5 @@ def read_saved(run_dir: Path) -> tuple[dict[str, Any], Outputs]:
     names = given.class_names
     if names is not None and len(names) != given.width:
         raise DataError(f"{path}: info.outputs: {len(names)} class names for {given.width} outputs")
-    return settings, Outputs(given.task, given.width, None if names is None else tuple(names))
+    contract = contract_in(content["contract"], path) if "contract" in content else None
+    return settings, Outputs(given.task, given.width, None if names is None else tuple(names)), contract

@@ -55,13 +55,15 @@ def trained(
     from graphbraid.cli.run.settings import resolve
     from graphbraid.train import Trainer
 
-    saved, outputs = read_saved(run_dir)
+    saved, outputs, contract = read_saved(run_dir)
     if not draws_split:
         saved |= {"split_seed": None}
     kept = {name: value for name, value in saved.items() if name not in _NOT_PREDICTING}
     run = resolve({"data": data, "trust_checkpoint": trust, "verify": verify}, saved=kept, saved_in=run_dir)
     of_links = outputs.task == "link"
     graph = _load(run, moved=data is None, of_links=of_links)
+    if contract is not None:
+        graph = contract.matched(graph, labels=False)
     if not of_links:
         check_predictable(graph, run.settings)
     weights = _checkpoint_path(run_dir, checkpoint)

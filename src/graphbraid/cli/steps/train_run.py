@@ -93,7 +93,7 @@ def resolved(given: dict[str, Any]) -> ResolvedRun:
         if not isinstance(saved_in, str | Path) or not str(saved_in):
             raise ConfigError(f"out_dir must be the folder of the run to go on with; got {saved_in!r}")
         saved_in = Path(saved_in)
-        saved, _ = read_saved(saved_in)
+        saved, _, _ = read_saved(saved_in)
     return resolve(command_line, file, saved, flags, saved_in=saved_in)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from graphbraid.datasets.npy import Array
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.graph import SparseFeatures
+from graphbraid.graph import Graph, Schema, SparseFeatures
 
 CSR_KEYS = ("x_data", "x_indices", "x_indptr", "x_shape")
 """Keys of features in CSR."""
@@ -67,6 +67,22 @@ def _check_csr(file: Path, arrays: Mapping[str, Array]) -> None:
         raise DataError(f"{file}: x_data has {len(data)} entries and x_indices {len(indices)}")
     if len(indptr) and (indptr[0] != 0 or indptr[-1] != len(data) or (indptr[1:] < indptr[:-1]).any()):
         raise DataError(f"{file}: x_indptr must rise from 0 to {len(data)}, the number of values")
+
+
+def with_class_names(file: Path, arrays: Mapping[str, Array], graph: Graph) -> Graph:
+    """Return the graph with the names of its classes, if the file has ``class_names``."""
+    if "class_names" not in arrays:
+        return graph
+    names = tuple(str(name) for name in arrays["class_names"].reshape(-1))
+    counts = {
+        one: nodes.num_classes for one in graph.node_types if (nodes := graph.nodes_of(one)).y is not None
+    }
+    if len(set(names)) < len(names) or len(names) < max(counts.values(), default=0):
+        raise DataError(
+            f"{file}: class_names must name {max(counts.values(), default=0)} different classes; got "
+            f"{', '.join(names)}"
+        )
+    return graph.replace(schema=Schema(class_names=dict.fromkeys(counts, names)))
 
 
 def splits_of(file: Path, arrays: Mapping[str, Array], index: int | None) -> dict[str, Array]:

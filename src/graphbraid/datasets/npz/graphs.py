@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from graphbraid.datasets.npy import read_npz
-from graphbraid.datasets.npz.arrays import features_of, num_nodes_of, splits_of
+from graphbraid.datasets.npz.arrays import features_of, num_nodes_of, splits_of, with_class_names
 from graphbraid.datasets.npz.typed import typed_graph
 from graphbraid.errors import DataError
 from graphbraid.graph import Graph
@@ -45,7 +45,7 @@ def load_npz(
         raise DataError(f"{file} has no edge_index; its keys are {', '.join(sorted(arrays)) or 'none'}")
     try:
         if any(key in arrays for key in _OF_TYPES) if with_types is None else with_types:
-            return typed_graph(file, arrays, split_index)
+            return with_class_names(file, arrays, typed_graph(file, arrays, split_index))
         graph = Graph.from_edge_index(
             arrays["edge_index"],
             num_nodes_of(file, arrays),
@@ -58,7 +58,7 @@ def load_npz(
         )
         for split, ids in graph.splits.items():
             check_ids(ids, graph.num_nodes, f"ids of split {split!r}")
-        return graph
+        return with_class_names(file, arrays, graph)
     except DataError as error:  # of the file, which names it, or of what the arrays make together
         says = str(error)
         raise DataError(says if says.startswith(str(file)) else f"{file}: {says}") from error

@@ -11,14 +11,15 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from graphbraid.datasets.store.arrays import ArrayEntry
-from graphbraid.datasets.store.names import StoreNames
+from graphbraid.datasets.store.names import ColumnsEntry, StoreNames, described_columns, schema_of
 from graphbraid.datasets.store.types import TypesEntry, described_types
 from graphbraid.errors import DataError, ResourceError
 from graphbraid.files.checksums import unsealed
 from graphbraid.files.opening import read_text
 from graphbraid.files.schema import Count, checked
 from graphbraid.files.writing import restore
-from graphbraid.graph import Graph
+from graphbraid.graph import Graph, Schema
+from graphbraid.graph.types import ONLY_NODE_TYPE
 
 MANIFEST = "graph.json"
 FORMAT = "graphbraid-store"
@@ -26,6 +27,8 @@ VERSION = 2
 """Version of the format; version 1, with CRC-32 sums of arrays and no sum of ``graph.json``, still opens."""
 TYPED_VERSION = 3
 """Version of the format of a graph with types, which readers of version 2 must not take for one without."""
+COLUMNS_VERSION = 4
+"""Version of the format with names of columns, which older readers must not take by their position."""
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +47,15 @@ class StoreManifest(BaseModel):
     class_names: list[str] | None = None
     weight_name: str = "edge_weight"
     types: TypesEntry | None = None
+    columns: list[ColumnsEntry] = []
     arrays: dict[str, ArrayEntry]
+
+    @property
+    def schema_of_graph(self) -> Schema:
+        """What columns and classes mean."""
+        if self.types is None:
+            return schema_of(self.columns, {ONLY_NODE_TYPE: self.class_names})
+        return schema_of(self.columns, {one.name: one.class_names for one in self.types.nodes})
 
 
 def manifest_of(
@@ -65,6 +76,9 @@ def manifest_of(
     if graph.types is not None:
         class_names = {node_type: _listed(one.class_names) for node_type, one in named.types.items()}
         manifest["types"] = described_types(graph.types, class_names).model_dump(exclude_defaults=True)
+    if graph.schema.columns:
+        manifest["version"] = COLUMNS_VERSION
+        manifest["columns"] = [one.model_dump() for one in described_columns(graph.schema)]
     return manifest | {"arrays": described}
 
 
@@ -93,9 +107,9 @@ def read_manifest(folder: Path) -> StoreManifest:
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise DataError(f'{folder} is not a graphbraid store: {MANIFEST} does not say "format": "{FORMAT}"')
     version = manifest.get("version")
-    if type(version) is not int or version > TYPED_VERSION or version < 1:
+    if type(version) is not int or version > COLUMNS_VERSION or version < 1:
         raise DataError(
-            f"{folder} has store version {version}; this graphbraid reads versions up to {TYPED_VERSION}. "
+            f"{folder} has store version {version}; this graphbraid reads versions up to {COLUMNS_VERSION}. "
             "Upgrade graphbraid, or store the graph again with this one."
         )
     if version == 1:

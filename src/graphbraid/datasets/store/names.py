@@ -1,4 +1,4 @@
-"""StoreNames: the names that a store keeps beside the graph: original ids of nodes and names of classes."""
+"""The names that a store keeps beside the arrays: original ids of nodes, names of classes and of columns."""
 
 from __future__ import annotations
 
@@ -6,13 +6,40 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from pydantic import BaseModel, ConfigDict, field_validator
 from torch import Tensor
 
 from graphbraid.datasets.ids import NodeIds
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.graph import Graph
+from graphbraid.graph import Columns, Graph, Schema
+from graphbraid.graph.schema import NodesOrEdges
+from graphbraid.graph.types import ONLY_NODE_TYPE
 
 _IDS = re.compile(r"(?:node(\d+)_)?ids_(\w+)")
+
+
+class ColumnsEntry(BaseModel):
+    """The columns of the features of a node type or of a relation in a file."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    of: list[str]
+    """The node type, or the three parts of the relation."""
+    names: list[str] | None
+    fill_missing: float | None
+    normalized: bool
+
+    @property
+    def key(self) -> NodesOrEdges:
+        """The node type or relation as graphs name it."""
+        return self.of[0] if len(self.of) == 1 else (self.of[0], self.of[1], self.of[2])
+
+    @field_validator("of")
+    @classmethod
+    def _has_parts(cls, of: list[str]) -> list[str]:
+        if len(of) not in (1, 3):
+            raise ValueError(f"must be a node type or the three parts of a relation; got {of}")
+        return of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,7 +60,7 @@ def names_to_store(
     class_names: Sequence[str] | None,
     types: Mapping[str, StoreNames] | None,
 ) -> StoreNames:
-    """Return the names to store of all that were given.
+    """Return the names to store: those given, and class names that the graph has where none are given.
 
     Raises:
         ConfigError: names by node type are given of a graph without types, or others of one with types.
@@ -46,8 +73,16 @@ def names_to_store(
     _check_length(ids, graph.num_nodes, "ids")
     for node_type, named in (types or {}).items():
         _check_length(named.ids, graph.nodes_of(node_type).num_nodes, f"ids of {node_type!r}")
+    known = graph.schema.class_names
+    if not graph.is_typed:
+        own = known.get(ONLY_NODE_TYPE) if class_names is None else tuple(class_names)
+        return StoreNames(ids=ids, class_names=own)
+    given = {name: (types or {}).get(name, StoreNames()) for name in graph.node_types}
     return StoreNames(
-        ids=ids, class_names=None if class_names is None else tuple(class_names), types=dict(types or {})
+        types={
+            name: StoreNames(ids=one.ids, class_names=one.class_names or known.get(name))
+            for name, one in given.items()
+        }
     )
 
 
@@ -106,3 +141,31 @@ def stored_names(
 
 def _ids_of(arrays: Mapping[str, Tensor] | None) -> NodeIds | None:
     return NodeIds.from_arrays(arrays) if arrays else None
+
+
+def described_columns(schema: Schema) -> list[ColumnsEntry]:
+    """Return the entries of a schema's columns."""
+    return [
+        ColumnsEntry(
+            of=[of] if isinstance(of, str) else list(of),
+            names=None if one.names is None else list(one.names),
+            fill_missing=one.fill_missing,
+            normalized=one.normalized,
+        )
+        for of, one in schema.columns.items()
+    ]
+
+
+def schema_of(columns: Sequence[ColumnsEntry], names: Mapping[str, Sequence[str] | None]) -> Schema:
+    """Return the schema of these columns, and of the classes of each node type."""
+    return Schema(
+        columns={
+            one.key: Columns(
+                names=None if one.names is None else tuple(one.names),
+                fill_missing=one.fill_missing,
+                normalized=one.normalized,
+            )
+            for one in columns
+        },
+        class_names={name: tuple(classes) for name, classes in names.items() if classes is not None},
+    )

@@ -245,7 +245,8 @@ def tensors_of(graph: Graph) -> Iterator[tuple[str, Tensor]]:
 def _graph_of(manifest: StoreManifest, tensors: Mapping[str, Tensor], folder: Path) -> Graph:
     try:
         if manifest.types is not None:
-            return typed_graph_of(manifest.types, tensors, manifest.num_nodes, manifest.name)
+            graph = typed_graph_of(manifest.types, tensors, manifest.num_nodes, manifest.name)
+            return graph.replace(schema=manifest.schema_of_graph)
         return Graph(
             csc=Csc(tensors["indptr"], tensors["indices"], manifest.num_nodes, tensors.get("weight")),
             edge_id=tensors.get("edge_id"),
@@ -255,6 +256,7 @@ def _graph_of(manifest: StoreManifest, tensors: Mapping[str, Tensor], folder: Pa
             splits=stored_splits(tensors),
             name=manifest.name,
             weight_name=manifest.weight_name,
+            schema=manifest.schema_of_graph,
         )
     except KeyError as error:
         raise DataError(

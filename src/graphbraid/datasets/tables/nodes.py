@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,12 @@ from graphbraid.datasets.tables.edges import refuse_blank_ids
 from graphbraid.datasets.tables.file import TableFile, first_null, require_pyarrow
 from graphbraid.datasets.tables.times import time_type, times_of
 from graphbraid.errors import ConfigError, DataError
+from graphbraid.graph import Columns, Schema
+from graphbraid.graph.schema import NodesOrEdges
 
 _Array = npt.NDArray[Any]
 
+_NONE: Mapping[NodesOrEdges, Columns] = MappingProxyType({})
 _SPLITS = ("train", "val", "test")
 _SPLIT_NAMES = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 
@@ -83,7 +87,10 @@ class NodeTable:
     y: _Array | None
     splits: dict[str, _Array]
     class_names: tuple[str, ...] | None
+    """Name of each class, or of each column of a label matrix."""
     time: _Array | None
+    columns: Columns | None
+    """The columns of ``x``."""
 
 
 def read_nodes(file: TableFile, columns: NodeColumns, id_type: str, fill_missing: float | None) -> NodeTable:
@@ -129,6 +136,19 @@ def read_nodes(file: TableFile, columns: NodeColumns, id_type: str, fill_missing
         splits=splits_of(splits),
         class_names=class_names,
         time=np.concatenate(times) if times else None,
+        columns=Columns(names=columns.features, fill_missing=fill_missing) if columns.features else None,
+    )
+
+
+def schema_of_tables(
+    tables: Mapping[str, NodeTable], edges: Mapping[NodesOrEdges, Columns] = _NONE
+) -> Schema:
+    """Return the columns and class names of the tables of node types, and the columns of relations."""
+    columns = dict(edges)
+    columns |= {name: one.columns for name, one in tables.items() if one.columns is not None}
+    return Schema(
+        columns=columns,
+        class_names={name: one.class_names for name, one in tables.items() if one.class_names is not None},
     )
 
 
@@ -242,7 +262,7 @@ def _labels(
     if columns.matrix:
         return np.stack(
             [_targets(file, c, values) for c, values in zip(columns.labels, whole, strict=True)], 1
-        ), None
+        ), columns.labels
     column, values = columns.labels[0], whole[0]
     kind = values.type
     if arrow.types.is_boolean(kind):

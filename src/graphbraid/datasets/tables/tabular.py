@@ -16,9 +16,10 @@ from graphbraid.datasets.ids import NodeIds
 from graphbraid.datasets.memory import require_memory, table_bytes
 from graphbraid.datasets.tables.edges import read_edges
 from graphbraid.datasets.tables.file import CSV_SUFFIXES, PARQUET_SUFFIXES, CsvOptions, TableFile
-from graphbraid.datasets.tables.nodes import NodeColumns, read_nodes
+from graphbraid.datasets.tables.nodes import NodeColumns, read_nodes, schema_of_tables
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph
+from graphbraid.graph.types import ONLY_NODE_TYPE
 from graphbraid.signatures import typed
 
 IdType = Literal["auto", "int", "string"]
@@ -113,8 +114,12 @@ def from_tables(
         edge_weight=read.weight,
         name=name,
     )
+    schema = schema_of_tables({ONLY_NODE_TYPE: table})
     return TableGraph(
-        graph=graph, ids=table.ids, class_names=table.class_names, unused_columns=columns.unused
+        graph=graph.replace(schema=schema),
+        ids=table.ids,
+        class_names=table.class_names,
+        unused_columns=columns.unused,
     )
 
 

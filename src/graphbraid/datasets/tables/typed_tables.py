@@ -10,7 +10,7 @@ from graphbraid.datasets.memory import require_memory, table_bytes
 from graphbraid.datasets.store.names import StoreNames
 from graphbraid.datasets.tables.description import Description, EdgeTableEntry, read_description
 from graphbraid.datasets.tables.file import TableFile
-from graphbraid.datasets.tables.nodes import NodeColumns, NodeTable, read_nodes
+from graphbraid.datasets.tables.nodes import NodeColumns, NodeTable, read_nodes, schema_of_tables
 from graphbraid.datasets.tables.relations import (
     RelationTable,
     TypeIds,
@@ -19,7 +19,8 @@ from graphbraid.datasets.tables.relations import (
     read_relation,
 )
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.graph import Graph
+from graphbraid.graph import Columns, Graph
+from graphbraid.graph.schema import NodesOrEdges
 from graphbraid.signatures import typed
 
 
@@ -114,7 +115,12 @@ def _graph(
     counts: dict[str, int],
 ) -> Graph:
     relations = {entry.edge_type: table for entry, table in edges}
-    return Graph.from_relations(
+    columns: dict[NodesOrEdges, Columns] = {
+        entry.edge_type: Columns(names=tuple(entry.features), fill_missing=entry.fill_missing)
+        for entry, _ in edges
+        if entry.features
+    }
+    graph = Graph.from_relations(
         {edge_type: (table.src, table.dst) for edge_type, table in relations.items()},
         counts,
         x={name: table.x for name, table in nodes.items()},
@@ -127,3 +133,4 @@ def _graph(
         edge_splits={one: table.splits for one, table in relations.items()},
         name=described.name,
     )
+    return graph.replace(schema=schema_of_tables(nodes, columns))

@@ -94,6 +94,7 @@ def reorder(graph: Graph, order: Tensor | str, *, sort_neighbors: bool = False) 
         x=_feature_rows(graph.x, renumbering),
         y=rows(graph.y),
         splits={name: renumbering.ids(nodes) for name, nodes in graph.splits.items()},
+        schema=graph.schema,
         trusted=True,
     )
     return Reordered(graph=moved, order=renumbering.order, inverse=renumbering.inverse)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -160,6 +160,7 @@ def with_reverse_relations(graph: Graph) -> Graph:
     ends: dict[EdgeType, Ends] = {edge_type: (pairs[0], pairs[1]) for edge_type, pairs in lists.items()}
     nodes = {node_type: graph.nodes_of(node_type) for node_type in graph.node_types}
     edges = {edge_type: graph.edges_of(edge_type) for edge_type in graph.edge_types}
+    columns = dict(graph.schema.columns)
     if graph.types is None and graph.csc.weight is not None:
         weights[graph.edge_types[0]] = graph.in_original_order(graph.csc.weight)
     for edge_type in graph.edge_types:
@@ -173,7 +174,24 @@ def with_reverse_relations(graph: Graph) -> Graph:
         edges[back] = replace(one, splits={})
         if edge_type in weights:
             weights[back] = weights[edge_type]
-    return joined(type(graph), ends, nodes, edges, weights, name=graph.name)
+        if edge_type in columns:
+            columns[back] = columns[edge_type]
+    made = joined(type(graph), ends, nodes, edges, weights, name=graph.name)
+    return made.replace(schema=replace(graph.schema, columns=columns), left_out=graph.left_out)
+
+
+def with_types_in_order(graph: Graph, node_types: Sequence[str], edge_types: Sequence[EdgeType]) -> Graph:
+    """Return a graph with its node types and relations in another order."""
+    lists = edge_lists_of(graph)
+    made = joined(
+        type(graph),
+        {one: (lists[one][0], lists[one][1]) for one in edge_types},
+        {one: graph.nodes_of(one) for one in node_types},
+        {one: graph.edges_of(one) for one in edge_types},
+        edge_weights_of(graph),
+        name=graph.name,
+    )
+    return made.replace(schema=graph.schema, left_out=graph.left_out)
 
 
 def _by_name(values: Any, argument: str) -> dict[Any, Any]:

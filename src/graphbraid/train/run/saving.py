@@ -69,7 +69,8 @@ class Saving:
             self._describe(self._folder)
 
     def _describe(self, folder: RunFolder) -> None:
-        folder.write_json(CONFIG, {"train": self._state.config.to_json(), "info": dict(self._state.info)})
+        config = {"train": self._state.config.to_json(), "info": dict(self._state.info)}
+        folder.write_json(CONFIG, config | {"contract": self._graph_identity["contract"]})
         folder.write_json(ENVIRONMENT, environment())
 
     def _columns(self) -> list[str]:

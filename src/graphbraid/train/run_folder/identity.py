@@ -12,6 +12,7 @@ from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph, Types
 from graphbraid.graph.identity import mark
 from graphbraid.train.config import FREE_ON_RESUME, TrainConfig
+from graphbraid.train.run_folder.contract import Contract
 from graphbraid.train.step.learning_rate import PER_STEP
 
 _RENUMBERED = (
@@ -37,6 +38,7 @@ def graph_identity(graph: Graph) -> dict[str, Any]:
         "num_edges": graph.num_edges,
         "num_features": graph.num_features,
         "splits": {name: int(ids.numel()) for name, ids in graph.splits.items()},
+        "contract": Contract.of(graph).model_dump(),
     }
     for name, array in tensors_of(graph):
         identity[f"array {name}"] = mark(array, in_blocks=bool(sums_of(name)))
@@ -64,8 +66,12 @@ def check_same(
         DataError: the graph differs.
     """
     check_same_model(found["model_identity"], model, path)
-    for key in {**graph, **found["graph_identity"]}:
-        value, here = found["graph_identity"].get(key), graph.get(key)
+    before, now = dict(found["graph_identity"]), dict(graph)
+    learned, contract = before.pop("contract", None), now.pop("contract")
+    if learned is not None:  # runs of before have none
+        before, now = learned | before, contract | now
+    for key in {**now, **before}:
+        value, here = before.get(key), now.get(key)
         if value != here:
             hint = _RENUMBERED if key.startswith("array") and "node types" not in graph else ""
             raise DataError(

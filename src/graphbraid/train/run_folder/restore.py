@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from graphbraid.errors import DataError
 from graphbraid.files.schema import Count, checked
 from graphbraid.train.run_folder import loggers
+from graphbraid.train.run_folder.contract import Contract
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 _WORDS = 624  # state size of the Mersenne Twister that NumPy and Python draw from
@@ -106,6 +107,13 @@ class _Checkpoint(BaseModel):
         if set(position) != {loggers.STEPS, loggers.METRICS}:
             raise ValueError(f"needs {loggers.STEPS} and {loggers.METRICS}; got {sorted(position)}")
         return position
+
+    @field_validator("graph_identity")
+    @classmethod
+    def _with_a_contract(cls, identity: dict[str, Any]) -> dict[str, Any]:
+        if "contract" in identity:
+            Contract.model_validate(identity["contract"])
+        return identity
 
 
 _ADAPTER = TypeAdapter(_Checkpoint)

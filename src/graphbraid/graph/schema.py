@@ -1,0 +1,84 @@
+"""Schema: what the columns of a graph's features and its classes mean, by node type and relation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from graphbraid.arguments import check_type
+from graphbraid.errors import DataError
+from graphbraid.graph.types import ONLY_EDGE_TYPE, ONLY_NODE_TYPE, EdgeType
+
+if TYPE_CHECKING:
+    from graphbraid.graph import Graph
+    from graphbraid.graph.scaled_features import Features
+
+NodesOrEdges = str | EdgeType
+"""A node type, whose rows are of nodes, or a relation, whose rows are of edges."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Columns:
+    """The columns of one matrix of features."""
+
+    names: tuple[str, ...] | None = None
+    """Name of each column, in their order; None if they are not known."""
+    fill_missing: float | None = None
+    """Value that stands for empty fields; None if there was none for them."""
+    normalized: bool = False
+    """Whether each row was divided by the sum of its absolute values (``normalize_features``)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Schema:
+    """What a graph's columns and classes mean; a graph without types has the type ``"node"``."""
+
+    columns: Mapping[NodesOrEdges, Columns] = field(default_factory=dict)
+    """The columns of features by node type, and of edge features by relation."""
+    class_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Name of each class, or of each column of a label matrix, by node type."""
+
+    def without(self, *fields: str) -> Schema:
+        """Return the schema of a graph whose ``x``, ``y``, ``edge_attr`` or ``types`` are other ones."""
+        keeps_nodes, keeps_edges = "x" not in fields, "edge_attr" not in fields
+        return Schema(
+            columns={
+                of: columns
+                for of, columns in self.columns.items()
+                if "types" not in fields and (keeps_nodes if isinstance(of, str) else keeps_edges)
+            },
+            class_names={} if {"y", "types"} & set(fields) else self.class_names,
+        )
+
+
+def features_by_type(graph: Graph) -> dict[NodesOrEdges, Features]:
+    """Return the features of each node type and relation that has some."""
+    if graph.types is None:
+        found: dict[NodesOrEdges, Features | None] = {ONLY_NODE_TYPE: graph.x}
+        found[ONLY_EDGE_TYPE] = graph.edge_attr
+    else:
+        found = {name: nodes.x for name, nodes in graph.types.nodes.items()}
+        found |= {name: edges.edge_attr for name, edges in graph.types.edges.items()}
+    return {of: rows for of, rows in found.items() if rows is not None}
+
+
+def check_schema(graph: Graph) -> None:
+    """Check that a graph has the columns that its schema names.
+
+    Raises:
+        DataError: a node type or relation has no features or other ones, or a name stands there twice.
+    """
+    check_type(graph.schema, "schema", Schema, "a graphbraid.graph.Schema")
+    if not graph.schema.columns:
+        return
+    features = features_by_type(graph)
+    for of, columns in graph.schema.columns.items():
+        if of not in features:
+            raise DataError(f"the schema has columns of {of!r}, which has no features")
+        names, width = columns.names, int(features[of].shape[1])
+        if names is not None and (len(names) != width or len(set(names)) < width):
+            raise DataError(
+                f"the schema must have {width} different names for the columns of {of!r}; got "
+                f"{', '.join(names)}"
+            )
