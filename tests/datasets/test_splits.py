@@ -31,6 +31,27 @@ def test_a_seed_names_the_split():
     assert first[:5] == FIRST_OF_SEED_5
 
 
+def test_every_node_type_with_labels_gets_a_split():
+    y, target = torch.arange(300) % 3, torch.rand(50)
+    graph = Graph.from_relations(
+        {("author", "writes", "paper"): [[0], [1]]},
+        {"paper": 300, "author": 50, "venue": 4},
+        y={"paper": y, "author": target},
+        splits={"paper": {"train": [1]}},
+    )
+    split = datasets.prepare(graph, split_seed=5)
+    alone = datasets.prepare(labelled(y), split_seed=5)
+    papers, authors = split.nodes_of("paper").splits, split.nodes_of("author").splits
+    assert {name: ids.tolist() for name, ids in papers.items()} == {
+        name: ids.tolist() for name, ids in alone.splits.items()
+    }
+    assert {name: ids.numel() for name, ids in authors.items()} == {"train": 30, "val": 10, "test": 10}
+    assert split.nodes_of("venue").splits == {}
+    few = Graph.from_relations({}, {"paper": 3}, y={"paper": torch.tensor([0, 1, 1])})
+    with pytest.raises(DataError, match="nodes of type 'paper': class 0 has 1 labelled nodes"):
+        datasets.prepare(few, split_seed=0)
+
+
 FIRST_OF_SEED_5 = [18, 46, 48, 53, 85]
 
 

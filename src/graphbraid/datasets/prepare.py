@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.datasets.memory import CHANGED_EDGE_BYTES, require_memory
-from graphbraid.datasets.splits import random_share_split, random_split
+from graphbraid.datasets.splits import with_drawn_splits
 from graphbraid.errors import DataError
 from graphbraid.graph import Columns, Graph, ScaledFeatures, SparseFeatures
 from graphbraid.graph.scaled_features import Features
@@ -37,7 +37,7 @@ def prepare(
         normalize_features: Divide every feature row by the sum of its absolute values; zero rows stay zero.
         split_seed: Draw a new split with this seed: 20 training and 30 validation nodes per class for
             single-label graphs (:func:`random_split`), else 60 and 20 % of the nodes
-            (:func:`random_share_split`).
+            (:func:`random_share_split`); in a graph with types, of each type that has labels.
 
     Raises:
         ResourceError: Changing the edges needs more than the free memory, as it holds both graphs.
@@ -59,9 +59,7 @@ def prepare(
         schema = replace(graph.schema, columns=columns)
         graph = graph.replace(x=normalized_rows(graph.x), schema=schema)
     if split_seed is not None:
-        graph.check_one_type("split_seed")
-        split = random_split if graph.task == "single-label" else random_share_split
-        graph = split(graph, seed=split_seed)
+        graph = with_drawn_splits(graph, split_seed)
     return graph
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from graphbraid.datasets.draws import draws, stream_key
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.graph import Graph
+from graphbraid.graph import Graph, NodeSet
 from graphbraid.graph.array_checks import has_labels
+from graphbraid.graph.typed_checks import named
 from graphbraid.signatures import typed
 
 _PURPOSE = 0x53504C4954  # "SPLIT": keeps these draws apart from the generator's for the same seed
@@ -35,16 +38,46 @@ def random_split(graph: Graph, *, train_per_class: int = 20, val_per_class: int 
         ConfigError: The labels are not single-label classes, or a count is not positive.
         DataError: A class has too few nodes; names it and its number of nodes.
     """
-    if graph.task != "single-label" or graph.y is None:
+    return graph.replace(splits=_by_class(graph, train_per_class, val_per_class, seed))
+
+
+def with_drawn_splits(graph: Graph, seed: int) -> Graph:
+    """Draw new splits: by class where labels are classes, else by share; for each node type that has labels.
+
+    Raises:
+        DataError: nothing has labels, or a class or type has too few of them.
+    """
+    if graph.types is None:
+        return graph.replace(splits=_drawn(graph, seed))
+    nodes = dict(graph.types.nodes)
+    labelled = [name for name, one in nodes.items() if one.y is not None]
+    if not labelled:
+        raise DataError("a split needs labels; no node type has some")
+    for name in labelled:
+        with named(f"nodes of type {name!r}"):
+            nodes[name] = replace(nodes[name], splits=_drawn(nodes[name], seed))
+    return graph.replace(types=replace(graph.types, nodes=nodes), schema=graph.schema)
+
+
+def _drawn(nodes: Graph | NodeSet, seed: int) -> dict[str, Tensor]:
+    if nodes.task == "single-label":
+        return _by_class(nodes, 20, 30, seed)
+    return _by_share(nodes, 0.6, 0.2, seed)
+
+
+def _by_class(
+    nodes: Graph | NodeSet, train_per_class: int, val_per_class: int, seed: int
+) -> dict[str, Tensor]:
+    if nodes.task != "single-label" or nodes.y is None:
         raise ConfigError(
-            f"a split by class needs single-label classes; the labels are {graph.task}. "
+            f"a split by class needs single-label classes; the labels are {nodes.task}. "
             "Use random_share_split instead."
         )
     if train_per_class < 1 or val_per_class < 1:
         raise ConfigError(
             f"train_per_class and val_per_class must be at least 1; got {train_per_class} and {val_per_class}"
         )
-    labels = graph.y.cpu().numpy()
+    labels = nodes.y.cpu().numpy()
     order = _shuffled(np.flatnonzero(labels >= 0), seed)
     order = order[np.argsort(labels[order], kind="stable")]
     classes, starts, counts = np.unique(labels[order], return_index=True, return_counts=True)
@@ -59,7 +92,7 @@ def random_split(graph: Graph, *, train_per_class: int = 20, val_per_class: int 
     train = place < train_per_class
     test = place >= train_per_class + val_per_class
     parts = {"train": order[train], "val": order[~train & ~test], "test": order[test]}
-    return graph.replace(splits={name: _rising(ids) for name, ids in parts.items()})
+    return {name: _rising(ids) for name, ids in parts.items()}
 
 
 @typed
@@ -73,21 +106,25 @@ def random_share_split(graph: Graph, *, train: float = 0.6, val: float = 0.2, se
         ConfigError: The shares are not positive or leave nothing for testing.
         DataError: Too few labelled nodes for three splits.
     """
+    return graph.replace(splits=_by_share(graph, train, val, seed))
+
+
+def _by_share(nodes: Graph | NodeSet, train: float, val: float, seed: int) -> dict[str, Tensor]:
     if not (train > 0 and val > 0 and train + val < 1):
         raise ConfigError(f"train and val must be positive and sum to less than 1; got {train} and {val}")
-    order = _shuffled(_labelled(graph), seed)
+    order = _shuffled(_labelled(nodes), seed)
     first, second = round(train * len(order)), round((train + val) * len(order))
     parts = {"train": order[:first], "val": order[first:second], "test": order[second:]}
     if not all(len(ids) for ids in parts.values()):
         raise DataError(f"{len(order)} labelled nodes are too few for shares of {train} and {val}")
-    return graph.replace(splits={name: _rising(ids) for name, ids in parts.items()})
+    return {name: _rising(ids) for name, ids in parts.items()}
 
 
-def _labelled(graph: Graph) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    if graph.y is None:
+def _labelled(nodes: Graph | NodeSet) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    if nodes.y is None:
         raise DataError("a split needs labels; the graph has none")
-    y = graph.y.cpu()
-    if graph.task == "multi-label":
+    y = nodes.y.cpu()
+    if nodes.task == "multi-label":
         labelled = has_labels(y)
     else:
         labelled = y >= 0 if not y.is_floating_point() else y.isfinite().reshape(len(y), -1).all(1)
