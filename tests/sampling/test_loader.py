@@ -287,6 +287,8 @@ def test_seeds_by_mask_ids_split_and_all():
         assert torch.equal(first.edge_index, second.edge_index)
         assert torch.equal(first.input_id, graph.splits["train"][second.input_id])  # places in the mask
     assert sum(b.batch_size for b in NeighborLoader(graph, [3], batch_size=300)) == NUM_NODES
+    with pytest.raises(ConfigError, match=r"input_nodes hold only 0 and 1, .*give bools"):
+        NeighborLoader(graph, [3], input_nodes=mask.to(torch.uint8))
 
 
 def test_weights_steer_the_draws():

@@ -469,9 +469,17 @@ def test_predict_checks_ids_and_keeps_their_order() -> None:
     assert everyone.shape == (600, 3)
     assert torch.equal(trainer.predict([7, 3, 7]), everyone[[7, 3, 7]])
     outside = (([600], r"nodes\[0\] is 600"), ([1, -1], r"nodes\[1\] is -1"))
-    for nodes, message in (*outside, ([], "non-empty")):
+    for nodes, message in (*outside, ([], "name at least one")):
         with pytest.raises(ConfigError, match=message):
             trainer.predict(nodes)
+    mask = torch.arange(600) % 7 == 0
+    for given in (mask, mask.numpy()):
+        assert torch.equal(trainer.predict(given), everyone[mask])
+    for dtype in (torch.uint8, torch.int64):
+        with pytest.raises(DataError, match="nodes hold only 0 and 1, one for each of 600 nodes"):
+            trainer.predict(mask.to(dtype))
+    with pytest.raises(DataError, match="nodes is a mask of 599 nodes"):
+        trainer.predict(mask[1:])
     with pytest.raises(DataError, match=r"nodes must be .*; got 0\.5"):
         trainer.predict([0.5])
     with pytest.raises(ConfigError, match="mode must be 'sampled' or 'exact'"):

@@ -13,6 +13,7 @@ from torch import Tensor
 from graphbraid.arguments import shown
 from graphbraid.errors import ConfigError
 from graphbraid.graph import Graph
+from graphbraid.graph.interop.convert import refuse_mask_of_integers
 from graphbraid.graph.scans import first_out_of_range
 
 
@@ -59,14 +60,23 @@ def as_seeds(input_nodes: Tensor | Sequence[int] | str | None, graph: Graph) -> 
         return torch.arange(graph.num_nodes)
     if isinstance(input_nodes, str):
         return graph.split(input_nodes)
-    seeds = as_ids(input_nodes, "input_nodes")
+    return ids_or_mask(input_nodes, graph.num_nodes)
+
+
+def ids_or_mask(input_nodes: Any, num_nodes: int, what: str = "input_nodes") -> Tensor:
+    """Return int64 ids from ids or a bool mask of ``num_nodes`` nodes.
+
+    Raises:
+        ConfigError: they are neither, or an id is out of range.
+    """
+    seeds = as_ids(input_nodes, what)
     if seeds.dtype == torch.bool:
-        if seeds.shape != (graph.num_nodes,):
-            raise ConfigError(
-                f"a mask of input_nodes must have shape ({graph.num_nodes},); got {tuple(seeds.shape)}"
-            )
+        if seeds.shape != (num_nodes,):
+            raise ConfigError(f"a mask of {what} must have shape ({num_nodes},); got {tuple(seeds.shape)}")
         return seeds.nonzero().flatten()
-    return check_ids(seeds, graph.num_nodes, "input_nodes")
+    seeds = check_ids(seeds, num_nodes, what)
+    refuse_mask_of_integers(seeds, num_nodes, what, ConfigError)
+    return seeds
 
 
 def as_ids(values: Any, what: str) -> Tensor:

@@ -327,7 +327,7 @@ class Trainer(LinkPredictions):
         """Return the model's outputs for nodes.
 
         Args:
-            nodes: ids in ``[0, num_nodes)``, in any order and possibly repeated. If None, all nodes.
+            nodes: ids in ``[0, num_nodes)``, in any order, possibly repeated, or a bool mask. If None, all.
             probabilities: whether to apply softmax (single-label) or sigmoid (multi-label).
             mode: ``exact`` or ``sampled``, as for :meth:`evaluate`.
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.arguments import as_count, check_tensor
-from graphbraid.errors import DataError
+from graphbraid.errors import DataError, GraphbraidError
 from graphbraid.graph.csc import MOST_NODES
 from graphbraid.graph.scaled_features import Features, ScaledFeatures
 from graphbraid.graph.scans import first_where
@@ -224,4 +224,20 @@ def as_node_ids(ids: Any, num_nodes: int, what: str) -> Tensor:
         return tensor.nonzero().flatten()
     if tensor.dtype.is_floating_point and tensor.numel():
         raise DataError(f"{what} must hold integer node ids or be a bool mask; got {tensor.dtype}")
+    refuse_mask_of_integers(tensor, num_nodes, what)
     return tensor.long()
+
+
+def refuse_mask_of_integers(
+    ids: Tensor, num_nodes: int, what: str, error: type[GraphbraidError] = DataError
+) -> None:
+    """Refuse a mask of all nodes whose values are integers: as ids, they name nodes 0 and 1 over and over.
+
+    Raises:
+        GraphbraidError: an ``error``, if there are as many ids as nodes and all are 0 or 1.
+    """
+    if ids.numel() == num_nodes > 2 and 0 <= int(ids.min()) <= int(ids.max()) <= 1:
+        raise error(
+            f"{what} hold only 0 and 1, one for each of {num_nodes} nodes: as a mask give bools "
+            "(mask.bool()), as ids name each node once"
+        )

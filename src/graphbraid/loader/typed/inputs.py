@@ -11,7 +11,7 @@ from torch import Tensor
 from graphbraid.arguments import shown
 from graphbraid.errors import ConfigError, did_you_mean
 from graphbraid.graph import Graph
-from graphbraid.loader.inputs import as_fanouts, as_ids, check_ids
+from graphbraid.loader.inputs import as_fanouts, ids_or_mask
 from graphbraid.sampling.typed import TypedConfig
 
 ONE_TYPE_ONLY: dict[str, tuple[Any, str]] = {
@@ -82,15 +82,7 @@ def as_typed_seeds(input_nodes: Any, graph: Graph) -> tuple[str, Any, Tensor]:
             known = ", ".join(nodes.splits) or "none"
             raise ConfigError(f"nodes of type {node_type!r} have no split {given!r}; they have {known}")
         return node_type, given, nodes.splits[given]
-    ids = as_ids(given, "input_nodes")
-    if ids.dtype != torch.bool:
-        return node_type, given, check_ids(ids, nodes.num_nodes, "input_nodes")
-    if ids.shape != (nodes.num_nodes,):
-        raise ConfigError(
-            f"a mask of input_nodes of type {node_type!r} must have shape ({nodes.num_nodes},); got "
-            f"{tuple(ids.shape)}"
-        )
-    return node_type, given, ids.nonzero().flatten()
+    return node_type, given, ids_or_mask(given, nodes.num_nodes, f"input_nodes of type {node_type!r}")
 
 
 def _pair(input_nodes: Any, graph: Graph) -> tuple[Any, Any]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph.model.modes import in_mode
 from graphbraid.graph import Graph, NodeSet
-from graphbraid.graph.interop.convert import as_tensor
+from graphbraid.graph.interop.convert import as_node_ids, as_tensor
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.inference.infer import exact_chunks
 from graphbraid.train.inference.layer_wise import Chunk
@@ -133,20 +133,22 @@ def _sampled_chunks(
 
 
 def node_ids(of: Graph | NodeSet, nodes: Tensor | Sequence[int] | None) -> Tensor:
-    """Return node ids given by a caller as ``(n,)`` int64 on the CPU; None stands for all nodes.
+    """Return node ids, or those that a bool mask marks, as ``(n,)`` int64 on the CPU; None is all nodes.
 
     Raises:
-        ConfigError: the list is empty, or an entry is not an id in ``[0, num_nodes)``.
-        DataError: the argument is not a list of numbers.
+        ConfigError: there are none, or an entry is not an id in ``[0, num_nodes)``.
+        DataError: the argument is not a list of numbers, or a mask of another length or of integers.
     """
     if nodes is None:
         return torch.arange(of.num_nodes)
-    ids = as_tensor(nodes, "nodes")
-    if ids.ndim != 1 or ids.numel() == 0 or ids.is_floating_point() or ids.dtype == torch.bool:
+    given = as_tensor(nodes, "nodes")
+    is_list = given.ndim == 1 and not given.is_floating_point()
+    ids = as_node_ids(given, of.num_nodes, "nodes").cpu() if is_list else given
+    if not is_list or not ids.numel():
         raise ConfigError(
-            f"nodes must be a non-empty list of node ids; got {ids.dtype} of shape {tuple(ids.shape)}."
+            f"nodes must be a list of node ids or a mask, and name at least one; got {given.dtype} of shape "
+            f"{tuple(given.shape)}."
         )
-    ids = ids.long().cpu()
     outside = (ids < 0) | (ids >= of.num_nodes)
     if bool(outside.any()):
         at = int(outside.nonzero()[0])
