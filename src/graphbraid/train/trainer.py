@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -47,9 +47,6 @@ from graphbraid.train.step.typed_runner import TypedRunner
 from graphbraid.train.task import Task
 from graphbraid.train.tuning.planning import profile_run
 from graphbraid.train.turns import Turns
-
-if TYPE_CHECKING:
-    pass
 
 
 class Trainer(LinkPredictions):
