@@ -104,6 +104,7 @@ def _select(selection: Selection) -> Selection:
     module, _ = _load()
     assert module is not None
     module.raise_resource_errors_as(ResourceError)
+    module.explain_bus_errors()
     module.select(selection.variant)
     return selection
 

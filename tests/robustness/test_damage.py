@@ -6,16 +6,20 @@ import dataclasses
 import json
 import os
 import random
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.extras import NO_KERNELS
 from tests.robustness.bad_plans import profile
 from tests.robustness.workplace import graph
 from tests.suites import few_of
+from tests.warm import WarmProcesses
 
+from graphbraid import native
 from graphbraid.cli.run.saved_run import read_saved
 from graphbraid.collective import Plan, Profile, make_plan
 from graphbraid.datasets import open_names, open_store, save_store
@@ -120,6 +124,26 @@ def _flipped(data: bytes, at: int, bit: int) -> bytes:
     content = bytearray(data)
     content[at] ^= 1 << bit
     return bytes(content)
+
+
+TRUNCATED = """
+import os, sys
+import torch
+from graphbraid import datasets, native
+native.kernels()
+graph = datasets.open_store(sys.argv[1])
+os.truncate(sys.argv[1] + "/x.npy", 100)
+print(graph.x.sum())
+"""
+
+
+@pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+def test_a_store_that_is_truncated_while_it_is_read_is_named(tmp_path: Path, warm: WarmProcesses) -> None:
+    store = save_store(graph().replace(x=torch.ones(90, 200)), tmp_path / "store")
+    done = warm.run(["-c", TRUNCATED, store])
+    assert done.returncode == -signal.SIGBUS
+    assert done.stdout == ""
+    assert f"{store / 'x.npy'} ended while it was being read: it was truncated" in done.stderr
 
 
 def test_a_resumed_run_tells_of_changes_in_what_it_writes_anew(

@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "arguments/bound.h"
+#include "disk/bus_error.h"
 #include "threads/idle_threads.h"
 #include "threads/parallel.h"
 #include "threads/threads.h"
@@ -77,6 +78,7 @@ NB_MODULE(_native, m) {
   m.doc() = "graphbraid's compiled kernels; graphbraid.native loads them and chooses the variant";
   m.def("is_supported", [](const std::string& name) { return gb::is_supported(by_name(name)); });
   m.def("is_compiled", [](const std::string& name) { return gb::is_compiled(by_name(name)); });
+  m.def("explain_bus_errors", gb::explain_bus_errors);
   m.def("let_idle_threads_sleep", [] {
     nb::gil_scoped_release release;
     return gb::let_idle_threads_sleep();
