@@ -16,6 +16,7 @@ from graphbraid.nn import (
     DotProduct,
     GraphSAGE,
     LinkModel,
+    MLPPredictor,
     NodeEmbedding,
     RGCNConv,
     RGCNEncoder,
@@ -111,6 +112,24 @@ def test_a_model_of_links_scores_pairs_of_rows() -> None:
     torch.testing.assert_close(
         model.predictor.all_with(rows[:2], rows, kind), model.predictor.with_all(rows[:2], rows, kind)
     )
+
+
+class Difference(MLPPredictor):
+    """A predictor of a user's, whose scores depend on the direction."""
+
+    def _pairs(self, src: Tensor, dst: Tensor, relation: Tensor | None) -> Tensor:
+        return super()._pairs(src - 2 * dst, torch.ones_like(dst), relation)
+
+
+def test_a_predictor_whose_directions_differ_ranks_no_sources_by_the_other() -> None:
+    rows = torch.randn(30, 4)
+    predictor = Difference(4, 8, dropout=0.5)
+    predictor.layers[0].eval()
+    with pytest.raises(DataError, match="Difference scores a pair otherwise in the other direction"):
+        predictor.all_with(rows[:3], rows)
+    assert predictor.training
+    assert not predictor.layers[0].training
+    MLPPredictor(4, 8, dropout=0.5).all_with(rows[:3], rows)
 
 
 @pytest.mark.parametrize(

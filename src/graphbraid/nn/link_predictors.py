@@ -15,6 +15,7 @@ from graphbraid.nn.graph_model import MOST_LAYERS
 from graphbraid.nn.linear import Linear
 from graphbraid.signatures import typed
 
+_COMPARED = 8  # pairs that show whether a predictor scores both directions alike
 _PAIRS = 1 << 16  # pairs whose hidden rows are held at a time while a node is scored with all others
 
 
@@ -70,7 +71,7 @@ class LinkPredictor(nn.Module, ABC):
         """Return the scores of every row as a source with each destination, to rank sources.
 
         The predictors of this module score a pair the same in both directions, so that this is
-        :meth:`with_all`; one whose scores differ must override it.
+        :meth:`with_all`, once a few pairs have shown it; one whose scores differ must override it.
 
         Args:
             dst: ``(num_dst, channels)`` rows of the destinations.
@@ -81,9 +82,29 @@ class LinkPredictor(nn.Module, ABC):
             ``(num_dst, num_nodes)``.
 
         Raises:
-            DataError: rows or relations do not fit each other or the predictor.
+            DataError: rows or relations do not fit each other or the predictor, or a pair's scores differ.
         """
-        return self.with_all(dst, rows, relation)
+        scores = self.with_all(dst, rows, relation)
+        self._check_symmetry(dst, rows, relation)
+        return scores
+
+    @torch.no_grad()
+    def _check_symmetry(self, dst: Tensor, rows: Tensor, relation: Tensor | None) -> None:
+        some = min(_COMPARED, dst.shape[0], rows.shape[0])
+        if type(self).all_with is not LinkPredictor.all_with or not some:
+            return
+        of_these = None if relation is None else relation[:some]
+        training = [module for module in self.modules() if module.training]  # without dropout
+        self.eval()
+        dst, rows = dst[:some], rows[-some:]
+        there, back = self._pairs(dst, rows, of_these), self._pairs(rows, dst, of_these)
+        for module in training:
+            module.training = True
+        if bool(((there - back).abs() > 0.05 * there.abs().max()).any()):
+            raise DataError(
+                f"{type(self).__name__} scores a pair otherwise in the other direction, so ranking sources "
+                "needs an all_with(dst, rows, relation) of its own; give it one"
+            )
 
     @abstractmethod
     def _pairs(self, src: Tensor, dst: Tensor, relation: Tensor | None) -> Tensor:
