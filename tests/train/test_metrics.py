@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from sklearn import metrics as sk
@@ -51,6 +53,48 @@ def test_multi_label_metrics_equal_scikit_learns() -> None:
     assert found["f1_micro"] == pytest.approx(sk.f1_score(labels, predicted, average="micro"))
     assert found["f1_macro"] == pytest.approx(sk.f1_score(labels, predicted, average="macro"))
     assert found["auroc"] == pytest.approx(sk.roc_auc_score(labels, outputs, average="macro"), abs=1e-5)
+
+
+def test_auroc_counts_the_classes_that_it_is_defined_for() -> None:
+    torch.manual_seed(1)
+    outputs, labels = torch.randn(100, 3), torch.randint(2, (100,))  # none of class 2
+    rows = torch.nn.functional.one_hot(labels, 3).float()
+    single, multi = (Task(name=name, width=3) for name in ("single-label", "multi-label"))
+    for task, y, given in ((single, labels, outputs.softmax(1)), (multi, rows, outputs)):
+        expected = [sk.roc_auc_score(labels == k, given[:, k]) for k in (0, 1)]
+        assert in_chunks(task, ("auroc",), outputs, y)["auroc"] == pytest.approx(sum(expected) / 2, abs=1e-5)
+        assert math.isnan(in_chunks(task, ("auroc",), outputs, y[:1].expand(y.shape))["auroc"])
+    one = Task(name="multi-label", width=1)
+    assert math.isnan(in_chunks(one, ("auroc",), outputs[:, :1], torch.ones(100, 1))["auroc"])
+    graph = community_graph(60)
+    of_val = graph.y.clone()
+    of_val[graph.splits["val"]] = 1
+    model = GraphSAGE(graph.num_features, 4, graph.num_classes, num_layers=2)
+    trainer = Trainer(model, graph.replace(y=of_val), metrics=("auroc",), fanouts=(3, 3))
+    with pytest.raises(ConfigError, match="monitor='auroc' is not defined on the split 'val'"):
+        trainer.fit()
+    assert trainer.progress.global_step == 0
+
+
+def test_what_is_learned_otherwise_than_may_be_meant_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    graph = community_graph(60)
+    task_of(graph.replace(y=torch.rand(60)))
+    assert caplog.text == ""
+    task_of(graph.replace(y=(torch.rand(60) < 0.5).float()))
+    assert "float labels 0 and 1 are learned as numbers" in caplog.text
+    model = GraphSAGE(graph.num_features, 4, graph.num_classes, num_layers=2)
+    Trainer(model, graph, fanouts=(0, 0), epochs=1, test_at_end=False).fit()
+    assert "fanouts [0, 0] draw no neighbours" in caplog.text
+
+
+def test_a_wrong_metric_is_refused_when_the_trainer_is_made() -> None:
+    graph = community_graph(60)
+    model = GraphSAGE(graph.num_features, 4, graph.num_classes, num_layers=2)
+    with pytest.raises(ConfigError, match="Did you mean 'accuracy'"):
+        Trainer(model, graph, metrics=("acuracy",))
+    with pytest.raises(ConfigError, match="monitor must be one of"):
+        Trainer(model, graph, monitor="f1")
+    Trainer(model, graph.replace(y=None), metrics=("accuracy",))  # which may predict
 
 
 @pytest.mark.parametrize("width", [1, 3])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -19,6 +19,18 @@ _OF_LINKS = (
     "link_split_seed",
     "temporal_strategy",
 )
+
+_OF_BATCHES = ("layout", "replace", "accumulate", "eval_batch_size", "eval_fanouts")
+
+
+def given_for_batches(config: TrainConfig) -> str:
+    """Return the first option given that is for mini-batches alone; empty if there is none."""
+    given = (name for name in _OF_BATCHES if getattr(config, name) != _default(config, name))
+    return next((f"{name}={getattr(config, name)!r}" for name in given), "")
+
+
+def _default(config: TrainConfig, name: str) -> Any:
+    return type(config).__dataclass_fields__[name].default
 
 
 def check_together(config: TrainConfig) -> None:
@@ -62,6 +74,13 @@ def _check_run(config: TrainConfig) -> None:
             f"patience={config.patience} counts evaluations, but eval_every=0 never evaluates; set "
             "eval_every to 1 or more."
         )
+    if config.monitor is not None and config.eval_every == 0:
+        raise ConfigError(
+            f"monitor={config.monitor!r} is a validation metric, but eval_every=0 never evaluates; set "
+            "eval_every to 1 or more, or leave monitor out."
+        )
+    if config.mode == "full" and (given := given_for_batches(config)):
+        raise ConfigError(f"{given} is for mini-batches, and mode='full' has none; leave one out.")
 
 
 def _check_learning_rate(config: TrainConfig) -> None:
@@ -74,8 +93,7 @@ def _check_learning_rate(config: TrainConfig) -> None:
     if isinstance(config.optimizer, str):
         return
     for name in ("lr", "weight_decay"):
-        value, default = getattr(config, name), type(config).__dataclass_fields__[name].default
-        if value != default:
+        if (value := getattr(config, name)) != _default(config, name):
             raise ConfigError(
                 f"{name}={value!r} is for an optimizer that is named, and the one given has its own; set it "
                 f"there and leave {name} out, or name the optimizer."
@@ -102,8 +120,8 @@ def _check_tiers(config: TrainConfig) -> None:
 
 def _check_links(config: TrainConfig) -> None:
     for name in _OF_LINKS:
-        value, default = getattr(config, name), type(config).__dataclass_fields__[name].default
-        if config.task == "node" and value != default:
+        value = getattr(config, name)
+        if config.task == "node" and value != _default(config, name):
             raise ConfigError(f"{name}={value!r} is for links, and task='node' has none; set task='link'.")
     if config.negatives == "triplet" and config.num_negatives != int(config.num_negatives):
         raise ConfigError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -12,7 +13,13 @@ from torch import Tensor
 
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph, NodeSet
-from graphbraid.graph.array_checks import UNLABELLED, first_partly_labelled, has_class, has_labels
+from graphbraid.graph.array_checks import (
+    UNLABELLED,
+    first_partly_labelled,
+    has_class,
+    has_labels,
+    is_multi_hot,
+)
 from graphbraid.graph.labelled import TaskName
 from graphbraid.ops.rowwise.cross_entropy import cross_entropy
 
@@ -20,6 +27,7 @@ AnyTaskName = Literal[TaskName, "link"]
 """What a model can be trained for: a task that labels imply, or the prediction of links."""
 IGNORED = UNLABELLED[0]
 """Class that :meth:`Task.loss` passes to torch for every node without a label."""
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -90,6 +98,11 @@ def task_of(labels: Graph | NodeSet) -> Task:
             f"labels of 0 and 1 must all be known of a node, or none; y[{node}] is "
             f"{labels.y[node].tolist()}, where -1, -100 and NaN stand for no label. Fill the row in, or mark "
             "all of it."
+        )
+    if name == "regression" and labels.y.ndim == 1 and is_multi_hot(labels.y[:, None]):
+        _log.warning(
+            "the float labels 0 and 1 are learned as numbers, by their squared error; for two classes give "
+            "y.long(), for one label that a node has or has not y[:, None]"
         )
     width = labels.num_classes
     if name == "single-label" and width == 1:

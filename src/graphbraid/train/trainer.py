@@ -159,6 +159,9 @@ class Trainer(LinkPredictions):
         """How ``host`` is divided between rows and lists, and why; empty without one of the options."""
         self.runner = self._new_runner()
         self._state = self._new_state()
+        if self.config.metrics is not None or self.config.monitor is not None:
+            with contextlib.suppress(DataError):  # of labels that are not learned yet
+                _ = self._state.monitored
 
     def _new_runner(self) -> ModelRunner:
         """Make the runner of the task and of the graph's kind."""

@@ -250,8 +250,8 @@ class _Estimating:
             return ModeEstimate(
                 mode="full", host=None, fits=False, reason="it learns labels of nodes, not links"
             )
-        config = self._config.updated(mode="full", plan=None, trace=None, hot=None, tiers=None)
         try:
+            config = self._config.updated(mode="full", plan=None, trace=None, hot=None, tiers=None)
             trial = Trial(self._model, self._graph, config, make_tiers(self._graph, config))
             needs = full_needs(trial)
         except (GraphbraidError, MemoryError) as error:

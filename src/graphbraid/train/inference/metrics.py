@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torchmetrics import Metric, classification, regression
 
 from graphbraid.errors import ConfigError, did_you_mean
+from graphbraid.graph import Graph, NodeSet
 from graphbraid.train.task import AnyTaskName, Task
 
-LOSS, MRR, AUC = "loss", "mrr", "auc"
+LOSS, MRR, AUC, AUROC = "loss", "mrr", "auc", "auroc"
 USUAL_OF_LINKS = (MRR, AUC, "hits@1", "hits@10")
 _HITS = re.compile(r"hits@([1-9]\d{0,8})")
 
@@ -53,13 +56,13 @@ _SINGLE = {
     "accuracy_macro": MetricKind(make=_average(classification.MulticlassAccuracy, "macro")),
     "f1_macro": MetricKind(make=_average(classification.MulticlassF1Score, "macro")),
     "f1_micro": MetricKind(make=_average(classification.MulticlassF1Score, "micro")),
-    "auroc": MetricKind(make=_average(classification.MulticlassAUROC, "macro")),
+    AUROC: MetricKind(make=_average(classification.MulticlassAUROC, "none")),
 }
 _MULTI = {
     "f1_micro": MetricKind(make=_average(classification.MultilabelF1Score, "micro")),
     "f1_macro": MetricKind(make=_average(classification.MultilabelF1Score, "macro")),
     "accuracy": MetricKind(make=_average(classification.MultilabelAccuracy, "micro")),
-    "auroc": MetricKind(make=_average(classification.MultilabelAUROC, "macro")),
+    AUROC: MetricKind(make=_average(classification.MultilabelAUROC, "none")),
 }
 _REGRESSION = {
     "mae": MetricKind(make=lambda _: regression.MeanAbsoluteError(sync_on_compute=False), maximize=False),
@@ -134,6 +137,22 @@ def monitored(task: Task, names: Sequence[str], monitor: str | None) -> tuple[st
     return name, task.name == "link" or METRICS[task.name][name].maximize
 
 
+def check_monitor(name: str, labels: Graph | NodeSet, val_nodes: Tensor | None) -> None:
+    """Check that the metric that chooses the best epoch is defined on the validation split.
+
+    Raises:
+        ConfigError: it is AUROC, and no class is both that of some nodes there and not that of others.
+    """
+    if name != AUROC or val_nodes is None or labels.y is None:
+        return
+    y = labels.y[val_nodes]
+    if bool((y == y[0]).all()):
+        raise ConfigError(
+            f"monitor={AUROC!r} is not defined on the split 'val', whose labels are all the same; choose "
+            "another metric, such as loss, or another split."
+        )
+
+
 class Scores:
     """An accumulator of loss and metrics over chunks of an evaluation's nodes."""
 
@@ -160,10 +179,28 @@ class Scores:
             metric.update(predictions, targets)
 
     def compute(self) -> dict[str, float]:
-        """Return the mean loss and every metric; a metric without enough rows (R2 of a single one) is NaN."""
+        """Return the mean loss and every metric.
+
+        One that the rows do not define is NaN: R2 of a single row, and AUROC where no class has rows that are
+        of it and others that are not.
+        """
         if self._num_rows == 0:
             raise AssertionError("no rows to score: callers check that a split is not empty")
         values = {LOSS: self._loss_sum / self._mass}
         for name, metric in self._metrics.items():
-            values[name] = float("nan") if name == "r2" and self._num_rows < 2 else float(metric.compute())
+            if name == "r2" and self._num_rows < 2:
+                values[name] = float("nan")
+            else:
+                values[name] = _mean_auroc(metric, self._task) if name == AUROC else float(metric.compute())
         return values
+
+
+def _mean_auroc(metric: Any, task: Task) -> float:
+    """Return the mean over the classes that AUROC is defined for; torchmetrics counts the others as 0."""
+    labels = torch.cat(metric.target)
+    is_of = F.one_hot(labels, task.width) if task.name == "single-label" else labels.reshape(-1, task.width)
+    share = is_of.double().mean(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of the classes that are left out
+        areas = metric.compute().reshape(-1)
+    return float(areas[(share > 0) & (share < 1)].mean())

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from graphbraid.errors import ConfigError
 from graphbraid.train import runtime
 from graphbraid.train.estimating.modes import require_sampled
+from graphbraid.train.inference.metrics import check_monitor
 from graphbraid.train.run.state import RunState
 from graphbraid.train.run_folder.measured import kept_evidence, kept_plan
 from graphbraid.train.step.feed import ALONE, Feed, Share, make_feed, make_loader
@@ -82,6 +83,7 @@ def set_up(state: RunState, former: Path | None) -> RunParts:
     if isinstance(runner, LinkRunner) and len(labels.splits) > 1:
         runner.negatives_of_evaluation()  # which a complete graph does not have
     check_fanouts(runner.model, config)
+    check_monitor(state.monitored[0], labels, val_nodes)
     _try_model(state, task, train_nodes, None if former is None else kept_evidence(former))
     state.plan = _plan(state, task, train_nodes, former)
     feed = _feed(state, task, train_nodes)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import torch
 from torch import Tensor, nn
 
@@ -12,6 +14,8 @@ from graphbraid.train.config import TrainConfig
 from graphbraid.train.step.batches import Batch
 from graphbraid.train.step.runner import ModelRunner
 from graphbraid.train.task import Task, labelled
+
+_log = logging.getLogger(__name__)
 
 
 def split_nodes(labels: Graph | NodeSet, split: str) -> Tensor:
@@ -61,6 +65,11 @@ def check_fanouts(model: nn.Module, config: TrainConfig) -> None:
         raise ConfigError(
             f"fanouts must have one entry per layer of the model ({layers}); got {len(config.fanouts)}: "
             f"{list(config.fanouts)}."
+        )
+    if config.mode == "sampled" and layers and not any(config.fanouts):
+        _log.warning(
+            "fanouts %s draw no neighbours: the model learns from each node's own row alone. -1 takes all.",
+            list(config.fanouts),
         )
 
 
