@@ -1,20 +1,28 @@
-"""An engine follows what its model holds besides modules, at any depth, and what its class defines."""
+"""An engine follows what its model's forward reads besides modules, wherever, and its training nodes."""
 
 import functools
+import os
+import sys
 from collections import deque
 from dataclasses import dataclass
-from types import SimpleNamespace
+from itertools import repeat
+from types import ModuleType, SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from tests.extras import NO_PYG
 
 pytest.importorskip("torch_geometric", reason=NO_PYG)
+import torch_geometric.data as pyg_data
+import torch_geometric.nn as pyg_nn
 from tests.fullgraph.matrix.case import GCN
 from tests.fullgraph.matrix.compare import LOWERED, engine_of, verdict
 from tests.fullgraph.matrix.graphs import data_of
 from tests.fullgraph.matrix.models import calls
 
+import graphbraid
+from graphbraid.errors import DataError
 from graphbraid.fullgraph.model.watch import ModelWatch
 
 
@@ -135,11 +143,333 @@ def test_a_method_or_an_attribute_replaced_in_the_model_s_class_is_followed(inhe
     assert_follows(model, data, engine)
 
 
-def test_a_model_that_holds_very_much_is_looked_into_as_far_as_a_bound():
+# ---- what a forward reads outside of its model
+
+FACTOR = 1.0
+CONFIG = ModuleType("config_of_a_test")
+SETTINGS = {"a": SimpleNamespace(factor=1.0)}
+
+
+class Config:
+    """Settings in a class, some of them computed."""
+
+    factor = 1.0
+    listed = (1.0,)
+
+    @property
+    def of_property(self):
+        return FACTOR
+
+    @classmethod
+    def of_class(cls):
+        return cls.factor
+
+    def of_method(self, name):
+        return getattr(self, f"fac{name}")
+
+
+CONFIGURED = Config()
+
+
+def by_global(self):
+    return FACTOR
+
+
+def by_default(self, factor=1.0):
+    return factor
+
+
+def by_keyword(self, *, factor=1.0):
+    return factor
+
+
+def by_attribute(self):
+    return by_attribute.factor
+
+
+def by_others(self):
+    return {"a": lambda: by_decorated(self)}["a"]()
+
+
+def decorated(function):
+    @functools.wraps(function)
+    def call(*arguments):
+        return function(*arguments) * FACTOR
+
+    return call
+
+
+@decorated
+def by_decorated(self):
+    return 1.0
+
+
+def by_import(self):
+    from config_of_a_test import factor
+
+    return factor
+
+
+def by_closure():
+    factor = 1.0
+
+    def read(self):
+        return factor
+
+    def change():
+        nonlocal factor
+        factor = 3.0
+
+    return read, change
+
+
+def fresh(monkeypatch):
+    """Give all that is read its first values for one test."""
+    monkeypatch.setattr(CONFIG, "factor", 1.0, raising=False)
+    monkeypatch.setitem(sys.modules, "config_of_a_test", CONFIG)
+    monkeypatch.setitem(globals(), "FACTOR", 1.0)
+    monkeypatch.setitem(SETTINGS, "a", SimpleNamespace(factor=1.0))
+    monkeypatch.setattr(Config, "factor", 1.0)
+    monkeypatch.setitem(CONFIGURED.__dict__, "factor", 1.0)
+    monkeypatch.setattr(by_attribute, "factor", 1.0, raising=False)
+    monkeypatch.setattr(by_default, "__defaults__", (1.0,))
+    monkeypatch.setattr(by_keyword, "__kwdefaults__", {"factor": 1.0})
+    monkeypatch.setenv("FACTOR_OF_A_TEST", "1.0")
+
+
+OUTSIDE = {
+    "a global": (by_global, lambda: globals().update(FACTOR=3.0)),
+    "a global of a function in a function": (by_others, lambda: globals().update(FACTOR=3.0)),
+    "a function replaced": (
+        lambda self: 1.0 * by_decorated(self),
+        lambda: globals().update(by_decorated=lambda self: 3.0),
+    ),
+    "a default": (lambda self: 1.0 * by_default(self), lambda: setattr(by_default, "__defaults__", (3.0,))),
+    "a keyword's default": (
+        lambda self: 1.0 * by_keyword(self),
+        lambda: by_keyword.__kwdefaults__.update(factor=3.0),
+    ),
+    "a function's attribute": (by_attribute, lambda: setattr(by_attribute, "factor", 3.0)),
+    "a module's attribute": (lambda self: CONFIG.factor, lambda: setattr(CONFIG, "factor", 3.0)),
+    "what is imported as it runs": (by_import, lambda: setattr(CONFIG, "factor", 3.0)),
+    "settings in a dict": (
+        lambda self: SETTINGS["a"].factor,
+        lambda: setattr(SETTINGS["a"], "factor", 3.0),
+    ),
+    "an attribute of a class": (lambda self: Config.factor, lambda: setattr(Config, "factor", 3.0)),
+    "a class method": (lambda self: Config.of_class(), lambda: setattr(Config, "factor", 3.0)),
+    "a property": (lambda self: CONFIGURED.of_property, lambda: globals().update(FACTOR=3.0)),
+    "a name made as it runs": (
+        lambda self: CONFIGURED.of_method("tor"),
+        lambda: setattr(CONFIGURED, "factor", 3.0),
+    ),
+    "the environment": (
+        lambda self: float(os.environ["FACTOR_OF_A_TEST"]),
+        lambda: os.environ.update(FACTOR_OF_A_TEST="3.0"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_what_a_forward_reads_outside_of_its_model_is_followed(name, monkeypatch):
+    fresh(monkeypatch)
+    read, change = OUTSIDE[name]
+    model, data, engine = compiled(scaled_by(read))
+    for expected in (1.0, 3.0):
+        assert read(model) == expected
+        assert_follows(model, data, engine)
+        assert engine.why is None
+        change()
+
+
+def test_a_variable_of_an_enclosing_function_is_followed():
+    read, change = by_closure()
+    model, data, engine = compiled(scaled_by(read))
+    assert_follows(model, data, engine)
+    change()
+    assert read(model) == 3.0
+    assert_follows(model, data, engine)
+
+
+def test_a_global_with_the_name_of_an_attribute_is_not_taken_for_it(monkeypatch):
+    _, _, engine = compiled(scaled_by(lambda self: self.factor), factor=1.0)
+    engine()
+    monkeypatch.setitem(globals(), "factor", 2.0)
+    before = engine._followed.now()
+    assert engine._followed.now() is before
+
+
+# ---- a forward with effects
+
+COUNTED = {"calls": 0, "list": [0], "object": SimpleNamespace(calls=0), "tensor": torch.zeros(1)}
+CALLS = 0
+
+
+def counts_in_a_global(self):
+    global CALLS  # noqa: PLW0603 - what is tested
+    CALLS += 1
+    return 1.0
+
+
+def counts_in_a_dict(self):
+    COUNTED["calls"] += 1
+    return 1.0
+
+
+def counts_in_a_list(self):
+    COUNTED["list"].append(0)
+    return 1.0
+
+
+def counts_in_an_object(self):
+    COUNTED["object"].calls += 1
+    return 1.0
+
+
+def counts_in_a_tensor(self):
+    COUNTED["tensor"].add_(1)
+    return 1.0
+
+
+def counts_in_a_module(self):
+    CONFIG.calls += 1
+    return 1.0
+
+
+def draws_from_an_iterator(self):
+    return next(self.numbers)
+
+
+def counts_so_far():
+    tensor, listed = int(COUNTED["tensor"]), len(COUNTED["list"])
+    return CALLS, COUNTED["calls"], listed, COUNTED["object"].calls, tensor, CONFIG.calls
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        counts_in_a_global,
+        counts_in_a_dict,
+        counts_in_a_list,
+        counts_in_an_object,
+        counts_in_a_tensor,
+        counts_in_a_module,
+        draws_from_an_iterator,
+    ],
+)
+def test_a_forward_with_effects_runs_as_it_is_written_and_reading_it_has_none(counts, monkeypatch):
+    monkeypatch.setattr(CONFIG, "calls", 0, raising=False)
+    data, model = data_of("untidy"), calls(scaled_by(counts))(GCN, numbers=iter([1.0, 2.0, 3.0]))
+    before = counts_so_far()
+    engine = engine_of(model, data)
+    assert verdict(engine) != LOWERED
+    assert counts_so_far() == before
+    engine()
+    if counts is draws_from_an_iterator:
+        assert next(model.numbers) == 2.0
+    else:
+        assert sum(counts_so_far()) == sum(before) + 1
+
+
+# ---- more than can be followed
+
+
+def test_what_no_forward_reads_is_not_looked_into():
     model = calls(scaled_by(lambda self: 1.0))(GCN, held=[[number] for number in range(100_000)])
     watch = ModelWatch(model)
-    assert len(watch._lists) < 1000
-    seen = watch.now()
-    assert watch.is_still(seen)
-    model.held[0][0] = -1  # among those looked into
-    assert not watch.is_still(seen)
+    assert len(tuple(watch._values())) < 1000
+    model.held[0][0] = -1
+    assert not watch.has_changed()
+    model.held = []
+    assert watch.has_changed()
+
+
+@pytest.mark.parametrize("held", [[[number] for number in range(5000)], np.ones(1000)])
+def test_a_model_that_reads_more_than_can_be_followed_runs_as_it_is_written(held):
+    data, model = data_of("untidy"), calls(scaled_by(lambda self: float(self.held[0])))(GCN, held=np.ones(1))
+    assert verdict(engine_of(model, data)) == LOWERED
+    model = calls(scaled_by(lambda self: len(self.held)))(GCN, held=held)
+    engine = engine_of(model, data)
+    assert "cannot be followed" in engine.explain()
+    torch.testing.assert_close(engine(), model(data.x, data.edge_index)[data.train_mask])
+
+
+def test_a_value_that_changes_in_every_call_runs_as_it_is_written_until_it_stays():
+    model, data, engine = compiled(scaled_by(lambda self: self.factor), factor=0.0)
+    for step in range(20):
+        model.factor = float(step)
+        with torch.no_grad():
+            expected = model(data.x, data.edge_index)[data.train_mask]
+            torch.testing.assert_close(engine(), expected, rtol=1e-4, atol=1e-5)
+    model.factor = 0.5
+    assert "was another in each of the last" in str(engine.why)
+    assert_follows(model, data, engine)
+    assert engine.why is None
+
+
+# ---- nodes
+
+
+def mask_of(data, start):
+    mask = torch.zeros(data.num_nodes, dtype=torch.bool)
+    mask[start::3] = True
+    return mask
+
+
+@pytest.mark.parametrize("lowered", [True, False])
+@pytest.mark.parametrize("by_name", [True, False])
+def test_training_nodes_that_change_are_followed(lowered, by_name):
+    torch.manual_seed(2)
+    data = data_of("untidy")
+    data.train_mask = mask_of(data, 0)
+    read = (lambda self: 1.0) if lowered else draws_from_an_iterator
+    model = calls(scaled_by(read))(GCN, numbers=repeat(1.0))
+    engine = graphbraid.compile(model, data, nodes="train" if by_name else data.train_mask)
+    assert (verdict(engine) == LOWERED) is lowered
+
+    def check():
+        with torch.no_grad():
+            expected = model(data.x, data.edge_index)[data.train_mask]
+            torch.testing.assert_close(engine(), expected, rtol=1e-4, atol=1e-5)
+
+    check()
+    data.train_mask[:7] = ~data.train_mask[:7]
+    check()
+    if by_name:
+        for start in (1, 2):
+            data.train_mask = mask_of(data, start)
+            check()
+        data.train_mask = data.train_mask[:-1]
+        with pytest.raises(DataError, match="train_mask must mark"):
+            engine()
+
+
+def test_training_nodes_of_a_type_that_change_are_followed():
+    data, model = typed_data(), typed_model()
+    engine = graphbraid.compile(model, data, node_type="a")
+    for start in (0, 1):
+        data["a"].train_mask = mask_of(data["a"], start)
+        with torch.no_grad():
+            expected = model(data.x_dict, data.edge_index_dict)["a"][data["a"].train_mask]
+            torch.testing.assert_close(engine(), expected, rtol=1e-4, atol=1e-5)
+
+
+def typed_data():
+    data = pyg_data.HeteroData()
+    data["a"].x = torch.randn(20, 4)
+    data["a"].y = torch.zeros(20, dtype=torch.long)
+    data["a"].train_mask = mask_of(data["a"], 2)
+    data["a", "to", "a"].edge_index = torch.randint(0, 20, (2, 60))
+    return data
+
+
+def typed_model():
+    class Typed(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = pyg_nn.HeteroConv({("a", "to", "a"): pyg_nn.SAGEConv(4, 3)})
+
+        def forward(self, x_dict, edge_index_dict):
+            return self.layer(x_dict, edge_index_dict)
+
+    return Typed()

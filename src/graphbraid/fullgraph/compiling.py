@@ -14,11 +14,12 @@ from graphbraid.errors import ConfigError
 from graphbraid.fullgraph.device.choosing import device_for
 from graphbraid.fullgraph.device.device import Device
 from graphbraid.fullgraph.engine import Engine, lock_of
+from graphbraid.fullgraph.following import TrainingNodes
 from graphbraid.fullgraph.lowering.evidence import Evidence
 from graphbraid.fullgraph.lowering.locality import LOCALITY_BYTES
 from graphbraid.fullgraph.lowering.lower_program import check_kernels
 from graphbraid.fullgraph.lowering.lower_typed import whole_typed
-from graphbraid.fullgraph.lowering.options import ALL, HOIST_BYTES, CompileOptions, checked_nodes, names_of
+from graphbraid.fullgraph.lowering.options import ALL, HOIST_BYTES, CompileOptions, names_of
 from graphbraid.fullgraph.lowering.reach.levels import copied_bytes, whole_graph
 from graphbraid.fullgraph.lowering.streamed import needs_lowering
 from graphbraid.fullgraph.measured.basis import basis_for
@@ -40,7 +41,7 @@ class Uncompiled:
     Args:
         model: any module.
         source: the graph, and the user's data if any, that the model is called with.
-        nodes: ``(num_train,)`` int64 ids of the training nodes.
+        nodes: the training nodes.
         why: what could not be lowered, and the reason.
         place: device to run on.
     """
@@ -49,12 +50,12 @@ class Uncompiled:
         self,
         model: nn.Module,
         source: Source | TypedSource,
-        nodes: Tensor,
+        nodes: TrainingNodes,
         why: NotLoweredError,
         place: torch.device,
     ) -> None:
-        self._model, self._nodes, self._run = model, nodes.to(place), source.as_written(model, place)
-        self.why, self._source = why, source
+        self._model, self._nodes, self._run = model, nodes, source.as_written(model, place)
+        self.why, self._source, self._place = why, source, place
 
     def __call__(self) -> Tensor:
         """Return the ``(len(nodes), width)`` outputs of the training nodes; differentiable.
@@ -63,7 +64,10 @@ class Uncompiled:
         reduced to the training nodes' rows.
         """
         with lock_of(self._model):
-            out: Tensor = self._run.rows(self._nodes)
+            if self._nodes.have_changed(self._source):
+                self._source = self._source.anew()
+                self._nodes = TrainingNodes(self._nodes.given, self._source)
+            out: Tensor = self._run.rows(self._nodes.ids.to(self._place))
             return out
 
     @torch.no_grad()
@@ -179,7 +183,7 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
         if tiers is not None or host is not None:
             raise ConfigError(needs_lowering(why)) from why
         source, place = source_of(model, whole, data, node_type), device_for(model, device).place
-        return Uncompiled(model, source, checked_nodes(nodes, source.nodes), why, place)
+        return Uncompiled(model, source, TrainingNodes(nodes, source), why, place)
 
 
 def _found_alone(

@@ -10,20 +10,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch._C._functorch import peek_interpreter_stack
 from torch.autograd import forward_ad
 
-from graphbraid.errors import ConfigError, GraphbraidError
+from graphbraid.errors import ConfigError, DataError, GraphbraidError
 from graphbraid.fullgraph.lower_model import lower
 from graphbraid.fullgraph.lowering.lowered import Lowered
 from graphbraid.fullgraph.lowering.options import CompileOptions, checked_nodes
 from graphbraid.fullgraph.lowering.streamed import needs_lowering
 from graphbraid.fullgraph.measured.basis import basis_for
 from graphbraid.fullgraph.model.as_written import AsWritten
+from graphbraid.fullgraph.model.source import Source
 from graphbraid.fullgraph.model.typed_as_written import TypedAsWritten
-from graphbraid.fullgraph.model.typed_source import source_of
-from graphbraid.fullgraph.model.watch import ModelWatch, Snapshot, options_of
+from graphbraid.fullgraph.model.typed_source import TypedSource, source_of
+from graphbraid.fullgraph.model.watch import ModelWatch, options_of
 from graphbraid.fullgraph.program import Program, same_program
 from graphbraid.fullgraph.program.refusal import NotLoweredError, failed
 from graphbraid.fullgraph.ranks.lower_part import lower_part
@@ -33,16 +34,50 @@ from graphbraid.graph import Graph
 
 _MOST_FORMS = 4
 """Number of readings kept per model, since a model alternates between modes."""
+_MOST_CHANGES = 16
+"""Number of calls in succession that may each need another program, before calls run as written."""
 
 
 @dataclass
 class Reading:
-    """A snapshot of a model with its program, or the reason why it has none."""
+    """A model's program at one moment, or the reason why it has none."""
 
-    seen: Snapshot
+    seen: ModelWatch | None
+    """Watches whether the model is still what was read; None for a call that reads nothing."""
     program: Program | None
     why: NotLoweredError | None
     runner: Runner | None = None
+
+
+class TrainingNodes:
+    """The training nodes, and the tensor that says which they are, which may change.
+
+    Args:
+        given: distinct ids, a mask or the name of a split.
+        source: the graph, and the data behind it.
+
+    Raises:
+        ConfigError: a node is out of range or named twice.
+        DataError: there is no such split, or it does not fit the graph.
+    """
+
+    def __init__(self, given: Any, source: Source | TypedSource) -> None:
+        self.given = given
+        self._before = self._now(source)
+        mask, count = self._before[0], source.nodes.num_nodes
+        if isinstance(given, str) and source.has_data and isinstance(mask, Tensor) and mask.shape[0] != count:
+            raise DataError(f"{given}_mask must mark {count} nodes; got shape {tuple(mask.shape)}")
+        self.ids = checked_nodes(given, source.nodes)
+        """``(num_nodes,)`` int64 ids."""
+
+    def have_changed(self, source: Source | TypedSource) -> bool:
+        """Return whether the tensor was written to or replaced."""
+        (before, at), (now, version) = self._before, self._now(source)
+        return now is not before or version != at
+
+    def _now(self, source: Source | TypedSource) -> tuple[Any, int]:
+        says = source.mask_of(self.given) if isinstance(self.given, str) else self.given
+        return says, says._version if isinstance(says, Tensor) and not says.is_inference() else 0
 
 
 class FollowedModel:
@@ -74,28 +109,41 @@ class FollowedModel:
     ) -> None:
         self._model, self._options, self._ranks = model, options, ranks
         self._readings: list[Reading] = []
-        self._watch = ModelWatch(model)
+        self._num_changes = 0
+        self._unread: ModelWatch | None = None
         self.source = source_of(model, graph, data, node_type)
         """The graph, and the data behind it, in their current state."""
         self.differentiates_twice = False
         """Whether gradients are differentiated again, so that calls with gradients run as written."""
-        self.nodes = checked_nodes(nodes, self.source.nodes)
-        """``(num_nodes,)`` int64 ids of the training nodes."""
+        self._asked = TrainingNodes(nodes, self.source)
         if ranks is not None:
             ranks.check_same(options_of(model), graph, self.nodes)
 
+    @property
+    def nodes(self) -> Tensor:
+        """``(num_nodes,)`` int64 ids of the training nodes."""
+        return self._asked.ids
+
     def now(self) -> Reading:
-        """Return the model's current reading, made anew if the model or the graph has changed."""
-        if (why := self._why_not_now()) is not None:
-            return Reading(self._watch.now(), None, why)
-        if self.source.has_changed():
+        """Return the model's current reading, made anew if the model, the graph or the nodes have changed."""
+        if self._asked.have_changed(self.source) or self.source.has_changed():
             self.source = self.source.anew()
+            self._asked = TrainingNodes(self._asked.given, self.source)
             self._readings.clear()
+            self._num_changes = 0
+        if (why := self._why_not_now()) is not None:
+            return Reading(None, None, why)
         for reading in reversed(self._readings):
-            if self._watch.is_still(reading.seen):
+            if reading.seen is not None and not reading.seen.has_changed():
+                self._num_changes = 0
                 return reading
-        self._watch = ModelWatch(self._model)
-        reading = self._read(self._watch.now())
+        seen = ModelWatch(self._model)
+        if self._num_changes >= _MOST_CHANGES and (self._unread is None or self._unread.has_changed()):
+            self._unread = seen
+            what = f"what it reads was another in each of the last {_MOST_CHANGES} calls"
+            return Reading(None, None, NotLoweredError("forward", what, "values that stay between calls"))
+        reading = self._read(seen)
+        self._num_changes += reading.program is not None and reading.runner is None
         self._readings = [*self._readings[1 - _MOST_FORMS :], reading]
         return reading
 
@@ -139,12 +187,12 @@ class FollowedModel:
             raise ConfigError(needs_lowering(self.now().why))
         return self.source.as_written(self._model, self._options.device.place)
 
-    def _read(self, now: Snapshot) -> Reading:
+    def _read(self, now: ModelWatch) -> Reading:
         try:
             program = self.source.read(self._model)
         except NotLoweredError as why:
             return Reading(now, None, why)
-        known = (r for r in self._readings if r.program is not None and r.seen.numbers == now.numbers)
+        known = (r for r in self._readings if r.seen is not None and r.seen.numbers == now.numbers)
         alike = next((r for r in known if r.program is not None and same_program(r.program, program)), None)
         if alike is not None:  # the change did not affect the program
             return Reading(now, alike.program, None, alike.runner)

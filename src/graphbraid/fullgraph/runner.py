@@ -18,7 +18,7 @@ from graphbraid.fullgraph.lowering.reach.pipeline import Pipeline
 from graphbraid.fullgraph.program import Program, same_program
 from graphbraid.fullgraph.ranks.lower_part import evaluation_part
 from graphbraid.fullgraph.step.calls.device_copies import WORKSPACE_BYTES, CopySizes, DeviceCopies
-from graphbraid.fullgraph.step.differentiable import Behind, run_step
+from graphbraid.fullgraph.step.differentiable import UNCHANGED, Behind, run_step
 from graphbraid.fullgraph.step.features.streams import Streams
 from graphbraid.fullgraph.step.lending import Lender, copied
 from graphbraid.fullgraph.step.planned_step import PlannedStep
@@ -69,7 +69,7 @@ class Runner:
 
     # ---- running
 
-    def __call__(self, behind: Behind) -> Tensor:
+    def __call__(self, behind: Behind = UNCHANGED) -> Tensor:
         """Return the ``(len(nodes), width)`` outputs of the training nodes, in order; differentiable."""
         self._train = self._ready(self._train)
         if self._tuner is not None:

@@ -78,6 +78,17 @@ class Source:
         """The nodes that outputs are for, with their splits: those of the graph."""
         return self.graph
 
+    @property
+    def has_data(self) -> bool:
+        """Whether the graph was made of the user's data."""
+        return self._data is not None
+
+    def mask_of(self, split: str) -> Any:
+        """Return what says which nodes a split has: the user's mask, or the graph's ids; None if nothing."""
+        if self._data is None:
+            return self.nodes.splits.get(split)
+        return self._data.get(f"{split}_mask")
+
     def has_changed(self) -> bool:
         """Return whether a tensor was written to or, in the user's data, replaced."""
         if self.watch.has_changed():

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import builtins
-import inspect
 import operator
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, fx
+
+from graphbraid.fullgraph.program.reached import package_of
 
 _LIBRARIES = ("torch", "torch_geometric")
-_NOT_USERS = {*_LIBRARIES, *sys.stdlib_module_names}
 
 
 class TensorProxy(fx.Proxy):
@@ -59,16 +59,16 @@ for _name in (
 
 
 @contextmanager
-def as_tensors(model: nn.Module) -> Iterator[None]:
+def as_tensors(functions: Iterable[types.FunctionType]) -> Iterator[None]:
     """Answer ``isinstance`` and ``type`` of a proxy, where a forward asks, by what it stands for.
 
     A property ``__class__`` would not do: torch's C++ goes by it, too, and would read a tensor.
     For all other objects, and in libraries, both stay what they are, so other threads do not notice.
-    ``type``, which may be compared with itself, is replaced only for the functions that the classes of the
-    model's modules have and for those that these call by name.
+    ``type``, which may be compared with itself, is replaced only for ``functions``, those of the forward.
     """
     plain = builtins.isinstance
-    globals_of_forward = [names for names in _globals_of(model) if "type" not in names]
+    by_id = {id(function.__globals__): function.__globals__ for function in functions}
+    globals_of_forward = [names for names in by_id.values() if "type" not in names]
     builtins.isinstance = _answering(plain)
     for names in globals_of_forward:
         names["type"] = _Type
@@ -88,7 +88,7 @@ def _answering(plain: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
         if found or type(value) is not TensorProxy:
             return found
         asks = sys._getframe(1)
-        if _package(asks.f_globals) in _LIBRARIES and asks.f_code is not torch.is_tensor.__code__:
+        if package_of(asks.f_globals) in _LIBRARIES and asks.f_code is not torch.is_tensor.__code__:
             return False
         return plain(of, type | tuple | types.UnionType) and issubclass(value.kind, of)
 
@@ -112,45 +112,6 @@ class _Asked(type):
 
 class _Type(metaclass=_Asked):
     """``type`` as a forward finds it while it is traced."""
-
-
-def _globals_of(model: nn.Module) -> list[dict[str, Any]]:
-    """Return the globals of the functions that the model's classes have, and of those called by name."""
-    classes = {kind for module in model.modules() for kind in type(module).__mro__}
-    waiting = [value for kind in classes for value in vars(kind).values()]
-    found: dict[int, dict[str, Any]] = {}
-    seen: set[types.CodeType] = set()
-    while waiting:
-        function = _function_of(waiting.pop())
-        if function is None or function.__code__ in seen or _package(function.__globals__) in _NOT_USERS:
-            continue
-        seen.add(function.__code__)
-        found[id(function.__globals__)] = function.__globals__
-        waiting += [function.__globals__.get(name) for name in _names_in(function.__code__)]
-    return list(found.values())
-
-
-def _function_of(value: Any) -> types.FunctionType | None:
-    """Return the function in a method, a property or a decorated function; None if there is none."""
-    if isinstance(value, staticmethod | classmethod | types.MethodType):
-        value = value.__func__
-    elif isinstance(value, property):
-        value = value.fget
-    plain = inspect.unwrap(value) if isinstance(value, types.FunctionType) else None
-    return plain if isinstance(plain, types.FunctionType) else None
-
-
-def _names_in(code: types.CodeType) -> Iterator[str]:
-    """Yield the names that code and the functions in it look up."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _names_in(constant)
-
-
-def _package(names: dict[str, Any]) -> str:
-    """Return the outermost package of the module that has these globals."""
-    return str(names.get("__name__", "")).split(".")[0]
 
 
 __all__ = ["TensorProxy", "as_tensors"]

@@ -25,6 +25,7 @@ from graphbraid.fullgraph.program.calling import (
     X,
 )
 from graphbraid.fullgraph.program.proxy import TensorProxy, as_tensors
+from graphbraid.fullgraph.program.reached import Reached
 from graphbraid.fullgraph.program.readers.layers import LAYERS
 from graphbraid.fullgraph.program.readers.reading import Reader, no_reader, reader_of
 from graphbraid.fullgraph.program.readers.rowwise import ROWWISE
@@ -71,8 +72,11 @@ def _traced(
     model: nn.Module, start: Callable[[], tuple[nn.Module, fx.Tracer]]
 ) -> tuple[fx.Graph, dict[str, nn.Module]]:
     """Trace what ``start`` gives anew at each call, and see that it is the same call without gradients."""
+    reached = Reached(model)
+    if reached.why:
+        raise NotLoweredError(type(model).__name__, f"its forward cannot be followed: {reached.why}")
     try:
-        with _TRACING, untouched(model), as_tensors(model):
+        with _TRACING, untouched(model, reached), as_tensors(reached.functions):
             root, tracer = start()
             graph = tracer.trace(root)
             with torch.inference_mode():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,17 +12,23 @@ import numpy as np
 import torch
 from torch import nn
 
+from graphbraid.fullgraph.program.reached import Reached
 from graphbraid.fullgraph.program.refusal import NotLoweredError
+
+_CHANGEABLE = (dict, list, set, deque)
 
 
 @contextmanager
-def untouched(model: nn.Module) -> Iterator[None]:
-    """Undo all changes to a model and to the random generators, and refuse the model if there were any.
+def untouched(model: nn.Module, reached: Reached) -> Iterator[None]:
+    """Undo all changes to a model, what it reads and the random generators, and refuse it if there were any.
 
     Raises:
         NotLoweredError: something changed, so that another call might take another path.
     """
-    held = [(module, *_held(module)) for module in model.modules()]
+    held = _containers(model, reached)
+    looked_up = [(names, {n: names[n] for n in of if n in names}) for names, of in reached.named]
+    tensors = [t for t in (*reached.tensors, *model.buffers()) if not t.is_inference()]
+    numbers = [(t, t._version, t.detach().clone()) for t in tensors]
     generators = _generators()
     drew, changed = False, ""
     try:
@@ -29,15 +36,25 @@ def untouched(model: nn.Module) -> Iterator[None]:
             yield
     finally:
         drew = _put_back(generators)
-        for module, attributes, contents in held:
-            changed = _restored(module, attributes, contents) or changed
+        for container, contents in held:
+            changed = _restored(container, contents) or changed
+        for names, values in looked_up:
+            for name, value in values.items():
+                if names.get(name) is not value and isinstance(names, dict):
+                    names[name], changed = value, name
+        for tensor, version, before in numbers:
+            if tensor._version != version:
+                tensor.copy_(before)
+                changed = "a tensor"
     if drew:
         raise NotLoweredError(
             type(model).__name__, "its forward draws random numbers of its own", "dropout, which has a form"
         )
     if changed:
         raise NotLoweredError(
-            type(model).__name__, f"its forward changes {changed!r} of a module", "a forward without effects"
+            type(model).__name__,
+            f"its forward changes {changed!r}, which it may read",
+            "a forward without effects",
         )
 
 
@@ -57,36 +74,31 @@ def _put_back(before: tuple[Any, Any, torch.Tensor]) -> bool:
     return drew
 
 
-def _held(module: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the attributes of a module, and copies of those that are containers."""
-    attributes = dict(vars(module))
-    contents = {k: v.copy() for k, v in attributes.items() if isinstance(v, dict | list | set)}
-    return attributes, contents
+def _containers(model: nn.Module, reached: Reached) -> list[tuple[Any, Any]]:
+    """Return the attributes of modules and the containers that a forward may change, each with a copy."""
+    held = [vars(module) for module in model.modules()]
+    found = [*held, *(value for attributes in held for value in attributes.values())]
+    found += [*reached.dicts, *reached.lists]
+    return [(one, one.copy()) for one in found if isinstance(one, _CHANGEABLE)]
 
 
-def _restored(module: nn.Module, attributes: dict[str, Any], contents: dict[str, Any]) -> str:
-    """Restore all attributes and return the name of one that had changed; empty if none had."""
-    now, changed = vars(module), ""
-    for key in now.keys() - attributes.keys():
-        del now[key]
-        changed = key
-    for key, value in attributes.items():
-        if key not in now or now[key] is not value:
-            now[key] = value
-            changed = key
-        if key in contents and not _same_contents(value, contents[key]):
-            value.clear()
-            value.extend(contents[key]) if isinstance(value, list) else value.update(contents[key])
-            changed = key
+def _restored(held: Any, before: Any) -> str:
+    """Give a container its contents back; return the key, or else the class, of what had changed."""
+    if isinstance(held, set):
+        same = held == before
+    else:
+        pairs = zip(*(c.values() if isinstance(c, dict) else c for c in (held, before)), strict=False)
+        same = len(held) == len(before) and all(a is b for a, b in pairs)
+        same = same and (not isinstance(held, dict) or list(held) == list(before))
+    if same:
+        return ""
+    changed = type(held).__name__
+    if isinstance(held, dict):
+        other = (key for key in {**before, **held} if held.get(key, held) is not before.get(key, held))
+        changed = str(next(other, changed))
+    held.clear()
+    held.extend(before) if isinstance(held, list | deque) else held.update(before)
     return changed
-
-
-def _same_contents(now: Any, before: Any) -> bool:
-    if isinstance(now, set):
-        return bool(now == before)
-    if isinstance(now, dict):
-        return list(now) == list(before) and _same_contents(list(now.values()), list(before.values()))
-    return len(now) == len(before) and all(a is b for a, b in zip(now, before, strict=True))
 
 
 __all__ = ["untouched"]

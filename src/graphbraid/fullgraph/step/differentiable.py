@@ -29,6 +29,14 @@ class Behind:
     """Returns the outputs by the model as it is written, with masks of these seeds."""
 
 
+def _no_model(_: Sequence[int]) -> Tensor:
+    raise RuntimeError("only an engine gives gradients that can be differentiated again")
+
+
+UNCHANGED = Behind(has_changed=lambda: False, written=_no_model)
+"""Behind the outputs of a lowered program that is run alone."""
+
+
 def run_step(
     step: PlannedStep,
     lender: Lender | None,
@@ -116,4 +124,4 @@ def _differentiable(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     return found
 
 
-__all__ = ["Behind", "run_step"]
+__all__ = ["UNCHANGED", "Behind", "run_step"]
