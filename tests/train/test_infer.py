@@ -165,6 +165,40 @@ def test_expansion_equals_one_pass_also_where_degrees_of_sources_count() -> None
     )
 
 
+class Wide(torch.nn.Module):
+    """A model whose weights are of other shapes than its layers: tables of rows, and products ``x @ w``."""
+
+    def __init__(self, width: int, rows: int, *, of_all: bool = False) -> None:
+        super().__init__()
+        self.rows, self.of_all = torch.nn.Embedding(rows, 12), of_all
+        self.first = torch.nn.Parameter(torch.randn(12, width))
+        self.second = torch.nn.Parameter(torch.randn(width, 3))
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        x = x + (self.rows.weight if self.of_all else self.rows(edge_index[0, :1]))
+        return torch.nn.functional.dropout(x, training=True) @ self.first @ self.second
+
+
+def test_the_width_of_a_model_is_of_what_it_computes_not_of_its_parameters() -> None:
+    graph = uneven_graph()
+    model = Wide(90, 33_401).train()
+    runner, random = Trainer(model, graph).runner, torch.get_rng_state()
+    assert runner.widest == 90
+    assert model.training
+    assert torch.equal(torch.get_rng_state(), random)
+    assert not model._forward_hooks
+    assert not model._forward_pre_hooks
+    assert infer.whole_bytes(runner) < 4 << 20
+    assert Trainer(Wide(5, 7), graph).runner.widest == 12
+    assert Trainer(gnn.GAT(12, 24, 3, heads=2), graph).runner.widest == 24
+
+
+def test_a_model_with_a_row_for_each_node_is_run_on_the_whole_graph_at_any_budget() -> None:
+    graph = uneven_graph()
+    trainer = Trainer(Wide(90, 400, of_all=True).eval(), graph, memory_budget_bytes=SMALL)
+    assert trainer.predict().shape == (400, 3)
+
+
 def test_expansion_that_cannot_fit_says_what_it_needs() -> None:
     graph = uneven_graph()
     trainer = Trainer(Sage(12, 3, hidden=64), graph, memory_budget_bytes=SMALL)

@@ -194,6 +194,16 @@ def test_models_of_pyg_train_unchanged(kind: str, monkeypatch: pytest.MonkeyPatc
     torch.testing.assert_close(whole, theirs, atol=1e-5, rtol=1e-4)
 
 
+def test_rows_of_an_embedding_are_not_counted_as_columns_of_a_layer() -> None:
+    graph = with_venue_features(bibliography())
+    small = Trainer(pyg_model(graph, "HeteroConv"), graph, **OPTIONS)
+    model = pyg_model(graph, "HeteroConv")
+    model.add_module("rows", nn.Embedding(33_401, 4))
+    trainer = Trainer(model, graph, **OPTIONS, memory_budget_bytes=1 << 20)
+    assert trainer.runner.widest == small.runner.widest < 100
+    assert trainer.predict().shape == (PAPERS, 3)
+
+
 @pytest.mark.parametrize("mode", ["sampled", "full"])
 def test_layers_of_hgt_run_fused(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     graph, calls = with_venue_features(bibliography()), []

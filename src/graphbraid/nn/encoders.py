@@ -78,13 +78,10 @@ class NodeEmbedding(nn.Module):
         return 0 if self.model is None else told.num_layers(self.model)
 
     @property
-    def widest(self) -> int:
-        """Largest number of columns that a layer holds for a node."""
-        widest = told.widest(self.model)
-        if widest is not None:
-            return max(widest, self.channels)
-        weights = [] if self.model is None else [p for p in self.model.parameters() if p.ndim >= 2]
-        return max((p.shape[0] for p in weights), default=self.channels)
+    def widest(self) -> int | None:
+        """Largest number of columns that a layer holds for a node; None if the model does not say."""
+        widest = 0 if self.model is None else told.widest(self.model)
+        return None if widest is None else max(widest, self.channels)
 
     @property
     def edge_bytes(self) -> int | None:

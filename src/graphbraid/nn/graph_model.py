@@ -90,6 +90,11 @@ class GraphModel(nn.Module, ABC):
         """Make the layer that computes the model's output."""
         return self.make_layer(in_channels, out_channels, **options)
 
+    @property
+    def widest(self) -> int:
+        """Largest number of columns that a layer holds for a node: rows of a layer's weight are columns."""
+        return max(weight.shape[0] for weight in self.parameters() if weight.ndim >= 2)
+
     def reset_parameters(self) -> None:
         """Draw all parameters anew."""
         for module in (*self.convs, *(self.norms or ())):

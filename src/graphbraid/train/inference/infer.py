@@ -23,7 +23,7 @@ from graphbraid.files.writing import format_bytes
 from graphbraid.nn import told
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.inference.layer_wise import Chunk, LayerWise, widest_layer
+from graphbraid.train.inference.layer_wise import Chunk, LayerWise
 from graphbraid.train.step.runner import ModelRunner
 
 
@@ -71,7 +71,7 @@ def _chunks(
 
 def whole_bytes(runner: ModelRunner) -> int:
     """Estimate the bytes that one pass over the whole graph needs in addition to graph and features."""
-    graph, widest = runner.graph, widest_layer(runner.model)
+    graph, widest = runner.graph, runner.widest
     rows = 3 * graph.num_nodes * widest * 4  # a layer's input, its transformed rows and its output
     if runner.rows is not None:  # they do not all lie in memory, where one pass would bring them
         rows += runner.features_bytes
@@ -89,7 +89,7 @@ def _edge_bytes(runner: ModelRunner) -> int:
     edge_bytes = told.edge_bytes(runner.model)
     if runner.by_blocks and edge_bytes is not None:
         return edge_bytes
-    return 16 + 2 * widest_layer(runner.model) * 4 + 4 * runner.graph.num_edge_features
+    return 16 + 2 * runner.widest * 4 + 4 * runner.graph.num_edge_features
 
 
 def depth(model: nn.Module, config: TrainConfig) -> int:
@@ -151,5 +151,5 @@ def _expansion(runner: ModelRunner, config: TrainConfig, nodes: Tensor) -> Itera
 
 
 def _batch_bytes(runner: ModelRunner, batch: MiniBatch) -> int:
-    activations = batch.num_nodes * 3 * widest_layer(runner.model) * 4
+    activations = batch.num_nodes * 3 * runner.widest * 4
     return runner.rows_bytes(batch) + activations + batch.num_edges * _edge_bytes(runner)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from graphbraid.features.rows.scratch import ScratchRows
 from graphbraid.graph import ScaledFeatures, SparseFeatures
@@ -47,7 +47,7 @@ class LayerWise:
     ) -> None:
         self._runner, self._budget, self._folder, self._check = runner, budget, folder, check
         self._graph = runner.graph
-        self._widest = widest_layer(runner.model)
+        self._widest = runner.widest
         self._local = torch.full((self._graph.num_nodes,), -1, dtype=torch.int32)  # in the current chunk
         self._degree: Tensor | None = None
         self._loop: Tensor | None = None
@@ -196,14 +196,3 @@ def _to(csc: Csc, device: torch.device) -> Csc:
         src_loop=loop,
         trusted=True,
     )
-
-
-def widest_layer(model: nn.Module) -> int:
-    """Return the width of the widest layer: what the model says, or the most rows of a weight.
-
-    A weight's ``out_features`` come first.
-    """
-    widest = told.widest(model)
-    if widest is not None:
-        return widest
-    return max((p.shape[0] for p in model.parameters() if p.ndim >= 2), default=1)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.fullgraph.model.as_written import WholeValues
@@ -51,6 +54,8 @@ if TYPE_CHECKING:
 OF_EDGES = (WEIGHTS, EDGE_ATTR, EDGE_TYPE, DATA)
 """What a model may be given of the edges of a mini-batch beside their ends."""
 
+_TRIED_SEEDS = (3, 7)
+"""Seeds of the batches that a model is run on to see its width."""
 F = TypeVar("F", Tensor, SparseFeatures, Tensor | SparseFeatures)
 
 
@@ -121,6 +126,49 @@ class ModelRunner:
     def by_blocks(self) -> bool:
         """Whether the model is called with one block per layer, whose layers keep no row for each edge."""
         return self.native
+
+    @functools.cached_property
+    def widest(self) -> int:
+        """Largest number of columns that the model holds for a node or an edge.
+
+        Models of ``graphbraid.nn`` say it. Any other is run on two small batches: what grows with the batch
+        has a row for each of its nodes or edges. A model that fails on them can be run only on the whole
+        graph, whatever its width.
+
+        Raises:
+            ConfigError: the model is called with one block per layer, and does not say how many.
+        """
+        widest: int | None = told.widest(self.model)
+        if widest is not None:
+            return widest
+        hops = told.layers_of(self.model) if self.by_blocks else 1
+        try:
+            fewer, more = (self._shapes_made(hops, seeds) for seeds in _TRIED_SEEDS)
+        except Exception:  # the run that follows says why
+            return 1
+        kept = {shape[0] for shape in fewer}
+        return max((shape[1:].numel() for shape in more if shape[0] not in kept), default=1)
+
+    def _few_nodes(self, count: int) -> Tensor:
+        """Return at most ``count`` ids that :meth:`loader` takes as seeds."""
+        return torch.arange(min(count, self.labels.num_nodes))
+
+    def _shapes_made(self, hops: int, num_seeds: int) -> list[torch.Size]:
+        """Return the shapes of all matrices that the model computes on a small batch."""
+        from graphbraid.loader import LoaderSettings
+
+        model, seeds = self.model, self._few_nodes(num_seeds)
+        settings = LoaderSettings(num_neighbors=[2] * hops, batch_size=num_seeds, input_nodes=seeds)
+        devices, was_training = [] if self.device.type == "cpu" else [self.device], model.training
+        model.eval()
+        try:
+            with self.loader(settings) as loader, torch.random.fork_rng(devices), torch.no_grad():
+                batch = next(loader.batches(0))
+                with _Shapes().of_calls(model) as seen:
+                    self.on_batch(batch)
+        finally:
+            model.train(was_training)
+        return seen.shapes
 
     @property
     def feature_text(self) -> str:
@@ -276,6 +324,31 @@ def missing_in_batches(what: str) -> NoReturn:
         f"the model's forward takes {what!r}, which the graph has and its mini-batches have not; use "
         "mode='full' (--mode full)."
     )
+
+
+class _Shapes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes the shapes of matrices of floating-point numbers that operators return."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.shapes: list[torch.Size] = []
+
+    @contextmanager
+    def of_calls(self, model: nn.Module) -> Iterator[Self]:
+        """Look at calls of the model in the ``with`` block, not at how its arguments are made."""
+        enter, leave = cast("Any", self.__enter__), cast("Any", self.__exit__)
+        begin = model.register_forward_pre_hook(lambda *_: enter() and None)
+        end = model.register_forward_hook(lambda *_: leave(None, None, None), always_call=True)
+        with begin, end:
+            yield self
+
+    def __torch_dispatch__(
+        self, func: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        made = (one for one in tree_leaves(out) if isinstance(one, Tensor) and one.ndim >= 2)
+        self.shapes += [one.shape for one in made if one.is_floating_point()]
+        return out
 
 
 @contextmanager

@@ -12,7 +12,6 @@ from graphbraid.train.estimating.trials.batches import BatchSizes, batch_sizes
 from graphbraid.train.estimating.trials.trial import Trial
 from graphbraid.train.estimating.trials.whole_passes import forward_bytes
 from graphbraid.train.inference.infer import whole_bytes
-from graphbraid.train.inference.layer_wise import widest_layer
 from graphbraid.train.step.feed import make_loader
 from graphbraid.train.step.links.runner import LinkRunner
 
@@ -68,11 +67,11 @@ def exact_inference(trial: Trial) -> Exact:
     if not runner.native:
         return Exact(budget, 0, "chunks of nodes with all their neighbours, up to the budget")
     graph = trial.graph
-    layer = 4 * graph.num_nodes * widest_layer(runner.model)
+    layer = 4 * graph.num_nodes * runner.widest
     kept = min(2, told.layers_of(runner.model) - 1)  # the layer before and the one being made
     in_memory = sum(layer for n in range(kept) if (n + 1) * layer <= budget // 2)
     maps = (12 + 8 * runner.uses_degrees) * graph.num_nodes
-    chunk = min(budget // 2, 4 * graph.num_nodes * (graph.num_features + 3 * widest_layer(runner.model)))
+    chunk = min(budget // 2, 4 * graph.num_nodes * (graph.num_features + 3 * runner.widest))
     how = "layer by layer, in chunks of nodes that fit the budget"
     return Exact(maps + chunk + in_memory, kept * layer - in_memory, how)
 

@@ -16,7 +16,6 @@ from graphbraid.train.estimating.trials.repeats import REPEATS, of_tries, repeat
 from graphbraid.train.estimating.trials.trial import Trial
 from graphbraid.train.inference.evaluate import EvalMode, score
 from graphbraid.train.inference.infer import depth, whole_bytes
-from graphbraid.train.inference.layer_wise import widest_layer
 from graphbraid.train.inference.metrics import metric_names
 from graphbraid.train.step.links.runner import LinkRunner
 from graphbraid.train.step.runner import ModelRunner
@@ -123,5 +122,5 @@ def _is_cheap(runner: ModelRunner, trial: Trial, most: float) -> bool:
         return False
     layers = told.num_layers(runner.model)
     layers = depth(runner.model, trial.config) if layers is None else layers
-    width = max(graph.num_features, widest_layer(runner.model))
+    width = max(graph.num_features, runner.widest)
     return layers * machine_rates().aggregate_seconds(graph.num_edges, width) < most

@@ -13,7 +13,7 @@ from graphbraid.train.estimating.seconds.epoch_seconds import PartSeconds
 from graphbraid.train.estimating.trials.repeats import REPEATS, of_tries, timed
 from graphbraid.train.estimating.trials.trial import Trial
 from graphbraid.train.inference.infer import whole_bytes
-from graphbraid.train.inference.layer_wise import Layer, LayerWise, widest_layer
+from graphbraid.train.inference.layer_wise import Layer, LayerWise
 from graphbraid.train.inference.metrics import Scores, metric_names
 
 _CPU = torch.device("cpu")
@@ -25,7 +25,7 @@ def are_chunks_tried(trial: Trial) -> bool:
     """Return whether exact inference goes by layers, of which a trial computes some chunks."""
     runner = trial.runner
     is_by_layer = runner.by_layer and whole_bytes(runner) > trial.config.memory_budget_bytes
-    return is_by_layer and 4 * trial.graph.num_nodes * widest_layer(runner.model) <= _MOST_BYTES
+    return is_by_layer and 4 * trial.graph.num_nodes * runner.widest <= _MOST_BYTES
 
 
 def chunk_seconds(trial: Trial, nodes: Tensor, *, most: float) -> PartSeconds:

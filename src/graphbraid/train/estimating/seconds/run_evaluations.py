@@ -13,7 +13,6 @@ from graphbraid.train.estimating.seconds.evaluations import as_it_is, evaluation
 from graphbraid.train.estimating.trials.trial import Trial
 from graphbraid.train.inference.evaluate import EvalMode
 from graphbraid.train.inference.infer import whole_bytes
-from graphbraid.train.inference.layer_wise import widest_layer
 
 SECONDS = 1.0
 """Seconds for which an evaluation is tried, about."""
@@ -61,5 +60,5 @@ def _evaluation(trial: Trial, nodes: Tensor, mode: EvalMode) -> PartSeconds:
 def _message_bytes(trial: Trial) -> int:
     """Return the bytes of the rows that all edges carry in one pass over the whole graph."""
     graph = trial.graph
-    width = max(graph.num_features, widest_layer(trial.runner.model))
+    width = max(graph.num_features, trial.runner.widest)
     return 4 * graph.num_edges * width * len(trial.config.fanouts)

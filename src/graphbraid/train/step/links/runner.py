@@ -76,6 +76,11 @@ class LinkRunner(ModelRunner):
         return False
 
     @property
+    def widest(self) -> int:
+        """Largest number of columns that the encoder holds for a node or an edge."""
+        return self.encoder_runner().widest
+
+    @property
     def feature_text(self) -> str:
         """Number of features, for messages."""
         return self.encoder_runner().feature_text

@@ -65,6 +65,9 @@ class TypedEncoderRunner(TypedRunner):
         """Return the loader of mini-batches of nodes, whose ids are those in the whole graph."""
         return node_loader(self.source(), self.settings(settings), self._times)
 
+    def _few_nodes(self, count: int) -> Tensor:
+        return self._ends.nodes[:count]
+
     def source(self) -> BatchSource:  # type: ignore[override]
         """What mini-batches are cut from."""
         return self._plain
