@@ -111,12 +111,21 @@ def test_clusters_are_kept_and_read_again(tmp_path):
     first = ClusterData(make_data(), PARTS, save_dir=tmp_path, strategy="random", seed=1)
     again = ClusterData(make_data(), PARTS, save_dir=tmp_path, strategy="random", seed=2)
     assert torch.equal(first.partition.part_of, again.partition.part_of)
-    file = tmp_path / f"part_{PARTS}" / "clusters.npy"
-    np.save(file, np.zeros(3, np.int32))
-    with pytest.raises(DataError, match=r"clusters\.npy must hold the cluster of each of 50 nodes"):
+    other = make_data()
+    other.edge_index = (other.edge_index + 1) % NODES
+    with pytest.raises(DataError, match=r"clusters\.npz were made for another graph: its edges"):
+        ClusterData(other, PARTS, save_dir=tmp_path)
+    other.num_nodes, other.x = NODES + 1, torch.zeros(NODES + 1, 2)
+    with pytest.raises(DataError, match=r"clusters\.npz must hold the cluster of each of 51 nodes"):
+        ClusterData(other, PARTS, save_dir=tmp_path)
+    file = tmp_path / f"part_{PARTS}" / "clusters.npz"
+    content = file.read_bytes()
+    file.write_bytes(content.replace(b"\1\0\0\0", b"\2\0\0\0", 1))
+    with pytest.raises(DataError, match=r"clusters\.npz is damaged"):
         ClusterData(make_data(), PARTS, save_dir=tmp_path)
-    np.save(file, np.full(NODES, 9, np.int32))
-    with pytest.raises(DataError, match=r"clusters\.npy: part_of must name parts in \[0, 5\)"):
+    with file.open("wb") as stream:
+        np.save(stream, np.zeros(NODES, np.int32))
+    with pytest.raises(DataError, match=r"clusters\.npz holds no clusters with a checksum"):
         ClusterData(make_data(), PARTS, save_dir=tmp_path)
 
 

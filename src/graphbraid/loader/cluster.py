@@ -13,12 +13,14 @@ from torch import Tensor
 from torch.utils.data import Dataset, Sampler
 
 from graphbraid.arguments import as_count, as_flag, check_choice, check_type
-from graphbraid.datasets.npy import read_npy
+from graphbraid.datasets.npy import read_npz
 from graphbraid.distributed.partitioning.choose import partition
 from graphbraid.distributed.partitioning.records import MOST_PARTS, Partition, Strategy
 from graphbraid.errors import ConfigError, DataError
+from graphbraid.files.checksums import check_zip, seal_zip
 from graphbraid.files.writing import atomic_write
 from graphbraid.graph import Graph
+from graphbraid.graph.identity import check_made_for
 from graphbraid.loader.batches.sources import source_of
 from graphbraid.loader.face import Inputs, LoaderFace, remade
 from graphbraid.loader.typed.reading import is_typed
@@ -54,7 +56,7 @@ class ClusterData(Dataset[Any]):
         recursive: must be False: the partitioner takes METIS's recursive bisection where the k-way one fails.
         save_dir: folder to keep the clusters of the nodes in, from where they are read the next time. If
             None, they are not kept.
-        filename: name of that file. If None, ``clusters.npy``.
+        filename: name of that file. If None, ``clusters.npz``.
         log: no effect: nothing is printed.
         keep_inter_cluster_edges: must be False: a cluster alone has no nodes for edges to others; batches
             have those between their clusters.
@@ -102,7 +104,7 @@ class ClusterData(Dataset[Any]):
         self.recursive, self.keep_inter_cluster_edges, self.sparse_format = False, False, sparse_format
         graph = source_of(data, None).graph
         file = None if save_dir is None else _file(save_dir, filename, self.num_parts)
-        kept = None if file is None or not file.exists() else _read(file, graph.num_nodes, self.num_parts)
+        kept = None if file is None or not file.exists() else _read(file, graph, self.num_parts)
         if kept is None:
             kept = partition(graph.csc, self.num_parts, strategy=strategy, balance="nodes", seed=seed)
             if file is not None:
@@ -246,25 +248,37 @@ def _refuse(is_asked_for: bool, name: str, reason: str) -> None:
 
 
 def _file(folder: str | os.PathLike[str], name: str | None, num_parts: int) -> Path:
-    return Path(folder) / f"part_{num_parts}" / (name or "clusters.npy")
+    return Path(folder) / f"part_{num_parts}" / (name or "clusters.npz")
 
 
 def _write(file: Path, found: Partition) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(file) as temporary, temporary.open("wb") as stream:
-        np.save(stream, found.part_of.numpy())
+    with atomic_write(file) as temporary:
+        with temporary.open("wb") as stream:
+            np.savez(stream, part_of=found.part_of.numpy(), mark=np.frombuffer(found.mark.encode(), np.uint8))
+        seal_zip(temporary)
 
 
-def _read(file: Path, num_nodes: int, num_parts: int) -> Partition:
-    array = read_npy(file)
-    if array.dtype != np.int32 or array.shape != (num_nodes,):
+def _read(file: Path, graph: Graph, num_parts: int) -> Partition:
+    arrays = read_npz(file) if check_zip(file) else {}
+    if arrays.keys() != {"part_of", "mark"}:
+        raise DataError(f"{file} holds no clusters with a checksum. Remove it, or choose another save_dir")
+    array, number = arrays["part_of"], graph.num_nodes
+    mark = arrays["mark"].tobytes().decode(errors="replace")
+    if array.shape != (number,):
         raise DataError(
-            f"{file} must hold the cluster of each of {num_nodes} nodes, int32; got {array.dtype} of shape "
-            f"{array.shape}. Remove it, or choose another save_dir"
+            f"{file} must hold the cluster of each of {number} nodes; got {array.size}. Remove it, or choose "
+            "another save_dir"
         )
     try:
-        return Partition(
-            part_of=torch.from_numpy(array), num_parts=num_parts, strategy="kept", balance="nodes"
+        kept = Partition(
+            part_of=torch.from_numpy(array),
+            num_parts=num_parts,
+            strategy="kept",
+            balance="nodes",
+            mark=mark,
         )
     except DataError as error:
         raise DataError(f"{file}: {error}") from None
+    check_made_for(kept, graph.csc, f"the clusters in {file} were")
+    return kept
