@@ -211,6 +211,18 @@ def error_of(call):
     return ""
 
 
+def test_a_part_of_another_graph_is_not_compiled_with_this_one(tmp_path):
+    """The features of the part would be trained on, not those of the graph."""
+    graph = make_graph()
+    save_partition(graph, mixed(2), tmp_path / "p")
+
+    def run(comm):
+        ranks = Ranks.of_saved(comm, SavedPartition(tmp_path / "p"), graph)
+        graphbraid.compile(make_model("gcn"), graph.replace(x=graph.x * 2), ranks=ranks)
+
+    assert "part was read from another graph" in refused(2, run)
+
+
 def test_a_damaged_part_is_named(tmp_path):
     graph = make_graph()
     save_partition(graph, mixed(2), tmp_path / "p")

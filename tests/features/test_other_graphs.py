@@ -7,7 +7,7 @@ import torch
 from tests.features.tables import stored_graph
 
 import graphbraid
-from graphbraid import Trainer
+from graphbraid import Graph, Trainer
 from graphbraid.datasets import open_store, save_store
 from graphbraid.errors import DataError
 from graphbraid.features import HostTiers, TieredFeatures, TieredTopology, reorder, score
@@ -73,6 +73,19 @@ def test_features_changed_in_place_after_the_tiers_were_made_are_refused(tmp_pat
     graph.x[7] += 1  # which the file does not have
     with pytest.raises(DataError, match=REFUSED):
         NeighborLoader(graph, [2], tiers=tiers)
+
+
+def test_features_changed_in_place_between_epochs_are_refused():
+    """Devices would keep the rows of before, and the host give those of now."""
+    graph = Graph.from_edge_index(
+        [[0, 1, 2, 3], [1, 2, 3, 0]], 4, x=torch.rand(4, 3), splits={"train": torch.arange(4)}
+    )
+    tiers = TieredFeatures.build(graph, hot="1KiB")
+    loader = NeighborLoader(graph, [2], input_nodes="train", tiers=tiers)
+    list(loader)
+    graph.x.mul_(2)
+    with pytest.raises(DataError, match=REFUSED):
+        list(loader)
 
 
 def test_scores_of_another_graph_are_refused(graph, tmp_path):

@@ -71,8 +71,8 @@ class BatchSource:
                     f"lists are of {csc.num_dst} nodes and {csc.num_edges} edges, but the graph has "
                     f"{whole.num_dst} and {whole.num_edges}; make the topology's tiers of this very graph"
                 )
-            check_made_for(lists, whole, "the topology's tiers were")
         if rows is None:
+            self.check_tiers()
             return
         dense = x if isinstance(x, Tensor | ScaledFeatures) else None
         if dense is None or (dense.shape, dense.dtype) != (rows.shape, rows.dtype):
@@ -81,7 +81,18 @@ class BatchSource:
                 f"rows are {rows.dtype} of {tuple(rows.shape)}, but the graph's features are {own}; make the "
                 "tiers of this very graph"
             )
-        check_made_for(rows, x, "the features' tiers were")
+        self.check_tiers()
+
+    def check_tiers(self) -> None:
+        """Check that rows and lists are of the graph as it is now; reads nothing while it is unchanged.
+
+        Raises:
+            DataError: they were made for another graph, or it was changed in place since.
+        """
+        if self.lists is not None:
+            check_made_for(self.lists, self.graph.csc, "the topology's tiers were")
+        if self.rows is not None:
+            check_made_for(self.rows, self.graph.x, "the features' tiers were")
 
     def keys(self, layout: str, *, by_edge: bool) -> list[str]:
         """Return the names of a batch's attributes in order; ``by_edge`` says whether it keeps edge ids."""

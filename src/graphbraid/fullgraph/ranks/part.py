@@ -20,6 +20,7 @@ from graphbraid.fullgraph.program import AdjacencyMatrix, Aggregate, Hoisted, Op
 from graphbraid.fullgraph.program.refusal import NotLoweredError
 from graphbraid.graph import Graph, ScaledFeatures, SparseFeatures
 from graphbraid.graph.csc import Csc, index_dtype
+from graphbraid.graph.identity import features_mark, topology_mark
 from graphbraid.graph.scaled_features import Features
 from graphbraid.ops.gather.gather_rows import gather_rows
 
@@ -36,6 +37,8 @@ class RankPart:
     """Number of nodes of the whole graph."""
     num_edges: int
     """Number of edges of the whole graph."""
+    marks: tuple[str, str]
+    """Marks of the edges and the features of the graph that it was read from."""
 
     @classmethod
     def read(cls, saved: SavedPartition, rank: int, graph: Graph) -> RankPart:
@@ -56,7 +59,8 @@ class RankPart:
         )
         local = Graph(csc=csc, x=_features(graph, ids), name=graph.name)
         view = PartView(ids=ids, first_edge=first, route=route)
-        return cls(graph=local, view=view, num_nodes=graph.num_nodes, num_edges=graph.num_edges)
+        marks = topology_mark(graph.csc), features_mark(graph.x)
+        return cls(graph=local, view=view, num_nodes=graph.num_nodes, num_edges=graph.num_edges, marks=marks)
 
     @property
     def nbytes(self) -> int:

@@ -17,7 +17,7 @@ from graphbraid.distributed.parts.records import list_sums
 from graphbraid.distributed.parts.saving import SavedPartition
 from graphbraid.distributed.ranks.communicator import Communicator
 from graphbraid.distributed.ranks.joining import check_alike
-from graphbraid.errors import ConfigError
+from graphbraid.errors import ConfigError, DataError
 from graphbraid.fullgraph.device.device import Device
 from graphbraid.fullgraph.lowering.facts import Facts
 from graphbraid.fullgraph.lowering.lowered import Lowered
@@ -274,7 +274,7 @@ class Ranks:
 
         Raises:
             ConfigError: they were not; the message names the first difference.
-            DataError: the partition is of another graph.
+            DataError: the partition or this rank's part is of another graph.
         """
         marks = {"training nodes": mark(nodes)}
         if self.part is None:
@@ -283,6 +283,11 @@ class Ranks:
             marks |= {"graph's edges": topology_mark(graph.csc), "graph's features": features_mark(graph.x)}
             marks |= {f"features of the {name} nodes": features_mark(held.x) for name, held in sets.items()}
             marks |= {} if graph.edge_attr is None else {"graph's edge_attr": mark(graph.edge_attr)}
+        elif self.part.marks != (topology_mark(graph.csc), features_mark(graph.x)):
+            raise DataError(
+                "this rank's part was read from another graph, or that was changed in place since; make the "
+                "ranks anew of this very graph: Ranks.of_saved(comm, saved, graph)"
+            )
         mine = {f"model's {name}": value for name, value in options.items()} | marks
         check_alike(self.comm, mine, "give all ranks the same model, graph and nodes")
 

@@ -121,6 +121,7 @@ class BatchLoader:
         return self._opened(self._iterate_positions(positions, epoch, first_step))
 
     def _opened(self, iterator: Generator[MiniBatch]) -> Generator[MiniBatch]:
+        self._source.check_tiers()
         self._open.add(iterator)
         return iterator
 
