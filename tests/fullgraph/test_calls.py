@@ -9,13 +9,16 @@ from tests.extras import NO_PYG
 pytest.importorskip("torch_geometric", reason=NO_PYG)
 import torch_geometric.nn as pyg
 from tests.fullgraph.matrix.case import BASES, GCN, layer
-from tests.fullgraph.matrix.graphs import CLASSES
+from tests.fullgraph.matrix.graphs import CHANNELS, CLASSES, data_of
 from tests.fullgraph.matrix.models import HIDDEN, Stack
 from tests.fullgraph.test_following import CLOSE, compiled
 from torch import nn
 from torch.autograd import forward_ad
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils.checkpoint import checkpoint
+
+import graphbraid
+from graphbraid.errors import ConfigError
 
 BETWEEN = {
     "batch": lambda: nn.Sequential(nn.BatchNorm1d(HIDDEN), nn.ReLU(), nn.Dropout(0.5)),
@@ -166,6 +169,16 @@ def test_a_call_that_cannot_be_differentiated_twice_says_so_and_the_next_can():
     with pytest.raises(RuntimeError, match="drops attention coefficients"):
         with_penalty(model, engine())
     assert all(g.isfinite().all() for g in with_penalty(model, engine()))
+
+
+def test_layers_of_graphbraid_refuse_second_derivatives():
+    graph = graphbraid.Graph.from_pyg(data_of("undirected"))
+    model = graphbraid.nn.GCN(CHANNELS, HIDDEN, CLASSES)
+    engine = graphbraid.compile(model, graph, nodes=[1, 2])
+    with pytest.raises(ConfigError, match="GCN has no second derivatives"):
+        with_penalty(model, engine())
+    engine().sum().backward()
+    assert engine.why is None
 
 
 def hessian_vector(loss, parameters):

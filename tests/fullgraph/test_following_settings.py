@@ -169,6 +169,8 @@ class Config:
 
 
 CONFIGURED = Config()
+OTHER_MODEL = torch.nn.Linear(1, 1)
+LEARNED = torch.ones(1, requires_grad=True)
 
 
 def by_global(self):
@@ -234,6 +236,8 @@ def fresh(monkeypatch):
     monkeypatch.setattr(by_attribute, "factor", 1.0, raising=False)
     monkeypatch.setattr(by_default, "__defaults__", (1.0,))
     monkeypatch.setattr(by_keyword, "__kwdefaults__", {"factor": 1.0})
+    monkeypatch.setattr(OTHER_MODEL, "factor", 1.0, raising=False)
+    LEARNED.detach().fill_(1.0)
     monkeypatch.setenv("FACTOR_OF_A_TEST", "1.0")
 
 
@@ -257,6 +261,11 @@ OUTSIDE = {
         lambda: setattr(SETTINGS["a"], "factor", 3.0),
     ),
     "an attribute of a class": (lambda self: Config.factor, lambda: setattr(Config, "factor", 3.0)),
+    "an attribute of another model": (
+        lambda self: OTHER_MODEL.factor,
+        lambda: setattr(OTHER_MODEL, "factor", 3.0),
+    ),
+    "a tensor trained elsewhere": (lambda self: LEARNED.item(), lambda: LEARNED.detach().fill_(3.0)),
     "a class method": (lambda self: Config.of_class(), lambda: setattr(Config, "factor", 3.0)),
     "a property": (lambda self: CONFIGURED.of_property, lambda: globals().update(FACTOR=3.0)),
     "a name made as it runs": (

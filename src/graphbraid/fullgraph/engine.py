@@ -181,6 +181,11 @@ class Engine:
         """
         if self._ranks is not None:
             raise ConfigError("gradients of several ranks cannot be differentiated again; use one rank.")
+        if ours := [m for m in self.model.modules() if type(m).__module__.startswith("graphbraid.")]:
+            raise ConfigError(
+                f"{type(ours[0]).__name__} has no second derivatives (create_graph=True); build the model of "
+                "PyTorch Geometric's layers, which have them and are lowered, too."
+            )
         with self._lock, kept_buffers(self.model), given_seeds(seeds), CountedMasks():
             rows = self._rows_as_written()
             self._followed.differentiates_twice = True

@@ -2,7 +2,7 @@
 
 A walk from the methods of the user's classes that a call enters: through the functions that they name, the
 globals, closures, defaults and attributes of these; modules, by the names read of them; classes; and
-containers and plain objects at any depth. Code of PyTorch, PyG and Python itself is taken to stay as it is.
+containers and plain objects at any depth. Code of Python and of packages by name is taken to stay as it is.
 """
 
 from __future__ import annotations
@@ -21,15 +21,19 @@ from torch import Tensor, nn
 
 from graphbraid.fullgraph.program.readers.exact import TORCH_OWN
 
-_NOT_USERS = {"torch", "torch_geometric", "graphbraid", *sys.stdlib_module_names}
+_PACKAGES = """
+graphbraid torch torch_geometric torch_scatter torch_sparse torch_cluster torch_spline_conv pyg_lib
+numpy scipy pandas sklearn networkx ogb einops tqdm rich wandb mlflow tensorboard
+lightning pytorch_lightning torchmetrics
+"""
+_NOT_USERS = {*_PACKAGES.split(), *sys.stdlib_module_names}
 _ENTERED = ("forward", "message", "message_and_aggregate", "aggregate", "update", "edge_update", "propagate")
 """Methods that a call of a module enters, besides those that Python calls by operators."""
 _BY_TEXT = frozenset({"getattr", "vars", "attrgetter", "__dict__"})
 """Names of what reads attributes by names made as the program runs."""
 _LISTS = (list, tuple, set, frozenset, deque)
 _NUMBERS = (int, float, complex, str, bytes, range, slice, types.NoneType, np.generic)
-_CONSTANT = (*_NUMBERS, types.BuiltinFunctionType, nn.Module, torch.dtype, torch.device)
-"""What does not change, and modules, which are watched by themselves or cannot be traced."""
+_CONSTANT = (*_NUMBERS, types.BuiltinFunctionType, torch.dtype, torch.device)
 _HOLDERS = (
     types.MethodType,
     staticmethod,
@@ -55,13 +59,14 @@ class Reached:
         functions: the user's functions that a call may enter.
         dicts: dicts of which all is read; lists: other containers, by what iterating over them gives.
         classes: what the user's classes define, besides those of the model's modules.
-        tensors: tensors whose numbers may be read, but for those that are trained.
+        tensors: tensors whose numbers may be read, but for the model's parameters.
         arrays: small NumPy arrays.
         why: why not all can be followed; empty if it can.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self.why, self._names, self._any_name = "", set[str](), False
+        self._own = {id(one) for one in (*model.modules(), *model.parameters())}
         known = -1
         while known != (known := len(self._names) + self._any_name):  # until no further name is read
             self._walk(model)
@@ -97,7 +102,7 @@ class Reached:
         return self._any_name or name in self._names
 
     def _visit(self, value: Any) -> None:
-        if isinstance(value, _CONSTANT) or id(value) in self._seen:
+        if isinstance(value, _CONSTANT) or id(value) in self._seen or id(value) in self._own:
             return
         self._seen[id(value)] = value
         if len(self._seen) > _MOST:
@@ -122,8 +127,9 @@ class Reached:
 
     def _other(self, value: Any) -> None:
         if isinstance(value, Tensor):
-            if not value.requires_grad and not value.is_inference():
-                self.tensors.append(value)
+            self.tensors.append(value)
+            if value.is_inference():
+                self.why = "it reads a tensor made in inference mode, whose changes cannot be seen"
         elif isinstance(value, np.ndarray):
             self.arrays.append(value)
             if value.nbytes > _MOST_BYTES or value.dtype.hasobject:
@@ -240,7 +246,7 @@ def users_classes(kind: type) -> list[type]:
 
 
 def is_of_library(kind: type) -> bool:
-    """Return whether a class is PyTorch's, PyG's, graphbraid's or Python's own."""
+    """Return whether a class is of Python or of a package whose code stays as it is."""
     return kind.__module__.split(".")[0] in _NOT_USERS
 
 
