@@ -1,4 +1,5 @@
 import gzip
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
@@ -142,8 +143,66 @@ def test_ids_that_look_like_numbers_can_be_strings(tmp_path):
     assert from_tables(path, id_type="string").ids.values.tolist() == ["007", "7"]
 
 
+ONE_EDGE = pa.table({"source": [1], "destination": [2]})
+
+
+def test_ids_that_another_program_wrote_as_floats_are_the_whole_numbers(tmp_path):
+    nodes = write(tmp_path, "id,f\n3.0,1\n1.0,2\n2.0,3\n", "n.csv")
+    edges = write(tmp_path, "source,destination\n1,2.0\n3,1.0\n", "e.csv")
+    made = from_tables(edges, nodes)
+    assert made.ids.values.tolist() == [3, 1, 2]
+    assert made.graph.to_edge_index(original_order=True).tolist() == [[1, 0], [2, 1]]
+    assert from_tables(edges).ids.values.tolist() == [1, 2, 3]
+    stored = as_parquet(
+        pa.table({"source": [1.0, 3.0], "destination": [Decimal(2), Decimal(1)]}), tmp_path / "e"
+    )
+    assert from_tables(stored, nodes).ids.values.tolist() == [3, 1, 2]
+    part = write(tmp_path, "source,destination\n1.5,2\n1.25,2\n", "p.csv")
+    assert from_tables(part).ids.values.tolist() == ["1.25", "1.5", "2"]
+    with pytest.raises(DataError, match=r"p\.csv, line 2: column 'source' is 1\.5; ids that are stored"):
+        from_tables(part, nodes)
+    far = pa.table({"source": [1.0, 2.0**53], "destination": [1, 2]})
+    with pytest.raises(DataError, match=r"the table, row 1: column 'source' is 9007199254740992"):
+        from_tables(far)
+
+
+def test_lists_of_numbers_and_decimals_are_features(tmp_path):
+    rows = pa.array([[1.0, 2.0], [3.0, 4.0], None])
+    price = pa.array([Decimal("1.50"), Decimal("2.25"), Decimal("3.00")])
+    fixed = pa.array([[1], [2], [3]], pa.list_(pa.int32(), 1))
+    names = pa.array([["a"], ["b"], ["c"]])
+    nodes = pa.table({"id": [1, 2, 3], "e": rows, "price": price, "k": fixed, "names": names})
+    for source in (nodes, as_parquet(nodes, tmp_path / "n")):
+        made = from_tables(ONE_EDGE, source, fill_missing=0)
+        assert made.graph.x.tolist() == [[1, 2, 1.5, 1], [3, 4, 2.25, 2], [0, 0, 3, 3]]
+        assert made.graph.schema.columns["node"].names == ("e[0]", "e[1]", "price", "k[0]")
+        assert made.unused_columns == ("names",)
+    chosen = from_tables(ONE_EDGE, nodes, features=["k", "e"], label="price", fill_missing=0)
+    assert chosen.graph.x.tolist() == [[1, 1, 2], [2, 3, 4], [3, 0, 0]]
+    assert chosen.graph.y.tolist() == [1.5, 2.25, 3]
+    with pytest.raises(DataError, match=r"row 2: feature column 'e\[0\]' holds no number"):
+        from_tables(ONE_EDGE, nodes)
+    ragged = pa.table({"id": [1, 2], "e": [[1.0], [1.0, 2.0]]})
+    with pytest.raises(DataError, match="row 1: column 'e' holds 2 numbers; all rows need 1"):
+        from_tables(ONE_EDGE, ragged)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("source;destination\n1;2\n", "Is ';' between the fields"),
+        ("source\tdestination\n1\t2\n", r"Is '\\t' between the fields"),
+        ("5,9\n9,7\n", "first line looks like values: with header=False"),
+        ("# a graph\n1,2\n", "first line looks like a comment: leave it out with skip_rows="),
+    ],
+)
+def test_files_of_another_format_are_read_with_the_option_that_is_named(tmp_path, text, says):
+    with pytest.raises(DataError, match=says):
+        from_tables(write(tmp_path, text))
+
+
 def test_labels_of_every_kind(tmp_path):
-    edges = pa.table({"source": [1], "destination": [2]})
+    edges = ONE_EDGE
     nodes = pa.table({"id": [1, 2, 3], "k": [4, None, -7], "t": [0.5, 1.5, 2.5], "b": [True, False, True]})
 
     def labels(label):

@@ -47,7 +47,7 @@ def read_edges(
     """
     arrow = require_pyarrow()
     as_string = id_type == "string" or (
-        id_type == "auto" and not all(is_int(file, column) for column in ends)
+        id_type == "auto" and not all(file.is_whole(column) for column in ends)
     )
     id_arrow = arrow.string() if as_string else arrow.int64()
     types = dict.fromkeys(ends, id_arrow) | ({} if weight is None else {weight: arrow.float64()})
@@ -202,11 +202,6 @@ def _unknown(file: TableFile, row: int, column: str, value: int | str) -> DataEr
         f"{file.row(row)}: column {column!r} names node {value!r}, which the node table does not have; "
         "add it there or remove the edge"
     )
-
-
-def is_int(file: TableFile, column: str) -> bool:
-    """Return whether a column holds integers."""
-    return bool(require_pyarrow().types.is_integer(file.types[column]))
 
 
 def join_parts(parts: list[_Array], dtype: type[np.generic]) -> _Array:

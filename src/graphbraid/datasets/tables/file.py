@@ -66,6 +66,8 @@ class TableFile:
             raise ConfigError(
                 f"a table is a path, a pyarrow.Table or a pandas.DataFrame; got {type(source).__name__}"
             )
+        self.parts: dict[str, list[str]] = {}
+        """Columns that a column of lists of numbers is read as: ``x[0]``, ``x[1]``, ... of a column ``x``."""
         try:
             self.types: dict[str, Any] = self._read_types()
         except Exception as error:
@@ -93,11 +95,44 @@ class TableFile:
             DataError: It does not exist; lists the columns.
         """
         if column not in self.types:
-            raise DataError(
-                f"{self.name} has no column {column!r} ({role}); its columns are "
-                f"{', '.join(self.columns)}.{did_you_mean(column, self.columns)}"
-            )
+            hint = self._format_hint() or did_you_mean(column, self.columns)
+            there = ", ".join(self.columns)
+            raise DataError(f"{self.name} has no column {column!r} ({role}); its columns are {there}.{hint}")
         return column
+
+    def _format_hint(self) -> str:
+        """Say which option reads the file, if its first line does not look like names between delimiters."""
+        if not self.is_text or not self._csv.header:
+            return ""
+        line = self._first_line()
+        if line.startswith(("#", "%")):
+            return " The first line looks like a comment: leave it out with skip_rows= (--skip-rows)."
+        fields = line.split(self._delimiter)
+        between = next((mark for mark in "\t;|, " if mark in line), None)
+        if len(fields) == 1 and between is not None:
+            return f" Is {between!r} between the fields? Say so with delimiter= (--delimiter)."
+        if all(field.strip().lstrip("-").replace(".", "", 1).isdigit() for field in fields):
+            return " The first line looks like values: with header=False (--no-header) columns are 0, 1, ..."
+        return ""
+
+    def expanded(self, columns: Sequence[str]) -> list[str]:
+        """Return columns with those of lists as the columns that they are read as."""
+        return [part for column in columns for part in self.parts.get(column, [column])]
+
+    def is_whole(self, column: str) -> bool:
+        """Return whether a column can be read as integers: all its numbers are whole."""
+        arrow = require_pyarrow()
+        if not self._is_fractional(column):
+            return bool(arrow.types.is_integer(self.types[column]))
+        from pyarrow import compute
+
+        batches = self.batches([column], {column: arrow.float64()})
+        numbers = (batch.column(0).drop_null() for batch in batches)
+        return all(compute.all(compute.equal(compute.floor(n), n), min_count=0).as_py() for n in numbers)
+
+    def _is_fractional(self, column: str) -> bool:
+        of, kind = require_pyarrow().types, self.types[column]
+        return bool(of.is_floating(kind) or of.is_decimal(kind))
 
     def row(self, index: int) -> str:
         """Describe the position of row ``index`` (from 0, without the header) for messages."""
@@ -127,46 +162,104 @@ class TableFile:
             yield batch
 
     def _batches(self, columns: list[str], types: dict[str, Any]) -> Iterator[Any]:
-        if self._table is not None or self._is_parquet():
-            if self._table is not None:
-                parts = iter(self._table.select(columns).to_batches(max_chunksize=1 << 18))
-            else:
-                from pyarrow import parquet
-
-                # Not every page carries a checksum: Spark writes them, pyarrow only on request.
-                opened = parquet.ParquetFile(self._path, page_checksum_verification=True)
-                parts = opened.iter_batches(1 << 18, columns=columns)
-            for part in parts:
-                arrays = [part.column(c).cast(types[c]) for c in columns]
-                yield require_pyarrow().RecordBatch.from_arrays(arrays, names=columns)
+        arrow, row = require_pyarrow(), 0
+        # Ids that another program wrote as floats are read as these, and checked.
+        floats = {c for c in columns if types[c] == arrow.int64() and self._is_fractional(c)}
+        is_text = self._table is None and not self._is_parquet()
+        if is_text and not floats:
+            yield from self._open_csv(columns, types)
             return
-        yield from self._open_csv(columns, types)
+        as_read = types | dict.fromkeys(floats, arrow.float64())
+        for batch in self._open_csv(columns, as_read) if is_text else self._stored(columns):
+            arrays = [
+                self._whole(batch.column(c), row, c) if c in floats else batch.column(c).cast(types[c])
+                for c in columns
+            ]
+            yield arrow.RecordBatch.from_arrays(arrays, names=columns)
+            row += batch.num_rows
+
+    def _stored(self, columns: list[str]) -> Iterator[Any]:
+        """Yield the rows of columns of a Parquet file or of a table in memory, as they are stored."""
+        from pyarrow import RecordBatch, compute
+
+        place = {part: (name, at) for name, parts in self.parts.items() for at, part in enumerate(parts)}
+        owners = list(dict.fromkeys(place[c][0] if c in place else c for c in columns))
+        row = 0
+        for batch in self._read(owners):
+            for name in set(owners) & set(self.parts):
+                lengths = compute.list_value_length(batch.column(name))
+                at = compute.index(compute.not_equal(lengths, len(self.parts[name])), True).as_py()
+                if at >= 0:
+                    raise DataError(
+                        f"{self.row(row + at)}: column {name!r} holds {lengths[at]} numbers; all rows need "
+                        f"{len(self.parts[name])}, as the first"
+                    )
+            arrays = [
+                compute.list_element(batch.column(place[c][0]), place[c][1])
+                if c in place
+                else batch.column(c)
+                for c in columns
+            ]
+            yield RecordBatch.from_arrays(arrays, names=columns)
+            row += batch.num_rows
+
+    def _read(self, columns: list[str]) -> Iterator[Any]:
+        if self._table is not None:
+            yield from self._table.select(columns).to_batches(max_chunksize=1 << 18)
+            return
+        from pyarrow import parquet
+
+        # Not every page carries a checksum: Spark writes them, pyarrow only on request.
+        opened = parquet.ParquetFile(self._path, page_checksum_verification=True)
+        yield from opened.iter_batches(1 << 18, columns=columns)
+
+    def _whole(self, values: Any, row: int, column: str) -> Any:
+        """Return numbers that are whole as int64; ``values`` begin at ``row`` of the table."""
+        from pyarrow import compute, float64, int64
+
+        numbers = values.cast(float64())
+        exact = compute.and_(
+            compute.equal(compute.floor(numbers), numbers), compute.less(compute.abs(numbers), 2**53)
+        )
+        at = compute.index(exact, False).as_py()
+        if at >= 0:
+            raise DataError(
+                f"{self.row(row + at)}: column {column!r} is {numbers[at]}; ids that are stored as floats "
+                "must be whole numbers below 2**53, or be read as text (id_type='string')"
+            )
+        return numbers.cast(int64())
 
     def _open_csv(self, columns: list[str] | None, types: dict[str, Any], *, threads: bool = True) -> Any:
         from pyarrow import csv
 
-        delimiter = self._csv.delimiter or ("\t" if ".tsv" in Path(self.name).suffixes else ",")
         return csv.open_csv(
             self._path,
             read_options=csv.ReadOptions(
-                column_names=None if self._csv.header else self._numbered(delimiter),
+                column_names=None if self._csv.header else self._numbered(),
                 skip_rows=self._csv.skip_rows,
                 block_size=1 << 24,
                 use_threads=threads,
             ),
-            parse_options=csv.ParseOptions(delimiter=delimiter),
+            parse_options=csv.ParseOptions(delimiter=self._delimiter),
             convert_options=csv.ConvertOptions(column_types=types, include_columns=columns or []),
         )
 
-    def _numbered(self, delimiter: str) -> list[str]:
+    @property
+    def _delimiter(self) -> str:
+        return self._csv.delimiter or ("\t" if ".tsv" in Path(self.name).suffixes else ",")
+
+    def _numbered(self) -> list[str]:
         """Return the column names of a file without a header."""
+        return [str(at) for at in range(self._first_line().count(self._delimiter) + 1)]
+
+    def _first_line(self) -> str:
+        """Return the line of the header, or the first row of a file without one."""
         from pyarrow import input_stream
 
         assert self._path is not None
         with input_stream(str(self._path), compression="detect") as stream:
             lines = stream.read(1 << 16).decode(errors="replace").splitlines()
-        line = lines[self._csv.skip_rows] if len(lines) > self._csv.skip_rows else ""
-        return [str(at) for at in range(line.count(delimiter) + 1)]
+        return lines[self._csv.skip_rows] if len(lines) > self._csv.skip_rows else ""
 
     def _read_types(self) -> dict[str, Any]:
         if self._table is not None:
@@ -181,7 +274,23 @@ class TableFile:
         if len(set(schema.names)) < len(schema.names):
             repeated = sorted({name for name in schema.names if schema.names.count(name) > 1})
             raise DataError(f"{self.name} has several columns called {repeated[0]!r}; names must differ")
-        return dict(zip(schema.names, schema.types, strict=True))
+        types: dict[str, Any] = {}
+        for name, kind in zip(schema.names, schema.types, strict=True):
+            width = self._width(name, kind)
+            self.parts |= {name: [f"{name}[{at}]" for at in range(width)]} if width else {}
+            types |= dict.fromkeys(self.parts[name], kind.value_type) if width else {name: kind}
+        return types
+
+    def _width(self, name: str, kind: Any) -> int:
+        """Return how many numbers the lists of a column hold; 0 if it holds other things."""
+        of = require_pyarrow().types
+        is_list = of.is_list(kind) or of.is_large_list(kind) or of.is_fixed_size_list(kind)
+        if not is_list or not holds_numbers(kind.value_type):
+            return 0
+        for batch in self._read([name]):
+            for value in batch.column(0).drop_null()[:1]:
+                return len(value)
+        return 0
 
     def _is_parquet(self) -> bool:
         assert self._path is not None
@@ -194,7 +303,7 @@ class TableFile:
 
     def _located(self, error: Exception, columns: list[str] | None, types: dict[str, Any]) -> Exception:
         """Return the error with its row in the message, which pyarrow's parser knows only on one thread."""
-        if not self.is_text or "Row #" in str(error):
+        if not self.is_text or "Row #" in str(error) or isinstance(error, DataError):
             return error
         try:
             with self._open_csv(columns, types, threads=False) as reader:
@@ -212,7 +321,10 @@ class TableFile:
             return DataError(f"{self.name} is empty")
         if isinstance(error, arrow.ArrowException) and not isinstance(error, MemoryError | OSError):
             text = re.sub(r"In CSV column #(\d+): ", self._column_of, text)
-            return DataError(f"{self.name} cannot be read: {re.sub('Row #', 'line ', text)}")
+            hint = self._format_hint() if "CSV parse error" in text else ""
+            return DataError(
+                f"{self.name} cannot be read: {re.sub('Row #', 'line ', text)}{hint and '.' + hint}"
+            )
         if isinstance(error, UnicodeDecodeError):
             return DataError(f"{self.name} is not UTF-8 text: {text}")
         if isinstance(error, OSError) and error.errno is None:
@@ -224,6 +336,12 @@ class TableFile:
     def _column_of(self, match: re.Match[str]) -> str:
         at = int(match.group(1))
         return f"column {self.columns[at]!r}: " if at < len(self.columns) else f"column {at}: "
+
+
+def holds_numbers(kind: Any) -> bool:
+    """Return whether a pyarrow type is of numbers, or of true and false."""
+    of = require_pyarrow().types
+    return bool(of.is_integer(kind) or of.is_floating(kind) or of.is_boolean(kind) or of.is_decimal(kind))
 
 
 def first_null(values: Any) -> int:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from graphbraid.datasets.ids import NodeIds
 from graphbraid.datasets.tables.edges import refuse_blank_ids
-from graphbraid.datasets.tables.file import TableFile, first_null, require_pyarrow
+from graphbraid.datasets.tables.file import TableFile, first_null, holds_numbers, require_pyarrow
 from graphbraid.datasets.tables.times import time_type, times_of
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Columns, Schema
@@ -64,8 +64,9 @@ class NodeColumns:
         unused: tuple[str, ...] = ()
         if features is None:
             others = [c for c in file.columns if c not in taken]
-            features = [c for c in others if _is_number(file, c)]
+            features = [c for c in others if holds_numbers(file.types[c])]
             unused = tuple(c for c in others if c not in features)
+        features = file.expanded(features)
         for column in features:
             file.require(column, "feature")
             if column in taken:
@@ -102,7 +103,7 @@ def read_nodes(file: TableFile, columns: NodeColumns, id_type: str, fill_missing
     """
     arrow = require_pyarrow()
     if id_type == "auto":
-        id_type = "int" if arrow.types.is_integer(file.types[columns.id]) else "string"
+        id_type = "int" if file.is_whole(columns.id) else "string"
     types = {columns.id: arrow.int64() if id_type == "int" else arrow.string()}
     types.update(feature_types(file, columns.features))
     if columns.split is not None:
@@ -182,7 +183,7 @@ def require_number(file: TableFile, column: str) -> None:
     Raises:
         DataError: it holds something else.
     """
-    if not _is_number(file, column) and not file.is_text:
+    if not holds_numbers(file.types[column]) and not file.is_text:
         raise DataError(f"{file.name}: feature column {column!r} holds {file.types[column]}, not numbers")
 
 
@@ -265,6 +266,9 @@ def _labels(
         ), columns.labels
     column, values = columns.labels[0], whole[0]
     kind = values.type
+    if arrow.types.is_decimal(kind):
+        values = values.cast(arrow.int64() if kind.scale == 0 else arrow.float64())
+        kind = values.type
     if arrow.types.is_boolean(kind):
         values = values.cast(arrow.int64())
     elif arrow.types.is_floating(kind):
@@ -275,7 +279,7 @@ def _labels(
 
 
 def _targets(file: TableFile, column: str, values: Any) -> _Array:
-    if not _is_number(file, column):
+    if not holds_numbers(file.types[column]):
         raise DataError(
             f"{file.name}: label column {column!r} holds {file.types[column]}; a matrix needs numbers"
         )
@@ -306,9 +310,3 @@ def join_rows(parts: list[_Array], width: int) -> _Array:
         out[at : at + len(part)] = part
         at += len(part)
     return out
-
-
-def _is_number(file: TableFile, column: str) -> bool:
-    types = require_pyarrow().types
-    kind = file.types[column]
-    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))

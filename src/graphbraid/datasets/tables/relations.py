@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from graphbraid.datasets.ids import NodeIds
 from graphbraid.datasets.tables.description import EdgeTableEntry
-from graphbraid.datasets.tables.edges import Numbering, is_int, join_parts, numbering_of, weights_of
+from graphbraid.datasets.tables.edges import Numbering, join_parts, numbering_of, weights_of
 from graphbraid.datasets.tables.file import TableFile, require_pyarrow
 from graphbraid.datasets.tables.nodes import (
     NodeTable,
@@ -23,6 +23,7 @@ from graphbraid.datasets.tables.nodes import (
 )
 from graphbraid.datasets.tables.times import time_type, times_of
 from graphbraid.errors import ConfigError
+from graphbraid.graph import Columns
 
 _Array = npt.NDArray[Any]
 
@@ -38,6 +39,8 @@ class RelationTable:
     weight: _Array | None
     x: _Array | None
     """``(num_edges, num_edge_features)`` float32."""
+    columns: Columns | None
+    """The columns of ``x``."""
     time: _Array | None
     splits: dict[str, _Array]
 
@@ -55,7 +58,7 @@ class TypeIds:
         if known is not None:
             id_type = known.id_type
         elif id_type == "auto":
-            id_type = "int" if all(is_int(file, column) for file, column in named_by) else "string"
+            id_type = "int" if all(file.is_whole(column) for file, column in named_by) else "string"
         self.as_string = id_type == "string"
         self.numbering: Numbering = numbering_of(
             None if known is None else known.ids, as_string=self.as_string
@@ -82,7 +85,7 @@ def check_columns(file: TableFile, entry: EdgeTableEntry) -> None:
         file.require(column, role)
     if entry.time is not None:
         time_type(file, entry.time)
-    for column in entry.features:
+    for column in file.expanded(entry.features):
         file.require(column, "feature")
         if column in roles:
             raise ConfigError(f"column {column!r} cannot be a feature and the {roles[column]} at once")
@@ -100,7 +103,8 @@ def read_relation(
     """
     arrow = require_pyarrow()
     types = {entry.source: source.arrow_type, entry.destination: destination.arrow_type}
-    types |= feature_types(file, entry.features)
+    columns = file.expanded(entry.features)
+    types |= feature_types(file, columns)
     if entry.weight is not None:
         types[entry.weight] = arrow.float64()
     if entry.split is not None:
@@ -109,15 +113,15 @@ def read_relation(
         types[entry.time] = time_type(file, entry.time)
     src, dst, weights, features, times, codes = [], [], [], [], [], []
     row = 0
-    for batch in file.batches(list(dict.fromkeys([*types, *entry.features])), types):
+    for batch in file.batches(list(dict.fromkeys([*types, *columns])), types):
         src.append(source.numbering.encode(batch.column(entry.source), file, row, entry.source))
         dst.append(
             destination.numbering.encode(batch.column(entry.destination), file, row, entry.destination)
         )
         if entry.weight is not None:
             weights.append(weights_of(file, batch.column(entry.weight), row, entry.weight))
-        if entry.features:
-            features.append(feature_rows(file, batch, entry.features, row, entry.fill_missing))
+        if columns:
+            features.append(feature_rows(file, batch, columns, row, entry.fill_missing))
         if entry.time is not None:
             times.append(times_of(file, batch.column(entry.time), row, entry.time))
         if entry.split is not None:
@@ -127,7 +131,8 @@ def read_relation(
         src=join_parts(src, np.int64),
         dst=join_parts(dst, np.int64),
         weight=None if entry.weight is None else join_parts(weights, np.float32),
-        x=join_rows(features, len(entry.features)) if entry.features else None,
+        x=join_rows(features, len(columns)) if columns else None,
+        columns=Columns(names=tuple(columns), fill_missing=entry.fill_missing) if columns else None,
         time=np.concatenate(times) if times else None if entry.time is None else np.empty(0, np.int64),
         splits=splits_of(codes),
     )

@@ -116,9 +116,7 @@ def _graph(
 ) -> Graph:
     relations = {entry.edge_type: table for entry, table in edges}
     columns: dict[NodesOrEdges, Columns] = {
-        entry.edge_type: Columns(names=tuple(entry.features), fill_missing=entry.fill_missing)
-        for entry, _ in edges
-        if entry.features
+        name: table.columns for name, table in relations.items() if table.columns is not None
     }
     graph = Graph.from_relations(
         {edge_type: (table.src, table.dst) for edge_type, table in relations.items()},
