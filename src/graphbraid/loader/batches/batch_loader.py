@@ -121,9 +121,12 @@ class BatchLoader:
         return self._opened(self._iterate_positions(positions, epoch, first_step))
 
     def _opened(self, iterator: Generator[MiniBatch]) -> Generator[MiniBatch]:
-        self._source.check_tiers()
+        self._check_tiers()
         self._open.add(iterator)
         return iterator
+
+    def _check_tiers(self) -> None:
+        self._source.check_tiers()
 
     def _iterate_positions(
         self, positions: Iterable[Tensor], epoch: int, first_step: int

@@ -68,6 +68,9 @@ class TypedBatchLoader(BatchLoader):
         self.graph, self._typed_source, self._seeds = source.graph, source, seeds
         self._forget_threads()  # open iterators keep their own
 
+    def _check_tiers(self) -> None:
+        """Do nothing: a graph with types is read from memory."""
+
     def _iterate(self, epoch: int, start_step: int, last: int) -> Generator[Any]:
         if self._seeds is not None:
             steps = (self.schedule.positions_of(epoch, step) for step in range(start_step, last))
