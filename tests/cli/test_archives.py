@@ -143,6 +143,9 @@ def test_types_are_left_out_only_where_asked_for(graphbraid, tmp_path):
     assert "--without-types" in done.stderr
     done = graphbraid("convert", tmp_path / "s", tmp_path / "t", "--without-types")
     assert (done.exit_code, "is for .npz files" in done.stderr) == (2, True)
+    for options in (("--delimiter", ";"), ("--no-header",), ("--skip-rows", 2)):
+        done = graphbraid("convert", file, tmp_path / "t", "--without-types", *options)
+        assert (done.exit_code, f"{options[0]} is for tables of text" in done.stderr) == (2, True)
 
 
 def test_features_of_no_type_in_a_file_of_several_are_refused(tmp_path):

@@ -91,6 +91,17 @@ def test_a_number_of_batches_that_is_none_is_refused(graphbraid, profile):
     assert graphbraid("plan", "--profile", profile, "--batches", 0).exit_code == 2
 
 
+def test_options_of_a_measurement_are_refused_beside_a_profile(graphbraid, profile):
+    for option, value in (
+        ("--batch-size", 64),
+        ("--hidden", 8),
+        ("--set", "lr=0.1"),
+        ("--data", "braid-10k"),
+    ):
+        done = graphbraid("plan", "--profile", profile, option, value)
+        assert (done.exit_code, f"{option} says what to measure" in done.stderr) == (2, True), done.stderr
+
+
 def test_more_cores_keep_the_speed_of_the_nearest_measured_number():
     two = Profile(times=(TIMES.with_workers(1), TIMES))
     more = Machine(cores=9).apply(two)

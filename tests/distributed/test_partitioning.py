@@ -132,6 +132,12 @@ def test_more_parts_than_nodes_are_refused_by_metis_and_some_stay_empty():
     assert found.sizes().sort().values.tolist() == [0, 0, 0, 1, 1, 1, 1]
 
 
+def test_memory_is_refused_where_no_strategy_reads_it():
+    partition(star(60), 2, strategy="streaming", memory="1GiB")
+    with pytest.raises(ConfigError, match="memory='1GiB' is for the strategy 'streaming'; 'random' does not"):
+        partition(star(60), 2, strategy="random", memory="1GiB")
+
+
 def test_a_graph_without_edges_is_refused_by_metis_and_its_nodes_are_spread():
     found = partition(undirected([], 10), 4)
     assert found.attempts[0].outcome == "the graph has no edges"

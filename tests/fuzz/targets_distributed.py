@@ -53,7 +53,7 @@ add(
 )
 add(
     "distributed.PartitionOptions",
-    lambda w: Call(distributed.PartitionOptions, {"num_parts": 3, "strategy": "random", "memory": "1MiB"}),
+    lambda w: Call(distributed.PartitionOptions, {"num_parts": 3, "strategy": "streaming", "memory": "1MiB"}),
 )
 add(
     "distributed.Partition",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _TABLES = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz", ".parquet", ".pq")
 _DESCRIPTIONS = (".yaml", ".yml")
 _GRAPH, _TABLE = "Graph", "Tables"
+_PARQUET = (".parquet", ".pq")
 _TABLE_OPTIONS = (
     "nodes",
     "source",
@@ -147,6 +148,14 @@ def convert(
     columns = {
         name: value for name, value in locals().items() if name in _TABLE_OPTIONS and value is not None
     }
+    is_text = source_path.endswith(_TABLES) and not source_path.endswith(_PARQUET)
+    for flag, is_given in {
+        "--delimiter": delimiter is not None,
+        "--no-header": not header,
+        "--skip-rows": skip_rows != 0,
+    }.items():
+        if is_given and not is_text:
+            raise ConfigError(f"{flag} is for tables of text (.csv, .tsv, .txt); {source_path} is none")
     text = {"delimiter": "\t" if delimiter == r"\t" else delimiter, "header": header, "skip_rows": skip_rows}
     preparation = {
         "symmetrize": symmetrize,

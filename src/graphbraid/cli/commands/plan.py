@@ -128,6 +128,9 @@ def _check_no_ranks(given: dict[str, Any]) -> None:
             raise ConfigError(f"--{name} is for predictions with --ranks; give --ranks, or leave it out")
 
 
+_SHORTER = {"hidden_channels": "--hidden", "num_layers": "--layers", "assignments": "--set"}
+
+
 def _profile(given: dict[str, Any]) -> tuple[Profile, int]:
     """Return the profile to plan from and the number of mini-batches per epoch."""
     from graphbraid.collective import Profile
@@ -136,6 +139,10 @@ def _profile(given: dict[str, Any]) -> tuple[Profile, int]:
     if given["batches"] is not None and given["batches"] < 1:
         raise ConfigError(f"--batches must be at least 1; got {given['batches']}")
     if given["profile"] is not None:
+        for name in ("data", "model", "config", "fanouts", "batch_size", "layout", "device", *_SHORTER):
+            if given[name] is not None:
+                flag = _SHORTER.get(name, "--" + name.replace("_", "-"))
+                raise ConfigError(f"{flag} says what to measure, and --profile was measured; leave one out")
         return Profile.load(given["profile"]), given["batches"] or 500
     trainer = _trainer(given)
     batch_size = trainer.config.batch_size

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from graphbraid.arguments import MOST_COUNT, as_count, as_number, as_size, check_choice
 from graphbraid.distributed.partitioning.records import BALANCES, MOST_PARTS, STRATEGIES, Balance, Strategy
+from graphbraid.errors import ConfigError
 from graphbraid.signatures import typed
 
 TOLERANCE = 1.03
@@ -17,7 +18,7 @@ class PartitionOptions:
     """How a graph is to be divided; :func:`.choose.partition` describes the fields.
 
     Raises:
-        ConfigError: A field is out of its bounds.
+        ConfigError: A field is out of its bounds, or the strategy does not read it.
     """
 
     num_parts: int
@@ -41,3 +42,7 @@ class PartitionOptions:
         as_count(self.seed, "seed", most=MOST_COUNT)
         if self.memory is not None:
             as_size(self.memory, "memory")
+        if self.memory is not None and self.strategy not in ("auto", "streaming"):
+            raise ConfigError(
+                f"memory={self.memory!r} is for the strategy 'streaming'; {self.strategy!r} does not read it"
+            )
