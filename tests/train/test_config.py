@@ -32,7 +32,6 @@ BAD = [
     ({"workers": 0}, "workers must be"),
     ({"patience": 3, "eval_every": 0}, "patience=3 counts evaluations"),
     ({"monitor": "accuracy", "eval_every": 0}, "monitor='accuracy' is a validation metric, but eval_every=0"),
-    ({"mode": "full", "accumulate": 2}, "accumulate=2 is for mini-batches, and mode='full' has none"),
     ({"mode": "full", "replace": True}, "replace=True is for mini-batches"),
     ({"mode": "full", "layout": "blocks"}, "layout='blocks' is for mini-batches"),
     ({"mode": "full", "eval_fanouts": (3, 3)}, "is for mini-batches"),

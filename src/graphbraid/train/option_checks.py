@@ -20,7 +20,7 @@ _OF_LINKS = (
     "temporal_strategy",
 )
 
-_OF_BATCHES = ("layout", "replace", "accumulate", "eval_batch_size", "eval_fanouts")
+_OF_BATCHES = ("layout", "replace", "eval_batch_size", "eval_fanouts")
 
 
 def given_for_batches(config: TrainConfig) -> str:
