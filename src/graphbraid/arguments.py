@@ -10,6 +10,7 @@ import operator
 import re
 from collections.abc import Iterable
 from decimal import Decimal
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from graphbraid.errors import ConfigError, DataError, GraphbraidError, did_you_mean
@@ -118,7 +119,7 @@ def as_budget(value: Any, name: str) -> int:
 
 
 def as_flag(value: Any, name: str) -> bool:
-    """Return ``value`` as a bool; 0, 1 and NumPy's bools are accepted.
+    """Return ``value`` as a bool; 0, 1 and NumPy's bools and integers are accepted.
 
     Raises:
         ConfigError: ``value`` is anything else, which Python might silently take for True.
@@ -127,7 +128,7 @@ def as_flag(value: Any, name: str) -> bool:
         return value
     if str(getattr(value, "dtype", "")) == "bool" and not getattr(value, "shape", ()):
         return bool(value)
-    if isinstance(value, int) and value in (0, 1):
+    if isinstance(value, Integral) and value in (0, 1):
         return bool(value)
     raise ConfigError(f"{name} must be True or False; got {shown(value)}")
 

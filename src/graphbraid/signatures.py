@@ -240,7 +240,7 @@ def _real(value: Any) -> Any:
 def _flag(value: Any) -> Any:
     if isinstance(value, bool) or _is_traced(value):
         return value
-    if isinstance(value, np.bool_) or (type(value) is int and value in (0, 1)):
+    if isinstance(value, np.bool_) or (isinstance(value, numbers.Integral) and value in (0, 1)):
         return bool(value)
     raise _WrongError
 

@@ -24,7 +24,7 @@ from torch_geometric.loader import CachedLoader, ImbalancedSampler
 from torch_geometric.sampler.base import NumNeighbors
 
 from graphbraid.errors import ConfigError
-from graphbraid.loader import NeighborLoader
+from graphbraid.loader import LinkNeighborLoader, NeighborLoader
 
 
 def make(data=None, fanouts=(4, 3), **options):
@@ -314,3 +314,19 @@ def test_a_graphs_loader_has_the_same_face():
     assert loader.data is loader.graph is graph
     assert isinstance(loader, torch_geometric.loader.NeighborLoader)
     assert torch.equal(seeds_of(loader), graph.splits["train"])
+
+
+def test_numbers_of_numpy_are_numbers():
+    data, i, yes = make_data(), np.int64, np.bool_(True)
+    options = {
+        "batch_size": i(9),
+        "drop_last": yes,
+        "shuffle": i(1),
+        "num_workers": i(1),
+        "seed": np.uint32(2),
+    }
+    given = {"batch_size": 9, "drop_last": True, "shuffle": True, "num_workers": 1, "seed": 2}
+    one = next(iter(NeighborLoader(data, [i(3), np.int32(2)], **options)))
+    assert torch.equal(one.n_id, next(iter(NeighborLoader(data, [3, 2], **given))).n_id)
+    links = LinkNeighborLoader(data, [3], exclude_seed_edges=yes, neg_sampling_ratio=np.float32(1), seed=i(0))
+    assert next(iter(links)).edge_label.tolist() == [1, 0]

@@ -15,6 +15,7 @@ from graphbraid.train import TrainConfig
 
 BAD = [
     ({"epochs": 0}, r"epochs must be .*1; got 0"),
+    ({"epochs": np.bool_(True)}, "epochs must be a number; got np.True_"),
     ({"epochs": "many"}, r"epochs must be a valid integer.*got 'many'"),
     ({"epochs": 1.5}, "epochs must be a valid integer"),
     ({"mode": "ful"}, "mode must be 'sampled', 'full' or 'auto'; got 'ful'"),

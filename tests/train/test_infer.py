@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from tests.extras import NO_PEAK
@@ -163,6 +164,24 @@ def test_expansion_equals_one_pass_also_where_degrees_of_sources_count() -> None
     torch.testing.assert_close(
         trainer.predict(nodes), Trainer(model, graph).predict(nodes), rtol=1e-4, atol=1e-6
     )
+
+
+class Hops(torch.nn.Linear):
+    """Stands for a layer of PyG that carries messages ``K`` hops."""
+
+    def __init__(self, hops: object) -> None:
+        super().__init__(12, 3)
+        self.K = self.num_layers = hops
+
+    propagate = torch.nn.Linear.forward
+
+
+def test_what_a_model_says_by_an_integer_of_numpy_counts() -> None:
+    model = Hops(np.int64(4))
+    assert infer.depth(model, TrainConfig()) == 4
+    assert told.num_layers(model) == 4
+    with pytest.raises(ConfigError, match=r"one entry per layer of the model \(4\); got 2"):
+        Trainer(model, uneven_graph(), fanouts=(3, 3)).fit()
 
 
 class Wide(torch.nn.Module):

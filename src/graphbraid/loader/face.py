@@ -98,6 +98,9 @@ class LoaderFace(OverBatches, DataLoader[Any]):
         check_lists(given["topology"])
         if given["shuffle"] is not None:
             given["shuffle"] = as_flag(given["shuffle"], "shuffle")
+        given["drop_last"] = as_flag(given["drop_last"], "drop_last")
+        if given["batch_size"] is not None:
+            given["batch_size"] = as_count(given["batch_size"], "batch_size", least=1)
         seed = drawn_seed(given["generator"]) if given["seed"] is None else given["seed"]
         given["seed"] = as_count(seed, "seed", most=(1 << 63) - 1)
         self._batches, num_inputs, self._input_id = self._make_batches(given)

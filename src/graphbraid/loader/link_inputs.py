@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -131,8 +132,8 @@ def check_exclusion(value: Any) -> bool | str:
     Raises:
         ConfigError: it is neither a bool nor ``"reverse"``.
     """
-    if isinstance(value, bool):
-        return value
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
     if isinstance(value, str) and value == "reverse":
         return value
     raise ConfigError(f"exclude_seed_edges must be True, False or 'reverse'; got {shown(value)}")

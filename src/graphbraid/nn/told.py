@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from numbers import Integral
+
 from graphbraid.errors import ConfigError
 
 
@@ -57,4 +59,4 @@ def layers_of(model: object) -> int:
 
 def _number(model: object, name: str) -> int | None:
     number = getattr(model, name, None)
-    return number if isinstance(number, int) else None
+    return int(number) if isinstance(number, Integral) else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 from torch import nn
@@ -122,7 +123,7 @@ def check_fits(synthesis: Synthesis, graph: Graph) -> None:
     if recipe.epochs < 1:
         raise ConfigError(f"a recipe needs at least one epoch; got {recipe.epochs}")
     wanted = getattr(model, "in_channels", None)
-    if isinstance(wanted, int) and wanted not in (-1, graph.x.shape[1]):
+    if isinstance(wanted, Integral) and wanted not in (-1, graph.x.shape[1]):
         raise DataError(
             f"the first layer takes {wanted} columns of features; the graph has {graph.x.shape[1]}"
         )
@@ -130,7 +131,7 @@ def check_fits(synthesis: Synthesis, graph: Graph) -> None:
     if graph.y.ndim != 1 or graph.y.is_floating_point():
         raise DataError("training needs one class per node; the graph's labels are not")
     classes = int(graph.y.max()) + 1 if graph.y.numel() else 0
-    if isinstance(width, int) and classes > width:
+    if isinstance(width, Integral) and classes > width:
         raise DataError(f"the last layer has {width} columns; the graph has {classes} classes")
     named = {recipe.train_split, *(split for splits in recipe.evaluations for split in splits)}
     for split in sorted(named):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import BeforeValidator, Field
 
 from graphbraid.arguments import MOST_COUNT, MOST_THREADS, as_size
@@ -12,7 +13,7 @@ from graphbraid.errors import ConfigError
 
 
 def _refuse_bool(value: Any) -> Any:
-    if isinstance(value, bool):
+    if isinstance(value, bool | np.bool_):
         raise ValueError("a number")
     return value
 

@@ -2,11 +2,14 @@
 
 import warnings
 
+import numpy as np
 import torch
 import torch_geometric.nn as pyg
 from tests.fullgraph.matrix.case import (
     GCN,
     Case,
+    gin,
+    layer,
     left,
 )
 from tests.fullgraph.matrix.compare import (
@@ -16,6 +19,7 @@ from tests.fullgraph.matrix.graphs import CHANNELS, CLASSES
 from tests.fullgraph.matrix.models import (
     HIDDEN,
     Stack,
+    calls,
 )
 from torch import nn
 from torch.nn.utils import parametrizations, prune, weight_norm
@@ -100,7 +104,38 @@ class _Louder(pyg.GCNConv):
         return 2 * super().message(x_j, edge_weight)
 
 
+def _i(value):
+    return np.int64(value)
+
+
+def _f(value):
+    return np.float32(value)
+
+
+_YES, _NO = np.bool_(True), np.bool_(False)
+
+
+def _numpy_constants(self, x, edge_index):
+    first = self.first(x, edge_index)
+    x = nn.functional.leaky_relu(_f(0.5) * first - first / _i(4), _f(0.1))
+    return self.head(nn.functional.dropout(self.second(x, edge_index), _f(0.0), self.training))
+
+
+_OF_NUMPY = {
+    "GCN": lambda: pyg.GCN(_i(CHANNELS), _i(HIDDEN), _i(2), _i(CLASSES), dropout=_f(0.0), norm="batch"),
+    "GraphSAGE": lambda: Stack(layer(pyg.SAGEConv, normalize=_YES, root_weight=_NO), nn.LeakyReLU(_f(0.2))),
+    "GAT": lambda: Stack(
+        layer(pyg.GATConv, heads=_i(2), concat=_NO, negative_slope=_f(0.1), dropout=_f(0.0)),
+        nn.BatchNorm1d(_i(HIDDEN), eps=_f(1e-4), momentum=_f(0.2)),
+    ),
+    "GIN": lambda: Stack(gin(eps=torch.tensor(0.5)), nn.LayerNorm(_i(HIDDEN), eps=_f(1e-4))),
+    "SGC and dropout": lambda: Stack(layer(pyg.SGConv, K=_i(2)), nn.Dropout(_f(0.0))),
+    "constants of forward": lambda: calls(_numpy_constants)(GCN),
+}
+
+
 INSTANCES = [
+    *(Case("instances", f"numbers of NumPy, {name}", make) for name, make in _OF_NUMPY.items()),
     *(left("instances", name, with_hook(GCN, attach)) for name, attach in _ATTACHED.items()),
     left("instances", "a layer of one's own called GCNConv", lambda: Stack(type("GCNConv", (_Named,), {}))),
     left("instances", "a layer of one's own called SAGEConv", lambda: Stack(type("SAGEConv", (_Named,), {}))),

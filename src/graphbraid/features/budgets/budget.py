@@ -40,8 +40,8 @@ class Curve:
             DataError: they do not fit each other, or are not numbers of that kind.
         """
         check_tensor(saved, "saved", ndim=1)
-        if isinstance(size, int):
-            size = torch.tensor(size).expand(saved.numel())
+        if not isinstance(size, Tensor):
+            size = torch.as_tensor(size).expand(saved.numel())
         if check_tensor(size, "size").shape != saved.shape or size.dtype != torch.int64:
             raise DataError(f"size must be int64, one for each of {saved.numel()} items; got {shown(size)}")
         saved = saved.double().clamp(min=0.0)

@@ -26,6 +26,7 @@ class TensorProxy(fx.Proxy):
     """
 
     kind: type = Tensor
+    __array_priority__ = Tensor.__array_priority__  # NumPy's scalars leave an operator to it
 
     def __getattr__(self, k: str) -> Any:
         if not hasattr(self.kind, k):

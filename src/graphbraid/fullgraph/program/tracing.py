@@ -26,6 +26,7 @@ from graphbraid.fullgraph.program.calling import (
 )
 from graphbraid.fullgraph.program.proxy import TensorProxy, as_tensors
 from graphbraid.fullgraph.program.reached import Reached
+from graphbraid.fullgraph.program.readers.exact import python_value
 from graphbraid.fullgraph.program.readers.layers import LAYERS
 from graphbraid.fullgraph.program.readers.reading import Reader, no_reader, reader_of
 from graphbraid.fullgraph.program.readers.rowwise import ROWWISE
@@ -200,6 +201,9 @@ class _Tracer(fx.Tracer):
         elif node.op == "get_attr":  # buffers are not recorded but read
             made.kind = nn.Parameter
         return made
+
+    def create_arg(self, a: Any) -> Any:
+        return super().create_arg(python_value(a))
 
     def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
         if self._gradients and (not torch.is_grad_enabled() or torch.is_inference_mode_enabled()):

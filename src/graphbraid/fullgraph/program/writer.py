@@ -16,6 +16,7 @@ from graphbraid.fullgraph.program.operations import (
     Own,
     RowFunction,
 )
+from graphbraid.fullgraph.program.readers.exact import python_value
 from graphbraid.ops.rowwise.epilogue import LEAKY_SLOPE
 
 _FUSED: dict[tuple[str, tuple[float | str, ...]], str] = {
@@ -40,6 +41,7 @@ class Writer:
 
     def add(self, make: type[Operation], *inputs: str, **fields: Any) -> str:
         """Append an operation, unless an equal combination exists already, and return its value's name."""
+        fields = {name: python_value(value) for name, value in fields.items()}  # of a user's attributes
         key = (make, inputs, *fields.items()) if make in (Own, Combine) else None
         if key in self._made:
             return self._made[key]

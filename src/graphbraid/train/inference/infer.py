@@ -14,6 +14,7 @@ It is done in the first of three ways that fits the budget:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from numbers import Integral
 
 import torch
 from torch import Tensor, nn
@@ -98,7 +99,7 @@ def depth(model: nn.Module, config: TrainConfig) -> int:
         return config.hops
     beside = _of_other_relations(model)
     convs = [m for m in model.modules() if callable(getattr(m, "propagate", None)) and id(m) not in beside]
-    counted = sum(max(1, k) if isinstance(k := getattr(m, "K", 1), int) else 1 for m in convs)
+    counted = sum(max(1, int(k)) if isinstance(k := getattr(m, "K", 1), Integral) else 1 for m in convs)
     return counted or len(config.fanouts)
 
 

@@ -12,7 +12,7 @@ from graphbraid.fullgraph.program.edge_operations import Aggregate, Gine, Maximu
 from graphbraid.fullgraph.program.maps import AdjacencyMatrix
 from graphbraid.fullgraph.program.operations import Linear, Own, Scale, UnitRows
 from graphbraid.fullgraph.program.readers import exact
-from graphbraid.fullgraph.program.readers.exact import Allowed, Known, anything, count, flag, number, one_of
+from graphbraid.fullgraph.program.readers.exact import Allowed, Known, anything, count, flag, one_of
 from graphbraid.fullgraph.program.readers.message_passing import (
     OWN,
     OWN_TAKES,
@@ -199,13 +199,13 @@ CONVOLUTIONS: Registry = {
     ),
     (f"{PYG}.gin_conv", "GINConv"): Reader(
         _read_pyg_gin,
-        pyg_layer({"initial_eps": number}, children=("nn",), buffers=("eps",), optional=("eps",)),
+        pyg_layer({"initial_eps": anything}, children=("nn",), buffers=("eps",), optional=("eps",)),
         _SIZED,
     ),
     (f"{PYG}.gin_conv", "GINEConv"): Reader(
         _read_gine,
         pyg_layer(
-            {"initial_eps": number, "lin": one_of(None)},
+            {"initial_eps": anything, "lin": one_of(None)},
             children=("nn", "lin"),
             buffers=("eps",),
             optional=("eps",),
@@ -221,7 +221,7 @@ CONVOLUTIONS: Registry = {
     (f"{OWN}.gin", "GINConv"): Reader(
         _gin,
         Known(
-            {"initial_eps": number, "bias": one_of(None)},
+            {"initial_eps": anything, "bias": one_of(None)},
             optional=("eps",),
             buffers=("eps",),
             children=("nn",),

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.modules import module as torch_module
@@ -23,6 +24,13 @@ from graphbraid.fullgraph.program.refusal import NotLoweredError
 
 Allowed = Callable[[Any], bool]
 """Test of whether a reader handles a value of an attribute."""
+
+
+def python_value(value: Any) -> Any:
+    """Return NumPy's scalars, alone or in a tuple, as Python's equal values, and anything else as it is."""
+    if type(value) is tuple:
+        return tuple(map(python_value, value))
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def anything(_: Any) -> bool:
@@ -126,7 +134,7 @@ def check(name: str, module: nn.Module, known: Known) -> None:
         allowed = known.attributes.get(key)
         if allowed is None:
             raise NotLoweredError(name, f"{kind} has an attribute {key!r} that is not known here")
-        if not allowed(value):
+        if not allowed(python_value(value)):
             raise NotLoweredError(
                 name, f"{kind} with {key}={_short(value)} has no lowered form", f"another {key}"
             )
