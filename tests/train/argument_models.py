@@ -125,6 +125,10 @@ def with_ids(self, x, edge_index, n_id, *, num_nodes=None):
     return self.conv(x, edge_index) + self.of_node[n_id, None] + torch.ones(num_nodes, 1)
 
 
+def with_positions(self, data):
+    return self.conv(data.x if data.pos is None else data.x + data.pos.sum(), data.edge_index)
+
+
 def of_data(self, data):
     return self.conv(data.x, data.edge_index, data.edge_attr)
 
@@ -201,6 +205,15 @@ CASES = {
         lambda: pyg.RGCNConv(CHANNELS, CLASSES, 2),
         lambda m, d: m(d.x, d.edge_index, d.edge_type),
         refused=LEFT_OUT,
+    ),
+    "data with positions": Case(
+        lambda self, data: self.conv(
+            data.x if data.pos is None else data.x + data.pos.sum(), data.edge_index
+        ),
+        gcn,
+        lambda m, d: m(d),
+        lambda: features().update({"pos": draw(NODES, 2)}),
+        everywhere("reads 'pos' of the data, and it was left out"),
     ),
     "mask": Case(
         with_mask,

@@ -20,6 +20,7 @@ from graphbraid.fullgraph.program.calling import (
     Calling,
     CallValues,
     X,
+    withholding,
 )
 from graphbraid.graph import Graph, ScaledFeatures, SparseFeatures
 from graphbraid.graph.csc import Csc
@@ -30,15 +31,17 @@ from graphbraid.nn import told
 class WholeValues(CallValues):
     """The values that a model is called with on a whole graph, on a device.
 
-    Features are float numbers in the precision of the model's parameters; sparse ones stay sparse on the CPU
-    for models that take blocks.
+    Features are of ``dtype``, or if None in the precision of the model's parameters; sparse ones stay sparse
+    on the CPU for models that take blocks.
     """
 
-    def __init__(self, model: nn.Module, graph: Graph, place: torch.device) -> None:
+    def __init__(
+        self, model: nn.Module, graph: Graph, place: torch.device, dtype: torch.dtype | None = None
+    ) -> None:
         super().__init__(self._of_graph)
         self._graph, self.place = graph, place
         self._keeps_sparse = told.takes_blocks(model) and place.type == "cpu"
-        dtypes = {p.dtype for p in model.parameters() if p.is_floating_point()}
+        dtypes = {dtype} if dtype else {p.dtype for p in model.parameters() if p.is_floating_point()}
         self._dtype = dtypes.pop() if len(dtypes) == 1 else None
 
     def forget(self) -> None:
@@ -73,7 +76,7 @@ class WholeValues(CallValues):
         data = graph.to_pyg().to(self.place)
         if graph.x is not None:
             data.x = self[X]
-        return data if what == DATA else data[what]
+        return withholding(data, graph) if what == DATA else data[what]
 
 
 def _matrix_of(csc: Csc) -> Tensor:

@@ -51,6 +51,11 @@ _MEANT = (
 )
 """Names with a meaning in PyG: what has another is never given under them by its place."""
 
+_LEFT_OUT = (
+    "it was left out of the graph: Graph.from_pyg keeps edge_attr of floats, not further attributes, "
+    "task='link' no features by relation. compile(model, data) gives all that PyG's data hold"
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
@@ -99,14 +104,10 @@ class Given:
         }
         own = weights | {name for name, is_there in there.items() if is_there}
         masks = {f"{split}_mask" for one in nodes for split in one.splits}
-        missing = (
-            "it was left out of the graph: Graph.from_pyg keeps edge_attr of floats, not further attributes, "
-            "task='link' no features by relation. compile(model, data) gives all that PyG's data hold"
-        )
         return cls(
             names=frozenset(own | masks | {EDGES, N_ID, DATA}),
             held=frozenset((own & {X, WEIGHTS, EDGE_ATTR}) | {EDGES}),
-            refused=dict.fromkeys(graph.left_out, missing),
+            refused=dict.fromkeys(graph.left_out, _LEFT_OUT),
             weights=None if typed else next(iter(weights), None),
             edge_channels=None if attr is None else int(attr.shape[1]),
             graph=graph,
@@ -136,6 +137,24 @@ def of_data(given: Given, data: Any) -> Given:
         weights=given.weights if given.weights in held else None,
         data_class=type(data),
     )
+
+
+def withholding(data: Any, graph: Graph) -> Any:
+    """Return PyG's ``Data`` of a graph, which refuses to be asked for what the graph left out.
+
+    PyG's own would say None of ``pos``, ``edge_attr`` and some others, as if nothing had been there.
+    """
+    kind, names = type(data), graph.left_out
+
+    def get(self: Any, name: str) -> Any:
+        if name in names:
+            raise ConfigError(f"the model's forward reads {name!r} of the data, and {_LEFT_OUT}")
+        return object.__getattribute__(self, name)
+
+    if names:
+        own = type(kind.__name__, (kind,), {"__getattribute__": get})
+        object.__setattr__(data, "__class__", own)  # PyG's would make an attribute of it
+    return data
 
 
 class CallValues(dict[str, Any]):
@@ -184,7 +203,7 @@ def calling_of(model: nn.Module, given: Given) -> Calling:
     if told.takes_blocks(model) or (EDGE_TYPE in given.names and told.takes_typed_blocks(model)):
         blocks, given = (X, CSC), _beside_blocks(given)
     positional, named, in_place = [], {}, True
-    for place, parameter in enumerate(_parameters(model)):
+    for place, parameter in enumerate(parameters_of(model)):
         what = blocks[place] if place < len(blocks) else _given_to(parameter, place, given)
         if what is None:
             in_place = False
@@ -204,7 +223,7 @@ def _beside_blocks(given: Given) -> Given:
     )
 
 
-def _parameters(model: nn.Module) -> list[inspect.Parameter]:
+def parameters_of(model: nn.Module) -> list[inspect.Parameter]:
     """Return the parameters of ``forward``: of a wrapper, those of what it wraps."""
     own = getattr(getattr(model, "signature", None), "param_dict", None)
     if isinstance(own, dict):  # PyG's Sequential, whose forward takes *args
@@ -214,7 +233,7 @@ def _parameters(model: nn.Module) -> list[inspect.Parameter]:
     named = [parameter for parameter in parameters if parameter.kind not in variadic]
     children = list(model.children())
     if not named and parameters and len(children) == 1 and callable(children[0].forward):
-        return _parameters(children[0])
+        return parameters_of(children[0])
     by_place = [parameter for parameter in named if parameter.kind is not parameter.KEYWORD_ONLY]
     if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
         more = _BY_PLACE[len(by_place) :]
@@ -226,7 +245,7 @@ def _given_to(parameter: inspect.Parameter, place: int, given: Given) -> str | N
     """Return what a parameter receives; None if it keeps its default."""
     name, needed = parameter.name, parameter.default is parameter.empty
     key = name.removesuffix("_dict") if given.typed else name
-    if key in given.refused and key not in given.names:
+    if key in given.refused:
         raise ConfigError(f"the model's forward takes {name!r}, and {given.refused[key]}")
     what = key if key in given.names else _KNOWN.get(key)
     if what == DATA and key != DATA and not (place == 0 and needed):
@@ -269,4 +288,6 @@ __all__ = [
     "X",
     "calling_of",
     "of_data",
+    "parameters_of",
+    "withholding",
 ]

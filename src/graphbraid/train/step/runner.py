@@ -30,6 +30,7 @@ from graphbraid.fullgraph.program.calling import (
     Given,
     X,
     calling_of,
+    withholding,
 )
 from graphbraid.graph import Graph, NodeSet, SparseFeatures
 from graphbraid.graph.scaled_features import is_widened
@@ -253,7 +254,7 @@ class ModelRunner:
             data.x = self._of_batch(batch, X)
             if data.edge_attr is not None:
                 data.edge_attr = self._of_batch(batch, EDGE_ATTR)
-            return data
+            return withholding(data, self.graph)
         known = what in (EDGES, WEIGHTS, N_ID, NUM_NODES, "y")
         return getattr(batch, what) if known else missing_in_batches(what)
 
@@ -302,7 +303,7 @@ class ModelRunner:
         return self._whole
 
     def _make_whole(self) -> CallValues:
-        return WholeValues(self.model, self.graph, self.device)
+        return WholeValues(self.model, self.graph, self.device, torch.float32)
 
     def _in_float32(self, x: F) -> F:
         """Return features as float32, the dtype of the parameters; autocast may lower it afterwards."""

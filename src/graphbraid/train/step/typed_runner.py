@@ -182,7 +182,7 @@ class TypedRunner(ModelRunner):
         return self._checked(outputs)
 
     def _make_whole(self) -> CallValues:
-        return TypedWholeValues(self.model, self.graph, self.device)
+        return TypedWholeValues(self.model, self.graph, self.device, torch.float32)
 
     def _on_device(self, values: Mapping[Any, Tensor]) -> dict[Any, Tensor]:
         return {one: value.to(self.device) for one, value in values.items()}

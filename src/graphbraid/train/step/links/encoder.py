@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.fullgraph.model.as_written import WholeValues
-from graphbraid.fullgraph.program.calling import EDGE_TYPE, N_ID, CallValues, Given, X, calling_of
+from graphbraid.fullgraph.program.calling import (
+    EDGE_TYPE,
+    N_ID,
+    CallValues,
+    Given,
+    X,
+    calling_of,
+    parameters_of,
+)
 from graphbraid.nn import NodeEmbedding, told
 from graphbraid.sampling.batch_seeds import TreeSeeds
 from graphbraid.sampling.source import BatchSource
@@ -40,16 +46,16 @@ class EncoderRunner(ModelRunner):
     """
 
     def __init__(self, encoder: nn.Module, data: LinkData, fabric: Fabric) -> None:
-        graph = data.messages
-        relation, self._times = data.message_relation if _takes_relations(encoder) else None, data.times
+        graph, self._times, self._relation = data.messages, data.times, None
         given = Given.of(graph)
-        names = given.names | {X} | ({EDGE_TYPE} if relation is not None else set())
-        if _takes_relations(encoder) and relation is None:
-            raise ConfigError(
-                "the encoder takes the relation of each edge (edge_type), and the graph has no types; "
-                "use an encoder without, or a graph of relations."
-            )
-        self._relation = relation
+        names = given.names | {X}
+        if _takes_relations(encoder):
+            self._relation, names = data.message_relation, names | {EDGE_TYPE}
+            if self._relation is None:
+                raise ConfigError(
+                    "the encoder takes the relation of each edge (edge_type), and the graph has no types; "
+                    "use an encoder without, or a graph of relations."
+                )
         self.calling = calling_of(encoder, dataclasses.replace(given, names=names))
         self._prepare(encoder, graph, fabric)
         if graph.x is None and not self.calling.takes(N_ID):
@@ -57,7 +63,7 @@ class EncoderRunner(ModelRunner):
                 "the encoder needs node features, but graph.x is None; put learned rows in front of it: "
                 "nn.NodeEmbedding(graph.num_nodes, channels, encoder)."
             )
-        if self.native and relation is not None:
+        if self.native and self._relation is not None:
             raise ConfigError("an encoder that takes blocks cannot take edge_type; use one of them")
         self._typed_blocks = self._relation is not None and told.takes_typed_blocks(encoder)
         self.uses_degrees = self.native and normalises_by_degree(encoder)
@@ -123,8 +129,9 @@ class EncoderRunner(ModelRunner):
         return self._relation[positions.cpu()].to(self.device)
 
     def _make_whole(self) -> CallValues:
-        values = WholeValues(self.model, self.graph, self.device)
-        values[EDGE_TYPE] = None if self._relation is None else self._relation.to(self.device)
+        values = super()._make_whole()
+        if self._relation is not None:
+            values[EDGE_TYPE] = self._relation.to(self.device)
         if self.graph.x is None:
             values[X] = None
         return values
@@ -164,4 +171,4 @@ def encoder_settings(
 def _takes_relations(encoder: nn.Module) -> bool:
     """Return whether an encoder takes relations; rows in front of a model take them for that model."""
     inner = encoder.model if isinstance(encoder, NodeEmbedding) else encoder
-    return inner is not None and EDGE_TYPE in inspect.signature(inner.forward).parameters
+    return inner is not None and any(parameter.name == EDGE_TYPE for parameter in parameters_of(inner))
