@@ -11,7 +11,7 @@ import torch_geometric.nn as pyg
 from torch import nn
 from torch_geometric.data import Data, HeteroData
 
-NODES, EDGES, CHANNELS, CLASSES = 400, 1600, 6, 3
+NODES, EDGES, CHANNELS, CLASSES = 800, 3200, 6, 3
 GRAPH_ROUTES = (
     "predict",
     "in batches",

@@ -9,16 +9,15 @@ from graphbraid import Graph
 from graphbraid.errors import ConfigError
 from graphbraid.train import Trainer
 
-OPTIONS = {
-    "fanouts": (-1, -1),
-    "hops": 1,
+BATCHES = {"fanouts": (-1, -1), "hops": 1, "batch_size": NODES, "eval_batch_size": NODES}
+WHOLE = {
     "epochs": 1,
-    "batch_size": NODES,
-    "eval_batch_size": NODES,
     "optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.1),
     "test_at_end": False,
     "eval_every": 0,
 }
+OPTIONS = {"sampled": WHOLE | BATCHES, "full": WHOLE}
+"""A step of all neighbours, by mode."""
 
 
 def trained(comm, mode: str) -> dict[str, object]:
@@ -28,7 +27,7 @@ def trained(comm, mode: str) -> dict[str, object]:
         case = CASES[name]
         data, model = case.data(), case.model()
         try:
-            Trainer(model, Graph.from_pyg(data), mode=mode, **OPTIONS).fit()
+            Trainer(model, Graph.from_pyg(data), mode=mode, **OPTIONS[mode]).fit()
             found[name] = case.plain(model, data).tolist()
         except ConfigError as error:
             found[name] = str(error)
