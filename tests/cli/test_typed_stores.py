@@ -41,6 +41,25 @@ def test_convert_makes_a_store_of_described_tables(graphbraid, described, tmp_pa
     assert "name" in done.stderr  # the column that was left out
 
 
+def test_predictions_of_described_tables_and_of_their_store_have_the_same_ids(
+    graphbraid, described, tmp_path
+):
+    graphbraid("convert", described, tmp_path / "s")
+    run, quick = (
+        tmp_path / "r",
+        ("--epochs", 1, "--layers", 1, "--hidden", 4, "--set", "threads=1", "--quiet"),
+    )
+    done = graphbraid("train", "--data", described, "--model", "rgcn", "--out", run, *quick)
+    assert done.exit_code == 0, done.stderr
+    for data in (described, tmp_path / "s"):
+        out = tmp_path / "p.csv"
+        done = graphbraid("predict", "--run", run, "--data", data, "--out", out)
+        assert done.exit_code == 0, done.stderr
+        rows = [line.split(",") for line in out.read_text().splitlines()[1:]]
+        assert [row[0] for row in rows] == ["p3", "p1", "p2"]
+        assert {row[-1] for row in rows} <= {"maths", "biology"}
+
+
 def test_convert_keeps_the_names_of_a_store_with_types(graphbraid, described, tmp_path):
     graphbraid("convert", described, tmp_path / "s")
     done = graphbraid("convert", tmp_path / "s", tmp_path / "again")

@@ -214,11 +214,15 @@ def _refuse_too_large(model: nn.Module) -> None:
 
 
 def names_of(data: str, node_type: str | None = None) -> datasets.StoreNames:
-    """Return the original node ids and the class names that a store keeps; None where unknown.
+    """Return the original node ids that a store keeps or described tables have; None where unknown.
 
-    Those of ``node_type`` in a store of a graph with types.
+    Those of ``node_type`` in a graph with types.
     """
-    names = datasets.open_names(data) if datasets.is_store(data) else datasets.StoreNames()
+    names = datasets.StoreNames()
+    if datasets.is_store(data):
+        names = datasets.open_names(data)
+    elif data.endswith((".yaml", ".yml")):
+        names = datasets.StoreNames(types=datasets.from_typed_tables(data).names)
     return names if node_type is None else names.types.get(node_type, datasets.StoreNames())
 
 

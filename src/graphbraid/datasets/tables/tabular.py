@@ -34,7 +34,7 @@ class TableGraph:
     ids: NodeIds
     """Original id of each node."""
     class_names: tuple[str, ...] | None
-    """Name of each class, if the label column held strings."""
+    """Name of each class, if the label column held strings, or of each column of a label matrix."""
     unused_columns: tuple[str, ...] = ()
     """Columns of the node table that were ignored: they have no role and hold no numbers."""
 
