@@ -25,6 +25,13 @@ SHARED = {
 }
 """Names of classes in two modules; besides, a ``*_reference`` module names a twin as the kernels do."""
 
+OPENS_BY_ITSELF = {
+    # Files of the system, of this package or of this process, and those that were opened before.
+    *("cgroups.py", "contention.py", "shared_tensors.py", "emit/folder.py", "parsing.py"),
+    *("checksums.py", "run_folder/folder.py", "run/ranks.py"),
+}
+"""Modules that read files otherwise than by ``files/opening.py``, which refuses pipes and devices."""
+
 
 @pytest.fixture(scope="module")
 def house():
@@ -175,3 +182,15 @@ def test_docstrings_of_attributes_are_found():
         (3, False),
         (5, True),
     ]
+
+
+def test_files_of_users_are_opened_where_pipes_are_refused(house):
+    reads = re.compile(r"\.read_text\(|\.read_bytes\(|np\.load\(|\.open\(\"r")
+    found = {
+        f"{path.relative_to(house.PACKAGE)}: {line.strip()}"
+        for path in house.PACKAGE.rglob("*.py")
+        if not path.as_posix().endswith(tuple(OPENS_BY_ITSELF))
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if reads.search(line) and "/proc/" not in line
+    }
+    assert not found, "use read_text or open_file of files/opening.py"

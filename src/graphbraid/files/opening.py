@@ -53,7 +53,7 @@ def open_descriptor(path: str | os.PathLike[str], flags: int) -> int:
         if stat.S_ISDIR(found.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), file)
         if not stat.S_ISREG(found.st_mode):
-            raise OSError(errno.EINVAL, f"it is {kind_of(found.st_mode)}, not a regular file", file)
+            raise OSError(errno.ENOTSUP, f"it is {kind_of(found.st_mode)}, not a regular file", file)
         if is_written and found.st_nlink > 1:
             raise OSError(errno.EMLINK, "it has another name (a hard link), whose file would change", file)
     except BaseException:

@@ -175,7 +175,7 @@ class RunFolder:
             with contextlib.suppress(FileNotFoundError):
                 mode = place.lstat().st_mode
                 if not (stat.S_ISDIR(mode) if place in folders else stat.S_ISREG(mode)):
-                    raise OSError(errno.EINVAL, f"it is {kind_of(mode)}", str(place))
+                    raise OSError(errno.ENOTSUP, f"it is {kind_of(mode)}", str(place))
 
     def _claim(self) -> None:
         try:
