@@ -15,7 +15,10 @@ PEER_PACKAGES := torch torchdata numpy pydantic pyyaml scipy pandas dgl psutil s
 # What is compiled of each kernel (CMakeLists.txt): for this machine alone unless all was asked for once.
 GB_VARIANTS ?= native
 BIN := $(VENV)/bin
-PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+CONSTRAINTS ?= constraints.txt
+PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint $(CONSTRAINTS)
+# The versions of a GPU machine, for `make rehearse`.
+REHEARSAL := build/rehearsal
 CORE_SOURCES := $(wildcard src/graphbraid/csrc/*.* src/graphbraid/csrc/*/* cmake/*) CMakeLists.txt pyproject.toml
 CPP_FILES := $(wildcard cmake/*.cpp $(foreach room,csrc csrc/*,$(addprefix src/graphbraid/$(room)/*.,cpp h inl)))
 # Each test process may use all cores for its kernels, so threads that wait must sleep, not spin. Bytecode is kept,
@@ -29,7 +32,7 @@ export GRAPHBRAID_DGL_PYTHON ?= $(abspath $(PEERS))/bin/python
 endif
 PYTEST_PARALLEL := $(PYTEST) --dist loadscope -n $(TEST_PROCESSES)
 
-.PHONY: help demo test test-slow test-all test-long variants lint format types docs sanitize wheel constraints peers clean
+.PHONY: help demo test test-slow test-all test-long variants lint format types docs sanitize wheel constraints rehearse wheels peers clean
 
 help: ## show this
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -77,6 +80,22 @@ wheel: $(VENV)/.installed-dev ## build a manylinux wheel into dist/ and check it
 
 constraints: ## rewrite constraints.txt from the newest versions that fit, in a fresh environment
 	PYTHON=$(PYTHON) scripts/pin_constraints.sh
+
+# Triton 3.6's interpreter converts arrays of one number as NumPy will not for much longer.
+REHEARSED := -W "ignore:Conversion of an array:DeprecationWarning"
+
+rehearse: ## run on the CPU what a GPU machine will run, with its versions of PyTorch, Triton and PyG
+	mkdir -p $(REHEARSAL)
+	grep -vE "^($$(sed -nE 's/==.*//p' benchmarks/gpu/versions.txt | paste -sd'|'))==" constraints.txt \
+	  | cat - benchmarks/gpu/versions.txt >$(REHEARSAL)/constraints.txt
+	SKBUILD_BUILD_DIR=$(REHEARSAL)/kernels $(MAKE) VENV=$(REHEARSAL)/venv CONSTRAINTS=$(REHEARSAL)/constraints.txt \
+	  $(REHEARSAL)/venv/.installed-test
+	$(subst $(BIN),$(REHEARSAL)/venv/bin,$(PYTEST_PARALLEL)) $(REHEARSED) -m "not slow or interpreted and not long"
+	$(subst $(BIN),$(REHEARSAL)/venv/bin,$(PYTEST)) $(REHEARSED) tests/ops/test_triton.py tests/sampling/test_triton_sampler.py
+	PYTHON=$(REHEARSAL)/venv/bin/python OUT=$(REHEARSAL)/results benchmarks/gpu_suite.sh --smoke
+
+wheels: ## download into .whl what a GPU machine without a network lacks, for benchmarks/gpu_suite.sh
+	benchmarks/gpu/wheels.sh
 
 peers: $(PEERS)/.installed ## make the environment of DGL and GraphBolt, which benchmarks compare with
 

@@ -15,6 +15,7 @@ from benchmarks.gpu import fullgraph as gpu_fullgraph
 from benchmarks.gpu import kernels as gpu_kernels
 from benchmarks.gpu import peers as gpu_peers
 from benchmarks.gpu import pipeline as gpu_pipeline
+from benchmarks.gpu import suite as gpu_suite
 from benchmarks.gpu import tiers as gpu_tiers
 from benchmarks.graphs import generated
 from tests.extras import NO_PYG, PATIENCE
@@ -156,31 +157,83 @@ def suite(out, python=sys.executable):
     )
 
 
-RECORDER = """#!/bin/sh
-[ "$1" = -m ] || exec {python} "$@"
-printf '%s\\0' "$@" >>{calls}
-printf '\\n' >>{calls}
-"""
-"""A stand-in for Python: keeps how modules are called, and calls none."""
+def test_the_suite_names_tests_that_there_are_and_options_that_benchmarks_have(tmp_path, capsys):
+    named = gpu_suite.FAMILIES | gpu_suite.ROUTES
+    assert all(f"def {name}" in (ROOT / path).read_text() for path, name in named.values())
+    found = gpu_suite.cases(smoke=False, config=tmp_path / "pytest.ini", out=tmp_path)
+    paths = [word for case in found for word in case.command if word.startswith("tests/")]
+    assert all((ROOT / path).exists() for path in paths)
+    benchmarks = {case.name: case.command[3:] for case in found if case.tier == "c"}
+    assert set(benchmarks) == set(TABLES)
+    for name, given in benchmarks.items():
+        with pytest.raises(SystemExit):
+            importlib.import_module(f"benchmarks.gpu.{name}").main([*given, "--no-such-option"])
+        assert capsys.readouterr().err.endswith("unrecognized arguments: --no-such-option\n"), name
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "status", "by"),
+    [
+        (0, "3 passed in 2 s", "passed", ""),
+        (0, "3 skipped in 2 s", "skipped", ""),
+        (5, "3 deselected", "skipped", ""),
+        (-11, "", "crash", "signal 11"),
+        (139, "", "crash", "signal 11"),
+        (86, "========= Invalid __global__ read of size 4", "memory error", "========= Invalid"),
+        (1, "E  triton.compiler.errors.CompilationError: at 3:4", "compile error", "CompilationError: at 3"),
+        (1, "E  Greatest absolute difference: 0.5 at\nE  Greatest relative", "wrong", "difference: 0.5"),
+        (1, "E   RuntimeError: no such stream", "error", "RuntimeError: no such stream"),
+        (3, "", "error", "exit code 3"),
+    ],
+)
+def test_the_suite_tells_what_came_of_a_case(code, said, status, by):
+    found = gpu_suite.status_of(code, said)
+    assert found[0] == status
+    assert by in found[1]
+
+
+def planted(name: str, tier: str, program: str) -> gpu_suite.Case:
+    return gpu_suite.Case(name, tier, 20, (sys.executable, "-c", program))
+
+
+def test_the_suite_keeps_each_row_ends_tiers_in_time_and_goes_on(tmp_path, monkeypatch, capsys):
+    made = [
+        planted("good", "a", "pass"),
+        planted("dead", "a", "import os; os.abort()"),
+        planted("endless", "c", "import time; time.sleep(60)"),
+        planted("late", "c", "pass"),
+    ]
+    monkeypatch.setattr(gpu_suite, "cases", lambda **_: made)
+    monkeypatch.setattr(gpu_suite, "TIERS", {"a": (20, 1), "b": (20, 1), "c": (2, 1)})
+    assert gpu_suite.main(["--out", str(tmp_path)]) == 1
+    rows = {row["case"]: row["status"] for row in read_lines(tmp_path / "gpu_suite.jsonl")}
+    assert rows == {"good": "passed", "dead": "crash", "endless": "timeout", "late": "left out"}
+    made[1], made[2] = planted("dead", "a", "pass"), planted("endless", "c", "pass")
+    again = ["--out", str(tmp_path / "again"), "--resume", str(tmp_path / "gpu_suite.jsonl")]
+    assert gpu_suite.main(again) == 0
+    rows = {row["case"]: row["status"] for row in read_lines(tmp_path / "again" / "gpu_suite.jsonl")}
+    assert rows == {"dead": "passed", "endless": "passed", "late": "passed"}
+    with pytest.raises(SystemExit, match="no such cases: nope"):
+        gpu_suite.main(["--out", str(tmp_path), "--only", "nope"])
+    assert "1 timeout" in capsys.readouterr().out
 
 
 @pytest.mark.slow
-def test_the_suite_calls_what_there_is_with_options_that_it_has(tmp_path, capsys):
-    calls, recorder = tmp_path / "calls", tmp_path / "python"
-    recorder.write_text(RECORDER.format(python=sys.executable, calls=calls))
-    recorder.chmod(0o755)
-    done = suite(tmp_path, recorder)
-    assert done.returncode == 0, done.stdout + done.stderr
-    called = [line.rstrip("\0").split("\0")[1:] for line in calls.read_text().splitlines()]
-    tests = [argument for module, *given in called if module == "pytest" for argument in given]
-    assert len([path for path in tests if path.startswith("tests/") and (ROOT / path).exists()]) >= 7
-    assert all((ROOT / path).exists() for path in tests if path.startswith("tests/"))
-    benchmarks = [(module, given) for module, *given in called if module != "pytest"]
-    assert {module for module, _ in benchmarks} == {f"benchmarks.gpu.{name}" for name in TABLES}
-    for module, given in benchmarks:
-        with pytest.raises(SystemExit):
-            importlib.import_module(module).main([*given, "--no-such-option"])
-        assert capsys.readouterr().err.endswith("unrecognized arguments: --no-such-option\n"), module
+def test_a_suite_that_is_killed_keeps_its_rows_and_leaves_no_process(tmp_path):
+    program = (
+        "import sys; from benchmarks.gpu import suite; from tests.test_gpu_benchmarks import planted\n"
+        "made = [planted('good', 'a', 'pass'), planted('endless', 'a', 'import time; time.sleep(987)')]\n"
+        "suite.cases = lambda **_: made\n"
+        f"suite.main(['--out', {str(tmp_path)!r}])"
+    )
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert "good" in process.stdout.readline()
+        process.terminate()
+        assert process.wait(PATIENCE) == 143
+    assert [row["case"] for row in read_lines(tmp_path / "gpu_suite.jsonl")] == ["good"]
+    assert subprocess.run(["pgrep", "-f", "time.sleep.987"], capture_output=True).returncode == 1
 
 
 @pytest.mark.slow
@@ -188,6 +241,5 @@ def test_the_suite_calls_what_there_is_with_options_that_it_has(tmp_path, capsys
 def test_the_suite_runs_its_steps(tmp_path):
     done = suite(tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    names = {f"gpu_{name}.jsonl" for name in TABLES}
+    names = {f"gpu_{name}.jsonl" for name in (*TABLES, "suite")}
     assert {path.name for path in tmp_path.glob("*.jsonl")} == names
-    assert "failed" not in done.stdout.split("== done")[1]
