@@ -47,7 +47,7 @@ def make_graph(num_nodes, kind):
 
 def allocations(run):
     """Bytes of each allocation that ``run`` makes on the CPU."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as recorded:
         run()
     events = recorded.profiler.kineto_results.events()
     return [e.nbytes() for e in events if e.name() == "[memory]" and e.nbytes() > 0]

@@ -274,7 +274,7 @@ def test_a_weighted_graphs_batches_have_its_weights():
     assert torch.equal(batch.n_id[batch.edge_index], edges[:, batch.e_id])
 
 
-@pytest.mark.filterwarnings("ignore:Sparse CS. tensor support is in beta state")
+@pytest.mark.filterwarnings("ignore:Sparse (CS. tensor support is in beta|invariant checks)")
 @pytest.mark.parametrize("layout", [torch.sparse_csr, torch.sparse_csc, torch.sparse_coo])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_a_sparse_adj_t_comes_back_cut_in_its_form(layout, weighted):

@@ -330,7 +330,7 @@ def test_run_folder_tells_the_whole_story(tmp_path: Path) -> None:
     assert TrainConfig.from_dict(config["train"]) == trainer.config
     environment = json.loads((folder / "environment.json").read_text())
     assert environment["kernels"]["variant"]
-    assert environment["packages"]["torch"] == torch.__version__
+    assert torch.__version__.startswith(environment["packages"]["torch"])  # which may leave its build out
     steps = [json.loads(line) for line in (folder / "steps.jsonl").read_text().splitlines()]
     assert [step["global_step"] for step in steps] == list(range(16))
     with (folder / "metrics.csv").open() as file:

@@ -139,7 +139,7 @@ def splits_of(data: Any, num_nodes: int, column: int, *, exact: bool = False) ->
 def to_torch_csr(x: SparseFeatures) -> Tensor:
     """Return sparse features as a ``torch.sparse_csr`` tensor."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
+        warnings.filterwarnings("ignore", message="Sparse (CSR tensor support is in beta|invariant checks)")
         # torch wants one dtype for both index arrays, so the columns are copied to int64
         return torch.sparse_csr_tensor(
             x.indptr, x.indices.long(), x.values, size=x.shape, check_invariants=False
