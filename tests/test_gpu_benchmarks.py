@@ -18,6 +18,7 @@ from benchmarks.gpu import pipeline as gpu_pipeline
 from benchmarks.gpu import suite as gpu_suite
 from benchmarks.gpu import tiers as gpu_tiers
 from benchmarks.graphs import generated
+from benchmarks.tables import gpu as gpu_table
 from tests.extras import NO_PYG, PATIENCE
 
 ROOT = Path(__file__).parents[1]
@@ -206,16 +207,31 @@ def test_the_suite_keeps_each_row_ends_tiers_in_time_and_goes_on(tmp_path, monke
     monkeypatch.setattr(gpu_suite, "cases", lambda **_: made)
     monkeypatch.setattr(gpu_suite, "TIERS", {"a": (20, 1), "b": (20, 1), "c": (2, 1)})
     assert gpu_suite.main(["--out", str(tmp_path)]) == 1
-    rows = {row["case"]: row["status"] for row in read_lines(tmp_path / "gpu_suite.jsonl")}
+    rows = {row["row"]: row["status"] for row in read_lines(tmp_path / "gpu_suite.jsonl")}
     assert rows == {"good": "passed", "dead": "crash", "endless": "timeout", "late": "left out"}
     made[1], made[2] = planted("dead", "a", "pass"), planted("endless", "c", "pass")
     again = ["--out", str(tmp_path / "again"), "--resume", str(tmp_path / "gpu_suite.jsonl")]
     assert gpu_suite.main(again) == 0
-    rows = {row["case"]: row["status"] for row in read_lines(tmp_path / "again" / "gpu_suite.jsonl")}
+    rows = {row["row"]: row["status"] for row in read_lines(tmp_path / "again" / "gpu_suite.jsonl")}
     assert rows == {"dead": "passed", "endless": "passed", "late": "passed"}
     with pytest.raises(SystemExit, match="no such cases: nope"):
         gpu_suite.main(["--out", str(tmp_path), "--only", "nope"])
     assert "1 timeout" in capsys.readouterr().out
+
+
+def test_the_page_says_what_ran_and_what_did_not(monkeypatch):
+    row = {
+        "row": "spmm",
+        "status": "wrong",
+        "by": "0.5",
+        "card": "H100",
+        "commit": "abc",
+        "date": "2026-11-26",
+    }
+    monkeypatch.setattr(gpu_table, "read_rows", lambda name: [row] if name == "gpu_suite" else [])
+    lines = gpu_table.proven().splitlines()
+    assert "| spmm | a | wrong 0.5 | H100 | abc | 2026-11-26 |" in lines
+    assert any(line.startswith("| braided epoch | a | not run |") for line in lines)
 
 
 @pytest.mark.slow
@@ -232,7 +248,7 @@ def test_a_suite_that_is_killed_keeps_its_rows_and_leaves_no_process(tmp_path):
         assert "good" in process.stdout.readline()
         process.terminate()
         assert process.wait(PATIENCE) == 143
-    assert [row["case"] for row in read_lines(tmp_path / "gpu_suite.jsonl")] == ["good"]
+    assert [row["row"] for row in read_lines(tmp_path / "gpu_suite.jsonl")] == ["good"]
     assert subprocess.run(["pgrep", "-f", "time.sleep.987"], capture_output=True).returncode == 1
 
 

@@ -155,7 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given.out.mkdir(parents=True, exist_ok=True)
     journal = given.out / "gpu_suite.jsonl"
     passed = (
-        {row["case"] for row in read_lines(given.resume) if row["status"] == "passed"}
+        {row["row"] for row in read_lines(given.resume) if row["status"] == "passed"}
         if given.resume
         else set()
     )
@@ -172,17 +172,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise SystemExit(f"no such cases: {', '.join(sorted(unknown))}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     rows: list[dict[str, Any]] = []
-    stamp = machine_and_commit()
+    stamp = machine_and_commit() | {"card": _card()}
     for tier in given.tiers:
         for row in _run_tier([case for case in chosen if case.tier == tier], *TIERS[tier]):
             rows.append(row)
             with journal.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({**row, **stamp}) + "\n")
-            print(
-                f"{tier}  {row['status']:14}{row['seconds']:7.1f} s  {row['case']}  {row['by']}", flush=True
-            )
+            print(f"{tier}  {row['status']:14}{row['seconds']:7.1f} s  {row['row']}  {row['by']}", flush=True)
     _show(rows)
     return int(any(row["status"] not in ("passed", "skipped") for row in rows))
+
+
+def _card() -> str:
+    import torch
+
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
 
 
 def _run_tier(chosen: Sequence[Case], seconds: float, at_a_time: int) -> Iterator[dict[str, Any]]:
@@ -202,7 +206,7 @@ def _run_tier(chosen: Sequence[Case], seconds: float, at_a_time: int) -> Iterato
 def _run(case: Case, end: float, running: set[subprocess.Popen[str]]) -> dict[str, Any]:
     began = time.monotonic()
     limit = min(case.seconds, end - began)
-    row = {"case": case.name, "tier": case.tier, "by": "", "seconds": 0.0, "output": []}
+    row = {"row": case.name, "tier": case.tier, "by": "", "seconds": 0.0, "output": []}
     if limit < 1:
         return row | {"status": "left out", "by": "the tier's time is over"}
     process = subprocess.Popen(
@@ -262,11 +266,11 @@ def _kill(process: subprocess.Popen[str]) -> None:
 def _show(rows: Sequence[dict[str, Any]]) -> None:
     for row in rows:
         if row["status"] not in ("passed", "skipped"):
-            print(f"\n== {row['case']}: {row['status']} {row['by']}")
+            print(f"\n== {row['row']}: {row['status']} {row['by']}")
             print("\n".join(row["output"]))
     print(f"\n{'case':34}{'tier':6}{'status':16}{'seconds':>8}")
     for row in rows:
-        print(f"{row['case']:34}{row['tier']:6}{row['status']:16}{row['seconds']:8.1f}  {row['by']}")
+        print(f"{row['row']:34}{row['tier']:6}{row['status']:16}{row['seconds']:8.1f}  {row['by']}")
     print(", ".join(f"{count} {status}" for status, count in Counter(row["status"] for row in rows).items()))
 
 

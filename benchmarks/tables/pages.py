@@ -13,6 +13,7 @@ from benchmarks.tables import (
     accuracy,
     distributed,
     fullgraph,
+    gpu,
     links,
     planning,
     sampled,
@@ -24,7 +25,7 @@ from benchmarks.tables import (
 
 PAGES = (
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{page}.md" for page in ("results", "fullgraph", "distributed", "synthesis")),
+    *(ROOT / "docs" / f"{page}.md" for page in ("results", "fullgraph", "distributed", "synthesis", "gpu")),
 )
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "batches in short": ("sampling", sampled.batches_in_short),
@@ -71,6 +72,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "rows from disk": ("tiers_disk", tiers_reads.disk),
     "larger than memory": ("tiers_scale", tiers_reads.scale),
     "whole graphs from disk": ("tiers_whole", tiers_reads.whole),
+    "on a GPU": ("gpu_suite", gpu.proven),
     "renumbering": ("tiers_reordering", tiers_reads.renumbering),
 }
 """Each table's results and what makes it."""

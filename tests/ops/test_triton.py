@@ -89,11 +89,17 @@ def test_every_twin_of_a_kernel_has_the_same_arguments():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("others_until", ["ttir", pytest.param("cubin", marks=pytest.mark.long)])
-def test_every_kernel_compiles(tmp_path, others_until):
+@pytest.mark.parametrize(
+    ("capability", "others_until"),
+    [
+        ("80", "ttir"),  # the oldest with bfloat16
+        pytest.param("80", "cubin", marks=pytest.mark.long),
+        pytest.param("90", "cubin", marks=pytest.mark.long),
+    ],
+)
+def test_every_kernel_compiles(tmp_path, capability, others_until):
     pytest.importorskip("triton", reason=NO_TRITON)
-    oldest_with_bfloat16 = "80"
-    command = [sys.executable, TESTS / "compile_kernels.py", oldest_with_bfloat16, others_until]
+    command = [sys.executable, TESTS / "compile_kernels.py", capability, others_until]
     done = run(command, TRITON_INTERPRET="0", TRITON_CACHE_DIR=str(tmp_path))
     assert done.returncode == 0, done.stderr
     sizes = json.loads(done.stdout)
