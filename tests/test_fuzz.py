@@ -201,7 +201,14 @@ def test_names_say_all(tmp_path: Path):
 
 
 NOT_OPERATORS = {
-    *("is_supported", "is_compiled", "select", "let_idle_threads_sleep", "raise_resource_errors_as"),
+    *(
+        "is_supported",
+        "is_compiled",
+        "select",
+        "let_idle_threads_sleep",
+        "explain_bus_errors",
+        "raise_resource_errors_as",
+    ),
     *("mix", "draws", "permuted"),  # of the counter, for its own tests
     "bound",  # the same kernels, with their arguments kept
     *("block_model_csc", "block_model_features", "cached_reads", "community_order"),  # compared in theirs

@@ -72,6 +72,7 @@ NOT_ARRAYS = {
     "draws": "numbers only",
     "is_compiled": "a name",
     "is_supported": "a name",
+    "explain_bus_errors": "no arguments",
     "let_idle_threads_sleep": "no arguments",
     "mix": "numbers only",
     "permuted": "numbers only",
