@@ -41,7 +41,8 @@ def allocation_of(run: Callable[[], object], device: torch.device) -> Allocation
     """
     if device.type == "cuda":
         return _on_cuda(run, device)
-    with _ONE_AT_A_TIME, _quiet(), _former_garbage_is_left(), profile(profile_memory=True, acc_events=True) as seen:
+    recorded = profile(profile_memory=True, acc_events=True)
+    with _ONE_AT_A_TIME, _quiet(), _former_garbage_is_left(), recorded as seen:
         run()
     assert seen.kineto_results is not None
     events = [
