@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -100,3 +101,30 @@ def test_modes_heed_the_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     code, err = command(*given, "--mode", "full", "--hidden", 8, "--out", tmp_path / "b")
     assert code == 4, err
     assert "are free" in err
+
+
+def test_limits_of_the_process_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As ``ulimit -v`` and ``ulimit -d`` set them: the system refuses memory beyond, whatever is free."""
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/meminfo").write_text("MemAvailable: 33554432 kB\n")
+    (tmp_path / "proc/self/status").write_text("VmSize:\t 102400 kB\nVmData:\t  51200 kB\n")
+    limits = {resource.RLIMIT_AS: 600 * MIB, resource.RLIMIT_DATA: resource.RLIM_INFINITY}
+    monkeypatch.setattr(resource, "getrlimit", lambda name: (limits[name], resource.RLIM_INFINITY))
+    assert free_memory_bytes(root=tmp_path) == 500 * MIB
+    limits[resource.RLIMIT_DATA] = 60 * MIB
+    assert free_memory_bytes(root=tmp_path) == 10 * MIB
+    limits[resource.RLIMIT_DATA] = 20 * MIB  # less than is held already
+    assert free_memory_bytes(root=tmp_path) == 0
+
+
+def test_every_command_that_trains_refuses_what_the_system_would_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.savez(tmp_path / "small.npz", **arrays())
+    root = container(tmp_path / "root", monkeypatch, 2, 512 * MIB, 0)
+    container(root, monkeypatch, 2, 512 * MIB, 512 * MIB - 50_000)
+    for words in (("train", "--epochs", 1, "--out", tmp_path / "run"), ("plan",)):
+        code, err = command(*words, "--data", tmp_path / "small.npz", "--hidden", 32)
+        assert code == 4, err
+        assert "training on mini-batches needs" in err
+        assert "beside what is in memory, where" in err

@@ -3,6 +3,7 @@
 import copy
 import gc
 import json
+import re
 
 import pytest
 import torch
@@ -558,19 +559,39 @@ def test_a_step_as_written_on_edge_features_is_tried():
     assert max(need.nbytes for need in found.host.phases) >= 4 * 1200 * 3
 
 
-def test_mini_batches_that_fit_no_memory_are_refused_by_what_a_step_holds(monkeypatch):
+@pytest.mark.parametrize("why", ["", "too large"])
+def test_mini_batches_that_fit_no_memory_are_refused_by_what_a_step_holds(why):
     graph = random_graph(3000, 8, 16)
     model = sage(graph, hidden=256)
-    trial = Trial(model, graph, TrainConfig(fanouts=(4, 4), batch_size=256))
-    rows = 4 * 3000 * 16
-    assert modes.scaled_step_bytes(trial, 3000) > 4 * rows, "activations, and not rows alone, are counted"
-    learned = trial.state_bytes()
-    free = rows + learned + 100_000
-    device = type("Device", (), {"free_bytes": lambda self: free})()
-    monkeypatch.setattr(modes, "device_named", lambda _: device)
+    config = TrainConfig(fanouts=(4, 4), batch_size=256, eval_every=0, test_at_end=False)
+    parts = modes._parts_to_come(model, graph, config)
+    step = parts["the activations and gradients of a step"]
+    assert step > 4 * 4 * 3000 * 16, "activations, and not rows alone, are counted"
+    assert sum(parts.values()) < modes.most_bytes(model, graph, config), "the bound that saves the trial"
+    modes.require_sampled(model, graph, config, why, free_bytes=sum(parts.values()) + 1_000_000)
+    says = "neither way to train fits.*too large" if why else "training on mini-batches needs"
     with pytest.raises(
-        ResourceError, match=r"neither way to train fits.* for the activations and gradients of a step"
-    ):
-        modes.require_sampled(
-            model, graph, TrainConfig(fanouts=(4, 4), batch_size=256), graph.split("train"), "too large"
-        )
+        ResourceError, match=rf"{says}.* for the activations and gradients of a step"
+    ) as caught:
+        modes.require_sampled(model, graph, config, why, free_bytes=sum(parts.values()) - step // 2)
+    # What it says to give does fit.
+    given = re.search(r"Give batch_size=(\d+), eval_batch_size=(\d+), which fits", str(caught.value))
+    assert given is not None
+    smaller = config.updated(batch_size=int(given[1]), eval_batch_size=int(given[2]))
+    modes.require_sampled(model, graph, smaller, why, free_bytes=sum(parts.values()) - step // 2)
+
+
+def test_a_model_that_runs_as_it_is_written_on_too_large_a_graph_is_refused():
+    graph = random_graph(3000, 8, 16)
+    trial_free = type("Device", (), {"free_bytes": lambda self: 100_000})()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(modes, "device_named", lambda _: trial_free)
+        with pytest.raises(ResourceError, match=r"as it is written: it says so\) .*mode='sampled'"):
+            modes.require_as_written(sage(graph, hidden=64), graph, TrainConfig(mode="full"), "it says so")
+
+
+def test_less_memory_for_rows_is_what_fits_first():
+    graph = random_graph(3000, 8, 1000)
+    config = TrainConfig(host=16 << 20)
+    said = modes._what_fits(sage(graph), graph, config, needed=5 << 20, free=2 << 20)
+    assert said.startswith("Give host='13MiB' (--host 13MiB)")

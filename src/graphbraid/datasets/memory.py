@@ -25,7 +25,10 @@ GENERATED_EDGE_BYTES = 24
 _SAMPLE = 1 << 16
 
 
-def require_memory(num_bytes: int, what: str) -> None:
+_ELSEWHERE = "Use a machine or container with more, or convert the graph there and open the store here"
+
+
+def require_memory(num_bytes: int, what: str, advice: str = _ELSEWHERE) -> None:
     """Check that ``num_bytes`` of memory are free, within a container's limits.
 
     Raises:
@@ -34,8 +37,7 @@ def require_memory(num_bytes: int, what: str) -> None:
     free = free_memory_bytes()
     if free is not None and num_bytes > free:
         raise ResourceError(
-            f"{what} takes about {format_bytes(num_bytes)} of memory; {format_bytes(free)} are free. Use a "
-            "machine or container with more, or convert the graph there and open the store here"
+            f"{what} takes about {format_bytes(num_bytes)} of memory; {format_bytes(free)} are free. {advice}"
         )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -160,14 +161,31 @@ class Hardware:
 
 
 def free_memory_bytes(*, root: Path | None = None) -> int | None:
-    """Return the bytes that can be allocated now without swapping, within the container's limits, or None."""
+    """Return the bytes that can be allocated now without swapping, or None.
+
+    Limits of the container and of the process (``ulimit -v`` and ``ulimit -d``) count.
+    """
     root = root or ROOT
-    available = _memory(read(root / "proc/meminfo"))[1]
+    found = [_memory(read(root / "proc/meminfo"))[1], *limits_left(root)]
     limit, used = memory_limit(root)
-    if limit is None or used is None:
-        return available
-    within = max(limit - used, 0)
-    return within if available is None else min(available, within)
+    if limit is not None and used is not None:
+        found.append(limit - used)
+    return min((max(nbytes, 0) for nbytes in found if nbytes is not None), default=None)
+
+
+def limits_left(root: Path = ROOT) -> list[int]:
+    """Return what each limit of the process leaves for new memory; empty without one."""
+    if sys.platform == "win32":
+        return []
+    import resource
+
+    left, status = [], read(root / "proc/self/status")
+    for limit, field in ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData")):
+        soft, _ = resource.getrlimit(limit)
+        used = re.search(rf"^{field}:\s*(\d+) kB", status, re.MULTILINE)
+        if soft != resource.RLIM_INFINITY and used:
+            left.append(soft - int(used[1]) * 1024)
+    return left
 
 
 def own_anonymous_bytes() -> int:

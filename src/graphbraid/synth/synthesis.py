@@ -10,8 +10,10 @@ from typing import Any
 from torch import nn
 
 from graphbraid import fullgraph
+from graphbraid.datasets.memory import require_memory
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.fullgraph import CompileOptions, Lowered
+from graphbraid.fullgraph.device.host import HOST
 from graphbraid.fullgraph.model.modes import in_mode
 from graphbraid.fullgraph.program import Program
 from graphbraid.fullgraph.program.calling import Given
@@ -66,8 +68,13 @@ class Synthesis:
         Raises:
             NotLoweredError: part of the model has no lowered form.
             DataError: the graph does not fit the model, or has no such split.
+            ResourceError: the steps that are planned would not fit the free memory.
         """
         program = self.program(graph, input_path=input_path)
+        # The steps of training and of evaluation are both planned and allocated to be written.
+        needed = 2 * fullgraph.estimated_bytes(self.model, graph, HOST)
+        advice = "Use a machine or container with more, or smaller layers"
+        require_memory(needed, "planning the program's steps of training and of evaluation", advice)
         return fullgraph.lower(program, graph, self.recipe.train_split, options)
 
 

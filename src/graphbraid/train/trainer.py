@@ -24,6 +24,7 @@ from graphbraid.train import runtime
 from graphbraid.train.callbacks import Callback, Listeners
 from graphbraid.train.choosing import Passed, choose, with_plan_of_device
 from graphbraid.train.config import TrainConfig
+from graphbraid.train.estimating.modes import require_sampled
 from graphbraid.train.estimating.run_seconds import run_seconds
 from graphbraid.train.explaining import explained, idle_on_one_rank
 from graphbraid.train.inference.evaluate import EvalMode, node_ids, outputs_in_chunks, score
@@ -289,8 +290,13 @@ class Trainer(LinkPredictions):
         """Measure how long each stage of a training step takes, on copies of model and optimizer.
 
         The first call takes a few seconds; the result is kept in the cache folder.
+
+        Raises:
+            ResourceError: a run would not fit the free memory.
         """
         with self.turn():
+            if self.comm is None and not self.graph.is_typed:
+                require_sampled(self.model, self.graph, self.config)
             return profile_run(
                 self.runner,
                 self.task.to(self.runner.device),

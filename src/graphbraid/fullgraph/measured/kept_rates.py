@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from graphbraid import native
+from graphbraid.files.writing import format_bytes
 from graphbraid.fullgraph.device.device import Device
 from graphbraid.fullgraph.device.host import HOST
 from graphbraid.fullgraph.measured.rates import VERSION, measure
@@ -32,6 +33,8 @@ MOST_CHANGE = 2.0
 AGAIN_SECONDS = 60.0
 """Seconds after which doubtful rates are measured again, so at most once a minute on a busy machine."""
 
+_OPERANDS_BYTES = 192 << 20
+"""Taken on the host while rates are measured, with some room."""
 _log = logging.getLogger(__name__)
 
 
@@ -70,7 +73,7 @@ def measured_rates(device: Device = HOST) -> MeasuredRates:
         return kept
     try:
         found = _measured(device)
-    except RuntimeError as error:  # a device with little memory left
+    except RuntimeError as error:  # little memory is left
         _log.warning("the rates of %s could not be measured, typical ones are taken: %s", device.name, error)
         return kept or MeasuredRates(rates=Rates())
     found = _judged(found, kept, list(_quiet_ones(device)))
@@ -90,7 +93,14 @@ def rates_file(device: Device = HOST) -> Path:
 
 
 def _measured(device: Device) -> MeasuredRates:
-    """Measure for long enough to know what other programs did in that time."""
+    """Measure for long enough to know what other programs did in that time.
+
+    Raises:
+        RuntimeError: the operands are more than the free memory.
+    """
+    free = device.free_bytes()
+    if device.is_host and free is not None and free < _OPERANDS_BYTES:
+        raise RuntimeError(f"it takes {format_bytes(_OPERANDS_BYTES)}, and {format_bytes(free)} are free")
     watched, until = OtherPrograms(), time.perf_counter() + LEAST_SECONDS
     rates = measure(device)
     while device.is_host and time.perf_counter() < until:

@@ -10,7 +10,8 @@ from typing import Any
 from torch import nn
 
 from graphbraid.arguments import check_type
-from graphbraid.errors import ConfigError, GraphbraidError
+from graphbraid.datasets.memory import require_memory
+from graphbraid.errors import ConfigError, GraphbraidError, ResourceError
 from graphbraid.features import Score
 from graphbraid.features.budgets.row_budgets import described
 from graphbraid.features.budgets.sizing import HostBudget, host_budget
@@ -28,6 +29,7 @@ from graphbraid.train.estimating.memory.sampled import (
     SampledNeeds,
     are_mapped,
     bytes_beside_graph,
+    may_try_steps,
     sampled_needs,
 )
 from graphbraid.train.estimating.modes import auto_device, choose_mode
@@ -92,6 +94,10 @@ def estimate(
         return _Estimating(model, graph, given, hardware, times).run()
 
 
+_LOWERING_BYTES = 64 << 20
+"""Taken beside copies of the edges while a model is lowered and the machine's rates are measured."""
+
+
 class _Estimating:
     """One estimate; what several of its parts need is made once."""
 
@@ -150,12 +156,12 @@ class _Estimating:
             return ModeEstimate(mode="sampled", host=None, fits=False, reason=str(error))
         trial = Trial(self._model, self._graph, config)
         trial.try_model()
-        plan = None
-        if config.plan is not None and self._times:
+        plan, times = None, self._times and may_try_steps(trial)
+        if config.plan is not None and times:
             plan = plan_run(trial.runner, trial.task, config, trial.nodes)
         ahead = None if plan is None else plan.cbs
         self._needs = needs = sampled_needs(trial, ahead=ahead)
-        if self._times:
+        if times:
             steps = math.ceil(needs.sizes.num_batches / config.accumulate)
             self._seconds = self._there(sampled_seconds(trial, plan)).writing(
                 checkpoint_seconds(trial, steps)
@@ -183,7 +189,6 @@ class _Estimating:
         host, rate = self._config.host, self._machine.disk_bytes_per_second
         self._reads, seconds = run_reads(
             trial,
-            needs.device.bytes_of("step"),
             host=host if self._config.tiers is None else self._budget(needs).host,
             rate=None if rate is None else rate / max(row_bytes, 1),
             is_here=self._machine is self._here,
@@ -252,6 +257,8 @@ class _Estimating:
             )
         try:
             config = self._config.updated(mode="full", plan=None, trace=None, hot=None, tiers=None)
+            copies = _LOWERING_BYTES + 4 * self._graph.csc.nbytes
+            require_memory(copies, "lowering the model, to count its memory,", "Use a machine with more")
             trial = Trial(self._model, self._graph, config, make_tiers(self._graph, config))
             needs = full_needs(trial)
         except (GraphbraidError, MemoryError) as error:
@@ -269,7 +276,12 @@ class _Estimating:
             place = needs.host if needs.device is None else needs.device
             fits_here = needs.device is not None or free is None or place.must_bytes < free
             rate = self._machine.disk_bytes_per_second
-            found = full_seconds(trial, needs.engine, fits=fits_here, bytes_per_second=rate)
+            try:
+                found = full_seconds(trial, needs.engine, fits=fits_here, bytes_per_second=rate)
+            except (
+                ResourceError
+            ):  # a step fits the machine, and not beside what the estimate itself has tried
+                found = None
             if found is not None:
                 seconds = self._there(found).writing(checkpoint_seconds(trial, 1))
         return self._judged(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
-from torch import Tensor, nn
-from torch.nn.parameter import UninitializedParameter
+from torch import nn
 
+from graphbraid.arguments import as_budget
 from graphbraid.errors import ResourceError
 from graphbraid.features import Score
 from graphbraid.features.budgets.sizing import HostBudget, host_budget
@@ -21,14 +22,15 @@ from graphbraid.train.estimating.memory.needs import Mode
 from graphbraid.train.estimating.memory.sampled import (
     SampledNeeds,
     bytes_beside_graph,
-    may_be_tried,
+    may_try_steps,
+    most_bytes,
     sampled_needs,
-    scaled_step_bytes,
+    width_and_bytes,
 )
 from graphbraid.train.estimating.run_seconds import RunSeconds
 from graphbraid.train.estimating.trials.baseline import capacity_bytes
-from graphbraid.train.estimating.trials.batches import batch_sizes
 from graphbraid.train.estimating.trials.trial import Trial
+from graphbraid.train.estimating.trials.whole_passes import training_bytes
 from graphbraid.train.option_checks import given_for_batches
 from graphbraid.train.step.feed import ALONE, Share
 from graphbraid.train.step.tiers import expected_reads, share_of
@@ -71,39 +73,101 @@ def choose_mode(
     )
 
 
-def require_sampled(model: nn.Module, graph: Graph, config: TrainConfig, nodes: Tensor, why: str) -> None:
-    """Check that mini-batches can be trained on in the free memory, after the whole graph was found not to.
+def require_sampled(
+    model: nn.Module, graph: Graph, config: TrainConfig, why: str = "", *, free_bytes: int | None = None
+) -> None:
+    """Check that mini-batches can be trained on in the free memory, before the system kills the process.
 
-    Counted are the rows of a batch, gradients and the optimizer's state, and the activations of a step, by a
-    trial on few seeds.
+    What a run will hold beside what is in memory already is counted as :func:`graphbraid.estimate` does,
+    unless a bound says at once that it fits.
 
     Args:
         model: model to train.
-        graph: graph to train on.
-        config: options of the sampling.
-        nodes: training nodes.
-        why: reason for which mode ``auto`` chose to sample.
+        graph: graph to train on, with one type of nodes.
+        config: options of the run, whose tiers are made already.
+        why: reason for which mode ``auto`` chose to sample; empty if the mode was given.
+        free_bytes: memory that the run may take. If None, what is free on its device.
 
     Raises:
-        ResourceError: it does not fit; the message says how much is needed.
+        ResourceError: it does not fit; the message says what takes how much, and what to lower.
+    """
+    free = device_named(config.device).free_bytes() if free_bytes is None else free_bytes
+    if free is None or 2 * most_bytes(model, graph, config) < free:
+        return
+    config = config.updated(mode="sampled", tiers=None, plan=None, trace=None)
+    what = "training on mini-batches needs"
+    if why:
+        what = f"neither way to train fits the memory. The whole graph: {why}. Mini-batches need"
+    parts = _parts_to_come(model, graph, config)
+    _refuse_more(parts, free, what, lambda: _what_fits(model, graph, config, sum(parts.values()), free))
+
+
+def require_as_written(model: nn.Module, graph: Graph, config: TrainConfig, why: str) -> None:
+    """Check that a model that is not lowered can train on the whole graph in the free memory.
+
+    Args:
+        model: model to train.
+        graph: graph to train on, with one type of nodes.
+        config: options of the run.
+        why: reason for which the model runs as it is written.
+
+    Raises:
+        ResourceError: a step takes more than is free, by steps tried on small graphs.
     """
     free = device_named(config.device).free_bytes()
-    if free is None:
+    width, of_parameters = width_and_bytes(model, graph)
+    if free is None or 2 * (64 * width * (graph.num_nodes + graph.num_edges) + of_parameters) < free:
         return
-    sizes = batch_sizes(graph, config, nodes)
-    learned = [p for p in model.parameters() if p.requires_grad and not isinstance(p, UninitializedParameter)]
-    gradients = sum(p.numel() * p.element_size() for p in learned)
-    parts = {
-        f"the {sizes.nodes:,} feature rows of a mini-batch": 4 * sizes.nodes * graph.num_features,
-        "the gradients": gradients,
-    }
-    _refuse_more(parts, free, why)  # before anything is tried
+    trial = Trial(model, graph, config.updated(trace=None))
+    trial.try_model()
+    parts = {_PARTS["step"]: training_bytes(trial), _PARTS["optimizer"]: trial.state_bytes()}
+    what = f"training on the whole graph needs (as the model runs as it is written: {why})"
+    _refuse_more(parts, free, what, lambda: "Use mode='sampled' (--mode sampled), or a smaller model")
+
+
+_SMALLER = "Choose smaller fanouts, batch_size or model, or a machine with more memory"
+_HELD = ("software", "graph", "features", "model")
+"""Parts of a run that are in memory before its first step."""
+_KEPT_SHARE = 8
+"""One part in so many of what a run holds is taken to lie between blocks, where nothing else fits."""
+_PARTS = {
+    "optimizer": "the optimizer's state",
+    "batches": "mini-batches under way",
+    "step": "the activations and gradients of a step",
+    "validation": "a validation",
+    "test": "the test",
+}
+
+
+def _parts_to_come(model: nn.Module, graph: Graph, config: TrainConfig) -> dict[str, int]:
+    """Return what a run will hold on its device beside what it holds before the first step, by name."""
     trial = Trial(model, graph, config)
     trial.try_model()
-    del parts["the gradients"]
-    parts["the optimizer's state"] = trial.state_bytes()
-    parts["the activations and gradients of a step"] = scaled_step_bytes(trial, sizes.nodes)
-    _refuse_more(parts, free, why)
+    found = sampled_needs(trial, software=False)
+    needs = found.host if trial.device.type == "cpu" else found.device
+    most = max(needs.phases, key=lambda need: need.nbytes, default=None)
+    counted = [need for need in needs.held if need.name not in _HELD] + ([] if most is None else [most])
+    parts = {_PARTS.get(need.name, need.name): need.nbytes for need in counted if need.nbytes}
+    return parts | {"freed blocks that the process keeps": sum(parts.values()) // _KEPT_SHARE}
+
+
+def _what_fits(model: nn.Module, graph: Graph, config: TrainConfig, needed: int, free: int) -> str:
+    """Return what to lower so that the run fits: the memory for rows, or else the size of batches."""
+    host = 0 if config.host is None else min(as_budget(config.host, "host"), 2 * graph.nbytes)
+    if (left := (host - (needed - free)) >> 20) > 0:
+        return f"Give host='{left}MiB' (--host {left}MiB): the other rows are read from the file"
+    size = config.batch_size
+    while size > 1:
+        size //= 4 if size > 4 else size
+        for budget in {config.memory_budget_bytes, min(config.memory_budget_bytes, max(free // 4, 1 << 16))}:
+            given = {"batch_size": size, "eval_batch_size": min(config.eval_batch_size, size)}
+            given |= {"memory_budget_bytes": budget}
+            if sum(_parts_to_come(model, graph, config.updated(**given)).values()) <= free:
+                changed = (
+                    f"{name}={value}" for name, value in given.items() if value != getattr(config, name)
+                )
+                return f"Give {', '.join(changed)}, which fits"
+    return _SMALLER
 
 
 class AutoTiers(NamedTuple):
@@ -159,7 +223,7 @@ def auto_tiers(
     if memory is None or config.hot is not None or stored_rows(graph.x) is None:
         return AutoTiers(host, None, None)
     run_time = None
-    if may_be_tried(needs.device.bytes_of("step")):
+    if may_try_steps(trial):
         run_time = RunSeconds(trial, host=host.host, share=share)
     reads = expected_reads(graph, trial.config, run_time, share=share)
     seconds = None if run_time is None else run_time.train
@@ -183,13 +247,12 @@ def auto_device(
     return device_budget(trial.graph, reads.values, memory, needed_bytes=needed, epoch_seconds=seconds)
 
 
-def _refuse_more(parts: dict[str, int], free: int, why: str) -> None:
+def _refuse_more(parts: dict[str, int], free: int, what: str, advice: Callable[[], str]) -> None:
     needed = sum(parts.values())
     if needed <= free:
         return
     listed = ", ".join(f"{format_bytes(nbytes)} for {name}" for name, nbytes in parts.items())
     raise ResourceError(
-        f"neither way to train fits the memory. The whole graph: {why}. Mini-batches need "
-        f"{format_bytes(needed)}: {listed}. Choose smaller fanouts, batch_size or model, or a machine with "
-        "more memory"
+        f"{what} {format_bytes(needed)} beside what is in memory, "
+        f"where {format_bytes(free)} are free: {listed}. {advice()}"
     )

@@ -18,7 +18,7 @@ from graphbraid.loader.batches.batch_loader import BatchLoader
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.estimating.disk_waits import disk_waits, may_wait
-from graphbraid.train.estimating.memory.sampled import are_mapped
+from graphbraid.train.estimating.memory.sampled import are_mapped, may_try_steps
 from graphbraid.train.estimating.seconds.epoch_seconds import PartSeconds
 from graphbraid.train.estimating.seconds.run_evaluations import run_evaluations
 from graphbraid.train.estimating.trials.trial import Trial
@@ -103,7 +103,7 @@ class RunSeconds:
 def run_seconds(
     model: nn.Module, graph: Graph, config: TrainConfig, share: Share = ALONE
 ) -> RunSeconds | None:
-    """Return the seconds of a run; None if a step cannot be made, as the run will say.
+    """Return the seconds of a run; None if a step cannot be made, as the run will say, or not tried here.
 
     Nothing of the model and of torch's random state changes.
 
@@ -118,7 +118,7 @@ def run_seconds(
         try:
             trial = Trial(model, graph, config)
             trial.try_model()
-            return RunSeconds(trial, host=host, share=share)
+            return RunSeconds(trial, host=host, share=share) if may_try_steps(trial) else None
         except GraphbraidError:
             return None
 

@@ -12,8 +12,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from graphbraid.errors import ConfigError
+from graphbraid.machine.hardware import own_anonymous_bytes
 from graphbraid.train import runtime
-from graphbraid.train.estimating.modes import require_sampled
+from graphbraid.train.estimating.modes import require_as_written, require_sampled
 from graphbraid.train.inference.metrics import check_monitor
 from graphbraid.train.run.state import RunState
 from graphbraid.train.run_folder.measured import kept_evidence, kept_plan
@@ -33,6 +34,7 @@ from graphbraid.train.step.shares import SharedFeed, SharedWholeGraph
 from graphbraid.train.step.whole import compile_for, require_whole
 from graphbraid.train.task import Task, with_class_weights
 from graphbraid.train.tuning.planning import plan_run, set_training_threads
+from graphbraid.train.tuning.rank_memory import memory_of_rank
 
 if TYPE_CHECKING:
     from graphbraid.collective import Plan
@@ -138,14 +140,27 @@ def _try_model(state: RunState, task: Task, train_nodes: Tensor, evidence: Evide
             program = state.runner.engine.program
             check_width(program.width(program.output), task)
             return
+        if state.runner.engine is None and not state.graph.is_typed:
+            require_as_written(state.runner.model, state.graph, state.config, state.uncompiled_reason)
         _dry_run(state, task, train_nodes, "the whole graph")
         if state.runner.engine is None:
             _compile(state, train_nodes, evidence)
         return
-    if (why := state.mode_reason) and not state.graph.is_typed:  # whose batches are not counted beforehand
-        require_sampled(state.runner.model, state.graph, state.config, train_nodes, why)
+    if not state.graph.is_typed:  # whose batches are not counted beforehand
+        _require_sampled(state)
     seeds = train_nodes[:_DRY_SEEDS]
     _dry_run(state, task, seeds, f"a mini-batch of {seeds.numel()} seed nodes")
+
+
+def _require_sampled(state: RunState) -> None:
+    """Check that a run on mini-batches fits the memory; ranks of a machine divide what is free."""
+    config, free = state.config, None
+    if state.comm is not None:
+        config = config.updated(batch_size=-(-config.batch_size // state.comm.size))
+        here = memory_of_rank(state.comm, None, "").host_bytes
+        if state.runner.device.type == "cpu" and here is not None:
+            free = max(0, here - own_anonymous_bytes())
+    require_sampled(state.runner.model, state.graph, config, state.mode_reason, free_bytes=free)
 
 
 def _dry_run(state: RunState, task: Task, seeds: Tensor, what: str) -> None:

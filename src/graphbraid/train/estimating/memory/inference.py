@@ -7,13 +7,16 @@ from typing import NamedTuple
 from graphbraid.nn import told
 from graphbraid.train.estimating.memory.links import link_evaluation_needs
 from graphbraid.train.estimating.memory.needs import Need
-from graphbraid.train.estimating.trials.allocation import allocation_of
+from graphbraid.train.estimating.trials.allocation import allocation_of, may_be_tried
 from graphbraid.train.estimating.trials.batches import BatchSizes, batch_sizes
 from graphbraid.train.estimating.trials.trial import Trial
 from graphbraid.train.estimating.trials.whole_passes import forward_bytes
 from graphbraid.train.inference.infer import whole_bytes
 from graphbraid.train.step.feed import make_loader
 from graphbraid.train.step.links.runner import LinkRunner
+
+_PASS = 8
+"""Bytes of a pass for each byte of its batch, at most, as long as nothing was tried."""
 
 
 class Exact(NamedTuple):
@@ -80,11 +83,16 @@ def _sampled_validation(trial: Trial) -> Need:
     config, nodes = trial.config, trial.val_nodes
     assert nodes is not None
     sizes = validation_sizes(trial)
-    options = {"fanouts": config.eval_fanouts or config.fanouts, "batch_size": config.eval_batch_size}
+    # A pass takes several times a batch's rows: where that may not fit, it is tried on fewer seeds.
+    fits = may_be_tried((_PASS + config.workers + 4) * sizes.nbytes)
+    size = config.eval_batch_size if fits else -(-config.eval_batch_size // 16)
+    options = {"fanouts": config.eval_fanouts or config.fanouts, "batch_size": size}
     with make_loader(trial.runner, config.updated(plan=None, **options), nodes) as loader:
         ahead, batch = loader.ahead, next(loader.batches(0, 0, 1))
         with trial.evaluating():
             forward = allocation_of(lambda: trial.runner.on_batch(batch), trial.device).peak
+    if size < config.eval_batch_size:
+        forward = int(forward * max(1.0, sizes.nodes / max(batch.num_nodes, 1)))
     held = sizes.in_flight(config.workers, ahead)
     return Need(
         name="validation", nbytes=held + forward, why=f"{min(ahead + 1, sizes.num_batches)} batches, a pass"

@@ -12,12 +12,11 @@ from torch import Tensor
 from graphbraid.files.writing import format_bytes
 from graphbraid.fullgraph.model.modes import in_mode
 from graphbraid.graph import Graph
-from graphbraid.machine.hardware import free_memory_bytes
 from graphbraid.sampling import MiniBatch
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.estimating.memory.needs import Need
-from graphbraid.train.estimating.trials.allocation import allocation_of
+from graphbraid.train.estimating.trials.allocation import allocation_of, may_be_tried
 from graphbraid.train.estimating.trials.batches import BatchSizes, batch_sizes
 from graphbraid.train.estimating.trials.trial import Trial
 from graphbraid.train.inference.evaluate import EvalMode, encoder_rows
@@ -32,8 +31,6 @@ from graphbraid.train.step.links.typed_encoder import TypedEncoderRunner
 _HOST = torch.device("cpu")
 _COUNTING_BYTES = 16
 """Bytes per edge of NumPy's arrays while negatives are counted, which torch does not see."""
-_MOST_TRIED = 0.5
-"""Largest share of the free memory that a pass over the whole graph may take to be tried."""
 
 
 def link_batch_sizes(graph: Graph, config: TrainConfig, positions: Tensor, runner: LinkRunner) -> BatchSizes:
@@ -158,10 +155,10 @@ def _encoding_bytes(trial: Trial, runner: LinkRunner, mode: EvalMode, rows_bytes
             with trial.evaluating():
                 forward = allocation_of(lambda: encoder.on_batch(batch), trial.device).peak
         return sizes.in_flight(config.workers, ahead) + forward
-    needed, free = whole_bytes(encoder), free_memory_bytes()
+    needed = whole_bytes(encoder)
     if needed > config.memory_budget_bytes:
         return config.memory_budget_bytes
-    if free is not None and needed > _MOST_TRIED * free:
+    if not may_be_tried(needed):
         return needed
     made = allocation_of(lambda: encoder_rows(runner, config, nodes, "exact"), trial.device)
     return made.peak - rows_bytes

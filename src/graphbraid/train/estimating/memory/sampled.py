@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from torch import nn
+from torch.nn.parameter import UninitializedParameter
 
 from graphbraid.features.budgets.sizing import list_bytes
 from graphbraid.files import mapped
@@ -11,10 +15,11 @@ from graphbraid.graph import Graph
 from graphbraid.graph.scaled_features import stored_rows
 from graphbraid.loader import BatchLoader
 from graphbraid.machine.hardware import free_memory_bytes
+from graphbraid.train.config import TrainConfig
 from graphbraid.train.estimating.memory.inference import evaluation_needs
 from graphbraid.train.estimating.memory.links import after_steps, link_batch_sizes, link_needs
 from graphbraid.train.estimating.memory.needs import Need, Needs
-from graphbraid.train.estimating.trials.allocation import Allocation, allocation_of
+from graphbraid.train.estimating.trials.allocation import Allocation, allocation_of, may_be_tried
 from graphbraid.train.estimating.trials.baseline import baseline_bytes
 from graphbraid.train.estimating.trials.batches import BatchSizes, batch_sizes
 from graphbraid.train.estimating.trials.trial import Trial, parameter_bytes
@@ -23,8 +28,8 @@ from graphbraid.train.step.links.runner import LinkRunner
 
 _FEWER = 16
 """Part of a batch's seeds on which a step is tried first."""
-_MOST_TRIED = 0.5
-"""Largest share of the free memory that a step may take to be tried in full."""
+_ROWS_OF_STEP = 4
+"""Bytes that a step is taken to allocate for each byte of its batch where none can be tried."""
 DEVICE_BATCHES = 2
 """Batches that a device holds: the one it trains on, and the next."""
 
@@ -43,18 +48,16 @@ class SampledNeeds:
     """Bytes of files that are written: checkpoints, activations beyond exact inference's budget."""
 
 
-def sampled_needs(trial: Trial, *, ahead: int | None = None) -> SampledNeeds:
+def sampled_needs(trial: Trial, *, ahead: int | None = None, software: bool = True) -> SampledNeeds:
     """Count what a run on mini-batches holds; a training step on a real batch is tried on the copies.
 
     Args:
         trial: the run.
         ahead: batches prepared ahead. If None, as the loader of ``workers`` threads does.
+        software: whether to count a run without data, for which a process may be started.
     """
     config, graph, runner = trial.config.updated(plan=None), trial.graph, trial.runner
-    if isinstance(runner, LinkRunner):
-        sizes = link_batch_sizes(graph, config, trial.nodes, runner)
-    else:
-        sizes = batch_sizes(graph, config, trial.nodes)
+    sizes = _sizes(trial)
     with make_loader(runner, config, trial.nodes) as loader:
         ahead = ahead or loader.ahead
         degrees = 0 if not runner.uses_degrees else 8 * graph.num_nodes
@@ -74,7 +77,7 @@ def sampled_needs(trial: Trial, *, ahead: int | None = None) -> SampledNeeds:
     on_host = trial.device.type == "cpu"
     host = Needs(
         held=(
-            baseline_need("sampled", trial),
+            *((baseline_need("sampled", trial),) if software else ()),
             *graph_needs(graph),
             *links,
             *(learned if on_host else ()),
@@ -135,6 +138,56 @@ def are_mapped(graph: Graph) -> bool:
     return x is not None and mapped.find(x.data_ptr(), x.nbytes) is not None
 
 
+def may_try_steps(trial: Trial) -> bool:
+    """Return whether the free memory lets steps be tried, with the batches that are prepared meanwhile."""
+    free = free_memory_bytes()
+    if free is None or 2 * most_bytes(trial.runner.model, trial.graph, trial.config) < free:
+        return True
+    sizes = _sizes(trial)
+    with make_loader(trial.runner, trial.config.updated(plan=None), trial.nodes) as loader:
+        return _scaled(trial, loader, sizes)[1]
+
+
+def most_bytes(model: nn.Module, graph: Graph, config: TrainConfig) -> int:
+    """Return a bound on what a run on mini-batches holds beside graph and features, far from tight."""
+    width, of_parameters = width_and_bytes(model, graph)
+    nodes, edges = graph.num_nodes, graph.num_edges * max(1, len(config.fanouts))
+    if config.task != "link":
+        reached = [
+            _reached(graph, config.batch_size, config.fanouts),
+            _reached(graph, config.eval_batch_size, config.eval_fanouts or config.fanouts),
+        ]
+        nodes, edges = max(count for count, _ in reached), max(count for _, count in reached)
+    of_all = 16 * width * (graph.num_nodes + graph.num_edges)
+    exact = min(config.memory_budget_bytes, of_all)
+    return of_parameters + 4 * width * ((2 * config.workers + 16) * nodes + 4 * edges) + exact
+
+
+def width_and_bytes(model: nn.Module, graph: Graph) -> tuple[int, int]:
+    """Return bounds on the numbers that a pass makes of a node, and on what learning takes for parameters."""
+    parameters = [p for p in model.parameters() if not isinstance(p, UninitializedParameter)]
+    width = graph.num_features + sum(max(p.shape, default=1) for p in parameters)
+    return width, 4 * sum(p.numel() * p.element_size() for p in parameters)
+
+
+def _reached(graph: Graph, seeds: int, fanouts: Sequence[int]) -> tuple[int, int]:
+    """Return bounds on the nodes and the edges of a batch."""
+    nodes = last = min(seeds, graph.num_nodes)
+    edges = 0
+    for fanout in fanouts:
+        drawn = graph.num_edges if fanout < 0 else last * fanout
+        last = min(drawn, graph.num_nodes)
+        nodes, edges = min(nodes + last, graph.num_nodes), edges + drawn
+    return nodes, edges
+
+
+def _sizes(trial: Trial) -> BatchSizes:
+    config, runner = trial.config.updated(plan=None), trial.runner
+    if isinstance(runner, LinkRunner):
+        return link_batch_sizes(trial.graph, config, trial.nodes, runner)
+    return batch_sizes(trial.graph, config, trial.nodes)
+
+
 def scaled_step_bytes(trial: Trial, num_nodes: int) -> int:
     """Return what a step on a batch of so many nodes allocates, by that of a batch of few seeds."""
     config = trial.config
@@ -146,16 +199,17 @@ def scaled_step_bytes(trial: Trial, num_nodes: int) -> int:
 
 def _step(trial: Trial, loader: BatchLoader, sizes: BatchSizes) -> Allocation:
     """Return what a step allocates, tried on a real batch where a smaller one says that it will fit."""
+    scaled, fits = _scaled(trial, loader, sizes)
+    return _tried(trial, loader)[0] if fits else Allocation(peak=scaled, kept=0)
+
+
+def _scaled(trial: Trial, loader: BatchLoader, sizes: BatchSizes) -> tuple[int, bool]:
+    """Return what a step is expected to allocate, and whether it can be tried beside batches under way."""
+    flying = sizes.in_flight(trial.config.workers, loader.ahead)
+    if not may_be_tried(flying // _FEWER):  # a step of the rows' own size, as none can be tried at all
+        return _ROWS_OF_STEP * sizes.nbytes, False
     scaled = scaled_step_bytes(trial, sizes.nodes)
-    if not may_be_tried(scaled):
-        return Allocation(peak=scaled, kept=0)
-    return _tried(trial, loader)[0]
-
-
-def may_be_tried(step_bytes: int) -> bool:
-    """Return whether a step that allocates so much leaves enough of the free memory to be made."""
-    free = free_memory_bytes()
-    return free is None or step_bytes <= _MOST_TRIED * free
+    return scaled, may_be_tried(flying + scaled)
 
 
 def _tried(trial: Trial, loader: BatchLoader) -> tuple[Allocation, int]:

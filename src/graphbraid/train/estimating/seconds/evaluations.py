@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from graphbraid.fullgraph.measured.kept_rates import machine_rates
-from graphbraid.machine.hardware import free_memory_bytes
 from graphbraid.nn import told
 from graphbraid.train.estimating.memory.links import link_evaluation_seconds
 from graphbraid.train.estimating.seconds.epoch_seconds import PartSeconds
 from graphbraid.train.estimating.seconds.layer_chunks import are_chunks_tried, chunk_seconds
+from graphbraid.train.estimating.trials.allocation import may_be_tried
 from graphbraid.train.estimating.trials.likeness import likeness_of, places_of
 from graphbraid.train.estimating.trials.repeats import REPEATS, of_tries, repeated, timed
 from graphbraid.train.estimating.trials.trial import Trial
@@ -22,8 +22,6 @@ from graphbraid.train.step.runner import ModelRunner
 
 _LEAST_PART, _LEAST_BUDGET = 1 << 12, 1 << 16
 """Nodes of the first graph on which an exact evaluation is tried in place of a long one; a budget's least."""
-_MOST_TRIED = 0.5
-"""Largest share of the free memory that a pass over the whole graph may take to be tried."""
 
 
 def evaluation_seconds(trial: Trial, nodes: Tensor, mode: EvalMode, *, most: float) -> PartSeconds:
@@ -117,8 +115,8 @@ def some_batches(nodes: Tensor, size: int, count: int) -> Tensor:
 
 def _is_cheap(runner: ModelRunner, trial: Trial, most: float) -> bool:
     """Return whether one pass over the whole graph, by the machine's rates, takes less than ``most``."""
-    graph, needed, free = trial.graph, whole_bytes(runner), free_memory_bytes()
-    if needed > trial.config.memory_budget_bytes or (free is not None and needed > _MOST_TRIED * free):
+    graph, needed = trial.graph, whole_bytes(runner)
+    if needed > trial.config.memory_budget_bytes or not may_be_tried(needed):
         return False
     layers = told.num_layers(runner.model)
     layers = depth(runner.model, trial.config) if layers is None else layers

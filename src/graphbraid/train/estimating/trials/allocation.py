@@ -14,11 +14,15 @@ import torch
 from torch._C._autograd import DeviceType
 from torch.autograd.profiler import profile
 
+from graphbraid.machine.hardware import free_memory_bytes
+
 _LOG_LEVEL = "KINETO_LOG_LEVEL"
 _RETURNED_BYTES = 1 << 25
 """Size from which the C library maps blocks by themselves, and so returns them when they are freed."""
 
 _NEVER = 1 << 30
+_MOST_TRIED = 0.5
+"""Largest share of the free memory that a step or a pass may take to be tried in full."""
 _ONE_AT_A_TIME = threading.Lock()
 """The profiler and the collector's thresholds belong to the process: two threads that profile crash it."""
 
@@ -101,3 +105,9 @@ def _on_cuda(run: Callable[[], object], device: torch.device) -> Allocation:
         peak=torch.cuda.max_memory_allocated(device) - before,
         kept=torch.cuda.memory_allocated(device) - before,
     )
+
+
+def may_be_tried(nbytes: int) -> bool:
+    """Return whether what allocates so much leaves enough of the free memory to be made."""
+    free = free_memory_bytes()
+    return free is None or nbytes <= _MOST_TRIED * free
