@@ -6,6 +6,7 @@ import stat
 
 import pytest
 
+from graphbraid import datasets
 from graphbraid.errors import ConfigError
 from graphbraid.files import caches
 from graphbraid.files.caches import cache_folder
@@ -67,3 +68,12 @@ def test_a_folder_that_another_may_have_planted_is_not_used(place, monkeypatch, 
     else:
         theirs.write_text("")
     assert theirs not in cache_folder("datasets").parents
+
+
+@pytest.mark.parametrize("name", ["~no_such_user/x", "~no_such_user"])
+def test_the_home_of_no_user_is_refused(name, monkeypatch):
+    monkeypatch.setenv("GRAPHBRAID_CACHE", name)
+    with pytest.raises(ConfigError, match="GRAPHBRAID_CACHE='~no_such_user"):
+        cache_folder("rates")
+    with pytest.raises(ConfigError, match="path='~no_such_user"):
+        datasets.load(name)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
+from typing import Any
 
 from graphbraid.cli import signals
 
@@ -14,6 +16,7 @@ def run() -> None:
         signals.take()
         if "--debug" not in sys.argv:  # what torch logs is stack traces of errors that are reported anyway
             os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
+        _open_streams()
         for stream in (sys.stdout, sys.stderr):  # a name may hold characters that the terminal cannot show
             if hasattr(stream, "reconfigure"):
                 stream.reconfigure(errors="backslashreplace")
@@ -28,8 +31,43 @@ def run() -> None:
         else:
             sys.stderr.write("stopped: interrupted\n")
         sys.exit(signals.EXIT_CODE)
+    except BrokenPipeError:
+        raise
+    except OSError as error:  # of --help or --version; commands report theirs
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.stderr.write(f"error: cannot write to standard output: {error.strerror}\n")
+        sys.exit(4)
     finally:
         signals.ending()
+
+
+class _Lossy(io.FileIO):
+    """Standard error on a full disk: what cannot be said must not end a run."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            raise
+        except OSError:
+            return memoryview(data).nbytes
+
+
+def _open_streams() -> None:
+    """Give closed standard streams a descriptor of their own, which the next file opened would take.
+
+    What is written to a closed standard output is an error, as to a full disk.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDONLY if number < 2 else os.O_WRONLY)
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115  (for as long as the process lives)
+    raw = io.BufferedWriter(_Lossy(2, "w", closefd=False))
+    encoding = getattr(sys.stderr, "encoding", None)
+    sys.stderr = io.TextIOWrapper(raw, encoding=encoding, errors="backslashreplace", line_buffering=True)
 
 
 if __name__ == "__main__":

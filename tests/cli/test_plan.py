@@ -5,6 +5,7 @@ import json
 import pytest
 
 from graphbraid.collective import Duration, Plan, Profile, StageTimes
+from graphbraid.collective.plan import scheduler
 from graphbraid.collective.plan.whatif import Machine, alternatives
 
 
@@ -76,7 +77,8 @@ def test_a_saved_profile_is_planned_without_measuring_and_for_other_hardware(gra
 @pytest.mark.parametrize(
     ("machine", "code", "says"),
     [
-        ({"graphbraid": "machine", "cores": 0}, 3, "cores must be at least 1"),
+        ({"graphbraid": "machine", "cores": 0}, 3, "cores must be a whole number in [1, 1024]; got 0"),
+        ({"graphbraid": "machine", "cores": 10**12}, 3, "cores must be a whole number in [1, 1024]"),
         ({"graphbraid": "machine", "speed": 2}, 3, "speed: Unexpected"),
         ({"graphbraid": "machine", "device_bytes": 1000}, 4, "of device memory"),
     ],
@@ -100,6 +102,22 @@ def test_options_of_a_measurement_are_refused_beside_a_profile(graphbraid, profi
     ):
         done = graphbraid("plan", "--profile", profile, option, value)
         assert (done.exit_code, f"{option} says what to measure" in done.stderr) == (2, True), done.stderr
+
+
+def test_a_long_epoch_goes_on_as_its_beginning_does(monkeypatch):
+    """A million batches were simulated one by one, for each of the plans that are shown."""
+    simulated_batches = []
+    simulated = scheduler.simulated
+    monkeypatch.setattr(
+        scheduler, "simulated", lambda plan: simulated_batches.append(plan.num_batches) or simulated(plan)
+    )
+    monkeypatch.setattr(scheduler, "_SIMULATED_BATCHES", 500)
+    found = scheduler.make_plan(Profile(times=(TIMES,)), 10**6)
+    assert max(simulated_batches) <= 1000
+    assert found.num_batches == 10**6
+    monkeypatch.setattr(scheduler, "_SIMULATED_BATCHES", 2000)
+    whole = scheduler.make_plan(Profile(times=(TIMES,)), 4000)
+    assert found.predicted_seconds == pytest.approx(250 * whole.predicted_seconds, rel=0.01)
 
 
 def test_more_cores_keep_the_speed_of_the_nearest_measured_number():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,7 +52,7 @@ def test_folders_and_files_of_any_name(name: str, tmp_path: Path, monkeypatch: p
     assert repr(str(folder / "x")) in done.stderr or str(folder / "x") in done.stderr
 
 
-PRINTING = ("Console", "TextColumn", "from_markup", "marked", "say")
+PRINTING = ("Console", "TextColumn", "from_markup", "marked", "say", "add_row")
 
 
 def calls() -> Iterator[tuple[Path, ast.Call, str]]:
@@ -80,6 +82,11 @@ def test_no_console_reads_markup_out_of_what_it_prints() -> None:
         elif name == "from_markup":
             assert path.name == "common.py", where
             seen.add(name)
+        elif name == "add_row":  # whose cells would show markup as it is written
+            seen.add(name)
+            cells = [cell for cell in call.args if not isinstance(cell, ast.Call)]
+            parts = [part for cell in cells for part in ast.walk(cell) if isinstance(part, ast.Constant)]
+            assert not [part.value for part in parts if "[/" in str(part.value)], where
         elif name in ("marked", "say"):
             seen.add(name)
             template = call.args[1 if name == "say" else 0]
@@ -94,3 +101,24 @@ def test_a_console_of_the_libraries_reads_markup() -> None:
     with console.capture() as captured:
         console.print("[red]a[/]")
     assert captured.get() == "a\n"
+
+
+@pytest.mark.parametrize("ending", [">/dev/full", ">&-"])
+def test_a_result_that_cannot_be_written_is_an_error(ending: str) -> None:
+    """Python would report a full disk as it exits, with a code of its own, and a closed output never."""
+    for words, code, says in (
+        ("--version", 4, "cannot write"),
+        ("train --ranks 0 --json", 2, "--ranks must"),
+    ):
+        line = f"{sys.executable} -m graphbraid {words} {ending}"
+        done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
+        assert done.returncode == code, done.stderr
+        assert done.stderr.startswith(f"error: {says}")
+        assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("ending", ["2>/dev/full", "2>&-"])
+def test_what_standard_error_does_not_take_changes_no_exit_code(ending: str) -> None:
+    line = f"{sys.executable} -m graphbraid train --ranks 0 {ending}"
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "")

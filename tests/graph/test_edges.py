@@ -168,3 +168,10 @@ def test_features_and_splits_stay():
     assert result.y is graph.y
     assert result.splits is graph.splits
     assert result.name == "g"
+
+
+@pytest.mark.parametrize("weight", [float("nan"), float("inf"), -1.0, "1"])
+def test_self_loops_of_no_sound_weight_are_refused(weight):
+    graph = Graph.from_edge_index(torch.tensor([[0], [1]]), 2, edge_weight=torch.ones(1))
+    with pytest.raises(ConfigError, match="weight must be"):
+        graph.with_self_loops(weight=weight)

@@ -306,3 +306,12 @@ class OwnGraph(Graph):
 )
 def test_conversions_make_graphs_of_the_class_that_they_are_called_on(make):
     assert type(make()) is OwnGraph
+
+
+@pytest.mark.parametrize("dtype", [np.uint64, np.ulonglong])  # two types of one name
+def test_ids_of_64_bits_without_a_sign_are_read_or_refused(dtype):
+    found = Graph.from_edge_index(np.array([[1, 2], [0, 1]], dtype=dtype), 3)
+    assert found.csc.indices.tolist() == [1, 2]
+    for ids in (np.array([[1 << 63], [0]], dtype=dtype), [[(1 << 64) - 1], [0]]):
+        with pytest.raises(DataError, match=r"must hold numbers below 2\*\*63; got "):
+            Graph.from_edge_index(ids, 3)

@@ -150,3 +150,16 @@ def test_an_indptr_that_falls_beyond_one_scan_is_found():
     csc = Csc(indptr, torch.zeros(1_500_000, dtype=torch.int32), 1_500_000, trusted=True)
     with pytest.raises(DataError, match="goes from 1400002 at position 1400000 to 1400001 at 1400001"):
         Graph(csc=csc).validate()
+
+
+def test_sizes_that_no_layer_has_are_refused():
+    y = torch.zeros(6, dtype=torch.int64)
+    y[4] = 1 << 62
+    with pytest.raises(DataError, match=r"classes in \[0, 16777216\), .*y\[4\] is 4611686018427387904"):
+        Graph(**{**sound(), "y": y, "splits": {}}).validate()
+    none = torch.zeros(0)
+    wide = SparseFeatures(
+        indptr=torch.zeros(7).long(), indices=none.int(), values=none, num_cols=(1 << 24) + 1
+    )
+    with pytest.raises(DataError, match="at most 16,777,216 columns; got 16,777,217"):
+        validate_features(wide)

@@ -85,7 +85,12 @@ def missing_profile(w: Workplace):
     return "plan", "--profile", w.path("nowhere.json")
 
 
-@command(PLANS, "a machine without cores", 3, "machine.json is no sound machine: cores must be at least 1")
+@command(
+    PLANS,
+    "a machine without cores",
+    3,
+    "machine.json is no sound machine: cores must be a whole number in [1, 1024]",
+)
 def machine_without_cores(w: Workplace):
     profile().save(w.path("profile.json"))
     machine = w.file("machine.json", json.dumps({"graphbraid": "machine", "cores": 0}))

@@ -347,7 +347,7 @@ def test_bad_options_say_what_would_be_right(options, error, message):
         NeighborLoader(make_graph(), **{"num_neighbors": [3], **options})
 
 
-@pytest.mark.parametrize(("epoch", "start"), [(-1, 0), (0, -1), (0, 9)])
+@pytest.mark.parametrize(("epoch", "start"), [(0, -1), (0, 9)])
 def test_steps_outside_the_epoch_are_refused(epoch, start):
     loader = NeighborLoader(make_graph(), [3], batch_size=100)
     with pytest.raises(ConfigError, match=r"steps in \[0, 8\]"):
@@ -423,3 +423,13 @@ print(resident() - before)
     # 61 MB.
     most = 1.5 * max(grown(1_000_000), 0) + 16384  # KiB
     assert least_peak(lambda: grown(16_000_000), most) <= most
+
+
+@pytest.mark.parametrize("epoch", [-1, 1 << 63, 1 << 64, 1 << 70])
+def test_epochs_beyond_those_of_a_seed_are_refused(epoch):
+    loader = NeighborLoader(make_graph(), [3], batch_size=100)
+    with pytest.raises(ConfigError, match="epoch must be a whole number in"):
+        next(iter(loader.batches(epoch)))
+    loader.epoch = epoch
+    with pytest.raises(ConfigError, match="epoch must be a whole number in"):
+        next(iter(loader))

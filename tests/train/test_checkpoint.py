@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from tests.train.communities import Sage, community_graph, new_model
@@ -165,9 +166,29 @@ def test_checkpoint_with_objects_is_loaded_only_if_trusted(tmp_path: Path) -> No
     graph = community_graph()
     options = OPTIONS | {"out_dir": tmp_path, "callbacks": [Keep()], "restore_best": False}
     Trainer(new_model(graph), graph, **options).fit()
-    with pytest.raises(DataError, match="trust_checkpoint=True"):
+    with pytest.raises(DataError, match="trust_checkpoint=True") as caught:
         Trainer(new_model(graph), graph, **options, resume=True).fit()
+    assert "callback): pathlib." in str(caught.value)
+    assert "weights_only" not in str(caught.value), "torch's advice is to switch the check off"
     Trainer(new_model(graph), graph, **options, resume=True, trust_checkpoint=True).fit()
+
+
+def test_a_zip_file_of_arrays_is_no_checkpoint(tmp_path: Path) -> None:
+    graph = community_graph()
+    trainer = Trainer(new_model(graph), graph, **OPTIONS)
+    np.savez(tmp_path / "weights.npz", weight=np.arange(3))
+    with pytest.raises(DataError, match=r"is not a checkpoint: it is a zip file that holds weight\.npy"):
+        trainer.load_weights(tmp_path / "weights.npz")
+
+
+def test_a_run_that_cannot_start_leaves_no_folder(tmp_path: Path) -> None:
+    graph = community_graph()
+    (tmp_path / "there").mkdir()
+    for name in ("new", "there"):
+        options = OPTIONS | {"out_dir": tmp_path / name, "fanouts": (2,)}
+        with pytest.raises(ConfigError):
+            Trainer(new_model(graph), graph, **options).fit()
+    assert [*tmp_path.rglob("*")] == [tmp_path / "there"]
 
 
 def test_resume_needs_a_run_and_a_fresh_run_an_empty_folder(run_dir: Path, tmp_path: Path) -> None:

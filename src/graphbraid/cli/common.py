@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import json
@@ -86,8 +87,28 @@ def say(console: Console, template: str, *values: object) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print the command's result as JSON."""
-    sys.stdout.write(json.dumps(value, indent=2, default=str, allow_nan=False) + "\n")
+    """Print the command's result as JSON.
+
+    Raises:
+        NoOutputError: standard output is closed, or its disk is full.
+    """
+    try:
+        sys.stdout.write(json.dumps(value, indent=2, default=str, allow_nan=False) + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _lose_output()
+        raise NoOutputError(f"cannot write the result to standard output: {error.strerror}") from error
+
+
+class NoOutputError(ResourceError):
+    """Standard output takes no result, nor an error as JSON."""
+
+
+def _lose_output() -> None:
+    """Send what is still buffered for standard output nowhere: Python would fail to flush it at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def guarded(command: Callable[..., None]) -> Callable[..., None]:
@@ -107,7 +128,7 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
             _report(error, "interrupted", INTERRUPTED, options)
         except BrokenPipeError:
             # The reader closed the pipe, as `head` does. Python would report it when flushing at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _lose_output()
             raise typer.Exit(1) from None
         except GraphbraidError as error:
             _report(error, str(error), error.exit_code, options)
@@ -146,9 +167,12 @@ def _report(error: BaseException, message: str, code: int, options: dict[str, An
     """Report what went wrong and exit with ``code``."""
     if options.get("debug"):
         traceback.print_exception(error, file=sys.stderr)
-    if options.get("json_output"):
-        print_json({"error": {"type": type(error).__name__, "message": message, "exit_code": code}})
-    else:
+    shown = False
+    if options.get("json_output") and not isinstance(error, NoOutputError):
+        with contextlib.suppress(NoOutputError):
+            print_json({"error": {"type": type(error).__name__, "message": message, "exit_code": code}})
+            shown = True
+    if not shown:
         style = "yellow" if code == INTERRUPTED else "bold red"
         label = "stopped" if code == INTERRUPTED else "error"
         rank = f"rank {ranks.rank()}: " if ranks.rank() else ""

@@ -15,6 +15,7 @@ from graphbraid.datasets.store.on_disk import is_store, open_store
 from graphbraid.datasets.synthetic import EMBEDDED, load_embedded
 from graphbraid.datasets.tables.typed_tables import from_typed_tables
 from graphbraid.errors import ConfigError, DataError, did_you_mean
+from graphbraid.files.opening import expanded
 from graphbraid.files.writing import restore
 from graphbraid.graph import Graph
 from graphbraid.signatures import typed
@@ -95,7 +96,7 @@ def _find(name: str, root: Path | None) -> Path:
     place = root or Path()
     if root is not None and not root.is_dir():
         raise DataError(f"root {root} is not a folder")
-    given = Path(name).expanduser()
+    given = expanded(name)
     path = place / given
     candidates = [path]
     if path.name and not path.suffix:

@@ -9,7 +9,7 @@ import stat
 import tempfile
 from pathlib import Path
 
-from graphbraid.errors import ConfigError
+from graphbraid.files.opening import expanded
 
 CACHE_VARIABLE = "GRAPHBRAID_CACHE"
 _log = logging.getLogger(__name__)
@@ -27,10 +27,7 @@ def cache_folder(room: str) -> Path:
     configured = os.environ.get(CACHE_VARIABLE, "").strip()
     if not configured:
         return _default_cache() / room
-    try:
-        return Path(configured).expanduser() / room
-    except RuntimeError as error:
-        raise ConfigError(f"{CACHE_VARIABLE}={configured!r} cannot be: {error}") from error
+    return expanded(configured, CACHE_VARIABLE) / room
 
 
 def _default_cache() -> Path:

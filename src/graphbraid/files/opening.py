@@ -8,6 +8,8 @@ import os
 import stat
 from pathlib import Path
 
+from graphbraid.errors import ConfigError
+
 _KINDS = {
     stat.S_IFREG: "a file",
     stat.S_IFDIR: "a folder",
@@ -71,3 +73,15 @@ def read_text(path: str | os.PathLike[str]) -> str:
     """
     with io.TextIOWrapper(open_file(Path(path)), encoding="utf-8") as text:
         return text.read()
+
+
+def expanded(path: str, name: str = "path") -> Path:
+    """Return a path with its leading ``~`` or ``~user`` replaced by that home folder.
+
+    Raises:
+        ConfigError: there is no such user.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise ConfigError(f"{name}={path!r} cannot be: {error}") from error

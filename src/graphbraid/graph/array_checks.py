@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from graphbraid.arguments import check_tensor, check_type
+from graphbraid.arguments import MOST_WIDTH, check_tensor, check_type
 from graphbraid.errors import DataError
 from graphbraid.graph.scaled_features import Features, ScaledFeatures, check_scale
 from graphbraid.graph.scans import check_columns, check_finite, check_ids, first_where, not_finite, row_of
@@ -114,8 +114,11 @@ def validate_features(x: Features, name: str = "x") -> None:
     Of rows of int8 the scales are checked.
 
     Raises:
-        DataError: names the first value that is wrong, its row and column.
+        DataError: names the first value that is wrong, its row and column; or there are more columns than a
+            layer can take.
     """
+    if x.shape[1] > MOST_WIDTH:
+        raise DataError(f"{name} must have at most {MOST_WIDTH:,} columns; got {x.shape[1]:,}")
     if isinstance(x, ScaledFeatures):
         check_scale(x.scale)
         return
@@ -168,10 +171,11 @@ def validate_labels(nodes: NodeArrays, num_classes: int | None = None) -> None:
     classes = not y.dtype.is_floating_point
     multi_hot = y.ndim == 2 and is_multi_hot(y)
     if classes:
-        bound = num_classes if num_classes is not None else torch.iinfo(torch.int64).max
+        bound = MOST_WIDTH if num_classes is None else num_classes  # no layer has more outputs
         node = first_where(y, lambda part: ((part < 0) & has_class(part)) | (part >= bound))
         if node >= 0:
-            allowed = "classes from 0" if num_classes is None else f"classes in [0, {num_classes})"
+            falls = num_classes is None and int(y[node]) < 0
+            allowed = "classes from 0" if falls else f"classes in [0, {bound})"
             raise DataError(f"labels must be {allowed}, or -1 or -100 for none; y[{node}] is {int(y[node])}")
     for name, ids in nodes.splits.items():
         rows = y[ids]

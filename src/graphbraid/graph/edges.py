@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from graphbraid import native
+from graphbraid.arguments import as_number
 from graphbraid.errors import ConfigError
 from graphbraid.graph.csc import Csc, coo_to_csc, transpose_of
 from graphbraid.signatures import typed
@@ -90,7 +91,12 @@ def remove_self_loops(csc: Csc, edge_id: Tensor | None = None, *, keep_edge_id: 
 def add_self_loops(
     csc: Csc, edge_id: Tensor | None = None, *, weight: float = 1.0, keep_edge_id: bool = True
 ) -> Edited:
-    """Add a self-loop to each node without one, with id -1 and the given weight (if edges have weights)."""
+    """Add a self-loop to each node without one, with id -1 and the given weight (if edges have weights).
+
+    Raises:
+        ConfigError: the weight is not finite, or negative.
+    """
+    weight = as_number(weight, "weight", least=0)
     csc, edge_id = _sorted(csc, edge_id)
     kernels = _native_for(csc)
     if kernels is not None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from graphbraid.cli.commands import train
-from graphbraid.cli.common import guarded, out_console, path_given, plain, print_json, say
+from graphbraid.cli.common import guarded, marked, out_console, path_given, plain, print_json, say
 from graphbraid.cli.steps import train_run
 
 if TYPE_CHECKING:
@@ -161,11 +161,13 @@ def _show_mode(found: ModeEstimate) -> None:
         if needs is not None:
             _add_needs(table, place, needs)
     if found.disk_bytes:
-        table.add_row("[bold]disk[/]", format_bytes(found.disk_bytes), "files that the run writes")
+        table.add_row(marked("[bold]disk[/]"), format_bytes(found.disk_bytes), "files that the run writes")
     if (seconds := found.seconds) is not None:
-        run = format_seconds(seconds.of_run(found.epochs))
+        run = f"{format_seconds(seconds.of_run(found.epochs))} for epochs={found.epochs}"
         table.add_row(
-            "[bold]epoch[/]", with_spread(seconds.total, seconds.spread), f"{run} for epochs={found.epochs}"
+            marked("[bold]epoch[/]"),
+            with_spread(seconds.total, seconds.spread),
+            f"{run} for epochs={found.epochs}",
         )
         for name, taken, why in time_rows(seconds):
             table.add_row(f"  {name}", taken, plain(why))
@@ -184,7 +186,7 @@ def _add_needs(table: Table, place: str, needs: Needs) -> None:
 
     mapped = needs.nbytes - needs.must_bytes
     said = f"{format_bytes(mapped)} of it pages of files" if mapped else "at its peak"
-    table.add_row(f"[bold]{place}[/]", format_bytes(needs.nbytes), said)
+    table.add_row(marked("[bold]{}[/]", place), format_bytes(needs.nbytes), said)
     for name, nbytes, why in needs.rows():
         table.add_row(f"  {plain(name)}", format_bytes(nbytes), plain(why))
 

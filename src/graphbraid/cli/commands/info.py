@@ -42,6 +42,8 @@ def info(
     graph = datasets.load(data, **options)
     if check:
         graph.validate()
+        if datasets.is_store(data):
+            datasets.open_names(data)
     if json_output:
         values = {"data": data, "name": graph.name, **graph_values(graph)}
         print_json(values | {"bytes": graph.nbytes, "checked": check})

@@ -108,6 +108,7 @@ def predict(
     """  # noqa: D412  (typer shows the blank line between examples)
     from graphbraid.cli.run.saved_run import read_saved
     from graphbraid.cli.run.trained import trained
+    from graphbraid.files.opening import expanded
     from graphbraid.train.run_folder.loggers import METRICS
 
     write = writer_of(out)
@@ -125,7 +126,7 @@ def predict(
         verify=verify,
         draws_split=split is not None,
     )
-    graph, metrics = Path(found.run.settings.data).expanduser(), run / METRICS
+    graph, metrics = expanded(found.run.settings.data), run / METRICS
     require_place(out, {"--data": graph, "--nodes": nodes, "--pairs": pairs, "--run": metrics})
     mode: EvalMode = "sampled" if sampled else "exact"
     if outputs.task == "link":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from torch import nn
 from graphbraid import datasets
 from graphbraid.cli.run.settings import ResolvedRun, RunSettings
 from graphbraid.errors import ConfigError, DataError, GraphbraidError, ResourceError
+from graphbraid.files.opening import expanded
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import Graph, NodeSet
 from graphbraid.graph.array_checks import validate_features
@@ -231,5 +231,5 @@ def data_as_path(data: str) -> str:
 
     Other names are returned unchanged.
     """
-    path = Path(data).expanduser()
+    path = expanded(data)
     return str(path.resolve()) if path.exists() else data

@@ -23,7 +23,9 @@ from graphbraid.signatures import typed
 EQUAL = 1.0 + 1e-9
 """Factor within which two times count as equal, since they differ by rounding only."""
 SEARCHED_BATCHES = 500
-"""Length of the epoch that the search simulates in place of a longer one; the result is simulated in full."""
+"""Length of the epoch that the search simulates in place of a longer one."""
+_SIMULATED_BATCHES = 10_000
+"""Twice so many batches of the result are simulated at most."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -133,7 +135,20 @@ def _of_length(plan: Plan, profile: Profile, num_batches: int) -> Plan:
             for other in plan.runner_ups
         ),
     )
-    return dataclasses.replace(longer, predicted_seconds=simulated(longer).seconds)
+    return dataclasses.replace(longer, predicted_seconds=_simulated_seconds(longer))
+
+
+def _simulated_seconds(plan: Plan) -> float:
+    """Return the seconds of a plan's epoch; a long one goes on as its simulated beginning does at its end."""
+    if plan.num_batches <= 2 * _SIMULATED_BATCHES:
+        return simulated(plan).seconds
+
+    def of(num_batches: int) -> float:
+        num_cpu = round(plan.split * num_batches)
+        return simulated(dataclasses.replace(plan, num_batches=num_batches, num_cpu=num_cpu)).seconds
+
+    first, both = of(_SIMULATED_BATCHES), of(2 * _SIMULATED_BATCHES)
+    return both + (both - first) * (plan.num_batches / _SIMULATED_BATCHES - 2)
 
 
 class _Search:

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from pydantic import ConfigDict
 
+from graphbraid.arguments import MOST_THREADS, as_count
 from graphbraid.collective.plan.limits import Limits
 from graphbraid.collective.plan.plan import Plan
 from graphbraid.collective.plan.records import STRICT, load_record, save_record
@@ -38,8 +39,8 @@ class Machine:
     """Bytes of device memory for batches. If None, not limited."""
 
     def __post_init__(self) -> None:
-        if self.cores is not None and self.cores < 1:
-            raise ConfigError(f"cores must be at least 1; got {self.cores}")
+        if self.cores is not None:
+            as_count(self.cores, "cores", least=1, most=MOST_THREADS)
         for name in ("core_speed", "link_speed", "device_speed"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
@@ -88,8 +89,9 @@ class Machine:
 def alternatives(profile: Profile, num_batches: int, machine: Machine) -> list[tuple[str, Plan]]:
     """Return plans for a machine with one property changed, to show what would help and how much."""
     most = max(times.workers for times in machine.apply(profile).times)
+    more = min(2 * most, MOST_THREADS)
     changed = {
-        f"{2 * most} cores": dataclasses.replace(machine, cores=2 * most),
+        f"{more} cores": dataclasses.replace(machine, cores=more),
         f"{max(most // 2, 1)} cores": dataclasses.replace(machine, cores=max(most // 2, 1)),
         "link twice as fast": dataclasses.replace(machine, link_speed=2 * machine.link_speed),
         "device twice as fast": dataclasses.replace(machine, device_speed=2 * machine.device_speed),

@@ -27,6 +27,7 @@ from graphbraid.sampling.batch_seeds import BatchSeeds, SeedSource
 from graphbraid.sampling.cpu import HostPipeline, make_pipeline
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.sampling.sample import Prepared
+from graphbraid.sampling.schedule import as_epoch
 from graphbraid.sampling.source import BatchSource
 from graphbraid.sampling.subgraph import DIRECTIONAL, with_edges
 
@@ -95,11 +96,9 @@ class BatchLoader:
             ConfigError: the steps are outside the epoch.
         """
         last = len(self) if stop_step is None else stop_step
-        if epoch < 0 or not 0 <= start_step <= last <= len(self):
-            raise ConfigError(
-                f"epoch must be >= 0 and steps in [0, {len(self)}]; "
-                f"got epoch {epoch}, steps {start_step} to {last}"
-            )
+        epoch = as_epoch(epoch)
+        if not 0 <= start_step <= last <= len(self):
+            raise ConfigError(f"an epoch has steps in [0, {len(self)}]; got steps {start_step} to {last}")
         return self._opened(self._iterate(epoch, start_step, last))
 
     def batches_of(
@@ -118,7 +117,7 @@ class BatchLoader:
                 "a plan is made for the loader's own order of seeds: leave out plan=, or the sampler and the "
                 "calls with ids"
             )
-        return self._opened(self._iterate_positions(positions, epoch, first_step))
+        return self._opened(self._iterate_positions(positions, as_epoch(epoch), first_step))
 
     def _opened(self, iterator: Generator[MiniBatch]) -> Generator[MiniBatch]:
         self._check_tiers()

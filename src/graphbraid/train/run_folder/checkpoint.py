@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -92,8 +93,8 @@ def _load(path: Path, trust: bool) -> tuple[Any, bool]:
     except pickle.UnpicklingError as error:
         raise DataError(
             f"{path} holds Python objects beside tensors and plain values (from the optimizer, scheduler or "
-            f"a callback): {str(error).splitlines()[0]} If you wrote the file, load it with "
-            "trust_checkpoint=True (--trust-checkpoint)."
+            f"a callback){_object_in(error)}. They can run any code, so they are not loaded. If you wrote "
+            "the file, load it with trust_checkpoint=True (--trust-checkpoint)."
         ) from error
     except (OSError, DataError, MemoryError):
         raise
@@ -101,7 +102,16 @@ def _load(path: Path, trust: bool) -> tuple[Any, bool]:
         raise DataError(f"{path} is damaged: {error}. Take another checkpoint.") from error
 
 
+def _object_in(error: pickle.UnpicklingError) -> str:
+    """Return which object torch has met, without its advice to switch the check off."""
+    found = re.search(r"(?:GLOBAL |Unsupported class |Unsupported operand )([\w.]+)", str(error))
+    return f": {found[1]}" if found else ""
+
+
 def _check_parts(path: Path) -> None:
     with zipfile.ZipFile(path) as archive:
+        if not any(name.endswith("/data.pkl") for name in archive.namelist()):
+            held = ", ".join(archive.namelist()[:3]) or "nothing"
+            raise DataError(f"{path} is not a checkpoint: it is a zip file that holds {held}.")
         if damaged := archive.testzip():
             raise DataError(f"{path} is damaged: {damaged} has changed since it was written.")

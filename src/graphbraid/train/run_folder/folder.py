@@ -47,6 +47,7 @@ class RunFolder:
         self.last = self.checkpoints / "last.pt"
         self.best = self.checkpoints / "best.pt"
         self._lock: int | None = None
+        self._is_new = self._was_empty = False
 
     def __enter__(self) -> RunFolder:
         """Create the folder, lock it and remove half-written files of a killed process.
@@ -56,6 +57,8 @@ class RunFolder:
             ResourceError: it cannot be created or written, or another process is using it.
         """
         self._refuse_the_users()
+        self._is_new = not self.path.exists()
+        self._was_empty = self._is_new or not any(self.path.iterdir())
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._refuse_links()
@@ -77,7 +80,17 @@ class RunFolder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is not None and self._was_empty and self._is_begun():
+            self._remove_empty()
         self._release()
+
+    def _remove_empty(self) -> None:
+        """Remove what a run that failed before its first checkpoint has made, while it is locked."""
+        with contextlib.suppress(OSError):  # a checkpoint is there after all
+            self.checkpoints.rmdir()
+            (self.path / LOCK).unlink()
+            if self._is_new:
+                self.path.rmdir()
 
     def holds_run(self) -> bool:
         """Return whether there is a checkpoint to resume from."""
