@@ -52,8 +52,9 @@ _MEANT = (
 """Names with a meaning in PyG: what has another is never given under them by its place."""
 
 _LEFT_OUT = (
-    "it was left out of the graph: Graph.from_pyg keeps edge_attr of floats, not further attributes, "
-    "task='link' no features by relation. compile(model, data) gives all that PyG's data hold"
+    "it was left out of the graph: Graph.from_pyg keeps edge_attr of floats, not further attributes, and "
+    "task='link' no features by relation. Delete it from PyG's data if the model is to do without, or use "
+    "compile(model, data), which gives all that they hold"
 )
 
 
