@@ -190,6 +190,23 @@ def test_ranks_and_devices_that_do_not_fit_are_refused(monkeypatch):
         peers.check_reads(torch.device("cuda:0"), torch.device("cuda:1"), "let each keep its own hot rows")
 
 
+def test_the_device_that_reads_is_given_the_access(monkeypatch):
+    """PyTorch lets a copy's source access its destination: ``get_p2p_access(source, destination)``."""
+    copies = []
+
+    class On:
+        def __init__(self, _, device):
+            self.device = device
+
+        def copy_(self, source):
+            copies.append((str(source.device), str(self.device)))
+
+    monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda *_: True)
+    monkeypatch.setattr(torch, "empty", On)
+    peers.check_reads(torch.device("cuda:0"), torch.device("cuda:1"), "")
+    assert copies == [("cuda:0", "cuda:1")]
+
+
 @pytest.mark.parametrize("num_shared", [0, 1, 2])
 def test_a_peer_without_a_row_shares_nothing(num_shared, monkeypatch):
     """Memory of no rows has no handle."""

@@ -61,7 +61,8 @@ def check_reads(device: torch.device, other: torch.device, instead: str) -> None
         return
     if not torch.cuda.can_device_access_peer(device, other):
         raise ConfigError(f"{device} cannot read the memory of {other}, as peers must; {instead}")
-    torch.empty(1, device=device).copy_(torch.empty(1, device=other))  # by which PyTorch enables the access
+    # PyTorch lets a copy's source access its destination, and not the other way round.
+    torch.empty(1, device=other).copy_(torch.empty(1, device=device))
 
 
 def machine_name() -> str:
