@@ -69,6 +69,22 @@ def test_a_large_table_is_locked_where_it_is_until_it_is_gone(copies):
     assert not copies
 
 
+@pytest.mark.parametrize("part", [slice(None), slice(3 * PAGE, 5 * PAGE)])
+def test_pages_stay_locked_as_long_as_any_tensor_that_was_given(copies, monkeypatch, part):
+    """Two loaders of one graph: the driver says of the second one's tensor that it is page-locked already."""
+    pages, table = Pages(), torch.zeros(20 * PAGE, dtype=torch.uint8)
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda _: bool(pages.locked))
+    assert pinning.pinned(table, pages) is table
+    other = pinning.pinned(table.detach()[part], pages)
+    del table
+    gc.collect()
+    assert not pages.unlocked
+    del other
+    gc.collect()
+    assert not pages.locked
+    assert not copies
+
+
 def test_small_tables_and_files_are_copied(copies, tmp_path, caplog):
     pages, small = Pages(), torch.zeros(9 * PAGE, dtype=torch.uint8)
     assert pinning.pinned(small, pages) is not small

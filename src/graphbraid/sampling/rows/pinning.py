@@ -70,6 +70,10 @@ def pinned(table: Tensor, registrar: Registrar | None = None) -> Tensor:
         table: on the CPU, contiguous.
         registrar: the driver's calls. If None, CUDA's.
     """
+    lock = _lock_over(table)
+    if lock is not None:  # another tensor's, so that the pages stay locked as long as this one, too
+        _LOCKS[table] = lock
+        return table
     if table.is_pinned():
         return table
     if table.nbytes < WORTH_BYTES:
@@ -105,24 +109,28 @@ def _unlock(table: Tensor, addresses: list[int], registrar: Registrar) -> None:
     del table  # whose memory had to be there until now
 
 
+def _lock_over(table: Tensor) -> _Lock | None:
+    """Return the lock of pages that hold all of a table; None if there is none."""
+    first, end = table.data_ptr(), table.data_ptr() + table.nbytes
+    held = list(_BY_PLACE.items())
+    return next((lock for (begin, size), lock in held if begin <= first and end <= begin + size), None)
+
+
 def _register(table: Tensor, registrar: Registrar) -> str:
     """Lock a table's pages; return why they cannot be locked, empty if they are."""
     place = table.data_ptr(), table.nbytes
     if mapped.find(*place) is not None:
         return "they are mapped from a file"
-    lock = _BY_PLACE.get(place)
-    if lock is None:
-        addresses: list[int] = []
-        for begin, end in chunks_of(*place):
-            why = registrar.register(begin, end - begin)
-            if why:
-                for address in addresses:
-                    registrar.unregister(address)
-                locked = format_bytes(begin - place[0])
-                return f"{why}, after {locked}"
-            addresses.append(begin)
-        lock = _BY_PLACE[place] = _Lock(table, addresses, registrar)
-    _LOCKS[table] = lock
+    addresses: list[int] = []
+    for begin, end in chunks_of(*place):
+        why = registrar.register(begin, end - begin)
+        if why:
+            for address in addresses:
+                registrar.unregister(address)
+            locked = format_bytes(begin - place[0])
+            return f"{why}, after {locked}"
+        addresses.append(begin)
+    _LOCKS[table] = _BY_PLACE[place] = _Lock(table, addresses, registrar)
     return ""
 
 
