@@ -8,6 +8,7 @@ import torch
 from tests.collective.emulation import FAST, make_context
 
 from graphbraid.collective import register
+from graphbraid.collective.hardware import cuda
 from graphbraid.collective.hardware.cpu import CpuBatching, NoMarks, NoTransfer
 from graphbraid.collective.hardware.emulated import EmulatedAccelerator, EmulatedTransfer
 from graphbraid.collective.run.operators import Operators, can_look_ahead
@@ -128,3 +129,26 @@ def test_look_ahead_is_said_by_the_factory_and_never_passed_over():
     assert Operators.of(context).row_buffer is not None
     register("transfer", "npu")(EmulatedTransfer)
     assert Operators.of(context).row_buffer is not None
+
+
+def test_a_device_batches_on_one_stream_that_waits_for_what_was_queued(monkeypatch):
+    """Runs share the sampler, which serves one stream; it may read what the model's stream makes."""
+
+    class Stream:
+        def __init__(self, device):
+            self.device, self.waited = device, []
+
+        def wait_stream(self, other):
+            self.waited.append(other)
+
+    device, streams = torch.device("cuda", 0), functools.cache(Stream)
+    monkeypatch.setattr(cuda, "_device_of", lambda _: device)
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", streams)
+    cuda._sampling_stream.cache_clear()
+    try:
+        first, second = (cuda.CudaBatching(make_context(device)) for _ in range(2))
+    finally:
+        cuda._sampling_stream.cache_clear()
+    assert first._stream is second._stream
+    assert first._stream.waited == 2 * [streams(device)]

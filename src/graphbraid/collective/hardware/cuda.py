@@ -7,6 +7,7 @@ CPU prepare all of them.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from collections.abc import Callable
 
@@ -19,12 +20,14 @@ from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 
 
 class CudaBatching(DeviceBatching):
-    """Batching by the Triton sampler on a stream of its own, so that it samples while the device trains."""
+    """Batching by the Triton sampler on a stream beside the model's, so that it samples while that trains."""
 
     def __init__(self, context: Context) -> None:
         device = _device_of(context)
         super().__init__(context, device, room=lambda: _room(context), place=_placing_on(device))
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._stream = _sampling_stream(device)
+        # What the current stream is still computing may be features that the sampler reads in place.
+        self._stream.wait_stream(torch.cuda.current_stream(device))
 
     def begin(self, epoch: int, step: int) -> None:
         """Launch the sampling of a step beside the work already queued on the compute stream."""
@@ -102,6 +105,12 @@ class CudaModel:
 def _device_of(context: Context) -> torch.device:
     assert isinstance(context.device, torch.device)
     return torch.empty(0, device=context.device).device  # resolves "cuda" to the current device
+
+
+@functools.cache
+def _sampling_stream(device: torch.device) -> torch.cuda.Stream:
+    """Return a device's stream for batching: runs share a sampler, whose table of ids serves one stream."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def _room(context: Context) -> int:
