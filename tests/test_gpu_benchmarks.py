@@ -35,9 +35,11 @@ def test_the_table_s_contenders_have_one_loss(tmp_path, monkeypatch, capsys, wit
     graphs = ["dense"] if with_pyg else ["dense", "sparse"]
     arguments = ["--smoke", "--epochs", "1", "--repeats", "1", "--names", *graphs, "--out", str(out)]
     results = gpu_fullgraph.main(arguments)
-    assert [row["problem"] for row in results["rows"]] == [""] * 3 * len(graphs)
-    row = next(row for row in read_lines(out) if row["model"] == "gcn")
-    peers = ({"pyg", "pyg-csr"} if with_pyg else set()) | {"scatter", "torch.sparse"}
+    assert [row["problem"] for row in results["rows"]] == [""] * 4 * len(graphs)
+    row, *_, last = read_lines(out)
+    assert last["row"] == "goals"
+    assert (last["goals"]["times as fast as PyG"]["got"] is None) != with_pyg
+    peers = ({"pyg", "pyg-csr", "pyg-compiled"} if with_pyg else set()) | {"scatter", "torch.sparse"}
     assert {name for name, cell in row.items() if isinstance(cell, dict) and "loss" in cell} == {
         "graphbraid",
         *peers,
@@ -56,7 +58,10 @@ def test_a_loss_that_differs_is_a_problem():
 def test_rows_beyond_the_budget_are_named(tmp_path, capsys):
     results = gpu_fullgraph.main(["--smoke", "--budget", "0", "--out", str(tmp_path / "table.jsonl")])
     assert results["rows"] == []
-    assert len(results["left_out"]) == 6
+    assert {one.partition(":")[0] for one in results["left_out"]} == {
+        f"{graph}, {kind}" for graph in generated.SMOKE for kind in gpu_peers.KINDS
+    }
+    assert not any(goal["met"] for goal in results["goals"].values())
     assert "for want of time" in capsys.readouterr().out
 
 

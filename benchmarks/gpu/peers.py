@@ -2,6 +2,7 @@
 
 ``scatter`` gathers a row per edge and adds them up by ``index_add_``: what PyG's layers do with an
 ``edge_index``. ``torch.sparse`` multiplies by a CSR matrix, as they do with a sparse adjacency.
+``pyg-compiled`` is ``pyg`` under ``torch.compile``.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from graphbraid.nn.gcn import gcn_norm
 from graphbraid.ops.aggregation import Aggregation
 
 Forward = Callable[[], Tensor]
-KINDS = ("gcn", "sage", "gat")
+KINDS = ("gcn", "sage", "gin", "gat")
+COMPILED = "pyg-compiled"
 
 
 def has_pyg() -> bool:
@@ -31,7 +33,7 @@ def has_pyg() -> bool:
 def names(kind: str) -> list[str]:
     """The peers of a model, by name."""
     plain = [] if kind == "gat" else ["scatter", "torch.sparse"]
-    return (["pyg", "pyg-csr"] if has_pyg() else []) + plain
+    return (["pyg", "pyg-csr", COMPILED] if has_pyg() else []) + plain
 
 
 def make(name: str, model: nn.Module, graph: Graph, place: torch.device) -> Forward:
@@ -45,20 +47,30 @@ def make(name: str, model: nn.Module, graph: Graph, place: torch.device) -> Forw
     """
     x = graph.dense_x().float().to(place)
     if name.startswith("pyg"):
-        return _pyg(model, graph, x, csr=name == "pyg-csr")
+        forward = _pyg(model, graph, x, csr=name == "pyg-csr")
+        if name != COMPILED:
+            return forward
+        with torch.no_grad():
+            forward()  # GCNConv keeps the normalised edges: compiled code need not
+        torch._dynamo.reset()
+        return torch.compile(forward, backend="inductor" if place.type == "cuda" else "eager")
     return _plain(model, graph, x, csr=name == "torch.sparse")
 
 
 def _pyg(model: nn.Module, graph: Graph, x: Tensor, *, csr: bool) -> Forward:
-    from torch_geometric.nn import GATConv, GCNConv, SAGEConv
+    from torch_geometric.nn import GATConv, GCNConv, GINConv, SAGEConv
 
     kind, convs = type(model.convs[0]).__name__, []
     for ours in model.convs:
-        ends = (ours.in_channels, ours.out_channels)
+        ends = () if kind == "GINConv" else (ours.in_channels, ours.out_channels)
         if kind == "GCNConv":
             conv = GCNConv(*ends, cached=not csr, normalize=not csr)
         elif kind == "SAGEConv":
             conv = SAGEConv(*ends)
+        elif kind == "GINConv":
+            convs.append(GINConv(nn.Identity(), eps=ours.initial_eps).to(x.device))
+            convs[-1].nn = nn.Sequential(*map(_plain_layer, ours.nn))  # PyG draws what it is given anew
+            continue
         else:
             conv = GATConv(*ends, heads=ours.heads, concat=ours.concat)
         conv = conv.to(x.device)
@@ -79,6 +91,15 @@ def _pyg(model: nn.Module, graph: Graph, x: Tensor, *, csr: bool) -> Forward:
     return forward
 
 
+def _plain_layer(ours: nn.Module) -> nn.Module:
+    """torch's own layer with the same parameters."""
+    if not isinstance(ours, nn.Linear):
+        return ours
+    plain = nn.Linear(ours.in_features, ours.out_features, device="meta")
+    plain.weight, plain.bias = ours.weight, ours.bias
+    return plain
+
+
 def _plain(model: nn.Module, graph: Graph, x: Tensor, *, csr: bool) -> Forward:
     kind = type(model.convs[0]).__name__
     matrix = csr_of(_whole(kind, graph)).to(x.device)
@@ -90,6 +111,8 @@ def _plain(model: nn.Module, graph: Graph, x: Tensor, *, csr: bool) -> Forward:
             rows = F.relu(rows) if i else rows
             if kind == "GCNConv":
                 rows = aggregate(conv.lin(rows)) + conv.bias
+            elif kind == "GINConv":
+                rows = conv.nn(aggregate(rows) + (1 + conv.initial_eps) * rows)
             else:
                 rows = conv.lin_l(aggregate(rows)) + conv.lin_r(rows)
         return rows
