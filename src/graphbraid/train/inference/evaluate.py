@@ -105,31 +105,26 @@ def _sampled_chunks(
     """Yield outputs on the batches of a fixed schedule's epoch 0, so that evaluations draw alike."""
     from graphbraid.loader import LoaderSettings
 
-    was_training = runner.model.training
-    runner.model.eval()
-    try:
-        settings = LoaderSettings(
-            num_neighbors=config.eval_fanouts or config.fanouts,
-            batch_size=config.eval_batch_size,
-            input_nodes=nodes,
-            replace=config.replace,
-            layout=config.layout,
-            seed=config.seed,
-            return_edge_id=False,
-            src_degree=runner.uses_degrees,
-            num_workers=config.workers,
-        )
-        with runner.loader(settings) as loader:
-            first, last = steps or (0, len(loader))
-            start = first * config.eval_batch_size
-            for batch in loader.batches(0, first, last):
-                check()
-                with torch.no_grad():
-                    outputs = runner.on_batch(batch).float().cpu()
-                yield start, outputs
-                start += outputs.shape[0]
-    finally:
-        runner.model.train(was_training)
+    settings = LoaderSettings(
+        num_neighbors=config.eval_fanouts or config.fanouts,
+        batch_size=config.eval_batch_size,
+        input_nodes=nodes,
+        replace=config.replace,
+        layout=config.layout,
+        seed=config.seed,
+        return_edge_id=False,
+        src_degree=runner.uses_degrees,
+        num_workers=config.workers,
+    )
+    with in_mode(runner.model, training=False), runner.loader(settings) as loader:
+        first, last = steps or (0, len(loader))
+        start = first * config.eval_batch_size
+        for batch in loader.batches(0, first, last):
+            check()
+            with torch.no_grad():
+                outputs = runner.on_batch(batch).float().cpu()
+            yield start, outputs
+            start += outputs.shape[0]
 
 
 def node_ids(of: Graph | NodeSet, nodes: Tensor | Sequence[int] | None) -> Tensor:

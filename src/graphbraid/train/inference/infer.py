@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from graphbraid.errors import ResourceError
 from graphbraid.files.writing import format_bytes
+from graphbraid.fullgraph.model.modes import in_mode
 from graphbraid.nn import told
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.train.config import TrainConfig
@@ -42,14 +43,10 @@ def exact_chunks(
     Raises:
         ResourceError: the budget has no room for a single node, or the disk is full.
     """
-    was_training = runner.model.training
-    runner.model.eval()
-    try:
+    with in_mode(runner.model, training=False):
         for start, outputs in _chunks(runner, config, nodes, check):
             check()
             yield start, outputs.float()
-    finally:
-        runner.model.train(was_training)
 
 
 def _chunks(

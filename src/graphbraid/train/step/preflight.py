@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError, DataError, GraphbraidError
+from graphbraid.fullgraph.model.modes import in_mode
 from graphbraid.graph import Graph, NodeSet
 from graphbraid.nn import told
 from graphbraid.train.config import TrainConfig
@@ -81,10 +82,8 @@ def dry_run(runner: ModelRunner, task: Task, batch: Batch, what: str) -> None:
     Raises:
         ConfigError: the model fails on the graph's data, or its output does not have ``task.width`` columns.
     """
-    was_training = runner.model.training
-    runner.model.eval()
     try:
-        with torch.no_grad():
+        with in_mode(runner.model, training=False), torch.no_grad():
             outputs = runner.outputs_of(batch)
     except GraphbraidError:
         raise
@@ -93,8 +92,6 @@ def dry_run(runner: ModelRunner, task: Task, batch: Batch, what: str) -> None:
             f"the model failed on {what}, with {runner.feature_text}: {error}. "
             "Check its number of input channels and what its forward takes."
         ) from error
-    finally:
-        runner.model.train(was_training)
     check_width(outputs.shape[1], task)
 
 

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.fullgraph.model.as_written import WholeValues
+from graphbraid.fullgraph.model.modes import in_mode
 from graphbraid.fullgraph.program.calling import (
     ADJACENCY,
     CSC,
@@ -160,15 +161,11 @@ class ModelRunner:
 
         model, seeds = self.model, self._few_nodes(num_seeds)
         settings = LoaderSettings(num_neighbors=[2] * hops, batch_size=num_seeds, input_nodes=seeds)
-        devices, was_training = [] if self.device.type == "cpu" else [self.device], model.training
-        model.eval()
-        try:
-            with self.loader(settings) as loader, torch.random.fork_rng(devices), torch.no_grad():
-                batch = next(loader.batches(0))
-                with _Shapes().of_calls(model) as seen:
-                    self.on_batch(batch)
-        finally:
-            model.train(was_training)
+        forked = torch.random.fork_rng([] if self.device.type == "cpu" else [self.device])
+        with self.loader(settings) as loader, in_mode(model, training=False), forked, torch.no_grad():
+            batch = next(loader.batches(0))
+            with _Shapes().of_calls(model) as seen:
+                self.on_batch(batch)
         return seen.shapes
 
     @property
