@@ -65,7 +65,8 @@ class TrainingNodes:
         self.given = given
         self._before = self._now(source)
         mask, count = self._before[0], source.nodes.num_nodes
-        if isinstance(given, str) and source.has_data and isinstance(mask, Tensor) and mask.shape[0] != count:
+        is_mask = isinstance(given, str) and source.store is not None and isinstance(mask, Tensor)
+        if is_mask and mask.shape[0] != count:
             raise DataError(f"{given}_mask must mark {count} nodes; got shape {tuple(mask.shape)}")
         self.ids = checked_nodes(given, source.nodes)
         """``(num_nodes,)`` int64 ids."""
@@ -76,7 +77,9 @@ class TrainingNodes:
         return now is not before or version != at
 
     def _now(self, source: Source | TypedSource) -> tuple[Any, int]:
-        says = source.mask_of(self.given) if isinstance(self.given, str) else self.given
+        says, store = self.given, source.store
+        if isinstance(says, str):
+            says = source.nodes.splits.get(says) if store is None else store.get(f"{says}_mask")
         return says, says._version if isinstance(says, Tensor) and not says.is_inference() else 0
 
 

@@ -45,15 +45,9 @@ class TypedSource:
         return self.graph.nodes_of(self.node_type)
 
     @property
-    def has_data(self) -> bool:
-        """Whether the graph was made of the user's data."""
-        return self._data is not None
-
-    def mask_of(self, split: str) -> Any:
-        """Return what says which nodes a split has: the user's mask, or the graph's ids; None if nothing."""
-        if self._data is None:
-            return self.nodes.splits.get(split)
-        return self._data[self.node_type].get(f"{split}_mask")
+    def store(self) -> Any:
+        """The user's data of these nodes; None if there is only a graph."""
+        return None if self._data is None else self._data[self.node_type]
 
     def has_changed(self) -> bool:
         """Return whether a tensor was written to or, in the user's data, replaced."""
