@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,6 @@ from graphbraid.graph.schema import NodesOrEdges
 
 _Array = npt.NDArray[Any]
 
-_NONE: Mapping[NodesOrEdges, Columns] = MappingProxyType({})
 _SPLITS = ("train", "val", "test")
 _SPLIT_NAMES = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 
@@ -141,9 +139,7 @@ def read_nodes(file: TableFile, columns: NodeColumns, id_type: str, fill_missing
     )
 
 
-def schema_of_tables(
-    tables: Mapping[str, NodeTable], edges: Mapping[NodesOrEdges, Columns] = _NONE
-) -> Schema:
+def schema_of_tables(tables: Mapping[str, NodeTable], edges: Mapping[NodesOrEdges, Columns]) -> Schema:
     """Return the columns and class names of the tables of node types, and the columns of relations."""
     columns = dict(edges)
     columns |= {name: one.columns for name, one in tables.items() if one.columns is not None}

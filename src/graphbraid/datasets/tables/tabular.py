@@ -114,7 +114,7 @@ def from_tables(
         edge_weight=read.weight,
         name=name,
     )
-    schema = schema_of_tables({ONLY_NODE_TYPE: table})
+    schema = schema_of_tables({ONLY_NODE_TYPE: table}, {})
     return TableGraph(
         graph=graph.replace(schema=schema),
         ids=table.ids,
