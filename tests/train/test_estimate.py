@@ -579,6 +579,8 @@ def test_mini_batches_that_fit_no_memory_are_refused_by_what_a_step_holds(why):
     assert given is not None
     smaller = config.updated(batch_size=int(given[1]), eval_batch_size=int(given[2]))
     modes.require_sampled(model, graph, smaller, why, free_bytes=sum(parts.values()) - step // 2)
+    with pytest.raises(ResourceError, match="Choose smaller fanouts, batch_size or model"):  # none is tried
+        modes.require_sampled(model, graph, config, why, free_bytes=sum(parts.values()) // 8)
 
 
 def test_a_model_that_runs_as_it_is_written_on_too_large_a_graph_is_refused():

@@ -156,7 +156,8 @@ def _what_fits(model: nn.Module, graph: Graph, config: TrainConfig, needed: int,
     host = 0 if config.host is None else min(as_budget(config.host, "host"), 2 * graph.nbytes)
     if (left := (host - (needed - free)) >> 20) > 0:
         return f"Give host='{left}MiB' (--host {left}MiB): the other rows are read from the file"
-    size = config.batch_size
+    # Trying smaller batches takes some megabytes, too: far from fitting, they are not tried.
+    size = config.batch_size if 4 * free > needed else 1
     while size > 1:
         size //= 4 if size > 4 else size
         for budget in {config.memory_budget_bytes, min(config.memory_budget_bytes, max(free // 4, 1 << 16))}:
