@@ -109,17 +109,23 @@ def _options(part, base, kept, refused, make=Stack):
     ]
 
 
+def _named_attr(data):
+    data.edge_attr, data.edge_weight = data.edge_weight, None
+    return data
+
+
 LAYERS = [
     *_options("GCNConv", pyg.GCNConv, _GCN_OPTIONS, _GCN_LEFT),
     *(
         Case("GCNConv with edge_weight", name, lambda o=o: Weighted(layer(pyg.GCNConv, **o)))
         for name, o in _GCN_OPTIONS.items()
     ),
-    Case("GCNConv with edge_weight", "named edge_attr", lambda: WeightedAsAttr(GCN)),
+    Case("GCNConv with edge_weight", "named edge_attr", lambda: WeightedAsAttr(GCN), prepare=_named_attr),
     Case(
         "GCNConv with edge_weight",
         "improved, named edge_attr",
         lambda: WeightedAsAttr(layer(pyg.GCNConv, improved=True)),
+        prepare=_named_attr,
     ),
     *_options("SAGEConv", pyg.SAGEConv, _SAGE_OPTIONS, _SAGE_LEFT),
     *(Case("GINConv", name, lambda m=make: Stack(m)) for name, make in _GIN_OPTIONS.items()),
