@@ -211,7 +211,8 @@ def check_tensor(value: Any, name: str, *, ndim: int | None = None, floating: bo
         kind = "on the device 'meta'" if value.is_meta else f"of layout {value.layout}"
         kind = "that is nested or quantized" if value.is_nested or value.is_quantized else kind
         raise DataError(f"{name} must be a dense tensor that holds values; got one {kind}")
-    if value.is_neg() or value.is_conj():  # DLPack drops these flags, so kernels would misread it
+    # DLPack drops these flags, so kernels would misread it. torch.compile cannot ask, and carries them out.
+    if not torch.compiler.is_dynamo_compiling() and (value.is_neg() or value.is_conj()):
         raise DataError(f"{name} must not be a lazily negated or conjugated view; make it one with .clone()")
     if ndim is not None and value.ndim != ndim:
         raise DataError(f"{name} must have {ndim} dimensions; got shape {tuple(value.shape)}")

@@ -49,6 +49,17 @@ def kernels() -> Any | None:
     return None if active().variant == "reference" else _load()[0]
 
 
+def tracing() -> bool:
+    """Return whether torch records calls now, by torch.compile, torch.export or another dispatch mode.
+
+    Tensors may then have no memory for a kernel; :mod:`graphbraid.ops.library` calls what torch can record.
+    """
+    import torch
+
+    # torch.compile takes the first for True; under all other tracing a mode is active.
+    return torch.compiler.is_dynamo_compiling() or torch._C._len_torch_dispatch_stack() > 0
+
+
 def forced_variant() -> str:
     """Return the variant that ``GRAPHBRAID_KERNELS`` names, or an empty string if it is not set.
 

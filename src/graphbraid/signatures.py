@@ -53,6 +53,8 @@ def typed(function: T) -> T:
 
     @functools.wraps(function)
     def checked(*args: Any, **options: Any) -> Any:
+        if torch.compiler.is_dynamo_compiling():  # it cannot follow the annotations
+            return function(*args, **options)
         checks = _checks_of(function)
         given = [_checked(name, value, checks) for name, value in zip(names, args, strict=False)]
         named = {name: _checked(name, value, checks) for name, value in options.items()}

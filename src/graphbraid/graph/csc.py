@@ -11,7 +11,7 @@ from torch import Tensor
 from graphbraid import native
 from graphbraid.arguments import as_count, as_flag, check_tensor
 from graphbraid.errors import DataError, ResourceError
-from graphbraid.graph.scans import check_columns, check_csc, check_ids, check_weight, unchanged
+from graphbraid.graph.scans import Versioned, check_columns, check_csc, check_ids, check_weight, unchanged
 
 MOST_NODES = 1 << 40
 """Largest number of nodes of a graph: their ``indptr`` alone takes 8 TiB."""
@@ -19,7 +19,7 @@ MOST_NODES = 1 << 40
 
 @unchanged("indptr", "indices", "weight")
 @dataclass(eq=False, slots=True, weakref_slot=True)
-class Csc:
+class Csc(Versioned):
     """In-edges by destination: the sources of node ``v`` are ``indices[indptr[v]:indptr[v + 1]]``.
 
     A whole graph has ``num_src == num_dst``; a block of a mini-batch is bipartite, its destinations a prefix

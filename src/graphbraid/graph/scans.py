@@ -11,10 +11,12 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 
 from graphbraid import native
 from graphbraid.arguments import check_tensor
 from graphbraid.errors import DataError
+from graphbraid.native import tracing
 
 T = TypeVar("T")
 _SCAN = 1 << 20
@@ -32,26 +34,33 @@ def unchanged(*names: str) -> Callable[[type[T]], type[T]]:
 
     def with_guards(cls: type[T]) -> type[T]:
         for name in names:
-            setattr(cls, name, _Unchanged(name, vars(cls).get(name)))
+            if name in vars(cls):  # a slot, which stays reachable by another name
+                setattr(cls, f"_kept_{name}", vars(cls)[name])
+            setattr(cls, name, _Unchanged(name))
         return cls
 
     return with_guards
 
 
-class _Unchanged:
-    """Keeps a tensor, in a slot or the instance's dict, beside the number of its changes when it was set."""
+class Versioned:
+    """Base of classes with slots whose arrays are watched by :func:`unchanged`."""
 
-    def __init__(self, name: str, slot: Any | None) -> None:
-        self._name = name
-        self._get = (lambda owner: vars(owner)[name]) if slot is None else slot.__get__
-        self._set = (
-            (lambda owner, kept: owner.__dict__.update({name: kept})) if slot is None else slot.__set__
-        )
+    __slots__ = ("_versions",)
+    _versions: dict[str, int | None]
+    """The number of changes that each array had when it was set; None if they are not counted."""
+
+
+class _Unchanged:
+    def __init__(self, name: str) -> None:
+        self._name, self._kept = name, f"_kept_{name}"
 
     def __get__(self, owner: Any, kind: type | None = None) -> Any:
         if owner is None:
             return self
-        tensor, version = self._get(owner)
+        tensor = getattr(owner, self._kept)
+        if is_dynamo_compiling():  # it has no versions; the operators that it calls check again
+            return tensor
+        version = owner._versions[self._name]
         if version is not None and tensor._version != version:
             raise DataError(
                 f"{self._name} of {type(owner).__name__} was changed in place after it was checked; make a "
@@ -60,12 +69,20 @@ class _Unchanged:
         return tensor
 
     def __set__(self, owner: Any, tensor: Any) -> None:
-        is_counted = isinstance(tensor, Tensor) and not tensor.is_inference()
-        self._set(owner, (tensor, tensor._version if is_counted else None))
+        object.__setattr__(owner, self._kept, tensor)
+        if not is_dynamo_compiling():
+            is_counted = isinstance(tensor, Tensor) and not tensor.is_inference()
+            version = {self._name: tensor._version if is_counted else None}
+            object.__setattr__(owner, "_versions", {**getattr(owner, "_versions", {}), **version})
 
 
 def first_out_of_range(ids: Tensor, bound: int) -> int:
-    """Return the position of the first of 1-d ``ids`` outside ``[0, bound)``, or -1."""
+    """Return the position of the first of 1-d ``ids`` outside ``[0, bound)``, or -1.
+
+    -1 while torch traces, when ids have no values; the operators that read by them look at them as they run.
+    """
+    if tracing():
+        return -1
     kernels = _native_for(ids)
     if kernels is not None:
         return int(kernels.first_out_of_range(ids.contiguous(), bound))

@@ -12,14 +12,14 @@ from torch import Tensor
 from graphbraid import native
 from graphbraid.arguments import as_count, as_flag, check_tensor, shown
 from graphbraid.errors import DataError
-from graphbraid.graph.scans import check_columns, check_csc, check_ids, unchanged
+from graphbraid.graph.scans import Versioned, check_columns, check_csc, check_ids, unchanged
 
 FEATURE_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 @unchanged("indptr", "indices")
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True, weakref_slot=True)
-class SparseFeatures:
+class SparseFeatures(Versioned):
     """Feature rows in CSR: the non-zeros of row ``v`` are ``values[indptr[v]:indptr[v + 1]]``.
 
     A column stored twice in a row counts as the sum of both. The arrays that kernels read by index are

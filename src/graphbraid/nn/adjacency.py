@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +13,8 @@ from graphbraid.arguments import check_tensor
 from graphbraid.errors import DataError
 from graphbraid.graph.csc import Csc, coo_to_csc, index_dtype
 from graphbraid.graph.interop.convert import plain
+from graphbraid.native import tracing
+from graphbraid.ops.library import opaque
 
 _kept = WeakTensorKeyDictionary()
 """Cache of ``edge_index`` -> (its version, number of nodes, the adjacency), since full-graph training passes
@@ -42,6 +45,8 @@ def as_csc(edge_index: Csc | Tensor, num_nodes: int, edge_weight: Tensor | None 
             raise DataError("edge_weight goes with an edge_index; a Csc has its own, csc.weight")
         return edge_index
     check_edge_list(edge_index)
+    if tracing():
+        return traced_csc(edge_index, num_nodes, num_nodes, edge_weight)
     if edge_weight is not None:
         return _weighted(edge_index, num_nodes, edge_weight)
     if edge_index.is_inference():  # has no version counter, so a change would go unnoticed
@@ -52,6 +57,33 @@ def as_csc(edge_index: Csc | Tensor, num_nodes: int, edge_weight: Tensor | None 
     made = _make(edge_index, num_nodes)
     _kept[edge_index] = (edge_index._version, num_nodes, made)
     return made
+
+
+def traced_csc(edge_index: Tensor, num_src: int, num_dst: int, edge_weight: Tensor | None = None) -> Csc:
+    """Return the adjacency of an edge list while torch traces, when it is not known yet."""
+    if edge_weight is not None:
+        _check_weight(edge_weight, edge_index)
+    indptr, indices, *rest = _arrays_of(edge_index, num_src, num_dst, edge_weight)
+    return Csc(indptr, indices, num_src, rest[0] if rest else None, trusted=True)
+
+
+def _shapes(a: Any) -> list[Tensor]:
+    num_edges, dtype = a.edge_index.shape[1], index_dtype(max(a.num_src, a.num_dst))
+    indptr = a.edge_index.new_empty(a.num_dst + 1, dtype=torch.int64)
+    weight = [] if a.edge_weight is None else [a.edge_weight.new_empty(num_edges, dtype=torch.float32)]
+    return [indptr, a.edge_index.new_empty(num_edges, dtype=dtype), *weight]
+
+
+@opaque("csc_of_edges", _shapes)
+def _arrays_of(
+    edge_index: Tensor, num_src: int, num_dst: int, edge_weight: Tensor | None
+) -> tuple[Tensor, ...]:
+    if num_src == num_dst:
+        csc = as_csc(edge_index, num_src, edge_weight)
+    else:
+        csc, _ = coo_to_csc(*ends_of(edge_index, max(num_src, num_dst)), num_src, num_dst, keep_perm=False)
+    # Copies, since torch.compile may write to results that it no longer needs, and as_csc keeps its own.
+    return tuple(array.clone() for array in (csc.indptr, csc.indices, csc.weight) if array is not None)
 
 
 def _weighted(edge_index: Tensor, num_nodes: int, edge_weight: Tensor) -> Csc:

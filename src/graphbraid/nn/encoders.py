@@ -11,13 +11,15 @@ from torch import Tensor, nn
 
 from graphbraid.arguments import MOST_WIDTH, as_count, as_number, check_choice, check_tensor, check_type
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.graph.csc import Csc, coo_to_csc
+from graphbraid.graph.csc import Csc, coo_to_csc, index_dtype
 from graphbraid.graph.scans import check_ids, first_out_of_range
+from graphbraid.native import tracing
 from graphbraid.nn import told
 from graphbraid.nn.graph_model import MOST_LAYERS
 from graphbraid.nn.linear import MOST_WEIGHTS
 from graphbraid.nn.rgcn import MOST_RELATIONS, RGCNConv
 from graphbraid.ops import bias_act_dropout
+from graphbraid.ops.library import opaque
 from graphbraid.ops.rowwise.epilogue import ACTIVATIONS
 from graphbraid.ops.weighted_columns import weighted_columns
 from graphbraid.signatures import typed
@@ -186,6 +188,9 @@ def _by_destination(
         )
     if isinstance(edges, Csc):
         return edges, relation
+    if tracing():
+        indptr, indices, relation = _arrays_of(edges, relation, num_nodes)
+        return Csc(indptr, indices, num_nodes, trusted=True), relation
     for ends, name in zip(edges, ("sources", "destinations"), strict=True):
         check_ids(ends, num_nodes, f"{name} of edge_index")
     src, dst = edges.detach().long()
@@ -193,8 +198,28 @@ def _by_destination(
     return csc, relation if perm is None else relation[perm]
 
 
+@opaque(
+    "csc_of_typed_edges",
+    lambda a: [
+        a.edges.new_empty(a.num_nodes + 1, dtype=torch.int64),
+        a.edges.new_empty(a.edges.shape[1], dtype=index_dtype(a.num_nodes)),
+        a.relation.new_empty(a.edges.shape[1]),
+    ],
+)
+def _arrays_of(edges: Tensor, relation: Tensor, num_nodes: int) -> tuple[Tensor, ...]:
+    csc, relation = _by_destination(edges, relation, num_nodes, torch.iinfo(torch.int64).max)
+    return csc.indptr, csc.indices, relation
+
+
+@opaque("edges_alike", lambda a: a.relation.new_empty(a.relation.shape))
+def _traced_alike(csc: Csc, relation: Tensor, num_relations: int) -> Tensor:
+    return _alike(csc, relation, num_relations)
+
+
 def _alike(csc: Csc, relation: Tensor, num_relations: int) -> Tensor:
     """Return for each edge how many its destination has of its relation, which a mean divides by."""
+    if tracing():
+        return _traced_alike(csc, relation, num_relations)
     keys = csc.destinations().long() * num_relations + relation
     _, group, counts = torch.unique(keys, return_inverse=True, return_counts=True)
     found: Tensor = counts[group]

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from graphbraid.errors import ConfigError
 from graphbraid.graph.csc import Csc
+from graphbraid.native import tracing
 from graphbraid.nn.conv import Conv, LayerInput, zero_bias
 from graphbraid.nn.linear import Linear
 from graphbraid.ops import Aggregation, aggregate_linear
 from graphbraid.ops.aggregation import sum_dtype
 from graphbraid.ops.derived import derived, stored_loops
+from graphbraid.ops.library import opaque
 from graphbraid.signatures import typed
 
 
@@ -97,8 +101,11 @@ def gcn_norm(
     scaled up by degree over sampled degree. This is an unbiased estimate of the layer on the whole graph, and
     equal to it if all neighbours are taken.
     """
+    fill = 2.0 if improved else 1.0
+    if tracing():
+        return _traced_norm(csc, add_self_loops, fill, dtype)
     key = ("gcn_norm", add_self_loops, improved, dtype)
-    factors = derived(csc, key, lambda: _gcn_factors(csc, add_self_loops, 2.0 if improved else 1.0, dtype))
+    factors = derived(csc, key, lambda: _gcn_factors(csc, add_self_loops, fill, dtype))
     src_scale, dst_scale, loop, weight, skip = factors
     return Aggregation(
         csc=csc,
@@ -106,9 +113,54 @@ def gcn_norm(
         src_scale=src_scale,
         dst_scale=dst_scale,
         loop=loop,
-        loop_scale=(2.0 if improved and loop is None else 1.0) if add_self_loops else 0.0,
+        loop_scale=(fill if loop is None else 1.0) if add_self_loops else 0.0,
         skip_loops=skip,
     )
+
+
+def _traced_norm(csc: Csc, add_self_loops: bool, fill: float, dtype: torch.dtype) -> Aggregation:
+    """Return :func:`gcn_norm` for any values, since none are known while torch traces."""
+    found = iter(
+        _factors(csc, csc.weight, csc.src_degree, csc.src_loop, add_self_loops, fill, dtype == torch.float64)
+    )
+    src_scale, dst_scale = next(found), next(found)
+    loop = next(found) if add_self_loops and csc.weight is not None else None
+    return Aggregation(
+        csc=csc,
+        weight=csc.weight if csc.src_degree is None else next(found),
+        src_scale=src_scale,
+        dst_scale=dst_scale,
+        loop=loop,
+        loop_scale=(fill if loop is None else 1.0) if add_self_loops else 0.0,
+        skip_loops=add_self_loops,
+    )
+
+
+def _factor_shapes(a: Any) -> list[Tensor]:
+    dtype, num_dst = torch.float64 if a.wide else torch.float32, a.csc.num_dst
+    sizes = [a.csc.num_src, num_dst]
+    sizes += [min(a.csc.num_src, num_dst)] if a.add_self_loops and a.weight is not None else []
+    sizes += [a.csc.num_edges] if a.src_degree is not None else []
+    return [a.csc.indptr.new_empty(size, dtype=dtype) for size in sizes]
+
+
+@opaque("gcn_factors", _factor_shapes)
+def _factors(  # noqa: PLR0917 - a library operator's arguments
+    csc: Csc,
+    weight: Tensor | None,
+    src_degree: Tensor | None,
+    src_loop: Tensor | None,
+    add_self_loops: bool,
+    fill: float,
+    wide: bool,
+) -> tuple[Tensor, ...]:
+    """Return :func:`_gcn_factors` that may not be trivial: loops on a weighted graph, weights on a block."""
+    block = Csc(csc.indptr, csc.indices, csc.num_src, weight, src_degree, src_loop, trusted=True)
+    dtype = torch.float64 if wide else torch.float32
+    src_scale, dst_scale, loop, factors, _ = _gcn_factors(block, add_self_loops, fill, dtype)
+    if loop is None and add_self_loops and weight is not None:
+        loop = dst_scale.new_full((min(csc.num_src, csc.num_dst),), fill)
+    return tuple(one for one in (src_scale, dst_scale, loop, factors) if one is not None)
 
 
 def _gcn_factors(

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from graphbraid.arguments import as_number
 from graphbraid.errors import DataError
 from graphbraid.graph.csc import Csc
+from graphbraid.native import tracing
 from graphbraid.nn.conv import Conv, LayerInput, dense
 from graphbraid.ops import Aggregation, aggregate
 from graphbraid.signatures import typed
@@ -53,7 +54,7 @@ class GINConv(Conv):
         if x.shape[0] != csc.num_src:
             raise DataError(f"GINConv needs x with {csc.num_src} rows, one per source node; got {x.shape[0]}")
         rows = dense(x)
-        if self.eps.requires_grad:
+        if self.eps.requires_grad or tracing():  # whose value is not known then
             total = aggregate(Aggregation(csc=csc), rows, wide=True) + (1 + self.eps) * rows[: csc.num_dst]
         else:
             total = aggregate(Aggregation(csc=csc, loop_scale=1.0 + float(self.eps)), rows, wide=True)

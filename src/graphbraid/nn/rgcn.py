@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,10 +12,12 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from graphbraid.arguments import as_count, check_choice, check_tensor
 from graphbraid.errors import DataError
-from graphbraid.graph.csc import Csc, coo_to_csc
+from graphbraid.graph.csc import Csc, coo_to_csc, index_dtype
+from graphbraid.native import tracing
 from graphbraid.nn.adjacency import as_csc
 from graphbraid.nn.linear import as_widths, glorot
 from graphbraid.ops.aggregation import Aggregation
+from graphbraid.ops.library import opaque
 from graphbraid.ops.linear.dense import dense_linear
 from graphbraid.ops.relations import Relations, relation_columns, relation_sums
 from graphbraid.signatures import typed
@@ -185,6 +188,9 @@ def relations_of(
         raise DataError(
             f"edge_type must have one relation per edge ({edge_index.shape[1]}); got {edge_type.shape[0]}"
         )
+    if tracing():
+        arrays = iter(_arrays_of(edge_index, edge_type, num_nodes, num_relations))
+        return tuple(Csc(next(arrays), next(arrays), num_nodes, trusted=True) for _ in range(num_relations))
     if edge_type.is_inference() or edge_index.is_inference():
         return _made(edge_index, edge_type, num_nodes, num_relations)
     versions = edge_type._version, edge_index._version, num_nodes, num_relations
@@ -195,6 +201,23 @@ def relations_of(
     made = _made(edge_index, edge_type, num_nodes, num_relations)
     _kept[edge_type] = (versions, weakref.ref(edge_index), made)
     return made
+
+
+def _shapes(a: Any) -> list[Tensor]:
+    found = []
+    for _ in range(a.num_relations):
+        size = torch.library.get_ctx().new_dynamic_size()
+        indices = a.edge_index.new_empty(size, dtype=index_dtype(a.num_nodes))
+        found += [a.edge_index.new_empty(a.num_nodes + 1, dtype=torch.int64), indices]
+    return found
+
+
+@opaque("csc_of_relations", _shapes)
+def _arrays_of(
+    edge_index: Tensor, edge_type: Tensor, num_nodes: int, num_relations: int
+) -> tuple[Tensor, ...]:
+    made = _made(edge_index, edge_type, num_nodes, num_relations)
+    return tuple(array for csc in made for array in (csc.indptr, csc.indices))
 
 
 def _made(edge_index: Tensor, edge_type: Tensor, num_nodes: int, num_relations: int) -> tuple[Csc, ...]:

@@ -11,7 +11,8 @@ from graphbraid.arguments import MOST_WIDTH, as_count, as_number, check_choice, 
 from graphbraid.errors import ConfigError, DataError, did_you_mean
 from graphbraid.graph import EdgeType, Graph
 from graphbraid.graph.csc import Csc, coo_to_csc
-from graphbraid.nn.adjacency import check_edge_list, ends_of
+from graphbraid.native import tracing
+from graphbraid.nn.adjacency import check_edge_list, ends_of, traced_csc
 from graphbraid.nn.conv import LayerInput
 from graphbraid.nn.graph_model import MOST_LAYERS
 from graphbraid.nn.rgcn import RGCNConv
@@ -205,7 +206,13 @@ class RGCN(nn.Module):
                 num_src, num_dst = (
                     xs[self.node_types.index(end)].shape[0] for end in (edge_type[0], edge_type[2])
                 )
-                one = coo_to_csc(*ends_of(one, max(num_src, num_dst)), num_src, num_dst, keep_perm=False)[0]
+                one = (
+                    traced_csc(one, num_src, num_dst)
+                    if tracing()
+                    else coo_to_csc(*ends_of(one, max(num_src, num_dst)), num_src, num_dst, keep_perm=False)[
+                        0
+                    ]
+                )
             found[edge_type] = one
         return found
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.graph.csc import Csc
+from graphbraid.native import tracing
 
 T = TypeVar("T")
 _KEPT: WeakKeyDictionary[Any, dict[Hashable, Any]] = WeakKeyDictionary()
@@ -18,8 +19,12 @@ _KEPT: WeakKeyDictionary[Any, dict[Hashable, Any]] = WeakKeyDictionary()
 def derived(owner: object, key: Hashable, make: Callable[[], T]) -> T:
     """Return ``make()``, called once per ``owner`` and ``key`` and kept until ``owner`` is garbage.
 
+    While torch traces, nothing is kept: the trace belongs to no owner.
+
     The result must not refer to ``owner``: that would keep both alive forever.
     """
+    if tracing():
+        return make()
     kept = _KEPT.get(owner)
     if kept is None:
         kept = _KEPT.setdefault(owner, {})
@@ -30,7 +35,8 @@ def derived(owner: object, key: Hashable, make: Callable[[], T]) -> T:
 
 def share(owner: object, other: object, key: Hashable, make: Callable[[], T]) -> None:
     """Share with ``other`` what ``owner`` keeps under ``key``, which is made first if needed."""
-    _KEPT.setdefault(other, {})[key] = derived(owner, key, make)
+    if not tracing():
+        _KEPT.setdefault(other, {})[key] = derived(owner, key, make)
 
 
 def inverse_degrees(csc: Csc, dtype: torch.dtype) -> Tensor:

@@ -9,6 +9,9 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from graphbraid.native import tracing
+from graphbraid.ops.library import Seed
+
 _GIVEN = threading.local()
 _MASK32 = 0xFFFFFFFF
 _PHI = 0x9E3779B97F4A7C15 - (1 << 64)  # as a signed 64-bit number
@@ -21,6 +24,11 @@ def draw_seed() -> int:
     if given is not None and (seed := next(given, None)) is not None:
         return seed
     return int(torch.randint(0, 2**63 - 1, (), dtype=torch.int64))
+
+
+def seed_of_call() -> Seed:
+    """Draw a seed; while torch traces, a tensor, so that each call of what it traced draws another."""
+    return torch.randint(0, 2**63 - 1, (1,), dtype=torch.int64) if tracing() else draw_seed()
 
 
 @contextmanager

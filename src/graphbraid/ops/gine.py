@@ -12,6 +12,7 @@ from graphbraid.arguments import as_number, check_tensor
 from graphbraid.errors import DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.aggregation import backend, check_row_dtype, check_rows, row_contiguous
+from graphbraid.ops.library import operator
 from graphbraid.signatures import typed
 
 
@@ -44,7 +45,7 @@ def gine(csc: Csc, x: Tensor, edges: Tensor, *, loop_scale: float = 0.0) -> Tens
             f"each edge; got {edges.dtype} of {tuple(edges.shape)}"
         )
     loop_scale = as_number(loop_scale, "loop_scale")
-    out: Tensor = _Gine.apply(x, edges, csc, loop_scale)  # type: ignore[no-untyped-call]
+    out: Tensor = _gine(x, edges, csc, loop_scale)
     return out
 
 
@@ -75,6 +76,9 @@ class _Gine(torch.autograd.Function):
             rows = (x, edges) if grad_edges is None else (None, grad_edges)
             kernels.gine_backward(reverse.indptr, reverse.indices, perm, grad, *rows, *ctx.how, grad_x)
         return grad_x, grad_edges, None, None
+
+
+_gine = operator("gine", _Gine, lambda a: a.x.new_empty(a.csc.num_dst, a.x.shape[1]))
 
 
 __all__ = ["gine"]

@@ -21,6 +21,7 @@ from torch.autograd.function import once_differentiable
 
 from graphbraid.errors import DataError
 from graphbraid.ops.aggregation import Aggregation, aggregated, check_rows, row_contiguous
+from graphbraid.ops.library import operator
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -88,7 +89,7 @@ def relation_columns(relations: Relations, xs: Sequence[Tensor], *, own: bool = 
             )
         if x.shape[0] < count:
             raise DataError(f"xs[{number}] must have at least {count} rows; got {x.shape[0]}")
-    outs: tuple[Tensor, ...] = _RelationColumns.apply(relations, own, *xs)  # type: ignore[no-untyped-call]
+    outs: tuple[Tensor, ...] = _relation_columns(relations, own, *xs)
     return outs
 
 
@@ -123,7 +124,7 @@ def relation_sums(
                 f"hs[{number}] must be {addend.dtype} with {columns} columns; got {h.dtype} of "
                 f"{tuple(h.shape)}"
             )
-    outs: tuple[Tensor, ...] = _Sums.apply(relations, *hs, *addends)  # type: ignore[no-untyped-call]
+    outs: tuple[Tensor, ...] = _sums(relations, *hs, *addends)
     return outs
 
 
@@ -166,6 +167,16 @@ class _RelationColumns(torch.autograd.Function):
         return None, None, *found
 
 
+_relation_columns = operator(
+    "relation_columns",
+    _RelationColumns,
+    lambda a: [
+        x.new_empty(count, (len(a.relations.into(number)) + a.own) * x.shape[1])
+        for number, (x, count) in enumerate(zip(a.xs, a.relations.num_dst, strict=True))
+    ],
+)
+
+
 class _Sums(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, relations: Relations, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -203,6 +214,13 @@ class _Sums(torch.autograd.Function):
                 else:
                     relations.hows[relation].backward(row_contiguous(grad), out=part)
         return None, *found, *grads
+
+
+_sums = operator(
+    "relation_sums",
+    _Sums,
+    lambda a: [addend.new_empty(addend.shape) for addend in a.tensors[len(a.relations.num_dst) :]],
+)
 
 
 def _part(matrix: Tensor, column: int, width: int) -> Tensor:

@@ -19,6 +19,7 @@ from graphbraid.ops.aggregation import (
     row_contiguous,
     sum_dtype,
 )
+from graphbraid.ops.library import operator
 from graphbraid.signatures import typed
 
 
@@ -50,7 +51,7 @@ def sddmm(csc: Csc, dst_rows: Tensor, src_rows: Tensor) -> Tensor:
         raise DataError(
             f"dst_rows and src_rows must have one dtype; got {dst_rows.dtype} and {src_rows.dtype}"
         )
-    out: Tensor = _Sddmm.apply(dst_rows, src_rows, csc)  # type: ignore[no-untyped-call]
+    out: Tensor = _sddmm(dst_rows, src_rows, csc)
     return out
 
 
@@ -88,3 +89,8 @@ class _Sddmm(torch.autograd.Function):
         grad_dst = aggregated(how, src_rows) if ctx.needs_input_grad[0] else None
         grad_src = how.backward(dst_rows) if ctx.needs_input_grad[1] else None
         return grad_dst, grad_src, None
+
+
+_sddmm = operator(
+    "sddmm", _Sddmm, lambda a: a.src_rows.new_empty(a.csc.num_edges, dtype=sum_dtype(a.src_rows.dtype))
+)

@@ -13,6 +13,7 @@ from graphbraid.arguments import check_choice, check_tensor
 from graphbraid.errors import DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.aggregation import Aggregation, aggregated, check_rows, row_contiguous, sum_dtype
+from graphbraid.ops.library import operator
 from graphbraid.ops.sddmm import edge_dot
 from graphbraid.ops.spmm_max import largest
 from graphbraid.signatures import typed
@@ -93,7 +94,7 @@ def aggregate(
 def _summed(
     how: Aggregation, x: Tensor, weight: Tensor | None, addend: Tensor | None, *, wide: bool
 ) -> Tensor:
-    out: Tensor = _Spmm.apply(x, weight, addend, how, wide)  # type: ignore[no-untyped-call]
+    out: Tensor = _spmm(x, weight, addend, how, wide)
     return out
 
 
@@ -127,3 +128,12 @@ class _Spmm(torch.autograd.Function):
                 grad_weight[how.csc.indices == how.csc.destinations()] = 0
         grad_addend = grad[: ctx.num_addend] if ctx.needs_input_grad[2] else None
         return grad_x, grad_weight, grad_addend, None, None
+
+
+_spmm = operator(
+    "spmm",
+    _Spmm,
+    lambda a: a.x.new_empty(
+        (a.how.csc.num_dst, a.x.shape[1]), dtype=sum_dtype(a.x.dtype) if a.wide else a.x.dtype
+    ),
+)

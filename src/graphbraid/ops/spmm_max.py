@@ -10,6 +10,7 @@ from torch.autograd.function import once_differentiable
 
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.aggregation import backend, row_contiguous, sum_dtype
+from graphbraid.ops.library import operator
 
 Ties = Literal["first", "shared", "shared with zero"]
 """Which of several equal largest messages get the gradient: ``"first"``, that of the row's first such edge;
@@ -28,7 +29,7 @@ def largest(csc: Csc, x: Tensor, weight: Tensor | None) -> Tensor:
     ``spmm`` has checked the arguments. Weighted 16-bit rows are compared in float32, before rounding.
     """
     wide = x if weight is None else x.to(sum_dtype(x.dtype))
-    out: Tensor = _Max.apply(wide, weight, csc)  # type: ignore[no-untyped-call]
+    out: Tensor = _max(wide, weight, csc)
     return out.to(x.dtype)
 
 
@@ -61,6 +62,9 @@ class _Max(torch.autograd.Function):
         if ctx.needs_input_grad[1]:
             grad_weight = _weight_grad(csc, share, x, weight, out)
         return grad_x, grad_weight, None
+
+
+_max = operator("spmm_max", _Max, lambda a: a.x.new_empty(a.csc.num_dst, a.x.shape[1]))
 
 
 def _weight_grad(csc: Csc, share: Tensor, x: Tensor, weight: Tensor, out: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from graphbraid.arguments import check_tensor
 from graphbraid.errors import DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.aggregation import Aggregation, aggregated, check_rows, row_contiguous, sum_dtype
+from graphbraid.ops.library import operator
 from graphbraid.ops.sddmm import edge_dot
 from graphbraid.signatures import typed
 
@@ -42,7 +43,7 @@ def weighted_columns(csc: Csc, x: Tensor, weight: Tensor, *, own: bool = False) 
         )
     if own and csc.num_src < csc.num_dst:
         raise DataError(f"own rows of {csc.num_dst} destinations need as many sources; got {csc.num_src}")
-    out: Tensor = _WeightedColumns.apply(csc, x, weight.to(sum_dtype(x.dtype)), own)  # type: ignore[no-untyped-call]
+    out: Tensor = _weighted_columns(csc, x, weight.to(sum_dtype(x.dtype)), own)
     return out
 
 
@@ -78,6 +79,13 @@ class _WeightedColumns(torch.autograd.Function):
                 dots = edge_dot(csc, _part(grad, column, width), x.to(grad.dtype))
                 grad_weight[:, column] = dots.squeeze(1)
         return None, grad_x, grad_weight, None
+
+
+_weighted_columns = operator(
+    "weighted_columns",
+    _WeightedColumns,
+    lambda a: a.x.new_empty(a.csc.num_dst, (a.weight.shape[1] + a.own) * a.x.shape[1]),
+)
 
 
 def _hows(csc: Csc, weight: Tensor) -> list[Aggregation]:

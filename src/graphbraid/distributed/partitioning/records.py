@@ -10,7 +10,7 @@ from torch import Tensor
 
 from graphbraid.arguments import as_count, as_flag, check_tensor
 from graphbraid.errors import DataError
-from graphbraid.graph.scans import first_out_of_range, unchanged
+from graphbraid.graph.scans import Versioned, first_out_of_range, unchanged
 
 MOST_PARTS = 1 << 16
 """Largest number of parts."""
@@ -43,7 +43,7 @@ class Attempt:
 
 @unchanged("part_of")
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
-class Partition:
+class Partition(Versioned):
     """Nodes divided among parts, each node owned by one.
 
     Raises:

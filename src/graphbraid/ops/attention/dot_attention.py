@@ -13,6 +13,7 @@ from graphbraid.errors import DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.aggregation import Aggregation, aggregated, backend
 from graphbraid.ops.attention.fused import both_ways
+from graphbraid.ops.library import operator
 from graphbraid.ops.sddmm import edge_dot
 from graphbraid.signatures import typed
 
@@ -65,7 +66,7 @@ def dot_attention(csc: Csc, query: Tensor, key: Tensor, value: Tensor, heads: in
                 "query, key and value must be of one dtype, float32 or float64, on the CPU; "
                 f"{name} is {rows.dtype} on {rows.device}"
             )
-    out: Tensor = _DotAttention.apply(query, key, value, csc, heads)  # type: ignore[no-untyped-call]
+    out: Tensor = _dot_attention(query, key, value, csc, heads)
     return out
 
 
@@ -111,6 +112,9 @@ class _DotAttention(torch.autograd.Function):
             if grad_key is not None:
                 aggregated(how.transposed(query.dtype), query[:, own], out=grad_key[:, own])
         return grad_query, grad_key, grad_value, None, None
+
+
+_dot_attention = operator("dot_attention", _DotAttention, lambda a: a.query.new_empty(a.query.shape))
 
 
 def _nothing(csc: Csc, heads: int, like: Tensor) -> tuple[Tensor, Tensor]:

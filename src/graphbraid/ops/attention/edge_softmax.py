@@ -12,6 +12,7 @@ from graphbraid.arguments import check_tensor
 from graphbraid.errors import DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.aggregation import backend, check_row_dtype, sum_dtype
+from graphbraid.ops.library import operator
 from graphbraid.signatures import typed
 
 
@@ -35,7 +36,7 @@ def edge_softmax(csc: Csc, logits: Tensor) -> Tensor:
             f"logits must have one row per edge ({csc.num_edges}); got shape {tuple(logits.shape)}"
         )
     matrix = (logits if logits.ndim == 2 else logits.unsqueeze(1)).to(sum_dtype(logits.dtype))
-    out: Tensor = _EdgeSoftmax.apply(matrix, csc)  # type: ignore[no-untyped-call]
+    out: Tensor = _edge_softmax(matrix, csc)
     return out.reshape(logits.shape).to(logits.dtype)
 
 
@@ -56,3 +57,6 @@ class _EdgeSoftmax(torch.autograd.Function):
         out = torch.empty_like(alpha)
         backend(grad).edge_softmax_backward(ctx.csc.indptr, alpha.detach(), grad.contiguous(), out)
         return out, None
+
+
+_edge_softmax = operator("edge_softmax", _EdgeSoftmax, lambda a: a.logits.new_empty(a.logits.shape))

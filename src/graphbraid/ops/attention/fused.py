@@ -13,7 +13,8 @@ from graphbraid.arguments import as_number, check_tensor, check_type
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.aggregation import backend, check_row_dtype, sum_dtype
-from graphbraid.ops.dropout import draw_seed
+from graphbraid.ops.dropout import seed_of_call
+from graphbraid.ops.library import Seed, operator
 from graphbraid.ops.recorded_calls import Watched
 
 
@@ -61,7 +62,7 @@ def gat_attention(
         )
     dtype = sum_dtype(x.dtype)
     how = _how(csc, negative_slope, self_loops, dropout)
-    out: Tensor = _Gat.apply(x, src_logit.to(dtype), dst_logit.to(dtype), csc, how)  # type: ignore[no-untyped-call]
+    out: Tensor = _gat(x, src_logit.to(dtype), dst_logit.to(dtype), csc, how)
     return out
 
 
@@ -107,16 +108,16 @@ def gatv2_attention(
         )
     how = _how(csc, negative_slope, self_loops, dropout)
     att = att.to(sum_dtype(x_src.dtype))
-    out: Tensor = _Gatv2.apply(x_src, x_dst, att, csc, how)  # type: ignore[no-untyped-call]
+    out: Tensor = _gatv2(x_src, x_dst, att, csc, how)
     return out
 
 
-def _how(csc: Csc, slope: float, self_loops: bool, dropout: float) -> tuple[float, int, float, int]:
+def _how(csc: Csc, slope: float, self_loops: bool, dropout: float) -> tuple[float, int, float, Seed]:
     """Return slope, number of self-loops, dropout probability and its seed, as the kernels take them."""
     slope = as_number(slope, "negative_slope")
     dropout = as_number(dropout, "dropout", least=0, below=1)
     num_loops = min(csc.num_src, csc.num_dst) if self_loops else 0
-    return slope, num_loops, dropout, draw_seed() if dropout > 0 else 0
+    return slope, num_loops, dropout, seed_of_call() if dropout > 0 else 0
 
 
 def _check(csc: Csc, x: Tensor, name: str, heads: int) -> None:
@@ -137,7 +138,7 @@ class _Gat(torch.autograd.Function):
         src_logit: Tensor,
         dst_logit: Tensor,
         csc: Csc,
-        how: tuple[float, int, float, int],
+        how: tuple[float, int, float, Seed],
     ) -> Tensor:
         inputs = [t.detach().contiguous() for t in (x, src_logit, dst_logit)]
         out = x.new_empty(csc.num_dst, x.shape[1])
@@ -160,10 +161,13 @@ class _Gat(torch.autograd.Function):
         return *grads, None, None
 
 
+_gat = operator("gat_attention", _Gat, lambda a: a.x.new_empty(a.csc.num_dst, a.x.shape[1]))
+
+
 class _Gatv2(torch.autograd.Function):
     @staticmethod
     def forward(  # noqa: PLR0917 - autograd passes by position
-        ctx: Any, x_src: Tensor, x_dst: Tensor, att: Tensor, csc: Csc, how: tuple[float, int, float, int]
+        ctx: Any, x_src: Tensor, x_dst: Tensor, att: Tensor, csc: Csc, how: tuple[float, int, float, Seed]
     ) -> Tensor:
         inputs = [t.detach().contiguous() for t in (x_src, x_dst, att)]
         out = torch.empty_like(inputs[1])
@@ -182,6 +186,9 @@ class _Gatv2(torch.autograd.Function):
         ways = both_ways(ctx.csc, with_ids=needs_ids(grad, ctx.how[2]))
         call(*ways, *inputs, *ctx.how, out.detach(), lse, grad.contiguous(), *grads)
         return *grads, None, None
+
+
+_gatv2 = operator("gatv2_attention", _Gatv2, lambda a: a.x_dst.new_empty(a.x_dst.shape))
 
 
 def needs_ids(rows: Tensor, p: float) -> bool:

@@ -19,6 +19,7 @@ from graphbraid.ops.aggregation import (
     check_rows,
     row_contiguous,
 )
+from graphbraid.ops.library import operator
 from graphbraid.ops.linear.dense import tall_gram, tall_product
 from graphbraid.ops.linear.sparse_linear import sparse_linear
 from graphbraid.ops.spmm import aggregate
@@ -59,7 +60,11 @@ def aggregate_linear(
             )
     if isinstance(x, SparseFeatures):
         return _sparse_aggregate_linear(how, x, weight, root_weight)
-    out: Tensor = _AggregateLinear.apply(x, weight, root_weight, how)  # type: ignore[no-untyped-call]
+    if torch.is_autocast_enabled(x.device.type):
+        dtype = torch.get_autocast_dtype(x.device.type)
+        x, weight = x.to(dtype), weight.to(dtype)
+        root_weight = None if root_weight is None else root_weight.to(dtype)
+    out: Tensor = _aggregate_linear(x, weight, root_weight, how)
     return out
 
 
@@ -108,13 +113,7 @@ def narrows(how: Aggregation, in_channels: int, out_channels: int, *, grad_x: bo
 class _AggregateLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, root_weight: Tensor | None, how: Aggregation) -> Tensor:
-        ctx.how, ctx.dtypes = how, (x.dtype, weight.dtype)
-        ctx.has_root = root_weight is not None
-        device = x.device.type
-        if torch.is_autocast_enabled(device):
-            dtype = torch.get_autocast_dtype(device)
-            x, weight = x.to(dtype), weight.to(dtype)
-            root_weight = None if root_weight is None else root_weight.to(dtype)
+        ctx.how, ctx.dtype, ctx.has_root = how, x.dtype, root_weight is not None
         ctx.transform_first = narrows(how, x.shape[1], weight.shape[0], grad_x=ctx.needs_input_grad[0])
         if ctx.transform_first:
             return _transform_first(ctx, x.to(weight.dtype), weight, root_weight)
@@ -124,14 +123,13 @@ class _AggregateLinear(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         backward = _transform_first_backward if ctx.transform_first else _aggregate_first_backward
-        x_dtype, weight_dtype = ctx.dtypes
         grad_x, grad_weight, grad_root = backward(ctx, grad)
-        return (
-            None if grad_x is None else grad_x.to(x_dtype),
-            None if grad_weight is None else grad_weight.to(weight_dtype),
-            None if grad_root is None else grad_root.to(weight_dtype),
-            None,
-        )
+        return None if grad_x is None else grad_x.to(ctx.dtype), grad_weight, grad_root, None
+
+
+_aggregate_linear = operator(
+    "aggregate_linear", _AggregateLinear, lambda a: a.weight.new_empty(a.how.csc.num_dst, a.weight.shape[0])
+)
 
 
 def _aggregate_first(ctx: Any, x: Tensor, weight: Tensor, root_weight: Tensor | None) -> Tensor:

@@ -15,8 +15,10 @@ from torch.autograd.function import once_differentiable
 
 from graphbraid.arguments import check_tensor
 from graphbraid.errors import DataError
+from graphbraid.native import tracing
 from graphbraid.ops import reference
 from graphbraid.ops.aggregation import backend, check_row_dtype, follow_up, row_contiguous
+from graphbraid.ops.library import run
 from graphbraid.ops.row_epilogue import RowEpilogue
 
 
@@ -93,9 +95,9 @@ def dense_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
             raise DataError(
                 f"bias must have shape ({weight.shape[0]},) for this weight; got {tuple(bias.shape)}"
             )
-    if kernels_for(x, weight) is reference or torch.is_autocast_enabled(x.device.type):
+    if tracing() or kernels_for(x, weight) is reference or torch.is_autocast_enabled(x.device.type):
         return F.linear(x, weight, bias)
-    out: Tensor = _Linear.apply(x, weight)  # type: ignore[no-untyped-call]
+    out: Tensor = run(_Linear, x, weight)
     return out if bias is None else out + bias
 
 

@@ -16,6 +16,7 @@ from graphbraid.graph.csc import Csc
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.ops.aggregation import Aggregation, check_row_dtype
 from graphbraid.ops.derived import derived, share
+from graphbraid.ops.library import operator
 from graphbraid.signatures import typed
 
 
@@ -41,7 +42,9 @@ def sparse_linear(x: SparseFeatures, weight: Tensor) -> Tensor:
         raise DataError(
             f"weight must be (out_channels, {x.num_cols}) for these features; got {tuple(weight.shape)}"
         )
-    out: Tensor = _SparseLinear.apply(weight, x.values, structure(x))  # type: ignore[no-untyped-call]
+    if torch.is_autocast_enabled(weight.device.type):
+        weight = weight.to(torch.get_autocast_dtype(weight.device.type))
+    out: Tensor = _sparse_linear(weight, x.values, structure(x))
     return out
 
 
@@ -73,9 +76,7 @@ def structure(x: SparseFeatures) -> Csc:
 class _SparseLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, weight: Tensor, values: Tensor, pattern: Csc) -> Tensor:
-        ctx.how, ctx.dtype = Aggregation(csc=pattern, weight=values), weight.dtype
-        if torch.is_autocast_enabled(weight.device.type):
-            weight = weight.to(torch.get_autocast_dtype(weight.device.type))
+        ctx.how = Aggregation(csc=pattern, weight=values)
         out: Tensor = ctx.how.forward(weight.t().contiguous())
         return out
 
@@ -83,4 +84,9 @@ class _SparseLinear(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         by_column: Tensor = ctx.how.backward(grad)
-        return by_column.t().to(ctx.dtype), None, None
+        return by_column.t(), None, None
+
+
+_sparse_linear = operator(
+    "sparse_linear", _SparseLinear, lambda a: a.weight.new_empty(a.pattern.num_dst, a.weight.shape[0])
+)

@@ -14,6 +14,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 from graphbraid import native
 from graphbraid.arguments import check_tensor
 from graphbraid.errors import DataError
+from graphbraid.native import tracing
+from graphbraid.ops.library import run
 from graphbraid.ops.rowwise.lent_memory import LentMemory
 from graphbraid.signatures import typed
 
@@ -47,8 +49,9 @@ def cross_entropy(
     """
     _check(logits, labels, weight)
     is_ours = logits.device.type == "cpu" and logits.dtype == torch.float32 and logits.numel() > 0
+    is_ours = is_ours and not tracing()
     if is_ours and native.kernels() is not None and not (weight is not None and weight.requires_grad):
-        out: Tensor = _CrossEntropy.apply(logits, labels, weight, ignore_index)  # type: ignore[no-untyped-call]
+        out: Tensor = run(_CrossEntropy, logits, labels, weight, ignore_index)
         return out
     try:
         return F.cross_entropy(logits, labels, weight=weight, ignore_index=ignore_index)

@@ -11,8 +11,10 @@ from torch.autograd.function import once_differentiable
 
 from graphbraid.arguments import as_number, check_choice, check_tensor
 from graphbraid.errors import DataError
+from graphbraid.native import tracing
 from graphbraid.ops.aggregation import backend, check_row_dtype, row_contiguous, sum_dtype
-from graphbraid.ops.dropout import draw_seed
+from graphbraid.ops.dropout import seed_of_call
+from graphbraid.ops.library import Seed, operator
 from graphbraid.signatures import typed
 
 # The numbers are those of epilogue.cpp. GELU's slope does not follow from its output, so it runs in PyTorch.
@@ -58,15 +60,16 @@ def bias_act_dropout(
         x, bias, act, inplace = F.gelu(x if bias is None else x + bias), None, "none", False
     if bias is None and act == "none" and p == 0:
         return x
-    seed = draw_seed() if p > 0 else 0
-    out: Tensor = _Epilogue.apply(x, bias, ACTIVATION_CODES[act], p, seed, inplace)  # type: ignore[no-untyped-call]
+    seed = seed_of_call() if p > 0 else 0
+    inplace = inplace and not tracing()
+    out: Tensor = _epilogue(x, bias, ACTIVATION_CODES[act], p, seed, inplace)
     return out
 
 
 class _Epilogue(torch.autograd.Function):
     @staticmethod
     def forward(  # noqa: PLR0917 - autograd passes by position
-        ctx: Any, x: Tensor, bias: Tensor | None, act: int, p: float, seed: int, inplace: bool
+        ctx: Any, x: Tensor, bias: Tensor | None, act: int, p: float, seed: Seed, inplace: bool
     ) -> Tensor:
         ctx.how = (act, LEAKY_SLOPE, p, seed)
         ctx.bias_dtype = None if bias is None else bias.dtype
@@ -93,3 +96,6 @@ class _Epilogue(torch.autograd.Function):
             row_contiguous(grad.to(out.dtype).contiguous()), out.detach(), *ctx.how, grad_x, grad_bias
         )
         return grad_x, None if grad_bias is None else grad_bias.to(ctx.bias_dtype), None, None, None, None
+
+
+_epilogue = operator("bias_act_dropout", _Epilogue, lambda a: a.x.new_empty(a.x.shape))

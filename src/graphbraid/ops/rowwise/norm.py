@@ -12,7 +12,9 @@ from torch.autograd.function import once_differentiable
 
 from graphbraid.arguments import check_tensor
 from graphbraid.errors import ConfigError, DataError
+from graphbraid.native import tracing
 from graphbraid.ops.aggregation import backend, check_row_dtype, sum_dtype
+from graphbraid.ops.library import operator
 from graphbraid.ops.recorded_calls import recorded_whole
 from graphbraid.signatures import typed
 
@@ -43,7 +45,7 @@ def layer_norm(
         DataError: ``x`` is not a matrix of floating-point numbers, or ``weight`` or ``bias`` does not fit it.
     """
     check_norm(x, eps, weight=weight, bias=bias)
-    out: Tensor = _LayerNorm.apply(x, weight, bias, eps)  # type: ignore[no-untyped-call]
+    out: Tensor = _layer_norm(x, weight, bias, eps)
     return out
 
 
@@ -97,7 +99,7 @@ def batch_norm(
         eps=eps,
         num_batches_tracked=num_batches_tracked,
     )
-    out: Tensor = _BatchNorm.apply(x, weight, bias, mean, rstd, from_rows)  # type: ignore[no-untyped-call]
+    out: Tensor = _batch_norm(x, weight, bias, mean, rstd, from_rows)
     return out
 
 
@@ -140,6 +142,9 @@ def batch_statistics(
 
 def column_moments(x: Tensor) -> Moments:
     """Return each column's mean and biased variance, in the dtype of the sums, and the number of rows."""
+    if tracing():
+        var, mean = torch.var_mean(x.detach().to(sum_dtype(x.dtype)), 0, correction=0)
+        return mean, var, x.shape[0]
     mean, var = (torch.empty(x.shape[1], dtype=sum_dtype(x.dtype), device=x.device) for _ in range(2))
     backend(x).column_moments(x.detach().contiguous(), mean, var)
     return mean, var, x.shape[0]
@@ -230,6 +235,9 @@ class _LayerNorm(torch.autograd.Function):
         )
 
 
+_layer_norm = operator("layer_norm", _LayerNorm, lambda a: a.x.new_empty(a.x.shape))
+
+
 class _BatchNorm(torch.autograd.Function):
     @staticmethod
     def forward(  # noqa: PLR0917 - autograd passes by position
@@ -275,3 +283,6 @@ class _BatchNorm(torch.autograd.Function):
             None,
             None,
         )
+
+
+_batch_norm = operator("batch_norm", _BatchNorm, lambda a: a.x.new_empty(a.x.shape))
