@@ -40,7 +40,7 @@ INNER_FLOORS = {
     "fullgraph/step/planned": (("epilogues",), ("exchanges",), (...,), ("attention",)),
     "graph": ((...,), ("interop",), ("conversions", "typed", "graph")),
     "ops": (
-        ("derived", "dropout", "recorded_calls", "row_epilogue"),
+        ("derived", "dropout", "library", "recorded_calls", "row_epilogue"),
         ("reference",),
         (...,),
         ("attention", "gather", "linear", "peers", "rowwise"),
