@@ -3,7 +3,7 @@
 An autograd function takes a ``Csc``, keeps its transpose, and calls kernels on memory, which fake tensors do
 not have. Its ``torch.library`` operator takes the tensors and numbers of the same arguments, by a schema that
 is read from the annotations of ``forward``. It costs more per call, so that only ``torch.compile``,
-``torch.export`` and dispatch modes meet it (decision 0005).
+``torch.export`` and other tracers meet it (decision 0005).
 """
 
 from __future__ import annotations
