@@ -49,28 +49,6 @@ def kernels() -> Any | None:
     return None if active().variant == "reference" else _load()[0]
 
 
-def tracing() -> bool:
-    """Return whether torch.compile, torch.export or another tracer of torch records the calls now.
-
-    Tensors may then have no memory for a kernel; :mod:`graphbraid.ops.library` calls what torch can record.
-    """
-    import torch
-
-    # torch.compile takes the first for True; every other tracer has one of the modes.
-    return torch.compiler.is_dynamo_compiling() or (
-        torch._C._len_torch_dispatch_stack() > 0
-        and any(torch._C._get_dispatch_mode(key) is not None for key in _tracers())
-    )
-
-
-@functools.cache
-def _tracers() -> tuple[Any, ...]:
-    import torch
-
-    keys = torch._C._TorchDispatchModeKey
-    return keys.FAKE, keys.PROXY, keys.FUNCTIONAL
-
-
 def forced_variant() -> str:
     """Return the variant that ``GRAPHBRAID_KERNELS`` names, or an empty string if it is not set.
 

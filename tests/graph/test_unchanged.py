@@ -76,7 +76,6 @@ def test_an_array_that_was_changed_after_its_check_is_refused(graph, use):
 
 USES = {
     "an operator": lambda graph: spmm(graph.csc, graph.x),
-    "a softmax": lambda graph: edge_softmax(graph.csc, torch.ones(graph.num_edges)),
     "a transpose": lambda graph: graph.csc.transpose(),
     "a model": lambda graph: nn.GAT(8, 8, 3)(graph.x, graph.csc),
     "a loader": lambda graph: list(batches(graph)),
@@ -91,6 +90,12 @@ def test_no_use_of_a_graph_reads_edges_that_were_changed(graph, use, name):
     getattr(graph.csc, name)[1] = FAR
     with pytest.raises(DataError, match=f"{name} of Csc"):
         use(graph)
+
+
+def test_a_softmax_over_rows_that_were_changed_is_refused(graph):
+    graph.csc.indptr[1] = FAR
+    with pytest.raises(DataError, match="indptr of Csc"):
+        edge_softmax(graph.csc, torch.ones(graph.num_edges))
 
 
 def test_a_changed_view_of_the_edges_and_a_kept_transpose_are_refused():

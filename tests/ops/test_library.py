@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from graphbraid import native, nn, ops
-from graphbraid.graph import SparseFeatures
+from graphbraid import nn, ops
+from graphbraid.graph import SparseFeatures, scans
 from graphbraid.graph.csc import Csc, coo_to_csc
 from graphbraid.nn import rgcn
 from graphbraid.ops.attention.dot_attention import dot_attention
@@ -79,7 +79,7 @@ CALLS = {
 @pytest.fixture
 def traced(monkeypatch):
     """Let every dispatch mode count as a tracer, such as one that only looks on."""
-    as_it_is = native.tracing
+    as_it_is = scans.tracing
     for name, module in list(sys.modules.items()):
         if name.startswith("graphbraid") and getattr(module, "tracing", None) is as_it_is:
             monkeypatch.setattr(module, "tracing", lambda: torch._C._len_torch_dispatch_stack() > 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import InitVar, dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -48,6 +48,8 @@ class Csc(Versioned):
     source without one; goes with ``src_degree``. None if no source has one, or if this is not known."""
     trusted: InitVar[bool] = False
     """Skip the checks. Only for arrays known to be valid: kernels index with them and do not check again."""
+    _kept_indptr: ClassVar[Tensor]  # each instance's own, without a look at its changes: for sizes
+    _kept_indices: ClassVar[Tensor]
     _transposed: tuple[Csc, Tensor] | None = field(default=None, repr=False)
     _reversed: Csc | None = field(default=None, repr=False)
 
@@ -67,12 +69,12 @@ class Csc(Versioned):
     @property
     def num_dst(self) -> int:
         """Number of destination nodes."""
-        return self.indptr.numel() - 1
+        return self._kept_indptr.numel() - 1
 
     @property
     def num_edges(self) -> int:
         """Number of edges."""
-        return self.indices.numel()
+        return self._kept_indices.numel()
 
     @property
     def nbytes(self) -> int:

@@ -16,11 +16,12 @@ from torch.compiler import is_dynamo_compiling
 from graphbraid import native
 from graphbraid.arguments import check_tensor
 from graphbraid.errors import DataError
-from graphbraid.native import tracing
 
 T = TypeVar("T")
 _SCAN = 1 << 20
 ID_DTYPES = (torch.int32, torch.int64)
+_MODES = torch._C._TorchDispatchModeKey
+_TRACERS = _MODES.FAKE, _MODES.PROXY, _MODES.FUNCTIONAL
 
 
 def unchanged(*names: str) -> Callable[[type[T]], type[T]]:
@@ -74,6 +75,18 @@ class _Unchanged:
             is_counted = isinstance(tensor, Tensor) and not tensor.is_inference()
             version = {self._name: tensor._version if is_counted else None}
             object.__setattr__(owner, "_versions", {**getattr(owner, "_versions", {}), **version})
+
+
+def tracing() -> bool:
+    """Return whether torch.compile, torch.export or another tracer of torch records the calls now.
+
+    Tensors may then have no memory for a kernel; :mod:`graphbraid.ops.library` calls what torch can record.
+    """
+    # torch.compile takes the first for True; every other tracer has one of the modes.
+    return is_dynamo_compiling() or (
+        torch._C._len_torch_dispatch_stack() > 0
+        and any(torch._C._get_dispatch_mode(key) is not None for key in _TRACERS)
+    )
 
 
 def first_out_of_range(ids: Tensor, bound: int) -> int:

@@ -13,7 +13,7 @@ from graphbraid.arguments import check_tensor
 from graphbraid.errors import DataError
 from graphbraid.graph.csc import Csc, coo_to_csc, index_dtype
 from graphbraid.graph.interop.convert import plain
-from graphbraid.native import tracing
+from graphbraid.graph.scans import tracing
 from graphbraid.ops.library import opaque
 
 _kept = WeakTensorKeyDictionary()

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from graphbraid.arguments import MOST_WIDTH, as_count, as_number, check_choice, check_tensor, check_type
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.csc import Csc, coo_to_csc, index_dtype
-from graphbraid.graph.scans import check_ids, first_out_of_range
-from graphbraid.native import tracing
+from graphbraid.graph.scans import check_ids, first_out_of_range, tracing
 from graphbraid.nn import told
 from graphbraid.nn.graph_model import MOST_LAYERS
 from graphbraid.nn.linear import MOST_WEIGHTS

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from graphbraid.errors import ConfigError
 from graphbraid.graph.csc import Csc
-from graphbraid.native import tracing
+from graphbraid.graph.scans import tracing
 from graphbraid.nn.conv import Conv, LayerInput, zero_bias
 from graphbraid.nn.linear import Linear
 from graphbraid.ops import Aggregation, aggregate_linear

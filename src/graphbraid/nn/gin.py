@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from graphbraid.arguments import as_number
 from graphbraid.errors import DataError
 from graphbraid.graph.csc import Csc
-from graphbraid.native import tracing
+from graphbraid.graph.scans import tracing
 from graphbraid.nn.conv import Conv, LayerInput, dense
 from graphbraid.ops import Aggregation, aggregate
 from graphbraid.signatures import typed

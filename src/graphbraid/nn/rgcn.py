@@ -13,7 +13,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from graphbraid.arguments import as_count, check_choice, check_tensor
 from graphbraid.errors import DataError
 from graphbraid.graph.csc import Csc, coo_to_csc, index_dtype
-from graphbraid.native import tracing
+from graphbraid.graph.scans import tracing
 from graphbraid.nn.adjacency import as_csc
 from graphbraid.nn.linear import as_widths, glorot
 from graphbraid.ops.aggregation import Aggregation

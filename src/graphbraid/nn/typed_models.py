@@ -11,7 +11,7 @@ from graphbraid.arguments import MOST_WIDTH, as_count, as_number, check_choice, 
 from graphbraid.errors import ConfigError, DataError, did_you_mean
 from graphbraid.graph import EdgeType, Graph
 from graphbraid.graph.csc import Csc, coo_to_csc
-from graphbraid.native import tracing
+from graphbraid.graph.scans import tracing
 from graphbraid.nn.adjacency import check_edge_list, ends_of, traced_csc
 from graphbraid.nn.conv import LayerInput
 from graphbraid.nn.graph_model import MOST_LAYERS

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.graph.csc import Csc
-from graphbraid.native import tracing
+from graphbraid.graph.scans import tracing
 
 T = TypeVar("T")
 _KEPT: WeakKeyDictionary[Any, dict[Hashable, Any]] = WeakKeyDictionary()

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from graphbraid.native import tracing
+from graphbraid.graph.scans import tracing
 from graphbraid.ops.library import Seed
 
 _GIVEN = threading.local()

@@ -23,8 +23,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from graphbraid.errors import ConfigError
 from graphbraid.graph.csc import Csc
+from graphbraid.graph.scans import tracing
 from graphbraid.graph.sparse_features import SparseFeatures
-from graphbraid.native import tracing
 
 NAMES: list[str] = []
 """Names of the library operators, in the namespace ``graphbraid``."""

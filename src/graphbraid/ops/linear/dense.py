@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from graphbraid.arguments import check_tensor
 from graphbraid.errors import DataError
-from graphbraid.native import tracing
+from graphbraid.graph.scans import tracing
 from graphbraid.ops import reference
 from graphbraid.ops.aggregation import backend, check_row_dtype, follow_up, row_contiguous
 from graphbraid.ops.library import run

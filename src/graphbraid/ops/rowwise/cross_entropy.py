@@ -14,7 +14,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from graphbraid import native
 from graphbraid.arguments import check_tensor
 from graphbraid.errors import DataError
-from graphbraid.native import tracing
+from graphbraid.graph.scans import tracing
 from graphbraid.ops.library import run
 from graphbraid.ops.rowwise.lent_memory import LentMemory
 from graphbraid.signatures import typed

@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from graphbraid.arguments import as_number, check_choice, check_tensor
 from graphbraid.errors import DataError
-from graphbraid.native import tracing
+from graphbraid.graph.scans import tracing
 from graphbraid.ops.aggregation import backend, check_row_dtype, row_contiguous, sum_dtype
 from graphbraid.ops.dropout import seed_of_call
 from graphbraid.ops.library import Seed, operator

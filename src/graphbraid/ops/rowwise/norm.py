@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from graphbraid.arguments import check_tensor
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.native import tracing
+from graphbraid.graph.scans import tracing
 from graphbraid.ops.aggregation import backend, check_row_dtype, sum_dtype
 from graphbraid.ops.library import operator
 from graphbraid.ops.recorded_calls import recorded_whole
