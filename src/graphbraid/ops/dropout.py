@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.graph.scans import tracing
-from graphbraid.ops.library import Seed
+from graphbraid.ops.library import AnySeed
 
 _GIVEN = threading.local()
 _MASK32 = 0xFFFFFFFF
@@ -26,7 +26,7 @@ def draw_seed() -> int:
     return int(torch.randint(0, 2**63 - 1, (), dtype=torch.int64))
 
 
-def seed_of_call() -> Seed:
+def seed_of_call() -> AnySeed:
     """Draw a seed; while torch traces, a tensor, so that each call of what it traced draws another."""
     return torch.randint(0, 2**63 - 1, (1,), dtype=torch.int64) if tracing() else draw_seed()
 

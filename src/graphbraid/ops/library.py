@@ -28,14 +28,14 @@ from graphbraid.graph.sparse_features import SparseFeatures
 
 NAMES: list[str] = []
 """Names of the library operators, in the namespace ``graphbraid``."""
-Seed = int | Tensor
+AnySeed = int | Tensor
 """A seed; while torch traces, the ``(1,)`` int64 tensor that it is drawn into."""
-Function = type[torch.autograd.Function]
+AutogradFunction = type[torch.autograd.Function]
 _Made = TypeVar("_Made", bound=Callable[..., Any])
 _SCHEMAS = {
     Tensor: "Tensor",
     Tensor | None: "Tensor?",
-    Seed: "Tensor",
+    AnySeed: "Tensor",
     int: "SymInt",
     float: "float",
     bool: "bool",
@@ -46,7 +46,7 @@ _checked = WeakTensorKeyDictionary()
 """Cache of a Csc's ``indices`` -> (versions, address of ``indptr``, number of sources, the checked Csc)."""
 
 
-def run(function: Function, *arguments: Any) -> Any:
+def run(function: AutogradFunction, *arguments: Any) -> Any:
     """Call an autograd function.
 
     Raises:
@@ -60,7 +60,7 @@ def run(function: Function, *arguments: Any) -> Any:
     return function.apply(*arguments)  # type: ignore[no-untyped-call]
 
 
-def operator(name: str, function: Function, shape: Callable[..., Any]) -> Callable[..., Any]:
+def operator(name: str, function: AutogradFunction, shape: Callable[..., Any]) -> Callable[..., Any]:
     """Make an operator: a call of an autograd function or, while torch traces, of a library operator.
 
     The library operator of the gradient calls ``forward`` again for what ``backward`` reads; only the
@@ -158,7 +158,7 @@ class _Operator:
         leaves = iter(flat)
         return [_whole(plan, leaves, csc_of) for plan in self.plans]
 
-    def add_gradient(self, function: Function) -> None:
+    def add_gradient(self, function: AutogradFunction) -> None:
         """Register the gradient: of the results' gradients, which gradients are needed, and the arguments."""
 
         def compute(grads: list[Tensor | None], needs: list[bool], *flat: Any) -> list[Tensor]:
@@ -240,7 +240,7 @@ _TENSORS = ("one", "Tensor"), ("one", "Tensor?")
 
 
 def _plan_of(kind: Any) -> tuple[Any, ...]:
-    if kind == Seed:
+    if kind == AnySeed:
         return ("seed",)
     if kind in _SCHEMAS:
         return "one", _SCHEMAS[kind]

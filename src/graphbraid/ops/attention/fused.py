@@ -14,7 +14,7 @@ from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.aggregation import backend, check_row_dtype, sum_dtype
 from graphbraid.ops.dropout import seed_of_call
-from graphbraid.ops.library import Seed, operator
+from graphbraid.ops.library import AnySeed, operator
 from graphbraid.ops.recorded_calls import Watched
 
 
@@ -112,7 +112,7 @@ def gatv2_attention(
     return out
 
 
-def _how(csc: Csc, slope: float, self_loops: bool, dropout: float) -> tuple[float, int, float, Seed]:
+def _how(csc: Csc, slope: float, self_loops: bool, dropout: float) -> tuple[float, int, float, AnySeed]:
     """Return slope, number of self-loops, dropout probability and its seed, as the kernels take them."""
     slope = as_number(slope, "negative_slope")
     dropout = as_number(dropout, "dropout", least=0, below=1)
@@ -138,7 +138,7 @@ class _Gat(torch.autograd.Function):
         src_logit: Tensor,
         dst_logit: Tensor,
         csc: Csc,
-        how: tuple[float, int, float, Seed],
+        how: tuple[float, int, float, AnySeed],
     ) -> Tensor:
         inputs = [t.detach().contiguous() for t in (x, src_logit, dst_logit)]
         out = x.new_empty(csc.num_dst, x.shape[1])
@@ -167,7 +167,12 @@ _gat = operator("gat_attention", _Gat, lambda a: a.x.new_empty(a.csc.num_dst, a.
 class _Gatv2(torch.autograd.Function):
     @staticmethod
     def forward(  # noqa: PLR0917 - autograd passes by position
-        ctx: Any, x_src: Tensor, x_dst: Tensor, att: Tensor, csc: Csc, how: tuple[float, int, float, Seed]
+        ctx: Any,
+        x_src: Tensor,
+        x_dst: Tensor,
+        att: Tensor,
+        csc: Csc,
+        how: tuple[float, int, float, AnySeed],
     ) -> Tensor:
         inputs = [t.detach().contiguous() for t in (x_src, x_dst, att)]
         out = torch.empty_like(inputs[1])

@@ -14,7 +14,7 @@ from graphbraid.errors import DataError
 from graphbraid.graph.scans import tracing
 from graphbraid.ops.aggregation import backend, check_row_dtype, row_contiguous, sum_dtype
 from graphbraid.ops.dropout import seed_of_call
-from graphbraid.ops.library import Seed, operator
+from graphbraid.ops.library import AnySeed, operator
 from graphbraid.signatures import typed
 
 # The numbers are those of epilogue.cpp. GELU's slope does not follow from its output, so it runs in PyTorch.
@@ -69,7 +69,7 @@ def bias_act_dropout(
 class _Epilogue(torch.autograd.Function):
     @staticmethod
     def forward(  # noqa: PLR0917 - autograd passes by position
-        ctx: Any, x: Tensor, bias: Tensor | None, act: int, p: float, seed: Seed, inplace: bool
+        ctx: Any, x: Tensor, bias: Tensor | None, act: int, p: float, seed: AnySeed, inplace: bool
     ) -> Tensor:
         ctx.how = (act, LEAKY_SLOPE, p, seed)
         ctx.bias_dtype = None if bias is None else bias.dtype
