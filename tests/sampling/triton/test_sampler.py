@@ -1,7 +1,9 @@
 """TritonPipeline against the reference, bit for bit."""
 
 import dataclasses
+import gc
 import importlib
+import weakref
 
 import numpy as np
 import pytest
@@ -261,3 +263,15 @@ def test_edges_and_nodes_of_a_csc_keep_their_meaning(pipeline):
     assert torch.equal(csc.destinations()[edges.positions].long(), sampled.n_id[row])
     new = edges.indices[edges.indices >= 3].tolist()
     assert list(dict.fromkeys(new)) == list(range(3, len(sampled.n_id)))
+
+
+def test_what_a_dropped_launch_reads_is_freed_after_the_device_was_waited_for(pipeline, monkeypatch):
+    found = []
+    module = importlib.import_module("graphbraid.sampling.triton.sampler")
+    monkeypatch.setattr(module, "_end_work", lambda device: found.append([ref() is None for ref in read]))
+    running = pipeline(power_law_csc(20, 60), SamplerConfig(fanouts=(2,)), topology="host")
+    read = [weakref.ref(running._topology), weakref.ref(running._table)]
+    running.launch(SeedSchedule(seeds=torch.arange(4), batch_size=4), 0, 0)
+    del running
+    gc.collect()
+    assert found == [[False, False]]

@@ -7,6 +7,7 @@ copy of the counts per batch goes to the host, which waits for it only after lau
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -113,6 +114,7 @@ class TritonPipeline:
         self._table = Table(csc.num_dst, self._device)
         self._clock = StageClock(self._device)
         self._scheduled: tuple[SeedSchedule, Tensor, int] | None = None
+        weakref.finalize(self, _end_work, self._device).atexit = False
 
     @property
     def table_bytes(self) -> int:
@@ -283,6 +285,12 @@ class TritonPipeline:
             nodes_per_hop=steps_of(nodes),
             edges_per_hop=steps_of(edges),
         )
+
+
+def _end_work(device: torch.device) -> None:
+    """Wait for a batch that was launched and dropped: host memory is reused without regard to its reads."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def _rows_of(x: Tensor | TierTable, ids: Tensor) -> Tensor:
