@@ -50,3 +50,15 @@ def test_no_rows_and_no_columns_write_nothing_and_no_depth_writes_zeros(both, ke
     ours, twins = both("bit_product", without_depth, [torch.full((6, 3), torch.nan)])[0]
     assert (ours == 0).all()
     assert torch.equal(ours, twins)
+
+
+@pytest.mark.parametrize("strides", [(1 << 30, 1), (1, 1 << 30)])
+def test_a_weight_of_more_than_two_to_the_31_elements_is_read_where_it_is(kernels, tmp_path, strides):
+    """It lies in a file with holes, twice as long, so that an offset that wraps around finds a zero."""
+    with (tmp_path / "b").open("wb") as file:
+        file.truncate(4 * (4 * (1 << 30) + 4))
+    whole = torch.from_file(str(tmp_path / "b"), shared=True, size=4 * (1 << 30) + 4)
+    b, out = torch.as_strided(whole, (3, 3), strides, 1 << 31), torch.empty(1, 3)
+    b[2, 2] = 7
+    kernels.bit_product(packed(torch.ones(1, 3)), None, b, out)
+    assert out.tolist() == [[0, 0, 7]]

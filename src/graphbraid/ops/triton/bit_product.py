@@ -49,6 +49,7 @@ def bit_product_kernel(
     """
     i = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    column = b + columns.to(tl.int64)[None, :] * b_column  # int64: an index of b passes 2**31
     acc = tl.zeros((ROWS, COLUMNS), tl.float32)
     word = bits + i
     for first in range(0, depth, 32):
@@ -56,7 +57,7 @@ def bit_product_kernel(
         word += num_rows
         k = first + tl.arange(0, 32)
         inside = (k < depth)[:, None] & (columns < width)[None, :]
-        rows = tl.load(b + k[:, None] * b_row + columns[None, :] * b_column, mask=inside, other=0.0)
+        rows = tl.load(column + k.to(tl.int64)[:, None] * b_row, mask=inside, other=0.0)
         acc = tl.dot(unpacked(words), rows, acc, input_precision="ieee")
     if factors is not None:
         acc *= tl.load(factors + i, mask=i < num_rows, other=0.0)[:, None]
