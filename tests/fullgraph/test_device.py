@@ -1,5 +1,6 @@
 """The engine on a device: what is copied there, what is recorded, what a replay must draw anew."""
 
+import contextlib
 from itertools import product
 
 import pytest
@@ -15,6 +16,7 @@ import graphbraid
 from graphbraid import native
 from graphbraid.errors import ConfigError, ResourceError
 from graphbraid.fullgraph import ALL, Engine, Uncompiled, estimated_bytes
+from graphbraid.fullgraph.device.cuda import Cuda
 from graphbraid.fullgraph.device.device import NotRecordedError
 from graphbraid.fullgraph.device.host import HOST
 from graphbraid.fullgraph.lowering.reach.levels import reach, towards
@@ -302,3 +304,42 @@ def test_a_model_that_cannot_be_lowered_runs_on_a_device_too():
     engine = graphbraid.compile(model, graph, device=FakeDevice())
     assert isinstance(engine, Uncompiled)
     F.cross_entropy(engine(), graph.y[graph.split("train")]).backward()
+
+
+def test_a_recording_that_fails_gives_the_current_stream_back(monkeypatch):
+    """``torch.cuda.graph`` does not: ending the capture raises before it does."""
+    now = ["the model's"]
+
+    @contextlib.contextmanager
+    def stream(chosen):
+        before, now[0] = now[0], chosen
+        try:
+            yield
+        finally:
+            now[0] = before
+
+    class Graph:
+        def __init__(self, graph, pool, stream, **_):
+            self._stream = stream
+
+        def __enter__(self):
+            now[0] = self._stream
+
+        def __exit__(self, *_):
+            raise RuntimeError("the capture was broken")
+
+    fakes = {
+        "CUDAGraph": object,
+        "Stream": lambda _: "the recording's",
+        "current_stream": lambda _: now[0],
+        "device": lambda _: contextlib.nullcontext(),
+        "device_count": lambda: 1,
+        "graph": Graph,
+        "graph_pool_handle": lambda: (0, 1),
+        "stream": stream,
+    }
+    for name, fake in fakes.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    with pytest.raises(NotRecordedError, match="the capture was broken"):
+        Cuda(torch.device("cuda", 0)).record(lambda: None)
+    assert now == ["the model's"]

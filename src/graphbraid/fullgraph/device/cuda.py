@@ -107,8 +107,10 @@ class Cuda(Device):
         graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
         # Thread-local, since the loader's threads may allocate pinned memory during the capture.
         capture = torch.cuda.graph(graph, pool, self._stream, capture_error_mode="thread_local")
+        # torch.cuda.graph leaves its own stream the current one where the end of the capture fails.
+        before = torch.cuda.stream(torch.cuda.current_stream(self.place))
         try:
-            with torch.cuda.device(self.place), capture:
+            with torch.cuda.device(self.place), before, capture:
                 run()
         except RuntimeError as error:
             _leave(self.place, pool)
