@@ -129,7 +129,7 @@ def npz_without_edges(w: Workplace):
     "node_type",
 )
 def heterogeneous(w: Workplace):
-    return w.train(w.npz(node_type=np.arange(90) // 45))
+    return w.train(w.npz(node_type=np.arange(90) // 45, x=None))
 
 
 @command(
@@ -214,7 +214,7 @@ def truncated_manifest(w: Workplace):
     "written by a newer graphbraid",
     3,
     "has store version 99",
-    "reads versions up to 3",
+    "reads versions up to 4",
     "Upgrade graphbraid",
 )
 def newer_store(w: Workplace):

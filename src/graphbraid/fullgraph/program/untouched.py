@@ -36,8 +36,8 @@ def untouched(model: nn.Module, reached: Reached) -> Iterator[None]:
             yield
     finally:
         drew = _put_back(generators)
-        for container, contents in held:
-            changed = _restored(container, contents) or changed
+        for name, container, contents in held:
+            changed = _restored(name, container, contents) or changed
         for names, values in looked_up:
             for name, value in values.items():
                 if names.get(name) is not value and isinstance(names, dict):
@@ -74,16 +74,16 @@ def _put_back(before: tuple[Any, Any, torch.Tensor]) -> bool:
     return drew
 
 
-def _containers(model: nn.Module, reached: Reached) -> list[tuple[Any, Any]]:
-    """Return the attributes of modules and the containers that a forward may change, each with a copy."""
+def _containers(model: nn.Module, reached: Reached) -> list[tuple[str, Any, Any]]:
+    """Return the name of each container that a forward may change, itself and a copy."""
     held = [vars(module) for module in model.modules()]
-    found = [*held, *(value for attributes in held for value in attributes.values())]
-    found += [*reached.dicts, *reached.lists]
-    return [(one, one.copy()) for one in found if isinstance(one, _CHANGEABLE)]
+    found = [*(("", attributes) for attributes in held), *(pair for one in held for pair in one.items())]
+    found += [("", one) for one in (*reached.dicts, *reached.lists)]
+    return [(name, one, one.copy()) for name, one in found if isinstance(one, _CHANGEABLE)]
 
 
-def _restored(held: Any, before: Any) -> str:
-    """Give a container its contents back; return the key, or else the class, of what had changed."""
+def _restored(name: str, held: Any, before: Any) -> str:
+    """Give a container its contents back; return the name, else the class, of what had changed."""
     if isinstance(held, set):
         same = held == before
     else:
@@ -92,7 +92,7 @@ def _restored(held: Any, before: Any) -> str:
         same = same and (not isinstance(held, dict) or list(held) == list(before))
     if same:
         return ""
-    changed = type(held).__name__
+    changed = name or type(held).__name__
     if isinstance(held, dict):
         other = (key for key in {**before, **held} if held.get(key, held) is not before.get(key, held))
         changed = str(next(other, changed))
