@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 _TABLES = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz", ".parquet", ".pq")
 _DESCRIPTIONS = (".yaml", ".yml")
 _GRAPH, _TABLE = "Graph", "Tables"
-_PARQUET = (".parquet", ".pq")
 _TABLE_OPTIONS = (
     "nodes",
     "source",
@@ -148,14 +147,14 @@ def convert(
     columns = {
         name: value for name, value in locals().items() if name in _TABLE_OPTIONS and value is not None
     }
-    is_text = source_path.endswith(_TABLES) and not source_path.endswith(_PARQUET)
+    is_text = source_path.endswith(_TABLES) and not source_path.endswith((".parquet", ".pq"))
     for flag, is_given in {
         "--delimiter": delimiter is not None,
         "--no-header": not header,
         "--skip-rows": skip_rows != 0,
     }.items():
         if is_given and not is_text:
-            raise ConfigError(f"{flag} is for tables of text (.csv, .tsv, .txt); {source_path} is none")
+            raise ConfigError(f"{flag} is for tables of text (.csv, .tsv, .txt); got {source_path}")
     text = {"delimiter": "\t" if delimiter == r"\t" else delimiter, "header": header, "skip_rows": skip_rows}
     preparation = {
         "symmetrize": symmetrize,
@@ -171,9 +170,10 @@ def convert(
     if not overwrite:
         require_absent(destination_path)
     if without_types and not source_path.endswith(".npz"):
-        raise ConfigError(f"--without-types is for .npz files; {source_path} is none")
-    options = {"with_types": False} if without_types else {}
-    graph, names = _read(source_path, columns, text, preparation | options)
+        raise ConfigError(f"--without-types is for .npz files; got {source_path}")
+    if without_types:
+        preparation["with_types"] = False
+    graph, names = _read(source_path, columns, text, preparation)
     graph.validate()
     narrowing = None if features_dtype is None else Narrowing(features_dtype)
     summary = store(

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from graphbraid.collective import Plan, Profile
     from graphbraid.collective.plan.whatif import Machine
 
+_OPTIONS = ("data", "model", "hidden_channels", "num_layers", "batch_size", "layout", "device")
+"""Options of the run that is measured and planned."""
+
 
 def _option(flags: str, text: str, metavar: str | None = None) -> Any:
     return typer.Option(*flags.split(), help=text, metavar=metavar, show_default=False)
@@ -128,21 +131,21 @@ def _check_no_ranks(given: dict[str, Any]) -> None:
             raise ConfigError(f"--{name} is for predictions with --ranks; give --ranks, or leave it out")
 
 
-_SHORTER = {"hidden_channels": "--hidden", "num_layers": "--layers", "assignments": "--set"}
-
-
 def _profile(given: dict[str, Any]) -> tuple[Profile, int]:
     """Return the profile to plan from and the number of mini-batches per epoch."""
+    from graphbraid.cli.run.settings import flag_of
     from graphbraid.collective import Profile
     from graphbraid.errors import ConfigError
 
     if given["batches"] is not None and given["batches"] < 1:
         raise ConfigError(f"--batches must be at least 1; got {given['batches']}")
     if given["profile"] is not None:
-        for name in ("data", "model", "config", "fanouts", "batch_size", "layout", "device", *_SHORTER):
+        for name in (*_OPTIONS, "config", "fanouts", "assignments"):
             if given[name] is not None:
-                flag = _SHORTER.get(name, "--" + name.replace("_", "-"))
-                raise ConfigError(f"{flag} says what to measure, and --profile was measured; leave one out")
+                raise ConfigError(
+                    f"{flag_of(name)} says what to measure, but --profile gives a finished measurement; give "
+                    "one of them"
+                )
         return Profile.load(given["profile"]), given["batches"] or 500
     trainer = _trainer(given)
     batch_size = trainer.config.batch_size
@@ -160,16 +163,14 @@ def _trainer(given: dict[str, Any]) -> Any:
 
 def _run(given: dict[str, Any]) -> ResolvedRun:
     """Return the options of the run that is planned."""
-    from graphbraid.cli.run.settings import parse_assignments, parse_fanouts, resolve
+    from graphbraid.cli.run.settings import flag_of, parse_assignments, parse_fanouts, resolve
     from graphbraid.files.yaml_file import read_yaml
 
-    options = ("data", "model", "hidden_channels", "num_layers", "batch_size", "layout", "device", "mode")
-    command_line = {name: given[name] for name in options}
+    command_line = {name: given[name] for name in (*_OPTIONS, "mode")}
     command_line["fanouts"] = parse_fanouts(given["fanouts"])
     command_line |= parse_assignments(given["assignments"] or [])
     file = read_yaml(given["config"]) if given["config"] else None
-    flags = {name: "--" + name.replace("_", "-") for name in given}
-    return resolve(command_line, file, None, flags)
+    return resolve(command_line, file, None, {name: flag_of(name) for name in given})
 
 
 def _show(found: Plan, others: list[tuple[str, Plan]], out: Path | None) -> None:

@@ -117,6 +117,20 @@ _NOT_KEPT = frozenset({"out_dir", "resume", "overwrite", "trace", "trust_checkpo
 """Options of a single call, not of the run: a saved run must not decide what is overwritten or trusted."""
 _CALLER_ONLY = frozenset({"trust_checkpoint"})
 """Options that only the command line may set, since a file may come from somebody else."""
+_FLAGS = {
+    "hidden_channels": "--hidden",
+    "num_layers": "--layers",
+    "out_dir": "--out",
+    "link_relation": "--relation",
+    "temporal_strategy": "--temporal",
+    "assignments": "--set",
+}
+"""Options whose flag differs from their name."""
+
+
+def flag_of(name: str) -> str:
+    """Return the flag of an option on the command line."""
+    return _FLAGS.get(name, "--" + name.replace("_", "-"))
 
 
 def option_names() -> list[str]:
@@ -155,9 +169,9 @@ def resolve(
         if name not in known:
             raise ConfigError(f"{entry.where}: {_unknown(name, known)}")
         if name in _CALLER_ONLY:
-            flag = "--" + name.replace("_", "-")
             raise ConfigError(
-                f"{entry.where}: {name} is taken from the command line only, never from a file: {flag}"
+                f"{entry.where}: {name} is taken from the command line only, never from a file: "
+                f"{flag_of(name)}"
             )
         values[name], sources[name] = entry.value, entry.where
     for name, value in command_line.items():

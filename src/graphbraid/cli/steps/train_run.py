@@ -16,15 +16,6 @@ if TYPE_CHECKING:
     from graphbraid.cli.run.settings import ResolvedRun
     from graphbraid.distributed.ranks.joining import CommName
 
-_FLAGS = {
-    "hidden_channels": "--hidden",
-    "num_layers": "--layers",
-    "out_dir": "--out",
-    "link_relation": "--relation",
-    "temporal_strategy": "--temporal",
-}
-"""Options whose flag differs from their name."""
-
 
 def train_as_rank(given: dict[str, Any]) -> None:
     """Train as one of the ranks of a launcher; only the first one shows results and has a folder."""
@@ -76,7 +67,7 @@ def _train_in(run_dir: Path | None, run: ResolvedRun, given: dict[str, Any]) -> 
 def resolved(given: dict[str, Any]) -> ResolvedRun:
     """Return all options of the run, checked."""
     from graphbraid.cli.run.saved_run import read_saved
-    from graphbraid.cli.run.settings import parse_assignments, parse_fanouts, resolve
+    from graphbraid.cli.run.settings import flag_of, parse_assignments, parse_fanouts, resolve
     from graphbraid.files.yaml_file import read_yaml
 
     not_options = ("config", "assignments", "ranks", "comm", "quiet", "json_output", "debug")
@@ -84,7 +75,7 @@ def resolved(given: dict[str, Any]) -> ResolvedRun:
     command_line["fanouts"] = parse_fanouts(given["fanouts"])
     command_line |= parse_assignments(given["assignments"] or [])
     file = read_yaml(given["config"]) if given["config"] else None
-    flags = {name: _FLAGS.get(name, "--" + name.replace("_", "-")) for name in given}
+    flags = {name: flag_of(name) for name in given}
     saved = saved_in = None
     if command_line.get("resume"):
         if command_line.get("out_dir") is None and "out_dir" not in (file or {}):
