@@ -138,7 +138,7 @@ def _map_openmp() -> None:
 
 @contextlib.contextmanager
 def plain_errors() -> Iterator[None]:
-    """Turn what compiled code raises about files into the library's errors."""
+    """Turn what compiled code raises about files and changed arrays into the library's errors."""
     try:
         yield
     except (DataError, ResourceError):

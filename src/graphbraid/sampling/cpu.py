@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from time import perf_counter
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -136,7 +136,7 @@ class _NativePipeline(NativeThreads):
         run = self._run_of(schedule, epoch, first_step, last_step)
         # Not a generator: it would hold on to a batch, and so keep its buffer from being reused, while it
         # waits for the next one.
-        return map(_as_prepared, iter(self._next_of(run), None))
+        return map(_as_prepared, iter(plain_errors()(run.next), None))
 
     def begin(
         self, seeds: Tensor, seed: int, epoch: int, step: int, constraints: Constraints | None = None
@@ -145,11 +145,7 @@ class _NativePipeline(NativeThreads):
             twin = _ReferencePipeline(self._csc, self._config, self._x, self._lists, self._edge_times)
             return twin.begin(seeds, seed, epoch, step, constraints)
         run = self._run_of_seeds(seeds, seed, epoch, step, **as_limits(constraints))
-        return (_as_prepared(batch)._replace(step=step) for batch in iter(self._next_of(run), None))
-
-    def _next_of(self, run: Any) -> Callable[[], Any]:
-        """Return what waits for a run's next batch; errors of files and of arrays that changed are ours."""
-        return cast("Callable[[], Any]", plain_errors()(run.next))
+        return (_as_prepared(batch)._replace(step=step) for batch in iter(plain_errors()(run.next), None))
 
     def _make(self) -> Any:
         return self._of_arrays(lists=None if self._lists is None else self._lists.native)
