@@ -122,7 +122,7 @@ def contract_in(values: Any, path: object) -> Contract:
 
 _ADAPTER = TypeAdapter(Contract)
 learned_by: WeakKeyDictionary[nn.Module, Contract] = WeakKeyDictionary()
-"""What the models expect that were trained or loaded in this process."""
+"""What each model that was trained or loaded in this process expects."""
 
 
 def _dtypes_of(graph: Graph) -> dict[str, str]:
@@ -160,17 +160,16 @@ def _selected(of: NodesOrEdges, rows: Features, own: Columns, learned: ColumnsEn
     names = learned.names
     if own.names is None or names is None or list(own.names) == names:
         return rows
+    unknown = [name for name in own.names if name not in names]
     if missing := [name for name in names if name not in own.names]:
-        unknown = [name for name in own.names if name not in names]
         raise DataError(
             f"{what} lack columns that the model was trained on: {_listed(missing)}; columns that it does "
             f"not know: {_listed(unknown)}. Name the columns as they were, {_DROP}"
         )
-    if learned.normalized and len(names) < len(own.names):
-        extra = [name for name in own.names if name not in names]
+    if learned.normalized and unknown:
         raise DataError(
-            f"{what} were normalised together with columns that the model does not know: {_listed(extra)}; "
-            "leave these out before"
+            f"{what} were normalised together with columns that the model does not know: {_listed(unknown)}; "
+            "leave these out before you normalise"
         )
     at = torch.tensor([own.names.index(name) for name in names])
     require_memory(rows.nbytes, f"bringing the columns of {what} into the model's order")
