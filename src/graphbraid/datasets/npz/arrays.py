@@ -74,15 +74,11 @@ def with_class_names(file: Path, arrays: Mapping[str, Array], graph: Graph) -> G
     if "class_names" not in arrays:
         return graph
     names = tuple(str(name) for name in arrays["class_names"].reshape(-1))
-    counts = {
-        one: nodes.num_classes for one in graph.node_types if (nodes := graph.nodes_of(one)).y is not None
-    }
-    if len(set(names)) < len(names) or len(names) < max(counts.values(), default=0):
-        raise DataError(
-            f"{file}: class_names must name {max(counts.values(), default=0)} different classes; got "
-            f"{', '.join(names)}"
-        )
-    return graph.replace(schema=Schema(class_names=dict.fromkeys(counts, names)))
+    labelled = [name for name in graph.node_types if graph.nodes_of(name).y is not None]
+    count = max((graph.nodes_of(name).num_classes for name in labelled), default=0)
+    if len(set(names)) < len(names) or len(names) < count:
+        raise DataError(f"{file}: class_names must name {count} different classes; got {', '.join(names)}")
+    return graph.replace(schema=Schema(class_names=dict.fromkeys(labelled, names)))
 
 
 def splits_of(file: Path, arrays: Mapping[str, Array], index: int | None) -> dict[str, Array]:

@@ -24,14 +24,14 @@ def load_npz(
     """Read a graph from an ``.npz`` file, keeping its edges (directions, repeats, loops) as they are stored.
 
     A file with ``node_type``, ``edge_type``, ``edge_time`` or ``edge_split_ptr`` becomes a graph with types,
-    since one without has no place for them: each type of edge is a relation, with its times and splits.
+    since a plain graph cannot hold these. Each type of edge is a relation, with its times and splits.
 
     Args:
         path: The file.
         split_index: Index of one of several stored splits (``train_masks``, ``val_masks``, ``test_masks``).
             If None, the single stored split.
-        with_types: Whether the graph has types. If None, it has where the file has one of the arrays above.
-            If False, these arrays are left out, ids count through all nodes, and ``edge_id`` gives the
+        with_types: Whether the graph has types. If None, it has types if the file has one of the arrays
+            above. If False, these arrays are left out, ids count through all nodes, and ``edge_id`` gives the
             position of each edge in the file.
 
     Raises:

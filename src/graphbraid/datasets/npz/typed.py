@@ -31,8 +31,8 @@ def typed_graph(file: Path, arrays: Mapping[str, Array], split_index: int | None
     unread = [key for key in ("x", *CSR_KEYS) if key in arrays and names != [ONLY_NODE_TYPE]]
     if unread:
         raise DataError(
-            f"{file} has node types and {unread[0]}; the features of a type are called by its name, as "
-            f"x_{names[0]}{unread[0][1:]}"
+            f"{file} has node types, so an array of features needs the name of its type: x_{names[0]}"
+            f"{unread[0][1:]}, not {unread[0]}"
         )
     ends, places = {}, {}
     for edge_type, place in _relations(file, arrays, edge_index, first, names):
