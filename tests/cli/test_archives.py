@@ -150,7 +150,7 @@ def test_types_are_left_out_only_where_asked_for(graphbraid, tmp_path):
 
 def test_features_of_no_type_in_a_file_of_several_are_refused(tmp_path):
     np.savez(tmp_path / "g.npz", **KINDS["node types"], x=X)
-    with pytest.raises(DataError, match="the features of a type are called by its name, as x_paper"):
+    with pytest.raises(DataError, match="an array of features needs the name of its type: x_paper, not x"):
         datasets.load(tmp_path / "g.npz")
 
 

@@ -236,7 +236,7 @@ def test_a_list_to_send_that_is_not_the_receivers_halo_is_refused(graph, saved):
     rewritten(saved, 1, send=send)
     opened = SavedPartition(saved, graph)
     opened.part(1)
-    says = "part 1 sends other nodes to part 2 than that one has of it in its halo; partition again"
+    says = "part 1 sends other nodes than part 2 has from it in its halo; partition again"
     with pytest.raises(DataError, match=says):
         opened.check()
     whole = graph.replace(x=torch.zeros(64, 2))

@@ -14,7 +14,7 @@ from graphbraid.features import HostTiers, TieredFeatures, TieredTopology, reord
 from graphbraid.graph.csc import Csc
 from graphbraid.loader import NeighborLoader
 
-REFUSED = "made for another graph.*Make them anew of this very graph"
+REFUSED = "made for another graph.*Make them anew from this graph"
 
 
 @pytest.fixture(scope="module")

@@ -105,8 +105,8 @@ class _Job:
     def wait(self) -> dict[int, int]:
         """Wait for all ranks; return how each has ended, in the order in which they ended.
 
-        Ranks that do not end soon after another has failed are killed, and are not among these: what is
-        written is written whole or not at all.
+        Ranks that do not end soon after another has failed are killed and left out: files are written whole
+        or not at all, so none is damaged.
         """
         statuses: dict[int, int] = {}
         until = float("inf")
@@ -213,8 +213,8 @@ def _divided_cores(ranks: int) -> list[set[int] | None]:
 def _outcome(statuses: Mapping[int, int]) -> tuple[int, int | None]:
     """Return the job's exit code, and the rank whose failure caused it, if one did.
 
-    The ranks that lose another one end with the code of that; the first that failed otherwise is the cause.
-    A rank that a signal has ended, by itself or with its exit code, is a lost rank, unless all were stopped.
+    Ranks that lose another rank end with RankError's code, so the cause is the first rank that failed with
+    another code. A rank that a signal has ended counts as lost, unless all ranks were stopped.
 
     Args:
         statuses: how each rank has ended, in the order in which they ended.
@@ -229,7 +229,7 @@ def _outcome(statuses: Mapping[int, int]) -> tuple[int, int | None]:
 
 
 def _tell(failed: int, status: int, errors: Sequence[IO[bytes]]) -> None:
-    """Say what the rank that failed has said, unless it is rank 0, which has said it itself."""
+    """Print why the failed rank ended, unless it is rank 0, which has printed it itself."""
     if status < 0:
         name = signal.Signals(-status).name
         advice = "; did the machine run out of memory?" if name == "SIGKILL" else ""

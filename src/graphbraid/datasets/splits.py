@@ -52,7 +52,7 @@ def with_drawn_splits(graph: Graph, seed: int) -> Graph:
     nodes = dict(graph.types.nodes)
     labelled = [name for name, one in nodes.items() if one.y is not None]
     if not labelled:
-        raise DataError("a split needs labels; no node type has some")
+        raise DataError("a split needs labels; no node type has any")
     for name in labelled:
         with named(f"nodes of type {name!r}"):
             nodes[name] = replace(nodes[name], splits=_drawn(nodes[name], seed))

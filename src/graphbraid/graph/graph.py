@@ -65,10 +65,10 @@ class Graph(LabelledNodes, TypedViews, Conversions, EdgeEdits):
     """Node types and relations, of which :meth:`nodes_of` and :meth:`relation` give one; None if there is one
     of each. ``edge_id`` then counts within each relation's list."""
     weight_name: str = "edge_weight"
-    """Name of the model's argument that the weights of ``csc`` are: ``edge_weight``, or ``edge_attr`` if they
-    came as one feature per edge."""
+    """Name of the argument by which a model gets the weights of ``csc``: ``edge_weight``, or ``edge_attr`` if
+    they came as one feature per edge."""
     left_out: frozenset[str] = frozenset()
-    """Names of attributes that the data, of which the graph was made, have and the graph has not."""
+    """Names of attributes of the PyG data that the graph was made of, which the graph does not hold."""
     schema: Schema = field(default_factory=Schema)
     """Names of feature columns and of classes, and how features were made, where that is known."""
     trusted: InitVar[bool] = False
@@ -132,7 +132,7 @@ class Graph(LabelledNodes, TypedViews, Conversions, EdgeEdits):
     def replace(self, **fields: Any) -> Graph:
         """Return a graph with some fields replaced; the others are shared.
 
-        Other features or labels have other columns and classes: give ``schema`` as well to name them.
+        New features or labels lose the names of columns or classes, unless ``schema`` gives them.
 
         Raises:
             DataError: the new fields do not fit the graph.

@@ -22,14 +22,14 @@ _kept = WeakTensorKeyDictionary()
 def mark(array: Tensor, *, in_blocks: bool = False, dtype: torch.dtype | None = None) -> str:
     """Return the checksum of the ``.npy`` file that holds an array, as a store's manifest has it.
 
-    It reads the array once, at the speed of memory, and again only after a change in place. Of an array that
-    a store gave it is known (:func:`keep_mark`), so that nothing is read. A change that torch does not count,
-    as through ``array.numpy()``, goes unnoticed.
+    The array is read once, at the speed of memory, and again only after a change in place. For an array of
+    a store nothing is read: the store knows the checksum (:func:`keep_mark`). A change that torch does not
+    count, as through ``array.numpy()``, goes unnoticed.
 
     Args:
         array: any shape, dtype and device.
         in_blocks: whether the values begin at a block of the file, as features and sources do.
-        dtype: that the file has, into which the array is converted part by part. If None, the array's own.
+        dtype: dtype of the file; the array is converted to it part by part. If None, the array's own.
     """
     version = -1 if array.is_inference() else array._version
     key = version, in_blocks, dtype or array.dtype
@@ -47,7 +47,7 @@ def keep_mark(array: Tensor, found: str, *, in_blocks: bool) -> None:
 
 
 def _checksum(array: Tensor, dtype: torch.dtype, *, in_blocks: bool) -> str:
-    """Return the mark of an array in another dtype, which is made part by part."""
+    """Return the checksum of an array's ``.npy`` file, in ``dtype``, which is made part by part."""
     header = {"descr": numpy_dtype(dtype).str, "fortran_order": False, "shape": tuple(array.shape)}
     checksum = xxhash.xxh3_128(header_bytes(header, least=BLOCK_BYTES if in_blocks else 0))
     values = array.detach()
@@ -55,7 +55,7 @@ def _checksum(array: Tensor, dtype: torch.dtype, *, in_blocks: bool) -> str:
     rows = max(1, _AT_A_TIME // max(1, values[:1].numel())) if values.ndim else 1
     for part in (values,) if whole or not values.ndim else torch.split(values, rows):
         flat = part.to("cpu", dtype).reshape(-1)
-        if flat.stride() != (1,):  # that of one element may be any
+        if flat.stride() != (1,):  # one element may have any stride
             flat = flat.clone(memory_format=torch.contiguous_format)
         checksum.update(flat.view(torch.uint8).numpy().data)
     return checksum.hexdigest()
@@ -87,19 +87,19 @@ def check_made_for(made: object, here: Csc | Features | None, what: str) -> None
     """Check that something was made for the topology or the features that it is used with.
 
     Args:
-        made: what has the mark of these as its ``mark``; where it has none or "", nothing is checked.
-        here: what it is used with.
-        what: its name and its verb for the message: ``tiers were``.
+        made: an object with a ``mark``. Without one, or with "", nothing is checked.
+        here: the topology or the features that it is used with.
+        what: subject and verb for the message, such as ``tiers were``.
 
     Raises:
         DataError: it was made for others.
     """
     made_for: str = getattr(made, "mark", "")
     if made_for and made_for != (topology_mark(here) if isinstance(here, Csc) else features_mark(here)):
-        differs = "edges or their weights" if isinstance(here, Csc) else "features"
+        differ = "edges or weights" if isinstance(here, Csc) else "features"
         raise DataError(
-            f"{what} made for another graph: its {differs} were others than this graph's. Was it renumbered, "
-            "or changed in place since? Make them anew of this very graph"
+            f"{what} made for another graph: its {differ} differ from this graph's. Was the graph "
+            "renumbered, or changed in place since? Make them anew from this graph"
         )
 
 

@@ -25,7 +25,7 @@ class Columns:
     names: tuple[str, ...] | None = None
     """Name of each column, in their order; None if they are not known."""
     fill_missing: float | None = None
-    """Value that stands for empty fields; None if there was none for them."""
+    """Value that was put into empty fields; None if there was none."""
     normalized: bool = False
     """Whether each row was divided by the sum of its absolute values (``normalize_features``)."""
 
@@ -67,7 +67,7 @@ def check_schema(graph: Graph) -> None:
     """Check that a graph has the columns that its schema names.
 
     Raises:
-        DataError: a node type or relation has no features or other ones, or a name stands there twice.
+        DataError: a node type or relation has no features, or another number of columns, or a name repeats.
     """
     check_type(graph.schema, "schema", Schema, "a graphbraid.graph.Schema")
     if not graph.schema.columns:

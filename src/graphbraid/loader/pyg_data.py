@@ -221,6 +221,6 @@ def _class_for(given: Any) -> type[SampledData]:
 
 
 def _empty(given: Any) -> SampledData:
-    """Return a batch without a store, as a copy of data of a class begins."""
+    """Return a batch of data of a class, with no attributes yet, as ``copy.copy`` begins."""
     made = _class_for(given)
     return made.__new__(made)

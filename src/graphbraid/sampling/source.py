@@ -45,7 +45,7 @@ class BatchSource:
     adj_t: Any = None
     """Sparse matrix of the whole graph, whose kind the batches' ``adj_t`` have. If None, they have none."""
     template: Any = None
-    """PyG ``Data`` whose class and attributes of no key batches have. If None, they are plain ``Data``."""
+    """PyG ``Data``: batches get its class and settings. If None, they are plain ``Data``."""
     src_degree: Tensor | None = None
     """In-degrees that blocks carry for layers that normalise by them, ``(num_nodes,)`` float32."""
     src_loop: Tensor | None = None

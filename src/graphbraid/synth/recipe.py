@@ -84,7 +84,7 @@ class Recipe:
         for name in (self.name, self.train_split, *watched, *evaluated):
             if not name.isidentifier():
                 raise ConfigError(
-                    "source code holds the names of a program and of its splits, so they are letters, digits "
+                    "names of a program and of its splits stand in source code, so they need letters, digits "
                     f"and _; got {name!r}"
                 )
 

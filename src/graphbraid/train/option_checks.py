@@ -24,7 +24,7 @@ _OF_BATCHES = ("layout", "replace", "eval_batch_size", "eval_fanouts")
 
 
 def given_for_batches(config: TrainConfig) -> str:
-    """Return the first option given that is for mini-batches alone; empty if there is none."""
+    """Return the first option that was given although it is only for mini-batches; empty if there is none."""
     given = (name for name in _OF_BATCHES if getattr(config, name) != _default(config, name))
     return next((f"{name}={getattr(config, name)!r}" for name in given), "")
 

@@ -36,8 +36,9 @@ inline void prefetch_slot(const IdTable<Key>& table, int64_t id) {
   __builtin_prefetch(table.slots.data() + slot_of(static_cast<Key>(id), table.bits), 1);
 }
 
-// An array that was changed after it was checked, under these threads or through memory that others share,
-// would lead the next hop out of the graph. One pass over ids or one comparison per row, in the nearest cache.
+// An array may be changed after it was checked, while these threads read it or through shared memory. The
+// next hop would then read outside of the graph. These checks cost one comparison per row and one pass over
+// ids in L1.
 constexpr char kChanged[] = "the graph's arrays were changed while batches were sampled from them";
 
 inline void check_ids(const int64_t* ids, int64_t count, int64_t num_nodes) {

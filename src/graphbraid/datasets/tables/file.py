@@ -67,7 +67,7 @@ class TableFile:
                 f"a table is a path, a pyarrow.Table or a pandas.DataFrame; got {type(source).__name__}"
             )
         self.parts: dict[str, list[str]] = {}
-        """Columns that a column of lists of numbers is read as: ``x[0]``, ``x[1]``, ... of a column ``x``."""
+        """Columns that stand for a column of lists of numbers: ``x[0]``, ``x[1]``, ... for a column ``x``."""
         try:
             self.types: dict[str, Any] = self._read_types()
         except Exception as error:
@@ -96,8 +96,8 @@ class TableFile:
         """
         if column not in self.types:
             hint = self._format_hint() or did_you_mean(column, self.columns)
-            there = ", ".join(self.columns)
-            raise DataError(f"{self.name} has no column {column!r} ({role}); its columns are {there}.{hint}")
+            names = ", ".join(self.columns)
+            raise DataError(f"{self.name} has no column {column!r} ({role}); its columns are {names}.{hint}")
         return column
 
     def _format_hint(self) -> str:
@@ -116,7 +116,7 @@ class TableFile:
         return ""
 
     def expanded(self, columns: Sequence[str]) -> list[str]:
-        """Return columns with those of lists as the columns that they are read as."""
+        """Return the columns, with each column of lists replaced by the columns that stand for it."""
         return [part for column in columns for part in self.parts.get(column, [column])]
 
     def is_whole(self, column: str) -> bool:
@@ -163,7 +163,7 @@ class TableFile:
 
     def _batches(self, columns: list[str], types: dict[str, Any]) -> Iterator[Any]:
         arrow, row = require_pyarrow(), 0
-        # Ids that another program wrote as floats are read as these, and checked.
+        # Ids that another program wrote as floats are read as floats, and checked.
         floats = {c for c in columns if types[c] == arrow.int64() and self._is_fractional(c)}
         is_text = self._table is None and not self._is_parquet()
         if is_text and not floats:
@@ -192,7 +192,7 @@ class TableFile:
                 if at >= 0:
                     raise DataError(
                         f"{self.row(row + at)}: column {name!r} holds {lengths[at]} numbers; all rows need "
-                        f"{len(self.parts[name])}, as the first"
+                        f"{len(self.parts[name])}, as the first row"
                     )
             arrays = [
                 compute.list_element(batch.column(place[c][0]), place[c][1])

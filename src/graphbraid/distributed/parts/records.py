@@ -131,8 +131,7 @@ class Part:
 def list_sums(ids: Tensor, lengths: Iterable[int]) -> Tensor:
     """Return a checksum of each of the lists that follow each other in ``ids``: ``(num_lists,)`` int64.
 
-    What a part sends to another, by the nodes' global ids, is what that one has of it in its halo: the
-    checksums of both are equal.
+    What part A sends to part B, as global ids, is what B has from A in its halo: both checksums are equal.
     """
     lists = torch.split(ids, list(lengths))
     return torch.tensor([xxhash.xxh3_64_intdigest(one.numpy().tobytes()) >> 1 for one in lists])

@@ -191,7 +191,7 @@ class SavedPartition:
         Raises:
             ConfigError: There is no such part.
             DataError: A file of it is missing, truncated, has changed, or is of another partition; or its
-                lists are not those that the parts of the nodes give.
+                lists of nodes do not agree with the part of each node.
         """
         as_count(part, "part", most=self.num_parts - 1)
         folder = self.folder / _name(part)
@@ -211,7 +211,7 @@ class SavedPartition:
         return found
 
     def check(self) -> None:
-        """Read and check all parts, and that each sends to each other what that one has in its halo.
+        """Read and check all parts, and check that each sends what the others have in their halos.
 
         Raises:
             DataError: A part is damaged, or two of them do not fit each other.
@@ -224,16 +224,16 @@ class SavedPartition:
         self.refuse_unmirrored(differ)
 
     def refuse_unmirrored(self, pairs: Sequence[Sequence[int]]) -> None:
-        """Refuse parts of which one sends other nodes than the other expects, if there is such a pair.
+        """Refuse the partition if there is a pair of parts (sender, receiver) that expect different nodes.
 
         Raises:
-            DataError: there is one.
+            DataError: there is such a pair.
         """
         if pairs:
             sender, receiver = pairs[0]
             raise DataError(
-                f"the parts in {self.folder} do not fit each other: part {sender} sends other nodes to part "
-                f"{receiver} than that one has of it in its halo; partition again"
+                f"the parts in {self.folder} do not fit each other: part {sender} sends other nodes than "
+                f"part {receiver} has from it in its halo; partition again"
             )
 
 

@@ -21,7 +21,7 @@ _FAULT = "fault"
 _PAUSE_SECONDS = 0.05
 _SLACK_SECONDS = 1.0
 _TOLD_SECONDS = 5.0
-"""Seconds that the rank that holds the store waits for the others to read why it ends."""
+"""Seconds that the rank with the store waits until the others have read why it ends."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,8 +68,8 @@ class Meeting:
     def _find(self) -> None:
         """Wait until a store answers at the port.
 
-        Else torch's client would try again and again: it prints a stack trace each time, and aborts a
-        process that ends meanwhile.
+        Without this, torch's client would connect again and again. It prints a stack trace each time, and
+        aborts a process that ends meanwhile.
         """
         until, cause = time.monotonic() + self.seconds, ""
         while (left := until - time.monotonic()) > 0:
@@ -162,7 +162,7 @@ class Meeting:
             )
 
     def _tell(self, store: Store, error: GraphbraidError) -> None:
-        """Tell the other ranks why this one ends; who holds the store waits until they have left."""
+        """Tell the other ranks why this one ends; the rank with the store waits until they have left."""
         try:
             store.compare_set(_FAULT, "", str(error))
             store.add("left", 1)
@@ -170,7 +170,7 @@ class Meeting:
             while self.opens and time.monotonic() < until and store.add("left", 0) < store.add("here", 0):
                 time.sleep(_PAUSE_SECONDS)
         except RuntimeError:
-            return  # the store is gone, and all who held it know
+            return  # the store was closed, so the rank that had it has ended
 
     def _closed(self) -> RankError:
         return RankError(

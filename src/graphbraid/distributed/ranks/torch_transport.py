@@ -91,7 +91,7 @@ class TorchTransport:
     def abort(self) -> None:
         """End the process group, if it is ours, though operations may be under way."""
         if self._owns:
-            # For ever: Gloo's destructor waits for them until their timeout, longer than anyone's patience.
+            # Never released: Gloo's destructor would wait for pending operations until their long timeout.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._group))
             for backend in {id(b): b for b in _backends(self._group)}.values():
                 backend.abort()

@@ -57,7 +57,7 @@ class Score:
     seconds: float
     """Spent on it, trials included."""
     mark: str = ""
-    """Mark of the edges of its graph; tiers of another one refuse it. Empty: of any."""
+    """Mark of the edges of its graph; tiers of another graph refuse the score. Empty: any graph takes it."""
     reason: str = ""
     """Why ``auto`` chose this kind; empty where it was asked for by name."""
     trial: Mapping[str, float] = field(default_factory=dict)

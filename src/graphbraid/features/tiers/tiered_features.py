@@ -243,7 +243,7 @@ class TieredFeatures:
         """Rows as a tensor of all of them would give: by an id, a slice, ids or a mask.
 
         Raises:
-            DataError: It is something else, or a mask of another length, or names a row that is not there.
+            DataError: ``ids`` is something else, a mask of another length, or names a row that is missing.
         """
         if isinstance(ids, int | np.integer) and not isinstance(ids, bool):
             return self.gather(torch.tensor([range(len(self))[ids]]))[0]

@@ -30,10 +30,10 @@ _NOT_USERS = {*_PACKAGES.split(), *sys.stdlib_module_names}
 _ENTERED = ("forward", "message", "message_and_aggregate", "aggregate", "update", "edge_update", "propagate")
 """Methods that a call of a module enters, besides those that Python calls by operators."""
 _BY_TEXT = frozenset({"getattr", "vars", "attrgetter", "__dict__"})
-"""Names of what reads attributes by names made as the program runs."""
+"""Names whose use reads attributes by names that are made as the program runs."""
 _LISTS = (list, tuple, set, frozenset, deque)
-_NUMBERS = (int, float, complex, str, bytes, range, slice, types.NoneType, np.generic)
-_CONSTANT = (*_NUMBERS, types.BuiltinFunctionType, torch.dtype, torch.device)
+_VALUES = (int, float, complex, str, bytes, range, slice, types.NoneType, np.generic)
+_CONSTANT = (*_VALUES, types.BuiltinFunctionType, torch.dtype, torch.device)
 _HOLDERS = (
     types.MethodType,
     staticmethod,
@@ -45,7 +45,7 @@ _HOLDERS = (
 )
 _HELD = ("__func__", "__self__", "fget", "func", "args", "keywords")
 _UNREAD = ("logging", "threading", "weakref", "_thread")
-"""Modules whose objects decide no numbers and hold much of the program."""
+"""Modules whose objects affect no result and hold much of the program."""
 _MOST = 2048
 """Number of objects looked into: a model may hold a data set, or what trains it."""
 _MOST_BYTES = 1024
@@ -57,9 +57,10 @@ class Reached:
 
     Attributes:
         functions: the user's functions that a call may enter.
-        dicts: dicts of which all is read; lists: other containers, by what iterating over them gives.
+        dicts: dicts that are read whole.
+        lists: other containers, as iterables of what they hold.
         classes: what the user's classes define, besides those of the model's modules.
-        tensors: tensors whose numbers may be read, but for the model's parameters.
+        tensors: tensors whose numbers may be read, except the model's parameters.
         arrays: small NumPy arrays.
         why: why not all can be followed; empty if it can.
     """
@@ -95,7 +96,7 @@ class Reached:
 
     @property
     def named(self) -> list[tuple[Mapping[str, Any], tuple[str, ...]]]:
-        """The mappings, such as a module's globals, of which some names are read, and these names."""
+        """Mappings, such as a module's globals, each with the names that are read from it."""
         return [(mapping, tuple(names)) for mapping, names in self._named.values()]
 
     def _reads(self, name: str) -> bool:
@@ -160,7 +161,7 @@ class Reached:
         self._waiting.extend(held)
 
     def _members(self, kind: type, entered: tuple[str, ...]) -> None:
-        """Look at what of a class may be read: functions that are entered or named, and all else that is."""
+        """Look at the members of a class that a call may enter or read by name."""
         for key, member in vars(kind).items():
             by_python = key.startswith("__") and key not in _NOT_ENTERED
             if key in entered or by_python or self._reads(key):

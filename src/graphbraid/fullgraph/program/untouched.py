@@ -53,7 +53,7 @@ def untouched(model: nn.Module, reached: Reached) -> Iterator[None]:
     if changed:
         raise NotLoweredError(
             type(model).__name__,
-            f"its forward changes {changed!r}, which it may read",
+            f"its forward changes {changed!r}, which its next call may read",
             "a forward without effects",
         )
 

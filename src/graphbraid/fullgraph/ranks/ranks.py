@@ -285,8 +285,8 @@ class Ranks:
             marks |= {} if graph.edge_attr is None else {"graph's edge_attr": mark(graph.edge_attr)}
         elif self.part.marks != (topology_mark(graph.csc), features_mark(graph.x)):
             raise DataError(
-                "this rank's part was read from another graph, or that was changed in place since; make the "
-                "ranks anew of this very graph: Ranks.of_saved(comm, saved, graph)"
+                "this rank's part was read from another graph, or the graph was changed in place since; make "
+                "the ranks anew from this graph: Ranks.of_saved(comm, saved, graph)"
             )
         mine = {f"model's {name}": value for name, value in options.items()} | marks
         check_alike(self.comm, mine, "give all ranks the same model, graph and nodes")

@@ -21,7 +21,7 @@ _AGREES = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """What a step's outputs were made from, as far as their backward pass asks."""
+    """What a backward pass asks about what its outputs were made from."""
 
     has_changed: Callable[[], bool]
     """Returns whether the graph's tensors were written to since."""
@@ -34,7 +34,7 @@ def _no_model(_: Sequence[int]) -> Tensor:
 
 
 UNCHANGED = Behind(has_changed=lambda: False, written=_no_model)
-"""Behind the outputs of a lowered program that is run alone."""
+"""For a lowered program that is run without an engine."""
 
 
 def run_step(

@@ -15,7 +15,7 @@ from graphbraid.graph.labelled import SPLITS
 from graphbraid.graph.sparse_features import SparseFeatures
 
 _HELD = ("x", "y", "edge_index", "adj_t", "num_nodes")
-"""Attributes that a graph has whatever they are."""
+"""Attributes that every graph holds."""
 
 
 def edge_features_of(data: Any) -> Tensor | None:
@@ -99,13 +99,13 @@ def weight_of(data: Any, weight_attr: str | None) -> Tensor | None:
 
 
 def weight_name(data: Any, weight_attr: str | None, weight: Tensor | None) -> str:
-    """Return the name that weights keep for a model: edge_attr if it was not chosen as weights."""
+    """Return the name by which a model gets the weights: ``edge_attr`` only if "auto" took them from it."""
     is_feature = weight_attr == "auto" and weight is not None and weight is data.get("edge_attr")
     return "edge_attr" if is_feature else "edge_weight"
 
 
 def left_out(data: Any, weight_attr: str | None, called: str, attr: Tensor | None) -> frozenset[str]:
-    """Return the names of what data or a storage of PyG have and a graph made of them has not.
+    """Return the names of attributes of PyG's data, or of a storage, that a graph made of them does not hold.
 
     Args:
         data: the data or storage.

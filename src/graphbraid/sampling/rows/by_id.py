@@ -116,7 +116,7 @@ def take_features(x: Tensor | ScaledFeatures, ids: Tensor) -> Tensor:
 
 
 def tensor_bytes(tensor: Tensor) -> int:
-    """Return the bytes of a tensor, of one in COO those of its indices and values."""
+    """Return the bytes of a tensor; in COO, of its indices and values."""
     if tensor.layout != torch.sparse_coo:
         return tensor.nbytes
     return tensor._indices().nbytes + tensor._values().nbytes

@@ -153,7 +153,7 @@ def _place(source: Path) -> str:
 
 
 def _in_one_line(value: Any) -> Any:
-    """Return what a template shows; a line break in a name would begin a line of code."""
+    """Return the value that a template shows; a line break in a name would begin a new line of code."""
     if isinstance(value, str) and not value.isprintable() and value.strip(" ,\n"):
         raise ConfigError(f"a program's files cannot hold {value!r}: rename it without line breaks")
     return value

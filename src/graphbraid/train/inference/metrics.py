@@ -141,7 +141,7 @@ def check_monitor(name: str, labels: Graph | NodeSet, val_nodes: Tensor | None) 
     """Check that the metric that chooses the best epoch is defined on the validation split.
 
     Raises:
-        ConfigError: it is AUROC, and no class is both that of some nodes there and not that of others.
+        ConfigError: it is AUROC, and every node there has the same labels.
     """
     if name != AUROC or val_nodes is None or labels.y is None:
         return
@@ -181,8 +181,8 @@ class Scores:
     def compute(self) -> dict[str, float]:
         """Return the mean loss and every metric.
 
-        One that the rows do not define is NaN: R2 of a single row, and AUROC where no class has rows that are
-        of it and others that are not.
+        A metric that the rows do not define is NaN: R2 of a single row, and AUROC if each class has all rows
+        or none.
         """
         if self._num_rows == 0:
             raise AssertionError("no rows to score: callers check that a split is not empty")
@@ -201,6 +201,6 @@ def _mean_auroc(metric: Any, task: Task) -> float:
     is_of = F.one_hot(labels, task.width) if task.name == "single-label" else labels.reshape(-1, task.width)
     share = is_of.double().mean(0)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of the classes that are left out
+        warnings.simplefilter("ignore", UserWarning)  # about the classes that are left out
         areas = metric.compute().reshape(-1)
     return float(areas[(share > 0) & (share < 1)].mean())

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 
 OF_EDGES = (WEIGHTS, EDGE_ATTR, EDGE_TYPE, DATA)
-"""What a model may be given of the edges of a mini-batch beside their ends."""
+"""Arguments about the edges of a mini-batch, for which it must know their ids."""
 
 _TRIED_SEEDS = (3, 7)
 """Seeds of the batches that a model is run on to see its width."""
@@ -133,9 +133,8 @@ class ModelRunner:
     def widest(self) -> int:
         """Largest number of columns that the model holds for a node or an edge.
 
-        Models of ``graphbraid.nn`` say it. Any other is run on two small batches: what grows with the batch
-        has a row for each of its nodes or edges. A model that fails on them can be run only on the whole
-        graph, whatever its width.
+        Models of ``graphbraid.nn`` say it. Any other model is run on two small batches: a matrix that grows
+        with the batch has a row for each of its nodes or edges. A model that fails on them gets width 1.
 
         Raises:
             ConfigError: the model is called with one block per layer, and does not say how many.
@@ -200,7 +199,7 @@ class ModelRunner:
         return BatchLoader(self.source(), self.settings(settings))
 
     def settings(self, settings: LoaderSettings) -> LoaderSettings:
-        """Return a loader's settings with what the model's arguments need: edge ids, for what edges have."""
+        """Return a loader's settings, with edge ids if the model takes more of edges than their ends."""
         keeps = settings.return_edge_id or any(map(self.calling.takes, OF_EDGES))
         return dataclasses.replace(settings, return_edge_id=keeps)
 

@@ -288,7 +288,7 @@ def _pairs(ends: Tensor, num_nodes: int) -> Tensor:
 
 
 def left_out(graph: Graph) -> frozenset[str]:
-    """Return the names of what an encoder is not given: beside what the graph lacks, features by relation."""
+    """Return the attributes that no encoder gets: what the graph left out, and features by relation."""
     by_relation = any(graph.edges_of(one).edge_attr is not None for one in graph.edge_types)
     return graph.left_out | ({"edge_attr"} if graph.is_typed and by_relation else set())
 
