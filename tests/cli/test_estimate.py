@@ -49,6 +49,8 @@ def test_times_are_of_steps_that_were_tried(graphbraid, store):
     assert sampled["train"] > 0
     assert "steps tried" in sampled["how"]
     assert full["train"] >= full["floor"] > 0
+    shown = graphbraid("estimate", "--data", store, *SMALL[:-1]).stdout
+    assert shown.count(" for epochs=") == 2, "once for each mode"
 
 
 @pytest.mark.slow

@@ -164,11 +164,7 @@ def _show_mode(found: ModeEstimate) -> None:
         table.add_row(marked("[bold]disk[/]"), format_bytes(found.disk_bytes), "files that the run writes")
     if (seconds := found.seconds) is not None:
         run = f"{format_seconds(seconds.of_run(found.epochs))} for epochs={found.epochs}"
-        table.add_row(
-            marked("[bold]epoch[/]"),
-            with_spread(seconds.total, seconds.spread),
-            f"{run} for epochs={found.epochs}",
-        )
+        table.add_row(marked("[bold]epoch[/]"), with_spread(seconds.total, seconds.spread), run)
         for name, taken, why in time_rows(seconds):
             table.add_row(f"  {name}", taken, plain(why))
         if seconds.floor is not None:
