@@ -42,7 +42,7 @@ def run() -> None:
 
 
 class _Lossy(io.FileIO):
-    """Standard error on a full disk: what cannot be said must not end a run."""
+    """Standard error that drops what a full disk does not take: a lost message must not end a run."""
 
     def write(self, data: Any, /) -> int:
         try:
@@ -54,9 +54,9 @@ class _Lossy(io.FileIO):
 
 
 def _open_streams() -> None:
-    """Give closed standard streams a descriptor of their own, which the next file opened would take.
+    """Open closed standard streams as /dev/null: else the next file that is opened would get their numbers.
 
-    What is written to a closed standard output is an error, as to a full disk.
+    Writing to a closed standard output is an error, as on a full disk.
     """
     for number in range(3):
         try:

@@ -84,4 +84,4 @@ def expanded(path: str, name: str = "path") -> Path:
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
-        raise ConfigError(f"{name}={path!r} cannot be: {error}") from error
+        raise ConfigError(f"{name}={path!r} cannot be expanded: {error}") from error

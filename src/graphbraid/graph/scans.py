@@ -52,6 +52,8 @@ class Versioned:
 
 
 class _Unchanged:
+    """One array of an instance, which is refused if it was changed since it was set."""
+
     def __init__(self, name: str) -> None:
         self._name, self._kept = name, f"_kept_{name}"
 
@@ -92,7 +94,7 @@ def tracing() -> bool:
 def first_out_of_range(ids: Tensor, bound: int) -> int:
     """Return the position of the first of 1-d ``ids`` outside ``[0, bound)``, or -1.
 
-    -1 while torch traces, when ids have no values; the operators that read by them look at them as they run.
+    While torch traces, ids have no values and the result is -1; operators check the ids as they run.
     """
     if tracing():
         return -1

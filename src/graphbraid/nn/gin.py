@@ -54,7 +54,7 @@ class GINConv(Conv):
         if x.shape[0] != csc.num_src:
             raise DataError(f"GINConv needs x with {csc.num_src} rows, one per source node; got {x.shape[0]}")
         rows = dense(x)
-        if self.eps.requires_grad or tracing():  # whose value is not known then
+        if self.eps.requires_grad or tracing():  # while torch traces, its value is not known
             total = aggregate(Aggregation(csc=csc), rows, wide=True) + (1 + self.eps) * rows[: csc.num_dst]
         else:
             total = aggregate(Aggregation(csc=csc, loop_scale=1.0 + float(self.eps)), rows, wide=True)

@@ -206,13 +206,11 @@ class RGCN(nn.Module):
                 num_src, num_dst = (
                     xs[self.node_types.index(end)].shape[0] for end in (edge_type[0], edge_type[2])
                 )
-                one = (
-                    traced_csc(one, num_src, num_dst)
-                    if tracing()
-                    else coo_to_csc(*ends_of(one, max(num_src, num_dst)), num_src, num_dst, keep_perm=False)[
-                        0
-                    ]
-                )
+                if tracing():
+                    one = traced_csc(one, num_src, num_dst)
+                else:
+                    ends = ends_of(one, max(num_src, num_dst))
+                    one = coo_to_csc(*ends, num_src, num_dst, keep_perm=False)[0]
             found[edge_type] = one
         return found
 

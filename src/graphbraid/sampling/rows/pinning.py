@@ -71,7 +71,7 @@ def pinned(table: Tensor, registrar: Registrar | None = None) -> Tensor:
         registrar: the driver's calls. If None, CUDA's.
     """
     lock = _lock_over(table)
-    if lock is not None:  # another tensor's, so that the pages stay locked as long as this one, too
+    if lock is not None:  # of another tensor: the pages stay locked as long as either of them lives
         _LOCKS[table] = lock
         return table
     if table.is_pinned():

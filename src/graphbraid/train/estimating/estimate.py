@@ -278,9 +278,7 @@ class _Estimating:
             rate = self._machine.disk_bytes_per_second
             try:
                 found = full_seconds(trial, needs.engine, fits=fits_here, bytes_per_second=rate)
-            except (
-                ResourceError
-            ):  # a step fits the machine, and not beside what the estimate itself has tried
+            except ResourceError:  # what the estimate itself holds leaves no room for a step
                 found = None
             if found is not None:
                 seconds = self._there(found).writing(checkpoint_seconds(trial, 1))

@@ -121,7 +121,7 @@ def require_as_written(model: nn.Module, graph: Graph, config: TrainConfig, why:
     trial = Trial(model, graph, config.updated(trace=None))
     trial.try_model()
     parts = {_PARTS["step"]: training_bytes(trial), _PARTS["optimizer"]: trial.state_bytes()}
-    what = f"training on the whole graph needs (as the model runs as it is written: {why})"
+    what = f"the model runs as it is written ({why}), and training on the whole graph needs"
     _refuse_more(parts, free, what, lambda: "Use mode='sampled' (--mode sampled), or a smaller model")
 
 
@@ -159,7 +159,7 @@ def _what_fits(model: nn.Module, graph: Graph, config: TrainConfig, needed: int,
     # Trying smaller batches takes some megabytes, too: far from fitting, they are not tried.
     size = config.batch_size if 4 * free > needed else 1
     while size > 1:
-        size //= 4 if size > 4 else size
+        size = max(size // 4, 1)
         for budget in {config.memory_budget_bytes, min(config.memory_budget_bytes, max(free // 4, 1 << 16))}:
             given = {"batch_size": size, "eval_batch_size": min(config.eval_batch_size, size)}
             given |= {"memory_budget_bytes": budget}

@@ -146,7 +146,7 @@ def _try_model(state: RunState, task: Task, train_nodes: Tensor, evidence: Evide
         if state.runner.engine is None:
             _compile(state, train_nodes, evidence)
         return
-    if not state.graph.is_typed:  # whose batches are not counted beforehand
+    if not state.graph.is_typed:  # batches with types are not counted beforehand
         _require_sampled(state)
     seeds = train_nodes[:_DRY_SEEDS]
     _dry_run(state, task, seeds, f"a mini-batch of {seeds.numel()} seed nodes")

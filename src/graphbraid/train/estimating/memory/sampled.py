@@ -206,7 +206,7 @@ def _step(trial: Trial, loader: BatchLoader, sizes: BatchSizes) -> Allocation:
 def _scaled(trial: Trial, loader: BatchLoader, sizes: BatchSizes) -> tuple[int, bool]:
     """Return what a step is expected to allocate, and whether it can be tried beside batches under way."""
     flying = sizes.in_flight(trial.config.workers, loader.ahead)
-    if not may_be_tried(flying // _FEWER):  # a step of the rows' own size, as none can be tried at all
+    if not may_be_tried(flying // _FEWER):  # not even a small step can be tried
         return _ROWS_OF_STEP * sizes.nbytes, False
     scaled = scaled_step_bytes(trial, sizes.nodes)
     return scaled, may_be_tried(flying + scaled)

@@ -25,7 +25,7 @@ VERSION = 2
 """Part of the storage key; raise it when the run changes."""
 _SECONDS = 120
 _TYPICAL_BYTES = 320 << 20
-"""Taken where no process can be started, or not beside this one in the free memory."""
+"""Taken where no process can be started, or where the free memory has no room for one."""
 _log = logging.getLogger(__name__)
 
 _RUN = """
@@ -70,7 +70,7 @@ def baseline_bytes(mode: str, device: str = "cpu") -> int:
     if found is not None:
         return found
     free = free_memory_bytes()
-    if free is not None and free < 2 * _TYPICAL_BYTES:  # a second process could be the end of this one
+    if free is not None and free < 2 * _TYPICAL_BYTES:  # a second process might exhaust the memory
         return _TYPICAL_BYTES
     try:
         found = _measured(mode, device)
