@@ -249,7 +249,7 @@ def test_a_partition_of_another_graph_cuts_no_other(graph, saved, tmp_path):
     chosen = partition(graph, 3)
     moved = reorder(graph, torch.arange(64).flip(0)).graph
     for found in (chosen, SavedPartition(saved).partition()):
-        with pytest.raises(DataError, match="the partition was made for another graph: its edges or their"):
+        with pytest.raises(DataError, match="the partition was made for another graph: its edges or weights"):
             split(moved, found)
         again = open_store(save_store(graph, tmp_path / found.strategy.replace(" ", "-")))
         assert len(split(again, found)) == 3
