@@ -25,7 +25,7 @@ EQUAL = 1.0 + 1e-9
 SEARCHED_BATCHES = 500
 """Length of the epoch that the search simulates in place of a longer one."""
 _SIMULATED_BATCHES = 10_000
-"""Of a longer epoch, twice this many batches are simulated; the rest goes on as their second half does."""
+"""Twice this many batches of a longer epoch are simulated; the rest goes on as their second half does."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

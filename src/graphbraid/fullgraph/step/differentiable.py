@@ -34,7 +34,7 @@ def _no_model(_: Sequence[int]) -> Tensor:
 
 
 UNCHANGED = Behind(has_changed=lambda: False, written=_no_model)
-"""For a lowered program that is run without an engine."""
+"""Stands behind a lowered program that is run without an engine."""
 
 
 def run_step(
