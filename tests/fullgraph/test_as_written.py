@@ -312,3 +312,28 @@ def test_features_that_may_be_left_out(has_features):
     assert (verdict(engine) == LOWERED) == has_features
     expected = model(data.edge_index, data.x)[data.train_mask]
     torch.testing.assert_close(engine(), expected, rtol=1e-4, atol=1e-5)
+
+
+class Summed(nn.Module):
+    """A layer of sums, without PyG's, for TorchScript."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(CHANNELS, CLASSES)
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor):
+        h = self.linear(x)
+        return h.index_add(0, edge_index[1], h[edge_index[0]])
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("traced", [True, False])
+def test_torchscript(traced):
+    data, model = data_of("untidy"), Summed()
+    call = data.x, data.edge_index
+    model = torch.jit.trace(model, call) if traced else torch.jit.script(model)
+    engine = graphbraid.compile(model, data, nodes=torch.arange(data.num_nodes))
+    for _ in range(2):
+        torch.testing.assert_close(engine(), model(*call))
+        with torch.no_grad():
+            model.linear.weight.mul_(2)

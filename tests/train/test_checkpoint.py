@@ -12,6 +12,7 @@ from tests.train.communities import Sage, community_graph, new_model
 
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.features import reorder
+from graphbraid.files import checksums
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.train import Callback, Trainer
@@ -71,6 +72,24 @@ def test_a_run_goes_on_with_the_update_it_began_with(tmp_path: Path, monkeypatch
     saved = torch.load(tmp_path / "parts" / "checkpoints" / "last.pt")["optimizer"]
     assert not saved["param_groups"][0]["fused"]
     assert losses("parts", 4, resume=True) == whole
+
+
+def test_a_run_of_an_earlier_version_goes_on_and_says_what_was_compared(
+    run_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It kept a sample of the arrays instead of their marks, and no names of columns."""
+    file = run_dir / "checkpoints" / "last.pt"
+    contents = torch.load(file)
+    kept = contents["graph_identity"]
+    older = {key: kept[key] for key in ("num_nodes", "num_edges", "num_features", "splits")}
+    for change in ({"num_edges": 1}, {}):
+        torch.save(contents | {"graph_identity": older | {"fingerprint": "0"} | change}, file)
+        checksums.seal_zip(file)
+        if change:
+            with pytest.raises(DataError, match="its num_edges was 1"):
+                resume(run_dir)
+    resume(run_dir)
+    assert "of an earlier version: its graph is compared by sizes and splits alone" in caplog.text
 
 
 class Flat(torch.nn.Linear):

@@ -17,6 +17,7 @@ import graphbraid
 from graphbraid import Graph
 from graphbraid.datasets import open_store, save_store
 from graphbraid.errors import ConfigError, DataError
+from graphbraid.fullgraph.program.calling import Given, calling_of
 from graphbraid.nn import DotProduct, LinkModel
 from graphbraid.train import Trainer
 from graphbraid.train.config import TrainConfig
@@ -146,6 +147,29 @@ def test_weights_and_features_of_edges_do_not_share_a_name():
         graph.replace(edge_attr=torch.ones(graph.num_edges, 2))
     changed = graph.replace(edge_attr=torch.ones(graph.num_edges, 2), weight_name="edge_weight")
     assert {"edge_attr", "edge_weight"} <= set(changed.to_pyg().keys())
+
+
+@pytest.mark.parametrize(
+    ("forward", "wanted"),
+    [
+        (lambda x, edge_index, h=None, z=2.0: None, ("x", "edge_index")),
+        (lambda x, edge_index, weight=1.0: None, ("x", "edge_index")),
+        (lambda x, edge_index, weight=None: None, ("x", "edge_index", "edge_weight")),
+        (lambda feat, edges, x=None: None, None),
+        (lambda state, edge_index, x: None, None),
+        (lambda x, edge_index, h: None, None),
+    ],
+)
+def test_another_name_receives_only_what_nothing_else_does(forward, wanted):
+    model, data = nn.Module(), CASES["optional"].data()
+    model.forward, data.edge_weight = forward, torch.rand(data.num_edges)
+    given = Given.of(Graph.from_pyg(data))
+    if wanted is None:
+        with pytest.raises(ConfigError, match="the graph has no such thing"):
+            calling_of(model, given)
+        return
+    called = calling_of(model, given)
+    assert (*called.positional, *called.named.values()) == wanted
 
 
 def test_a_model_of_blocks_is_refused_features_of_edges():

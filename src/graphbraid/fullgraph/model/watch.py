@@ -52,7 +52,8 @@ class ModelWatch:
         self._hooks: list[Any] = [getattr(torch_module, name, {}) for name in GLOBAL_HOOKS]
         for module in self._modules:
             held = vars(module)
-            self._dicts += [held, held["_parameters"], held["_modules"], held["_buffers"]]
+            parts = held, *(held.get(of) for of in ("_parameters", "_modules", "_buffers"))
+            self._dicts += [part for part in parts if isinstance(part, dict)]  # of TorchScript, some are not
             self._hooks += [value for key, value in held.items() if runs_something(key)]
         self._reached = reached = Reached(model)
         kinds = dict.fromkeys(kind for m in self._modules for kind in users_classes(type(m)))

@@ -7,7 +7,7 @@ name, and differ only in where the values come from. So a model gets the same ar
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -204,8 +204,11 @@ def calling_of(model: nn.Module, given: Given) -> Calling:
     if told.takes_blocks(model) or (EDGE_TYPE in given.names and told.takes_typed_blocks(model)):
         blocks, given = (X, CSC), _beside_blocks(given)
     positional, named, in_place = [], {}, True
-    for place, parameter in enumerate(parameters_of(model)):
-        what = blocks[place] if place < len(blocks) else _given_to(parameter, place, given)
+    parameters = parameters_of(model)
+    taken: set[str | None] = {*blocks, *(_key_of(parameter.name, given) for parameter in parameters)}
+    for place, parameter in enumerate(parameters):
+        what = blocks[place] if place < len(blocks) else _given_to(parameter, place, given, taken)
+        taken.add(what)
         if what is None:
             in_place = False
         elif parameter.kind is parameter.KEYWORD_ONLY or not in_place:
@@ -230,7 +233,10 @@ def parameters_of(model: nn.Module) -> list[inspect.Parameter]:
     if isinstance(own, dict):  # PyG's Sequential, whose forward takes *args
         return [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in own]
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    parameters = list(inspect.signature(model.forward).parameters.values())
+    try:
+        parameters = list(inspect.signature(model.forward).parameters.values())
+    except ValueError:  # that of a traced TorchScript module has no names
+        parameters = [inspect.Parameter("args", inspect.Parameter.VAR_POSITIONAL)]
     named = [parameter for parameter in parameters if parameter.kind not in variadic]
     children = list(model.children())
     if not named and parameters and len(children) == 1 and callable(children[0].forward):
@@ -242,19 +248,30 @@ def parameters_of(model: nn.Module) -> list[inspect.Parameter]:
     return by_place + [parameter for parameter in named if parameter.kind is parameter.KEYWORD_ONLY]
 
 
-def _given_to(parameter: inspect.Parameter, place: int, given: Given) -> str | None:
-    """Return what a parameter receives; None if it keeps its default."""
+def _key_of(name: str, given: Given) -> str:
+    return name.removesuffix("_dict") if given.typed else name
+
+
+def _given_to(
+    parameter: inspect.Parameter, place: int, given: Given, taken: Collection[str | None]
+) -> str | None:
+    """Return what a parameter receives; None if it keeps its default.
+
+    ``taken`` is received by another parameter, or has the name of one.
+    """
     name, needed = parameter.name, parameter.default is parameter.empty
-    key = name.removesuffix("_dict") if given.typed else name
+    key = _key_of(name, given)
     if key in given.refused:
         raise ConfigError(f"the model's forward takes {name!r}, and {given.refused[key]}")
     what = key if key in given.names else _KNOWN.get(key)
+    if what != key and (what in taken or not (needed or parameter.default is None)):
+        what = None  # as h of forward(x, edge_index, h=None) and weight of weight=1.0
     if what == DATA and key != DATA and not (place == 0 and needed):
         what = None
     elif what == EDGES and EDGES not in given.held and ADJACENCY in given.held:
         what = ADJACENCY  # a sparse matrix passed under an edge list's name
     elif what is None and needed and place < len(_BY_PLACE) and key == name.removesuffix("_dict"):
-        what = None if key in _MEANT else _BY_PLACE[place]
+        what = None if key in _MEANT or _BY_PLACE[place] in taken else _BY_PLACE[place]
     if what in given.names or (what == X and needed):
         return what
     if needed:
