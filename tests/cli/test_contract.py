@@ -102,10 +102,10 @@ def test_features_of_every_kind_are_matched(run, caplog, kind):
 def test_tiers_of_the_graph_as_it_is_are_refused(run, tmp_path):
     stored = datasets.open_store(datasets.save_store(table("dcba"), tmp_path / "s"))
     trainer = Trainer(model_of(stored), stored, host="all", **OPTIONS)
-    with pytest.raises(DataError, match="tiers or topology are made of them as they are"):
+    with pytest.raises(DataError, match="tiers or topology were made in their own order"):
         trainer.load_weights(run[0])
     model = loaded(run, table()).model
-    with pytest.raises(DataError, match="tiers or topology are made of them as they are"):
+    with pytest.raises(DataError, match="tiers or topology were made in their own order"):
         Trainer(model, stored, tiers=trainer.tiers, **OPTIONS)
 
 

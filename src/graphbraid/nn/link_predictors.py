@@ -70,8 +70,8 @@ class LinkPredictor(nn.Module, ABC):
     def all_with(self, dst: Tensor, rows: Tensor, relation: Tensor | None = None) -> Tensor:
         """Return the scores of every row as a source with each destination, to rank sources.
 
-        The predictors of this module score a pair the same in both directions, so that this is
-        :meth:`with_all`, once a few pairs have shown it; one whose scores differ must override it.
+        The predictors of this module score a pair the same in both directions, so this is :meth:`with_all`;
+        a few pairs are compared to make sure. A predictor whose scores differ must override it.
 
         Args:
             dst: ``(num_dst, channels)`` rows of the destinations.
@@ -94,7 +94,8 @@ class LinkPredictor(nn.Module, ABC):
         if type(self).all_with is not LinkPredictor.all_with or not some:
             return
         of_these = None if relation is None else relation[:some]
-        training = [module for module in self.modules() if module.training]  # without dropout
+        training = [module for module in self.modules() if module.training]
+        # Dropout would make the two directions differ.
         self.eval()
         dst, rows = dst[:some], rows[-some:]
         there, back = self._pairs(dst, rows, of_these), self._pairs(rows, dst, of_these)
@@ -103,7 +104,7 @@ class LinkPredictor(nn.Module, ABC):
         if bool(((there - back).abs() > 0.05 * there.abs().max()).any()):
             raise DataError(
                 f"{type(self).__name__} scores a pair otherwise in the other direction, so ranking sources "
-                "needs an all_with(dst, rows, relation) of its own; give it one"
+                "needs its own all_with(dst, rows, relation); define it"
             )
 
     @abstractmethod

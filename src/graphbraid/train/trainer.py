@@ -377,7 +377,7 @@ class Trainer(LinkPredictions):
             check_weights(contents["model"], self.model)
         except ValueError as error:
             raise DataError(f"{path} is no sound checkpoint: {error}") from None
-        if "contract" in contents["graph_identity"]:  # runs of before have none
+        if "contract" in contents["graph_identity"]:  # runs of earlier versions have none
             learned = Contract.model_validate(contents["graph_identity"]["contract"])
             self._match(learned)
             learned_by[self.model] = learned
@@ -432,11 +432,11 @@ def _matched(model: nn.Module, graph: Graph, learned: Contract, *, has_tiers: bo
     if has_tiers and found is not graph:
         raise DataError(
             "the graph's columns, classes or types are not in the order that the model was trained on, and "
-            "its tiers or topology are made of them as they are; make these of a graph in that order"
+            "its tiers or topology were made in their own order; make these from a graph in the model's order"
         )
     if isinstance(model, LinkModel) and found.edge_types != graph.edge_types:
         raise DataError(
             "relations of links are given by their place in graph.edge_types, and the model was trained with "
-            f"them in the order {', '.join(one[1] for one in found.edge_types)}; make the graph with them so"
+            f"them in the order {', '.join(one[1] for one in found.edge_types)}; make the graph in this order"
         )
     return found

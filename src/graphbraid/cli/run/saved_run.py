@@ -54,7 +54,7 @@ _OUTPUTS = TypeAdapter(_SavedOutputs)
 def read_saved(run_dir: Path) -> tuple[dict[str, Any], Outputs, Contract | None]:
     """Read the options that a run saved, the meaning of its outputs, and what it expects of a graph.
 
-    Runs of before have no such expectations.
+    Runs of earlier versions have no such expectations.
 
     Raises:
         ConfigError: the folder does not hold a run made by the command line.

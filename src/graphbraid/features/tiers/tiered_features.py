@@ -240,7 +240,7 @@ class TieredFeatures:
         return self.shape[0]
 
     def __getitem__(self, ids: int | slice | Tensor | Sequence[int]) -> Tensor:
-        """Rows as a tensor of all of them would give: by an id, a slice, ids or a mask.
+        """Return the rows that a tensor would give for an id, a slice, ids or a mask.
 
         Raises:
             DataError: ``ids`` is something else, a mask of another length, or names a row that is missing.

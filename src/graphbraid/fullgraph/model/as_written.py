@@ -45,7 +45,7 @@ class WholeValues(CallValues):
         self._dtype = dtypes.pop() if len(dtypes) == 1 else None
 
     def forget(self) -> None:
-        """Make anew, when next asked for, what depends on numbers that the user may have written over."""
+        """Forget values that the user may have overwritten; they are made again when they are asked for."""
         for what in (X, EDGE_ATTR, DATA):
             self.pop(what, None)
 

@@ -46,8 +46,8 @@ class TypedWholeValues(WholeValues):
 class TypedAsWritten(AsWritten):
     """Calls a model as it is written on a whole graph with types.
 
-    It returns a dict of outputs by node type, or those of the wanted type alone. Layers that fused operators
-    stand for run by these (:func:`graphbraid.fullgraph.model.fused_layers.fused_layers`).
+    It returns a dict of outputs by node type, or those of the wanted type alone. Where a fused operator
+    stands for layers, it runs in their place (:func:`graphbraid.fullgraph.model.fused_layers.fused_layers`).
 
     Args:
         model: any module.

@@ -35,21 +35,9 @@ _NAMES = {
 }
 _KNOWN = {name: what for what, names in _NAMES.items() for name in names}
 _BY_PLACE = (X, EDGES)
-_MEANT = (
-    *_KNOWN,
-    EDGE_TYPE,
-    N_ID,
-    NUM_NODES,
-    "e_id",
-    "pos",
-    "y",
-    "time",
-    "norm",
-    "face",
-    "ptr",
-    "batch_size",
-)
-"""Names with a meaning in PyG: what has another is never given under them by its place."""
+_MEANT = {*_KNOWN, EDGE_TYPE, N_ID, NUM_NODES}
+_MEANT |= {"e_id", "pos", "y", "time", "norm", "face", "ptr", "batch_size"}
+"""Names with a meaning in PyG: a parameter of such a name gets nothing else by its place."""
 
 _LEFT_OUT = (
     "it was left out of the graph: Graph.from_pyg keeps edge_attr of floats, not further attributes, and "
@@ -117,7 +105,7 @@ class Given:
 
     @property
     def weighted(self) -> bool:
-        """Whether the graph has weights, under whatever name."""
+        """Whether the graph has weights, by any name."""
         return self.graph is not None and self.graph.csc.weight is not None
 
     def is_simple(self) -> bool:
@@ -143,7 +131,7 @@ def of_data(given: Given, data: Any) -> Given:
 def withholding(data: Any, graph: Graph) -> Any:
     """Return PyG's ``Data`` of a graph, which refuses to be asked for what the graph left out.
 
-    PyG's own would say None of ``pos``, ``edge_attr`` and some others, as if nothing had been there.
+    PyG's own would give None for ``pos``, ``edge_attr`` and some others, as if the data had none.
     """
     kind, names = type(data), graph.left_out
 

@@ -35,7 +35,7 @@ WIDE, MANY = 17, 1 << 18
 
 
 class ForwardPass(NamedTuple):
-    """A forward pass, by what decides its numbers beside the parameters, so that it can be run again."""
+    """All but the parameters that decides the numbers of a forward pass, so that it can be run again."""
 
     number: int
     seeds: tuple[int, ...]
@@ -129,7 +129,8 @@ class PlannedStep(StepTravel):
         """Held while a pass runs: passes of several threads share the arena."""
         self._num_forwards = 0
         self._held = 0
-        """Number of the forward pass whose values the arena holds; 0 if a backward pass has used them."""
+        """Number of the forward pass whose values the arena holds; 0 if it holds those of none, or a backward
+        pass has used them up."""
         self._places: list[tuple[int, tuple[int, ...]]] = []
         self._spread: tuple[Tensor, Tensor] | None = None
 

@@ -71,7 +71,7 @@ def check_same(
     check_same_model(found["model_identity"], model, path)
     before, now = dict(found["graph_identity"]), dict(graph)
     learned, contract = before.pop("contract", None), now.pop("contract")
-    if learned is not None:  # runs of before have none
+    if learned is not None:  # runs of earlier versions have none
         before, now = learned | before, contract | now
     if before.pop("fingerprint", None) is not None:  # of an earlier version, which kept no marks of arrays
         _log.warning("%s is of an earlier version: its graph is compared by sizes and splits alone", path)

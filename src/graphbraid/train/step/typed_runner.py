@@ -44,9 +44,9 @@ TypedFeatures = dict[str, Tensor | SparseFeatures]
 class TypedRunner(ModelRunner):
     """A runner of a model on a graph with types, whose outputs are for the nodes of one of them.
 
-    It is called as :class:`ModelRunner` calls a model of one type, with dicts by node type or relation;
-    layers that fused operators stand for run by these. It returns a dict of outputs by node type, or those
-    of the learned type alone.
+    It is called as :class:`ModelRunner` calls a model of one type, with dicts by node type or relation. Where
+    a fused operator stands for layers, it runs in their place. The model returns a dict of outputs by node
+    type, or those of the learned type alone.
     """
 
     def __init__(self, model: nn.Module, graph: Graph, fabric: Fabric, node_type: str | None = None) -> None:
