@@ -245,7 +245,7 @@ def _given_to(
 ) -> str | None:
     """Return what a parameter receives; None if it keeps its default.
 
-    ``taken`` is received by another parameter, or has the name of one.
+    What is ``taken`` goes only to the parameter of its own name.
     """
     name, needed = parameter.name, parameter.default is parameter.empty
     key = _key_of(name, given)
