@@ -1,5 +1,8 @@
 """Arrays that kernels read by index are refused once they were changed in place."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 from tests.graph.typed_cases import bibliography
@@ -9,6 +12,7 @@ from graphbraid.distributed.partitioning.records import Partition
 from graphbraid.errors import DataError
 from graphbraid.features.reordering.renumbering import Renumbering
 from graphbraid.graph import Graph, SparseFeatures
+from graphbraid.graph.csc import Csc
 from graphbraid.graph.orders import community_order
 from graphbraid.loader import NeighborLoader
 from graphbraid.ops import edge_softmax, spmm
@@ -138,3 +142,17 @@ def test_typed_sampling_threads_refuse_edges_that_change_under_them(of):
     of(graph).numpy()[1:-1] = FAR
     with pytest.raises(DataError, match="changed while batches were sampled"):
         list(loader)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_copies_count_the_changes_of_their_own_arrays(copied):
+    """Arrays that were filled in place, as those from tables, begin at 0 again in a copy."""
+    indptr, sources, order = (torch.tensor(ids).add_(0) for ids in ([0, 1, 2], [1, 0], [1, 0]))
+    weight = torch.ones(2).mul_(2)
+    made = copied(Graph(csc=Csc(indptr, sources, 2, weight), x=torch.ones(2, 1)))
+    torch.testing.assert_close(spmm(made.csc, made.x), made.x)
+    assert copied(Renumbering(order)).order.tolist() == [1, 0]
+    made.csc.indices[0] = FAR
+    for use in (copied, lambda graph: spmm(graph.csc, graph.x)):
+        with pytest.raises(DataError, match="indices of Csc"):
+            use(made)

@@ -38,7 +38,17 @@ def unchanged(*names: str) -> Callable[[type[T]], type[T]]:
             if name in vars(cls):  # a slot, which stays reachable by another name
                 setattr(cls, f"_kept_{name}", vars(cls)[name])
             setattr(cls, name, _Unchanged(name))
+        if "__setstate__" not in vars(cls):  # that of a frozen class with slots sets each field
+            cls.__setstate__ = set_state  # type: ignore[attr-defined]
         return cls
+
+    def set_state(self: Any, state: Any) -> None:
+        """Make a copy of an instance, whose arrays are counted anew: those of a copied tensor begin at 0."""
+        held = state if isinstance(state, dict) else {**(state[0] or {}), **state[1]}
+        for key, value in held.items():
+            if key != "_versions":
+                name = key.removeprefix("_kept_")
+                object.__setattr__(self, name if name in names else key, value)
 
     return with_guards
 
