@@ -1,36 +1,44 @@
-"""Mini-batches prepared on a CUDA device beside the CPU's.
+"""Mini-batches prepared on a CUDA device beside the CPU's, and beside a plain sampler that reads the host.
 
     python -m benchmarks.gpu.sampling [GRAPH_FOLDER] [--nodes N --edges E] [--workers N] [--repeats N]
+    python -m benchmarks.gpu.sampling --smoke      with interpreted kernels on the CPU, and a tiny graph
 
-First checks that the device's batches have the bits of the CPU's, then measures batches a second, in turn:
+First checks that the device's batches have the bits of the CPU's, and that the plain sampler's are samples of
+the graph with as many edges into the seeds; then measures batches a second, in turn:
 
-- ``cpu``: the compiled sampler and gather, batches left on the host;
+- ``cpu``: the compiled sampler and gather on all cores, batches left on the host;
 - ``cpu+copy``: the same, each batch then copied to the device from page-locked memory;
-- ``gpu TOPOLOGY/FEATURES``: the Triton sampler, each array on the ``device`` or read from the ``host``.
+- ``gpu TOPOLOGY/FEATURES``: the Triton sampler, each array on the ``device`` or read from the ``host``;
+- ``plain uva``: blocks by PyTorch's own operators on the device, which reads topology and features
+  page-locked on the host, as DGL's samplers do with ``use_uva=True``.
 
-Without a graph's folder (see benchmarks.graphs) it makes one with skewed degrees. Needs a CUDA device.
+Beside the gather's milliseconds stands its rate, of memory or link. Without a graph's folder (see
+benchmarks.graphs) it makes one with skewed degrees.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks.common.options import add_out_argument, parser_of
+from benchmarks.common.options import parser_of
 from benchmarks.common.rows import write_rows
+from benchmarks.gpu.card import Limits, beside, describe, goals_of, wait
+from benchmarks.gpu.fullgraph import add_arguments, device_of, software
 from benchmarks.graphs.folder import load
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc, index_dtype
 from graphbraid.sampling import SamplerConfig, SeedSchedule
 from graphbraid.sampling.cpu import BatchPipeline, make_pipeline
-from graphbraid.sampling.gpu import make_gpu_pipeline
 from graphbraid.sampling.sample import Prepared
 
 PLACEMENTS = (("device", "device"), ("device", "host"), ("host", "host"))
@@ -79,65 +87,185 @@ def check_bits(cpu: BatchPipeline, gpu: BatchPipeline, schedule: SeedSchedule, n
             raise SystemExit(f"batch {got.step} of the device is not the CPU's: {counts[1]} and {counts[0]}")
 
 
-def measure(run: Callable[[], None]) -> float:
+class PlainSampler:
+    """Blocks by PyTorch's own operators; what lies on the host is read where it is.
+
+    Args:
+        graph: with dense features or none.
+        fanouts: drawn per hop without replacement, the hop nearest the seeds first.
+        place: that samples.
+    """
+
+    def __init__(self, graph: Graph, fanouts: list[int], place: torch.device) -> None:
+        assert graph.x is None or isinstance(graph.x, torch.Tensor)
+        self._fanouts, self._place = fanouts, place
+        arrays = (graph.csc.indptr, graph.csc.indices, graph.x)
+        self._indptr, self._indices, self._x = (
+            None if one is None else _seen_from(one, place) for one in arrays
+        )
+        self._local = torch.full((graph.num_nodes,), -1, device=place)
+
+    def sample(self, seeds: torch.Tensor) -> tuple[torch.Tensor, list[Tensors], torch.Tensor | None]:
+        """Nodes, seeds first, ``[indptr, local indices]`` of each hop, and the nodes' rows."""
+        nodes, blocks = seeds.to(self._place), []
+        for fanout in self._fanouts:
+            begin, end = self._indptr[nodes], self._indptr[nodes + 1]
+            drawn, is_one = _draw(end - begin, fanout)
+            sources = self._indices[(begin[:, None] + drawn)[is_one]].long()
+            self._local[nodes] = torch.arange(len(nodes), device=self._place)
+            fresh = sources[self._local[sources] < 0].unique()
+            nodes = torch.cat([nodes, fresh])
+            self._local[nodes] = torch.arange(len(nodes), device=self._place)
+            indptr = torch.nn.functional.pad(is_one.sum(1).cumsum(0), (1, 0))
+            blocks.append([indptr, self._local[sources]])
+        self._local[nodes] = -1
+        return nodes, blocks, None if self._x is None else self._x[nodes]
+
+    def sample_all(self, batches: list[torch.Tensor]) -> None:
+        """Sample each batch of seeds, and drop it."""
+        for seeds in batches:
+            self.sample(seeds)
+
+
+def _draw(degree: torch.Tensor, fanout: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Distinct positions in each row by Floyd's algorithm, ``(rows, fanout)``, and which of them are any."""
+    columns = torch.arange(fanout, device=degree.device)
+    drawn = columns.repeat(len(degree), 1)
+    for column in range(fanout):
+        last = degree - fanout + column  # drawn from [0, last]; the last itself where that number is taken
+        number = (torch.rand(len(degree), dtype=torch.float64, device=degree.device) * (last + 1)).long()
+        is_taken = (drawn[:, :column] == number[:, None]).any(1)
+        drawn[:, column] = torch.where(degree > fanout, torch.where(is_taken, last, number), column)
+    return drawn, columns < degree[:, None]
+
+
+def _seen_from(array: torch.Tensor, place: torch.device) -> torch.Tensor:
+    """A tensor of the device over page-locked memory of the host, which it reads over the link."""
+    if place.type == "cpu":
+        return array
+    host = array.pin_memory()
+    interface = {
+        "shape": tuple(host.shape),
+        "typestr": host[:0].numpy().dtype.str,
+        "data": (host.data_ptr(), False),
+        "version": 2,
+    }
+    seen = torch.as_tensor(SimpleNamespace(__cuda_array_interface__=interface, kept=host), device=place)
+    if seen.data_ptr() != host.data_ptr():
+        raise RuntimeError("torch copied what was to be read over the link")
+    return seen
+
+
+def check_plain(graph: Graph, plain: PlainSampler, expected: Prepared, seeds: torch.Tensor) -> None:
+    """End the benchmark unless the plain sampler draws distinct edges of the graph, as many as are due."""
+    nodes, blocks, rows = plain.sample(seeds)
+    nodes, indptr, degrees = nodes.cpu(), graph.csc.indptr, graph.csc.degrees()
+    fits = torch.equal(nodes[: len(seeds)], seeds) and len(nodes) == len(nodes.unique())
+    fits &= torch.equal(blocks[0][0].cpu(), expected.sampled.edges[0].indptr)
+    fits &= rows is None or torch.equal(rows.cpu(), graph.x[nodes])  # type: ignore[index]
+    for fanout, (ends, sources) in zip(plain._fanouts, blocks, strict=True):
+        counts, local = ends.cpu().diff(), sources.cpu()
+        dst = torch.arange(len(counts)).repeat_interleave(counts)
+        fits &= torch.equal(counts, degrees[nodes[: len(counts)]].clamp(max=fanout))
+        for row in range(0, len(counts), max(1, len(counts) // 50)):
+            v = int(nodes[row])
+            there = graph.csc.indices[int(indptr[v]) : int(indptr[v + 1])].long()
+            drawn = nodes[local[dst == row]]
+            most = dict(zip(*(one.tolist() for one in there.unique(return_counts=True)), strict=True))
+            found = dict(zip(*(one.tolist() for one in drawn.unique(return_counts=True)), strict=True))
+            fits &= all(count <= most.get(source, 0) for source, count in found.items())
+    if not fits:
+        raise SystemExit("the plain sampler's batch is no sample of the graph")
+
+
+def measure(run: Callable[[], None], place: torch.device) -> float:
     """Seconds until the device has finished too."""
-    torch.cuda.synchronize()
+    wait(place)
     started = time.perf_counter()
     run()
-    torch.cuda.synchronize()
+    wait(place)
     return time.perf_counter() - started
 
 
-def drain(pipeline: BatchPipeline, schedule: SeedSchedule, num_batches: int, *, copy: bool = False) -> None:
-    """Take all batches, and copy them to the device."""
+def drain(
+    pipeline: BatchPipeline, schedule: SeedSchedule, num_batches: int, place: torch.device | None = None
+) -> None:
+    """Take all batches, and copy them to a device."""
     for batch in pipeline.run(schedule, 0, 0, num_batches):
-        if copy:
+        if place is not None:
             for part in tensors_of(batch):
-                part.pin_memory().to("cuda", non_blocking=True)
+                (part.pin_memory() if place.type == "cuda" else part).to(place, non_blocking=True)
 
 
-def compare(graph: Graph, layout: str, options: argparse.Namespace) -> dict[str, Any]:
+def compare(
+    graph: Graph, layout: str, options: argparse.Namespace, place: torch.device, limits: Limits
+) -> dict[str, Any]:
     """Every repeat of every contender on one layout."""
+    from graphbraid.sampling.triton import TritonPipeline
+
     config = SamplerConfig(fanouts=tuple(options.fanouts), layout=layout)
     schedule = SeedSchedule(seeds=graph.split("train"), batch_size=options.batch_size, shuffle=True)
     num_batches = min(options.batches, schedule.num_steps)
     x = graph.x
     assert x is None or isinstance(x, torch.Tensor)
     cpu = make_pipeline(graph.csc, config, x, num_threads=options.workers, depth=2 * options.workers)
-    seconds: dict[str, list[float]] = {"cpu": [], "cpu+copy": []}
-    stages: dict[str, dict[str, float]] = {}
     runs: dict[str, Callable[[], None]] = {
         "cpu": lambda: drain(cpu, schedule, num_batches),
-        "cpu+copy": lambda: drain(cpu, schedule, num_batches, copy=True),
+        "cpu+copy": lambda: drain(cpu, schedule, num_batches, place),
     }
     gpus: dict[str, BatchPipeline] = {}
     for topology, features in PLACEMENTS:
         name = f"gpu {topology}/{features}"
-        gpus[name] = make_gpu_pipeline(graph.csc, config, x, topology=topology, features=features)
+        gpus[name] = TritonPipeline(graph.csc, config, x, device=place, topology=topology, features=features)
         check_bits(cpu, gpus[name], schedule, min(options.check, num_batches))
         runs[name] = lambda pipeline=gpus[name]: drain(pipeline, schedule, num_batches)  # type: ignore[misc]
-        seconds[name] = []
+    if layout == "blocks":
+        try:
+            plain = PlainSampler(graph, options.fanouts, place)
+            check_plain(graph, plain, next(cpu.run(schedule, 0, 0, 1)), schedule.seeds_of(0, 0))
+            all_seeds = [schedule.seeds_of(0, step) for step in range(num_batches)]
+            runs["plain uva"] = lambda: plain.sample_all(all_seeds)
+        except RuntimeError as error:  # the others are measured all the same
+            print(f"plain uva left out: {error}")
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
     for run in runs.values():  # kernels are compiled, buffers allocated
         run()
     before = {name: pipeline.stage_seconds() for name, pipeline in gpus.items()}
     for _ in range(options.repeats):
         for name, run in runs.items():
-            seconds[name].append(measure(run))
+            seconds[name].append(measure(run, place))
+    num_rows = sum(one.sampled.n_id.numel() for one in cpu.run(schedule, 0, 0, num_batches))
+    batch_bytes = 0 if x is None else num_rows * x[:1].nbytes / num_batches
+    stages = {}
     for name, pipeline in gpus.items():
         spent = {stage: now - before[name][stage] for stage, now in pipeline.stage_seconds().items()}
         stages[name] = {stage: 1e3 * spent[stage] / spent["batches"] for stage in ("sample", "gather")}
+        key, times = ("link", 1) if name.endswith("host") else ("hbm", 2)  # the memory is written, too
+        stages[name][key] = times * batch_bytes / max(1e-3 * stages[name]["gather"], 1e-9)
+    rates = {n: num_batches / statistics.median(s) for n, s in seconds.items()}
+    print(f"{graph.name}, {layout}: batches equal to the bit; batches/s")
+    for name, rate in rates.items():
+        shown = ""
+        if name in stages:
+            [sample, gather], [key, gathered] = list(stages[name].values())[:2], list(stages[name].items())[2]
+            shown = f"sample {sample:.2f} ms, gather {gather:.2f} ms, {beside(gathered, key, limits)}"
+        print(f"  {name:20} {rate:8.1f}  {shown}", flush=True)
     return {
         "layout": layout,
         "batches": num_batches,
         "seconds": seconds,
-        "batches_per_second": {n: num_batches / statistics.median(s) for n, s in seconds.items()},
-        "device_ms_per_batch": stages,
+        "batches_per_second": rates,
+        "device_per_batch": stages,
+        "goals": goals_of(
+            ("device's sampling over all cores'", rates["gpu device/device"] / rates["cpu"], 3.0, True)
+        ),
     }
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """Compare both layouts on one graph."""
     parser = parser_of(__doc__)
+    add_arguments(parser)
     parser.add_argument("graph", type=Path, nargs="?", help="a graph's folder; default: a made one")
     parser.add_argument("--nodes", type=int, default=2_000_000)
     parser.add_argument("--edges", type=int, default=50_000_000)
@@ -145,32 +273,39 @@ def main() -> None:
     parser.add_argument("--fanouts", type=int, nargs="+", default=[15, 10, 5])
     parser.add_argument("--batch-size", type=int, default=1024)
     parser.add_argument("--batches", type=int, default=100)
-    parser.add_argument("--workers", type=int, default=torch.get_num_threads(), help="of the CPU's sampler")
+    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="on the CPU")
     parser.add_argument("--check", type=int, default=5, help="batches compared bit for bit")
     parser.add_argument("--repeats", type=int, default=5)
-    add_out_argument(parser)
-    options = parser.parse_args()
-    if not torch.cuda.is_available():
-        raise SystemExit("benchmarks.gpu.sampling needs a CUDA device, and torch finds none here")
+    options = parser.parse_args(arguments)
+    if options.smoke:
+        os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is imported, later than this
+        options.nodes, options.edges, options.features = 200, 1_500, 4
+        options.fanouts, options.batch_size, options.batches = [3, 2], 8, 1
+        options.check, options.repeats, options.workers = 1, 1, 1
+    place, started = device_of(options), time.perf_counter()
     graph = (
         load(options.graph) if options.graph else skewed_graph(options.nodes, options.edges, options.features)
     )
-    results = [compare(graph, layout, options) for layout in ("blocks", "subgraph")]
-    for result in results:
-        print(f"{graph.name}, {result['layout']}: batches equal to the bit; batches/s")
-        for name, rate in result["batches_per_second"].items():
-            stages = result["device_ms_per_batch"].get(name, {})
-            shown = ", ".join(f"{stage} {ms:.2f} ms" for stage, ms in stages.items())
-            print(f"  {name:20} {rate:8.1f}  {shown}")
     setting = {
-        "gpu": torch.cuda.get_device_name(),
+        "gpu": software(place),
         "graph": graph.name,
         "num_nodes": graph.num_nodes,
         "num_edges": graph.csc.num_edges,
         **{name: getattr(options, name) for name in ("fanouts", "batch_size", "workers", "check")},
     }
-    named = {f"{graph.name}, {found['layout']}": {**setting, **found} for found in results}
-    print("wrote", write_rows("gpu_sampling", named, repeats=options.repeats, out=options.out))
+    limits = setting["gpu"]["limits"]
+    print(describe(limits), flush=True)
+    rows, path = [], None
+    for layout in ("blocks",) if options.smoke else ("blocks", "subgraph"):
+        if time.perf_counter() - started > options.budget:
+            print(f"left out for want of time: {layout}")
+            continue
+        rows.append(compare(graph, layout, options, place, limits))
+        named = {f"{graph.name}, {layout}": {**setting, **rows[-1]}}
+        name = f"gpu_sampling{'_smoke' * options.smoke}"
+        path = write_rows(name, named, repeats=options.repeats, out=options.out)
+    print("wrote", path)
+    return rows
 
 
 if __name__ == "__main__":
