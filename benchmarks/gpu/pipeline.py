@@ -15,7 +15,9 @@ Then every way is timed in turn, on all ranks at once, of which the slowest coun
 - ``whole rows``: interleaved, without neighbour partitioning: a row's neighbours of a kind are one partition;
 - ``tuned``: interleaved, with the knobs that the cross-iteration search has found among the model's settings.
 
-``seconds`` includes publishing the rows and the meetings of the ranks, ``kernel_seconds`` is the sum alone.
+``seconds`` includes publishing the rows and the meetings of the ranks, ``kernel_seconds`` is the sum alone,
+beside which stands the rate of the rows that all ranks read, each counted every time, and the memory's. Ways
+that ``--budget`` leaves no time for are named.
 ``--record`` times every setting that the model allows, and writes a table as those of
 ``tests/distributed/latency_tables.json``, with ``ps,dist,wpb`` for each.
 """
@@ -39,6 +41,7 @@ from torch import Tensor, multiprocessing
 
 from benchmarks.common.options import parser_of
 from benchmarks.common.rows import write_rows
+from benchmarks.gpu.card import beside, describe
 from benchmarks.gpu.fullgraph import add_arguments, software
 from benchmarks.gpu.sampling import skewed_graph
 from graphbraid.distributed import Communicator, Part, Partition, split
@@ -58,6 +61,7 @@ from graphbraid.ops.peers.pipelined_sum import pipelined_sum
 from graphbraid.ops.peers.work_order import apart, interleaved
 
 TOLERANCE = 1e-4
+WAYS = ("exchange", "pipelined", "apart", "whole rows", "tuned")
 _SMALL = DeviceLimits(num_sms=2, warps_per_sm=8, shared_bytes_per_sm=1 << 16)
 
 
@@ -188,8 +192,8 @@ def problem_of(rank: Rank, plans: dict[str, PipelinePlan]) -> str:
     return next((problem for of in rank.comm.gather(problems) for problem in of), "")
 
 
-def measured(rank: Rank) -> dict[str, Any]:
-    """Results compared, then all ways in turn."""
+def measured(rank: Rank, ends: float) -> dict[str, Any]:
+    """Results compared, then all ways in turn that begin before ``ends``, in seconds since 1970."""
     degrees = torch.cat([rank.edges.local.degrees(), rank.edges.remote.degrees()])
     largest = max(1, *rank.comm.gather(int(degrees.max()) if degrees.numel() else 1))
     first = knobs_of(search_of(rank)[0].first)
@@ -199,12 +203,19 @@ def measured(rank: Rank) -> dict[str, Any]:
         "whole rows": rank.plan(Knobs(ps=largest, dist=first.dist, wpb=first.wpb)),
         "other warps": rank.plan(Knobs(ps=first.ps, dist=4, wpb=8)),
     }
-    problem = problem_of(rank, plans)
-    knobs, table = tuned(rank)
-    plans["tuned"] = rank.plan(knobs)
+    problem, table = problem_of(rank, plans), {}
     del plans["other warps"]
-    ways: dict[str, Any] = {"exchange": {"seconds": rank.seconds(rank.exchange())}}
-    for name, plan in plans.items():
+    ways: dict[str, Any] = {}
+    for name in WAYS:
+        if problem or max(rank.comm.gather(time.time())) > ends:
+            continue
+        if name == "exchange":
+            ways[name] = {"seconds": rank.seconds(rank.exchange())}
+            continue
+        if name == "tuned":
+            knobs, table = tuned(rank)
+            plans[name] = rank.plan(knobs)
+        plan = plans[name]
         ways[name] = {
             "knobs": [plan.knobs.ps, plan.knobs.dist, plan.knobs.wpb],
             "seconds": rank.seconds(rank.pipelined(plan)),
@@ -215,7 +226,7 @@ def measured(rank: Rank) -> dict[str, Any]:
     return found | ({"recorded": recorded(rank)} if rank.options.record else {})
 
 
-def run_rank(number: int, folder: str, options: argparse.Namespace) -> None:
+def run_rank(number: int, folder: str, ends: float, options: argparse.Namespace) -> None:
     """What each process runs; the first writes what was found."""
     torch.set_num_threads(1 if options.smoke else torch.get_num_threads())
     dist.init_process_group(
@@ -223,7 +234,7 @@ def run_rank(number: int, folder: str, options: argparse.Namespace) -> None:
     )
     with Communicator(TorchTransport(owns=True)) as comm:
         rank = Rank(comm, options)
-        found = measured(rank)
+        found = measured(rank, ends)
         rank.rows.close()
         if number == 0:
             Path(folder, "found.json").write_text(json.dumps(found), encoding="utf-8")
@@ -245,7 +256,8 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     elif not torch.cuda.is_available():
         sys.exit("there is no CUDA device here; --smoke runs the same with the kernel's twin on the CPU")
     with tempfile.TemporaryDirectory() as folder:
-        multiprocessing.spawn(run_rank, (folder, options), nprocs=options.ranks)
+        ends = time.time() + options.budget
+        multiprocessing.spawn(run_rank, (folder, ends, options), nprocs=options.ranks)
         found = json.loads(Path(folder, "found.json").read_text(encoding="utf-8"))
     name = (
         f"skewed {options.nodes:,} nodes, {options.edges:,} edges of {options.width}, {options.ranks} ranks"
@@ -270,8 +282,16 @@ def add_table(path: Path, name: str, table: dict[str, float]) -> None:
 def show(name: str, row: dict[str, Any]) -> None:
     """A graph's lines."""
     print(f"{name}: {row['problem'] or 'all ways give the same sums'}")
-    for way, cell in row["ways"].items():
-        kernel = f", kernel {1e3 * median(cell['kernel_seconds']):.3f} ms" if "knobs" in cell else ""
+    print(describe(row["gpu"]["limits"]))
+    for way in () if row["problem"] else WAYS:
+        if (cell := row["ways"].get(way)) is None:
+            print(f"  {way:12} left out for want of time")
+            continue
+        kernel = ""
+        if "knobs" in cell:
+            seconds = median(cell["kernel_seconds"])
+            rate = 4 * row["config"]["edges"] * row["config"]["width"] / seconds
+            kernel = f", kernel {1e3 * seconds:.3f} ms, {beside(rate, 'hbm', row['gpu']['limits'])}"
         knobs = f" (ps, dist, wpb = {cell['knobs']})" if "knobs" in cell else ""
         print(f"  {way:12} {1e3 * median(cell['seconds']):9.3f} ms{kernel}{knobs}", flush=True)
 
