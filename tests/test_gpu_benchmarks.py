@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from benchmarks.common.rows import read_lines
+from benchmarks.gpu import card as gpu_card
 from benchmarks.gpu import collective as gpu_collective
 from benchmarks.gpu import fullgraph as gpu_fullgraph
 from benchmarks.gpu import kernels as gpu_kernels
@@ -66,22 +67,30 @@ def test_rows_beyond_the_budget_are_named(tmp_path, capsys):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_every_kernel_has_its_bandwidth(tmp_path):
+def test_every_kernel_has_its_bandwidth(tmp_path, monkeypatch):
     rows = gpu_kernels.main(["--smoke", "--out", str(tmp_path / "kernels.jsonl")])
     assert {row["width"] for row in rows} == {16, 32}
     assert all(row["gb_per_s"] > 0 for row in rows), rows
     assert {"spmm", "spmm by torch.sparse", "gat backward"} <= {row["kernel"] for row in rows}
+    monkeypatch.setattr(gpu_kernels, "multiply", lambda matrix, x, addend, out: out.zero_())
+    monkeypatch.setattr(gpu_kernels, "binary_cases", lambda *_: [])
+    monkeypatch.setattr(gpu_kernels, "measure", lambda case, *_: {"kernel": case.name, "failed": ""})
+    rows = gpu_kernels.main(["--smoke", "--out", str(tmp_path / "wrong.jsonl")])
+    assert "spmm by torch.sparse differs from spmm" in rows[0]["failed"]
 
 
 @pytest.mark.slow
 def test_the_contenders_of_collective_batching_have_one_loss(tmp_path):
     out = tmp_path / "collective.jsonl"
     before = os.sched_getaffinity(0), torch.get_num_threads()
-    results = gpu_collective.main(["--smoke", "--cores", "1", "9999", "--out", str(out)])
+    results = gpu_collective.main(
+        ["--smoke", "--cores", "1", "9999", "--hot", "1", "0.25", "--grid", "0.5", "--out", str(out)]
+    )
     assert (os.sched_getaffinity(0), torch.get_num_threads()) == before
-    assert results["left_out"] == [9999]
-    [row] = read_lines(out)
-    assert row["problem"] == ""
+    assert results["left_out"] == ["9999 cores", "9999 cores, 25% hot"]
+    row, capped = read_lines(out)
+    assert row["problem"] == capped["problem"] == ""
+    assert (row["hot"], capped["hot"]) == (1.0, 0.25)
     assert {"cpu", "gpu", "naive 0.5", "braided"} <= set(row["plans"])
     for plan in row["plans"].values():
         assert all(0 <= share <= 1 for share in plan["busy"].values()), plan
@@ -97,6 +106,11 @@ def test_hot_tiers_train_alike_and_less_travels(tmp_path):
     assert ways["copies"]["link_bytes"] == ways["zero-copy"]["link_bytes"]
     assert ways["zero-copy"]["link_bytes"] > ways["hot 0.1"]["link_bytes"] > 2 * ways["hot 0.5"]["link_bytes"]
     assert row["speedup_over_zero_copy"]["zero-copy"] == 1.0
+    alone = row["gathers"]
+    assert not any(gather["problem"] for gather in alone.values())
+    bytes_by_link = {share: gather["link"] * gather["seconds"] for share, gather in alone.items()}
+    assert bytes_by_link["0"] == 500 * 8 * 4
+    assert bytes_by_link["0"] > bytes_by_link["0.1"] > bytes_by_link["0.5"] > bytes_by_link["1"] == 0
 
 
 @pytest.mark.slow
@@ -122,6 +136,20 @@ def test_losses_that_differ_are_a_problem_of_collective_batching():
     assert "nan" in gpu_collective.problem_of(losses | {"gpu": [1.0, float("nan")]}, exactly=False)
 
 
+def test_limits_are_those_of_the_card_and_goals_are_met_or_missed(capsys):
+    assert gpu_card.advertised("NVIDIA H100 80GB HBM3")["hbm"] == 3.35e12
+    assert gpu_card.advertised("NVIDIA H200")["hbm"] == 4.8e12
+    assert gpu_card.advertised("NVIDIA GH200 480GB")["link"] == 450e9  # its name holds another card's
+    assert gpu_card.advertised("NVIDIA T4") == {}
+    limits = {"advertised": {"hbm": 4e12}, "measured": {"hbm": 2e12, "link": 1e9}}
+    assert gpu_card.share_of(1e12, "hbm", limits) == 0.25
+    assert gpu_card.share_of(5e8, "link", limits) == 0.5
+    assert gpu_card.beside(1e12, "hbm", limits) == "1,000.0 GB/s (25% of advertised, 50% of a copy)"
+    goals = gpu_card.goals_of(("a", 2.0, 1.5, True), ("b", 2.0, 1.5, False), ("c", None, 1.5, True))
+    assert [goal["met"] for goal in goals.values()] == [True, False, None]
+    assert "goal: b: at most 1.5: 2, missed" in capsys.readouterr().out
+
+
 def test_graphs_are_what_their_specs_say():
     for name, spec in generated.SMOKE.items():
         graph = generated.make(name, spec).validate()
@@ -139,7 +167,7 @@ def test_graphs_are_what_their_specs_say():
         "collective",
         *(
             pytest.param(name, marks=pytest.mark.slow)
-            for name in ("fullgraph", "kernels", "pipeline", "tiers")
+            for name in ("fullgraph", "kernels", "pipeline", "sampling", "tiers")
         ),
     ],
 )
@@ -149,7 +177,7 @@ def test_without_a_device_a_benchmark_says_what_to_do(module, warm):
     assert "there is no CUDA device here; --smoke" in done.stderr
 
 
-TABLES = ("kernels", "fullgraph", "collective", "tiers", "pipeline")
+TABLES = ("kernels", "fullgraph", "collective", "tiers", "pipeline", "sampling")
 
 
 def suite(out, python=sys.executable):
@@ -171,6 +199,11 @@ def test_the_suite_names_tests_that_there_are_and_options_that_benchmarks_have(t
     assert all((ROOT / path).exists() for path in paths)
     benchmarks = {case.name: case.command[3:] for case in found if case.tier == "c"}
     assert set(benchmarks) == set(TABLES)
+    seconds = {case.name: case.seconds for case in found if case.tier == "c"}
+    assert sum(seconds.values()) <= gpu_suite.TIERS["c"][0]
+    assert all(
+        float(given[given.index("--budget") + 1]) < seconds[name] for name, given in benchmarks.items()
+    )
     for name, given in benchmarks.items():
         with pytest.raises(SystemExit):
             importlib.import_module(f"benchmarks.gpu.{name}").main([*given, "--no-such-option"])

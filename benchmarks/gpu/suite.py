@@ -81,14 +81,28 @@ _SUITES = {
     "rows": (f"{_TRITON}epilogue.py", f"{_TRITON}norm.py", f"{_TRITON}bit_product.py", f"{_TRITON}gather.py"),
     "operators": (f"{_TRITON}operators.py", f"{_TRITON}fullgraph.py", f"{_TRITON}pipelined_sum.py"),
 }
+_SIZES = ("--nodes", "2000000", "--edges", "40000000")
 _MEASUREMENTS: dict[str, tuple[int, tuple[str, ...]]] = {
-    "tiers": (70, ("--steps", "50", "--repeats", "2")),
-    "collective": (90, ("--budget", "60", "--repeats", "1", "--steps", "50", "--cores", "2", "4", "16")),
-    "fullgraph": (110, ("--budget", "90")),
-    "pipeline": (60, ()),
-    "kernels": (60, ("--budget", "40")),
+    "tiers": (55, ("--budget", "40", *_SIZES, "--steps", "50", "--repeats", "2")),
+    "sampling": (35, ("--budget", "18", *_SIZES, "--batches", "30", "--repeats", "2")),
+    "collective": (
+        85,
+        (
+            *("--budget", "65", *_SIZES, "--steps", "40", "--repeats", "1", "--grid", "0.5"),
+            *("--cores", "4", "2", "8", "16", "--hot", "1", "0.25"),
+        ),
+    ),
+    "fullgraph": (
+        75,
+        (
+            *("--budget", "50", "--epochs", "10", "--repeats", "3"),
+            *("--names", "arxiv-like", "products-lite", "reddit-lite"),
+        ),
+    ),
+    "pipeline": (25, ("--budget", "15")),
+    "kernels": (25, ("--budget", "18")),
 }
-"""Benchmark in ``benchmarks.gpu`` -> its seconds and its options."""
+"""Benchmark in ``benchmarks.gpu`` -> its seconds and its options: ``--budget`` leaves time for what began."""
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,10 @@ Every contender trains the same steps of an epoch from the same parameters, in t
 - ``copies, hot S``: as ``copies``, which leave hot rows out.
 
 Topology and labels are on the device. Beside each epoch's seconds stand the bytes of feature rows that
-travel, counted from the batches, and how busy link and GPU were, as in Figures 8 and 10 of Min et al., "Graph
-Neural Network Training with Data Tiering". Features are random: what is learned does not matter here.
+travel, counted from the batches, with their rate, how busy link and GPU were, and the load of the CPU, as in
+Figures 8 and 10 of Min et al., "Graph Neural Network Training with Data Tiering". Gathers alone come first:
+rows drawn evenly, all of them in device memory, none, or a share, checked and timed beside the limits of
+memory and link. Features are random: what is learned does not matter here.
 """
 
 from __future__ import annotations
@@ -22,13 +24,24 @@ import dataclasses
 import statistics
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
 
 from benchmarks.common.options import parser_of
 from benchmarks.common.rows import write_rows
-from benchmarks.gpu.collective import DTYPES, Machine, Training, make_graph, problem_of, run, utilisation
+from benchmarks.gpu.card import Limits, beside, describe, goals_of, share_of, timed
+from benchmarks.gpu.collective import (
+    CHECKED_STEPS,
+    DTYPES,
+    Epoch,
+    Machine,
+    Training,
+    make_graph,
+    problem_of,
+    run,
+)
 from benchmarks.gpu.fullgraph import add_arguments, software
 from graphbraid import features
 from graphbraid.collective import Profile, fixed_plan
@@ -37,6 +50,7 @@ from graphbraid.collective.plan.times import Duration, StageTimes
 from graphbraid.collective.run.stages import Context
 from graphbraid.graph import Graph
 from graphbraid.loader import NeighborLoader
+from graphbraid.ops.gather.gather_tiered import Tier, TierTable, gather_tiered
 
 GOAL = 2.0
 """Times as fast as zero-copy with a quarter of the rows hot, where the link limits."""
@@ -129,46 +143,86 @@ def reads_of(graph: Graph, machine: Machine, options: argparse.Namespace) -> tor
     return reads
 
 
-def compare(graph: Graph, machine: Machine, options: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """Every contender's repeats, bytes and utilisation, by name."""
+def gathers(options: argparse.Namespace, place: torch.device, limits: Limits) -> dict[str, dict[str, Any]]:
+    """Rates of gathers by the share of rows in device memory, each of rows that were checked."""
+    num_rows, num_ids = (1_000, 500) if options.smoke else (1 << 20, 1 << 18)
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(num_rows, options.features, generator=draw).to(DTYPES[options.dtype])
+    host = x.pin_memory() if place.type == "cuda" else x
+    chosen = torch.randint(num_rows, (num_ids,), generator=draw)
+    ids, found = chosen.to(place), {}
+    for share in sorted({0.0, *options.hot, 1.0}):
+        num_hot = round(share * num_rows)
+        tiers = [Tier(parts=(x[:num_hot].to(place),)), Tier(parts=(host[num_hot:],))]
+        table = TierTable(tiers, device=place)
+        problem = (
+            "" if torch.equal(gather_tiered(table, ids).cpu(), x[chosen]) else "other rows than asked for"
+        )
+        row: dict[str, Any] = {"hot": share, "problem": problem}
+        if not problem:
+            seconds = timed(lambda table=table: gather_tiered(table, ids, trusted=True), 10, place)  # type: ignore[misc]
+            cold = int((chosen >= num_hot).sum()) * x[:1].nbytes
+            memory = 2 * num_ids * x[:1].nbytes - cold  # what is written, and the hot rows that are read
+            row |= {"seconds": seconds, "link": cold / seconds, "hbm": memory / seconds}
+            rates = [f"{key} {beside(row[key], key, limits)}" for key in ("hbm", "link") if row[key]]
+            print(f"  gather, {share:4.0%} hot {1e3 * seconds:9.3f} ms: {'; '.join(rates)}", flush=True)
+        found[f"{share:g}"] = row
+    return found
+
+
+def compare(
+    graph: Graph, machine: Machine, options: argparse.Namespace, ends: float
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every contender's repeats, bytes and utilisation, by name, as long as there is time."""
     reads, training = (
         reads_of(graph, machine, options),
         Training(graph, options.hidden, len(options.fanouts), machine.place),
     )
     assert isinstance(graph.x, torch.Tensor)
     row_bytes, num_reads = graph.x[:1].nbytes, int(reads.sum())
-    ways, losses = ways_of(options.hot), {}
-    found: dict[str, dict[str, Any]] = {}
-    for name, way in ways.items():
+    losses: dict[str, list[float]] = {}
+    whole: dict[str, list[float]] = {}
+    for name, way in ways_of(options.hot).items():
+        if time.perf_counter() > ends:
+            print(f"left out for want of time: {name}")
+            continue
         contender = Contender(graph, way, reads, machine, options)
-        steps = min(options.steps, contender.context.schedule.num_steps)
-        seconds, busy = [], {}
-        for repeat in range(options.repeats + 1):  # the first compiles kernels and copies hot rows
-            losses["cpu" if name == "copies" else name], executor = run(
-                contender.context, contender.plan, training, contender.context.schedule.num_steps, steps
-            )
-            if repeat:
-                seconds.append(max(op.end for op in executor.ops))
-                busy = utilisation(executor.ops, contender.plan.workers)
+        num_steps = contender.context.schedule.num_steps
+
+        def train(steps: int, contender: Contender = contender, num_steps: int = num_steps) -> Epoch:
+            return run(contender.context, contender.plan, training, num_steps, min(steps, num_steps))
+
+        # Not timed: this also compiles kernels and copies hot rows.
+        losses["cpu" if name == "copies" else name] = train(CHECKED_STEPS).losses
+        problem = problem_of(losses, exactly=options.smoke)
+        epochs = [] if problem else [train(options.steps) for _ in range(options.repeats)]
+        if epochs:
+            whole["cpu" if name == "copies" else name] = epochs[-1].losses
+            problem = problem_of(whole, exactly=options.smoke)
         contender.close()
         [served] = features.coverage(reads, reads, (way.hot,))
-        found[name] = {
+        link_bytes = (1 - served) * num_reads * row_bytes
+        row = {
             "hot": way.hot,
-            "seconds": seconds,
-            "link_bytes": (1 - served) * num_reads * row_bytes,
-            "busy": busy,
-            "problem": problem_of(losses, exactly=options.smoke),
+            "seconds": [epoch.seconds for epoch in epochs],
+            "link_bytes": link_bytes,
+            "busy": epochs[-1].busy if epochs else {},
+            "problem": problem,
         }
-        show(name, found[name])
-    return found
+        if epochs:
+            row["link"] = link_bytes / statistics.median(row["seconds"])
+        yield name, row
 
 
-def show(name: str, found: dict[str, Any]) -> None:
+def show(name: str, found: dict[str, Any], limits: Limits) -> None:
     """A contender's line."""
+    if found["problem"]:
+        print(f"  {name:16} {found['problem']}", flush=True)
+        return
     busy = ", ".join(f"{part} {share:4.0%}" for part, share in found["busy"].items())
     print(
         f"  {name:16} {statistics.median(found['seconds']):8.3f} s  {found['link_bytes'] / 1e6:10,.1f} MB of "
-        f"rows;  busy: {busy} {found['problem']}",
+        f"rows, {beside(found['link'], 'link', limits)};  busy: {busy}",
         flush=True,
     )
 
@@ -196,24 +250,41 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     started, machine = time.perf_counter(), Machine(options.smoke)
     graph = make_graph(options)
     print(f"{graph}: made in {time.perf_counter() - started:.0f} s", flush=True)
-    found = compare(graph, machine, options)
     names = ("nodes", "edges", "features", "dtype", "fanouts", "batch_size", "hidden", "steps")
-    row = {
-        "gpu": software(machine.place),
+    there, file = software(machine.place), f"gpu_tiers{'_smoke' * options.smoke}"
+    limits = there["limits"]
+    print(describe(limits), flush=True)
+    row: dict[str, Any] = {
+        "gpu": there,
         "config": {name: getattr(options, name) for name in names},
-        "ways": found,
+        "gathers": gathers(options, machine.place, limits),
+        "ways": {},
     }
-    zero_copy = statistics.median(found["zero-copy"]["seconds"])
+    for name, found in compare(graph, machine, options, started + options.budget):
+        show(name, found, limits)
+        row["ways"][name] = found
+        write_rows(file, {"tiers": row}, repeats=options.repeats, out=options.out)
+    seconds = {n: statistics.median(one["seconds"]) for n, one in row["ways"].items() if one["seconds"]}
     row["speedup_over_zero_copy"] = {
-        name: zero_copy / statistics.median(one["seconds"]) for name, one in found.items()
+        name: seconds["zero-copy"] / own for name, own in seconds.items() if "zero-copy" in seconds
     }
-    for share in options.hot:
-        speedup = row["speedup_over_zero_copy"][f"hot {share:g}"]
-        print(f"{share:.0%} hot: {speedup:.2f} times as fast as zero-copy (goal at 25 %: {GOAL:g})")
-    name = f"gpu_tiers{'_smoke' * options.smoke}"
-    print("wrote", write_rows(name, {"tiers": row}, repeats=options.repeats, out=options.out))
+    for name, speedup in row["speedup_over_zero_copy"].items():
+        print(f"{name}: {speedup:.2f} times as fast as zero-copy")
+    alone = row["gathers"]
+    shares = {
+        key: share_of(alone[end][key], key, limits) if key in alone[end] else None
+        for end, key in (("1", "hbm"), ("0", "link"))
+    }
+    row["goals"] = goals_of(
+        ("25 % hot over zero-copy", row["speedup_over_zero_copy"].get("hot 0.25"), GOAL, True),
+        ("gather's share of the memory's rate", shares["hbm"], 0.8, True),
+        ("zero-copy gather's share of the link's rate", shares["link"], 0.8, True),
+    )
+    path = write_rows(file, {"tiers": row}, repeats=options.repeats, out=options.out)
+    print("wrote", path)
     return row
 
 
 if __name__ == "__main__":
-    sys.exit(1 if any(one["problem"] for one in main()["ways"].values()) else 0)
+    made = main()
+    sys.exit(any(one["problem"] for part in ("ways", "gathers") for one in made[part].values()))

@@ -21,7 +21,7 @@ from rich.table import Table
 
 from benchmarks.common.options import add_graphs_argument, add_out_argument, parser_of
 from benchmarks.common.rows import write_rows
-from benchmarks.gpu.kernels import Case, cases, copy_rate
+from benchmarks.gpu.kernels import Case, cases
 from graphbraid import SparseFeatures
 from graphbraid.fullgraph.device.host import HOST
 from graphbraid.fullgraph.step.calls.kernels import SparseInput
@@ -135,7 +135,9 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.set_grad_enabled(False)
-    copy = copy_rate(HOST, 1 << 29)
+    source = torch.empty(1 << 27)
+    target = torch.empty_like(source)
+    copy = 2 * source.nbytes / HOST.seconds(lambda: target.copy_(source))
     limits = {width: row_limit(width) for width in WIDTHS}
     print(f"copy {copy / 1e9:.1f} GB/s; rows at random", {w: f"{r / 1e9:.1f}" for w, r in limits.items()})
     rows = []
