@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -46,8 +45,9 @@ def limits_of(place: torch.device) -> Limits:
 
 
 def timed(run: Callable[[], object], count: int, place: torch.device) -> float:
-    """Seconds of one of ``count`` runs in a row after one that does not count, the device's work included."""
-    run()
+    """Seconds of one of ``count`` runs in a row, the device's work included; alone, it is not warmed up."""
+    if count > 1:
+        run()
     wait(place)
     started = time.perf_counter()
     for _ in range(count):
@@ -102,9 +102,3 @@ def goals_of(*asked: tuple[str, float | None, float, bool]) -> dict[str, Any]:
         print(f"goal: {name}: {'at least' if more else 'at most'} {goal:g}: {word}", flush=True)
         found[name] = {"got": got, "goal": goal, "met": met}
     return found
-
-
-def geometric_mean(ratios: Iterable[float]) -> float | None:
-    """The mean of ratios; None without any."""
-    found = list(ratios)
-    return statistics.geometric_mean(found) if found else None

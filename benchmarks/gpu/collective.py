@@ -33,7 +33,7 @@ import torch
 from benchmarks.common.options import parser_of
 from benchmarks.common.rows import write_rows
 from benchmarks.gpu.card import describe, goals_of
-from benchmarks.gpu.fullgraph import add_arguments, software
+from benchmarks.gpu.fullgraph import add_arguments, device_of, software
 from benchmarks.gpu.sampling import skewed_graph
 from benchmarks.planning.strategies import drawn_routes
 from graphbraid.collective import Plan, Profile, StageTimes, fixed_plan, make_plan
@@ -278,17 +278,15 @@ def show(row: dict[str, Any]) -> None:
         )
 
 
-def make_graph(options: argparse.Namespace) -> Graph:
-    """A graph with skewed degrees, random labels and features of the asked dtype."""
-    graph = skewed_graph(options.nodes, options.edges, options.features)
-    assert isinstance(graph.x, torch.Tensor)
-    labels = torch.randint(0, NUM_CLASSES, (options.nodes,), generator=torch.Generator().manual_seed(0))
-    return graph.replace(x=graph.x.to(DTYPES[options.dtype]), y=labels)
+def begin(
+    parser: argparse.ArgumentParser, argv: list[str] | None
+) -> tuple[argparse.Namespace, Machine, Graph, dict[str, Any]]:
+    """The options, the machine, a graph of random labels and features, and what goes with every row.
 
-
-def main(argv: list[str] | None = None) -> dict[str, Any]:
-    """Run the benchmark."""
-    parser = parser_of(__doc__)
+    Args:
+        parser: with a benchmark's own options, beside which those that decide what is trained are added.
+        argv: what it parses.
+    """
     add_arguments(parser)
     parser.add_argument("--nodes", type=int, default=2_000_000)
     parser.add_argument("--edges", type=int, default=50_000_000)
@@ -298,41 +296,53 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--batch-size", type=int, default=1024)
     parser.add_argument("--hidden", type=int, default=256)
     parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--cores", type=int, nargs="+", default=[2, 4, 8, 16])
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--hot", type=float, nargs="+", default=[1.0, 0.25, 0.0], help="shares of rows")
-    parser.add_argument("--grid", type=float, nargs="+", default=GRID, help="CPU's shares of naive hybrids")
     options = parser.parse_args(argv)
     if options.smoke:
         options.nodes, options.edges, options.features, options.hidden = 2_000, 16_000, 8, 8
         options.fanouts, options.batch_size, options.steps, options.repeats = [4, 3], 16, 10, 1
-    elif not torch.cuda.is_available():
-        sys.exit("there is no CUDA device here; --smoke runs the same on the emulated accelerator")
-    started, machine = time.perf_counter(), Machine(options.smoke)
-    graph = make_graph(options)
-    print(f"{graph}: made in {time.perf_counter() - started:.0f} s", flush=True)
+    place, started = device_of(options), time.perf_counter()
+    graph = skewed_graph(options.nodes, options.edges, options.features)
+    assert isinstance(graph.x, torch.Tensor)
+    labels = torch.randint(0, NUM_CLASSES, (options.nodes,), generator=torch.Generator().manual_seed(0))
+    graph = graph.replace(x=graph.x.to(DTYPES[options.dtype]), y=labels)
+    print(f"{graph}: made in {time.perf_counter() - started:.0f} s")
+    names = ("nodes", "edges", "features", "dtype", "fanouts", "batch_size", "hidden", "steps")
+    setting = {"gpu": software(place), "config": {name: getattr(options, name) for name in names}}
+    print(describe(setting["gpu"]["limits"]), flush=True)
+    return options, Machine(options.smoke), graph, setting
+
+
+def make_loader(graph: Graph, machine: Machine, options: argparse.Namespace, **placed: Any) -> NeighborLoader:
+    """The loader whose steps all contenders train; ``placed`` says what is in device memory."""
+    return NeighborLoader(
+        graph,
+        options.fanouts,
+        "train",
+        batch_size=options.batch_size,
+        shuffle=True,
+        layout="blocks",
+        return_edge_id=False,
+        seed=0,
+        device=machine.device,
+        **placed,
+    )
+
+
+def main(argv: list[str] | None = None) -> dict[str, Any]:
+    """Run the benchmark."""
+    parser = parser_of(__doc__)
+    parser.add_argument("--cores", type=int, nargs="+", default=[2, 4, 8, 16])
+    parser.add_argument("--hot", type=float, nargs="+", default=[1.0, 0.25, 0.0], help="shares of rows")
+    parser.add_argument("--grid", type=float, nargs="+", default=GRID, help="CPU's shares of naive hybrids")
+    started = time.perf_counter()
+    options, machine, graph, setting = begin(parser, argv)
     training = Training(graph, options.hidden, len(options.fanouts), machine.place)
     rows, left_out, path = [], [], None
-    names = ("nodes", "edges", "features", "dtype", "fanouts", "batch_size", "hidden", "steps")
-    setting = {
-        "gpu": software(machine.place),
-        "config": {name: getattr(options, name) for name in names},
-    }
-    print(describe(setting["gpu"]["limits"]), flush=True)
     file = f"gpu_collective{'_smoke' * options.smoke}"
     for hot in options.hot:
-        with NeighborLoader(
-            graph,
-            options.fanouts,
-            "train",
-            batch_size=options.batch_size,
-            shuffle=True,
-            layout="blocks",
-            return_edge_id=False,
-            seed=0,
-            device=machine.device,
-            hot_bytes=None if hot == 1 else hot_bytes_of(graph, hot),
-        ) as loader:
+        hot_bytes = None if hot == 1 else hot_bytes_of(graph, hot)
+        with make_loader(graph, machine, options, hot_bytes=hot_bytes) as loader:
             for cores in options.cores:
                 name = f"{cores} cores" + f", {hot:.0%} hot" * (hot != 1)
                 if cores > machine.num_cores or time.perf_counter() - started > options.budget:

@@ -28,7 +28,7 @@ import graphbraid
 from benchmarks.common.options import add_out_argument, parser_of
 from benchmarks.common.rows import write_rows
 from benchmarks.gpu import peers as gpu_peers
-from benchmarks.gpu.card import describe, geometric_mean, goals_of, limits_of, timed
+from benchmarks.gpu.card import describe, goals_of, limits_of, timed
 from benchmarks.graphs import generated
 from graphbraid import Graph
 from graphbraid import nn as gnn
@@ -183,7 +183,7 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     """Run the benchmark."""
     parser = parser_of(__doc__)
     add_arguments(parser)
-    parser.add_argument("--names", nargs="+", help="graphs; default: all")
+    parser.add_argument("--names", nargs="+", help="graphs; default: all, as for --smoke without these")
     parser.add_argument("--models", nargs="+", default=list(gpu_peers.KINDS), choices=gpu_peers.KINDS)
     parser.add_argument("--epochs", type=int, default=20, help="in a row, for one time")
     parser.add_argument("--repeats", type=int, default=5)
@@ -192,12 +192,22 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     if not gpu_peers.has_pyg():
         print("PyG is not installed; plain PyTorch stands in for its two ways", file=sys.stderr)
     specs = generated.SMOKE if options.smoke else generated.SPECS
+    names = list(options.names or specs)
+    if options.smoke:
+        options.epochs = options.repeats = 1
+        names = [name for name in names if name in specs] or list(specs)
+    elif unknown := set(names) - set(specs):
+        parser.error(f"--names takes {', '.join(specs)}; got {', '.join(sorted(unknown))}")
     there, file = software(place), f"gpu_fullgraph{'_smoke' * options.smoke}"
     print(describe(there["limits"]), flush=True)
     rows: dict[str, dict[str, Any]] = {}
     left_out: list[str] = []
     path = None
-    for key, kind, contender in ordered(list(options.names or specs), options.models, place):
+    ours = [OURS, *[NOT_RECORDED] * (place.type == "cuda")]
+    todo = [
+        (key, kind, one) for key in names for kind in options.models for one in ours + gpu_peers.names(kind)
+    ]
+    for key, kind, contender in sorted(todo, key=lambda one: one[2] == gpu_peers.COMPILED):
         name = f"{key}, {kind}"
         if time.perf_counter() - started > options.budget:
             left_out.append(f"{name}: {contender}")
@@ -214,14 +224,9 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     if left_out:
         print(f"left out for want of time: {'; '.join(left_out)}")
     goals = goals_of(
-        ("times as fast as PyG", geometric_mean(ratios(rows, "pyg", "epoch_s")), 5.0, True),
-        (
-            "times as fast as torch.compile",
-            geometric_mean(ratios(rows, gpu_peers.COMPILED, "epoch_s")),
-            2.0,
-            True,
-        ),
-        ("times less memory than PyG", geometric_mean(ratios(rows, "pyg", "peak_bytes")), 10.0, True),
+        ("times as fast as PyG", mean_ratio(rows, "pyg", "epoch_s"), 5.0, True),
+        ("times as fast as torch.compile", mean_ratio(rows, gpu_peers.COMPILED, "epoch_s"), 2.0, True),
+        ("times less memory than PyG", mean_ratio(rows, "pyg", "peak_bytes"), 10.0, True),
     )
     if rows:
         goal_row = {"goals": {"gpu": there, "goals": goals}}
@@ -236,19 +241,11 @@ def graph_of(name: str, spec: generated.Spec) -> Graph:
     return generated.make(name, spec)
 
 
-def ordered(graphs: list[str], kinds: list[str], place: torch.device) -> list[tuple[str, str, str]]:
-    """Graph, model and contender of each measurement; what must be compiled for long comes last."""
-    found = []
-    for kind in kinds:
-        names = [OURS, *[NOT_RECORDED] * (place.type == "cuda"), *gpu_peers.names(kind)]
-        found += [(graph, kind, name) for graph in graphs for name in names]
-    return sorted(found, key=lambda one: (one[2] == gpu_peers.COMPILED, graphs.index(one[0])))
-
-
-def ratios(rows: dict[str, dict[str, Any]], peer: str, figure: str) -> list[float]:
-    """A peer's figure over ours in each row that has both."""
+def mean_ratio(rows: dict[str, dict[str, Any]], peer: str, figure: str) -> float | None:
+    """The geometric mean of a peer's figure over ours, of the rows that have both; None without any."""
     pairs = [(row.get(peer, {}), row.get(OURS, {})) for row in rows.values()]
-    return [theirs[figure] / mine[figure] for theirs, mine in pairs if figure in theirs and figure in mine]
+    ratios = [theirs[figure] / mine[figure] for theirs, mine in pairs if figure in theirs and figure in mine]
+    return statistics.geometric_mean(ratios) if ratios else None
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from benchmarks.common.options import parser_of
 from benchmarks.common.rows import write_rows
-from benchmarks.gpu.card import Limits, beside, describe, share_of
+from benchmarks.gpu.card import Limits, beside, describe
 from benchmarks.gpu.fullgraph import add_arguments, device_of, software
 from benchmarks.graphs import generated
 from graphbraid.fullgraph.device.choosing import device_at
@@ -188,7 +188,6 @@ def measure(case: Case, device: Device, limits: Limits) -> dict[str, Any]:
         "ms": 1e3 * seconds,
         "gb_per_s": rate / 1e9,
         "of_copy": rate / limits["measured"]["hbm"],
-        "of_limit": share_of(rate, "hbm", limits),
     }
     return found | ({"tflops": case.flops / seconds / 1e12} if case.flops else {})
 

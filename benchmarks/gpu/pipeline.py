@@ -42,7 +42,7 @@ from torch import Tensor, multiprocessing
 from benchmarks.common.options import parser_of
 from benchmarks.common.rows import write_rows
 from benchmarks.gpu.card import beside, describe
-from benchmarks.gpu.fullgraph import add_arguments, software
+from benchmarks.gpu.fullgraph import add_arguments, device_of, software
 from benchmarks.gpu.sampling import skewed_graph
 from graphbraid.distributed import Communicator, Part, Partition, split
 from graphbraid.distributed.peers.group import Peers
@@ -251,10 +251,9 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--record", type=Path, help="file of tables, to which that of this graph is added")
     options = parser.parse_args(argv)
+    place = device_of(options)
     if options.smoke:
         options.nodes, options.edges, options.width, options.repeats = 300, 2_000, 8, 1
-    elif not torch.cuda.is_available():
-        sys.exit("there is no CUDA device here; --smoke runs the same with the kernel's twin on the CPU")
     with tempfile.TemporaryDirectory() as folder:
         ends = time.time() + options.budget
         multiprocessing.spawn(run_rank, (folder, ends, options), nprocs=options.ranks)
@@ -265,7 +264,6 @@ def main(argv: list[str] | None = None) -> dict[str, Any]:
     if options.record is not None:
         add_table(options.record, name, found.pop("recorded"))
     config = {key: getattr(options, key) for key in ("ranks", "nodes", "edges", "width")}
-    place = torch.device("cpu" if options.smoke else "cuda:0")
     row = {"gpu": software(place), "config": config, **found}
     show(name, row)
     file = f"gpu_pipeline{'_smoke' * options.smoke}"

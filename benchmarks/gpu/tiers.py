@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import statistics
 import sys
 import time
@@ -31,20 +32,19 @@ import torch
 
 from benchmarks.common.options import parser_of
 from benchmarks.common.rows import write_rows
-from benchmarks.gpu.card import Limits, beside, describe, goals_of, share_of, timed
+from benchmarks.gpu.card import Limits, beside, goals_of, share_of, timed
 from benchmarks.gpu.collective import (
     CHECKED_STEPS,
     DTYPES,
-    Epoch,
     Machine,
     Training,
-    make_graph,
+    begin,
+    make_loader,
     problem_of,
     run,
 )
-from benchmarks.gpu.fullgraph import add_arguments, software
 from graphbraid import features
-from graphbraid.collective import Profile, fixed_plan
+from graphbraid.collective import Plan, Profile, fixed_plan
 from graphbraid.collective.hardware.device_placement import part_bytes_of
 from graphbraid.collective.plan.times import Duration, StageTimes
 from graphbraid.collective.run.stages import Context
@@ -73,66 +73,27 @@ def ways_of(shares: list[float]) -> dict[str, Way]:
     return ways
 
 
-class Contender:
-    """One way, on a loader of its own, whose placed rows go with it.
-
-    Args:
-        graph: what is trained on.
-        way: of the contender.
-        score: reads of each row.
-        machine: the device.
-        options: of the benchmark.
-    """
-
-    def __init__(
-        self, graph: Graph, way: Way, score: torch.Tensor, machine: Machine, options: argparse.Namespace
-    ) -> None:
-        tiers = None
-        if way.hot:
-            tiers = features.TieredFeatures.build(graph, hot=_budget(graph, way.hot), score=score)
-        self.loader = make_loader(graph, machine, options, tiers)
-        workers = machine.num_cores
-        context = self.loader.context(workers)
-        sizes = part_bytes_of(context)
-        room = (
-            sizes["topology"] + sizes["labels"] + 8 * graph.num_nodes
-        )  # no features beside those that are hot
-        self.context: Context = dataclasses.replace(context, hot_bytes=room)
-        times = StageTimes(workers=workers, cpu=_ANY, dma=_ANY, uva=_ANY, gpu=None, model=_ANY)
-        steps = context.schedule.num_steps
-        self.plan = fixed_plan(Profile(times=(times,)), steps, 1.0 if way.by_cpu else 0.0)
-
-    def close(self) -> None:
-        """End the loader's threads."""
-        self.loader.close()
-
-
-def _budget(graph: Graph, share: float) -> int:
-    assert isinstance(graph.x, torch.Tensor)
-    return 4 * graph.num_nodes + int(share * graph.num_nodes) * graph.x[:1].nbytes
-
-
-def make_loader(
-    graph: Graph, machine: Machine, options: argparse.Namespace, tiers: features.TieredFeatures | None
-) -> NeighborLoader:
-    """The loader whose steps all contenders train."""
-    return NeighborLoader(
-        graph,
-        options.fanouts,
-        "train",
-        batch_size=options.batch_size,
-        shuffle=True,
-        layout="blocks",
-        return_edge_id=False,
-        seed=0,
-        device=machine.device,
-        tiers=tiers,
-    )
+def contender_of(
+    graph: Graph, way: Way, reads: torch.Tensor, machine: Machine, options: argparse.Namespace
+) -> tuple[NeighborLoader, Context, Plan]:
+    """A loader, whose placed rows go with it, and what runs its batches."""
+    tiers = None
+    if way.hot:
+        assert isinstance(graph.x, torch.Tensor)
+        budget = 4 * graph.num_nodes + int(way.hot * graph.num_nodes) * graph.x[:1].nbytes
+        tiers = features.TieredFeatures.build(graph, hot=budget, score=reads)
+    loader, workers = make_loader(graph, machine, options, tiers=tiers), machine.num_cores
+    context = loader.context(workers)
+    sizes = part_bytes_of(context)
+    room = sizes["topology"] + sizes["labels"] + 8 * graph.num_nodes  # no features but those that are hot
+    times = StageTimes(workers=workers, cpu=_ANY, dma=_ANY, uva=_ANY, gpu=None, model=_ANY)
+    plan = fixed_plan(Profile(times=(times,)), context.schedule.num_steps, 1.0 if way.by_cpu else 0.0)
+    return loader, dataclasses.replace(context, hot_bytes=room), plan
 
 
 def reads_of(graph: Graph, machine: Machine, options: argparse.Namespace) -> torch.Tensor:
     """How often the steps that are trained read each row."""
-    with make_loader(graph, machine, options, None) as loader:
+    with make_loader(graph, machine, options) as loader:
         context = loader.context(1)
     batches = features.batch_reads(
         graph, context.sampler, context.schedule, steps=range(min(options.steps, context.schedule.num_steps))
@@ -155,12 +116,10 @@ def gathers(options: argparse.Namespace, place: torch.device, limits: Limits) ->
         num_hot = round(share * num_rows)
         tiers = [Tier(parts=(x[:num_hot].to(place),)), Tier(parts=(host[num_hot:],))]
         table = TierTable(tiers, device=place)
-        problem = (
-            "" if torch.equal(gather_tiered(table, ids).cpu(), x[chosen]) else "other rows than asked for"
-        )
-        row: dict[str, Any] = {"hot": share, "problem": problem}
-        if not problem:
-            seconds = timed(lambda table=table: gather_tiered(table, ids, trusted=True), 10, place)  # type: ignore[misc]
+        is_equal = torch.equal(gather_tiered(table, ids).cpu(), x[chosen])
+        row: dict[str, Any] = {"hot": share, "problem": "" if is_equal else "other rows than asked for"}
+        if is_equal:
+            seconds = timed(functools.partial(gather_tiered, table, ids, trusted=True), 10, place)
             cold = int((chosen >= num_hot).sum()) * x[:1].nbytes
             memory = 2 * num_ids * x[:1].nbytes - cold  # what is written, and the hot rows that are read
             row |= {"seconds": seconds, "link": cold / seconds, "hbm": memory / seconds}
@@ -186,20 +145,18 @@ def compare(
         if time.perf_counter() > ends:
             print(f"left out for want of time: {name}")
             continue
-        contender = Contender(graph, way, reads, machine, options)
-        num_steps = contender.context.schedule.num_steps
-
-        def train(steps: int, contender: Contender = contender, num_steps: int = num_steps) -> Epoch:
-            return run(contender.context, contender.plan, training, num_steps, min(steps, num_steps))
-
+        loader, context, plan = contender_of(graph, way, reads, machine, options)
+        num_steps = context.schedule.num_steps
+        steps = min(options.steps, num_steps)
+        train = functools.partial(run, context, plan, training, num_steps)
         # Not timed: this also compiles kernels and copies hot rows.
-        losses["cpu" if name == "copies" else name] = train(CHECKED_STEPS).losses
+        losses["cpu" if name == "copies" else name] = train(min(CHECKED_STEPS, steps)).losses
         problem = problem_of(losses, exactly=options.smoke)
-        epochs = [] if problem else [train(options.steps) for _ in range(options.repeats)]
+        epochs = [] if problem else [train(steps) for _ in range(options.repeats)]
         if epochs:
             whole["cpu" if name == "copies" else name] = epochs[-1].losses
             problem = problem_of(whole, exactly=options.smoke)
-        contender.close()
+        loader.close()
         [served] = features.coverage(reads, reads, (way.hot,))
         link_bytes = (1 - served) * num_reads * row_bytes
         row = {
@@ -230,36 +187,12 @@ def show(name: str, found: dict[str, Any], limits: Limits) -> None:
 def main(argv: list[str] | None = None) -> dict[str, Any]:
     """Run the benchmark."""
     parser = parser_of(__doc__)
-    add_arguments(parser)
-    parser.add_argument("--nodes", type=int, default=4_000_000)
-    parser.add_argument("--edges", type=int, default=60_000_000)
-    parser.add_argument("--features", type=int, default=256)
-    parser.add_argument("--dtype", choices=DTYPES, default="float32")
-    parser.add_argument("--fanouts", type=int, nargs="+", default=[15, 10, 5])
-    parser.add_argument("--batch-size", type=int, default=1024)
-    parser.add_argument("--hidden", type=int, default=256)
-    parser.add_argument("--steps", type=int, default=100)
+    parser.set_defaults(nodes=4_000_000, edges=60_000_000, features=256)
     parser.add_argument("--hot", type=float, nargs="+", default=[0.05, 0.1, 0.25, 0.5], help="shares of rows")
-    parser.add_argument("--repeats", type=int, default=3)
-    options = parser.parse_args(argv)
-    if options.smoke:
-        options.nodes, options.edges, options.features, options.hidden = 2_000, 16_000, 8, 8
-        options.fanouts, options.batch_size, options.steps, options.repeats = [4, 3], 16, 10, 1
-    elif not torch.cuda.is_available():
-        sys.exit("there is no CUDA device here; --smoke runs the same on the emulated accelerator")
-    started, machine = time.perf_counter(), Machine(options.smoke)
-    graph = make_graph(options)
-    print(f"{graph}: made in {time.perf_counter() - started:.0f} s", flush=True)
-    names = ("nodes", "edges", "features", "dtype", "fanouts", "batch_size", "hidden", "steps")
-    there, file = software(machine.place), f"gpu_tiers{'_smoke' * options.smoke}"
-    limits = there["limits"]
-    print(describe(limits), flush=True)
-    row: dict[str, Any] = {
-        "gpu": there,
-        "config": {name: getattr(options, name) for name in names},
-        "gathers": gathers(options, machine.place, limits),
-        "ways": {},
-    }
+    started = time.perf_counter()
+    options, machine, graph, setting = begin(parser, argv)
+    limits, file = setting["gpu"]["limits"], f"gpu_tiers{'_smoke' * options.smoke}"
+    row: dict[str, Any] = {**setting, "gathers": gathers(options, machine.place, limits), "ways": {}}
     for name, found in compare(graph, machine, options, started + options.budget):
         show(name, found, limits)
         row["ways"][name] = found
