@@ -108,7 +108,7 @@ def test_hot_tiers_train_alike_and_less_travels(tmp_path):
     assert row["speedup_over_zero_copy"]["zero-copy"] == 1.0
     alone = row["gathers"]
     assert not any(gather["problem"] for gather in alone.values())
-    bytes_by_link = {share: gather["link"] * gather["seconds"] for share, gather in alone.items()}
+    bytes_by_link = {share: round(gather["link"] * gather["seconds"]) for share, gather in alone.items()}
     assert bytes_by_link["0"] == 500 * 8 * 4
     assert bytes_by_link["0"] > bytes_by_link["0.1"] > bytes_by_link["0.5"] > bytes_by_link["1"] == 0
 
