@@ -35,7 +35,6 @@ BAD = [
     ({"monitor": "accuracy", "eval_every": 0}, "monitor='accuracy' is a validation metric, but eval_every=0"),
     ({"mode": "full", "replace": True}, "replace=True is for mini-batches"),
     ({"mode": "full", "layout": "blocks"}, "layout='blocks' is for mini-batches"),
-    ({"mode": "full", "eval_fanouts": (3, 3)}, "is for mini-batches"),
     ({"warmup_steps": 5}, "warmup_steps=5 is for scheduler='cosine' and 'linear'.*got scheduler=None"),
     ({"warmup_steps": 5, "scheduler": "onecycle"}, "got scheduler='onecycle'"),
     ({"optimizer": torch.optim.SGD, "lr": 0.5}, "lr=0.5 is for an optimizer that is named"),
@@ -108,3 +107,9 @@ def test_every_field_is_frozen_and_documented() -> None:
 def test_what_is_no_size_is_refused(size):
     with pytest.raises(ConfigError, match="host must be a number of bytes, a size such as '4GiB', or 'all'"):
         TrainConfig(host=size)
+
+
+def test_a_run_on_the_whole_graph_keeps_the_options_of_sampled_evaluations():
+    """``evaluate(mode="sampled")`` reads them in every mode."""
+    config = TrainConfig.from_dict({"mode": "full", "eval_fanouts": (3, 3), "eval_batch_size": 64})
+    assert (config.eval_fanouts, config.eval_batch_size) == ((3, 3), 64)

@@ -20,7 +20,7 @@ _OF_LINKS = (
     "temporal_strategy",
 )
 
-_OF_BATCHES = ("layout", "replace", "eval_batch_size", "eval_fanouts")
+_OF_BATCHES = ("layout", "replace")
 
 
 def given_for_batches(config: TrainConfig) -> str:
