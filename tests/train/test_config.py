@@ -33,8 +33,6 @@ BAD = [
     ({"workers": 0}, "workers must be"),
     ({"patience": 3, "eval_every": 0}, "patience=3 counts evaluations"),
     ({"monitor": "accuracy", "eval_every": 0}, "monitor='accuracy' is a validation metric, but eval_every=0"),
-    ({"mode": "full", "replace": True}, "replace=True is for mini-batches"),
-    ({"mode": "full", "layout": "blocks"}, "layout='blocks' is for mini-batches"),
     ({"warmup_steps": 5}, "warmup_steps=5 is for scheduler='cosine' and 'linear'.*got scheduler=None"),
     ({"warmup_steps": 5, "scheduler": "onecycle"}, "got scheduler='onecycle'"),
     ({"optimizer": torch.optim.SGD, "lr": 0.5}, "lr=0.5 is for an optimizer that is named"),

@@ -20,14 +20,6 @@ _OF_LINKS = (
     "temporal_strategy",
 )
 
-_OF_BATCHES = ("layout", "replace")
-
-
-def given_for_batches(config: TrainConfig) -> str:
-    """Return the first option that was given although it is only for mini-batches; empty if there is none."""
-    given = (name for name in _OF_BATCHES if getattr(config, name) != _default(config, name))
-    return next((f"{name}={getattr(config, name)!r}" for name in given), "")
-
 
 def _default(config: TrainConfig, name: str) -> Any:
     return type(config).__dataclass_fields__[name].default
@@ -79,8 +71,6 @@ def _check_run(config: TrainConfig) -> None:
             f"monitor={config.monitor!r} is a validation metric, but eval_every=0 never evaluates; set "
             "eval_every to 1 or more, or leave monitor out."
         )
-    if config.mode == "full" and (given := given_for_batches(config)):
-        raise ConfigError(f"{given} is for mini-batches, and mode='full' has none; leave one out.")
 
 
 def _check_learning_rate(config: TrainConfig) -> None:

@@ -31,7 +31,6 @@ from graphbraid.train.estimating.run_seconds import RunSeconds
 from graphbraid.train.estimating.trials.baseline import capacity_bytes
 from graphbraid.train.estimating.trials.trial import Trial
 from graphbraid.train.estimating.trials.whole_passes import training_bytes
-from graphbraid.train.option_checks import given_for_batches
 from graphbraid.train.step.feed import ALONE, Share
 from graphbraid.train.step.tiers import expected_reads, share_of
 from graphbraid.train.step.whole import device_named
@@ -53,8 +52,6 @@ def choose_mode(
     """
     if config.precision != "float32":
         return "sampled", "the full-graph engine runs in float32"
-    if given := given_for_batches(config):
-        return "sampled", f"{given} is for mini-batches"
     device = device_named(config.device)
     free = device.free_bytes() if free_bytes is None else free_bytes
     try:
