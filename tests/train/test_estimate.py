@@ -588,7 +588,7 @@ def test_a_model_that_runs_as_it_is_written_on_too_large_a_graph_is_refused():
     trial_free = type("Device", (), {"free_bytes": lambda self: 100_000})()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(modes, "device_named", lambda _: trial_free)
-        with pytest.raises(ResourceError, match=r"as it is written: it says so\) .*mode='sampled'"):
+        with pytest.raises(ResourceError, match=r"as it is written \(it says so\), .*mode='sampled'"):
             modes.require_as_written(sage(graph, hidden=64), graph, TrainConfig(mode="full"), "it says so")
 
 

@@ -44,24 +44,13 @@ def as_tensor(values: Any, what: str, *, exact: bool = False) -> Tensor:
     if array.dtype.kind == "f" and array.dtype.itemsize > 8:
         array = array.astype(np.float64)  # the widest that torch has
     if array.dtype == np.uint64:  # NumPy has two types of that name, of which torch knows one
-        array = array.view(np.uint64) if exact else _within_int64(array, what)
+        array = array.view(np.uint64)
     if not array.dtype.isnative or any(stride < 0 for stride in array.strides):
         array = np.array(array, dtype=array.dtype.newbyteorder("="))
     with warnings.catch_warnings():  # read-only memory maps are shared on purpose: nothing writes to them
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         made = torch.from_numpy(array)
     return made if exact else _signed(made, what)
-
-
-def _within_int64(array: np.ndarray, what: str) -> np.ndarray:
-    """Return an array of unsigned integers as int64.
-
-    Raises:
-        DataError: one is too large.
-    """
-    if array.size and array.max() >= 1 << 63:
-        raise DataError(f"{what} must hold numbers below 2**63; got {array.max()}")
-    return array.astype(np.int64)
 
 
 def as_table(values: Tensor | np.ndarray, what: str) -> Tensor:
