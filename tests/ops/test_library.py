@@ -10,6 +10,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from graphbraid import nn, ops
+from graphbraid.errors import ConfigError
 from graphbraid.graph import SparseFeatures, scans
 from graphbraid.graph.csc import Csc, coo_to_csc
 from graphbraid.nn import rgcn
@@ -137,6 +138,14 @@ def test_a_library_operator_gives_what_the_autograd_function_gives(name):
         wanted, found = [wanted], [found]
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("name", [name for name in CALLS if f"{name}_backward" in NAMES])
+@pytest.mark.filterwarnings("ignore:Using backward\\(\\) with create_graph=True")
+def test_second_derivatives_are_refused_where_the_incoming_gradients_are_constants(name):
+    made = CALLS[name]()
+    with pytest.raises(ConfigError, match="no second derivatives, and create_graph=True asks for them"):
+        sum(out.sum() for out in (made if isinstance(made, tuple) else (made,))).backward(create_graph=True)
 
 
 def test_a_plain_call_meets_no_library_operator(monkeypatch):

@@ -9,6 +9,7 @@ is read from the annotations of ``forward``. It costs more per call, so that onl
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import types
 import typing
@@ -58,6 +59,29 @@ def run(function: AutogradFunction, *arguments: Any) -> Any:
             "torch.export.export(model, (x, edge_index)) or torch.compile(model)"
         )
     return function.apply(*arguments)  # type: ignore[no-untyped-call]
+
+
+def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate the ``backward`` of an operator that has no second derivatives.
+
+    torch's decorator alone says nothing where the incoming gradients are constants, as those of a sum are: a
+    penalty on the gradients would then count as a constant.
+
+    Raises:
+        ConfigError: on a call with ``create_graph=True``.
+    """
+    once = torch.autograd.function.once_differentiable(backward)
+
+    @functools.wraps(backward)
+    def checked(*arguments: Any) -> Any:
+        if torch.is_grad_enabled():
+            raise ConfigError(
+                "graphbraid's operators have no second derivatives, and create_graph=True asks for them; for "
+                "a penalty on gradients use the layers of torch_geometric.nn"
+            )
+        return once(*arguments)
+
+    return checked
 
 
 def operator(name: str, function: AutogradFunction, shape: Callable[..., Any]) -> Callable[..., Any]:
@@ -164,7 +188,8 @@ class _Operator:
         def compute(grads: list[Tensor | None], needs: list[bool], *flat: Any) -> list[Tensor]:
             arguments, ctx = self.arguments(flat, _known_csc), _Context(needs)
             function.forward(ctx, *arguments)
-            found = function.backward(ctx, *grads)
+            with torch.no_grad():
+                found = function.backward(ctx, *grads)
             wanted = [
                 torch.zeros_like(argument) if grad is None else grad
                 for argument, grad, needed in zip(arguments, found, needs, strict=True)

@@ -17,11 +17,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from graphbraid.errors import DataError
 from graphbraid.ops.aggregation import Aggregation, aggregated, check_rows, row_contiguous
-from graphbraid.ops.library import operator
+from graphbraid.ops.library import once_differentiable, operator
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)

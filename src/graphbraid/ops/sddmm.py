@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from graphbraid.arguments import check_tensor
 from graphbraid.errors import DataError
@@ -19,7 +18,7 @@ from graphbraid.ops.aggregation import (
     row_contiguous,
     sum_dtype,
 )
-from graphbraid.ops.library import operator
+from graphbraid.ops.library import once_differentiable, operator
 from graphbraid.signatures import typed
 
 

@@ -7,13 +7,12 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from graphbraid.arguments import check_choice, check_tensor
 from graphbraid.errors import DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.aggregation import Aggregation, aggregated, check_rows, row_contiguous, sum_dtype
-from graphbraid.ops.library import operator
+from graphbraid.ops.library import once_differentiable, operator
 from graphbraid.ops.sddmm import edge_dot
 from graphbraid.ops.spmm_max import largest
 from graphbraid.signatures import typed

@@ -6,11 +6,10 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.aggregation import backend, row_contiguous, sum_dtype
-from graphbraid.ops.library import operator
+from graphbraid.ops.library import once_differentiable, operator
 
 Ties = Literal["first", "shared", "shared with zero"]
 """Which of several equal largest messages get the gradient: ``"first"``, that of the row's first such edge;

@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from graphbraid.distributed.peers.group import Peers
 from graphbraid.distributed.peers.reversing import reversed_edges
 from graphbraid.distributed.peers.shared_rows import SharedRows
 from graphbraid.errors import DataError
+from graphbraid.ops.library import once_differentiable
 from graphbraid.ops.peers.peer_edges import PeerEdges
 from graphbraid.ops.peers.pipeline_plan import Knobs, PipelinePlan
 from graphbraid.ops.peers.pipelined_sum import pipelined_sum

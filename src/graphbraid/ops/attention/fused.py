@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from graphbraid import native
 from graphbraid.arguments import as_number, check_tensor, check_type
@@ -14,7 +13,7 @@ from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.aggregation import backend, check_row_dtype, sum_dtype
 from graphbraid.ops.dropout import seed_of_call
-from graphbraid.ops.library import AnySeed, operator
+from graphbraid.ops.library import AnySeed, once_differentiable, operator
 from graphbraid.ops.recorded_calls import Watched
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from graphbraid.arguments import check_tensor, check_type
 from graphbraid.errors import ConfigError, DataError
@@ -19,7 +18,7 @@ from graphbraid.ops.aggregation import (
     check_rows,
     row_contiguous,
 )
-from graphbraid.ops.library import operator
+from graphbraid.ops.library import once_differentiable, operator
 from graphbraid.ops.linear.dense import tall_gram, tall_product
 from graphbraid.ops.linear.sparse_linear import sparse_linear
 from graphbraid.ops.spmm import aggregate

@@ -11,14 +11,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from graphbraid.arguments import check_tensor
 from graphbraid.errors import DataError
 from graphbraid.graph.scans import tracing
 from graphbraid.ops import reference
 from graphbraid.ops.aggregation import backend, check_row_dtype, follow_up, row_contiguous
-from graphbraid.ops.library import run
+from graphbraid.ops.library import once_differentiable, run
 from graphbraid.ops.row_epilogue import RowEpilogue
 
 

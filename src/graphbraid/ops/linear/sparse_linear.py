@@ -8,7 +8,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from graphbraid.arguments import as_number, check_tensor
 from graphbraid.errors import DataError
@@ -16,7 +15,7 @@ from graphbraid.graph.csc import Csc
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.ops.aggregation import Aggregation, check_row_dtype
 from graphbraid.ops.derived import derived, share
-from graphbraid.ops.library import operator
+from graphbraid.ops.library import once_differentiable, operator
 from graphbraid.signatures import typed
 
 

@@ -8,14 +8,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.utils.weak import WeakIdKeyDictionary
 
 from graphbraid import native
 from graphbraid.arguments import check_tensor
 from graphbraid.errors import DataError
 from graphbraid.graph.scans import tracing
-from graphbraid.ops.library import run
+from graphbraid.ops.library import once_differentiable, run
 from graphbraid.ops.rowwise.lent_memory import LentMemory
 from graphbraid.signatures import typed
 

@@ -7,14 +7,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from graphbraid.arguments import as_number, check_choice, check_tensor
 from graphbraid.errors import DataError
 from graphbraid.graph.scans import tracing
 from graphbraid.ops.aggregation import backend, check_row_dtype, row_contiguous, sum_dtype
 from graphbraid.ops.dropout import seed_of_call
-from graphbraid.ops.library import AnySeed, operator
+from graphbraid.ops.library import AnySeed, once_differentiable, operator
 from graphbraid.signatures import typed
 
 # The numbers are those of epilogue.cpp. GELU's slope does not follow from its output, so it runs in PyTorch.

@@ -8,13 +8,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from graphbraid.arguments import check_tensor
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.scans import tracing
 from graphbraid.ops.aggregation import backend, check_row_dtype, sum_dtype
-from graphbraid.ops.library import operator
+from graphbraid.ops.library import once_differentiable, operator
 from graphbraid.ops.recorded_calls import recorded_whole
 from graphbraid.signatures import typed
 

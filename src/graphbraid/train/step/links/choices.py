@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from graphbraid.graph.key_lookup import KeyLookup
 from graphbraid.loader.batches.row_buffers import RowBuffers
+from graphbraid.ops.library import once_differentiable
 
 Places = tuple[Tensor, Tensor]
 """Rows and columns of some entries of a matrix."""
