@@ -313,5 +313,5 @@ def test_ids_of_64_bits_without_a_sign_are_read_or_refused(dtype):
     found = Graph.from_edge_index(np.array([[1, 2], [0, 1]], dtype=dtype), 3)
     assert found.csc.indices.tolist() == [1, 2]
     for ids in (np.array([[1 << 63], [0]], dtype=dtype), [[(1 << 64) - 1], [0]]):
-        with pytest.raises(DataError, match=r"must hold numbers below 2\*\*63; got "):
+        with pytest.raises(DataError, match=r"must be below 2\*\*63; number 0 is "):
             Graph.from_edge_index(ids, 3)

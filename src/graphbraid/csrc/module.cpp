@@ -65,8 +65,9 @@ void tell_refused_threads(const std::exception_ptr& thrown, void*) {
 }  // namespace
 
 NB_MODULE(_native, m) {
-  // PyTorch never releases what a graph of autograd holds if that outlives the interpreter, as that of a script's last
-  // loss does. Nanobind would report these objects as leaks of ours: it does so only when asked.
+  // PyTorch never releases what a graph of autograd holds if that outlives the interpreter, as that of a
+  // script's last loss does. Nanobind would report these objects as leaks of ours: it does so only when
+  // asked.
   nb::set_leak_warnings(std::getenv("GRAPHBRAID_LEAKS") != nullptr);
   gb::in_forked_child();  // from now on forks are seen
   nb::register_exception_translator(tell_refused_threads);

@@ -138,13 +138,14 @@ class Meeting:
         store.set(f"size/{self.rank}", str(self.size))
         until, missing = time.monotonic() + self.seconds, set(range(self.size))
         while True:
+            has_fault = store.check([_FAULT])  # before the sizes: a rank writes its size before a fault
             for rank in sorted(missing):
                 if store.check([f"size/{rank}"]):
                     missing.remove(rank)
                     self._check_size(rank, int(store.get(f"size/{rank}")))
             if not missing:
                 return
-            if store.check([_FAULT]):
+            if has_fault:
                 raise RankError(f"another rank did not start: {store.get(_FAULT).decode()}")
             if time.monotonic() > until:
                 names = ", ".join(map(str, sorted(missing)))
