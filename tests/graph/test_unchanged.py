@@ -5,9 +5,10 @@ import pickle
 
 import pytest
 import torch
+from tests.extras import NO_KERNELS
 from tests.graph.typed_cases import bibliography
 
-from graphbraid import nn
+from graphbraid import native, nn
 from graphbraid.distributed.partitioning.records import Partition
 from graphbraid.errors import DataError
 from graphbraid.features.reordering.renumbering import Renumbering
@@ -19,6 +20,9 @@ from graphbraid.ops import edge_softmax, spmm
 from graphbraid.ops.gather.gather_tiered import Tier, TierTable, gather_tiered
 
 FAR = 10**9  # an index that leaves any array here
+needs_native = pytest.mark.skipif(
+    native.kernels() is None, reason=NO_KERNELS
+)  # whose threads check what they draw
 
 
 @pytest.fixture
@@ -125,6 +129,7 @@ def test_results_of_old_weights_are_not_used_for_new_ones(graph):
         model(weighted.x, weighted.csc)
 
 
+@needs_native
 @pytest.mark.parametrize("options", [{}, {"disjoint": True}, {"num_workers": 2}])
 @pytest.mark.parametrize("name", ["indptr", "indices"])
 def test_sampling_threads_refuse_edges_that_change_under_them(graph, name, options):
@@ -135,6 +140,7 @@ def test_sampling_threads_refuse_edges_that_change_under_them(graph, name, optio
         list(loader)
 
 
+@needs_native
 @pytest.mark.parametrize("of", [lambda graph: graph.csc.indices, lambda graph: graph.types.rows.indptr])
 def test_typed_sampling_threads_refuse_edges_that_change_under_them(of):
     graph = bibliography()
