@@ -282,7 +282,7 @@ class Runner:
         if planned.is_allocated:
             return planned
         device = self._device
-        available, needed = device.free_bytes(), planned.nbytes + WORKSPACE_BYTES * (not device.is_host)
+        available, needed = device.free_bytes(), planned.nbytes + WORKSPACE_BYTES
         if available is not None and needed > available:
             where = "beside the data" if device.is_host else f"on {device.place}"
             raise ResourceError(
