@@ -139,6 +139,7 @@ def test_clusters_are_kept_and_read_again(tmp_path):
         ({"num_parts": NODES + 1}, r"leaves cluster \d+ without nodes; the graph has 50 nodes"),
         ({"strategy": "none"}, "strategy"),
         ({"data": HeteroData()}, "one node type"),
+        ({"save_dir": [1 << 64]}, "save_dir must be a path"),
     ],
 )
 def test_what_cannot_be_divided_is_named(options, message):

@@ -493,3 +493,9 @@ def test_predict_needs_no_labels() -> None:
     model = new_model(graph)
     expected = Trainer(model, graph).predict()
     assert torch.equal(Trainer(model, graph.replace(y=None, splits={})).predict(), expected)
+
+
+def test_what_is_no_callback_is_refused_before_the_run():
+    graph = community_graph()
+    with pytest.raises(ConfigError, match=r"callbacks\[1\] must be a train.Callback; got 2147483648"):
+        Trainer(new_model(graph), graph, callbacks=[Callback(), 1 << 31])

@@ -248,6 +248,7 @@ def _refuse(is_asked_for: bool, name: str, reason: str) -> None:
 
 
 def _file(folder: str | os.PathLike[str], name: str | None, num_parts: int) -> Path:
+    check_type(folder, "save_dir", (str, os.PathLike), "a path", error=ConfigError)
     return Path(folder) / f"part_{num_parts}" / (name or "clusters.npz")
 
 

@@ -135,6 +135,8 @@ class Trainer(LinkPredictions):
         self.tiers_reason = chosen.tiers_reason
         """What ``tiers="auto"`` chose, and why; empty if it was not asked for."""
         self.callbacks = list(callbacks)
+        for i, callback in enumerate(self.callbacks):
+            check_type(callback, f"callbacks[{i}]", Callback, "a train.Callback", error=ConfigError)
         if info is not None:
             check_type(info, "info", Mapping, "a mapping of plain values", error=ConfigError)
         self.info: Mapping[str, Any] = dict(info or {})
