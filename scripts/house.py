@@ -1,8 +1,7 @@
 """Prints the rooms of src/graphbraid, each with the first sentence of its docstring, and their floors.
 
-``python scripts/house.py --write`` rewrites the blocks between the ``house`` and ``floors`` markers of
-docs/architecture.md from the code, and those of docs/rooms.md: the rooms of csrc, the rooms inside rooms, and
-floors inside rooms; ``--check`` fails where a page differs, as a test does.
+``python scripts/house.py --write`` rewrites the blocks of docs/architecture.md that stand between markers:
+the rooms, the rooms of csrc, and the floors. ``--check`` fails if the page differs from the code.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from typing import TypeAlias
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "graphbraid"
 PAGE = ROOT / "docs" / "architecture.md"
-PAGE_OF_ROOMS = ROOT / "docs" / "rooms.md"
 _Floors: TypeAlias = Sequence[Iterable[str | EllipsisType]]
 _NAME_WIDTH, _WIDTH = 18, 120
 
@@ -37,27 +35,11 @@ def floors_block() -> str:
 
 
 def floors_inside_block() -> str:
-    """What may import what inside the rooms, likewise."""
+    """What may import what inside the rooms, as a Markdown text block."""
     _, inner_floors = _floors()
     width = max(map(len, inner_floors)) + 2
     lines = [f"{room}:".ljust(width) + _downwards(inner) for room, inner in sorted(inner_floors.items())]
     return "\n".join(["```text", *lines, "```\n"])
-
-
-def inner_block() -> str:
-    """The rooms that the tree leaves out, those inside its inner rooms, as a Markdown text block."""
-    lines: list[str] = []
-    for inner in sorted(path.parent for path in PACKAGE.glob("*/*/__init__.py")):
-        rooms = list(_rooms_inside(inner, 1))
-        lines += [f"{inner.relative_to(PACKAGE).as_posix()}/", *rooms] if rooms else []
-    return "\n".join(["```text", *lines, "```\n"])
-
-
-def _rooms_inside(folder: Path, depth: int) -> Iterator[str]:
-    _, inner_floors = _floors()
-    for room in _in_order(folder, inner_floors.get(folder.relative_to(PACKAGE).as_posix(), ())):
-        yield from _entry(f"{room.name}/", _sentence(room / "__init__.py"), depth)
-        yield from _rooms_inside(room, depth + 1)
 
 
 def csrc_rooms() -> dict[str, str]:
@@ -74,37 +56,36 @@ def csrc_block() -> str:
 
 def page(text: str) -> str:
     """The page ``text`` with its blocks made anew; refused where markers are missing or twice there."""
-    return _with_blocks(text, PAGE, {"house": block(), "floors": floors_block()})
-
-
-def page_of_rooms(text: str) -> str:
-    """The page of rooms inside rooms likewise."""
-    blocks = {"csrc": csrc_block(), "inner": inner_block(), "floors-inside": floors_inside_block()}
-    return _with_blocks(text, PAGE_OF_ROOMS, blocks)
-
-
-def _with_blocks(text: str, page: Path, blocks: dict[str, str]) -> str:
+    blocks = {
+        "house": block(),
+        "floors": floors_block(),
+        "csrc": csrc_block(),
+        "floors-inside": floors_inside_block(),
+    }
     for name, made in blocks.items():
         place = re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- /{name} -->)", re.DOTALL)
         if len(place.findall(text)) != 1:
             raise SystemExit(
-                f"{page.relative_to(ROOT)} needs one pair of <!-- {name} --> and <!-- /{name} --> lines"
+                f"{PAGE.relative_to(ROOT)} needs one pair of <!-- {name} --> and <!-- /{name} --> lines"
             )
         text = place.sub(lambda _, made=made: made, text)
     return text
 
 
 def _lines() -> Iterator[str]:
-    floors, inner_floors = _floors()
-    rooms = _in_order(PACKAGE, floors)
+    floors, _ = _floors()
     modules = [path for path in PACKAGE.glob("*.py") if path.stem not in ("__init__", "__main__")]
     for module in sorted(modules, key=lambda path: (_place(path.stem, floors), path.stem)):
         yield from _entry(module.name, _sentence(module), 1)
-    for room in rooms:
-        yield from _entry(f"{room.name}/", _sentence(room / "__init__.py"), 1)
-        for inner in _in_order(room, inner_floors.get(room.name, ())):
-            yield from _entry(f"{inner.name}/", _sentence(inner / "__init__.py"), 2)
+    yield from _rooms(PACKAGE, floors, 1)
     yield from _entry("csrc/", _sentence_of_cpp(PACKAGE / "csrc" / "module.cpp"), 1)
+
+
+def _rooms(folder: Path, floors: _Floors, depth: int) -> Iterator[str]:
+    _, inner_floors = _floors()
+    for room in _in_order(folder, floors):
+        yield from _entry(f"{room.name}/", _sentence(room / "__init__.py"), depth)
+        yield from _rooms(room, inner_floors.get(room.relative_to(PACKAGE).as_posix(), ()), depth + 1)
 
 
 def _downwards(floors: _Floors) -> str:
@@ -166,20 +147,16 @@ def main() -> int:
     chosen.add_argument("--write", action="store_true", help="rewrite the blocks in the pages")
     chosen.add_argument("--check", action="store_true", help="fail where a page differs from the code")
     arguments = parser.parse_args()
-    if not (arguments.write or arguments.check):
-        print(block() + floors_block() + csrc_block() + inner_block() + floors_inside_block(), end="")
-        return 0
-    status = 0
-    for place, remade in ((PAGE, page), (PAGE_OF_ROOMS, page_of_rooms)):
-        text = place.read_text(encoding="utf-8")
-        made = remade(text)
-        if arguments.write:
-            place.write_text(made, encoding="utf-8")
-        elif made != text:
-            shown = place.relative_to(ROOT)
-            print(f"{shown} does not show the house as it is: run scripts/house.py --write", file=sys.stderr)
-            status = 1
-    return status
+    text = PAGE.read_text(encoding="utf-8")
+    if arguments.write:
+        PAGE.write_text(page(text), encoding="utf-8")
+    elif not arguments.check:
+        print(block() + floors_block() + csrc_block() + floors_inside_block(), end="")
+    elif page(text) != text:
+        shown = PAGE.relative_to(ROOT)
+        print(f"{shown} does not show the house as it is: run scripts/house.py --write", file=sys.stderr)
+        return 1
+    return 0
 
 
 if __name__ == "__main__":

@@ -16,8 +16,6 @@ PAGES = sorted(
 )
 WRITTEN = {"main.cpp", "main.cu"}
 """Files that a synthesised program has."""
-DANGLING = re.compile(r"(Of|By|For|With|At|On|From|To|As|That|Those|If|In|Per|Between|Until|Within)\s")
-"""Beginnings of a docstring that leave out the thing that it is about."""
 SHARED = {
     # One job: graphbraid.loader gives those of pyg_loader where PyG is installed.
     *("NeighborLoader", "TypedNeighborLoader", "LinkNeighborLoader", "TypedLinkNeighborLoader"),
@@ -45,13 +43,6 @@ def house():
 def test_the_page_shows_the_rooms_and_floors_there_are(house):
     text = house.PAGE.read_text(encoding="utf-8")
     assert text == house.page(text), "run scripts/house.py --write"
-
-
-def test_the_page_of_rooms_shows_the_rooms_inside_rooms(house):
-    text = house.PAGE_OF_ROOMS.read_text(encoding="utf-8")
-    assert text == house.page_of_rooms(text), "run scripts/house.py --write"
-    packages = {path.parent.name for path in house.PACKAGE.glob("*/*/*/**/__init__.py")}
-    assert {f"{name}/" for name in packages} <= set(text.split())
 
 
 def test_the_core_has_the_rooms_that_its_readme_names(house):
@@ -110,33 +101,6 @@ def test_the_files_that_a_page_names_exist(house, page):
     assert not missing, f"{page} names what is not there: {', '.join(missing)}"
 
 
-def docstrings(tree):
-    """(line, text) of the docstrings of a module, its classes, functions and attributes."""
-    for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        if not isinstance(body, list):
-            continue
-        documents = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-        for before, statement in zip([None, *body], body, strict=False):
-            if documents if before is None else isinstance(before, ast.Assign | ast.AnnAssign):
-                match statement:
-                    case ast.Expr(value=ast.Constant(value=str(text))):
-                        yield statement.lineno, text
-
-
-@pytest.mark.slow
-def test_every_docstring_names_what_it_is_about(house):
-    offenders, num_checked = [], 0
-    for path in sorted(house.PACKAGE.rglob("*.py")):
-        name = path.relative_to(house.PACKAGE).as_posix()
-        for line, text in docstrings(ast.parse(path.read_text(encoding="utf-8"))):
-            num_checked += 1
-            if DANGLING.match(text.lstrip()):
-                offenders.append(f"{name}:{line}: {text.strip().splitlines()[0]}")
-    assert not offenders, "\n".join(offenders)
-    assert num_checked > 5000
-
-
 def kinds_in(tree):
     """Names of a module's classes and public type aliases."""
     for node in tree.body:
@@ -172,16 +136,6 @@ def test_classes_and_public_aliases_are_found():
     text = "class A: ...\nclass _B: ...\nPair = tuple[int, int]\nKey: TypeAlias = str\n"
     others = "_Own = int\nBatch = TypeVar('Batch')\nMOST = 1\nname = A\n"
     assert list(kinds_in(ast.parse(text + others))) == ["A", "_B", "Pair", "Key"]
-
-
-def test_docstrings_of_attributes_are_found():
-    text = '"""Module."""\nclass A:\n    """Class."""\n    x: int = 0\n    """Of it."""\n    y = 1\n'
-    tree = ast.parse(text)
-    assert [(line, bool(DANGLING.match(text))) for line, text in docstrings(tree)] == [
-        (1, False),
-        (3, False),
-        (5, True),
-    ]
 
 
 def test_files_of_users_are_opened_where_pipes_are_refused(house):

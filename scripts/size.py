@@ -1,0 +1,67 @@
+"""Prints how large each room of src/graphbraid is, beside its budget: lines and files of Python.
+
+``python scripts/size.py`` also prints the C++ core, the tests and the benchmarks. Budgets are goals: none of
+them fails the script. Someone who needs more for a room moves its budget here, and says why.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "src" / "graphbraid"
+BUDGETS = {
+    ("errors.py", "arguments.py", "signatures.py", "native.py", "checks", "files", "machine"): 1800,
+    ("graph",): 3500,
+    ("ops",): 6300,
+    ("sampling",): 4500,
+    ("features",): 3200,
+    ("datasets",): 3700,
+    ("nn",): 2300,
+    ("loader",): 1900,
+    ("collective",): 3200,
+    ("fullgraph",): 13_000,
+    ("distributed",): 4200,
+    ("synth",): 4300,
+    ("train",): 6500,
+    ("estimate",): 2000,
+    ("cli",): 2800,
+}
+"""Rooms and modules of the package -> lines of Python that they should have at most."""
+WHOLE_LINES, WHOLE_FILES, TEST_LINES = 64_000, 420, 58_000
+
+
+def size(path: Path, *endings: str) -> tuple[int, int]:
+    """Lines and files below ``path`` whose names have one of the endings; a file counts itself."""
+    paths = [path] if path.is_file() else path.rglob("*")
+    found = [each for each in paths if each.is_file() and each.suffix in (endings or (".py",))]
+    return sum(len(each.read_text(encoding="utf-8").splitlines()) for each in found), len(found)
+
+
+def rooms() -> list[tuple[str, int, int, int | None]]:
+    """Name, lines, files and budget of each group of rooms; what no budget names comes last."""
+    rows: list[tuple[str, int, int, int | None]] = []
+    named = {name for names in BUDGETS for name in names}
+    others = [path.name for path in PACKAGE.iterdir() if path.name not in named and path.name != "csrc"]
+    for names, budget in [*BUDGETS.items(), (tuple(others), None)]:
+        sizes = [size(PACKAGE / name) for name in names]
+        label = ", ".join(names) if budget else "others"
+        rows.append((label, sum(lines for lines, _ in sizes), sum(files for _, files in sizes), budget))
+    return rows
+
+
+def main() -> None:
+    """Print the tables."""
+    line = "{:<75}{:>8}{:>8}{:>8}".format
+    print(line("room", "lines", "files", "budget"))
+    for name, lines, files, budget in rooms():
+        print(line(name, lines, files, budget or ""))
+    lines, files = size(PACKAGE)
+    print(line("src/graphbraid", lines, files, WHOLE_LINES), f"lines, {WHOLE_FILES} files")
+    print(line("tests", *size(ROOT / "tests"), TEST_LINES))
+    print(line("benchmarks", *size(ROOT / "benchmarks"), ""))
+    print(line("src/graphbraid/csrc (C++)", *size(PACKAGE / "csrc", ".cpp", ".h", ".inl"), ""))
+
+
+if __name__ == "__main__":
+    main()
