@@ -39,7 +39,7 @@ from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc, index_dtype
 from graphbraid.sampling import SamplerConfig, SeedSchedule
 from graphbraid.sampling.cpu import BatchPipeline, make_pipeline
-from graphbraid.sampling.sample import Prepared
+from graphbraid.sampling.sample import PreparedBatch
 
 PLACEMENTS = (("device", "device"), ("device", "host"), ("host", "host"))
 Tensors = list[torch.Tensor]
@@ -65,7 +65,7 @@ def skewed_graph(num_nodes: int, num_edges: int, num_features: int) -> Graph:
     )
 
 
-def tensors_of(batch: Prepared) -> Tensors:
+def tensors_of(batch: PreparedBatch) -> Tensors:
     """All that a batch consists of."""
     _, input_id, sampled, x = batch
     parts = [input_id, sampled.n_id] + ([] if x is None else [x])
@@ -152,7 +152,7 @@ def _seen_from(array: torch.Tensor, place: torch.device) -> torch.Tensor:
     return seen
 
 
-def check_plain(graph: Graph, plain: PlainSampler, expected: Prepared, seeds: torch.Tensor) -> None:
+def check_plain(graph: Graph, plain: PlainSampler, expected: PreparedBatch, seeds: torch.Tensor) -> None:
     """End the benchmark unless the plain sampler draws distinct edges of the graph, as many as are due."""
     nodes, blocks, rows = plain.sample(seeds)
     nodes, indptr, degrees = nodes.cpu(), graph.csc.indptr, graph.csc.degrees()

@@ -8,9 +8,9 @@ from tests.sampling.graphs import power_law_csc
 
 from graphbraid import ScaledFeatures
 from graphbraid.sampling import SamplerConfig, sample_batch
-from graphbraid.sampling.rows.link_reads import LinkReads, weight_bytes_read
 from graphbraid.sampling.rows.link_weights import AT_ONCE, weight_bytes
 from graphbraid.sampling.rows.sectors import SECTOR_BYTES, row_sectors
+from graphbraid.sampling.rows.transfer_counter import TransferCounter, weight_bytes_read
 
 
 def at_offset(offset: int, num_rows: int, row_bytes: int) -> torch.Tensor:
@@ -38,7 +38,7 @@ def test_rows_of_int8_move_a_sector_for_their_scale():
     x = ScaledFeatures.from_dense(torch.randn(7, 64))
     found = row_sectors(x, torch.arange(7))
     assert found.tolist() == [64 // SECTOR_BYTES + 1] * 7
-    link = LinkReads()
+    link = TransferCounter()
     link.add_direct(x, torch.tensor([3, 3]))
     assert (link.counts.rows, link.counts.row_bytes, link.counts.sectors) == (2, 2 * 68, 6)
 

@@ -15,7 +15,7 @@ from graphbraid.loader import BatchLoader, LoaderSettings
 from graphbraid.sampling import source as source_module
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.sampling.rows.by_id import RowPart
-from graphbraid.sampling.rows.link_reads import LinkCounts, LinkReads, bytes_of
+from graphbraid.sampling.rows.transfer_counter import LinkCounts, TransferCounter, bytes_of
 from graphbraid.sampling.source import BatchSource
 
 LAYOUTS = ["subgraph", "blocks"]
@@ -134,7 +134,7 @@ class Rows:
     hot, in_memory, lookahead = None, None, 0
 
     def __init__(self, x):
-        self.x, self.link, self.shape, self.dtype = x, LinkReads(), x.shape, x.dtype
+        self.x, self.link, self.shape, self.dtype = x, TransferCounter(), x.shape, x.dtype
 
     def gather(self, ids, out=None, *, batch=-1):
         return self.x[ids]
@@ -204,7 +204,7 @@ def test_a_source_that_counts_goes_to_another_process():
 
 
 def test_a_device_that_counts_its_lists_is_asked_for_them():
-    link, read = LinkReads(), [0]
+    link, read = TransferCounter(), [0]
     link.watch(lambda: read[0])
     link.add_lists(5)
     read[0] = 7

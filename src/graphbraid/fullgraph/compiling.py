@@ -31,7 +31,7 @@ from graphbraid.fullgraph.ranks.ranks import Ranks
 from graphbraid.fullgraph.step.calls.device_copies import WORKSPACE_BYTES, CopySizes
 from graphbraid.fullgraph.step.planned_step import PlannedStep
 from graphbraid.graph import Graph
-from graphbraid.sampling.rows.by_id import FeatureRows
+from graphbraid.sampling.rows.by_id import FeatureSource
 from graphbraid.signatures import typed
 
 
@@ -98,7 +98,7 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
     evidence: Evidence | None = None,
     ranks: Ranks | None = None,
     node_type: str | None = None,
-    tiers: FeatureRows | None = None,
+    tiers: FeatureSource | None = None,
     host: int | str | None = None,
 ) -> Engine | Uncompiled:
     """Lower a model over a whole graph to the cheapest equivalent program.

@@ -39,7 +39,7 @@ from graphbraid.fullgraph.step.differentiable import Behind
 from graphbraid.graph import Graph
 from graphbraid.machine.rates import Rates
 from graphbraid.ops.dropout import given_seeds
-from graphbraid.sampling.rows.by_id import FeatureRows
+from graphbraid.sampling.rows.by_id import FeatureSource
 from graphbraid.signatures import typed
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class Engine:
         ranks: Ranks | None = None,
         node_type: str | None = None,
         data: Any = None,
-        tiers: FeatureRows | None = None,
+        tiers: FeatureSource | None = None,
         host: int | str | None = None,
     ) -> None:
         self.model = model

@@ -25,7 +25,7 @@ from graphbraid.graph.scaled_features import given_row_bytes
 from graphbraid.loader.batches.batch_loader import BatchLoader
 from graphbraid.loader.batches.settings import LoaderSettings
 from graphbraid.machine.hardware import free_memory_bytes
-from graphbraid.sampling.rows.by_id import FeatureRows
+from graphbraid.sampling.rows.by_id import FeatureSource
 from graphbraid.sampling.rows.hot_copies import free_bytes
 from graphbraid.sampling.schedule import MOST_EPOCHS
 from graphbraid.sampling.subgraph import DIRECTIONAL
@@ -36,7 +36,7 @@ AUTO = "auto"
 class LoaderTiers(NamedTuple):
     """Where a loader's features are."""
 
-    rows: FeatureRows | None
+    rows: FeatureSource | None
     """None: in the graph."""
     reason: str = ""
     """What ``"auto"`` chose, and why; empty if it was not asked for."""
@@ -45,7 +45,7 @@ class LoaderTiers(NamedTuple):
 def tiers_of(
     graph: Graph,
     settings: LoaderSettings,
-    tiers: FeatureRows | str | None,
+    tiers: FeatureSource | str | None,
     *,
     epochs: int | None = None,
     is_plain: bool = True,
@@ -75,7 +75,7 @@ def tiers_of(
         return _TierSizing(graph, settings, loader, epochs, is_plain=is_plain).made()
 
 
-def _check_epochs(epochs: int, tiers: FeatureRows | str | None, *, is_plain: bool) -> None:
+def _check_epochs(epochs: int, tiers: FeatureSource | str | None, *, is_plain: bool) -> None:
     if tiers != AUTO:
         raise ConfigError(
             f"epochs={epochs} says how far ahead tiers='auto' may look, and tiers are "

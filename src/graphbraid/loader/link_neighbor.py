@@ -24,7 +24,7 @@ from graphbraid.sampling.links.link_seeds import OF_LINKS
 from graphbraid.sampling.links.negative_draws import NegativeDraws
 from graphbraid.sampling.links.negatives import NegativeSampling
 from graphbraid.sampling.lists import NeighborLists
-from graphbraid.sampling.rows.by_id import FeatureRows
+from graphbraid.sampling.rows.by_id import FeatureSource
 from graphbraid.sampling.source import BatchSource
 from graphbraid.sampling.subgraph import BIDIRECTIONAL, as_subgraph_type
 
@@ -144,7 +144,7 @@ class LinkNeighborLoader(LoaderFace):
         device: BatchDevice | str = "cpu",
         plan: str | os.PathLike[str] | None = None,
         hot_bytes: int | None = None,
-        tiers: FeatureRows | str | None = None,
+        tiers: FeatureSource | str | None = None,
         topology: NeighborLists | None = None,
         **others: Any,
     ) -> None:

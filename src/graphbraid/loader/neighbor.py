@@ -22,7 +22,7 @@ from graphbraid.loader.times import read_times, seed_times
 from graphbraid.sampling.batch_seeds import TreeSeeds
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.lists import NeighborLists
-from graphbraid.sampling.rows.by_id import FeatureRows
+from graphbraid.sampling.rows.by_id import FeatureSource
 from graphbraid.sampling.source import BatchSource
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class NeighborLoader(LoaderFace):
         device: BatchDevice | str = "cpu",
         plan: Plan | str | os.PathLike[str] | None = None,
         hot_bytes: int | None = None,
-        tiers: FeatureRows | str | None = None,
+        tiers: FeatureSource | str | None = None,
         epochs: int | None = None,
         topology: NeighborLists | None = None,
         **others: Any,

@@ -19,7 +19,7 @@ from graphbraid.sampling import reference, rng
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.constraints import Constraints, EdgeTimes
 from graphbraid.sampling.lists import NeighborLists
-from graphbraid.sampling.sample import Prepared, Sampled, SampledEdges
+from graphbraid.sampling.sample import PreparedBatch, Sampled, SampledEdges
 from graphbraid.sampling.schedule import SeedSchedule
 from graphbraid.sampling.threads import COUNTED, NativeThreads, checked_threads
 
@@ -27,7 +27,9 @@ from graphbraid.sampling.threads import COUNTED, NativeThreads, checked_threads
 class BatchPipeline(Protocol):
     """A pipeline that prepares mini-batches ahead of their use."""
 
-    def run(self, schedule: SeedSchedule, epoch: int, first_step: int, last_step: int) -> Iterator[Prepared]:
+    def run(
+        self, schedule: SeedSchedule, epoch: int, first_step: int, last_step: int
+    ) -> Iterator[PreparedBatch]:
         """Yield the batches of the steps ``[first_step, last_step)`` in order."""
         ...
 
@@ -45,7 +47,7 @@ class HostPipeline(BatchPipeline, Protocol):
 
     def begin(
         self, seeds: Tensor, seed: int, epoch: int, step: int, constraints: Constraints | None = None
-    ) -> Iterator[Prepared]:
+    ) -> Iterator[PreparedBatch]:
         """Start preparing the batch of ``seeds`` at a step, and return an iterator that waits for it.
 
         The iterator yields this one batch.
@@ -132,7 +134,9 @@ class _NativePipeline(NativeThreads):
         )
         super().__init__(kernels)
 
-    def run(self, schedule: SeedSchedule, epoch: int, first_step: int, last_step: int) -> Iterator[Prepared]:
+    def run(
+        self, schedule: SeedSchedule, epoch: int, first_step: int, last_step: int
+    ) -> Iterator[PreparedBatch]:
         run = self._run_of(schedule, epoch, first_step, last_step)
         # Not a generator: it would hold on to a batch, and so keep its buffer from being reused, while it
         # waits for the next one.
@@ -140,7 +144,7 @@ class _NativePipeline(NativeThreads):
 
     def begin(
         self, seeds: Tensor, seed: int, epoch: int, step: int, constraints: Constraints | None = None
-    ) -> Iterator[Prepared]:
+    ) -> Iterator[PreparedBatch]:
         if not seeds.numel():  # a schedule without seeds has no steps
             twin = _ReferencePipeline(self._csc, self._config, self._x, self._lists, self._edge_times)
             return twin.begin(seeds, seed, epoch, step, constraints)
@@ -165,13 +169,13 @@ def as_limits(constraints: Constraints | None) -> dict[str, Any]:
     }
 
 
-def _as_prepared(batch: tuple[Any, ...]) -> Prepared:
+def _as_prepared(batch: tuple[Any, ...]) -> PreparedBatch:
     step, n_id, input_id, arrays, nodes_per_hop, edges_per_hop, x, trees = batch
     edges = [SampledEdges(indptr=p, indices=i, positions=e) for p, i, e in arrays]
     sampled = Sampled(
         n_id=n_id, edges=edges, nodes_per_hop=nodes_per_hop, edges_per_hop=edges_per_hop, trees=trees
     )
-    return Prepared(step, input_id, sampled, x)
+    return PreparedBatch(step, input_id, sampled, x)
 
 
 class _ReferencePipeline:
@@ -187,7 +191,9 @@ class _ReferencePipeline:
         self._edge_times = edge_times
         self._seconds = dict.fromkeys(COUNTED, 0.0)
 
-    def run(self, schedule: SeedSchedule, epoch: int, first_step: int, last_step: int) -> Iterator[Prepared]:
+    def run(
+        self, schedule: SeedSchedule, epoch: int, first_step: int, last_step: int
+    ) -> Iterator[PreparedBatch]:
         for step in range(first_step, last_step):
             started = perf_counter()
             input_id = schedule.positions_of(epoch, step)
@@ -198,15 +204,15 @@ class _ReferencePipeline:
             self._seconds["sample"] += between - started
             self._seconds["gather"] += perf_counter() - between
             self._seconds["batches"] += 1
-            yield Prepared(step, input_id, sampled, x)
+            yield PreparedBatch(step, input_id, sampled, x)
 
     def begin(
         self, seeds: Tensor, seed: int, epoch: int, step: int, constraints: Constraints | None = None
-    ) -> Iterator[Prepared]:
+    ) -> Iterator[PreparedBatch]:
         check_ids(seeds, self._csc.num_dst, "seeds")
         sampled = self._sample(seeds, rng.batch_key(seed, epoch, step), constraints)
         x = None if self._x is None else torch.index_select(self._x, 0, sampled.n_id)
-        yield Prepared(step, torch.arange(seeds.numel()), sampled, x)
+        yield PreparedBatch(step, torch.arange(seeds.numel()), sampled, x)
 
     def _sample(self, seeds: Tensor, key: int, constraints: Constraints | None = None) -> Sampled:
         return reference.sample_checked(

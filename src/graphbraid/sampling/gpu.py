@@ -14,7 +14,7 @@ from graphbraid.ops.gather.gather_tiered import TierTable
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.cpu import BatchPipeline
 from graphbraid.sampling.list_reads import ListReads
-from graphbraid.sampling.sample import Prepared
+from graphbraid.sampling.sample import PreparedBatch
 from graphbraid.sampling.schedule import SeedSchedule
 
 
@@ -25,7 +25,7 @@ class GpuPipeline(BatchPipeline, Protocol):
         """Launch the sampling of a step's batch on the device without waiting for it."""
         ...
 
-    def finish(self, launched: Any) -> Prepared:
+    def finish(self, launched: Any) -> PreparedBatch:
         """Return the batch that :meth:`launch` started; waits only until its sizes are known."""
         ...
 

@@ -1,4 +1,4 @@
-"""SampledEdges, Sampled, Prepared: the records that every sampler and pipeline returns."""
+"""SampledEdges, Sampled, PreparedBatch: the records that every sampler and pipeline returns."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Sampled:
         return found
 
 
-class Prepared(NamedTuple):
+class PreparedBatch(NamedTuple):
     """The contents of a mini-batch: the record that every pipeline yields."""
 
     step: int

@@ -16,8 +16,8 @@ from graphbraid.graph.scaled_features import stored_rows
 from graphbraid.ops.gather.gather_rows import gather_features
 from graphbraid.ops.gather.gather_tiered import TierTable, gather_tiered
 from graphbraid.sampling.lists import NeighborLists
-from graphbraid.sampling.rows.by_id import FeatureRows, is_read_over_link, take_features, take_rows
-from graphbraid.sampling.rows.link_reads import LinkReads, link_of, travelled
+from graphbraid.sampling.rows.by_id import FeatureSource, is_read_over_link, take_features, take_rows
+from graphbraid.sampling.rows.transfer_counter import TransferCounter, link_of, travelled
 
 ADJ_VALUES = "values of adj_t"
 """Name of the values of ``adj_t`` among ``edge_attrs``; no attribute of a user can have it."""
@@ -50,13 +50,13 @@ class BatchSource:
     """In-degrees that blocks carry for layers that normalise by them, ``(num_nodes,)`` float32."""
     src_loop: Tensor | None = None
     """Weights of self-loops for the same layers, ``(num_nodes,)`` float32; see :class:`graphbraid.Csc`."""
-    rows: FeatureRows | None = None
+    rows: FeatureSource | None = None
     """Where ``x`` of a batch comes from; None: ``graph.x``, which has the same rows."""
     lists: NeighborLists | None = None
     """Where the graph's adjacency lists are; None: in ``graph.csc``, which has the same."""
     table: TierTable | None = None
     """Where a device that samples finds ``x``, if that is in several memories."""
-    link: LinkReads | None = None
+    link: TransferCounter | None = None
     """Counts what travels to devices: that of ``rows``, or the one given where there are none. If None,
     nothing is counted."""
 
@@ -202,6 +202,6 @@ class BatchSource:
         )
 
 
-def rows_on_device(rows: FeatureRows, ids: Tensor) -> Tensor:
+def rows_on_device(rows: FeatureSource, ids: Tensor) -> Tensor:
     """Return the rows of ``ids`` on their device; of rows that are hot there, none travels."""
     return rows.gather(ids) if ids.device.type == "cpu" else travelled(rows, ids)

@@ -12,7 +12,7 @@ from graphbraid.features import Score
 from graphbraid.graph import Graph
 from graphbraid.nn import LinkModel
 from graphbraid.sampling.lists import NeighborLists
-from graphbraid.sampling.rows.by_id import FeatureRows
+from graphbraid.sampling.rows.by_id import FeatureSource
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.estimating.modes import auto_tiers, choose_mode
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class Passed(NamedTuple):
     """Objects that a Trainer was given beside its options; None for those that it was not."""
 
-    tiers: FeatureRows | None
+    tiers: FeatureSource | None
     """Where feature rows are."""
     topology: NeighborLists | None
     """Where adjacency lists are."""

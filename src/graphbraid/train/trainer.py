@@ -18,7 +18,7 @@ from graphbraid.fullgraph.model.watch import GraphWatch
 from graphbraid.graph import Graph
 from graphbraid.nn import LinkModel
 from graphbraid.sampling.lists import NeighborLists
-from graphbraid.sampling.rows.by_id import FeatureRows
+from graphbraid.sampling.rows.by_id import FeatureSource
 from graphbraid.signatures import typed
 from graphbraid.train import runtime
 from graphbraid.train.callbacks import Callback, Listeners
@@ -46,8 +46,8 @@ from graphbraid.train.step.runner import ModelRunner
 from graphbraid.train.step.tiers import make_tiers
 from graphbraid.train.step.typed_runner import TypedRunner
 from graphbraid.train.task import Task
+from graphbraid.train.trainer_lock import TrainerLock
 from graphbraid.train.tuning.planning import profile_run
-from graphbraid.train.turns import Turns
 
 
 class Trainer(LinkPredictions):
@@ -99,7 +99,7 @@ class Trainer(LinkPredictions):
         callbacks: Iterable[Callback] = (),
         info: Mapping[str, Any] | None = None,
         accelerator: Accelerator | None = None,
-        tiers: FeatureRows | str | None = None,
+        tiers: FeatureSource | str | None = None,
         topology: NeighborLists | None = None,
         **overrides: Any,
     ) -> None:
@@ -140,7 +140,7 @@ class Trainer(LinkPredictions):
         if info is not None:
             check_type(info, "info", Mapping, "a mapping of plain values", error=ConfigError)
         self.info: Mapping[str, Any] = dict(info or {})
-        self._turns = Turns()
+        self._turns = TrainerLock()
         fabric = runtime.make_fabric(chosen.config)
         runtime.warn_of_slow_precision(chosen.config, fabric.device)
         self.config = with_plan_of_device(chosen.config, passed, fabric.device, self._share.num_ranks)
@@ -152,7 +152,7 @@ class Trainer(LinkPredictions):
             reads=chosen.reads,
             share=self._share,
         )
-        self.tiers: FeatureRows | None = tiers if made is None else made.features
+        self.tiers: FeatureSource | None = tiers if made is None else made.features
         """Where feature rows are; None: in the graph."""
         self.topology: NeighborLists | None = (
             topology if topology is not None or made is None else made.topology

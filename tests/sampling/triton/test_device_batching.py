@@ -26,9 +26,9 @@ from graphbraid.graph.degrees import degrees_and_loops
 from graphbraid.nn import SAGEConv
 from graphbraid.sampling import SamplerConfig, SeedSchedule
 from graphbraid.sampling.minibatch.mini_batch import BatchSource
-from graphbraid.sampling.rows.link_reads import list_bytes_read, weight_bytes_read
 from graphbraid.sampling.rows.sectors import SECTOR_BYTES, row_sectors
 from graphbraid.sampling.rows.shared_hot import PeerPlace, SharedHotRows
+from graphbraid.sampling.rows.transfer_counter import list_bytes_read, weight_bytes_read
 
 NUM_STEPS, BATCH_SIZE = 4, 8
 ONLY_INTERPRETED = "needs a machine without a CUDA device, where Triton's interpreter makes the accelerator"

@@ -11,7 +11,7 @@ from graphbraid.collective.hardware.device_placement import PARTS, PartPlacement
 from graphbraid.sampling.gpu import GpuPipeline
 from graphbraid.sampling.list_reads import ListReads
 from graphbraid.sampling.rows.hot import HotRows
-from graphbraid.sampling.rows.link_reads import list_bytes_read
+from graphbraid.sampling.rows.transfer_counter import list_bytes_read
 from graphbraid.sampling.sample import Sampled
 from graphbraid.sampling.source import BatchSource
 

@@ -27,7 +27,7 @@ from graphbraid.collective.hardware.cpu import CpuBatching
 from graphbraid.collective.run.protocols import WorkerDiedError
 from graphbraid.collective.run.stages import Context, Factory
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
-from graphbraid.sampling.sample import Prepared, Sampled, SampledEdges
+from graphbraid.sampling.sample import PreparedBatch, Sampled, SampledEdges
 from graphbraid.sampling.source import BatchSource
 
 LOOK_SECONDS = 1.0
@@ -127,7 +127,7 @@ class ProcessBatching:
             nodes_per_hop=nodes_per_hop,
             edges_per_hop=edges_per_hop,
         )
-        prepared = Prepared(step, torch.from_numpy(input_id), sampled, None)
+        prepared = PreparedBatch(step, torch.from_numpy(input_id), sampled, None)
         return MiniBatch(self._context.source, prepared, layout=self._context.sampler.layout, epoch=epoch)
 
 

@@ -1,6 +1,6 @@
 """RowsAhead: the feature rows of batches that the CPU prepares, announced before they are gathered.
 
-For rows that do not all lie in memory (:class:`graphbraid.sampling.rows.by_id.FeatureRows`): whoever keeps
+For rows that do not all lie in memory (:class:`graphbraid.sampling.rows.by_id.FeatureSource`): whoever keeps
 some of them should know which are read next. So the workers sample as many steps ahead as that is worth,
 announce them in the order of the steps, and gather them in that order, too. A batch is a pure function; a
 step that was sampled ahead and then takes the other route costs its sampling and changes nothing.
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from graphbraid.collective.run.lookahead import APART, Key
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
-from graphbraid.sampling.rows.by_id import FeatureRows, RowPart
+from graphbraid.sampling.rows.by_id import FeatureSource, RowPart
 from graphbraid.sampling.rows.hot import HotRows
 
 _UNANNOUNCED = -1
@@ -47,7 +47,7 @@ class RowsAhead:
     """
 
     def __init__(
-        self, rows: FeatureRows, sample: Callable[[int, int], MiniBatch], hot: HotRows | None = None
+        self, rows: FeatureSource, sample: Callable[[int, int], MiniBatch], hot: HotRows | None = None
     ) -> None:
         self._rows, self._sample, self._hot = rows, sample, hot
         self._changed = threading.Condition()  # every use of what follows holds it, and never for long

@@ -17,7 +17,7 @@ from graphbraid.graph.scans import check_ids
 from graphbraid.sampling import rng
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.cpu import make_pipeline
-from graphbraid.sampling.sample import Prepared
+from graphbraid.sampling.sample import PreparedBatch
 from graphbraid.sampling.schedule import MOST_EPOCHS, SeedSchedule
 from graphbraid.signatures import typed
 
@@ -138,5 +138,5 @@ def _reads(
     return map(_n_id, itertools.chain.from_iterable(runs))
 
 
-def _n_id(prepared: Prepared) -> Tensor:
+def _n_id(prepared: PreparedBatch) -> Tensor:
     return prepared.sampled.n_id

@@ -26,8 +26,8 @@ from graphbraid.graph.scaled_features import kept_row_bytes, scale_of, stored_ro
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.rows.hot import HotRows
 from graphbraid.sampling.rows.hot_counts import HotReads
-from graphbraid.sampling.rows.link_reads import LinkReads
 from graphbraid.sampling.rows.sectors import SECTOR_BYTES
+from graphbraid.sampling.rows.transfer_counter import TransferCounter
 from graphbraid.sampling.schedule import SeedSchedule
 from graphbraid.signatures import typed
 
@@ -59,7 +59,7 @@ class TieredFeatures:
         self.mark = mark
         """:func:`.graph.identity.features_mark` of the features; empty where it is not known."""
         self._lookahead, self._epoch_reads, self.score = lookahead, epoch_reads, score
-        self.link = LinkReads()
+        self.link = TransferCounter()
         """Counts what travels to devices with batches."""
         self._last_epoch: TierCounts | None = None
 

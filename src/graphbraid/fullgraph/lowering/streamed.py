@@ -36,7 +36,7 @@ from graphbraid.fullgraph.program.refusal import NotLoweredError
 from graphbraid.graph import Graph
 from graphbraid.graph.identity import check_made_for
 from graphbraid.machine.hardware import free_memory_bytes
-from graphbraid.sampling.rows.by_id import FeatureRows
+from graphbraid.sampling.rows.by_id import FeatureSource
 
 STREAMED = "streamed"
 """Name of the input path."""
@@ -47,13 +47,13 @@ _SAMPLED_ROWS = 4096
 class StreamedFeatures:
     """Where a step reads features that do not lie in memory, and the memory it may take for them."""
 
-    rows: FeatureRows
+    rows: FeatureSource
     """The rows by id."""
     host_bytes: int
     """Memory for blocks that are read and for rows that stay in memory from step to step."""
 
     @classmethod
-    def of(cls, graph: Graph, tiers: FeatureRows | None, host: int | str | None) -> StreamedFeatures | None:
+    def of(cls, graph: Graph, tiers: FeatureSource | None, host: int | str | None) -> StreamedFeatures | None:
         """Return the features of a graph as :func:`graphbraid.compile` is asked for them; None: in memory.
 
         Args:

@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator
 
 from graphbraid.loader.batches.row_buffers import RowBuffers
-from graphbraid.sampling.rows.by_id import FeatureRows
-from graphbraid.sampling.sample import Prepared
+from graphbraid.sampling.rows.by_id import FeatureSource
+from graphbraid.sampling.sample import PreparedBatch
 
 _SECONDS = 0.05  # between looks at whether the thread has ended
 
@@ -31,21 +31,21 @@ class GatherAhead:
 
     def __init__(
         self,
-        prepared: Iterator[Prepared],
-        rows: FeatureRows,
+        prepared: Iterator[PreparedBatch],
+        rows: FeatureSource,
         ready: int,
         count: Callable[[float], None],
     ) -> None:
         self._prepared, self._rows, self._count = prepared, rows, count
         # Those that wait, the one being made, the caller's, and one that he has not let go of yet.
         self._buffers = RowBuffers(max(ready, 1) + 3)
-        self._ready: queue.Queue[Prepared | BaseException | None] = queue.Queue(max(ready, 1))
+        self._ready: queue.Queue[PreparedBatch | BaseException | None] = queue.Queue(max(ready, 1))
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._work, name="graphbraid-gather", daemon=True)
         # Also where the interpreter ends: a thread that then still ran compiled code would take it down.
         self._finalizer = weakref.finalize(self, _end, self._ending, self._ready, self._thread)
 
-    def batches(self) -> Generator[Prepared]:
+    def batches(self) -> Generator[PreparedBatch]:
         """The batches with their rows; the thread ends with this iteration."""
         self._thread.start()
         try:
@@ -68,7 +68,7 @@ class GatherAhead:
             self._rows.forget()
 
     def _gather_all(self) -> None:
-        announced: deque[tuple[Prepared, int]] = deque()
+        announced: deque[tuple[PreparedBatch, int]] = deque()
         for prepared in self._prepared:
             if self._ending.is_set():
                 return
@@ -79,7 +79,7 @@ class GatherAhead:
         while announced and not self._ending.is_set():
             self._gather(*announced.popleft())
 
-    def _gather(self, prepared: Prepared, batch: int) -> None:
+    def _gather(self, prepared: PreparedBatch, batch: int) -> None:
         started = time.perf_counter()
         rows, n_id = self._rows, prepared.sampled.n_id
         if rows.in_memory is None:
@@ -90,7 +90,7 @@ class GatherAhead:
         self._count(time.perf_counter() - started)
         self._give(prepared._replace(x=x))
 
-    def _give(self, item: Prepared | BaseException | None) -> None:
+    def _give(self, item: PreparedBatch | BaseException | None) -> None:
         while not self._ending.is_set():
             try:
                 self._ready.put(item, timeout=_SECONDS)
@@ -101,7 +101,7 @@ class GatherAhead:
 
 def _end(
     ending: threading.Event,
-    ready: queue.Queue[Prepared | BaseException | None],
+    ready: queue.Queue[PreparedBatch | BaseException | None],
     thread: threading.Thread,
 ) -> None:
     ending.set()

@@ -26,7 +26,7 @@ from graphbraid.loader.batches.sources import completed
 from graphbraid.sampling.batch_seeds import BatchSeeds, SeedSource
 from graphbraid.sampling.cpu import HostPipeline, make_pipeline
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
-from graphbraid.sampling.sample import Prepared
+from graphbraid.sampling.sample import PreparedBatch
 from graphbraid.sampling.schedule import as_epoch
 from graphbraid.sampling.source import BatchSource
 from graphbraid.sampling.subgraph import DIRECTIONAL, with_edges
@@ -147,7 +147,7 @@ class BatchLoader:
         epoch: int,
         positions: Tensor,
         seeds: BatchSeeds,
-        batch: Iterator[Prepared],
+        batch: Iterator[PreparedBatch],
     ) -> MiniBatch:
         prepared = next(batch)._replace(input_id=positions)
         if source.rows is not None and self.settings.gather:
@@ -157,7 +157,7 @@ class BatchLoader:
         return self._as_batch(source, prepared, epoch, seeds)
 
     def _as_batch(
-        self, source: BatchSource, prepared: Prepared, epoch: int, seeds: BatchSeeds | None = None
+        self, source: BatchSource, prepared: PreparedBatch, epoch: int, seeds: BatchSeeds | None = None
     ) -> MiniBatch:
         if self.settings.subgraph_type != DIRECTIONAL:
             times = None if self._seeds is None else self._seeds.edge_times
@@ -187,7 +187,7 @@ class BatchLoader:
             yield batch
             del batch
 
-    def _with_rows(self, source: BatchSource, prepared: Iterator[Prepared]) -> Iterator[Prepared]:
+    def _with_rows(self, source: BatchSource, prepared: Iterator[PreparedBatch]) -> Iterator[PreparedBatch]:
         """The same batches, with their rows where these are not the pipeline's to gather."""
         if source.rows is None or not self.settings.gather:
             return prepared

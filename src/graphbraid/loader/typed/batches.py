@@ -16,7 +16,7 @@ from graphbraid.loader.batches.by_position import batches_at
 from graphbraid.loader.batches.settings import LoaderSettings
 from graphbraid.sampling.batch_seeds import BatchSeeds, SeedSource
 from graphbraid.sampling.schedule import SeedSchedule
-from graphbraid.sampling.typed import TypedConfig, TypedPrepared
+from graphbraid.sampling.typed import TypedConfig, TypedPreparedBatch
 from graphbraid.sampling.typed.minibatch import TypedMiniBatch
 from graphbraid.sampling.typed.pipeline import TypedPipeline, make_typed_pipeline
 from graphbraid.sampling.typed.source import TypedBatchSource
@@ -101,12 +101,16 @@ class TypedBatchLoader(BatchLoader):
         epoch: int,
         positions: Tensor,
         seeds: BatchSeeds,
-        batch: Iterator[TypedPrepared],
+        batch: Iterator[TypedPreparedBatch],
     ) -> TypedMiniBatch:
         return self._made(source, next(batch)._replace(input_id=positions), epoch, seeds)
 
     def _made(
-        self, source: TypedBatchSource, prepared: TypedPrepared, epoch: int, seeds: BatchSeeds | None = None
+        self,
+        source: TypedBatchSource,
+        prepared: TypedPreparedBatch,
+        epoch: int,
+        seeds: BatchSeeds | None = None,
     ) -> TypedMiniBatch:
         return TypedMiniBatch(
             source, prepared, input_type=self.input_type, layout=self.config.layout, epoch=epoch, seeds=seeds

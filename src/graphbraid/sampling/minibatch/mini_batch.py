@@ -11,13 +11,13 @@ from graphbraid.errors import ConfigError, MissingPackageError
 from graphbraid.graph import SparseFeatures
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.interop.convert import features_from_torch_sparse
-from graphbraid.sampling.minibatch.cut import Cut
+from graphbraid.sampling.minibatch.attribute_reader import AttributeReader
 from graphbraid.sampling.minibatch.edge_forms import edge_index_of
 from graphbraid.sampling.minibatch.nested import Change, apply_nested
 from graphbraid.sampling.minibatch.tensor_holder import TensorHolder
 from graphbraid.sampling.rows.by_id import RowPart
-from graphbraid.sampling.rows.link_reads import sent
-from graphbraid.sampling.sample import Prepared, Sampled
+from graphbraid.sampling.rows.transfer_counter import sent
+from graphbraid.sampling.sample import PreparedBatch, Sampled
 from graphbraid.sampling.source import BatchSource
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class MiniBatch(TensorHolder):
     def __init__(
         self,
         source: BatchSource,
-        prepared: Prepared,
+        prepared: PreparedBatch,
         *,
         layout: str,
         epoch: int,
@@ -100,7 +100,7 @@ class MiniBatch(TensorHolder):
     @property
     def x(self) -> Tensor | None:
         """Dense feature rows, ``(num_nodes, F)``; sparse features are made dense (see :attr:`features`)."""
-        return self._once("x", lambda cut: cut.x())
+        return self._once("x", lambda reader: reader.x())
 
     @x.setter
     def x(self, x: Tensor | None) -> None:
@@ -128,12 +128,12 @@ class MiniBatch(TensorHolder):
             if not isinstance(stored, SparseFeatures):
                 x = self.x
                 return x if x is None or x.layout == strided else features_from_torch_sparse(x)
-        return self._once("features", lambda cut: cut.sparse_features(), move=False)
+        return self._once("features", lambda reader: reader.sparse_features(), move=False)
 
     @property
     def y(self) -> Tensor | None:
         """Labels, one row per node; training uses the first ``batch_size`` rows."""
-        return self._once("y", lambda cut: cut.y())
+        return self._once("y", lambda reader: reader.y())
 
     @y.setter
     def y(self, y: Tensor | None) -> None:
@@ -142,7 +142,7 @@ class MiniBatch(TensorHolder):
     @property
     def seed_y(self) -> Tensor | None:
         """Labels of the seeds, the first nodes of ``y``, without gathering the rest."""
-        return self._once("seed_y", lambda cut: cut.y(self._sampled.nodes_per_hop[0]))
+        return self._once("seed_y", lambda reader: reader.y(self._sampled.nodes_per_hop[0]))
 
     @property
     def edge_index(self) -> Tensor:
@@ -172,7 +172,7 @@ class MiniBatch(TensorHolder):
             return None
         if self._source is not None and self._source.has("e_id"):
             return cast("Tensor", self.value("e_id"))
-        return self._once("e_id", lambda cut: cut.e_id())
+        return self._once("e_id", lambda reader: reader.e_id())
 
     @property
     def blocks(self) -> list[Csc]:
@@ -189,7 +189,7 @@ class MiniBatch(TensorHolder):
                 "a batch has blocks only with subgraph_type='directional': other edges join any of its "
                 "nodes, and every layer has all of them, in edge_index"
             )
-        return self._once("blocks", lambda cut: cut.blocks(self._edges, self._device), move=False)
+        return self._once("blocks", lambda reader: reader.blocks(self._edges, self._device), move=False)
 
     def apply(self, change: Change) -> MiniBatch:
         """Return a batch in which ``change`` has replaced each tensor that this one holds.
@@ -231,7 +231,7 @@ class MiniBatch(TensorHolder):
         """Return the names of the attributes that are computed at first use."""
         if self._source is None:
             return list(self._kept)
-        return self._cut().keys()
+        return self._reader().keys()
 
     @property
     def template(self) -> Any:
@@ -256,7 +256,7 @@ class MiniBatch(TensorHolder):
             return getattr(self, name)
         if name in source.node_attrs or name in source.edge_attrs:
             key = f"{name} of the data" if name in APART else name
-            return self._once(key, lambda cut: cut.attribute(name))
+            return self._once(key, lambda reader: reader.attribute(name))
         constant = source.constants[name]
         if isinstance(constant, Tensor) or self._device.type != "cpu":
             return apply_nested(constant, lambda t: t.to(self._device))
@@ -287,11 +287,11 @@ class MiniBatch(TensorHolder):
         if self._source is not None:
             graph = self._source.graph
             if name == graph.weight_name and name in self.lazy_keys():
-                return self._once(name, lambda cut: cut.edge_weight())
+                return self._once(name, lambda reader: reader.edge_weight())
             if name == "edge_attr" and graph.edge_attr is not None:
-                return self._once(name, lambda cut: cut.edge_attr())
+                return self._once(name, lambda reader: reader.edge_attr())
         if name == "adj_t" and name in self.lazy_keys():
-            return self._once(name, lambda cut: cut.adj_t(self.edge_index, self._device))
+            return self._once(name, lambda reader: reader.adj_t(self.edge_index, self._device))
         raise AttributeError(f"this mini-batch has no attribute {name!r}; it has {', '.join(self.keys())}")
 
     def __copy__(self) -> MiniBatch:
@@ -312,13 +312,13 @@ class MiniBatch(TensorHolder):
             f"num_nodes={self.num_nodes}, num_edges={self.num_edges}, layout={self._layout!r})"
         )
 
-    def _cut(self) -> Cut:
+    def _reader(self) -> AttributeReader:
         assert self._source is not None, "an unpickled batch holds all it can give"
-        return Cut(source=self._source, sampled=self._sampled, layout=self._layout)
+        return AttributeReader(source=self._source, sampled=self._sampled, layout=self._layout)
 
-    def _once(self, name: str, make: Callable[[Cut], T], *, move: bool = True) -> T:
+    def _once(self, name: str, make: Callable[[AttributeReader], T], *, move: bool = True) -> T:
         if name not in self._cache:
-            made = make(self._cut())
+            made = make(self._reader())
             self._cache[name] = self._sent(name, made) if move and isinstance(made, Tensor) else made
         return cast("T", self._cache[name])
 

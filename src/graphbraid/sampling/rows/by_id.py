@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @runtime_checkable
-class FeatureRows(Protocol):
+class FeatureSource(Protocol):
     """The features of a graph's nodes by id, wherever they lie: the one answer to where a row is.
 
     What prepares batches asks this for their rows and does not know where they come from.

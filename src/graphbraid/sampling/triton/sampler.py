@@ -23,7 +23,7 @@ from graphbraid.ops.triton.partition import on_device_of
 from graphbraid.sampling import rng
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.list_reads import ListReads
-from graphbraid.sampling.sample import Prepared, Sampled
+from graphbraid.sampling.sample import PreparedBatch, Sampled
 from graphbraid.sampling.schedule import SeedSchedule
 from graphbraid.sampling.triton import draw, hop_rows, relabel
 from graphbraid.sampling.triton.bounds import BatchBounds, GraphBounds
@@ -138,7 +138,9 @@ class TritonPipeline:
         """Return what was read of lists since the start; waits for the device. None if none is hot."""
         return self._topology.list_reads()
 
-    def run(self, schedule: SeedSchedule, epoch: int, first_step: int, last_step: int) -> Iterator[Prepared]:
+    def run(
+        self, schedule: SeedSchedule, epoch: int, first_step: int, last_step: int
+    ) -> Iterator[PreparedBatch]:
         """Yield the batches of ``[first_step, last_step)`` in order; the next is prepared meanwhile."""
         waiting: Launched | None = None
         for step in range(first_step, last_step):
@@ -163,7 +165,7 @@ class TritonPipeline:
             step=step,
         )
 
-    def finish(self, launched: Launched) -> Prepared:
+    def finish(self, launched: Launched) -> PreparedBatch:
         """Wait for the batch's sizes, trim its buffers to them, launch the gather, and return the batch."""
         sampled = self._sampled(launched)
         rows = None
@@ -171,7 +173,7 @@ class TritonPipeline:
             with on_device_of(sampled.n_id), self._clock.stage("gather"):
                 rows = _rows_of(self._x, sampled.n_id)
         self._clock.count_batch()
-        return Prepared(launched.step, launched.input_id, sampled, rows)
+        return PreparedBatch(launched.step, launched.input_id, sampled, rows)
 
     def sample(self, seeds: Tensor, key: int) -> Sampled:
         """Sample one batch and wait for it; twin of :func:`graphbraid.sampling.sample_batch`."""

@@ -2,6 +2,6 @@
 
 from graphbraid.sampling.typed.config import TypedConfig
 from graphbraid.sampling.typed.reference import sample_typed
-from graphbraid.sampling.typed.sample import TypedPrepared, TypedSampled
+from graphbraid.sampling.typed.sample import TypedPreparedBatch, TypedSampled
 
-__all__ = ["TypedConfig", "TypedPrepared", "TypedSampled", "sample_typed"]
+__all__ = ["TypedConfig", "TypedPreparedBatch", "TypedSampled", "sample_typed"]

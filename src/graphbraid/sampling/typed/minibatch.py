@@ -16,7 +16,7 @@ from graphbraid.graph.csc import Csc
 from graphbraid.sampling.batch_seeds import BatchSeeds
 from graphbraid.sampling.links.link_seeds import OF_LINKS
 from graphbraid.sampling.minibatch.edge_forms import edge_index_of
-from graphbraid.sampling.typed.sample import TypedPrepared, TypedSampled
+from graphbraid.sampling.typed.sample import TypedPreparedBatch, TypedSampled
 from graphbraid.sampling.typed.source import TypedBatchSource
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class TypedMiniBatch:
     def __init__(
         self,
         source: TypedBatchSource,
-        prepared: TypedPrepared,
+        prepared: TypedPreparedBatch,
         *,
         input_type: str | EdgeType,
         layout: str,

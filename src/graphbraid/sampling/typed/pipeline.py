@@ -24,7 +24,7 @@ from graphbraid.sampling.schedule import SeedSchedule
 from graphbraid.sampling.threads import COUNTED, NativeThreads, checked_threads
 from graphbraid.sampling.typed.config import TypedConfig
 from graphbraid.sampling.typed.reference import sample_checked
-from graphbraid.sampling.typed.sample import TypedPrepared, TypedSampled
+from graphbraid.sampling.typed.sample import TypedPreparedBatch, TypedSampled
 
 RowsByType = Sequence[Tensor | None]
 
@@ -34,13 +34,13 @@ class TypedPipeline(Protocol):
 
     def run(
         self, schedule: SeedSchedule, epoch: int, first_step: int, last_step: int
-    ) -> Iterator[TypedPrepared]:
+    ) -> Iterator[TypedPreparedBatch]:
         """Yield the batches of the steps ``[first_step, last_step)`` in order."""
         ...
 
     def begin(
         self, seeds: Tensor, seed: int, epoch: int, step: int, constraints: Constraints | None = None
-    ) -> Iterator[TypedPrepared]:
+    ) -> Iterator[TypedPreparedBatch]:
         """Start preparing the batch of ``seeds`` at a step, and return an iterator that yields it.
 
         Its draws keep to ``constraints``, if given.
@@ -125,14 +125,14 @@ class _TypedNativePipeline(NativeThreads):
 
     def run(
         self, schedule: SeedSchedule, epoch: int, first_step: int, last_step: int
-    ) -> Iterator[TypedPrepared]:
+    ) -> Iterator[TypedPreparedBatch]:
         run = self._run_of(schedule, epoch, first_step, last_step)
         # Not a generator, which would hold on to a batch while it waits for the next one.
         return map(self._as_prepared, iter(plain_errors()(run.next), None))
 
     def begin(
         self, seeds: Tensor, seed: int, epoch: int, step: int, constraints: Constraints | None = None
-    ) -> Iterator[TypedPrepared]:
+    ) -> Iterator[TypedPreparedBatch]:
         if not seeds.numel():  # a schedule without seeds has no steps
             twin = _TypedReferencePipeline(
                 self._types, self._config, self._seed_type, self._x, self._edge_times
@@ -143,7 +143,7 @@ class _TypedNativePipeline(NativeThreads):
             self._as_prepared(batch)._replace(step=step) for batch in iter(plain_errors()(run.next), None)
         )
 
-    def _as_prepared(self, batch: tuple[Any, ...]) -> TypedPrepared:
+    def _as_prepared(self, batch: tuple[Any, ...]) -> TypedPreparedBatch:
         step, n_id, input_id, arrays, nodes_per_hop, edges_per_hop, x, trees = batch
         edges = [SampledEdges(indptr=p, indices=i, positions=e) for p, i, e in arrays]
         num_relations, num_hops = len(self._config.relations), self._config.num_hops
@@ -154,7 +154,7 @@ class _TypedNativePipeline(NativeThreads):
             edges_per_hop=_parts(edges_per_hop, num_hops),
             trees=trees,
         )
-        return TypedPrepared(step, input_id, sampled, x)
+        return TypedPreparedBatch(step, input_id, sampled, x)
 
     def _make(self) -> Any:
         options, csc, types, times = self._config.options, self._csc, self._types, self._edge_times
@@ -210,7 +210,7 @@ class _TypedReferencePipeline:
 
     def run(
         self, schedule: SeedSchedule, epoch: int, first_step: int, last_step: int
-    ) -> Iterator[TypedPrepared]:
+    ) -> Iterator[TypedPreparedBatch]:
         check_ids(schedule.seeds, self._num_seed_nodes, "seeds")
         for step in range(first_step, last_step):
             input_id = schedule.positions_of(epoch, step)
@@ -219,14 +219,14 @@ class _TypedReferencePipeline:
 
     def begin(
         self, seeds: Tensor, seed: int, epoch: int, step: int, constraints: Constraints | None = None
-    ) -> Iterator[TypedPrepared]:
+    ) -> Iterator[TypedPreparedBatch]:
         check_ids(seeds, self._num_seed_nodes, "seeds")
         key = rng.batch_key(seed, epoch, step)
         yield self._prepared(step, torch.arange(seeds.numel()), seeds, key, constraints)
 
     def _prepared(
         self, step: int, input_id: Tensor, seeds: Tensor, key: int, constraints: Constraints | None = None
-    ) -> TypedPrepared:
+    ) -> TypedPreparedBatch:
         started = perf_counter()
         sampled = self._sample(seeds, key, constraints=constraints)
         between = perf_counter()
@@ -237,7 +237,7 @@ class _TypedReferencePipeline:
         self._seconds["sample"] += between - started
         self._seconds["gather"] += perf_counter() - between
         self._seconds["batches"] += 1
-        return TypedPrepared(step, input_id, sampled, x)
+        return TypedPreparedBatch(step, input_id, sampled, x)
 
     def stage_seconds(self) -> dict[str, float]:
         return dict(self._seconds)

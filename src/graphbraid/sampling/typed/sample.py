@@ -1,4 +1,4 @@
-"""TypedSampled and TypedPrepared: what samplers and pipelines of a graph with types return."""
+"""TypedSampled and TypedPreparedBatch: what samplers and pipelines of a graph with types return."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TypedSampled:
     unless disjoint."""
 
 
-class TypedPrepared(NamedTuple):
+class TypedPreparedBatch(NamedTuple):
     """The contents of a mini-batch."""
 
     step: int

@@ -24,10 +24,10 @@ from graphbraid.train.step.batches import Batch
 from graphbraid.train.step.clock import Clock
 from graphbraid.train.step.epoch_counts import EpochCounts
 from graphbraid.train.step.failures import Failures
+from graphbraid.train.step.prefetch_iterator import PrefetchIterator
 from graphbraid.train.step.preflight import has_split, split_nodes
 from graphbraid.train.step.shares import BatchShare
 from graphbraid.train.step.step import TrainStep
-from graphbraid.train.step.taken_ahead import TakenAhead
 
 
 class FitRun:
@@ -137,7 +137,7 @@ class FitRun:
         feed = self._parts.feed
         read = EpochCounts(self._runner.rows, self._runner.lists) if progress.step == 0 else None
         with contextlib.closing(
-            TakenAhead[Batch | BatchShare](feed.batches(progress.epoch, first))
+            PrefetchIterator[Batch | BatchShare](feed.batches(progress.epoch, first))
         ) as batches:
             while progress.step < num_steps:
                 record = self._make_step(batches)
@@ -152,7 +152,7 @@ class FitRun:
             read.end()
         return True
 
-    def _make_step(self, batches: TakenAhead[Batch | BatchShare]) -> StepRecord:
+    def _make_step(self, batches: PrefetchIterator[Batch | BatchShare]) -> StepRecord:
         """Make a step over ``accumulate`` batches, or those left in the epoch, and update the progress."""
         progress, feed, accumulate = self._state.progress, self._parts.feed, self._config.accumulate
         first = progress.step * accumulate

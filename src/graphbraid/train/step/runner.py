@@ -37,7 +37,7 @@ from graphbraid.graph import Graph, NodeSet, SparseFeatures
 from graphbraid.graph.scaled_features import is_widened
 from graphbraid.nn import told
 from graphbraid.sampling.minibatch.edge_forms import adj_t_of
-from graphbraid.sampling.rows.link_reads import link_of
+from graphbraid.sampling.rows.transfer_counter import link_of
 from graphbraid.sampling.source import BatchSource
 from graphbraid.train.step.batches import Batch, WholeGraph
 from graphbraid.train.task import Task, task_of
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from graphbraid.loader.batches.settings import LoaderSettings
     from graphbraid.sampling.lists import NeighborLists
     from graphbraid.sampling.minibatch.mini_batch import MiniBatch
-    from graphbraid.sampling.rows.by_id import FeatureRows
+    from graphbraid.sampling.rows.by_id import FeatureSource
 
 
 OF_EDGES = (WEIGHTS, EDGE_ATTR, EDGE_TYPE, DATA)
@@ -74,7 +74,7 @@ class ModelRunner:
         model: nn.Module,
         graph: Graph,
         fabric: Fabric,
-        rows: FeatureRows | None = None,
+        rows: FeatureSource | None = None,
         lists: NeighborLists | None = None,
     ) -> None:
         if graph.x is None:
@@ -92,7 +92,7 @@ class ModelRunner:
         model: nn.Module,
         graph: Graph,
         fabric: Fabric,
-        rows: FeatureRows | None = None,
+        rows: FeatureSource | None = None,
         lists: NeighborLists | None = None,
     ) -> None:
         self.model = model.to(fabric.device)

@@ -1,4 +1,4 @@
-"""TakenAhead: batches of which the next one can be taken while a step waits for other ranks."""
+"""PrefetchIterator: the next batch can be taken early, while a step waits for other ranks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class TakenAhead(Iterator[T], Generic[T]):
+class PrefetchIterator(Iterator[T], Generic[T]):
     """An iterator of batches, the next of which can be taken before it is asked for.
 
     The threads that prepare batches begin another one as soon as one is taken. Where they share the core of

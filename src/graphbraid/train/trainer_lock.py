@@ -1,4 +1,4 @@
-"""Turns: serialises the calls of a Trainer, which share the model's mode, buffers and torch's settings."""
+"""TrainerLock: the calls of one Trainer run one at a time, since they share the model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from graphbraid.errors import ConfigError
 _LOOK_SECONDS = 0.05
 
 
-class Turns:
+class TrainerLock:
     """A lock by which threads wait for each other, except for a training run."""
 
     def __init__(self) -> None:

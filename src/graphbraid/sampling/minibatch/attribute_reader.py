@@ -1,4 +1,4 @@
-"""Cut: the attributes of one mini-batch, read from its source at the sampled nodes and edges."""
+"""AttributeReader: the attributes of one mini-batch, read from its source at the sampled nodes and edges."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from graphbraid.graph import SparseFeatures
 from graphbraid.graph.csc import Csc
 from graphbraid.sampling.minibatch.edge_forms import adj_t_of
 from graphbraid.sampling.rows.by_id import take_rows
-from graphbraid.sampling.rows.link_reads import sent
+from graphbraid.sampling.rows.transfer_counter import sent
 from graphbraid.sampling.sample import Sampled, SampledEdges
 from graphbraid.sampling.source import ADJ_VALUES, BatchSource
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
-class Cut:
+class AttributeReader:
     """Reader of a mini-batch's attributes from its source.
 
     Nothing is cached: each call computes its attribute anew. Results are on the sample's device, except for

@@ -1,10 +1,10 @@
-"""TakenAhead: batches come in their order, whenever the next one is taken, and errors where they belong."""
+"""PrefetchIterator: batches come in order, whenever the next one is taken; errors stay where they belong."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphbraid.train.step.taken_ahead import TakenAhead
+from graphbraid.train.step.prefetch_iterator import PrefetchIterator
 
 
 def numbers(count, closed, error=None):
@@ -19,7 +19,7 @@ def numbers(count, closed, error=None):
 @given(count=st.integers(0, 6), takes=st.lists(st.integers(0, 2), min_size=7, max_size=7))
 def test_batches_come_once_and_in_their_order(count, takes):
     closed, found = [], []
-    batches = TakenAhead(numbers(count, closed))
+    batches = PrefetchIterator(numbers(count, closed))
     for times in takes:
         for _ in range(times):  # a second one changes nothing
             batches.take()
@@ -33,7 +33,7 @@ def test_batches_come_once_and_in_their_order(count, takes):
 
 
 def test_what_fails_to_be_taken_fails_where_it_is_asked_for():
-    batches = TakenAhead(numbers(1, [], OSError("gone")))
+    batches = PrefetchIterator(numbers(1, [], OSError("gone")))
     assert next(batches) == 0
     batches.take()
     with pytest.raises(OSError, match="gone"):
@@ -41,14 +41,14 @@ def test_what_fails_to_be_taken_fails_where_it_is_asked_for():
 
 
 def test_ctrl_c_is_not_put_off():
-    batches = TakenAhead(numbers(0, [], KeyboardInterrupt()))
+    batches = PrefetchIterator(numbers(0, [], KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
         batches.take()
 
 
 def test_a_batch_that_nobody_asks_for_is_let_go():
     closed = []
-    batches = TakenAhead(numbers(3, closed))
+    batches = PrefetchIterator(numbers(3, closed))
     batches.take()
     batches.close()
     assert closed == [True]

@@ -1,4 +1,4 @@
-"""LinkReads: rows, sampled lists and labels that travelled to devices, counted by whoever moves them."""
+"""TransferCounter: counts the rows, sampled lists and labels that travel to devices."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.scaled_features import ScaledFeatures, kept_row_bytes
-from graphbraid.sampling.rows.by_id import FeatureRows, tensor_bytes
+from graphbraid.sampling.rows.by_id import FeatureSource, tensor_bytes
 from graphbraid.sampling.rows.link_weights import weight_bytes
 from graphbraid.sampling.rows.sectors import row_sectors
 
@@ -45,7 +45,7 @@ class LinkCounts(NamedTuple):
         return LinkCounts(*map(sum, zip(self, more, strict=True)))
 
 
-class LinkReads:
+class TransferCounter:
     """What travelled to devices since this was made; threads may share it."""
 
     def __init__(self) -> None:
@@ -117,8 +117,8 @@ class LinkReads:
             counts, by_devices = self._counts, tuple(self._by_devices)
         return counts.plus(LinkCounts(list_bytes=sum(count() for count in by_devices)))
 
-    def __reduce__(self) -> tuple[type[LinkReads], tuple[()]]:
-        return LinkReads, ()  # each process counts what it moves itself
+    def __reduce__(self) -> tuple[type[TransferCounter], tuple[()]]:
+        return TransferCounter, ()  # each process counts what it moves itself
 
     def _add(self, more: LinkCounts) -> None:
         with self._lock:
@@ -186,7 +186,7 @@ def _num_drawable(weight: Tensor, first: Tensor, degrees: Tensor) -> Tensor:
     return torch.zeros_like(degrees).index_add_(0, lists, (weight[edges] > 0).long())
 
 
-def sent(value: Tensor, device: torch.device, name: str, link: LinkReads | None) -> Tensor:
+def sent(value: Tensor, device: torch.device, name: str, link: TransferCounter | None) -> Tensor:
     """Return an attribute of a batch on the batch's device; one that has to travel there is counted.
 
     Args:
@@ -200,13 +200,13 @@ def sent(value: Tensor, device: torch.device, name: str, link: LinkReads | None)
     return value.to(device)
 
 
-def link_of(rows: FeatureRows | None) -> LinkReads | None:
+def link_of(rows: FeatureSource | None) -> TransferCounter | None:
     """Return what counts the rows of a source that travel; None where it does not count them."""
     link = getattr(rows, "link", None)
-    return link if isinstance(link, LinkReads) else None
+    return link if isinstance(link, TransferCounter) else None
 
 
-def travelled(rows: FeatureRows, ids: Tensor) -> Tensor:
+def travelled(rows: FeatureSource, ids: Tensor) -> Tensor:
     """Return the rows of ``ids`` on their device; those that are not hot travel there, and are counted.
 
     Args:
