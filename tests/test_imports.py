@@ -30,7 +30,7 @@ FLOORS = (
     ("datasets", "collective"),
     ("loader", "fullgraph", "distributed"),
     ("synth",),
-    ("train", "estimate"),
+    ("train", "estimates"),
     ("cli",),
 )
 # Floors inside a room, also one inside another. Modules that are not named stand where ... does, or on top.

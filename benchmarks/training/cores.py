@@ -28,6 +28,7 @@ from benchmarks.graphs.folder import load
 from graphbraid import Graph
 from graphbraid.collective import Plan
 from graphbraid.collective.plan.arrangement import Arrangement
+from graphbraid.estimates.trial import TrialStep
 from graphbraid.machine.hardware import Hardware
 from graphbraid.nn import GCN, GraphSAGE
 from graphbraid.sampling import MiniBatch
@@ -35,7 +36,6 @@ from graphbraid.train import Trainer
 from graphbraid.train.step.feed import make_loader
 from graphbraid.train.step.sharing import CoreSharing, follow
 from graphbraid.train.tuning.planning import plan_run
-from graphbraid.train.tuning.shadow import Shadow
 
 MODELS = {"sage": GraphSAGE, "gcn": GCN}
 
@@ -73,7 +73,7 @@ class Way:
         self.name = name
         self._cores = cores
         self._loader = make_loader(trainer.runner, trainer.config, nodes)
-        self._step = Shadow(trainer.runner, trainer.task, trainer.config)
+        self._step = TrialStep.on_copy(trainer.runner, trainer.task, trainer.config)
         self._sharing: CoreSharing | None = None
         self.seconds: list[float] = []
         self.losses: list[float] = []

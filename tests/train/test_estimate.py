@@ -16,17 +16,17 @@ from graphbraid import nn as gnn
 from graphbraid.collective.run.profiler import batch_bytes_of
 from graphbraid.datasets import open_store, save_store
 from graphbraid.errors import ConfigError, DataError, GraphbraidError, ResourceError
+from graphbraid.estimates.allocation import allocation_of
+from graphbraid.estimates.records import Need, Needs
+from graphbraid.estimates.trial import Trial
 from graphbraid.features import TieredFeatures
 from graphbraid.features.budgets.sizing import LEAST_RESERVE_BYTES, host_budget
 from graphbraid.loader import BatchLoader, LoaderSettings, NeighborLoader
 from graphbraid.train import HardwareFile, TrainConfig
 from graphbraid.train.estimating import modes, run_seconds
 from graphbraid.train.estimating.memory.full import full_needs
-from graphbraid.train.estimating.memory.needs import Need, Needs
 from graphbraid.train.estimating.trials import whole_passes
-from graphbraid.train.estimating.trials.allocation import allocation_of
 from graphbraid.train.estimating.trials.batches import batch_sizes
-from graphbraid.train.estimating.trials.trial import Trial
 
 GIB = 1 << 30
 

@@ -14,9 +14,9 @@ from tests.train.communities import random_graph
 import graphbraid
 from graphbraid import nn as gnn
 from graphbraid.datasets import open_store, save_store
+from graphbraid.estimates import allocation as baseline
 from graphbraid.fullgraph.measured import basis
 from graphbraid.graph import Graph, SparseFeatures
-from graphbraid.train.estimating.trials import baseline
 
 # To measure the machine takes memory of its own, and on a busy machine each process does it anew, and may
 # lower a model in another way than the process before.
@@ -103,7 +103,7 @@ def ran(warm):
 
     def of(mode, code, *arguments):
         if mode not in more:
-            empty = printed(warm.run(["-c", baseline._RUN, mode, "cpu"]))
+            empty = printed(warm.run(["-c", baseline.EMPTY_RUN, mode, "cpu"]))
             more[mode] = empty - baseline.baseline_bytes(mode)
         return printed(warm.run(["-c", code, *arguments])) - more[mode]
 

@@ -15,6 +15,7 @@ import graphbraid
 from graphbraid import nn as gnn
 from graphbraid.datasets import open_store, save_store
 from graphbraid.errors import ConfigError
+from graphbraid.estimates.trial import Trial, of_tries, repeated
 from graphbraid.features import HostTiers, TieredFeatures
 from graphbraid.graph import Graph
 from graphbraid.train import HardwareFile, TrainConfig
@@ -37,8 +38,6 @@ from graphbraid.train.estimating.seconds.layer_chunks import chunk_seconds
 from graphbraid.train.estimating.tiers import tiered_run
 from graphbraid.train.estimating.trials.batches import batch_sizes
 from graphbraid.train.estimating.trials.likeness import likeness_of, places_of
-from graphbraid.train.estimating.trials.repeats import of_tries, repeated
-from graphbraid.train.estimating.trials.trial import Trial
 from graphbraid.train.inference.layer_wise import LayerWise
 from graphbraid.train.step.tiers import expected_reads
 
@@ -123,8 +122,8 @@ def test_the_benchmark_divides_a_run_as_an_estimate_does():
 
 
 def test_how_sure_a_time_is_shows_in_its_tries():
-    assert of_tries([2.0]) == (2.0, None)
-    assert of_tries([2.0, 1.0, 2.5]) == (2.0, 1.0), "the farthest of them from the median"
+    assert of_tries([2.0]) == (2.0, "", None)
+    assert of_tries([2.0, 1.0, 2.5]) == (2.0, "", 1.0), "the farthest of them from the median"
     even = [3.0 + 0.5 * step for step in range(10)]
     assert spread_of(even, 101, ahead=0) == pytest.approx(0.0)
     assert spread_of(even[:2], 101, ahead=0) is None
@@ -142,7 +141,7 @@ def test_what_is_no_step_is_tried_as_often_as_there_is_time(each, count, spread)
         tries.append(each)
         return each
 
-    assert repeated(run, most=10.0) == (each, spread)
+    assert repeated(run, most=10.0) == (each, "", spread)
     assert len(tries) == count
 
 

@@ -8,13 +8,12 @@ from graphbraid import Trainer
 from graphbraid import nn as gnn
 from graphbraid.datasets import open_store, save_store
 from graphbraid.errors import ResourceError
+from graphbraid.estimates.trial import PartSeconds, Trial
 from graphbraid.features import score
 from graphbraid.sampling import SamplerConfig, SeedSchedule
 from graphbraid.train import TrainConfig
 from graphbraid.train.estimating import disk_waits, run_seconds
 from graphbraid.train.estimating.seconds import run_evaluations
-from graphbraid.train.estimating.seconds.epoch_seconds import PartSeconds
-from graphbraid.train.estimating.trials.trial import Trial
 from graphbraid.train.step.feed import Share
 
 OPTIONS = {"fanouts": (4, 4), "batch_size": 32, "epochs": 5, "eval_mode": "exact"}

@@ -15,10 +15,10 @@ from torch import nn
 
 from graphbraid.distributed.ranks.gradients import BUCKET_BYTES
 from graphbraid.errors import ConfigError
+from graphbraid.estimates.trial import Trial
 from graphbraid.fullgraph.scale.cluster import Cluster
 from graphbraid.nn import GraphSAGE
 from graphbraid.train import TrainConfig
-from graphbraid.train.estimating.trials.trial import Trial
 from graphbraid.train.scaling import measure
 from graphbraid.train.scaling.forecast import forecast_shares
 from graphbraid.train.scaling.lateness import expected_largest, late_seconds

@@ -10,10 +10,10 @@ from tests.train.communities import Sage, community_graph, new_model
 
 from graphbraid import nn as gnn
 from graphbraid.errors import TrainingError
+from graphbraid.estimates.trial import TrialStep
 from graphbraid.train import Callback, Trainer, runtime
 from graphbraid.train.step.batches import WholeGraph
 from graphbraid.train.step.feed import make_feed, make_loader
-from graphbraid.train.tuning.shadow import Shadow
 
 OPTIONS = {"epochs": 2, "batch_size": 32, "fanouts": (5, 3), "lr": 0.02, "threads": 1, "eval_every": 0}
 NUM_TRAIN, STEPS = 200, 7  # the last step has 8 seeds
@@ -35,7 +35,7 @@ def train_nodes(trainer: Trainer) -> torch.Tensor:
 def test_a_profiled_step_has_the_bits_of_a_trained_one(options: dict[str, object]) -> None:
     graph, record = community_graph(), Record()
     trainer = Trainer(new_model(graph), graph, **OPTIONS | options, callbacks=[record])
-    shadow = Shadow(trainer.runner, trainer.task, trainer.config)
+    shadow = TrialStep.on_copy(trainer.runner, trainer.task, trainer.config)
     before = [p.detach().clone() for p in trainer.model.parameters()]
     loader = make_loader(trainer.runner, trainer.config, train_nodes(trainer))
     with loader, runtime.torch_settings(trainer.config):
@@ -50,7 +50,7 @@ def test_a_profiled_step_has_the_bits_of_a_trained_one(options: dict[str, object
 def test_copies_go_on_where_a_run_would_end() -> None:
     graph = community_graph()
     trainer = Trainer(new_model(graph), graph, **OPTIONS | {"optimizer": "sgd", "lr": 1e30})
-    shadow = Shadow(trainer.runner, trainer.task, trainer.config)
+    shadow = TrialStep.on_copy(trainer.runner, trainer.task, trainer.config)
     with make_loader(trainer.runner, trainer.config, train_nodes(trainer)) as loader:
         losses = [shadow(batch).loss for batch in loader.batches(0)]
     assert not all(map(math.isfinite, losses))
@@ -67,7 +67,7 @@ def test_profiling_makes_no_scheduler_of_the_users() -> None:
 
     graph = community_graph()
     trainer = Trainer(new_model(graph), graph, **OPTIONS, scheduler=scheduler)
-    Shadow(trainer.runner, trainer.task, trainer.config)
+    TrialStep.on_copy(trainer.runner, trainer.task, trainer.config)
     assert made == []
     trainer.fit()
     assert len(made) == 1

@@ -18,8 +18,8 @@ from graphbraid.cli.steps import train_run
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from graphbraid.estimates.records import Needs
     from graphbraid.train.estimating.hardware import HardwareFile
-    from graphbraid.train.estimating.memory.needs import Needs
     from graphbraid.train.estimating.records import Estimate, ModeEstimate
 
 _PANEL = "Estimate"

@@ -9,15 +9,15 @@ from typing import NamedTuple
 from graphbraid.collective.hardware.device_choice import LOCAL_ID_BYTES, resident_bytes, resident_in
 from graphbraid.collective.hardware.device_placement import PARTS, choose_placement, part_bytes_of
 from graphbraid.collective.run.stages import Context
+from graphbraid.estimates.records import Need, Needs
+from graphbraid.estimates.trial import Trial
 from graphbraid.features import Score, TieredFeatures
 from graphbraid.features.tiers.tier_report import SHARES, Served
 from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.graph.scaled_features import given_row_bytes, kept_row_bytes
 from graphbraid.sampling.rows.hot import MAP_BYTES, HotRows
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.estimating.memory.needs import Need, Needs
 from graphbraid.train.estimating.records import HotEstimate
-from graphbraid.train.estimating.trials.trial import Trial
 from graphbraid.train.step.feed import make_loader
 
 _SAMPLER_PARTS = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from graphbraid.arguments import as_budget
+from graphbraid.estimates.trial import PartSeconds, Trial
 from graphbraid.features import DiskRows, Score
 from graphbraid.features.budgets.row_budgets import hot_ids_in, options_for, order_of
 from graphbraid.features.budgets.sizing import list_bytes
@@ -12,9 +13,7 @@ from graphbraid.features.tiers.tier_report import Served
 from graphbraid.graph import SparseFeatures
 from graphbraid.graph.scaled_features import kept_row_bytes, stored_rows
 from graphbraid.train.estimating.memory.sampled import are_mapped
-from graphbraid.train.estimating.seconds.epoch_seconds import PartSeconds
 from graphbraid.train.estimating.tiers import TieredRun, rows_per_second
-from graphbraid.train.estimating.trials.trial import Trial
 from graphbraid.train.step.tiers import expected_list_reads
 
 

@@ -12,6 +12,8 @@ from torch import nn
 from graphbraid.arguments import check_type
 from graphbraid.datasets.memory import require_memory
 from graphbraid.errors import ConfigError, GraphbraidError, ResourceError
+from graphbraid.estimates.records import Mode, Needs
+from graphbraid.estimates.trial import Trial
 from graphbraid.features import Score
 from graphbraid.features.budgets.row_budgets import described
 from graphbraid.features.budgets.sizing import HostBudget, host_budget
@@ -24,7 +26,6 @@ from graphbraid.train.config import TrainConfig
 from graphbraid.train.estimating.device import DeviceRun, device_run, hot_in_vain
 from graphbraid.train.estimating.hardware import HardwareFile, this_machine
 from graphbraid.train.estimating.memory.full import full_needs
-from graphbraid.train.estimating.memory.needs import Mode, Needs
 from graphbraid.train.estimating.memory.sampled import (
     SampledNeeds,
     are_mapped,
@@ -41,7 +42,6 @@ from graphbraid.train.estimating.seconds.checkpoints import checkpoint_seconds
 from graphbraid.train.estimating.seconds.epoch_seconds import EpochSeconds, Pace
 from graphbraid.train.estimating.seconds.whole_seconds import full_seconds
 from graphbraid.train.estimating.tiers import TieredRun, tiered_needs, tiered_run
-from graphbraid.train.estimating.trials.trial import Trial
 from graphbraid.train.step.links.options import config_of_links
 from graphbraid.train.step.preflight import check_fanouts
 from graphbraid.train.step.tiers import make_tiers

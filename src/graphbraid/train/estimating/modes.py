@@ -9,6 +9,9 @@ from torch import nn
 
 from graphbraid.arguments import as_budget
 from graphbraid.errors import ResourceError
+from graphbraid.estimates.allocation import capacity_bytes
+from graphbraid.estimates.records import Mode
+from graphbraid.estimates.trial import Trial
 from graphbraid.features import Score
 from graphbraid.features.budgets.sizing import HostBudget, host_budget
 from graphbraid.features.tiers.device_sizing import DeviceBudget, DeviceMemory, device_budget
@@ -18,7 +21,6 @@ from graphbraid.graph import Graph
 from graphbraid.graph.scaled_features import stored_rows
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.estimating.device import sampler_bytes
-from graphbraid.train.estimating.memory.needs import Mode
 from graphbraid.train.estimating.memory.sampled import (
     SampledNeeds,
     bytes_beside_graph,
@@ -28,8 +30,6 @@ from graphbraid.train.estimating.memory.sampled import (
     width_and_bytes,
 )
 from graphbraid.train.estimating.run_seconds import RunSeconds
-from graphbraid.train.estimating.trials.baseline import capacity_bytes
-from graphbraid.train.estimating.trials.trial import Trial
 from graphbraid.train.estimating.trials.whole_passes import training_bytes
 from graphbraid.train.step.feed import ALONE, Share
 from graphbraid.train.step.tiers import expected_reads, share_of

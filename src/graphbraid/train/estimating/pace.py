@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from graphbraid.errors import ConfigError, ResourceError
+from graphbraid.estimates.trial import Trial
 from graphbraid.machine.hardware import free_memory_bytes
 from graphbraid.train.estimating.seconds.batch_seconds import Tried, tried_epoch
 from graphbraid.train.estimating.seconds.epoch_seconds import Pace
 from graphbraid.train.estimating.tiers import TieredRun
-from graphbraid.train.estimating.trials.trial import Trial
 from graphbraid.train.step.tiers import make_tiers
 
 MOST_FILLED_BYTES = 1 << 30

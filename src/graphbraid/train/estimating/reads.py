@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from graphbraid.estimates.trial import Trial
 from graphbraid.features import Score
 from graphbraid.train.estimating.memory.sampled import may_try_steps
 from graphbraid.train.estimating.run_seconds import RunSeconds
-from graphbraid.train.estimating.trials.trial import Trial
 from graphbraid.train.step.tiers import expected_reads
 
 LOOKED_AHEAD_EPOCHS = 3

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphbraid.collective.plan.times import format_seconds
+from graphbraid.estimates.records import Mode, Needs
 from graphbraid.features.budgets.sizing import HostBudget
 from graphbraid.features.tiers.device_sizing import DeviceBudget
 from graphbraid.files.writing import format_bytes
 from graphbraid.train.estimating.hardware import HardwareFile
-from graphbraid.train.estimating.memory.needs import Mode, Needs
 from graphbraid.train.estimating.seconds.epoch_seconds import EpochSeconds
 
 

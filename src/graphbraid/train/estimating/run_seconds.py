@@ -13,15 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.errors import GraphbraidError
+from graphbraid.estimates.trial import PartSeconds, Trial
 from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.loader.batches.batch_loader import BatchLoader
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.estimating.disk_waits import disk_waits, may_wait
 from graphbraid.train.estimating.memory.sampled import are_mapped, may_try_steps
-from graphbraid.train.estimating.seconds.epoch_seconds import PartSeconds
 from graphbraid.train.estimating.seconds.run_evaluations import run_evaluations
-from graphbraid.train.estimating.trials.trial import Trial
 from graphbraid.train.step.feed import ALONE, Share, make_loader
 from graphbraid.train.step.tiers import share_of
 

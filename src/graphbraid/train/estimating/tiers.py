@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 
+from graphbraid.estimates.records import Need, Needs
 from graphbraid.features import DiskRows, Score
 from graphbraid.features.budgets.row_budgets import options_for
 from graphbraid.features.budgets.sizing import list_bytes
@@ -17,7 +18,6 @@ from graphbraid.graph import Graph
 from graphbraid.graph.scaled_features import scale_of, stored_rows
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.estimating.device import DeviceRun
-from graphbraid.train.estimating.memory.needs import Need, Needs
 from graphbraid.train.estimating.memory.sampled import SampledNeeds, are_mapped
 from graphbraid.train.estimating.records import TierEstimate
 from graphbraid.train.estimating.seconds.epoch_seconds import EpochSeconds, Pace

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from graphbraid.distributed.ranks.communicator import Communicator
 from graphbraid.distributed.ranks.gradients import GradientSum, bytes_of, in_buckets, tail_bytes
 from graphbraid.distributed.ranks.transport import Alone
+from graphbraid.estimates.trial import Trial
 from graphbraid.loader.batches.batch_loader import BatchLoader
 from graphbraid.sampling import MiniBatch
-from graphbraid.train.estimating.trials.trial import Trial
 from graphbraid.train.run.ranks import NUM_EXTRA
 from graphbraid.train.scaling.lateness import late_seconds
 from graphbraid.train.scaling.sizes import ShareSizes, share_at, shares_of

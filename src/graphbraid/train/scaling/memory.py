@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from graphbraid.distributed.ranks.gradients import bytes_of, in_buckets
+from graphbraid.estimates.allocation import allocation_of
+from graphbraid.estimates.records import Need, Needs
+from graphbraid.estimates.trial import Trial
 from graphbraid.loader.batches.batch_loader import BatchLoader
-from graphbraid.train.estimating.memory.needs import Need, Needs
 from graphbraid.train.estimating.memory.sampled import SampledNeeds
-from graphbraid.train.estimating.trials.allocation import allocation_of
-from graphbraid.train.estimating.trials.trial import Trial
 from graphbraid.train.scaling.sizes import ShareSizes, share_at
 
 

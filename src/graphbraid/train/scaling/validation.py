@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from graphbraid.estimates.trial import Trial, repeated, timed
 from graphbraid.sampling.schedule import part_of
-from graphbraid.train.estimating.trials.repeats import repeated, timed
-from graphbraid.train.estimating.trials.trial import Trial
 from graphbraid.train.inference.evaluate import outputs_in_chunks
 from graphbraid.train.inference.metrics import Scores, metric_names
 from graphbraid.train.scaling.times import ValidationTimes
@@ -34,8 +33,8 @@ def measured_validation(trial: Trial, num_ranks: int) -> ValidationTimes:
 
     width = trial.task.width
     return ValidationTimes(
-        outputs_seconds=repeated(lambda: timed(outputs), most=_SECONDS).seconds,
-        score_seconds=repeated(lambda: timed(lambda: _score(trial, nodes)), most=_SECONDS).seconds,
+        outputs_seconds=repeated(lambda: timed(outputs), most=_SECONDS).known,
+        score_seconds=repeated(lambda: timed(lambda: _score(trial, nodes)), most=_SECONDS).known,
         row_bytes=4 * width * nodes.numel(),
         every=config.eval_every,
     )

@@ -56,7 +56,7 @@ class StepSums(Protocol):
 class TrainStep:
     """An optimizer step: forward, loss, backward, clipping, and the updates of optimizer and learning rate.
 
-    ``Trainer.fit`` uses it with the user's model and :class:`graphbraid.train.tuning.shadow.Shadow` with
+    ``Trainer.fit`` uses it with the user's model and :class:`graphbraid.estimates.trial.TrialStep` with
     copies, so that what is profiled is what runs.
 
     Args:

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from graphbraid.collective.plan.arrangement import Arrangement, TimedArrangement
 from graphbraid.collective.plan.cores import ahead_of, arrangements, expected_seconds
+from graphbraid.estimates.trial import TrialStep
 from graphbraid.machine.hardware import Hardware
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.step.runner import ModelRunner
 from graphbraid.train.step.sharing import CoreSharing, follow
 from graphbraid.train.task import Task
-from graphbraid.train.tuning.shadow import Shadow
 
 if TYPE_CHECKING:
     from graphbraid.collective import Limits, Profile
@@ -61,7 +61,7 @@ def try_arrangements(
     planned = 0.02 * config.epochs * len(loader) * slowest
     tried, rounds, steps = _affordable(found[:MOST_TRIED], slowest, max(5.0, planned))
     seconds: dict[Arrangement, list[float]] = {cores: [] for cores in tried}
-    train = Shadow(runner, task, config)
+    train = TrialStep.on_copy(runner, task, config)
     for round_ in range(rounds):
         for cores in tried:
             sharing = follow(loader, cores, ahead_of(cores, profile, limits))
@@ -121,7 +121,7 @@ def _after_steps(
     """Return losses and gradient norms of one step per batch, and the parameters afterwards."""
     torch.set_num_threads(threads)
     runtime.seed_everything(config.seed)
-    shadow = Shadow(runner, task, config)
+    shadow = TrialStep.on_copy(runner, task, config)
     steps = [shadow(batch) for batch in batches]
     found = torch.tensor([(step.loss_sum, step.grad_norm) for step in steps], dtype=torch.float64)
     return [found, *(p.detach() for p in shadow.parameters())]

@@ -12,6 +12,7 @@ from torch import Tensor
 from graphbraid.collective import Limits, Plan, Profile, fixed_plan, make_plan
 from graphbraid.collective.run.profiler import Effort, cached, measure
 from graphbraid.errors import ConfigError
+from graphbraid.estimates.trial import TrialStep
 from graphbraid.loader.batches.batch_loader import BatchLoader
 from graphbraid.loader.batches.plans import read_plan
 from graphbraid.loader.typed.batches import TypedBatchLoader
@@ -23,7 +24,6 @@ from graphbraid.train.step.feed import ALONE, Share, make_loader
 from graphbraid.train.step.runner import ModelRunner
 from graphbraid.train.task import Task
 from graphbraid.train.tuning.cores import try_arrangements
-from graphbraid.train.tuning.shadow import Shadow
 from graphbraid.train.tuning.typed_profile import measure_typed
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def profile_run(
                     loader,
                     device,
                     workers,
-                    train=Shadow(runner, task, config),
+                    train=TrialStep.on_copy(runner, task, config),
                     before_training=lambda count: set_training_threads(config, count) if on_cpu else None,
                     effort=effort,
                 )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from graphbraid.estimates.records import Need, Needs
+from graphbraid.estimates.trial import Trial, parameter_bytes
 from graphbraid.fullgraph import Engine
-from graphbraid.train.estimating.memory.needs import Need, Needs
 from graphbraid.train.estimating.memory.sampled import baseline_need, graph_needs
-from graphbraid.train.estimating.trials.trial import Trial, parameter_bytes
 from graphbraid.train.estimating.trials.whole_passes import forward_bytes, training_bytes
 from graphbraid.train.step.whole import compile_for
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from graphbraid.estimates.allocation import allocation_of, may_be_tried
+from graphbraid.estimates.records import Need
+from graphbraid.estimates.trial import Trial
 from graphbraid.nn import told
 from graphbraid.train.estimating.memory.links import link_evaluation_needs
-from graphbraid.train.estimating.memory.needs import Need
-from graphbraid.train.estimating.trials.allocation import allocation_of, may_be_tried
 from graphbraid.train.estimating.trials.batches import BatchSizes, batch_sizes
-from graphbraid.train.estimating.trials.trial import Trial
 from graphbraid.train.estimating.trials.whole_passes import forward_bytes
 from graphbraid.train.inference.infer import whole_bytes
 from graphbraid.train.step.feed import make_loader

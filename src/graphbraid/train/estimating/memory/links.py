@@ -9,16 +9,16 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from graphbraid.estimates.allocation import allocation_of, may_be_tried
+from graphbraid.estimates.records import Need
+from graphbraid.estimates.trial import Trial
 from graphbraid.files.writing import format_bytes
 from graphbraid.fullgraph.model.modes import in_mode
 from graphbraid.graph import Graph
 from graphbraid.sampling import MiniBatch
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.estimating.memory.needs import Need
-from graphbraid.train.estimating.trials.allocation import allocation_of, may_be_tried
 from graphbraid.train.estimating.trials.batches import BatchSizes, batch_sizes
-from graphbraid.train.estimating.trials.trial import Trial
 from graphbraid.train.inference.evaluate import EvalMode, encoder_rows
 from graphbraid.train.inference.infer import whole_bytes
 from graphbraid.train.inference.link_scores import PAIRS, beside_negatives, ranking_of

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
+from graphbraid.estimates.allocation import Allocation, allocation_of, baseline_bytes, may_be_tried
+from graphbraid.estimates.records import Need, Needs
+from graphbraid.estimates.trial import Trial, parameter_bytes
 from graphbraid.features.budgets.sizing import list_bytes
 from graphbraid.files import mapped
 from graphbraid.files.writing import format_bytes
@@ -18,11 +21,7 @@ from graphbraid.machine.hardware import free_memory_bytes
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.estimating.memory.inference import evaluation_needs
 from graphbraid.train.estimating.memory.links import after_steps, link_batch_sizes, link_needs
-from graphbraid.train.estimating.memory.needs import Need, Needs
-from graphbraid.train.estimating.trials.allocation import Allocation, allocation_of, may_be_tried
-from graphbraid.train.estimating.trials.baseline import baseline_bytes
 from graphbraid.train.estimating.trials.batches import BatchSizes, batch_sizes
-from graphbraid.train.estimating.trials.trial import Trial, parameter_bytes
 from graphbraid.train.step.feed import make_loader
 from graphbraid.train.step.links.runner import LinkRunner
 

@@ -10,13 +10,12 @@ from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
 from graphbraid.collective import Plan
+from graphbraid.estimates.trial import Trial, of_tries
 from graphbraid.machine.contention import OtherPrograms
 from graphbraid.sampling import MiniBatch
 from graphbraid.train.estimating.memory.sampled import are_mapped
 from graphbraid.train.estimating.seconds.epoch_seconds import NOTHING, EpochSeconds
 from graphbraid.train.estimating.seconds.evaluations import evaluation_seconds
-from graphbraid.train.estimating.trials.repeats import of_tries
-from graphbraid.train.estimating.trials.trial import Trial
 from graphbraid.train.step.feed import make_loader
 
 SECONDS = 4.0
@@ -98,7 +97,7 @@ def tried_epoch(trial: Trial) -> Tried:
             epochs.append(marks[-1])
     times = "once" if len(epochs) == 1 else f"{len(epochs)} times"
     found = of_tries(epochs)
-    return Tried(found.seconds, f"all {steps} steps tried {times}", first, found.spread)
+    return Tried(found.known, f"all {steps} steps tried {times}", first, found.spread)
 
 
 def longer(cold: Sequence[float], warm: Sequence[float]) -> float:

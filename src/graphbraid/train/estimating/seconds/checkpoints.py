@@ -6,10 +6,9 @@ import tempfile
 from pathlib import Path
 
 from graphbraid.errors import GraphbraidError
+from graphbraid.estimates.trial import PartSeconds, Trial, timed
 from graphbraid.files.writing import format_bytes
-from graphbraid.train.estimating.seconds.epoch_seconds import NOTHING, PartSeconds
-from graphbraid.train.estimating.trials.repeats import timed
-from graphbraid.train.estimating.trials.trial import Trial
+from graphbraid.train.estimating.seconds.epoch_seconds import NOTHING
 from graphbraid.train.run_folder import checkpoint
 
 _BESIDE = (

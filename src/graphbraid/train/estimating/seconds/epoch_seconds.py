@@ -8,22 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from graphbraid.estimates.trial import PartSeconds
 from graphbraid.machine.contention import is_disturbed
-
-
-class PartSeconds(NamedTuple):
-    """How long a part of a run takes."""
-
-    seconds: float | None
-    """None if it is not known, and ``how`` says why."""
-    how: str
-    """How it is known."""
-    spread: float | None = None
-    """Seconds by which the farthest of several tries lies off; None if there were none to compare."""
-
-    def times(self, factor: float) -> PartSeconds:
-        """Return ``factor`` times the time."""
-        return self._replace(seconds=_times(self.seconds, factor), spread=_times(self.spread, factor))
 
 
 def _times(seconds: float | None, factor: float) -> float | None:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from graphbraid.estimates.allocation import may_be_tried
+from graphbraid.estimates.trial import REPEATS, PartSeconds, Trial, of_tries, repeated, timed
 from graphbraid.fullgraph.measured.kept_rates import machine_rates
 from graphbraid.nn import told
 from graphbraid.train.estimating.memory.links import link_evaluation_seconds
-from graphbraid.train.estimating.seconds.epoch_seconds import PartSeconds
 from graphbraid.train.estimating.seconds.layer_chunks import are_chunks_tried, chunk_seconds
-from graphbraid.train.estimating.trials.allocation import may_be_tried
 from graphbraid.train.estimating.trials.likeness import likeness_of, places_of
-from graphbraid.train.estimating.trials.repeats import REPEATS, of_tries, repeated, timed
-from graphbraid.train.estimating.trials.trial import Trial
 from graphbraid.train.inference.evaluate import EvalMode, score
 from graphbraid.train.inference.infer import depth, whole_bytes
 from graphbraid.train.inference.metrics import metric_names

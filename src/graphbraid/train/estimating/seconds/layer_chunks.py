@@ -9,9 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from graphbraid.train.estimating.seconds.epoch_seconds import PartSeconds
-from graphbraid.train.estimating.trials.repeats import REPEATS, of_tries, timed
-from graphbraid.train.estimating.trials.trial import Trial
+from graphbraid.estimates.trial import REPEATS, PartSeconds, Trial, of_tries, timed
 from graphbraid.train.inference.infer import whole_bytes
 from graphbraid.train.inference.layer_wise import Layer, LayerWise
 from graphbraid.train.inference.metrics import Scores, metric_names

@@ -7,10 +7,9 @@ import math
 from torch import Tensor
 
 from graphbraid.errors import GraphbraidError
+from graphbraid.estimates.trial import PartSeconds, Trial
 from graphbraid.train.estimating.memory.sampled import are_mapped
-from graphbraid.train.estimating.seconds.epoch_seconds import PartSeconds
 from graphbraid.train.estimating.seconds.evaluations import as_it_is, evaluation_seconds
-from graphbraid.train.estimating.trials.trial import Trial
 from graphbraid.train.inference.evaluate import EvalMode
 from graphbraid.train.inference.infer import whole_bytes
 

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import torch
 
+from graphbraid.estimates.trial import Trial
 from graphbraid.features.rows.row_stream import LONGEST_ROUND
 from graphbraid.files.writing import format_bytes
 from graphbraid.fullgraph import Engine
-from graphbraid.train.estimating.trials.trial import Trial
 
 SECONDS = 0.5
 """Time for which rows are read to find the disk's rate."""

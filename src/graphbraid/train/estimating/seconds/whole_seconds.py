@@ -7,13 +7,12 @@ from dataclasses import replace
 
 import torch
 
+from graphbraid.estimates.trial import PartSeconds, Trial, of_tries, timed
 from graphbraid.fullgraph import Engine
 from graphbraid.machine.contention import OtherPrograms
-from graphbraid.train.estimating.seconds.epoch_seconds import NOTHING, EpochSeconds, PartSeconds
+from graphbraid.train.estimating.seconds.epoch_seconds import NOTHING, EpochSeconds
 from graphbraid.train.estimating.seconds.evaluations import evaluation_seconds
 from graphbraid.train.estimating.seconds.streamed import DiskSeconds, disk_seconds
-from graphbraid.train.estimating.trials.repeats import of_tries, timed
-from graphbraid.train.estimating.trials.trial import Trial
 from graphbraid.train.estimating.trials.whole_passes import part_of
 from graphbraid.train.step.batches import WholeGraph
 from graphbraid.train.step.whole import compile_for
@@ -72,10 +71,10 @@ def _tried(trial: Trial, engine: Engine | None, floor: float | None) -> EpochSec
         trial.runner.forget_graph()
     share = validation.times(1 / max(trial.config.eval_every, 1))
     return EpochSeconds(
-        train=train.seconds,
+        train=train.known,
         evaluate=share.seconds,
         evaluate_how=share.how,
-        first=max(0.0, cold - train.seconds),
+        first=max(0.0, cold - train.known),
         test=test.seconds,
         test_how=test.how,
         floor=floor,

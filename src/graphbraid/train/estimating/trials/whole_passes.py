@@ -12,11 +12,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from graphbraid.estimates.allocation import allocation_of
+from graphbraid.estimates.trial import Trial
 from graphbraid.graph import Graph, ScaledFeatures, SparseFeatures
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.scaled_features import Features
-from graphbraid.train.estimating.trials.allocation import allocation_of
-from graphbraid.train.estimating.trials.trial import Trial
 from graphbraid.train.step.batches import WholeGraph
 
 SMALL = 1 << 18

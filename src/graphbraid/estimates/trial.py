@@ -1,22 +1,24 @@
-"""Trial: a run's model and optimizer, copied, with which batches and steps are tried before the run."""
+"""Trial: a run's model and optimizer, copied, on which steps are made and timed before the run."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterator
-from typing import Any
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from graphbraid.estimates.allocation import allocation_of
 from graphbraid.features import HostTiers
 from graphbraid.graph import Graph
 from graphbraid.nn import LinkModel
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.estimating.trials.allocation import allocation_of
 from graphbraid.train.step.batches import Batch
 from graphbraid.train.step.clock import Clock
 from graphbraid.train.step.feed import make_feed
@@ -25,11 +27,105 @@ from graphbraid.train.step.links.runner import LinkRunner
 from graphbraid.train.step.optimizers import make_optimizer
 from graphbraid.train.step.preflight import dry_run, has_split, split_nodes
 from graphbraid.train.step.runner import ModelRunner
-from graphbraid.train.step.step import TrainStep
-from graphbraid.train.task import with_class_weights
+from graphbraid.train.step.step import StepResult, TrainStep
+from graphbraid.train.step.typed_runner import TypedRunner
+from graphbraid.train.task import Task, with_class_weights
 
+REPEATS = 3
+"""Most tries of an evaluation."""
 _SEEDS = 2
-"""Number of seeds in the mini-batch on which the copy is first run."""
+"""Seeds of the mini-batch on which the copy is first run."""
+
+
+class PartSeconds(NamedTuple):
+    """How long a part of a run takes."""
+
+    seconds: float | None
+    """None if it is not known, and ``how`` says why."""
+    how: str = ""
+    """How it is known."""
+    spread: float | None = None
+    """Seconds between the median of several tries and the farthest of them; None after a single try."""
+
+    @property
+    def known(self) -> float:
+        """The seconds of a part that was tried."""
+        assert self.seconds is not None, self.how
+        return self.seconds
+
+    def times(self, factor: float) -> PartSeconds:
+        """Return ``factor`` times the time."""
+        seconds, spread = (None if value is None else value * factor for value in (self.seconds, self.spread))
+        return self._replace(seconds=seconds, spread=spread)
+
+
+def of_tries(seconds: Sequence[float], how: str = "") -> PartSeconds:
+    """Return the median of some tries, with their spread."""
+    middle = statistics.median(seconds)
+    spread = max(abs(taken - middle) for taken in seconds) if len(seconds) > 1 else None
+    return PartSeconds(middle, how, spread)
+
+
+def timed(run: Callable[[], object]) -> float:
+    """Return the seconds that a call takes."""
+    started = time.perf_counter()
+    run()
+    return time.perf_counter() - started
+
+
+def repeated(run: Callable[[], float], how: str = "", *, most: float) -> PartSeconds:
+    """Try something that returns its seconds, several times unless it takes longer than ``most``.
+
+    The first try is a warm-up. A long one counts itself, since another would cost as much again.
+    """
+    first = run()
+    if first >= most / 2:
+        return of_tries([first], how)
+    tries = [run()]
+    while len(tries) < REPEATS and sum(tries) + tries[-1] <= most:
+        tries.append(run())
+    return of_tries(tries, how)
+
+
+class TrialStep:
+    """Training steps of a runner's model with an optimizer of their own, for measurements.
+
+    The learning rate is constant, since a scheduler's function may be meant for a single run. Steps continue
+    if the loss is not finite: without a warm-up copies may diverge, and their steps take as long.
+    """
+
+    def __init__(self, runner: ModelRunner, task: Task, config: TrainConfig) -> None:
+        self._runner, config = runner, without_ready_optimizer(config).updated(scheduler=None)
+        optimizer = make_optimizer(config, runner.model)
+        self._step = TrainStep(
+            runner,
+            task,
+            optimizer,
+            LearningRateSchedule(config, optimizer, total_steps=1, maximize=True),
+            clip=config.clip,
+            clock=Clock(),
+            failures=None,
+        )
+
+    @classmethod
+    def on_copy(cls, runner: ModelRunner, task: Task, config: TrainConfig) -> TrialStep:
+        """Return the steps of a copy of the runner's model, which itself does not change."""
+        copied = copy.copy(runner)
+        copied.model = copy.deepcopy(runner.model).train()
+        return cls(copied, task, config)
+
+    def __call__(self, batch: Batch) -> StepResult:
+        """Make a step with one batch."""
+        return self._step(iter((batch,)), 1, batch.batch_size)
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Return the parameters that the steps change."""
+        return list(self._runner.model.parameters())
+
+
+def without_ready_optimizer(config: TrainConfig) -> TrainConfig:
+    """Return options whose optimizer is made by name: a ready one holds the real parameters."""
+    return config.updated(optimizer="adamw") if isinstance(config.optimizer, Optimizer) else config
 
 
 class Trial:
@@ -50,16 +146,15 @@ class Trial:
     def __init__(
         self, model: nn.Module, graph: Graph, config: TrainConfig, tiers: HostTiers | None = None
     ) -> None:
-        if isinstance(config.optimizer, Optimizer):  # it holds the real parameters; another one is alike
-            config = config.updated(optimizer="adamw")
-        self.graph, self.config = graph, config.updated(scheduler=None, trace=None)
+        self.graph = graph
+        self.config = without_ready_optimizer(config).updated(scheduler=None, trace=None)
         self.runner = _runner(copy.deepcopy(model).train(), graph, config, tiers)
         task, labels = self.runner.task(), self.runner.labels
         self.nodes = split_nodes(labels, "train")
         assert labels.y is not None, "the task is that of labels"
         task = with_class_weights(task, config.class_weights, labels.y[self.nodes])
         self.task = task.to(self.runner.device)
-        self._step: TrainStep | None = None
+        self._step: TrialStep | None = None
 
     def try_model(self) -> None:
         """Run the copy on a mini-batch of few seeds, which also initialises lazy modules.
@@ -75,8 +170,14 @@ class Trial:
             dry_run(self.runner, self.task, next(batches), f"a mini-batch of {seeds.numel()} seed nodes")
 
     def runner_on(self, graph: Graph) -> ModelRunner:
-        """Return a runner of the copy on another graph."""
+        """Return a runner of the copied model on another graph."""
         return ModelRunner(self.runner.model, graph, runtime.make_fabric(self.config))
+
+    def step(self, batch: Batch) -> None:
+        """Make one training step."""
+        if self._step is None:
+            self._step = TrialStep(self.runner, self.task, self.config)
+        self._step(batch)
 
     def forget_gradients(self) -> None:
         """Free the gradients, as the next step does first."""
@@ -121,22 +222,6 @@ class Trial:
         tests = self.config.test_at_end and has_split(self.runner.labels, "test")
         return split_nodes(self.runner.labels, "test") if tests else None
 
-    def step(self, batch: Batch) -> None:
-        """Make one training step."""
-        if self._step is None:
-            optimizer = make_optimizer(self.config, self.runner.model)
-            schedule = LearningRateSchedule(self.config, optimizer, total_steps=1, maximize=True)
-            self._step = TrainStep(
-                self.runner,
-                self.task,
-                optimizer,
-                schedule,
-                clip=self.config.clip,
-                clock=Clock(),
-                failures=None,
-            )
-        self._step(iter((batch,)), 1, batch.batch_size)
-
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
         """Put the copy into evaluation mode, without gradients, within the ``with`` block."""
@@ -152,6 +237,8 @@ def _runner(model: nn.Module, graph: Graph, config: TrainConfig, tiers: HostTier
     fabric = runtime.make_fabric(config)
     if isinstance(model, LinkModel):
         return LinkRunner(model, graph, fabric, config)
+    if graph.is_typed:
+        return TypedRunner(model, graph, fabric, config.node_type)
     rows, lists = (None, None) if tiers is None else (tiers.features, tiers.topology)
     return ModelRunner(model, graph, fabric, rows, lists)
 

@@ -1,4 +1,4 @@
-"""Needs: what a run holds in a memory, part by part, and the phase in which it holds most."""
+"""Records of estimates: what a run holds in a memory, part by part, and the phase in which it holds most."""
 
 from __future__ import annotations
 
