@@ -35,7 +35,6 @@ FLOORS = (
 )
 # Floors inside a room, also one inside another. Modules that are not named stand where ... does, or on top.
 INNER_FLOORS = {
-    "fullgraph/lowering": (("reach",), (..., "passes")),
     "fullgraph/step": (("arena",), ("calls",), ("features",), (..., "planned")),
     "fullgraph/step/planned": (("epilogues",), ("exchanges",), (...,), ("attention",)),
     "graph": ((...,), ("interop",), ("conversions", "typed", "graph")),
@@ -63,9 +62,9 @@ INNER_FLOORS = {
     "distributed": (("partitioning", "ranks"), ("parts", "peers")),
     "fullgraph": (
         ("device", "program"),
-        ("lowering",),
+        ("lowering", "reading"),
         ("ranks", "step"),
-        ("measured", "model", "explain"),
+        ("measured", "explain"),
         ("scale",),
     ),
     "train": (

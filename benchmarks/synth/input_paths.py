@@ -27,7 +27,7 @@ from benchmarks.common.rows import write_rows
 from benchmarks.synth.beside_engine import EPOCHS, RESULTS, program_of
 from benchmarks.synth.building import timed_build
 from graphbraid import Graph, datasets, nn
-from graphbraid.fullgraph.lowering.facts import density
+from graphbraid.fullgraph.lowering.costs import density
 from graphbraid.ops.linear.binary import is_binary
 from graphbraid.synth import OptimizerRecipe, Recipe, from_model, write_openmp
 

@@ -14,8 +14,7 @@ from tests.suites import few_of
 
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph import Pipeline, Ranks
-from graphbraid.fullgraph.lowering.reach.pipeline import Chunks, arrivals, places_of
-from graphbraid.fullgraph.lowering.reach.route import Route
+from graphbraid.fullgraph.lowering.route import Chunks, Route, arrivals, places_of
 from graphbraid.fullgraph.step.calls.travel import Travel
 from graphbraid.fullgraph.step.planned.exchanges.chunk_maps import MOST_IN_PARTS
 from graphbraid.graph import Graph

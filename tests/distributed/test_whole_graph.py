@@ -18,8 +18,8 @@ from graphbraid import nn as gnn
 from graphbraid.distributed import STRATEGIES, Division, partition, report_of
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph import ALL, CompileOptions, NotLoweredError, Ranks, distribute, lower
-from graphbraid.fullgraph.model.watch import options_of
 from graphbraid.fullgraph.program import Exchange, Hoisted
+from graphbraid.fullgraph.reading.watch import options_of
 from graphbraid.fullgraph.step.calls.kernels import BothWays
 from graphbraid.fullgraph.step.calls.travel import Travel
 from graphbraid.graph import Graph

@@ -9,7 +9,7 @@ from tests.ops.bits import packed, zeros_and_ones
 
 from graphbraid import SparseFeatures, nn
 from graphbraid.fullgraph import Engine
-from graphbraid.fullgraph.lowering.facts import facts_of
+from graphbraid.fullgraph.lowering.costs import facts_of
 from graphbraid.machine.rates import Rates
 from graphbraid.ops.linear import binary
 from graphbraid.ops.linear.binary import BinaryRows, binary_bytes, is_binary
@@ -84,7 +84,7 @@ def test_any_storage_is_read(dtype):
 
 def test_features_are_looked_at_only_where_bits_could_be_faster(monkeypatch):
     looks = []
-    monkeypatch.setattr("graphbraid.fullgraph.lowering.facts.is_binary", lambda x: looks.append(x) or True)
+    monkeypatch.setattr("graphbraid.fullgraph.lowering.costs.is_binary", lambda x: looks.append(x) or True)
     for density, expected in ((0.01, False), (0.5, True)):
         graph = make_graph(binary="ones", density=density, sparse=True)
         made = facts_of(graph, (80, 80), (0,), Rates(), hoist_bytes=0)
@@ -94,7 +94,7 @@ def test_features_are_looked_at_only_where_bits_could_be_faster(monkeypatch):
 
 def test_an_engine_looks_at_the_features_once(monkeypatch):
     looks = []
-    monkeypatch.setattr("graphbraid.fullgraph.lowering.facts.is_binary", lambda x: looks.append(x) or True)
+    monkeypatch.setattr("graphbraid.fullgraph.lowering.costs.is_binary", lambda x: looks.append(x) or True)
     graph = make_graph(binary="ones", density=0.5)
     model = nn.GCN(CHANNELS, 8, CLASSES, 2)
     engine = Engine(model, graph, graph.split("train"), rates=Rates())

@@ -19,7 +19,7 @@ from graphbraid.fullgraph import ALL, Engine, Uncompiled, estimated_bytes
 from graphbraid.fullgraph.device.cuda import Cuda
 from graphbraid.fullgraph.device.device import NotRecordedError
 from graphbraid.fullgraph.device.host import HOST
-from graphbraid.fullgraph.lowering.reach.levels import reach, towards
+from graphbraid.fullgraph.lowering.levels import reach, towards
 from graphbraid.fullgraph.step.calls.device_copies import DeviceCopies
 from graphbraid.graph import SparseFeatures
 from graphbraid.machine.rates import Rates

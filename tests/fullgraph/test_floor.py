@@ -20,9 +20,9 @@ from graphbraid.fullgraph.explain.floor import floor_of
 from graphbraid.fullgraph.explain.ledger import Ledger
 from graphbraid.fullgraph.explain.timing import StepTimes, TaskTime, TimedStep
 from graphbraid.fullgraph.explain.work import Work
-from graphbraid.fullgraph.lowering.facts import facts_of
+from graphbraid.fullgraph.lowering.costs import facts_of
+from graphbraid.fullgraph.lowering.levels import whole_graph
 from graphbraid.fullgraph.lowering.locality import cached_share
-from graphbraid.fullgraph.lowering.reach.levels import whole_graph
 from graphbraid.fullgraph.program import AdjacencyMatrix, Aggregate, Epilogue, Linear, Program
 from graphbraid.graph.csc import Csc
 from graphbraid.machine.rates import Rates

@@ -23,7 +23,7 @@ from tests.fullgraph.matrix.models import calls
 
 import graphbraid
 from graphbraid.errors import DataError
-from graphbraid.fullgraph.model.watch import ModelWatch
+from graphbraid.fullgraph.reading.watch import ModelWatch
 
 
 @dataclass(slots=True)

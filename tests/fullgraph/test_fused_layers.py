@@ -18,8 +18,8 @@ from torch_geometric.nn import HGTConv
 import graphbraid
 from graphbraid.errors import DataError
 from graphbraid.fullgraph import Uncompiled
-from graphbraid.fullgraph.model import fused_hgt
-from graphbraid.fullgraph.model.fused_layers import explained_fused, fused_layers
+from graphbraid.fullgraph.reading import fused_hgt
+from graphbraid.fullgraph.reading.fused_hgt import explained_fused, fused_layers
 from graphbraid.graph import Graph
 
 GRAPH = untidy(only_sources=False)

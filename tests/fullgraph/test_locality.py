@@ -15,10 +15,10 @@ from tests.suites import examples
 import graphbraid
 from graphbraid import Graph, SparseFeatures, native
 from graphbraid.fullgraph import ALL, Engine
-from graphbraid.fullgraph.lowering import locality_reference
+from graphbraid.fullgraph.lowering import locality
+from graphbraid.fullgraph.lowering.levels import everything, reach, towards
 from graphbraid.fullgraph.lowering.locality import cached_share
-from graphbraid.fullgraph.lowering.reach.levels import everything, reach, towards
-from graphbraid.fullgraph.lowering.reach.symmetry import with_shared_transpose
+from graphbraid.fullgraph.lowering.lower_program import with_shared_transpose
 from graphbraid.graph.csc import Csc, coo_to_csc
 from graphbraid.graph.orders import community_order
 from graphbraid.machine.rates import Rates
@@ -271,7 +271,7 @@ def test_reads_and_hits_are_those_of_the_twin(seed, capacity, every, picked):
     csc = square(80, seed=seed)
     nodes = None if picked is None else torch.randperm(80)[:picked]
     arguments = (csc.indptr, csc.indices, nodes, capacity, every)
-    assert native.kernels().cached_reads(*arguments) == locality_reference.cached_reads(*arguments)
+    assert native.kernels().cached_reads(*arguments) == locality.cached_reads(*arguments)
 
 
 @pytest.mark.parametrize(

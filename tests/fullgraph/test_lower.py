@@ -9,11 +9,11 @@ from tests.fullgraph.graphs import CHANNELS, CLASSES, NUM_NODES, make_graph
 from torch import nn
 
 from graphbraid import nn as gnn
-from graphbraid.fullgraph.lowering.facts import facts_of
+from graphbraid.fullgraph.lowering.costs import facts_of
+from graphbraid.fullgraph.lowering.levels import reach, towards
 from graphbraid.fullgraph.lowering.passes import PASSES, choose_input_path, fuse, hoist, order
-from graphbraid.fullgraph.lowering.reach.levels import reach, towards
 from graphbraid.fullgraph.program import INPUT, Add, AdjacencyMatrix, Aggregate, Epilogue, Linear, Program
-from graphbraid.fullgraph.program.read import read_model
+from graphbraid.fullgraph.reading.read import read_model
 from graphbraid.machine.rates import Rates
 
 

@@ -11,7 +11,7 @@ from tests.fullgraph.test_engine import MODELS
 import graphbraid
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph import ALL, CompileOptions, Engine, NotLoweredError, lower
-from graphbraid.fullgraph.program.read import read_model
+from graphbraid.fullgraph.reading.read import read_model
 from graphbraid.fullgraph.runner import Runner
 from graphbraid.machine.rates import Rates
 

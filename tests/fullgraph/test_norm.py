@@ -21,7 +21,7 @@ from graphbraid import native, ops
 from graphbraid import nn as gnn
 from graphbraid.errors import DataError
 from graphbraid.fullgraph import ALL, Engine, Uncompiled
-from graphbraid.fullgraph.lowering.reach.levels import whole_graph
+from graphbraid.fullgraph.lowering.levels import whole_graph
 from graphbraid.fullgraph.program import (
     INPUT,
     Add,
@@ -33,7 +33,7 @@ from graphbraid.fullgraph.program import (
     Own,
     Program,
 )
-from graphbraid.fullgraph.program.readers.rowwise import ROWWISE
+from graphbraid.fullgraph.reading.rowwise import ROWWISE
 from graphbraid.fullgraph.step.planned_step import PlannedStep
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc

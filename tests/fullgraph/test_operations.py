@@ -9,9 +9,9 @@ from tests.fullgraph.graphs import CHANNELS, make_graph
 from tests.suites import examples
 from torch import nn
 
-from graphbraid.fullgraph.lowering.facts import facts_of
+from graphbraid.fullgraph.lowering.costs import facts_of
+from graphbraid.fullgraph.lowering.levels import aggregation, whole_graph
 from graphbraid.fullgraph.lowering.passes import PASSES
-from graphbraid.fullgraph.lowering.reach.levels import aggregation, whole_graph
 from graphbraid.fullgraph.program import (
     INPUT,
     Add,

@@ -14,13 +14,13 @@ from graphbraid import nn as gnn
 from graphbraid.errors import DataError
 from graphbraid.fullgraph import Evidence
 from graphbraid.fullgraph.device.host import HOST
-from graphbraid.fullgraph.lowering import facts as facts_module
-from graphbraid.fullgraph.lowering.facts import CLOSE, facts_of
+from graphbraid.fullgraph.lowering import costs as facts_module
+from graphbraid.fullgraph.lowering.costs import CLOSE, facts_of
 from graphbraid.fullgraph.lowering.passes import choose_input_path, hoist, order
 from graphbraid.fullgraph.measured import kept_rates, trials
 from graphbraid.fullgraph.measured.kept_rates import MeasuredRates
 from graphbraid.fullgraph.measured.trials import LEAST_ROWS, Trials, kept_trials
-from graphbraid.fullgraph.program.read import read_model
+from graphbraid.fullgraph.reading.read import read_model
 from graphbraid.machine.rates import Rates
 
 BY_RATES = Rates(**{name: rate / 1e4 for name, rate in dataclasses.asdict(Rates()).items()})

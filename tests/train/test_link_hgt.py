@@ -16,7 +16,7 @@ from torch import Tensor, nn
 pytest.importorskip("torch_geometric", reason=NO_PYG)
 from torch_geometric.nn import HGTConv
 
-from graphbraid.fullgraph.model import fused_hgt
+from graphbraid.fullgraph.reading import fused_hgt
 from graphbraid.graph import Graph
 from graphbraid.nn import DotProduct, LinkModel
 from graphbraid.train import Trainer

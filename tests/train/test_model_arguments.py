@@ -18,7 +18,7 @@ from graphbraid import Graph
 from graphbraid.datasets import open_store, save_store
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.estimates.trial import Trial
-from graphbraid.fullgraph.program.calling import Given, calling_of
+from graphbraid.fullgraph.reading.calling import Given, calling_of
 from graphbraid.nn import DotProduct, LinkModel
 from graphbraid.train import Trainer
 from graphbraid.train.config import TrainConfig

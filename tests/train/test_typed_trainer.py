@@ -14,7 +14,7 @@ from tests.train.typed_communities import IN, PAPERS, VENUES, bibliography
 from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.fullgraph.model import fused_hgt
+from graphbraid.fullgraph.reading import fused_hgt
 from graphbraid.graph import Graph
 from graphbraid.nn import RGCN
 from graphbraid.train import Callback, Trainer

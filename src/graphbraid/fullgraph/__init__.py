@@ -3,11 +3,11 @@
 from graphbraid.fullgraph.compiling import Uncompiled, compile, estimated_bytes  # noqa: A004
 from graphbraid.fullgraph.engine import Engine
 from graphbraid.fullgraph.lower_model import lower
-from graphbraid.fullgraph.lowering.evidence import Evidence
+from graphbraid.fullgraph.lowering.costs import Evidence
 from graphbraid.fullgraph.lowering.lowered import Lowered
 from graphbraid.fullgraph.lowering.options import ALL, CompileOptions
-from graphbraid.fullgraph.lowering.reach.pipeline import Pipeline
-from graphbraid.fullgraph.program.refusal import NotLoweredError
+from graphbraid.fullgraph.lowering.route import Pipeline
+from graphbraid.fullgraph.program import NotLoweredError
 from graphbraid.fullgraph.ranks.distribute import distribute
 from graphbraid.fullgraph.ranks.ranks import Ranks
 

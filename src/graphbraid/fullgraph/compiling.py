@@ -15,19 +15,17 @@ from graphbraid.fullgraph.device.choosing import device_for
 from graphbraid.fullgraph.device.device import Device
 from graphbraid.fullgraph.engine import Engine, lock_of
 from graphbraid.fullgraph.following import TrainingNodes
-from graphbraid.fullgraph.lowering.evidence import Evidence
+from graphbraid.fullgraph.lowering.costs import Evidence
+from graphbraid.fullgraph.lowering.levels import copied_bytes, whole_graph
 from graphbraid.fullgraph.lowering.locality import LOCALITY_BYTES
-from graphbraid.fullgraph.lowering.lower_program import check_kernels
-from graphbraid.fullgraph.lowering.lower_typed import whole_typed
+from graphbraid.fullgraph.lowering.lower_program import check_kernels, whole_typed
 from graphbraid.fullgraph.lowering.options import ALL, HOIST_BYTES, CompileOptions, names_of
-from graphbraid.fullgraph.lowering.reach.levels import copied_bytes, whole_graph
 from graphbraid.fullgraph.lowering.streamed import needs_lowering
 from graphbraid.fullgraph.measured.basis import basis_for
-from graphbraid.fullgraph.model.modes import in_mode
-from graphbraid.fullgraph.model.source import Source, graph_of_data
-from graphbraid.fullgraph.model.typed_source import TypedSource, source_of
-from graphbraid.fullgraph.program.refusal import NotLoweredError
+from graphbraid.fullgraph.program import NotLoweredError
 from graphbraid.fullgraph.ranks.ranks import Ranks
+from graphbraid.fullgraph.reading.modes import in_mode
+from graphbraid.fullgraph.reading.source import Source, TypedSource, graph_of_data, source_of
 from graphbraid.fullgraph.step.calls.device_copies import WORKSPACE_BYTES, CopySizes
 from graphbraid.fullgraph.step.planned_step import PlannedStep
 from graphbraid.graph import Graph

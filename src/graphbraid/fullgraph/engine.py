@@ -19,7 +19,7 @@ from graphbraid.errors import ConfigError
 from graphbraid.fullgraph.device.choosing import device_for
 from graphbraid.fullgraph.device.device import Device
 from graphbraid.fullgraph.following import FollowedModel
-from graphbraid.fullgraph.lowering.evidence import Evidence
+from graphbraid.fullgraph.lowering.costs import Evidence
 from graphbraid.fullgraph.lowering.locality import LOCALITY_BYTES
 from graphbraid.fullgraph.lowering.lowered import Lowered
 from graphbraid.fullgraph.lowering.options import (
@@ -30,10 +30,9 @@ from graphbraid.fullgraph.lowering.options import (
     storage_of,
 )
 from graphbraid.fullgraph.lowering.streamed import StreamedFeatures
-from graphbraid.fullgraph.model.modes import CountedMasks, in_mode, kept_buffers, plain_tensors
-from graphbraid.fullgraph.program import Program
-from graphbraid.fullgraph.program.refusal import NotLoweredError
+from graphbraid.fullgraph.program import NotLoweredError, Program
 from graphbraid.fullgraph.ranks.ranks import Ranks
+from graphbraid.fullgraph.reading.modes import CountedMasks, in_mode, kept_buffers, plain_tensors
 from graphbraid.fullgraph.runner import Runner
 from graphbraid.fullgraph.step.differentiable import Behind
 from graphbraid.graph import Graph
@@ -63,7 +62,7 @@ class Engine:
     :func:`graphbraid.compile`. Calls are serialized: threads wait for each other.
 
     Args:
-        model: see :func:`graphbraid.fullgraph.program.read.read_model`.
+        model: see :func:`graphbraid.fullgraph.reading.read.read_model`.
         graph: a graph with features; used in place.
         nodes: the training nodes, as distinct ids, a mask or the name of a split.
         passes: names of the lowering passes that may run.

@@ -20,15 +20,12 @@ from graphbraid.fullgraph.lowering.lowered import Lowered
 from graphbraid.fullgraph.lowering.options import CompileOptions, checked_nodes
 from graphbraid.fullgraph.lowering.streamed import needs_lowering
 from graphbraid.fullgraph.measured.basis import basis_for
-from graphbraid.fullgraph.model.as_written import AsWritten
-from graphbraid.fullgraph.model.source import Source
-from graphbraid.fullgraph.model.typed_as_written import TypedAsWritten
-from graphbraid.fullgraph.model.typed_source import TypedSource, source_of
-from graphbraid.fullgraph.model.watch import ModelWatch, options_of
-from graphbraid.fullgraph.program import Program, same_program
-from graphbraid.fullgraph.program.refusal import NotLoweredError, failed
+from graphbraid.fullgraph.program import NotLoweredError, Program, same_program
 from graphbraid.fullgraph.ranks.lower_part import lower_part
 from graphbraid.fullgraph.ranks.ranks import Ranks
+from graphbraid.fullgraph.reading.as_written import AsWritten, TypedAsWritten
+from graphbraid.fullgraph.reading.source import Source, TypedSource, source_of
+from graphbraid.fullgraph.reading.watch import ModelWatch, options_of
 from graphbraid.fullgraph.runner import Runner
 from graphbraid.graph import Graph
 
@@ -171,7 +168,7 @@ class FollowedModel:
             except NotLoweredError as why:
                 reading.program, reading.why = None, why
             except Exception as error:  # lowering must never make a model fail that runs as written
-                reading.program, reading.why = None, failed(self._model, error)
+                reading.program, reading.why = None, NotLoweredError.of_failure(self._model, error)
         return reading.runner
 
     def runner_serving(self, reading: Reading) -> Runner | None:

@@ -11,8 +11,8 @@ from graphbraid.fullgraph.lowering.lower_program import lower_program
 from graphbraid.fullgraph.lowering.lowered import Lowered
 from graphbraid.fullgraph.lowering.options import CompileOptions, checked_nodes
 from graphbraid.fullgraph.measured.basis import basis_for
-from graphbraid.fullgraph.model.typed_source import source_of
 from graphbraid.fullgraph.program import Program
+from graphbraid.fullgraph.reading.source import source_of
 from graphbraid.graph import Graph
 from graphbraid.signatures import typed
 

@@ -14,10 +14,10 @@ from graphbraid.datasets.memory import require_memory
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.fullgraph import CompileOptions, Lowered
 from graphbraid.fullgraph.device.host import HOST
-from graphbraid.fullgraph.model.modes import in_mode
 from graphbraid.fullgraph.program import Program
-from graphbraid.fullgraph.program.calling import Given
-from graphbraid.fullgraph.program.read import read_model
+from graphbraid.fullgraph.reading.calling import Given
+from graphbraid.fullgraph.reading.modes import in_mode
+from graphbraid.fullgraph.reading.read import read_model
 from graphbraid.graph import Graph
 from graphbraid.signatures import typed
 from graphbraid.synth.language.mistake import ProgramError

@@ -14,7 +14,7 @@ from graphbraid.arguments import check_type
 from graphbraid.collective import Plan, Profile
 from graphbraid.collective.run.protocols import Accelerator
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.fullgraph.model.watch import GraphWatch
+from graphbraid.fullgraph.reading.watch import GraphWatch
 from graphbraid.graph import Graph
 from graphbraid.nn import LinkModel
 from graphbraid.sampling.lists import NeighborLists

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 
 import graphbraid
 from graphbraid.fullgraph import Uncompiled
-from graphbraid.fullgraph.model.source import Source
-from graphbraid.fullgraph.program.calling import calling_of
+from graphbraid.fullgraph.reading.calling import calling_of
+from graphbraid.fullgraph.reading.source import Source
 
 LOWERED, LEFT_ALONE = "lowered", "left alone"
 

@@ -15,9 +15,9 @@ from math import prod
 from typing import Any
 
 from graphbraid.fullgraph.explain.work import Work
-from graphbraid.fullgraph.lowering.facts import Facts
+from graphbraid.fullgraph.lowering.costs import Facts
+from graphbraid.fullgraph.lowering.levels import Block, Blocks
 from graphbraid.fullgraph.lowering.locality import ROWS_A_FETCH, cached_share
-from graphbraid.fullgraph.lowering.reach.levels import Block, Blocks
 from graphbraid.fullgraph.program import (
     Add,
     Aggregate,

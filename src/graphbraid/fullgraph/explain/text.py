@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from graphbraid.fullgraph.lowering.text import decision_lines, operation_lines
+from graphbraid.fullgraph.lowering.lowered import decision_lines, operation_lines
 from graphbraid.fullgraph.step.replay import ReplayedStep
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.lowering.reach.levels import Blocks
+from graphbraid.fullgraph.lowering.levels import Blocks
 from graphbraid.fullgraph.lowering.streamed import StreamedFeatures
 from graphbraid.fullgraph.program import Program
 from graphbraid.fullgraph.step.arena import StepTask

@@ -9,15 +9,13 @@ could pay for itself.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from graphbraid import native
-from graphbraid.fullgraph.lowering import locality_reference
-from graphbraid.fullgraph.lowering.facts import Facts
-from graphbraid.fullgraph.lowering.reach.levels import Reach
+from graphbraid.fullgraph.lowering.costs import Facts
+from graphbraid.fullgraph.lowering.levels import Reach
 from graphbraid.fullgraph.program import (
     INPUT,
     Aggregate,
@@ -30,6 +28,8 @@ from graphbraid.fullgraph.program import (
 )
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.orders import community_order, degree_order, inverse_of
+
+# ---- locality: renumbering nodes so that rows read in succession share the cache
 
 LOCALITY_BYTES = 1 << 28
 """Bytes that renumbered edges may take by default."""
@@ -171,7 +171,9 @@ def cached_share(csc: Csc, nodes: Tensor | None, capacity: int) -> float:
     Simulates a sample of the cache's sets over all reads; a hash assigns rows to sets.
     """
     every = max(1, min(csc.num_edges // _READS_SIMULATED, capacity // (16 * _LEAST_SETS)))
-    reads, hits = _backend().cached_reads(csc.indptr, csc.indices, nodes, capacity, every)
+    kernels = native.kernels()
+    count = cached_reads if kernels is None else kernels.cached_reads
+    reads, hits = count(csc.indptr, csc.indices, nodes, capacity, every)
     return hits / reads if reads else 1.0
 
 
@@ -235,9 +237,41 @@ def _seconds(candidate: Weighed) -> float:
     return candidate.seconds
 
 
-def _backend() -> Any:
-    return native.kernels() or locality_reference
-
-
 def _mega(count: int) -> str:
     return f"{count / 1e6:,.3g} MB"
+
+
+# ---- plain-Python reference of ``cached_reads`` in ``csrc/graph/locality.cpp``, with the same counts
+
+_WAYS = 16
+
+
+def cached_reads(
+    indptr: Tensor, indices: Tensor, nodes: Tensor | None, capacity: int, every: int
+) -> tuple[int, int]:
+    """Count the reads of source rows and the hits among them in a 16-way cache with LRU replacement.
+
+    Args:
+        indptr: ``(num_nodes + 1,)`` int64, of a CSC.
+        indices: ``(num_edges,)`` int32 or int64.
+        nodes: ``(num_rows,)`` int64, the destination rows in the order they are aggregated. If None, all.
+        capacity: number of rows that the cache holds.
+        every: one in this many sets is simulated.
+    """
+    ends, sources = indptr.tolist(), indices.tolist()
+    num_sets = max(1, capacity // _WAYS)
+    sets: list[list[int]] = [[] for _ in range(max(1, num_sets // every))]
+    reads = hits = 0
+    for v in range(len(ends) - 1) if nodes is None else nodes.tolist():
+        for row in sources[ends[v] : ends[v + 1]]:
+            place = ((row * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF) >> 32) * num_sets >> 32
+            if place >= len(sets):
+                continue
+            held = sets[place]
+            reads += 1
+            if row in held:
+                hits += 1
+                held.remove(row)
+            held.insert(0, row)
+            del held[_WAYS:]
+    return reads, hits

@@ -6,8 +6,9 @@ depend on, the passes over the program, and the order of the levels' nodes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -15,20 +16,29 @@ from torch import Tensor
 from graphbraid.fullgraph.device.device import Device
 from graphbraid.fullgraph.device.graphs import on_place
 from graphbraid.fullgraph.device.host import HOST
-from graphbraid.fullgraph.lowering.facts import Basis, Facts, facts_of
+from graphbraid.fullgraph.lowering.costs import Basis, Facts, PartFacts, density, facts_of
+from graphbraid.fullgraph.lowering.levels import (
+    Block,
+    Blocks,
+    Reach,
+    TypedBlock,
+    everything,
+    reach,
+    towards,
+    whole_graph,
+)
 from graphbraid.fullgraph.lowering.locality import choose_order, feature_copies
-from graphbraid.fullgraph.lowering.lower_typed import lower_typed, typed_for_evaluation
 from graphbraid.fullgraph.lowering.lowered import Lowered
 from graphbraid.fullgraph.lowering.options import CompileOptions
 from graphbraid.fullgraph.lowering.passes import through_passes
-from graphbraid.fullgraph.lowering.reach.levels import Block, Blocks, Reach, everything, towards, whole_graph
-from graphbraid.fullgraph.lowering.reach.pruning import prune
-from graphbraid.fullgraph.lowering.reach.symmetry import with_shared_transpose
 from graphbraid.fullgraph.lowering.streamed import lowered_to_stream, streamed
-from graphbraid.fullgraph.program import Attention, Decision, Program
-from graphbraid.fullgraph.program.refusal import NotLoweredError
+from graphbraid.fullgraph.program import Attention, Decision, Module, Normalise, NotLoweredError, Program
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
+from graphbraid.graph.sparse_features import SparseFeatures
+from graphbraid.graph.types import Relation, Types, csc_of
+
+# ---- lowering of a program to the cheapest equivalent one, on only the nodes and edges it needs
 
 
 def lower_program(
@@ -192,11 +202,222 @@ def output_rows(nodes: Tensor, row_of: Tensor | None, blocks: Sequence[Block]) -
     return None if is_in_order else rows
 
 
-__all__ = [
-    "available_bytes",
-    "check_kernels",
-    "lower_for_evaluation",
-    "lower_program",
-    "output_rows",
-    "through_passes",
-]
+# ---- graphs with types: the nodes of each type of each level, and the edges of each relation between them
+
+
+def lower_typed(
+    program: Program,
+    graph: Graph,
+    nodes: Tensor,
+    options: CompileOptions,
+    basis: Basis,
+    *,
+    hoist_bytes: int,
+) -> Lowered:
+    """Lower a program over a graph with types.
+
+    Args:
+        program: the program as it was read from the model.
+        graph: a graph with types; used in place.
+        nodes: ``(num_train,)`` int64, the distinct nodes, of the output's type, whose outputs are needed.
+        options: the decisions that may be taken, and the device that the program will run on.
+        basis: the measurements by which choices are weighed.
+        hoist_bytes: bytes that values computed once may take.
+    """
+    types = graph.types
+    assert types is not None
+    part = program.part(program.output)
+    in_graph = nodes + types.first_ids[part]
+    reached, pruned = prune(program, graph.csc, in_graph, wanted="prune" in options.passes)
+    blocks = typed_blocks(types, _whole(types, program), program.num_levels - 1, reached)
+    facts = _facts(graph, program, blocks, basis)
+    facts = replace(facts, hoist_bytes=hoist_bytes, storage=options.storage)
+    left = "a relation's edges lead from one type to another"
+    first = Decision(name="symmetry", taken=False, what=left)
+    passed = through_passes(program.rewritten(program.ops, first, pruned), facts, options.passes)
+    last = Decision(name="locality", taken=False, what="nodes of several types keep their order so far")
+    return Lowered(
+        program=passed.rewritten(passed.ops, last),
+        graph=graph,
+        nodes=nodes,
+        blocks=blocks,
+        rows=nodes if reached is None else None,  # pruned levels begin with the training nodes, in order
+        row_of=None,
+        options=options,
+        basis=basis,
+        facts=facts,
+    )
+
+
+def typed_for_evaluation(lowered: Lowered, program: Program) -> tuple[Program, tuple[TypedBlock, ...]]:
+    """Lower a program over the same graph for the outputs of all nodes; nothing is hoisted."""
+    types, kept = lowered.graph.types, lowered.blocks[0]
+    assert types is not None
+    assert isinstance(kept, TypedBlock)
+    whole = dict(kept.whole) | _whole(types, program, known=kept.whole)
+    blocks = typed_blocks(types, whole, program.num_levels - 1, None)
+    sizes = _typed_sizes(blocks)
+    parts = zip(lowered.facts.parts, sizes[0], strict=True)
+    facts = replace(
+        lowered.facts,
+        rows=tuple(map(sum, zip(*sizes[0], strict=True))),
+        edges=tuple(sum(edges.values()) for edges in sizes[1]),
+        parts=tuple(replace(part, rows=rows) for part, rows in parts),
+        relation_edges=sizes[1],
+        hoist_bytes=0,
+    )
+    return through_passes(program, facts, lowered.options.passes - {"hoist"}), blocks
+
+
+def whole_typed(graph: Graph, program: Program) -> tuple[TypedBlock, ...]:
+    """Return blocks of a program between levels that each hold all nodes of all types."""
+    assert graph.types is not None
+    return typed_blocks(graph.types, _whole(graph.types, program), program.num_levels - 1, None)
+
+
+def typed_blocks(
+    types: Types, whole: Mapping[int, Csc], num_blocks: int, reached: Reach | None
+) -> tuple[TypedBlock, ...]:
+    """Return the blocks between levels that hold the reached nodes; all nodes if ``reached`` is None.
+
+    Args:
+        types: the graph's types.
+        whole: all edges of the relations that are read, by the relation's number.
+        num_blocks: number of blocks.
+        reached: the levels' nodes, of all types together, by their ids in the whole graph.
+    """
+    counts = tuple(nodes.num_nodes for nodes in types.nodes.values())
+    if reached is None:
+        everywhere = (None,) * len(counts)
+        relations = {number: Block(csc, None, None, None) for number, csc in whole.items()}
+        return (TypedBlock(relations, whole, counts, counts, everywhere, everywhere),) * num_blocks
+    levels = [_of_type(reached, first, last) for first, last in pairwise(types.first_ids)]
+    relation_of = {relation.number: relation for relation in types.relations()}
+    by_relation = {
+        number: towards(csc, levels[at.destination], sources=levels[at.source])
+        for number, csc in whole.items()
+        for at in (relation_of[number],)
+    }
+    blocks = []
+    for number in range(num_blocks):
+        before, after = (tuple(level.sizes[-1 - number - i] for level in levels) for i in range(2))
+        blocks.append(
+            TypedBlock(
+                {relation: some[number] for relation, some in by_relation.items()},
+                whole,
+                before,
+                after,
+                tuple(level.nodes[:count] for level, count in zip(levels, before, strict=True)),
+                tuple(level.nodes[:count] for level, count in zip(levels, after, strict=True)),
+            )
+        )
+    return tuple(blocks)
+
+
+def _of_type(reached: Reach, first: int, last: int) -> Reach:
+    """Return the levels' nodes with ids in ``[first, last)``, those of one type, by their ids in it."""
+    is_of_type = (reached.nodes >= first) & (reached.nodes < last)
+    sizes = tuple(int(is_of_type[:size].sum()) for size in reached.sizes)
+    return Reach(reached.nodes[is_of_type] - first, sizes)
+
+
+def _whole(types: Types, program: Program, known: Collection[int] = ()) -> dict[int, Csc]:
+    """Return the adjacencies of the relations that a program reads, but for those known."""
+    read = {relation.number: relation for relation in _relations(program) if relation.number not in known}
+    return {number: _without_weights(csc_of(types, relation)) for number, relation in sorted(read.items())}
+
+
+def _relations(program: Program) -> list[Relation]:
+    """Return the relations whose edges a program's operations read."""
+    return [op.walks for op in program.ops if op.walks is not None]
+
+
+def _without_weights(csc: Csc) -> Csc:
+    return csc if csc.weight is None else Csc(csc.indptr, csc.indices, csc.num_src, trusted=True)
+
+
+def _facts(graph: Graph, program: Program, blocks: tuple[TypedBlock, ...], basis: Basis) -> Facts:
+    features = [graph.nodes_of(name).x for name in graph.node_types]
+    rows, edges = _typed_sizes(blocks)
+    parts = tuple(
+        PartFacts(
+            rows=part_rows, density=0.0 if x is None else density(x), is_sparse=isinstance(x, SparseFeatures)
+        )
+        for x, part_rows in zip(features, rows, strict=True)
+    )
+    return Facts(
+        rows=tuple(map(sum, zip(*rows, strict=True))),
+        edges=tuple(sum(some.values()) for some in edges),
+        in_channels=sum(program.inputs.values()),
+        density=max((part.density for part in parts), default=0.0),
+        is_sparse=any(part.is_sparse for part in parts),
+        is_binary=False,
+        hoist_bytes=0,
+        rates=basis.rates,
+        parts=parts,
+        relation_edges=edges,
+    )
+
+
+def _typed_sizes(blocks: tuple[TypedBlock, ...]) -> tuple[list[tuple[int, ...]], tuple[dict[int, int], ...]]:
+    """Return each type's number of nodes by level, and by level the number of edges of each relation."""
+    levels = [*(block.num_src for block in blocks), blocks[-1].num_dst]
+    edges = tuple({number: one.csc.num_edges for number, one in block.relations.items()} for block in blocks)
+    return list(zip(*levels, strict=True)), edges
+
+
+# ---- pruning: finding the nodes on which the needed outputs depend, level by level
+
+PRUNE_BELOW = 0.95
+"""Share of the edges that may be left for pruning to pay."""
+
+
+def prune(program: Program, csc: Csc, nodes: Tensor, *, wanted: bool) -> tuple[Reach | None, Decision]:
+    """Find the nodes that the outputs of ``nodes`` depend on; None means all nodes at every level."""
+    num_blocks = program.num_levels - 1
+    left_alone = None
+    if not wanted:
+        left_alone = "switched off"
+    elif num_blocks == 0 or csc.num_edges == 0:
+        left_alone = "there is nothing to aggregate"
+    elif _couples_rows(program):
+        left_alone = "batch normalisation needs every node's row"
+    if left_alone is not None:
+        return None, Decision(name="prune", taken=False, what=left_alone)
+    reached = reach(csc, nodes, num_blocks)
+    left = sum(reached.edges(csc)) / (num_blocks * csc.num_edges)
+    if left > PRUNE_BELOW:
+        return None, Decision(name="prune", taken=False, what=f"{left:.0%} of the edges would be left")
+    rows = " -> ".join(f"{size:,}" for size in reversed(reached.sizes))
+    what = f"{left:.0%} of the edges reach the nodes of the loss; rows per level {rows}"
+    return reached, Decision(name="prune", taken=True, what=what)
+
+
+def _couples_rows(program: Program) -> bool:
+    """Return whether a row's result depends on rows it has no edge from, so that none may be left out."""
+    return any(isinstance(op, Module | Normalise) and op.couples_rows for op in program.ops)
+
+
+# ---- symmetry: an undirected graph's adjacency serves as its own transpose
+
+
+def with_shared_transpose(csc: Csc, wanted: bool, ordered: bool = False) -> tuple[Csc, Decision]:
+    """Return the adjacency, marked as its own transpose if each edge is stored in both directions.
+
+    This does not apply to weighted edges, nor where edges must keep their order (``ordered``) because they
+    have features: their positions in the transpose are needed anyway.
+    """
+    if not wanted or csc.weight is not None or ordered:
+        of_edges = "edge features need" if ordered else "edge weights need"
+        what = f"{of_edges} the transpose's order" if wanted else "switched off"
+        return csc, Decision(name="symmetry", taken=False, what=what)
+    rising, _ = csc.sort_rows()
+    shared = Csc(rising.indptr, rising.indices, rising.num_src, trusted=True)
+    reverse = shared.reversed()
+    if not (torch.equal(reverse.indptr, shared.indptr) and torch.equal(reverse.indices, shared.indices)):
+        return csc, Decision(name="symmetry", taken=False, what="edges are not stored both ways")
+    shared.keep_as_own_reverse()
+    saves = f"{csc.nbytes / 1e6:.3g} MB"
+    return shared, Decision(
+        name="symmetry", taken=True, what="the adjacency is its own transpose", saves=saves
+    )

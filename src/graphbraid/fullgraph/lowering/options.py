@@ -14,7 +14,7 @@ from graphbraid.arguments import shown
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.fullgraph.device.device import Device
 from graphbraid.fullgraph.device.host import HOST
-from graphbraid.fullgraph.lowering.evidence import Evidence
+from graphbraid.fullgraph.lowering.costs import Evidence
 from graphbraid.fullgraph.lowering.locality import LOCALITY_BYTES
 from graphbraid.fullgraph.lowering.passes import PASSES
 from graphbraid.fullgraph.lowering.streamed import StreamedFeatures
@@ -121,6 +121,3 @@ def _as_tensor(nodes: Any) -> Tensor:
         return torch.from_numpy(np.asarray(list(nodes) if isinstance(nodes, range | set) else nodes).copy())
     except (TypeError, ValueError) as error:
         raise DataError(f"training nodes must be ids, a mask or a split's name; got {nodes!r}") from error
-
-
-__all__ = ["ALL", "HOIST_BYTES", "CompileOptions", "checked_nodes", "names_of", "storage_of"]

@@ -19,8 +19,7 @@ from graphbraid.features import DiskOptions, TieredFeatures
 from graphbraid.features.budgets.row_budgets import options_for
 from graphbraid.features.rows.row_stream import LONGEST_ROUND
 from graphbraid.files.writing import format_bytes
-from graphbraid.fullgraph.lowering.facts import Facts
-from graphbraid.fullgraph.lowering.passes.rewriting import in_bytes
+from graphbraid.fullgraph.lowering.costs import Facts, in_bytes
 from graphbraid.fullgraph.program import (
     INPUT,
     Aggregate,
@@ -28,11 +27,11 @@ from graphbraid.fullgraph.program import (
     Decision,
     Hoisted,
     Linear,
+    NotLoweredError,
     Operation,
     Own,
     Program,
 )
-from graphbraid.fullgraph.program.refusal import NotLoweredError
 from graphbraid.graph import Graph
 from graphbraid.graph.identity import check_made_for
 from graphbraid.machine.hardware import free_memory_bytes
@@ -188,6 +187,3 @@ def _refusal(program: Program, op: Operation, value: str, facts: Facts) -> str:
         f"with weights, which {why}. Begin with a linear layer (and drop out behind it), give the features "
         "memory by leaving host and tiers out, or use mini-batches (mode='sampled')."
     )
-
-
-__all__ = ["STREAMED", "StreamedFeatures", "held_rows", "lowered_to_stream", "needs_lowering", "streamed"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from graphbraid.fullgraph.lowering.facts import Basis, TriedSeconds
+from graphbraid.fullgraph.lowering.costs import Basis, TriedSeconds
 from graphbraid.fullgraph.lowering.options import CompileOptions
 from graphbraid.fullgraph.measured.kept_rates import MeasuredRates, measured_rates
 from graphbraid.fullgraph.measured.trials import Trials, kept_trials

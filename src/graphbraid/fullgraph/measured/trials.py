@@ -19,8 +19,8 @@ from torch import Tensor
 from graphbraid import native
 from graphbraid.fullgraph.device.device import Device, Run
 from graphbraid.fullgraph.device.host import HOST
-from graphbraid.fullgraph.lowering.evidence import sound_trials
-from graphbraid.fullgraph.lowering.reach.levels import edges_of
+from graphbraid.fullgraph.lowering.costs import sound_trials
+from graphbraid.fullgraph.lowering.levels import edges_of
 from graphbraid.fullgraph.step.calls.kernels import BinaryInput, Input, SparseInput
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc

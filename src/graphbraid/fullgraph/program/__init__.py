@@ -1,33 +1,39 @@
-"""The program that a model is read into, and its readers.
-
-``operations``, ``edge_operations``, ``module_operations`` and ``ir`` are the program itself; ``read`` and
-``read_typed`` are the entry points, ``tracing`` and ``read_trace`` follow a model's own ``forward``,
-``readers`` say for each exact class what it computes, and ``readers.exact`` checks the conditions on an
-instance for that to hold.
-"""
+"""The program that a model is read into: a short list of operations on node matrices."""
 
 from graphbraid.fullgraph.program.edge_operations import FILLS, Aggregate, Attention, Gine, Maximum
-from graphbraid.fullgraph.program.exchange import Exchange
-from graphbraid.fullgraph.program.ir import Decision, LevelPart, Program, TypePart, check, same_program
-from graphbraid.fullgraph.program.maps import WHOLE, AdjacencyMatrix, View
-from graphbraid.fullgraph.program.module_operations import Module, Normalise
+from graphbraid.fullgraph.program.ir import (
+    Decision,
+    LevelPart,
+    NotLoweredError,
+    Program,
+    TypePart,
+    check,
+    same_program,
+)
 from graphbraid.fullgraph.program.operations import (
     INPUT,
+    WHOLE,
     Add,
+    AdjacencyMatrix,
     Combine,
     Concat,
     Epilogue,
+    Exchange,
     Following,
     Hoisted,
     Largest,
     Learned,
     Linear,
+    Module,
+    Normalise,
     Operation,
     Own,
     Prelu,
     RowFunction,
     Scale,
     UnitRows,
+    View,
+    name_of,
 )
 
 __all__ = [
@@ -53,6 +59,7 @@ __all__ = [
     "Maximum",
     "Module",
     "Normalise",
+    "NotLoweredError",
     "Operation",
     "Own",
     "Prelu",
@@ -63,5 +70,6 @@ __all__ = [
     "UnitRows",
     "View",
     "check",
+    "name_of",
     "same_program",
 ]

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from graphbraid.fullgraph.program.exchange import Exchange
-from graphbraid.fullgraph.program.ir import Program
-from graphbraid.fullgraph.program.maps import WHOLE
-from graphbraid.fullgraph.program.operations import (
+from graphbraid.fullgraph.program import (
+    WHOLE,
     Add,
     Combine,
     Concat,
     Epilogue,
+    Exchange,
     Following,
     Hoisted,
     Linear,
     Operation,
     Own,
     Prelu,
+    Program,
     RowFunction,
     Scale,
     UnitRows,

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from graphbraid.fullgraph.program.maps import AdjacencyMatrix, name_of
-from graphbraid.fullgraph.program.operations import Following, Operation
+from graphbraid.fullgraph.program.operations import AdjacencyMatrix, Following, Operation, name_of
 from graphbraid.graph.types import Relation
 from graphbraid.ops.spmm_max import Ties
 

@@ -1,30 +1,65 @@
 """Program: a model over a whole graph as a short list of operations on node matrices.
 
-A model is read into a program (:func:`graphbraid.fullgraph.program.read.read_model`), lowered to the cheapest
+A model is read into a program (:func:`graphbraid.fullgraph.reading.read.read_model`), lowered to the cheapest
 equivalent one (:mod:`graphbraid.fullgraph.lowering.passes`) and run (:mod:`graphbraid.fullgraph.engine`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor, nn
 
-from graphbraid.fullgraph.program.edge_operations import Attention
-from graphbraid.fullgraph.program.misfits import misfit
-from graphbraid.fullgraph.program.module_operations import Module
+from graphbraid.fullgraph.program.edge_operations import Aggregate, Attention, Gine
 from graphbraid.fullgraph.program.operations import (
     INPUT,
+    Add,
+    Combine,
     Concat,
     Epilogue,
     Following,
     Hoisted,
+    Largest,
     Learned,
     Linear,
+    Module,
+    Normalise,
     Operation,
+    Prelu,
 )
+
+# ---- the error about a part of a model that has no lowered form
+
+
+class NotLoweredError(Exception):
+    """Raised for a part of a model that has no lowered form.
+
+    Attributes:
+        part: name of the module or call.
+        reason: why it has none, as a clause.
+        needed: what would have to be in its place for it to be lowered, as a clause; may be empty.
+    """
+
+    def __init__(self, part: str, reason: str, needed: str = "") -> None:
+        super().__init__(f"{part}: {reason}")
+        self.part, self.reason, self.needed = part, reason, needed
+
+    @classmethod
+    def of_failure(cls, model: nn.Module, error: Exception) -> NotLoweredError:
+        """Return the error for a model that could not be read or lowered for an unforeseen reason."""
+        lines = str(error).strip().splitlines()
+        what = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+        return cls(type(model).__name__, f"lowering it failed ({what})", "a report of this message")
+
+    def explained(self) -> str:
+        """Return the text of the error, as ``explain()`` prints it."""
+        needed = f" Needed: {self.needed}." if self.needed else ""
+        return f"Runs uncompiled. {self.part}: {self.reason}.{needed}"
+
+
+# ---- program: a model over a whole graph as a short list of operations on node matrices
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -207,6 +242,36 @@ class Program:
             self, ops=ops, decisions=self.decisions + decisions, settings={**self.settings, **settings}
         )
 
+    def replaced(self, new: Mapping[str, Operation], without: str | None = None) -> Program:
+        """Replace the operations that make the named values, and drop the one that makes ``without``."""
+        return self.rewritten(self._in_order(new.get(op.out, op) for op in self.ops if op.out != without))
+
+    def decided(
+        self,
+        name: str,
+        taken: bool,
+        what: str,
+        *,
+        saves: str = "",
+        instead_of: str = "",
+        ops: tuple[Operation, ...] | None = None,
+        **settings: Any,
+    ) -> Program:
+        """Return the program after a pass, with new ``ops`` or its own, and the pass's decision appended."""
+        saves = saves if taken else ""
+        decision = Decision(name=name, taken=taken, what=what, saves=saves, instead_of=instead_of)
+        return self.rewritten(self.ops if ops is None else self._in_order(ops), decision, **settings)
+
+    def _in_order(self, ops: Iterable[Operation]) -> tuple[Operation, ...]:
+        """Sort operations so that each value is made before it is read, and otherwise keep their order."""
+        made, rest, out = set(self.inputs), list(ops), list[Operation]()
+        while rest:
+            op = next(op for op in rest if all(i in made for i in op.inputs))
+            rest.remove(op)
+            made.add(op.out)
+            out.append(op)
+        return tuple(out)
+
     def __str__(self) -> str:
         lines = [f"{name}: ({channels} columns)" for name, channels in self.inputs.items()]
         for op in self.ops:
@@ -228,7 +293,7 @@ def check(program: Program) -> None:
             raise ValueError(f"{op.out} is made twice")
         made.add(op.out)
     for op in program.ops:
-        if what := misfit(op, program):
+        if what := shape_error(op, program):
             raise ValueError(f"{op.out} {what}")
 
 
@@ -258,4 +323,87 @@ def _same(first: Any, second: Any) -> bool:
     return bool(first == second)
 
 
-__all__ = ["Decision", "LevelPart", "Program", "TypePart", "check", "same_program"]
+# ---- misfits: operations of a program whose inputs have other levels or widths than they read
+
+
+class ProgramValues(Protocol):
+    """What a program knows of its values."""
+
+    def width(self, value: str) -> int:
+        """Return the number of columns of a value."""
+
+    def part(self, value: str) -> int:
+        """Return the number of the node type for whose nodes a value has rows."""
+
+    def place(self, value: str) -> Any:
+        """Return the nodes for which a value has rows."""
+
+
+def shape_error(op: Operation, values: ProgramValues) -> str | None:
+    """Return what does not fit, to be read after the name of the operation's result; None where all does."""
+    # Passes make programs by the dozen: each kind of operation is asked what may be wrong with it alone.
+    return next((what for wrong in _checks_of(type(op)) if (what := wrong(values, op))), None)
+
+
+def _linear(values: ProgramValues, op: Linear) -> str | None:
+    width = values.width(op.inputs[0])
+    return None if op.shape[1] == width else f"multiplies {width} columns by a weight of {op.shape[1]}"
+
+
+def _normalise(values: ProgramValues, op: Normalise) -> str | None:
+    width = values.width(op.inputs[0])
+    return None if op.channels == width else f"normalises {width} columns with a module for {op.channels}"
+
+
+def _prelu(values: ProgramValues, op: Prelu) -> str | None:
+    width = values.width(op.inputs[0])
+    return None if op.slope.numel() in (1, width) else f"has {op.slope.numel()} slopes for {width} columns"
+
+
+def _gine(values: ProgramValues, op: Gine) -> str | None:
+    width = values.width(op.inputs[0])
+    of_edges = op.edge_channels if op.weight is None else op.weight.shape[0]
+    if of_edges == width:
+        return None
+    return f"adds rows of {of_edges} edge features to rows of {width} columns"
+
+
+def _walks(values: ProgramValues, op: Operation) -> str | None:
+    if op.walks is None or values.part(op.inputs[0]) == op.walks.source:
+        return None
+    return "reads rows of another type than the relation's sources have"
+
+
+def _own_rows(values: ProgramValues, op: Attention) -> str | None:
+    if not op.own_rows or values.place(op.inputs[1]) == values.place(op.out):
+        return None
+    return "reads rows of its own that are not its result's nodes'"
+
+
+def _addends(values: ProgramValues, op: Operation) -> str | None:
+    for other in op.inputs[1:]:
+        is_as_wide = isinstance(op, Concat) or values.width(other) == values.width(op.out)
+        if values.place(other) != values.place(op.out) or not is_as_wide:
+            return f"adds {other}, whose level or width is not that of {op.inputs[0]}'s result"
+    return None
+
+
+_Check = Callable[[ProgramValues, Any], str | None]
+_CHECKS: tuple[tuple[tuple[type[Operation], ...], _Check], ...] = (
+    ((Linear,), _linear),
+    ((Normalise,), _normalise),
+    ((Prelu,), _prelu),
+    ((Gine,), _gine),
+    ((Operation,), _walks),
+    ((Attention,), _own_rows),
+    ((Add, Aggregate, Linear, Combine, Largest, Concat), _addends),
+)
+
+
+_of_kind: dict[type, tuple[_Check, ...]] = {}
+
+
+def _checks_of(kind: type) -> tuple[_Check, ...]:
+    if kind not in _of_kind:
+        _of_kind[kind] = tuple(check for kinds, check in _CHECKS if issubclass(kind, kinds))
+    return _of_kind[kind]

@@ -14,8 +14,85 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from graphbraid.fullgraph.program.maps import WHOLE, View
-from graphbraid.graph.types import Relation
+from graphbraid.graph.types import ONLY_NODE_TYPE, Relation
+
+# ---- the matrices of linear operations: an adjacency, or a view of a parameter
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AdjacencyMatrix:
+    """The kind of an aggregation; together with the graph's edges and weights it is a matrix."""
+
+    kind: str
+    """``sum``; ``mean``; ``gcn``, symmetrically normalised by degrees; or ``laplacian``, ``laplacian sym`` or
+    ``laplacian rw``, scaled to eigenvalues between -1 and 1 for Chebyshev polynomials."""
+    loop_scale: float = 0.0
+    """Factor of a node's own row: ``1 + eps`` in GIN; 1 in GCN, or 2 if ``improved``; 0 for no self-loops."""
+    weighted: bool = False
+    """Whether the graph's edge weights are used."""
+    scale: float = 1.0
+    """Factor of the whole map."""
+    relation: Relation | None = None
+    """The relation whose edges it has, in a graph with types; None for all edges of a graph of one."""
+
+    def __str__(self) -> str:
+        loops = f" + {self.loop_scale:g} I" if self.loop_scale else ""
+        over = "" if self.relation is None else f" over {name_of(self.relation)}"
+        name = f"{self.kind}{' weighted' if self.weighted else ''}{loops}{over}"
+        return name if self.scale == 1 else f"{self.scale:g} ({name})"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class View:
+    """The matrix of a linear map made from a parameter: ``identity I + scale P``, with P a part of it."""
+
+    at: tuple[int, ...] = ()
+    """Indices into the parameter's first dimensions that select a matrix."""
+    turned: bool = False
+    """Whether the parameter is stored transposed, as ``(in_channels, out_channels)``."""
+    columns: tuple[int, int] | None = None
+    """Range of input channels that belong to one of several concatenated values; None for all."""
+    scale: float = 1.0
+    identity: float = 0.0
+
+    def matrix(self, parameter: Tensor) -> Tensor:
+        """Return the detached ``(out_channels, in_channels)`` matrix, in the parameter's memory if it can."""
+        part = self._part(parameter.detach())
+        if self.scale != 1:
+            part = part * self.scale
+        if self.identity:
+            part = part + self.identity * torch.eye(len(part), dtype=part.dtype, device=part.device)
+        return part.contiguous()
+
+    def add_gradient(self, grad: Tensor, whole: Tensor) -> None:
+        """Add the parameter's gradient, from ``grad``, that of :meth:`matrix`, to the part it belongs to."""
+        self._part(whole).add_(grad, alpha=self.scale)
+
+    def shape(self, parameter: Tensor) -> tuple[int, int]:
+        """Return the shape of :meth:`matrix`."""
+        rows, columns = parameter.shape[-2:]
+        if self.turned:
+            rows, columns = columns, rows
+        first, last = self.columns or (0, columns)
+        return int(rows), int(last - first)
+
+    def _part(self, parameter: Tensor) -> Tensor:
+        part = parameter[self.at] if self.at else parameter
+        part = part.t() if self.turned else part
+        return part if self.columns is None else part[:, slice(*self.columns)]
+
+
+WHOLE = View()
+"""The view of a parameter as it is."""
+
+
+def name_of(relation: Relation) -> str:
+    """Return a relation's name for people; the ends' types are left out where nodes have only one."""
+    source, name, destination = relation.edge_type
+    return name if source == destination == ONLY_NODE_TYPE else f"{source} {name} {destination}"
+
+
+# ---- the operations of a program: typed, plain data that can be printed, compared and rewritten
 
 INPUT = "x"
 """Name of the value that holds the node features."""
@@ -298,3 +375,67 @@ class Hoisted(Operation):
         """Return the text to print after the inputs."""
         steps = [op for op in self.of if not isinstance(op, Own)]
         return "; ".join(f"{op.symbol} {op.details()}".strip() for op in steps) + ", computed once"
+
+
+# ---- operations by a module of the user's: normalisation by its parameters, or the module run by PyTorch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Normalise(Operation):
+    """``out = (x - mean) / sqrt(var + eps) * weight + bias`` of each row (layer) or column (batch)."""
+
+    kind: str
+    """``layer`` or ``batch``."""
+    module: nn.Module
+    """Module with ``eps``, ``weight`` and ``bias`` (or None), and for batches the running statistics of
+    :class:`torch.nn.BatchNorm1d`."""
+    channels: int
+    symbol = "normalise"
+
+    @property
+    def couples_rows(self) -> bool:
+        """Whether a row's result depends on other rows, so that no row may be left out."""
+        return self.kind == "batch"
+
+    def parameters(self) -> tuple[nn.Parameter, ...]:
+        """Return the parameters it learns."""
+        return tuple(self.module.parameters(recurse=False))
+
+    def details(self) -> str:
+        """Return the text to print after the inputs."""
+        return f"{self.kind}, eps {self.module.eps:g}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Module(Operation):
+    """A module that maps rows to rows, run by PyTorch because it has no kernel here."""
+
+    module: nn.Module
+    width_out: int | None
+    """Columns of the result; None for as many as the input has."""
+    couples_rows: bool
+    """Whether a row's result depends on other rows, as in batch normalisation; then none may be omitted."""
+    symbol = "module"
+
+    def parameters(self) -> tuple[nn.Parameter, ...]:
+        """Return the parameters it learns."""
+        return tuple(self.module.parameters())
+
+    def details(self) -> str:
+        """Return the text to print after the inputs."""
+        return str(self.module).splitlines()[0]
+
+
+# ---- exchange: the rows of other ranks' nodes, where the nodes of a graph are divided among ranks
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exchange(Operation):
+    """The rank's own rows, then those of its halo, which their owners send.
+
+    The block between its two levels says which rows travel. A gradient travels back: owners add to a row's
+    own gradient what the others have for it, in the order of the ranks.
+    """
+
+    symbol = "exchange"
+    moves = True

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from graphbraid.distributed.partitioning.records import Partition
-from graphbraid.fullgraph.lowering.reach.levels import Block, edges_of
-from graphbraid.fullgraph.lowering.reach.route import Route
+from graphbraid.fullgraph.lowering.levels import Block, edges_of
+from graphbraid.fullgraph.lowering.route import Route
 from graphbraid.graph.csc import Csc, index_dtype
 
 

@@ -11,19 +11,19 @@ from torch import Tensor
 from graphbraid.arguments import as_count
 from graphbraid.distributed.partitioning.records import Partition
 from graphbraid.errors import ConfigError
+from graphbraid.fullgraph.lowering.levels import Block, Blocks
 from graphbraid.fullgraph.lowering.lower_program import output_rows
 from graphbraid.fullgraph.lowering.lowered import Lowered
-from graphbraid.fullgraph.lowering.reach.levels import Block, Blocks
 from graphbraid.fullgraph.program import (
     Decision,
     Exchange,
     Hoisted,
     Module,
+    NotLoweredError,
     Operation,
     Own,
     Program,
 )
-from graphbraid.fullgraph.program.refusal import NotLoweredError
 from graphbraid.fullgraph.ranks.blocks import blocks_of_rank
 from graphbraid.fullgraph.ranks.halo import NAME, must_travel, read_along_edges, values_that_may_travel
 from graphbraid.signatures import typed

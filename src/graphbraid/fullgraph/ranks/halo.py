@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from graphbraid.fullgraph.lowering.facts import LEAST_STAKE, Facts
-from graphbraid.fullgraph.lowering.passes.rewriting import in_seconds
+from graphbraid.fullgraph.lowering.costs import LEAST_STAKE, Facts, in_seconds
 from graphbraid.fullgraph.program import (
     INPUT,
     Aggregate,

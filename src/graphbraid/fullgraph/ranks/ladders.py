@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from graphbraid.fullgraph.lowering.reach.pipeline import Pipeline
+from graphbraid.fullgraph.lowering.route import Pipeline
 from graphbraid.fullgraph.ranks.link import Link
 
 RUNGS = (1, 2, 4, 8)

@@ -8,11 +8,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.lowering.facts import Basis, Facts, facts_of
-from graphbraid.fullgraph.lowering.lower_program import available_bytes, through_passes
+from graphbraid.fullgraph.lowering.costs import Basis, Facts, facts_of
+from graphbraid.fullgraph.lowering.levels import Block
+from graphbraid.fullgraph.lowering.lower_program import available_bytes
 from graphbraid.fullgraph.lowering.lowered import Lowered
 from graphbraid.fullgraph.lowering.options import CompileOptions
-from graphbraid.fullgraph.lowering.reach.levels import Block
+from graphbraid.fullgraph.lowering.passes import through_passes
 from graphbraid.fullgraph.program import Decision, Program
 from graphbraid.fullgraph.ranks.distribute import Weigh, as_decided, divided_program, weighed
 from graphbraid.fullgraph.ranks.part import RankPart

@@ -12,12 +12,16 @@ from graphbraid.distributed.parts.records import Part
 from graphbraid.distributed.parts.saving import SavedPartition
 from graphbraid.distributed.ranks.communicator import Communicator
 from graphbraid.errors import DataError
-from graphbraid.fullgraph.lowering.reach.laplacian import LAPLACIANS
-from graphbraid.fullgraph.lowering.reach.levels import Block, aggregation, edges_of
-from graphbraid.fullgraph.lowering.reach.part_view import PartView
-from graphbraid.fullgraph.lowering.reach.route import Route
-from graphbraid.fullgraph.program import AdjacencyMatrix, Aggregate, Hoisted, Operation, Program
-from graphbraid.fullgraph.program.refusal import NotLoweredError
+from graphbraid.fullgraph.lowering.levels import LAPLACIANS, Block, aggregation, edges_of
+from graphbraid.fullgraph.lowering.route import PartView, Route
+from graphbraid.fullgraph.program import (
+    AdjacencyMatrix,
+    Aggregate,
+    Hoisted,
+    NotLoweredError,
+    Operation,
+    Program,
+)
 from graphbraid.graph import Graph, ScaledFeatures, SparseFeatures
 from graphbraid.graph.csc import Csc, index_dtype
 from graphbraid.graph.identity import features_mark, topology_mark

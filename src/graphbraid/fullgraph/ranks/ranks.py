@@ -19,11 +19,11 @@ from graphbraid.distributed.ranks.communicator import Communicator
 from graphbraid.distributed.ranks.joining import check_alike
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.fullgraph.device.device import Device
-from graphbraid.fullgraph.lowering.facts import Facts
+from graphbraid.fullgraph.lowering.costs import Facts
+from graphbraid.fullgraph.lowering.levels import Block, Blocks
 from graphbraid.fullgraph.lowering.lowered import Lowered
 from graphbraid.fullgraph.lowering.options import CompileOptions
-from graphbraid.fullgraph.lowering.reach.levels import Block, Blocks
-from graphbraid.fullgraph.lowering.reach.pipeline import Pipeline
+from graphbraid.fullgraph.lowering.route import Pipeline
 from graphbraid.fullgraph.program import Decision, Program
 from graphbraid.fullgraph.ranks.distribute import Weigh, as_decided, distribute, divided, owned_outputs
 from graphbraid.fullgraph.ranks.halo import NAME, halo_seconds, values_that_may_travel

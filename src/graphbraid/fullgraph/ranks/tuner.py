@@ -18,7 +18,7 @@ import xxhash
 
 from graphbraid.distributed.ranks.communicator import Communicator
 from graphbraid.fullgraph.device.host import HOST
-from graphbraid.fullgraph.lowering.reach.pipeline import Pipeline
+from graphbraid.fullgraph.lowering.route import Pipeline
 from graphbraid.fullgraph.ranks.ladders import Load, ladders, pipeline_of
 from graphbraid.fullgraph.ranks.link import Link
 from graphbraid.fullgraph.ranks.search import CrossIterationSearch, Setting

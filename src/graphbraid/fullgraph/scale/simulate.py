@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from graphbraid.fullgraph.lowering.reach.pipeline import Pipeline
+from graphbraid.fullgraph.lowering.route import Pipeline
 from graphbraid.fullgraph.scale.cluster import Cluster
 from graphbraid.fullgraph.scale.division import LargestShare
 from graphbraid.fullgraph.scale.phases import Phase, Step

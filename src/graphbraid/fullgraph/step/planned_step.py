@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.lowering.reach.levels import Blocks
-from graphbraid.fullgraph.lowering.reach.part_view import PartView
-from graphbraid.fullgraph.lowering.reach.pipeline import Pipeline
+from graphbraid.fullgraph.lowering.levels import Blocks
+from graphbraid.fullgraph.lowering.route import PartView, Pipeline
 from graphbraid.fullgraph.lowering.streamed import StreamedFeatures
 from graphbraid.fullgraph.program import Linear, Module, Normalise, Program
 from graphbraid.fullgraph.step.arena import Arena

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.fullgraph.device.device import NotRecordedError, Run
-from graphbraid.fullgraph.lowering.reach.levels import Blocks
+from graphbraid.fullgraph.lowering.levels import Blocks
 from graphbraid.fullgraph.program import Program
 from graphbraid.fullgraph.step.calls.device_copies import DeviceCopies
 from graphbraid.fullgraph.step.planned_step import PlannedStep

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from graphbraid.fullgraph.lowering.reach.levels import Blocks, TypedBlock, aggregation, nodes_of, num_rows_of
+from graphbraid.fullgraph.lowering.levels import Blocks, TypedBlock, aggregation, nodes_of, num_rows_of
 from graphbraid.fullgraph.program import (
     AdjacencyMatrix,
     Aggregate,
@@ -47,8 +47,7 @@ from graphbraid.ops.peers.pipeline_plan import Knobs
 if TYPE_CHECKING:
     from graphbraid.distributed.peers.group import Peers
     from graphbraid.distributed.ranks.communicator import Communicator
-    from graphbraid.fullgraph.lowering.reach.part_view import PartView
-    from graphbraid.fullgraph.lowering.reach.pipeline import Pipeline
+    from graphbraid.fullgraph.lowering.route import PartView, Pipeline
     from graphbraid.fullgraph.lowering.streamed import StreamedFeatures
     from graphbraid.fullgraph.step.calls.travel import Travel
     from graphbraid.fullgraph.step.planned.attention.base import PlannedAttention

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from graphbraid.fullgraph.lowering.reach.levels import Blocks
-from graphbraid.fullgraph.lowering.reach.pipeline import Pipeline
+from graphbraid.fullgraph.lowering.levels import Blocks
+from graphbraid.fullgraph.lowering.route import Pipeline
 from graphbraid.fullgraph.program import Exchange, Program
 from graphbraid.fullgraph.step.planned.exchanges.chunked import Chunked
 from graphbraid.fullgraph.step.planned.exchanges.peer_reads import PeerReads, why_rows_travel

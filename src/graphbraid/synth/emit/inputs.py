@@ -16,9 +16,9 @@ from torch import Tensor
 
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph import Lowered, NotLoweredError
-from graphbraid.fullgraph.lowering.facts import Facts
-from graphbraid.fullgraph.lowering.passes.input_path import input_seconds, input_width
-from graphbraid.fullgraph.lowering.passes.splitting import split
+from graphbraid.fullgraph.lowering.costs import Facts
+from graphbraid.fullgraph.lowering.hoisting import input_seconds, input_width
+from graphbraid.fullgraph.lowering.passes import split
 from graphbraid.fullgraph.program import INPUT, Aggregate, Hoisted, Linear, Program
 from graphbraid.graph.scaled_features import Features
 from graphbraid.ops.linear.binary import dense_chunks, is_binary

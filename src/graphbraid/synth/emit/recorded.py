@@ -20,9 +20,9 @@ from graphbraid import native
 from graphbraid.distributed import Communicator
 from graphbraid.errors import KernelError
 from graphbraid.fullgraph import NotLoweredError
-from graphbraid.fullgraph.lowering.reach.levels import Blocks
-from graphbraid.fullgraph.model.modes import in_mode
+from graphbraid.fullgraph.lowering.levels import Blocks
 from graphbraid.fullgraph.program import INPUT, Exchange, Program
+from graphbraid.fullgraph.reading.modes import in_mode
 from graphbraid.fullgraph.step.arena import Buffer, StepTask, place
 from graphbraid.fullgraph.step.calls.repeated import Repeated
 from graphbraid.fullgraph.step.planned_step import PlannedStep

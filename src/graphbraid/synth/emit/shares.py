@@ -11,8 +11,8 @@ from torch import Tensor
 from graphbraid.distributed import Communicator, Partition
 from graphbraid.distributed.ranks.transport import Finished, Pending, Reduction
 from graphbraid.fullgraph import Lowered, distribute
+from graphbraid.fullgraph.lowering.levels import Blocks
 from graphbraid.fullgraph.lowering.lower_program import lower_for_evaluation
-from graphbraid.fullgraph.lowering.reach.levels import Blocks
 from graphbraid.fullgraph.program import Program
 from graphbraid.fullgraph.ranks.distribute import divided
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.errors import ConfigError
-from graphbraid.fullgraph.model.modes import in_mode
+from graphbraid.fullgraph.reading.modes import in_mode
 from graphbraid.graph import Graph, NodeSet
 from graphbraid.graph.interop.convert import as_node_ids, as_tensor
 from graphbraid.train.config import TrainConfig

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from graphbraid.errors import ResourceError
 from graphbraid.files.writing import format_bytes
-from graphbraid.fullgraph.model.modes import in_mode
+from graphbraid.fullgraph.reading.modes import in_mode
 from graphbraid.nn import told
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.train.config import TrainConfig

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from graphbraid.arguments import as_count
 from graphbraid.errors import ConfigError
-from graphbraid.fullgraph.model.modes import in_mode
+from graphbraid.fullgraph.reading.modes import in_mode
 from graphbraid.graph.interop.convert import as_tensor
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.inference.evaluate import EvalMode, encoder_rows

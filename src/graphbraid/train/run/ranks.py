@@ -15,7 +15,7 @@ from graphbraid.distributed import Communicator
 from graphbraid.distributed.ranks.gradients import BUCKET_BYTES, GradientSum
 from graphbraid.distributed.ranks.joining import check_alike
 from graphbraid.errors import ConfigError, RankError
-from graphbraid.fullgraph.model.watch import options_of
+from graphbraid.fullgraph.reading.watch import options_of
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.inference.evaluate import EvalMode, score

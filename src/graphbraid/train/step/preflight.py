@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError, DataError, GraphbraidError
-from graphbraid.fullgraph.model.modes import in_mode
+from graphbraid.fullgraph.reading.modes import in_mode
 from graphbraid.graph import Graph, NodeSet
 from graphbraid.nn import told
 from graphbraid.train.config import TrainConfig

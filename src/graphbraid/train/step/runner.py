@@ -15,9 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.fullgraph.model.as_written import WholeValues
-from graphbraid.fullgraph.model.modes import in_mode
-from graphbraid.fullgraph.program.calling import (
+from graphbraid.fullgraph.reading.as_written import WholeValues
+from graphbraid.fullgraph.reading.calling import (
     ADJACENCY,
     CSC,
     DATA,
@@ -33,6 +32,7 @@ from graphbraid.fullgraph.program.calling import (
     calling_of,
     withholding,
 )
+from graphbraid.fullgraph.reading.modes import in_mode
 from graphbraid.graph import Graph, NodeSet, SparseFeatures
 from graphbraid.graph.scaled_features import is_widened
 from graphbraid.nn import told
@@ -64,7 +64,7 @@ F = TypeVar("F", Tensor, SparseFeatures, Tensor | SparseFeatures)
 class ModelRunner:
     """A model, its device and its precision.
 
-    It is called as :func:`graphbraid.fullgraph.program.calling.calling_of` says, on mini-batches and on the
+    It is called as :func:`graphbraid.fullgraph.reading.calling.calling_of` says, on mini-batches and on the
     whole graph. The graph's arrays are used in place; other forms that a model needs are made once. If
     ``rows`` are given, features of mini-batches and of chunks of nodes come from there.
     """

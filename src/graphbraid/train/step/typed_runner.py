@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError, DataError, did_you_mean
 from graphbraid.fullgraph.device.graphs import csc_on
-from graphbraid.fullgraph.model.fused_layers import fused_layers
-from graphbraid.fullgraph.model.typed_as_written import TypedWholeValues
-from graphbraid.fullgraph.program.calling import (
+from graphbraid.fullgraph.reading.as_written import TypedWholeValues
+from graphbraid.fullgraph.reading.calling import (
     CSC,
     DATA,
     EDGE_ATTR,
@@ -25,6 +24,7 @@ from graphbraid.fullgraph.program.calling import (
     X,
     calling_of,
 )
+from graphbraid.fullgraph.reading.fused_hgt import fused_layers
 from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.graph.scaled_features import is_widened
 from graphbraid.graph.types import NodeSet

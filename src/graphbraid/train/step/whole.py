@@ -22,8 +22,8 @@ from graphbraid.fullgraph import (
 )
 from graphbraid.fullgraph.device.choosing import device_at
 from graphbraid.fullgraph.device.device import Device
-from graphbraid.fullgraph.lowering.evidence import Evidence
-from graphbraid.fullgraph.model.modes import in_mode
+from graphbraid.fullgraph.lowering.costs import Evidence
+from graphbraid.fullgraph.reading.modes import in_mode
 from graphbraid.graph import Graph
 from graphbraid.graph.scaled_features import is_widened
 from graphbraid.train.config import TrainConfig

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from graphbraid.fullgraph.device.device import Device
-from graphbraid.fullgraph.lowering.facts import density
-from graphbraid.fullgraph.lowering.reach.levels import Block, Blocks, TypedBlock
+from graphbraid.fullgraph.lowering.costs import density
+from graphbraid.fullgraph.lowering.levels import Block, Blocks, TypedBlock
 from graphbraid.fullgraph.step.calls.seeds import Seeds, SeedsInMemory
 from graphbraid.fullgraph.step.calls.spmm_choice import PickedAggregation, Picker
 from graphbraid.graph.csc import Csc

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.lowering.reach.route import Route
+from graphbraid.fullgraph.lowering.route import Route
 from graphbraid.graph.csc import Csc, index_dtype
 from graphbraid.ops.aggregation import Aggregation, aggregated
 from graphbraid.ops.recorded_calls import recorded_whole

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.lowering.reach.levels import Blocks
+from graphbraid.fullgraph.lowering.levels import Blocks
 from graphbraid.fullgraph.program import Program
 from graphbraid.fullgraph.step.calls.device_copies import DeviceCopies
 from graphbraid.graph import Graph

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.lowering.constants import computed_once
-from graphbraid.fullgraph.lowering.reach.levels import Blocks, TypedBlock, nodes_of, num_rows_of
+from graphbraid.fullgraph.lowering.hoisting import computed_once
+from graphbraid.fullgraph.lowering.levels import Blocks, TypedBlock, nodes_of, num_rows_of
 from graphbraid.fullgraph.program import INPUT, AdjacencyMatrix, Hoisted, LevelPart, Linear, Program
 from graphbraid.fullgraph.step.calls import kernels
 from graphbraid.fullgraph.step.calls.device_copies import DeviceCopies, input_bytes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from graphbraid.fullgraph.lowering.reach.levels import Blocks
+from graphbraid.fullgraph.lowering.levels import Blocks
 from graphbraid.fullgraph.program import Program
 from graphbraid.fullgraph.step.calls.device_copies import DeviceCopies
 from graphbraid.fullgraph.step.calls.rows import Constant

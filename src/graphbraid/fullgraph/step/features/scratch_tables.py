@@ -9,7 +9,7 @@ from torch import Tensor
 
 from graphbraid.features.rows.row_stream import LONGEST_ROUND
 from graphbraid.features.rows.scratch import ScratchRows
-from graphbraid.fullgraph.lowering.constants import computed_once
+from graphbraid.fullgraph.lowering.hoisting import computed_once
 from graphbraid.fullgraph.lowering.streamed import StreamedFeatures
 from graphbraid.fullgraph.program import Operation
 from graphbraid.graph.csc import Csc

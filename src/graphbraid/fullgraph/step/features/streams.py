@@ -6,7 +6,7 @@ from torch import Tensor
 
 from graphbraid.features.rows.row_stream import RowsById, RowStream
 from graphbraid.features.rows.scratch import ScratchRows
-from graphbraid.fullgraph.lowering.reach.levels import Blocks, nodes_of, num_rows_of
+from graphbraid.fullgraph.lowering.levels import Blocks, nodes_of, num_rows_of
 from graphbraid.fullgraph.lowering.streamed import StreamedFeatures, held_rows
 from graphbraid.fullgraph.program import INPUT, Hoisted, LevelPart, Linear, Program
 from graphbraid.fullgraph.step.calls.streamed_input import StreamedInput

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.lowering.constants import COLUMNS_AT_A_TIME, FOLDED
+from graphbraid.fullgraph.lowering.hoisting import COLUMNS_AT_A_TIME, FOLDED
 from graphbraid.fullgraph.program import INPUT, Add, Aggregate, Combine, Hoisted, Operation
 from graphbraid.fullgraph.step.calls.rows import Constant
 from graphbraid.fullgraph.step.step_plan import StepPlan

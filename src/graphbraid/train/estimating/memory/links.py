@@ -13,7 +13,7 @@ from graphbraid.estimates.allocation import allocation_of, may_be_tried
 from graphbraid.estimates.records import Need
 from graphbraid.estimates.trial import Trial
 from graphbraid.files.writing import format_bytes
-from graphbraid.fullgraph.model.modes import in_mode
+from graphbraid.fullgraph.reading.modes import in_mode
 from graphbraid.graph import Graph
 from graphbraid.sampling import MiniBatch
 from graphbraid.train import runtime

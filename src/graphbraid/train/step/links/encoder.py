@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.fullgraph.program.calling import (
+from graphbraid.fullgraph.reading.calling import (
     EDGE_TYPE,
     N_ID,
     CallValues,

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from graphbraid.errors import DataError
 from graphbraid.fullgraph.device.graphs import csc_on
-from graphbraid.fullgraph.model.fused_layers import fused_layers
-from graphbraid.fullgraph.program.calling import CSC, EDGES, N_ID, CallValues, X
+from graphbraid.fullgraph.reading.calling import CSC, EDGES, N_ID, CallValues, X
+from graphbraid.fullgraph.reading.fused_hgt import fused_layers
 from graphbraid.graph import Graph, Types
 from graphbraid.graph.csc import Csc
 from graphbraid.sampling.source import BatchSource

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.lowering.reach.pipeline import Chunks, arrivals, places_of
+from graphbraid.fullgraph.lowering.route import Chunks, arrivals, places_of
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.aggregation import Aggregation
 

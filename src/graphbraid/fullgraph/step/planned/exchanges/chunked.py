@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from graphbraid.fullgraph.lowering.reach.pipeline import Chunks, Pipeline
+from graphbraid.fullgraph.lowering.route import Chunks, Pipeline
 from graphbraid.fullgraph.program import Exchange
 from graphbraid.fullgraph.step.calls import kernels
 from graphbraid.fullgraph.step.calls.repeated import MaskSeed, Repeated
@@ -31,7 +31,7 @@ from graphbraid.ops.aggregation import Aggregation, aggregated
 
 if TYPE_CHECKING:
     from graphbraid.distributed.ranks.communicator import Communicator
-    from graphbraid.fullgraph.lowering.reach.route import Route
+    from graphbraid.fullgraph.lowering.route import Route
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -15,7 +15,7 @@ from torch import Tensor
 from graphbraid.distributed.peers.group import Peers
 from graphbraid.distributed.peers.peer_sum import PeerMap, PeerSum
 from graphbraid.distributed.peers.reversing import places_of_halo
-from graphbraid.fullgraph.lowering.reach.route import Route
+from graphbraid.fullgraph.lowering.route import Route
 from graphbraid.fullgraph.program import Aggregate, Exchange
 from graphbraid.fullgraph.step.calls.repeated import MaskSeed
 from graphbraid.fullgraph.step.calls.rows import FirstRows, Read

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from graphbraid.fullgraph.lowering.reach.route import Route
+from graphbraid.fullgraph.lowering.route import Route
 from graphbraid.fullgraph.program import Exchange
 from graphbraid.fullgraph.step.calls.travel import HOST, Travel
 from graphbraid.fullgraph.step.step_plan import StepPlan

@@ -1,0 +1,260 @@
+"""The costs that lowering weighs: sizes of the graph and its levels, a machine's rates, and trials."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from graphbraid.errors import DataError
+from graphbraid.fullgraph.program import LevelPart
+from graphbraid.graph import Graph
+from graphbraid.graph.scaled_features import Features, stored_rows
+from graphbraid.graph.sparse_features import SparseFeatures
+from graphbraid.graph.types import Relation
+from graphbraid.machine.rates import Rates
+from graphbraid.ops.linear.binary import is_binary
+
+# ---- evidence: the rates and trials behind a lowering, so that another one can repeat it bit for bit
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evidence:
+    """Rates and trials that a run stores and uses again when it is resumed.
+
+    The choices differ in how they round, so with new measurements, taken on another day or machine, a resumed
+    run could give other bits.
+    """
+
+    rates: Rates
+    trials: Mapping[str, float] = field(default_factory=dict)
+    """Measured seconds, by the name of what was tried."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the evidence as plain values."""
+        return {"rates": dataclasses.asdict(self.rates), "trials": dict(self.trials)}
+
+    @classmethod
+    def from_json(cls, content: Any, where: str = "the evidence") -> Evidence:
+        """Make evidence from what :meth:`to_json` returned.
+
+        Raises:
+            DataError: ``content`` is anything else; the message says what is wrong in ``where``.
+        """
+        try:
+            values = {str(name): float(rate) for name, rate in content["rates"].items()}
+            if bad := [name for name, rate in values.items() if not math.isfinite(rate) or rate <= 0]:
+                raise ValueError(f"the rate {bad[0]} is {values[bad[0]]}")
+            return cls(rates=Rates(**values), trials=sound_trials(content["trials"]))
+        except (TypeError, KeyError, ValueError, AttributeError) as error:
+            raise DataError(
+                f"{where} holds no sound rates and trials: {error}. Delete it, and the run goes on by those "
+                "of this machine."
+            ) from error
+
+
+def sound_trials(found: Any) -> dict[str, float]:
+    """Return trials read from a file, once checked.
+
+    Raises:
+        ValueError: ``found`` is not a mapping from names to positive numbers.
+    """
+    if not isinstance(found, dict):
+        raise ValueError("trials must be seconds by name")
+    for name, seconds in found.items():
+        if not isinstance(seconds, float | int) or not math.isfinite(seconds) or seconds <= 0:
+            raise ValueError(f"{name!r} cannot have taken {seconds!r} seconds")
+    return {str(name): float(seconds) for name, seconds in found.items()}
+
+
+# ---- the facts that lowering weighs: sizes of the graph and its levels, and a machine's rates
+
+CLOSE = 2.0
+"""Factor within which two choices' predicted times are close, so that a trial decides."""
+LEAST_STAKE = 20e-6
+"""Seconds per step below which no trial runs: its noise would decide, and so change bits between runs."""
+
+
+class TriedSeconds(Protocol):
+    """Measured times of operations on the graph's own operands, where predictions by rates are too close."""
+
+    found: dict[str, float]
+    """Seconds measured so far, by the name of what was tried."""
+
+    def aggregate_seconds(self, num_edges: int, width: int) -> float:
+        """Return the seconds of an aggregation of rows of ``width`` columns over ``num_edges`` edges."""
+        ...
+
+    def multiply_seconds(self, rows: int, depth: int, width: int) -> float:
+        """Return the seconds of a dense ``(rows, depth) x (depth, width)`` product."""
+        ...
+
+    def sparse_seconds(self, rows: int, width: int) -> float:
+        """Return the seconds of the features' product with a weight on the sparse path."""
+        ...
+
+    def binary_seconds(self, rows: int, width: int) -> float:
+        """Return the seconds of the features' product with a weight on the binary path."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Basis:
+    """The measurements by which choices are weighed."""
+
+    rates: Rates
+    doubt: str = ""
+    """Why the rates may be wrong, as a sentence; empty if there is no doubt."""
+    trials: Callable[[Graph, float], TriedSeconds | None] | None = None
+    """Returns the trials of a graph, given its features' density. If None, rates alone decide."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PartFacts:
+    """Sizes of one node type, in a graph with types."""
+
+    rows: tuple[int, ...]
+    """Number of the type's nodes of each level."""
+    density: float
+    """Share of its features that are not zero; 0 without features."""
+    is_sparse: bool
+    """Whether the graph holds its features in CSR."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Facts:
+    """Sizes and rates from which costs are computed."""
+
+    rows: tuple[int, ...]
+    """Number of nodes of each level."""
+    edges: tuple[int, ...]
+    """Number of edges from each level to the next."""
+    in_channels: int
+    """Number of feature columns; where there are types, of all types together."""
+    density: float
+    """Share of the features that are not zero."""
+    is_sparse: bool
+    """Whether the graph holds its features in CSR."""
+    is_binary: bool
+    """Whether each node's non-zero features all equal one number; False, unchecked, where bits would not pay.
+    """
+    hoist_bytes: int
+    """Bytes that hoisted aggregations may take."""
+    rates: Rates
+    storage: torch.dtype = torch.float32
+    """Dtype to which rows may be rounded before they are aggregated: float32 or bfloat16."""
+
+    trials: TriedSeconds | None = None
+    """Trials for choices that the rates leave close. If None, rates alone decide."""
+    by_trial: bool = False
+    """Whether the time methods return measured times of trials instead of predictions by rates."""
+    parts: tuple[PartFacts, ...] = ()
+    """The node types; empty for a graph of one."""
+    relation_edges: tuple[Mapping[int, int], ...] = ()
+    """Number of edges of each relation, by the level that they lead from; empty for a graph of one type."""
+
+    @property
+    def _speed(self) -> Rates | TriedSeconds:
+        return self.trials if self.by_trial and self.trials is not None else self.rates
+
+    def weighed(self, seconds: Callable[[Facts], dict[str, float]]) -> tuple[dict[str, float], str]:
+        """Return the seconds of each choice, by the rates or, where the best two are close, by trial.
+
+        Returns:
+            The seconds by choice, and a suffix for the printed decision: ``" (tried)"`` or empty.
+        """
+        found = seconds(self)
+        best, *others = sorted(found.values())
+        if self.trials is None or not others or others[0] > CLOSE * best or others[0] < LEAST_STAKE:
+            return found, ""
+        return seconds(replace(self, by_trial=True)), " (tried)"
+
+    def num_rows(self, place: LevelPart) -> int:
+        """Return the number of nodes for which a value at a place has rows."""
+        return self.parts[place.part].rows[place.level] if self.parts else self.rows[place.level]
+
+    def density_of(self, part: int) -> float:
+        """Return the share of a node type's features that are not zero."""
+        return self.parts[part].density if self.parts else self.density
+
+    def num_edges(self, level: int, relation: Relation | None = None) -> int:
+        """Return the number of edges from ``level`` to the next, all or those of one relation."""
+        return self.edges[level] if relation is None else self.relation_edges[level][relation.number]
+
+    def aggregate_seconds(self, level: int, width: int, relation: Relation | None = None) -> float:
+        """Return the seconds of an aggregation over the edges from ``level`` to the next."""
+        return self._speed.aggregate_seconds(self.num_edges(level, relation), width)
+
+    def multiply_seconds(self, rows: int, depth: int, width: int) -> float:
+        """Return the seconds of a dense ``(rows, depth) x (depth, width)`` product."""
+        return self._speed.multiply_seconds(rows, depth, width)
+
+    def sparse_seconds(self, rows: int, width: int) -> float:
+        """Return the seconds of the features' product with a weight on the sparse path."""
+        if self.by_trial and self.trials is not None:
+            return self.trials.sparse_seconds(rows, width)
+        return self.rates.sparse_seconds(rows * self.in_channels * self.density, width)
+
+    def binary_seconds(self, rows: int, width: int) -> float:
+        """Return the seconds of the features' product with a weight on the binary path."""
+        if self.by_trial and self.trials is not None:
+            return self.trials.binary_seconds(rows, width)
+        return self.rates.binary_seconds(rows, self.in_channels, width)
+
+
+def facts_of(
+    graph: Graph,
+    rows: Sequence[int],
+    edges: Sequence[int],
+    rates: Rates,
+    *,
+    hoist_bytes: int,
+    storage: torch.dtype = torch.float32,
+    sample: Tensor | None = None,
+) -> Facts:
+    """Collect the facts of a graph whose levels have ``rows`` nodes and ``edges`` edges to the next level.
+
+    Of features that do not lie in memory, a ``sample`` of rows stands for all.
+    """
+    x = graph.x if sample is None else sample
+    assert x is not None
+    in_channels, share = int(x.shape[1]), density(x)
+    serves = rates.binary_seconds(1, in_channels, 1) < CLOSE * rates.sparse_seconds(share * in_channels, 1)
+    return Facts(
+        rows=tuple(rows),
+        edges=tuple(edges),
+        in_channels=in_channels,
+        density=share,
+        is_sparse=isinstance(x, SparseFeatures),
+        is_binary=serves and sample is None and is_binary(x),
+        hoist_bytes=hoist_bytes,
+        rates=rates,
+        storage=storage,
+    )
+
+
+def density(x: Features) -> float:
+    """Return the share of features that are not zero; dense ones are sampled if there are more than 2²⁴."""
+    cells = max(x.shape[0] * x.shape[1], 1)
+    if isinstance(x, SparseFeatures):
+        return x.nnz / cells
+    every = max(1, cells // 2**24)
+    rows = stored_rows(x)
+    assert rows is not None
+    sample = rows[::every]
+    return float(torch.count_nonzero(sample)) / max(sample.numel(), 1)
+
+
+def in_seconds(seconds: float) -> str:
+    """Format a time."""
+    return f"{1e3 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+
+
+def in_bytes(count: float) -> str:
+    """Format a size."""
+    return f"{count / 1e6:.3g} MB" if count < 1e9 else f"{count / 1e9:.3g} GB"

@@ -1,0 +1,415 @@
+"""Hoisting and the input path: what is computed once, and how weights multiply the features."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from graphbraid.fullgraph.lowering.costs import Facts, in_bytes, in_seconds
+from graphbraid.fullgraph.lowering.levels import aggregation
+from graphbraid.fullgraph.program import (
+    INPUT,
+    Add,
+    AdjacencyMatrix,
+    Aggregate,
+    Combine,
+    Hoisted,
+    Linear,
+    NotLoweredError,
+    Operation,
+    Own,
+    Program,
+)
+from graphbraid.graph.csc import Csc
+from graphbraid.ops import reference
+from graphbraid.ops.aggregation import Aggregation, backend
+
+# ---- constants: values that depend on no parameter, computed once over the whole graph
+
+COLUMNS_AT_A_TIME = 32
+"""Columns computed at a time, which bounds the temporary memory: where only some rows are kept, where several
+operations follow each other, and in the reference, which takes memory per edge and column."""
+FOLDED = (Aggregate, Own, Add, Combine)
+"""Operations that treat each column alike and have no parameters."""
+
+
+def computed_once(
+    ops: Sequence[Operation], csc: Csc | Callable[[AdjacencyMatrix], Csc], x: Tensor, nodes: Tensor | None
+) -> Tensor:
+    """Return the ``(len(nodes), in_channels)`` rows of the last operation's value.
+
+    Args:
+        ops: operations of the types :data:`FOLDED`, in the order they run, starting from the features.
+        csc: the graph's in-edges, or a function that returns those that an adjacency stands for.
+        x: ``(num_nodes, in_channels)`` features.
+        nodes: int64 ids of the rows to keep. If None, all of them.
+    """
+    edges = (lambda _: csc) if isinstance(csc, Csc) else csc
+    read = {op.adjacency: edges(op.adjacency) for op in ops if isinstance(op, Aggregate)}
+    maps = {adjacency: aggregation(adjacency, its) for adjacency, its in read.items()}
+    num_dst = [its.num_dst for its in read.values()][-1]
+    if nodes is None and len(ops) == 1 and backend(x) is not reference:
+        return _result(ops, maps, x)
+    out = x.new_empty(num_dst if nodes is None else nodes.numel(), x.shape[1])
+    for start in range(0, x.shape[1], COLUMNS_AT_A_TIME):
+        part = slice(start, start + COLUMNS_AT_A_TIME)
+        rows = _result(ops, maps, x[:, part])
+        out[:, part] = rows if nodes is None else rows.index_select(0, nodes)
+    return out
+
+
+def _result(ops: Sequence[Operation], maps: Mapping[AdjacencyMatrix, Aggregation], x: Tensor) -> Tensor:
+    values = {ops[0].inputs[0]: x}
+    for op in ops:
+        values[op.out] = _run(op, maps, [values[name] for name in op.inputs])
+    return values[ops[-1].out]
+
+
+def _run(op: Operation, maps: Mapping[AdjacencyMatrix, Aggregation], inputs: list[Tensor]) -> Tensor:
+    if isinstance(op, Aggregate):
+        return maps[op.adjacency].forward(inputs[0], addend=inputs[1] if len(inputs) > 1 else None)
+    if isinstance(op, Own):  # every level holds all nodes here
+        return inputs[0]
+    factors = op.factors if isinstance(op, Combine) else (1.0,) * len(inputs)
+    out = torch.mul(inputs[0], factors[0])
+    for value, factor in zip(inputs[1:], factors[1:], strict=True):
+        out.add_(value, alpha=factor)
+    return out
+
+
+# ---- hoisting: values that depend on no parameter and no random number are computed once, not every epoch
+
+
+def hoist(program: Program, facts: Facts) -> Program:
+    """Aggregate the features once instead of every epoch, where nothing learned or random comes before."""
+    best, _ = hoisted(program, facts, limit=float("inf"))
+    if best is program:
+        what = "the features are not aggregated before something that learns"
+        return program.decided("hoist", False, what)
+    if not program.parts and program.is_compact(INPUT):
+        what = f"the features stay {program.input_path}; aggregated they would be dense"
+        return program.decided("hoist", False, what)
+    seconds, tried = facts.weighed(lambda by: hoisted(program, by, limit=float("inf"))[1])
+    saves = seconds["every epoch"] - seconds["once"]
+    if saves <= 0:
+        return program.decided("hoist", False, f"it would not save time{tried}")
+    allowed, some = hoisted(program, facts, limit=facts.hoist_bytes)
+    more = (
+        f"aggregated features would take {in_bytes(_bytes_of(best, facts))} of the "
+        f"{in_bytes(facts.hoist_bytes)} allowed, and save {in_seconds(saves)} an epoch; "
+        "hoist_bytes allows more"
+    )
+    if allowed is program:
+        return program.decided("hoist", False, more)
+    what = f"features aggregated once, {in_bytes(_bytes_of(allowed, facts))}{tried}"
+    if allowed.ops != best.ops:
+        what, saves = f"{what}; all {more}", some["every epoch"] - some["once"]
+    return program.decided("hoist", True, what, saves=f"{in_seconds(saves)} an epoch", ops=allowed.ops)
+
+
+def hoisted(program: Program, facts: Facts, *, limit: float) -> tuple[Program, dict[str, float]]:
+    """Turn what can be computed once into constants, as far as ``limit`` bytes allow.
+
+    ``A (x Wᵀ)`` becomes ``(A x) Wᵀ`` with ``A x`` a constant: no aggregation is left in the first layer,
+    forward or backward. Powers ``A A x`` and combinations of them are constants too.
+
+    Returns:
+        The program (the same object if nothing changes), and the seconds per epoch of the operations
+        concerned: ``"every epoch"`` if they run as they are, ``"once"`` if the constants are there.
+    """
+    after, folds = _folded(program, facts, float("inf"))
+    if _bytes_of(after, facts) > limit:  # one combination may take less than its parts
+        after, folds = _folded(program, facts, limit)
+    costs = [_seconds(before, fold, facts) for before, fold in folds]
+    every, once = (sum(cost[i] for cost in costs) for i in range(2))
+    return after, {"every epoch": every, "once": once}
+
+
+def _bytes_of(program: Program, facts: Facts) -> int:
+    """Return the bytes of a program's constants."""
+    constants = [op.out for op in program.ops if isinstance(op, Hoisted)]
+    return sum(4 * facts.num_rows(program.place(value)) * program.width(value) for value in constants)
+
+
+@dataclass(frozen=True)
+class _Fold:
+    """Operations that can be computed once, on the features or before a linear map that moves behind them."""
+
+    chain: tuple[Operation, ...]
+    """Operations that compute their input from the features alone."""
+    ops: tuple[Operation, ...]
+    """The operations in the order they run; only the last one's value is read elsewhere."""
+    linear: Linear | None
+    """Linear map that they all follow and that moves behind them: ``S (x Wᵀ) = (S x) Wᵀ``."""
+    source: str
+    """Name of the value that holds the features."""
+
+
+def _folded(program: Program, facts: Facts, limit: float) -> tuple[Program, list[tuple[Program, _Fold]]]:
+    """Apply all folds that the limit allows; return the program, and each fold with the program before it."""
+    folds, refused = list[tuple[Program, _Fold]](), set[str]()
+    while (fold := _next(program, refused)) is not None:
+        after = _applied(program, fold)
+        if _bytes_of(after, facts) <= limit:
+            folds.append((program, fold))
+            program = after
+        else:
+            refused.add(fold.ops[-1].out)
+    return program, folds
+
+
+def _next(program: Program, refused: set[str]) -> _Fold | None:
+    for op in program.ops:
+        if not isinstance(op, FOLDED) or isinstance(op, Own):
+            continue
+        for fold in (_alone(program, op), _after_linear(program, op)):
+            if fold is not None and fold.ops[-1].out not in refused:
+                return fold
+    return None
+
+
+def _alone(program: Program, op: Operation) -> _Fold | None:
+    """Return a fold of ``op`` if it reads only values computed from the features alone; None otherwise."""
+    chain = _chain(program, op.inputs)
+    source = None if chain is None else _source(program, op.inputs)
+    if chain is None or source is None or not any(isinstance(o, Aggregate) for o in (*chain, op)):
+        return None
+    return _Fold(chain, (op,), None, source)
+
+
+def _after_linear(program: Program, op: Operation) -> _Fold | None:
+    """Return a fold of ``op`` and all else that commutes with a linear map of such values; None otherwise."""
+    linear = program.producer(op.inputs[0])
+    if not isinstance(linear, Linear) or len(linear.inputs) > 1 or linear.after is not None:
+        return None
+    chain = _chain(program, linear.inputs)
+    source = None if chain is None else _source(program, linear.inputs)
+    if chain is None or source is None:
+        return None
+    readers = program.consumers(linear.out)
+    ops = [op] if len(readers) == 1 and len(op.inputs) == 1 else _following(program, linear)
+    inside = {linear.out, *(other.out for other in ops)}
+    ends = [value for value in inside if _is_read_outside(program, value, ops)]
+    if not ops or ends != [ops[-1].out] or not any(isinstance(other, Aggregate) for other in ops):
+        return None
+    return _Fold(chain, tuple(ops), linear, source)
+
+
+def _following(program: Program, linear: Linear) -> list[Operation]:
+    """Return all foldable operations that read only a linear map's value and each other's."""
+    known, found = {linear.out}, list[Operation]()
+    for op in program.ops:
+        if isinstance(op, FOLDED) and known.issuperset(op.inputs):
+            known.add(op.out)
+            found.append(op)
+    return found
+
+
+def _is_read_outside(program: Program, value: str, ops: Sequence[Operation]) -> bool:
+    return value == program.output or any(reader not in ops for reader in program.consumers(value))
+
+
+def _chain(program: Program, values: Sequence[str]) -> tuple[Operation, ...] | None:
+    """Return the operations that compute ``values`` from the features alone; None if others take part."""
+    made: dict[str, Operation] = {}
+    for value in values:
+        op = program.producer(value)
+        if op is None:
+            continue
+        if isinstance(op, Hoisted):
+            chain: tuple[Operation, ...] | None = op.of
+        elif isinstance(op, FOLDED):
+            before = _chain(program, op.inputs)
+            chain = None if before is None else (*before, op)
+        else:
+            chain = None
+        if chain is None:
+            return None
+        made |= {other.out: other for other in chain}
+    return tuple(made.values())
+
+
+def _source(program: Program, values: Sequence[str]) -> str | None:
+    """Return the name of the features that chains start from; None if there are several, or sparse ones."""
+    found, rest = set[str](), list(values)
+    while rest:
+        op = program.producer(value := rest.pop())
+        rest += () if op is None else op.inputs
+        found |= {value} if op is None else set()
+    only = found.pop()
+    stays = program.parts and program.is_compact(only)
+    return None if found or stays else only
+
+
+def _applied(program: Program, fold: _Fold) -> Program:
+    last = fold.ops[-1].out
+    if fold.linear is None:
+        constant = Hoisted(out=last, inputs=(fold.source,), of=(*fold.chain, *fold.ops))
+        return _replaced(program, {last: (constant,)})
+    names = {op.out: f"{op.out}_once" for op in fold.ops} | {fold.linear.out: fold.linear.inputs[0]}
+    of = (*fold.chain, *(op.renamed(names) for op in fold.ops))
+    constant = Hoisted(out=names[last], inputs=(fold.source,), of=of)
+    new: dict[str, tuple[Operation, ...]] = {op.out: () for op in (*fold.ops, fold.linear)}
+    new[last] = (constant, replace(fold.linear, out=last, inputs=(constant.out,)))
+    return _replaced(program, new)
+
+
+def _seconds(program: Program, fold: _Fold, facts: Facts) -> tuple[float, float]:
+    """Return the seconds per epoch of a fold's operations and linear map, before and after folding."""
+    channels = program.width(fold.source)
+    if fold.linear is None:
+        return sum(_seconds_of(program, op, facts, channels, channels) for op in fold.ops), 0.0
+    width = program.width(fold.linear.out)
+    rows = [facts.num_rows(program.place(value)) for value in (fold.linear.out, fold.ops[-1].out)]
+    before, after = (2 * facts.multiply_seconds(count, channels, width) for count in rows)
+    return sum(_seconds_of(program, op, facts, width, channels) for op in fold.ops) + before, after
+
+
+def _seconds_of(program: Program, op: Operation, facts: Facts, width: int, channels: int) -> float:
+    """Return an operation's seconds per epoch; an aggregation counts both ways, at its narrower side."""
+    if isinstance(op, Aggregate):
+        level, relation = program.level(op.inputs[0]), op.adjacency.relation
+        return 2 * facts.aggregate_seconds(level, min(width, channels), relation)
+    if isinstance(op, Own):
+        return 0.0
+    nbytes = 4 * facts.num_rows(program.place(op.out)) * width * (1 + len(op.inputs))
+    return nbytes / facts.rates.stream_bytes
+
+
+def _replaced(program: Program, new: dict[str, tuple[Operation, ...]]) -> Program:
+    """Replace operations of a program and drop those whose value nothing reads any more."""
+    ops = [made for op in program.ops for made in new.get(op.out, (op,))]
+    kept, alive = {program.output}, list[Operation]()
+    for op in reversed(ops):
+        if op.out in kept:
+            alive.append(op)
+            kept.update(op.inputs)
+    return program.rewritten(tuple(reversed(alive)))
+
+
+# ---- input path: whether the first weights multiply the features as dense, as sparse or as bits
+
+_OTHER_READERS = "the features are read by something other than a linear map"
+
+
+def choose_input_path(program: Program, facts: Facts) -> Program:
+    """Choose to multiply the features as dense, as sparse or as bits, whichever takes the least time.
+
+    A program whose settings name its ``input_path`` already, keeps it.
+
+    Raises:
+        NotLoweredError: a path is asked for, and something other than a linear map reads the features.
+    """
+    if program.parts:
+        return _as_stored(program, facts)
+    width, asked = input_width(program), program.settings.get("input_path")
+    if asked == "streamed":  # as has been decided before any pass
+        return program
+    if not width:
+        if asked not in {None, "dense"}:
+            raise NotLoweredError("input path", _OTHER_READERS, "dense features")
+        return program.decided("input path", False, f"dense: {_OTHER_READERS}", input_path="dense")
+    if asked is not None:
+        ops = program.ops if asked == "dense" else _own_after_linear(program)
+        what = f"{asked}, as asked: {facts.density:.4g} of the features are not zero"
+        return program.decided("input path", asked != "dense", what, ops=ops, input_path=asked)
+    seconds, tried = facts.weighed(lambda by: input_seconds(program, by))
+    chosen = min(seconds, key=lambda path: seconds[path])
+    others = sorted((path for path in seconds if path != chosen), key=lambda path: seconds[path])
+    what = f"{chosen}: {facts.density:.4g} of the features are not zero"
+    if chosen == "binary":
+        what += ", one number in each row: 32 features are a word of bits"
+    what += tried
+    return program.decided(
+        "input path",
+        chosen != "dense",
+        what,
+        saves=in_seconds(seconds[others[0]] - seconds[chosen]),
+        instead_of=" or ".join(f"{path}, {in_seconds(seconds[path])} an epoch" for path in others),
+        ops=program.ops if chosen == "dense" else _own_after_linear(program),
+        input_path=chosen,
+    )
+
+
+def _as_stored(program: Program, facts: Facts) -> Program:
+    """Multiply the features of each node type as sparse where they are stored so, if only linear maps do."""
+    paths = {}
+    for number, part in enumerate(program.parts):
+        readers = _readers(program, part.input)
+        fits = all(isinstance(op, Linear) and len(op.inputs) == 1 for op in readers)
+        is_sparse = facts.parts[number].is_sparse and bool(readers) and fits
+        paths[part.input] = "sparse" if is_sparse else "dense"
+    sparse = [part.name for part in program.parts if paths[part.input] == "sparse"]
+    what = f"features of {', '.join(sparse)} are stored sparse" if sparse else "dense: no type's are sparse"
+    marked = program.rewritten(program.ops, input_paths=paths)
+    ops = _own_after_linear(marked) if sparse else program.ops
+    return program.decided("input path", bool(sparse), what, ops=ops, input_paths=paths)
+
+
+def _readers(program: Program, value: str) -> list[Operation]:
+    """Return the operations that read a value, directly or through :class:`Own`."""
+    found: list[Operation] = []
+    for op in program.consumers(value):
+        found += _readers(program, op.out) if isinstance(op, Own) else [op]
+    return found
+
+
+def input_width(program: Program) -> int:
+    """Return the columns of all weights that multiply the features; 0 if anything else reads these, too."""
+    readers = _readers(program, INPUT)
+    is_linear = all(isinstance(op, Linear) and len(op.inputs) == 1 for op in readers)
+    return sum(program.width(op.out) for op in readers) if is_linear else 0
+
+
+def input_seconds(program: Program, facts: Facts) -> dict[str, float]:
+    """Return the seconds per epoch of the features' products with weights, on each available path."""
+    rows, width = facts.rows[0], input_width(program)
+    seconds = {
+        "dense": 2 * facts.multiply_seconds(rows, facts.in_channels, width),
+        "sparse": 2 * facts.sparse_seconds(rows, width),
+    }
+    if not facts.is_sparse:  # sparse features would have to be made dense to be hoisted
+        _, hoist = hoisted(program, facts, limit=facts.hoist_bytes)
+        seconds["dense"] -= hoist["every epoch"] - hoist["once"]
+    if facts.is_binary:
+        seconds["binary"] = 2 * facts.binary_seconds(rows, width)
+    return seconds
+
+
+def _own_after_linear(program: Program) -> tuple[Operation, ...]:
+    """Move linear maps before :class:`Own` of the features, so that compact rows are never made dense."""
+    ops: list[Operation] = []
+    for op in program.ops:
+        chain = _own_rows_of_input(program, op.out if isinstance(op, Own) else op.inputs[0])
+        if chain and isinstance(op, Own):
+            continue
+        if not chain or not isinstance(op, Linear):
+            ops.append(op)
+            continue
+        value = f"{op.out}_all"
+        ops.append(replace(op, out=value, inputs=(_origin(program, op.inputs[0]),)))
+        for number in range(chain):
+            name = op.out if number == chain - 1 else f"{op.out}_all{number + 1}"
+            ops.append(Own(out=name, inputs=(value,)))
+            value = name
+    return tuple(ops)
+
+
+def _own_rows_of_input(program: Program, value: str) -> int:
+    """Return how many :class:`Own` lead from the features to a value; 0 if anything else takes part."""
+    source, count = _origin(program, value), 0
+    while value != source:
+        op = program.producer(value)
+        assert op is not None
+        value, count = op.inputs[0], count + 1
+    is_kept_dense = program.parts and program.path_of(source) == "dense"
+    return 0 if source not in program.inputs or is_kept_dense else count
+
+
+def _origin(program: Program, value: str) -> str:
+    """Return the value whose rows a value holds, itself or the one that :class:`Own` leads from."""
+    op = program.producer(value)
+    return _origin(program, op.inputs[0]) if isinstance(op, Own) else value

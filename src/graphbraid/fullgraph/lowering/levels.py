@@ -1,0 +1,352 @@
+"""Levels: the nodes for which a program's values have rows, and the edges from each level to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from graphbraid.fullgraph.lowering.route import Route
+from graphbraid.fullgraph.program import AdjacencyMatrix, LevelPart
+from graphbraid.graph.csc import Csc, index_dtype
+from graphbraid.graph.types import Relation
+from graphbraid.ops.aggregation import Aggregation
+
+# ---- levels: the nodes for which a program's values have rows, and the edges from each level to the next
+
+_EDGES_AT_A_TIME = 1 << 21
+"""Edges relabelled at a time, which bounds the temporary memory of building the levels."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Block:
+    """The edges from one level to the next, with the nodes at both ends."""
+
+    csc: Csc
+    """Edges from the level's rows to the next level's rows."""
+    sources: Tensor | None
+    """``(num_src,)`` int64 node of each source row; None if row v is node v."""
+    destinations: Tensor | None
+    """``(num_dst,)`` int64 node of each destination row; None if row v is node v."""
+    edges: Tensor | None
+    """``(num_edges,)`` int64 position of each edge in the graph; None if nothing is stored per edge."""
+    route: Route | None = None
+    """The rows that travel, if ranks exchange rows between these two levels; there are no edges then."""
+
+    def of(self, relation: Relation | None) -> Block:
+        """Return itself: a block of one node type has all edges together."""
+        assert relation is None
+        return self
+
+    def num_sources(self, _: int = 0) -> int:
+        """Return the number of rows before it."""
+        return self.csc.num_src
+
+    def num_destinations(self, _: int = 0) -> int:
+        """Return the number of rows after it."""
+        return self.csc.num_dst
+
+    def source_nodes(self, _: int = 0) -> Tensor | None:
+        """Return the node of each row before it; None if row v is node v."""
+        return self.sources
+
+    def destination_nodes(self, _: int = 0) -> Tensor | None:
+        """Return the node of each row after it; None if row v is node v."""
+        return self.destinations
+
+    @property
+    def copies(self) -> Iterator[Tensor]:
+        """The arrays that it holds in addition to the graph."""
+        if self.destinations is None:
+            return
+        send = None if self.route is None else self.route.send
+        for array in (self.csc.indptr, self.csc.indices, self.sources, self.edges, send):
+            if array is not None:
+                yield array
+
+    def bind(self, whole: Aggregation) -> Aggregation:
+        """Restrict an aggregation over the whole graph to these two levels, with their rows' coefficients."""
+        if self.destinations is None and self.sources is None:
+            return whole
+        return replace(
+            whole,
+            csc=self.csc,
+            weight=_take(whole.weight, self.edges),
+            src_scale=_take(whole.src_scale, self.sources),
+            dst_scale=_take(whole.dst_scale, self.destinations),
+            loop=_take(whole.loop, self.destinations),
+        )
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class TypedBlock:
+    """The edges of each relation from one level to the next, where nodes have types."""
+
+    relations: Mapping[int, Block]
+    """The edges of the relations that are read, by number, between the rows of their two types."""
+    whole: Mapping[int, Csc]
+    """All edges of these relations, between the nodes of their two types."""
+    num_src: tuple[int, ...]
+    """Number of rows of each type before it."""
+    num_dst: tuple[int, ...]
+    """Number of rows of each type after it."""
+    sources: tuple[Tensor | None, ...]
+    """``(num_src,)`` int64 node of each row before it, by type; None if row v is node v."""
+    destinations: tuple[Tensor | None, ...]
+    """``(num_dst,)`` int64 node of each row after it, by type; None if row v is node v."""
+
+    def of(self, relation: Relation | None) -> Block:
+        """Return the edges of one relation."""
+        assert relation is not None
+        return self.relations[relation.number]
+
+    def num_sources(self, part: int = 0) -> int:
+        """Return the number of a type's rows before it."""
+        return self.num_src[part]
+
+    def num_destinations(self, part: int = 0) -> int:
+        """Return the number of a type's rows after it."""
+        return self.num_dst[part]
+
+    def source_nodes(self, part: int = 0) -> Tensor | None:
+        """Return the node of each of a type's rows before it; None if row v is node v."""
+        return self.sources[part]
+
+    def destination_nodes(self, part: int = 0) -> Tensor | None:
+        """Return the node of each of a type's rows after it; None if row v is node v."""
+        return self.destinations[part]
+
+    @property
+    def copies(self) -> Iterator[Tensor]:
+        """The arrays that it holds in addition to the graph, in which relations are not apart."""
+        for csc in (*self.whole.values(), *(block.csc for block in self.relations.values())):
+            yield from (csc.indptr, csc.indices)
+        yield from (ids for ids in (*self.sources, *self.destinations) if ids is not None)
+
+
+Blocks = Sequence[Block] | Sequence[TypedBlock]
+"""The edges from each level to the next."""
+
+
+def num_rows_of(blocks: Blocks, place: LevelPart, num_nodes: int) -> int:
+    """Return the number of nodes of a type of a level; ``num_nodes`` if there are no blocks."""
+    level, part = place
+    if level < len(blocks):
+        return blocks[level].num_sources(part)
+    return blocks[-1].num_destinations(part) if blocks else num_nodes
+
+
+def nodes_of(blocks: Blocks, place: LevelPart) -> Tensor | None:
+    """Return the ``(num_rows,)`` int64 node of each row of a type of a level; None if row v is node v."""
+    level, part = place
+    if level < len(blocks):
+        return blocks[level].source_nodes(part)
+    return blocks[-1].destination_nodes(part) if blocks else None
+
+
+def whole_graph(csc: Csc, num_blocks: int) -> list[Block]:
+    """Return blocks between levels that each hold all nodes."""
+    return [Block(csc, None, None, None)] * num_blocks
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Reach:
+    """The nodes on which the outputs of some seeds depend, nearest first."""
+
+    nodes: Tensor
+    """``(num_reached,)`` int64: the seeds in their order, then each further level's new nodes, ascending
+    (or as :meth:`ordered` has placed them)."""
+    sizes: tuple[int, ...]
+    """Number of nodes that each level holds, a prefix of ``nodes``: from the seeds' level to level 0."""
+
+    def edges(self, csc: Csc) -> tuple[int, ...]:
+        """Return the number of in-edges that each block reads, from level 0 on."""
+        degrees = csc.degrees()[self.nodes]
+        return tuple(int(degrees[:size].sum()) for size in reversed(self.sizes[:-1]))
+
+    def ordered(self, rank: Tensor | None) -> Reach:
+        """Return the same levels, each one's new nodes sorted by ``rank[node]`` or, if None, by id."""
+        parts = []
+        for begin, end in pairwise((0, *self.sizes)):
+            part = self.nodes[begin:end]
+            parts.append(part.sort().values if rank is None else part[rank[part].argsort()])
+        return Reach(torch.cat(parts), self.sizes)
+
+
+def everything(num_nodes: int, num_blocks: int) -> Reach:
+    """Return levels that each hold all nodes, in the graph's order."""
+    return Reach(torch.arange(num_nodes), (num_nodes,) * (num_blocks + 1))
+
+
+def reach(csc: Csc, seeds: Tensor, num_hops: int) -> Reach:
+    """Find all nodes within ``num_hops`` in-edges of the distinct ``(num_seeds,)`` int64 ``seeds``."""
+    is_reached = torch.zeros(csc.num_src, dtype=torch.bool)
+    is_reached[seeds] = True
+    newest, found, sizes = seeds, [seeds], [seeds.numel()]
+    for _ in range(num_hops):
+        is_source = torch.zeros(csc.num_src, dtype=torch.bool)
+        for _, positions in edges_of(csc, newest):
+            is_source[csc.indices[positions].long()] = True
+        newest = (is_source & ~is_reached).nonzero().squeeze(1)
+        is_reached[newest] = True
+        found.append(newest)
+        sizes.append(sizes[-1] + newest.numel())
+    return Reach(torch.cat(found), tuple(sizes))
+
+
+def towards(
+    csc: Csc, reached: Reach, *, keep_edges: bool = False, sources: Reach | None = None
+) -> list[Block]:
+    """Build blocks of only the edges that the seeds' outputs depend on; each level is a prefix of the last.
+
+    Because levels are nested, the edges of every later block are a prefix of the first block's, so all share
+    one array. Edges of a row keep their order; their positions in the graph are kept if it has weights or if
+    ``keep_edges``. ``sources`` are the levels' nodes that edges lead from, if these are of another type.
+
+    Returns:
+        The blocks, from level 0 to the last.
+    """
+    nodes, sizes = reached.nodes, reached.sizes
+    src = reached if sources is None else sources
+    row_of = torch.full((csc.num_src,), -1, dtype=index_dtype(csc.num_src))
+    row_of[src.nodes] = torch.arange(src.nodes.numel(), dtype=row_of.dtype)
+    destinations = nodes[: sizes[-2]]
+    indptr = torch.zeros(destinations.numel() + 1, dtype=torch.int64)
+    torch.cumsum(csc.degrees()[destinations], 0, out=indptr[1:])
+    indices = torch.empty(int(indptr[-1]), dtype=row_of.dtype)
+    keep_edges = keep_edges or csc.weight is not None
+    edges = torch.empty(indices.numel(), dtype=torch.int64) if keep_edges else None
+    for begin, positions in edges_of(csc, destinations):
+        part = slice(begin, begin + positions.numel())
+        indices[part] = row_of[csc.indices[positions].long()]
+        if edges is not None:
+            edges[part] = positions
+    blocks: list[Block] = []
+    for num_src, num_dst in zip(src.sizes[:0:-1], sizes[-2::-1], strict=True):
+        if blocks and (blocks[-1].csc.num_src, blocks[-1].csc.num_dst) == (num_src, num_dst):
+            blocks.append(blocks[-1])
+            continue
+        last = int(indptr[num_dst])
+        between = Csc(indptr[: num_dst + 1], indices[:last], num_src, trusted=True)
+        if csc.is_own_reverse and num_src == num_dst:  # no edge leads out of or into these nodes
+            between.keep_as_own_reverse()
+        ids = None if edges is None else edges[:last]
+        blocks.append(Block(between, src.nodes[:num_src], nodes[:num_dst], ids))
+    return blocks
+
+
+def copied_bytes(blocks: Blocks) -> int:
+    """Return the bytes that ``blocks`` hold in addition to the graph; shared arrays count once."""
+    shared: dict[int, int] = {}
+    for block in blocks:
+        for tensor in block.copies:
+            storage = tensor.untyped_storage()
+            shared[storage.data_ptr()] = storage.nbytes()
+    return sum(shared.values())
+
+
+def edges_of(csc: Csc, nodes: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """Yield the positions of the in-edges of ``nodes`` in chunks, each with the number of edges before it."""
+    degrees = csc.degrees()[nodes]
+    ends = degrees.cumsum(0)
+    row, begin = 0, 0
+    while row < nodes.numel():
+        next_row = max(row + 1, int(torch.searchsorted(ends, begin + _EDGES_AT_A_TIME)))
+        counts = degrees[row:next_row]
+        starts = csc.indptr[nodes[row:next_row]] - (ends[row:next_row] - counts) + begin
+        positions = torch.repeat_interleave(starts, counts)
+        positions += torch.arange(positions.numel())
+        yield begin, positions
+        begin += positions.numel()
+        row = next_row
+
+
+def aggregation(adjacency: AdjacencyMatrix, csc: Csc) -> Aggregation:
+    """Return the linear map over a graph that an adjacency stands for.
+
+    Raises:
+        ValueError: the adjacency is of an unknown kind.
+    """
+    whole = _unscaled(adjacency, csc)
+    if adjacency.scale == 1:
+        return whole
+    ones = whole.dst_scale if whole.dst_scale is not None else torch.ones(csc.num_dst)
+    return replace(whole, dst_scale=ones * adjacency.scale)
+
+
+def _unscaled(adjacency: AdjacencyMatrix, csc: Csc) -> Aggregation:
+    weight = csc.weight if adjacency.weighted else None
+    plain = csc if csc.weight is weight else Csc(csc.indptr, csc.indices, csc.num_src, trusted=True)
+    if adjacency.kind == "gcn":
+        from graphbraid.nn.gcn import gcn_norm
+
+        whole = gcn_norm(
+            plain, add_self_loops=adjacency.loop_scale != 0, improved=adjacency.loop_scale == 2.0
+        )
+        return replace(whole, csc=csc)
+    if adjacency.kind in LAPLACIANS:
+        return replace(scaled_laplacian(plain, LAPLACIANS[adjacency.kind]), csc=csc)
+    if adjacency.kind not in ("sum", "mean"):
+        raise ValueError(f"no aggregation is called {adjacency.kind!r}")
+    return Aggregation(csc=csc, weight=weight, mean=adjacency.kind == "mean", loop_scale=adjacency.loop_scale)
+
+
+def _take(values: Tensor | None, ids: Tensor | None) -> Tensor | None:
+    return values if values is None or ids is None else values[ids]
+
+
+# ---- the scaled Laplacian of Chebyshev polynomials, as an aggregation with the factors of PyG's ``ChebConv``
+
+LAPLACIANS: dict[str, str | None] = {"laplacian": None, "laplacian sym": "sym", "laplacian rw": "rw"}
+"""PyG's name of the normalisation for each Laplacian kind of adjacency."""
+
+
+def scaled_laplacian(csc: Csc, normalization: str | None) -> Aggregation:
+    """Return the aggregation by ``2 L / lambda_max - I`` of a graph without its stored self-loops.
+
+    ``L`` is ``I - D^-1/2 A D^-1/2`` (sym), ``I - A D^-1`` (rw) or ``D - A`` (None), and ``lambda_max`` is
+    twice its largest entry, PyG's default. A node's degree is the sum of the weights of the edges that
+    *leave* it, as in PyG.
+
+    Args:
+        csc: in-edges, with weights of any sign.
+        normalization: ``sym``, ``rw`` or None.
+    """
+    weight = torch.ones(csc.num_edges) if csc.weight is None else csc.weight.float()
+    sources, destinations = csc.indices.long(), csc.destinations().long()
+    weight = weight.masked_fill(sources == destinations, 0.0)
+    degree = torch.zeros(csc.num_src).index_add_(0, sources, weight)
+    src, dst = _scales(degree, normalization)
+    entries = weight * (src[sources] * dst[destinations])
+    diagonal = degree if normalization is None else torch.ones(csc.num_src)
+    largest = (
+        torch.cat((-entries[sources != destinations], diagonal)).max() if csc.num_src else torch.ones(())
+    )
+    scale = 1 / largest  # 2 / lambda_max
+    loop = scale * diagonal - 1
+    if bool((loop == 0).all()):
+        return Aggregation(csc=csc, weight=csc.weight, src_scale=src, dst_scale=-scale * dst, skip_loops=True)
+    if normalization is None:  # self-loops share the rows' factor
+        return Aggregation(
+            csc=csc,
+            weight=csc.weight,
+            dst_scale=(-scale).expand(csc.num_dst).clone(),
+            loop=-loop / scale,
+            loop_scale=1.0,
+            skip_loops=True,
+        )
+    assert csc.weight is not None  # without weights the diagonal holds the largest entry
+    return Aggregation(csc=csc, weight=-scale * entries, loop=loop, loop_scale=1.0, skip_loops=True)
+
+
+def _scales(degree: Tensor, normalization: str | None) -> tuple[Tensor, Tensor]:
+    """Return the factors of sources and of destinations; they are 0 for nodes without edges."""
+    ones = torch.ones_like(degree)
+    if normalization is None:
+        return ones, ones
+    power = degree.pow(-0.5 if normalization == "sym" else -1.0)
+    power = power.masked_fill(power == float("inf"), 0.0)
+    return (power, power) if normalization == "sym" else (power, ones)

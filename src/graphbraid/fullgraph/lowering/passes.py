@@ -1,0 +1,257 @@
+"""The lowering passes: each turns a program into a cheaper equivalent one.
+
+A pass is a pure function ``(program, facts) -> program`` that records a :class:`Decision`, even where it
+changes nothing. Each can be switched off, as the ablation benchmark does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from graphbraid.fullgraph.lowering.costs import Facts, in_bytes, in_seconds
+from graphbraid.fullgraph.lowering.hoisting import choose_input_path, hoist
+from graphbraid.fullgraph.program import (
+    WHOLE,
+    Add,
+    Aggregate,
+    Concat,
+    Epilogue,
+    Following,
+    Linear,
+    Operation,
+    Program,
+)
+
+# ---- splitting: a linear map of concatenated values becomes a sum of linear maps, which saves the copies
+
+
+def split(program: Program, facts: Facts) -> Program:
+    """Multiply each concatenated value by its part of the weight, so that none has to be copied."""
+    ops = _split_products(program)
+    if ops is None:
+        return program.decided("split", False, "no linear map reads values side by side")
+    removed = [op for op in program.ops if isinstance(op, Concat) and op not in ops]
+    nbytes = sum(16 * facts.num_rows(program.place(op.out)) * program.width(op.out) for op in removed)
+    what = "linear maps of values side by side are sums of linear maps"
+    return program.decided("split", True, what, saves=f"{in_bytes(nbytes)} of copies an epoch", ops=ops)
+
+
+def _split_products(program: Program) -> tuple[Operation, ...] | None:
+    """Return the operations with every linear map of a :class:`Concat` split; None if there is none."""
+    ops: list[Operation] = []
+    for op in program.ops:
+        before = program.producer(op.inputs[0]) if isinstance(op, Linear) else None
+        if isinstance(op, Linear) and isinstance(before, Concat) and op.view == WHOLE and len(op.inputs) == 1:
+            ops += _parts(program, op, before)
+        else:
+            ops.append(op)
+    if len(ops) == len(program.ops):
+        return None
+    read = {value for op in ops for value in op.inputs} | {program.output}
+    return tuple(op for op in ops if op.out in read or not isinstance(op, Concat))
+
+
+def _parts(program: Program, op: Linear, before: Concat) -> list[Operation]:
+    """Return products of each input with its columns of the weight, and their running sums."""
+    ops: list[Operation] = []
+    start, total, last = 0, "", len(before.inputs) - 1
+    for number, value in enumerate(before.inputs):
+        stop = start + program.width(value)
+        is_sum = bool(total)
+        product = f"{op.out}_part{number}" if is_sum or last else op.out
+        ops.append(replace(op, out=product, inputs=(value,), view=replace(WHOLE, columns=(start, stop))))
+        if is_sum:
+            product = op.out if number == last else f"{op.out}_sum{number}"
+            ops.append(Add(out=product, inputs=(total, ops[-1].out)))
+        start, total = stop, product
+    return ops
+
+
+# ---- order: rows are transformed before or after they are aggregated, whichever is cheaper
+
+
+def order(program: Program, facts: Facts) -> Program:
+    """Transform before aggregating where that narrows the rows enough, and after it elsewhere."""
+    moved: list[str] = []
+    for _ in range(program.num_levels):  # aggregations in a row may each follow the one before
+        before = len(moved)
+        for aggregate in [op for op in program.ops if isinstance(op, Aggregate)]:
+            if program.producer(aggregate.out) is not aggregate:
+                continue
+            program, note = _order_one(program, aggregate, facts)
+            moved += [note] if note else []
+        if len(moved) == before:
+            break
+    what = "; ".join(moved) if moved else "every aggregation runs at its narrower side already"
+    return program.decided("order", bool(moved), what)
+
+
+def _order_one(program: Program, aggregate: Aggregate, facts: Facts) -> tuple[Program, str]:
+    linear = program.producer(aggregate.inputs[0])
+    if isinstance(linear, Linear) and len(linear.inputs) == 1:
+        if len(program.consumers(linear.out)) > 1 or program.is_compact(linear.inputs[0]):
+            return program, ""
+        before_it: Linear = linear
+        seconds, tried = facts.weighed(lambda by: _order_seconds(program, before_it, aggregate, by))
+        if seconds["first"] <= seconds["last"]:
+            return program, ""
+        # (A x) Wᵀ instead of A (x Wᵀ)
+        rows = f"{aggregate.out}_rows"
+        swapped = {
+            linear.out: replace(aggregate, out=rows, inputs=(linear.inputs[0],)),
+            aggregate.out: replace(linear, out=aggregate.out, inputs=(rows, *aggregate.inputs[1:])),
+        }
+        note = f"{aggregate.out}: aggregate first{tried}"
+        return program.replaced(swapped), note
+    after = program.consumers(aggregate.out)
+    linear = after[0] if len(after) == 1 and isinstance(after[0], Linear) else None
+    if not isinstance(linear, Linear) or linear.inputs[0] != aggregate.out or len(aggregate.inputs) > 1:
+        return program, ""
+    after_it: Linear = linear
+    seconds, tried = facts.weighed(lambda by: _order_seconds(program, after_it, aggregate, by))
+    if seconds["last"] <= seconds["first"] and not program.is_compact(aggregate.inputs[0]):
+        return program, ""
+    rows = f"{linear.out}_rows"
+    swapped = {
+        aggregate.out: replace(linear, out=rows, inputs=(aggregate.inputs[0],)),
+        linear.out: replace(aggregate, out=linear.out, inputs=(rows, *linear.inputs[1:])),
+    }
+    return program.replaced(swapped), f"{linear.out}: transform first{tried}"
+
+
+def _order_seconds(program: Program, linear: Linear, aggregate: Aggregate, facts: Facts) -> dict[str, float]:
+    """Return the seconds per epoch with the transformation ``"first"`` and with it ``"last"``."""
+    x = linear.inputs[0] if linear.out == aggregate.inputs[0] else aggregate.inputs[0]
+    level, relation = program.level(aggregate.inputs[0]), aggregate.adjacency.relation
+    before, after = (facts.num_rows(program.place(value)) for value in (aggregate.inputs[0], aggregate.out))
+    narrow, wide = program.width(linear.out), program.width(x)
+    learns = program.learns(x)
+    products = 3 if learns else 2
+    first = products * facts.multiply_seconds(before, wide, narrow)
+    first += 2 * facts.aggregate_seconds(level, narrow, relation)
+    last = products * facts.multiply_seconds(after, wide, narrow)
+    last += (2 if learns else 1) * facts.aggregate_seconds(level, wide, relation)
+    return {"first": first, "last": last}
+
+
+# ---- fusing: row-wise operations are done by the kernel before them, while the cache holds the rows
+
+
+def fuse(program: Program, facts: Facts) -> Program:
+    """Fuse operations, so that fewer passes over the rows are left.
+
+    Bias, activation and dropout become one pass, additions join the kernel that makes one of their sides, and
+    a pass that follows an aggregation or a linear map is applied to its rows while the cache holds them.
+    """
+    after = program
+    for merge in (_merge_epilogues, _merge_additions, _join_epilogues):
+        while (merged := merge(after)) is not None:
+            after = merged
+    saved = len(program.ops) - len(after.ops)
+    joined = [op for op in after.ops if isinstance(op, Following) and op.after]
+    what = f"{saved} fewer passes over the rows" if saved else "nothing to fuse"
+    if joined:
+        what += f", {len(joined)} of them made in the cache by the kernel before"
+    nbytes = sum(8 * facts.num_rows(after.place(op.out)) * after.width(op.out) for op in joined)
+    saves = f"{in_bytes(nbytes)} an epoch that need not leave the cache and come back" if joined else ""
+    return program.decided("fuse", saved > 0, what, saves=saves, ops=after.ops)
+
+
+def _merge_epilogues(program: Program) -> Program | None:
+    for op in program.ops:
+        before = program.producer(op.inputs[0])
+        if not isinstance(op, Epilogue) or not isinstance(before, Epilogue):
+            continue
+        if len(program.consumers(before.out)) > 1 or _stage(op) <= _stage(before, last=True):
+            continue
+        act = before.act if op.act == "none" else op.act
+        both = replace(before, out=op.out, act=act, p=max(before.p, op.p))
+        return program.replaced({op.out: both}, without=before.out)
+    return None
+
+
+def _stage(op: Epilogue, *, last: bool = False) -> int:
+    """Return the first (or last) part of an epilogue: 0 is bias, 1 activation, 2 dropout."""
+    parts = [op.bias is not None, op.act != "none", op.p > 0]
+    there = [i for i, part in enumerate(parts) if part] or [0]
+    return there[-1] if last else there[0]
+
+
+def _merge_additions(program: Program) -> Program | None:
+    for op in program.ops:
+        if not isinstance(op, Add):
+            continue
+        for target, other in (op.inputs[::-1], op.inputs):
+            maker = program.producer(target)
+            fits = isinstance(maker, Linear | Aggregate) and len(maker.inputs) == 1
+            if not fits or len(program.consumers(target)) > 1 or maker is None:
+                continue
+            joined = replace(maker, out=op.out, inputs=(*maker.inputs, other))
+            return program.replaced({op.out: joined}, without=target)
+    return None
+
+
+def _join_epilogues(program: Program) -> Program | None:
+    for op in program.ops:
+        maker = program.producer(op.inputs[0])
+        fits = isinstance(op, Epilogue) and isinstance(maker, Following) and maker.after is None
+        if not fits or len(program.consumers(op.inputs[0])) > 1:
+            continue
+        assert isinstance(op, Epilogue)
+        assert isinstance(maker, Following)
+        joined = replace(maker, out=op.out, after=op)
+        return program.replaced({op.out: joined}, without=maker.out)
+    return None
+
+
+# ---- storage: the dtype to which rows are rounded before they are aggregated
+
+
+def store(program: Program, facts: Facts) -> Program:
+    """Round rows to bfloat16 before they are aggregated, if requested: half the bytes read per edge."""
+    if facts.storage == torch.float32:
+        return program.decided("storage", False, "float32 rows; storage='bfloat16' halves what edges read")
+    saved, ops = 0.0, []
+    for op in program.ops:
+        if not isinstance(op, Aggregate):
+            ops.append(op)
+            continue
+        place, width = program.place(op.inputs[0]), program.width(op.out)
+        passes = 1 + program.learns(op.inputs[0])
+        rounding = 6.0 * facts.num_rows(place) * width / facts.rates.stream_bytes
+        saved += passes * (facts.aggregate_seconds(place.level, width, op.adjacency.relation) / 2 - rounding)
+        ops.append(replace(op, rows=facts.storage))
+    what = "rows are rounded to bfloat16 before they are aggregated, sums are float32"
+    taken = any(isinstance(op, Aggregate) for op in ops)
+    return program.decided(
+        "storage",
+        taken,
+        what if taken else "nothing is aggregated",
+        saves=in_seconds(saved),
+        ops=tuple(ops),
+    )
+
+
+# ---- the lowering passes: each turns a program into a cheaper equivalent one
+
+Pass = Callable[[Program, Facts], Program]
+PASSES: dict[str, Pass] = {
+    "split": split,
+    "input_path": choose_input_path,
+    "hoist": hoist,
+    "order": order,
+    "fuse": fuse,
+    "storage": store,
+}
+"""The passes by name, in the order they run."""
+
+
+def through_passes(program: Program, facts: Facts, wanted: frozenset[str]) -> Program:
+    """Return a program after the passes whose names are wanted, in their order."""
+    for name, run in PASSES.items():
+        if name in wanted:
+            program = run(program, facts)
+    return program

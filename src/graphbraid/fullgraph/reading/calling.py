@@ -1,0 +1,278 @@
+"""How a model is called: what of a graph each parameter of its ``forward`` receives, on every route.
+
+A mini-batch, a pass over the whole graph, a compiled model and a trace of it all bind the parameters here, by
+name, and differ only in where the values come from. So a model gets the same arguments everywhere.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from graphbraid.errors import ConfigError
+from graphbraid.graph import Graph
+from graphbraid.graph.csc import Csc
+from graphbraid.graph.types import Relation
+from graphbraid.nn import told
+
+X, EDGES, ADJACENCY, WEIGHTS, DATA, CSC = "x", "edge_index", "adj_t", "edge_weight", "data", "csc"
+EDGE_ATTR, EDGE_TYPE, N_ID, NUM_NODES = "edge_attr", "edge_type", "n_id", "num_nodes"
+"""What a parameter can receive, besides attributes of the user's data: the features, the edges as a list or
+as a sparse matrix, the edge weights, the data object, graphbraid's own topology (or a block per layer), the
+edge features, the relation of each edge, the ids of the rows and their number."""
+_NAMES = {
+    X: ("x", "X", "feat", "feats", "feature", "features", "h", "z", "input", "inputs", "node_features"),
+    EDGES: ("edge_index", "edges", "edge_idx", "ei"),
+    ADJACENCY: ("adj_t", "adj", "adjacency"),
+    WEIGHTS: ("edge_weight", "edge_weights", "weight"),
+    EDGE_ATTR: ("edge_attr", "edge_attrs", "edge_features"),
+    DATA: ("data", "batch", "graph", "g"),
+}
+_KNOWN = {name: what for what, names in _NAMES.items() for name in names}
+_BY_PLACE = (X, EDGES)
+_MEANT = {*_KNOWN, EDGE_TYPE, N_ID, NUM_NODES}
+_MEANT |= {"e_id", "pos", "y", "time", "norm", "face", "ptr", "batch_size"}
+"""Names with a meaning in PyG: a parameter of such a name gets nothing else by its place."""
+
+_LEFT_OUT = (
+    "it was left out of the graph: Graph.from_pyg keeps edge_attr of floats, not further attributes, and "
+    "task='link' no features by relation. Delete it from PyG's data if the model is to do without, or use "
+    "compile(model, data), which gives all that they hold"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """The arguments that are available to call a model with.
+
+    Attributes:
+        names: what can be given, by name.
+        held: the attributes of the data object.
+        refused: names of what cannot be given although the data have it, each with the reason.
+        weights: the name that the graph's weights have. If None, they have none.
+        edge_channels: number of edge features. If None, there are none.
+        graph: the graph that the edges belong to.
+        typed: whether the values are dicts by node type or relation, under names that may end in ``_dict``.
+        data_class: the class of the user's data.
+        classes: the classes of tensors in the user's data, by the names of what parameters receive.
+        relations: the relations that have edges, if the data say of each edge which it belongs to.
+    """
+
+    names: frozenset[str] = frozenset({X, EDGES, ADJACENCY, DATA})
+    held: frozenset[str] = frozenset({X, EDGES})
+    refused: Mapping[str, str] = field(default_factory=dict)
+    weights: str | None = None
+    edge_channels: int | None = None
+    graph: Graph | None = field(default=None, compare=False)
+    typed: bool = False
+    data_class: type | None = None
+    classes: Mapping[str, type] = field(default_factory=dict)
+    relations: tuple[Relation, ...] = ()
+
+    @classmethod
+    def of(cls, graph: Graph) -> Given:
+        """Return what a graph alone can give."""
+        nodes = [graph.nodes_of(one) for one in graph.node_types]
+        typed, attr = graph.is_typed, graph.edge_attr
+        edges = [graph.edges_of(one) for one in graph.edge_types] if typed else []
+        weights = {one.weight_name for one in edges if one.weighted}
+        if not typed and graph.csc.weight is not None:
+            weights = {graph.weight_name}
+        there = {
+            X: any(one.x is not None for one in nodes),
+            "y": any(one.y is not None for one in nodes),
+            EDGE_ATTR: attr is not None or any(one.edge_attr is not None for one in edges),
+            "time": any(t is not None for t in [one.time for one in nodes] + [one.time for one in edges]),
+            ADJACENCY: not typed,
+            NUM_NODES: not typed,
+        }
+        own = weights | {name for name, is_there in there.items() if is_there}
+        masks = {f"{split}_mask" for one in nodes for split in one.splits}
+        return cls(
+            names=frozenset(own | masks | {EDGES, N_ID, DATA}),
+            held=frozenset((own & {X, WEIGHTS, EDGE_ATTR}) | {EDGES}),
+            refused=dict.fromkeys(graph.left_out, _LEFT_OUT),
+            weights=None if typed else next(iter(weights), None),
+            edge_channels=None if attr is None else int(attr.shape[1]),
+            graph=graph,
+            typed=typed,
+        )
+
+    @property
+    def weighted(self) -> bool:
+        """Whether the graph has weights, by any name."""
+        return self.graph is not None and self.graph.csc.weight is not None
+
+    def is_simple(self) -> bool:
+        """Return whether there are no repeated edges and no self-loops."""
+        return self.graph is not None and _is_simple(self.graph.csc)
+
+
+def of_data(given: Given, data: Any) -> Given:
+    """Return what the user's data can give: all that they hold, and what is made of their graph's edges."""
+    stores = data.stores if given.typed else (data,)
+    held = frozenset(str(key) for store in stores for key in store.keys())  # noqa: SIM118 - of PyG
+    made = given.names & {X, EDGES, ADJACENCY, N_ID, NUM_NODES, DATA}
+    return replace(
+        given,
+        names=held | made,
+        held=held,
+        refused={},
+        weights=given.weights if given.weights in held else None,
+        data_class=type(data),
+    )
+
+
+def withholding(data: Any, graph: Graph) -> Any:
+    """Return PyG's ``Data`` of a graph, which refuses to be asked for what the graph left out.
+
+    PyG's own would give None for ``pos``, ``edge_attr`` and some others, as if the data had none.
+    """
+    kind, names = type(data), graph.left_out
+
+    def get(self: Any, name: str) -> Any:
+        if name in names:
+            raise ConfigError(f"the model's forward reads {name!r} of the data, and {_LEFT_OUT}")
+        return object.__getattribute__(self, name)
+
+    if names:
+        own = type(kind.__name__, (kind,), {"__getattribute__": get})
+        object.__setattr__(data, "__class__", own)  # PyG's would make an attribute of it
+    return data
+
+
+class CallValues(dict[str, Any]):
+    """The values of a call by the names of what parameters receive, each made when it is first asked for."""
+
+    def __init__(self, make: Callable[[str], Any]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, what: str) -> Any:
+        made = self[what] = self._make(what)
+        return made
+
+
+@dataclass(frozen=True)
+class Calling:
+    """The arguments of a call, each described by the name of what it receives."""
+
+    positional: tuple[str, ...]
+    named: Mapping[str, str]
+
+    def run(self, model: nn.Module, values: Mapping[str, Any]) -> Any:
+        """Call the model with ``values``, by the names of what its parameters receive."""
+        return model(
+            *(values[what] for what in self.positional), **{k: values[v] for k, v in self.named.items()}
+        )
+
+    def takes(self, what: str) -> bool:
+        """Return whether any argument of the call receives ``what``."""
+        return what in self.positional or what in self.named.values()
+
+
+def calling_of(model: nn.Module, given: Given) -> Calling:
+    """Determine how to call a model.
+
+    A parameter receives what has its name in PyG: ``x``, ``edge_index``, ``adj_t``, ``edge_weight``,
+    ``edge_attr``, ``edge_type``, ``n_id``, ``num_nodes``, ``data``, or another attribute of the data; where
+    there are types, also with ``_dict`` behind it. Without a default value, the first two may have names of
+    their own. Parameters with a default keep it if nothing has their name. A model that takes blocks gets the
+    features, the blocks, and by name ``n_id`` and ``edge_type``.
+
+    Raises:
+        ConfigError: a parameter without a default matches nothing, or one names what cannot be given.
+    """
+    blocks: tuple[str, ...] = ()
+    if told.takes_blocks(model) or (EDGE_TYPE in given.names and told.takes_typed_blocks(model)):
+        blocks, given = (X, CSC), _beside_blocks(given)
+    positional, named, in_place = [], {}, True
+    parameters = parameters_of(model)
+    taken: set[str | None] = {*blocks, *(_key_of(parameter.name, given) for parameter in parameters)}
+    for place, parameter in enumerate(parameters):
+        what = blocks[place] if place < len(blocks) else _given_to(parameter, place, given, taken)
+        taken.add(what)
+        if what is None:
+            in_place = False
+        elif parameter.kind is parameter.KEYWORD_ONLY or not in_place:
+            named[parameter.name] = what
+        else:
+            positional.append(what)
+    return Calling(tuple(positional), named)
+
+
+def _beside_blocks(given: Given) -> Given:
+    """Return what a model can be given beside blocks, which have the weights."""
+    why = "a model that takes blocks gets no features of edges"
+    lost = {EDGE_ATTR} & given.names - {given.weights}
+    return replace(
+        given, names=given.names & {N_ID, EDGE_TYPE}, refused={**given.refused, **dict.fromkeys(lost, why)}
+    )
+
+
+def parameters_of(model: nn.Module) -> list[inspect.Parameter]:
+    """Return the parameters of ``forward``: of a wrapper, those of what it wraps."""
+    own = getattr(getattr(model, "signature", None), "param_dict", None)
+    if isinstance(own, dict):  # PyG's Sequential, whose forward takes *args
+        return [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in own]
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    try:
+        parameters = list(inspect.signature(model.forward).parameters.values())
+    except ValueError:  # that of a traced TorchScript module has no names
+        parameters = [inspect.Parameter("args", inspect.Parameter.VAR_POSITIONAL)]
+    named = [parameter for parameter in parameters if parameter.kind not in variadic]
+    children = list(model.children())
+    if not named and parameters and len(children) == 1 and callable(children[0].forward):
+        return parameters_of(children[0])
+    by_place = [parameter for parameter in named if parameter.kind is not parameter.KEYWORD_ONLY]
+    if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
+        more = _BY_PLACE[len(by_place) :]
+        by_place += [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in more]
+    return by_place + [parameter for parameter in named if parameter.kind is parameter.KEYWORD_ONLY]
+
+
+def _key_of(name: str, given: Given) -> str:
+    return name.removesuffix("_dict") if given.typed else name
+
+
+def _given_to(
+    parameter: inspect.Parameter, place: int, given: Given, taken: Collection[str | None]
+) -> str | None:
+    """Return what a parameter receives; None if it keeps its default.
+
+    What is ``taken`` goes only to the parameter of its own name.
+    """
+    name, needed = parameter.name, parameter.default is parameter.empty
+    key = _key_of(name, given)
+    if key in given.refused:
+        raise ConfigError(f"the model's forward takes {name!r}, and {given.refused[key]}")
+    what = key if key in given.names else _KNOWN.get(key)
+    if what != key and (what in taken or not (needed or parameter.default is None)):
+        what = None  # as h of forward(x, edge_index, h=None) and weight of weight=1.0
+    if what == DATA and key != DATA and not (place == 0 and needed):
+        what = None
+    elif what == EDGES and EDGES not in given.held and ADJACENCY in given.held:
+        what = ADJACENCY  # a sparse matrix passed under an edge list's name
+    elif what is None and needed and place < len(_BY_PLACE) and key == name.removesuffix("_dict"):
+        what = None if key in _MEANT or _BY_PLACE[place] in taken else _BY_PLACE[place]
+    if what in given.names or (what == X and needed):
+        return what
+    if needed:
+        raise ConfigError(
+            f"the model's forward takes {name!r}, and the graph has no such thing, but "
+            f"{', '.join(sorted(given.names))}; give it a default value, or call compile(model, data) with "
+            "data that holds it"
+        )
+    return None
+
+
+def _is_simple(csc: Csc) -> bool:
+    """Return whether there are no repeated edges and no self-loops."""
+    src, dst = csc.indices.long(), csc.destinations().long()
+    edges = src * csc.num_dst + dst
+    return not bool((src == dst).any()) and torch.unique(edges).numel() == edges.numel()

@@ -1,0 +1,206 @@
+"""Checks that a module is of an exact class and holds nothing but what its reader handles.
+
+A class is identified by the class object, never by its name alone, since a subclass may do anything. An
+instance may hold only attributes whose names and values its reader lists, so that anything new (an option of
+a later PyG, a hook, a parametrization, a replaced method) makes a model run as it is written and not wrongly.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import types
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.modules import module as torch_module
+from torch.nn.parameter import is_lazy
+
+from graphbraid.fullgraph.program import NotLoweredError
+
+Allowed = Callable[[Any], bool]
+"""Test of whether a reader handles a value of an attribute."""
+
+
+def python_value(value: Any) -> Any:
+    """Return NumPy's scalars, alone or in a tuple, as Python's equal values, and anything else as it is."""
+    if type(value) is tuple:
+        return tuple(map(python_value, value))
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def anything(_: Any) -> bool:
+    """Accept any value: the attribute changes nothing, or the reader handles all its values."""
+    return True
+
+
+def flag(value: Any) -> bool:
+    """Accept True and False."""
+    return type(value) is bool
+
+
+def count(value: Any) -> bool:
+    """Accept integers of at least 1."""
+    return type(value) is int and value >= 1
+
+
+def number(value: Any) -> bool:
+    """Accept finite numbers."""
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+def probability(value: Any) -> bool:
+    """Accept numbers in ``[0, 1)``."""
+    return type(value) in (int, float) and 0 <= value < 1
+
+
+def one_of(*values: Any) -> Allowed:
+    """Return a test that accepts these values, of the same types."""
+    return lambda value: any(type(value) is type(v) and value == v for v in values)
+
+
+@dataclass(frozen=True)
+class Known:
+    """What an instance of a class may hold for its reader to handle it.
+
+    Attributes:
+        attributes: tests of the values of plain attributes, by name.
+        parameters: names of the parameters; each may be None.
+        optional: names that may be a parameter or be absent.
+        buffers: names of the buffers; each may be None.
+        children: names of the submodules, each of which the reader reads or checks. If None, any name.
+    """
+
+    attributes: Mapping[str, Allowed] = field(default_factory=dict)
+    parameters: Collection[str] = ()
+    optional: Collection[str] = ()
+    buffers: Collection[str] = ()
+    children: Collection[str] | None = ()
+
+
+_RUNS_SOMETHING = (
+    "_backward_hooks",
+    "_backward_pre_hooks",
+    "_forward_hooks",
+    "_forward_pre_hooks",
+)
+TORCH_OWN = frozenset(vars(nn.Module()))
+_OURS = ("torch", "torch_geometric", "graphbraid")
+GLOBAL_HOOKS = (
+    "_global_forward_hooks",
+    "_global_forward_pre_hooks",
+    "_global_backward_hooks",
+    "_global_backward_pre_hooks",
+)
+
+
+def check_model(model: nn.Module) -> None:
+    """Refuse what a trace of a model would not show: hooks, and methods replaced on an instance.
+
+    Raises:
+        NotLoweredError: there is such a thing; the message names the module.
+    """
+    if any(getattr(torch_module, name, None) for name in GLOBAL_HOOKS):
+        raise NotLoweredError(
+            type(model).__name__, "a hook is registered for all modules", "a run without that hook"
+        )
+    for name, parameter in model.named_parameters():
+        if is_lazy(parameter):
+            raise NotLoweredError(name, "it is made by the model's first run", "a run of the model before")
+    for name, module in model.named_modules():
+        part = name or type(module).__name__
+        _refuse_hooks(part, module)
+        for key, value in vars(module).items():
+            if isinstance(value, types.MethodType | types.FunctionType) and hasattr(type(module), key):
+                raise NotLoweredError(part, f"its {key} replaces that of its class", f"the class's {key}")
+
+
+def check(name: str, module: nn.Module, known: Known) -> None:
+    """Refuse an instance that holds something its reader does not handle.
+
+    Raises:
+        NotLoweredError: there is such a thing; the message names it and the module.
+    """
+    kind = type(module).__name__
+    _refuse_patched(name, type(module))
+    _refuse_hooks(name, module)
+    for key, value in vars(module).items():
+        if key in TORCH_OWN:
+            continue
+        allowed = known.attributes.get(key)
+        if allowed is None:
+            raise NotLoweredError(name, f"{kind} has an attribute {key!r} that is not known here")
+        if not allowed(python_value(value)):
+            raise NotLoweredError(
+                name, f"{kind} with {key}={_short(value)} has no lowered form", f"another {key}"
+            )
+    _check_tensors(name, module, known)
+    if known.children is not None and (extra := set(module._modules) - set(known.children)):
+        raise NotLoweredError(name, f"{kind} has a module {min(extra)!r} that is not known here")
+
+
+def is_from(kind: type, home: str) -> bool:
+    """Return whether a class is the one that the module ``home`` has under its name."""
+    return kind.__module__ == home and getattr(sys.modules.get(home), kind.__name__, None) is kind
+
+
+def _check_tensors(name: str, module: nn.Module, known: Known) -> None:
+    parameters, kind = known.parameters, type(module).__name__
+    for key, parameter in module._parameters.items():
+        if key not in parameters and key not in known.optional:
+            raise NotLoweredError(name, f"{kind} has a parameter {key!r} that is not known here")
+        if parameter is not None:
+            check_parameter(name, key, parameter)
+    if extra := set(module._buffers) - set(known.buffers):
+        raise NotLoweredError(name, f"{kind} has a buffer {min(extra)!r} that is not known here")
+    # A computed weight (weight norm, pruning) is a plain attribute of the instance, not a parameter.
+    if missing := [key for key in parameters if key not in module._parameters]:
+        raise NotLoweredError(
+            name, f"{missing[0]} of {kind} is not a parameter", f"a plain parameter {missing[0]}"
+        )
+
+
+def check_parameter(name: str, key: str, parameter: nn.Parameter) -> None:
+    """Refuse anything but a plain float32 parameter; kernels read matrices alone with any strides.
+
+    Raises:
+        NotLoweredError: it is something else; the message names it.
+    """
+    if type(parameter) is not nn.Parameter:
+        raise NotLoweredError(name, f"{key} is a {type(parameter).__name__}", "a plain torch.nn.Parameter")
+    if parameter.dtype != torch.float32 or parameter.layout != torch.strided:
+        what = str(parameter.dtype).removeprefix("torch.")
+        raise NotLoweredError(name, f"{key} is {what}, and kernels run in float32", "model.float()")
+    if parameter.ndim != 2 and not parameter.is_contiguous():
+        raise NotLoweredError(name, f"{key} is not contiguous", f"{key}.data = {key}.data.contiguous()")
+    if parameter.is_inference():
+        raise NotLoweredError(name, f"{key} was made in inference mode", "a model made outside of it")
+
+
+def runs_something(key: str) -> bool:
+    """Return whether an attribute of this name holds hooks that run when the module is called."""
+    return key in _RUNS_SOMETHING or (key.endswith("_hooks") and key not in TORCH_OWN)
+
+
+def _refuse_hooks(name: str, module: nn.Module) -> None:
+    for key, value in vars(module).items():
+        if runs_something(key) and value:
+            raise NotLoweredError(name, "it has hooks", "the model without them")
+
+
+def _refuse_patched(name: str, kind: type) -> None:
+    """Refuse a class of PyG or torch of which a method was replaced."""
+    for base in kind.__mro__[:-1]:
+        for key, member in vars(base).items():
+            home = getattr(member, "__globals__", None)
+            if home is not None and str(home.get("__name__", "")).split(".")[0] not in _OURS:
+                raise NotLoweredError(name, f"{base.__name__}.{key} was replaced", "the class as it was")
+
+
+def _short(value: Any) -> str:
+    text = repr(value).splitlines()[0]
+    return text if len(text) <= 60 else f"{text[:57]}..."

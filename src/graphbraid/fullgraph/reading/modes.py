@@ -1,0 +1,65 @@
+"""Context managers for a model's modes, buffers and dropout masks, and torch's inference mode."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from graphbraid.ops.dropout import draw_seed, keep_mask
+
+
+@contextmanager
+def in_mode(model: nn.Module, *, training: bool) -> Iterator[None]:
+    """Put a model in training or evaluation mode, and afterwards each module back into its own mode."""
+    before = [(module, module.training) for module in model.modules()]
+    model.train(training)
+    try:
+        yield
+    finally:
+        for module, was_training in before:
+            module.training = was_training
+
+
+@contextmanager
+def plain_tensors() -> Iterator[None]:
+    """Leave inference mode, if it is on: what an engine stores is written to again in later calls."""
+    if not torch.is_inference_mode_enabled():
+        yield
+        return
+    with torch.inference_mode(False), torch.no_grad():
+        yield
+
+
+@contextmanager
+def kept_buffers(model: nn.Module) -> Iterator[None]:
+    """Give all buffers their values back afterwards."""
+    before = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    try:
+        yield
+    finally:
+        for buffer, value in before:
+            buffer.data.copy_(value)  # without a new version, which a pending backward pass would refuse
+
+
+class CountedMasks(TorchFunctionMode):
+    """Makes PyTorch's dropout of node rows draw the masks that a lowered program draws."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call ``func``, or what stands for it."""
+        if func is F.dropout:
+            return _dropped(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def _dropped(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:  # noqa: A002
+    if not training or p == 0 or input.ndim != 2:
+        return F.dropout(input, p, training, inplace)
+    rows = torch.arange(input.shape[0], device=input.device)
+    kept = keep_mask(rows, input.shape[1], p, draw_seed()).to(input.dtype) / (1 - p)
+    return input.mul_(kept) if inplace else input * kept

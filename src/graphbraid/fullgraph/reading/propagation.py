@@ -1,0 +1,308 @@
+"""Readers of PyG's propagating layers: GraphConv, SGConv, SSGConv, APPNP, GCN2Conv, ARMAConv, polynomials."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from graphbraid.fullgraph.program import INPUT, AdjacencyMatrix, Aggregate, Linear, Maximum, View
+from graphbraid.fullgraph.reading import exact
+from graphbraid.fullgraph.reading.convolutions import (
+    SIZES,
+    WEIGHTED,
+    check_aggregation,
+    narrows,
+    normalised,
+    plus_own,
+    pyg_entry,
+    pyg_layer,
+    ties_of,
+)
+from graphbraid.fullgraph.reading.exact import (
+    Allowed,
+    Known,
+    anything,
+    count,
+    flag,
+    number,
+    one_of,
+    probability,
+)
+from graphbraid.fullgraph.reading.reader import LayerCall, Registry
+from graphbraid.fullgraph.reading.rowwise import checked_linear, rowwise
+
+# ---- readers of PyG's propagating layers: GraphConv, SGConv, SSGConv, APPNP, GCN2Conv, ARMAConv
+
+# ---- what they share
+
+
+def _checked(call: LayerCall) -> LayerCall:
+    check_aggregation(call)
+    kept = ("_cached_edge_index", "_cached_adj_t", "_cached_x", "_cached_h")
+    if any(getattr(call.layer, key, None) is not None for key in kept):
+        raise call.refuse("keeps what an earlier run computed", "conv.reset_parameters(), or cached=False")
+    if call.layer.__dict__.get("cached") and hasattr(call.layer, "lin") and call.x != INPUT:
+        raise call.refuse("with cached=True keeps rows that change", "cached=False")
+    return call
+
+
+# ---- GraphConv
+
+
+def _read_graph(call: LayerCall) -> str:
+    check_aggregation(call)
+    conv, writer, edges = call.layer, call.writer, call.edges
+    if edges.weighted and (conv.aggr == "max" or (edges.sparse and conv.aggr == "mean")):
+        raise call.refuse(f"with aggr={conv.aggr!r} on weighted edges has no lowered form", "aggr='add'")
+    linear, over = checked_linear(call, "lin_rel"), edges.relation
+    if conv.aggr == "max":
+        largest = writer.add(Maximum, call.x, ties=ties_of(call), relation=over)
+        out = writer.add(Linear, largest, weight=linear.weight)
+    else:
+        kind = "mean" if conv.aggr == "mean" else "sum"
+        adjacency = AdjacencyMatrix(kind=kind, weighted=edges.weighted, relation=over)
+        rows = writer.add(Linear, call.x, weight=linear.weight)
+        out = writer.add(Aggregate, rows, adjacency=adjacency)
+    return writer.epilogue(plus_own(call, out, "lin_root"), bias=linear.bias)
+
+
+# ---- SGConv, SSGConv, APPNP, GCN2Conv
+
+
+def _read_sg(call: LayerCall) -> str:
+    conv, writer = _checked(call).layer, call.writer
+    linear = checked_linear(call, "lin")
+    out = writer.add(Linear, call.x, weight=linear.weight)
+    for _ in range(conv.K):
+        out = writer.add(Aggregate, out, adjacency=normalised(call, loops=conv.add_self_loops))
+    return writer.epilogue(out, bias=linear.bias)
+
+
+def _read_ssg(call: LayerCall) -> str:
+    conv, writer = _checked(call).layer, call.writer
+    linear = checked_linear(call, "lin")
+    transforms_first = narrows(linear.weight)
+    powers = [writer.add(Linear, call.x, weight=linear.weight) if transforms_first else call.x]
+    for _ in range(conv.K):
+        adjacency = normalised(call, loops=conv.add_self_loops)
+        powers.append(writer.add(Aggregate, powers[-1], adjacency=adjacency))
+    share = (1 - conv.alpha) / conv.K
+    out = writer.combine((float(conv.alpha), powers[0]), *((share, power) for power in powers[1:]))
+    out = out if transforms_first else writer.add(Linear, out, weight=linear.weight)
+    return writer.epilogue(out, bias=linear.bias)
+
+
+def _read_appnp(call: LayerCall) -> str:
+    conv, writer = _checked(call).layer, call.writer
+    if conv.dropout > 0 and conv.training:
+        raise call.refuse("with dropout of edges has no lowered form", "dropout=0")
+    adjacency = normalised(call, loops=conv.add_self_loops, normalize=conv.normalize)
+    adjacency = replace(adjacency, scale=1 - conv.alpha)
+    teleport = writer.combine((float(conv.alpha), call.x))
+    out = call.x
+    for _ in range(conv.K):
+        out = writer.sum(teleport, writer.add(Aggregate, out, adjacency=adjacency))
+    return out
+
+
+def _read_gcn2(call: LayerCall) -> str:
+    conv, writer = _checked(call).layer, call.writer
+    adjacency = normalised(call, loops=conv.add_self_loops, normalize=conv.normalize)
+    rows = writer.add(Aggregate, call.x, adjacency=replace(adjacency, scale=1 - conv.alpha))
+    first, alpha, beta = call.rows("x_0"), float(conv.alpha), float(conv.beta)
+    view = View(turned=True, scale=beta, identity=1 - beta)
+    if conv.weight2 is None:
+        rows = writer.sum(writer.combine((alpha, first)), rows)
+        return writer.add(Linear, rows, weight=conv.weight1, view=view)
+    out = writer.add(Linear, rows, weight=conv.weight1, view=view)
+    scaled = replace(view, scale=alpha * beta, identity=alpha * (1 - beta))
+    first = writer.rows_at(first, writer.level(out))
+    return writer.sum(writer.add(Linear, first, weight=conv.weight2, view=scaled), out)
+
+
+# ---- ARMAConv
+
+
+def _read_arma(call: LayerCall) -> str:
+    check_aggregation(call)
+    conv, writer = call.layer, call.writer
+    adjacency = normalised(call, loops=False)
+    outs = [call.x] * conv.num_stacks
+    for t in range(conv.num_layers):
+        at = 0 if conv.shared_weights else t
+        root = writer.rows_at(call.x, writer.level(call.x) + t + 1)
+        root = writer.epilogue(root, p=float(conv.dropout) if conv.training else 0.0)
+        for k, x in enumerate(outs):
+            weight, place = (conv.init_weight, (k,)) if t == 0 else (conv.weight, (max(at - 1, 0), k))
+            rows = writer.add(Linear, x, weight=weight, view=View(at=place, turned=True))
+            out = writer.add(Aggregate, rows, adjacency=adjacency)
+            own = writer.add(Linear, root, weight=conv.root_weight, view=View(at=(at, k), turned=True))
+            out = writer.epilogue(writer.sum(own, out), bias=conv.bias, bias_at=(at, k))
+            outs[k] = out if conv.act is None else rowwise(writer, f"{call.name}.act", conv.act, out)
+    return outs[0] if len(outs) == 1 else writer.combine(*((1 / len(outs), out) for out in outs))
+
+
+# ---- all of them
+
+_KEPT: dict[str, Allowed] = {"cached": flag, "add_self_loops": flag}
+_KEPT_EDGES = _KEPT | {"_cached_edge_index": anything, "_cached_adj_t": anything, "normalize": flag}
+PROPAGATION: Registry = {
+    **pyg_entry(
+        "graph_conv",
+        "GraphConv",
+        _read_graph,
+        pyg_layer(SIZES | {"aggr": one_of("add", "sum", "mean", "max")}, children=("lin_rel", "lin_root")),
+        (*WEIGHTED, "size"),
+        relates=True,
+    ),
+    **pyg_entry(
+        "sg_conv",
+        "SGConv",
+        _read_sg,
+        pyg_layer(SIZES | _KEPT | {"K": count, "_cached_x": anything}, children=("lin",)),
+    ),
+    **pyg_entry(
+        "ssg_conv",
+        "SSGConv",
+        _read_ssg,
+        pyg_layer(SIZES | _KEPT | {"K": count, "alpha": number, "_cached_h": anything}, children=("lin",)),
+    ),
+    **pyg_entry(
+        "appnp",
+        "APPNP",
+        _read_appnp,
+        pyg_layer(_KEPT_EDGES | {"K": count, "alpha": number, "dropout": probability}),
+    ),
+    **pyg_entry(
+        "gcn2_conv",
+        "GCN2Conv",
+        _read_gcn2,
+        pyg_layer(
+            _KEPT_EDGES | {"channels": count, "alpha": number, "beta": number},
+            parameters=("weight1", "weight2"),
+        ),
+        ("x", "x_0", "edge_index", "edge_weight"),
+        gives=("x_0",),
+    ),
+    **pyg_entry(
+        "arma_conv",
+        "ARMAConv",
+        _read_arma,
+        pyg_layer(
+            SIZES
+            | {
+                "num_stacks": count,
+                "num_layers": count,
+                "shared_weights": flag,
+                "dropout": probability,
+                "act": one_of(None),
+            },
+            children=("act",),
+            parameters=("weight", "init_weight", "root_weight", "bias"),
+        ),
+    ),
+}
+"""Readers by module and name of the class."""
+
+
+# ---- readers of PyG's polynomials of an adjacency with one weight per term: TAGConv and ChebConv
+
+
+def _read_tag(call: LayerCall) -> str:
+    check_aggregation(call)
+    conv, writer = call.layer, call.writer
+    weights = _weights(call)
+    adjacency = normalised(call, loops=False, normalize=conv.normalize)
+    aggregate = partial(writer.add, Aggregate, adjacency=adjacency)
+    if narrows(weights[0]):
+        out = writer.add(Linear, call.x, weight=weights[-1])
+        for weight in reversed(weights[:-1]):
+            out = aggregate(out)
+            own = writer.rows_at(call.x, writer.level(out))
+            out = writer.sum(writer.add(Linear, own, weight=weight), out)
+        return writer.epilogue(out, bias=conv.bias)
+    powers = [call.x]
+    for _ in weights[1:]:
+        powers.append(aggregate(powers[-1]))
+    return writer.epilogue(_sum_of_products(call, powers, weights), bias=conv.bias)
+
+
+def _read_cheb(call: LayerCall) -> str:
+    check_aggregation(call)
+    conv, writer = call.layer, call.writer
+    if call.edges.sparse:
+        raise call.refuse("on a sparse matrix has no lowered form", "edge_index")
+    weights = _weights(call)
+    kind = "laplacian" if conv.normalization is None else f"laplacian {conv.normalization}"
+    laplacian = AdjacencyMatrix(kind=kind, weighted=call.edges.weighted)
+    if narrows(weights[0]):
+        return writer.epilogue(_clenshaw(call, weights, laplacian), bias=conv.bias)
+    # T_k = 2 L T_{k-1} - T_{k-2}, each stored with a sign such that nothing is subtracted.
+    terms = [call.x]
+    for k in range(1, len(weights)):
+        factor = 1.0 if k == 1 else 2.0 * _sign(k) * _sign(k - 1)
+        term = writer.add(Aggregate, terms[-1], adjacency=replace(laplacian, scale=factor))
+        terms.append(term if k == 1 else writer.sum(terms[-2], term))
+    return writer.epilogue(_sum_of_products(call, terms, weights, signed=True), bias=conv.bias)
+
+
+def _clenshaw(call: LayerCall, weights: list[Any], laplacian: AdjacencyMatrix) -> str:
+    """Write Clenshaw's ``b_k = x W_k + 2 L b_{k+1} - b_{k+2}``, signed so that nothing is subtracted."""
+    writer, last = call.writer, len(weights) - 1
+    sums: list[str] = []
+    for k in range(last, -1, -1):
+        rows = writer.rows_at(call.x, writer.level(call.x) + last - k)
+        out = writer.add(Linear, rows, weight=weights[k], view=View(scale=_sign(k)))
+        if len(sums) > 1:
+            out = writer.sum(sums[-2], out)
+        if sums:
+            factor = (2.0 if k > 0 else 1.0) * _sign(k) * _sign(k + 1)
+            term = writer.add(Aggregate, sums[-1], adjacency=replace(laplacian, scale=factor))
+            out = writer.sum(out, term)
+        sums.append(out)
+    return sums[-1]
+
+
+def _sign(k: int) -> float:
+    """Return the sign of the stored k-th term: +, +, -, -, and so on, so that k and k + 2 differ."""
+    return 1.0 if k % 4 < 2 else -1.0
+
+
+def _weights(call: LayerCall) -> list[Any]:
+    """Return the weights of ``lins``, linear layers without bias."""
+    lins = call.layer.lins
+    exact.check(f"{call.name}.lins", lins, Known(children=None))
+    inner = LayerCall(call.writer, f"{call.name}.lins", lins, call.x)
+    return [checked_linear(inner, key, has_bias=False).weight for key in lins._modules]
+
+
+def _sum_of_products(call: LayerCall, values: list[str], weights: list[Any], *, signed: bool = False) -> str:
+    """Write the sum of each value's linear map, for the nodes of the last value's level."""
+    writer = call.writer
+    out = ""
+    for k, (value, weight) in enumerate(zip(values, weights, strict=True)):
+        rows = writer.rows_at(value, writer.level(values[-1]))
+        product = writer.add(Linear, rows, weight=weight, view=View(scale=_sign(k) if signed else 1.0))
+        out = writer.sum(out, product) if out else product
+    return out
+
+
+POLYNOMIALS: Registry = {
+    **pyg_entry(
+        "tag_conv",
+        "TAGConv",
+        _read_tag,
+        pyg_layer(SIZES | {"K": count, "normalize": flag}, children=("lins",), parameters=("bias",)),
+    ),
+    **pyg_entry(
+        "cheb_conv",
+        "ChebConv",
+        _read_cheb,
+        pyg_layer(
+            SIZES | {"normalization": one_of(None, "sym", "rw")}, children=("lins",), parameters=("bias",)
+        ),
+        (*WEIGHTED, "batch", "lambda_max"),
+    ),
+}
+"""Readers by module and name of the class."""

@@ -1,0 +1,300 @@
+"""The entry points for reading models: graphbraid's own are read layer by layer, others by a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+
+from graphbraid.errors import did_you_mean
+from graphbraid.fullgraph.program import (
+    INPUT,
+    Module,
+    Normalise,
+    NotLoweredError,
+    Operation,
+    Own,
+    Program,
+    TypePart,
+)
+from graphbraid.fullgraph.reading.calling import Calling, Given, calling_of
+from graphbraid.fullgraph.reading.exact import (
+    Known,
+    anything,
+    check,
+    check_model,
+    count,
+    one_of,
+    probability,
+)
+from graphbraid.fullgraph.reading.layers import LAYERS
+from graphbraid.fullgraph.reading.reader import Edges, LayerCall, Writer, checked_reader
+from graphbraid.fullgraph.reading.relational import MOST_READ, OWN_CONV, sum_over_relations
+from graphbraid.fullgraph.reading.rowwise import as_linear, rowwise
+from graphbraid.fullgraph.reading.trace import learned_rows, read_traced, read_traced_by_type
+from graphbraid.graph.types import ONLY_NODE_TYPE, Relation, Types
+from graphbraid.nn import GAT, GCN, GIN, MLP, RGCN, GATv2, GraphSAGE, told
+from graphbraid.ops.rowwise.epilogue import ACTIVATIONS
+
+# ---- the entry point for reading models: graphbraid's own are read layer by layer, others by a trace
+
+
+def read_model(
+    model: nn.Module, in_channels: int, given: Given | None = None, calling: Calling | None = None
+) -> Program:
+    """Read a model in its current mode into a program.
+
+    Args:
+        model: a model of :mod:`graphbraid.nn`, or any whose ``forward`` is made of layers, modules and
+            functions that have a reader.
+        in_channels: number of feature columns.
+        given: the arguments available to call it with. If None, features and edges without weights.
+        calling: how to call it. If None, determined by
+            :func:`graphbraid.fullgraph.reading.calling.calling_of`.
+
+    Raises:
+        NotLoweredError: part of the model cannot be read; the message names it.
+    """
+    given = given or Given()
+    check_model(model)
+    writer = Writer()
+    if type(model) in _OWN_MODELS:
+        out = _read_own(writer, model)
+    else:
+        out = read_traced(writer, model, calling or calling_of(model, given), given)
+    if out == INPUT:
+        raise NotLoweredError(type(model).__name__, "it returns its input")
+    ops = reached(writer.ops, out)
+    parts = (
+        (TypePart(name=ONLY_NODE_TYPE, input=INPUT, channels=in_channels),) if _reads_relations(ops) else ()
+    )
+    try:
+        return Program(ops=ops, in_channels=in_channels, parts=parts)
+    except ValueError as error:
+        raise NotLoweredError(type(model).__name__, str(error)) from None
+
+
+def _reads_relations(ops: tuple[Operation, ...]) -> bool:
+    """Return whether operations read edges by relation.
+
+    Raises:
+        NotLoweredError: others of them read all edges together.
+    """
+    reads = [op for op in ops if op.moves and not isinstance(op, Own)]
+    by_relation = [op for op in reads if op.walks is not None]
+    if by_relation and len(by_relation) < len(reads):
+        raise NotLoweredError(
+            "forward", "some layers read relations and others all edges together", "layers of one kind"
+        )
+    return bool(by_relation)
+
+
+def reached(ops: list[Operation], out: str) -> tuple[Operation, ...]:
+    """Return the operations that the result depends on; the last of them computes it."""
+    wanted, kept = {out}, []
+    for op in reversed(ops):
+        if op.out in wanted:
+            wanted.update(op.inputs)
+            kept.append(op)
+        elif isinstance(op, Module | Normalise) and op.couples_rows:
+            raise NotLoweredError(str(op.symbol), "it moves statistics and nothing reads its result")
+    return tuple(reversed(kept))
+
+
+# ---- graphbraid's models
+
+_OWN_MODELS = (GCN, GraphSAGE, GIN, GAT, GATv2, MLP)
+_GRAPH_MODEL = Known(
+    {
+        "in_channels": count,
+        "hidden_channels": count,
+        "out_channels": count,
+        "num_layers": count,
+        "dropout": probability,
+        "input_dropout": probability,
+        "act": one_of(*ACTIVATIONS),
+        "norms": one_of(None),
+    },
+    children=("convs", "norms"),
+)
+
+
+def _read_own(writer: Writer, model: Any) -> str:
+    check(type(model).__name__, model, _GRAPH_MODEL)
+    dropout = model.dropout if model.training else 0.0
+    x = writer.epilogue(INPUT, p=model.input_dropout if model.training else 0.0)
+    last = model.num_layers - 1
+    for i, conv in enumerate(model.convs):
+        x = _own_layer(writer, f"convs.{i}", conv, x)
+        if i == last:
+            break
+        if model.norms is not None:
+            x = rowwise(writer, f"norms.{i}", model.norms[i], x)
+        x = activation(writer, model.act, x)
+        x = writer.epilogue(x, p=dropout)
+    return x
+
+
+def _own_layer(writer: Writer, name: str, conv: nn.Module, x: str) -> str:
+    if (type(conv).__module__, type(conv).__name__) not in LAYERS:
+        return rowwise(writer, name, conv, x)
+    reader = checked_reader(LAYERS, name, conv)
+    return reader.read(LayerCall(writer, name, conv, x, Edges(weighted=True)))
+
+
+def activation(writer: Writer, act: str, x: str) -> str:
+    """Append one of the activations that graphbraid's models have, by name."""
+    if act == "gelu":
+        return writer.function(x, "gelu", "none")
+    return writer.epilogue(x, act=act)
+
+
+# ---- reading models over node types and relations: graphbraid's own layer by layer, others by a trace
+
+
+def read_typed(model: nn.Module, calling: Calling, types: Types, node_type: str) -> Program:
+    """Read a model over node types and relations, in its current mode, into a program.
+
+    Args:
+        model: an :class:`graphbraid.nn.RGCN`, or any model called with ``(x_dict, edge_index_dict)``, as
+            those of PyG's ``HeteroConv`` or made by ``to_hetero``, whose ``forward`` is made of layers,
+            modules and functions that have a reader.
+        calling: how to call it.
+        types: the types of the graph that it runs on.
+        node_type: the type whose outputs are wanted.
+
+    Raises:
+        NotLoweredError: part of the model cannot be read; the message names it.
+    """
+    name = type(model).__name__
+    if told.takes_blocks(model) and type(model) is not RGCN:
+        raise NotLoweredError(
+            name, "no operations stand for it on a graph with types so far", "graphbraid.nn.RGCN"
+        )
+    check_model(model)
+    parts = _parts(types)
+    writer = Writer({part.input: number for number, part in enumerate(parts)})
+    if type(model) is RGCN:
+        check(name, model, _MODEL)
+        out = _ModelReader(writer, model, types, parts).outputs()[list(types.nodes).index(node_type)]
+    else:
+        out = read_traced_by_type(writer, model, calling, types, parts, node_type=node_type)
+    if out is None:
+        raise NotLoweredError(name, f"it gives no outputs of {node_type!r}", f"node_type={node_type!r}")
+    ops = reached(writer.ops, out)
+    if not any(op.moves for op in ops):
+        raise NotLoweredError(name, f"its outputs of {node_type!r} read no edges", "a layer over a relation")
+    if len(ops) > MOST_OPERATIONS:
+        what = f"it comes to {len(ops)} operations, and reading takes up to {MOST_OPERATIONS}"
+        raise NotLoweredError(name, what, "mini-batches (mode='sampled')")
+    try:
+        return Program(ops=ops, in_channels=0, parts=parts)
+    except ValueError as error:
+        raise NotLoweredError(name, str(error)) from None
+
+
+MOST_OPERATIONS = 800
+"""Largest number of operations: the time of lowering grows with their cube."""
+
+
+def _parts(types: Types) -> tuple[TypePart, ...]:
+    return tuple(
+        TypePart(
+            name=name, input=f"{INPUT}[{name}]", channels=0 if nodes.x is None else int(nodes.x.shape[1])
+        )
+        for name, nodes in types.nodes.items()
+    )
+
+
+class _ModelReader:
+    """Appends the operations of one model to a writer."""
+
+    def __init__(self, writer: Writer, model: Any, types: Types, parts: Sequence[TypePart]) -> None:
+        self._writer, self._model, self._types, self._parts = writer, model, types, parts
+        self._dropout = model.dropout if model.training else 0.0
+        self._relations = self._numbered()
+
+    def outputs(self) -> list[str | None]:
+        """Return the name of each type's outputs; None for a type without."""
+        model = self._model
+        xs = [self._input(number) for number in range(len(self._parts))]
+        for number, conv in enumerate(model.convs):
+            check(f"convs.{number}", conv, OWN_CONV)
+            is_last = number == model.num_layers - 1
+            wanted = [
+                part.name for part in self._parts if not is_last or model.node_type in (None, part.name)
+            ]
+            outs = [
+                self._layer(conv, xs, place, is_last=is_last) if part.name in wanted else None
+                for place, part in enumerate(self._parts)
+            ]
+            if is_last:
+                return outs
+            xs = [self._there(part, out) for part, out in zip(self._parts, outs, strict=True)]
+        raise NotLoweredError(type(model).__name__, "it has no layers", "num_layers=1 or more")
+
+    def _numbered(self) -> list[tuple[int, Relation]]:
+        """Return the relations with edges, each with its number in the model.
+
+        Raises:
+            NotLoweredError: the graph lacks one, or there are too many.
+        """
+        known = {relation.edge_type: relation for relation in self._types.relations()}
+        found = []
+        for number, edge_type in enumerate(self._model.edge_types):
+            if edge_type not in known:
+                hint = did_you_mean("__".join(edge_type), ["__".join(one) for one in known])
+                raise NotLoweredError("edge_types", f"the graph has no relation {edge_type}.{hint}")
+            if self._types.edges[edge_type].num_edges:
+                found.append((number, known[edge_type]))
+        if not 0 < len(found) <= MOST_READ:
+            what = f"the graph has {len(found)} of its relations"
+            raise NotLoweredError("edge_types", what, f"1 to {MOST_READ} relations with edges")
+        return found
+
+    def _input(self, place: int) -> str:
+        """Append the input layer of a type: a linear map of its features, or learned rows."""
+        part, model, writer = self._parts[place], self._model, self._writer
+        if part.name not in model.node_types:
+            raise NotLoweredError("inputs", f"it has no layer for nodes of type {part.name!r}")
+        number = model.node_types.index(part.name)
+        name, layer = f"inputs.{number}", model.inputs[number]
+        if type(layer) is nn.Embedding:
+            rows = learned_rows(writer, name, layer, part, self._types)
+            return writer.epilogue(rows, p=self._dropout)
+        linear = as_linear(name, layer)
+        if linear is None:
+            raise NotLoweredError(name, f"{type(layer).__name__} is no input layer")
+        if linear.weight.shape[1] != part.channels:
+            what = f"it takes {linear.weight.shape[1]} features; nodes of {part.name!r} have {part.channels}"
+            raise NotLoweredError(name, what)
+        x = activation(writer, model.act, writer.linear(part.input, linear))
+        return writer.epilogue(x, p=self._dropout)
+
+    def _layer(self, conv: Any, xs: Sequence[str], place: int, *, is_last: bool) -> str | None:
+        out = sum_over_relations(self._writer, conv, xs, self._relations, place)
+        if out is None or is_last:
+            return out
+        return self._writer.epilogue(activation(self._writer, self._model.act, out), p=self._dropout)
+
+    def _there(self, part: TypePart, out: str | None) -> str:
+        if out is None:
+            what = f"nodes of {part.name!r} have neither in-edges nor a root weight"
+            raise NotLoweredError("convs", what, "Graph.with_reverse_relations")
+        return out
+
+
+_MODEL = Known(
+    {
+        "num_layers": count,
+        "dropout": probability,
+        "act": one_of(*ACTIVATIONS),
+        "node_types": anything,
+        "edge_types": anything,
+        "node_type": anything,
+        "hidden_channels": count,
+        "out_channels": count,
+    },
+    children=("inputs", "convs"),
+)

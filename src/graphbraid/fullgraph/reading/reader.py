@@ -1,0 +1,322 @@
+"""What a reader is: the call of a module or function that it gets, and the writer that it appends to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from graphbraid.fullgraph.program import (
+    Add,
+    Combine,
+    Concat,
+    Epilogue,
+    Largest,
+    Linear,
+    NotLoweredError,
+    Operation,
+    Own,
+    RowFunction,
+)
+from graphbraid.fullgraph.reading.exact import Known, check, is_from, python_value
+from graphbraid.graph import Graph
+from graphbraid.graph.types import Relation
+from graphbraid.ops.rowwise.epilogue import LEAKY_SLOPE
+
+# ---- writer: collects the operations of a program from its readers
+
+_FUSED: dict[tuple[str, tuple[float | str, ...]], str] = {
+    ("elu", (1.0, 1.0, 1.0)): "elu",
+    ("leaky_relu", (LEAKY_SLOPE,)): "leaky_relu",
+}
+"""Epilogue activations by the functions that they are equal to."""
+
+
+class Writer:
+    """Collects operations and names their values in order.
+
+    Args:
+        parts: number of the node type of each input, where there are types.
+    """
+
+    def __init__(self, parts: Mapping[str, int] | None = None) -> None:
+        self.ops: list[Operation] = []
+        self._levels: dict[str, int] = {}
+        self._parts = dict(parts or {})
+        self._made: dict[Hashable, str] = {}
+
+    def add(self, make: type[Operation], *inputs: str, **fields: Any) -> str:
+        """Append an operation, unless an equal combination exists already, and return its value's name."""
+        fields = {name: python_value(value) for name, value in fields.items()}  # of a user's attributes
+        key = (make, inputs, *fields.items()) if make in (Own, Combine) else None
+        if key in self._made:
+            return self._made[key]
+        out = f"v{len(self.ops)}"
+        self.ops.append(make(out=out, inputs=inputs, **fields))
+        if key is not None:
+            self._made[key] = out
+        self._levels[out] = self.level(inputs[0]) + self.ops[-1].num_blocks()
+        walked = self.ops[-1].walks
+        self._parts[out] = self.part(inputs[0]) if walked is None else walked.destination
+        return out
+
+    def level(self, value: str) -> int:
+        """Return the level of a value: the number of aggregations before it."""
+        return self._levels.get(value, 0)
+
+    def part(self, value: str) -> int:
+        """Return the number of the node type for whose nodes a value has rows."""
+        return self._parts.get(value, 0)
+
+    def rows_at(self, value: str, level: int) -> str:
+        """Return a value's rows for the nodes of a later level; the value itself if that is its level."""
+        while self.level(value) < level:
+            value = self.add(Own, value)
+        return value
+
+    def on_one_level(self, *values: str) -> list[str]:
+        """Return the values' rows for the nodes of the latest of their levels."""
+        level = max(self.level(value) for value in values)
+        return [self.rows_at(value, level) for value in values]
+
+    def sum(self, first: str, second: str) -> str:
+        """Append ``first + second``, of values at any two levels."""
+        return self.add(Add, *self.on_one_level(first, second))
+
+    def combine(self, *terms: tuple[float, str]) -> str:
+        """Append the sum of values, at any levels, times constant factors."""
+        factors: dict[str, float] = {}
+        for value, (factor, _) in zip(self.on_one_level(*(v for _, v in terms)), terms, strict=True):
+            factors[value] = factors.get(value, 0.0) + factor
+        if set(factors.values()) == {1.0} and len(factors) <= 2:
+            return self.sum(*factors) if len(factors) == 2 else next(iter(factors))
+        return self.add(Combine, *factors, factors=tuple(factors.values()))
+
+    def beside(self, *values: str) -> str:
+        """Append the concatenation of the columns of values at any levels."""
+        return values[0] if len(values) == 1 else self.add(Concat, *self.on_one_level(*values))
+
+    def largest(self, *values: str) -> str:
+        """Append the elementwise maximum of values at any levels."""
+        return values[0] if len(values) == 1 else self.add(Largest, *self.on_one_level(*values))
+
+    def function(self, x: str, kind: str, *arguments: float | str) -> str:
+        """Append a function of rows; as an epilogue where possible, so that it can be fused."""
+        if (act := _FUSED.get((kind, arguments))) is not None:
+            return self.epilogue(x, act=act)
+        return self.add(RowFunction, x, kind=kind, arguments=arguments)
+
+    def epilogue(
+        self,
+        x: str,
+        *,
+        bias: Any = None,
+        bias_at: tuple[int, ...] = (),
+        act: str = "none",
+        p: float = 0.0,
+    ) -> str:
+        """Append bias, activation and dropout, each as an operation of its own if it is there."""
+        if bias is not None:
+            x = self.add(Epilogue, x, bias=bias, bias_at=bias_at)
+        if act != "none":
+            x = self.add(Epilogue, x, act=act)
+        return self.add(Epilogue, x, p=p) if p > 0 else x
+
+    def linear(self, x: str, module: Any) -> str:
+        """Append a linear layer."""
+        return self.epilogue(self.add(Linear, x, weight=module.weight), bias=module.bias)
+
+
+# ---- calls of functions
+
+NEEDED = object()
+"""Marks parameters without a default value."""
+
+
+@dataclass(frozen=True)
+class FunctionCall:
+    """One call of a function in a model's ``forward``.
+
+    Attributes:
+        writer: the writer that collects operations.
+        name: name of the function.
+        arguments: arguments by parameter; a matrix of node rows is a :class:`NodeRows`, and any other
+            computed value an object that no reader accepts.
+    """
+
+    writer: Writer
+    name: str
+    arguments: Mapping[str, Any]
+
+    def rows(self, key: str) -> str:
+        """Return the name of the value of an argument that is a matrix of node rows.
+
+        Raises:
+            NotLoweredError: it is something else.
+        """
+        given = self.arguments[key]
+        if isinstance(given, NodeRows):
+            return given.value
+        raise NotLoweredError(self.name, f"its argument {given} is not a matrix of node rows")
+
+    def constant(self, key: str, allowed: Callable[[Any], bool]) -> Any:
+        """Return an argument that must be a constant accepted by ``allowed``.
+
+        Raises:
+            NotLoweredError: it is computed, or not accepted.
+        """
+        given = self.arguments[key]
+        if not allowed(given):
+            raise NotLoweredError(self.name, f"with {key}={given} it has no lowered form", f"another {key}")
+        return given
+
+
+@dataclass(frozen=True)
+class NodeRows:
+    """A matrix of node rows among the arguments of a call, by the name of its value."""
+
+    value: str
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """Matrices of node rows stacked along a new first dimension, by the names of their values."""
+
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class FunctionReader:
+    """Reader of the calls of one function.
+
+    Attributes:
+        read: appends the operations and returns the name of the result, or what is stacked without any.
+        takes: the function's parameters in order, with their defaults (:data:`NEEDED` if there is none).
+        in_place: whether it always overwrites its first argument; an argument ``inplace`` may also say so.
+        by_name: keyword-only parameters.
+    """
+
+    read: Callable[[FunctionCall], str | Stacked]
+    takes: Mapping[str, Any]
+    in_place: bool = False
+    by_name: Collection[str] = ()
+
+
+# ---- interface of readers of graph layers and of modules that map rows to rows
+
+
+@dataclass(frozen=True)
+class Edges:
+    """The edges that a layer is called with."""
+
+    weighted: bool = False
+    """Whether the layer receives edge weights."""
+    sparse: bool = False
+    """Whether the edges are a sparse matrix, whose values are the weights."""
+    channels: int | None = None
+    """Number of edge features that the layer receives; None if it receives none."""
+    graph: Graph | None = field(default=None, compare=False)
+    """The graph that the edges belong to, for checks that must look at them."""
+    relations: tuple[Relation, ...] = ()
+    """The relations with edges, for a layer that receives the relation of each edge."""
+    relation: Relation | None = None
+    """The relation whose edges they are, in a graph with types."""
+
+
+@dataclass(frozen=True)
+class LayerCall:
+    """One call of a module.
+
+    Attributes:
+        writer: the writer that collects operations.
+        name: name of the module in the model.
+        layer: the module, already checked against its reader's :class:`Known`.
+        x: name of the value of its input rows.
+        edges: the edges that a graph layer is called with.
+        given: its other arguments that are not None, by name; a matrix of node rows is a :class:`NodeRows`.
+        several: names of the values, if its first argument is a list of matrices; of a graph layer a pair,
+            the sources' rows and the destinations'.
+    """
+
+    writer: Writer
+    name: str
+    layer: Any
+    x: str
+    edges: Edges = field(default_factory=Edges)
+    given: Mapping[str, Any] = field(default_factory=dict)
+    several: tuple[str, ...] = ()
+
+    @property
+    def own(self) -> str:
+        """Name of the value with a graph layer's destinations' rows: its input, or the second of two."""
+        return self.several[1] if self.several else self.x
+
+    def rows(self, key: str) -> str:
+        """Return the name of the value of another argument that is a matrix of node rows.
+
+        Raises:
+            NotLoweredError: it is something else.
+        """
+        given = self.given.get(key)
+        if isinstance(given, NodeRows):
+            return given.value
+        raise self.refuse(f"with a {key!r} that is not a matrix of node rows has no lowered form")
+
+    def refuse(self, reason: str, needed: str = "") -> NotLoweredError:
+        """Return the error to raise if this call has no lowered form; ``reason`` follows the class's name."""
+        return NotLoweredError(self.name, f"{type(self.layer).__name__} {reason}", needed)
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Reader of the instances of one class.
+
+    Attributes:
+        read: appends the operations and returns the name of the result.
+        known: what an instance may hold.
+        takes: names of ``forward``'s parameters in order. The first receives the rows; ``edge_index`` or
+            ``csc`` of a graph layer receives the edges. The others must be None, unless ``gives`` names them.
+        gives: parameters that ``read`` handles itself.
+        relates: whether ``read`` handles the edges of one relation between two node types, with a pair of
+            matrices, and a pair in a graph of one type.
+    """
+
+    read: Callable[[LayerCall], str]
+    known: Known
+    takes: tuple[str, ...] = ("x",)
+    gives: tuple[str, ...] = ()
+    relates: bool = False
+
+
+Registry = dict[tuple[str, str], Reader]
+"""Readers by the module and name of their class, which need not be imported."""
+
+
+def reader_of(registry: Registry, kind: type) -> Reader | None:
+    """Return the reader of exactly this class; None if there is none."""
+    reader = registry.get((kind.__module__, kind.__name__))
+    return reader if reader is not None and is_from(kind, kind.__module__) else None
+
+
+def checked_reader(registry: Registry, name: str, module: nn.Module) -> Reader:
+    """Return the reader of a module, after checking that the module holds only what it handles.
+
+    Raises:
+        NotLoweredError: there is no reader, or the module holds something else.
+    """
+    reader = reader_of(registry, type(module))
+    if reader is None:
+        raise no_reader(name, module)
+    check(name, module, reader.known)
+    return reader
+
+
+def no_reader(name: str, module: nn.Module) -> NotLoweredError:
+    """Return the error for a module whose exact class has no reader."""
+    kind = type(module)
+    what = kind.__name__
+    if not kind.__module__.startswith(("torch.", "torch_geometric.", "graphbraid.")):
+        what += f" of {kind.__module__}"
+    return NotLoweredError(name, f"no operation stands for {what}", "a layer of docs/lowered_models.md")

@@ -1,0 +1,120 @@
+"""Readers of R-GCN's layer, PyG's and graphbraid's own: a sum of one aggregation for each relation."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from graphbraid.fullgraph.program import AdjacencyMatrix, Aggregate, Linear, Own, View
+from graphbraid.fullgraph.reading.convolutions import OWN, PYG, check_aggregation, pyg_layer
+from graphbraid.fullgraph.reading.exact import Known, anything, count, flag, one_of
+from graphbraid.fullgraph.reading.reader import LayerCall, Reader, Registry, Writer
+from graphbraid.graph.types import Relation
+
+MOST_READ = 64
+"""Largest number of relations with edges: the time of lowering grows with the cube of the operations."""
+
+
+def sum_over_relations(
+    writer: Writer, conv: Any, xs: Sequence[str], relations: Iterable[tuple[int, Relation]], part: int
+) -> str | None:
+    """Append the sum of the relations into a node type, of the type's own rows, and the bias.
+
+    Args:
+        writer: collects the operations.
+        conv: a checked layer with the parameters of PyG's ``RGCNConv``.
+        xs: names of the values of each type's rows.
+        relations: the relations, each with the number that it has in the layer.
+        part: number of the node type.
+
+    Returns:
+        The name of the result; None if nothing is to be added.
+    """
+    total = None
+    if conv.root is not None:
+        total = writer.add(Linear, writer.add(Own, xs[part]), weight=conv.root, view=View(turned=True))
+    for number, relation in relations:
+        if relation.destination != part:
+            continue
+        view = View(at=(number,), turned=True)
+        rows = writer.add(Linear, xs[relation.source], weight=conv.weight, view=view, mixed=conv.comp)
+        kind = "mean" if conv.aggr == "mean" else "sum"
+        summed = writer.add(Aggregate, rows, adjacency=AdjacencyMatrix(kind=kind, relation=relation))
+        total = summed if total is None else writer.sum(summed, total)
+    return None if total is None else writer.epilogue(total, bias=conv.bias)
+
+
+def _read_pyg(call: LayerCall) -> str:
+    check_aggregation(call)
+    conv = call.layer
+    if conv.num_blocks is not None:
+        raise call.refuse("with num_blocks has no lowered form", "num_bases, or neither")
+    if _adds_up_means(conv):
+        raise call.refuse(
+            "runs pyg_lib's segment_matmul, whose mean is over the edges of all relations together",
+            "torch_geometric.backend.use_segment_matmul = False",
+        )
+    return _read(call)
+
+
+def _adds_up_means(conv: Any) -> bool:
+    """Return whether PyG takes a path on which the mean is not over the edges of each relation."""
+    typing, backend = (sys.modules.get(f"torch_geometric.{name}") for name in ("typing", "backend"))
+    may_take_it = getattr(typing, "WITH_SEGMM", False) and type(conv).__name__ == "RGCNConv"
+    wanted = getattr(backend, "use_segment_matmul", None)
+    return bool(may_take_it and wanted is not False and conv.num_bases is None and conv.aggr == "mean")
+
+
+def _read(call: LayerCall) -> str:
+    conv, relations = call.layer, call.edges.relations
+    if len(relations) > MOST_READ:
+        what = f"over {len(relations)} relations has no lowered form: reading takes up to {MOST_READ}"
+        raise call.refuse(what, "mini-batches (mode='sampled')")
+    if any(relation.number >= conv.num_relations for relation in relations):
+        last = max(relation.number for relation in relations)
+        raise call.refuse(f"has {conv.num_relations} relations, and edge_type goes up to {last}")
+    numbered = [(relation.number, relation) for relation in relations]
+    out = sum_over_relations(call.writer, conv, [call.x], numbered, 0)
+    if out is None:
+        raise call.refuse("without edges and root weight has no lowered form", "root_weight=True")
+    return out
+
+
+OWN_CONV = Known(
+    {
+        "in_channels": count,
+        "out_channels": count,
+        "num_relations": count,
+        "num_bases": lambda value: value is None or count(value),
+        "aggr": one_of("mean", "sum"),
+        "comp": one_of(None),
+        "root": one_of(None),
+        "bias": one_of(None),
+    },
+    ("weight",),
+    optional=("comp", "root", "bias"),
+)
+"""What graphbraid's own layer may hold."""
+_TAKES = ("x", "edge_index", "edge_type")
+_PYG_CONV = pyg_layer(
+    {
+        "aggr": one_of("mean", "add", "sum"),
+        "in_channels": anything,  # known from the weights
+        "out_channels": count,
+        "num_relations": count,
+        "num_bases": lambda value: value is None or count(value),
+        "num_blocks": lambda value: value is None or count(value),
+        "is_sorted": flag,
+        "in_channels_l": anything,
+        "_use_segment_matmul_heuristic_output": anything,
+    },
+    parameters=("weight", "comp", "root", "bias"),
+)
+RELATIONAL: Registry = {
+    (f"{PYG}.rgcn_conv", "RGCNConv"): Reader(_read_pyg, _PYG_CONV, _TAKES),
+    (f"{PYG}.rgcn_conv", "FastRGCNConv"): Reader(_read_pyg, _PYG_CONV, _TAKES),
+    (f"{OWN}.rgcn", "RGCNConv"): Reader(_read, OWN_CONV, _TAKES),
+    (f"{OWN}.encoders", "BasisRGCNConv"): Reader(_read, OWN_CONV, _TAKES),
+}
+"""Readers by module and name of the class."""

@@ -1,0 +1,243 @@
+"""Readers of modules that map rows to rows, by exact class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from graphbraid.fullgraph.program import Module, Normalise
+from graphbraid.fullgraph.reading.exact import (
+    Allowed,
+    Known,
+    anything,
+    check,
+    count,
+    flag,
+    number,
+    one_of,
+    probability,
+)
+from graphbraid.fullgraph.reading.functions import ACTIVATION_MODULES
+from graphbraid.fullgraph.reading.reader import (
+    LayerCall,
+    Reader,
+    Registry,
+    Writer,
+    checked_reader,
+    no_reader,
+    reader_of,
+)
+
+
+def rowwise(writer: Writer, name: str, module: nn.Module, x: str) -> str:
+    """Append the operations of a module that maps rows to rows, or of a sequence of such modules.
+
+    Raises:
+        NotLoweredError: the module has no lowered form.
+    """
+    if type(module) is nn.Sequential:
+        check(name, module, Known(children=None))
+        for key, child in module.named_children():
+            x = rowwise(writer, f"{name}.{key}", child, x)
+        return x
+    reader = checked_reader(ROWWISE, name, module)
+    return reader.read(LayerCall(writer, name, module, x))
+
+
+def as_linear(name: str, module: nn.Module) -> Any:
+    """Return the module if it is a plain linear layer; None for any other class.
+
+    Raises:
+        NotLoweredError: it is a linear layer, but holds something that is not handled.
+    """
+    reader = reader_of(ROWWISE, type(module))
+    if reader is None or reader.read is not _linear:
+        return None
+    check(name, module, reader.known)
+    return module
+
+
+def checked_linear(call: LayerCall, key: str, *, has_bias: bool | None = None) -> Any:
+    """Return the linear layer that a layer holds under a name.
+
+    Raises:
+        NotLoweredError: there is none, or something else.
+    """
+    module = call.layer._modules.get(key)
+    if module is None:
+        raise call.refuse(f"without a linear layer {key!r} has no lowered form")
+    linear = as_linear(f"{call.name}.{key}", module)
+    if linear is None:
+        raise no_reader(f"{call.name}.{key}", module)
+    if has_bias is not None and (linear.bias is not None) != has_bias:
+        raise call.refuse(f"with a bias of its own in {key!r} has no lowered form")
+    return linear
+
+
+def _linear(call: LayerCall) -> str:
+    return call.writer.linear(call.x, call.layer)
+
+
+def _act(name: str) -> Callable[[LayerCall], str]:
+    return lambda call: call.writer.epilogue(call.x, act=name)
+
+
+def _same(call: LayerCall) -> str:
+    return call.x
+
+
+def _dropout(call: LayerCall) -> str:
+    return call.writer.epilogue(call.x, p=float(call.layer.p) if call.layer.training else 0.0)
+
+
+def _batch_norm(call: LayerCall) -> str:
+    norm = call.layer
+    return call.writer.add(Normalise, call.x, kind="batch", module=norm, channels=norm.num_features)
+
+
+def _layer_norm(call: LayerCall) -> str:
+    norm = call.layer
+    return call.writer.add(Normalise, call.x, kind="layer", module=norm, channels=norm.normalized_shape[0])
+
+
+def _pyg_batch_norm(call: LayerCall) -> str:
+    norm = call.layer
+    checked_reader(ROWWISE, f"{call.name}.module", norm.module)
+    if norm.allow_single_element:
+        return call.writer.add(Module, call.x, module=norm, width_out=norm.in_channels, couples_rows=True)
+    return call.writer.add(
+        Normalise, call.x, kind="batch", module=norm.module, channels=norm.module.num_features
+    )
+
+
+def _pyg_layer_norm(call: LayerCall) -> str:
+    norm = call.layer
+    if norm.mode == "node":
+        return call.writer.add(Normalise, call.x, kind="layer", module=norm, channels=norm.in_channels)
+    return call.writer.add(Module, call.x, module=norm, width_out=norm.in_channels, couples_rows=True)
+
+
+def _mlp(call: LayerCall) -> str:
+    mlp, x = call.layer, call.x
+    lins, norms = _named(call, "lins"), _named(call, "norms")
+    for (name, lin), (norm_name, norm), p in zip(lins, norms, mlp.dropout, strict=False):
+        parts = [(f"{call.name}.act", mlp.act)] * (mlp.act is not None)
+        parts.insert(len(parts) if mlp.act_first else 0, (norm_name, norm))
+        for part_name, part in ((name, lin), *parts):
+            x = rowwise(call.writer, part_name, part, x)
+        x = call.writer.epilogue(x, p=float(p) if mlp.training else 0.0)
+    if not mlp.plain_last:
+        return x
+    return call.writer.epilogue(
+        rowwise(call.writer, *lins[-1], x), p=float(mlp.dropout[-1]) if mlp.training else 0.0
+    )
+
+
+def _named(call: LayerCall, key: str) -> list[tuple[str, nn.Module]]:
+    """Return the modules of a ``ModuleList`` that a module holds, with their names."""
+    modules = call.layer._modules[key]
+    if type(modules) is not nn.ModuleList:
+        raise no_reader(f"{call.name}.{key}", modules)
+    check(f"{call.name}.{key}", modules, Known(children=None))
+    return [(f"{call.name}.{key}.{name}", module) for name, module in modules.named_children()]
+
+
+def _jump(call: LayerCall) -> str:
+    if not call.several:
+        raise call.refuse("takes a list of matrices")
+    values = call.several
+    return call.writer.beside(*values) if call.layer.mode == "cat" else call.writer.largest(*values)
+
+
+def _momentum(value: Any) -> bool:
+    return value is None or number(value)
+
+
+_SIZES: dict[str, Allowed] = {"in_features": anything, "out_features": anything}  # known from the weight
+_AFFINE = ("weight", "bias")
+_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+_TORCH, _PYG = "torch.nn.modules", "torch_geometric.nn"
+ROWWISE: Registry = {
+    (f"{_TORCH}.linear", "Linear"): Reader(_linear, Known(_SIZES, _AFFINE), ("input",)),
+    ("graphbraid.nn.linear", "Linear"): Reader(_linear, Known(_SIZES | {"init": anything}, _AFFINE), ("x",)),
+    (f"{_PYG}.dense.linear", "Linear"): Reader(
+        _linear,
+        Known(
+            {
+                "in_channels": anything,
+                "out_channels": anything,
+                "weight_initializer": anything,
+                "bias_initializer": anything,
+            },
+            _AFFINE,
+        ),
+    ),
+    (f"{_TORCH}.linear", "Identity"): Reader(_same, Known(), ("input",)),
+    (f"{_TORCH}.activation", "ReLU"): Reader(_act("relu"), Known({"inplace": flag}), ("input",)),
+    (f"{_TORCH}.dropout", "Dropout"): Reader(
+        _dropout, Known({"p": probability, "inplace": flag}), ("input",)
+    ),
+    (f"{_TORCH}.batchnorm", "BatchNorm1d"): Reader(
+        _batch_norm,
+        Known(
+            {
+                "num_features": count,
+                "eps": number,
+                "momentum": _momentum,
+                "affine": flag,
+                "track_running_stats": flag,
+            },
+            _AFFINE,
+            buffers=_STATISTICS,
+        ),
+        ("input",),
+    ),
+    (f"{_TORCH}.normalization", "LayerNorm"): Reader(
+        _layer_norm,
+        Known(
+            {
+                "normalized_shape": lambda shape: isinstance(shape, tuple) and len(shape) == 1,
+                "eps": number,
+                "elementwise_affine": flag,
+            },
+            _AFFINE,
+        ),
+        ("input",),
+    ),
+    (f"{_PYG}.norm.batch_norm", "BatchNorm"): Reader(
+        _pyg_batch_norm, Known({"in_channels": count, "allow_single_element": flag}, children=("module",))
+    ),
+    (f"{_PYG}.norm.layer_norm", "LayerNorm"): Reader(
+        _pyg_layer_norm,
+        Known(
+            {"in_channels": count, "eps": number, "affine": flag, "mode": one_of("node", "graph")}, _AFFINE
+        ),
+        ("x", "batch", "batch_size"),
+    ),
+    (f"{_PYG}.models.mlp", "MLP"): Reader(
+        _mlp,
+        Known(
+            {
+                "channel_list": anything,
+                "act": one_of(None),
+                "act_first": flag,
+                "plain_last": flag,
+                "dropout": lambda ps: type(ps) is list and all(map(probability, ps)),
+                "supports_norm_batch": flag,
+            },
+            children=("act", "lins", "norms"),
+        ),
+        ("x", "batch", "batch_size", "return_emb"),
+    ),
+    (f"{_PYG}.models.jumping_knowledge", "JumpingKnowledge"): Reader(
+        _jump,
+        Known(
+            {"mode": one_of("cat", "max")}
+            | dict.fromkeys(("lstm", "att", "channels", "num_layers"), one_of(None))
+        ),
+        ("xs",),
+    ),
+} | ACTIVATION_MODULES
+"""Readers by module and name of the class."""
