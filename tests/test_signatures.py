@@ -207,3 +207,20 @@ def test_a_public_operator_checks_its_classes_once(monkeypatch):
     graph = _graph()
     ops.spmm(graph.csc, graph.x)
     assert seen.count("x") == 1
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda graph, flag: Graph.from_edge_index(torch.zeros(2, 1).long(), num_nodes=2, keep_edge_id=flag),
+        lambda graph, flag: Graph.from_scipy(graph.to_scipy(), weighted=flag),
+        lambda graph, flag: graph.symmetrized(keep_edge_id=flag),
+        lambda graph, flag: graph.validate(allow_negative_weights=flag),
+    ],
+)
+def test_an_array_is_no_flag_of_a_graph(call):
+    graph = Graph.from_edge_index(torch.tensor([[0, 1], [1, 0]]), num_nodes=2)
+    with pytest.raises(
+        ConfigError, match=r"must be (bool|True or False).*got ndarray of int64 and shape \(2,\)"
+    ):
+        call(graph, np.array([1, 2]))

@@ -108,6 +108,7 @@ class Conversions:
         return ordered
 
     @classmethod
+    @typed
     def from_scipy(
         cls,
         matrix: Any,
@@ -149,6 +150,7 @@ class Conversions:
         return graph_to_scipy(cast("Graph", self))
 
     @classmethod
+    @typed
     def from_pyg(
         cls, data: Any, *, edge_weight: str | None = "auto", split: int = 0, name: str = ""
     ) -> Graph:
@@ -192,6 +194,7 @@ class Conversions:
         return graph_to_pyg(cast("Graph", self))
 
     @classmethod
+    @typed
     def from_dgl(
         cls,
         graph: Any,

@@ -20,6 +20,7 @@ from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.graph.typed import TypedViews
 from graphbraid.graph.types import Types
 from graphbraid.graph.validate import check_contents, check_shapes, validate_graph
+from graphbraid.signatures import typed
 
 __all__ = ["SPLITS", "Graph", "ScaledFeatures", "SparseFeatures", "TaskName"]
 
@@ -145,6 +146,7 @@ class Graph(LabelledNodes, TypedViews, Conversions, EdgeEdits):
             check_contents(changed, (*fields, "splits") if "csc" in fields else fields)
         return changed
 
+    @typed
     def validate(self, *, num_classes: int | None = None, allow_negative_weights: bool = False) -> Graph:
         """Check every value of the graph and return the graph if all are valid.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from graphbraid.arguments import as_flag
 from graphbraid.errors import DataError
 from graphbraid.graph.array_checks import check_edge_attr
 from graphbraid.graph.csc import coo_to_csc
@@ -46,7 +47,7 @@ def graph_from_edge_index(
         num_nodes = _count_nodes(src, dst, features, labels)
     num_nodes = as_num_nodes(num_nodes)
     weight, attr = as_weight(edge_weight, src.numel()), as_edge_attr(edge_attr, src.numel())
-    needs_perm = keep_edge_id or weight is not None or attr is not None
+    needs_perm = as_flag(keep_edge_id, "keep_edge_id") or weight is not None or attr is not None
     csc, perm = coo_to_csc(src, dst, num_nodes, num_nodes, keep_perm=needs_perm)
     if weight is not None:
         csc.weight = weight if perm is None else weight[perm]
