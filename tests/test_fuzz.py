@@ -23,7 +23,7 @@ from tests.warm import WarmProcesses
 
 from graphbraid import native
 from graphbraid.errors import DataError
-from graphbraid.fullgraph.measured import kept_rates
+from graphbraid.fullgraph.measured import rates as kept_rates
 from graphbraid.graph import Graph
 from graphbraid.ops import reference
 

@@ -34,7 +34,7 @@ from graphbraid import Graph
 from graphbraid import nn as gnn
 from graphbraid.errors import ResourceError
 from graphbraid.fullgraph import Engine
-from graphbraid.fullgraph.device.cuda import Cuda
+from graphbraid.fullgraph.device import Cuda
 
 OURS = "graphbraid"
 NOT_RECORDED = "not recorded"

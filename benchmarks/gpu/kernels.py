@@ -24,9 +24,7 @@ from benchmarks.common.rows import write_rows
 from benchmarks.gpu.card import Limits, beside, describe
 from benchmarks.gpu.fullgraph import add_arguments, device_of, software
 from benchmarks.graphs import generated
-from graphbraid.fullgraph.device.choosing import device_at
-from graphbraid.fullgraph.device.device import Device
-from graphbraid.fullgraph.device.graphs import on_place
+from graphbraid.fullgraph.device import Device, device_at, on_place
 from graphbraid.fullgraph.step.calls.spmm_choice import csr_of, multiply
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.aggregation import Aggregation, backend

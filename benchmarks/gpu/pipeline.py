@@ -49,8 +49,7 @@ from graphbraid.distributed.peers.group import Peers
 from graphbraid.distributed.peers.reversing import places_of_halo
 from graphbraid.distributed.peers.shared_rows import SharedRows
 from graphbraid.distributed.ranks.torch_transport import TorchTransport
-from graphbraid.fullgraph.device.cuda import Cuda
-from graphbraid.fullgraph.device.limits import DeviceLimits
+from graphbraid.fullgraph.device import Cuda, DeviceLimits
 from graphbraid.fullgraph.ranks.search import CrossIterationSearch, Setting
 from graphbraid.fullgraph.ranks.warp_ladders import SIZES, Partitions, warp_ladders
 from graphbraid.graph.csc import Csc

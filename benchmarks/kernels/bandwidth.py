@@ -23,7 +23,7 @@ from benchmarks.common.options import add_graphs_argument, add_out_argument, par
 from benchmarks.common.rows import write_rows
 from benchmarks.gpu.kernels import Case, cases
 from graphbraid import SparseFeatures
-from graphbraid.fullgraph.device.host import HOST
+from graphbraid.fullgraph.device import HOST
 from graphbraid.fullgraph.step.calls.kernels import SparseInput
 from graphbraid.graph.csc import Csc, index_dtype
 from graphbraid.ops import spmm

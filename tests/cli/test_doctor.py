@@ -4,7 +4,7 @@ import pytest
 
 from graphbraid import native
 from graphbraid.cli.commands import doctor
-from graphbraid.fullgraph.measured import kept_rates
+from graphbraid.fullgraph.measured import rates as kept_rates
 from graphbraid.machine.rates import Rates
 
 

@@ -26,7 +26,7 @@ from graphbraid.distributed.peers.shared_rows import SharedRows
 from graphbraid.distributed.ranks.torch_transport import TorchTransport
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph import Ranks
-from graphbraid.fullgraph.device.choosing import device_at
+from graphbraid.fullgraph.device import device_at
 from graphbraid.graph.csc import Csc
 from graphbraid.ops import Aggregation, aggregate
 from graphbraid.ops.peers.pipeline_plan import Knobs

@@ -7,8 +7,7 @@ import torch
 from tests.distributed.warp_model import CASES, drawn_case
 
 from graphbraid.errors import ConfigError
-from graphbraid.fullgraph.device.cuda import Cuda
-from graphbraid.fullgraph.device.limits import DeviceLimits
+from graphbraid.fullgraph.device import Cuda, DeviceLimits
 from graphbraid.fullgraph.ranks import warp_ladders as model
 from graphbraid.fullgraph.ranks.search import MOST_TRIALS, CrossIterationSearch
 from graphbraid.fullgraph.ranks.warp_ladders import Partitions, warp_ladders

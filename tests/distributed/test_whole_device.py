@@ -22,7 +22,7 @@ from graphbraid import native
 from graphbraid import nn as gnn
 from graphbraid.distributed.peers.group import Peers
 from graphbraid.fullgraph import ALL, NotLoweredError, Ranks
-from graphbraid.fullgraph.device.limits import DeviceLimits
+from graphbraid.fullgraph.device import DeviceLimits
 from graphbraid.fullgraph.ranks import tuner
 from graphbraid.fullgraph.ranks.search import MOST_TRIALS
 from graphbraid.fullgraph.ranks.warp_tuner import TunedWarps

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.device.limits import DeviceLimits
+from graphbraid.fullgraph.device import DeviceLimits
 from graphbraid.fullgraph.ranks.search import Setting
 from graphbraid.fullgraph.ranks.warp_ladders import (
     DISTANCES,

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from graphbraid.distributed import Communicator, Partition
 from graphbraid.fullgraph import ALL, Engine, Evidence, Ranks
-from graphbraid.fullgraph.device.device import Device
+from graphbraid.fullgraph.device import Device
 from graphbraid.fullgraph.program import Program
 from graphbraid.fullgraph.reading.source import Source
 from graphbraid.graph import Graph

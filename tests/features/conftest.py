@@ -2,7 +2,7 @@
 
 import pytest
 
-from graphbraid.fullgraph.measured.kept_rates import MeasuredRates
+from graphbraid.fullgraph.measured.rates import MeasuredRates
 from graphbraid.machine.rates import Rates
 
 
@@ -10,4 +10,4 @@ from graphbraid.machine.rates import Rates
 def typical_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lower models by typical rates: to measure the machine takes a sanitizer's kernels minutes."""
     rates = MeasuredRates(rates=Rates())
-    monkeypatch.setattr("graphbraid.fullgraph.measured.basis.measured_rates", lambda _: rates)
+    monkeypatch.setattr("graphbraid.fullgraph.measured.trials.measured_rates", lambda _: rates)

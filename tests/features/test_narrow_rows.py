@@ -289,6 +289,6 @@ def test_the_copy_of_the_whole_graphs_rows_is_counted_once(graph, kind, passes):
 
 
 def test_a_whole_graph_that_does_not_fit_says_what_its_features_take(graph, monkeypatch):
-    monkeypatch.setattr("graphbraid.fullgraph.device.host.free_memory_bytes", lambda: 50_000)
+    monkeypatch.setattr("graphbraid.fullgraph.device.free_memory_bytes", lambda: 50_000)
     with pytest.raises(ResourceError, match=r"needs up to .*, 43\.4 KiB of it for all features as float32; "):
         trained(graph, mode="full")

@@ -4,7 +4,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from graphbraid.fullgraph.device.device import Device, NotRecordedError
+from graphbraid.fullgraph.device import Device, NotRecordedError
 
 WAITS = {"aten::_local_scalar_dense", "aten::nonzero", "aten::item", "aten::equal"}
 

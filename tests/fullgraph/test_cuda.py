@@ -10,9 +10,7 @@ import graphbraid
 from graphbraid import Trainer
 from graphbraid import nn as gnn
 from graphbraid.fullgraph import Engine
-from graphbraid.fullgraph.device.choosing import device_at
-from graphbraid.fullgraph.device.cuda import Cuda
-from graphbraid.fullgraph.device.device import NotRecordedError
+from graphbraid.fullgraph.device import Cuda, NotRecordedError, device_at
 from graphbraid.fullgraph.measured.rates import measure
 from graphbraid.fullgraph.step.calls.spmm_choice import OURS, SPARSE, VARIABLE
 

@@ -16,9 +16,7 @@ import graphbraid
 from graphbraid import native
 from graphbraid.errors import ConfigError, ResourceError
 from graphbraid.fullgraph import ALL, Engine, Uncompiled, estimated_bytes
-from graphbraid.fullgraph.device.cuda import Cuda
-from graphbraid.fullgraph.device.device import NotRecordedError
-from graphbraid.fullgraph.device.host import HOST
+from graphbraid.fullgraph.device import HOST, Cuda, NotRecordedError
 from graphbraid.fullgraph.lowering.levels import reach, towards
 from graphbraid.fullgraph.step.calls.device_copies import DeviceCopies
 from graphbraid.graph import SparseFeatures

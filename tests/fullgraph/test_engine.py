@@ -484,7 +484,7 @@ def test_a_graph_without_features_is_refused():
 def test_too_little_memory_is_said_before_anything_is_allocated(monkeypatch):
     engine = graphbraid.compile(MODELS["gcn"](), make_graph())
     assert isinstance(engine, Engine)
-    monkeypatch.setattr("graphbraid.fullgraph.device.host.free_memory_bytes", lambda: 1000)
+    monkeypatch.setattr("graphbraid.fullgraph.device.free_memory_bytes", lambda: 1000)
     with pytest.raises(ResourceError, match=r"needs .* MB beside the data.*sampled"):
         engine()
 

@@ -14,12 +14,11 @@ import graphbraid
 from graphbraid import native
 from graphbraid import nn as gnn
 from graphbraid.errors import ResourceError
-from graphbraid.fullgraph.device.host import Host
+from graphbraid.fullgraph.device import Host
 from graphbraid.fullgraph.explain import timing
 from graphbraid.fullgraph.explain.floor import floor_of
-from graphbraid.fullgraph.explain.ledger import Ledger
+from graphbraid.fullgraph.explain.ledger import Ledger, Work
 from graphbraid.fullgraph.explain.timing import StepTimes, TaskTime, TimedStep
-from graphbraid.fullgraph.explain.work import Work
 from graphbraid.fullgraph.lowering.costs import facts_of
 from graphbraid.fullgraph.lowering.levels import whole_graph
 from graphbraid.fullgraph.lowering.locality import cached_share

@@ -13,12 +13,13 @@ from graphbraid import native
 from graphbraid import nn as gnn
 from graphbraid.errors import DataError
 from graphbraid.fullgraph import Evidence
-from graphbraid.fullgraph.device.host import HOST
+from graphbraid.fullgraph.device import HOST
 from graphbraid.fullgraph.lowering import costs as facts_module
 from graphbraid.fullgraph.lowering.costs import CLOSE, facts_of
 from graphbraid.fullgraph.lowering.passes import choose_input_path, hoist, order
-from graphbraid.fullgraph.measured import kept_rates, trials
-from graphbraid.fullgraph.measured.kept_rates import MeasuredRates
+from graphbraid.fullgraph.measured import rates as kept_rates
+from graphbraid.fullgraph.measured import trials
+from graphbraid.fullgraph.measured.rates import MeasuredRates
 from graphbraid.fullgraph.measured.trials import LEAST_ROWS, Trials, kept_trials
 from graphbraid.fullgraph.reading.read import read_model
 from graphbraid.machine.rates import Rates
@@ -183,7 +184,8 @@ def test_evidence_lowers_alike_to_the_same_bits(cache, monkeypatch):
     monkeypatch.setattr(type(HOST), "seconds", lambda _, run, **__: clock(run))
     monkeypatch.setattr(kept_rates, "measure", lambda _: sparse_rates(1.0))
     monkeypatch.setattr(
-        "graphbraid.fullgraph.measured.basis.measured_rates", lambda _: MeasuredRates(rates=sparse_rates(1.0))
+        "graphbraid.fullgraph.measured.trials.measured_rates",
+        lambda _: MeasuredRates(rates=sparse_rates(1.0)),
     )
     passes = graphbraid.fullgraph.ALL - {"prune", "hoist"}
     first = graphbraid.compile(model, graph, passes=passes)

@@ -164,7 +164,7 @@ def test_the_mode_is_the_one_that_the_trainer_chooses(monkeypatch):
     graph = community_graph()
     for free in (1 << 30, 100_000):
         with monkeypatch.context() as patched:
-            patched.setattr("graphbraid.fullgraph.device.host.free_memory_bytes", lambda found=free: found)
+            patched.setattr("graphbraid.fullgraph.device.free_memory_bytes", lambda found=free: found)
             chosen, reason = modes.choose_mode(sage(graph), graph, TrainConfig())
             trainer = Trainer(sage(graph), graph, mode="auto", fanouts=(4, 4))
             assert (trainer.config.mode, trainer.mode_reason) == (chosen, reason)

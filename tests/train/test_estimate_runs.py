@@ -15,14 +15,14 @@ import graphbraid
 from graphbraid import nn as gnn
 from graphbraid.datasets import open_store, save_store
 from graphbraid.estimates import allocation as baseline
-from graphbraid.fullgraph.measured import basis
+from graphbraid.fullgraph.measured import trials as basis
 from graphbraid.graph import Graph, SparseFeatures
 
 # To measure the machine takes memory of its own, and on a busy machine each process does it anew, and may
 # lower a model in another way than the process before.
 BY_USUAL_RATES = """
-from graphbraid.fullgraph.measured import basis
-from graphbraid.fullgraph.measured.kept_rates import MeasuredRates
+from graphbraid.fullgraph.measured import trials as basis
+from graphbraid.fullgraph.measured.rates import MeasuredRates
 from graphbraid.machine.rates import Rates
 
 basis.measured_rates = lambda _: MeasuredRates(rates=Rates())

@@ -16,7 +16,7 @@ from graphbraid.collective.plan.arrangement import Arrangement
 from graphbraid.collective.plan.times import Duration, StageTimes
 from graphbraid.errors import DataError
 from graphbraid.fullgraph.lowering.passes import PASSES, choose_input_path
-from graphbraid.fullgraph.measured.kept_rates import MeasuredRates
+from graphbraid.fullgraph.measured.rates import MeasuredRates
 from graphbraid.machine.rates import Rates
 from graphbraid.train import TrainConfig, Trainer
 from graphbraid.train.run_folder.measured import LOWERING, PLAN, keep, kept_evidence, kept_plan
@@ -35,7 +35,7 @@ def machine(monkeypatch):
 
     def find(rates):
         measured = MeasuredRates(rates=rates, doubt="beside another program")
-        monkeypatch.setattr("graphbraid.fullgraph.measured.basis.measured_rates", lambda _: measured)
+        monkeypatch.setattr("graphbraid.fullgraph.measured.trials.measured_rates", lambda _: measured)
         return taken
 
     def watch(program, facts):

@@ -9,7 +9,7 @@ from torch import nn
 from graphbraid import Trainer
 from graphbraid import nn as gnn
 from graphbraid.errors import ConfigError, ResourceError, TrainingError
-from graphbraid.fullgraph.device.host import HOST
+from graphbraid.fullgraph.device import HOST
 from graphbraid.train.step import whole
 
 
@@ -116,14 +116,14 @@ def test_a_lazily_built_model_is_compiled_after_its_first_run():
     ("free", "mode", "words"), [(1 << 30, "full", "within"), (1000, "sampled", "more than")]
 )
 def test_auto_chooses_by_the_free_memory(monkeypatch, free, mode, words):
-    monkeypatch.setattr("graphbraid.fullgraph.device.host.free_memory_bytes", lambda: free)
+    monkeypatch.setattr("graphbraid.fullgraph.device.free_memory_bytes", lambda: free)
     trainer = make(mode="auto")
     assert trainer.config.mode == mode
     assert words in trainer.mode_reason
 
 
 def test_auto_refuses_where_neither_way_fits(monkeypatch):
-    monkeypatch.setattr("graphbraid.fullgraph.device.host.free_memory_bytes", lambda: 1000)
+    monkeypatch.setattr("graphbraid.fullgraph.device.free_memory_bytes", lambda: 1000)
     trainer = make(mode="auto")
     with pytest.raises(ResourceError, match=r"neither way to train fits .* more than half of the 1000 B"):
         trainer.fit()

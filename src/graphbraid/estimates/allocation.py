@@ -134,8 +134,8 @@ EMPTY_RUN = """
 import resource, sys
 import torch
 from graphbraid import Graph, Trainer
-from graphbraid.fullgraph.measured import basis
-from graphbraid.fullgraph.measured.kept_rates import MeasuredRates
+from graphbraid.fullgraph.measured import trials as basis
+from graphbraid.fullgraph.measured.rates import MeasuredRates
 from graphbraid.machine.rates import Rates
 from graphbraid.nn import GraphSAGE
 

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from graphbraid.arguments import check_type
 from graphbraid.errors import ConfigError
-from graphbraid.fullgraph.device.choosing import device_for
-from graphbraid.fullgraph.device.device import Device
+from graphbraid.fullgraph.device import Device, device_for
 from graphbraid.fullgraph.engine import Engine, lock_of
 from graphbraid.fullgraph.following import TrainingNodes
 from graphbraid.fullgraph.lowering.costs import Evidence
@@ -21,7 +20,7 @@ from graphbraid.fullgraph.lowering.locality import LOCALITY_BYTES
 from graphbraid.fullgraph.lowering.lower_program import check_kernels, whole_typed
 from graphbraid.fullgraph.lowering.options import ALL, HOIST_BYTES, CompileOptions, names_of
 from graphbraid.fullgraph.lowering.streamed import needs_lowering
-from graphbraid.fullgraph.measured.basis import basis_for
+from graphbraid.fullgraph.measured.trials import basis_for
 from graphbraid.fullgraph.program import NotLoweredError
 from graphbraid.fullgraph.ranks.ranks import Ranks
 from graphbraid.fullgraph.reading.modes import in_mode

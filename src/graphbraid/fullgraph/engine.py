@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError
-from graphbraid.fullgraph.device.choosing import device_for
-from graphbraid.fullgraph.device.device import Device
+from graphbraid.fullgraph.device import Device, device_for
 from graphbraid.fullgraph.following import FollowedModel
 from graphbraid.fullgraph.lowering.costs import Evidence
 from graphbraid.fullgraph.lowering.locality import LOCALITY_BYTES

@@ -19,7 +19,7 @@ from graphbraid.fullgraph.lower_model import lower
 from graphbraid.fullgraph.lowering.lowered import Lowered
 from graphbraid.fullgraph.lowering.options import CompileOptions, checked_nodes
 from graphbraid.fullgraph.lowering.streamed import needs_lowering
-from graphbraid.fullgraph.measured.basis import basis_for
+from graphbraid.fullgraph.measured.trials import basis_for
 from graphbraid.fullgraph.program import NotLoweredError, Program, same_program
 from graphbraid.fullgraph.ranks.lower_part import lower_part
 from graphbraid.fullgraph.ranks.ranks import Ranks

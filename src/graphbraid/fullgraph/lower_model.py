@@ -6,11 +6,11 @@ from typing import Any
 
 from torch import nn
 
-from graphbraid.fullgraph.device.choosing import device_for
+from graphbraid.fullgraph.device import device_for
 from graphbraid.fullgraph.lowering.lower_program import lower_program
 from graphbraid.fullgraph.lowering.lowered import Lowered
 from graphbraid.fullgraph.lowering.options import CompileOptions, checked_nodes
-from graphbraid.fullgraph.measured.basis import basis_for
+from graphbraid.fullgraph.measured.trials import basis_for
 from graphbraid.fullgraph.program import Program
 from graphbraid.fullgraph.reading.source import source_of
 from graphbraid.graph import Graph

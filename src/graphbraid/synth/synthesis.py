@@ -13,7 +13,7 @@ from graphbraid import fullgraph
 from graphbraid.datasets.memory import require_memory
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.fullgraph import CompileOptions, Lowered
-from graphbraid.fullgraph.device.host import HOST
+from graphbraid.fullgraph.device import HOST
 from graphbraid.fullgraph.program import Program
 from graphbraid.fullgraph.reading.calling import Given
 from graphbraid.fullgraph.reading.modes import in_mode

@@ -9,7 +9,7 @@ from tests.fullgraph.graphs import make_graph
 from tests.fullgraph.test_engine import MODELS, gradients, loss_of
 
 from graphbraid.fullgraph import Engine
-from graphbraid.fullgraph.device.device import NotRecordedError
+from graphbraid.fullgraph.device import NotRecordedError
 from graphbraid.fullgraph.step.calls.spmm_choice import OURS, VARIABLE
 from graphbraid.machine.rates import Rates
 
@@ -64,6 +64,6 @@ def test_the_engine_trains_as_on_the_compiled_kernels(device, short_segments, mo
         monkeypatch.setattr("graphbraid.fullgraph.step.calls.kernels.seed_for", lambda rows, seed: seed)
         there = NotRecording()
     else:
-        there = importlib.import_module("graphbraid.fullgraph.device.choosing").device_at(device)
+        there = importlib.import_module("graphbraid.fullgraph.device").device_at(device)
     for actual, wanted in zip(results(there, name, kind), expected, strict=True):
         torch.testing.assert_close(actual, wanted, rtol=1e-3, atol=1e-5)

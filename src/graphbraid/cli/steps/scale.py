@@ -140,7 +140,7 @@ def forecasts(
     from graphbraid.cli.run.build import build_model, check_trainable, load_graph
     from graphbraid.errors import ConfigError
     from graphbraid.fullgraph import NotLoweredError, Uncompiled, compile, lower  # noqa: A004
-    from graphbraid.fullgraph.measured.kept_rates import machine_rates
+    from graphbraid.fullgraph.measured.rates import machine_rates
     from graphbraid.fullgraph.scale.forecast import forecast_at_hand, forecast_by_size, measured_law
     from graphbraid.fullgraph.scale.published import PUBLISHED
 

@@ -6,9 +6,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from graphbraid.fullgraph.explain.ledger import Ledger
+from graphbraid.fullgraph.explain.ledger import Ledger, Work
 from graphbraid.fullgraph.explain.timing import StepTimes, TaskTime
-from graphbraid.fullgraph.explain.work import Work
 from graphbraid.fullgraph.program import Operation, Program
 from graphbraid.machine.rates import Rates
 

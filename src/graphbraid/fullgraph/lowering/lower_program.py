@@ -13,9 +13,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.device.device import Device
-from graphbraid.fullgraph.device.graphs import on_place
-from graphbraid.fullgraph.device.host import HOST
+from graphbraid.fullgraph.device import HOST, Device, on_place
 from graphbraid.fullgraph.lowering.costs import Basis, Facts, PartFacts, density, facts_of
 from graphbraid.fullgraph.lowering.levels import (
     Block,

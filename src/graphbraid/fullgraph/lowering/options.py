@@ -12,8 +12,7 @@ from torch import Tensor
 
 from graphbraid.arguments import shown
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.fullgraph.device.device import Device
-from graphbraid.fullgraph.device.host import HOST
+from graphbraid.fullgraph.device import HOST, Device
 from graphbraid.fullgraph.lowering.costs import Evidence
 from graphbraid.fullgraph.lowering.locality import LOCALITY_BYTES
 from graphbraid.fullgraph.lowering.passes import PASSES

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from graphbraid.fullgraph.device.host import HOST
+from graphbraid.fullgraph.device import HOST
 from graphbraid.machine.measurements import NOT_KEPT, Kept
 
 TYPICAL_SECONDS = 1e-4

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from graphbraid.fullgraph.device.host import HOST
+from graphbraid.fullgraph.device import HOST
 from graphbraid.machine.measurements import NOT_KEPT, Kept
 
 TYPICAL_SECONDS = 5e-10

@@ -1,17 +1,33 @@
-"""Measurement of this machine's rates, for the cost model of the lowering passes."""
+"""The machine's rates: measured once, stored between runs, measured again if other programs disturbed them.
+
+Rates measured while other programs run are too low, some more than others, so that plans made from them
+would be wrong in every later run. The process that measured such rates uses them, but the file marks them as
+doubtful and a later process measures again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+import functools
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.device.device import Device
-from graphbraid.fullgraph.device.host import HOST
+from graphbraid import native
+from graphbraid.files.writing import format_bytes
+from graphbraid.fullgraph.device import HOST, Device
 from graphbraid.fullgraph.step.calls.kernels import SparseInput
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.sparse_features import SparseFeatures
+from graphbraid.machine.contention import LEAST_SECONDS, OtherPrograms, is_disturbed
+from graphbraid.machine.measurements import NOT_KEPT, Kept
 from graphbraid.machine.rates import Rates
 from graphbraid.ops.aggregation import Aggregation
 from graphbraid.ops.linear.bit_product import bit_gram, bit_product
@@ -130,3 +146,146 @@ def _drawn(bound: int, count: int) -> Tensor:
     draw = torch.Generator("cpu").manual_seed(0)
     ids = torch.randint(0, bound, (count,), generator=draw, dtype=torch.int32, device="cpu")
     return ids.to(torch.get_default_device())
+
+
+MOST_CHANGE = 2.0
+"""Largest factor by which a believed rate may differ from another undisturbed measurement."""
+AGAIN_SECONDS = 60.0
+"""Seconds after which doubtful rates are measured again, so at most once a minute on a busy machine."""
+
+_OPERANDS_BYTES = 192 << 20
+"""Taken on the host while rates are measured, with some room."""
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MeasuredRates:
+    """Rates, with how and when they were measured and any doubt about them."""
+
+    rates: Rates
+    others: float | None = None
+    """Share of the cores that other programs used during the measurement; None if unknown."""
+    doubt: str = ""
+    """Why the rates may be wrong, as a sentence; empty if there is no doubt."""
+    at: float = 0.0
+    """Time of the measurement, in seconds since 1970."""
+    measured_on: str = field(default="", compare=False)
+    """Description of the machine, without the version of torch."""
+
+
+def machine_rates(device: Device = HOST) -> Rates:
+    """Return the rates of this machine, with its threads and kernel variant, or of one of its devices."""
+    return measured_rates(device).rates
+
+
+@functools.cache
+def measured_rates(device: Device = HOST) -> MeasuredRates:
+    """Return the rates of :func:`machine_rates` with how and when they were measured.
+
+    The first call measures; later ones read the stored rates, so that later runs make the same choices. Rates
+    that are doubtful and older than :data:`AGAIN_SECONDS` are measured again. Without compiled kernels, or if
+    the cache cannot be written, typical rates are returned.
+    """
+    if device.is_host and native.kernels() is None:
+        return MeasuredRates(rates=Rates())
+    kept = _KEPT.read(rates_file(device))
+    if kept is not None and not (kept.doubt and time.time() - kept.at >= AGAIN_SECONDS):
+        return kept
+    try:
+        found = _measured(device)
+    except RuntimeError as error:  # little memory is left
+        _log.warning("the rates of %s could not be measured, typical ones are taken: %s", device.name, error)
+        return kept or MeasuredRates(rates=Rates())
+    found = _judged(found, kept, list(_quiet_ones(device)))
+    if found.doubt:
+        _log.warning("the machine's rates are doubtful: %s; a later run measures them again", found.doubt)
+    try:
+        _KEPT.write(rates_file(device), found)
+    except NOT_KEPT as error:
+        _log.warning("the machine's rates could not be kept, typical ones are taken: %s", error)
+        return MeasuredRates(rates=Rates())
+    return found
+
+
+def rates_file(device: Device = HOST) -> Path:
+    """Return the file in which this machine's rates are stored."""
+    return _KEPT.file(f"{_description(device)} {torch.__version__}")
+
+
+def _measured(device: Device) -> MeasuredRates:
+    """Measure for long enough to know what other programs did in that time.
+
+    Raises:
+        RuntimeError: the operands are more than the free memory.
+    """
+    free = device.free_bytes()
+    if device.is_host and free is not None and free < _OPERANDS_BYTES:
+        raise RuntimeError(f"it takes {format_bytes(_OPERANDS_BYTES)}, and {format_bytes(free)} are free")
+    watched, until = OtherPrograms(), time.perf_counter() + LEAST_SECONDS
+    rates = measure(device)
+    while device.is_host and time.perf_counter() < until:
+        rates = rates.fastest(measure(device))
+    others = watched.share() if device.is_host else None
+    doubt = ""
+    if is_disturbed(others):
+        doubt = f"other programs had {others:.0%} of the cores while they were measured"
+    return MeasuredRates(
+        rates=rates, others=others, doubt=doubt, at=time.time(), measured_on=_description(device)
+    )
+
+
+def _judged(found: MeasuredRates, kept: MeasuredRates | None, quiet: list[Rates]) -> MeasuredRates:
+    """Return ``found``, marked doubtful if it differs from earlier undisturbed rates; ``kept`` is doubtful.
+
+    If the last two undisturbed measurements agree, the second is believed, whatever came before.
+    """
+    if found.doubt:  # of two disturbed measurements, keep the less disturbed one
+        is_less = kept is not None and kept.others is not None and kept.others < (found.others or 0.0)
+        return dataclasses.replace(kept, at=found.at) if kept is not None and is_less else found
+    was_quiet = kept is not None and not is_disturbed(kept.others)
+    if kept is not None and was_quiet and not _unlike(found.rates, kept.rates):
+        return found
+    for before in quiet:
+        if changed := _unlike(found.rates, before):
+            return dataclasses.replace(found, doubt=f"{changed} in an earlier quiet measurement")
+    return found
+
+
+def _unlike(rates: Rates, before: Rates) -> str:
+    """Describe the rate that differs too much from an earlier one; empty if none does."""
+    for name, now in dataclasses.asdict(rates).items():
+        ratio = now / getattr(before, name)
+        if not 1 / MOST_CHANGE <= ratio <= MOST_CHANGE:
+            return f"{name} is {now:.3g}, but was {getattr(before, name):.3g}"
+    return ""
+
+
+def _quiet_ones(device: Device) -> Iterator[Rates]:
+    """Yield this machine's undisturbed rates as stored under other versions of torch."""
+    for kept in _KEPT.read_others(rates_file(device)):
+        if kept.measured_on == _description(device) and not kept.doubt:
+            yield kept.rates
+
+
+def _description(device: Device) -> str:
+    return f"{VERSION} {device.name}"
+
+
+def _from_json(content: dict[str, Any]) -> MeasuredRates:
+    rates = Rates(**content["rates"])
+    if bad := [name for name, rate in content["rates"].items() if not _is_rate(rate)]:
+        raise ValueError(f"the rate {bad[0]} is not a positive number")
+    return MeasuredRates(
+        rates=rates,
+        others=None if content["others"] is None else float(content["others"]),
+        doubt=str(content["doubt"]),
+        at=float(content["at"]),
+        measured_on=str(content["measured_on"]),
+    )
+
+
+def _is_rate(value: object) -> bool:
+    return isinstance(value, float | int) and math.isfinite(value) and value > 0
+
+
+_KEPT = Kept("rates", dataclasses.asdict, _from_json)

@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 
 from graphbraid import native
-from graphbraid.fullgraph.device.device import Device, Run
-from graphbraid.fullgraph.device.host import HOST
-from graphbraid.fullgraph.lowering.costs import sound_trials
+from graphbraid.fullgraph.device import HOST, Device, Run
+from graphbraid.fullgraph.lowering.costs import Basis, TriedSeconds, sound_trials
 from graphbraid.fullgraph.lowering.levels import edges_of
+from graphbraid.fullgraph.lowering.options import CompileOptions
+from graphbraid.fullgraph.measured.rates import MeasuredRates, measured_rates
 from graphbraid.fullgraph.step.calls.kernels import BinaryInput, Input, SparseInput
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
@@ -213,3 +214,24 @@ def _some_edges(csc: Csc, count: int) -> Csc:
     torch.cumsum(csc.degrees()[nodes], 0, out=indptr[1:])
     parts = [csc.indices[positions] for _, positions in edges_of(csc, nodes)]
     return Csc(indptr, torch.cat(parts), csc.num_src, trusted=True)
+
+
+def basis_for(options: CompileOptions) -> Basis:
+    """Return the rates and trials that the options give, or else this machine's."""
+    given = options.rates if options.evidence is None else options.evidence.rates
+    measured = measured_rates(options.device) if given is None else MeasuredRates(rates=given)
+    return Basis(rates=measured.rates, doubt=measured.doubt, trials=partial(_trials, options, measured))
+
+
+def _trials(
+    options: CompileOptions, measured: MeasuredRates, graph: Graph, density: float
+) -> TriedSeconds | None:
+    """Return the trials that decide between close choices; None if rates alone decide."""
+    if options.evidence is not None:
+        return Trials(graph, density, measured.rates, options.evidence.trials, may_try=False)
+    if options.rates is not None:
+        return None
+    return kept_trials(graph, density, measured.rates, options.device, believed=not measured.doubt)
+
+
+__all__ = ["basis_for"]

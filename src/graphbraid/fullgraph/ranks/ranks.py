@@ -18,7 +18,7 @@ from graphbraid.distributed.parts.saving import SavedPartition
 from graphbraid.distributed.ranks.communicator import Communicator
 from graphbraid.distributed.ranks.joining import check_alike
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.fullgraph.device.device import Device
+from graphbraid.fullgraph.device import Device
 from graphbraid.fullgraph.lowering.costs import Facts
 from graphbraid.fullgraph.lowering.levels import Block, Blocks
 from graphbraid.fullgraph.lowering.lowered import Lowered

@@ -17,7 +17,7 @@ import torch
 import xxhash
 
 from graphbraid.distributed.ranks.communicator import Communicator
-from graphbraid.fullgraph.device.host import HOST
+from graphbraid.fullgraph.device import HOST
 from graphbraid.fullgraph.lowering.route import Pipeline
 from graphbraid.fullgraph.ranks.ladders import Load, ladders, pipeline_of
 from graphbraid.fullgraph.ranks.link import Link

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from graphbraid.fullgraph.device.limits import DeviceLimits
+from graphbraid.fullgraph.device import DeviceLimits
 from graphbraid.ops.peers.pipeline_plan import MOST_WARPS, Knobs
 
 SIZES = (4, 8, 16, 32)

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any, ClassVar
 
 from graphbraid.distributed.ranks.communicator import Communicator
-from graphbraid.fullgraph.device.limits import DeviceLimits
+from graphbraid.fullgraph.device import DeviceLimits
 from graphbraid.fullgraph.ranks.search import Setting
 from graphbraid.fullgraph.ranks.tuner import PipelineTuner, Possible, Tuned
 from graphbraid.fullgraph.ranks.warp_ladders import SIZES, Partitions, warp_ladders

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.errors import DataError
-from graphbraid.fullgraph.device.graphs import csc_on
+from graphbraid.fullgraph.device import csc_on
 from graphbraid.fullgraph.reading.calling import (
     ADJACENCY,
     CSC,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.device.device import NotRecordedError, Run
+from graphbraid.fullgraph.device import NotRecordedError, Run
 from graphbraid.fullgraph.lowering.levels import Blocks
 from graphbraid.fullgraph.program import Program
 from graphbraid.fullgraph.step.calls.device_copies import DeviceCopies

@@ -16,7 +16,7 @@ from graphbraid.collective.plan.records import STRICT, load_record, save_record
 from graphbraid.errors import ConfigError
 from graphbraid.estimates.allocation import capacity_bytes
 from graphbraid.features.tiers.device_sizing import DeviceMemory
-from graphbraid.fullgraph.measured.kept_rates import machine_rates
+from graphbraid.fullgraph.measured.rates import machine_rates
 from graphbraid.machine.hardware import Hardware
 from graphbraid.signatures import typed
 from graphbraid.train.tuning.device_memory import link_rate

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError, DataError, did_you_mean
-from graphbraid.fullgraph.device.graphs import csc_on
+from graphbraid.fullgraph.device import csc_on
 from graphbraid.fullgraph.reading.as_written import TypedWholeValues
 from graphbraid.fullgraph.reading.calling import (
     CSC,

@@ -20,8 +20,7 @@ from graphbraid.fullgraph import (
     compile,  # noqa: A004
     estimated_bytes,
 )
-from graphbraid.fullgraph.device.choosing import device_at
-from graphbraid.fullgraph.device.device import Device
+from graphbraid.fullgraph.device import Device, device_at
 from graphbraid.fullgraph.lowering.costs import Evidence
 from graphbraid.fullgraph.reading.modes import in_mode
 from graphbraid.graph import Graph

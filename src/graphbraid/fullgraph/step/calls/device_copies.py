@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.device.device import Device
+from graphbraid.fullgraph.device import Device
 from graphbraid.fullgraph.lowering.costs import density
 from graphbraid.fullgraph.lowering.levels import Block, Blocks, TypedBlock
 from graphbraid.fullgraph.step.calls.seeds import Seeds, SeedsInMemory

@@ -50,7 +50,7 @@ class Picker:
     """Chooses kernels by measurement and records the choices.
 
     Args:
-        seconds: returns the time of a run, see :meth:`graphbraid.fullgraph.device.device.Device.seconds`.
+        seconds: returns the time of a run, see :meth:`graphbraid.fullgraph.device.Device.seconds`.
         free_bytes: returns the bytes of free memory, or None if unknown.
         forced: name of the kernel to use. If None, the one that :data:`VARIABLE` names, or the faster one.
 

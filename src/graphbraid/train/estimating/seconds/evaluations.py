@@ -7,7 +7,7 @@ from torch import Tensor
 
 from graphbraid.estimates.allocation import may_be_tried
 from graphbraid.estimates.trial import REPEATS, PartSeconds, Trial, of_tries, repeated, timed
-from graphbraid.fullgraph.measured.kept_rates import machine_rates
+from graphbraid.fullgraph.measured.rates import machine_rates
 from graphbraid.nn import told
 from graphbraid.train.estimating.memory.links import link_evaluation_seconds
 from graphbraid.train.estimating.seconds.layer_chunks import are_chunks_tried, chunk_seconds

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.errors import DataError
-from graphbraid.fullgraph.device.graphs import csc_on
+from graphbraid.fullgraph.device import csc_on
 from graphbraid.fullgraph.reading.calling import CSC, EDGES, N_ID, CallValues, X
 from graphbraid.fullgraph.reading.fused_hgt import fused_layers
 from graphbraid.graph import Graph, Types

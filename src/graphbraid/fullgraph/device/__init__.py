@@ -1,1 +1,0 @@
-"""The devices that a step can run on: the host or a CUDA device."""
