@@ -27,9 +27,10 @@ from benchmarks.graphs import generated
 from graphbraid.fullgraph.device import Device, device_at, on_place
 from graphbraid.fullgraph.step.calls.spmm_choice import csr_of, multiply
 from graphbraid.graph.csc import Csc
-from graphbraid.ops.aggregation import Aggregation, backend
-from graphbraid.ops.linear.bit_product import WORD_BITS, bit_gram, bit_product
-from graphbraid.ops.linear.dense import tall_gram, tall_product
+from graphbraid.ops.aggregation import Aggregation
+from graphbraid.ops.binary import WORD_BITS, bit_gram, bit_product
+from graphbraid.ops.kernels import backend
+from graphbraid.ops.linear import tall_gram, tall_product
 
 WIDTHS = (16, 32, 64, 128, 256)
 HEADS = 4

@@ -54,10 +54,16 @@ from graphbraid.fullgraph.ranks.search import CrossIterationSearch, Setting
 from graphbraid.fullgraph.ranks.warp_ladders import SIZES, Partitions, warp_ladders
 from graphbraid.graph.csc import Csc
 from graphbraid.ops import Aggregation
-from graphbraid.ops.peers.peer_edges import PeerEdges
-from graphbraid.ops.peers.pipeline_plan import Knobs, Order, PipelinePlan, count_partitions
+from graphbraid.ops.peers.peer_rows import PeerEdges
+from graphbraid.ops.peers.pipeline_plan import (
+    Knobs,
+    Order,
+    PipelinePlan,
+    apart,
+    count_partitions,
+    interleaved,
+)
 from graphbraid.ops.peers.pipelined_sum import pipelined_sum
-from graphbraid.ops.peers.work_order import apart, interleaved
 
 TOLERANCE = 1e-4
 WAYS = ("exchange", "pipelined", "apart", "whole rows", "tuned")

@@ -50,7 +50,7 @@ from graphbraid.collective.plan.times import Duration, StageTimes
 from graphbraid.collective.run.stages import Context
 from graphbraid.graph import Graph
 from graphbraid.loader import NeighborLoader
-from graphbraid.ops.gather.gather_tiered import Tier, TierTable, gather_tiered
+from graphbraid.ops.gather import Tier, TierTable, gather_tiered
 
 GOAL = 2.0
 """Times as fast as zero-copy with a quarter of the rows hot, where the link limits."""

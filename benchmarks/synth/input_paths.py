@@ -28,7 +28,7 @@ from benchmarks.synth.beside_engine import EPOCHS, RESULTS, program_of
 from benchmarks.synth.building import timed_build
 from graphbraid import Graph, datasets, nn
 from graphbraid.fullgraph.lowering.costs import density
-from graphbraid.ops.linear.binary import is_binary
+from graphbraid.ops.binary import is_binary
 from graphbraid.synth import OptimizerRecipe, Recipe, from_model, write_openmp
 
 HIDDEN = 32

@@ -22,7 +22,7 @@ from graphbraid.features import TieredFeatures
 from graphbraid.features.tiers import device_sizing
 from graphbraid.features.tiers.device_sizing import DeviceMemory
 from graphbraid.graph import ScaledFeatures
-from graphbraid.ops.gather.gather_tiered import gather_tiered
+from graphbraid.ops.gather import gather_tiered
 from graphbraid.sampling.rows import hot_copies
 from graphbraid.sampling.rows.shared_hot import SharedHotRows
 from graphbraid.train import TrainConfig, Trainer

@@ -24,8 +24,7 @@ from graphbraid.fullgraph.ranks.warp_ladders import (
     Partitions,
     resident_blocks,
 )
-from graphbraid.ops.peers.pipeline_plan import Knobs
-from graphbraid.ops.peers.work_order import interleaved
+from graphbraid.ops.peers.pipeline_plan import Knobs, interleaved
 
 AHEAD = 4
 

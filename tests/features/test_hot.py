@@ -11,7 +11,7 @@ from tests.features.tables import same, stored_graph
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.features import DiskOptions, TieredFeatures, score
 from graphbraid.features.tiers.device_sizing import DeviceMemory, device_budget
-from graphbraid.ops.gather.gather_tiered import Tier
+from graphbraid.ops.gather import Tier
 from graphbraid.sampling import SamplerConfig, SeedSchedule
 from graphbraid.sampling.rows import hot_copies
 from graphbraid.sampling.rows.hot import HotRows, joined

@@ -132,7 +132,7 @@ def test_hot_rows_are_kept_as_narrow_as_they_are_stored(graph, host):
 
 
 def test_a_table_of_tiers_has_scales_for_hot_rows_and_the_others(int8):
-    from graphbraid.ops.gather.gather_tiered import gather_tiered
+    from graphbraid.ops.gather import gather_tiered
 
     for ids in (torch.arange(40), torch.randperm(300)[:40]):
         hot = HotRows(ids, 300, int8.x.values.__getitem__, int8.x.scale)

@@ -11,8 +11,8 @@ from graphbraid import SparseFeatures, nn
 from graphbraid.fullgraph import Engine
 from graphbraid.fullgraph.lowering.costs import facts_of
 from graphbraid.machine.rates import Rates
-from graphbraid.ops.linear import binary
-from graphbraid.ops.linear.binary import BinaryRows, binary_bytes, is_binary
+from graphbraid.ops import binary
+from graphbraid.ops.binary import BinaryRows, binary_bytes, is_binary
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from graphbraid import native
 from graphbraid import nn as gnn
 from graphbraid.fullgraph.step import planned_step
 from graphbraid.fullgraph.step.calls.repeated import Repeated
-from graphbraid.ops.linear.dense import tall_product
+from graphbraid.ops.linear import tall_product
 
 MODELS = {
     "gcn": lambda: gnn.GCN(CHANNELS, 8, CLASSES, 3, dropout=0.0),

@@ -16,14 +16,13 @@ from graphbraid import ops
 from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.graph.csc import Csc, coo_to_csc
 from graphbraid.loader import NeighborLoader
-from graphbraid.ops.aggregation import ROW_DTYPES, backend
-from graphbraid.ops.attention.fused import both_ways
-from graphbraid.ops.gather.spread import places_of, spread_rows
-from graphbraid.ops.linear.bit_product import bit_gram, bit_product
-from graphbraid.ops.linear.dense import tall_gram, tall_product
-from graphbraid.ops.linear.gram_rounds import GramRounds, rounds_of
-from graphbraid.ops.row_epilogue import RowEpilogue
-from graphbraid.ops.rowwise.epilogue import ACTIVATION_CODES
+from graphbraid.ops.attention import both_ways
+from graphbraid.ops.binary import bit_gram, bit_product
+from graphbraid.ops.dropout import RowEpilogue
+from graphbraid.ops.epilogue import ACTIVATION_CODES
+from graphbraid.ops.gather import places_of, spread_rows
+from graphbraid.ops.kernels import ROW_DTYPES, backend
+from graphbraid.ops.linear import GramRounds, rounds_of, tall_gram, tall_product
 
 Results = dict[str, Tensor | None]
 Call = Callable[[], Results]

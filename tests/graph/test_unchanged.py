@@ -17,7 +17,7 @@ from graphbraid.graph.csc import Csc
 from graphbraid.graph.orders import community_order
 from graphbraid.loader import NeighborLoader
 from graphbraid.ops import edge_softmax, spmm
-from graphbraid.ops.gather.gather_tiered import Tier, TierTable, gather_tiered
+from graphbraid.ops.gather import Tier, TierTable, gather_tiered
 
 FAR = 10**9  # an index that leaves any array here
 needs_native = pytest.mark.skipif(

@@ -2,7 +2,7 @@
 
 import torch
 
-from graphbraid.ops.linear.bit_product import WORD_BITS
+from graphbraid.ops.binary import WORD_BITS
 
 
 def zeros_and_ones(num_rows, num_columns, *, density=0.4, seed=0):

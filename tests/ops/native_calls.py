@@ -15,10 +15,10 @@ from graphbraid.features import reorder
 from graphbraid.features.scores import walks
 from graphbraid.fullgraph.lowering import locality
 from graphbraid.graph.orders import community_order
-from graphbraid.ops.attention.fused import both_ways
-from graphbraid.ops.gather.spread import spread_rows
-from graphbraid.ops.linear import bit_product, dense, gram_rounds
-from graphbraid.ops.spmm_max import TIES
+from graphbraid.ops import binary, linear
+from graphbraid.ops.attention import both_ways
+from graphbraid.ops.gather import spread_rows
+from graphbraid.ops.spmm import TIES
 
 Arguments = tuple[Any, ...]
 
@@ -78,16 +78,16 @@ def _run_operators() -> None:
     ops.gather_rows(x.detach().half(), torch.tensor([0, 2, 4]), dtype=torch.float32)
     ops.gather_rows(x.detach().to(torch.int8), torch.tensor([0, 2, 4]), scale=torch.ones(5))
     ids = torch.tensor([0, 2, 4])
-    dense.tall_product(x.detach(), torch.rand(4, 3), ids=ids)
-    dense.tall_gram(torch.rand(3, 2), x.detach(), ids=ids)
-    rounds = gram_rounds.GramRounds(torch.rand(5, 2), 4)
-    for part in gram_rounds.rounds_of(5, most=5):
+    linear.tall_product(x.detach(), torch.rand(4, 3), ids=ids)
+    linear.tall_gram(torch.rand(3, 2), x.detach(), ids=ids)
+    rounds = linear.GramRounds(torch.rand(5, 2), 4)
+    for part in linear.rounds_of(5, most=5):
         rounds.add(part, x.detach())
     ops.cross_entropy(torch.rand(3, 4, requires_grad=True), torch.tensor([0, 3, 1]), torch.ones(4))
     spread_rows(torch.rand(3, 2), torch.tensor([2, -1, 0, 1], dtype=torch.int32), torch.empty(4, 2))
     bits = torch.tensor([[1, 2, 3, 4, 5]], dtype=torch.int32)
-    bit_product.bit_product(bits, torch.rand(7, 3), out=torch.empty(5, 3), factors=torch.ones(5))
-    bit_product.bit_gram(torch.rand(7, 3), bits, out=torch.empty(3, 5), factors=torch.ones(7))
+    binary.bit_product(bits, torch.rand(7, 3), out=torch.empty(5, 3), factors=torch.ones(5))
+    binary.bit_gram(torch.rand(7, 3), bits, out=torch.empty(3, 5), factors=torch.ones(7))
     both_ways(csc)
 
 

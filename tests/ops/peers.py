@@ -12,8 +12,7 @@ from torch import Tensor
 
 from graphbraid.graph.csc import Csc
 from graphbraid.ops import Aggregation
-from graphbraid.ops.peers.peer_edges import PeerEdges
-from graphbraid.ops.peers.peer_table import PeerTable
+from graphbraid.ops.peers.peer_rows import PeerEdges, PeerTable
 
 COEFFICIENTS = ("plain", "mean", "weight", "scales", "loops", "all")
 

@@ -19,9 +19,9 @@ from tests.ops.graphs import (
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.ops import edge_softmax, gat_attention, gatv2_attention, reference
-from graphbraid.ops.aggregation import backend
-from graphbraid.ops.attention.fused import both_ways
+from graphbraid.ops.attention import both_ways
 from graphbraid.ops.dropout import keep_mask
+from graphbraid.ops.kernels import backend
 
 SHAPES = [
     (1, 1),

@@ -14,7 +14,7 @@ from tests.ops.graphs import (
 from tests.ops.test_row_epilogue import EPILOGUES, epilogue_for, in_turn
 
 from graphbraid.ops import reference
-from graphbraid.ops.linear.bit_product import bit_gram, bit_product
+from graphbraid.ops.binary import bit_gram, bit_product
 
 # Around a word, the rows that share tables, the share of a gram, and the panel of columns.
 ROWS = (1, 31, 33, 511, 513, 1100)

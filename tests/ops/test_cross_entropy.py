@@ -15,7 +15,7 @@ from tests.ops.graphs import assert_same_bits_with_any_threads, values
 from graphbraid import native
 from graphbraid.errors import DataError
 from graphbraid.ops import cross_entropy
-from graphbraid.ops.rowwise.cross_entropy import _kept as kept
+from graphbraid.ops.cross_entropy import _kept as kept
 
 INF = float("inf")
 
@@ -125,7 +125,7 @@ def test_memory_goes_with_the_labels():
 
 
 def test_threads_with_the_same_labels_have_gradients_of_their_own(monkeypatch):
-    module = importlib.import_module("graphbraid.ops.rowwise.cross_entropy")  # not its function
+    module = importlib.import_module("graphbraid.ops.cross_entropy")  # not its function
     monkeypatch.setattr(module, "_LEAST_KEPT", 1 << 20)
     logits, labels = values(9_000, 60), labels_of(9_000, 60)
     weights = [torch.rand(60) + 0.1 for _ in range(4)]

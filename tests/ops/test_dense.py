@@ -14,7 +14,7 @@ from tests.ops.graphs import (
 
 from graphbraid.nn.linear import Linear
 from graphbraid.ops import dense_linear
-from graphbraid.ops.linear.dense import tall_gram, tall_product
+from graphbraid.ops.linear import tall_gram, tall_product
 
 # Around the tile of every variant (14 or 6 rows, 8 to 32 columns), the chunk and the block of the depth.
 ROWS = (1, 5, 6, 13, 14, 15, 111, 113, 700)

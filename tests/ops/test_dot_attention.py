@@ -8,7 +8,7 @@ from torch import Tensor
 
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.csc import Csc, coo_to_csc
-from graphbraid.ops.attention.dot_attention import dot_attention
+from graphbraid.ops.attention import dot_attention
 
 NUM_SRC, NUM_DST = 9, 7
 

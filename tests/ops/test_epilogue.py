@@ -14,7 +14,7 @@ from tests.ops.graphs import (
 
 from graphbraid.errors import ConfigError
 from graphbraid.ops import bias_act_dropout, reference
-from graphbraid.ops.rowwise.epilogue import ACTIVATIONS, LEAKY_SLOPE
+from graphbraid.ops.epilogue import ACTIVATIONS, LEAKY_SLOPE
 
 PLAIN = {"none": lambda x: x, "relu": F.relu, "leaky_relu": F.leaky_relu, "elu": F.elu, "gelu": F.gelu}
 

@@ -18,8 +18,8 @@ from tests.ops.test_attention import attend, gat_inputs, with_loops
 from tests.ops.test_gine import drawn
 
 from graphbraid.ops import reference
-from graphbraid.ops.aggregation import backend
-from graphbraid.ops.attention.fused import both_ways
+from graphbraid.ops.attention import both_ways
+from graphbraid.ops.kernels import backend
 
 SHAPES = [(1, 1), (1, 40), (3, 5), (4, 16), (8, 8), (17, 3), (2, 257)]
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from tests.ops.tiers import tier_tables
 
 from graphbraid.errors import DataError
-from graphbraid.ops.gather.gather_tiered import Tier, TierTable, gather_tiered
+from graphbraid.ops.gather import Tier, TierTable, gather_tiered
 
 X = torch.arange(12.0).view(6, 2)
 

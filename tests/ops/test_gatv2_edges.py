@@ -22,8 +22,8 @@ from tests.ops.test_gine import drawn
 from graphbraid import native
 from graphbraid.graph.csc import Csc
 from graphbraid.ops import reference
-from graphbraid.ops.aggregation import backend
-from graphbraid.ops.attention.fused import both_ways
+from graphbraid.ops.attention import both_ways
+from graphbraid.ops.kernels import backend
 
 SHAPES = [(1, 1), (1, 40), (3, 5), (4, 16), (8, 8), (1, 64), (17, 3), (2, 257)]
 NAMES = ("edge_features", "loop_features", "edge_weight")

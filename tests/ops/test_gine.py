@@ -19,7 +19,7 @@ from tests.ops.graphs import (
 from graphbraid.errors import DataError
 from graphbraid.graph.csc import Csc, coo_to_csc
 from graphbraid.ops import gine, reference
-from graphbraid.ops.aggregation import backend
+from graphbraid.ops.kernels import backend
 
 
 def rows_of(csc, width, dtype=torch.float32):

@@ -6,8 +6,7 @@ from tests.extras import NO_KERNELS
 from tests.ops.graphs import assert_same_bits_with_any_threads
 
 from graphbraid import native
-from graphbraid.ops.linear.dense import tall_gram
-from graphbraid.ops.linear.gram_rounds import GramRounds, rounds_of
+from graphbraid.ops.linear import GramRounds, rounds_of, tall_gram
 
 ROWS = [0, 1, 7, 2047, 2048, 9001]
 

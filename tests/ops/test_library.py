@@ -14,10 +14,9 @@ from graphbraid.errors import ConfigError
 from graphbraid.graph import SparseFeatures, scans
 from graphbraid.graph.csc import Csc, coo_to_csc
 from graphbraid.nn import rgcn
-from graphbraid.ops.attention.dot_attention import dot_attention
+from graphbraid.ops.attention import dot_attention
 from graphbraid.ops.library import NAMES
-from graphbraid.ops.relations import relation_columns, relation_sums
-from graphbraid.ops.weighted_columns import weighted_columns
+from graphbraid.ops.relations import relation_columns, relation_sums, weighted_columns
 
 CSC = coo_to_csc(*torch.randint(0, 12, (2, 50), generator=torch.Generator().manual_seed(0)), 12, 12)[0]
 WEIGHTED = Csc(CSC.indptr, CSC.indices, 12, torch.linspace(0.1, 1, 50), torch.full((12,), 5.0))

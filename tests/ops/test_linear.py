@@ -6,9 +6,8 @@ from tests.ops.graphs import assert_same_bits_with_any_threads, skewed, square, 
 
 from graphbraid.errors import DataError
 from graphbraid.graph.sparse_features import SparseFeatures
-from graphbraid.ops import Aggregation, aggregate_linear, sparse_dropout, sparse_linear
-from graphbraid.ops.linear import aggregate_linear as linear_module
-from graphbraid.ops.linear.sparse_linear import structure
+from graphbraid.ops import Aggregation, aggregate_linear, linear, sparse_dropout, sparse_linear
+from graphbraid.ops.linear import structure
 
 
 def dense_matrix(csc, mean):
@@ -21,7 +20,7 @@ def dense_matrix(csc, mean):
 
 @pytest.fixture(params=["transform first", "aggregate first"])
 def order(request, monkeypatch):
-    monkeypatch.setattr(linear_module, "narrows", lambda *_, **__: request.param == "transform first")
+    monkeypatch.setattr(linear, "narrows", lambda *_, **__: request.param == "transform first")
 
 
 @pytest.mark.usefixtures("order")
@@ -106,13 +105,13 @@ def test_graphs_without_edges(num_dst, num_src):
 
 def test_cost_model_transforms_first_where_that_narrows_on_a_whole_graph():
     how = Aggregation(csc=square(2000))
-    assert linear_module.narrows(how, 1000, 10, grad_x=False)
-    assert not linear_module.narrows(how, 10, 1000, grad_x=False)
+    assert linear.narrows(how, 1000, 10, grad_x=False)
+    assert not linear.narrows(how, 10, 1000, grad_x=False)
 
 
 def test_cost_model_aggregates_first_where_a_block_has_many_more_sources():
     how = Aggregation(csc=skewed(100, 100_000))  # transforming 100,000 rows to aggregate a few hundred
-    assert not linear_module.narrows(how, 256, 128, grad_x=False)
+    assert not linear.narrows(how, 256, 128, grad_x=False)
 
 
 def sparse_features(rows=40, columns=30, dtype=torch.float32):

@@ -18,9 +18,9 @@ from tests.ops.test_spmm import COEFFICIENTS, arguments, hub_graph
 from tests.suites import examples
 
 from graphbraid.ops import Aggregation, reference
-from graphbraid.ops.linear.dense import tall_product
-from graphbraid.ops.row_epilogue import RowEpilogue
-from graphbraid.ops.rowwise.epilogue import ACTIVATION_CODES, LEAKY_SLOPE
+from graphbraid.ops.dropout import RowEpilogue
+from graphbraid.ops.epilogue import ACTIVATION_CODES, LEAKY_SLOPE
+from graphbraid.ops.linear import tall_product
 
 PROPERTY = settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 EPILOGUES = st.fixed_dictionaries(

@@ -17,7 +17,7 @@ from tests.ops.graphs import (
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.ops import Aggregation, aggregate, reference, spmm
-from graphbraid.ops.spmm_max import TIES
+from graphbraid.ops.spmm import TIES
 
 COEFFICIENTS = {
     "plain": {},

@@ -6,7 +6,7 @@ from tests.ops.graphs import assert_same_bits_with_any_threads, values
 
 from graphbraid import native
 from graphbraid.ops import reference
-from graphbraid.ops.gather.spread import places_of, spread_rows
+from graphbraid.ops.gather import places_of, spread_rows
 
 
 @pytest.mark.parametrize("num_out", [0, 1, 7, 20_000])  # the last is worth two threads

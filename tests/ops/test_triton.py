@@ -16,7 +16,8 @@ from tests.extras import NO_TRITON, PATIENCE
 
 import graphbraid
 from graphbraid.errors import KernelError
-from graphbraid.ops import aggregation, reference
+from graphbraid.ops import kernels as chosen
+from graphbraid.ops import reference
 
 SOURCES = Path(graphbraid.__file__).parent / "ops/triton"
 TESTS = Path(__file__).parent / "triton"
@@ -41,9 +42,9 @@ def run(command, **variables):
 def choose(monkeypatch):
     """The backend of a CUDA tensor, chosen anew."""
     monkeypatch.setenv("GRAPHBRAID_KERNELS", "")
-    aggregation.triton_kernels.cache_clear()
-    yield lambda dtype=torch.float32: aggregation.backend(ON_CUDA[dtype])
-    aggregation.triton_kernels.cache_clear()
+    chosen.triton_kernels.cache_clear()
+    yield lambda dtype=torch.float32: chosen.backend(ON_CUDA[dtype])
+    chosen.triton_kernels.cache_clear()
 
 
 def test_cuda_tensors_get_the_triton_kernels_and_float64_the_twins(choose):
@@ -60,7 +61,7 @@ def test_without_triton_cuda_tensors_get_the_twins(choose, monkeypatch):
 def test_the_environment_can_force_the_twins(choose, monkeypatch):
     monkeypatch.setenv("GRAPHBRAID_KERNELS", "reference")
     assert choose() is reference
-    aggregation.triton_kernels.cache_clear()
+    chosen.triton_kernels.cache_clear()
     monkeypatch.setenv("GRAPHBRAID_KERNELS", "fastest")
     with pytest.raises(KernelError, match="'fastest' names no kernel variant"):
         choose()

@@ -10,7 +10,7 @@ from torch import Tensor
 from graphbraid.errors import DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.ops import spmm
-from graphbraid.ops.weighted_columns import weighted_columns
+from graphbraid.ops.relations import weighted_columns
 
 
 def given(csc: Csc, width: int, count: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from graphbraid.ops.gather.gather_tiered import Tier, TierTable
+from graphbraid.ops.gather import Tier, TierTable
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.float64)
 

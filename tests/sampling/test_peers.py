@@ -13,7 +13,7 @@ from torch import distributed, multiprocessing
 
 from graphbraid.errors import ConfigError
 from graphbraid.graph import ScaledFeatures
-from graphbraid.ops.gather.gather_tiered import gather_tiered
+from graphbraid.ops.gather import gather_tiered
 from graphbraid.sampling.rows import peers
 from graphbraid.sampling.rows.hot import HotRows
 from graphbraid.sampling.rows.peers import PeerRows

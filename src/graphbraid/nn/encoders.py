@@ -18,9 +18,9 @@ from graphbraid.nn.graph_model import MOST_LAYERS
 from graphbraid.nn.linear import MOST_WEIGHTS
 from graphbraid.nn.rgcn import MOST_RELATIONS, RGCNConv
 from graphbraid.ops import bias_act_dropout
+from graphbraid.ops.epilogue import ACTIVATIONS
 from graphbraid.ops.library import opaque
-from graphbraid.ops.rowwise.epilogue import ACTIVATIONS
-from graphbraid.ops.weighted_columns import weighted_columns
+from graphbraid.ops.relations import weighted_columns
 from graphbraid.signatures import typed
 
 TypedEdges = Tensor | Csc | Sequence[Csc]

@@ -13,8 +13,8 @@ from graphbraid.graph.scans import tracing
 from graphbraid.nn.conv import Conv, LayerInput, zero_bias
 from graphbraid.nn.linear import Linear
 from graphbraid.ops import Aggregation, aggregate_linear
-from graphbraid.ops.aggregation import sum_dtype
 from graphbraid.ops.derived import derived, stored_loops
+from graphbraid.ops.kernels import sum_dtype
 from graphbraid.ops.library import opaque
 from graphbraid.signatures import typed
 

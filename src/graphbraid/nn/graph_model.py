@@ -16,7 +16,7 @@ from graphbraid.nn import told
 from graphbraid.nn.adjacency import as_csc
 from graphbraid.nn.conv import Conv, LayerInput, as_rows, check_takes_weights
 from graphbraid.ops import bias_act_dropout, sparse_dropout
-from graphbraid.ops.rowwise.epilogue import ACTIVATIONS
+from graphbraid.ops.epilogue import ACTIVATIONS
 
 Adjacency = Csc | list[Csc] | tuple[Csc, ...] | Tensor
 """The edges that a model accepts: the whole graph, one block per layer, or PyG's ``edge_index``."""

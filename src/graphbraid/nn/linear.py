@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from graphbraid.arguments import MOST_WIDTH, as_count, check_choice
 from graphbraid.errors import ConfigError
-from graphbraid.ops.linear.dense import dense_linear
+from graphbraid.ops.linear import dense_linear
 
 MOST_WEIGHTS = 1 << 34
 """Largest number of elements of one weight, 64 GiB in float32."""

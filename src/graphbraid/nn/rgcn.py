@@ -18,7 +18,7 @@ from graphbraid.nn.adjacency import as_csc
 from graphbraid.nn.linear import as_widths, glorot
 from graphbraid.ops.aggregation import Aggregation
 from graphbraid.ops.library import opaque
-from graphbraid.ops.linear.dense import dense_linear
+from graphbraid.ops.linear import dense_linear
 from graphbraid.ops.relations import Relations, relation_columns, relation_sums
 from graphbraid.signatures import typed
 

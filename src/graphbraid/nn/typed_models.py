@@ -18,7 +18,7 @@ from graphbraid.nn.graph_model import MOST_LAYERS
 from graphbraid.nn.rgcn import RGCNConv
 from graphbraid.nn.typed_inputs import input_layer, input_rows
 from graphbraid.ops import bias_act_dropout
-from graphbraid.ops.rowwise.epilogue import ACTIVATIONS
+from graphbraid.ops.epilogue import ACTIVATIONS
 from graphbraid.signatures import typed
 
 Adjacencies = Mapping[EdgeType, Csc | Tensor]

@@ -1,16 +1,13 @@
 """Fused operators on graphs, each with autograd, compiled CPU kernels and a plain PyTorch twin."""
 
 from graphbraid.ops.aggregation import Aggregation
-from graphbraid.ops.attention.edge_softmax import edge_softmax
-from graphbraid.ops.attention.fused import gat_attention, gatv2_attention
-from graphbraid.ops.gather.gather_rows import gather_rows
+from graphbraid.ops.attention import edge_softmax, gat_attention, gatv2_attention
+from graphbraid.ops.cross_entropy import cross_entropy
+from graphbraid.ops.epilogue import bias_act_dropout
+from graphbraid.ops.gather import gather_rows
 from graphbraid.ops.gine import gine
-from graphbraid.ops.linear.aggregate_linear import aggregate_linear
-from graphbraid.ops.linear.dense import dense_linear
-from graphbraid.ops.linear.sparse_linear import sparse_dropout, sparse_linear
-from graphbraid.ops.rowwise.cross_entropy import cross_entropy
-from graphbraid.ops.rowwise.epilogue import bias_act_dropout
-from graphbraid.ops.rowwise.norm import batch_norm, layer_norm
+from graphbraid.ops.linear import aggregate_linear, dense_linear, sparse_dropout, sparse_linear
+from graphbraid.ops.norm import batch_norm, layer_norm
 from graphbraid.ops.sddmm import sddmm
 from graphbraid.ops.spmm import aggregate, spmm
 

@@ -2,49 +2,17 @@
 
 from __future__ import annotations
 
-import functools
-import importlib.util
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from graphbraid import native
-from graphbraid.arguments import check_tensor
 from graphbraid.errors import DataError
 from graphbraid.graph.csc import Csc
-from graphbraid.ops import reference
 from graphbraid.ops.derived import inverse_degrees
-from graphbraid.ops.recorded_calls import Watched, watching
-from graphbraid.ops.row_epilogue import RowEpilogue
+from graphbraid.ops.dropout import RowEpilogue
+from graphbraid.ops.kernels import backend, check_rows, row_contiguous, sum_dtype
 from graphbraid.signatures import typed
-
-sum_dtype = reference.sum_dtype
-
-
-def backend(tensor: Tensor) -> Any:
-    """Return the kernels for ``tensor``: the compiled ones on a CPU, Triton's on CUDA, or else their twins.
-
-    The Triton kernels sum in float32; float64 on CUDA, which is used to check gradients, goes to the twins.
-    """
-    found = None
-    if tensor.device.type == "cpu":
-        found = native.kernels()
-        calls = watching()
-        if calls is not None and found is not None:
-            return Watched(found, calls)
-    elif tensor.device.type == "cuda" and tensor.dtype != torch.float64:
-        found = triton_kernels()
-    return reference if found is None else found
-
-
-@functools.cache
-def triton_kernels() -> Any | None:
-    """Return the Triton kernels, imported by the first call; None without triton or if twins are forced."""
-    if native.forced_variant() == "reference" or importlib.util.find_spec("triton") is None:
-        return None
-    return importlib.import_module("graphbraid.ops.triton")
 
 
 @typed
@@ -139,30 +107,6 @@ class Aggregation:
         return src, dst
 
 
-ROW_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-"""Dtypes that kernels over rows accept."""
-
-
-def check_rows(x: Tensor, name: str, num_rows: int, of: str) -> None:
-    """Check that ``x`` is a matrix that kernels accept, with ``num_rows`` rows, one for each ``of``.
-
-    Raises:
-        DataError: says what it is and what it should be.
-    """
-    check_tensor(x, name)
-    if x.ndim != 2 or x.shape[0] != num_rows:
-        raise DataError(f"{name} must have one row per {of} ({num_rows}); got shape {tuple(x.shape)}")
-    check_row_dtype(x, name)
-
-
-def check_row_dtype(x: Tensor, name: str) -> None:
-    """Raise DataError unless ``x`` has one of :data:`ROW_DTYPES`."""
-    if not x.dtype.is_floating_point:
-        raise DataError(f"{name} must be floating point; got {x.dtype}. Convert it with {name}.float().")
-    if x.dtype not in ROW_DTYPES:
-        raise DataError(f"{name} must be float32, float64, float16 or bfloat16; got {x.dtype}")
-
-
 def _check_out(out: Tensor, x: Tensor, num_rows: int) -> None:
     wanted = (num_rows, x.shape[1])
     if out.shape != wanted or out.dtype not in (x.dtype, sum_dtype(x.dtype)):
@@ -231,11 +175,3 @@ def follow_up(out: Tensor, after: RowEpilogue | None) -> None:
     if after is not None and out.numel() > 0:
         bias, *how, ids = after
         backend(out).epilogue(out, bias, *how, out, ids)
-
-
-def row_contiguous(x: Tensor) -> Tensor:
-    """Return ``x`` itself if its rows are contiguous and in order, else a copy."""
-    if x.stride(1) == 1 and x.stride(0) >= x.shape[1]:
-        return x
-    # The strides of an empty tensor may be anything, and contiguous() leaves them.
-    return x.new_empty(x.shape) if x.numel() == 0 else x.contiguous()

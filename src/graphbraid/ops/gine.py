@@ -10,7 +10,7 @@ from torch import Tensor
 from graphbraid.arguments import as_number, check_tensor
 from graphbraid.errors import DataError
 from graphbraid.graph.csc import Csc
-from graphbraid.ops.aggregation import backend, check_row_dtype, check_rows, row_contiguous
+from graphbraid.ops.kernels import backend, check_row_dtype, check_rows, row_contiguous
 from graphbraid.ops.library import once_differentiable, operator
 from graphbraid.signatures import typed
 

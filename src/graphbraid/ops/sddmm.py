@@ -10,14 +10,8 @@ from torch import Tensor
 from graphbraid.arguments import check_tensor
 from graphbraid.errors import DataError
 from graphbraid.graph.csc import Csc
-from graphbraid.ops.aggregation import (
-    Aggregation,
-    aggregated,
-    backend,
-    check_row_dtype,
-    row_contiguous,
-    sum_dtype,
-)
+from graphbraid.ops.aggregation import Aggregation, aggregated
+from graphbraid.ops.kernels import backend, check_row_dtype, row_contiguous, sum_dtype
 from graphbraid.ops.library import once_differentiable, operator
 from graphbraid.signatures import typed
 

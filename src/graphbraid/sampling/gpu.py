@@ -10,7 +10,7 @@ from torch import Tensor
 
 from graphbraid.errors import ConfigError, MissingPackageError
 from graphbraid.graph.csc import Csc
-from graphbraid.ops.gather.gather_tiered import TierTable
+from graphbraid.ops.gather import TierTable
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.cpu import BatchPipeline
 from graphbraid.sampling.list_reads import ListReads

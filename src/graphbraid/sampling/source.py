@@ -13,8 +13,7 @@ from graphbraid.errors import DataError
 from graphbraid.graph import Graph, ScaledFeatures, SparseFeatures
 from graphbraid.graph.identity import check_made_for
 from graphbraid.graph.scaled_features import stored_rows
-from graphbraid.ops.gather.gather_rows import gather_features
-from graphbraid.ops.gather.gather_tiered import TierTable, gather_tiered
+from graphbraid.ops.gather import TierTable, gather_features, gather_tiered
 from graphbraid.sampling.lists import NeighborLists
 from graphbraid.sampling.rows.by_id import FeatureSource, is_read_over_link, take_features, take_rows
 from graphbraid.sampling.rows.transfer_counter import TransferCounter, link_of, travelled

@@ -21,7 +21,7 @@ from graphbraid.graph.array_checks import (
     is_multi_hot,
 )
 from graphbraid.graph.labelled import TaskName
-from graphbraid.ops.rowwise.cross_entropy import cross_entropy
+from graphbraid.ops.cross_entropy import cross_entropy
 
 AnyTaskName = Literal[TaskName, "link"]
 """What a model can be trained for: a task that labels imply, or the prediction of links."""

@@ -18,11 +18,11 @@ from tests.ops.test_attention import gat_inputs, gatv2_inputs
 from tests.ops.test_spmm import COEFFICIENTS, arguments
 
 from graphbraid.ops import triton as kernels
-from graphbraid.ops.attention.fused import both_ways
-from graphbraid.ops.gather.gather_tiered import Tier, TierTable
+from graphbraid.ops.attention import both_ways
+from graphbraid.ops.dropout import RowEpilogue
+from graphbraid.ops.gather import Tier, TierTable
 from graphbraid.ops.peers.pipeline_plan import Knobs, PipelinePlan
-from graphbraid.ops.row_epilogue import RowEpilogue
-from graphbraid.ops.spmm_max import TIES
+from graphbraid.ops.spmm import TIES
 from graphbraid.ops.triton import partition
 
 compiled = Compiled(int(sys.argv[1]), sys.argv[2])

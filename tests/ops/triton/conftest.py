@@ -16,7 +16,7 @@ from tests.interpreter import hasten
 from torch import Tensor
 
 from graphbraid.ops import reference
-from graphbraid.ops.row_epilogue import RowEpilogue
+from graphbraid.ops.dropout import RowEpilogue
 
 HERE = Path(__file__).parent
 SLOW = (torch.bfloat16, torch.float16, 257, "int64 ids")

@@ -6,7 +6,7 @@ from tests.ops.graphs import CORNERS, close, skewed, values
 from tests.ops.test_attention import gat_inputs, gatv2_inputs
 
 from graphbraid.graph.csc import Csc
-from graphbraid.ops.attention.fused import both_ways
+from graphbraid.ops.attention import both_ways
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 SHAPES = [(3, 16), (2, 33), (1, 1), (1, 7), (8, 8), (4, 64), (17, 3), (1, 257)]  # heads, channels

@@ -8,7 +8,7 @@ from tests.ops.graphs import close, values
 
 from graphbraid.ops import reference
 from graphbraid.ops.dropout import keep_mask
-from graphbraid.ops.rowwise.epilogue import LEAKY_SLOPE
+from graphbraid.ops.epilogue import LEAKY_SLOPE
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 HOW = ((0.0, True), (0.3, True), (0.6, False))  # dropout, bias
@@ -75,7 +75,7 @@ def test_masks_may_be_drawn_for_other_rows(kernels):
 
 
 def test_many_rows_sum_in_a_fixed_order(kernels, monkeypatch):
-    monkeypatch.setattr(importlib.import_module("graphbraid.ops.triton.rowwise.epilogue"), "_PARTS", 4)
+    monkeypatch.setattr(importlib.import_module("graphbraid.ops.triton.epilogue"), "_PARTS", 4)
     grad = values(1000, 3)
     out = torch.ones(1000, 3)
     sums = []

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from tests.ops.tiers import tier_tables
 
 from graphbraid.ops import reference
-from graphbraid.ops.gather.gather_tiered import Tier, TierTable, gather_tiered
+from graphbraid.ops.gather import Tier, TierTable, gather_tiered
 
 
 def on_device(table, device):

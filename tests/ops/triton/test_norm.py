@@ -68,7 +68,7 @@ def test_rows_wider_than_a_tile_are_read_in_parts(both):
 @pytest.mark.parametrize("parts", [4, 1024])
 def test_variances_survive_large_means(kernels, monkeypatch, parts):
     """Also across many shares, whose means differ."""
-    monkeypatch.setattr(importlib.import_module("graphbraid.ops.triton.rowwise.epilogue"), "_PARTS", parts)
+    monkeypatch.setattr(importlib.import_module("graphbraid.ops.triton.epilogue"), "_PARTS", parts)
     x = values(1001, 3) + 1000
     x[500:] -= 3000
     exact = x.double()

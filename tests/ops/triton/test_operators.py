@@ -7,7 +7,7 @@ from tests.ops.graphs import close, skewed, values
 
 from graphbraid import ops
 from graphbraid.graph.csc import Csc
-from graphbraid.ops.weighted_columns import weighted_columns
+from graphbraid.ops.relations import weighted_columns
 
 OPERATORS = (
     "aggregation",

@@ -11,9 +11,8 @@ from tests.ops.graphs import close, square, values
 from tests.ops.peers import COEFFICIENTS, divided_maps, share_of, tables, with_coefficients
 
 from graphbraid.ops import reference
-from graphbraid.ops.peers.peer_table import PeerTable
-from graphbraid.ops.peers.pipeline_plan import Knobs, PipelinePlan
-from graphbraid.ops.peers.work_order import apart, interleaved
+from graphbraid.ops.peers.peer_rows import PeerTable
+from graphbraid.ops.peers.pipeline_plan import Knobs, PipelinePlan, apart, interleaved
 
 KNOBS = [
     Knobs(ps=ps, dist=dist, wpb=wpb) for ps, dist, wpb in itertools.product((1, 3, 16), (1, 2, 5), (1, 4))

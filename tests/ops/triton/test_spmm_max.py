@@ -5,7 +5,7 @@ import torch
 from tests.ops.graphs import CORNERS, close, skewed, values
 
 from graphbraid.graph.csc import Csc
-from graphbraid.ops.spmm_max import TIES
+from graphbraid.ops.spmm import TIES
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 WIDTHS = (33, 7, 1, 3, 16, 64, 100, 257)

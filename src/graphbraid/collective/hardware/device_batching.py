@@ -32,7 +32,7 @@ from graphbraid.collective.run.protocols import DeviceMemoryError
 from graphbraid.collective.run.stages import Context
 from graphbraid.graph import ScaledFeatures
 from graphbraid.graph.csc import Csc
-from graphbraid.ops.gather.gather_tiered import TierTable
+from graphbraid.ops.gather import TierTable
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.gpu import GpuPipeline, make_gpu_pipeline
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch

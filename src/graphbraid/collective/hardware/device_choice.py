@@ -20,7 +20,7 @@ from graphbraid.collective.run.stages import Context
 from graphbraid.features.scores.walks import out_degree
 from graphbraid.graph import ScaledFeatures, SparseFeatures
 from graphbraid.graph.scaled_features import kept_row_bytes, scale_of, stored_rows
-from graphbraid.ops.gather.gather_rows import gather_rows
+from graphbraid.ops.gather import gather_rows
 from graphbraid.sampling.rows.hot import MAP_BYTES, HotRows
 
 LOCAL_ID_BYTES = 8

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from graphbraid.ops.gather.gather_rows import gather_rows
+from graphbraid.ops.gather import gather_rows
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.sampling.rows.by_id import FeatureSource, RowPart
 from graphbraid.sampling.rows.hot import HotRows

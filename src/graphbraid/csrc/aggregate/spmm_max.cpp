@@ -1,4 +1,4 @@
-// Binds spmm_max.inl; ops/spmm_max.py describes the operators and checks the graph.
+// Binds spmm_max.inl; ops/spmm.py describes the operators and checks the graph.
 #include "aggregate/spmm_max.h"
 
 #include <algorithm>

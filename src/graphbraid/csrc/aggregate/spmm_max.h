@@ -7,7 +7,7 @@
 
 namespace gb {
 
-// Which of equal largest messages the gradient goes to. Numbers as in ops/spmm_max.py.
+// Which of equal largest messages the gradient goes to. Numbers as in ops/spmm.py.
 enum class Ties { kFirst, kShared, kSharedWithZero };
 
 struct SpmmMaxArgs : EdgeRows {

@@ -1,4 +1,4 @@
-// Binds attention.inl; ops/attention/fused.py describes the operators.
+// Binds attention.inl; ops/attention.py describes the operators.
 #include <algorithm>
 #include <cmath>
 #include <limits>

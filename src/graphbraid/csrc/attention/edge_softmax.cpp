@@ -1,4 +1,4 @@
-// Binds edge_softmax.inl; ops/attention/edge_softmax.py describes the operator.
+// Binds edge_softmax.inl; ops/attention.py describes the operator.
 #include <algorithm>
 #include <cmath>
 #include <limits>

@@ -1,4 +1,4 @@
-// Binds gatv2_backward.inl; ops/attention/fused.py describes the operators.
+// Binds gatv2_backward.inl; ops/attention.py describes the operators.
 #include <algorithm>
 #include <cmath>
 #include <limits>

@@ -1,4 +1,4 @@
-// Binds bit_product.inl; ops/linear/bit_product.py describes the operators.
+// Binds bit_product.inl; ops/binary.py describes the operators.
 #include "dense/bit_product.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Binds dense.inl; ops/linear/dense.py describes the operators.
+// Binds dense.inl; ops/linear.py describes the operators.
 #include "dense/dense.h"
 
 #include <algorithm>

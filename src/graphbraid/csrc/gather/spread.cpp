@@ -4,7 +4,7 @@
 //   place  (num_out,)         int32, the row that each row of out is; -1: none, and it is zero
 //   out    (num_out, width)   float, overwritten; must not overlap rows
 //
-// ops/gather/spread.py describes the operator. Bound by writing out; its rows are taken in order, so that
+// ops/gather.py describes the operator. Bound by writing out; its rows are taken in order, so that
 // nothing is cleared first and threads share them.
 #include <algorithm>
 #include <atomic>

@@ -1,4 +1,4 @@
-// Binds cross_entropy.inl; ops/rowwise/cross_entropy.py describes the operator.
+// Binds cross_entropy.inl; ops/cross_entropy.py describes the operator.
 #include "rowwise/cross_entropy.h"
 
 #include <nanobind/stl/pair.h>

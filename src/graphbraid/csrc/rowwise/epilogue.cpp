@@ -1,4 +1,4 @@
-// Binds epilogue.inl; ops/rowwise/epilogue.py describes the operator.
+// Binds epilogue.inl; ops/epilogue.py describes the operator.
 #include <algorithm>
 #include <cmath>
 #include <type_traits>

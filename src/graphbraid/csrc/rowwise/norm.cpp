@@ -1,4 +1,4 @@
-// Binds norm.inl; ops/rowwise/norm.py describes the operators.
+// Binds norm.inl; ops/norm.py describes the operators.
 #include "rowwise/norm.h"
 
 #include <algorithm>

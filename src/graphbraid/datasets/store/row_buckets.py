@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.features.reordering.renumbering import Renumbering
-from graphbraid.ops.gather.gather_rows import gather_rows
+from graphbraid.ops.gather import gather_rows
 
 _CHUNK_BYTES = 1 << 26  # of the source at a time; each bucket gets a piece of it by one write
 

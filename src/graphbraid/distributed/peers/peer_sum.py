@@ -12,7 +12,7 @@ from graphbraid.distributed.peers.reversing import reversed_edges
 from graphbraid.distributed.peers.shared_rows import SharedRows
 from graphbraid.errors import DataError
 from graphbraid.ops.library import once_differentiable
-from graphbraid.ops.peers.peer_edges import PeerEdges
+from graphbraid.ops.peers.peer_rows import PeerEdges
 from graphbraid.ops.peers.pipeline_plan import Knobs, PipelinePlan
 from graphbraid.ops.peers.pipelined_sum import pipelined_sum
 from graphbraid.signatures import typed

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from graphbraid.distributed.ranks.communicator import Communicator
 from graphbraid.graph.csc import Csc, coo_to_csc
-from graphbraid.ops.peers.peer_edges import PeerEdges
+from graphbraid.ops.peers.peer_rows import PeerEdges
 
 
 def places_of_halo(

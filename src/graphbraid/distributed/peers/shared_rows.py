@@ -7,7 +7,7 @@ from torch import Tensor
 
 from graphbraid.arguments import as_count
 from graphbraid.distributed.peers.group import Peers
-from graphbraid.ops.peers.peer_table import PeerTable
+from graphbraid.ops.peers.peer_rows import PeerTable
 from graphbraid.signatures import typed
 
 

@@ -17,7 +17,7 @@ from graphbraid.features.reordering import renumbering_reference
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.orders import inverse_of
 from graphbraid.graph.scans import unchanged
-from graphbraid.ops.gather.gather_rows import gather_rows
+from graphbraid.ops.gather import gather_rows
 
 
 @unchanged("order")

@@ -10,7 +10,7 @@ from torch import Tensor
 from graphbraid.errors import DataError
 from graphbraid.features.rows.caches import CacheCounts
 from graphbraid.graph.scaled_features import ScaledFeatures, stored_rows
-from graphbraid.ops.gather.gather_rows import gather_features, gather_rows
+from graphbraid.ops.gather import gather_features, gather_rows
 from graphbraid.signatures import typed
 
 

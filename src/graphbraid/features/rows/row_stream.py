@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from graphbraid.ops.linear.gram_rounds import Round, rounds_of
+from graphbraid.ops.linear import Round, rounds_of
 
 LONGEST_ROUND = 16 << 20
 """Bytes of a round at most: it is long enough for a disk, and two of them are little beside the model."""

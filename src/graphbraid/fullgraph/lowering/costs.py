@@ -18,7 +18,7 @@ from graphbraid.graph.scaled_features import Features, stored_rows
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.graph.types import Relation
 from graphbraid.machine.rates import Rates
-from graphbraid.ops.linear.binary import is_binary
+from graphbraid.ops.binary import is_binary
 
 # ---- evidence: the rates and trials behind a lowering, so that another one can repeat it bit for bit
 

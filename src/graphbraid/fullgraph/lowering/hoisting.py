@@ -25,7 +25,8 @@ from graphbraid.fullgraph.program import (
 )
 from graphbraid.graph.csc import Csc
 from graphbraid.ops import reference
-from graphbraid.ops.aggregation import Aggregation, backend
+from graphbraid.ops.aggregation import Aggregation
+from graphbraid.ops.kernels import backend
 
 # ---- constants: values that depend on no parameter, computed once over the whole graph
 

@@ -30,8 +30,8 @@ from graphbraid.machine.contention import LEAST_SECONDS, OtherPrograms, is_distu
 from graphbraid.machine.measurements import NOT_KEPT, Kept
 from graphbraid.machine.rates import Rates
 from graphbraid.ops.aggregation import Aggregation
-from graphbraid.ops.linear.bit_product import bit_gram, bit_product
-from graphbraid.ops.linear.dense import tall_gram, tall_product
+from graphbraid.ops.binary import bit_gram, bit_product
+from graphbraid.ops.linear import tall_gram, tall_product
 
 VERSION = 6
 """Part of the storage key; raise it when the way of measuring changes."""

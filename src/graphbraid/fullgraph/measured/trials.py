@@ -30,7 +30,7 @@ from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.machine.measurements import NOT_KEPT, Kept
 from graphbraid.machine.rates import Rates
 from graphbraid.ops.aggregation import Aggregation
-from graphbraid.ops.linear.dense import tall_gram, tall_product
+from graphbraid.ops.linear import tall_gram, tall_product
 
 VERSION = 1
 """Part of the storage key; raise it when the way of timing changes."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from graphbraid.fullgraph.program.operations import AdjacencyMatrix, Following, Operation, name_of
 from graphbraid.graph.types import Relation
-from graphbraid.ops.spmm_max import Ties
+from graphbraid.ops.spmm import Ties
 
 FILLS = ("mean", "add", "sum", "min", "max", "mul")
 """Reductions of the features of a node's in-edges to those of the self-loop that PyG adds to it."""

@@ -26,7 +26,7 @@ from graphbraid.graph import Graph, ScaledFeatures, SparseFeatures
 from graphbraid.graph.csc import Csc, index_dtype
 from graphbraid.graph.identity import features_mark, topology_mark
 from graphbraid.graph.scaled_features import Features
-from graphbraid.ops.gather.gather_rows import gather_rows
+from graphbraid.ops.gather import gather_rows
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)

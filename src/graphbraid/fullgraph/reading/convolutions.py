@@ -25,7 +25,7 @@ from graphbraid.fullgraph.reading import exact
 from graphbraid.fullgraph.reading.exact import Allowed, Known, anything, count, flag, one_of
 from graphbraid.fullgraph.reading.reader import LayerCall, Reader, Registry
 from graphbraid.fullgraph.reading.rowwise import as_linear, checked_linear, rowwise
-from graphbraid.ops.spmm_max import Ties
+from graphbraid.ops.spmm import Ties
 
 # ---- shared parts of the readers of graph layers: the attributes of PyG's base class, and common checks
 

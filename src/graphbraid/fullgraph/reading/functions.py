@@ -25,7 +25,7 @@ from graphbraid.fullgraph.reading.reader import (
     Stacked,
     Writer,
 )
-from graphbraid.ops.rowwise.epilogue import LEAKY_SLOPE
+from graphbraid.ops.epilogue import LEAKY_SLOPE
 
 
 def _function_act(name: str) -> Callable[[FunctionCall], str]:

@@ -33,7 +33,7 @@ from graphbraid.fullgraph.reading.exact import (
 from graphbraid.graph import EdgeType
 from graphbraid.graph.csc import Csc, coo_to_csc
 from graphbraid.graph.scans import check_ids
-from graphbraid.ops.attention.dot_attention import dot_attention
+from graphbraid.ops.attention import dot_attention
 
 # ---- pyG's ``HGTConv`` by fused operators: the relations into all types are one graph, under one softmax
 

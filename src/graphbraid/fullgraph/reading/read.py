@@ -35,7 +35,7 @@ from graphbraid.fullgraph.reading.rowwise import as_linear, rowwise
 from graphbraid.fullgraph.reading.trace import learned_rows, read_traced, read_traced_by_type
 from graphbraid.graph.types import ONLY_NODE_TYPE, Relation, Types
 from graphbraid.nn import GAT, GCN, GIN, MLP, RGCN, GATv2, GraphSAGE, told
-from graphbraid.ops.rowwise.epilogue import ACTIVATIONS
+from graphbraid.ops.epilogue import ACTIVATIONS
 
 # ---- the entry point for reading models: graphbraid's own are read layer by layer, others by a trace
 

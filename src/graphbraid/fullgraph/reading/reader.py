@@ -23,7 +23,7 @@ from graphbraid.fullgraph.program import (
 from graphbraid.fullgraph.reading.exact import Known, check, is_from, python_value
 from graphbraid.graph import Graph
 from graphbraid.graph.types import Relation
-from graphbraid.ops.rowwise.epilogue import LEAKY_SLOPE
+from graphbraid.ops.epilogue import LEAKY_SLOPE
 
 # ---- writer: collects the operations of a program from its readers
 

@@ -42,7 +42,7 @@ from graphbraid.fullgraph.step.planned.learned import backward_learned
 from graphbraid.fullgraph.step.planned.maximum import backward_maximum
 from graphbraid.fullgraph.step.planned.small_rows import backward_scale, backward_unit_rows
 from graphbraid.fullgraph.step.step_plan import StepPlan
-from graphbraid.ops.linear.dense import tall_gram, tall_product
+from graphbraid.ops.linear import tall_gram, tall_product
 
 
 def plan_backward(plan: StepPlan) -> None:

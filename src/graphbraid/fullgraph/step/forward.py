@@ -44,7 +44,7 @@ from graphbraid.fullgraph.step.planned.norm import plan_norm
 from graphbraid.fullgraph.step.planned.small_rows import forward_scale, forward_unit_rows
 from graphbraid.fullgraph.step.planned.torch_ops import TorchOp
 from graphbraid.fullgraph.step.step_plan import StepPlan
-from graphbraid.ops.linear.dense import tall_product
+from graphbraid.ops.linear import tall_product
 
 
 def plan_forward(plan: StepPlan) -> None:

@@ -13,7 +13,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from graphbraid.ops.rowwise.lent_memory import LentMemory
+from graphbraid.ops.cross_entropy import LentMemory
 
 _MOST_KEPT = 3
 """Memories kept per shape; accumulating into ``p.grad`` needs two, the sum and the new gradient."""

@@ -22,7 +22,7 @@ from graphbraid.fullgraph.step.forward import plan_forward
 from graphbraid.fullgraph.step.step_plan import StepPlan, WhenWhole
 from graphbraid.fullgraph.step.step_travel import StepTravel
 from graphbraid.graph import Graph
-from graphbraid.ops.gather.spread import places_of, spread_rows
+from graphbraid.ops.gather import places_of, spread_rows
 
 if TYPE_CHECKING:
     from graphbraid.distributed.peers.group import Peers

@@ -11,7 +11,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from graphbraid.ops.rowwise.lent_memory import LentMemory
+from graphbraid.ops.cross_entropy import LentMemory
 
 _SLACK = 8
 """A new buffer has room for one part in so many more rows, since the next batch may be larger."""

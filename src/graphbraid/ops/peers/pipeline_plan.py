@@ -1,4 +1,9 @@
-"""PipelinePlan: a rank's edges, cut into neighbour partitions and dealt to warps for one kernel launch."""
+"""PipelinePlan: a rank's edges, cut into neighbour partitions and dealt to warps for one kernel launch.
+
+After section 3.3 of Wang et al., "MGG": local and remote partitions are dealt in turns. A warp that waits for
+rows of another device holds nothing up if it, or its neighbour on the multiprocessor, has rows of its own
+device to sum meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +18,61 @@ from graphbraid.arguments import as_count
 from graphbraid.errors import ConfigError
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.slices import NeighborPartitions, neighbor_partitions
-from graphbraid.ops.peers.peer_edges import PeerEdges
-from graphbraid.ops.peers.work_order import interleaved
+from graphbraid.ops.peers.peer_rows import PeerEdges
 from graphbraid.signatures import typed
+
+NOTHING = -1
+"""Stands where a warp has no partition."""
+
+
+def interleaved(num_local: int, num_remote: int, dist: int) -> Tensor:
+    """Deal local and remote partitions to warps, ``dist`` of each to every warp, in their order.
+
+    Warp ``i`` has the local partitions ``[i * dist, (i + 1) * dist)`` and then the remote ones of the same
+    range; so the list of all work has ``dist`` local partitions, ``dist`` remote ones, and so on, until one
+    kind is used up. There are ``ceil(max(num_local, num_remote) / dist)`` warps, equation 2 of the paper.
+
+    Args:
+        num_local: Number of partitions of own rows, numbered from 0.
+        num_remote: Number of partitions of peers' rows, numbered from ``num_local``.
+        dist: The interleaving distance, at least 1.
+
+    Returns:
+        ``(num_warps, 2 * dist)`` int32 numbers of partitions, :data:`NOTHING` where there is none. The pair
+        in columns ``j`` and ``dist + j`` is worked on at the same time.
+
+    Raises:
+        ConfigError: ``dist`` is less than 1, or a count is negative.
+    """
+    _check(num_local, num_remote, dist)
+    num_warps = -(-max(num_local, num_remote) // dist)
+    return torch.cat(
+        [_dealt(0, num_local, num_warps, dist), _dealt(num_local, num_remote, num_warps, dist)], 1
+    )
+
+
+def apart(num_local: int, num_remote: int, dist: int) -> Tensor:
+    """Deal the same partitions without interleaving: all local ones come before all remote ones.
+
+    A warp has ``2 * dist`` partitions that follow each other, as many as in :func:`interleaved`, with which
+    it is compared; arguments, errors and what is returned are the same.
+    """
+    _check(num_local, num_remote, dist)
+    count = num_local + num_remote
+    return _dealt(0, count, -(-count // (2 * dist)), 2 * dist)
+
+
+def _check(num_local: int, num_remote: int, dist: int) -> None:
+    as_count(num_local, "num_local")
+    as_count(num_remote, "num_remote")
+    as_count(dist, "dist", least=1)
+
+
+def _dealt(first: int, count: int, num_warps: int, each: int) -> Tensor:
+    work = torch.full((num_warps * each,), NOTHING, dtype=torch.int32)
+    work[:count] = torch.arange(first, first + count, dtype=torch.int32)
+    return work.view(num_warps, each)
+
 
 MOST_WARPS = 16
 """Most warps of a block."""
@@ -158,6 +215,3 @@ def _factors(edges: PeerEdges) -> Tensor | None:
         return None
     counts = edges.local.num_edges, edges.remote.num_edges
     return torch.cat([torch.ones(n) if f is None else f for f, n in zip(given, counts, strict=True)])
-
-
-__all__ = ["MOST_WARPS", "Knobs", "Order", "PipelinePlan", "count_partitions", "most_bytes"]

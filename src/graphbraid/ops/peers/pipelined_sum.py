@@ -9,8 +9,8 @@ from torch import Tensor
 
 from graphbraid.errors import DataError
 from graphbraid.ops import reference
-from graphbraid.ops.aggregation import row_contiguous, sum_dtype, triton_kernels
-from graphbraid.ops.peers.peer_table import PeerTable
+from graphbraid.ops.kernels import row_contiguous, sum_dtype, triton_kernels
+from graphbraid.ops.peers.peer_rows import PeerTable
 from graphbraid.ops.peers.pipeline_plan import PipelinePlan
 from graphbraid.signatures import typed
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphbraid.ops.dropout import keep_mask
-from graphbraid.ops.reference.epilogue import column_sums, sum_dtype
+from graphbraid.ops.reference.rowwise import column_sums, sum_dtype
 
 
 def destinations(indptr: Tensor) -> Tensor:

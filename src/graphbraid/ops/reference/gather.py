@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from graphbraid.ops.gather.gather_tiered import TierTable
+    from graphbraid.ops.gather import TierTable
 
 
 def gather_rows(x: Tensor, ids: Tensor, out: Tensor) -> None:

@@ -9,9 +9,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from graphbraid.ops.row_epilogue import RowEpilogue
+from graphbraid.ops.dropout import RowEpilogue
+from graphbraid.ops.triton.epilogue import epilogue
 from graphbraid.ops.triton.partition import on_device_of
-from graphbraid.ops.triton.rowwise.epilogue import epilogue
 
 ROWS = 64
 """Number of rows of sums that a program computes, each over a tile of columns."""

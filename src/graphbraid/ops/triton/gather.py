@@ -1,6 +1,8 @@
-"""Rows by id in Triton, copied or widened to float32; ``csrc/gather/gather.inl`` is the CPU version."""
+"""Rows by id in Triton, from one table or from tiers; ``csrc/gather/gather.inl`` is the CPU version."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import torch
 import triton
@@ -8,6 +10,10 @@ import triton.language as tl
 from torch import Tensor
 
 from graphbraid.ops.triton.partition import on_device_of
+
+if TYPE_CHECKING:
+    from graphbraid.ops.gather import TierTable
+
 
 WORDS = ((8, torch.int64), (4, torch.int32), (2, torch.int16), (1, torch.uint8))
 
@@ -83,6 +89,97 @@ def _launch(table: Tensor, scale: Tensor | None, ids: Tensor, out: Tensor) -> No
             num_ids,
             width,
             HAS_SCALE=scale is not None,
+            IDS=rows,
+            FEAT=columns,
+            num_warps=4,
+        )
+
+
+_AS_IS = {
+    torch.float32: tl.float32,
+    torch.float16: tl.float16,
+    torch.bfloat16: tl.bfloat16,
+    torch.int8: tl.int8,
+}
+_WORDS = {torch.int64: tl.int64, torch.int32: tl.int32, torch.int16: tl.int16, torch.uint8: tl.uint8}
+
+
+@triton.jit(do_not_specialize=["num_ids"])
+def gather_tiered_kernel(
+    ids,  # (num_ids,) int64 in [0, num_rows)
+    positions,  # (num_rows,) int32 or int64 if HAS_POSITIONS: where each row is in the order of the tiers
+    layout,  # (TIERS, 3) int64: a tier's first position, its number of parts, and the first of them
+    bases,  # (num_parts,) int64: addresses of the parts' words
+    scales,  # (num_parts,) int64 if HAS_SCALE: addresses of float32, one a row of the part
+    out,  # (num_ids, width) words or float32, contiguous
+    num_ids,
+    width,
+    WORD: tl.constexpr,
+    TIERS: tl.constexpr,
+    HAS_POSITIONS: tl.constexpr,
+    INTERLEAVED: tl.constexpr,
+    HAS_SCALE: tl.constexpr,
+    IDS: tl.constexpr,
+    FEAT: tl.constexpr,
+):
+    """Copy out[i, :] = row ids[i], wherever it is: TIERS - 1 comparisons say in which tier.
+
+    Offset `o` of a tier of `g` parts is row `o // g` of part `o % g`. Bound by reading num_ids scattered
+    rows, each at the speed of its memory.
+    """
+    i = tl.program_id(0).to(tl.int64) * IDS + tl.arange(0, IDS)
+    columns = tl.program_id(1) * FEAT + tl.arange(0, FEAT)
+    live = i < num_ids
+    offset = tl.load(ids + i, mask=live, other=0)
+    if HAS_POSITIONS:
+        offset = tl.load(positions + offset, mask=live, other=0).to(tl.int64)
+    tier = tl.zeros([IDS], tl.int32)
+    for later in tl.static_range(1, TIERS):
+        tier += (offset >= tl.load(layout + 3 * later)).to(tl.int32)
+    offset -= tl.load(layout + 3 * tier)
+    part = tl.load(layout + 3 * tier + 2)
+    row = offset
+    if INTERLEAVED:
+        parts = tl.load(layout + 3 * tier + 1)
+        row = offset // parts
+        part += offset - row * parts
+    mask = live[:, None] & (columns < width)[None, :]
+    base = tl.load(bases + part).to(tl.pointer_type(WORD))
+    words = tl.load(base[:, None] + row[:, None] * width + columns[None, :], mask=mask, other=0)
+    if HAS_SCALE:
+        scale = tl.load(scales + part).to(tl.pointer_type(tl.float32))
+        words = words.to(tl.float32) * tl.load(scale + row, mask=live, other=0.0)[:, None]
+    tl.store(out + i[:, None] * width + columns[None, :], words.to(out.dtype.element_ty), mask=mask)
+
+
+def gather_tiered(table: TierTable, ids: Tensor, out: Tensor) -> None:
+    """Compute like the twin in ``ops/reference/gather.py``; rows not converted are copied in wide words."""
+    if out.numel() == 0:
+        return
+    word, width = _AS_IS.get(table.dtype), table.width
+    if out.dtype == table.dtype:
+        out = out.view(torch.uint8)
+        numbers = (out.shape[1], out.data_ptr(), *table.addresses)
+        kind = next(word for size, word in WORDS if all(number % size == 0 for number in numbers))
+        out = out.view(kind)
+        word, width = _WORDS[kind], out.shape[1]
+    rows, columns = tiles_of(width)
+    positions = table.positions
+    with on_device_of(ids):
+        gather_tiered_kernel[(triton.cdiv(ids.numel(), rows), triton.cdiv(width, columns))](
+            ids,
+            ids if positions is None else positions,
+            table.layout,
+            table.bases,
+            table.scale_bases,
+            out,
+            ids.numel(),
+            width,
+            WORD=word,
+            TIERS=len(table.tiers),
+            HAS_POSITIONS=positions is not None,
+            INTERLEAVED=any(len(tier.parts) > 1 for tier in table.tiers),
+            HAS_SCALE=table.is_scaled,
             IDS=rows,
             FEAT=columns,
             num_warps=4,

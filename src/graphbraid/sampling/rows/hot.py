@@ -13,7 +13,7 @@ from graphbraid.arguments import check_tensor
 from graphbraid.errors import DataError
 from graphbraid.graph.scaled_features import ScaledFeatures
 from graphbraid.graph.scans import first_out_of_range
-from graphbraid.ops.gather.gather_tiered import Tier, TierTable, gather_tiered
+from graphbraid.ops.gather import Tier, TierTable, gather_tiered
 from graphbraid.sampling.rows.hot_copies import Gather, copied_rows, wait_for
 from graphbraid.sampling.rows.hot_counts import HotCounts
 from graphbraid.signatures import typed

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from graphbraid.arguments import as_count, check_tensor
 from graphbraid.machine.shared_tensors import check_reads, handle_of, opened
-from graphbraid.ops.gather.gather_rows import gather_rows
-from graphbraid.ops.gather.gather_tiered import Tier
+from graphbraid.ops.gather import Tier, gather_rows
 from graphbraid.sampling.rows.hot_copies import Gather, copied_rows
 
 AllGather = Callable[[bytes], Sequence[bytes]]

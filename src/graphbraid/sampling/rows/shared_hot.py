@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from graphbraid.ops.gather.gather_tiered import Tier
+from graphbraid.ops.gather import Tier
 from graphbraid.sampling.rows.hot import HotRows
 from graphbraid.sampling.rows.peers import AllGather, PeerRows
 

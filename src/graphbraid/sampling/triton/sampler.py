@@ -16,9 +16,8 @@ from torch import Tensor
 
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.csc import Csc
-from graphbraid.ops.gather.gather_tiered import TierTable
-from graphbraid.ops.triton.gather import gather_rows
-from graphbraid.ops.triton.gather_tiered import gather_tiered
+from graphbraid.ops.gather import TierTable
+from graphbraid.ops.triton.gather import gather_rows, gather_tiered
 from graphbraid.ops.triton.partition import on_device_of
 from graphbraid.sampling import rng
 from graphbraid.sampling.config import SamplerConfig

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from graphbraid.graph import EdgeType, Graph, ScaledFeatures, SparseFeatures
 from graphbraid.graph.interop.convert import is_plain
-from graphbraid.ops.gather.gather_rows import gather_features, gather_rows
+from graphbraid.ops.gather import gather_features, gather_rows
 from graphbraid.sampling.rows.by_id import take_rows
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from graphbraid.fullgraph import NotLoweredError
-from graphbraid.ops.row_epilogue import RowEpilogue
+from graphbraid.ops.dropout import RowEpilogue
 from graphbraid.synth.emit import attention, norm, travel
 from graphbraid.synth.emit.memory import Memory
 from graphbraid.synth.emit.recorded import RecordedTask

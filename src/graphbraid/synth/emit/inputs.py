@@ -21,7 +21,7 @@ from graphbraid.fullgraph.lowering.hoisting import input_seconds, input_width
 from graphbraid.fullgraph.lowering.passes import split
 from graphbraid.fullgraph.program import INPUT, Aggregate, Hoisted, Linear, Program
 from graphbraid.graph.scaled_features import Features
-from graphbraid.ops.linear.binary import dense_chunks, is_binary
+from graphbraid.ops.binary import dense_chunks, is_binary
 from graphbraid.synth.emit.memory import ArrayFile
 
 LOWERED = {"dense": "dense", "csr": "sparse", "bits": "binary"}

@@ -27,7 +27,7 @@ from graphbraid.fullgraph.step.arena import Buffer, StepTask, place
 from graphbraid.fullgraph.step.calls.repeated import Repeated
 from graphbraid.fullgraph.step.planned_step import PlannedStep
 from graphbraid.graph import Graph
-from graphbraid.ops.recorded_calls import Calls, watched, watching
+from graphbraid.ops.kernels import Calls, watched, watching
 from graphbraid.synth.weights import weights_of
 
 _VIEWS = frozenset(

@@ -14,7 +14,7 @@ from graphbraid.graph import ScaledFeatures, SparseFeatures
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.degrees import degrees_and_loops
 from graphbraid.nn import told
-from graphbraid.ops.gather.gather_rows import gather_features, gather_rows
+from graphbraid.ops.gather import gather_features, gather_rows
 from graphbraid.sampling.source import rows_on_device
 from graphbraid.train.step.runner import ModelRunner
 

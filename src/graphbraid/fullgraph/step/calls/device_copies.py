@@ -19,7 +19,7 @@ from graphbraid.graph.csc import Csc
 from graphbraid.graph.scaled_features import Features
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.ops.aggregation import Aggregation
-from graphbraid.ops.linear.binary import binary_bytes
+from graphbraid.ops.binary import binary_bytes
 
 WORKSPACE_BYTES = 1 << 26
 """Bytes left free beyond those counted, for cuBLAS's workspace and the kernels' partial sums."""

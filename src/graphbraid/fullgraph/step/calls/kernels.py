@@ -18,13 +18,12 @@ from graphbraid.fullgraph.step.calls.streamed_input import StreamedInput
 from graphbraid.graph.scaled_features import Features
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.ops import reference
-from graphbraid.ops.aggregation import Aggregation, aggregated, backend
-from graphbraid.ops.linear.binary import BinaryRows
-from graphbraid.ops.linear.bit_product import bit_gram, bit_product
-from graphbraid.ops.linear.dense import tall_gram, tall_product
-from graphbraid.ops.linear.sparse_linear import structure
-from graphbraid.ops.row_epilogue import RowEpilogue
-from graphbraid.ops.rowwise.epilogue import ACTIVATION_CODES, LEAKY_SLOPE
+from graphbraid.ops.aggregation import Aggregation, aggregated
+from graphbraid.ops.binary import BinaryRows, bit_gram, bit_product
+from graphbraid.ops.dropout import RowEpilogue
+from graphbraid.ops.epilogue import ACTIVATION_CODES, LEAKY_SLOPE
+from graphbraid.ops.kernels import backend
+from graphbraid.ops.linear import structure, tall_gram, tall_product
 
 
 class BothWays:

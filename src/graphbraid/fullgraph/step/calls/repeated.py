@@ -14,8 +14,8 @@ from typing import Any
 from torch import Tensor
 
 from graphbraid import native
-from graphbraid.ops.recorded_calls import watched
-from graphbraid.ops.row_epilogue import RowEpilogue
+from graphbraid.ops.dropout import RowEpilogue
+from graphbraid.ops.kernels import watched
 
 _TRIES = 4
 """Number of watched runs after which a call is taken not to repeat."""

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from graphbraid.errors import ConfigError
 from graphbraid.ops.aggregation import Aggregation, follow_up
-from graphbraid.ops.row_epilogue import RowEpilogue
+from graphbraid.ops.dropout import RowEpilogue
 
 OURS, SPARSE = "graphbraid", "torch.sparse"
 VARIABLE = "GRAPHBRAID_SPMM"

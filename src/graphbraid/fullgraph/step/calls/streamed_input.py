@@ -6,9 +6,8 @@ from torch import Tensor
 
 from graphbraid.features.rows.row_stream import RowStream
 from graphbraid.ops.aggregation import follow_up
-from graphbraid.ops.linear.dense import tall_product
-from graphbraid.ops.linear.gram_rounds import GramRounds
-from graphbraid.ops.row_epilogue import RowEpilogue
+from graphbraid.ops.dropout import RowEpilogue
+from graphbraid.ops.linear import GramRounds, tall_product
 
 
 class StreamedInput:

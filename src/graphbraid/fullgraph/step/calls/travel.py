@@ -11,7 +11,7 @@ from torch import Tensor
 from graphbraid.fullgraph.lowering.route import Route
 from graphbraid.graph.csc import Csc, index_dtype
 from graphbraid.ops.aggregation import Aggregation, aggregated
-from graphbraid.ops.recorded_calls import recorded_whole
+from graphbraid.ops.kernels import recorded_whole
 
 if TYPE_CHECKING:
     from graphbraid.distributed.ranks.communicator import Communicator, Handle

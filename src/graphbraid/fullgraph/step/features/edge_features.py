@@ -12,7 +12,7 @@ from graphbraid.fullgraph.program import Program
 from graphbraid.fullgraph.step.calls.device_copies import DeviceCopies
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
-from graphbraid.ops.aggregation import row_contiguous
+from graphbraid.ops.kernels import row_contiguous
 
 
 class EdgeFeatures:

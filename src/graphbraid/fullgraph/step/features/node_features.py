@@ -22,7 +22,7 @@ from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.scaled_features import Features, is_widened
 from graphbraid.graph.sparse_features import SparseFeatures
-from graphbraid.ops.aggregation import row_contiguous
+from graphbraid.ops.kernels import row_contiguous
 
 
 class NodeFeatures:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from graphbraid.ops.aggregation import backend
-from graphbraid.ops.recorded_calls import recorded_whole
-from graphbraid.ops.rowwise.norm import Moments, column_moments
+from graphbraid.ops.kernels import backend, recorded_whole
+from graphbraid.ops.norm import Moments, column_moments
 
 if TYPE_CHECKING:
     from graphbraid.distributed.ranks.communicator import Communicator

@@ -12,7 +12,7 @@ from graphbraid.fullgraph.step.calls import kernels
 from graphbraid.fullgraph.step.calls.repeated import MaskSeed
 from graphbraid.fullgraph.step.calls.rows import FirstRows
 from graphbraid.fullgraph.step.step_plan import StepPlan
-from graphbraid.ops.row_epilogue import RowEpilogue
+from graphbraid.ops.dropout import RowEpilogue
 
 After = Callable[[FirstRows], RowEpilogue | None]
 """Makes an operation's fused epilogue for its rows while its task runs; None if it has none."""

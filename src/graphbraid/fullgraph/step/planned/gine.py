@@ -15,8 +15,8 @@ from graphbraid.fullgraph.program import INPUT, Gine
 from graphbraid.fullgraph.step.calls import kernels
 from graphbraid.fullgraph.step.calls.rows import FirstRows
 from graphbraid.fullgraph.step.step_plan import StepPlan
-from graphbraid.ops.aggregation import backend, row_contiguous
-from graphbraid.ops.linear.dense import tall_gram, tall_product
+from graphbraid.ops.kernels import backend, row_contiguous
+from graphbraid.ops.linear import tall_gram, tall_product
 
 
 def forward_gine(plan: StepPlan, op: Gine) -> None:

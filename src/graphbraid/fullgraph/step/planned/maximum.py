@@ -17,8 +17,8 @@ from graphbraid.fullgraph.step.planned.exchanges.source_split import (
     whole_part,
 )
 from graphbraid.fullgraph.step.step_plan import StepPlan
-from graphbraid.ops.aggregation import backend
-from graphbraid.ops.spmm_max import TIES
+from graphbraid.ops.kernels import backend
+from graphbraid.ops.spmm import TIES
 
 
 def forward_maximum(plan: StepPlan, op: Maximum) -> None:

@@ -19,8 +19,8 @@ from graphbraid.fullgraph.program import Normalise, Own
 from graphbraid.fullgraph.step.calls.rows import FirstRows
 from graphbraid.fullgraph.step.planned.columns import RankColumns
 from graphbraid.fullgraph.step.step_plan import StepPlan
-from graphbraid.ops.aggregation import backend
-from graphbraid.ops.rowwise.norm import as_factors, batch_statistics
+from graphbraid.ops.kernels import backend
+from graphbraid.ops.norm import as_factors, batch_statistics
 
 
 def plan_norm(plan: StepPlan, op: Normalise) -> PlannedNorm:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from graphbraid.fullgraph.program import Scale, UnitRows
 from graphbraid.fullgraph.step.step_plan import StepPlan
-from graphbraid.ops.recorded_calls import recorded_whole
+from graphbraid.ops.kernels import recorded_whole
 
 
 def forward_scale(plan: StepPlan, op: Scale) -> None:

@@ -14,7 +14,7 @@ from graphbraid.fullgraph.step.calls.rows import FirstRows
 from graphbraid.fullgraph.step.planned.exchanges.row_split import RowSplit, plan_wait, split_for
 from graphbraid.fullgraph.step.step_plan import StepPlan
 from graphbraid.graph.csc import Csc
-from graphbraid.ops.recorded_calls import recorded_whole
+from graphbraid.ops.kernels import recorded_whole
 
 
 class PlannedAttention(ABC):

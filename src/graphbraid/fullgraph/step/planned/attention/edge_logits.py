@@ -13,7 +13,7 @@ from graphbraid.fullgraph.program import Attention
 from graphbraid.fullgraph.step.planned.attention.attended_edges import AttendedEdges
 from graphbraid.fullgraph.step.step_plan import StepPlan
 from graphbraid.graph.csc import Csc
-from graphbraid.ops.linear.dense import tall_gram, tall_product
+from graphbraid.ops.linear import tall_gram, tall_product
 
 
 class EdgeLogits:

@@ -29,10 +29,9 @@ from graphbraid.fullgraph.step.planned.exchanges.source_split import (
 )
 from graphbraid.fullgraph.step.step_plan import StepPlan
 from graphbraid.graph.csc import Csc
-from graphbraid.ops.aggregation import backend
-from graphbraid.ops.attention.fused import both_ways, needs_ids
-from graphbraid.ops.linear.dense import tall_gram, tall_product
-from graphbraid.ops.recorded_calls import recorded_whole
+from graphbraid.ops.attention import both_ways, needs_ids
+from graphbraid.ops.kernels import backend, recorded_whole
+from graphbraid.ops.linear import tall_gram, tall_product
 
 
 def plan_attention(plan: StepPlan, op: Attention) -> PlannedAttention:

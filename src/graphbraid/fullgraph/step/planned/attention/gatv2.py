@@ -14,8 +14,8 @@ from graphbraid.fullgraph.step.planned.attention.base import PlannedAttention, s
 from graphbraid.fullgraph.step.planned.attention.edge_map import EdgeMap
 from graphbraid.fullgraph.step.step_plan import StepPlan
 from graphbraid.graph.csc import Csc
-from graphbraid.ops.aggregation import backend
-from graphbraid.ops.attention.fused import both_ways, needs_ids
+from graphbraid.ops.attention import both_ways, needs_ids
+from graphbraid.ops.kernels import backend
 
 
 class PlannedGatv2(PlannedAttention):

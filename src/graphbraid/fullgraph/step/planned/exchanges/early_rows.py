@@ -21,7 +21,7 @@ from graphbraid.fullgraph.step.calls.rows import FirstRows, Read, copy
 from graphbraid.fullgraph.step.planned.epilogues import early_mask_of, seed_of
 from graphbraid.fullgraph.step.planned.exchanges.routes import route_of
 from graphbraid.fullgraph.step.step_plan import StepPlan
-from graphbraid.ops.linear.dense import tall_product
+from graphbraid.ops.linear import tall_product
 
 MOST_SHARE = 0.5
 """Largest share of a rank's rows that is computed twice; for more, rows depart when all are there."""

@@ -16,7 +16,7 @@ from graphbraid.fullgraph.step.calls.rows import FirstRows
 from graphbraid.fullgraph.step.calls.travel import Travel
 from graphbraid.fullgraph.step.planned.epilogues import plan_epilogue_backward
 from graphbraid.fullgraph.step.step_plan import StepPlan
-from graphbraid.ops.linear.dense import tall_gram, tall_product
+from graphbraid.ops.linear import tall_gram, tall_product
 
 
 def plan_linear_backward(

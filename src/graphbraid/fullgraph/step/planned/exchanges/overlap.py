@@ -27,7 +27,7 @@ from graphbraid.fullgraph.step.planned.exchanges.routes import route_of, travel_
 from graphbraid.fullgraph.step.step_plan import StepPlan
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.aggregation import Aggregation
-from graphbraid.ops.row_epilogue import RowEpilogue
+from graphbraid.ops.dropout import RowEpilogue
 
 EpilogueOf = Callable[[FirstRows], RowEpilogue | None]
 """Returns the epilogue of rows, if they have one."""

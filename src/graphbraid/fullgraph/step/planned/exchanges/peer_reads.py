@@ -22,9 +22,9 @@ from graphbraid.fullgraph.step.calls.rows import FirstRows, Read
 from graphbraid.fullgraph.step.planned.exchanges.routes import route_of
 from graphbraid.fullgraph.step.step_plan import StepPlan
 from graphbraid.ops.aggregation import Aggregation, follow_up
-from graphbraid.ops.peers.peer_edges import PeerEdges
+from graphbraid.ops.dropout import RowEpilogue
+from graphbraid.ops.peers.peer_rows import PeerEdges
 from graphbraid.ops.peers.pipeline_plan import most_bytes
-from graphbraid.ops.row_epilogue import RowEpilogue
 
 LEAST_EDGES = 4
 """Edges of the smallest partition that is tried, of which a plan takes the most memory."""

@@ -1,0 +1,368 @@
+"""Attention over in-neighbours: the softmax of edges, GAT and GATv2 in one pass, and dot products."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphbraid import native
+from graphbraid.arguments import as_count, as_number, check_tensor, check_type
+from graphbraid.errors import ConfigError, DataError
+from graphbraid.graph.csc import Csc
+from graphbraid.ops.aggregation import Aggregation, aggregated
+from graphbraid.ops.dropout import seed_of_call
+from graphbraid.ops.kernels import Watched, backend, check_row_dtype, sum_dtype
+from graphbraid.ops.library import AnySeed, once_differentiable, operator
+from graphbraid.ops.sddmm import edge_dot
+from graphbraid.signatures import typed
+
+
+@typed
+def edge_softmax(csc: Csc, logits: Tensor) -> Tensor:
+    """Compute the softmax over the in-edges of each destination, per head.
+
+    Args:
+        csc: the graph or block.
+        logits: ``(num_edges,)`` or ``(num_edges, heads)``; 16-bit types are computed in float32.
+
+    Returns:
+        Coefficients of the same shape and dtype; those of a destination sum to 1.
+
+    Raises:
+        DataError: ``logits`` does not have one row per edge.
+    """
+    check_row_dtype(check_tensor(logits, "logits"), "logits")
+    if logits.ndim not in (1, 2) or logits.shape[0] != csc.num_edges:
+        raise DataError(
+            f"logits must have one row per edge ({csc.num_edges}); got shape {tuple(logits.shape)}"
+        )
+    matrix = (logits if logits.ndim == 2 else logits.unsqueeze(1)).to(sum_dtype(logits.dtype))
+    out: Tensor = _edge_softmax(matrix, csc)
+    return out.reshape(logits.shape).to(logits.dtype)
+
+
+class _EdgeSoftmax(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, csc: Csc) -> Tensor:
+        logits = logits.detach().contiguous()
+        alpha = torch.empty_like(logits)
+        backend(logits).edge_softmax(csc.indptr, logits, alpha)
+        ctx.csc = csc
+        ctx.save_for_backward(alpha)
+        return alpha
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (alpha,) = ctx.saved_tensors
+        out = torch.empty_like(alpha)
+        backend(grad).edge_softmax_backward(ctx.csc.indptr, alpha.detach(), grad.contiguous(), out)
+        return out, None
+
+
+_edge_softmax = operator("edge_softmax", _EdgeSoftmax, lambda a: a.logits.new_empty(a.logits.shape))
+
+
+def gat_attention(
+    csc: Csc,
+    x: Tensor,
+    src_logit: Tensor,
+    dst_logit: Tensor,
+    *,
+    negative_slope: float = 0.2,
+    self_loops: bool = True,
+    dropout: float = 0.0,
+) -> Tensor:
+    """Sum in-neighbours' rows weighted by GAT's attention: a softmax of additive logits.
+
+    Per head ``out[v] = sum of alpha[e] * x[u]`` over the edges ``e = u -> v``, where ``alpha`` is the softmax
+    over ``v``'s edges of ``leaky_relu(src_logit[u] + dst_logit[v])``. The backward pass recomputes the
+    coefficients; on a CPU nothing is stored per edge, on a CUDA device one number per edge and head.
+
+    Args:
+        csc: the graph or block.
+        x: ``(num_src, heads * channels)``, head by head; float32, float64, float16 or bfloat16.
+        src_logit: ``(num_src, heads)``.
+        dst_logit: ``(num_dst, heads)``.
+        negative_slope: slope of the leaky ReLU below zero.
+        self_loops: give each of the first ``min(num_src, num_dst)`` nodes one self-loop, which replaces any
+            stored ones.
+        dropout: probability of dropping a coefficient; pass 0 when not training.
+
+    Returns:
+        ``(num_dst, heads * channels)`` of ``x``'s dtype; zeros for a node without edges.
+
+    Raises:
+        ConfigError: the slope is not finite, ``dropout`` not in [0, 1), or ``csc`` no Csc.
+        DataError: shapes or dtypes do not fit.
+    """
+    for logit, name in ((src_logit, "src_logit"), (dst_logit, "dst_logit")):
+        check_tensor(logit, name, ndim=2, floating=True)
+    heads = src_logit.shape[-1]
+    _check(csc, x, "x", heads)
+    if src_logit.shape != (csc.num_src, heads) or dst_logit.shape != (csc.num_dst, heads):
+        raise DataError(
+            f"logits must be ({csc.num_src}, heads) by source and ({csc.num_dst}, heads) by destination; "
+            f"got {tuple(src_logit.shape)} and {tuple(dst_logit.shape)}"
+        )
+    dtype = sum_dtype(x.dtype)
+    how = _how(csc, negative_slope, self_loops, dropout)
+    out: Tensor = _gat(x, src_logit.to(dtype), dst_logit.to(dtype), csc, how)
+    return out
+
+
+def gatv2_attention(
+    csc: Csc,
+    x_src: Tensor,
+    x_dst: Tensor,
+    att: Tensor,
+    *,
+    negative_slope: float = 0.2,
+    self_loops: bool = True,
+    dropout: float = 0.0,
+) -> Tensor:
+    """Sum in-neighbours' rows weighted by GATv2's attention.
+
+    Like :func:`gat_attention`, with the logit ``<att[h], leaky(x_src[u, h] + x_dst[v, h])>``.
+
+    Args:
+        csc: the graph or block.
+        x_src: ``(num_src, heads * channels)``, head by head; also the rows that are summed.
+        x_dst: ``(num_dst, heads * channels)`` of the same dtype.
+        att: ``(heads, channels)``.
+        negative_slope: slope of the leaky ReLU below zero.
+        self_loops: give each of the first ``min(num_src, num_dst)`` nodes one self-loop, which replaces any
+            stored ones.
+        dropout: probability of dropping a coefficient; pass 0 when not training.
+
+    Returns:
+        ``(num_dst, heads * channels)``; zeros for a node without edges.
+
+    Raises:
+        ConfigError: the slope is not finite, ``dropout`` not in [0, 1), or ``csc`` no Csc.
+        DataError: shapes or dtypes do not fit.
+    """
+    check_tensor(att, "att", ndim=2, floating=True)
+    _check(csc, x_src, "x_src", att.shape[0])
+    if check_tensor(x_dst, "x_dst").dtype != x_src.dtype:
+        raise DataError(f"x_src and x_dst must have one dtype; got {x_src.dtype} and {x_dst.dtype}")
+    if x_dst.shape != (csc.num_dst, x_src.shape[1]) or att.numel() != x_src.shape[1]:
+        raise DataError(
+            f"x_dst must be ({csc.num_dst}, {x_src.shape[1]}) and att (heads, channels) with as "
+            f"many numbers as x_src has columns; got {tuple(x_dst.shape)} and {tuple(att.shape)}"
+        )
+    how = _how(csc, negative_slope, self_loops, dropout)
+    att = att.to(sum_dtype(x_src.dtype))
+    out: Tensor = _gatv2(x_src, x_dst, att, csc, how)
+    return out
+
+
+def _how(csc: Csc, slope: float, self_loops: bool, dropout: float) -> tuple[float, int, float, AnySeed]:
+    """Return slope, number of self-loops, dropout probability and its seed, as the kernels take them."""
+    slope = as_number(slope, "negative_slope")
+    dropout = as_number(dropout, "dropout", least=0, below=1)
+    num_loops = min(csc.num_src, csc.num_dst) if self_loops else 0
+    return slope, num_loops, dropout, seed_of_call() if dropout > 0 else 0
+
+
+def _check(csc: Csc, x: Tensor, name: str, heads: int) -> None:
+    check_type(csc, "csc", Csc, "a Csc", error=ConfigError)
+    check_row_dtype(check_tensor(x, name), name)
+    if x.ndim != 2 or x.shape[0] != csc.num_src or heads < 1 or x.shape[1] % heads or not x.shape[1]:
+        raise DataError(
+            f"{name} must be ({csc.num_src}, heads * channels) for {heads} heads; got shape {tuple(x.shape)}"
+            + ("" if x.shape[-1:] != (0,) else ", which has no channels")
+        )
+
+
+class _Gat(torch.autograd.Function):
+    @staticmethod
+    def forward(  # noqa: PLR0917 - autograd passes by position
+        ctx: Any,
+        x: Tensor,
+        src_logit: Tensor,
+        dst_logit: Tensor,
+        csc: Csc,
+        how: tuple[float, int, float, AnySeed],
+    ) -> Tensor:
+        inputs = [t.detach().contiguous() for t in (x, src_logit, dst_logit)]
+        out = x.new_empty(csc.num_dst, x.shape[1])
+        kept = [torch.empty_like(inputs[2])]
+        if any(ctx.needs_input_grad):
+            kept += [kept[0].new_empty(out.shape), torch.empty_like(kept[0])]
+        backend(x).gat_forward(csc.indptr, csc.indices, *inputs, *how, out, *kept)
+        ctx.csc, ctx.how = csc, how
+        ctx.save_for_backward(*inputs, out, *kept)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        *inputs, out, lse, above, share = ctx.saved_tensors
+        grads = [torch.empty_like(t) for t in inputs]
+        call = backend(grad).gat_backward
+        ways = both_ways(ctx.csc, with_ids=needs_ids(grad, ctx.how[2]))
+        call(*ways, *inputs, *ctx.how, out.detach(), lse, grad.contiguous(), *grads, above, share)
+        return *grads, None, None
+
+
+_gat = operator("gat_attention", _Gat, lambda a: a.x.new_empty(a.csc.num_dst, a.x.shape[1]))
+
+
+class _Gatv2(torch.autograd.Function):
+    @staticmethod
+    def forward(  # noqa: PLR0917 - autograd passes by position
+        ctx: Any,
+        x_src: Tensor,
+        x_dst: Tensor,
+        att: Tensor,
+        csc: Csc,
+        how: tuple[float, int, float, AnySeed],
+    ) -> Tensor:
+        inputs = [t.detach().contiguous() for t in (x_src, x_dst, att)]
+        out = torch.empty_like(inputs[1])
+        lse = att.new_empty(csc.num_dst, att.shape[0])
+        backend(x_src).gatv2_forward(csc.indptr, csc.indices, *inputs, *how, out, lse)
+        ctx.csc, ctx.how = csc, how
+        ctx.save_for_backward(*inputs, out, lse)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        *inputs, out, lse = ctx.saved_tensors
+        grads = [torch.empty_like(t) for t in inputs]
+        call = backend(grad).gatv2_backward
+        ways = both_ways(ctx.csc, with_ids=needs_ids(grad, ctx.how[2]))
+        call(*ways, *inputs, *ctx.how, out.detach(), lse, grad.contiguous(), *grads)
+        return *grads, None, None
+
+
+_gatv2 = operator("gatv2_attention", _Gatv2, lambda a: a.x_dst.new_empty(a.x_dst.shape))
+
+
+def needs_ids(rows: Tensor, p: float) -> bool:
+    """Return whether the backward kernels for ``rows`` need edge ids; compiled ones only under dropout."""
+    kernels = backend(rows)
+    return p > 0 or not (kernels is native.kernels() or isinstance(kernels, Watched))
+
+
+def both_ways(csc: Csc, *, with_ids: bool = True) -> tuple[Tensor, ...]:
+    """Return the edges grouped by destination and by source, as the backward kernels take them.
+
+    Args:
+        csc: the graph or block.
+        with_ids: whether the transpose needs the ids of its edges; if not, the last tensor may be empty.
+    """
+    if with_ids:
+        transposed, perm = csc.transpose()
+    else:
+        transposed, perm = csc.reversed(), csc.indptr.new_empty(0)
+    return csc.indptr, csc.indices, transposed.indptr, transposed.indices, perm
+
+
+_AS_THEY_ARE = (1.0, 0, 0.0, 0)
+"""GAT's kernels with a slope of 1, at which the leaky ReLU changes nothing, no loops and no dropout."""
+
+
+@typed
+def dot_attention(csc: Csc, query: Tensor, key: Tensor, value: Tensor, heads: int) -> Tensor:
+    """Sum in-neighbours' values weighted by dot-product attention, per head.
+
+    ``out[v, h] = sum of softmax(<query[v, h], key[u, h]>) * value[u, h]`` over the edges ``u -> v``, the
+    attention of "Attention Is All You Need" on a graph's edges. What scales the products is part of the keys.
+    Several relations are one graph whose sources are each relation's own rows, and share the softmax.
+
+    Forward and backward keep a number per edge and head, and no row per edge. The products are those of
+    :func:`graphbraid.ops.sddmm`; softmax and sum run in GAT's kernels, with the products as edge logits.
+
+    Args:
+        csc: the graph or block, on the CPU.
+        query: ``(num_dst, heads * channels)``, float32 or float64, head by head.
+        key: ``(num_src, heads * channels)`` of the same dtype.
+        value: ``(num_src, heads * channels)`` of the same dtype.
+        heads: number of heads.
+
+    Returns:
+        ``(num_dst, heads * channels)``; zeros for a node without in-edges.
+
+    Raises:
+        ConfigError: ``heads`` is not positive.
+        DataError: ``csc`` is no Csc, or shapes, dtypes or devices do not fit.
+    """
+    heads = as_count(heads, "heads", least=1)
+    width = check_tensor(query, "query", ndim=2, floating=True).shape[1]
+    num_src = csc.num_src
+    for rows, name, count in (
+        (query, "query", csc.num_dst),
+        (key, "key", num_src),
+        (value, "value", num_src),
+    ):
+        check_tensor(rows, name, ndim=2, floating=True)
+        if rows.shape != (count, width) or not width or width % heads:
+            raise DataError(
+                f"{name} must be ({count}, heads * channels) for {heads} heads, with as many columns as "
+                f"query has ({width}); got shape {tuple(rows.shape)}"
+            )
+        is_known = rows.dtype in (torch.float32, torch.float64) and rows.device.type == "cpu"
+        if not is_known or rows.dtype != query.dtype:
+            raise DataError(
+                "query, key and value must be of one dtype, float32 or float64, on the CPU; "
+                f"{name} is {rows.dtype} on {rows.device}"
+            )
+    out: Tensor = _dot_attention(query, key, value, csc, heads)
+    return out
+
+
+class _DotAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(  # noqa: PLR0917 - autograd passes by position
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, csc: Csc, heads: int
+    ) -> Tensor:
+        query, key, value = (t.detach().contiguous() for t in (query, key, value))
+        logits = edge_dot(csc, query, key, heads=heads)
+        out, lse = torch.empty_like(query), query.new_empty(csc.num_dst, heads)
+        nothing = _nothing(csc, heads, query)
+        backend(value).gat_forward(
+            csc.indptr, csc.indices, value, *nothing, *_AS_THEY_ARE, out, lse, edge_logit=logits
+        )
+        ctx.csc = csc
+        ctx.save_for_backward(query, key, value, out, lse, logits)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, out, lse, logits = ctx.saved_tensors
+        csc: Csc = ctx.csc
+        grad_value, grad_logits = torch.empty_like(value), torch.empty_like(logits)
+        nothing = _nothing(csc, logits.shape[1], query)
+        # What GAT's forward pass keeps of logits above 0, their rows and shares, tells two slopes apart; with
+        # a slope of 1 the kernel multiplies it by 0, so anything finite may stand in its place.
+        not_kept = out, torch.zeros_like(lse)
+        backend(grad).gat_backward(
+            *both_ways(csc), value, *nothing, *_AS_THEY_ARE, out, lse, grad.contiguous(),
+            *(grad_value, *(torch.empty_like(t) for t in nothing)), *not_kept,
+            edge_logit=logits, grad_edge_logit=grad_logits,
+        )  # fmt: skip
+        grad_query = torch.empty_like(query) if ctx.needs_input_grad[0] else None
+        grad_key = torch.empty_like(key) if ctx.needs_input_grad[1] else None
+        channels = query.shape[1] // logits.shape[1]
+        for head, weight in enumerate(grad_logits.t().contiguous()):
+            own = slice(head * channels, (head + 1) * channels)
+            how = Aggregation(csc=csc, weight=weight)
+            if grad_query is not None:
+                aggregated(how, key[:, own], out=grad_query[:, own])
+            if grad_key is not None:
+                aggregated(how.transposed(query.dtype), query[:, own], out=grad_key[:, own])
+        return grad_query, grad_key, grad_value, None, None
+
+
+_dot_attention = operator("dot_attention", _DotAttention, lambda a: a.query.new_empty(a.query.shape))
+
+
+def _nothing(csc: Csc, heads: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the logits that the ends of an edge have by themselves: zeros."""
+    return like.new_zeros(csc.num_src, heads), like.new_zeros(csc.num_dst, heads)

@@ -1,1 +1,0 @@
-"""Attention over in-neighbours: its coefficients, their softmax, and the sums that they weigh."""

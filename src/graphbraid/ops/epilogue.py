@@ -1,0 +1,100 @@
+"""bias_act_dropout: the bias, activation and dropout after a layer's product, in one pass over its rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from graphbraid.arguments import as_number, check_choice, check_tensor
+from graphbraid.errors import DataError
+from graphbraid.graph.scans import tracing
+from graphbraid.ops.dropout import seed_of_call
+from graphbraid.ops.kernels import backend, check_row_dtype, row_contiguous, sum_dtype
+from graphbraid.ops.library import AnySeed, once_differentiable, operator
+from graphbraid.signatures import typed
+
+# The numbers are those of epilogue.cpp. GELU's slope does not follow from its output, so it runs in PyTorch.
+ACTIVATION_CODES = {"none": 0, "relu": 1, "leaky_relu": 2, "elu": 3}
+ACTIVATIONS = (*ACTIVATION_CODES, "gelu")
+LEAKY_SLOPE = 0.01
+
+
+@typed
+def bias_act_dropout(
+    x: Tensor, bias: Tensor | None = None, act: str = "relu", p: float = 0.0, *, inplace: bool = False
+) -> Tensor:
+    """Compute ``dropout(act(x + bias), p)`` in one pass; the backward pass reads only the output.
+
+    The mask comes from a counter-based generator seeded by torch's, so it does not depend on the number of
+    threads.
+
+    Args:
+        x: ``(num_rows, channels)``.
+        bias: ``(channels,)`` or None.
+        act: one of ``none``, ``relu``, ``leaky_relu`` (slope 0.01), ``elu``, ``gelu``.
+        p: probability of dropping an element; pass 0 when not training.
+        inplace: whether to overwrite ``x``, which nothing else may then read.
+
+    Returns:
+        ``(num_rows, channels)`` of ``x``'s dtype.
+
+    Raises:
+        ConfigError: ``act`` is unknown or ``p`` not in [0, 1).
+        DataError: ``x`` is not a matrix of floating-point numbers, or ``bias`` does not fit it.
+    """
+    check_choice(act, "act", ACTIVATIONS)
+    p = as_number(p, "p", least=0, below=1)
+    check_row_dtype(check_tensor(x, "x", ndim=2), "x")
+    if bias is not None:
+        check_tensor(bias, "bias", floating=True)
+        if bias.shape != (x.shape[1],) or bias.device != x.device:
+            raise DataError(
+                f"bias must have shape ({x.shape[1]},) on {x.device}; "
+                f"got {tuple(bias.shape)} on {bias.device}"
+            )
+    if act == "gelu":
+        x, bias, act, inplace = F.gelu(x if bias is None else x + bias), None, "none", False
+    if bias is None and act == "none" and p == 0:
+        return x
+    seed = seed_of_call() if p > 0 else 0
+    inplace = inplace and not tracing()
+    out: Tensor = _epilogue(x, bias, ACTIVATION_CODES[act], p, seed, inplace)
+    return out
+
+
+class _Epilogue(torch.autograd.Function):
+    @staticmethod
+    def forward(  # noqa: PLR0917 - autograd passes by position
+        ctx: Any, x: Tensor, bias: Tensor | None, act: int, p: float, seed: AnySeed, inplace: bool
+    ) -> Tensor:
+        ctx.how = (act, LEAKY_SLOPE, p, seed)
+        ctx.bias_dtype = None if bias is None else bias.dtype
+        if inplace and x.is_contiguous():
+            out = x
+            ctx.mark_dirty(x)
+        else:
+            x = x.contiguous()
+            out = torch.empty_like(x)
+        factors = None if bias is None else bias.detach().to(sum_dtype(x.dtype)).contiguous()
+        backend(x).epilogue(x.detach(), factors, *ctx.how, out.detach())
+        ctx.save_for_backward(out)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (out,) = ctx.saved_tensors
+        grad_x = torch.empty_like(out)
+        grad_bias = None
+        if ctx.needs_input_grad[1]:
+            grad_bias = grad_x.new_empty(out.shape[1], dtype=sum_dtype(out.dtype))
+        backend(out).epilogue_backward(
+            row_contiguous(grad.to(out.dtype).contiguous()), out.detach(), *ctx.how, grad_x, grad_bias
+        )
+        return grad_x, None if grad_bias is None else grad_bias.to(ctx.bias_dtype), None, None, None, None
+
+
+_epilogue = operator("bias_act_dropout", _Epilogue, lambda a: a.x.new_empty(a.x.shape))

@@ -1,0 +1,137 @@
+"""The kernels of a tensor's device, the rows that they take, and records of the compiled ones' calls."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+
+from graphbraid import native
+from graphbraid.arguments import check_tensor
+from graphbraid.errors import DataError
+from graphbraid.ops import reference
+
+sum_dtype = reference.sum_dtype
+
+ROW_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+"""Dtypes that kernels over rows accept."""
+
+
+def backend(tensor: Tensor) -> Any:
+    """Return the kernels for ``tensor``: the compiled ones on a CPU, Triton's on CUDA, or else their twins.
+
+    The Triton kernels sum in float32; float64 on CUDA, which is used to check gradients, goes to the twins.
+    """
+    found = None
+    if tensor.device.type == "cpu":
+        found = native.kernels()
+        calls = watching()
+        if calls is not None and found is not None:
+            return Watched(found, calls)
+    elif tensor.device.type == "cuda" and tensor.dtype != torch.float64:
+        found = triton_kernels()
+    return reference if found is None else found
+
+
+@functools.cache
+def triton_kernels() -> Any | None:
+    """Return the Triton kernels, imported by the first call; None without triton or if twins are forced."""
+    if native.forced_variant() == "reference" or importlib.util.find_spec("triton") is None:
+        return None
+    return importlib.import_module("graphbraid.ops.triton")
+
+
+def check_rows(x: Tensor, name: str, num_rows: int, of: str) -> None:
+    """Check that ``x`` is a matrix that kernels accept, with ``num_rows`` rows, one for each ``of``.
+
+    Raises:
+        DataError: says what it is and what it should be.
+    """
+    check_tensor(x, name)
+    if x.ndim != 2 or x.shape[0] != num_rows:
+        raise DataError(f"{name} must have one row per {of} ({num_rows}); got shape {tuple(x.shape)}")
+    check_row_dtype(x, name)
+
+
+def check_row_dtype(x: Tensor, name: str) -> None:
+    """Raise DataError unless ``x`` has one of :data:`ROW_DTYPES`."""
+    if not x.dtype.is_floating_point:
+        raise DataError(f"{name} must be floating point; got {x.dtype}. Convert it with {name}.float().")
+    if x.dtype not in ROW_DTYPES:
+        raise DataError(f"{name} must be float32, float64, float16 or bfloat16; got {x.dtype}")
+
+
+def row_contiguous(x: Tensor) -> Tensor:
+    """Return ``x`` itself if its rows are contiguous and in order, else a copy."""
+    if x.stride(1) == 1 and x.stride(0) >= x.shape[1]:
+        return x
+    # The strides of an empty tensor may be anything, and contiguous() leaves them.
+    return x.new_empty(x.shape) if x.numel() == 0 else x.contiguous()
+
+
+Calls = list[tuple[str, tuple[Any, ...]]]
+"""Recorded kernel calls: each kernel's name and positional arguments, then a dict of the others."""
+_WATCHED = threading.local()
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def watching() -> Calls | None:
+    """Return the record that this thread's calls go to now, if there is one."""
+    found: Calls | None = getattr(_WATCHED, "calls", None)
+    return found
+
+
+@contextlib.contextmanager
+def watched() -> Iterator[Calls]:
+    """Record the calls of compiled kernels that this thread's operators make inside the ``with`` block."""
+    calls: Calls = []
+    _WATCHED.calls = calls
+    try:
+        yield calls
+    finally:
+        _WATCHED.calls = None
+
+
+def recorded_whole(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Make a record of calls show a function as one call of its name, its results behind its arguments.
+
+    What it calls itself is not recorded.
+    """
+    name = getattr(function, "__name__", "").lstrip("_")
+
+    @functools.wraps(function)
+    def call(*arguments: _P.args, **named: _P.kwargs) -> _R:
+        calls = watching()
+        if calls is None:
+            return function(*arguments, **named)
+        _WATCHED.calls = None
+        try:
+            result = function(*arguments, **named)
+        finally:
+            _WATCHED.calls = calls
+        results = result if isinstance(result, tuple) else () if result is None else (result,)
+        calls.append((name, (*arguments, *named.values(), *results)))
+        return result
+
+    return call
+
+
+class Watched:
+    """The compiled kernels, with a record of each call."""
+
+    def __init__(self, kernels: Any, calls: Calls) -> None:
+        self._native, self._calls = kernels, calls
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        def call(*arguments: Any, **named: Any) -> None:
+            self._calls.append((name, (*arguments, named) if named else arguments))
+            getattr(self._native, name)(*arguments, **named)
+
+        return call

@@ -1,0 +1,431 @@
+"""Linear maps of rows, which are dense or sparse, alone and around an aggregation.
+
+Dense float32 rows on the CPU run in graphbraid's own kernels, whose results do not depend on the number of
+threads, bit for bit; every other dtype and device runs in PyTorch. Rows that never lie in memory as a whole
+come in rounds: a gram sums some parts of the rows one by one (:func:`tall_gram`), so that threads may share
+it; a round has a piece of every part, the sums go on where the round before left them, and the result has
+the bits of a gram of all rows at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from graphbraid.arguments import as_number, check_tensor, check_type
+from graphbraid.errors import ConfigError, DataError
+from graphbraid.graph.csc import Csc
+from graphbraid.graph.scans import tracing
+from graphbraid.graph.sparse_features import SparseFeatures
+from graphbraid.machine.rates import Rates
+from graphbraid.ops import reference
+from graphbraid.ops.aggregation import Aggregation, aggregated, follow_up
+from graphbraid.ops.derived import derived, share
+from graphbraid.ops.dropout import RowEpilogue
+from graphbraid.ops.kernels import backend, check_row_dtype, check_rows, row_contiguous
+from graphbraid.ops.library import once_differentiable, operator, run
+from graphbraid.ops.reference.dense import gram_parts, gram_sums_length
+from graphbraid.ops.spmm import aggregate
+from graphbraid.signatures import typed
+
+
+def tall_product(
+    a: Tensor,
+    b: Tensor,
+    *,
+    out: Tensor | None = None,
+    add: bool = False,
+    ids: Tensor | None = None,
+    after: RowEpilogue | None = None,
+) -> Tensor:
+    """Compute ``a @ b`` or ``a[ids] @ b`` for a tall ``a`` and a weight ``b``, without autograd.
+
+    Args:
+        a: ``(num_rows, depth)``.
+        b: ``(depth, width)`` of the same dtype; any strides, so that ``weight.t()`` is not copied.
+        out: ``(num_rows, width)``, written; its rows may be strided. If None, a new matrix.
+        add: whether to add to the values in ``out``.
+        ids: ``(num_rows,)`` int64 rows of ``a`` to use, in any order. If None, all rows.
+        after: epilogue, applied to the rows while the cache holds them.
+    """
+    if out is None:
+        out = a.new_empty(a.shape[0] if ids is None else ids.numel(), b.shape[1])
+    kernels, rows = kernels_for(a, b, out), row_contiguous(a.detach())
+    if kernels is reference:
+        reference.tall_product(rows, b.detach(), out.detach(), add, ids)
+        follow_up(out.detach(), after)
+    else:
+        kernels.tall_product(rows, b.detach(), out.detach(), add, ids, after)
+    return out
+
+
+def tall_gram(a: Tensor, b: Tensor, *, out: Tensor | None = None, ids: Tensor | None = None) -> Tensor:
+    """Compute ``a.t() @ b`` or ``a.t() @ b[ids]``, ``(height, width)`` sums over rows, without autograd.
+
+    Args:
+        a: ``(num_rows, height)``.
+        b: ``(num_rows, width)`` of the same dtype.
+        out: ``(height, width)``, written. If None, a new matrix.
+        ids: ``(num_rows,)`` int64 rows of ``b`` to use, in any order. If None, all rows.
+    """
+    if out is None:
+        out = a.new_empty(a.shape[1], b.shape[1])
+    kernels_for(a, b, out).tall_gram(row_contiguous(a.detach()), row_contiguous(b.detach()), out, ids)
+    return out
+
+
+def dense_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Compute ``x @ weight.t() + bias`` like ``torch.nn.functional.linear``, with these kernels if possible.
+
+    Args:
+        x: ``(num_rows, in_channels)``.
+        weight: ``(out_channels, in_channels)``.
+        bias: ``(out_channels,)`` or None.
+
+    Raises:
+        DataError: shapes or dtypes do not fit.
+    """
+    check_row_dtype(check_tensor(x, "x"), "x")
+    check_tensor(weight, "weight", ndim=2)
+    if x.ndim == 0 or x.shape[-1] != weight.shape[1]:
+        raise DataError(
+            f"weight must have a column per column of x; got {tuple(weight.shape)} for x of {tuple(x.shape)}"
+        )
+    if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
+        raise DataError(
+            f"x and weight must have one dtype; got {x.dtype} and {weight.dtype}. Convert x with "
+            "x.to(weight.dtype), or the model with model.to(x.dtype)"
+        )
+    if bias is not None:
+        check_row_dtype(check_tensor(bias, "bias"), "bias")
+        if bias.shape != weight.shape[:1]:
+            raise DataError(
+                f"bias must have shape ({weight.shape[0]},) for this weight; got {tuple(bias.shape)}"
+            )
+    if tracing() or kernels_for(x, weight) is reference or torch.is_autocast_enabled(x.device.type):
+        return F.linear(x, weight, bias)
+    out: Tensor = run(_Linear, x, weight)
+    return out if bias is None else out + bias
+
+
+def kernels_for(*matrices: Tensor) -> Any:
+    """Return the compiled kernels if they can run on these matrices, else their twins."""
+    fits = all(m.dtype == torch.float32 and m.device.type == "cpu" and m.dim() == 2 for m in matrices)
+    return backend(matrices[0]) if fits else reference
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return tall_product(x, weight.t())
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        return (
+            tall_product(grad, weight) if ctx.needs_input_grad[0] else None,
+            tall_gram(grad, x) if ctx.needs_input_grad[1] else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A piece of each part of a table's rows."""
+
+    first: int
+    """Place in each part of the first of its rows."""
+    last: int
+    """The place behind the last."""
+    pieces: tuple[range, ...]
+    """The rows of each piece, in ascending order."""
+    ends: bool
+    """Whether it is the last round."""
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of all pieces."""
+        return sum(map(len, self.pieces))
+
+    def ids(self) -> Tensor:
+        """``(num_rows,)`` int64 rows of all pieces, in order."""
+        return torch.cat([torch.arange(piece.start, piece.stop) for piece in self.pieces])
+
+    def of(self, rows: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """Yield where each piece lies in the table, with its rows among those of the round."""
+        at = 0
+        for piece in self.pieces:
+            yield slice(piece.start, piece.stop), rows[at : at + len(piece)]
+            at += len(piece)
+
+
+def rounds_of(num_rows: int, most: int) -> list[Round]:
+    """Divide a table's rows into rounds of at most ``most`` rows, or of one row of each part."""
+    parts = gram_parts(num_rows)
+    longest, step = max(map(len, parts)), max(1, most // len(parts))
+    return [
+        Round(first, min(first + step, longest), tuple(p[first : first + step] for p in parts), ends=stop)
+        for first in range(0, max(longest, 1), step)
+        for stop in (first + step >= longest,)
+    ]
+
+
+class GramRounds:
+    """The gram ``a.t() @ b`` of a ``b`` that comes in rounds, to the bits of :func:`tall_gram`.
+
+    Args:
+        a: ``(num_rows, height)`` float32, in memory.
+        width: columns of ``b``.
+        out: ``(height, width)`` float32, written by the last round. If None, a new matrix.
+    """
+
+    def __init__(self, a: Tensor, width: int, out: Tensor | None = None) -> None:
+        self._a = row_contiguous(a.detach())
+        self.out = a.new_empty(a.shape[1], width) if out is None else out
+        self._sums = a.new_empty(gram_sums_length(len(a), a.shape[1], width))
+
+    def add(self, part: Round, rows: Tensor) -> None:
+        """Add a round's ``(num_round_rows, width)`` float32 rows; rounds come in their order."""
+        kernels, rows = kernels_for(self._a, rows, self.out), row_contiguous(rows.detach())
+        kernels.tall_gram_round(self._a, rows, self._sums, self.out, part.first, part.last, part.ends)
+
+
+@typed
+def sparse_linear(x: SparseFeatures, weight: Tensor) -> Tensor:
+    """Compute ``x Wᵀ`` for CSR rows, as an aggregation of the columns of ``W`` weighted by the stored values.
+
+    The gradient of ``W`` is the transposed aggregation, whose order is fixed and computed once per feature
+    matrix. The values get no gradient.
+
+    Args:
+        x: ``(num_rows, in_channels)``.
+        weight: ``(out_channels, in_channels)``; under autocast it is used in the autocast dtype.
+
+    Returns:
+        ``(num_rows, out_channels)`` in ``weight``'s dtype or the autocast dtype.
+
+    Raises:
+        DataError: the widths do not match.
+    """
+    check_row_dtype(check_tensor(weight, "weight"), "weight")
+    if weight.ndim != 2 or weight.shape[1] != x.num_cols:
+        raise DataError(
+            f"weight must be (out_channels, {x.num_cols}) for these features; got {tuple(weight.shape)}"
+        )
+    if torch.is_autocast_enabled(weight.device.type):
+        weight = weight.to(torch.get_autocast_dtype(weight.device.type))
+    out: Tensor = _sparse_linear(weight, x.values, structure(x))
+    return out
+
+
+@typed
+def sparse_dropout(x: SparseFeatures, p: float, *, training: bool) -> SparseFeatures:
+    """Apply dropout to the stored values, at a cost of one draw per stored value rather than per cell.
+
+    Args:
+        x: sparse features.
+        p: probability of dropping a value.
+        training: whether to drop values; if False, ``x`` is returned unchanged.
+
+    Raises:
+        ConfigError: ``p`` is not a probability.
+    """
+    p = as_number(p, "p", least=0, most=1)
+    if not training or p == 0:
+        return x
+    dropped = replace(x, values=F.dropout(x.values, p), trusted=True)
+    share(x, dropped, "structure", lambda: structure(x))
+    return dropped
+
+
+def structure(x: SparseFeatures) -> Csc:
+    """Return the sparsity pattern of ``x`` as an adjacency from columns to rows, made once per ``x``."""
+    return derived(x, "structure", lambda: Csc(x.indptr, x.indices, x.num_cols, trusted=True))
+
+
+class _SparseLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, values: Tensor, pattern: Csc) -> Tensor:
+        ctx.how = Aggregation(csc=pattern, weight=values)
+        out: Tensor = ctx.how.forward(weight.t().contiguous())
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        by_column: Tensor = ctx.how.backward(grad)
+        return by_column.t(), None, None
+
+
+_sparse_linear = operator(
+    "sparse_linear", _SparseLinear, lambda a: a.weight.new_empty(a.pattern.num_dst, a.weight.shape[0])
+)
+
+
+_RATES = Rates()
+
+
+def aggregate_linear(
+    how: Aggregation, x: Tensor | SparseFeatures, weight: Tensor, root_weight: Tensor | None = None
+) -> Tensor:
+    """Compute ``A x Wᵀ + x_dst W_rootᵀ`` for an aggregation ``A`` and the destinations' own rows ``x_dst``.
+
+    It runs as ``(A x) Wᵀ`` or ``A (x Wᵀ)``, whichever costs less (:func:`narrows`). The first form keeps the
+    aggregated and the own rows side by side, so that both maps are one matrix product forward and one
+    backward. Nothing is computed for inputs that need no gradient; both gradients of ``x`` are summed in the
+    kernel.
+
+    Args:
+        how: the aggregation, whose destinations are a prefix of its sources.
+        x: ``(num_src, in_channels)``; half-precision storage is summed and multiplied in ``weight``'s dtype.
+            Sparse features are transformed first.
+        weight: ``(out_channels, in_channels)``.
+        root_weight: ``(out_channels, in_channels)``, or None.
+
+    Returns:
+        ``(num_dst, out_channels)`` in ``weight``'s dtype, or the autocast dtype.
+
+    Raises:
+        DataError: ``x`` does not fit the graph, or a weight does not fit ``x``.
+    """
+    _check_weight(how, x, weight, "weight")
+    if root_weight is not None:
+        _check_weight(how, x, root_weight, "root_weight")
+        if root_weight.shape != weight.shape or root_weight.dtype != weight.dtype:
+            raise DataError(
+                f"root_weight must be {weight.dtype} of shape {tuple(weight.shape)} as weight is; "
+                f"got {root_weight.dtype} of {tuple(root_weight.shape)}"
+            )
+    if isinstance(x, SparseFeatures):
+        return _sparse_aggregate_linear(how, x, weight, root_weight)
+    if torch.is_autocast_enabled(x.device.type):
+        dtype = torch.get_autocast_dtype(x.device.type)
+        x, weight = x.to(dtype), weight.to(dtype)
+        root_weight = None if root_weight is None else root_weight.to(dtype)
+    out: Tensor = _aggregate_linear(x, weight, root_weight, how)
+    return out
+
+
+def _check_weight(how: Aggregation, x: Tensor | SparseFeatures, weight: Tensor, name: str) -> None:
+    check_type(how, "how", Aggregation, "an Aggregation", error=ConfigError)
+    check_row_dtype(check_tensor(weight, name, ndim=2), name)
+    if not isinstance(x, SparseFeatures):
+        check_rows(x, "x", how.csc.num_src, "source node")
+    elif x.shape[0] != how.csc.num_src:
+        raise DataError(f"x must have one row per source node ({how.csc.num_src}); got {x.shape[0]}")
+    if weight.shape[1] != x.shape[1]:
+        raise DataError(f"{name} must be (out_channels, {x.shape[1]}) for this x; got {tuple(weight.shape)}")
+
+
+def _sparse_aggregate_linear(
+    how: Aggregation, x: SparseFeatures, weight: Tensor, root_weight: Tensor | None
+) -> Tensor:
+    if root_weight is None:
+        return aggregate(how, sparse_linear(x, weight))
+    # Both maps in one pass over the values.
+    both, width = sparse_linear(x, torch.cat((weight, root_weight))), weight.shape[0]
+    return aggregate(how, both[:, :width], addend=both[: how.csc.num_dst, width:])
+
+
+def narrows(how: Aggregation, in_channels: int, out_channels: int, *, grad_x: bool) -> bool:
+    """Return whether transforming first is cheaper: fewer bytes to aggregate, but all sources to transform.
+
+    Args:
+        how: the aggregation.
+        in_channels: width of the input.
+        out_channels: width of the output.
+        grad_x: whether the input needs a gradient; if not, aggregating first needs no aggregation backward.
+    """
+
+    def seconds(width: int, rows: int, aggregations: int, products: int) -> float:
+        multiplying = products * _RATES.multiply_seconds(rows, in_channels, out_channels)
+        return multiplying + aggregations * _RATES.aggregate_seconds(how.csc.num_edges, width)
+
+    training = torch.is_grad_enabled()
+    products = 1 + training + (training and grad_x)
+    first = seconds(out_channels, how.csc.num_src, 1 + training, products)
+    last = seconds(in_channels, how.csc.num_dst, 1 + (training and grad_x), products)
+    return first < last
+
+
+class _AggregateLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, root_weight: Tensor | None, how: Aggregation) -> Tensor:
+        ctx.how, ctx.dtype, ctx.has_root = how, x.dtype, root_weight is not None
+        ctx.transform_first = narrows(how, x.shape[1], weight.shape[0], grad_x=ctx.needs_input_grad[0])
+        if ctx.transform_first:
+            return _transform_first(ctx, x.to(weight.dtype), weight, root_weight)
+        return _aggregate_first(ctx, x, weight, root_weight)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        backward = _transform_first_backward if ctx.transform_first else _aggregate_first_backward
+        grad_x, grad_weight, grad_root = backward(ctx, grad)
+        return None if grad_x is None else grad_x.to(ctx.dtype), grad_weight, grad_root, None
+
+
+_aggregate_linear = operator(
+    "aggregate_linear", _AggregateLinear, lambda a: a.weight.new_empty(a.how.csc.num_dst, a.weight.shape[0])
+)
+
+
+def _aggregate_first(ctx: Any, x: Tensor, weight: Tensor, root_weight: Tensor | None) -> Tensor:
+    how: Aggregation = ctx.how
+    width, num_dst = x.shape[1], how.csc.num_dst
+    if root_weight is not None:
+        weight = torch.cat((weight, root_weight), 1)
+    rows = x.new_empty((num_dst, weight.shape[1]), dtype=weight.dtype)
+    if x.dtype == weight.dtype or (x.dtype != torch.float64 and weight.dtype == torch.float32):
+        aggregated(how, x, out=rows[:, :width])
+    else:
+        rows[:, :width] = aggregated(how, x)
+    if root_weight is not None:
+        rows[:, width:] = x[:num_dst]
+    ctx.width = width
+    ctx.save_for_backward(rows, weight)
+    return tall_product(rows, weight.t())
+
+
+def _aggregate_first_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    rows, weight = ctx.saved_tensors
+    width: int = ctx.width
+    grad_weight = grad_root = grad_x = None
+    if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
+        both = tall_gram(grad, rows)
+        grad_weight, grad_root = both[:, :width], both[:, width:] if ctx.has_root else None
+    if ctx.needs_input_grad[0]:
+        grad_rows = tall_product(grad, weight)
+        grad_x = ctx.how.backward(grad_rows[:, :width], addend=grad_rows[:, width:] if ctx.has_root else None)
+    return grad_x, grad_weight, grad_root
+
+
+def _transform_first(ctx: Any, x: Tensor, weight: Tensor, root_weight: Tensor | None) -> Tensor:
+    how: Aggregation = ctx.how
+    root = None if root_weight is None else tall_product(x[: how.csc.num_dst], root_weight.t())
+    ctx.save_for_backward(x, weight, root_weight)
+    return how.forward(tall_product(x, weight.t()), addend=root, out=root)
+
+
+def _transform_first_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    x, weight, root_weight = ctx.saved_tensors
+    num_dst: int = ctx.how.csc.num_dst
+    grad = row_contiguous(grad)
+    grad_weight = grad_root = grad_x = None
+    if ctx.needs_input_grad[2] and root_weight is not None:
+        grad_root = tall_gram(grad, x[:num_dst])
+    if ctx.needs_input_grad[0] or ctx.needs_input_grad[1]:
+        grad_rows = ctx.how.backward(grad)
+        if ctx.needs_input_grad[1]:
+            grad_weight = tall_gram(grad_rows, x)
+        if ctx.needs_input_grad[0]:
+            grad_x = tall_product(grad_rows, weight)
+            if root_weight is not None:
+                tall_product(grad, root_weight, out=grad_x[:num_dst], add=True)
+    return grad_x, grad_weight, grad_root

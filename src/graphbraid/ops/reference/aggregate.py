@@ -1,0 +1,233 @@
+"""Plain PyTorch twins of the kernels that aggregate in-neighbours and multiply along edges."""
+
+# ruff: noqa: PLR0917 - the kernels take their arguments by position
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from graphbraid.ops.dropout import RowEpilogue
+from graphbraid.ops.reference.attention import destinations
+from graphbraid.ops.reference.rowwise import apply_epilogue, sum_dtype
+
+if TYPE_CHECKING:
+    from graphbraid.ops.peers.peer_rows import PeerTable
+    from graphbraid.ops.peers.pipeline_plan import PipelinePlan
+
+
+def spmm(
+    indptr: Tensor,
+    indices: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    src_scale: Tensor | None,
+    dst_scale: Tensor | None,
+    loop: Tensor | None,
+    loop_scale: float,
+    num_loops: int,
+    skip_loops: bool,
+    mean: bool,
+    addend: Tensor | None,
+    out: Tensor,
+    after: RowEpilogue | None = None,
+) -> None:
+    """Twin of ``spmm.inl``, which gives the formula."""
+    x = x.to(sum_dtype(x.dtype))
+    scaled = x if src_scale is None else x * src_scale[:, None]
+    src, dst = indices.long(), destinations(indptr)
+    rows = scaled[src]
+    if weight is not None:
+        rows *= weight[:, None]
+    if skip_loops:
+        rows[src == dst] = 0
+    total = x.new_zeros(out.shape).index_add_(0, dst, rows)
+    if num_loops:
+        own = scaled[:num_loops] * loop_scale
+        total[:num_loops] += own if loop is None else own * loop[:, None]
+    if mean:
+        total /= indptr.diff().clamp(min=1)[:, None]
+    if dst_scale is not None:
+        total *= dst_scale[:, None]
+    if addend is not None:
+        total[: addend.shape[0]] += addend
+    out.copy_(total)
+    apply_epilogue(out, after)
+
+
+def spmm_max(
+    indptr: Tensor,
+    indices: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    ties: int,
+    out: Tensor,
+    found: Tensor,
+) -> None:
+    """Twin of ``spmm_max.inl``; ``ops/spmm.py`` describes ``ties`` and ``found``."""
+    width = x.shape[1]
+    rows = _messages(indices, x, weight)
+    degrees = indptr.diff()
+    dst = destinations(indptr)[:, None].expand(-1, width)
+    best = rows.new_full(out.shape, -torch.inf).scatter_reduce_(0, dst, rows, "amax")
+    is_best = rows == best.gather(0, dst)
+    if ties == 0:
+        position = torch.arange(indices.numel(), device=x.device) - indptr[:-1].repeat_interleave(degrees)
+        last = torch.iinfo(torch.int64).max
+        first = torch.full(out.shape, last, dtype=torch.int64, device=x.device)
+        candidates = torch.where(is_best | rows.isnan(), position[:, None], last)
+        first.scatter_reduce_(0, dst, candidates, "amin")
+        found.copy_(first.masked_fill_((degrees == 0)[:, None], -1))
+    else:
+        count = torch.zeros(out.shape, dtype=torch.int64, device=x.device)
+        count.scatter_add_(0, dst, is_best.long())
+        if ties == 2:  # the initial zero counts as well
+            count += (best == 0) & (degrees > 0)[:, None]
+        found.copy_(count)
+    best[degrees == 0] = 0
+    out.copy_(best)
+
+
+def _messages(indices: Tensor, x: Tensor, weight: Tensor | None) -> Tensor:
+    """Return the ``(num_edges, width)`` messages in the dtype of the sums."""
+    rows = x.to(sum_dtype(x.dtype))[indices.long()]
+    return rows if weight is None else rows * weight[:, None]
+
+
+def spmm_max_backward(
+    indptr: Tensor,
+    indices: Tensor,
+    perm: Tensor,
+    forward_indptr: Tensor,
+    grad: Tensor,
+    weight: Tensor | None,
+    winner: Tensor,
+    out: Tensor,
+) -> None:
+    """Twin of the kernel of that name; ``weight`` is in the order of the transpose."""
+    dst = indices.long()
+    position = perm - forward_indptr[dst]
+    rows = torch.where(winner[dst] == position[:, None], grad.to(sum_dtype(grad.dtype))[dst], 0)
+    if weight is not None:
+        rows = rows * weight[:, None]
+    out.copy_(rows.new_zeros(out.shape).index_add_(0, destinations(indptr), rows))
+
+
+def spmm_max_shared_backward(
+    indptr: Tensor,
+    indices: Tensor,
+    share: Tensor,
+    weight: Tensor | None,
+    largest: Tensor,
+    x: Tensor,
+    out: Tensor,
+) -> None:
+    """Twin of the kernel of that name, over the transpose; ``x`` has one row per row of the transpose."""
+    src, dst = destinations(indptr), indices.long()
+    dtype = sum_dtype(share.dtype)
+    message = _messages(src, x, weight)
+    below = message < largest.to(dtype)[dst]  # otherwise it is equal, or the maximum is NaN
+    given = _messages(dst, share, weight).masked_fill_(below, 0)
+    out.copy_(given.new_zeros(out.shape).index_add_(0, src, given))
+
+
+def sddmm(
+    indptr: Tensor,
+    indices: Tensor,
+    dst_rows: Tensor,
+    src_rows: Tensor,
+    dst_scale: Tensor | None,
+    src_scale: Tensor | None,
+    out: Tensor,
+) -> None:
+    """Twin of ``sddmm.inl``: the scaled inner product of both ends' rows, per edge and head."""
+    dtype = sum_dtype(dst_rows.dtype)
+    left, right = dst_rows.to(dtype), src_rows.to(dtype)
+    left = left if dst_scale is None else left * dst_scale[:, None]
+    right = right if src_scale is None else right * src_scale[:, None]
+    products = left[destinations(indptr)] * right[indices.long()]
+    out.copy_(products.reshape(*out.shape, products.shape[1] // out.shape[1]).sum(-1))
+
+
+def gine(
+    indptr: Tensor,
+    indices: Tensor,
+    x: Tensor,
+    edges: Tensor,
+    loop_scale: float,
+    num_loops: int,
+    out: Tensor,
+) -> None:
+    """Twin of ``gine.inl``, which gives the formula."""
+    x, edges = (rows.to(sum_dtype(rows.dtype)) for rows in (x, edges))
+    total = x.new_zeros(out.shape)
+    total.index_add_(0, destinations(indptr), (x[indices.long()] + edges).relu())
+    total[:num_loops] += loop_scale * x[:num_loops]
+    out.copy_(total)
+
+
+def gine_backward(
+    indptr: Tensor,
+    indices: Tensor,
+    perm: Tensor,
+    grad: Tensor,
+    x: Tensor | None,
+    edges: Tensor,
+    loop_scale: float,
+    num_loops: int,
+    out: Tensor,
+) -> None:
+    """Twin of the kernel of that name, over the transpose; without ``x``, ``edges`` holds edge gradients."""
+    source, dtype = destinations(indptr), sum_dtype(grad.dtype)
+    rows, grad = edges.to(dtype)[perm], grad.to(dtype)
+    if x is not None:
+        rows = grad[indices.long()].masked_fill(x.to(dtype)[source] + rows <= 0, 0)
+    total = grad.new_zeros(out.shape).index_add_(0, source, rows)
+    total[:num_loops] += loop_scale * grad[:num_loops]
+    out.copy_(total)
+
+
+def gine_edge_backward(
+    indptr: Tensor, indices: Tensor, x: Tensor, edges: Tensor, grad: Tensor, out: Tensor
+) -> None:
+    """Twin of the kernel of that name; ``out`` may be ``edges``."""
+    dtype = sum_dtype(x.dtype)
+    sums = x.to(dtype)[indices.long()] + edges.to(dtype)
+    out.copy_(grad[destinations(indptr)].masked_fill(sums <= 0, 0))
+
+
+def pipelined_sum(plan: PipelinePlan, table: PeerTable, addend: Tensor | None, out: Tensor) -> None:
+    """Twin of ``triton/aggregate/pipelined_sum.py``: sums of partitions, then of each row, in their order."""
+    dtype = sum_dtype(table.dtype)
+    messages = _peer_messages(plan, table, dtype)
+    partition = _owners_of(plan.indptr)
+    sums = messages.new_zeros(plan.target.numel(), table.width).index_add_(0, partition, messages)
+    total = messages.new_zeros(out.shape)
+    alone = plan.target >= 0
+    total[plan.target[alone]] = sums[alone]
+    partial = sums.new_empty(int((~alone).sum()), table.width)
+    partial[-1 - plan.target[~alone]] = sums[~alone]
+    total.index_add_(0, plan.rest[_owners_of(plan.rest_first)], partial)
+    if plan.dst_scale is not None:
+        total *= plan.dst_scale.to(dtype).unsqueeze(1)
+    if addend is not None:
+        total[: addend.shape[0]] += addend.to(dtype)
+    out.copy_(total)
+
+
+def _peer_messages(plan: PipelinePlan, table: PeerTable, dtype: torch.dtype) -> Tensor:
+    """Return each edge's row, by its factor."""
+    num_local = plan.indices.numel() - plan.owner.numel()
+    owner = torch.cat([plan.owner.new_full((num_local,), table.rank), plan.owner])
+    messages = torch.empty(owner.numel(), table.width, dtype=dtype, device=table.device)
+    for rank, part in enumerate(table.parts):
+        chosen = (owner == rank).nonzero().squeeze(1)
+        messages[chosen] = part[plan.indices[chosen].long().to(part.device)].to(messages)
+    if plan.factor is not None:
+        messages *= plan.factor.to(dtype).unsqueeze(1)
+    return messages
+
+
+def _owners_of(indptr: Tensor) -> Tensor:
+    return torch.arange(indptr.numel() - 1, device=indptr.device).repeat_interleave(indptr.diff())

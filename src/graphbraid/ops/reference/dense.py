@@ -1,0 +1,108 @@
+"""Plain PyTorch twins of the products of tall matrices and of bits, and the parts that grams sum in."""
+
+# ruff: noqa: PLR0917 - the kernel takes its arguments by position
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from graphbraid.ops.dropout import RowEpilogue
+from graphbraid.ops.reference.rowwise import apply_epilogue
+
+_MOST_PARTS, _LEAST_ROWS = 8, 1024
+"""The limits that csrc/dense/dense.h has."""
+
+
+def gram_parts(num_rows: int) -> list[range]:
+    """Return the rows of each part of a gram, which is summed by itself."""
+    parts = min(max(num_rows // _LEAST_ROWS, 1), _MOST_PARTS)
+    return [range(num_rows * part // parts, num_rows * (part + 1) // parts) for part in range(parts)]
+
+
+def gram_sums_length(num_rows: int, height: int, width: int) -> int:
+    """Return the elements that the sums of a ``(height, width)`` gram take, whichever kernel writes them."""
+    whole_height, whole_width = (-(-columns // 16) * 16 for columns in (height, width))
+    return len(gram_parts(num_rows)) * max(height * whole_width, width * whole_height)
+
+
+def tall_gram_round(
+    a: Tensor, b: Tensor, sums: Tensor, out: Tensor, first: int, last: int, ends: bool
+) -> None:
+    """Add a round's rows to the sums of each part; at the end, compute ``out`` by adding these up.
+
+    A round has the rows from ``first`` up to ``last`` of every part, as far as the part has them.
+
+    Args:
+        a: ``(num_rows, height)``, all rows.
+        b: ``(num_round_rows, width)`` rows of the round, one part's behind the other's.
+        sums: ``(gram_sums_length,)`` float32, kept from round to round; the first one clears it.
+        out: ``(height, width)``, written if the round ``ends``.
+        first: of each part's rows.
+        last: the row behind the last, likewise.
+        ends: whether this is the last round.
+    """
+    parts, height, width = gram_parts(len(a)), a.shape[1], b.shape[1]
+    totals = sums[: len(parts) * height * width].view(len(parts), height, width)
+    if first == 0:
+        totals.zero_()
+    at = 0
+    for total, part in zip(totals, parts, strict=True):
+        rows = part[first:last]
+        total.addmm_(a[rows.start : rows.stop].t(), b[at : at + len(rows)])
+        at += len(rows)
+    if ends:
+        out.copy_(totals.sum(0))
+
+
+WORD_BITS = 32
+"""Number of bits in a word."""
+
+
+def tall_product(
+    a: Tensor,
+    b: Tensor,
+    out: Tensor,
+    add: bool,
+    ids: Tensor | None = None,
+    after: RowEpilogue | None = None,
+) -> None:
+    """Compute ``out = a[ids] @ b`` or ``out += a[ids] @ b`` (all rows without ids), then the epilogue."""
+    rows = a if ids is None else a[ids]
+    if add:
+        out.addmm_(rows, b)
+    else:
+        torch.mm(rows, b, out=out)
+    apply_epilogue(out, after)
+
+
+def bit_product(
+    bits: Tensor,
+    factors: Tensor | None,
+    b: Tensor,
+    out: Tensor,
+    add: bool = False,
+    after: RowEpilogue | None = None,
+) -> None:
+    """Compute ``out = diag(factors) x b`` or ``out += ...`` for the matrix x of bits, then the epilogue."""
+    rows = _unpacked(bits, b.shape[0], b.dtype)
+    if factors is not None:
+        rows *= factors[:, None]
+    tall_product(rows, b, out, add, None, after)
+
+
+def bit_gram(a: Tensor, bits: Tensor, factors: Tensor | None, out: Tensor) -> None:
+    """Compute ``out = a.t() diag(factors) x`` for the matrix x of bits."""
+    scaled = a if factors is None else a * factors[:, None]
+    torch.mm(scaled.t(), _unpacked(bits, a.shape[0], a.dtype).t(), out=out)
+
+
+def _unpacked(bits: Tensor, depth: int, dtype: torch.dtype) -> Tensor:
+    """Unpack to ``(num_rows, depth)`` zeros and ones: bit j of ``bits[w, i]`` is row i, column 32 w + j."""
+    octets = bits.t().clone(memory_format=torch.contiguous_format).view(torch.uint8)
+    each = octets[:, :, None] >> torch.arange(8, dtype=torch.uint8, device=bits.device) & 1
+    return each.flatten(1)[:, :depth].to(dtype)
+
+
+def tall_gram(a: Tensor, b: Tensor, out: Tensor, ids: Tensor | None = None) -> None:
+    """Compute ``out = a.t() @ b[ids]`` (all rows without ids)."""
+    torch.mm(a.t(), b if ids is None else b[ids], out=out)

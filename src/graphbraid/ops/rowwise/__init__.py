@@ -1,1 +1,0 @@
-"""What works row by row: bias, activation and dropout, normalisation, and the loss of classes."""

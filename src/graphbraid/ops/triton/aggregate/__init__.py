@@ -1,1 +1,0 @@
-"""Sums and maxima over in-neighbours in Triton, and inner products along edges."""

@@ -1,0 +1,294 @@
+"""Values of edges in Triton: inner products along edges, and the softmax over each destination's in-edges."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from graphbraid.ops.triton.partition import (
+    destination_of,
+    edges_of,
+    load_rows,
+    on_device_of,
+    over_rows,
+    partial_rows,
+    row_tile,
+    row_tiles,
+    search_steps,
+    segments_of,
+    store_sums,
+    work_tile,
+)
+
+
+@triton.jit(do_not_specialize=["num_dst", "num_edges", "steps"])
+def sddmm_kernel(
+    indptr,  # (num_dst + 1,) int64
+    indices,  # (num_edges,) int32 or int64, in [0, num_src)
+    dst_rows,  # (num_dst, heads * channels) float32, float16 or bfloat16; rows dst_stride apart
+    src_rows,  # (num_src, heads * channels); rows src_stride apart
+    dst_scale,  # (num_dst,) float32 or None
+    src_scale,  # (num_src,) float32 or None
+    out,  # (num_edges, heads) float32
+    num_dst,
+    num_edges,
+    steps,  # of the binary search for a row
+    heads,
+    channels,
+    dst_stride,
+    src_stride,
+    EDGES: tl.constexpr,
+    CHANNELS: tl.constexpr,  # of a head taken together, a power of two
+):
+    """Compute inner products along edges.
+
+    out[e, h] = dst_scale[v] * src_scale[u] * <dst_rows[v, h, :], src_rows[u, h, :]> for the edge e = u -> v.
+    A program handles EDGES consecutive edges, whatever rows they belong to, so hubs need no special care.
+
+    Bound by reading num_edges rows of src_rows; a row of dst_rows is read once for neighbouring edges.
+    """
+    e = tl.program_id(0).to(tl.int64) * EDGES + tl.arange(0, EDGES)
+    live = e < num_edges
+    v = destination_of(e, indptr, num_dst, steps)
+    u = tl.load(indices + e, mask=live, other=0).to(tl.int64)
+    for head in range(heads):
+        acc = tl.zeros((EDGES, CHANNELS), tl.float32)
+        for channel in range(0, channels, CHANNELS):
+            c = channel + tl.arange(0, CHANNELS)
+            tile = live[:, None] & (c < channels)[None, :]
+            columns = head * channels + c
+            left = load_rows(dst_rows, v, dst_stride, columns, tile)
+            acc += left * load_rows(src_rows, u, src_stride, columns, tile)
+        total = tl.sum(acc, axis=1)
+        if dst_scale is not None:
+            total *= tl.load(dst_scale + v, mask=live, other=0.0)
+        if src_scale is not None:
+            total *= tl.load(src_scale + u, mask=live, other=0.0)
+        tl.store(out + e * heads + head, total, mask=live)
+
+
+def sddmm(
+    indptr: Tensor,
+    indices: Tensor,
+    dst_rows: Tensor,
+    src_rows: Tensor,
+    dst_scale: Tensor | None,
+    src_scale: Tensor | None,
+    out: Tensor,
+) -> None:
+    """Compute like the twin in ``ops/reference/``; rows are float32, float16 or bfloat16."""
+    num_edges, heads = out.shape
+    if out.numel() == 0:
+        return
+    num_dst, channels = indptr.numel() - 1, dst_rows.shape[1] // heads
+    # A warp reads 128 columns, with at most eight values per lane, as each needs two 64-bit addresses.
+    block = min(128, triton.next_power_of_2(max(channels, 1)))
+    edges = max(8, min(64, 1024 // block))
+    with on_device_of(dst_rows):
+        sddmm_kernel[(triton.cdiv(num_edges, edges),)](
+            indptr,
+            indices,
+            dst_rows,
+            src_rows,
+            dst_scale,
+            src_scale,
+            out,
+            num_dst,
+            num_edges,
+            search_steps(num_dst),
+            heads,
+            channels,
+            dst_rows.stride(0),
+            src_rows.stride(0),
+            EDGES=edges,
+            CHANNELS=block,
+            num_warps=4,
+        )
+
+
+_LOWEST = tl.constexpr(-1e38)  # finite, so that the difference of two empty maxima is 0 and not NaN
+
+
+@triton.jit
+def softmax_rows_kernel(
+    indptr,  # (num_dst + 1,) int64
+    logits,  # (num_edges, heads) float32
+    top,  # (num_dst, heads) float32
+    total,  # (num_dst, heads) float32
+    partial_top,  # (num_segments, heads) float32: written where PARTIAL, else read; None without hubs
+    partial_total,  # likewise
+    heads,
+    segment_row,  # see partition.HubSegments
+    segment_first,
+    PARTIAL: tl.constexpr,
+    SEGMENT: tl.constexpr,
+    EDGES: tl.constexpr,
+    FEAT: tl.constexpr,  # heads taken together
+):
+    """Compute top = max of the logits and total = sum of exp(logit - top) per row and head, in one pass.
+
+    Each lane keeps its own running maximum; the lanes are combined at the end. Bound by reading logits once.
+    """
+    item, columns, inside = work_tile(heads, FEAT)
+    v, begin, end = edges_of(item, indptr, segment_row, segment_first, SEGMENT, PARTIAL)
+    high = tl.full((EDGES, FEAT), _LOWEST, tl.float32)
+    acc = tl.zeros((EDGES, FEAT), tl.float32)
+    for first in range(begin, end, EDGES):
+        e = first + tl.arange(0, EDGES)
+        place = e[:, None] * heads + columns[None, :]
+        mask = (e < end)[:, None] & inside[None, :]
+        logit = tl.load(logits + place, mask=mask, other=-float("inf"))
+        raised = tl.maximum(high, logit)
+        acc = acc * tl.exp(high - raised) + tl.exp(logit - raised)
+        high = raised
+    if not PARTIAL and segment_row is not None:
+        last = tl.load(segment_first + v + 1)
+        for first in range(tl.load(segment_first + v), last, EDGES):
+            s = first + tl.arange(0, EDGES)
+            place = s[:, None] * heads + columns[None, :]
+            mask = (s < last)[:, None] & inside[None, :]
+            logit = tl.load(partial_top + place, mask=mask, other=_LOWEST)
+            raised = tl.maximum(high, logit)
+            powers = tl.load(partial_total + place, mask=mask, other=0.0) * tl.exp(logit - raised)
+            acc = acc * tl.exp(high - raised) + powers
+            high = raised
+    best = tl.max(high, axis=0)
+    acc *= tl.exp(high - best[None, :])
+    place = item * heads + columns
+    if PARTIAL:
+        tl.store(partial_top + place, best, mask=inside)
+        tl.store(partial_total + place, tl.sum(acc, axis=0), mask=inside)
+    else:
+        tl.store(top + place, best, mask=inside)
+        tl.store(total + place, tl.sum(acc, axis=0), mask=inside)
+
+
+@triton.jit
+def row_sums_kernel(
+    indptr,  # (num_dst + 1,) int64
+    values,  # (num_edges, heads) float32
+    factors,  # (num_edges, heads) float32 or None
+    out,  # (num_dst, heads) float32
+    partial,  # (num_segments, heads) float32: written where PARTIAL, else read; None without hubs
+    heads,
+    segment_row,
+    segment_first,
+    PARTIAL: tl.constexpr,
+    SEGMENT: tl.constexpr,
+    EDGES: tl.constexpr,
+    FEAT: tl.constexpr,
+):
+    """Sum out[v, h] = sum of values[e, h] * factors[e, h] over v's edges. Bound by reading both once."""
+    item, columns, inside = work_tile(heads, FEAT)
+    v, begin, end = edges_of(item, indptr, segment_row, segment_first, SEGMENT, PARTIAL)
+    acc = tl.zeros((EDGES, FEAT), tl.float32)
+    for first in range(begin, end, EDGES):
+        e = first + tl.arange(0, EDGES)
+        mask = (e < end)[:, None] & inside[None, :]
+        rows = load_rows(values, e, heads, columns, mask)
+        if factors is not None:
+            rows *= load_rows(factors, e, heads, columns, mask)
+        acc += rows
+    store_sums(acc, item, v, out, partial, segment_first, columns, inside, heads, PARTIAL, EDGES)
+
+
+@triton.jit(do_not_specialize=["num_dst", "num_edges", "steps"])
+def softmax_edges_kernel(
+    indptr,  # (num_dst + 1,) int64
+    values,  # (num_edges, heads) float32: logits, or alpha where BACKWARD
+    grad,  # (num_edges, heads) float32 where BACKWARD
+    top,  # (num_dst, heads) float32 where not BACKWARD
+    total,  # (num_dst, heads) float32
+    out,  # (num_edges, heads) float32
+    num_dst,
+    num_edges,
+    steps,
+    heads,
+    BACKWARD: tl.constexpr,
+    EDGES: tl.constexpr,
+    FEAT: tl.constexpr,
+):
+    """Compute each edge's result from its row's statistics.
+
+    Forward: out = exp(logit - top) / total. Backward, with total = sum over the row's edges of alpha * grad:
+    out = alpha * (grad - total). Bound by reading the edges' values and writing out.
+    """
+    e = tl.program_id(0).to(tl.int64) * EDGES + tl.arange(0, EDGES)
+    columns = tl.program_id(1) * FEAT + tl.arange(0, FEAT)
+    v = destination_of(e, indptr, num_dst, steps)
+    mask = (e < num_edges)[:, None] & (columns < heads)[None, :]
+    place = e[:, None] * heads + columns[None, :]
+    at_row = v[:, None] * heads + columns[None, :]
+    value = tl.load(values + place, mask=mask, other=0.0)
+    row_total = tl.load(total + at_row, mask=mask, other=1.0)
+    if BACKWARD:
+        result = value * (tl.load(grad + place, mask=mask, other=0.0) - row_total)
+    else:
+        result = tl.exp(value - tl.load(top + at_row, mask=mask, other=0.0)) / row_total
+    tl.store(out + place, result, mask=mask)
+
+
+def edge_softmax(indptr: Tensor, logits: Tensor, out: Tensor) -> None:
+    """Compute like the twin in ``ops/reference/``: ``(num_edges, heads)`` float32, contiguous."""
+    if logits.numel() == 0:
+        return
+    num_dst, heads = indptr.numel() - 1, logits.shape[1]
+    segments, tile = segments_of(indptr, logits.shape[0]), row_tile(heads)
+    top, total = (logits.new_empty((num_dst, heads)) for _ in range(2))
+    arguments = (indptr, logits, top, total, *partial_rows(segments, logits, heads, heads), heads)
+    over_rows(softmax_rows_kernel, segments, (num_dst, row_tiles(heads, tile)), arguments, tile)
+    _over_edges(indptr, logits, None, top, total, out)
+
+
+def edge_softmax_backward(indptr: Tensor, alpha: Tensor, grad: Tensor, out: Tensor) -> None:
+    """Compute like the twin in ``ops/reference/``: ``(num_edges, heads)`` float32, contiguous."""
+    if alpha.numel() == 0:
+        return
+    total = alpha.new_empty((indptr.numel() - 1, alpha.shape[1]))
+    row_sums(indptr, alpha.shape[0], alpha, grad, total)
+    _over_edges(indptr, alpha, grad, None, total, out)
+
+
+def row_sums(indptr: Tensor, num_edges: int, values: Tensor, factors: Tensor | None, out: Tensor) -> None:
+    """Sum ``out[v, h] = sum of values[e, h] * factors[e, h]`` over the edges of each row.
+
+    Args:
+        indptr: ``(num_dst + 1,)`` int64.
+        num_edges: last value of ``indptr``.
+        values: ``(at least num_edges, heads)`` float32, contiguous.
+        factors: like ``values``, or None for ones.
+        out: ``(num_dst, heads)`` float32, contiguous.
+    """
+    num_dst, heads = out.shape
+    if out.numel() == 0:
+        return
+    segments, tile = segments_of(indptr, num_edges), row_tile(heads)
+    arguments = (indptr, values, factors, out, *partial_rows(segments, out, heads), heads)
+    over_rows(row_sums_kernel, segments, (num_dst, row_tiles(heads, tile)), arguments, tile)
+
+
+def _over_edges(
+    indptr: Tensor, values: Tensor, grad: Tensor | None, top: Tensor | None, total: Tensor, out: Tensor
+) -> None:
+    num_edges, heads = values.shape
+    num_dst = indptr.numel() - 1
+    columns = min(64, triton.next_power_of_2(heads))
+    edges = 1024 // columns
+    with on_device_of(out):
+        softmax_edges_kernel[(triton.cdiv(num_edges, edges), triton.cdiv(heads, columns))](
+            indptr,
+            values,
+            grad,
+            top,
+            total,
+            out,
+            num_dst,
+            num_edges,
+            search_steps(num_dst),
+            heads,
+            BACKWARD=grad is not None,
+            EDGES=edges,
+            FEAT=columns,
+            num_warps=4,
+        )
