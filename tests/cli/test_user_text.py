@@ -109,6 +109,7 @@ def test_a_result_that_cannot_be_written_is_an_error(ending: str) -> None:
     for words, code, says in (
         ("--version", 4, "cannot write"),
         ("train --ranks 0 --json", 2, "--ranks must"),
+        ("train --rank 2 --json", 2, "No such option: --rank"),
     ):
         line = f"{sys.executable} -m graphbraid {words} {ending}"
         done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)

@@ -22,7 +22,7 @@ from graphbraid.cli.commands import (
     synth,
     train,
 )
-from graphbraid.cli.common import print_json
+from graphbraid.cli.common import NoOutputError, print_json
 from graphbraid.errors import ConfigError
 
 EPILOG = (
@@ -45,7 +45,10 @@ class _Commands(TyperGroup):
                 raise
             code = int(getattr(error, "exit_code", ConfigError.exit_code))
             message = str(error.format_message())
-            print_json({"error": {"type": "ConfigError", "message": message, "exit_code": code}})
+            try:
+                print_json({"error": {"type": "ConfigError", "message": message, "exit_code": code}})
+            except NoOutputError:
+                sys.stderr.write(f"error: {message}\n")
         sys.exit(code if isinstance(code, int) else 0)
 
 
