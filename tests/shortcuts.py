@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 import logging
 import os
 import sys
@@ -18,11 +17,6 @@ def take() -> None:
     os.fsync = _is_open  # no test cuts the power
     # Of loggers that hand no record on, PyTorch has fifty; each is asked three times a test.
     catching_logs.__enter__ = _catch_at_root
-    # Which packages are installed, as Lightning Fabric asks whenever one is made.
-    importlib.metadata.entry_points = functools.cache(importlib.metadata.entry_points)
-    if "lightning_fabric.utilities.registry" in sys.modules:  # which has taken the function by its name
-        registry: Any = sys.modules["lightning_fabric.utilities.registry"]
-        registry.entry_points = importlib.metadata.entry_points
     if "typer.testing" in sys.modules:  # the parser of a command line is made anew for each call
         typer = sys.modules["typer.testing"]
         typer._get_command = functools.cache(typer._get_command)

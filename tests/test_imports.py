@@ -112,13 +112,25 @@ print(json.dumps({"threads": threading.active_count(), "new": sorted(new)}))
     seen = json.loads(out)
     assert err == ""
     assert seen["threads"] == 1
-    heavy = {"torch", "numpy", "scipy", "typer", "rich", "pydantic", "lightning_fabric", "torchmetrics"}
+    heavy = {"torch", "numpy", "scipy", "typer", "rich", "pydantic", "torchmetrics"}
     assert not heavy & set(seen["new"]), seen["new"]
 
 
 def test_the_command_line_imports_no_torch_before_a_command_runs():
     out, _ = run_python("import sys, graphbraid.cli.main; print('torch' in sys.modules)")
     assert out.strip() == "False"
+
+
+def test_a_run_imports_only_what_it_uses(tmp_path):
+    code = f"""
+import sys
+from graphbraid.cli.main import app
+options = ["--epochs", "1", "--hidden", "4", "--out", {str(tmp_path / "run")!r}, "--quiet"]
+app(["train", *options], standalone_mode=False)
+print(sorted({{"torch._dynamo", "torchmetrics", "torch_geometric", "scipy", "pyarrow"}} & set(sys.modules)))
+"""
+    out, _ = run_python(code)
+    assert out.strip() == "[]"
 
 
 @pytest.mark.slow

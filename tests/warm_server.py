@@ -16,7 +16,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
-import functools
 import gc
 import importlib
 import json
@@ -34,7 +33,6 @@ from typing import Any
 COMMON = (
     "torch",
     "torch._dynamo",  # what the first optimizer imports
-    "lightning_fabric",
     "torchmetrics",
     "torch_geometric.nn",
     "torch_geometric.loader",
@@ -69,8 +67,6 @@ def main() -> None:
 
 
 def _import_common() -> None:
-    metadata = importlib.import_module("importlib.metadata")
-    asked = metadata.entry_points = functools.cache(metadata.entry_points)  # as in tests/shortcuts.py
     for name in COMMON:
         try:
             importlib.import_module(name)
@@ -79,7 +75,6 @@ def _import_common() -> None:
     # As in tests/conftest.py: else each process measures anew what others that tests run beside it disturb.
     importlib.import_module("graphbraid.machine.contention").MOST_OTHERS = 1.0  # type: ignore[attr-defined]
     # What each process that trains would work out by itself.
-    asked(group="lightning_fabric.callbacks_factory")
     importlib.import_module("graphbraid.train.config")._adapters()
     gc.freeze()  # else each process looks through all of that for garbage, at its end above all
 

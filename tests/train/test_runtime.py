@@ -1,42 +1,32 @@
-"""What a run takes of Lightning Fabric, a device and a precision, and its random numbers."""
+"""Device, precision and random numbers of a run."""
 
 import itertools
 
 import pytest
 import torch
-from lightning_fabric.plugins import environments
 
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.runtime import make_fabric
-
-CLUSTERS = ("TorchElasticEnvironment", "SLURMEnvironment", "LSFEnvironment", "MPIEnvironment")
+from graphbraid.train.runtime import place_of
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_no_cluster_is_looked_for(monkeypatch, precision):
-    """Lightning's look for MPI starts MPI, with its threads and its hooks of the memory's allocation."""
-
-    def detect():
-        raise AssertionError("a cluster was looked for")
-
-    for name in CLUSTERS:
-        monkeypatch.setattr(getattr(environments, name), "detect", staticmethod(detect))
-    fabric = make_fabric(TrainConfig(device="cpu", precision=precision))
-    assert fabric.world_size == 1
-    assert fabric.device == torch.device("cpu")
+def test_a_model_computes_in_the_precision_of_its_run(precision):
+    place = place_of(TrainConfig(device="cpu", precision=precision))
+    assert place.device == torch.device("cpu")
+    with place.autocast():
+        assert torch.nn.functional.linear(torch.ones(2, 2), torch.ones(2, 2)).dtype == getattr(
+            torch, precision
+        )
 
 
-@pytest.mark.parametrize(("name", "wanted"), [("cuda", [1]), ("auto", [1]), ("cuda:0", [0])])
+@pytest.mark.parametrize(("name", "wanted"), [("cuda", 1), ("auto", 1), ("cuda:0", 0)])
 def test_a_rank_trains_on_its_own_device(monkeypatch, name, wanted):
-    """Joining makes it the current one; Fabric's first device would be that of all ranks."""
-    asked = []
+    """Joining makes it the current one."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
-    monkeypatch.setattr("lightning_fabric.Fabric", lambda **options: asked.append(options["devices"]))
-    make_fabric(TrainConfig(device=name))
-    assert asked == [wanted]
+    assert place_of(TrainConfig(device=name)).device == torch.device("cuda", wanted)
 
 
 def test_a_step_s_numbers_depend_on_seed_epoch_step_and_rank():

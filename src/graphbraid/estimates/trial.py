@@ -171,7 +171,7 @@ class Trial:
 
     def runner_on(self, graph: Graph) -> ModelRunner:
         """Return a runner of the copied model on another graph."""
-        return ModelRunner(self.runner.model, graph, runtime.make_fabric(self.config))
+        return ModelRunner(self.runner.model, graph, runtime.place_of(self.config))
 
     def step(self, batch: Batch) -> None:
         """Make one training step."""
@@ -234,13 +234,13 @@ class Trial:
 
 
 def _runner(model: nn.Module, graph: Graph, config: TrainConfig, tiers: HostTiers | None) -> ModelRunner:
-    fabric = runtime.make_fabric(config)
+    place = runtime.place_of(config)
     if isinstance(model, LinkModel):
-        return LinkRunner(model, graph, fabric, config)
+        return LinkRunner(model, graph, place, config)
     if graph.is_typed:
-        return TypedRunner(model, graph, fabric, config.node_type)
+        return TypedRunner(model, graph, place, config.node_type)
     rows, lists = (None, None) if tiers is None else (tiers.features, tiers.topology)
-    return ModelRunner(model, graph, fabric, rows, lists)
+    return ModelRunner(model, graph, place, rows, lists)
 
 
 def parameter_bytes(model: nn.Module) -> int:

@@ -1,4 +1,4 @@
-"""Device, precision, random seeds and threads of a run; the first two by Lightning Fabric (decision 0004)."""
+"""Device, precision, random seeds and threads of a run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import contextlib
 import logging
 import random
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -16,32 +18,31 @@ from graphbraid.errors import DataError
 from graphbraid.sampling import rng
 from graphbraid.train.config import TrainConfig
 
-if TYPE_CHECKING:
-    from lightning_fabric import Fabric
-
 _log = logging.getLogger(__name__)
 
 
-def make_fabric(config: TrainConfig) -> Fabric:
-    """Make a Fabric on the device that the config names. Models are not wrapped; see decision 0004.
+@dataclass(frozen=True, slots=True)
+class ModelPlace:
+    """The device and the precision in which a run's model computes."""
 
-    Ranks are graphbraid's own (:mod:`graphbraid.distributed`), so Fabric is told that there is no cluster:
-    looking for one it would start MPI in every process of an environment that has mpi4py.
-    """
-    from lightning_fabric import Fabric
-    from lightning_fabric.plugins.environments.lightning import LightningEnvironment
-    from lightning_fabric.plugins.precision import MixedPrecision
+    device: torch.device
+    precision: Literal["float32", "bfloat16"] = "float32"
 
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Return the context of the precision, for forward pass and loss."""
+        if self.precision == "float32":
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, dtype=torch.bfloat16)
+
+
+def place_of(config: TrainConfig) -> ModelPlace:
+    """Return the place that a config names. ``cuda`` without a number is this rank's current device."""
     kind, _, index = config.device.partition(":")
-    place = "cuda" if kind == "cuda" or (kind == "auto" and torch.cuda.is_available()) else "cpu"
-    devices: Any = [int(index)] if index else 1
-    if place == "cuda" and not index and torch.cuda.is_available():
-        devices = [torch.cuda.current_device()]  # that of this rank; Fabric would take the first on all
-    if config.precision == "float32":
-        return Fabric(accelerator=kind, devices=devices, plugins=LightningEnvironment())
-    # Passed as a plugin, since Fabric writes a line to the terminal if precision is given by name.
-    plugins: list[Any] = [LightningEnvironment(), MixedPrecision("bf16-mixed", place)]
-    return Fabric(accelerator=kind, devices=devices, plugins=plugins)
+    if kind == "auto":
+        kind = "cuda" if torch.cuda.is_available() else "cpu"
+    if kind == "cpu":
+        return ModelPlace(torch.device("cpu"), config.precision)
+    return ModelPlace(torch.device(kind, int(index or torch.cuda.current_device())), config.precision)
 
 
 def warn_of_slow_precision(config: TrainConfig, device: torch.device) -> None:
@@ -131,8 +132,7 @@ def random_state_kept() -> Iterator[None]:
 @contextlib.contextmanager
 def torch_settings(config: TrainConfig) -> Iterator[None]:
     """Set torch's threads and determinism as the config says, and restore them after the ``with`` block."""
-    threads, was_deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    warned_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    threads, before = torch.get_num_threads(), _determinism()
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     if config.deterministic:
@@ -141,7 +141,13 @@ def torch_settings(config: TrainConfig) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
-        torch.use_deterministic_algorithms(was_deterministic, warn_only=warned_only)
+        if before != _determinism():  # only then: setting it imports torch's compiler, which takes a second
+            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+
+
+def _determinism() -> tuple[bool, bool]:
+    enabled = torch.are_deterministic_algorithms_enabled()
+    return enabled, torch.is_deterministic_algorithms_warn_only_enabled()
 
 
 def nbytes(tensor: Tensor) -> int:

@@ -141,10 +141,10 @@ class Trainer(LinkPredictions):
             check_type(info, "info", Mapping, "a mapping of plain values", error=ConfigError)
         self.info: Mapping[str, Any] = dict(info or {})
         self._turns = TrainerLock()
-        fabric = runtime.make_fabric(chosen.config)
-        runtime.warn_of_slow_precision(chosen.config, fabric.device)
-        self.config = with_plan_of_device(chosen.config, passed, fabric.device, self._share.num_ranks)
-        self.accelerator, self._fabric = accelerator, fabric
+        place = runtime.place_of(chosen.config)
+        runtime.warn_of_slow_precision(chosen.config, place.device)
+        self.config = with_plan_of_device(chosen.config, passed, place.device, self._share.num_ranks)
+        self.accelerator, self._place = accelerator, place
         made = make_tiers(
             graph,
             self.config,
@@ -168,12 +168,12 @@ class Trainer(LinkPredictions):
 
     def _new_runner(self) -> ModelRunner:
         """Make the runner of the task and of the graph's kind."""
-        fabric = self._fabric
+        place = self._place
         if isinstance(self.model, LinkModel):
-            return LinkRunner(self.model, self.graph, fabric, self.config)
+            return LinkRunner(self.model, self.graph, place, self.config)
         if self.graph.is_typed:
-            return TypedRunner(self.model, self.graph, fabric, self.config.node_type)
-        return ModelRunner(self.model, self.graph, fabric, self.tiers, self.topology)
+            return TypedRunner(self.model, self.graph, place, self.config.node_type)
+        return ModelRunner(self.model, self.graph, place, self.tiers, self.topology)
 
     def _new_state(self) -> RunState:
         """Make the state of a run that has not begun."""

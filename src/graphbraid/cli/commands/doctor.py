@@ -26,7 +26,6 @@ REQUIRED = (
     "rich",
     "typer",
     "torchmetrics",
-    "lightning-fabric",
     "xxhash",
 )
 OPTIONAL = {

@@ -1,4 +1,4 @@
-"""Metrics of an evaluation by name, computed with torchmetrics."""
+"""Metrics of an evaluation by name: accuracy and F1 from counts, the others by torchmetrics."""
 
 from __future__ import annotations
 
@@ -6,70 +6,136 @@ import re
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torchmetrics import Metric, classification, regression
 
 from graphbraid.errors import ConfigError, did_you_mean
 from graphbraid.graph import Graph, NodeSet
 from graphbraid.train.task import AnyTaskName, Task
+
+if TYPE_CHECKING:
+    from torchmetrics import Metric
 
 LOSS, MRR, AUC, AUROC = "loss", "mrr", "auc", "auroc"
 USUAL_OF_LINKS = (MRR, AUC, "hits@1", "hits@10")
 _HITS = re.compile(r"hits@([1-9]\d{0,8})")
 
 
+class PredictionCounts:
+    """Right and wrong predictions of each class or label, from which accuracies and F1 follow.
+
+    The definitions, and the float32 operations in their order, are those of torchmetrics.
+    """
+
+    def __init__(self, task: Task, device: torch.device) -> None:
+        self.right, self.false, self.missed = torch.zeros(3, task.width, dtype=torch.int64, device=device)
+        self.num_values = 0
+        self._of_classes = task.name == "single-label"
+
+    def update(self, predictions: Tensor, targets: Tensor) -> None:
+        """Add probabilities ``(n, width)``, and classes ``(n,)`` or labels ``(n, width)`` of 0 and 1."""
+        self.num_values += targets.numel()
+        if self._of_classes:
+            predicted, width = predictions.argmax(dim=1), len(self.right)
+            right = torch.bincount(targets[predicted == targets], minlength=width)
+            of_predictions, of_targets = (
+                torch.bincount(one, minlength=width) for one in (predicted, targets)
+            )
+        else:
+            is_predicted, is_target = predictions > 0.5, targets == 1
+            right = (is_predicted & is_target).sum(0)
+            of_predictions, of_targets = is_predicted.sum(0), is_target.sum(0)
+        self.right += right
+        self.false += of_predictions - right
+        self.missed += of_targets - right
+
+    def accuracy(self) -> Tensor:
+        """Return the share of right predictions of all classes, or of all values of labels."""
+        if self._of_classes:
+            return _ratio(self.right.sum(), self.right.sum() + self.missed.sum())
+        wrong = self.false.sum() + self.missed.sum()
+        return _ratio(self.num_values - wrong, torch.tensor(self.num_values))
+
+    def accuracy_macro(self) -> Tensor:
+        """Return the mean over the classes of each one's accuracy."""
+        return self._mean(_ratio(self.right, self.right + self.missed))
+
+    def f1_micro(self) -> Tensor:
+        """Return the F1 score of all classes or labels together."""
+        return _f1(self.right.sum(), self.false.sum(), self.missed.sum())
+
+    def f1_macro(self) -> Tensor:
+        """Return the mean over the classes or labels of each one's F1 score."""
+        return self._mean(_f1(self.right, self.false, self.missed))
+
+    def _mean(self, scores: Tensor) -> Tensor:
+        """Return the mean of ``(width,)`` scores, without classes that neither occur nor are predicted."""
+        weights = torch.ones_like(scores)
+        if self._of_classes:
+            weights[self.right + self.false + self.missed == 0] = 0.0
+        return _ratio(weights * scores, weights.sum(-1, keepdim=True)).sum(-1)
+
+
+def _ratio(part: Tensor, whole: Tensor) -> Tensor:
+    """Return the quotient in float32; 0 where ``whole`` is 0."""
+    part, whole = part.float(), whole.float()
+    return torch.where(whole != 0, part / whole, torch.zeros((), device=part.device))
+
+
+def _f1(right: Tensor, false: Tensor, missed: Tensor) -> Tensor:
+    return _ratio(2.0 * right, 2.0 * right + 1.0 * missed + false)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MetricKind:
-    """A kind of metric: how to make it, and which direction is better."""
+    """A kind of metric: what it follows from, and which direction is better."""
 
-    make: Callable[[int], Metric]
-    """Function of ``task.width`` that returns a new metric."""
+    of_counts: Callable[[PredictionCounts], Tensor] | None = None
+    """How it follows from counts. If None, :attr:`make` makes it."""
+    make: Callable[[int], Metric] | None = None
+    """Function of ``task.width`` that returns a new metric of torchmetrics."""
     maximize: bool = True
     """Whether larger is better."""
 
 
-def _average(metric: Any, averaging: str) -> Callable[[int], Metric]:
-    def make(width: int) -> Metric:
-        if width == 1:  # one label, which torchmetrics has metrics of its own for
-            alone: Metric = _OF_ONE_LABEL[metric](sync_on_compute=False)
-            return alone
-        size = {"num_labels": width} if metric.__name__.startswith("Multilabel") else {"num_classes": width}
-        # Ranks gather outputs, not states; torchmetrics would look for a process group by itself.
-        made: Metric = metric(**size, average=averaging, sync_on_compute=False)
-        return made
+def _area(width: int, several: str) -> Metric:
+    # Imported only here and below: it takes a second, and most runs need only counts. Ranks gather outputs,
+    # not states; torchmetrics would look for a process group by itself.
+    from torchmetrics import classification
 
-    return make
+    if width == 1:
+        return classification.BinaryAUROC(sync_on_compute=False)
+    made: Metric = getattr(classification, several)(width, average="none", sync_on_compute=False)
+    return made
 
 
-_OF_ONE_LABEL: dict[Any, Any] = {
-    classification.MultilabelF1Score: classification.BinaryF1Score,
-    classification.MultilabelAccuracy: classification.BinaryAccuracy,
-    classification.MultilabelAUROC: classification.BinaryAUROC,
-}
+def _error(name: str, **options: Any) -> Metric:
+    from torchmetrics import regression
+
+    made: Metric = getattr(regression, name)(sync_on_compute=False, **options)
+    return made
+
 
 _SINGLE = {
-    "accuracy": MetricKind(make=_average(classification.MulticlassAccuracy, "micro")),
-    "accuracy_macro": MetricKind(make=_average(classification.MulticlassAccuracy, "macro")),
-    "f1_macro": MetricKind(make=_average(classification.MulticlassF1Score, "macro")),
-    "f1_micro": MetricKind(make=_average(classification.MulticlassF1Score, "micro")),
-    AUROC: MetricKind(make=_average(classification.MulticlassAUROC, "none")),
+    "accuracy": MetricKind(of_counts=PredictionCounts.accuracy),
+    "accuracy_macro": MetricKind(of_counts=PredictionCounts.accuracy_macro),
+    "f1_macro": MetricKind(of_counts=PredictionCounts.f1_macro),
+    "f1_micro": MetricKind(of_counts=PredictionCounts.f1_micro),
+    AUROC: MetricKind(make=lambda width: _area(width, "MulticlassAUROC")),
 }
 _MULTI = {
-    "f1_micro": MetricKind(make=_average(classification.MultilabelF1Score, "micro")),
-    "f1_macro": MetricKind(make=_average(classification.MultilabelF1Score, "macro")),
-    "accuracy": MetricKind(make=_average(classification.MultilabelAccuracy, "micro")),
-    AUROC: MetricKind(make=_average(classification.MultilabelAUROC, "none")),
+    "f1_micro": MetricKind(of_counts=PredictionCounts.f1_micro),
+    "f1_macro": MetricKind(of_counts=PredictionCounts.f1_macro),
+    "accuracy": MetricKind(of_counts=PredictionCounts.accuracy),
+    AUROC: MetricKind(make=lambda width: _area(width, "MultilabelAUROC")),
 }
 _REGRESSION = {
-    "mae": MetricKind(make=lambda _: regression.MeanAbsoluteError(sync_on_compute=False), maximize=False),
-    "rmse": MetricKind(
-        make=lambda _: regression.MeanSquaredError(squared=False, sync_on_compute=False), maximize=False
-    ),
-    "r2": MetricKind(make=lambda _: regression.R2Score(sync_on_compute=False)),
+    "mae": MetricKind(make=lambda _: _error("MeanAbsoluteError"), maximize=False),
+    "rmse": MetricKind(make=lambda _: _error("MeanSquaredError", squared=False), maximize=False),
+    "r2": MetricKind(make=lambda _: _error("R2Score")),
 }
 
 METRICS: dict[AnyTaskName, dict[str, MetricKind]] = {
@@ -158,7 +224,13 @@ class Scores:
 
     def __init__(self, task: Task, names: Sequence[str], device: torch.device) -> None:
         self._task = task
-        self._metrics = {name: METRICS[task.name][name].make(task.width).to(device) for name in names}
+        self._kinds = {name: METRICS[task.name][name] for name in names}
+        self._counts = PredictionCounts(task, device)
+        self._metrics = {
+            name: kind.make(task.width).to(device)
+            for name, kind in self._kinds.items()
+            if kind.make is not None
+        }
         self._loss_sum = 0.0
         self._mass = 0.0
         self._num_rows = 0
@@ -175,6 +247,8 @@ class Scores:
         elif self._task.name == "regression":
             # All target dimensions in one row: mean errors do not depend on which is which.
             predictions, targets = predictions.reshape(-1), labels.float().reshape(-1)
+        if len(self._metrics) < len(self._kinds):
+            self._counts.update(predictions, targets)
         for metric in self._metrics.values():
             metric.update(predictions, targets)
 
@@ -187,11 +261,15 @@ class Scores:
         if self._num_rows == 0:
             raise AssertionError("no rows to score: callers check that a split is not empty")
         values = {LOSS: self._loss_sum / self._mass}
-        for name, metric in self._metrics.items():
-            if name == "r2" and self._num_rows < 2:
+        for name, kind in self._kinds.items():
+            if kind.of_counts is not None:
+                values[name] = float(kind.of_counts(self._counts))
+            elif name == "r2" and self._num_rows < 2:
                 values[name] = float("nan")
+            elif name == AUROC:
+                values[name] = _mean_auroc(self._metrics[name], self._task)
             else:
-                values[name] = _mean_auroc(metric, self._task) if name == AUROC else float(metric.compute())
+                values[name] = float(self._metrics[name].compute())
         return values
 
 

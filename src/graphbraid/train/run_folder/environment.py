@@ -12,7 +12,7 @@ import graphbraid
 from graphbraid import native
 from graphbraid.machine.hardware import Hardware
 
-_PACKAGES = ("torch", "numpy", "scipy", "torchmetrics", "lightning-fabric", "torch-geometric")
+_PACKAGES = ("torch", "numpy", "scipy", "torchmetrics", "torch-geometric")
 
 
 def environment() -> dict[str, Any]:

@@ -18,6 +18,8 @@ _UNFIT = frozenset({"optimizer", "lbfgs", "sparseadam"})
 # Optimizers with a fused kernel in PyTorch, and the devices that have it.
 _FUSED = {"adam": ("cpu", "cuda"), "adamw": ("cpu", "cuda"), "sgd": ("cpu", "cuda"), "adagrad": ("cpu",)}
 
+_WRAPPED = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
+
 
 def make_optimizer(config: TrainConfig, model: nn.Module) -> Optimizer:
     """Make the optimizer that ``config`` describes, over the model's parameters that require gradients.
@@ -60,7 +62,18 @@ def _named_optimizer(name: str, params: list[nn.Parameter], config: TrainConfig)
         raise ConfigError(f"optimizer={name!r} has no weight_decay; got weight_decay={config.weight_decay}.")
     if "fused" in takes and _can_fuse(name.lower(), params):
         options["fused"] = True
-    return kind(params, **{key: value for key, value in options.items() if key in takes})
+    return _without_compiler(kind)(params, **{key: value for key, value in options.items() if key in takes})
+
+
+def _without_compiler(kind: type[Optimizer]) -> type[Optimizer]:
+    """Return the same class of optimizers, whose methods do not import torch's compiler.
+
+    PyTorch wraps them so that ``torch.compile`` passes them over, and the first call of one imports the
+    compiler, which takes longer than many a run. A run's optimizer is not compiled.
+    """
+    unwrapped = {name: inspect.unwrap(getattr(kind, name)) for name in _WRAPPED}
+    step = torch.no_grad()(inspect.unwrap(kind.step))  # PyTorch's own wrapper does this beside the import
+    return type(kind.__name__, (kind,), {**unwrapped, "step": step})
 
 
 def _can_fuse(name: str, params: Iterable[nn.Parameter]) -> bool:

@@ -43,14 +43,13 @@ from graphbraid.train.step.batches import Batch, WholeGraph
 from graphbraid.train.task import Task, task_of
 
 if TYPE_CHECKING:
-    from lightning_fabric import Fabric
-
     from graphbraid.fullgraph import Engine
     from graphbraid.loader.batches.batch_loader import BatchLoader
     from graphbraid.loader.batches.settings import LoaderSettings
     from graphbraid.sampling.lists import NeighborLists
     from graphbraid.sampling.minibatch.mini_batch import MiniBatch
     from graphbraid.sampling.rows.by_id import FeatureSource
+    from graphbraid.train.runtime import ModelPlace
 
 
 OF_EDGES = (WEIGHTS, EDGE_ATTR, EDGE_TYPE, DATA)
@@ -73,7 +72,7 @@ class ModelRunner:
         self,
         model: nn.Module,
         graph: Graph,
-        fabric: Fabric,
+        place: ModelPlace,
         rows: FeatureSource | None = None,
         lists: NeighborLists | None = None,
     ) -> None:
@@ -83,7 +82,7 @@ class ModelRunner:
                 "for example one-hot degrees or random vectors."
             )
         self.calling = calling_of(model, Given.of(graph))
-        self._prepare(model, graph, fabric, rows, lists)
+        self._prepare(model, graph, place, rows, lists)
         self.source()  # refuses rows and lists of another graph
         self.uses_degrees = self.native and normalises_by_degree(model)
 
@@ -91,16 +90,16 @@ class ModelRunner:
         self,
         model: nn.Module,
         graph: Graph,
-        fabric: Fabric,
+        place: ModelPlace,
         rows: FeatureSource | None = None,
         lists: NeighborLists | None = None,
     ) -> None:
-        self.model = model.to(fabric.device)
+        self.model = model.to(place.device)
         self.graph, self.rows, self.lists = graph, rows, lists
-        self.device: torch.device = fabric.device
+        self.device: torch.device = place.device
         self.native = told.takes_blocks(model)
         self.uses_degrees = False
-        self._fabric = fabric
+        self._place = place
         self._whole: CallValues | None = None
         self.engine: Engine | None = None
         """Compiled engine that runs the whole graph in place of :attr:`model`; None if there is none."""
@@ -209,11 +208,11 @@ class ModelRunner:
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Return the context of the run's precision, for forward pass and loss."""
-        return self._fabric.autocast()
+        return self._place.autocast()
 
     def backward(self, loss: Tensor) -> None:
-        """Backpropagate in the run's precision."""
-        self._fabric.backward(loss)
+        """Backpropagate."""
+        loss.backward()  # type: ignore[no-untyped-call]
 
     def outputs_of(self, batch: Batch) -> Tensor:
         """Return the outputs for the seeds of a batch of either kind, ``(batch_size, width)``."""

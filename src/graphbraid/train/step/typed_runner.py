@@ -32,11 +32,10 @@ from graphbraid.sampling.typed.source import TypedBatchSource, source_of_graph
 from graphbraid.train.step.runner import ModelRunner, missing_in_batches
 
 if TYPE_CHECKING:
-    from lightning_fabric import Fabric
-
     from graphbraid.loader.batches.batch_loader import BatchLoader
     from graphbraid.loader.batches.settings import LoaderSettings
     from graphbraid.sampling.typed.minibatch import TypedMiniBatch
+    from graphbraid.train.runtime import ModelPlace
 
 TypedFeatures = dict[str, Tensor | SparseFeatures]
 
@@ -49,14 +48,16 @@ class TypedRunner(ModelRunner):
     type, or those of the learned type alone.
     """
 
-    def __init__(self, model: nn.Module, graph: Graph, fabric: Fabric, node_type: str | None = None) -> None:
+    def __init__(
+        self, model: nn.Module, graph: Graph, place: ModelPlace, node_type: str | None = None
+    ) -> None:
         self.node_type = learned_type(graph, node_type)
-        self._prepare_types(model, graph, fabric)
+        self._prepare_types(model, graph, place)
 
-    def _prepare_types(self, model: nn.Module, graph: Graph, fabric: Fabric) -> None:
+    def _prepare_types(self, model: nn.Module, graph: Graph, place: ModelPlace) -> None:
         """Check that there is what the model reads, and prepare what every call of it needs."""
         self.calling = calling_of(model, Given.of(graph))
-        self._prepare(model, graph, fabric)
+        self._prepare(model, graph, place)
         has_features = any(self.graph.nodes_of(one).x is not None for one in self.graph.node_types)
         if not has_features and not self.calling.takes(N_ID):
             raise DataError(

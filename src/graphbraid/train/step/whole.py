@@ -80,7 +80,7 @@ def _widened_bytes(graph: Graph) -> int:
 
 
 def device_named(name: str) -> Device:
-    """Return the device for ``cpu``, ``cuda``, ``cuda:N`` or ``auto``, chosen as by Fabric."""
+    """Return the device for ``cpu``, ``cuda``, ``cuda:N`` or ``auto``, as ``runtime.place_of`` does."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     return device_at(torch.device(name))

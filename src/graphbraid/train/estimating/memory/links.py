@@ -57,7 +57,7 @@ def link_needs(trial: Trial, *, in_flight: int) -> tuple[tuple[Need, ...], tuple
     kept: list[object] = []
 
     def set_up() -> None:
-        fresh = LinkRunner(runner.model, trial.graph, runtime.make_fabric(config), config)  # type: ignore[arg-type]
+        fresh = LinkRunner(runner.model, trial.graph, runtime.place_of(config), config)  # type: ignore[arg-type]
         kept.append((fresh, fresh.negatives_of_evaluation() if evaluates else None))
         kept.append(make_loader(fresh, config.updated(plan=None), trial.nodes))
 

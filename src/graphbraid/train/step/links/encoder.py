@@ -27,11 +27,10 @@ from graphbraid.train.step.links.times import FOREVER, LinkTimes
 from graphbraid.train.step.runner import ModelRunner, normalises_by_degree
 
 if TYPE_CHECKING:
-    from lightning_fabric import Fabric
-
     from graphbraid.loader.batches.batch_loader import BatchLoader
     from graphbraid.loader.batches.settings import LoaderSettings
     from graphbraid.sampling.minibatch.mini_batch import MiniBatch
+    from graphbraid.train.runtime import ModelPlace
 
 
 class EncoderRunner(ModelRunner):
@@ -45,7 +44,7 @@ class EncoderRunner(ModelRunner):
         DataError: it needs features, and the graph has none.
     """
 
-    def __init__(self, encoder: nn.Module, data: LinkData, fabric: Fabric) -> None:
+    def __init__(self, encoder: nn.Module, data: LinkData, place: ModelPlace) -> None:
         graph, self._times, self._relation = data.messages, data.times, None
         given = Given.of(graph)
         names = given.names | {X}
@@ -57,7 +56,7 @@ class EncoderRunner(ModelRunner):
                     "use an encoder without, or a graph of relations."
                 )
         self.calling = calling_of(encoder, dataclasses.replace(given, names=names))
-        self._prepare(encoder, graph, fabric)
+        self._prepare(encoder, graph, place)
         if graph.x is None and not self.calling.takes(N_ID):
             raise DataError(
                 "the encoder needs node features, but graph.x is None; put learned rows in front of it: "

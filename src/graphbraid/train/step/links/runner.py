@@ -29,12 +29,11 @@ from graphbraid.train.step.runner import ModelRunner
 from graphbraid.train.task import Task
 
 if TYPE_CHECKING:
-    from lightning_fabric import Fabric
-
     from graphbraid.loader.batches.batch_loader import BatchLoader
     from graphbraid.loader.batches.settings import LoaderSettings
     from graphbraid.sampling.constraints import EdgeTimes
     from graphbraid.sampling.minibatch.mini_batch import MiniBatch
+    from graphbraid.train.runtime import ModelPlace
 
 RELATION = "link_relation"
 """Attribute of a batch with the relation of each of its links."""
@@ -46,7 +45,7 @@ class LinkRunner(ModelRunner):
     Args:
         model: the model.
         graph: the graph.
-        fabric: device and precision.
+        place: device and precision.
         config: options of the run: which links are learned, and their negatives.
 
     Raises:
@@ -54,11 +53,11 @@ class LinkRunner(ModelRunner):
         DataError: there are no links to train on, or the encoder needs features and there are none.
     """
 
-    def __init__(self, model: LinkModel, graph: Graph, fabric: Fabric, config: TrainConfig) -> None:
+    def __init__(self, model: LinkModel, graph: Graph, place: ModelPlace, config: TrainConfig) -> None:
         self.data = LinkData.of(graph, config)
         self._config = config
         _check_relations(model, self.data)
-        self._prepare(model, graph, fabric)
+        self._prepare(model, graph, place)
         self._encoder: EncoderRunner | TypedEncoderRunner | None = None
         self.encoder_runner()  # checks that the encoder has what it takes
         self._negatives: NegativeDraws | None = None
@@ -94,9 +93,9 @@ class LinkRunner(ModelRunner):
         encoder = self._link_model.encoder
         if self._encoder is None or self._encoder.model is not encoder:  # as of a copy, for measurements
             if len(self.graph.node_types) > 1:
-                self._encoder = TypedEncoderRunner(encoder, self.graph, self.data, self._fabric)
+                self._encoder = TypedEncoderRunner(encoder, self.graph, self.data, self._place)
             else:
-                self._encoder = EncoderRunner(encoder, self.data, self._fabric)
+                self._encoder = EncoderRunner(encoder, self.data, self._place)
         return self._encoder
 
     def loader(self, settings: LoaderSettings) -> BatchLoader:

@@ -24,11 +24,10 @@ from graphbraid.train.step.runner import missing_in_batches
 from graphbraid.train.step.typed_runner import TypedFeatures, TypedRunner
 
 if TYPE_CHECKING:
-    from lightning_fabric import Fabric
-
     from graphbraid.loader.batches.batch_loader import BatchLoader
     from graphbraid.loader.batches.settings import LoaderSettings
     from graphbraid.sampling.minibatch.mini_batch import MiniBatch
+    from graphbraid.train.runtime import ModelPlace
 
 _BY_TYPE = "by_type"
 """Attribute of a batch with what was made of it by type."""
@@ -45,17 +44,17 @@ class TypedEncoderRunner(TypedRunner):
         encoder: the encoder.
         graph: the graph with types.
         data: what is learned of it.
-        fabric: device and precision.
+        place: device and precision.
 
     Raises:
         DataError: the encoder needs features, and there are none.
     """
 
-    def __init__(self, encoder: nn.Module, graph: Graph, data: LinkData, fabric: Fabric) -> None:
+    def __init__(self, encoder: nn.Module, graph: Graph, data: LinkData, place: ModelPlace) -> None:
         self._ends, self._plain = data.ends, BatchSource(graph=data.messages)
         assert data.message_relation is not None, "of a graph with types"
         self._relation, self._times = data.message_relation, data.times
-        self._prepare_types(encoder, _messages(graph, data), fabric)
+        self._prepare_types(encoder, _messages(graph, data), place)
 
     def settings(self, settings: LoaderSettings) -> LoaderSettings:
         """Return a loader's settings with what the encoder needs."""
