@@ -296,7 +296,6 @@ PARTS = (
         results="distributed_mini_batches",
         minutes=6,
     ),
-    Part(name="ranks-tuning", module="distributed.tuning", results="distributed_tuning", minutes=16),
     Part(name="datasets", module="graphs.embedded", results="datasets", minutes=5),
     Part(
         name="accuracy",

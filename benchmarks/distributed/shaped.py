@@ -7,15 +7,14 @@ in bits per second; where that is not permitted, the benchmark says so and ends.
 block of nodes for each rank, and as many rows that the others read that sending takes about as long as
 computing. All nodes are trained, so that every row of the partition's halo travels in every exchange.
 
-For each number of ranks and rate, an epoch's time is measured as it is, with rows in the parts that the first
-epochs find; and, with whole rows, with the same calls made blocking, with nothing sent (what it computes),
-and with the same bytes sent and nothing computed: two epochs of each in turn, round by round, so that what
-drifts touches all alike. Beside it stands what ``graphbraid plan --ranks`` predicts
-from one process's kernels, from latency and rate between the ranks and what moving bytes costs their cores,
-all measured, and from the partition. Kernels are measured before and after the ranks run, while every other
-core trains the same, as ranks share the memory; moving bytes in several windows, before and after training. A
-prediction stands with the range that these give, by which the machine swings. Bytes are counted, and compared
-with those of the partition's report.
+For each number of ranks and rate, an epoch's time is measured as it is; with the same calls made blocking;
+with nothing sent (what it computes); and with the same bytes sent and nothing computed. Two epochs of each
+come in turn, round by round, so that what drifts touches all alike. Beside it stands what ``graphbraid plan
+--ranks`` predicts from one process's kernels, from latency and rate between the ranks and what moving bytes
+costs their cores, all measured, and from the partition. Kernels are measured before and after the ranks run,
+while every other core trains the same, as ranks share the memory; moving bytes in several windows, before and
+after training. A prediction stands with the range that these give, by which the machine swings. Bytes are
+counted, and compared with those of the partition's report.
 """
 
 from __future__ import annotations
@@ -49,7 +48,6 @@ from benchmarks.distributed.probes import measured_link, median_seconds, message
 from benchmarks.distributed.training import Training
 from graphbraid import distributed
 from graphbraid.distributed import Division, report_of
-from graphbraid.fullgraph import Pipeline
 from graphbraid.fullgraph.scale.cluster import Cluster
 from graphbraid.fullgraph.scale.division import Degrees, Law, Point
 from graphbraid.fullgraph.scale.phases import Step, step_of
@@ -57,6 +55,7 @@ from graphbraid.fullgraph.scale.simulate import simulate
 from graphbraid.graph import Graph
 
 MODES = ("overlapped", "blocking", "nothing sent", "nothing computed")
+PREDICTED = ("overlapped", "blocking")
 COUNTED = 2
 """Epochs of a mode that count in each round."""
 
@@ -68,18 +67,15 @@ def as_rank(graph: Graph, epochs: int) -> dict[str, Any]:
         message = message_seconds(comm)
         transport = ModalTransport(comm._transport)
         comm._transport = transport
-        training = Training(graph, comm, "tuned")
+        training = Training(graph, comm)
         seconds: dict[str, list[float]] = {}
         first = training.epoch()
-        found = training.tuned()
-        training.set_pipeline(Pipeline())
         sent = comm.sent_bytes
         with transport.in_mode("recorded"):
             training.epoch()
         sent_bytes = comm.gather(comm.sent_bytes - sent)
         for _ in range(math.ceil(epochs / COUNTED)):
             for mode in MODES:
-                training.set_pipeline(found if mode == "overlapped" else Pipeline())
                 taken = training_seconds(training, transport, mode)
                 seconds.setdefault(mode, []).extend(taken)
         typical = {mode: max(comm.gather(statistics.median(taken))) for mode, taken in seconds.items()}
@@ -91,7 +87,6 @@ def as_rank(graph: Graph, epochs: int) -> dict[str, Any]:
         "message_processor_seconds": message,
         "byte_processor_seconds": moving,
         "byte_processor_quartiles": [low, high],
-        "pipeline": [found.chunks, found.back_chunks],
         "seconds": typical,
         "loss": first,
         "sent_bytes": sent_bytes,
@@ -183,7 +178,7 @@ def row_of(num_ranks: int, rate: float, options: argparse.Namespace) -> dict[str
         before = alone(graph, options.epochs)
     arguments = [*planted_graph, str(options.epochs)]
     with tempfile.TemporaryDirectory(prefix="graphbraid-") as cache:
-        found = start(num_ranks, rate, arguments, GRAPHBRAID_CACHE=cache)  # no earlier run's parts
+        found = start(num_ranks, rate, arguments, GRAPHBRAID_CACHE=cache)
     with others_busy(num_cores, "distributed.busy", *planted_graph):
         after = alone(graph, options.epochs)
     loss = before[-1]
@@ -199,17 +194,14 @@ def row_of(num_ranks: int, rate: float, options: argparse.Namespace) -> dict[str
         message_processor_seconds=found["message_processor_seconds"],
         speed=1 / slots,
     )
-    parts_of_rows = dict(zip(("chunks", "back_chunks"), found["pipeline"], strict=True))
-    pipelines = {"overlapped": Pipeline(**parts_of_rows), "blocking": None}
     sizes = {"num_nodes": graph.num_nodes, "num_edges": graph.num_edges, "num_features": graph.num_features}
 
     def predicted(mode: str, cost: float) -> list[float]:
         """Return what is predicted by the kernels before and by those after."""
         network = dataclasses.replace(cluster, byte_processor_seconds=cost)
-        overlaps, pipeline = mode == "overlapped", pipelines[mode]
+        overlaps = mode == "overlapped"
         return [
-            simulate(step, share, network, overlaps=overlaps, pipeline=pipeline, **sizes).seconds
-            + other * slots / num_ranks
+            simulate(step, share, network, overlaps=overlaps, **sizes).seconds + other * slots / num_ranks
             for step, other, _ in (before, after)
         ]
 
@@ -223,9 +215,9 @@ def row_of(num_ranks: int, rate: float, options: argparse.Namespace) -> dict[str
         "halo_rows": report.halo_rows,
         "report_bytes": round(row_bytes * report.halo_rows),
         "cores": num_cores,
-        "predicted": {mode: statistics.fmean(predicted(mode, costs[0])) for mode in pipelines},
+        "predicted": {mode: statistics.fmean(predicted(mode, costs[0])) for mode in PREDICTED},
         "predicted_range": {
-            mode: [min(predicted(mode, costs[1][0])), max(predicted(mode, costs[1][1]))] for mode in pipelines
+            mode: [min(predicted(mode, costs[1][0])), max(predicted(mode, costs[1][1]))] for mode in PREDICTED
         },
     } | found
 
@@ -261,13 +253,11 @@ def ranged(row: dict[str, Any]) -> str:
 def show(rows: dict[str, dict[str, Any]]) -> None:
     """Print the table."""
     names = ("by bound", "by bound of cores", "blocking by it", "predicted by it", "bytes by report")
-    table = Table("", *(f"{mode}, ms" for mode in MODES), *names, "its range", "ns of core a byte", "parts")
+    table = Table("", *(f"{mode}, ms" for mode in MODES), *names, "its range", "ns of core a byte")
     for name, row in rows.items():
         times = [f"{1e3 * row['seconds'][mode]:.1f}" for mode in MODES]
-        cost, parts = f"{1e9 * row['byte_processor_seconds']:.2f}", "{},{}".format(*row["pipeline"])
-        table.add_row(
-            name, *times, *(f"{value:.3f}" for value in derived(row).values()), ranged(row), cost, parts
-        )
+        cost = f"{1e9 * row['byte_processor_seconds']:.2f}"
+        table.add_row(name, *times, *(f"{value:.3f}" for value in derived(row).values()), ranged(row), cost)
     Console(width=240).print(table)
 
 

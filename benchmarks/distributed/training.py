@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Iterator
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -14,12 +13,10 @@ from benchmarks.distributed.planted import make_model, partition_of
 from graphbraid import compile  # noqa: A004
 from graphbraid.distributed import Communicator
 from graphbraid.distributed.ranks.gradients import GradientSum
-from graphbraid.fullgraph import ALL, Engine, Evidence, Pipeline, Ranks
+from graphbraid.fullgraph import ALL, Engine, Evidence, Ranks
 from graphbraid.graph import Graph
 from graphbraid.machine.rates import Rates
 
-MOST_EPOCHS = 120
-"""Epochs in which the search for the parts must end."""
 PASSES = ALL - {"locality", "prune"}
 """Nodes keep their places on one rank as on several, and every row of the halo travels."""
 
@@ -30,22 +27,16 @@ class Training:
     Args:
         graph: the graph.
         comm: the ranks.
-        pipeline: see :attr:`graphbraid.fullgraph.Ranks.pipeline`.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        comm: Communicator | None,
-        pipeline: Pipeline | Literal["tuned"] | None = None,
-    ) -> None:
+    def __init__(self, graph: Graph, comm: Communicator | None) -> None:
         torch.manual_seed(0)
         self._model = make_model(graph)
         nodes, labels = graph.split("train"), graph.y
         assert labels is not None
         self.ranks = None
         if comm is not None:
-            self.ranks = Ranks(comm=comm, partition=partition_of(graph, comm.size), pipeline=pipeline)
+            self.ranks = Ranks(comm=comm, partition=partition_of(graph, comm.size))
         engine = compile(
             self._model, graph, ranks=self.ranks, passes=PASSES, evidence=Evidence(rates=Rates())
         )
@@ -81,18 +72,6 @@ class Training:
         finally:
             self._model.load_state_dict(kept[0])
             self._optimizer.load_state_dict(kept[1])
-
-    def tuned(self) -> Pipeline:
-        """Train until it is found in how many parts rows travel fastest."""
-        for _ in range(MOST_EPOCHS):
-            if (found := self.engine.runner.tuned) is not None:
-                return found.pipeline
-            self.epoch()
-        raise SystemExit(f"no pipeline was found in {MOST_EPOCHS} epochs")
-
-    def set_pipeline(self, pipeline: Pipeline) -> None:
-        """Let rows of training travel in so many parts from now on."""
-        self.engine.runner._train.pipeline = pipeline
 
 
 __all__ = ["Training"]

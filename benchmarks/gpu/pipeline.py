@@ -10,16 +10,15 @@ Then every way is timed in turn, on all ranks at once, of which the slowest coun
 
 - ``exchange``: rows travel by way of the host's memory, and one kernel sums them (no card to card way: NCCL
   takes no two ranks of one card);
-- ``pipelined``: partitions of both kinds in turns, with the knobs' first values;
+- ``pipelined``: partitions of both kinds in turns, with the configuration that the search tries first;
 - ``apart``: the same without interleaving, all local partitions before all remote ones;
 - ``whole rows``: interleaved, without neighbour partitioning: a row's neighbours of a kind are one partition;
-- ``tuned``: interleaved, with the knobs that the cross-iteration search has found among the model's settings.
+- ``tuned``: interleaved, with what the cross-iteration search has found among the model's settings.
 
 ``seconds`` includes publishing the rows and the meetings of the ranks, ``kernel_seconds`` is the sum alone,
 beside which stands the rate of the rows that all ranks read, each counted every time, and the memory's. Ways
 that ``--budget`` leaves no time for are named.
-``--record`` times every setting that the model allows, and writes a table as those of
-``tests/distributed/latency_tables.json``, with ``ps,dist,wpb`` for each.
+``--record`` times every setting that the model allows, and writes a table of seconds by ``ps,dist,wpb``.
 """
 
 from __future__ import annotations
@@ -50,14 +49,20 @@ from graphbraid.distributed.peers.reversing import places_of_halo
 from graphbraid.distributed.peers.shared_rows import SharedRows
 from graphbraid.distributed.ranks.torch_transport import TorchTransport
 from graphbraid.fullgraph.device import Cuda, DeviceLimits
-from graphbraid.fullgraph.ranks.search import CrossIterationSearch, Setting
-from graphbraid.fullgraph.ranks.warp_ladders import SIZES, Partitions, warp_ladders
+from graphbraid.fullgraph.ranks.pipeline_tuner import (
+    SIZES,
+    CrossIterationSearch,
+    Partitions,
+    Setting,
+    config_of,
+    ladders,
+)
 from graphbraid.graph.csc import Csc
 from graphbraid.ops import Aggregation
 from graphbraid.ops.peers.peer_rows import PeerEdges
 from graphbraid.ops.peers.pipeline_plan import (
-    Knobs,
     Order,
+    PipelineConfig,
     PipelinePlan,
     apart,
     count_partitions,
@@ -121,9 +126,9 @@ class Rank:
         """The same without publishing, of rows that are there."""
         return lambda: pipelined_sum(plan, self.rows.readable())
 
-    def plan(self, knobs: Knobs, order: Order = interleaved) -> PipelinePlan:
+    def plan(self, config: PipelineConfig, order: Order = interleaved) -> PipelinePlan:
         """The edges as the kernel reads them."""
-        return PipelinePlan.of(self.edges, knobs, order).to(self.place)
+        return PipelinePlan.of(self.edges, config, order).to(self.place)
 
     def seconds(self, run: Callable[[], Tensor]) -> list[float]:
         """How long each repeat takes on the slowest rank, after one that does not count."""
@@ -149,35 +154,28 @@ def _ranges(csc: Csc, num_ranks: int) -> Partition:
     return Partition(part_of=part_of, num_parts=num_ranks, strategy="ranges", balance="edges")
 
 
-def search_of(rank: Rank) -> tuple[CrossIterationSearch, Callable[[Setting], bool]]:
-    """The settings of the model, by the busiest rank, and a search among them, the same on all ranks."""
+def search_of(rank: Rank) -> tuple[CrossIterationSearch, list[Setting]]:
+    """A search by the busiest rank, the same on all ranks, and the settings that it may try."""
     mine = [[count_partitions(csc, ps) for csc in (rank.edges.local, rank.edges.remote)] for ps in SIZES]
     most = torch.tensor(rank.comm.gather(mine)).amax(0).tolist()
     partitions = {ps: Partitions(local=n, remote=m) for ps, (n, m) in zip(SIZES, most, strict=True)}
     limits = _SMALL if rank.options.smoke else Cuda(rank.place).limits()
-    ladders, allowed = warp_ladders(rank.options.width, partitions, limits)
-    return CrossIterationSearch(ladders, allowed=allowed), allowed
+    values, allowed = ladders(rank.options.width, partitions, limits)
+    return CrossIterationSearch(values, allowed), [s for s in itertools.product(*values) if allowed(s)]
 
 
-def knobs_of(setting: Setting) -> Knobs:
-    """The knobs of a setting of all three."""
-    ps, distance, wpb = setting
-    return Knobs(ps=ps, dist=distance, wpb=wpb)
-
-
-def tuned(rank: Rank) -> tuple[Knobs, dict[str, float]]:
+def tuned(rank: Rank) -> tuple[PipelineConfig, dict[str, float]]:
     """What the search finds by live trials, and its table."""
     search, _ = search_of(rank)
     while search.next is not None:
-        search.tell(min(rank.seconds(rank.kernel(rank.plan(knobs_of(search.next))))))
-    return knobs_of(search.best), {_name(setting): s for setting, s in search.table.items()}
+        search.tell(min(rank.seconds(rank.kernel(rank.plan(config_of(search.next))))))
+    return config_of(search.best), {_name(setting): s for setting, s in search.table.items()}
 
 
 def recorded(rank: Rank) -> dict[str, float]:
     """The time of every setting that the model allows."""
-    search, allowed = search_of(rank)
-    settings = [one for one in itertools.product(*search.ladders) if allowed(one)]
-    return {_name(one): min(rank.seconds(rank.kernel(rank.plan(knobs_of(one))))) for one in settings}
+    _, settings = search_of(rank)
+    return {_name(one): min(rank.seconds(rank.kernel(rank.plan(config_of(one))))) for one in settings}
 
 
 def _name(setting: Setting) -> str:
@@ -192,7 +190,7 @@ def problem_of(rank: Rank, plans: dict[str, PipelinePlan]) -> str:
         out = rank.pipelined(plan)()
         if not torch.allclose(out, expected, rtol=TOLERANCE, atol=TOLERANCE):
             problems.append(f"{name} differs by {float((out - expected).abs().max()):.3g}")
-        if not torch.equal(out, bits.setdefault(plan.knobs.ps, out)):
+        if not torch.equal(out, bits.setdefault(plan.config.ps, out)):
             problems.append(f"{name} has other bits than another order of the same partitions")
     return next((problem for of in rank.comm.gather(problems) for problem in of), "")
 
@@ -201,12 +199,12 @@ def measured(rank: Rank, ends: float) -> dict[str, Any]:
     """Results compared, then all ways in turn that begin before ``ends``, in seconds since 1970."""
     degrees = torch.cat([rank.edges.local.degrees(), rank.edges.remote.degrees()])
     largest = max(1, *rank.comm.gather(int(degrees.max()) if degrees.numel() else 1))
-    first = knobs_of(search_of(rank)[0].first)
+    first = config_of(search_of(rank)[0].first)
     plans = {
         "pipelined": rank.plan(first),
         "apart": rank.plan(first, apart),
-        "whole rows": rank.plan(Knobs(ps=largest, dist=first.dist, wpb=first.wpb)),
-        "other warps": rank.plan(Knobs(ps=first.ps, dist=4, wpb=8)),
+        "whole rows": rank.plan(PipelineConfig(ps=largest, dist=first.dist, wpb=first.wpb)),
+        "other warps": rank.plan(PipelineConfig(ps=first.ps, dist=4, wpb=8)),
     }
     problem, table = problem_of(rank, plans), {}
     del plans["other warps"]
@@ -218,11 +216,11 @@ def measured(rank: Rank, ends: float) -> dict[str, Any]:
             ways[name] = {"seconds": rank.seconds(rank.exchange())}
             continue
         if name == "tuned":
-            knobs, table = tuned(rank)
-            plans[name] = rank.plan(knobs)
+            config, table = tuned(rank)
+            plans[name] = rank.plan(config)
         plan = plans[name]
         ways[name] = {
-            "knobs": [plan.knobs.ps, plan.knobs.dist, plan.knobs.wpb],
+            "config": [plan.config.ps, plan.config.dist, plan.config.wpb],
             "seconds": rank.seconds(rank.pipelined(plan)),
             "kernel_seconds": rank.seconds(rank.kernel(plan)),
         }
@@ -291,12 +289,12 @@ def show(name: str, row: dict[str, Any]) -> None:
             print(f"  {way:12} left out for want of time")
             continue
         kernel = ""
-        if "knobs" in cell:
+        if "config" in cell:
             seconds = median(cell["kernel_seconds"])
             rate = 4 * row["config"]["edges"] * row["config"]["width"] / seconds
             kernel = f", kernel {1e3 * seconds:.3f} ms, {beside(rate, 'hbm', row['gpu']['limits'])}"
-        knobs = f" (ps, dist, wpb = {cell['knobs']})" if "knobs" in cell else ""
-        print(f"  {way:12} {1e3 * median(cell['seconds']):9.3f} ms{kernel}{knobs}", flush=True)
+        config = f" (ps, dist, wpb = {cell['config']})" if "config" in cell else ""
+        print(f"  {way:12} {1e3 * median(cell['seconds']):9.3f} ms{kernel}{config}", flush=True)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ from typing import Any
 from benchmarks.common.rows import read_rows
 from benchmarks.distributed.mini_batches import ranged as ranged_shares
 from benchmarks.distributed.shaped import MODES, derived, ranged
-from benchmarks.distributed.tuning import derived as tuned
 from benchmarks.distributed.whole_graph import beside
 from benchmarks.tables.fullgraph import PEERS as PEER_LABELS
 from benchmarks.tables.markdown import NOT_MEASURED, table, where
@@ -108,7 +107,6 @@ def shaped() -> str:
         of_link = (
             f"{row['bandwidth_bytes'] * 8 / 1e6:.0f}",
             NOT_MEASURED if cost is None else f"{1e9 * cost:.2f}",
-            ",".join(map(str, row.get("pipeline", (1, 1)))),
         )
         lines.append([row["row"], *times, *ratios.values(), *of_link])
     heads = (
@@ -121,7 +119,6 @@ def shaped() -> str:
         "bytes by report",
         "Mbit/s that an exchange reaches each way",
         "ns of a core for a byte each way",
-        "parts",
     )
     return "\n\n".join([table(heads, lines), where(rows, "benchmarks.distributed.shaped")])
 
@@ -153,24 +150,3 @@ def mini_batches() -> str:
         "ranks that read a node of a batch",
     )
     return "\n\n".join([table(heads, lines), where(rows, "benchmarks.distributed.mini_batches")])
-
-
-def tuned_exchanges() -> str:
-    """What is found in the first epochs, beside the fastest of all settings and beside whole rows."""
-    rows = read_rows("distributed_tuning")
-    lines = []
-    for row in rows:
-        of = tuned(row)
-        seconds = of["seconds"]
-        lines.append(
-            [
-                row["row"],
-                f"{1e3 * seconds['1,1']:.1f}",
-                f"{1e3 * seconds[of['best']]:.1f} ({of['best']})",
-                ",".join(map(str, row["chosen"])),
-                str(row["trials"]),
-                f"{of['by_best']:.2f}",
-            ]
-        )
-    heads = ("graph", "whole, ms", "fastest, ms (its parts)", "found", "trials", "by the fastest")
-    return "\n\n".join([table(heads, lines), where(rows, "benchmarks.distributed.tuning")])

@@ -60,7 +60,6 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "mini-batches on ranks": ("distributed_mini_batches", distributed.mini_batches),
     "full-graph epochs, rgcn": ("fullgraph_relational", fullgraph.relational),
     "full-graph epochs, hgt": ("fullgraph_transformer", fullgraph.transformer),
-    "tuned exchanges": ("distributed_tuning", distributed.tuned_exchanges),
     "synthesised programs": ("synth", synth.programs),
     "costs of synthesised programs": ("synth", synth.costs),
     "ranks of synthesised programs": ("synth", synth.ranks),

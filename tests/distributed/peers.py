@@ -29,7 +29,7 @@ from graphbraid.fullgraph import Ranks
 from graphbraid.fullgraph.device import device_at
 from graphbraid.graph.csc import Csc
 from graphbraid.ops import Aggregation, aggregate
-from graphbraid.ops.peers.pipeline_plan import Knobs
+from graphbraid.ops.peers.pipeline_plan import PipelineConfig
 
 NUM_NODES, WIDTH = 24, 5
 HOST = torch.device("cpu")
@@ -69,16 +69,16 @@ def computed(
     part_of: Tensor,
     x: Tensor,
     weighing: Tensor,
-    settings: list[Knobs],
+    settings: list[PipelineConfig],
     device: torch.device = HOST,
 ) -> list[tuple[Tensor, Tensor]]:
-    """What a rank computes of both with each of some knobs, in the same memory: its own rows, on the host."""
+    """What a rank computes of both with each of some configurations, in the same memory, on the host."""
     own = owned_by(part_of, comm.size)[comm.rank]
     edges, _ = share_of(how, part_of, comm.rank, comm.size)
     mapped = PeerMap(Peers(comm, device), edges)
     summed, found = PeerSum(mapped, x.shape[1], x.dtype), []
-    for knobs in settings:
-        mapped.knobs = knobs
+    for config in settings:
+        mapped.config = config
         rows = x[own].to(device, copy=True).requires_grad_()
         out = summed(rows)
         (out * weighing[own].to(device)).sum().backward()
@@ -105,7 +105,7 @@ def check_in_processes(comm: Communicator, kernel: str, wanted: str) -> dict[str
         interpret()
     how, x, weighing = map_of(wanted), values(NUM_NODES, WIDTH), values(NUM_NODES, WIDTH, seed=9)
     part_of = torch.arange(NUM_NODES) % max(1, comm.size - 1)  # the last of several owns nothing
-    settings = [Knobs(ps=4, dist=2, wpb=2), Knobs(ps=2, dist=1, wpb=4)]
+    settings = [PipelineConfig(ps=4, dist=2, wpb=2), PipelineConfig(ps=2, dist=1, wpb=4)]
     found = computed(comm, how, part_of, x, weighing, settings, place_of(kernel))
     out, grad = expected(how, x, weighing)
     own = owned_by(part_of, comm.size)[comm.rank]

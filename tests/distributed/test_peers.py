@@ -21,7 +21,7 @@ from graphbraid.distributed.peers.reversing import places_of_halo, reversed_edge
 from graphbraid.distributed.peers.shared_rows import SharedRows
 from graphbraid.distributed.ranks.transport import Alone
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.ops.peers.pipeline_plan import Knobs
+from graphbraid.ops.peers.pipeline_plan import PipelineConfig
 
 PART_OF = torch.arange(peers.NUM_NODES) % 3
 X, WEIGHING = (values(peers.NUM_NODES, peers.WIDTH, seed=seed) for seed in (1, 9))
@@ -39,8 +39,8 @@ def put_together(part_of, num_ranks, of_ranks):
     return whole
 
 
-def assert_as_the_whole_graph(how, part_of, num_ranks, x, weighing, knobs):
-    found = run_threads(num_ranks, lambda comm: peers.computed(comm, how, part_of, x, weighing, [knobs]))
+def assert_as_the_whole_graph(how, part_of, num_ranks, x, weighing, config):
+    found = run_threads(num_ranks, lambda comm: peers.computed(comm, how, part_of, x, weighing, [config]))
     for i, whole in enumerate(peers.expected(how, x, weighing)):
         together = put_together(part_of, num_ranks, [rank[0][i] for rank in found])
         torch.testing.assert_close(together, whole, rtol=1e-4, atol=1e-4)
@@ -50,7 +50,7 @@ def assert_as_the_whole_graph(how, part_of, num_ranks, x, weighing, knobs):
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 4])
 def test_sums_and_gradients_are_the_whole_graphs(in_threads, num_ranks, wanted):
     part_of = torch.arange(peers.NUM_NODES) % num_ranks
-    assert_as_the_whole_graph(peers.map_of(wanted), part_of, num_ranks, X, WEIGHING, Knobs(ps=3))
+    assert_as_the_whole_graph(peers.map_of(wanted), part_of, num_ranks, X, WEIGHING, PipelineConfig(ps=3))
 
 
 @pytest.mark.slow
@@ -60,7 +60,7 @@ def test_sums_and_gradients_are_the_whole_graphs_for_any_graph_and_owners(in_thr
     def check(case, ps):
         how, part_of, num_ranks = case
         x, weighing = (values(how.csc.num_src, 2, seed=seed) for seed in (1, 9))
-        assert_as_the_whole_graph(how, part_of, num_ranks, x, weighing, Knobs(ps=ps))
+        assert_as_the_whole_graph(how, part_of, num_ranks, x, weighing, PipelineConfig(ps=ps))
 
     check()
 
@@ -137,7 +137,7 @@ def test_an_exchange_between_two_others_meets_once(in_threads):
 def test_a_rank_alone_reads_its_own_rows():
     how, part_of = peers.map_of("all"), torch.zeros(peers.NUM_NODES, dtype=torch.int64)
     comm = Communicator(Alone())
-    [(out, grad)] = peers.computed(comm, how, part_of, X, WEIGHING, [Knobs()])
+    [(out, grad)] = peers.computed(comm, how, part_of, X, WEIGHING, [PipelineConfig()])
     whole = peers.expected(how, X, WEIGHING)
     torch.testing.assert_close((out, grad), whole, rtol=1e-5, atol=1e-5)
 

@@ -1,5 +1,6 @@
 """Ranks on devices learn what one rank on the host does; the devices are the tests' stand-ins."""
 
+import copy
 import json
 
 import pytest
@@ -21,12 +22,13 @@ from tests.suites import every, few_of
 from graphbraid import native
 from graphbraid import nn as gnn
 from graphbraid.distributed.peers.group import Peers
+from graphbraid.errors import ConfigError
 from graphbraid.fullgraph import ALL, NotLoweredError, Ranks
 from graphbraid.fullgraph.device import DeviceLimits
-from graphbraid.fullgraph.ranks import tuner
-from graphbraid.fullgraph.ranks.search import MOST_TRIALS
-from graphbraid.fullgraph.ranks.warp_tuner import TunedWarps
-from graphbraid.ops.peers.pipeline_plan import Knobs
+from graphbraid.fullgraph.ranks import pipeline_tuner
+from graphbraid.fullgraph.ranks.pipeline_tuner import MOST_TRIALS
+from graphbraid.ops.peers.pipeline_plan import PipelineConfig
+from graphbraid.train import TrainConfig
 
 DIVISIBLE = sorted(MODELS.keys() - {"mlp"})
 QUICK = ("gcn", "sage", "sage max", "gat", "batch norm, gelu")
@@ -56,7 +58,7 @@ def by_host(travel, monkeypatch):
 
 
 class DeviceOfWarps(FakeDevice):
-    """A stand-in that says what its multiprocessors hold, so that knobs are searched."""
+    """A stand-in that says what its multiprocessors hold, so that a configuration is searched."""
 
     def limits(self):
         return DeviceLimits(num_sms=1, warps_per_sm=4, shared_bytes_per_sm=1 << 16, blocks_per_sm=2)
@@ -215,13 +217,13 @@ def test_why_rows_travel_is_explained(travel):
     assert ": rank 1 is on another machine than rank 0" in explained(found)
 
 
-def learned_by(pipeline, device, *, wire="float32", epochs=2):
-    """What two ranks learn with sums of their own knobs, or searched ones."""
+def learned_by(pipeline, device, *, wire="float32", epochs=2, **options):
+    """What two ranks learn with sums of a given configuration, or a searched one."""
     graph, model = make_graph(), make_model("gcn")
 
     def run(comm):
         ranks = Ranks(comm=comm, partition=mixed(2), pipeline=pipeline, wire=wire)
-        return trained(model, graph, ranks, epochs=epochs, device=device())
+        return trained(copy.deepcopy(model), graph, ranks, epochs=epochs, device=device(), **options)
 
     return run_threads(2, run)
 
@@ -235,40 +237,73 @@ def test_rows_that_are_rounded_travel():
 @pytest.fixture
 def quick_trials(monkeypatch, tmp_path):
     monkeypatch.setenv("GRAPHBRAID_CACHE", str(tmp_path))
-    monkeypatch.setattr(tuner, "MOST_SPREAD", float("inf"))
-    monkeypatch.setattr(tuner, "STEPS", 2)
+    monkeypatch.setattr(pipeline_tuner, "MOST_SPREAD", float("inf"))
+    monkeypatch.setattr(pipeline_tuner, "STEPS", 2)
 
 
 @pytest.mark.slow
-def test_knobs_are_found_in_the_first_steps_and_known_in_the_next_run(quick_trials):
+def test_a_configuration_is_found_in_the_first_steps_and_known_in_the_next_run(quick_trials):
     alone = trained(make_model("gcn"), make_graph(), None, epochs=2 * MOST_TRIALS + 2)
     found = learned_by("tuned", DeviceOfWarps, epochs=2 * MOST_TRIALS + 2)
     runners = [rank["engine"].runner for rank in found]
     first = runners[0].tuned
-    assert isinstance(first, TunedWarps)
-    assert all(runner.tuned == first and runner._train.warps == first.knobs for runner in runners)
-    assert first.names == ("ps", "dist", "wpb")
-    assert len(first.table) > 1
+    assert all(runner.tuned == first and runner._train.pipeline == first.config for runner in runners)
+    assert 1 < len(first.table) <= first.num_trials <= MOST_TRIALS
+    assert first.table[first.chosen] <= next(iter(first.table.values()))
+    assert explained(found).count(" ms\n") >= len(first.table)
     assert found[0]["losses"] == found[1]["losses"] == pytest.approx(alone["losses"], rel=1e-5)
     again = learned_by("tuned", DeviceOfWarps, epochs=1)
     assert again[0]["engine"].runner.tuned == first
     assert "trials of ps, dist, wpb in an earlier run" in explained(again)
 
 
-def test_knobs_that_are_being_tried_are_said_to_be(quick_trials):
-    assert "the kernel's knobs are being tried" in explained(learned_by("tuned", DeviceOfWarps, epochs=1))
+@pytest.mark.slow
+def test_a_disturbed_search_is_used_but_not_kept_and_a_damaged_table_is_searched_anew(
+    quick_trials, monkeypatch, tmp_path, caplog
+):
+    monkeypatch.setattr(pipeline_tuner, "MOST_SPREAD", -1.0)
+    enough = 2 * MOST_TRIALS + 2
+    assert learned_by("tuned", DeviceOfWarps, epochs=enough)[0]["engine"].runner.tuned is not None
+    assert not list(tmp_path.glob("pipelines/*.json"))
+    monkeypatch.setattr(pipeline_tuner, "MOST_SPREAD", float("inf"))
+    learned_by("tuned", DeviceOfWarps, epochs=enough)
+    (file,) = tmp_path.glob("pipelines/*.json")
+    file.write_text(file.read_text().replace("chosen", "chase"))
+    assert learned_by("tuned", DeviceOfWarps, epochs=1)[0]["engine"].runner.tuned is None
+    assert "cannot be used" in caplog.text
 
 
-def test_without_limits_or_a_search_the_knobs_are_those_of_any_device(quick_trials):
-    for pipeline, device in (("tuned", FakeDevice), (None, DeviceOfWarps)):
+def test_passes_without_backward_do_not_count(quick_trials, monkeypatch):
+    monkeypatch.setattr(pipeline_tuner, "STEPS", 10)
+    found = learned_by("tuned", DeviceOfWarps, epochs=3, before=lambda engine: engine())
+    assert [len(rank["engine"].runner._tuner._seconds) for rank in found] == [
+        2,
+        2,
+    ]  # not the last
+
+
+def test_a_configuration_that_is_being_tried_is_said_to_be(quick_trials):
+    assert "the kernel's configuration is being tried" in explained(
+        learned_by("tuned", DeviceOfWarps, epochs=1)
+    )
+
+
+def test_without_limits_or_a_search_the_configuration_is_the_given_one(quick_trials):
+    few = PipelineConfig(ps=4, dist=2)
+    for pipeline, device in (("tuned", FakeDevice), (None, DeviceOfWarps), (few, DeviceOfWarps)):
         runner = learned_by(pipeline, device, epochs=1)[0]["engine"].runner
         assert runner.tuned is None
-        assert runner._train.warps == Knobs()
+        assert runner._train.pipeline == (few if pipeline is few else PipelineConfig())
 
 
-def test_nothing_is_searched_where_no_sum_reads_rows_of_peers():
-    found = TunedWarps(names=(), table={}, chosen=())
-    assert found.described().endswith("4 warps a block: no sum reads rows of peers")
+def test_other_words_for_a_pipeline_are_refused():
+    with pytest.raises(ConfigError, match="pipeline must be"):
+        learned_by("fast", FakeDevice)
+
+
+def test_mini_batches_exchange_no_rows():
+    with pytest.raises(ConfigError, match="exchange='fixed' is for rows that ranks exchange on the whole"):
+        TrainConfig(mode="sampled", exchange="fixed")
 
 
 @pytest.mark.slow

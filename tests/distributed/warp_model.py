@@ -16,15 +16,15 @@ import torch
 from torch import Tensor
 
 from graphbraid.fullgraph.device import DeviceLimits
-from graphbraid.fullgraph.ranks.search import Setting
-from graphbraid.fullgraph.ranks.warp_ladders import (
+from graphbraid.fullgraph.ranks.pipeline_tuner import (
     DISTANCES,
     SIZES,
     WARPS,
     Partitions,
+    Setting,
     resident_blocks,
 )
-from graphbraid.ops.peers.pipeline_plan import Knobs, interleaved
+from graphbraid.ops.peers.pipeline_plan import PipelineConfig, interleaved
 
 AHEAD = 4
 
@@ -68,19 +68,19 @@ class Case:
                 work = interleaved(num_local, sizes.numel() - num_local, dist).long()
                 edges = torch.where(work >= 0, sizes[work.clamp(min=0)], 0)
                 for wpb in WARPS:
-                    knobs = Knobs(ps=ps, dist=dist, wpb=wpb)
-                    found[ps, dist, wpb] = self._seconds(edges, sizes.numel(), knobs)
+                    config = PipelineConfig(ps=ps, dist=dist, wpb=wpb)
+                    found[ps, dist, wpb] = self._seconds(edges, sizes.numel(), config)
         return found
 
-    def _seconds(self, edges: Tensor, num_partitions: int, knobs: Knobs) -> float:
+    def _seconds(self, edges: Tensor, num_partitions: int, config: PipelineConfig) -> float:
         """Seconds where warps have so many edges, of own rows and then of peers', in each of their pairs."""
-        near, far = edges[:, : knobs.dist], edges[:, knobs.dist :]
-        blocks = -(-len(edges) // knobs.wpb)
-        near, far = (self._slowest(one, blocks, knobs.wpb) for one in (near, far))
+        near, far = edges[:, : config.dist], edges[:, config.dist :]
+        blocks = -(-len(edges) // config.wpb)
+        near, far = (self._slowest(one, blocks, config.wpb) for one in (near, far))
         rounds = -(-torch.maximum(near, far) // AHEAD)
         slower = torch.where(far > 0, self.ways.remote_seconds, self.ways.local_seconds)
         busy = (rounds * slower + self.ways.pair_seconds).sum(1) + self.ways.block_seconds
-        first = max(self._scheduled(busy.tolist(), knobs), self._bytes_seconds())
+        first = max(self._scheduled(busy.tolist(), config), self._bytes_seconds())
         return first + self._second_pass(num_partitions)
 
     def _sizes(self, ps: int) -> tuple[Tensor, int]:
@@ -100,8 +100,8 @@ class Case:
         whole[: len(edges)] = edges
         return whole.view(blocks, wpb, -1).amax(1)
 
-    def _scheduled(self, busy: list[float], knobs: Knobs) -> float:
-        places = self.limits.num_sms * resident_blocks(knobs, self.width, self.limits)
+    def _scheduled(self, busy: list[float], config: PipelineConfig) -> float:
+        places = self.limits.num_sms * resident_blocks(config, self.width, self.limits)
         ends = busy[:places]
         heapq.heapify(ends)
         for seconds in busy[places:]:

@@ -27,7 +27,6 @@ def trained(graph: Graph, model: nn.Module, **options: object) -> dict[str, obje
     return fitted(trainer) | {
         "outputs": trainer.predict([3, 5, 599]).flatten().tolist(),
         "reason": trainer.uncompiled_reason,
-        "exchange": trainer.exchange,
     }
 
 

@@ -16,12 +16,10 @@ from tests.fullgraph.test_engine import MODELS
 from graphbraid import native
 from graphbraid.distributed import Division, report_of
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.fullgraph import ALL, CompileOptions, Engine, Evidence, NotLoweredError, Pipeline, lower
-from graphbraid.fullgraph.ranks.ladders import RUNGS
+from graphbraid.fullgraph import ALL, CompileOptions, Engine, Evidence, NotLoweredError, lower
 from graphbraid.fullgraph.scale.cluster import Cluster
 from graphbraid.fullgraph.scale.division import RANDOM, Degrees, LargestShare, Law
 from graphbraid.fullgraph.scale.forecast import forecast_at_hand, forecast_by_size, measured_law
-from graphbraid.fullgraph.scale.knobs import knobs_of, tried
 from graphbraid.fullgraph.scale.phases import Phase, Step, step_of
 from graphbraid.fullgraph.scale.published import PUBLISHED, GraphSize, miniature
 from graphbraid.fullgraph.scale.simulate import simulate
@@ -30,7 +28,6 @@ from graphbraid.nn import make_model
 
 SIZES = {"num_nodes": 1000, "num_edges": 8000, "num_features": 16}
 DEGREES = Degrees.mean_of(1000, 8000)
-PARTS = st.builds(Pipeline, chunks=st.integers(1, 8), back_chunks=st.integers(1, 8))
 MOVING = st.sampled_from([0.0, 1e-10, 1e-8])
 
 
@@ -73,14 +70,13 @@ def steps(draw):
     bandwidth=st.floats(1e6, 1e11),
     faster=st.floats(1, 1e3),
     moving=MOVING,
-    parts=PARTS,
 )
-def test_a_faster_network_never_makes_an_epoch_longer(step, num_ranks, bandwidth, faster, moving, parts):
+def test_a_faster_network_never_makes_an_epoch_longer(step, num_ranks, bandwidth, faster, moving):
     slow = Cluster(bandwidth_bytes=bandwidth, byte_processor_seconds=moving)
     fast = dataclasses.replace(
         slow, bandwidth_bytes=bandwidth * faster, latency_seconds=slow.latency_seconds / faster
     )
-    before, after = (simulate(step, share(num_ranks), c, pipeline=parts, **SIZES) for c in (slow, fast))
+    before, after = (simulate(step, share(num_ranks), c, **SIZES) for c in (slow, fast))
     assert after.seconds <= before.seconds * (1 + 1e-9)
     assert after.compute_seconds == before.compute_seconds
     assert after.moving_seconds == pytest.approx(before.moving_seconds)
@@ -132,13 +128,13 @@ QUARTER = LargestShare(num_ranks=4, rows=0.25, edges=0.25, remote=0.25, halo=0.5
 SUM = Phase(name="sum", seconds=4.0, by_edges=True, travels=1.0, overlaps=True)
 
 
-def of_a_sum(link_seconds, *, backward=False, pipeline=None, **cluster):
+def of_a_sum(link_seconds, *, backward=False, **cluster):
     """A second of sums, of which a quarter is the halo's 50 bytes', for which the link takes so long."""
     size = {"num_nodes": 100, "num_edges": 100}
     phases = (dataclasses.replace(SUM, backward=backward),)
     step = Step(phases=phases, other_seconds=0.0, row_bytes=0.0, **size)
     network = Cluster(latency_seconds=0.0, bandwidth_bytes=50 / link_seconds, **cluster)
-    return simulate(step, QUARTER, network, pipeline=pipeline, num_features=1, **size)
+    return simulate(step, QUARTER, network, num_features=1, **size)
 
 
 @pytest.mark.parametrize(("link_seconds", "total"), [(0.5, 1.25), (2.0, 2.25), (1e-6, 1.25)])
@@ -153,25 +149,15 @@ def test_moving_bytes_takes_cores_from_computing_but_not_from_waiting(link_secon
 
 
 def test_messages_take_cores_from_computing_as_bytes_do():
-    """Each of four ranks sends three messages, of a twelfth of a second; in four parts, four times that."""
+    """Each of four ranks sends three messages, of a twelfth of a second."""
     found = of_a_sum(0.5, message_processor_seconds=1 / 12)
     assert (found.seconds, found.moving_seconds) == pytest.approx((1.25, 0.25))
-    parts = of_a_sum(2.0, message_processor_seconds=1 / 12, pipeline=Pipeline(chunks=4, back_chunks=4))
-    assert parts.moving_seconds == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("name", ["byte_processor_seconds", "message_processor_seconds"])
 def test_a_cost_below_nothing_is_refused(name):
     with pytest.raises(ConfigError, match=f"{name} must be 0 or more; got -1.0"):
         Cluster(**{name: -1.0})
-
-
-@pytest.mark.parametrize("backward", [False, True])
-def test_what_travels_in_parts_is_summed_as_it_comes(backward):
-    """A sixteenth of a second of sums is left after the last part, or, backward, comes before the first."""
-    parts = Pipeline(chunks=4, back_chunks=4)
-    assert of_a_sum(2.0, backward=backward, pipeline=parts).seconds == pytest.approx(2.0625)
-    assert of_a_sum(0.5, backward=backward, pipeline=parts).seconds == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(("link_seconds", "total"), [(0.5, 1.0), (2.0, 2.25)])
@@ -183,9 +169,8 @@ def test_maxima_and_gat_go_back_while_whole_gradients_travel_and_then_wait(link_
     for phases, seconds in (((back,), total), ((back, after), total + 1.0)):
         step = Step(phases=phases, other_seconds=0.0, row_bytes=0.0, **size)
         cluster = Cluster(latency_seconds=0.0, bandwidth_bytes=50 / link_seconds)
-        for parts in (Pipeline(), Pipeline(chunks=4, back_chunks=4)):
-            found = simulate(step, QUARTER, cluster, pipeline=parts, num_features=1, **size)
-            assert found.seconds == pytest.approx(seconds)
+        found = simulate(step, QUARTER, cluster, num_features=1, **size)
+        assert found.seconds == pytest.approx(seconds)
 
 
 def test_rows_that_are_sent_go_first_and_own_gradients_cover_the_way_back():
@@ -209,27 +194,6 @@ def test_rows_that_are_sent_go_first_and_own_gradients_cover_the_way_back():
     most = dataclasses.replace(sixteenth, halo=0.2)
     cluster = Cluster(latency_seconds=0.0, bandwidth_bytes=10.0)
     assert simulate(forward, most, cluster, num_features=1, **size).seconds == pytest.approx(1.0 + 2.0)
-
-
-def test_parts_are_tried_where_the_link_takes_longer_than_to_begin_and_to_sum():
-    """K parts of 100 bytes pay if K messages and, forward, K times 400 bytes of sums take less than 100 s."""
-    forth = Phase(name="sum", seconds=1.0, by_edges=True, travels=4.0, overlaps=True)
-    back = dataclasses.replace(forth, backward=True)
-    size = {"num_nodes": 100, "num_edges": 100}
-    step = Step(phases=(forth, back), other_seconds=0.0, row_bytes=0.0, **size)
-    quarter = LargestShare(num_ranks=2, rows=0.5, edges=1e6, remote=0.1, halo=0.25)
-    for message, stream, found in (
-        (0.0, 1e9, {"chunks": RUNGS, "back_chunks": RUNGS}),
-        (30.0, 1e9, {"chunks": (1, 2), "back_chunks": (1, 2)}),
-        (0.0, 10.0, {"chunks": (1, 2), "back_chunks": RUNGS}),
-        (200.0, 1e9, {}),
-    ):
-        cluster = Cluster(latency_seconds=message, bandwidth_bytes=1.0)
-        knobs = knobs_of(step, quarter, cluster, stream_bytes=stream, **size)
-        assert knobs == found
-        assert tried(knobs).startswith("rows 1, 2" if found else "whole")
-    alone = dataclasses.replace(quarter, num_ranks=1)
-    assert knobs_of(step, alone, Cluster(), stream_bytes=1e9, **size) == {}
 
 
 # ---- how graphs divide
@@ -366,7 +330,6 @@ def test_a_forecast_of_the_graph_at_hand():
     assert found.speedup(found.alone) == 1
     said = found.to_json()
     assert said["predictions"][1]["bound_seconds"] <= said["predictions"][1]["seconds"]
-    assert [p["tried"] for p in said["predictions"]] == list(found.knobs)
 
 
 @pytest.mark.parametrize("kind", ["gcn", "sage", "gat"])

@@ -286,6 +286,6 @@ def _distributed(w: World) -> dict[str, Any]:
 
 add("fullgraph.distribute", lambda w: Call(fullgraph.distribute, _distributed(w), str))
 add(
-    "fullgraph.Pipeline",
-    lambda w: Call(fullgraph.Pipeline, {"chunks": 4, "back_chunks": 2, "threads": 1}, str),
+    "fullgraph.PipelineConfig",
+    lambda w: Call(fullgraph.PipelineConfig, {"ps": 4, "dist": 2, "wpb": 1}, str),
 )

@@ -13,18 +13,18 @@ from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.ops import Aggregation
 from graphbraid.ops.peers.peer_rows import PeerEdges, PeerTable
-from graphbraid.ops.peers.pipeline_plan import Knobs, PipelinePlan, apart, count_partitions
+from graphbraid.ops.peers.pipeline_plan import PipelineConfig, PipelinePlan, apart, count_partitions
 from graphbraid.ops.peers.pipelined_sum import pipelined_sum
 
 PART_OF = torch.arange(50) % 3
 
 
-def summed(how, part_of, num_ranks, x, knobs, **options):
+def summed(how, part_of, num_ranks, x, config, **options):
     """What the ranks compute, put together."""
     found = x.new_full((how.csc.num_dst, x.shape[1]), torch.nan)
     for rank, table in enumerate(tables(x, part_of, num_ranks)):
         edges, _ = share_of(how, part_of, rank, num_ranks)
-        plan = PipelinePlan.of(edges, knobs, **options)
+        plan = PipelinePlan.of(edges, config, **options)
         found[owned_by(part_of, num_ranks)[rank]] = pipelined_sum(plan, table)
     return found
 
@@ -33,7 +33,7 @@ def summed(how, part_of, num_ranks, x, knobs, **options):
 def test_the_ranks_sums_are_the_whole_graphs(case, ps, width):
     how, part_of, num_ranks = case
     x = values(how.csc.num_src, width, dtype=torch.float64)
-    found = summed(how, part_of, num_ranks, x, Knobs(ps=ps))
+    found = summed(how, part_of, num_ranks, x, PipelineConfig(ps=ps))
     torch.testing.assert_close(found, how.forward(x), rtol=1e-5, atol=1e-5)  # factors are float32
 
 
@@ -42,8 +42,8 @@ def test_the_ranks_sums_are_the_whole_graphs(case, ps, width):
 def test_sums_of_every_dtype_and_coefficient_are_the_whole_graphs(wanted, dtype):
     how = with_coefficients(square(), wanted)
     x = values(50, 5, dtype=dtype)
-    close(summed(how, PART_OF, 3, x, Knobs(ps=4)), how.forward(x))
-    close(summed(how, PART_OF, 3, x, Knobs(ps=4), order=apart), how.forward(x))
+    close(summed(how, PART_OF, 3, x, PipelineConfig(ps=4)), how.forward(x))
+    close(summed(how, PART_OF, 3, x, PipelineConfig(ps=4), order=apart), how.forward(x))
 
 
 @given(case=divided_maps(), ps=st.integers(1, 9), dist=st.integers(1, 5))
@@ -51,7 +51,7 @@ def test_a_plan_holds_every_edge_once_and_says_where_each_sum_goes(case, ps, dis
     how, part_of, num_ranks = case
     for rank in range(num_ranks):
         edges, _ = share_of(how, part_of, rank, num_ranks)
-        plan = PipelinePlan.of(edges, Knobs(ps=ps, dist=dist))
+        plan = PipelinePlan.of(edges, PipelineConfig(ps=ps, dist=dist))
         sizes = plan.indptr.diff()
         assert int(plan.indptr[-1]) == edges.num_edges == plan.indices.numel()
         assert sizes.tolist() == [size for size in sizes.tolist() if 1 <= size <= ps]
@@ -66,7 +66,7 @@ def test_partial_sums_of_a_row_stand_together_local_ones_first():
     csc = Csc(torch.tensor([0, 0, 7]), torch.tensor([0, 2, 2, 1, 2, 0, 3], dtype=torch.int32), 4)
     how = Aggregation(csc=csc)
     edges = PeerEdges.of(how, 2, torch.tensor([1, 1]), torch.tensor([5, 6]), rank=0, num_ranks=2)
-    plan = PipelinePlan.of(edges, Knobs(ps=2))
+    plan = PipelinePlan.of(edges, PipelineConfig(ps=2))
     assert plan.indices.tolist() == [0, 1, 0, 5, 5, 5, 6]
     assert plan.indptr.tolist() == [0, 2, 3, 5, 7]
     assert (-1 - plan.target).tolist() == [0, 1, 2, 3]
@@ -79,7 +79,7 @@ def test_a_skipped_self_loop_may_hold_anything():
     loops = how.csc.indices == how.csc.destinations()
     how = replace(how, weight=torch.ones(how.csc.num_edges).masked_fill(loops, torch.nan))
     assert loops.any()
-    found = summed(how, PART_OF, 3, values(50, 3), Knobs())
+    found = summed(how, PART_OF, 3, values(50, 3), PipelineConfig())
     close(found, how.forward(values(50, 3)))
     assert found.isfinite().all()
 
@@ -88,7 +88,7 @@ def test_the_addend_is_added_to_the_first_rows_and_the_result_may_be_wider():
     how = with_coefficients(square(), "scales")
     edges, mapped = share_of(how, PART_OF, 1, 3)
     x = values(50, 4, dtype=torch.bfloat16)
-    table, plan = tables(x, PART_OF, 3)[1], PipelinePlan.of(edges, Knobs(ps=3))
+    table, plan = tables(x, PART_OF, 3)[1], PipelinePlan.of(edges, PipelineConfig(ps=3))
     out, addend = torch.full((edges.num_rows, 9), torch.nan)[:, 3:7], values(5, 4)
     expected = how.forward(x, out=torch.empty(50, 4))[PART_OF == 1]
     expected[:5] += addend
@@ -100,7 +100,7 @@ def test_the_addend_is_added_to_the_first_rows_and_the_result_may_be_wider():
 def test_rows_that_no_rank_owns_or_reads_are_no_obstacle():
     nobody = torch.zeros(50, dtype=torch.int64)
     how = with_coefficients(square(), "mean")
-    close(summed(how, nobody, 3, values(50, 3), Knobs()), how.forward(values(50, 3)))
+    close(summed(how, nobody, 3, values(50, 3), PipelineConfig()), how.forward(values(50, 3)))
     edges, _ = share_of(how, nobody, 2, 3)
     assert (edges.num_rows, edges.rows_read) == (0, (0, 0, 0))
 
@@ -142,7 +142,7 @@ def test_a_halo_that_does_not_fit_its_map_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("knobs", "message"),
+    ("config", "message"),
     [
         ({"ps": 0}, "ps must be"),
         ({"dist": 0}, "dist must be"),
@@ -150,9 +150,9 @@ def test_a_halo_that_does_not_fit_its_map_is_refused():
         ({"wpb": 3}, "wpb must be a power of two"),
     ],
 )
-def test_impossible_knobs_are_refused(knobs, message):
+def test_impossible_configurations_are_refused(config, message):
     with pytest.raises(ConfigError, match=message):
-        Knobs(**knobs)
+        PipelineConfig(**config)
 
 
 X = values(4, 2)
@@ -194,7 +194,7 @@ def test_a_table_names_the_addresses_of_all_ranks_and_whether_rows_are_read_in_v
 
 def test_what_does_not_fit_the_plan_is_refused():
     edges = given_edges()
-    plan, table = PipelinePlan.of(edges, Knobs()), tables(values(50, 4), PART_OF, 3)[1]
+    plan, table = PipelinePlan.of(edges, PipelineConfig()), tables(values(50, 4), PART_OF, 3)[1]
     other = PeerTable(table.parts, 2)
     with pytest.raises(DataError, match="plan is of rank 1 of 3, and the table of rank 2 of 3"):
         pipelined_sum(plan, other)

@@ -191,7 +191,7 @@ def test_one_rank_names_the_options_of_exchanges_that_it_has_no_use_for() -> Non
 
     assert said() == ""
     assert said(wire="bfloat16") == "nothing travels, as there is one rank: wire='bfloat16' not used"
-    assert said(wire="bfloat16", exchange="whole").endswith("wire='bfloat16' and exchange='whole' not used")
+    assert said(wire="bfloat16", exchange="fixed").endswith("wire='bfloat16' and exchange='fixed' not used")
 
 
 def test_early_stopping_stops_and_the_best_weights_come_back(tmp_path: Path) -> None:

@@ -6,10 +6,10 @@ from graphbraid.fullgraph.lower_model import lower
 from graphbraid.fullgraph.lowering.costs import Evidence
 from graphbraid.fullgraph.lowering.lowered import Lowered
 from graphbraid.fullgraph.lowering.options import ALL, CompileOptions
-from graphbraid.fullgraph.lowering.route import Pipeline
 from graphbraid.fullgraph.program import NotLoweredError
 from graphbraid.fullgraph.ranks.distribute import distribute
 from graphbraid.fullgraph.ranks.ranks import Ranks
+from graphbraid.ops.peers.pipeline_plan import PipelineConfig
 
 __all__ = [
     "ALL",
@@ -18,7 +18,7 @@ __all__ = [
     "Evidence",
     "Lowered",
     "NotLoweredError",
-    "Pipeline",
+    "PipelineConfig",
     "Ranks",
     "Uncompiled",
     "compile",

@@ -14,7 +14,6 @@ from graphbraid.fullgraph.lowering.costs import Evidence
 from graphbraid.fullgraph.lowering.levels import Blocks, copied_bytes
 from graphbraid.fullgraph.lowering.lower_program import lower_for_evaluation
 from graphbraid.fullgraph.lowering.lowered import Lowered
-from graphbraid.fullgraph.lowering.route import Pipeline
 from graphbraid.fullgraph.program import Program, same_program
 from graphbraid.fullgraph.ranks.lower_part import evaluation_part
 from graphbraid.fullgraph.step.calls.device_copies import WORKSPACE_BYTES, CopySizes, DeviceCopies
@@ -27,8 +26,8 @@ from graphbraid.fullgraph.step.replay import ReplayedStep
 if TYPE_CHECKING:
     from graphbraid.fullgraph.explain.floor import Floor
     from graphbraid.fullgraph.explain.timing import StepTimes
+    from graphbraid.fullgraph.ranks.pipeline_tuner import PipelineTuner, TunedPipeline
     from graphbraid.fullgraph.ranks.ranks import Ranks
-    from graphbraid.fullgraph.ranks.tuner import PipelineTuner, Tuned
 
 _MEGA = 1e6
 _HOST_BYTES = 1 << 25
@@ -62,7 +61,9 @@ class Runner:
         self._copies = None if device.is_host else DeviceCopies(device)
         self._sizes = None if device.is_host else CopySizes(device)
         self._train = self._planned(lowered.program, lowered.blocks, training=True)
-        self._tuner = None if ranks is None else self._tuner_of(ranks)
+        self._tuner: PipelineTuner | None = None
+        if ranks is not None and self._train.peer_reads:
+            self._tuner = ranks.tuner(lowered, device)
         self._evaluated: Program | None = None
         self._evaluate: PlannedStep | None = None
         self._outputs = self._lender(lowered.nodes.numel())
@@ -132,8 +133,8 @@ class Runner:
         return self._train.exchanged_rows
 
     @property
-    def tuned(self) -> Tuned | None:
-        """The search for the fastest pipeline of these ranks; None if it goes on, or nothing is searched."""
+    def tuned(self) -> TunedPipeline | None:
+        """What the search for the fastest configuration found; None if it goes on, or nothing is searched."""
         return None if self._tuner is None else self._tuner.found
 
     @property
@@ -255,7 +256,7 @@ class Runner:
     ) -> PlannedStep:
         """Plan a step, which then knows its size; only ``copies``, if given, move anything."""
         ranks = self._ranks
-        return PlannedStep(
+        step = PlannedStep(
             program,
             self.lowered.graph,
             blocks,
@@ -264,20 +265,12 @@ class Runner:
             comm=None if ranks is None else ranks.comm,
             part=self.lowered.part,
             wire=torch.float32 if ranks is None or not training else ranks.wire_dtype,
-            pipeline=None if ranks is None or not training else self._pipeline_of(ranks),
             streamed=self.lowered.options.features,
             peers=self._peers,
         )
-
-    def _tuner_of(self, ranks: Ranks) -> PipelineTuner | None:
-        """Return what finds how rows are read fastest; where devices' rows travel, nothing is searched."""
-        if self._device.is_host:
-            return ranks.tuner(self.lowered)
-        return ranks.warp_tuner(self.lowered, self._device) if self._train.peer_reads else None
-
-    def _pipeline_of(self, ranks: Ranks) -> Pipeline | None:
-        """Return in how many parts rows travel; those of a device travel whole."""
-        return ranks.planned_pipeline if self._device.is_host else None
+        if ranks is not None and training:
+            step.pipeline = ranks.config
+        return step
 
     def _ready(self, planned: PlannedStep) -> PlannedStep:
         """Return a step that can run; allocate its memory at its first use, if there is enough."""

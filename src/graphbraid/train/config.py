@@ -172,10 +172,10 @@ class TrainConfig:
     """Dtype of rows and of their gradients between the ranks of mode ``full``. ``bfloat16`` halves the bytes
     and rounds each number to 8 significant bits on its way, while sums stay float32; evaluations and
     gradients of parameters travel as float32 always."""
-    exchange: Literal["tuned", "whole"] = "tuned"
-    """How rows travel between the ranks of mode ``full``. ``tuned`` finds out in the first epochs in how many
-    parts they travel fastest, each summed as it has come, or knows it from an earlier run; ``whole``: in one.
-    What is learned does not depend on it."""
+    exchange: Literal["tuned", "fixed"] = "tuned"
+    """How devices read each other's rows in mode ``full``. ``tuned`` finds the fastest configuration of the
+    kernel in the first epochs, or takes it from an earlier run; this changes rounding. ``fixed`` searches
+    nothing. On the host both do the same."""
 
     tiers: Literal["auto"] | None = None
     """``auto`` chooses ``host`` from the free memory: what the rest of the run leaves, less a reserve; none

@@ -229,7 +229,7 @@ class Trainer(LinkPredictions):
 
     @property
     def exchange(self) -> str:
-        """How rows travel between the ranks of mode ``full``, once found in the first epochs; else empty.
+        """How devices of mode ``full`` read each other's rows, once found in the first epochs; else empty.
 
         On one rank, which options of that are given and not used.
         """

@@ -21,7 +21,7 @@ from graphbraid.ops import triton as kernels
 from graphbraid.ops.attention import both_ways
 from graphbraid.ops.dropout import RowEpilogue
 from graphbraid.ops.gather import Tier, TierTable
-from graphbraid.ops.peers.pipeline_plan import Knobs, PipelinePlan
+from graphbraid.ops.peers.pipeline_plan import PipelineConfig, PipelinePlan
 from graphbraid.ops.spmm import TIES
 from graphbraid.ops.triton import partition
 
@@ -91,7 +91,7 @@ part_of = torch.arange(50) % 2
 for wanted, width, wpb in (("plain", 100, 4), ("all", 128, 16), ("scales", 3, 1)):
     for row_dtype in (torch.float32, dtype):
         edges, _ = share_of(with_coefficients(square(), wanted), part_of, 1, 2)
-        plan = PipelinePlan.of(edges, Knobs(ps=4, dist=2, wpb=wpb))
+        plan = PipelinePlan.of(edges, PipelineConfig(ps=4, dist=2, wpb=wpb))
         table, addend = tables(values(50, width, dtype=row_dtype), part_of, 2)[1], values(5, width)
         kernels.pipelined_sum(plan, table, addend, torch.empty(25, width))
         kernels.pipelined_sum(plan, table, None, torch.empty(25, width, dtype=row_dtype))

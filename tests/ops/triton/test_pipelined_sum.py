@@ -12,12 +12,13 @@ from tests.ops.peers import COEFFICIENTS, divided_maps, share_of, tables, with_c
 
 from graphbraid.ops import reference
 from graphbraid.ops.peers.peer_rows import PeerTable
-from graphbraid.ops.peers.pipeline_plan import Knobs, PipelinePlan, apart, interleaved
+from graphbraid.ops.peers.pipeline_plan import PipelineConfig, PipelinePlan, apart, interleaved
 
-KNOBS = [
-    Knobs(ps=ps, dist=dist, wpb=wpb) for ps, dist, wpb in itertools.product((1, 3, 16), (1, 2, 5), (1, 4))
+CONFIGS = [
+    PipelineConfig(ps=ps, dist=dist, wpb=wpb)
+    for ps, dist, wpb in itertools.product((1, 3, 16), (1, 2, 5), (1, 4))
 ]
-SOME = [knobs for knobs in KNOBS if knobs.ps > 1 and knobs.dist != 2]
+SOME = [config for config in CONFIGS if config.ps > 1 and config.dist != 2]
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 RANKS = 3
 PART_OF = torch.arange(30) % 2  # the last rank owns nothing
@@ -42,12 +43,12 @@ def assert_as_the_twin(plan, table, device, **options):
     return out
 
 
-@pytest.mark.parametrize("knobs", KNOBS, ids=str)
-def test_kernel_equals_twin_with_all_knobs(device, knobs):
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+def test_kernel_equals_twin_with_every_configuration(device, config):
     how, x = with_coefficients(square(30), "all"), values(30, 5)
     for rank, table in enumerate(tables(x, PART_OF, RANKS)):
         edges, _ = share_of(how, PART_OF, rank, RANKS)
-        assert_as_the_twin(PipelinePlan.of(edges, knobs), table, device)
+        assert_as_the_twin(PipelinePlan.of(edges, config), table, device)
 
 
 @pytest.mark.slow
@@ -63,7 +64,9 @@ def test_kernel_equals_twin_on_any_divided_graph(device):
         how, part_of, num_ranks = case
         for rank, table in enumerate(tables(values(how.csc.num_src, 3), part_of, num_ranks)):
             edges, _ = share_of(how, part_of, rank, num_ranks)
-            assert_as_the_twin(PipelinePlan.of(edges, Knobs(ps=ps, dist=dist, wpb=wpb)), table, device)
+            assert_as_the_twin(
+                PipelinePlan.of(edges, PipelineConfig(ps=ps, dist=dist, wpb=wpb)), table, device
+            )
 
     check()
 
@@ -73,7 +76,7 @@ def test_kernel_equals_twin_on_any_divided_graph(device):
 def test_kernel_equals_twin_with_every_dtype_and_coefficient(device, dtype, wanted):
     how, x = with_coefficients(square(30), wanted), values(30, 6, dtype=dtype)
     edges, _ = share_of(how, PART_OF, 0, RANKS)
-    plan, table = PipelinePlan.of(edges, Knobs(ps=4, dist=2, wpb=2)), tables(x, PART_OF, RANKS)[0]
+    plan, table = PipelinePlan.of(edges, PipelineConfig(ps=4, dist=2, wpb=2)), tables(x, PART_OF, RANKS)[0]
     assert_as_the_twin(plan, table, device)
     assert_as_the_twin(plan, table, device, addend=values(4, 6), out_dtype=torch.float32)
 
@@ -82,22 +85,22 @@ def test_kernel_equals_twin_with_every_dtype_and_coefficient(device, dtype, want
 def test_kernel_equals_twin_at_every_width(device, width):
     edges, _ = share_of(with_coefficients(square(30), "plain"), PART_OF, 1, RANKS)
     table = tables(values(30, width), PART_OF, RANKS)[1]
-    assert_as_the_twin(PipelinePlan.of(edges, Knobs(ps=6)), table, device, addend=values(9, width))
+    assert_as_the_twin(PipelinePlan.of(edges, PipelineConfig(ps=6)), table, device, addend=values(9, width))
 
 
 @pytest.mark.slow
 def test_bits_depend_on_the_size_of_a_partition_alone(device):
     edges, _ = share_of(with_coefficients(square(30), "all"), PART_OF, 0, RANKS)
     table, found = tables(values(30, 9), PART_OF, RANKS)[0], {}
-    for knobs, order in itertools.product(SOME, (interleaved, apart)):
-        out = computed(PipelinePlan.of(edges, knobs, order), table, device)
-        assert torch.equal(out, found.setdefault(knobs.ps, out))
+    for config, order in itertools.product(SOME, (interleaved, apart)):
+        out = computed(PipelinePlan.of(edges, config, order), table, device)
+        assert torch.equal(out, found.setdefault(config.ps, out))
     assert not torch.equal(found[3], found[16])
 
 
 def test_rows_of_a_wider_result_keep_what_stands_beside_them(device):
     edges, _ = share_of(with_coefficients(square(30), "scales"), PART_OF, 0, RANKS)
-    plan, table = PipelinePlan.of(edges, Knobs(ps=4)), tables(values(30, 5), PART_OF, RANKS)[0]
+    plan, table = PipelinePlan.of(edges, PipelineConfig(ps=4)), tables(values(30, 5), PART_OF, RANKS)[0]
     wide, expected = torch.zeros(edges.num_rows, 11, device=device), torch.zeros(edges.num_rows, 11)
     kernels = importlib.import_module("graphbraid.ops.triton")
     there = PeerTable([part.to(device) for part in table.parts], 0)

@@ -190,7 +190,6 @@ def _show(found: list[Forecast], cluster: Cluster, moving: str) -> None:
     from graphbraid.collective.plan.times import format_seconds
     from graphbraid.files.writing import format_bytes
     from graphbraid.fullgraph.scale.forecast import NETWORK_ASSUMPTIONS
-    from graphbraid.fullgraph.scale.knobs import tried
 
     console = out_console()
     for forecast in found:
@@ -206,10 +205,9 @@ def _show(found: list[Forecast], cluster: Cluster, moving: str) -> None:
             "speedup",
             "rows sent",
             "memory",
-            "parts tried",
         ):
             table.add_column(column, justify="right")
-        for p, knobs, seconds in zip(forecast.predictions, forecast.knobs, forecast.ranges, strict=True):
+        for p, seconds in zip(forecast.predictions, forecast.ranges, strict=True):
             is_too_large = cluster.memory_bytes is not None and p.memory_bytes > cluster.memory_bytes
             table.add_row(
                 str(p.num_ranks),
@@ -219,7 +217,6 @@ def _show(found: list[Forecast], cluster: Cluster, moving: str) -> None:
                 f"{forecast.speedup(p):.2f}",
                 format_bytes(round(p.sent_bytes)),
                 format_bytes(round(p.memory_bytes)) + " (too much)" * is_too_large,
-                "-" if p.num_ranks == 1 else tried(knobs),
             )
         console.print(table)
         for sentence in forecast.assumptions:

@@ -13,21 +13,21 @@ from graphbraid.distributed.peers.shared_rows import SharedRows
 from graphbraid.errors import DataError
 from graphbraid.ops.library import once_differentiable
 from graphbraid.ops.peers.peer_rows import PeerEdges
-from graphbraid.ops.peers.pipeline_plan import Knobs, PipelinePlan
+from graphbraid.ops.peers.pipeline_plan import PipelineConfig, PipelinePlan
 from graphbraid.ops.peers.pipelined_sum import pipelined_sum
 from graphbraid.signatures import typed
 
 
 @typed
 class PeerMap:
-    """A linear map from the rows that ranks keep to this rank's, and the one back, cut as the knobs say.
+    """A linear map from the rows that ranks keep to this rank's, and the map back.
 
     All ranks make it together.
 
     Args:
         peers: the ranks.
         edges: this rank's.
-        knobs: of the kernel.
+        config: how the kernel divides the work.
         learns: whether gradients are asked for.
 
     Raises:
@@ -36,7 +36,7 @@ class PeerMap:
     """
 
     def __init__(
-        self, peers: Peers, edges: PeerEdges, *, knobs: Knobs | None = None, learns: bool = True
+        self, peers: Peers, edges: PeerEdges, *, config: PipelineConfig | None = None, learns: bool = True
     ) -> None:
         if (edges.rank, edges.num_ranks) != (peers.comm.rank, peers.comm.size):
             raise DataError(
@@ -46,26 +46,26 @@ class PeerMap:
         self.peers, self.edges = peers, edges
         self.reverse = reversed_edges(peers.comm, edges) if learns else None
         """The edges back; None if no gradient is asked for."""
-        self._knobs = knobs or Knobs()
+        self._config = config or PipelineConfig()
         self._plans: dict[bool, PipelinePlan] = {}
 
     @property
-    def knobs(self) -> Knobs:
-        """The knobs of the kernel; setting others cuts the edges anew when a sum next needs them."""
-        return self._knobs
+    def config(self) -> PipelineConfig:
+        """The kernel's configuration; setting another cuts the edges anew when a sum next needs them."""
+        return self._config
 
-    @knobs.setter
-    def knobs(self, knobs: Knobs) -> None:
-        if knobs != self._knobs:
+    @config.setter
+    def config(self, config: PipelineConfig) -> None:
+        if config != self._config:
             self._plans.clear()
-        self._knobs = knobs
+        self._config = config
 
     def plan(self, *, back: bool) -> PipelinePlan:
         """Return the edges of one direction as the kernel reads them."""
         if back not in self._plans:
             edges = self.reverse if back else self.edges
             assert edges is not None, "made without a gradient"
-            self._plans[back] = PipelinePlan.of(edges, self._knobs).to(self.peers.device)
+            self._plans[back] = PipelinePlan.of(edges, self._config).to(self.peers.device)
         return self._plans[back]
 
 

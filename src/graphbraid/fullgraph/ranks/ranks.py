@@ -23,18 +23,16 @@ from graphbraid.fullgraph.lowering.costs import Facts
 from graphbraid.fullgraph.lowering.levels import Block, Blocks
 from graphbraid.fullgraph.lowering.lowered import Lowered
 from graphbraid.fullgraph.lowering.options import CompileOptions
-from graphbraid.fullgraph.lowering.route import Pipeline
 from graphbraid.fullgraph.program import Decision, Program
 from graphbraid.fullgraph.ranks.distribute import Weigh, as_decided, distribute, divided, owned_outputs
 from graphbraid.fullgraph.ranks.halo import NAME, halo_seconds, values_that_may_travel
-from graphbraid.fullgraph.ranks.ladders import LARGEST
 from graphbraid.fullgraph.ranks.link import Link, steady_link
 from graphbraid.fullgraph.ranks.part import RankPart
-from graphbraid.fullgraph.ranks.tuner import PipelineTuner, identity_of
-from graphbraid.fullgraph.ranks.warp_tuner import WarpTuner
+from graphbraid.fullgraph.ranks.pipeline_tuner import PipelineTuner
 from graphbraid.fullgraph.step.step_plan import WhenWhole
 from graphbraid.graph import Graph
 from graphbraid.graph.identity import check_made_for, features_mark, mark, topology_mark
+from graphbraid.ops.peers.pipeline_plan import PipelineConfig
 from graphbraid.signatures import typed
 
 Wire = Literal["float32", "bfloat16"]
@@ -59,10 +57,9 @@ class Ranks:
     wire: Wire = "float32"
     """Dtype of rows and their gradients on the wire in training; ``bfloat16`` rounds each number to 8
     significant bits on its way, an error of at most 1 in 512, and halves the bytes."""
-    pipeline: Pipeline | Literal["tuned"] | None = None
-    """How many parts the rows of an aggregation's halo travel in, in training, each summed as it has come;
-    ``tuned`` finds out in the first steps, or knows it from an earlier run. None: whole. What is learned does
-    not depend on it."""
+    pipeline: PipelineConfig | Literal["tuned"] | None = None
+    """How the kernel that reads peers' rows on devices divides its work. ``tuned`` finds out in the first
+    steps, or knows it from an earlier run; None is the kernel's own. Its ``ps`` changes rounding."""
     _listeners: list[WhenWhole] = field(default_factory=list, init=False, repr=False)
     _links: list[Link] = field(default_factory=list, init=False, repr=False)
     """The way between the ranks, once it is known."""
@@ -71,7 +68,9 @@ class Ranks:
         if self.wire not in _WIRES:
             raise ConfigError(f"wire must be {' or '.join(map(repr, _WIRES))}; got {shown(self.wire)}.")
         if isinstance(self.pipeline, str) and self.pipeline != "tuned":
-            raise ConfigError(f"pipeline must be a Pipeline, 'tuned' or None; got {shown(self.pipeline)}.")
+            raise ConfigError(
+                f"pipeline must be a PipelineConfig, 'tuned' or None; got {shown(self.pipeline)}."
+            )
         if self.partition.num_parts != self.comm.size:
             raise ConfigError(
                 f"the partition has {self.partition.num_parts} parts, and there are {self.comm.size} ranks; "
@@ -85,7 +84,7 @@ class Ranks:
         graph: Graph,
         *,
         wire: Wire = "float32",
-        pipeline: Pipeline | Literal["tuned"] | None = None,
+        pipeline: PipelineConfig | Literal["tuned"] | None = None,
     ) -> Ranks:
         """Let rank 0 divide a graph among the ranks, which all call this together.
 
@@ -110,7 +109,7 @@ class Ranks:
         graph: Graph,
         *,
         wire: Wire = "float32",
-        pipeline: Pipeline | Literal["tuned"] | None = None,
+        pipeline: PipelineConfig | Literal["tuned"] | None = None,
     ) -> Ranks:
         """Let each rank read its own part of a graph; all call this together.
 
@@ -144,34 +143,21 @@ class Ranks:
         return cls(comm=comm, partition=saved.partition(), part=part, wire=wire, pipeline=pipeline)
 
     @property
-    def planned_pipeline(self) -> Pipeline | None:
-        """The pipeline of the most parts that :attr:`pipeline` may come to, for which memory is planned."""
-        return LARGEST if isinstance(self.pipeline, str) else self.pipeline
+    def config(self) -> PipelineConfig:
+        """The kernel's configuration, until a search has found another."""
+        return self.pipeline if isinstance(self.pipeline, PipelineConfig) else PipelineConfig()
 
-    def tuner(self, lowered: Lowered) -> PipelineTuner | None:
-        """Return what finds the pipeline of a program in its first steps; None if it is given.
+    def tuner(self, lowered: Lowered, device: Device) -> PipelineTuner | None:
+        """Return what finds the kernel's configuration in a program's first steps.
 
-        All ranks call it together: the link that bounds the search is measured now, unless it is known, so
-        that the evidence of the lowering holds it.
-        """
-        if not isinstance(self.pipeline, str):
-            return None
-        link, rates = self._link(lowered.options), lowered.basis.rates
-        return PipelineTuner(self.comm, self._identity(lowered), rates.stream_bytes, link)
-
-    def warp_tuner(self, lowered: Lowered, device: Device) -> WarpTuner | None:
-        """Return what finds the knobs of the kernel that reads peers' rows, in a program's first steps.
-
-        None if they are not to be found, or the device does not tell what it holds.
+        None if none is to be found, or the device does not tell what it holds.
         """
         limits = device.limits()
-        if not isinstance(self.pipeline, str) or limits is None:
+        if self.pipeline != "tuned" or limits is None:
             return None
-        return WarpTuner(self.comm, self._identity(lowered), device.name, limits)
-
-    def _identity(self, lowered: Lowered) -> str:
         owners = xxhash.xxh3_128(self.partition.part_of.numpy().tobytes()).hexdigest()
-        return identity_of({"program": str(lowered.program), "owners": owners, "wire": self.wire})
+        identity = xxhash.xxh3_128(f"{lowered.program} {owners} {self.wire}".encode()).hexdigest()
+        return PipelineTuner(self.comm, identity, device.name, limits)
 
     @property
     def wire_dtype(self) -> torch.dtype:

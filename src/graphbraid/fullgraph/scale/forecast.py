@@ -18,7 +18,6 @@ from graphbraid.fullgraph.lowering.options import ALL, HOIST_BYTES, CompileOptio
 from graphbraid.fullgraph.scale.cluster import Cluster
 from graphbraid.fullgraph.scale.division import Degrees, LargestShare, Law, Point
 from graphbraid.fullgraph.scale.halo_choice import HaloChoice
-from graphbraid.fullgraph.scale.knobs import KnobValues, knobs_of
 from graphbraid.fullgraph.scale.phases import Step
 from graphbraid.fullgraph.scale.published import GraphSize, miniature
 from graphbraid.fullgraph.scale.simulate import Prediction, simulate
@@ -46,8 +45,6 @@ class Forecast:
     """What the predictions rest on, a sentence each."""
     predictions: tuple[Prediction, ...]
     """Epochs by ascending number of ranks; the first is for one rank."""
-    knobs: tuple[KnobValues, ...]
-    """Numbers of parts in which the first steps of training try to send rows, for each prediction."""
     ranges: tuple[Range, ...]
     """Seconds of each prediction by the lower and by the upper cost of moving a byte."""
 
@@ -68,13 +65,12 @@ class Forecast:
                 "waiting_seconds": p.waiting_seconds,
                 "bound_seconds": p.bound_seconds,
                 "speedup": self.speedup(p),
-                "tried": knobs,
                 "range_seconds": seconds,
             }
-            for p, knobs, seconds in zip(self.predictions, self.knobs, self.ranges, strict=True)
+            for p, seconds in zip(self.predictions, self.ranges, strict=True)
         ]
         found = asdict(self) | {"predictions": derived}
-        del found["knobs"], found["ranges"]
+        del found["ranges"]
         return found
 
 
@@ -137,11 +133,6 @@ def forecast_at_hand(
         _predictor(step, share, num_features=graph.num_features, **sizes)
         for step, share in zip(steps, shares, strict=True)
     ]
-    stream_bytes = lowered.basis.rates.stream_bytes
-    knobs = tuple(
-        knobs_of(step, share, cluster, stream_bytes=stream_bytes, wire_bytes=wire_bytes, **sizes)
-        for step, share in zip(steps, shares, strict=True)
-    )
     assumptions = (
         f"Kernels take what they took here on one rank ({1e3 * choice.computed.seconds:.3g} ms a step): "
         "a rank's share of the edges or of the rows of each.",
@@ -153,7 +144,6 @@ def forecast_at_hand(
         num_edges=graph.num_edges,
         assumptions=assumptions,
         predictions=tuple(predict(cluster) for predict in predicts),
-        knobs=knobs,
         ranges=tuple(predicted_range(predict, cluster, moving) for predict in predicts),
     )
 
@@ -189,7 +179,7 @@ def forecast_by_size(
         wire_bytes: bytes of a number on the wire.
     """
     choices: dict[bool, HaloChoice] = {}
-    predictions, knobs, ranges = [], [], []
+    predictions, ranges = [], []
     degrees = Degrees.mean_of(size.num_nodes, size.num_edges)
     sizes: dict[str, Any] = {"num_nodes": size.num_nodes, "num_edges": size.num_edges}
     for count in counts:
@@ -210,10 +200,6 @@ def forecast_by_size(
         )
         predictions.append(predict(cluster))
         ranges.append(predicted_range(predict, cluster, moving))
-        stream_bytes = rates.stream_bytes
-        knobs.append(
-            knobs_of(step, share, cluster, stream_bytes=stream_bytes, wire_bytes=wire_bytes, **sizes)
-        )
     assumptions = (
         f"Sizes: {size.source}.",
         f"Kernels work at the rates of memory without a cache for rows, {slowness:.3g} times as long as the "
@@ -229,7 +215,6 @@ def forecast_by_size(
         num_edges=size.num_edges,
         assumptions=assumptions,
         predictions=tuple(predictions),
-        knobs=tuple(knobs),
         ranges=tuple(ranges),
     )
 
@@ -264,8 +249,6 @@ NETWORK_ASSUMPTIONS = (
     "What moving bytes takes of the cores is taken from computing, evenly over the time they travel.",
     "Sums of own rows hide what travels, and backward so do own rows of maxima and GAT; forward, maxima and "
     "attention are taken to wait for the halo.",
-    "Rows are taken to travel whole; the first steps of training also try the numbers of parts named here, "
-    "and graphbraid train says which were fastest.",
     "The loss and the optimizer are not in it, nor the evaluation.",
 )
 """What all forecasts rest on."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from graphbraid.fullgraph.lowering.route import Pipeline
 from graphbraid.fullgraph.scale.cluster import Cluster
 from graphbraid.fullgraph.scale.division import LargestShare
 from graphbraid.fullgraph.scale.phases import Phase, Step
@@ -55,7 +54,6 @@ def simulate(
     feature_bytes: int = 4,
     slowness: float = 1.0,
     overlaps: bool = True,
-    pipeline: Pipeline | None = None,
 ) -> Prediction:
     """Run a step through, phase by phase, on the busiest of some ranks; the others are taken to keep up.
 
@@ -76,21 +74,19 @@ def simulate(
         feature_bytes: bytes of one.
         slowness: time of the phases by the step's, as where the step's is a floor.
         overlaps: whether anything is computed while something travels; False predicts blocking calls.
-        pipeline: in how many parts the rows and gradients of sums travel; whole if None.
     """
-    clock = _Clock(cluster, share, overlaps, pipeline or Pipeline())
+    clock = _Clock(cluster, share, overlaps)
     factors = (
         share.rows * num_nodes / step.num_nodes * slowness / cluster.speed,
         share.edges * num_edges / max(step.num_edges, 1) * slowness / cluster.speed,
     )
     held = 1 + share.halo / share.rows
-    for number, phase in enumerate(step.phases):
+    for phase in step.phases:
         seconds = phase.seconds * factors[phase.by_edges] * (held if phase.with_halo else 1.0)
         sent = share.halo * num_nodes
         if phase.departs:
             early = phase.early_seconds * factors[phase.by_edges]
-            reader = next((p for p in step.phases[number:] if p.travels), phase)
-            clock.depart(early, phase.departs * sent, in_parts=reader.overlaps)
+            clock.depart(early, phase.departs * sent)
         clock.run(phase, seconds, phase.travels * sent)
     clock.compute(step.other_seconds / cluster.speed)
     clock.end()
@@ -112,23 +108,22 @@ def simulate(
 class _Clock:
     """The time of a rank's cores and of its link."""
 
-    def __init__(self, cluster: Cluster, share: LargestShare, overlaps: bool, pipeline: Pipeline) -> None:
+    def __init__(self, cluster: Cluster, share: LargestShare, overlaps: bool) -> None:
         self._cluster, self._share, self._overlaps = cluster, share, overlaps
-        self._pipeline = pipeline
         self._sent_share = min(1.0, share.halo / share.rows) if share.rows else 1.0
         self.link = Traffic()
         self.now = self.computed = self.row_bytes = 0.0
-        self._departed: list[float] = []
-        """When each part arrives of what the next forward phase that reads others' rows waits for."""
+        self._departed: float | None = None
+        """When the rows arrive that the next forward phase waits for; None if they have not departed."""
         self._owed: float | None = None
         """Backward, time of what comes after gradients that are on their way; None if there are none."""
 
-    def depart(self, seconds: float, num_bytes: float, *, in_parts: bool) -> None:
+    def depart(self, seconds: float, num_bytes: float) -> None:
         """Let a few rows be computed first, all of which take ``seconds``, and sent."""
         if self._share.num_ranks > 1 and self._sent_share <= MOST_SHARE:
             self._settle()
             self.compute(seconds * self._sent_share)
-            self._departed = self._exchange(num_bytes, self._pipeline.chunks if in_parts else 1)
+            self._departed = self._exchange(num_bytes)
 
     def run(self, phase: Phase, seconds: float, num_bytes: float) -> None:
         """Run one phase, which computes for ``seconds`` and for which ``num_bytes`` travel."""
@@ -146,20 +141,17 @@ class _Clock:
         elif phase.backward:
             self._run_back(phase, during, after, num_bytes)
         else:
-            parts = self._departed or self._exchange(num_bytes, self._parts(phase, self._pipeline.chunks))
-            self._departed = []
+            arrives = self._exchange(num_bytes) if self._departed is None else self._departed
+            self._departed = None
             self.compute(during)
-            for arrives in parts:
-                self.now = self.link.waited(self.now, arrives)
-                self.compute(after / len(parts))
+            self.now = self.link.waited(self.now, arrives)
+            self.compute(after)
         self._sum(phase)
 
     def _run_back(self, phase: Phase, during: float, after: float, num_bytes: float) -> None:
-        """Compute the halo's gradients, which depart part by part, and own ones meanwhile."""
-        count = self._parts(phase, self._pipeline.back_chunks)
-        for _ in range(count):
-            self.compute(after / count)
-            self._exchange(num_bytes / count, 1)
+        """Compute the halo's gradients, which depart, and own ones meanwhile."""
+        self.compute(after)
+        self._exchange(num_bytes)
         self.compute(during)
         self._owed = 0.0
         if not phase.overlaps:
@@ -176,10 +168,6 @@ class _Clock:
             self.wait()
             self.compute(owed)
 
-    @staticmethod
-    def _parts(phase: Phase, count: int) -> int:
-        return count if phase.overlaps else 1
-
     def _sum(self, phase: Phase) -> None:
         if phase.summed_bytes:
             num_ranks, num_bytes = self._share.num_ranks, phase.summed_bytes
@@ -195,13 +183,12 @@ class _Clock:
         """Wait until the link has sent everything."""
         self.now = self.link.waited(self.now)
 
-    def _exchange(self, num_bytes: float, count: int) -> list[float]:
-        """Send rows in so many parts; return when each has arrived."""
+    def _exchange(self, num_bytes: float) -> float:
+        """Send rows; return when they have arrived."""
         self.row_bytes += num_bytes
-        part, num_ranks = num_bytes / count, self._share.num_ranks
-        seconds = self._cluster.exchange_seconds(num_ranks, part)
-        moving = self._cluster.moving_seconds(part, num_ranks - 1)
-        return [self._send(seconds, moving) for _ in range(count)]
+        num_ranks = self._share.num_ranks
+        seconds = self._cluster.exchange_seconds(num_ranks, num_bytes)
+        return self._send(seconds, self._cluster.moving_seconds(num_bytes, num_ranks - 1))
 
     def _send(self, seconds: float, moving_seconds: float) -> float:
         arrives = self.link.send(self.now, seconds, moving_seconds)

@@ -9,11 +9,9 @@ if TYPE_CHECKING:
     from graphbraid.distributed.peers.peer_sum import PeerMap
     from graphbraid.fullgraph.program import AdjacencyMatrix
     from graphbraid.fullgraph.step.calls import kernels
-    from graphbraid.fullgraph.step.planned.exchanges.chunk_maps import PartialSums
     from graphbraid.fullgraph.step.planned.exchanges.peer_reads import LazyMap
     from graphbraid.fullgraph.step.planned.exchanges.row_split import RowSplit
     from graphbraid.fullgraph.step.planned.exchanges.source_split import SourceSplit
-    from graphbraid.ops.aggregation import Aggregation
 
 
 @dataclass(slots=True)
@@ -22,10 +20,6 @@ class DividedEdges:
 
     maps: dict[tuple[AdjacencyMatrix, int], tuple[kernels.Map, kernels.Map]] = field(default_factory=dict)
     """The linear maps over edges from own rows and over those from the halo."""
-    partial_sums: dict[int, PartialSums] = field(default_factory=dict)
-    """The rows of a halo's map that are summed part by part."""
-    chunk_maps: dict[tuple[int, int, bool], list[Aggregation]] = field(default_factory=dict)
-    """The maps of the parts in which a halo travels."""
     row_splits: dict[str, RowSplit | None] = field(default_factory=dict)
     """The destinations that need no row of the halo, and the others, by value; None: they stay together."""
     splits_of_blocks: dict[tuple[int, bool], RowSplit | None] = field(default_factory=dict)

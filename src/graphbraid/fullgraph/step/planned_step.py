@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.fullgraph.lowering.levels import Blocks
-from graphbraid.fullgraph.lowering.route import PartView, Pipeline
+from graphbraid.fullgraph.lowering.route import PartView
 from graphbraid.fullgraph.lowering.streamed import StreamedFeatures
 from graphbraid.fullgraph.program import Linear, Module, Normalise, Program
 from graphbraid.fullgraph.step.arena import Arena
@@ -59,7 +59,6 @@ class PlannedStep(StepTravel):
             one.
         part: the place of ``graph`` in the whole one, if it is one rank's part of it.
         wire: dtype to which rows and gradients are rounded on their way between ranks.
-        pipeline: in how many parts an aggregation's halo travels; no later one may have more. If None, whole.
         streamed: where the features are read block by block. If None, as the graph has them.
         peers: those ranks as peers, on a device other than the host. If None, they are on the host.
     """
@@ -79,7 +78,6 @@ class PlannedStep(StepTravel):
         comm: Communicator | None = None,
         part: PartView | None = None,
         wire: torch.dtype = torch.float32,
-        pipeline: Pipeline | None = None,
         streamed: StreamedFeatures | None = None,
         peers: Peers | None = None,
     ) -> None:
@@ -95,7 +93,6 @@ class PlannedStep(StepTravel):
             comm=comm,
             part=part,
             wire=wire,
-            pipeline=pipeline,
             streamed=streamed,
             peers=peers,
         )

@@ -42,12 +42,12 @@ from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.types import Relation
 from graphbraid.ops.aggregation import Aggregation
-from graphbraid.ops.peers.pipeline_plan import Knobs
+from graphbraid.ops.peers.pipeline_plan import PipelineConfig
 
 if TYPE_CHECKING:
     from graphbraid.distributed.peers.group import Peers
     from graphbraid.distributed.ranks.communicator import Communicator
-    from graphbraid.fullgraph.lowering.route import PartView, Pipeline
+    from graphbraid.fullgraph.lowering.route import PartView
     from graphbraid.fullgraph.lowering.streamed import StreamedFeatures
     from graphbraid.fullgraph.step.calls.travel import Travel
     from graphbraid.fullgraph.step.planned.attention.base import PlannedAttention
@@ -73,7 +73,6 @@ class StepPlan(StepTasks):
         comm: the ranks that run the program together. If None, there is one.
         part: the place of ``graph`` in the whole one, if it is one rank's part of it.
         wire: dtype to which rows and gradients are rounded on their way between ranks.
-        pipeline: in how many parts an aggregation's halo travels; no later one may need more. If None, whole.
         streamed: where the features are read block by block. If None, as the graph has them.
         peers: those ranks as peers, on a device other than the host. If None, they are on the host.
     """
@@ -89,15 +88,14 @@ class StepPlan(StepTasks):
         comm: Communicator | None = None,
         part: PartView | None = None,
         wire: torch.dtype = torch.float32,
-        pipeline: Pipeline | None = None,
         streamed: StreamedFeatures | None = None,
         peers: Peers | None = None,
     ) -> None:
         super().__init__(copies)
-        self.peers, self.warps = peers, Knobs()
-        """The ranks whose memory is read, and the knobs of the kernel that reads it."""
+        self.peers, self.pipeline = peers, PipelineConfig()
+        """The ranks whose memory is read, and how the kernel that reads it divides its work."""
         self.program, self.graph, self.training = program, graph, training
-        self.comm, self.part, self.wire, self.pipeline = comm, part, wire, pipeline
+        self.comm, self.part, self.wire = comm, part, wire
         self.when_whole: WhenWhole | None = None
         """Called with each parameter and its gradient as no further task of a backward pass adds to it."""
         self.seeds = Seeds() if copies is None else copies.seeds()

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from graphbraid.fullgraph.lowering.levels import Blocks
-from graphbraid.fullgraph.lowering.route import Pipeline
 from graphbraid.fullgraph.program import Exchange, Program
-from graphbraid.fullgraph.step.planned.exchanges.chunked import Chunked
 from graphbraid.fullgraph.step.planned.exchanges.peer_reads import PeerReads, why_rows_travel
 from graphbraid.fullgraph.step.step_plan import StepPlan
-from graphbraid.ops.peers.pipeline_plan import Knobs
+from graphbraid.ops.peers.pipeline_plan import PipelineConfig
 
 
 class StepTravel:
@@ -35,29 +33,13 @@ class StepTravel:
         return found
 
     @property
-    def pipeline(self) -> Pipeline | None:
-        """How many parts the halo of an aggregation travels in, the same on all ranks; None: whole.
-
-        Where there is one, it may be replaced between two steps by one of no more parts.
-        """
+    def pipeline(self) -> PipelineConfig:
+        """How the kernel that reads peers' rows divides its work; alike on all ranks."""
         return self._plan.pipeline
 
     @pipeline.setter
-    def pipeline(self, pipeline: Pipeline) -> None:
-        assert self._plan.pipeline is not None, "the step was planned with halos that travel whole"
-        self._plan.pipeline = pipeline
-        self._plan.divided.chunk_maps.clear()
-        for chunked in self.chunked.values():
-            chunked.forget()
-
-    @property
-    def warps(self) -> Knobs:
-        """The knobs of the kernel that reads peers' rows, alike on all ranks; may change between steps."""
-        return self._plan.warps
-
-    @warps.setter
-    def warps(self, knobs: Knobs) -> None:
-        self._plan.warps = knobs
+    def pipeline(self, config: PipelineConfig) -> None:
+        self._plan.pipeline = config
 
     @property
     def peer_reads(self) -> dict[str, PeerReads]:
@@ -68,12 +50,6 @@ class StepTravel:
     def why_rows_travel(self) -> str:
         """Why rows of peers are not read where they are; empty if they are where an operation can."""
         return why_rows_travel(self._plan)
-
-    @property
-    def chunked(self) -> dict[str, Chunked]:
-        """The exchanges whose rows are summed part by part, by the value's name, in the program's order."""
-        overlapped = self._plan.overlapped
-        return {name: found for name, found in overlapped.items() if isinstance(found, Chunked)}
 
 
 __all__ = ["StepTravel"]

@@ -82,11 +82,11 @@ Order = Callable[[int, int, int], Tensor]
 
 @typed
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Knobs:
-    """The knobs of MGG's kernel. Sums have the same bits for any ``dist`` and ``wpb``, and others by ``ps``.
+class PipelineConfig:
+    """How MGG's kernel divides its work. The bits of sums depend on ``ps``, not on ``dist`` and ``wpb``.
 
     Raises:
-        ConfigError: a knob is out of bounds.
+        ConfigError: a number is out of bounds.
     """
 
     ps: int = 16
@@ -114,7 +114,7 @@ class PipelinePlan:
 
     edges: PeerEdges
     """The map, which says how many rows of each rank are read."""
-    knobs: Knobs
+    config: PipelineConfig
     """How it was cut and dealt."""
     work: Tensor
     """``(num_warps, 2 * dist)`` int32 partitions of each warp, -1 where there is none."""
@@ -138,21 +138,21 @@ class PipelinePlan:
     """Number of partial sums that wait for the second pass."""
 
     @classmethod
-    def of(cls, edges: PeerEdges, knobs: Knobs, order: Order = interleaved) -> PipelinePlan:
+    def of(cls, edges: PeerEdges, config: PipelineConfig, order: Order = interleaved) -> PipelinePlan:
         """Cut a map into partitions of ``ps`` edges and deal them to warps.
 
         Args:
             edges: the map.
-            knobs: of the kernel.
+            config: how the kernel divides the work.
             order: how partitions are dealt.
         """
-        local, remote = (neighbor_partitions(csc, knobs.ps) for csc in (edges.local, edges.remote))
+        local, remote = (neighbor_partitions(csc, config.ps) for csc in (edges.local, edges.remote))
         target, rest, rest_first = _targets(local, remote)
         ids = torch.promote_types(edges.local.indices.dtype, edges.remote.indices.dtype)
         return cls(
             edges=edges,
-            knobs=knobs,
-            work=order(local.num_slices, remote.num_slices, knobs.dist),
+            config=config,
+            work=order(local.num_slices, remote.num_slices, config.dist),
             indptr=torch.cat([local.indptr[:-1], remote.indptr + edges.local.num_edges]),
             indices=torch.cat([edges.local.indices.to(ids), edges.remote.indices.to(ids)]),
             owner=edges.owner,

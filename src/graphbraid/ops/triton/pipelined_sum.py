@@ -198,7 +198,7 @@ def pipelined_sum(plan: PipelinePlan, table: PeerTable, addend: Tensor | None, o
     tiles = row_tiles(width, tile)
     partial = torch.empty(plan.num_partials, width, dtype=torch.float32, device=table.device)
     num_addend, addend_stride = (0, 0) if addend is None else (addend.shape[0], addend.stride(0))
-    num_warps, dist, wpb = plan.work.shape[0], plan.work.shape[1] // 2, plan.knobs.wpb
+    num_warps, dist, wpb = plan.work.shape[0], plan.work.shape[1] // 2, plan.config.wpb
     with on_device_of(out):
         if num_warps:
             pipelined_sum_kernel[(triton.cdiv(num_warps, wpb), tiles)](

@@ -7,7 +7,6 @@ from torch import Tensor
 from graphbraid.fullgraph.program import INPUT, Exchange, Own
 from graphbraid.fullgraph.program.chains import Chain
 from graphbraid.fullgraph.step.calls.rows import Constant, FirstRows, Read, add, copy
-from graphbraid.fullgraph.step.planned.exchanges.chunked import Chunked
 from graphbraid.fullgraph.step.planned.exchanges.early_rows import plan_early_rows
 from graphbraid.fullgraph.step.planned.exchanges.overlap import Overlapped, can_overlap
 from graphbraid.fullgraph.step.planned.exchanges.peer_reads import PeerReads, why_rows_travel
@@ -106,9 +105,7 @@ def backward_exchange(plan: StepPlan, op: Exchange) -> None:
 
 
 def _overlapped(plan: StepPlan, op: Exchange) -> Overlapped | PeerReads:
-    if not why_rows_travel(plan):
-        return PeerReads(plan, op)
-    return Overlapped(plan, op) if plan.pipeline is None else Chunked(plan, op)
+    return Overlapped(plan, op) if why_rows_travel(plan) else PeerReads(plan, op)
 
 
 def _received_once(plan: StepPlan, op: Exchange, x: Read) -> Constant:

@@ -4,8 +4,8 @@ Own rows are summed first; then, as they have arrived, the halo's are added. Bac
 halo's gradients are computed first and sent to the owners, which compute those of their own edges meanwhile
 and then add what they get, in the order of the ranks.
 
-A row's sum has the same bits in however many parts rows travel: its own rows in the order of its edges, and
-the halo's in the order in which they arrive, added up by themselves and then to the others.
+A row sums its own rows in the order of its edges. It sums the halo's rows by themselves, in the order of
+:func:`by_place`, and then adds that sum to the other.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from graphbraid.fullgraph.step.calls import kernels
 from graphbraid.fullgraph.step.calls.repeated import MaskSeed
 from graphbraid.fullgraph.step.calls.rows import FirstRows, Read
 from graphbraid.fullgraph.step.calls.travel import Travel
-from graphbraid.fullgraph.step.planned.exchanges.chunk_maps import by_arrival
 from graphbraid.fullgraph.step.planned.exchanges.linear_overlap import plan_linear_backward
 from graphbraid.fullgraph.step.planned.exchanges.routes import route_of, travel_of
 from graphbraid.fullgraph.step.step_plan import StepPlan
@@ -80,7 +79,7 @@ class Overlapped:
         def run_halo() -> None:
             kernels.aggregate(rest, halo.tensor, out.tensor, out.tensor, after(out))
 
-        self._plan_meanwhile(f"{name}: own rows", run_own, out, *x.touches, *touches)
+        plan.repeat(f"{name}: own rows", run_own, out, *x.touches, *touches)
         assert self._packed is not None
         plan.do(f"{name}: wait", self._travel.wait, halo, self._packed)
         plan.repeat(name, run_halo, out, halo, seed=seed)
@@ -110,7 +109,7 @@ class Overlapped:
         def run_own() -> None:
             kernels.aggregate_backward(own, grad.tensor, target.tensor, target.tensor if is_there else None)
 
-        self._plan_meanwhile(f"gradient of {source}: own", run_own, grad, target)
+        plan.repeat(f"gradient of {source}: own", run_own, grad, target)
         linear = linear_before(plan.program, source)
         if linear is not None and plan.begins_early and plan.copies is None:
             plan_linear_backward(plan, linear, travel, target, away)
@@ -123,10 +122,6 @@ class Overlapped:
 
         plan.do(f"gradient of {source}", join, target, *away)
 
-    def _plan_meanwhile(self, name: str, run: Callable[[], None], *touches: FirstRows) -> None:
-        """Plan a task that runs while rows travel."""
-        self._plan.repeat(name, run, *touches)
-
     def _scratch(self, name: str, count: int) -> FirstRows:
         return self._plan.scratch(f"{self._reader.out}: {name}", count, self._width)
 
@@ -138,7 +133,7 @@ def _divided(plan: StepPlan, op: Exchange, reader: Aggregate) -> tuple[kernels.M
     if key not in plan.divided.maps:
         how = block.bind(plan.whole_map(reader.adjacency))
         own, halo = divided_map(how, plan.num_rows(plan.program.level(op.inputs[0])))
-        halo = by_arrival(halo, route_of(plan, op).receive_rows)
+        halo = by_place(halo, route_of(plan, op).receive_rows)
         if plan.copies is None:
             plan.divided.maps[key] = kernels.BothWays(own), kernels.BothWays(halo)
             plan.divided.nbytes += own.csc.nbytes + halo.csc.nbytes
@@ -172,6 +167,26 @@ def divided_map(how: Aggregation, num_own: int) -> tuple[Aggregation, Aggregatio
         parts.append(replace(how, csc=part, mean=False, weight=weight, src_scale=scale, dst_scale=dst))
     own, halo = parts
     return own, replace(halo, loop=None, loop_scale=0.0, skip_loops=False)
+
+
+def by_place(halo: Aggregation, receive_rows: Sequence[int]) -> Aggregation:
+    """Return a map of halo rows with each row's edges by the place of their sources among their owner's rows.
+
+    The place is position / n for the n rows of an owner; rows of one place are in the order of the owners. So
+    a row's sum does not depend on the order in which its edges are stored.
+    """
+    csc = halo.csc
+    share = [torch.arange(count, dtype=torch.float64) / max(count, 1) for count in receive_rows]
+    source = torch.cat(share).argsort(stable=True)
+    place = torch.empty_like(source)
+    place[source] = torch.arange(source.numel())
+    placed = Csc(csc.indptr, place[csc.indices.long()].to(csc.indices.dtype), csc.num_src, trusted=True)
+    ordered, perm = placed.sort_rows()
+    if perm is None:
+        return halo
+    kept = source.to(csc.indices.dtype)[ordered.indices.long()]
+    weight = None if halo.weight is None else halo.weight[perm]
+    return replace(halo, csc=Csc(csc.indptr, kept, csc.num_src, trusted=True), weight=weight)
 
 
 __all__ = ["Overlapped", "can_overlap", "divided_map"]

@@ -135,7 +135,7 @@ class PeerReads:
             if self._made is None:
                 self._made = self._make()
             mapped, summed = self._made
-            mapped.knobs = plan.warps
+            mapped.config = plan.pipeline
             summed.forward(x.get(), addend=addends[0].get() if addends else None, out=out.tensor)
             follow_up(out.tensor, after(out))
 
