@@ -29,10 +29,10 @@ from graphbraid.features.tiers import device_sizing
 from graphbraid.features.tiers.device_sizing import DeviceMemory
 from graphbraid.files.writing import format_bytes
 from graphbraid.loader import NeighborLoader
-from graphbraid.sampling.rows import hot_copies
-from graphbraid.sampling.rows.hot import HotRows
-from graphbraid.sampling.rows.sectors import row_sectors
-from graphbraid.sampling.rows.shared_hot import PeerPlace, SharedHotRows
+from graphbraid.sampling.rows import device_cache
+from graphbraid.sampling.rows.device_cache import DeviceCache
+from graphbraid.sampling.rows.shared_cache import PeerPlace, SharedDeviceCache
+from graphbraid.sampling.rows.transfer_counter import row_sectors
 from graphbraid.train import Callback, TrainConfig
 from graphbraid.train.estimating import modes
 
@@ -64,10 +64,10 @@ class Batch:
 )
 def test_hot_rows_and_the_ring_give_every_batch_its_rows(batches, kept, num_hot, claimed, num_own):
     x, chosen = torch.randn(30, 3), torch.randperm(30)[:num_hot]
-    hot = HotRows(chosen, 30, x.__getitem__)
+    hot = DeviceCache(chosen, 30, x.__getitem__)
     if num_own is not None:  # the others are between devices, of which this is the only one
         place = PeerPlace(0, 1, torch.device("cpu"), lambda handle: [handle])
-        hot = SharedHotRows(hot, chosen, min(num_own, num_hot), place)
+        hot = SharedDeviceCache(hot, chosen, min(num_own, num_hot), place)
     buffer = RowBuffer(x, kept_batches=kept, hot=hot)
     for step, (ids, fate) in enumerate(batches):
         n_id = torch.tensor(ids)
@@ -223,7 +223,7 @@ def test_a_loader_with_hot_rows_follows_a_plan_of_itself(expected):
 
 
 def test_hot_rows_that_the_device_has_no_memory_for_end_the_epoch(monkeypatch):
-    monkeypatch.setattr(hot_copies, "free_bytes", lambda _: 1000)
+    monkeypatch.setattr(device_cache, "free_bytes", lambda _: 1000)
     tiers = TieredFeatures.build(GRAPH, hot="all")
     with pytest.raises(ResourceError, match=r"800 hot rows take 28\.1 KiB on cpu, and 1000 B are free"):
         executed(EmulatedAccelerator(INSTANT), 1.0, tiers)

@@ -23,8 +23,8 @@ from graphbraid.features.tiers import device_sizing
 from graphbraid.features.tiers.device_sizing import DeviceMemory
 from graphbraid.graph import ScaledFeatures
 from graphbraid.ops.gather import gather_tiered
-from graphbraid.sampling.rows import hot_copies
-from graphbraid.sampling.rows.shared_hot import SharedHotRows
+from graphbraid.sampling.rows import device_cache
+from graphbraid.sampling.rows.shared_cache import SharedDeviceCache
 from graphbraid.train import TrainConfig, Trainer
 from graphbraid.train.estimating import modes
 from graphbraid.train.estimating.memory import sampled
@@ -88,7 +88,7 @@ def shared_names() -> list[str]:
 
 def shared_of(trainer) -> dict[str, object] | None:
     hot = trainer.tiers.hot
-    if not isinstance(hot, SharedHotRows):
+    if not isinstance(hot, SharedDeviceCache):
         return None
     return {
         "own": len(hot.own_ids),
@@ -131,7 +131,7 @@ def faulty(comm, what: str, folder: str) -> dict[str, object]:
 
     options = {"plan": plan_file(folder, 0.5), "hot": budget(graph, 100), "epochs": 3}
     if what == "memory" and comm.rank == 1:
-        hot_copies.free_bytes = lambda _: 1000
+        device_cache.free_bytes = lambda _: 1000
     callbacks = [] if what == "memory" else [At(comm, comm.size - 1, 9, act)]
     trainer = Trainer(
         make("sage", graph), graph, callbacks=callbacks, accelerator=device(), **(BASE | options)
@@ -281,7 +281,7 @@ def between_two(comm, kind: str) -> dict[str, object]:
     with HotSharing(state) as sharing:
         sharing.open()
         shared = tiers.hot
-        assert isinstance(shared, SharedHotRows)
+        assert isinstance(shared, SharedDeviceCache)
         ids = torch.randperm(600, generator=torch.Generator().manual_seed(comm.rank)).to(card)
         assert torch.equal(shared.assembled(ids, tiers.gather).cpu(), graph.x[ids.cpu()])
         table = shared.tier_table(shared.table_on(card), graph.x if kind == "cpu" else graph.x.pin_memory())

@@ -1,4 +1,4 @@
-"""HotRows and tiers with hot rows: which are hot, how batches come together, what is said and refused."""
+"""DeviceCache and tiers with hot rows: which are hot, how batches come together, what is said and refused."""
 
 import pickle
 
@@ -13,8 +13,8 @@ from graphbraid.features import DiskOptions, TieredFeatures, score
 from graphbraid.features.tiers.device_sizing import DeviceMemory, device_budget
 from graphbraid.ops.gather import Tier
 from graphbraid.sampling import SamplerConfig, SeedSchedule
-from graphbraid.sampling.rows import hot_copies
-from graphbraid.sampling.rows.hot import HotRows, joined
+from graphbraid.sampling.rows import device_cache
+from graphbraid.sampling.rows.device_cache import DeviceCache, joined
 
 SMALL = DiskOptions(depth=2, longest_bytes=4096)
 ROW, MAP = 148, 4 * 300  # bytes of a row of the stored graph, and of a map of its nodes
@@ -50,7 +50,7 @@ class Source:
 def test_a_batch_comes_together_from_hot_rows_and_those_that_travel(num_hot, ids, is_prefix):
     x, ids = torch.randn(20, 3), torch.tensor(ids, dtype=torch.int64)
     chosen = torch.arange(20) if is_prefix else torch.randperm(20)
-    hot = HotRows(chosen[:num_hot], 20, lambda rows: x[rows])
+    hot = DeviceCache(chosen[:num_hot], 20, lambda rows: x[rows])
     assert hot.is_prefix or not is_prefix
     missing, slots = hot.split(ids)
     travels = ~torch.isin(ids, chosen[:num_hot])
@@ -65,9 +65,9 @@ def test_a_batch_comes_together_from_hot_rows_and_those_that_travel(num_hot, ids
 
 
 def test_hot_rows_are_copied_once_and_again_in_another_process(monkeypatch):
-    monkeypatch.setattr(hot_copies, "_COPIED_BYTES", 25)  # two rows at a time
+    monkeypatch.setattr(device_cache, "_COPIED_BYTES", 25)  # two rows at a time
     source = Source(torch.randn(20, 3))
-    hot = HotRows(torch.tensor([7, 3, 11, 0, 9]), 20, source)
+    hot = DeviceCache(torch.tensor([7, 3, 11, 0, 9]), 20, source)
     assert torch.equal(hot.table_on(CPU), source.x[hot.ids])
     assert source.asked == [1, 2, 2, 1]
     assert hot.table_on(CPU) is hot.table_on(CPU)
@@ -78,14 +78,14 @@ def test_hot_rows_are_copied_once_and_again_in_another_process(monkeypatch):
 
 def test_hot_rows_that_cannot_be_are_refused(monkeypatch):
     with pytest.raises(DataError, match=r"in \[0, 5\); ids\[1\] is 5"):
-        HotRows(torch.tensor([0, 5]), 5, X.__getitem__)
+        DeviceCache(torch.tensor([0, 5]), 5, X.__getitem__)
     with pytest.raises(DataError, match="distinct"):
-        HotRows(torch.tensor([1, 2, 1]), 5, X.__getitem__)
-    monkeypatch.setattr(hot_copies, "free_bytes", lambda _: 100)
+        DeviceCache(torch.tensor([1, 2, 1]), 5, X.__getitem__)
+    monkeypatch.setattr(device_cache, "free_bytes", lambda _: 100)
     with pytest.raises(
         ResourceError, match=r"9 hot rows take 108 B on cpu, and 100 B are free.*smaller hot="
     ):
-        HotRows(torch.arange(9), 9, X.__getitem__).table_on(CPU)
+        DeviceCache(torch.arange(9), 9, X.__getitem__).table_on(CPU)
 
 
 @pytest.mark.parametrize("host", [None, 0, "300 KiB", "all"])

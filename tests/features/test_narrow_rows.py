@@ -15,7 +15,7 @@ from graphbraid.datasets import open_store, save_store
 from graphbraid.errors import DataError, ResourceError
 from graphbraid.features import DiskOptions, HostTiers, TieredFeatures
 from graphbraid.loader import BatchLoader, LoaderSettings, NeighborLoader
-from graphbraid.sampling.rows.hot import HotRows
+from graphbraid.sampling.rows.device_cache import DeviceCache
 from graphbraid.sampling.source import BatchSource
 
 SMALL = DiskOptions(depth=4, longest_bytes=4096)
@@ -135,7 +135,7 @@ def test_a_table_of_tiers_has_scales_for_hot_rows_and_the_others(int8):
     from graphbraid.ops.gather import gather_tiered
 
     for ids in (torch.arange(40), torch.randperm(300)[:40]):
-        hot = HotRows(ids, 300, int8.x.values.__getitem__, int8.x.scale)
+        hot = DeviceCache(ids, 300, int8.x.values.__getitem__, int8.x.scale)
         table = hot.tier_table(hot.table_on(torch.device("cpu")), int8.x)
         wanted = torch.randint(0, 300, (80,))
         assert same(gather_tiered(table, wanted), int8.dense_x()[wanted])

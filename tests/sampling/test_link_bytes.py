@@ -8,9 +8,14 @@ from tests.sampling.graphs import power_law_csc
 
 from graphbraid import ScaledFeatures
 from graphbraid.sampling import SamplerConfig, sample_batch
-from graphbraid.sampling.rows.link_weights import AT_ONCE, weight_bytes
-from graphbraid.sampling.rows.sectors import SECTOR_BYTES, row_sectors
-from graphbraid.sampling.rows.transfer_counter import TransferCounter, weight_bytes_read
+from graphbraid.sampling.rows.transfer_counter import (
+    AT_ONCE,
+    SECTOR_BYTES,
+    TransferCounter,
+    row_sectors,
+    weight_bytes,
+    weight_bytes_read,
+)
 
 
 def at_offset(offset: int, num_rows: int, row_bytes: int) -> torch.Tensor:

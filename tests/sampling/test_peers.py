@@ -14,10 +14,9 @@ from torch import distributed, multiprocessing
 from graphbraid.errors import ConfigError
 from graphbraid.graph import ScaledFeatures
 from graphbraid.ops.gather import gather_tiered
-from graphbraid.sampling.rows import peers
-from graphbraid.sampling.rows.hot import HotRows
-from graphbraid.sampling.rows.peers import PeerRows
-from graphbraid.sampling.rows.shared_hot import PeerPlace, SharedHotRows
+from graphbraid.sampling.rows import shared_cache
+from graphbraid.sampling.rows.device_cache import DeviceCache
+from graphbraid.sampling.rows.shared_cache import PeerPlace, PeerRows, SharedDeviceCache
 
 ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")
@@ -43,8 +42,8 @@ def gathered_by(rank, num_peers, exchange, device, *, by_map, scaled=False):
         return x[ids]
 
     scale = torch.arange(1.0, NUM_ROWS + 1) if scaled else None
-    kept = HotRows(torch.tensor([3]), NUM_ROWS, source, scale)
-    hot = SharedHotRows(
+    kept = DeviceCache(torch.tensor([3]), NUM_ROWS, source, scale)
+    hot = SharedDeviceCache(
         kept,
         order[: NUM_LOCAL + NUM_SHARED],
         NUM_LOCAL,
@@ -101,8 +100,8 @@ def test_each_peer_keeps_its_part_and_reads_all(num_peers, by_map, scaled, monke
         known[handle] = part
         return handle
 
-    monkeypatch.setattr(peers, "handle_of", handle_of)
-    monkeypatch.setattr(peers, "opened", known.__getitem__)
+    monkeypatch.setattr(shared_cache, "handle_of", handle_of)
+    monkeypatch.setattr(shared_cache, "opened", known.__getitem__)
     given, meet, found = [None] * num_peers, threading.Barrier(num_peers), [None] * num_peers
 
     def run(rank):
@@ -187,7 +186,9 @@ def test_ranks_and_devices_that_do_not_fit_are_refused(monkeypatch):
         PeerRows(torch.arange(3), rows().__getitem__, rank=1, num_peers=1, **options)
     monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda *_: False)
     with pytest.raises(ConfigError, match="cuda:0 cannot read the memory of cuda:1"):
-        peers.check_reads(torch.device("cuda:0"), torch.device("cuda:1"), "let each keep its own hot rows")
+        shared_cache.check_reads(
+            torch.device("cuda:0"), torch.device("cuda:1"), "let each keep its own hot rows"
+        )
 
 
 def test_the_device_that_reads_is_given_the_access(monkeypatch):
@@ -203,15 +204,15 @@ def test_the_device_that_reads_is_given_the_access(monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda *_: True)
     monkeypatch.setattr(torch, "empty", On)
-    peers.check_reads(torch.device("cuda:0"), torch.device("cuda:1"), "")
+    shared_cache.check_reads(torch.device("cuda:0"), torch.device("cuda:1"), "")
     assert copies == [("cuda:0", "cuda:1")]
 
 
 @pytest.mark.parametrize("num_shared", [0, 1, 2])
 def test_a_peer_without_a_row_shares_nothing(num_shared, monkeypatch):
     """Memory of no rows has no handle."""
-    monkeypatch.setattr(peers, "handle_of", lambda part: b"x")
-    monkeypatch.setattr(peers, "opened", lambda _: rows()[:1])
+    monkeypatch.setattr(shared_cache, "handle_of", lambda part: b"x")
+    monkeypatch.setattr(shared_cache, "opened", lambda _: rows()[:1])
     given = [b"x"] * num_shared + [b""] * (3 - num_shared)
     ids = torch.arange(num_shared)
     shared = PeerRows(ids, rows().__getitem__, rank=2, num_peers=3, device=CPU, exchange=lambda handle: given)

@@ -26,7 +26,7 @@ from graphbraid.loader.batches.batch_loader import BatchLoader
 from graphbraid.loader.batches.settings import LoaderSettings
 from graphbraid.machine.hardware import free_memory_bytes
 from graphbraid.sampling.rows.by_id import FeatureSource
-from graphbraid.sampling.rows.hot_copies import free_bytes
+from graphbraid.sampling.rows.device_cache import free_bytes
 from graphbraid.sampling.schedule import MOST_EPOCHS
 from graphbraid.sampling.subgraph import DIRECTIONAL
 

@@ -26,9 +26,13 @@ from graphbraid.graph.degrees import degrees_and_loops
 from graphbraid.nn import SAGEConv
 from graphbraid.sampling import SamplerConfig, SeedSchedule
 from graphbraid.sampling.minibatch.mini_batch import BatchSource
-from graphbraid.sampling.rows.sectors import SECTOR_BYTES, row_sectors
-from graphbraid.sampling.rows.shared_hot import PeerPlace, SharedHotRows
-from graphbraid.sampling.rows.transfer_counter import list_bytes_read, weight_bytes_read
+from graphbraid.sampling.rows.shared_cache import PeerPlace, SharedDeviceCache
+from graphbraid.sampling.rows.transfer_counter import (
+    SECTOR_BYTES,
+    list_bytes_read,
+    row_sectors,
+    weight_bytes_read,
+)
 
 NUM_STEPS, BATCH_SIZE = 4, 8
 ONLY_INTERPRETED = "needs a machine without a CUDA device, where Triton's interpreter makes the accelerator"
@@ -286,7 +290,7 @@ def test_rows_between_devices_give_the_same_batches_by_every_route(make_device, 
     tiers = TieredFeatures.build(context.source.graph, hot="all")
     where = torch.device("cpu") if isinstance(context.device, Interpreted) else context.device
     place = PeerPlace(0, 1, torch.empty(0, device=where).device, lambda handle: [handle])
-    shared = SharedHotRows(tiers.hot, torch.randperm(90)[:40], num_own, place)
+    shared = SharedDeviceCache(tiers.hot, torch.randperm(90)[:40], num_own, place)
     tiers.take_hot(shared, torch.ones(90))
     source = dataclasses.replace(context.source, rows=tiers)
     found, by_device = batches(dataclasses.replace(context, source=source))
@@ -548,5 +552,5 @@ def test_after_the_first_batch_nothing_but_the_sizes_is_waited_for(device):
 
 
 def placing_on(device):
-    place = importlib.import_module("graphbraid.sampling.triton.placement").place
+    place = importlib.import_module("graphbraid.sampling.triton.topology").place
     return lambda table, placement: place(table, placement, device)

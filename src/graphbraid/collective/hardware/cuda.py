@@ -123,7 +123,7 @@ def _room(context: Context) -> int:
 
 def _placing_on(device: torch.device) -> Callable[[Tensor, str], Tensor]:
     def placed(table: Tensor, placement: str) -> Tensor:
-        from graphbraid.sampling.triton.placement import place  # imports triton
+        from graphbraid.sampling.triton.topology import place  # imports triton
 
         return place(table.detach(), placement, device)
 

@@ -36,7 +36,7 @@ from graphbraid.ops.gather import TierTable
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.gpu import GpuPipeline, make_gpu_pipeline
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
-from graphbraid.sampling.rows.hot import tier_of
+from graphbraid.sampling.rows.device_cache import tier_of
 from graphbraid.sampling.source import BatchSource
 
 _log = logging.getLogger(__name__)

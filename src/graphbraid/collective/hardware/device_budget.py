@@ -15,9 +15,8 @@ from graphbraid.files.writing import format_bytes
 from graphbraid.graph import SparseFeatures
 from graphbraid.graph.csc import Csc, index_dtype
 from graphbraid.graph.scaled_features import kept_row_bytes
-from graphbraid.sampling.rows.hot import MAP_BYTES
-from graphbraid.sampling.rows.link_weights import SUM_BYTES, WEIGHT_BYTES
-from graphbraid.sampling.rows.sectors import SECTOR_BYTES, row_sectors
+from graphbraid.sampling.rows.device_cache import MAP_BYTES
+from graphbraid.sampling.rows.transfer_counter import SECTOR_BYTES, SUM_BYTES, WEIGHT_BYTES, row_sectors
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)

@@ -21,7 +21,7 @@ from graphbraid.features.scores.walks import out_degree
 from graphbraid.graph import ScaledFeatures, SparseFeatures
 from graphbraid.graph.scaled_features import kept_row_bytes, scale_of, stored_rows
 from graphbraid.ops.gather import gather_rows
-from graphbraid.sampling.rows.hot import MAP_BYTES, HotRows
+from graphbraid.sampling.rows.device_cache import MAP_BYTES, DeviceCache
 
 LOCAL_ID_BYTES = 8
 """Bytes of each node in the table of the device's sampler."""
@@ -65,7 +65,7 @@ def resident_bytes(resident: Resident, context: Context) -> Mapping[str, int]:
     }
 
 
-def hot_rows_in(room: int, context: Context) -> HotRows | None:
+def hot_rows_in(room: int, context: Context) -> DeviceCache | None:
     """Return the rows of most out-edges that fit in ``room`` bytes with their map; None if no row does."""
     x, num_nodes = context.source.graph.x, context.source.graph.num_nodes
     assert isinstance(x, Tensor | ScaledFeatures)
@@ -76,15 +76,15 @@ def hot_rows_in(room: int, context: Context) -> HotRows | None:
     return _hot_rows(order[:num_rows], context)
 
 
-def _hot_rows(ids: Tensor, context: Context) -> HotRows:
+def _hot_rows(ids: Tensor, context: Context) -> DeviceCache:
     x = context.source.graph.x
     assert isinstance(x, Tensor | ScaledFeatures)
     rows = stored_rows(x)
     assert rows is not None
-    return HotRows(ids, context.source.graph.num_nodes, functools.partial(gather_rows, rows), scale_of(x))
+    return DeviceCache(ids, context.source.graph.num_nodes, functools.partial(gather_rows, rows), scale_of(x))
 
 
-def _hot_bytes(hot: HotRows | None, context: Context) -> int:
+def _hot_bytes(hot: DeviceCache | None, context: Context) -> int:
     """Device memory of rows that the features' tiers keep there."""
     x = context.source.graph.x
     if hot is None or isinstance(x, SparseFeatures | None):

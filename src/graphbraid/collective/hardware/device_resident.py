@@ -10,7 +10,7 @@ from torch import Tensor
 from graphbraid.collective.hardware.device_placement import PARTS, PartPlacement, PlacedPart, shown
 from graphbraid.sampling.gpu import GpuPipeline
 from graphbraid.sampling.list_reads import ListReads
-from graphbraid.sampling.rows.hot import HotRows
+from graphbraid.sampling.rows.device_cache import DeviceCache
 from graphbraid.sampling.rows.transfer_counter import list_bytes_read
 from graphbraid.sampling.sample import Sampled
 from graphbraid.sampling.source import BatchSource
@@ -21,7 +21,7 @@ class Resident:
     """What is to be on the device."""
 
     placement: PartPlacement
-    rows: HotRows | None = None
+    rows: DeviceCache | None = None
     """Rows of features that are on the host."""
     lists: Tensor | None = None
     """Nodes whose adjacency lists are on the device, of a topology that is on the host."""

@@ -21,8 +21,12 @@ from graphbraid.collective.plan.times import StageTimes
 from graphbraid.collective.run.protocols import DeviceMemoryError
 from graphbraid.collective.run.stages import Context, register
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
-from graphbraid.sampling.rows.sectors import row_sectors
-from graphbraid.sampling.rows.transfer_counter import list_bytes_read, travelled, weight_bytes_read
+from graphbraid.sampling.rows.transfer_counter import (
+    list_bytes_read,
+    row_sectors,
+    travelled,
+    weight_bytes_read,
+)
 
 Fault = Callable[[], BaseException]
 

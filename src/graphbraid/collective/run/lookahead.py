@@ -27,7 +27,7 @@ from torch import Tensor
 from graphbraid.ops.gather import gather_rows
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.sampling.rows.by_id import FeatureSource, RowPart
-from graphbraid.sampling.rows.hot import HotRows
+from graphbraid.sampling.rows.device_cache import DeviceCache
 from graphbraid.sampling.rows.transfer_counter import link_of
 
 _log = logging.getLogger(__name__)
@@ -111,7 +111,7 @@ class RowBuffer:
     """
 
     def __init__(
-        self, x: Tensor | FeatureSource, *, kept_batches: int = KEPT_BATCHES, hot: HotRows | None = None
+        self, x: Tensor | FeatureSource, *, kept_batches: int = KEPT_BATCHES, hot: DeviceCache | None = None
     ) -> None:
         self._x = x.detach() if isinstance(x, Tensor) else x
         self._kept_batches, self._hot = kept_batches, hot

@@ -19,7 +19,7 @@ from torch import Tensor
 from graphbraid.collective.run.lookahead import APART, Key
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.sampling.rows.by_id import FeatureSource, RowPart
-from graphbraid.sampling.rows.hot import HotRows
+from graphbraid.sampling.rows.device_cache import DeviceCache
 
 _UNANNOUNCED = -1
 
@@ -34,7 +34,7 @@ class _ClaimedStep:
     number: int | None = None
     """What it was announced as; None before."""
     split: tuple[Tensor, Tensor] | None = None
-    """Its rows that are not hot, and every row's slot, as :meth:`HotRows.split` gives them; None before."""
+    """Its rows that are not hot, and each row's slot, from :meth:`DeviceCache.split`; None before."""
 
 
 class RowsAhead:
@@ -47,7 +47,7 @@ class RowsAhead:
     """
 
     def __init__(
-        self, rows: FeatureSource, sample: Callable[[int, int], MiniBatch], hot: HotRows | None = None
+        self, rows: FeatureSource, sample: Callable[[int, int], MiniBatch], hot: DeviceCache | None = None
     ) -> None:
         self._rows, self._sample, self._hot = rows, sample, hot
         self._changed = threading.Condition()  # every use of what follows holds it, and never for long

@@ -28,7 +28,7 @@ from graphbraid.errors import ConfigError, did_you_mean
 from graphbraid.graph import ScaledFeatures, SparseFeatures
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
-from graphbraid.sampling.rows.hot import HotRows
+from graphbraid.sampling.rows.device_cache import DeviceCache
 from graphbraid.sampling.schedule import SeedSchedule
 from graphbraid.sampling.source import BatchSource
 from graphbraid.signatures import typed
@@ -81,7 +81,7 @@ class Context:
         return self.gathered_rows is not None or (self.gather and self.source.rows is not None)
 
     @property
-    def hot(self) -> HotRows | None:
+    def hot(self) -> DeviceCache | None:
         """Rows that the device keeps, by the features' tiers; None if there are none."""
         return None if self.source.rows is None or not self.gather else self.source.rows.hot
 

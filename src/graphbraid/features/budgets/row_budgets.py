@@ -19,7 +19,7 @@ from graphbraid.files.writing import format_bytes
 from graphbraid.graph import Graph
 from graphbraid.machine.hardware import free_memory_bytes
 from graphbraid.sampling.config import SamplerConfig
-from graphbraid.sampling.rows.hot import MAP_BYTES
+from graphbraid.sampling.rows.device_cache import MAP_BYTES
 from graphbraid.sampling.schedule import SeedSchedule
 
 _SLOT_BYTES = 32  # noted of each row in memory: csrc/disk/row_cache.cpp, and what it was filled with

@@ -11,7 +11,7 @@ from graphbraid.features.tiers.tier_report import Served
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.graph.scaled_features import given_row_bytes, kept_row_bytes
-from graphbraid.sampling.rows.hot import MAP_BYTES
+from graphbraid.sampling.rows.device_cache import MAP_BYTES
 
 LEAST_GAIN = 0.01
 """Share of an epoch's time that rows must save to be worth a device's memory, if the link's rate is known."""

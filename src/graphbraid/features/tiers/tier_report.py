@@ -12,7 +12,7 @@ from torch import Tensor
 
 from graphbraid.features.tiers.tier_counts import TierCounts
 from graphbraid.files.writing import format_bytes
-from graphbraid.sampling.rows.sectors import SECTOR_BYTES
+from graphbraid.sampling.rows.transfer_counter import SECTOR_BYTES
 
 SHARES = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
 """Shares of the rows, or of the lists' bytes: the points of a curve of tiers."""

@@ -10,8 +10,8 @@ from graphbraid.features.rows.memory import MemoryRows
 from graphbraid.features.rows.widening import WidenedCache
 from graphbraid.features.tiers.tier_counts import TierCounts
 from graphbraid.features.tiers.tier_report import RING, Served, TierRow
-from graphbraid.sampling.rows.hot import HotRows
-from graphbraid.sampling.rows.shared_hot import SharedHotRows
+from graphbraid.sampling.rows.device_cache import DeviceCache
+from graphbraid.sampling.rows.shared_cache import SharedDeviceCache
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -20,7 +20,7 @@ class SeenTiers:
 
     disk: DiskRows | None
     cache: RowCache | WidenedCache | MemoryRows
-    hot: HotRows | None
+    hot: DeviceCache | None
     row_bytes: int
     """Bytes in which a row is kept."""
     lookahead: int
@@ -59,7 +59,7 @@ class SeenTiers:
 
     def _peers(self) -> TierRow | None:
         hot = self.hot
-        if not isinstance(hot, SharedHotRows) or not hot.num_shared:
+        if not isinstance(hot, SharedDeviceCache) or not hot.num_shared:
             return None
         share = None if self.served is None else self._share_from(len(hot.own_ids), hot.num_shared)
         return TierRow(
@@ -130,7 +130,7 @@ class SeenTiers:
         hot = self.hot
         if hot is None:
             return 0
-        return len(hot.own_ids) + (hot.num_shared if isinstance(hot, SharedHotRows) else 0)
+        return len(hot.own_ids) + (hot.num_shared if isinstance(hot, SharedDeviceCache) else 0)
 
     @property
     def _kept_bytes(self) -> int:

@@ -24,10 +24,8 @@ from graphbraid.graph import Graph, ScaledFeatures
 from graphbraid.graph.identity import check_made_for, features_mark
 from graphbraid.graph.scaled_features import kept_row_bytes, scale_of, stored_rows
 from graphbraid.sampling.config import SamplerConfig
-from graphbraid.sampling.rows.hot import HotRows
-from graphbraid.sampling.rows.hot_counts import HotReads
-from graphbraid.sampling.rows.sectors import SECTOR_BYTES
-from graphbraid.sampling.rows.transfer_counter import TransferCounter
+from graphbraid.sampling.rows.device_cache import DeviceCache, HotReads
+from graphbraid.sampling.rows.transfer_counter import SECTOR_BYTES, TransferCounter
 from graphbraid.sampling.schedule import SeedSchedule
 from graphbraid.signatures import typed
 
@@ -51,7 +49,7 @@ class TieredFeatures:
         score: Tensor | None,
         lookahead: int,
         epoch_reads: float | None = None,
-        hot: HotRows | None = None,
+        hot: DeviceCache | None = None,
         filled_by: str = "",
         mark: str = "",
     ) -> None:
@@ -157,7 +155,7 @@ class TieredFeatures:
             score=values,
             lookahead=lookahead if looks_ahead else 0,
             epoch_reads=None if values is None else reads_per_epoch(score, values),
-            hot=HotRows(hot_ids, len(stored), rows.uncounted, scale_of(x)) if hot_ids.numel() else None,
+            hot=DeviceCache(hot_ids, len(stored), rows.uncounted, scale_of(x)) if hot_ids.numel() else None,
             filled_by=row_budgets.described(score),
             mark=features_mark(x),
         )
@@ -275,7 +273,7 @@ class TieredFeatures:
         """Forget announced batches; see :meth:`RowCache.forget`."""
         self.cache.forget()
 
-    def take_hot(self, hot: HotRows, score: Tensor) -> None:
+    def take_hot(self, hot: DeviceCache, score: Tensor) -> None:
         """Take other hot rows, which were chosen by another ``score``: that of all ranks that train."""
         self.hot, self.score = hot, score
 

@@ -14,7 +14,7 @@ from graphbraid.graph.interop.convert import is_plain
 from graphbraid.graph.scaled_features import ScaledFeatures, widened
 
 if TYPE_CHECKING:
-    from graphbraid.sampling.rows.hot import HotRows
+    from graphbraid.sampling.rows.device_cache import DeviceCache
 
 
 @runtime_checkable
@@ -40,7 +40,7 @@ class FeatureSource(Protocol):
         ...
 
     @property
-    def hot(self) -> HotRows | None:
+    def hot(self) -> DeviceCache | None:
         """Rows that devices keep in their memory; None if there are none."""
         ...
 
@@ -66,7 +66,7 @@ class FeatureSource(Protocol):
 class RowPart:
     """The feature rows of a batch that the device does not hold yet, and where it finds all of them.
 
-    The device keeps its hot rows (:class:`graphbraid.sampling.rows.hot.HotRows`), and the rows copied last in
+    The device keeps its hot rows (:class:`.device_cache.DeviceCache`), and the rows copied last in
     a ring buffer if there is one; a row's position rises from each appended row to the next.
     """
 

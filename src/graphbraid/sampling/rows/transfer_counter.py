@@ -1,4 +1,4 @@
-"""TransferCounter: counts the rows, sampled lists and labels that travel to devices."""
+"""TransferCounter: rows, sampled lists and labels that went to devices, counted by whoever moves them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,69 @@ from torch import Tensor
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.scaled_features import ScaledFeatures, kept_row_bytes
 from graphbraid.sampling.rows.by_id import FeatureSource, tensor_bytes
-from graphbraid.sampling.rows.link_weights import weight_bytes
-from graphbraid.sampling.rows.sectors import row_sectors
 
 if TYPE_CHECKING:
     from graphbraid.sampling.config import SamplerConfig
     from graphbraid.sampling.minibatch.mini_batch import MiniBatch
     from graphbraid.sampling.sample import Sampled
+
+
+SECTOR_BYTES = 32
+"""Bytes of a sector; they begin at addresses that it divides. A drawn id of 4 bytes moves as much."""
+
+
+def row_sectors(table: Tensor | ScaledFeatures, ids: Tensor) -> Tensor:
+    """Return how many sectors reading each row of a table moves, by where it lies.
+
+    A row that does not begin or end where sectors do moves more than its own bytes. Rows are counted one by
+    one: that a neighbour's lie in the same sector saves nothing unless a cache has it by chance.
+
+    Args:
+        table: contiguous rows; those of int8 with their scales, each of which moves a sector of its own.
+        ids: ``(num_ids,)`` int64 rows, on any device.
+
+    Returns:
+        ``(num_ids,)`` int64 on the device of ``ids``.
+    """
+    if isinstance(table, ScaledFeatures):
+        return row_sectors(table.values, ids) + row_sectors(table.scale, ids)
+    row_bytes = table[:1].nbytes
+    if not row_bytes:
+        return torch.zeros_like(ids)
+    first = (table.data_ptr() % SECTOR_BYTES + ids * row_bytes) % SECTOR_BYTES
+    return (first + (row_bytes + SECTOR_BYTES - 1)) // SECTOR_BYTES
+
+
+WEIGHT_BYTES, SUM_BYTES = 4, 8
+"""Bytes of an edge's weight, and of the running sum that draws with replacement read in its place."""
+AT_ONCE = 128
+"""Weights of a list that a device keeps while it draws; those behind them are read again for each draw."""
+
+
+def weight_bytes(degrees: Tensor, drawable: Tensor, fanout: int, *, replace: bool) -> Tensor:
+    """Return the bytes of weights that a device's kernels read to draw from each list.
+
+    Without replacement the race reads all weights, and those behind the first :data:`AT_ONCE` again for each
+    draw; a list that is taken whole is read once. With replacement the last running sum is read, and those
+    of a bisection for each draw, which counts with its most steps.
+
+    Args:
+        degrees: ``(num_lists,)`` int64 edges of each list; 0 for one that is not read of the host.
+        drawable: ``(num_lists,)`` edges of a weight above 0.
+        fanout: edges drawn; -1 takes all.
+        replace: whether draws are with replacement.
+
+    Returns:
+        ``(num_lists,)`` int64.
+    """
+    if replace:
+        steps = torch.frexp(degrees.double()).exponent.long()  # the bits of a degree
+        return torch.where((degrees > 0) & (drawable > 0), 1 + fanout * steps, 0) * SUM_BYTES
+    behind = (degrees - AT_ONCE).clamp(min=0)
+    raced = degrees.clamp(max=AT_ONCE) + fanout * behind
+    is_whole = drawable <= fanout if fanout >= 0 else torch.ones_like(drawable, dtype=torch.bool)
+    return torch.where(is_whole, degrees, raced) * WEIGHT_BYTES
+
 
 _ROWS, _LABELS = ("x", "features"), ("y", "seed_y")  # attributes of a batch; all else belongs to its lists
 _BOUNDS_BYTES = 16  # of where a list begins and ends

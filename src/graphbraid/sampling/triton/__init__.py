@@ -1,8 +1,9 @@
 """The sampler on a CUDA device, in Triton; importing this package imports triton.
 
-Each step of a batch has a module of its own: its seeds (``seeds``), the draws of each hop (``draw`` and
-``weighted``, with the random numbers of ``rng``), local ids (``relabel``), the batch's layout (``layouts``)
-and feature rows (``ops.triton.gather``); ``sampler`` puts them together.
+Each step of a batch has a module of its own: the rows that draw and where their lists are (``topology``), the
+draws of each hop (``draw`` and ``weighted``, with the random numbers of ``rng``), seeds and local ids
+(``relabel``), and sizes and layouts (``batch``). ``sampler`` puts them together; feature rows come by
+``ops.triton.gather``.
 """
 
 from graphbraid.sampling.triton.sampler import TritonPipeline

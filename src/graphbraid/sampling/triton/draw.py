@@ -10,8 +10,8 @@ import triton.language as tl
 from torch import Tensor
 
 from graphbraid.ops.triton.partition import destination_of, search_steps
-from graphbraid.sampling.triton.hop_rows import HopRows, RowEdges, row_edges, rows_of_hop
 from graphbraid.sampling.triton.rng import bounded, draw, row_key
+from graphbraid.sampling.triton.topology import HopRows, RowEdges, row_edges, rows_of_hop
 
 _TILE = 1024
 _LONGEST_TILE = 128
@@ -148,7 +148,7 @@ def draw_edges(rows: HopRows, edges: RowEdges, positions: Tensor) -> None:
 
     Args:
         rows: the rows of the hop, whose fanout is not 0.
-        edges: the result of :func:`.hop_rows.count_edges`.
+        edges: the result of :func:`.topology.count_edges`.
         positions: int64 with room for the hop's edges; written.
     """
     if rows.fanout < 0:

@@ -15,7 +15,8 @@ import triton.language as tl
 from torch import Tensor
 
 from graphbraid.errors import ResourceError
-from graphbraid.sampling.triton.hot_lists import EdgeArray, load_edge
+from graphbraid.sampling.triton.rng import mix, signed, unsigned
+from graphbraid.sampling.triton.topology import EdgeArray, load_edge
 
 _BLOCK = 512
 _NUM_ERAS = 2**31 - 1
@@ -62,12 +63,12 @@ def stamped(era, value):
 )
 def claim_kernel(
     places,  # (num_edges,) int64 of the hop's edges
-    indices,  # (graph's edges,) int32 or int64 source nodes; this and the next three: see hot_lists.EdgeArray
+    indices,  # (graph's edges,) int32 or int64 source nodes; this and the next three: see topology.EdgeArray
     hot_indices,
     num_hot,
     shift,
     num_edges_ptr,  # one int64
-    edge_bounds,  # int64; see counts.Counts
+    edge_bounds,  # int64; see batch.Counts
     ids,  # (num_edges,) int64, written: source nodes; may be places
     table,
     num_seeds,
@@ -120,8 +121,8 @@ def number_kernel(
     num_edges_ptr,
     first,
     ranks,  # (capacity,) int32: running sum of is_first
-    node_bounds,  # int64; see counts.Counts: [hop + 2] is written
-    edge_bounds,  # int64; see counts.Counts: [hop + 1] is written
+    node_bounds,  # int64; see batch.Counts: [hop + 2] is written
+    edge_bounds,  # int64; see batch.Counts: [hop + 1] is written
     local,  # (capacity,) int32, written: local ids of the sources
     n_id,  # int64, written from the first new node on
     table,
@@ -233,3 +234,98 @@ def check_positions(count: int) -> None:
             f"a mini-batch on a device may hold {MAX_POSITIONS:,} seeds and edges at most; this one has "
             f"up to {count:,}. Lower the fanouts or the batch size"
         )
+
+
+_SEEDS_BLOCK = 128
+_ROUNDS = tl.constexpr(4)
+
+
+@triton.jit
+def permuted(position, live, n, key, half_bits):
+    """Return images under the keyed permutation of [0, n); twin of ``sampling.schedule.permuted``."""
+    half = unsigned(half_bits)
+    low = (unsigned(1) << half) - 1
+    x = position.to(tl.uint64)
+    outside = live
+    while tl.max(outside.to(tl.int32), axis=0) > 0:
+        left = x >> half
+        right = x & low
+        for i in tl.static_range(_ROUNDS):
+            mixed = mix(unsigned(key) ^ mix(right + (i << 56))) & low
+            image = left ^ mixed
+            left = right
+            right = image
+        x = tl.where(outside, (left << half) | right, x)
+        outside = outside & (x >= unsigned(n))
+    return x.to(tl.int64)
+
+
+@triton.jit(do_not_specialize=["first", "count", "num_seeds", "key", "half_bits", "era"])
+def seeds_kernel(
+    seeds,  # (num_seeds,) int64 node ids
+    input_id,  # (count,) int64, written: positions in seeds
+    n_id,  # (at least count,) int64, written
+    node_bounds,  # int64; see batch.Counts: [1] is written
+    table,  # (num_nodes,) int64; see relabel.Table
+    first,
+    count,
+    num_seeds,
+    key,
+    half_bits,
+    era,
+    SHUFFLE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Write the seeds of one step and enter them in the table; of repeated seeds it keeps the first copy."""
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    live = i < count
+    position = first + i
+    if SHUFFLE:
+        position = permuted(position, live, num_seeds, key, half_bits)
+    node = tl.load(seeds + position, mask=live, other=0)
+    tl.store(input_id + i, position, mask=live)
+    tl.store(n_id + i, node, mask=live)
+    tl.atomic_min(table + node, stamped(era, i), mask=live, sem="relaxed")
+    if tl.program_id(0) == 0:
+        tl.store(node_bounds + 1, tl.cast(count, tl.int64))
+
+
+def place_seeds(
+    seeds: Tensor,
+    table: Table,
+    node_bounds: Tensor,
+    input_id: Tensor,
+    n_id: Tensor,
+    *,
+    first: int,
+    shuffle_key: int | None,
+) -> None:
+    """Write a step's seeds and enter them in the table of local ids.
+
+    Args:
+        seeds: ``(num_seeds,)`` int64: all seeds of the schedule.
+        table: table of local ids, whose current era is this batch's.
+        node_bounds: ``(hops + 2,)`` int64; entry 1 is written.
+        input_id: ``(count,)`` int64, written: positions in ``seeds``.
+        n_id: ``(count,)`` int64, written: node ids.
+        first: position of the step's first seed before the shuffle.
+        shuffle_key: key of the epoch's permutation. If None, the seeds keep their order.
+    """
+    count, num_seeds = input_id.numel(), seeds.numel()
+    bits = max((num_seeds - 1).bit_length(), 1)
+    seeds_kernel[(triton.cdiv(count, _SEEDS_BLOCK),)](
+        seeds,
+        input_id,
+        n_id,
+        node_bounds,
+        table.slots,
+        first,
+        count,
+        num_seeds,
+        0 if shuffle_key is None else signed(shuffle_key),
+        (bits + 1) // 2,
+        table.era,
+        SHUFFLE=shuffle_key is not None,
+        BLOCK=_SEEDS_BLOCK,
+        num_warps=4,
+    )

@@ -8,8 +8,11 @@ copy of the counts per batch goes to the host, which waits for it only after lau
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from time import perf_counter
 
 import torch
 from torch import Tensor
@@ -24,18 +27,65 @@ from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.list_reads import ListReads
 from graphbraid.sampling.sample import PreparedBatch, Sampled
 from graphbraid.sampling.schedule import SeedSchedule
-from graphbraid.sampling.triton import draw, hop_rows, relabel
-from graphbraid.sampling.triton.bounds import BatchBounds, GraphBounds
-from graphbraid.sampling.triton.clock import StageClock
-from graphbraid.sampling.triton.counts import Counts
-from graphbraid.sampling.triton.hop_rows import HopRows
-from graphbraid.sampling.triton.hot_lists import PlacedTopology
-from graphbraid.sampling.triton.layouts import DrawnHop, cut_blocks, cut_subgraph, no_edges, steps_of
-from graphbraid.sampling.triton.placed_weights import PlacedWeights
-from graphbraid.sampling.triton.placement import check_placement, place
-from graphbraid.sampling.triton.relabel import Table, check_positions
+from graphbraid.sampling.triton import draw, relabel, topology
+from graphbraid.sampling.triton.batch import (
+    BatchBounds,
+    Counts,
+    DrawnHop,
+    GraphBounds,
+    cut_blocks,
+    cut_subgraph,
+    no_edges,
+    steps_of,
+)
+from graphbraid.sampling.triton.relabel import Table, check_positions, place_seeds
 from graphbraid.sampling.triton.rng import signed
-from graphbraid.sampling.triton.seeds import place_seeds
+from graphbraid.sampling.triton.topology import HopRows, PlacedTopology, check_placement, place
+from graphbraid.sampling.triton.weighted import PlacedWeights
+
+Span = tuple[str, torch.cuda.Event, torch.cuda.Event]
+
+
+class StageClock:
+    """A clock that adds up the seconds of each stage, by CUDA events or, on the CPU, by the host's clock."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._on_device = device.type == "cuda"
+        self._seconds = {"sample": 0.0, "gather": 0.0}
+        self._batches = 0
+        self._open: deque[Span] = deque()
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Count everything launched inside the ``with`` block towards the stage ``name``."""
+        if not self._on_device:
+            started = perf_counter()
+            yield
+            self._seconds[name] += perf_counter() - started
+            return
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        yield
+        end.record()
+        self._open.append((name, begin, end))
+
+    def count_batch(self) -> None:
+        """Count one more batch, and add up the spans that have ended."""
+        self._batches += 1
+        while self._open and self._open[0][2].query():
+            self._add(self._open.popleft())
+
+    def seconds(self) -> dict[str, float]:
+        """Return the seconds per stage and the number of ``batches``; waits for the device."""
+        while self._open:
+            self._open[0][2].synchronize()
+            self._add(self._open.popleft())
+        return {**self._seconds, "batches": float(self._batches)}
+
+    def _add(self, span: Span) -> None:
+        name, begin, end = span
+        self._seconds[name] += 1e-3 * begin.elapsed_time(end)
+
 
 UNREAD_EDGES = 1 << 24
 """Most edges a hop may have for its buffers to be allocated by the upper bound. For a larger hop the host
@@ -247,7 +297,7 @@ class TritonPipeline:
         num_edges = bounds.edges
         if num_edges:
             available = None if self._weights is None else self._weights.available
-            edges = hop_rows.count_edges(rows, self._topology, available)
+            edges = topology.count_edges(rows, self._topology, available)
             if num_edges > UNREAD_EDGES:
                 num_edges = int(edges.offsets[-1])
         bounds.advance(num_edges)

@@ -15,7 +15,7 @@ from graphbraid.features import Score, TieredFeatures
 from graphbraid.features.tiers.tier_report import SHARES, Served
 from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.graph.scaled_features import given_row_bytes, kept_row_bytes
-from graphbraid.sampling.rows.hot import MAP_BYTES, HotRows
+from graphbraid.sampling.rows.device_cache import MAP_BYTES, DeviceCache
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.estimating.records import HotEstimate
 from graphbraid.train.step.feed import make_loader
@@ -37,7 +37,7 @@ class DeviceRun(NamedTuple):
     served: Served
     epoch_reads: float
     """Rows that an epoch reads."""
-    hot: HotRows | None
+    hot: DeviceCache | None
     """Rows of ``config.hot``; None if none are asked for."""
     placed: tuple[Need, ...]
     """What the device's sampler keeps there."""

@@ -19,8 +19,8 @@ from graphbraid.features.tiers.peer_split import PeerSplit, split_over_peers
 from graphbraid.features.tiers.tier_report import Served
 from graphbraid.graph import SparseFeatures
 from graphbraid.graph.scaled_features import kept_row_bytes
-from graphbraid.sampling.rows.hot import MAP_BYTES, HotRows
-from graphbraid.sampling.rows.shared_hot import PeerPlace, SharedHotRows
+from graphbraid.sampling.rows.device_cache import MAP_BYTES, DeviceCache
+from graphbraid.sampling.rows.shared_cache import PeerPlace, SharedDeviceCache
 from graphbraid.train.run.state import RunState
 from graphbraid.train.tuning.peer_rates import read_rates
 
@@ -43,7 +43,7 @@ class HotSharing:
     def __init__(self, state: RunState) -> None:
         self._state = state
         self._group: ReadingGroup | None = None  # of ranks of which one has hot rows
-        self._shared: SharedHotRows | None = None
+        self._shared: SharedDeviceCache | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -91,10 +91,10 @@ class HotSharing:
         )
 
     def _share(
-        self, tiers: TieredFeatures, hot: HotRows, score: Tensor, split: PeerSplit, place: PeerPlace
+        self, tiers: TieredFeatures, hot: DeviceCache, score: Tensor, split: PeerSplit, place: PeerPlace
     ) -> None:
         ids = order_of(score)[: split.own + split.shared]
-        shared = self._shared = SharedHotRows(hot, ids, split.own, place)
+        shared = self._shared = SharedDeviceCache(hot, ids, split.own, place)
         shared.reason = split.reason
         tiers.take_hot(shared, score)
         shared.table_on(place.device)  # so that memory that is not there is missed before the first step
@@ -152,11 +152,11 @@ class HotSharing:
         return max(budget, 0) // self._row_bytes
 
 
-def _alone(tiers: TieredFeatures) -> HotRows:
+def _alone(tiers: TieredFeatures) -> DeviceCache:
     """Return the rows that a rank keeps without others, also after it has shared some."""
     hot = tiers.hot
     assert hot is not None
-    return hot.alone if isinstance(hot, SharedHotRows) else hot
+    return hot.alone if isinstance(hot, SharedDeviceCache) else hot
 
 
 __all__ = ["HotSharing"]

@@ -1,29 +1,141 @@
-"""HotRows: the feature rows that a device keeps in its own memory, and how a batch's come together there."""
+"""DeviceCache: the feature rows that a device keeps in its memory, and how a batch's come together there."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from graphbraid.arguments import check_tensor
-from graphbraid.errors import DataError
+from graphbraid.errors import DataError, ResourceError
+from graphbraid.files.writing import format_bytes
 from graphbraid.graph.scaled_features import ScaledFeatures
 from graphbraid.graph.scans import first_out_of_range
 from graphbraid.ops.gather import Tier, TierTable, gather_tiered
-from graphbraid.sampling.rows.hot_copies import Gather, copied_rows, wait_for
-from graphbraid.sampling.rows.hot_counts import HotCounts
+from graphbraid.sampling.rows.transfer_counter import row_sectors
 from graphbraid.signatures import typed
 
+Gather = Callable[[Tensor], Tensor]
+"""Gives the rows of ids, both on the CPU."""
+_COPIED_BYTES = 64 << 20  # of rows on their way to the device at a time
+
+
+def copied_rows(ids: Tensor, source: Gather, device: torch.device) -> Tensor:
+    """Return the rows of ids on a device, ``(num_ids, F)``, ready for every stream.
+
+    Args:
+        ids: ``(num_ids,)`` int64 rows on the CPU.
+        source: gives their rows.
+        device: where they go.
+
+    Raises:
+        ResourceError: the device does not have the memory.
+    """
+    some = source(ids[:1])
+    row_bytes = some[:1].nbytes
+    nbytes, free = row_bytes * len(ids), free_bytes(device)
+    if free is not None and nbytes > free:
+        raise _no_room(device, len(ids), nbytes, f"{format_bytes(free)} are free")
+    try:
+        table = torch.empty((len(ids), *some.shape[1:]), dtype=some.dtype, device=device)
+    except torch.OutOfMemoryError as error:
+        raise _no_room(device, len(ids), nbytes, "they could not be had") from error
+    at_a_time = max(_COPIED_BYTES // max(row_bytes, 1), 1)
+    for begin in range(0, len(ids), at_a_time):
+        table[begin : begin + at_a_time].copy_(source(ids[begin : begin + at_a_time]))
+    wait_for(device)
+    return table
+
+
+def wait_for(device: torch.device) -> None:
+    """Wait for copies, since other streams than the current one read them, too."""
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """Return the free memory of a device; None if that is not known."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
+
+
+def _no_room(device: torch.device, num_rows: int, nbytes: int, why: str) -> ResourceError:
+    return ResourceError(
+        f"{num_rows:,} hot rows take {format_bytes(nbytes)} on {device}, and {why}. Give a smaller hot=: the "
+        "other rows are read from the host"
+    )
+
+
+class HotReads(NamedTuple):
+    """Reads of rows by batches."""
+
+    reads: int
+    """All of them."""
+    own: int
+    """Reads of rows that the device keeps for itself."""
+    peers: int
+    """Reads of rows that are interleaved over devices that read each other's."""
+    direct: int
+    """Reads of the host's rows by devices that sample."""
+    sectors: int = 0
+    """Sectors that moved for these."""
+
+
+class HotCounts:
+    """Counts of reads since this was made; threads may share it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._reads = self._own = self._peers = self._direct_reads = 0
+        self._direct_hits: dict[torch.device, Tensor] = {}
+
+    def add(self, reads: int, own: int, peers: int = 0) -> None:
+        """Count the rows of a batch, those that the device keeps for itself, and interleaved ones."""
+        with self._lock:
+            self._reads += reads
+            self._own += own
+            self._peers += peers
+
+    def add_places(self, places: Tensor, num_own: int, num_rows: int, host: Tensor | ScaledFeatures) -> None:
+        """Count the rows of a batch that a device reads through a table.
+
+        Nothing waits for the device, which adds up itself on the current stream.
+
+        Args:
+            places: ``(num_ids,)`` positions in the table, on the device: own rows, interleaved ones, others.
+            num_own: rows that the device keeps for itself.
+            num_rows: these and interleaved ones.
+            host: the others' rows, in the order of their places.
+        """
+        sectors = torch.where(places < num_rows, 0, row_sectors(host, places.long() - num_rows))
+        hits = torch.stack([(places < num_own).sum(), (places < num_rows).sum(), sectors.sum()])
+        with self._lock:
+            self._direct_reads += len(places)
+            known = self._direct_hits.get(places.device)
+            self._direct_hits[places.device] = hits if known is None else known.add_(hits)
+
+    def now(self) -> HotReads:
+        """Return the counts so far; waits for devices that sample."""
+        with self._lock:
+            found = [hits.tolist() for hits in self._direct_hits.values()]
+            own, hot, sectors = (sum(hits[bound] for hits in found) for bound in range(3))
+            return HotReads(
+                reads=self._reads + self._direct_reads,
+                own=self._own + own,
+                peers=self._peers + hot - own,
+                direct=self._direct_reads - hot,
+                sectors=sectors,
+            )
+
+
 MAP_BYTES = 4
-"""Bytes that the map of :class:`HotRows` takes for each node, where hot rows are not the first nodes."""
+"""Bytes that the map of :class:`DeviceCache` takes for each node, where hot rows are not the first nodes."""
 
 
 @typed
-class HotRows:
+class DeviceCache:
     """Rows that stay in the memory of each device that reads them, for as long as this object is.
 
     A row's slot is its place among ``ids``. Where these are the first nodes, as in a graph renumbered by
@@ -231,7 +343,7 @@ class HotRows:
         return slots
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return HotRows, (
+        return DeviceCache, (
             self.ids,
             self.num_nodes,
             self.source,
@@ -239,7 +351,7 @@ class HotRows:
         )  # each process copies the rows to its device itself
 
     def __repr__(self) -> str:
-        return f"HotRows({self.num_rows:,} of {self.num_nodes:,} rows)"
+        return f"DeviceCache({self.num_rows:,} of {self.num_nodes:,} rows)"
 
 
 def _rows_of_last(table: TierTable) -> Tensor | ScaledFeatures:
