@@ -344,11 +344,6 @@ def holds_numbers(kind: Any) -> bool:
     return bool(of.is_integer(kind) or of.is_floating(kind) or of.is_boolean(kind) or of.is_decimal(kind))
 
 
-def first_null(values: Any) -> int:
-    """Return the position of the first null of a pyarrow array that has one."""
-    return int(values.is_null().index(True).as_py())
-
-
 def require_pyarrow() -> Any:
     """Return the pyarrow module.
 

@@ -14,9 +14,17 @@ from typing import Any, Literal
 
 from graphbraid.datasets.ids import NodeIds
 from graphbraid.datasets.memory import require_memory, table_bytes
-from graphbraid.datasets.tables.edges import read_edges
+from graphbraid.datasets.tables.columns import Numbering, id_type_of
+from graphbraid.datasets.tables.description import EdgeTableEntry
 from graphbraid.datasets.tables.file import CSV_SUFFIXES, PARQUET_SUFFIXES, CsvOptions, TableFile
-from graphbraid.datasets.tables.nodes import NodeColumns, read_nodes, schema_of_tables
+from graphbraid.datasets.tables.reading import (
+    NodeColumns,
+    NodeTable,
+    check_columns,
+    read_edges,
+    read_nodes,
+    schema_of_tables,
+)
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph
 from graphbraid.graph.types import ONLY_NODE_TYPE
@@ -92,34 +100,43 @@ def from_tables(
             "features, label and split are columns of the node table; name it with nodes= (--nodes)"
         )
     edge_file = TableFile(edges, csv)
-    ends = (edge_file.require(source, "source"), edge_file.require(destination, "destination"))
-    if weight is not None:
-        edge_file.require(weight, "weight")
+    entry = EdgeTableEntry(
+        relation=["node", "to", "node"], file="", source=source, destination=destination, weight=weight
+    )
+    check_columns(edge_file, entry)
     if isinstance(edges, (str, os.PathLike)):
         require_memory(table_bytes(Path(edges)), f"reading {os.fspath(edges)}")
-    if nodes is None:
-        read = read_edges(edge_file, ends, weight, id_type, known=None)
-        graph = Graph.from_edge_index((read.src, read.dst), len(read.ids), edge_weight=read.weight, name=name)
-        return TableGraph(graph=graph, ids=read.ids, class_names=None)
-    node_file = TableFile(nodes, csv)
-    columns = NodeColumns.resolve(node_file, id_column, features, label, split)
-    table = read_nodes(node_file, columns, id_type, fill_missing)
-    read = read_edges(edge_file, ends, weight, table.id_type, known=table.ids)
+    table: NodeTable | None = None
+    unused: tuple[str, ...] = ()
+    if nodes is not None:
+        node_file = TableFile(nodes, csv)
+        columns = NodeColumns.resolve(node_file, id_column, features, label, split)
+        table, unused = read_nodes(node_file, columns, id_type, fill_missing), columns.unused
+        numbering = Numbering(table.ids, table.id_type)
+    else:
+        ends = [(edge_file, source), (edge_file, destination)]
+        numbering = Numbering(None, id_type_of(id_type, ends))
+    read = read_edges(edge_file, entry, numbering, numbering)
+    if not len(read.src) and table is None:
+        raise DataError(f"{edge_file.name} has no rows, and no node table names the nodes")
+    ids = numbering.finish(read.src, read.dst)
     graph = Graph.from_edge_index(
         (read.src, read.dst),
-        len(table.ids),
-        x=table.x,
-        y=table.y,
-        splits=table.splits,
+        len(ids),
+        x=None if table is None else table.x,
+        y=None if table is None else table.y,
+        splits=None if table is None else table.splits,
         edge_weight=read.weight,
         name=name,
     )
+    if table is None:
+        return TableGraph(graph=graph, ids=ids, class_names=None)
     schema = schema_of_tables({ONLY_NODE_TYPE: table}, {})
     return TableGraph(
         graph=graph.replace(schema=schema),
-        ids=table.ids,
+        ids=ids,
         class_names=table.class_names,
-        unused_columns=columns.unused,
+        unused_columns=unused,
     )
 
 

@@ -8,15 +8,17 @@ from pathlib import Path
 
 from graphbraid.datasets.memory import require_memory, table_bytes
 from graphbraid.datasets.store.names import StoreNames
+from graphbraid.datasets.tables.columns import NumberArray, Numbering, id_type_of
 from graphbraid.datasets.tables.description import Description, EdgeTableEntry, read_description
 from graphbraid.datasets.tables.file import TableFile
-from graphbraid.datasets.tables.nodes import NodeColumns, NodeTable, read_nodes, schema_of_tables
-from graphbraid.datasets.tables.relations import (
-    RelationTable,
-    TypeIds,
+from graphbraid.datasets.tables.reading import (
+    EdgeTable,
+    NodeColumns,
+    NodeTable,
     check_columns,
-    finish_ids,
-    read_relation,
+    read_edges,
+    read_nodes,
+    schema_of_tables,
 )
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Columns, Graph
@@ -60,15 +62,21 @@ def from_typed_tables(path: str | os.PathLike[str]) -> TypedTableGraph:
     needed = sum(table_bytes(Path(file.name)) for file in files)
     require_memory(needed, f"reading the tables of {os.fspath(path)}")
     columns, nodes = _read_nodes(described)
-    types = {
-        name: TypeIds(nodes.get(name), entry.id_type, _columns_of(name, files, described.edges))
+    numbering = {
+        name: Numbering(nodes[name].ids, nodes[name].id_type)
+        if name in nodes
+        else Numbering(None, id_type_of(entry.id_type, _columns_of(name, files, described.edges)))
         for name, entry in described.nodes.items()
     }
     edges = [
-        (entry, read_relation(file, entry, types[entry.edge_type[0]], types[entry.edge_type[2]]))
+        (entry, read_edges(file, entry, numbering[entry.edge_type[0]], numbering[entry.edge_type[2]]))
         for file, entry in zip(files, described.edges, strict=True)
     ]
-    ids = finish_ids(types, edges)
+    ends: dict[str, list[NumberArray]] = {name: [] for name in numbering}
+    for entry, table in edges:
+        ends[entry.edge_type[0]].append(table.src)
+        ends[entry.edge_type[2]].append(table.dst)
+    ids = {name: one.finish(*ends[name]) for name, one in numbering.items()}
     graph = _graph(described, nodes, edges, {name: len(one) for name, one in ids.items()})
     return TypedTableGraph(
         graph=graph.with_reverse_relations() if described.reverse else graph,
@@ -111,7 +119,7 @@ def _columns_of(
 def _graph(
     described: Description,
     nodes: dict[str, NodeTable],
-    edges: list[tuple[EdgeTableEntry, RelationTable]],
+    edges: list[tuple[EdgeTableEntry, EdgeTable]],
     counts: dict[str, int],
 ) -> Graph:
     relations = {entry.edge_type: table for entry, table in edges}

@@ -1,0 +1,282 @@
+"""Tables of nodes and of edges, read whole: arrays of node numbers, features, labels, splits and times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from graphbraid.datasets.ids import NodeIds
+from graphbraid.datasets.tables.columns import (
+    Attributes,
+    ColumnPart,
+    NumberArray,
+    Numbering,
+    first_null,
+    id_type_of,
+    join,
+    parts_of,
+    require_number,
+    time_type,
+)
+from graphbraid.datasets.tables.description import EdgeTableEntry
+from graphbraid.datasets.tables.file import TableFile, holds_numbers, require_pyarrow
+from graphbraid.errors import ConfigError, DataError
+from graphbraid.graph import Columns, Schema
+from graphbraid.graph.schema import NodesOrEdges
+
+
+@dataclass(frozen=True, slots=True)
+class NodeColumns:
+    """The roles of the columns of a node table."""
+
+    id: str
+    features: tuple[str, ...]
+    labels: tuple[str, ...]
+    split: str | None
+    unused: tuple[str, ...]
+    """Columns that are ignored because they hold no numbers."""
+    matrix: bool
+    """Whether the labels were given as a list of columns, which makes a matrix even of one column."""
+    time: str | None = None
+
+    @classmethod
+    def resolve(
+        cls,
+        file: TableFile,
+        id_column: str,
+        features: Sequence[str] | None,
+        label: str | Sequence[str] | None,
+        split: str | None,
+        *,
+        time: str | None = None,
+    ) -> NodeColumns:
+        """Check that the columns exist and are numeric where needed, and find the feature columns."""
+        matrix = label is not None and not isinstance(label, str)
+        labels = () if label is None else (label,) if isinstance(label, str) else tuple(label)
+        file.require(id_column, "id")
+        for column in labels:
+            file.require(column, "label")
+        if split is not None:
+            file.require(split, "split")
+        if time is not None:
+            time_type(file, time)
+        taken = {id_column, *labels, split, time}
+        unused: tuple[str, ...] = ()
+        if features is None:
+            others = [c for c in file.columns if c not in taken]
+            features = [c for c in others if holds_numbers(file.types[c])]
+            unused = tuple(c for c in others if c not in features)
+        features = file.expanded(features)
+        for column in features:
+            file.require(column, "feature")
+            if column in taken:
+                raise ConfigError(
+                    f"column {column!r} cannot be a feature and the id, a label, the split or the time at "
+                    "once"
+                )
+            require_number(file, column)
+        return cls(id_column, tuple(features), labels, split, unused, matrix, time)
+
+
+@dataclass(slots=True)
+class NodeTable:
+    """The content of a node table."""
+
+    ids: NodeIds
+    id_type: str
+    x: NumberArray | None
+    y: NumberArray | None
+    splits: dict[str, NumberArray]
+    class_names: tuple[str, ...] | None
+    """Name of each class, or of each column of a label matrix."""
+    time: NumberArray | None
+    columns: Columns | None
+    """The columns of ``x``."""
+
+
+def read_nodes(file: TableFile, columns: NodeColumns, id_type: str, fill_missing: float | None) -> NodeTable:
+    """Read a node table.
+
+    Raises:
+        DataError: An id is empty or repeated, a feature is empty or not finite, or a split has an unknown
+            name; names file, row and column.
+    """
+    id_type = id_type_of(id_type, [(file, columns.id)])
+    attributes = Attributes(
+        file, columns.features, split=columns.split, time=columns.time, fill_missing=fill_missing
+    )
+    types = {columns.id: Numbering(None, id_type).arrow_type} | attributes.types
+    ids, labels = [], []
+    for parts in parts_of(file, [columns.id, *columns.labels, *attributes.wanted], types):
+        ids.append(_ids(parts[columns.id]))
+        labels.append([parts[column].values for column in columns.labels])
+        attributes.add(parts)
+    if not sum(map(len, ids)):
+        raise DataError(f"{file.name} has no rows; a node table needs one per node")
+    all_ids = np.concatenate(ids)
+    _refuse_repeats(file, all_ids, columns.id)
+    y, class_names = _labels(file, columns, labels)
+    return NodeTable(
+        ids=NodeIds(all_ids),
+        id_type=id_type,
+        x=attributes.x(),
+        y=y,
+        splits=attributes.splits(),
+        class_names=class_names,
+        time=attributes.time(),
+        columns=attributes.columns,
+    )
+
+
+@dataclass(slots=True)
+class EdgeTable:
+    """The content of a table of edges."""
+
+    src: NumberArray
+    """``(num_edges,)`` int64 sources; node numbers once :class:`Numbering` has finished."""
+    dst: NumberArray
+    """``(num_edges,)`` int64 destinations."""
+    weight: NumberArray | None
+    """``(num_edges,)`` float32."""
+    x: NumberArray | None
+    """``(num_edges, num_edge_features)`` float32."""
+    columns: Columns | None
+    """The columns of ``x``."""
+    time: NumberArray | None
+    splits: dict[str, NumberArray]
+
+
+def check_columns(file: TableFile, entry: EdgeTableEntry) -> None:
+    """Check that the columns of a table of edges exist, and that each has one role.
+
+    Raises:
+        DataError: a column is missing, or does not hold what its role needs.
+        ConfigError: a feature column has another role too.
+    """
+    given = {"weight": entry.weight, "split": entry.split, "time": entry.time}
+    roles = {entry.source: "source", entry.destination: "destination"}
+    roles |= {column: role for role, column in given.items() if column is not None}
+    for column, role in roles.items():
+        file.require(column, role)
+    if entry.time is not None:
+        time_type(file, entry.time)
+    for column in file.expanded(entry.features):
+        file.require(column, "feature")
+        if column in roles:
+            raise ConfigError(f"column {column!r} cannot be a feature and the {roles[column]} at once")
+        require_number(file, column)
+
+
+def read_edges(
+    file: TableFile, entry: EdgeTableEntry, source: Numbering, destination: Numbering
+) -> EdgeTable:
+    """Read a table of edges; its ends are final once both numberings have finished.
+
+    Raises:
+        DataError: an id is empty or unknown, or another field is empty or impossible; names file, row and
+            column.
+    """
+    attributes = Attributes(
+        file,
+        file.expanded(entry.features),
+        weight=entry.weight,
+        split=entry.split,
+        time=entry.time,
+        fill_missing=entry.fill_missing,
+    )
+    types = {entry.source: source.arrow_type, entry.destination: destination.arrow_type} | attributes.types
+    src, dst = [], []
+    for parts in parts_of(file, [entry.source, entry.destination, *attributes.wanted], types):
+        src.append(source.encode(parts[entry.source]))
+        dst.append(destination.encode(parts[entry.destination]))
+        attributes.add(parts)
+    return EdgeTable(
+        src=join(src, np.int64),
+        dst=join(dst, np.int64),
+        weight=attributes.weight(),
+        x=attributes.x(),
+        columns=attributes.columns,
+        time=attributes.time(),
+        splits=attributes.splits(),
+    )
+
+
+def schema_of_tables(tables: Mapping[str, NodeTable], edges: Mapping[NodesOrEdges, Columns]) -> Schema:
+    """Return the columns and class names of the tables of node types, and the columns of relations."""
+    columns = dict(edges)
+    columns |= {name: one.columns for name, one in tables.items() if one.columns is not None}
+    return Schema(
+        columns=columns,
+        class_names={name: one.class_names for name, one in tables.items() if one.class_names is not None},
+    )
+
+
+def _ids(part: ColumnPart) -> NumberArray:
+    part.refuse_nulls("is empty; every node needs an id")
+    found = part.array()
+    if found.dtype == object:
+        encoded = part.values.dictionary_encode()
+        part.refuse_blanks(encoded.indices, encoded.dictionary.to_pylist())
+    return found
+
+
+def _refuse_repeats(file: TableFile, ids: NumberArray, column: str) -> None:
+    values, first, counts = np.unique(ids, return_index=True, return_counts=True)
+    if (counts > 1).any():
+        at = int(np.argmax(counts > 1))
+        again = int(np.flatnonzero(ids == values[at])[1])
+        value = values[at : at + 1].tolist()[0]  # shown as 7, not as np.int64(7)
+        raise DataError(
+            f"{file.row(again)}: column {column!r} has the id {value!r} again, first at "
+            f"{file.row(int(first[at]))}"
+        )
+
+
+def _labels(
+    file: TableFile, columns: NodeColumns, batches: list[list[Any]]
+) -> tuple[NumberArray | None, tuple[str, ...] | None]:
+    if not columns.labels:
+        return None, None
+    arrow = require_pyarrow()
+    whole = [arrow.chunked_array([batch[at] for batch in batches]) for at in range(len(columns.labels))]
+    if columns.matrix:
+        return np.stack(
+            [_targets(file, c, values) for c, values in zip(columns.labels, whole, strict=True)], 1
+        ), columns.labels
+    column, values = columns.labels[0], whole[0]
+    kind = values.type
+    if arrow.types.is_decimal(kind):
+        values = values.cast(arrow.int64() if kind.scale == 0 else arrow.float64())
+        kind = values.type
+    if arrow.types.is_boolean(kind):
+        values = values.cast(arrow.int64())
+    elif arrow.types.is_floating(kind):
+        return _targets(file, column, values), None
+    elif not arrow.types.is_integer(kind):
+        return _named_classes(values.cast(arrow.string()))
+    return np.maximum(values.cast(arrow.int64()).fill_null(-1).to_numpy(), -1), None
+
+
+def _targets(file: TableFile, column: str, values: Any) -> NumberArray:
+    if not holds_numbers(file.types[column]):
+        raise DataError(
+            f"{file.name}: label column {column!r} holds {file.types[column]}; a matrix needs numbers"
+        )
+    if values.null_count:
+        raise DataError(f"{file.row(first_null(values.combine_chunks()))}: label column {column!r} is empty")
+    with np.errstate(over="ignore"):
+        found: NumberArray = values.to_numpy().astype(np.float32)
+    return found
+
+
+def _named_classes(values: Any) -> tuple[NumberArray, tuple[str, ...]]:
+    """Number the classes in alphabetical order of their names; an empty one is -1."""
+    encoded = values.combine_chunks().dictionary_encode()
+    names = encoded.dictionary.to_pylist()
+    order = sorted(name for name in names if name)
+    number = {name: at for at, name in enumerate(order)}
+    classes = np.asarray([*(number.get(name, -1) for name in names), -1], np.int64)  # the last one for null
+    return classes[encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)], tuple(order)
