@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from tests.distributed.test_row_split import blocks
-from tests.distributed.whole import as_processes, assert_as_one_rank, owners
+from tests.distributed.whole import as_processes, assert_as_one_rank, blocks, owners
 from tests.fullgraph.test_engine import MODELS
 from tests.suites import few_of
 

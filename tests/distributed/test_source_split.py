@@ -2,9 +2,8 @@
 
 import pytest
 import torch
-from tests.distributed.test_row_split import blocks
 from tests.distributed.threads import noted_calls
-from tests.distributed.whole import RATES, as_processes, assert_as_one_rank
+from tests.distributed.whole import RATES, as_processes, assert_as_one_rank, blocks
 from tests.fullgraph.graphs import CHANNELS, CLASSES
 from tests.fullgraph.test_engine import MODELS
 from tests.suites import few_of

@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tests.distributed.threads import run_threads
+from tests.fullgraph.graphs import CHANNELS, CLASSES
 from torch import Tensor, nn
 
 from graphbraid.distributed import Communicator, Partition
@@ -19,6 +20,7 @@ from graphbraid.fullgraph.device import Device
 from graphbraid.fullgraph.program import Program
 from graphbraid.fullgraph.reading.source import Source
 from graphbraid.graph import Graph
+from graphbraid.graph.csc import coo_to_csc
 from graphbraid.machine.rates import Rates
 
 RATES = Rates()
@@ -45,6 +47,24 @@ def owners(part_of: Sequence[int] | Tensor, num_parts: int) -> Partition:
     """A partition in which node i belongs to ``part_of[i]``."""
     ids = torch.as_tensor(part_of, dtype=torch.int32)
     return Partition(part_of=ids, num_parts=num_parts, strategy="by hand", balance="nodes")
+
+
+def blocks(num_blocks: int, *, loops: bool = False) -> tuple[Graph, Partition]:
+    """A graph whose blocks are joined by few edges, with a node without any, and the owner of each node."""
+    draw = torch.Generator().manual_seed(1)
+    part_of = torch.arange(60) % num_blocks  # ids do not follow the blocks
+    src, dst = torch.randint(60, (2, 900), generator=draw)
+    kept = (part_of[src] == part_of[dst]) & (dst != 7) & (loops | (src != dst))
+    cross = torch.tensor([[0, 1, 2, 5], [1, 2, 3, 4]])
+    src, dst = torch.cat((src[kept], cross[0])), torch.cat((dst[kept], cross[1]))
+    csc, _ = coo_to_csc(src, dst, 60, 60)
+    graph = Graph(
+        csc=csc,
+        x=torch.randn(60, CHANNELS, generator=draw),
+        y=torch.randint(CLASSES, (60,), generator=draw),
+        splits={"train": torch.randperm(60, generator=draw)[:40]},
+    )
+    return graph, owners(part_of, num_blocks)
 
 
 def trained(

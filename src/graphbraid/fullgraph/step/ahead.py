@@ -15,8 +15,8 @@ class Ahead:
 
     masks: set[str] = field(default_factory=set)
     """Epilogues whose masks are drawn for rows that depart early."""
-    departed: dict[str, FirstRows] = field(default_factory=dict)
-    """The whole rows of exchanges that depart before own rows are there."""
+    departed: dict[str, tuple[FirstRows, FirstRows]] = field(default_factory=dict)
+    """The whole rows of exchanges that depart before own rows are there, and the rows that are sent."""
     returning: dict[str, FirstRows] = field(default_factory=dict)
     """The memory for the gradients that come back of exchanges whose halo's gradients have departed."""
     gone_back: set[str] = field(default_factory=set)

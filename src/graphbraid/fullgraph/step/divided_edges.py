@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from graphbraid.fullgraph.program import AdjacencyMatrix
     from graphbraid.fullgraph.step.calls import kernels
     from graphbraid.fullgraph.step.planned.exchanges.peer_reads import LazyMap
-    from graphbraid.fullgraph.step.planned.exchanges.row_split import RowSplit
     from graphbraid.fullgraph.step.planned.exchanges.source_split import SourceSplit
 
 
@@ -20,10 +19,6 @@ class DividedEdges:
 
     maps: dict[tuple[AdjacencyMatrix, int], tuple[kernels.Map, kernels.Map]] = field(default_factory=dict)
     """The linear maps over edges from own rows and over those from the halo."""
-    row_splits: dict[str, RowSplit | None] = field(default_factory=dict)
-    """The destinations that need no row of the halo, and the others, by value; None: they stay together."""
-    splits_of_blocks: dict[tuple[int, bool], RowSplit | None] = field(default_factory=dict)
-    """The same, by block and whether its destinations have loops."""
     source_splits: dict[int, SourceSplit] = field(default_factory=dict)
     """The edges by source: those from own rows and those from the halo."""
     peer_maps: dict[tuple[AdjacencyMatrix, int], LazyMap] = field(default_factory=dict)

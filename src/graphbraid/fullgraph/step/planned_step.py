@@ -64,8 +64,7 @@ class PlannedStep(StepTravel):
     """
 
     begins_early: ClassVar[bool] = True
-    """Whether, of several ranks, rows to send go first, maxima and attention begin with rows that read no
-    halo, and a gradient is told of as soon as it is whole."""
+    """Whether, of several ranks, rows to send go first, and a gradient is told of as soon as it is whole."""
 
     def __init__(
         self,

@@ -123,8 +123,6 @@ class StepPlan(StepTasks):
         self.ahead = Ahead()
         self.divided = DividedEdges()
         self.travels: dict[str, Travel] = {}
-        self.waits: dict[str, tuple[Callable[[], None], tuple[FirstRows, ...]]] = {}
-        """The waits for exchanges that have departed, and the rows they touch, until a reader plans them."""
         self.begins_early = True
         """Whether anything is planned ahead, and gradients are told of before the end."""
         self.travel_bytes = 0

@@ -8,7 +8,6 @@ import torch
 
 from graphbraid.fullgraph.program import Maximum
 from graphbraid.fullgraph.step.calls.rows import FirstRows
-from graphbraid.fullgraph.step.planned.exchanges.row_split import plan_wait, split_for
 from graphbraid.fullgraph.step.planned.exchanges.source_split import (
     SourcePart,
     exchange_before,
@@ -22,9 +21,8 @@ from graphbraid.ops.spmm import TIES
 
 
 def forward_maximum(plan: StepPlan, op: Maximum) -> None:
-    """Plan the tasks that compute the value; rows that read a halo on its way after the others."""
-    split = split_for(plan, op) if op.inputs[0] in plan.waits else None
-    csc = plan.blocks[plan.program.level(op.inputs[0])].of(op.relation).csc if split is None else split.inner
+    """Plan the task that computes the value."""
+    csc = plan.blocks[plan.program.level(op.inputs[0])].of(op.relation).csc
     x = plan.read(op.inputs[0])
     out = plan.values[op.out] = plan.new(op.out, op)
     width = plan.program.width(op.out)
@@ -35,20 +33,7 @@ def forward_maximum(plan: StepPlan, op: Maximum) -> None:
         rows = x.get().contiguous()  # the user's features may have another memory layout
         backend(rows).spmm_max(csc.indptr, csc.indices, rows, None, ties, out.tensor, found.tensor)
 
-    if split is None:
-        plan.do(op.out, run, out, found, *x.touches)
-        return
-    plan.do(f"{op.out}: inner rows", run, out, found, *x.touches)
-    plan_wait(plan, op.inputs)
-    outer = split.scratch_like(plan, op.out, (out, found))
-
-    def run_outer() -> None:
-        rows, edges = x.get(), split.outer
-        values, winners = (part.tensor for part in outer)
-        backend(rows).spmm_max(edges.indptr, edges.indices, rows, None, ties, values, winners)
-        split.put(outer, (out, found))
-
-    plan.do(op.out, run_outer, out, found, *outer, *x.touches)
+    plan.do(op.out, run, out, found, *x.touches)
 
 
 def backward_maximum(plan: StepPlan, op: Maximum) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,9 +10,7 @@ from torch import Tensor
 
 from graphbraid.fullgraph.program import Attention
 from graphbraid.fullgraph.step.calls.rows import FirstRows
-from graphbraid.fullgraph.step.planned.exchanges.row_split import RowSplit, plan_wait, split_for
 from graphbraid.fullgraph.step.step_plan import StepPlan
-from graphbraid.graph.csc import Csc
 from graphbraid.ops.kernels import recorded_whole
 
 
@@ -37,18 +34,10 @@ class PlannedAttention(ABC):
         self._lse = self._scratch("log-sum-exp", self._csc.num_dst, op.heads)
         self._written: tuple[FirstRows, ...] = (self._by_head, self._lse)
         self._kept: tuple[FirstRows, ...] = self._written
-        late = any(value in plan.waits for value in op.inputs)
-        self._split = split_for(plan, op) if late else None
 
     @abstractmethod
-    def _prepare(self, begin: int, end: int | None) -> None:
-        """Compute what the kernel needs of some sources, and with the first of them of all destinations."""
-
-    @abstractmethod
-    def _attend(
-        self, csc: Csc, how: tuple[Any, ...], written: Sequence[FirstRows], at: Tensor | None
-    ) -> None:
-        """Run the forward kernel over the edges of the destinations ``at``, or of all; write ``written``."""
+    def _attend(self) -> None:
+        """Run the forward kernel; write ``self._written``."""
 
     @abstractmethod
     def plan_backward(self) -> None:
@@ -59,33 +48,15 @@ class PlannedAttention(ABC):
         plan, op = self._plan, self._op
         out = plan.values[op.out] = plan.new(op.out, op) if op.averages else self._by_head
 
-        split = self._split
-
         def run() -> None:
             num_loops = min(self._csc.num_src, self._csc.num_dst) if op.self_loops else 0
             self._how = (op.negative_slope, num_loops, self._p, self._seed())
-            self._prepare(0, None if split is None else split.num_own)
-            self._attend(self._csc if split is None else split.inner, self._how, self._written, None)
+            self._attend()
 
         name = f"{op.out}: by head" if op.averages else op.out
-        plan.do(name if split is None else f"{name}: inner rows", run, *self._touches, *self._kept)
-        if split is not None:
-            self._plan_outer(name, split)
+        plan.do(name, run, *self._touches, *self._kept)
         if op.averages:
             plan.do(op.out, lambda: _mean_of_heads(self._by_head.tensor, out.tensor), self._by_head, out)
-
-    def _plan_outer(self, name: str, split: RowSplit) -> None:
-        """Plan the wait for the halo, then the rows that read it; their self-loops are edges."""
-        plan_wait(self._plan, self._op.inputs)
-        outer = split.scratch_like(self._plan, name, self._written)
-
-        def run() -> None:
-            slope, _, p, seed = self._how
-            self._prepare(split.num_own, None)
-            self._attend(split.outer, (slope, 0, p, seed), outer, split.rows)
-            split.put(outer, self._written)
-
-        self._plan.do(name, run, *self._touches, *self._kept, *outer)
 
     def _keys_of(self, destinations: Tensor | None) -> Tensor | None:
         """Return the keys of the rows' dropout masks by node, so that a mask is the same at every level."""
@@ -123,11 +94,6 @@ class PlannedAttention(ABC):
         return self._scratch(f"gradient of {source}", self._csc.num_src, width), None
 
 
-def some(rows: Tensor, at: Tensor | None) -> Tensor:
-    """Return the rows ``at``, or all."""
-    return rows if at is None else rows.index_select(0, at)
-
-
 @recorded_whole
 def _mean_of_heads(by_head: Tensor, out: Tensor) -> None:
     torch.mean(by_head.view(out.shape[0], -1, out.shape[1]), 1, out=out)
@@ -140,4 +106,4 @@ def _repeat_heads(rows: Tensor, factor: float, out: Tensor) -> None:
     heads.copy_(rows[:, None].expand_as(heads)).mul_(factor)
 
 
-__all__ = ["PlannedAttention", "some"]
+__all__ = ["PlannedAttention"]

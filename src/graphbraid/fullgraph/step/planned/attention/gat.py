@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from torch import Tensor
 from graphbraid import native
 from graphbraid.fullgraph.program import Attention, Exchange
 from graphbraid.fullgraph.step.calls.rows import FirstRows
-from graphbraid.fullgraph.step.planned.attention.base import PlannedAttention, some
+from graphbraid.fullgraph.step.planned.attention.base import PlannedAttention
 from graphbraid.fullgraph.step.planned.attention.edge_logits import EdgeLogits
 from graphbraid.fullgraph.step.planned.attention.edges_by_source import EdgesBySource
 from graphbraid.fullgraph.step.planned.attention.gatv2 import PlannedGatv2
@@ -28,7 +28,6 @@ from graphbraid.fullgraph.step.planned.exchanges.source_split import (
     source_split,
 )
 from graphbraid.fullgraph.step.step_plan import StepPlan
-from graphbraid.graph.csc import Csc
 from graphbraid.ops.attention import both_ways, needs_ids
 from graphbraid.ops.kernels import backend, recorded_whole
 from graphbraid.ops.linear import tall_gram, tall_product
@@ -76,23 +75,16 @@ class PlannedGat(PlannedAttention):
         if self._of_edges is not None:
             self._kept = (*self._kept, self._of_edges.logits)
 
-    def _prepare(self, begin: int, end: int | None) -> None:
-        scored, (of_source, of_own), (source, own) = self._scored(), self._op.vectors, self._logits
-        some = slice(begin, end)
-        tall_product(scored[: source.count][some], _spread_heads(of_source), out=source.tensor[some])
-        if begin == 0:
-            tall_product(self._own()[: own.count], _spread_heads(of_own), out=own.tensor)
-
-    def _attend(
-        self, csc: Csc, how: tuple[Any, ...], written: Sequence[FirstRows], at: Tensor | None
-    ) -> None:
-        rows = self._rows()
-        source, own = (logit.tensor for logit in self._logits)
-        out, lse, *above = (part.tensor for part in written)
+    def _attend(self) -> None:
+        rows, csc, (of_source, of_own) = self._rows(), self._csc, self._op.vectors
+        source, own = self._logits
+        tall_product(self._scored()[: source.count], _spread_heads(of_source), out=source.tensor)
+        tall_product(self._own()[: own.count], _spread_heads(of_own), out=own.tensor)
+        out, lse, *above = (part.tensor for part in self._written)
         of_edges = None if self._of_edges is None else self._of_edges.multiply()
-        keys = None if self._first_keys is None else some(self._first_keys, at)
-        logits, kept = (source, some(own, at)), (out, lse, *(above or (None, None)))
-        backend(rows).gat_forward(csc.indptr, csc.indices, rows, *logits, *how, *kept, keys, of_edges)
+        kept = (out, lse, *(above or (None, None)), self._first_keys, of_edges)
+        logits = source.tensor, own.tensor
+        backend(rows).gat_forward(csc.indptr, csc.indices, rows, *logits, *self._how, *kept)
 
     def plan_backward(self) -> None:
         """Plan a pass over the edges by source, then the gradients of rows and vectors from the logits'."""

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from graphbraid.fullgraph.program import Attention
-from graphbraid.fullgraph.step.calls.rows import FirstRows
-from graphbraid.fullgraph.step.planned.attention.base import PlannedAttention, some
+from graphbraid.fullgraph.step.planned.attention.base import PlannedAttention
 from graphbraid.fullgraph.step.planned.attention.edge_map import EdgeMap
 from graphbraid.fullgraph.step.step_plan import StepPlan
-from graphbraid.graph.csc import Csc
 from graphbraid.ops.attention import both_ways, needs_ids
 from graphbraid.ops.kernels import backend
 
@@ -30,18 +27,12 @@ class PlannedGatv2(PlannedAttention):
     def _inputs(self) -> tuple[Tensor, Tensor, Tensor]:
         return self._rows(), self._own()[: self._csc.num_dst], self._op.vectors[0].detach()[0]
 
-    def _prepare(self, begin: int, end: int | None) -> None:
-        """Do nothing: the kernel reads the rows themselves."""
-
-    def _attend(
-        self, csc: Csc, how: tuple[Any, ...], written: Sequence[FirstRows], at: Tensor | None
-    ) -> None:
-        rows, own, vector = self._inputs()
-        inputs = rows, some(own, at), vector
-        kept = (part.tensor for part in written)
+    def _attend(self) -> None:
+        csc, inputs = self._csc, self._inputs()
+        kept = (part.tensor for part in self._written)
         more = {} if self._of_edges is None else self._of_edges.arguments()
-        keys = None if self._first_keys is None else some(self._first_keys, at)
-        backend(rows).gatv2_forward(csc.indptr, csc.indices, *inputs, *how, *kept, first_keys=keys, **more)
+        call = backend(inputs[0]).gatv2_forward
+        call(csc.indptr, csc.indices, *inputs, *self._how, *kept, first_keys=self._first_keys, **more)
 
     def plan_backward(self) -> None:
         """Plan a pass over the edges by destination, and one by source."""

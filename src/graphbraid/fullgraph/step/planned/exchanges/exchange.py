@@ -11,7 +11,6 @@ from graphbraid.fullgraph.step.planned.exchanges.early_rows import plan_early_ro
 from graphbraid.fullgraph.step.planned.exchanges.overlap import Overlapped, can_overlap
 from graphbraid.fullgraph.step.planned.exchanges.peer_reads import PeerReads, why_rows_travel
 from graphbraid.fullgraph.step.planned.exchanges.routes import route_of, travel_of
-from graphbraid.fullgraph.step.planned.exchanges.row_split import plan_wait, waits_late
 from graphbraid.fullgraph.step.step_plan import StepPlan
 
 
@@ -23,13 +22,13 @@ def depart_early(plan: StepPlan, op: Exchange, chain: Chain) -> None:
         plan.overlapped[op.out].plan_departure(packed)
         return
     travel, num_own = travel_of(plan, op), plan.num_rows(plan.program.level(op.inputs[0]))
-    out = plan.ahead.departed[op.out] = plan.new(op.out, op)
+    out = plan.new(op.out, op)
+    plan.ahead.departed[op.out] = out, packed
 
     def depart() -> None:
         travel.begin_packed(packed.tensor, out.tensor[num_own:])
 
     plan.do(f"{op.out}: rows depart", depart, out, packed)
-    plan.waits[op.out] = travel.wait, (out, packed)
 
 
 def forward_exchange(plan: StepPlan, op: Exchange) -> None:
@@ -50,10 +49,10 @@ def forward_exchange(plan: StepPlan, op: Exchange) -> None:
         return
     travel, num_own = travel_of(plan, op), plan.num_rows(plan.program.level(source))
     if op.out in plan.ahead.departed:
-        out = plan.values[op.out] = plan.ahead.departed[op.out]
+        out, packed = plan.ahead.departed[op.out]
         plan.do(f"{op.out}: own rows", lambda: copy(x.get(), out.tensor[:num_own]), out, *x.touches)
     else:
-        out = plan.values[op.out] = plan.new(op.out, op)
+        out = plan.new(op.out, op)
         packed = plan.scratch(f"{op.out}: rows to send", route.num_sent, plan.program.width(op.out))
 
         def depart() -> None:
@@ -62,9 +61,8 @@ def forward_exchange(plan: StepPlan, op: Exchange) -> None:
             out.tensor[:num_own].copy_(rows)
 
         plan.do(f"{op.out}: rows depart", depart, out, packed, *x.touches)
-        plan.waits[op.out] = travel.wait, (out, packed)
-    if not waits_late(plan, op):
-        plan_wait(plan, [op.out])
+    plan.values[op.out] = out
+    plan.do(f"{op.out}: wait", travel.wait, out, packed)
 
 
 def depart_back(plan: StepPlan, op: Exchange) -> None:
