@@ -33,7 +33,7 @@ from graphbraid.fullgraph.program import (
     Own,
     Program,
 )
-from graphbraid.fullgraph.reading.rowwise import ROWWISE
+from graphbraid.fullgraph.reading.table import READERS
 from graphbraid.fullgraph.step.planned_step import PlannedStep
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
@@ -334,7 +334,7 @@ def normalise_by_pytorch(monkeypatch):
 
     for home, name in (("batchnorm", "BatchNorm1d"), ("normalization", "LayerNorm")):
         key = (f"torch.nn.modules.{home}", name)
-        monkeypatch.setitem(ROWWISE, key, dataclasses.replace(ROWWISE[key], read=read))
+        monkeypatch.setitem(READERS, key, dataclasses.replace(READERS[key], read=read))
 
 
 def test_the_same_count_sees_what_pytorch_makes(monkeypatch):

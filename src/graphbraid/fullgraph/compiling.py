@@ -24,7 +24,7 @@ from graphbraid.fullgraph.measured.trials import basis_for
 from graphbraid.fullgraph.program import NotLoweredError
 from graphbraid.fullgraph.ranks.ranks import Ranks
 from graphbraid.fullgraph.reading.modes import in_mode
-from graphbraid.fullgraph.reading.source import Source, TypedSource, graph_of_data, source_of
+from graphbraid.fullgraph.reading.source import Source, graph_of_data, source_of
 from graphbraid.fullgraph.step.calls.device_copies import WORKSPACE_BYTES, CopySizes
 from graphbraid.fullgraph.step.planned_step import PlannedStep
 from graphbraid.graph import Graph
@@ -46,7 +46,7 @@ class Uncompiled:
     def __init__(
         self,
         model: nn.Module,
-        source: Source | TypedSource,
+        source: Source,
         nodes: TrainingNodes,
         why: NotLoweredError,
         place: torch.device,

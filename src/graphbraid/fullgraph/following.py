@@ -23,8 +23,8 @@ from graphbraid.fullgraph.measured.trials import basis_for
 from graphbraid.fullgraph.program import NotLoweredError, Program, same_program
 from graphbraid.fullgraph.ranks.lower_part import lower_part
 from graphbraid.fullgraph.ranks.ranks import Ranks
-from graphbraid.fullgraph.reading.as_written import AsWritten, TypedAsWritten
-from graphbraid.fullgraph.reading.source import Source, TypedSource, source_of
+from graphbraid.fullgraph.reading.as_written import AsWritten
+from graphbraid.fullgraph.reading.source import Source, source_of
 from graphbraid.fullgraph.reading.watch import ModelWatch, options_of
 from graphbraid.fullgraph.runner import Runner
 from graphbraid.graph import Graph
@@ -58,7 +58,7 @@ class TrainingNodes:
         DataError: there is no such split, or it does not fit the graph.
     """
 
-    def __init__(self, given: Any, source: Source | TypedSource) -> None:
+    def __init__(self, given: Any, source: Source) -> None:
         self.given = given
         self._before = self._now(source)
         mask, count = self._before[0], source.nodes.num_nodes
@@ -68,12 +68,12 @@ class TrainingNodes:
         self.ids = checked_nodes(given, source.nodes)
         """``(num_nodes,)`` int64 ids."""
 
-    def have_changed(self, source: Source | TypedSource) -> bool:
+    def have_changed(self, source: Source) -> bool:
         """Return whether the tensor was written to or replaced."""
         (before, at), (now, version) = self._before, self._now(source)
         return now is not before or version != at
 
-    def _now(self, source: Source | TypedSource) -> tuple[Any, int]:
+    def _now(self, source: Source) -> tuple[Any, int]:
         says, store = self.given, source.store
         if isinstance(says, str):
             says = source.nodes.splits.get(says) if store is None else store.get(f"{says}_mask")
@@ -177,7 +177,7 @@ class FollowedModel:
         runner = next((r for r in runners if reading.program is None or r.serves(reading.program)), None)
         return runner or self.runner_of(reading)
 
-    def as_written(self) -> AsWritten | TypedAsWritten:
+    def as_written(self) -> AsWritten:
         """Return what runs the model as it is written.
 
         Raises:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,9 +35,7 @@ from graphbraid.fullgraph.program import Attention, Decision, Module, Normalise,
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.sparse_features import SparseFeatures
-from graphbraid.graph.types import Relation, Types, csc_of
-
-# ---- lowering of a program to the cheapest equivalent one, on only the nodes and edges it needs
+from graphbraid.graph.types import Types, csc_of
 
 
 def lower_program(
@@ -44,10 +43,14 @@ def lower_program(
 ) -> Lowered:
     """Lower a program over a whole graph.
 
+    Where there are types, levels are found over all edges together and then divided by type, so that pruning
+    is that of one type.
+
     Args:
         program: the program as it was read from the model.
         graph: a graph with features; used in place, and on the host whatever the device.
-        nodes: ``(num_train,)`` int64, the distinct nodes whose outputs are needed.
+        nodes: ``(num_train,)`` int64, the distinct nodes whose outputs are needed; where there are types, of
+            the output's type.
         options: the decisions that may be taken, and the device that the program will run on.
         basis: the measurements by which choices are weighed.
 
@@ -57,24 +60,42 @@ def lower_program(
     check_kernels(program, options.device)
     if options.features is not None:
         program = streamed(program)
-    if program.parts:
-        allowed = _hoist_bytes(options)
-        return lower_typed(program, graph, nodes, options, basis, hoist_bytes=allowed)
-    graph, shared = _with_shared_transpose(program, on_place(graph, HOST.place), options)
-    reached, pruned = prune(program, graph.csc, nodes, wanted="prune" in options.passes)
-    facts = _facts_of(program, graph, reached, options, basis)
-    passed = _passed(program.rewritten(program.ops, shared, pruned), facts, options, options.passes)
-    passed, reached = _renumbered(passed, graph.csc, reached, facts, options)
-    blocks, row_of = whole_graph(graph.csc, program.num_levels - 1), None
-    if reached is not None:
-        blocks = towards(graph.csc, reached, keep_edges=program.reads_edges)
-        row_of = _rows_of(reached, graph.num_nodes)
+    types, wanted = graph.types if program.parts else None, "symmetry" in options.passes
+    if types is None:
+        graph = on_place(graph, HOST.place)
+        csc, shared = with_shared_transpose(graph.csc, wanted=wanted, ordered=program.reads_edges)
+        graph, seeds = graph if csc is graph.csc else graph.replace(csc=csc), nodes
+    else:
+        left = "a relation's edges lead from one type to another"
+        shared = Decision(name="symmetry", taken=False, what=left)
+        seeds = nodes + types.first_ids[program.part(program.output)]
+    reached, pruned = prune(program, graph.csc, seeds, wanted="prune" in options.passes)
+    program = program.rewritten(program.ops, shared, pruned)
+    blocks: tuple[Block, ...] | tuple[TypedBlock, ...]
+    row_of = None
+    if types is None:
+        facts = _facts_of(program, graph, reached, options, basis)
+        passed = _passed(program, facts, options, options.passes)
+        passed, reached = _renumbered(passed, graph.csc, reached, facts, options)
+        if reached is None:
+            blocks = tuple(whole_graph(graph.csc, program.num_levels - 1))
+        else:
+            blocks = tuple(towards(graph.csc, reached, keep_edges=program.reads_edges))
+            row_of = torch.full((graph.num_nodes,), -1, dtype=torch.int64)  # of nodes that no level holds
+            row_of[reached.nodes] = torch.arange(reached.nodes.numel())
+        rows = output_rows(nodes, row_of, blocks)
+    else:
+        blocks = typed_blocks(types, _whole(types, program), program.num_levels - 1, reached)
+        facts = _typed_facts(graph, program, blocks, options, basis)
+        left = "nodes of several types keep their order so far"
+        passed = through_passes(program, facts, options.passes).decided("locality", False, left)
+        rows = nodes if reached is None else None  # pruned levels begin with the training nodes, in order
     return Lowered(
         program=passed,
         graph=graph,
         nodes=nodes,
-        blocks=tuple(blocks),
-        rows=output_rows(nodes, row_of, blocks),
+        blocks=blocks,
+        rows=rows,
         row_of=None if pruned.taken else row_of,
         options=options,
         basis=basis,
@@ -89,17 +110,23 @@ def lower_for_evaluation(lowered: Lowered, program: Program) -> tuple[Program, B
     renumbered all nodes and using that order takes no copy of the features, the order is kept and
     ``lowered.blocks`` itself is returned.
     """
+    num_blocks, options, kept = program.num_levels - 1, lowered.options, lowered.blocks
     if program.parts:
-        return typed_for_evaluation(lowered, program)
-    csc, num_blocks = lowered.graph.csc, program.num_levels - 1
+        types = lowered.graph.types
+        assert types is not None
+        assert isinstance(kept[0], TypedBlock)
+        whole = {**kept[0].whole, **_whole(types, program, known=kept[0].whole)}
+        blocks = typed_blocks(types, whole, num_blocks, None)
+        facts = replace(lowered.facts, **_typed_sizes(blocks, lowered.facts.parts), hoist_bytes=0)
+        return through_passes(program, facts, options.passes - {"hoist"}), blocks
+    csc = lowered.graph.csc
     rows, edges = _sizes(csc, num_blocks, None)
     facts = replace(lowered.facts, rows=rows, edges=edges, hoist_bytes=0)
-    options = lowered.options
     if options.features is not None:
         program = streamed(program)
     passed = _passed(program, facts, options, options.passes - {"hoist"})
     if lowered.row_of is not None and not feature_copies(passed):
-        return passed, lowered.blocks
+        return passed, kept
     return passed, whole_graph(csc, num_blocks)
 
 
@@ -121,12 +148,6 @@ def check_kernels(program: Program, device: Device) -> None:
     if not device.is_host and any(isinstance(op, Attention) and op.reads_edges for op in program.ops):
         what = f"attention to edge features has no kernel on {device.place}"
         raise NotLoweredError("attention", what, "the CPU, or edge_dim=None")
-
-
-def _with_shared_transpose(program: Program, graph: Graph, options: CompileOptions) -> tuple[Graph, Decision]:
-    wanted = "symmetry" in options.passes
-    csc, decision = with_shared_transpose(graph.csc, wanted=wanted, ordered=program.reads_edges)
-    return graph if csc is graph.csc else graph.replace(csc=csc), decision
 
 
 def _facts_of(
@@ -184,13 +205,6 @@ def _renumbered(
     return program.rewritten(program.ops, decision), better or reached
 
 
-def _rows_of(reached: Reach, num_nodes: int) -> Tensor:
-    """Return the ``(num_nodes,)`` int64 row of each node; -1 for nodes that no level holds."""
-    row_of = torch.full((num_nodes,), -1, dtype=torch.int64)
-    row_of[reached.nodes] = torch.arange(reached.nodes.numel())
-    return row_of
-
-
 def output_rows(nodes: Tensor, row_of: Tensor | None, blocks: Sequence[Block]) -> Tensor | None:
     """Return the output's rows of ``nodes``; None if these are all of its rows, in order."""
     if row_of is None:
@@ -200,71 +214,7 @@ def output_rows(nodes: Tensor, row_of: Tensor | None, blocks: Sequence[Block]) -
     return None if is_in_order else rows
 
 
-# ---- graphs with types: the nodes of each type of each level, and the edges of each relation between them
-
-
-def lower_typed(
-    program: Program,
-    graph: Graph,
-    nodes: Tensor,
-    options: CompileOptions,
-    basis: Basis,
-    *,
-    hoist_bytes: int,
-) -> Lowered:
-    """Lower a program over a graph with types.
-
-    Args:
-        program: the program as it was read from the model.
-        graph: a graph with types; used in place.
-        nodes: ``(num_train,)`` int64, the distinct nodes, of the output's type, whose outputs are needed.
-        options: the decisions that may be taken, and the device that the program will run on.
-        basis: the measurements by which choices are weighed.
-        hoist_bytes: bytes that values computed once may take.
-    """
-    types = graph.types
-    assert types is not None
-    part = program.part(program.output)
-    in_graph = nodes + types.first_ids[part]
-    reached, pruned = prune(program, graph.csc, in_graph, wanted="prune" in options.passes)
-    blocks = typed_blocks(types, _whole(types, program), program.num_levels - 1, reached)
-    facts = _facts(graph, program, blocks, basis)
-    facts = replace(facts, hoist_bytes=hoist_bytes, storage=options.storage)
-    left = "a relation's edges lead from one type to another"
-    first = Decision(name="symmetry", taken=False, what=left)
-    passed = through_passes(program.rewritten(program.ops, first, pruned), facts, options.passes)
-    last = Decision(name="locality", taken=False, what="nodes of several types keep their order so far")
-    return Lowered(
-        program=passed.rewritten(passed.ops, last),
-        graph=graph,
-        nodes=nodes,
-        blocks=blocks,
-        rows=nodes if reached is None else None,  # pruned levels begin with the training nodes, in order
-        row_of=None,
-        options=options,
-        basis=basis,
-        facts=facts,
-    )
-
-
-def typed_for_evaluation(lowered: Lowered, program: Program) -> tuple[Program, tuple[TypedBlock, ...]]:
-    """Lower a program over the same graph for the outputs of all nodes; nothing is hoisted."""
-    types, kept = lowered.graph.types, lowered.blocks[0]
-    assert types is not None
-    assert isinstance(kept, TypedBlock)
-    whole = dict(kept.whole) | _whole(types, program, known=kept.whole)
-    blocks = typed_blocks(types, whole, program.num_levels - 1, None)
-    sizes = _typed_sizes(blocks)
-    parts = zip(lowered.facts.parts, sizes[0], strict=True)
-    facts = replace(
-        lowered.facts,
-        rows=tuple(map(sum, zip(*sizes[0], strict=True))),
-        edges=tuple(sum(edges.values()) for edges in sizes[1]),
-        parts=tuple(replace(part, rows=rows) for part, rows in parts),
-        relation_edges=sizes[1],
-        hoist_bytes=0,
-    )
-    return through_passes(program, facts, lowered.options.passes - {"hoist"}), blocks
+# ---- graphs with types
 
 
 def whole_typed(graph: Graph, program: Program) -> tuple[TypedBlock, ...]:
@@ -320,48 +270,47 @@ def _of_type(reached: Reach, first: int, last: int) -> Reach:
 
 
 def _whole(types: Types, program: Program, known: Collection[int] = ()) -> dict[int, Csc]:
-    """Return the adjacencies of the relations that a program reads, but for those known."""
-    read = {relation.number: relation for relation in _relations(program) if relation.number not in known}
-    return {number: _without_weights(csc_of(types, relation)) for number, relation in sorted(read.items())}
+    """Return the adjacencies, without weights, of the relations that a program reads, but for those known."""
+    read = {op.walks.number: op.walks for op in program.ops if op.walks is not None}
+    found = {number: csc_of(types, read[number]) for number in sorted(read.keys() - set(known))}
+    return {
+        number: csc if csc.weight is None else Csc(csc.indptr, csc.indices, csc.num_src, trusted=True)
+        for number, csc in found.items()
+    }
 
 
-def _relations(program: Program) -> list[Relation]:
-    """Return the relations whose edges a program's operations read."""
-    return [op.walks for op in program.ops if op.walks is not None]
-
-
-def _without_weights(csc: Csc) -> Csc:
-    return csc if csc.weight is None else Csc(csc.indptr, csc.indices, csc.num_src, trusted=True)
-
-
-def _facts(graph: Graph, program: Program, blocks: tuple[TypedBlock, ...], basis: Basis) -> Facts:
+def _typed_facts(
+    graph: Graph, program: Program, blocks: tuple[TypedBlock, ...], options: CompileOptions, basis: Basis
+) -> Facts:
     features = [graph.nodes_of(name).x for name in graph.node_types]
-    rows, edges = _typed_sizes(blocks)
     parts = tuple(
-        PartFacts(
-            rows=part_rows, density=0.0 if x is None else density(x), is_sparse=isinstance(x, SparseFeatures)
-        )
-        for x, part_rows in zip(features, rows, strict=True)
+        PartFacts(rows=(), density=0.0 if x is None else density(x), is_sparse=isinstance(x, SparseFeatures))
+        for x in features
     )
     return Facts(
-        rows=tuple(map(sum, zip(*rows, strict=True))),
-        edges=tuple(sum(some.values()) for some in edges),
+        **_typed_sizes(blocks, parts),
         in_channels=sum(program.inputs.values()),
         density=max((part.density for part in parts), default=0.0),
         is_sparse=any(part.is_sparse for part in parts),
         is_binary=False,
-        hoist_bytes=0,
+        hoist_bytes=_hoist_bytes(options),
         rates=basis.rates,
-        parts=parts,
-        relation_edges=edges,
+        storage=options.storage,
     )
 
 
-def _typed_sizes(blocks: tuple[TypedBlock, ...]) -> tuple[list[tuple[int, ...]], tuple[dict[int, int], ...]]:
-    """Return each type's number of nodes by level, and by level the number of edges of each relation."""
+def _typed_sizes(blocks: tuple[TypedBlock, ...], parts: tuple[PartFacts, ...]) -> dict[str, Any]:
+    """Return the fields of facts about the numbers of nodes and edges of each level."""
     levels = [*(block.num_src for block in blocks), blocks[-1].num_dst]
     edges = tuple({number: one.csc.num_edges for number, one in block.relations.items()} for block in blocks)
-    return list(zip(*levels, strict=True)), edges
+    return {
+        "rows": tuple(map(sum, levels)),
+        "edges": tuple(sum(some.values()) for some in edges),
+        "parts": tuple(
+            replace(part, rows=rows) for part, rows in zip(parts, zip(*levels, strict=True), strict=True)
+        ),
+        "relation_edges": edges,
+    }
 
 
 # ---- pruning: finding the nodes on which the needed outputs depend, level by level

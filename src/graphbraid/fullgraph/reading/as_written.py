@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -30,20 +31,19 @@ from graphbraid.graph.interop.relations import edge_weights_of
 from graphbraid.graph.scaled_features import Features
 from graphbraid.nn import told
 
-# ---- running a model as it is written, on the user's own tensors where there are some
-
 
 class WholeValues(CallValues):
     """The values that a model is called with on a whole graph, on a device.
 
-    Features are of ``dtype``, or if None in the precision of the model's parameters; sparse ones stay sparse
-    on the CPU for models that take blocks.
+    Where the graph has types, values are dicts by node type or relation. Features are of ``dtype``; if
+    that is None, in the precision of the parameters. Sparse ones stay sparse on the CPU for models that take
+    blocks.
     """
 
     def __init__(
         self, model: nn.Module, graph: Graph, place: torch.device, dtype: torch.dtype | None = None
     ) -> None:
-        super().__init__(self._of_graph)
+        super().__init__(self._of_typed_graph if graph.is_typed else self._of_graph)
         self._graph, self.place = graph, place
         self._keeps_sparse = told.takes_blocks(model) and place.type == "cpu"
         dtypes = {dtype} if dtype else {p.dtype for p in model.parameters() if p.is_floating_point()}
@@ -83,74 +83,7 @@ class WholeValues(CallValues):
             data.x = self[X]
         return withholding(data, graph) if what == DATA else data[what]
 
-
-def _matrix_of(csc: Csc) -> Tensor:
-    values = torch.ones(csc.num_edges) if csc.weight is None else csc.weight
-    return torch.sparse_csr_tensor(csc.indptr, csc.indices.long(), values, (csc.num_dst, csc.num_src))
-
-
-class AsWritten:
-    """Calls a model as it is written on a whole graph.
-
-    Args:
-        model: any module.
-        calling: the arguments to call the model with.
-        values: their values as the graph has them.
-        data: the user's data, whose tensors are used where it has them. If None, only the graph's are.
-    """
-
-    def __init__(self, model: nn.Module, calling: Calling, values: WholeValues, data: Any = None) -> None:
-        self._model, self._calling, self._values, self._data = model, calling, values, data
-
-    def __call__(self) -> Any:
-        """Call the model and return what it returns."""
-        self._values.forget()
-        return self._calling.run(self._model, CallValues(self._value))
-
-    def rows(self, nodes: Tensor) -> Any:
-        """Call the model and reduce each returned tensor with one row per node to the rows of ``nodes``."""
-        count = self._value(NUM_NODES)
-        return _map(self(), lambda t: t.index_select(0, nodes) if t.shape[:1] == (count,) else t)
-
-    def _value(self, what: str) -> Any:
-        """Return the current value of an argument: the user's own, if their data has it."""
-        if self._data is None or what == CSC:
-            return self._values[what]
-        return self._now(what)
-
-    def _now(self, what: str) -> Any:
-        """Return what the user's data has now; they may have been given other nodes since."""
-        place, data = self._values.place, self._data
-        if what == DATA:
-            return data.to(place) if place.type != "cpu" else data
-        found = getattr(data, NUM_NODES, None) if what == NUM_NODES else data.get(what)
-        if what == N_ID and found is None:
-            return torch.arange(self._now(NUM_NODES), device=place)
-        if found is None:
-            return self._values[what]
-        return found.to(place) if isinstance(found, Tensor) else found
-
-
-def _map(returned: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """Apply ``change`` to all tensors that a model returned, also in tuples, lists and dicts."""
-    if isinstance(returned, Tensor):
-        return change(returned)
-    if isinstance(returned, dict):
-        return {key: _map(value, change) for key, value in returned.items()}
-    if isinstance(returned, tuple) and hasattr(returned, "_fields"):
-        return type(returned)(*(_map(value, change) for value in returned))
-    if isinstance(returned, list | tuple):
-        return type(returned)(_map(value, change) for value in returned)
-    return returned
-
-
-# ---- running a model over node types and relations as it is written
-
-
-class TypedWholeValues(WholeValues):
-    """The values that a model is called with on a whole graph with types: dicts by node type or relation."""
-
-    def _of_graph(self, what: str) -> Any:
+    def _of_typed_graph(self, what: str) -> Any:
         graph, place = self._graph, self.place
         nodes = {one: graph.nodes_of(one) for one in graph.node_types}
         edges = {one: graph.edges_of(one) for one in graph.edge_types}
@@ -175,51 +108,80 @@ class TypedWholeValues(WholeValues):
         return data if what == DATA else data.collect(what)
 
 
-class TypedAsWritten(AsWritten):
-    """Calls a model as it is written on a whole graph with types.
+def _matrix_of(csc: Csc) -> Tensor:
+    values = torch.ones(csc.num_edges) if csc.weight is None else csc.weight
+    return torch.sparse_csr_tensor(csc.indptr, csc.indices.long(), values, (csc.num_dst, csc.num_src))
 
-    It returns a dict of outputs by node type, or those of the wanted type alone. Where a fused operator
-    stands for layers, it runs in their place (:func:`graphbraid.fullgraph.reading.fused_hgt.fused_layers`).
+
+class AsWritten:
+    """Calls a model as it is written on a whole graph.
+
+    Where the graph has types, layers for which a fused operator stands run by it
+    (:func:`graphbraid.fullgraph.reading.fused_hgt.fused_layers`).
 
     Args:
         model: any module.
         calling: the arguments to call the model with.
         values: their values as the graph has them.
-        node_type: the type whose outputs are wanted.
-        data: the user's ``HeteroData``, whose tensors are used. If None, the graph's are.
+        data: the user's data, whose tensors are used where it has them. If None, only the graph's are.
+        node_type: the type whose outputs are wanted; None in a graph without types.
     """
 
     def __init__(
-        self, model: nn.Module, calling: Calling, values: TypedWholeValues, node_type: str, data: Any = None
+        self,
+        model: nn.Module,
+        calling: Calling,
+        values: WholeValues,
+        data: Any = None,
+        node_type: str | None = None,
     ) -> None:
-        super().__init__(model, calling, values, data)
-        self._type = node_type
+        self._model, self._calling, self._values, self._data = model, calling, values, data
+        self._node_type = node_type
 
     def __call__(self) -> Any:
-        """Call the model and return the outputs of the wanted type.
+        """Call the model and return what it returns; of a dict by node type, the outputs of the wanted one.
 
         Raises:
-            DataError: the model returns none of this type.
+            DataError: the model returns no outputs of the wanted type.
         """
-        with fused_layers(self._model):
-            out = super().__call__()
-        if not isinstance(out, dict):
+        self._values.forget()
+        node_type = self._node_type
+        with contextlib.nullcontext() if node_type is None else fused_layers(self._model):
+            out = self._calling.run(self._model, CallValues(self._value))
+        if node_type is None or not isinstance(out, dict):
             return out
-        if self._type not in out:
-            raise DataError(
-                f"the model returns outputs of {', '.join(map(str, out)) or 'no type'}, and those of "
-                f"{self._type!r} are wanted."
-            )
-        return out[self._type]
+        if node_type not in out:
+            found = ", ".join(map(str, out)) or "no type"
+            raise DataError(f"the model returns outputs of {found}, and those of {node_type!r} are wanted.")
+        return out[node_type]
 
     def rows(self, nodes: Tensor) -> Any:
-        """Call the model and return the outputs of ``nodes``, ids of the wanted type."""
-        return self().index_select(0, nodes)
+        """Call the model and reduce each returned tensor with one row per node to the rows of ``nodes``."""
+        if self._node_type is not None:
+            return self().index_select(0, nodes)
+        count = self._value(NUM_NODES)
+        return _map(self(), lambda t: t.index_select(0, nodes) if t.shape[:1] == (count,) else t)
 
-    def _now(self, what: str) -> Any:
-        place, data = self._values.place, self._data
+    def _value(self, what: str) -> Any:
+        """Return the current value of an argument: the user's own, if their data has it now."""
+        data, place = self._data, self._values.place
+        if data is None or what == CSC:
+            return self._values[what]
         if what == DATA:
             return data.to(place) if place.type != "cpu" else data
+        return self._held(what) if self._node_type is None else self._held_by_type(what)
+
+    def _held(self, what: str) -> Any:
+        data, place = self._data, self._values.place
+        found = getattr(data, NUM_NODES, None) if what == NUM_NODES else data.get(what)
+        if what == N_ID and found is None:
+            return torch.arange(self._held(NUM_NODES), device=place)  # data may have been given other nodes
+        if found is None:
+            return self._values[what]
+        return found.to(place) if isinstance(found, Tensor) else found
+
+    def _held_by_type(self, what: str) -> Any:
+        data, place = self._data, self._values.place
         found = data.collect(what, allow_empty=True)
         if what == N_ID and not found:
             return {one: torch.arange(data[one].num_nodes, device=place) for one in data.node_types}
@@ -229,3 +191,16 @@ class TypedAsWritten(AsWritten):
         if not found:
             return self._values[what]
         return {one: held.to(place) if isinstance(held, Tensor) else held for one, held in found.items()}
+
+
+def _map(returned: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Apply ``change`` to all tensors that a model returned, also in tuples, lists and dicts."""
+    if isinstance(returned, Tensor):
+        return change(returned)
+    if isinstance(returned, dict):
+        return {key: _map(value, change) for key, value in returned.items()}
+    if isinstance(returned, tuple) and hasattr(returned, "_fields"):
+        return type(returned)(*(_map(value, change) for value in returned))
+    if isinstance(returned, list | tuple):
+        return type(returned)(_map(value, change) for value in returned)
+    return returned

@@ -7,34 +7,41 @@ from typing import Any
 from torch import Tensor
 
 from graphbraid.fullgraph.program import FILLS, Attention, Linear, Own
-from graphbraid.fullgraph.reading.convolutions import (
-    OWN,
-    OWN_TAKES,
-    PYG,
-    check_aggregation,
-    own_layer,
-    plus_own,
-    pyg_layer,
-    refuse_weights,
-)
-from graphbraid.fullgraph.reading.exact import (
-    Allowed,
-    anything,
-    count,
-    flag,
-    number,
-    one_of,
-    probability,
-)
-from graphbraid.fullgraph.reading.reader import LayerCall, Reader, Registry
+from graphbraid.fullgraph.reading.exact import Allowed, anything, count, flag, number, one_of, probability
+from graphbraid.fullgraph.reading.message_passing import SIZES, plus_own, reads_own, reads_pyg
+from graphbraid.fullgraph.reading.reader import LayerCall
 from graphbraid.fullgraph.reading.rowwise import checked_linear
 
-# ---- GAT
+_ATTENTION: dict[str, Allowed] = SIZES | {
+    "heads": count,
+    "concat": flag,
+    "negative_slope": number,
+    "dropout": probability,
+    "add_self_loops": flag,
+}
+_PYG_ATTENTION = _ATTENTION | {
+    "edge_dim": lambda value: value is None or count(value),
+    "fill_value": anything,  # checked only if there are edge features
+    "residual": flag,
+    "lin_edge": one_of(None),
+}
+_TWO = ("lin_src", "lin_dst")
+"""GAT's maps of the sources' and of the destinations' rows, in the place of one for both."""
+_OF_GAT: dict[str, Allowed] = dict.fromkeys(("lin", *_TWO), one_of(None))
+_TAKES = ("x", "edge_index", "edge_attr", "size", "return_attention_weights")
 
 
+@reads_pyg(
+    "gat_conv.GATConv",
+    attributes=_PYG_ATTENTION | _OF_GAT,
+    children=("lin", *_TWO, "lin_edge", "res"),
+    parameters=("att_src", "att_dst", "bias"),
+    optional=("att_edge", "res"),
+    takes=_TAKES,
+    relates=True,
+    weights=False,
+)
 def _read_pyg_gat(call: LayerCall) -> str:
-    check_aggregation(call)
-    refuse_weights(call)
     edges = _edge_part(call)
     return _gat(call, **(edges | {"edge_vector": call.layer.att_edge} if edges else {}))
 
@@ -62,6 +69,12 @@ def _can_fill(value: Any, channels: int) -> bool:
     return number(value) or (type(value) is str and value in FILLS)
 
 
+@reads_own(
+    "gat.GATConv",
+    _ATTENTION | {"row_dropout": probability, "res": one_of(None)},
+    ("lin", "res"),
+    ("att_src", "att_dst"),
+)
 def _gat(call: LayerCall, **edges: Any) -> str:
     conv, writer = call.layer, call.writer
     if call.own != call.x or conv._modules.get("lin") is None:
@@ -96,14 +109,28 @@ def _two_rows(call: LayerCall) -> list[str]:
     return call.writer.on_one_level(call.x, call.own)
 
 
+@reads_pyg(
+    "gatv2_conv.GATv2Conv",
+    attributes=_PYG_ATTENTION | {"share_weights": flag},
+    children=("lin_l", "lin_r", "lin_edge", "res"),
+    parameters=("att", "bias"),
+    optional=("res",),
+    takes=_TAKES,
+    relates=True,
+    weights=False,
+)
 def _read_pyg_gatv2(call: LayerCall) -> str:
-    check_aggregation(call)
-    refuse_weights(call)
     if call.edges.channels is not None and call.layer._modules.get("lin_edge") is None:
         raise call.refuse("gets edge_attr without edge_dim, which PyG refuses", "edge_dim=, or no edge_attr")
     return _gatv2(call, **_edge_part(call))
 
 
+@reads_own(
+    "gat.GATv2Conv",
+    _ATTENTION | {"share_weights": flag, "res": one_of(None)},
+    ("lin_l", "lin_r", "res"),
+    ("att",),
+)
 def _gatv2(call: LayerCall, **edges: Any) -> str:
     conv, writer, (x, own) = call.layer, call.writer, _two_rows(call)
     inputs = [writer.linear(x, checked_linear(call, "lin_l"))]
@@ -133,69 +160,3 @@ def _attend(
     if conv._modules.get("res") is not None:
         out = plus_own(call, out, "res")
     return call.writer.epilogue(out, bias=conv.bias)
-
-
-_ATTENTION: dict[str, Allowed] = {
-    "in_channels": anything,  # known from the weights; stays -1 in a lazily initialised layer
-    "out_channels": count,
-    "heads": count,
-    "concat": flag,
-    "negative_slope": number,
-    "dropout": probability,
-    "add_self_loops": flag,
-}
-_PYG_ATTENTION = _ATTENTION | {
-    "edge_dim": lambda value: value is None or count(value),
-    "fill_value": anything,  # checked only if there are edge features
-    "residual": flag,
-    "lin_edge": one_of(None),
-}
-_TWO = ("lin_src", "lin_dst")
-"""GAT's maps of the sources' and of the destinations' rows, in the place of one for both."""
-_OF_GAT: dict[str, Allowed] = dict.fromkeys(("lin", *_TWO), one_of(None))
-
-
-_ATTENDS = ("x", "edge_index", "edge_attr", "size", "return_attention_weights")
-ATTENTION: Registry = {
-    (f"{PYG}.gat_conv", "GATConv"): Reader(
-        _read_pyg_gat,
-        pyg_layer(
-            _PYG_ATTENTION | _OF_GAT,
-            children=("lin", *_TWO, "lin_edge", "res"),
-            parameters=("att_src", "att_dst", "bias"),
-            optional=("att_edge", "res"),
-        ),
-        _ATTENDS,
-        relates=True,
-    ),
-    (f"{PYG}.gatv2_conv", "GATv2Conv"): Reader(
-        _read_pyg_gatv2,
-        pyg_layer(
-            _PYG_ATTENTION | {"share_weights": flag},
-            children=("lin_l", "lin_r", "lin_edge", "res"),
-            parameters=("att", "bias"),
-            optional=("res",),
-        ),
-        _ATTENDS,
-        relates=True,
-    ),
-    (f"{OWN}.gat", "GATConv"): Reader(
-        _gat,
-        own_layer(
-            _ATTENTION | {"row_dropout": probability, "res": one_of(None)},
-            parameters=("att_src", "att_dst"),
-            children=("lin", "res"),
-        ),
-        OWN_TAKES,
-    ),
-    (f"{OWN}.gat", "GATv2Conv"): Reader(
-        _gatv2,
-        own_layer(
-            _ATTENTION | {"share_weights": flag, "res": one_of(None)},
-            parameters=("att",),
-            children=("lin_l", "lin_r", "res"),
-        ),
-        OWN_TAKES,
-    ),
-}
-"""Readers by module and name of the class."""

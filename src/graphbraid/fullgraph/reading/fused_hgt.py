@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from graphbraid.fullgraph.program import NotLoweredError
-from graphbraid.fullgraph.reading.convolutions import PYG, pyg_layer
 from graphbraid.fullgraph.reading.exact import (
     Known,
     anything,
@@ -30,6 +29,7 @@ from graphbraid.fullgraph.reading.exact import (
     is_from,
     one_of,
 )
+from graphbraid.fullgraph.reading.message_passing import PYG, pyg_layer
 from graphbraid.graph import EdgeType
 from graphbraid.graph.csc import Csc, coo_to_csc
 from graphbraid.graph.scans import check_ids

@@ -1,4 +1,9 @@
-"""Readers of PyG's propagating layers: GraphConv, SGConv, SSGConv, APPNP, GCN2Conv, ARMAConv, polynomials."""
+"""Readers of PyG's propagating layers: GraphConv, SGConv, SSGConv, APPNP, GCN2Conv, ARMAConv and others.
+
+TAGConv and ChebConv are polynomials of an adjacency with one weight per term. Their sums over powers are
+written so that rows are aggregated at the narrower side: as powers of the input, or nested by Horner's scheme
+(TAGConv) and Clenshaw's (ChebConv).
+"""
 
 from __future__ import annotations
 
@@ -7,38 +12,34 @@ from functools import partial
 from typing import Any
 
 from graphbraid.fullgraph.program import INPUT, AdjacencyMatrix, Aggregate, Linear, Maximum, View
-from graphbraid.fullgraph.reading import exact
-from graphbraid.fullgraph.reading.convolutions import (
-    SIZES,
-    WEIGHTED,
-    check_aggregation,
-    narrows,
-    normalised,
-    plus_own,
-    pyg_entry,
-    pyg_layer,
-    ties_of,
-)
 from graphbraid.fullgraph.reading.exact import (
     Allowed,
     Known,
     anything,
+    check,
     count,
     flag,
     number,
     one_of,
     probability,
 )
-from graphbraid.fullgraph.reading.reader import LayerCall, Registry
+from graphbraid.fullgraph.reading.message_passing import (
+    SIZES,
+    WEIGHTED,
+    narrows,
+    normalised,
+    plus_own,
+    reads_pyg,
+    ties_of,
+)
+from graphbraid.fullgraph.reading.reader import LayerCall
 from graphbraid.fullgraph.reading.rowwise import checked_linear, rowwise
 
-# ---- readers of PyG's propagating layers: GraphConv, SGConv, SSGConv, APPNP, GCN2Conv, ARMAConv
-
-# ---- what they share
+_KEPT: dict[str, Allowed] = {"cached": flag, "add_self_loops": flag}
+_KEPT_EDGES = _KEPT | {"_cached_edge_index": anything, "_cached_adj_t": anything, "normalize": flag}
 
 
 def _checked(call: LayerCall) -> LayerCall:
-    check_aggregation(call)
     kept = ("_cached_edge_index", "_cached_adj_t", "_cached_x", "_cached_h")
     if any(getattr(call.layer, key, None) is not None for key in kept):
         raise call.refuse("keeps what an earlier run computed", "conv.reset_parameters(), or cached=False")
@@ -50,8 +51,14 @@ def _checked(call: LayerCall) -> LayerCall:
 # ---- GraphConv
 
 
+@reads_pyg(
+    "graph_conv.GraphConv",
+    attributes=SIZES | {"aggr": one_of("add", "sum", "mean", "max")},
+    children=("lin_rel", "lin_root"),
+    takes=(*WEIGHTED, "size"),
+    relates=True,
+)
 def _read_graph(call: LayerCall) -> str:
-    check_aggregation(call)
     conv, writer, edges = call.layer, call.writer, call.edges
     if edges.weighted and (conv.aggr == "max" or (edges.sparse and conv.aggr == "mean")):
         raise call.refuse(f"with aggr={conv.aggr!r} on weighted edges has no lowered form", "aggr='add'")
@@ -70,6 +77,9 @@ def _read_graph(call: LayerCall) -> str:
 # ---- SGConv, SSGConv, APPNP, GCN2Conv
 
 
+@reads_pyg(
+    "sg_conv.SGConv", attributes=SIZES | _KEPT | {"K": count, "_cached_x": anything}, children=("lin",)
+)
 def _read_sg(call: LayerCall) -> str:
     conv, writer = _checked(call).layer, call.writer
     linear = checked_linear(call, "lin")
@@ -79,6 +89,11 @@ def _read_sg(call: LayerCall) -> str:
     return writer.epilogue(out, bias=linear.bias)
 
 
+@reads_pyg(
+    "ssg_conv.SSGConv",
+    attributes=SIZES | _KEPT | {"K": count, "alpha": number, "_cached_h": anything},
+    children=("lin",),
+)
 def _read_ssg(call: LayerCall) -> str:
     conv, writer = _checked(call).layer, call.writer
     linear = checked_linear(call, "lin")
@@ -93,6 +108,7 @@ def _read_ssg(call: LayerCall) -> str:
     return writer.epilogue(out, bias=linear.bias)
 
 
+@reads_pyg("appnp.APPNP", attributes=_KEPT_EDGES | {"K": count, "alpha": number, "dropout": probability})
 def _read_appnp(call: LayerCall) -> str:
     conv, writer = _checked(call).layer, call.writer
     if conv.dropout > 0 and conv.training:
@@ -106,6 +122,13 @@ def _read_appnp(call: LayerCall) -> str:
     return out
 
 
+@reads_pyg(
+    "gcn2_conv.GCN2Conv",
+    attributes=_KEPT_EDGES | {"channels": count, "alpha": number, "beta": number},
+    parameters=("weight1", "weight2"),
+    takes=("x", "x_0", "edge_index", "edge_weight"),
+    gives=("x_0",),
+)
 def _read_gcn2(call: LayerCall) -> str:
     conv, writer = _checked(call).layer, call.writer
     adjacency = normalised(call, loops=conv.add_self_loops, normalize=conv.normalize)
@@ -124,8 +147,20 @@ def _read_gcn2(call: LayerCall) -> str:
 # ---- ARMAConv
 
 
+@reads_pyg(
+    "arma_conv.ARMAConv",
+    attributes=SIZES
+    | {
+        "num_stacks": count,
+        "num_layers": count,
+        "shared_weights": flag,
+        "dropout": probability,
+        "act": one_of(None),
+    },
+    children=("act",),
+    parameters=("weight", "init_weight", "root_weight", "bias"),
+)
 def _read_arma(call: LayerCall) -> str:
-    check_aggregation(call)
     conv, writer = call.layer, call.writer
     adjacency = normalised(call, loops=False)
     outs = [call.x] * conv.num_stacks
@@ -143,74 +178,16 @@ def _read_arma(call: LayerCall) -> str:
     return outs[0] if len(outs) == 1 else writer.combine(*((1 / len(outs), out) for out in outs))
 
 
-# ---- all of them
-
-_KEPT: dict[str, Allowed] = {"cached": flag, "add_self_loops": flag}
-_KEPT_EDGES = _KEPT | {"_cached_edge_index": anything, "_cached_adj_t": anything, "normalize": flag}
-PROPAGATION: Registry = {
-    **pyg_entry(
-        "graph_conv",
-        "GraphConv",
-        _read_graph,
-        pyg_layer(SIZES | {"aggr": one_of("add", "sum", "mean", "max")}, children=("lin_rel", "lin_root")),
-        (*WEIGHTED, "size"),
-        relates=True,
-    ),
-    **pyg_entry(
-        "sg_conv",
-        "SGConv",
-        _read_sg,
-        pyg_layer(SIZES | _KEPT | {"K": count, "_cached_x": anything}, children=("lin",)),
-    ),
-    **pyg_entry(
-        "ssg_conv",
-        "SSGConv",
-        _read_ssg,
-        pyg_layer(SIZES | _KEPT | {"K": count, "alpha": number, "_cached_h": anything}, children=("lin",)),
-    ),
-    **pyg_entry(
-        "appnp",
-        "APPNP",
-        _read_appnp,
-        pyg_layer(_KEPT_EDGES | {"K": count, "alpha": number, "dropout": probability}),
-    ),
-    **pyg_entry(
-        "gcn2_conv",
-        "GCN2Conv",
-        _read_gcn2,
-        pyg_layer(
-            _KEPT_EDGES | {"channels": count, "alpha": number, "beta": number},
-            parameters=("weight1", "weight2"),
-        ),
-        ("x", "x_0", "edge_index", "edge_weight"),
-        gives=("x_0",),
-    ),
-    **pyg_entry(
-        "arma_conv",
-        "ARMAConv",
-        _read_arma,
-        pyg_layer(
-            SIZES
-            | {
-                "num_stacks": count,
-                "num_layers": count,
-                "shared_weights": flag,
-                "dropout": probability,
-                "act": one_of(None),
-            },
-            children=("act",),
-            parameters=("weight", "init_weight", "root_weight", "bias"),
-        ),
-    ),
-}
-"""Readers by module and name of the class."""
+# ---- TAGConv and ChebConv
 
 
-# ---- readers of PyG's polynomials of an adjacency with one weight per term: TAGConv and ChebConv
-
-
+@reads_pyg(
+    "tag_conv.TAGConv",
+    attributes=SIZES | {"K": count, "normalize": flag},
+    children=("lins",),
+    parameters=("bias",),
+)
 def _read_tag(call: LayerCall) -> str:
-    check_aggregation(call)
     conv, writer = call.layer, call.writer
     weights = _weights(call)
     adjacency = normalised(call, loops=False, normalize=conv.normalize)
@@ -228,8 +205,14 @@ def _read_tag(call: LayerCall) -> str:
     return writer.epilogue(_sum_of_products(call, powers, weights), bias=conv.bias)
 
 
+@reads_pyg(
+    "cheb_conv.ChebConv",
+    attributes=SIZES | {"normalization": one_of(None, "sym", "rw")},
+    children=("lins",),
+    parameters=("bias",),
+    takes=(*WEIGHTED, "batch", "lambda_max"),
+)
 def _read_cheb(call: LayerCall) -> str:
-    check_aggregation(call)
     conv, writer = call.layer, call.writer
     if call.edges.sparse:
         raise call.refuse("on a sparse matrix has no lowered form", "edge_index")
@@ -272,7 +255,7 @@ def _sign(k: int) -> float:
 def _weights(call: LayerCall) -> list[Any]:
     """Return the weights of ``lins``, linear layers without bias."""
     lins = call.layer.lins
-    exact.check(f"{call.name}.lins", lins, Known(children=None))
+    check(f"{call.name}.lins", lins, Known(children=None))
     inner = LayerCall(call.writer, f"{call.name}.lins", lins, call.x)
     return [checked_linear(inner, key, has_bias=False).weight for key in lins._modules]
 
@@ -286,23 +269,3 @@ def _sum_of_products(call: LayerCall, values: list[str], weights: list[Any], *, 
         product = writer.add(Linear, rows, weight=weight, view=View(scale=_sign(k) if signed else 1.0))
         out = writer.sum(out, product) if out else product
     return out
-
-
-POLYNOMIALS: Registry = {
-    **pyg_entry(
-        "tag_conv",
-        "TAGConv",
-        _read_tag,
-        pyg_layer(SIZES | {"K": count, "normalize": flag}, children=("lins",), parameters=("bias",)),
-    ),
-    **pyg_entry(
-        "cheb_conv",
-        "ChebConv",
-        _read_cheb,
-        pyg_layer(
-            SIZES | {"normalization": one_of(None, "sym", "rw")}, children=("lins",), parameters=("bias",)
-        ),
-        (*WEIGHTED, "batch", "lambda_max"),
-    ),
-}
-"""Readers by module and name of the class."""

@@ -19,25 +19,18 @@ from graphbraid.fullgraph.program import (
     TypePart,
 )
 from graphbraid.fullgraph.reading.calling import Calling, Given, calling_of
-from graphbraid.fullgraph.reading.exact import (
-    Known,
-    anything,
-    check,
-    check_model,
-    count,
-    one_of,
-    probability,
-)
-from graphbraid.fullgraph.reading.layers import LAYERS
-from graphbraid.fullgraph.reading.reader import Edges, LayerCall, Writer, checked_reader
+from graphbraid.fullgraph.reading.exact import Known, anything, check, check_model, count, one_of, probability
+from graphbraid.fullgraph.reading.reader import Edges, LayerCall, Writer
 from graphbraid.fullgraph.reading.relational import MOST_READ, OWN_CONV, sum_over_relations
 from graphbraid.fullgraph.reading.rowwise import as_linear, rowwise
-from graphbraid.fullgraph.reading.trace import learned_rows, read_traced, read_traced_by_type
+from graphbraid.fullgraph.reading.table import checked_reader, reader_of
+from graphbraid.fullgraph.reading.trace import learned_rows, read_traced
 from graphbraid.graph.types import ONLY_NODE_TYPE, Relation, Types
 from graphbraid.nn import GAT, GCN, GIN, MLP, RGCN, GATv2, GraphSAGE, told
 from graphbraid.ops.epilogue import ACTIVATIONS
 
-# ---- the entry point for reading models: graphbraid's own are read layer by layer, others by a trace
+MOST_OPERATIONS = 800
+"""Largest number of operations over node types: the time of lowering grows with their cube."""
 
 
 def read_model(
@@ -58,21 +51,66 @@ def read_model(
     """
     given = given or Given()
     check_model(model)
-    writer = Writer()
+    writer, name = Writer(), type(model).__name__
     if type(model) in _OWN_MODELS:
         out = _read_own(writer, model)
     else:
         out = read_traced(writer, model, calling or calling_of(model, given), given)
     if out == INPUT:
-        raise NotLoweredError(type(model).__name__, "it returns its input")
-    ops = reached(writer.ops, out)
-    parts = (
-        (TypePart(name=ONLY_NODE_TYPE, input=INPUT, channels=in_channels),) if _reads_relations(ops) else ()
+        raise NotLoweredError(name, "it returns its input")
+    ops = _reached(writer.ops, out)
+    only = TypePart(name=ONLY_NODE_TYPE, input=INPUT, channels=in_channels)
+    return _checked(name, ops=ops, in_channels=in_channels, parts=(only,) if _reads_relations(ops) else ())
+
+
+def read_typed(model: nn.Module, calling: Calling, given: Given, types: Types, node_type: str) -> Program:
+    """Read a model over node types and relations, in its current mode, into a program.
+
+    Args:
+        model: an :class:`graphbraid.nn.RGCN`, or any model called with ``(x_dict, edge_index_dict)``, as
+            those of PyG's ``HeteroConv`` or made by ``to_hetero``, whose ``forward`` is made of layers,
+            modules and functions that have a reader.
+        calling: how to call it.
+        given: the arguments available to call it with.
+        types: the types of the graph that it runs on.
+        node_type: the type whose outputs are wanted.
+
+    Raises:
+        NotLoweredError: part of the model cannot be read; the message names it.
+    """
+    name = type(model).__name__
+    if told.takes_blocks(model) and type(model) is not RGCN:
+        raise NotLoweredError(
+            name, "no operations stand for it on a graph with types so far", "graphbraid.nn.RGCN"
+        )
+    check_model(model)
+    parts = tuple(
+        TypePart(name=one, input=f"{INPUT}[{one}]", channels=0 if nodes.x is None else int(nodes.x.shape[1]))
+        for one, nodes in types.nodes.items()
     )
+    writer = Writer({part.input: number for number, part in enumerate(parts)})
+    out: str | None
+    if type(model) is RGCN:
+        check(name, model, _RGCN)
+        out = _RGCNReader(writer, model, types, parts).outputs()[list(types.nodes).index(node_type)]
+    else:
+        out = read_traced(writer, model, calling, given, types=types, parts=parts, node_type=node_type)
+    if not out:
+        raise NotLoweredError(name, f"it gives no outputs of {node_type!r}", f"node_type={node_type!r}")
+    ops = _reached(writer.ops, out)
+    if not any(op.moves for op in ops):
+        raise NotLoweredError(name, f"its outputs of {node_type!r} read no edges", "a layer over a relation")
+    if len(ops) > MOST_OPERATIONS:
+        what = f"it comes to {len(ops)} operations, and reading takes up to {MOST_OPERATIONS}"
+        raise NotLoweredError(name, what, "mini-batches (mode='sampled')")
+    return _checked(name, ops=ops, in_channels=0, parts=parts)
+
+
+def _checked(name: str, **fields: Any) -> Program:
     try:
-        return Program(ops=ops, in_channels=in_channels, parts=parts)
+        return Program(**fields)
     except ValueError as error:
-        raise NotLoweredError(type(model).__name__, str(error)) from None
+        raise NotLoweredError(name, str(error)) from None
 
 
 def _reads_relations(ops: tuple[Operation, ...]) -> bool:
@@ -90,7 +128,7 @@ def _reads_relations(ops: tuple[Operation, ...]) -> bool:
     return bool(by_relation)
 
 
-def reached(ops: list[Operation], out: str) -> tuple[Operation, ...]:
+def _reached(ops: list[Operation], out: str) -> tuple[Operation, ...]:
     """Return the operations that the result depends on; the last of them computes it."""
     wanted, kept = {out}, []
     for op in reversed(ops):
@@ -131,83 +169,26 @@ def _read_own(writer: Writer, model: Any) -> str:
             break
         if model.norms is not None:
             x = rowwise(writer, f"norms.{i}", model.norms[i], x)
-        x = activation(writer, model.act, x)
+        x = _activation(writer, model.act, x)
         x = writer.epilogue(x, p=dropout)
     return x
 
 
 def _own_layer(writer: Writer, name: str, conv: nn.Module, x: str) -> str:
-    if (type(conv).__module__, type(conv).__name__) not in LAYERS:
+    reader = reader_of(type(conv))
+    if reader is None or reader.edges is None:
         return rowwise(writer, name, conv, x)
-    reader = checked_reader(LAYERS, name, conv)
-    return reader.read(LayerCall(writer, name, conv, x, Edges(weighted=True)))
+    return checked_reader(name, conv).read(LayerCall(writer, name, conv, x, Edges(weighted=True)))
 
 
-def activation(writer: Writer, act: str, x: str) -> str:
+def _activation(writer: Writer, act: str, x: str) -> str:
     """Append one of the activations that graphbraid's models have, by name."""
     if act == "gelu":
         return writer.function(x, "gelu", "none")
     return writer.epilogue(x, act=act)
 
 
-# ---- reading models over node types and relations: graphbraid's own layer by layer, others by a trace
-
-
-def read_typed(model: nn.Module, calling: Calling, types: Types, node_type: str) -> Program:
-    """Read a model over node types and relations, in its current mode, into a program.
-
-    Args:
-        model: an :class:`graphbraid.nn.RGCN`, or any model called with ``(x_dict, edge_index_dict)``, as
-            those of PyG's ``HeteroConv`` or made by ``to_hetero``, whose ``forward`` is made of layers,
-            modules and functions that have a reader.
-        calling: how to call it.
-        types: the types of the graph that it runs on.
-        node_type: the type whose outputs are wanted.
-
-    Raises:
-        NotLoweredError: part of the model cannot be read; the message names it.
-    """
-    name = type(model).__name__
-    if told.takes_blocks(model) and type(model) is not RGCN:
-        raise NotLoweredError(
-            name, "no operations stand for it on a graph with types so far", "graphbraid.nn.RGCN"
-        )
-    check_model(model)
-    parts = _parts(types)
-    writer = Writer({part.input: number for number, part in enumerate(parts)})
-    if type(model) is RGCN:
-        check(name, model, _MODEL)
-        out = _ModelReader(writer, model, types, parts).outputs()[list(types.nodes).index(node_type)]
-    else:
-        out = read_traced_by_type(writer, model, calling, types, parts, node_type=node_type)
-    if out is None:
-        raise NotLoweredError(name, f"it gives no outputs of {node_type!r}", f"node_type={node_type!r}")
-    ops = reached(writer.ops, out)
-    if not any(op.moves for op in ops):
-        raise NotLoweredError(name, f"its outputs of {node_type!r} read no edges", "a layer over a relation")
-    if len(ops) > MOST_OPERATIONS:
-        what = f"it comes to {len(ops)} operations, and reading takes up to {MOST_OPERATIONS}"
-        raise NotLoweredError(name, what, "mini-batches (mode='sampled')")
-    try:
-        return Program(ops=ops, in_channels=0, parts=parts)
-    except ValueError as error:
-        raise NotLoweredError(name, str(error)) from None
-
-
-MOST_OPERATIONS = 800
-"""Largest number of operations: the time of lowering grows with their cube."""
-
-
-def _parts(types: Types) -> tuple[TypePart, ...]:
-    return tuple(
-        TypePart(
-            name=name, input=f"{INPUT}[{name}]", channels=0 if nodes.x is None else int(nodes.x.shape[1])
-        )
-        for name, nodes in types.nodes.items()
-    )
-
-
-class _ModelReader:
+class _RGCNReader:
     """Appends the operations of one model to a writer."""
 
     def __init__(self, writer: Writer, model: Any, types: Types, parts: Sequence[TypePart]) -> None:
@@ -269,14 +250,14 @@ class _ModelReader:
         if linear.weight.shape[1] != part.channels:
             what = f"it takes {linear.weight.shape[1]} features; nodes of {part.name!r} have {part.channels}"
             raise NotLoweredError(name, what)
-        x = activation(writer, model.act, writer.linear(part.input, linear))
+        x = _activation(writer, model.act, writer.linear(part.input, linear))
         return writer.epilogue(x, p=self._dropout)
 
     def _layer(self, conv: Any, xs: Sequence[str], place: int, *, is_last: bool) -> str | None:
         out = sum_over_relations(self._writer, conv, xs, self._relations, place)
         if out is None or is_last:
             return out
-        return self._writer.epilogue(activation(self._writer, self._model.act, out), p=self._dropout)
+        return self._writer.epilogue(_activation(self._writer, self._model.act, out), p=self._dropout)
 
     def _there(self, part: TypePart, out: str | None) -> str:
         if out is None:
@@ -285,7 +266,7 @@ class _ModelReader:
         return out
 
 
-_MODEL = Known(
+_RGCN = Known(
     {
         "num_layers": count,
         "dropout": probability,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import nn
 
@@ -289,25 +289,73 @@ class Reader:
     gives: tuple[str, ...] = ()
     relates: bool = False
 
+    @property
+    def edges(self) -> str | None:
+        """The parameter that receives the edges; None for a module that maps rows to rows."""
+        return next((key for key in self.takes if key in ("edge_index", "csc")), None)
 
-Registry = dict[tuple[str, str], Reader]
-"""Readers by the module and name of their class, which need not be imported."""
+
+READERS: dict[tuple[str, str], Reader] = {}
+"""The readers of modules, by the module and name of their class, which need not be imported."""
+FUNCTIONS: dict[Any, FunctionReader] = {}
+"""The readers of functions."""
+METHODS: dict[str, FunctionReader] = {}
+"""The readers of a tensor's methods, by name; the first argument is the tensor."""
+_Read = TypeVar("_Read", bound=Callable[..., str])
+_ReadCall = TypeVar("_ReadCall", bound=Callable[[FunctionCall], str | Stacked])
 
 
-def reader_of(registry: Registry, kind: type) -> Reader | None:
+def reads(
+    *classes: str,
+    known: Known,
+    takes: tuple[str, ...] = ("x",),
+    gives: tuple[str, ...] = (),
+    relates: bool = False,
+) -> Callable[[_Read], _Read]:
+    """Enter a function as the reader of ``classes``, each ``module.name``; see :class:`Reader`."""
+
+    def enter(read: _Read) -> _Read:
+        for name in classes:
+            home, _, kind = name.rpartition(".")
+            READERS[home, kind] = Reader(read, known, takes, gives, relates)
+        return read
+
+    return enter
+
+
+def reads_calls(
+    *functions: Any,
+    takes: Mapping[str, Any],
+    methods: Collection[str] = (),
+    in_place: bool = False,
+    by_name: Collection[str] = (),
+) -> Callable[[_ReadCall], _ReadCall]:
+    """Enter a function as the reader of ``functions`` and ``methods``; see :class:`FunctionReader`."""
+
+    def enter(read: _ReadCall) -> _ReadCall:
+        reader = FunctionReader(read, takes, in_place, by_name)
+        FUNCTIONS.update(dict.fromkeys(functions, reader))
+        METHODS.update(dict.fromkeys(methods, reader))
+        return read
+
+    return enter
+
+
+def reader_of(kind: type) -> Reader | None:
     """Return the reader of exactly this class; None if there is none."""
-    reader = registry.get((kind.__module__, kind.__name__))
+    reader = READERS.get((kind.__module__, kind.__name__))
     return reader if reader is not None and is_from(kind, kind.__module__) else None
 
 
-def checked_reader(registry: Registry, name: str, module: nn.Module) -> Reader:
+def checked_reader(name: str, module: nn.Module, *, rows_only: bool = False) -> Reader:
     """Return the reader of a module, after checking that the module holds only what it handles.
 
     Raises:
-        NotLoweredError: there is no reader, or the module holds something else.
+        NotLoweredError: there is no reader, or one of a graph layer and ``rows_only`` are wanted, or the
+            module holds something else.
     """
-    reader = reader_of(registry, type(module))
-    if reader is None:
+    reader = reader_of(type(module))
+    if reader is None or (rows_only and reader.edges is not None):
         raise no_reader(name, module)
     check(name, module, reader.known)
     return reader

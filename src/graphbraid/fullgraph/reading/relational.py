@@ -7,13 +7,35 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from graphbraid.fullgraph.program import AdjacencyMatrix, Aggregate, Linear, Own, View
-from graphbraid.fullgraph.reading.convolutions import OWN, PYG, check_aggregation, pyg_layer
 from graphbraid.fullgraph.reading.exact import Known, anything, count, flag, one_of
-from graphbraid.fullgraph.reading.reader import LayerCall, Reader, Registry, Writer
+from graphbraid.fullgraph.reading.message_passing import OWN, SIZES, reads_pyg
+from graphbraid.fullgraph.reading.reader import LayerCall, Writer, reads
 from graphbraid.graph.types import Relation
 
 MOST_READ = 64
 """Largest number of relations with edges: the time of lowering grows with the cube of the operations."""
+_TAKES = ("x", "edge_index", "edge_type")
+
+
+def _count_or_none(value: Any) -> bool:
+    return value is None or count(value)
+
+
+OWN_CONV = Known(
+    {
+        "in_channels": count,
+        "out_channels": count,
+        "num_relations": count,
+        "num_bases": _count_or_none,
+        "aggr": one_of("mean", "sum"),
+        "comp": one_of(None),
+        "root": one_of(None),
+        "bias": one_of(None),
+    },
+    ("weight",),
+    optional=("comp", "root", "bias"),
+)
+"""What graphbraid's own layer may hold."""
 
 
 def sum_over_relations(
@@ -45,8 +67,23 @@ def sum_over_relations(
     return None if total is None else writer.epilogue(total, bias=conv.bias)
 
 
+@reads_pyg(
+    "rgcn_conv.RGCNConv",
+    "rgcn_conv.FastRGCNConv",
+    attributes=SIZES
+    | {
+        "aggr": one_of("mean", "add", "sum"),
+        "num_relations": count,
+        "num_bases": _count_or_none,
+        "num_blocks": _count_or_none,
+        "is_sorted": flag,
+        "in_channels_l": anything,
+        "_use_segment_matmul_heuristic_output": anything,
+    },
+    parameters=("weight", "comp", "root", "bias"),
+    takes=_TAKES,
+)
 def _read_pyg(call: LayerCall) -> str:
-    check_aggregation(call)
     conv = call.layer
     if conv.num_blocks is not None:
         raise call.refuse("with num_blocks has no lowered form", "num_bases, or neither")
@@ -66,6 +103,7 @@ def _adds_up_means(conv: Any) -> bool:
     return bool(may_take_it and wanted is not False and conv.num_bases is None and conv.aggr == "mean")
 
 
+@reads(f"{OWN}.rgcn.RGCNConv", f"{OWN}.encoders.BasisRGCNConv", known=OWN_CONV, takes=_TAKES)
 def _read(call: LayerCall) -> str:
     conv, relations = call.layer, call.edges.relations
     if len(relations) > MOST_READ:
@@ -79,42 +117,3 @@ def _read(call: LayerCall) -> str:
     if out is None:
         raise call.refuse("without edges and root weight has no lowered form", "root_weight=True")
     return out
-
-
-OWN_CONV = Known(
-    {
-        "in_channels": count,
-        "out_channels": count,
-        "num_relations": count,
-        "num_bases": lambda value: value is None or count(value),
-        "aggr": one_of("mean", "sum"),
-        "comp": one_of(None),
-        "root": one_of(None),
-        "bias": one_of(None),
-    },
-    ("weight",),
-    optional=("comp", "root", "bias"),
-)
-"""What graphbraid's own layer may hold."""
-_TAKES = ("x", "edge_index", "edge_type")
-_PYG_CONV = pyg_layer(
-    {
-        "aggr": one_of("mean", "add", "sum"),
-        "in_channels": anything,  # known from the weights
-        "out_channels": count,
-        "num_relations": count,
-        "num_bases": lambda value: value is None or count(value),
-        "num_blocks": lambda value: value is None or count(value),
-        "is_sorted": flag,
-        "in_channels_l": anything,
-        "_use_segment_matmul_heuristic_output": anything,
-    },
-    parameters=("weight", "comp", "root", "bias"),
-)
-RELATIONAL: Registry = {
-    (f"{PYG}.rgcn_conv", "RGCNConv"): Reader(_read_pyg, _PYG_CONV, _TAKES),
-    (f"{PYG}.rgcn_conv", "FastRGCNConv"): Reader(_read_pyg, _PYG_CONV, _TAKES),
-    (f"{OWN}.rgcn", "RGCNConv"): Reader(_read, OWN_CONV, _TAKES),
-    (f"{OWN}.encoders", "BasisRGCNConv"): Reader(_read, OWN_CONV, _TAKES),
-}
-"""Readers by module and name of the class."""

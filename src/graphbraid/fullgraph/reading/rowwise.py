@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from torch import nn
 
 from graphbraid.fullgraph.program import Module, Normalise
 from graphbraid.fullgraph.reading.exact import (
-    Allowed,
     Known,
     anything,
     check,
@@ -19,16 +17,11 @@ from graphbraid.fullgraph.reading.exact import (
     one_of,
     probability,
 )
-from graphbraid.fullgraph.reading.functions import ACTIVATION_MODULES
-from graphbraid.fullgraph.reading.reader import (
-    LayerCall,
-    Reader,
-    Registry,
-    Writer,
-    checked_reader,
-    no_reader,
-    reader_of,
-)
+from graphbraid.fullgraph.reading.reader import LayerCall, Writer, checked_reader, no_reader, reader_of, reads
+
+_TORCH, _PYG = "torch.nn.modules", "torch_geometric.nn"
+_AFFINE = ("weight", "bias")
+_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
 def rowwise(writer: Writer, name: str, module: nn.Module, x: str) -> str:
@@ -42,7 +35,7 @@ def rowwise(writer: Writer, name: str, module: nn.Module, x: str) -> str:
         for key, child in module.named_children():
             x = rowwise(writer, f"{name}.{key}", child, x)
         return x
-    reader = checked_reader(ROWWISE, name, module)
+    reader = checked_reader(name, module, rows_only=True)
     return reader.read(LayerCall(writer, name, module, x))
 
 
@@ -52,7 +45,7 @@ def as_linear(name: str, module: nn.Module) -> Any:
     Raises:
         NotLoweredError: it is a linear layer, but holds something that is not handled.
     """
-    reader = reader_of(ROWWISE, type(module))
+    reader = reader_of(type(module))
     if reader is None or reader.read is not _linear:
         return None
     check(name, module, reader.known)
@@ -76,35 +69,80 @@ def checked_linear(call: LayerCall, key: str, *, has_bias: bool | None = None) -
     return linear
 
 
+@reads(
+    f"{_TORCH}.linear.Linear",
+    known=Known({"in_features": anything, "out_features": anything}, _AFFINE),  # known from the weight
+    takes=("input",),
+)
+@reads(
+    "graphbraid.nn.linear.Linear",
+    known=Known({"in_features": anything, "out_features": anything, "init": anything}, _AFFINE),
+)
+@reads(
+    f"{_PYG}.dense.linear.Linear",
+    known=Known(
+        dict.fromkeys(("in_channels", "out_channels", "weight_initializer", "bias_initializer"), anything),
+        _AFFINE,
+    ),
+)
 def _linear(call: LayerCall) -> str:
     return call.writer.linear(call.x, call.layer)
 
 
-def _act(name: str) -> Callable[[LayerCall], str]:
-    return lambda call: call.writer.epilogue(call.x, act=name)
-
-
+@reads(f"{_TORCH}.linear.Identity", known=Known(), takes=("input",))
 def _same(call: LayerCall) -> str:
     return call.x
 
 
+@reads(f"{_TORCH}.dropout.Dropout", known=Known({"p": probability, "inplace": flag}), takes=("input",))
 def _dropout(call: LayerCall) -> str:
     return call.writer.epilogue(call.x, p=float(call.layer.p) if call.layer.training else 0.0)
 
 
+@reads(
+    f"{_TORCH}.batchnorm.BatchNorm1d",
+    known=Known(
+        {
+            "num_features": count,
+            "eps": number,
+            "momentum": lambda value: value is None or number(value),
+            "affine": flag,
+            "track_running_stats": flag,
+        },
+        _AFFINE,
+        buffers=_STATISTICS,
+    ),
+    takes=("input",),
+)
 def _batch_norm(call: LayerCall) -> str:
     norm = call.layer
     return call.writer.add(Normalise, call.x, kind="batch", module=norm, channels=norm.num_features)
 
 
+@reads(
+    f"{_TORCH}.normalization.LayerNorm",
+    known=Known(
+        {
+            "normalized_shape": lambda shape: isinstance(shape, tuple) and len(shape) == 1,
+            "eps": number,
+            "elementwise_affine": flag,
+        },
+        _AFFINE,
+    ),
+    takes=("input",),
+)
 def _layer_norm(call: LayerCall) -> str:
     norm = call.layer
     return call.writer.add(Normalise, call.x, kind="layer", module=norm, channels=norm.normalized_shape[0])
 
 
+@reads(
+    f"{_PYG}.norm.batch_norm.BatchNorm",
+    known=Known({"in_channels": count, "allow_single_element": flag}, children=("module",)),
+)
 def _pyg_batch_norm(call: LayerCall) -> str:
     norm = call.layer
-    checked_reader(ROWWISE, f"{call.name}.module", norm.module)
+    checked_reader(f"{call.name}.module", norm.module, rows_only=True)
     if norm.allow_single_element:
         return call.writer.add(Module, call.x, module=norm, width_out=norm.in_channels, couples_rows=True)
     return call.writer.add(
@@ -112,6 +150,13 @@ def _pyg_batch_norm(call: LayerCall) -> str:
     )
 
 
+@reads(
+    f"{_PYG}.norm.layer_norm.LayerNorm",
+    known=Known(
+        {"in_channels": count, "eps": number, "affine": flag, "mode": one_of("node", "graph")}, _AFFINE
+    ),
+    takes=("x", "batch", "batch_size"),
+)
 def _pyg_layer_norm(call: LayerCall) -> str:
     norm = call.layer
     if norm.mode == "node":
@@ -119,6 +164,21 @@ def _pyg_layer_norm(call: LayerCall) -> str:
     return call.writer.add(Module, call.x, module=norm, width_out=norm.in_channels, couples_rows=True)
 
 
+@reads(
+    f"{_PYG}.models.mlp.MLP",
+    known=Known(
+        {
+            "channel_list": anything,
+            "act": one_of(None),
+            "act_first": flag,
+            "plain_last": flag,
+            "dropout": lambda ps: type(ps) is list and all(map(probability, ps)),
+            "supports_norm_batch": flag,
+        },
+        children=("act", "lins", "norms"),
+    ),
+    takes=("x", "batch", "batch_size", "return_emb"),
+)
 def _mlp(call: LayerCall) -> str:
     mlp, x = call.layer, call.x
     lins, norms = _named(call, "lins"), _named(call, "norms")
@@ -144,100 +204,16 @@ def _named(call: LayerCall, key: str) -> list[tuple[str, nn.Module]]:
     return [(f"{call.name}.{key}.{name}", module) for name, module in modules.named_children()]
 
 
+@reads(
+    f"{_PYG}.models.jumping_knowledge.JumpingKnowledge",
+    known=Known(
+        {"mode": one_of("cat", "max")}
+        | dict.fromkeys(("lstm", "att", "channels", "num_layers"), one_of(None))
+    ),
+    takes=("xs",),
+)
 def _jump(call: LayerCall) -> str:
     if not call.several:
         raise call.refuse("takes a list of matrices")
     values = call.several
     return call.writer.beside(*values) if call.layer.mode == "cat" else call.writer.largest(*values)
-
-
-def _momentum(value: Any) -> bool:
-    return value is None or number(value)
-
-
-_SIZES: dict[str, Allowed] = {"in_features": anything, "out_features": anything}  # known from the weight
-_AFFINE = ("weight", "bias")
-_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
-_TORCH, _PYG = "torch.nn.modules", "torch_geometric.nn"
-ROWWISE: Registry = {
-    (f"{_TORCH}.linear", "Linear"): Reader(_linear, Known(_SIZES, _AFFINE), ("input",)),
-    ("graphbraid.nn.linear", "Linear"): Reader(_linear, Known(_SIZES | {"init": anything}, _AFFINE), ("x",)),
-    (f"{_PYG}.dense.linear", "Linear"): Reader(
-        _linear,
-        Known(
-            {
-                "in_channels": anything,
-                "out_channels": anything,
-                "weight_initializer": anything,
-                "bias_initializer": anything,
-            },
-            _AFFINE,
-        ),
-    ),
-    (f"{_TORCH}.linear", "Identity"): Reader(_same, Known(), ("input",)),
-    (f"{_TORCH}.activation", "ReLU"): Reader(_act("relu"), Known({"inplace": flag}), ("input",)),
-    (f"{_TORCH}.dropout", "Dropout"): Reader(
-        _dropout, Known({"p": probability, "inplace": flag}), ("input",)
-    ),
-    (f"{_TORCH}.batchnorm", "BatchNorm1d"): Reader(
-        _batch_norm,
-        Known(
-            {
-                "num_features": count,
-                "eps": number,
-                "momentum": _momentum,
-                "affine": flag,
-                "track_running_stats": flag,
-            },
-            _AFFINE,
-            buffers=_STATISTICS,
-        ),
-        ("input",),
-    ),
-    (f"{_TORCH}.normalization", "LayerNorm"): Reader(
-        _layer_norm,
-        Known(
-            {
-                "normalized_shape": lambda shape: isinstance(shape, tuple) and len(shape) == 1,
-                "eps": number,
-                "elementwise_affine": flag,
-            },
-            _AFFINE,
-        ),
-        ("input",),
-    ),
-    (f"{_PYG}.norm.batch_norm", "BatchNorm"): Reader(
-        _pyg_batch_norm, Known({"in_channels": count, "allow_single_element": flag}, children=("module",))
-    ),
-    (f"{_PYG}.norm.layer_norm", "LayerNorm"): Reader(
-        _pyg_layer_norm,
-        Known(
-            {"in_channels": count, "eps": number, "affine": flag, "mode": one_of("node", "graph")}, _AFFINE
-        ),
-        ("x", "batch", "batch_size"),
-    ),
-    (f"{_PYG}.models.mlp", "MLP"): Reader(
-        _mlp,
-        Known(
-            {
-                "channel_list": anything,
-                "act": one_of(None),
-                "act_first": flag,
-                "plain_last": flag,
-                "dropout": lambda ps: type(ps) is list and all(map(probability, ps)),
-                "supports_norm_batch": flag,
-            },
-            children=("act", "lins", "norms"),
-        ),
-        ("x", "batch", "batch_size", "return_emb"),
-    ),
-    (f"{_PYG}.models.jumping_knowledge", "JumpingKnowledge"): Reader(
-        _jump,
-        Known(
-            {"mode": one_of("cat", "max")}
-            | dict.fromkeys(("lstm", "att", "channels", "num_layers"), one_of(None))
-        ),
-        ("xs",),
-    ),
-} | ACTIVATION_MODULES
-"""Readers by module and name of the class."""

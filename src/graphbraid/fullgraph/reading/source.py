@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -12,64 +12,17 @@ from torch import Tensor, nn
 from graphbraid.arguments import shown
 from graphbraid.errors import ConfigError, DataError, GraphbraidError
 from graphbraid.fullgraph.program import NotLoweredError, Program
-from graphbraid.fullgraph.reading.as_written import AsWritten, TypedAsWritten, TypedWholeValues, WholeValues
+from graphbraid.fullgraph.reading.as_written import AsWritten, WholeValues
 from graphbraid.fullgraph.reading.calling import EDGE_TYPE, Calling, Given, X, calling_of, of_data
 from graphbraid.fullgraph.reading.fused_hgt import explained_fused
-from graphbraid.fullgraph.reading.layers import LAYERS
 from graphbraid.fullgraph.reading.read import read_model, read_typed
-from graphbraid.fullgraph.reading.reader import reader_of
+from graphbraid.fullgraph.reading.table import reader_of
 from graphbraid.fullgraph.reading.watch import GraphWatch
 from graphbraid.graph import Graph, NodeSet
 from graphbraid.graph.interop.edge_list import as_edge_attr
 from graphbraid.graph.interop.pyg import graph_from_pyg
 from graphbraid.graph.interop.pyg_parts import edge_features_of
-from graphbraid.graph.scaled_features import ScaledFeatures
-from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.graph.types import MOST_RELATIONS, ONLY_NODE_TYPE, Relation
-
-# ---- the relations of PyG's data of one node type whose ``edge_type`` divides the edges among them
-
-
-def has_relational_layer(model: nn.Module) -> bool:
-    """Return whether a layer of the model takes the relation of each edge."""
-    readers = (reader_of(LAYERS, type(module)) for module in model.modules())
-    return any(reader is not None and EDGE_TYPE in reader.takes for reader in readers)
-
-
-def graph_by_relation(data: Any, graph: Graph) -> Graph | None:
-    """Return the graph with a relation for each number of ``edge_type``; None if that is no such vector.
-
-    Args:
-        data: the user's data.
-        graph: its graph of one relation, whose features, labels and splits are shared.
-    """
-    edge_index, edge_type = data.get("edge_index"), data.get(EDGE_TYPE)
-    if not isinstance(edge_index, Tensor) or not isinstance(edge_type, Tensor):
-        return None
-    is_vector = edge_type.shape == (graph.num_edges,) and edge_type.dtype != torch.bool
-    if not is_vector or edge_type.is_floating_point() or not edge_type.numel():
-        return None
-    first, last = (int(end) for end in edge_type.aminmax())
-    if first < 0 or last >= MOST_RELATIONS:
-        return None
-    order = edge_type.detach().long().argsort(stable=True)
-    counts = torch.bincount(edge_type.detach().long(), minlength=last + 1).tolist()
-    lists = torch.split(edge_index.detach()[:, order], counts, dim=1)
-    return Graph.from_relations(
-        {(ONLY_NODE_TYPE, f"relation {number}", ONLY_NODE_TYPE): pairs for number, pairs in enumerate(lists)},
-        {ONLY_NODE_TYPE: graph.num_nodes},
-        x=None if graph.x is None else {ONLY_NODE_TYPE: graph.x},
-    )
-
-
-def relations_with_edges(graph: Graph) -> tuple[Relation, ...]:
-    """Return the relations of a graph with types that have edges."""
-    types = graph.types
-    assert types is not None
-    return tuple(one for one in types.relations() if types.edges[one.edge_type].num_edges)
-
-
-# ---- source: the current state of the graph that a model runs on, and of the user's data behind it
 
 READ = ("x", "edge_index", "adj_t", "edge_weight", "edge_attr", "edge_type")
 """Attributes of PyG's data from which a graph is made."""
@@ -94,11 +47,12 @@ class AttributeData(Protocol):
 
 
 class Source:
-    """A graph and, if it was made of PyG's data, that data.
+    """A graph and, if it was made of PyG's ``Data`` or ``HeteroData``, these.
 
     Args:
         graph: the graph that programs run on.
         data: the user's data. If None, there is only the graph.
+        node_type: the type whose outputs are wanted; None in a graph without types.
         why: why programs cannot run on the data in its current state. If None, they can.
 
     Raises:
@@ -106,52 +60,55 @@ class Source:
     """
 
     def __init__(
-        self, graph: Graph, data: AttributeData | None = None, why: NotLoweredError | None = None
+        self,
+        graph: Graph,
+        data: Any = None,
+        node_type: str | None = None,
+        why: NotLoweredError | None = None,
     ) -> None:
-        if data is not None and not isinstance(data, AttributeData):
+        if node_type is None and data is not None and not isinstance(data, AttributeData):
             raise DataError(f"data must be the PyG Data that the graph was made of; got {shown(data)}")
-        self.graph, self._data, self._why = graph, data, why
+        self.graph, self.node_type, self._data, self._why = graph, node_type, data, why
         """The graph gets its edge features when the first program that reads them is read."""
-        self._held = {} if data is None else {key: data.get(key) for key in READ}
-        self.watch = GraphWatch(graph, self._held.values())
+        stores = () if data is None else (data,) if node_type is None else data.stores
+        self._held = [(one, key, one.get(key)) for one in stores if hasattr(one, "get") for key in READ]
+        self.watch = GraphWatch(graph, [value for *_, value in self._held])
         self._by_relation: Graph | None = None
 
     @property
-    def nodes(self) -> Graph:
-        """The nodes that outputs are for, with their splits: those of the graph."""
-        return self.graph
+    def nodes(self) -> Graph | NodeSet:
+        """The nodes that outputs are for, with their splits: those of the graph, or of one type."""
+        return self.graph if self.node_type is None else self.graph.nodes_of(self.node_type)
 
     @property
     def store(self) -> Any:
         """The user's data of these nodes; None if there is only a graph."""
-        return self._data
+        return self._data if self._data is None or self.node_type is None else self._data[self.node_type]
 
     def has_changed(self) -> bool:
         """Return whether a tensor was written to or, in the user's data, replaced."""
-        if self.watch.has_changed():
-            return True
-        data = self._data
-        return data is not None and any(data.get(key) is not held for key, held in self._held.items())
+        return self.watch.has_changed() or any(one.get(key) is not value for one, key, value in self._held)
 
     def anew(self) -> Source:
         """Return a source of the current state of the graph and the user's data."""
         if self._data is None:
-            return Source(self.graph)
+            return Source(self.graph, None, self.node_type)
         try:
-            return Source(graph_of_data(self._data), self._data)
+            return Source(graph_of_data(self._data), self._data, self.node_type)
         except GraphbraidError as error:  # the model may not use the faulty attribute
-            return Source(self.graph, self._data, NotLoweredError("data", str(error), "data that agrees"))
+            why = NotLoweredError("data", str(error), "data that agrees")
+            return Source(self.graph, self._data, self.node_type, why)
 
     def given(self) -> Given:
         """Describe the arguments that are available to call a model with."""
         given = Given.of(self.graph)
         if self._data is None:
             return given
-        return replace(
-            of_data(given, self._data),
-            edge_channels=self._edge_channels(),
-            classes={key: type(held) for key, held in self._held.items() if held is not None},
-        )
+        given = of_data(given, self._data)
+        if given.typed:
+            return given
+        classes = {key: type(value) for _, key, value in self._held if value is not None}
+        return replace(given, edge_channels=self._edge_channels(), classes=classes)
 
     def read(self, model: nn.Module) -> Program:
         """Read a model in its current mode into a program.
@@ -162,10 +119,7 @@ class Source:
         """
         given = self.given()
         calling = calling_of(model, given)
-        if self._data is not None and has_relational_layer(model):
-            given = replace(given, relations=self._relations())
-        x = self.graph.x
-        if x is None:
+        if not given.typed and self.graph.x is None:
             if calling.takes(X):
                 raise DataError(
                     "the model needs node features, but graph.x is None; give some with replace(x=...)"
@@ -174,33 +128,42 @@ class Source:
         if self._why is not None:
             raise self._why
         if self.watch.wants_gradients():
-            raise NotLoweredError(
-                "graph",
-                "its features, edge features or edge weights require gradients",
-                "tensors that do not",
-            )
+            what = "its features, edge features or edge weights require gradients"
+            raise NotLoweredError("graph", what, "tensors that do not")
         try:
-            program = read_model(model, int(x.shape[1]), given, calling)
-            if program.reads_edges:
-                self._bring_edge_features()
-            return program
+            return self._read(model, given, calling)
         except (NotLoweredError, GraphbraidError):
             raise
         except Exception as error:  # reading must never make a model fail that runs as written
             raise NotLoweredError.of_failure(model, error) from error
 
+    def _read(self, model: nn.Module, given: Given, calling: Calling) -> Program:
+        if self.node_type is not None:
+            assert self.graph.types is not None
+            return read_typed(model, calling, given, self.graph.types, self.node_type)
+        if self._data is not None and has_relational_layer(model):
+            given = replace(given, relations=self._relations())
+        assert self.graph.x is not None
+        program = read_model(model, int(self.graph.x.shape[1]), given, calling)
+        if program.reads_edges:
+            self._bring_edge_features()
+        return program
+
     def graph_for(self, program: Program) -> Graph:
         """Return the graph that a program runs on, with its relations apart if the program reads them."""
-        if not program.parts:
+        if self.node_type is not None or not program.parts:
             return self.graph
         assert self._by_relation is not None
         return self._by_relation
 
     def _relations(self) -> tuple[Relation, ...]:
-        """Return the relations that the user's ``edge_type`` divides the edges among; empty if none."""
+        """Return the relations with edges of the user's ``edge_type``; empty if there is none."""
         if self._by_relation is None:
             self._by_relation = graph_by_relation(self._data, self.graph)
-        return () if self._by_relation is None else relations_with_edges(self._by_relation)
+        types = None if self._by_relation is None else self._by_relation.types
+        if types is None:
+            return ()
+        return tuple(one for one in types.relations() if types.edges[one.edge_type].num_edges)
 
     def _edge_channels(self) -> int | None:
         """Return the number of edge features; None unless they are a float matrix with one row per edge."""
@@ -219,105 +182,22 @@ class Source:
     def as_written(self, model: nn.Module, place: torch.device) -> AsWritten:
         """Return a runner of the model as it is written."""
         values = WholeValues(model, self.graph, place)
-        return AsWritten(model, calling_of(model, self.given()), values, self._data)
-
-    def explained(self, _: nn.Module, why: NotLoweredError) -> str:
-        """Return the text about a model that runs as it is written."""
-        return why.explained()
-
-
-# ---- typedSource: the current state of a graph with types that a model runs on, and of the data behind it
-
-
-class TypedSource:
-    """A graph with types and, if it was made of PyG's ``HeteroData``, these.
-
-    Args:
-        graph: the graph that programs run on.
-        node_type: the type whose outputs are wanted.
-        data: the user's data. If None, there is only the graph.
-        why: why programs cannot run on the data in its current state. If None, they can.
-    """
-
-    def __init__(
-        self, graph: Graph, node_type: str, data: Any = None, why: NotLoweredError | None = None
-    ) -> None:
-        self.graph, self.node_type, self._data, self._why = graph, node_type, data, why
-        self._held = list(_held(data))
-        self.watch = GraphWatch(graph, [*_tensors(graph), *(value for *_, value in self._held)])
-
-    @property
-    def nodes(self) -> NodeSet:
-        """The nodes that outputs are for, with their splits: those of one type."""
-        return self.graph.nodes_of(self.node_type)
-
-    @property
-    def store(self) -> Any:
-        """The user's data of these nodes; None if there is only a graph."""
-        return None if self._data is None else self._data[self.node_type]
-
-    def has_changed(self) -> bool:
-        """Return whether a tensor was written to or, in the user's data, replaced."""
-        return self.watch.has_changed() or any(
-            store.get(key) is not value for store, key, value in self._held
-        )
-
-    def anew(self) -> TypedSource:
-        """Return a source of the current state of the graph and the user's data."""
-        if self._data is None:
-            return TypedSource(self.graph, self.node_type)
-        try:
-            return TypedSource(graph_of_data(self._data), self.node_type, self._data)
-        except GraphbraidError as error:  # the model may not use the faulty attribute
-            why = NotLoweredError("data", str(error), "data that agrees")
-            return TypedSource(self.graph, self.node_type, self._data, why)
-
-    def graph_for(self, _: Program) -> Graph:
-        """Return the graph that a program runs on."""
-        return self.graph
-
-    def read(self, model: nn.Module) -> Program:
-        """Read a model in its current mode into a program.
-
-        Raises:
-            NotLoweredError: part of the model cannot be read; the message names it.
-        """
-        if self._why is not None:
-            raise self._why
-        if self.watch.wants_gradients():
-            raise NotLoweredError("graph", "its features or edges require gradients", "tensors that do not")
-        assert self.graph.types is not None
-        try:
-            return read_typed(model, self._calling(model), self.graph.types, self.node_type)
-        except (NotLoweredError, GraphbraidError):
-            raise
-        except Exception as error:  # reading must never make a model fail that runs as written
-            raise NotLoweredError.of_failure(model, error) from error
-
-    def as_written(self, model: nn.Module, place: torch.device) -> TypedAsWritten:
-        """Return a runner of the model as it is written."""
-        values = TypedWholeValues(model, self.graph, place)
-        return TypedAsWritten(model, self._calling(model), values, self.node_type, self._data)
-
-    def _calling(self, model: nn.Module) -> Calling:
-        given = Given.of(self.graph)
-        return calling_of(model, given if self._data is None else of_data(given, self._data))
+        return AsWritten(model, calling_of(model, self.given()), values, self._data, self.node_type)
 
     def explained(self, model: nn.Module, why: NotLoweredError) -> str:
         """Return the text about a model that runs as it is written, with its layers that run fused."""
-        return "\n".join(filter(None, (why.explained(), explained_fused(model))))
+        fused = "" if self.node_type is None else explained_fused(model)
+        return "\n".join(filter(None, (why.explained(), fused)))
 
 
-def source_of(
-    model: nn.Module, graph: Graph, data: Any = None, node_type: str | None = None
-) -> Source | TypedSource:
+def source_of(model: nn.Module, graph: Graph, data: Any = None, node_type: str | None = None) -> Source:
     """Return the source of a model's graph.
 
     Raises:
         ConfigError: ``node_type`` does not go with the graph, or is needed and missing.
     """
     if graph.is_typed:
-        return TypedSource(graph, wanted_type(model, graph, node_type), data)
+        return Source(graph, data, wanted_type(model, graph, node_type))
     if node_type is not None:
         raise ConfigError(
             f"node_type={node_type!r} chooses among node types, and the graph has one; leave it out."
@@ -348,18 +228,33 @@ def wanted_type(model: nn.Module, graph: Graph, node_type: str | None) -> str:
     )
 
 
-def _held(data: Any) -> Iterator[tuple[Any, str, Any]]:
-    for store in () if data is None else data.stores:
-        if isinstance(store, Mapping) or hasattr(store, "get"):
-            yield from ((store, key, store.get(key)) for key in READ)
+def has_relational_layer(model: nn.Module) -> bool:
+    """Return whether a layer of the model takes the relation of each edge."""
+    readers = (reader_of(type(module)) for module in model.modules())
+    return any(reader is not None and EDGE_TYPE in reader.takes for reader in readers)
 
 
-def _tensors(graph: Graph) -> Iterator[Tensor]:
-    for name in graph.node_types:
-        x = graph.nodes_of(name).x
-        if isinstance(x, SparseFeatures):
-            yield from (x.values, x.indices, x.indptr)
-        elif isinstance(x, ScaledFeatures):
-            yield from (x.values, x.scale)
-        elif x is not None:
-            yield x
+def graph_by_relation(data: Any, graph: Graph) -> Graph | None:
+    """Return the graph with a relation for each number of ``edge_type``; None if that is no such vector.
+
+    Args:
+        data: the user's data.
+        graph: its graph of one relation, whose features, labels and splits are shared.
+    """
+    edge_index, edge_type = data.get("edge_index"), data.get(EDGE_TYPE)
+    if not isinstance(edge_index, Tensor) or not isinstance(edge_type, Tensor):
+        return None
+    is_vector = edge_type.shape == (graph.num_edges,) and edge_type.dtype != torch.bool
+    if not is_vector or edge_type.is_floating_point() or not edge_type.numel():
+        return None
+    first, last = (int(end) for end in edge_type.aminmax())
+    if first < 0 or last >= MOST_RELATIONS:
+        return None
+    order = edge_type.detach().long().argsort(stable=True)
+    counts = torch.bincount(edge_type.detach().long(), minlength=last + 1).tolist()
+    lists = torch.split(edge_index.detach()[:, order], counts, dim=1)
+    return Graph.from_relations(
+        {(ONLY_NODE_TYPE, f"relation {number}", ONLY_NODE_TYPE): pairs for number, pairs in enumerate(lists)},
+        {ONLY_NODE_TYPE: graph.num_nodes},
+        x=None if graph.x is None else {ONLY_NODE_TYPE: graph.x},
+    )

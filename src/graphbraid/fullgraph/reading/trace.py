@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import fx, nn
@@ -19,17 +19,6 @@ from graphbraid.fullgraph.reading.calling import (
     X,
 )
 from graphbraid.fullgraph.reading.exact import Known, anything, check, count, one_of
-from graphbraid.fullgraph.reading.functions import (
-    ACTIVATION_FUNCTIONS,
-    ACTIVATION_METHODS,
-    ARITHMETIC,
-    ARITHMETIC_METHODS,
-    FUNCTIONS,
-    METHODS,
-    STACK_METHODS,
-    STACKS,
-)
-from graphbraid.fullgraph.reading.layers import LAYERS
 from graphbraid.fullgraph.reading.reader import (
     NEEDED,
     Edges,
@@ -40,57 +29,125 @@ from graphbraid.fullgraph.reading.reader import (
     Reader,
     Stacked,
     Writer,
-    checked_reader,
-    no_reader,
-    reader_of,
 )
-from graphbraid.fullgraph.reading.rowwise import ROWWISE
-from graphbraid.fullgraph.reading.tracing import traced, traced_by_type
+from graphbraid.fullgraph.reading.table import FUNCTIONS, METHODS, checked_reader
+from graphbraid.fullgraph.reading.tracing import EDGES_TARGET, traced
 from graphbraid.graph.types import Relation, Types
 
-# ---- reading a model's own ``forward``: the calls that it makes, in their order, become operations
-
-_FUNCTIONS = FUNCTIONS | ARITHMETIC | ACTIVATION_FUNCTIONS | STACKS
-_METHODS = METHODS | ARITHMETIC_METHODS | ACTIVATION_METHODS | STACK_METHODS
+_WEIGHTS = "weights"
+"""Target of the placeholder of the edge weights."""
 
 
-def read_traced(writer: Writer, model: nn.Module, calling: Calling, given: Given) -> str:
-    """Append the operations of a model's call to a writer and return the name of the result.
+def read_traced(
+    writer: Writer,
+    model: nn.Module,
+    calling: Calling,
+    given: Given,
+    *,
+    types: Types | None = None,
+    parts: Sequence[TypePart] = (),
+    node_type: str | None = None,
+) -> str:
+    """Append the operations of a model's call to a writer.
+
+    Over node types, ``HeteroConv`` and what ``to_hetero`` makes are read as what they call: one layer for
+    each relation, and the sum, mean or maximum of the results of those into one type.
+
+    Args:
+        writer: collects the operations.
+        model: the model.
+        calling: how to call it.
+        given: the arguments that are available.
+        types: the graph's types; None in a graph without.
+        parts: the node types as values of the program.
+        node_type: the type whose outputs are wanted; None in a graph without types.
+
+    Returns:
+        The name of the result; empty if there are no outputs of ``node_type``.
 
     Raises:
         NotLoweredError: part of the model cannot be read; the message names it.
     """
-    graph, modules = traced(model, calling, given)
-    return TraceReader(writer, modules, calling, given).read_all(graph)
+    targets: dict[str, str | dict[Any, str]]
+    if types is None:
+        targets = {X: X, EDGES: EDGES_TARGET, ADJACENCY: EDGES_TARGET}
+        targets |= {EDGE_ATTR: EDGE_ATTR} if given.edge_channels is not None else {}
+        targets |= {given.weights: _WEIGHTS} if given.weights is not None else {}
+        targets |= {EDGE_TYPE: EDGE_TYPE} if given.relations else {}
+        rows = {X: INPUT}
+    else:
+        targets = {
+            X: {part.name: part.input for part in parts if types.nodes[part.name].x is not None},
+            EDGES: {one.edge_type: _edges_target(one) for one in types.relations()},
+            N_ID: {part.name: _ids_target(part) for part in parts},
+        }
+        rows = {part.input: part.input for part in parts}
+    graph, modules = traced(model, calling, given, targets)
+    sparse = types is None and calling.takes(ADJACENCY)
+    reader = _TraceReader(writer, modules, given, rows, sparse=sparse, types=types, parts=parts)
+    return reader.read_all(graph, node_type)
 
 
-class TraceReader:
+def _edges_target(relation: Relation) -> str:
+    return f"edges {relation.number}"
+
+
+def _ids_target(part: TypePart) -> str:
+    return f"ids of {part.name}"
+
+
+def _target(value: Any) -> str:
+    """Return the target of an argument that is a placeholder as it is; empty for any other."""
+    return str(value.target) if isinstance(value, fx.Node) and value.op == "placeholder" else ""
+
+
+class _TraceReader:
     """Turns the nodes of a trace into operations."""
 
-    def __init__(self, writer: Writer, modules: dict[str, nn.Module], calling: Calling, given: Given) -> None:
-        self._writer, self._modules, self._given = writer, modules, given
-        self._sparse = calling.takes(ADJACENCY)
+    def __init__(
+        self,
+        writer: Writer,
+        modules: dict[str, nn.Module],
+        given: Given,
+        rows: Mapping[str, str],
+        *,
+        sparse: bool,
+        types: Types | None = None,
+        parts: Sequence[TypePart] = (),
+    ) -> None:
+        self._writer, self._modules, self._given, self._rows = writer, modules, given, rows
+        self._sparse, self._types, self._parts = sparse, types, parts
+        relations = () if types is None else types.relations()
+        self._relations = {_edges_target(one): one for one in relations}
+        self._ids = {_ids_target(part): part for part in parts}
         self._values: dict[fx.Node, str] = {}
-        self._edges: fx.Node | None = None
-        self._weights: fx.Node | None = None
-        self._attr: fx.Node | None = None
-        self._types: fx.Node | None = None
         self._stacks: dict[fx.Node, Stacked] = {}
 
-    def read_all(self, graph: fx.Graph) -> str:
-        """Read all nodes in order and return the name of the result."""
-        out = None
+    def read_all(self, graph: fx.Graph, node_type: str | None) -> str:
+        """Read all nodes in order; return the name of the result, empty without outputs of ``node_type``."""
+        returned = None
         for node in graph.nodes:
             if node.op == "output":
-                out = self._output(node.args[0])
+                returned = node.args[0]
             else:
                 self._read(node)
-        assert out is not None
+        if node_type is not None and isinstance(returned, dict):
+            if node_type not in returned:
+                return ""
+            returned = returned[node_type]
+        if not isinstance(returned, fx.Node) or returned not in self._values:
+            what = str(returned) if isinstance(returned, fx.Node) else f"a {type(returned).__name__}"
+            raise NotLoweredError("forward", f"it returns {what}, not one matrix of node rows", "one result")
+        out = self._values[returned]
+        if node_type is not None and self._type_of(out) != node_type:
+            what = f"it returns rows of {self._type_of(out)!r}, and those of {node_type!r} are wanted"
+            raise NotLoweredError("forward", what, f"node_type={self._type_of(out)!r}")
         return out
 
     def _read(self, node: fx.Node) -> None:
         if node.op == "placeholder":
-            self._placeholder(node)
+            if node.target in self._rows:
+                self._values[node] = self._rows[str(node.target)]
         elif node.op == "call_module":
             self._values[node] = self._module(node)
         elif node.op in ("call_function", "call_method"):
@@ -105,43 +162,29 @@ class TraceReader:
                 name, "a tensor of the model's own takes part in its forward", "a layer that holds it"
             )
 
-    def _placeholder(self, node: fx.Node) -> None:
-        if node.target == "x":
-            self._values[node] = INPUT
-        elif node.target == "edges":
-            self._edges = node
-        elif node.target == EDGE_ATTR:
-            self._attr = node
-        elif node.target == EDGE_TYPE:
-            self._types = node
-        else:
-            self._weights = node
-
-    def _output(self, returned: Any) -> str:
-        if isinstance(returned, fx.Node) and returned in self._values:
-            return self._values[returned]
-        what = f"a {type(returned).__name__}" if not isinstance(returned, fx.Node) else str(returned)
-        raise NotLoweredError("forward", f"it returns {what}, not one matrix of node rows", "one result")
+    def _type_of(self, value: str) -> str:
+        return self._parts[self._writer.part(value)].name
 
     # ---- modules
 
     def _module(self, node: fx.Node) -> str:
         module = self._modules[str(node.target)]
         name = str(node.target).removeprefix("model.") if node.target != "model" else type(module).__name__
-        is_layer = reader_of(LAYERS, type(module)) is not None
-        if not is_layer and reader_of(ROWWISE, type(module)) is None:
-            raise no_reader(name, module)
-        reader = checked_reader(LAYERS if is_layer else ROWWISE, name, module)
+        ids = self._ids.get(_target(node.args[0])) if len(node.args) == 1 and not node.kwargs else None
+        if type(module) is nn.Embedding and ids is not None:
+            assert self._types is not None
+            return learned_rows(self._writer, name, module, ids, self._types)
+        reader = checked_reader(name, module)
         bound = dict(_bound(name, reader.takes, node.args, node.kwargs))
         rows = bound.pop(reader.takes[0], None)
         several = tuple(self._value(name, row) for row in rows) if isinstance(rows, list | tuple) else ()
         x = several[0] if several else self._value(name, rows)
-        edges = self._edges_of(name, reader, bound) if is_layer else Edges()
+        edges = Edges() if reader.edges is None else self._edges_of(name, reader, reader.edges, bound)
         given = {key: self._seen(value) for key, value in bound.items() if value is not None}
         if unread := [key for key in given if key not in reader.gives]:
             raise NotLoweredError(name, f"it takes {unread[0]!r} too", f"a call without {unread[0]}")
         call = LayerCall(self._writer, name, module, x, edges, given, several)
-        if is_layer:
+        if reader.edges is not None:
             self._check_ends(call, reader)
         out = reader.read(call)
         if getattr(module, "inplace", False):
@@ -152,18 +195,31 @@ class TraceReader:
         """Refuse a layer's rows if they are not those that its edges lead from and to."""
         if call.several and not (reader.relates and len(call.several) == 2):
             raise call.refuse("of a pair of matrices has no lowered form", "one matrix of node rows")
+        relation = call.edges.relation
+        ends = () if relation is None else ((call.x, relation.source), (call.own, relation.destination))
+        for value, needed in ends:
+            if self._writer.part(value) != needed:
+                what = f"takes rows of {self._type_of(value)!r} for those of {self._parts[needed].name!r}"
+                raise call.refuse(what, "the rows of the relation's two types")
 
-    def _edges_of(self, name: str, reader: Reader, bound: dict[str, Any]) -> Edges:
-        key = next(key for key in reader.takes if key in ("edge_index", "csc"))
-        if bound.pop(key, None) is not self._edges:
+    def _edges_of(self, name: str, reader: Reader, key: str, bound: dict[str, Any]) -> Edges:
+        target = _target(bound.pop(key, None))
+        if self._types is not None:
+            return Edges(relation=self._relation_of(name, reader, target))
+        if target != EDGES_TARGET:
             raise NotLoweredError(name, "it takes other edges than the model's own edge_index")
         if EDGE_TYPE in reader.takes:
-            return self._relations_of(name, bound.pop(EDGE_TYPE, None))
-        weights = bound.pop("edge_weight", None)
-        if weights is not None and weights is not self._weights:
+            if _target(bound.pop(EDGE_TYPE, None)) != EDGE_TYPE or self._sparse:
+                raise NotLoweredError(
+                    name,
+                    "its relations are not the graph's own edge_type as it is",
+                    "edge_type, a vector of integers, beside edge_index",
+                )
+            return Edges(graph=self._given.graph, relations=self._given.relations)
+        weights, attr = bound.pop("edge_weight", None), bound.pop(EDGE_ATTR, None)
+        if weights is not None and _target(weights) != _WEIGHTS:
             raise NotLoweredError(name, "it takes other weights than the graph's")
-        attr = bound.pop(EDGE_ATTR, None)
-        if attr is not None and (attr is not self._attr or self._sparse):
+        if attr is not None and (_target(attr) != EDGE_ATTR or self._sparse):
             raise NotLoweredError(
                 name,
                 "its edge features are not the graph's own as they are",
@@ -180,21 +236,27 @@ class TraceReader:
             )
         return Edges(weighted=self._given.weighted, sparse=True, graph=self._given.graph)
 
-    def _relations_of(self, name: str, types: Any) -> Edges:
-        if types is None or types is not self._types or self._sparse:
+    def _relation_of(self, name: str, reader: Reader, target: str) -> Relation:
+        if target not in self._relations:
             raise NotLoweredError(
                 name,
-                "its relations are not the graph's own edge_type as it is",
-                "edge_type, a vector of integers, beside edge_index",
+                "it takes other edges than those of one relation as they are",
+                "a list of edge_index_dict",
             )
-        return Edges(graph=self._given.graph, relations=self._given.relations)
+        if not reader.relates:
+            raise NotLoweredError(
+                name,
+                "layers of its class have no lowered form over one relation",
+                "SAGEConv, GraphConv or GATConv",
+            )
+        return self._relations[target]
 
     # ---- calls
 
     def _call(self, node: fx.Node) -> str | Stacked:
         target = node.target
         name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
-        function = _METHODS.get(name) if node.op == "call_method" else _FUNCTIONS.get(target)
+        function = METHODS.get(name) if node.op == "call_method" else FUNCTIONS.get(target)
         if function is None:
             raise NotLoweredError(
                 name, "no operation stands for this call", "a call of docs/lowered_models.md"
@@ -229,7 +291,7 @@ class TraceReader:
     def _value(self, name: str, argument: Any) -> str:
         if isinstance(argument, fx.Node) and argument in self._values:
             return self._values[argument]
-        if argument is not None and argument is self._attr:
+        if _target(argument) == EDGE_ATTR:
             raise NotLoweredError(
                 name,
                 "it maps edge features, which layers read as the graph has them",
@@ -256,117 +318,6 @@ def _bound(name: str, takes: Sequence[str], args: Sequence[Any], kwargs: Any) ->
         if key not in takes[len(args) :]:
             raise NotLoweredError(name, f"it takes {key!r} too", f"a call without {key}")
         yield key, value
-
-
-# ---- reading the ``forward`` of a model over node types: calls with a dict of features and one of edge lists
-
-
-def read_traced_by_type(
-    writer: Writer,
-    model: nn.Module,
-    calling: Calling,
-    types: Types,
-    parts: Sequence[TypePart],
-    *,
-    node_type: str,
-) -> str | None:
-    """Append the operations of a model's call over types to a writer.
-
-    ``HeteroConv`` and what ``to_hetero`` makes are read as what they call: one layer for each relation, and
-    the sum, mean or maximum of the results of those into one type.
-
-    Returns:
-        The name of the outputs of ``node_type``; None if there are none.
-
-    Raises:
-        NotLoweredError: part of the model cannot be read; the message names it.
-    """
-    targets: dict[str, dict[Any, str]] = {
-        X: {part.name: part.input for part in parts if types.nodes[part.name].x is not None},
-        EDGES: {one.edge_type: _edges_name(one) for one in types.relations()},
-        N_ID: {part.name: _ids_name(part) for part in parts},
-    }
-    graph, modules = traced_by_type(model, calling, targets)
-    return _TypedReader(writer, modules, types, parts, node_type).read_all(graph) or None
-
-
-def _edges_name(relation: Relation) -> str:
-    return f"edges {relation.number}"
-
-
-def _ids_name(part: TypePart) -> str:
-    return f"ids of {part.name}"
-
-
-class _TypedReader(TraceReader):
-    """Turns the nodes of a trace over types into operations."""
-
-    def __init__(
-        self,
-        writer: Writer,
-        modules: dict[str, nn.Module],
-        types: Types,
-        parts: Sequence[TypePart],
-        node_type: str,
-    ) -> None:
-        super().__init__(writer, modules, Calling((), {}), Given())
-        self._of_graph, self._parts, self._wanted = types, parts, node_type
-        self._inputs = {part.input for part in parts}
-        self._part_of = {_ids_name(part): part for part in parts}
-        self._relation_of = {_edges_name(one): one for one in types.relations()}
-
-    def _placeholder(self, node: fx.Node) -> None:
-        if node.target in self._inputs:
-            self._values[node] = str(node.target)
-
-    def _output(self, returned: Any) -> str:
-        if isinstance(returned, dict):
-            if self._wanted not in returned:
-                return ""
-            returned = returned[self._wanted]
-        out = super()._output(returned)
-        if self._name_of(out) != self._wanted:
-            what = f"it returns rows of {self._name_of(out)!r}, and those of {self._wanted!r} are wanted"
-            raise NotLoweredError("forward", what, f"node_type={self._name_of(out)!r}")
-        return out
-
-    def _module(self, node: fx.Node) -> str:
-        module = self._modules[str(node.target)]
-        ids = node.args[0] if len(node.args) == 1 and not node.kwargs else None
-        if type(module) is nn.Embedding and isinstance(ids, fx.Node) and ids.target in self._part_of:
-            name = str(node.target).removeprefix("model.")
-            return learned_rows(self._writer, name, module, self._part_of[str(ids.target)], self._of_graph)
-        return super()._module(node)
-
-    def _edges_of(self, name: str, reader: Reader, bound: dict[str, Any]) -> Edges:
-        key = next(key for key in reader.takes if key in ("edge_index", "csc"))
-        ends = bound.pop(key, None)
-        relation = self._relation_of.get(str(ends.target)) if isinstance(ends, fx.Node) else None
-        if relation is None:
-            raise NotLoweredError(
-                name,
-                "it takes other edges than those of one relation as they are",
-                "a list of edge_index_dict",
-            )
-        if not reader.relates:
-            raise NotLoweredError(
-                name,
-                "layers of its class have no lowered form over one relation",
-                "SAGEConv, GraphConv or GATConv",
-            )
-        return Edges(relation=relation)
-
-    def _check_ends(self, call: LayerCall, reader: Reader) -> None:
-        super()._check_ends(call, reader)
-        relation = call.edges.relation
-        assert relation is not None
-        for value, needed in ((call.x, relation.source), (call.own, relation.destination)):
-            if self._writer.part(value) != needed:
-                what = f"takes rows of {self._name_of(value)!r} for those of {self._parts[needed].name!r}"
-                raise call.refuse(what, "the rows of the relation's two types")
-
-    def _name_of(self, value: str) -> str:
-        return self._parts[self._writer.part(value)].name
 
 
 def learned_rows(writer: Writer, name: str, layer: Any, part: TypePart, types: Types) -> str:

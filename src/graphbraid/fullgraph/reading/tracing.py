@@ -25,71 +25,49 @@ from graphbraid.fullgraph.program import NotLoweredError
 from graphbraid.fullgraph.reading.calling import (
     ADJACENCY,
     DATA,
-    EDGE_ATTR,
-    EDGE_TYPE,
     EDGES,
     Calling,
     Given,
-    X,
 )
 from graphbraid.fullgraph.reading.exact import python_value
-from graphbraid.fullgraph.reading.layers import LAYERS
 from graphbraid.fullgraph.reading.reached import Reached, package_of
-from graphbraid.fullgraph.reading.reader import Reader, no_reader, reader_of
-from graphbraid.fullgraph.reading.rowwise import ROWWISE
+from graphbraid.fullgraph.reading.reader import no_reader
+from graphbraid.fullgraph.reading.table import reader_of
 
 # ---- tracing of the very call of a model that would run, with modules that have a reader kept whole
 
+EDGES_TARGET = "edges"
+"""Target of the placeholder of all edges together, as a list or as a sparse matrix."""
+EDGES_TARGET = "edges"
+"""Target of the placeholder of all edges together, as a list or as a sparse matrix."""
 _TRACING = threading.Lock()
 """Serializes traces, since a trace patches ``torch.nn.Module`` while it runs."""
 
 
-def traced(model: nn.Module, calling: Calling, given: Given) -> tuple[fx.Graph, dict[str, nn.Module]]:
-    """Trace a call of the model; return the calls that it makes, in order, and the modules by name.
-
-    Raises:
-        NotLoweredError: the call cannot be followed.
-    """
-    edges = ADJACENCY if calling.takes(ADJACENCY) else EDGES
-    classes = {**given.classes, "edges": given.classes.get(edges, Tensor)}
-    return _traced(model, lambda: (_Root(model, calling, given), _Tracer(classes)))
-
-
-def traced_by_type(
-    model: nn.Module, calling: Calling, targets: Mapping[str, Mapping[Any, str]]
+def traced(
+    model: nn.Module, calling: Calling, given: Given, targets: Mapping[str, str | Mapping[Any, str]]
 ) -> tuple[fx.Graph, dict[str, nn.Module]]:
-    """Trace a call of a model over types; return the calls that it makes, in order, and the modules by name.
+    """Trace a call of the model; return the calls that it makes, in order, and the modules by name.
 
     Args:
         model: the model.
         calling: how to call it.
-        targets: by what parameters receive, the targets of the placeholders by node type or relation.
+        given: the arguments that are available.
+        targets: by what parameters receive, the target of a placeholder; where there are types, a dict of
+            targets by node type or relation.
 
     Raises:
-        NotLoweredError: the call cannot be followed.
+        NotLoweredError: the call cannot be followed, or is another without gradients.
     """
-
-    def root() -> tuple[nn.Module, fx.Tracer]:
-        tracer = _Tracer({})
-        return _TypedRoot(model, calling, targets, tracer), tracer
-
-    return _traced(model, root)
-
-
-def _traced(
-    model: nn.Module, start: Callable[[], tuple[nn.Module, fx.Tracer]]
-) -> tuple[fx.Graph, dict[str, nn.Module]]:
-    """Trace what ``start`` gives anew at each call, and see that it is the same call without gradients."""
     reached = Reached(model)
     if reached.why:
         raise NotLoweredError(type(model).__name__, f"its forward cannot be followed: {reached.why}")
     try:
         with _TRACING, restore_after_trace(model, reached), as_tensors(reached.functions):
-            root, tracer = start()
-            graph = tracer.trace(root)
+            root = _Root(model, calling, given, targets)
+            graph = root.traced()
             with torch.inference_mode():
-                other, tracer = start()
-                without = tracer.trace(other)
+                without = _Root(model, calling, given, targets).traced()
     except NotLoweredError:
         raise
     except Exception as error:  # whatever a user's forward may raise under tracing
@@ -111,48 +89,41 @@ def _calls(graph: fx.Graph) -> list[str]:
 
 
 class _Root(nn.Module):
-    """The module that is traced: it calls the model as a user would."""
-
-    def __init__(self, model: nn.Module, calling: Calling, given: Given) -> None:
-        super().__init__()
-        self.model = model
-        self._calling, self._given = calling, given
-
-    def forward(self, x: Any, edges: Any, weights: Any, edge_attr: Any, edge_type: Any) -> Any:
-        """Call the model and return what it returns."""
-        values = _CallArguments({X: x, EDGES: edges, ADJACENCY: edges})
-        if self._given.edge_channels is not None:
-            values[EDGE_ATTR] = edge_attr
-        if self._given.weights is not None:
-            values[self._given.weights] = weights
-        if self._given.relations:
-            values[EDGE_TYPE] = edge_type
-        values[DATA] = _Data(self._given, values)
-        return self._calling.run(self.model, values)
-
-
-class _TypedRoot(nn.Module):
-    """The module that is traced where there are types: it makes the placeholders as it runs."""
+    """The module that is traced: it makes the placeholders and calls the model as a user would."""
 
     def __init__(
-        self,
-        model: nn.Module,
-        calling: Calling,
-        targets: Mapping[str, Mapping[Any, str]],
-        tracer: fx.Tracer,
+        self, model: nn.Module, calling: Calling, given: Given, targets: Mapping[str, str | Mapping[Any, str]]
     ) -> None:
         super().__init__()
         self.model = model
-        self._calling, self._targets, self._tracer = calling, targets, tracer
+        self._calling, self._given, self._targets = calling, given, targets
+        edges = given.classes.get(ADJACENCY if calling.takes(ADJACENCY) else EDGES, Tensor)
+        self._tracer = _Tracer({**given.classes, EDGES_TARGET: edges})
+        self._made: dict[str, fx.Proxy] = {}
+
+    def traced(self) -> fx.Graph:
+        """Return the calls that the model makes, in order."""
+        return self._tracer.trace(self)
 
     def forward(self) -> Any:
         """Call the model and return what it returns."""
-        made = {
-            what: {key: self._tracer.create_proxy("placeholder", one, (), {}) for key, one in targets.items()}
-            for what, targets in self._targets.items()
-            if self._calling.takes(what)
-        }
-        return self._calling.run(self.model, _CallArguments(made))
+        values = _CallArguments(
+            (
+                what,
+                self._proxy(of)
+                if isinstance(of, str)
+                else {key: self._proxy(one) for key, one in of.items()},
+            )
+            for what, of in self._targets.items()
+        )
+        if not self._given.typed:
+            values[DATA] = _Data(self._given, values)
+        return self._calling.run(self.model, values)
+
+    def _proxy(self, target: str) -> fx.Proxy:
+        if target not in self._made:
+            self._made[target] = self._tracer.create_proxy("placeholder", target, (), {})
+        return self._made[target]
 
 
 class _CallArguments(dict[str, Any]):
@@ -190,7 +161,7 @@ class _Tracer(fx.Tracer):
         self._gradients, self._classes = torch.is_grad_enabled(), classes
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        is_layer = _is_pyg_layer(m) or _reader(m) is not None
+        is_layer = _is_pyg_layer(m) or reader_of(type(m)) is not None
         return is_layer or super().is_leaf_module(m, module_qualified_name)
 
     def call_module(
@@ -224,10 +195,6 @@ class _Tracer(fx.Tracer):
 
 def _is_pyg_layer(module: nn.Module) -> bool:
     return any(base.__module__ == "torch_geometric.nn.conv.message_passing" for base in type(module).__mro__)
-
-
-def _reader(module: nn.Module) -> Reader | None:
-    return reader_of(LAYERS, type(module)) or reader_of(ROWWISE, type(module))
 
 
 # ---- tensorProxy: what a trace hands to a forward, which takes it for the tensor that it stands for

@@ -141,13 +141,12 @@ class GraphWatch:
     """Watches the tensors from which a program's constants were made, by address and version."""
 
     def __init__(self, graph: Graph, others: Iterable[object] = ()) -> None:
-        x = graph.x
-        parts: tuple[object, ...] = (x,)
-        if isinstance(x, SparseFeatures):
-            parts = (x.values, x.indices, x.indptr)
-        elif isinstance(x, ScaledFeatures):
-            parts = (x.values, x.scale)
-        held = (*parts, graph.csc.weight, graph.edge_attr, graph.csc.indptr, graph.csc.indices, *others)
+        held: list[object] = [graph.csc.weight, graph.edge_attr, graph.csc.indptr, graph.csc.indices, *others]
+        for x in (graph.nodes_of(name).x for name in graph.node_types):
+            if isinstance(x, SparseFeatures):
+                held += (x.values, x.indices, x.indptr)
+            else:
+                held += (x.values, x.scale) if isinstance(x, ScaledFeatures) else (x,)
         self._tensors = [t for t in held if isinstance(t, Tensor) and not t.is_inference()]
         self._before = self._now()
 

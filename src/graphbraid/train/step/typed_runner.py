@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError, DataError, did_you_mean
 from graphbraid.fullgraph.device import csc_on
-from graphbraid.fullgraph.reading.as_written import TypedWholeValues
 from graphbraid.fullgraph.reading.calling import (
     CSC,
     DATA,
@@ -181,9 +180,6 @@ class TypedRunner(ModelRunner):
                 )
             outputs = outputs[self.node_type]
         return self._checked(outputs)
-
-    def _make_whole(self) -> CallValues:
-        return TypedWholeValues(self.model, self.graph, self.device, torch.float32)
 
     def _on_device(self, values: Mapping[Any, Tensor]) -> dict[Any, Tensor]:
         return {one: value.to(self.device) for one, value in values.items()}

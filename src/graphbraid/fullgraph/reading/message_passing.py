@@ -1,0 +1,228 @@
+"""What readers of graph layers share: the attributes of PyG's base class, common checks and operations."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import Tensor, nn
+
+from graphbraid.fullgraph.program import AdjacencyMatrix, Linear, Own, Scale
+from graphbraid.fullgraph.reading.exact import (
+    Allowed,
+    Known,
+    anything,
+    check,
+    check_parameter,
+    count,
+    flag,
+    one_of,
+)
+from graphbraid.fullgraph.reading.reader import LayerCall, reads
+from graphbraid.fullgraph.reading.rowwise import checked_linear
+from graphbraid.ops.spmm import Ties
+
+PYG, OWN = "torch_geometric.nn.conv", "graphbraid.nn"
+"""Modules that hold the classes."""
+WEIGHTED = ("x", "edge_index", "edge_weight")
+"""Arguments of PyG's layers that read edge weights."""
+SIZES: dict[str, Allowed] = {"in_channels": anything, "out_channels": count}
+"""Numbers of columns, which most layers hold; the input's stays -1 in a lazily initialised layer."""
+_AGGREGATIONS = {"add": "SumAggregation", "sum": "SumAggregation", "mean": "MeanAggregation"}
+_AGGREGATIONS |= {"max": "MaxAggregation"}
+MESSAGE_PASSING: dict[str, Allowed] = {
+    "aggr": one_of("add", "sum"),
+    "flow": one_of("source_to_target"),
+    "node_dim": one_of(-2, 0),
+    "fuse": flag,
+    "_explain": one_of(None, False),
+    "_edge_mask": one_of(None),
+    "_loop_mask": one_of(None),
+    "_apply_sigmoid": anything,
+    "_decomposed_layers": one_of(1),
+    "inspector": anything,
+    "_user_args": anything,
+    "_fused_user_args": anything,
+    "_edge_user_args": anything,
+}
+"""Attributes of PyG's ``MessagePassing``; its hooks must be empty, which is checked for every module."""
+_HOOKS = ("propagate", "message", "aggregate", "message_and_aggregate", "edge_update")
+MESSAGE_PASSING |= {f"_{name}_forward{pre}_hooks": anything for name in _HOOKS for pre in ("", "_pre")}
+
+
+def pyg_layer(
+    attributes: Mapping[str, Allowed], children: tuple[str, ...] = (), **known: tuple[str, ...]
+) -> Known:
+    """Return what a layer of PyG may hold: its own attributes and those of its base class."""
+    return Known({**MESSAGE_PASSING, **attributes}, children=("aggr_module", *children), **known)
+
+
+_Read = TypeVar("_Read", bound=Callable[..., str])
+
+
+def reads_pyg(
+    *classes: str,
+    attributes: Mapping[str, Allowed],
+    takes: tuple[str, ...] = WEIGHTED,
+    gives: tuple[str, ...] = (),
+    relates: bool = False,
+    weights: bool = True,
+    **known: tuple[str, ...],
+) -> Callable[[_Read], _Read]:
+    """Enter a function as the reader of PyG's layers, each ``file.Class`` of ``torch_geometric.nn.conv``.
+
+    Args:
+        classes: the layers.
+        attributes: tests of the values of plain attributes, besides those of PyG's base class.
+        takes: see :class:`.Reader`.
+        gives: see :class:`.Reader`.
+        relates: see :class:`.Reader`.
+        weights: whether edges may have weights. Some layers use them only if they come in a sparse matrix.
+        known: see :class:`.Known`.
+    """
+
+    def enter(read: _Read) -> _Read:
+        def checked(call: LayerCall) -> str:
+            _check_aggregation(call)
+            if call.edges.weighted and not weights:
+                raise call.refuse("on edges with weights has no lowered form", "edges without weights")
+            return read(call)
+
+        names = [f"{PYG}.{name}" for name in classes]
+        reads(*names, known=pyg_layer(attributes, **known), takes=takes, gives=gives, relates=relates)(
+            checked
+        )
+        return read
+
+    return enter
+
+
+def reads_own(
+    name: str,
+    attributes: Mapping[str, Allowed],
+    children: tuple[str, ...],
+    parameters: tuple[str, ...] = (),
+    **known: tuple[str, ...],
+) -> Callable[[_Read], _Read]:
+    """Enter a function as the reader of a layer of graphbraid, ``file.Class``.
+
+    A bias of None is a plain attribute, not a parameter.
+    """
+    known = {"optional": ("bias",)} | known
+    allowed = Known({**attributes, "bias": one_of(None)}, parameters, children=children, **known)
+    return reads(f"{OWN}.{name}", known=allowed, takes=("x", "csc"))
+
+
+def _check_aggregation(call: LayerCall) -> None:
+    """Refuse a layer of PyG whose aggregation module is not the one that its ``aggr`` names."""
+    module, expected = call.layer.aggr_module, _AGGREGATIONS[call.layer.aggr]
+    home = sys.modules.get("torch_geometric.nn.aggr.basic")
+    if type(module) is not getattr(home, expected, None):
+        raise call.refuse(f"with an aggregation of its own, {type(module).__name__}")
+    check(f"{call.name}.aggr_module", module, Known({"_deterministic": flag}))
+
+
+# ---- operations
+
+
+def normalised(call: LayerCall, *, loops: bool, normalize: bool = True) -> AdjacencyMatrix:
+    """Return the adjacency normalised by PyG's ``gcn_norm``, or as it is if not ``normalize``."""
+    if not normalize:
+        return AdjacencyMatrix(kind="sum", weighted=call.edges.weighted)
+    return AdjacencyMatrix(kind="gcn", loop_scale=float(loops), weighted=call.edges.weighted)
+
+
+def narrows(weight: Tensor) -> bool:
+    """Return whether a weight makes rows narrower, so that they are aggregated after it."""
+    out_channels, in_channels = weight.shape
+    return bool(out_channels < in_channels)
+
+
+def plus_own(call: LayerCall, out: str, key: str) -> str:
+    """Add a linear map, without bias, of the destinations' own rows."""
+    own = call.writer.add(Own, call.own)
+    linear = checked_linear(call, key, has_bias=False)
+    return call.writer.sum(call.writer.add(Linear, own, weight=linear.weight), out)
+
+
+def loop_scale(call: LayerCall) -> float:
+    """Return the factor of a node's own row in GIN's sum; 0 if it is learned, for :func:`plus_scaled`."""
+    eps = call.layer.eps
+    if isinstance(eps, nn.Parameter):
+        check_parameter(call.name, "eps", eps)
+        return 0.0
+    return 1.0 + float(eps)
+
+
+def plus_scaled(call: LayerCall, x: str, out: str) -> str:
+    """Add the destinations' own rows times ``1 + eps`` to GIN's sum, if ``eps`` is learned."""
+    eps, writer = call.layer.eps, call.writer
+    if not isinstance(eps, nn.Parameter):
+        return out
+    return writer.sum(writer.add(Scale, writer.add(Own, x), factor=eps), out)
+
+
+# ---- how PyG's maximum divides its gradient among equal messages, found by running it on two of them, once
+#
+# It depends on the kernel that PyG chooses: ``torch.scatter_reduce`` shares the gradient, and counts its own
+# initial zero where the maximum is 0; ``torch.sparse.mm`` and torch-scatter give all of it to one message.
+
+_SEEN: dict[tuple[tuple[float, ...], tuple[float, ...]], Ties] = {
+    ((1.0, 0.0), (1.0, 0.0)): "first",
+    ((0.5, 0.5), (0.5, 0.5)): "shared",
+    ((0.5, 0.5), (1 / 3, 1 / 3)): "shared with zero",
+}
+"""Kinds by the gradients of two equal messages: first of two ones, then of two zeros."""
+
+
+def ties_of(call: LayerCall) -> Ties:
+    """Return how a PyG layer that takes the maximum, SAGEConv or GraphConv, treats ties.
+
+    Raises:
+        NotLoweredError: no kernel treats ties in this way, or PyG itself fails.
+    """
+    layer, kind = call.layer, cast("Any", type(call.layer))
+    device = next(layer.parameters()).device
+    try:
+        seen = _probe(kind, call.edges.sparse, layer.fuse, layer.aggr_module._deterministic, device)
+    except (RuntimeError, NotImplementedError, ImportError) as error:
+        raise call.refuse(f"with aggr='max' fails by itself here: {error}") from error
+    found = _SEEN.get(seen)
+    if found is None or (found == "first" and device.type != "cpu"):  # in a race the first may win by chance
+        shares = " and ".join(str(tuple(round(share, 3) for share in pair)) for pair in seen)
+        raise call.refuse(f"with aggr='max' shares the gradient of two equal ones and two zeros as {shares}")
+    return found
+
+
+@functools.cache
+def _probe(
+    kind: Any, sparse: bool, fuse: bool, deterministic: bool, device: torch.device
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the gradients of two equal messages to a third node: of ones, and of zeros."""
+    with torch.inference_mode(False), torch.enable_grad(), torch.random.fork_rng():
+        layer = kind(1, 1, aggr="max", bias=False).to(device)
+        layer.fuse, layer.aggr_module._deterministic = fuse, deterministic
+        with torch.no_grad():
+            for weight in layer.parameters():
+                weight.fill_(1.0)
+        edges = torch.tensor([[0, 1], [2, 2]], device=device)
+        if sparse:
+            edges = _sparse(edges.flip(0))
+        ones_and_zeros = []
+        for value in (1.0, 0.0):
+            x = torch.full((3, 1), value, device=device, requires_grad=True)
+            (grad,) = torch.autograd.grad(layer(x, edges)[2], x)
+            ones_and_zeros.append(tuple(round(share * 6) / 6 for share in grad.flatten().tolist()[:2]))
+    first, second = ones_and_zeros
+    return first, second
+
+
+def _sparse(places: Tensor) -> Tensor:
+    with warnings.catch_warnings():  # PyTorch has warned the user already about the model's own sparse matrix
+        warnings.simplefilter("ignore")
+        ones = torch.ones(places.shape[1], device=places.device)
+        return torch.sparse_coo_tensor(places, ones, (3, 3)).to_sparse_csr()
