@@ -25,6 +25,8 @@ MOST_WIDTH = 1 << 24
 """Largest number of columns of a layer."""
 MOST_COUNT = (1 << 31) - 1
 """Largest value of any other count."""
+MOST_AMOUNT = 1 << 20
+"""Largest number of negatives of a link."""
 MOST_BYTES = 1 << 60
 """Largest size that a user may give."""
 _UNITS = {

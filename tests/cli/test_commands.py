@@ -392,7 +392,7 @@ BAD = [
     (("train", "--data", "nowhere.npz"), 3, "there is no dataset, file or folder 'nowhere.npz'"),
     (("train", "--data", "STORE", "--model", "gnc"), 2, "no model is called 'gnc'; choose one of gcn, sage"),
     (("train", "--data", "STORE", "--epochs", "0"), 2, "--epochs: epochs must be"),
-    (("train", "--data", "STORE", "--fanouts", "5;5"), 2, "--fanouts needs whole numbers"),
+    (("train", "--data", "STORE", "--fanouts", "5;5"), 2, "--fanouts: fanouts must be whole numbers"),
     (("train", "--data", "STORE", "--fanouts", "5,5", "--layers", "3"), 2, "fanouts"),
     (("train", "--data", "STORE", "--dropout", "1"), 2, "--dropout: dropout must be less than 1"),
     (("train", "--data", "STORE", "--optimizer", "adamm"), 2, "adamm"),

@@ -177,7 +177,7 @@ def zero_epochs(w: Workplace):
     OPTIONS,
     "fanouts that are not numbers with commas",
     2,
-    "--fanouts needs whole numbers with commas",
+    "--fanouts: fanouts must be whole numbers with commas",
     "'5;5'",
 )
 def fanouts_syntax(w: Workplace):

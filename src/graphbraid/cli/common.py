@@ -118,9 +118,9 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
     """
 
     @functools.wraps(command)
-    def run(**options: Any) -> None:
+    def run(*given: Any, **options: Any) -> None:
         try:
-            command(**options)
+            command(*given, **options)
         except (typer.Exit, typer.Abort):
             raise
         except (signals.Stopped, KeyboardInterrupt) as error:

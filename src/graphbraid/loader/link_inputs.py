@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphbraid.arguments import as_number, shown
+from graphbraid.arguments import MOST_AMOUNT, as_number, shown
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph
 from graphbraid.graph.interop.convert import as_tensor
 from graphbraid.graph.scans import first_out_of_range
 from graphbraid.loader.inputs import is_whole
-from graphbraid.sampling.links.negatives import MOST_AMOUNT, NegativeSampling
+from graphbraid.sampling.links.negatives import NegativeSampling
 
 _ENDS = ("source", "destination")
 

@@ -1,12 +1,17 @@
 """Training: the Trainer, its configuration and its callbacks."""
 
-from graphbraid.train.callbacks import Callback, EarlyStopping
-from graphbraid.train.config import TrainConfig
-from graphbraid.train.estimating.hardware import HardwareFile
-from graphbraid.train.estimating.records import Estimate
-from graphbraid.train.inference.ranking import Ranking, link_auc, rank_links
-from graphbraid.train.records import EpochRecord, RunResult, StepRecord
-from graphbraid.train.trainer import Trainer
+from typing import TYPE_CHECKING
+
+from graphbraid.lazy import names_of
+
+if TYPE_CHECKING:
+    from graphbraid.train.callbacks import Callback, EarlyStopping
+    from graphbraid.train.config import TrainConfig
+    from graphbraid.train.estimating.hardware import HardwareFile
+    from graphbraid.train.estimating.records import Estimate
+    from graphbraid.train.inference.ranking import Ranking, link_auc, rank_links
+    from graphbraid.train.records import EpochRecord, RunResult, StepRecord
+    from graphbraid.train.trainer import Trainer
 
 __all__ = [
     "Callback",
@@ -22,3 +27,16 @@ __all__ = [
     "link_auc",
     "rank_links",
 ]
+
+__getattr__ = names_of(
+    __name__,
+    {
+        "callbacks": "Callback EarlyStopping",
+        "config": "TrainConfig",
+        "estimating.hardware": "HardwareFile",
+        "estimating.records": "Estimate",
+        "inference.ranking": "Ranking link_auc rank_links",
+        "records": "EpochRecord RunResult StepRecord",
+        "trainer": "Trainer",
+    },
+)

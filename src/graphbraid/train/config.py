@@ -1,25 +1,25 @@
-"""TrainConfig: all options of a training run, validated on construction."""
+"""TrainConfig: all options of a training run, validated on construction.
+
+A field is declared here alone: its type with its bounds, its default, and with ``option`` its flag and help
+on the command line. The fields can be read without PyTorch.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
-from torch.optim import Optimizer
+from pydantic import Field
 
-from graphbraid.arguments import check_type
+from graphbraid.arguments import MOST_AMOUNT, check_type
 from graphbraid.errors import ConfigError, did_you_mean
-from graphbraid.sampling.links.negatives import MOST_AMOUNT
 from graphbraid.train.option_checks import check_together
 from graphbraid.train.option_values import (
     Depth,
-    Fanout,
+    Fanouts,
     Fraction,
     MemorySize,
     NamedPath,
@@ -30,11 +30,18 @@ from graphbraid.train.option_values import (
     RelationNames,
     Seed,
     Threads,
+    check_values,
     no_bool,
+    option,
 )
 
-OptimizerFactory = Callable[..., Optimizer]
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+OptimizerFactory = Callable[..., "Optimizer"]
 SchedulerFactory = Callable[..., Any]
+RUN = "Run"
+"""Heading of the command line's options about files and ranks."""
 
 # Options that a resumed run may change, as they do not affect what a step or an evaluation computes.
 FREE_ON_RESUME = frozenset(
@@ -66,27 +73,35 @@ FREE_ON_RESUME = frozenset(
 class TrainConfig:
     """Options for training, evaluating and saving a model; every field is checked on construction."""
 
-    mode: Literal["sampled", "full", "auto"] = "sampled"
+    mode: Literal["sampled", "full", "auto"] = option(
+        "sampled", "sampled mini-batches, full: the whole graph, or auto."
+    )
     """``sampled`` trains on mini-batches of sampled neighbourhoods. ``full`` makes one step over the whole
     graph per epoch, compiled (:func:`graphbraid.compile`) if the model has a lowered form. ``auto`` is
     ``full`` if that is estimated to fit half of the free memory, else ``sampled`` if at least the rows of one
     mini-batch fit."""
-    epochs: Positive = 20
+    epochs: Positive = option(20, "Passes over the training nodes.")
     """Number of passes over the training nodes; in mode ``full`` an epoch is one step."""
     node_type: str | None = None
     """Node type whose labels are learned, in a graph with types. If None, the only one that has labels."""
-    task: Literal["node", "link"] = "node"
+    task: Literal["node", "link"] = option("node", "node: labels of nodes; link: which links there are.")
     """What is learned: the labels of nodes, or with ``link`` which edges there are, by a
     :class:`graphbraid.nn.LinkModel`. ``batch_size`` then counts links, and an epoch is a pass over those to
     train on."""
-    negatives: Literal["binary", "triplet", "shared"] = "binary"
+    negatives: Literal["binary", "triplet", "shared"] = option(
+        "binary", "Of links: binary, triplet or shared."
+    )
     """Negatives of a batch of links: ``binary`` draws pairs of nodes, each scored by itself (binary cross
     entropy); ``triplet`` draws destinations for each link's source, and ``shared`` nodes that stand for the
     destination and for the source of every link of the batch, among which the link is to be chosen (cross
     entropy)."""
-    num_negatives: Annotated[float, Field(gt=0, le=MOST_AMOUNT, allow_inf_nan=False), no_bool] = 1.0
+    num_negatives: Annotated[float, Field(gt=0, le=MOST_AMOUNT, allow_inf_nan=False), no_bool] = option(
+        1.0, "Negatives per link."
+    )
     """Number of negatives drawn per link; a whole number for ``triplet``."""
-    link_relation: RelationNames | None = None
+    link_relation: RelationNames | None = option(
+        None, "Of links: the relation to learn, as user,rates,movie.", "--relation"
+    )
     """Relation whose links are learned, by its three names; the others carry messages alone. In a graph of
     several node types, links are of one relation: if None, the only one, or the only one with splits. In a
     graph of one node type: if None, the links of all relations."""
@@ -95,18 +110,20 @@ class TrainConfig:
     splits; with ``temporal_strategy`` shares of the links, of which the latest are those to test on."""
     link_split_seed: Seed = 0
     """Seed of that draw."""
-    temporal_strategy: Literal["uniform", "last"] | None = None
+    temporal_strategy: Literal["uniform", "last"] | None = option(
+        None, "Of links with times: neighbours from before each link's time, uniform or last.", "--temporal"
+    )
     """Temporal sampling for links, by the times of the graph's edges: the ends of each link, and its
     negatives, have neighbours from before its time alone, at every hop. ``uniform`` draws any of these,
     ``last`` the latest. Links to validate and to test on must be later than those to train on. If None, times
     play no part."""
 
-    fanouts: Annotated[tuple[Fanout, ...], Field(min_length=1, max_length=1000)] = (15, 10)
+    fanouts: Fanouts = option((15, 10), "Neighbours per hop, from the seeds outwards; -1 for all.")
     """In-neighbours drawn per node at each hop, the hop nearest the seeds first; -1 takes all. One entry per
     model layer."""
-    batch_size: Positive = 1024
+    batch_size: Positive = option(1024, "Seed nodes per batch.")
     """Number of seeds per mini-batch."""
-    layout: Literal["subgraph", "blocks"] = "subgraph"
+    layout: Literal["subgraph", "blocks"] = option("subgraph", "subgraph (as PyG) or blocks (as DGL).")
     """How hops are drawn: ``subgraph`` draws once for each node (as PyG), ``blocks`` anew for every layer (as
     DGL)."""
     replace: bool = False
@@ -114,61 +131,72 @@ class TrainConfig:
     accumulate: Positive = 1
     """Number of mini-batches whose gradients are averaged into one step."""
 
-    optimizer: str | OptimizerFactory | Optimizer = "adamw"
+    optimizer: str | OptimizerFactory | Optimizer = option("adamw", "Any of torch.optim.")
     """Name of a ``torch.optim`` class (in any case), a function ``params -> Optimizer``, or an optimizer."""
-    lr: PositiveFloat = 0.003
+    lr: PositiveFloat = option(0.003, "Learning rate.")
     """Learning rate of a named optimizer; any other has its own."""
-    weight_decay: NonNegativeFloat = 0.0
+    weight_decay: NonNegativeFloat = option(0.0, "Weight decay.")
     """Weight decay of a named optimizer, as that optimizer defines it."""
-    scheduler: str | SchedulerFactory | None = None
+    scheduler: str | SchedulerFactory | None = option(None, "cosine, linear, onecycle or plateau.")
     """Learning-rate schedule: ``cosine`` or ``linear`` (to zero over the whole run), ``onecycle``,
     ``plateau``, or a function ``optimizer -> scheduler`` that is advanced after every epoch. If None, the
     rate is constant."""
     warmup_steps: Natural = 0
     """Number of steps over which ``cosine`` and ``linear`` rise from zero to ``lr``; refused with others."""
-    clip: PositiveFloat | None = None
+    clip: PositiveFloat | None = option(None, "Largest norm of the gradients.")
     """Largest L2 norm of all gradients together. If None, gradients are not clipped."""
     class_weights: Literal["balanced"] | tuple[PositiveFloat, ...] | None = None
     """Weight of each class in the loss; ``balanced`` uses inverse frequencies in the training split."""
 
-    device: str = "cpu"
+    device: str = option("cpu", "cpu, cuda, cuda:N or auto.")
     """Device of the model: ``cpu``, ``cuda``, ``cuda:1`` or ``auto``."""
-    precision: Literal["float32", "bfloat16"] = "float32"
+    precision: Literal["float32", "bfloat16"] = option("float32", "float32 or bfloat16.")
     """``bfloat16`` runs the model under autocast; parameters and optimizer stay float32."""
-    seed: Seed = 0
+    seed: Seed = option(0, "Seed of all random draws.")
     """Random seed of the batches, of dropout, and of the generators of torch, NumPy and Python."""
-    deterministic: bool = False
+    deterministic: bool = option(False, "Only deterministic algorithms.", "--deterministic/--any-algorithm")
     """Whether torch may use only deterministic algorithms. On the CPU, runs repeat bit for bit without it."""
-    trace: NamedPath | None = None
+    trace: NamedPath | None = option(
+        None, "Write the first epoch's timeline for Perfetto, and a page.", panel=RUN, metavar="FILE"
+    )
     """File for the timeline of the first epoch trained, in Perfetto's format, with an HTML page beside it;
     requires a ``plan``. If None, no timeline is written."""
-    threads: Threads | None = None
+    threads: Threads | None = option(None, "Threads of the model's operators.")
     """Number of threads of the model's operators during the trainer's work. If None, torch's setting."""
-    workers: Threads = 1
+    workers: Threads = option(1, "Sampling threads.")
     """Number of sampling threads, which prepare later batches while the model trains. Batches do not depend
     on it."""
-    plan: str | None = None
+    plan: str | None = option(None, "What prepares batches: auto, cpu, gpu or a plan's file.")
     """``auto`` measures the run's stages and chooses which side prepares each mini-batch; without a GPU, it
     chooses how many cores sample (in place of ``workers``) and how many train (unless ``threads`` is given).
     ``cpu`` and ``gpu`` let one side prepare all batches; any other value is the path of a saved plan. Batches
     do not depend on it. If None, there is no plan."""
 
-    host: MemorySize | None = None
+    host: MemorySize | None = option(
+        None, "Memory for a store's rows and lists, as 4GiB; others stay on disk."
+    )
     """Memory for feature rows and adjacency lists of a store, in bytes or as ``4GiB``; the others are read
     from its files ahead of their use (:class:`graphbraid.features.HostTiers`). 0 reads all from there,
     ``all`` keeps all. In mode ``full`` it is for feature rows alone, which each step reads in blocks. None:
     the graph is used as it is. What is learned does not depend on it."""
-    hot: MemorySize | None = None
+    hot: MemorySize | None = option(None, "Device memory for the feature rows read most, as 4GiB.")
     """Memory of the device for the feature rows that are read most, which then never travel, in bytes or as
     ``4GiB``; the ``plan`` is then ``auto`` unless one is given. 0 and None: no rows stay there. What is
     learned does not depend on it. It is that of each rank, whose devices also keep rows between them."""
 
-    partition: NamedPath | None = None
+    partition: NamedPath | None = option(
+        None,
+        "Folder of `graphbraid partition`: in mode full, each rank reads its own part alone.",
+        panel=RUN,
+        metavar="DIR",
+    )
     """Folder of :func:`graphbraid.distributed.save_partition`, by which several ranks divide the graph in
     mode ``full``; each then reads its own part of a store alone. If None, the first rank divides the graph,
     and every rank reads all of it."""
 
-    wire: Literal["float32", "bfloat16"] = "float32"
+    wire: Literal["float32", "bfloat16"] = option(
+        "float32", "float32 or bfloat16: dtype of rows between ranks in mode full.", panel=RUN
+    )
     """Dtype of rows and of their gradients between the ranks of mode ``full``. ``bfloat16`` halves the bytes
     and rounds each number to 8 significant bits on its way, while sums stay float32; evaluations and
     gradients of parameters travel as float32 always."""
@@ -177,20 +205,22 @@ class TrainConfig:
     kernel in the first epochs, or takes it from an earlier run; this changes rounding. ``fixed`` searches
     nothing. On the host both do the same."""
 
-    tiers: Literal["auto"] | None = None
+    tiers: Literal["auto"] | None = option(
+        None, "auto: choose --host (on a device also --hot) by the free memory."
+    )
     """``auto`` chooses ``host`` from the free memory: what the rest of the run leaves, less a reserve; none
     if all features fit, or if no store's file holds them. On a device it chooses ``hot`` likewise, unless
     that is given, by the rows' reads and the link's rate. Several ranks divide the memory of a machine and
     of a device that they share. None: as ``host`` and ``hot`` say."""
 
-    eval_every: Natural = 1
+    eval_every: Natural = option(1, "Epochs between evaluations; 0 for none.")
     """Number of epochs between evaluations of the validation split; 0 never evaluates."""
-    eval_mode: Literal["sampled", "exact"] = "sampled"
+    eval_mode: Literal["sampled", "exact"] = option("sampled", "Validate sampled or exact.")
     """Validation during :meth:`Trainer.fit`: on sampled neighbourhoods, or by exact layer-wise inference (see
     ``docs/training.md``). Mode ``full`` is always exact."""
     eval_batch_size: Positive = 1024
     """Number of seeds per mini-batch of a sampled evaluation."""
-    eval_fanouts: Annotated[tuple[Fanout, ...], Field(min_length=1, max_length=1000)] | None = None
+    eval_fanouts: Fanouts | None = None
     """Fanouts of a sampled evaluation. If None, ``fanouts``."""
     memory_budget_bytes: Annotated[int, Field(ge=1 << 16, lt=1 << 63), no_bool] = 2 << 30
     """Bytes that exact inference may hold in addition to graph, features and result; activations beyond it go
@@ -203,35 +233,38 @@ class TrainConfig:
     """Metrics to compute. If None, the task's usual ones (see ``graphbraid.train.inference.metrics``)."""
     monitor: str | None = None
     """Validation metric that decides which epoch is best. If None, the task's first metric."""
-    patience: Positive | None = None
+    patience: Positive | None = option(None, "Stop after this many evaluations without improvement.")
     """Number of evaluations without a better ``monitor`` after which to stop. If None, all epochs are run."""
     restore_best: bool = True
     """Whether the model holds the best epoch's weights, not the last one's, after :meth:`Trainer.fit`."""
     test_at_end: bool = True
     """Whether to evaluate the test split exactly at the end of :meth:`Trainer.fit`, if the graph has one."""
 
-    out_dir: NamedPath | None = None
+    out_dir: NamedPath | None = option(
+        None, "Folder of the run's files. (default: a new one in runs/)", "--out -o", panel=RUN, metavar="DIR"
+    )
     """Folder for the run's files. If None, nothing is written, and the run cannot be resumed."""
-    resume: bool | Literal["auto"] = False
+    resume: bool | Literal["auto"] = option(
+        False, "Continue the run in --out, with its options unless others are given.", panel=RUN
+    )
     """Whether to continue the run in ``out_dir``; ``auto`` does so if there is one."""
-    overwrite: bool = False
+    overwrite: bool = option(False, "Replace the run in --out.", panel=RUN)
     """Whether to start anew even if ``out_dir`` holds a run, whose files are then replaced."""
-    checkpoint_every_steps: Positive | None = None
+    checkpoint_every_steps: Positive | None = option(None, "Also save within epochs.", panel=RUN)
     """Number of steps between checkpoints, in addition to the one at the end of every epoch. If None, only
     that one is written."""
-    tensorboard: bool = False
+    tensorboard: bool = option(False, "Also write TensorBoard events.", panel=RUN)
     """Whether to write TensorBoard events to ``out_dir/tensorboard``; needs the package ``tensorboard``."""
-    trust_checkpoint: bool = False
+    trust_checkpoint: bool = option(
+        False,
+        "Also load checkpoints with Python objects, which can run any code: only files you wrote.",
+        panel=RUN,
+    )
     """Whether to load checkpoints that hold Python objects other than tensors and plain values. Such a file
     can run any code, so set this only for files you wrote."""
 
     def __post_init__(self) -> None:
-        for name, adapter in _adapters().items():
-            value = getattr(self, name)
-            try:
-                object.__setattr__(self, name, adapter.validate_python(value))
-            except ValidationError as error:
-                raise ConfigError(_explain(name, value, error)) from None
+        check_values(self)
         check_together(self)
 
     @classmethod
@@ -274,25 +307,3 @@ def _plain(value: Any) -> Any:
         return str(value)
     named = value if hasattr(value, "__qualname__") else type(value)
     return f"{named.__module__}.{named.__qualname__}"
-
-
-@functools.cache
-def _adapters() -> dict[str, TypeAdapter[Any]]:
-    hints = typing.get_type_hints(TrainConfig, include_extras=True)
-    permissive = ConfigDict(arbitrary_types_allowed=True)
-    return {
-        field.name: TypeAdapter(hints[field.name], config=permissive)
-        for field in dataclasses.fields(TrainConfig)
-    }
-
-
-def _explain(name: str, value: object, error: ValidationError) -> str:
-    needed = []
-    for item in error.errors(include_url=False):
-        where = [str(part) for part in item["loc"] if isinstance(part, int)]
-        text = item["msg"].removeprefix("Input should be ").removeprefix("Input is not ")
-        text = text.removeprefix("Value error, ")
-        if item["type"] == "too_short":
-            text = f"a list of at least {item['ctx']['min_length']}"
-        needed.append(f"entry {where[0]}: {text}" if where else text)
-    return f"{name} must be {', or '.join(dict.fromkeys(needed))}; got {value!r}."

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from graphbraid.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -151,6 +149,8 @@ def _check_partition(config: TrainConfig) -> None:
 def _check_device(name: str) -> None:
     if name == "auto":
         return
+    import torch  # imported here, so that the command line can read the options without it
+
     try:
         device = torch.device(name)
     except RuntimeError:

@@ -1,19 +1,31 @@
-"""Types of an option's value by itself: numbers in their bounds, sizes and paths; pydantic checks them."""
+"""Options of a run, declared once: the types of their values, which pydantic checks, and their flags.
+
+A field of a frozen dataclass is an option. :func:`option` gives it a flag on the command line as well.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import sys
+import typing
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-import numpy as np
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from graphbraid.arguments import MOST_COUNT, MOST_THREADS, as_size
 from graphbraid.errors import ConfigError
 
+T = TypeVar("T")
+
+# ---- the values
+
 
 def _refuse_bool(value: Any) -> Any:
-    if isinstance(value, bool | np.bool_):
+    numpy = sys.modules.get("numpy")  # not imported for this: without it no value is NumPy's
+    if isinstance(value, bool) or (numpy is not None and isinstance(value, numpy.bool_)):
         raise ValueError("a number")
     return value
 
@@ -29,6 +41,20 @@ PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False), no_bool]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False), no_bool]
 Fraction = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False), no_bool]
 Fanout = Annotated[int, Field(ge=-1, le=MOST_COUNT), no_bool]
+
+
+def _as_fanouts(value: Any) -> Any:
+    """Split fanouts that are given as one text, such as ``15,10,5``."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return tuple(int(part) for part in value.strip("[]() ").split(","))
+    except ValueError:
+        raise ValueError("whole numbers with commas, such as 15,10,5") from None
+
+
+Fanouts = Annotated[tuple[Fanout, ...], Field(min_length=1, max_length=1000), BeforeValidator(_as_fanouts)]
+"""Fanouts of each hop, or these as one text with commas."""
 
 
 def _as_size(value: Any) -> Any:
@@ -62,3 +88,77 @@ def _as_relation(value: Any) -> Any:
 
 RelationNames = Annotated[tuple[str, str, str], BeforeValidator(_as_relation)]
 """Source type, name and destination type of a relation, or these as one text with commas."""
+
+
+# ---- the fields of a record of options
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """How the command line shows an option."""
+
+    text: str
+    """Help, without the default."""
+    names: str
+    """Flags, such as ``--data -d`` or ``--symmetrize/--as-stored``; empty if the field's name is the flag."""
+    panel: str
+    """Heading of the help under which it stands."""
+    metavar: str | None
+    """Word of the help for the value. If None, the value's type."""
+
+
+def option(
+    default: T, text: str, names: str = "", *, panel: str = "Training", metavar: str | None = None
+) -> T:
+    """Declare a field that is also a flag of the command line, with a line of help."""
+    flag = Flag(text, names, panel, metavar)
+    field: T = dataclasses.field(default=default, metadata={"flag": flag})
+    return field
+
+
+def check_values(options: Any) -> None:
+    """Check each field of a frozen dataclass by its annotation, and keep the value in the annotation's type.
+
+    Raises:
+        ConfigError: a value does not fit; the message begins with the field's name.
+    """
+    kind: Any = type(options)
+    for name, adapter in _adapters(kind).items():
+        value = getattr(options, name)
+        try:
+            object.__setattr__(options, name, adapter.validate_python(value))
+        except ValidationError as error:
+            raise ConfigError(_explain(name, value, error)) from None
+
+
+def parsed(kind: type, name: str, value: Any) -> Any:
+    """Return a value as the field ``name`` of a record of options would keep it.
+
+    Raises:
+        ConfigError: the value does not fit.
+    """
+    try:
+        return _adapters(kind)[name].validate_python(value)
+    except ValidationError as error:
+        raise ConfigError(_explain(name, value, error)) from None
+
+
+@functools.cache
+def _adapters(kind: type) -> dict[str, TypeAdapter[Any]]:
+    from torch.optim import Optimizer  # imported here: the command line reads the fields without PyTorch
+
+    hints = typing.get_type_hints(kind, localns={"Optimizer": Optimizer}, include_extras=True)
+    permissive = ConfigDict(arbitrary_types_allowed=True)
+    return {one.name: TypeAdapter(hints[one.name], config=permissive) for one in dataclasses.fields(kind)}
+
+
+def _explain(name: str, value: object, error: ValidationError) -> str:
+    needed = []
+    for item in error.errors(include_url=False):
+        where = [str(part) for part in item["loc"] if isinstance(part, int)]
+        text = item["msg"].removeprefix("Input should be ").removeprefix("Input is not ")
+        text = text.removeprefix("Value error, ")
+        if item["type"] == "too_short":
+            text = f"a list of at least {item['ctx']['min_length']}"
+        needed.append(f"entry {where[0]}: {text}" if where else text)
+    return f"{name} must be {', or '.join(dict.fromkeys(needed))}; got {value!r}."

@@ -2,76 +2,60 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
-import typing
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graphbraid.cli.commands import train
-from graphbraid.cli.common import guarded, marked, out_console, path_given, plain, print_json, say
-from graphbraid.cli.steps import train_run
+from graphbraid.cli.commands.train import CommOption, RanksOption
+from graphbraid.cli.common import (
+    DebugOption,
+    JsonOption,
+    guarded,
+    marked,
+    out_console,
+    plain,
+    print_json,
+    say,
+)
+from graphbraid.cli.run.flags import path_option, with_flags
+from graphbraid.cli.run.settings import GivenOptions, resolve_given
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from graphbraid.estimates.records import Needs
-    from graphbraid.train.estimating.hardware import HardwareFile
     from graphbraid.train.estimating.records import Estimate, ModeEstimate
 
 _PANEL = "Estimate"
-_OTHERS = ("resume", "overwrite", "trust_checkpoint", "trace", "quiet")
+_OTHERS = ("resume", "overwrite", "trust_checkpoint", "trace")
 """Options of ``train`` that say nothing about what a run needs."""
 
 
-def _path(flags: str, text: str) -> Any:
-    return typer.Option(
-        flags, help=text, rich_help_panel=_PANEL, metavar="FILE", show_default=False, parser=path_given
-    )
-
-
-def _of_estimates(
+@with_flags(but=_OTHERS)
+@guarded
+def estimate(
+    given: GivenOptions,
     *,
     hardware: Annotated[
-        Path | None, _path("--hardware", "Estimate for the machine that this file describes.")
+        Path | None,
+        path_option("--hardware", "Estimate for the machine that this file describes.", "FILE", _PANEL),
     ] = None,
     save_hardware: Annotated[
-        Path | None, _path("--save-hardware", "Write this machine to a file for --hardware, and end.")
+        Path | None,
+        path_option(
+            "--save-hardware", "Write this machine to a file for --hardware, and end.", "FILE", _PANEL
+        ),
     ] = None,
     times: Annotated[
         bool,
         typer.Option("--times/--no-times", help="Try some steps for the times.", rich_help_panel=_PANEL),
     ] = True,
+    ranks: RanksOption = None,  # noqa: ARG001 (an estimate takes the command line of train)
+    comm: CommOption = None,  # noqa: ARG001
+    json_output: JsonOption = False,
+    debug: DebugOption = False,  # noqa: ARG001
 ) -> None:
-    """Declare the options that ``train`` does not have."""
-
-
-def _with_options_of_train(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of ``train`` that say what runs, and its own."""
-    hints, parameters = dict[str, Any](), list[inspect.Parameter]()
-    for source in (train.train, _of_estimates):
-        declared = typing.get_type_hints(inspect.unwrap(source), include_extras=True)
-        for name, parameter in inspect.signature(source).parameters.items():
-            if name not in _OTHERS:
-                hints[name] = declared[name]
-                parameters.append(parameter.replace(annotation=declared[name]))
-
-    @functools.wraps(command)
-    def run(**options: Any) -> None:
-        command(**options)
-
-    del run.__wrapped__  # whose options are none
-    run.__annotations__ = hints | {"return": None}
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return run
-
-
-@_with_options_of_train
-@guarded
-def estimate(**given: Any) -> None:
     """Show what a run needs in memory, disk and time, in each mode, before it starts.
 
     Takes the options and files of `graphbraid train`. Shows also which mode and which tiers of features would
@@ -86,14 +70,11 @@ def estimate(**given: Any) -> None:
 
         graphbraid estimate --config run.yaml --hardware big.json
     """  # noqa: D412  (typer shows the blank line between examples)
-    if given["save_hardware"] is not None:
-        _save(given["save_hardware"], json_output=given["json_output"])
+    if save_hardware is not None:
+        _save(save_hardware, json_output=json_output)
         return
-    from graphbraid.train.estimating.hardware import HardwareFile
-
-    machine = None if given["hardware"] is None else HardwareFile.load(given["hardware"])
-    found = _estimated(given, machine)
-    if given["json_output"]:
+    found = _estimated(given, hardware, times=times)
+    if json_output:
         print_json(found.to_json())
     else:
         _show(found)
@@ -112,19 +93,16 @@ def _save(path: Path, *, json_output: bool) -> None:
         say(out_console(), "wrote [bold]{}[/]; use it with: graphbraid estimate --hardware {}", path, path)
 
 
-def _estimated(given: dict[str, Any], machine: HardwareFile | None) -> Estimate:
+def _estimated(given: GivenOptions, hardware: Path | None, *, times: bool) -> Estimate:
     from graphbraid.cli.run.learning import learning
     from graphbraid.train.estimating.estimate import estimate as estimate_run
+    from graphbraid.train.estimating.hardware import HardwareFile
 
-    own = inspect.signature(_of_estimates).parameters
-    options = {name: value for name, value in given.items() if name not in own}
-    run = train_run.resolved(options | dict.fromkeys(_OTHERS))
-    learned = learning(run)
-    if run.train.task != "link":
+    machine = None if hardware is None else HardwareFile.load(hardware)
+    learned = learning(resolve_given(given))
+    if learned.run.train.task != "link":
         learned.graph.check_one_type("graphbraid estimate")
-    return estimate_run(
-        learned.model, learned.graph, config=learned.run.train, hardware=machine, times=given["times"]
-    )
+    return estimate_run(learned.model, learned.graph, config=learned.run.train, hardware=machine, times=times)
 
 
 # ---- the tables

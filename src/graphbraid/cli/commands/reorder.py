@@ -96,16 +96,26 @@ def _refuse_unread(by: str, options: Mapping[str, object]) -> None:
 
 def _sampling(graph: Graph, fanouts: str | None, batch_size: int | None, seed: int | None) -> dict[str, Any]:
     """Make the sampler and the seeds that a score follows: those of a training run."""
-    from graphbraid.cli.run.settings import parse_fanouts
     from graphbraid.sampling import SamplerConfig
     from graphbraid.sampling.schedule import SeedSchedule
 
     train = graph.split("train")
     batch_size, seed = 1024 if batch_size is None else batch_size, 0 if seed is None else seed
     return {
-        "sampler": SamplerConfig(fanouts=parse_fanouts(fanouts) or (15, 10)),
+        "sampler": SamplerConfig(fanouts=(15, 10) if fanouts is None else _parsed(fanouts)),
         "schedule": SeedSchedule(seeds=train, batch_size=batch_size, shuffle=True, seed=seed),
     }
+
+
+def _parsed(fanouts: str) -> tuple[int, ...]:
+    from graphbraid.train.config import TrainConfig
+    from graphbraid.train.option_values import parsed
+
+    try:
+        found: tuple[int, ...] = parsed(TrainConfig, "fanouts", fanouts)
+    except ConfigError as error:
+        raise ConfigError(f"--fanouts: {error}") from None
+    return found
 
 
 def _opened(data: str) -> tuple[Graph, StoreNames]:

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
-from graphbraid.datasets import DEFAULT
 from graphbraid.errors import ConfigError, did_you_mean
-from graphbraid.files.yaml_file import Entry, read_value
-from graphbraid.train import TrainConfig
-from graphbraid.train.option_values import Depth, Positive, Seed, no_bool
+from graphbraid.files.yaml_file import Entry, read_value, read_yaml
+from graphbraid.train.config import TrainConfig
+from graphbraid.train.option_values import (
+    Depth,
+    Flag,
+    Positive,
+    Seed,
+    check_values,
+    no_bool,
+    option,
+    parsed,
+)
 
+DATA, MODEL = "Data", "Model"
+"""Headings of the help."""
 COMMAND_LINE = "command line"
 SAVED = "saved run"
 MOST_LAYERS = 1000
@@ -22,50 +32,89 @@ DEFAULT_FANOUTS = (15, 10, 5)
 """Fanouts of the first layers; deeper models repeat the last one."""
 
 
-class RunSettings(BaseModel):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunSettings:
     """The options of ``run.yaml`` beside those of :class:`~graphbraid.train.TrainConfig`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    data: str = DEFAULT
+    data: str = option(
+        "braid-2m",
+        "An embedded dataset's name, an .npz file, a store or an OGB folder.",
+        "--data -d",
+        panel=DATA,
+    )
     """Name of an embedded dataset, path of an ``.npz`` file, or folder of a store or an OGB dataset."""
-    symmetrize: bool = False
+    symmetrize: bool = option(
+        False,
+        "Store both directions of every edge, or add the reverse of every relation.",
+        "--symmetrize/--as-stored",
+        panel=DATA,
+    )
     """Store both directions of every edge; in a graph with types, add the reverse of every relation."""
     add_self_loops: bool = False
     """Add a self-loop to every node without one; layers that need them (GCN, GAT) add them by themselves."""
     dedupe: bool = False
     """Keep one of several equal edges."""
-    normalize_features: bool = False
+    normalize_features: bool = option(
+        False, "Scale feature rows to sum 1.", "--normalize-features/--features-as-stored", panel=DATA
+    )
     """Divide every feature row by the sum of its absolute values."""
-    split_seed: Seed | None = None
+    split_seed: Seed | None = option(
+        None, "New split: 20 nodes per class to train, 30 to validate.", panel=DATA
+    )
     """Seed of a new random split: 20 training and 30 validation nodes per class, or, without classes, 60 and
     20 % of the nodes."""
-    data_options: dict[str, Any] = {}
+    data_options: dict[str, Any] = field(default_factory=dict)
     """Further options of ``graphbraid.datasets.load`` for this kind of source."""
     check_data: bool = True
     """Read the whole graph once and check every value before it is used. Set it to false for a store larger
     than memory that was checked when it was made."""
-    verify: bool = False
+    verify: bool = option(False, "Compare all of a store with its checksums.", panel=DATA)
     """Read a store in full and compare it with its checksums, even if an earlier open did."""
-    model: str = "sage"
+    model: str = option(
+        "sage",
+        "gcn, sage, gin, gat, gatv2, mlp; rgcn for types; embedding for links.",
+        "--model -m",
+        panel=MODEL,
+    )
     """Name of a model in ``graphbraid.nn.MODELS``, or for a graph with types in ``TYPED_MODELS``; with
     ``task: link`` of the encoder, which may also be ``embedding``, a learned row per node."""
-    hidden_channels: Positive = 128
+    hidden_channels: Positive = option(128, "Width of hidden layers.", "--hidden", panel=MODEL)
     """Width of the hidden layers; for attention, of all heads together."""
-    num_layers: Depth = 2
+    num_layers: Depth = option(
+        2, "Number of layers. (default: one per fanout, or 2)", "--layers", panel=MODEL
+    )
     """Number of layers; sampling needs one fanout for each."""
-    dropout: Annotated[float, Field(ge=0, lt=1), no_bool] = 0.5
+    dropout: Annotated[float, Field(ge=0, lt=1), no_bool] = option(
+        0.5, "Dropout while training.", panel=MODEL
+    )
     """Probability of dropping an activation in training."""
-    predictor: Literal["dot", "distmult", "mlp"] | None = None
+    predictor: Literal["dot", "distmult", "mlp"] | None = option(
+        None, "Of links: dot, distmult (of relations) or mlp.", panel=MODEL
+    )
     """What scores pairs of rows (``graphbraid.nn``) with ``task: link``. If None, ``distmult`` where the
     graph has relations, else ``dot``."""
-    heads: Positive | None = None
+    heads: Positive | None = option(None, "Attention heads (gat, gatv2).", panel=MODEL)
     """Number of attention heads, for models that have them. If None, the model's default."""
-    model_options: dict[str, Any] = {}
+    model_options: dict[str, Any] = field(default_factory=dict)
     """Further arguments of the model's class."""
 
+    def __post_init__(self) -> None:
+        check_values(self)
 
-@dataclasses.dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True)
+class GivenOptions:
+    """What a command line says of a run."""
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """Value of each option that has a flag and was given, by the option's name."""
+    config: Path | None = None
+    """File with further options."""
+    assignments: Sequence[str] = ()
+    """``OPTION=VALUE`` of any option."""
+
+
+@dataclass(frozen=True, slots=True)
 class ResolvedRun:
     """All options of a run, and where each came from."""
 
@@ -76,20 +125,20 @@ class ResolvedRun:
 
     def rows(self) -> list[tuple[str, str, str]]:
         """Return name, value and source of the most important options and of all that were given."""
-        values = self.settings.model_dump() | {
-            f.name: getattr(self.train, f.name) for f in dataclasses.fields(self.train)
-        }
         chosen = (name for name, source in self.sources.items() if source != SAVED)
         hidden = _SAMPLING_ONLY if self.train.mode == "full" else frozenset()
         return [
-            (name, _text(values[name]), self.sources.get(name, "default"))
+            (name, _text(self._value(name)), self.sources.get(name, "default"))
             for name in dict.fromkeys((*_SHOWN, *chosen))
             if name not in hidden
         ]
 
+    def _value(self, name: str) -> Any:
+        return getattr(self.settings if name in _OWN else self.train, name)
+
     def saved(self) -> dict[str, Any]:
         """Return plain values from which :func:`resolve` makes the same run again."""
-        return self.settings.model_dump(mode="json") | self.train.to_json()
+        return {name: getattr(self.settings, name) for name in _OWN} | self.train.to_json()
 
 
 _SHOWN = (
@@ -117,33 +166,53 @@ _NOT_KEPT = frozenset({"out_dir", "resume", "overwrite", "trace", "trust_checkpo
 """Options of a single call, not of the run: a saved run must not decide what is overwritten or trusted."""
 _CALLER_ONLY = frozenset({"trust_checkpoint"})
 """Options that only the command line may set, since a file may come from somebody else."""
-_FLAGS = {
-    "hidden_channels": "--hidden",
-    "num_layers": "--layers",
-    "out_dir": "--out",
-    "link_relation": "--relation",
-    "temporal_strategy": "--temporal",
-    "assignments": "--set",
+_OWN = tuple(one.name for one in fields(RunSettings))
+FLAGS: dict[str, Flag] = {
+    one.name: one.metadata["flag"]
+    for one in (*fields(RunSettings), *fields(TrainConfig))
+    if "flag" in one.metadata
 }
-"""Options whose flag differs from their name."""
+"""Options that have a flag on the command line, by name."""
 
 
 def flag_of(name: str) -> str:
-    """Return the flag of an option on the command line."""
-    return _FLAGS.get(name, "--" + name.replace("_", "-"))
+    """Return the flag of an option on the command line; ``--set`` if it has none."""
+    if name not in FLAGS:
+        return "--set"
+    return (FLAGS[name].names or "--" + name.replace("_", "-")).split()[0].split("/")[0]
 
 
 def option_names() -> list[str]:
     """Return the names of all options that ``run.yaml`` and ``--set`` take."""
-    own = [name for name in RunSettings.model_fields if name != "model_config"]
-    return own + [field.name for field in dataclasses.fields(TrainConfig)]
+    return [*_OWN, *(one.name for one in fields(TrainConfig))]
+
+
+def resolve_given(given: GivenOptions) -> ResolvedRun:
+    """Combine the options of a command line with those of the file, and of the saved run, that it names.
+
+    Raises:
+        ConfigError: an option is unknown or its value is invalid; says where it was given.
+        DataError: the saved run is broken.
+    """
+    values = dict(given.values) | parse_assignments(given.assignments)
+    file = read_yaml(given.config) if given.config else {}
+    if not values.get("resume"):
+        return resolve(values, file)
+    if values.get("out_dir") is None and "out_dir" not in file:
+        raise ConfigError("--resume needs --out with the folder of the run to go on with")
+    out_dir = values.get("out_dir") or file["out_dir"].value
+    if not isinstance(out_dir, str | Path) or not str(out_dir):
+        raise ConfigError(f"out_dir must be the folder of the run to go on with; got {out_dir!r}")
+    from graphbraid.cli.run.saved_run import read_saved
+
+    saved, _, _ = read_saved(Path(out_dir))
+    return resolve(values, file, saved, saved_in=Path(out_dir))
 
 
 def resolve(
     command_line: Mapping[str, Any],
     file: Mapping[str, Entry] | None = None,
     saved: Mapping[str, Any] | None = None,
-    flags: Mapping[str, str] | None = None,
     *,
     saved_in: Path | None = None,
 ) -> ResolvedRun:
@@ -153,7 +222,6 @@ def resolve(
         command_line: options given on the command line; None means not given.
         file: entries of ``run.yaml``.
         saved: options that an earlier run saved in its folder.
-        flags: flag of each option on the command line, for messages.
         saved_in: folder of ``saved``, for messages.
 
     Raises:
@@ -180,14 +248,21 @@ def resolve(
         if name not in known:
             raise ConfigError(f"--set: {_unknown(name, known)}")
         values[name], sources[name] = value, COMMAND_LINE
-    _match_layers(values)
-    flags = {**(flags or {}), SAVED: str((saved_in or Path()) / "config.json")}
-    settings = _settings(values, sources, flags)
-    train = _train_config(values, sources, flags)
+    saved_file = str((saved_in or Path()) / "config.json")
+    try:
+        _match_layers(values)
+        settings = RunSettings(**{name: value for name, value in values.items() if name in _OWN})
+        train = TrainConfig.from_dict({name: value for name, value in values.items() if name not in _OWN})
+    except ConfigError as error:
+        # Its messages start with the option's name; add where the option was given.
+        name = str(error).replace("=", " ").split(" ", 1)[0]
+        source = sources.get(name, "")
+        place = {SAVED: saved_file, COMMAND_LINE: flag_of(name)}.get(source, source)
+        raise ConfigError(f"{place}: {error}" if place else str(error)) from None
     return ResolvedRun(settings, train, sources)
 
 
-def parse_assignments(assignments: list[str]) -> dict[str, Any]:
+def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
     """Parse ``["lr=0.01"]`` to ``{"lr": 0.01}``; values are written as in YAML.
 
     Raises:
@@ -202,25 +277,11 @@ def parse_assignments(assignments: list[str]) -> dict[str, Any]:
     return values
 
 
-def parse_fanouts(text: str | None) -> tuple[int, ...] | None:
-    """Parse ``"15,10,5"`` to ``(15, 10, 5)``.
-
-    Raises:
-        ConfigError: an entry is not a whole number.
-    """
-    if text is None:
-        return None
-    try:
-        return tuple(int(part) for part in text.strip("[]() ").split(","))
-    except ValueError as error:
-        raise ConfigError(
-            f"--fanouts needs whole numbers with commas, such as 15,10,5; got {text!r}"
-        ) from error
-
-
 def _match_layers(values: dict[str, Any]) -> None:
     """Set the number of layers or the fanouts if only the other is given: one fanout per layer."""
     layers, fanouts = values.get("num_layers"), values.get("fanouts")
+    if isinstance(fanouts, str):
+        values["fanouts"] = fanouts = parsed(TrainConfig, "fanouts", fanouts)
     if fanouts is None and isinstance(layers, int) and 1 <= layers <= MOST_LAYERS:
         values["fanouts"] = (DEFAULT_FANOUTS + DEFAULT_FANOUTS[-1:] * layers)[:layers]
     elif layers is None and isinstance(fanouts, list | tuple) and fanouts:
@@ -230,38 +291,6 @@ def _match_layers(values: dict[str, Any]) -> None:
 def _unknown(name: str, known: list[str]) -> str:
     hint = did_you_mean(name, known, joined=True) or f"; known are: {', '.join(known)}"
     return f"there is no option {name!r}{hint}"
-
-
-def _place(name: str, sources: Mapping[str, str], flags: Mapping[str, str]) -> str:
-    source = sources.get(name, "")
-    if source == SAVED:
-        return flags[SAVED]
-    return flags.get(name, "--set") if source == COMMAND_LINE else source
-
-
-def _settings(values: Mapping[str, Any], sources: Mapping[str, str], flags: Mapping[str, str]) -> RunSettings:
-    own = {name: values[name] for name in RunSettings.model_fields if name in values}
-    try:
-        return RunSettings.model_validate(own)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        name = str(first["loc"][0])
-        needed = first["msg"].removeprefix("Input should be ")
-        place = _place(name, sources, flags)
-        raise ConfigError(f"{place}: {name} must be {needed}; got {own[name]!r}") from None
-
-
-def _train_config(
-    values: Mapping[str, Any], sources: Mapping[str, str], flags: Mapping[str, str]
-) -> TrainConfig:
-    names = [field.name for field in dataclasses.fields(TrainConfig)]
-    try:
-        return TrainConfig.from_dict({name: values[name] for name in names if name in values})
-    except ConfigError as error:
-        # Its messages start with the option's name; add where the option was given.
-        name = str(error).replace("=", " ").split(" ", 1)[0]
-        place = _place(name, sources, flags) if name in sources else ""
-        raise ConfigError(f"{place}: {error}" if place else str(error)) from None
 
 
 def _text(value: Any) -> str:

@@ -10,13 +10,11 @@ from typing import Any
 
 from torch import Tensor
 
-from graphbraid.arguments import as_flag, as_number, check_choice, shown
+from graphbraid.arguments import MOST_AMOUNT, as_flag, as_number, check_choice, shown
 from graphbraid.errors import ConfigError
 
 MODES = ("binary", "triplet")
 DEGREE = "degree"
-MOST_AMOUNT = 1 << 20
-"""Most negatives for one link."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)

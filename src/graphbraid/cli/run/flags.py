@@ -1,0 +1,137 @@
+"""The flags of a run's options on a command line, made from the fields of their records."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+import typing
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any, Concatenate, ParamSpec
+
+import typer
+
+from graphbraid.cli.common import path_given
+from graphbraid.cli.run.settings import GivenOptions, RunSettings
+from graphbraid.train.config import RUN, TrainConfig
+from graphbraid.train.option_values import Flag
+
+P = ParamSpec("P")
+
+
+def path_option(flags: str, text: str, metavar: str, panel: str | None = None) -> Any:
+    """Return the declaration of an option that is a path, which must not be empty."""
+    return typer.Option(
+        *flags.split(),
+        help=text,
+        metavar=metavar,
+        rich_help_panel=panel,
+        show_default=False,
+        parser=path_given,
+    )
+
+
+def with_flags(
+    *, only: Collection[str] | None = None, but: Collection[str] = (), in_panels: bool = True
+) -> Callable[[Callable[Concatenate[GivenOptions, P], None]], Callable[P, None]]:
+    """Give a command the flags of a run's options, ``--config`` and ``--set``.
+
+    The command gets what was given by them as its first argument; its own flags come after them in its help.
+
+    Args:
+        only: options that have a flag here. If None, all.
+        but: options that have none here.
+        in_panels: whether the help has a heading for each kind of options.
+    """
+    flags = {
+        name: parameter
+        for name, parameter in _flags(in_panels=in_panels)
+        if name not in but and (only is None or name in only)
+    }
+    panel = RUN if in_panels else None
+    config = path_option("--config -c", "Read options from this YAML file.", "FILE", panel)
+    text = "Any other option of run.yaml, as often as needed."
+    assignments = typer.Option(
+        "--set", help=text, metavar="OPTION=VALUE", rich_help_panel=panel, show_default=False
+    )
+    shared = {
+        "config": _parameter("config", Annotated[Path | None, config]),
+        "assignments": _parameter("assignments", Annotated[list[str] | None, assignments]),
+    }
+
+    def decorate(command: Callable[Concatenate[GivenOptions, P], None]) -> Callable[P, None]:
+        hints = typing.get_type_hints(inspect.unwrap(command), include_extras=True)
+        of_command = list(inspect.signature(command).parameters.values())[1:]
+        own = {one.name: one.replace(annotation=hints[one.name]) for one in of_command}
+
+        @functools.wraps(command)
+        def run(*_: P.args, **options: P.kwargs) -> None:
+            values = {name: options[name] for name in flags if options.get(name) is not None}
+            file: Any = options.get("config")
+            given = GivenOptions(values, file, tuple(options.get("assignments") or ()))  # type: ignore[arg-type]
+            command(given, **{name: options[name] for name in own if name in options})  # type: ignore[arg-type, call-arg]
+
+        parameters = [shared["config"], *flags.values(), shared["assignments"], *own.values()]
+        del run.__wrapped__  # typer would read its parameters
+        run.__annotations__ = {one.name: one.annotation for one in parameters} | {"return": None}
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        return run
+
+    return decorate
+
+
+def _flags(*, in_panels: bool) -> Iterator[tuple[str, inspect.Parameter]]:
+    """Yield the parameter of each option that has a flag, by the option's name."""
+    for kind in (RunSettings, TrainConfig):
+        # Any class stands for the one that only PyTorch has: on a command line an optimizer is a name.
+        hints = typing.get_type_hints(kind, localns={"Optimizer": object}, include_extras=True)
+        for one in fields(kind):
+            if (flag := one.metadata.get("flag")) is not None:
+                names = (flag.names or "--" + one.name.replace("_", "-")).split()
+                parsed = _type_of(hints[one.name])
+                declared = typer.Option(
+                    *names,
+                    help=_help(flag, one.default),
+                    rich_help_panel=flag.panel if in_panels else None,
+                    metavar=flag.metavar,
+                    show_default=False,
+                    parser=path_given if parsed is Path else None,
+                )
+                yield one.name, _parameter(one.name, Annotated[parsed | None, declared])
+
+
+def _parameter(name: str, annotation: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _type_of(hint: Any) -> Any:
+    """Return what a command line parses an option as; the record checks and converts it afterwards."""
+    kinds = set(_parts(hint)) - {types.NoneType}
+    if bool in kinds or Path in kinds:
+        return bool if bool in kinds else Path
+    return kinds.pop() if kinds in ({int}, {float}) else str
+
+
+def _parts(hint: Any) -> Iterator[Any]:
+    """Yield the types of a union, without the bounds that annotate them."""
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        yield from _parts(parts[0])
+    elif origin in (typing.Union, types.UnionType):
+        for part in parts:
+            yield from _parts(part)
+    else:
+        yield hint
+
+
+def _help(flag: Flag, default: Any) -> str:
+    """Return the text of a flag with its default, unless that is none or the text tells it."""
+    if default is None or default is False or "(default:" in flag.text:
+        return flag.text
+    if isinstance(default, tuple):
+        shown = ",".join(map(str, default))
+    else:
+        shown = f"{default:g}" if isinstance(default, float) else str(default)
+    return f"{flag.text} (default: {shown})"
