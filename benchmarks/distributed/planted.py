@@ -1,4 +1,4 @@
-"""Random graphs of blocks, with known exchanges between ranks."""
+"""Random graphs with known exchanges between ranks: :func:`planted` of blocks, :func:`scattered` without."""
 
 from __future__ import annotations
 
@@ -33,6 +33,13 @@ def planted(num_nodes: int, num_blocks: int, visible: float) -> Graph:
                 sources.append(rows + block * size)
                 destinations.append(torch.randint(size, rows.shape, generator=draw) + other * size)
     return _graph("planted", torch.cat(sources), torch.cat(destinations), num_blocks * size, draw)
+
+
+def scattered(num_nodes: int) -> Graph:
+    """A random graph without blocks: each of two ranks has about half of its edges from the other's rows."""
+    draw = torch.Generator().manual_seed(0)
+    source, destination = torch.randint(num_nodes, (2, num_nodes * DEGREE), generator=draw)
+    return _graph("scattered", source, destination, num_nodes, draw)
 
 
 def _graph(name: str, source: Tensor, destination: Tensor, num_nodes: int, draw: torch.Generator) -> Graph:
