@@ -1,6 +1,7 @@
 """The operators and their gradients on the Triton kernels."""
 
 import importlib
+import sys
 
 import torch
 from tests.ops.graphs import close, skewed, values
@@ -8,18 +9,6 @@ from tests.ops.graphs import close, skewed, values
 from graphbraid import ops
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.relations import weighted_columns
-
-OPERATORS = (
-    "aggregation",
-    "spmm_max",
-    "gine",
-    "sddmm",
-    "attention.edge_softmax",
-    "attention.fused",
-    "rowwise.epilogue",
-    "gather.gather_rows",
-    "rowwise.norm",
-)
 
 
 def run_operators(device):
@@ -56,8 +45,10 @@ def test_operators_on_the_triton_kernels_equal_those_on_the_cpu(device, monkeypa
     expected = run_operators("cpu")
     if device.type == "cpu":  # interpreted: what a CUDA tensor would get
         found = importlib.import_module("graphbraid.ops.triton")
-        for name in OPERATORS:
-            module = importlib.import_module(f"graphbraid.ops.{name}")
+        modules = [one for name, one in sys.modules.items() if name.startswith("graphbraid.ops.")]
+        calling = [module for module in modules if hasattr(module, "backend")]
+        assert len(calling) > 5
+        for module in calling:
             monkeypatch.setattr(module, "backend", lambda tensor: found)
     for actual, wanted in zip(run_operators(device), expected, strict=True):
         close(actual, wanted, terms=1000)

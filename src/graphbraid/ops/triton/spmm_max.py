@@ -42,7 +42,7 @@ def spmm_max_kernel(
     x_stride,
     segment_row,  # see partition.HubSegments
     segment_first,
-    TIES: tl.constexpr,  # an index into ops.spmm_max.TIES
+    TIES: tl.constexpr,  # an index into ops.spmm.TIES
     PARTIAL: tl.constexpr,
     SEGMENT: tl.constexpr,
     EDGES: tl.constexpr,
@@ -51,7 +51,7 @@ def spmm_max_kernel(
     """Compute the maximum over in-neighbours, and which edge won it or how many are equal.
 
     out[v, f] = max of weight[e] * x[u, f] over the edges e = u -> v, 0 in an empty row; a NaN wins. For found
-    see ops.spmm_max.TIES. Messages are compared as integers of the same order (ordered_key), whose maximum is
+    see ops.spmm.TIES. Messages are compared as integers of the same order (ordered_key), whose maximum is
     exact and which also order NaNs.
 
     Bound by reading num_edges rows of x.
