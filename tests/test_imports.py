@@ -35,8 +35,7 @@ FLOORS = (
 )
 # Floors inside a room, also one inside another. Modules that are not named stand where ... does, or on top.
 INNER_FLOORS = {
-    "fullgraph/step": (("arena",), ("calls",), ("features",), (..., "planned")),
-    "fullgraph/step/planned": (("epilogues",), ("exchanges",), (...,), ("attention",)),
+    "fullgraph/step": ((...,), ("operations",), ("differentiable", "planned_step", "replay")),
     "graph": ((...,), ("interop",), ("conversions", "typed", "graph")),
     "ops": (
         ("derived", "library"),

@@ -7,7 +7,8 @@ from tests.fullgraph.test_engine import MODELS
 from tests.suites import few_of
 
 from graphbraid import native
-from graphbraid.fullgraph.step.planned.exchanges import early_rows
+from graphbraid.fullgraph.step.operations import exchange as early_rows
+from graphbraid.fullgraph.step.request import StepRequest
 from graphbraid.synth.emit.recorded import RecordedStep
 
 MANY = ("gcn", "sage", "sage projected", "gin", "gat", "gatv2", "sage projected max, rows of length 1")
@@ -43,15 +44,15 @@ def test_masks_of_a_chain_are_drawn_once():
     """A product whose epilogue is part of the chain: the rows that are sent and the rest drop alike."""
     torch.manual_seed(3)
     found = assert_as_one_rank(MODELS["sage projected"](dropout=0.5), *blocks(2), epochs=6)
-    assert all(plan_of(rank).ahead.masks for rank in found)
+    assert all(any(mask.is_early for mask in plan_of(rank).masks.values()) for rank in found)
 
 
 def test_rows_depart_before_and_gradients_are_waited_for_after_the_linear_map():
     torch.manual_seed(3)
     for rank in assert_as_one_rank(MODELS["gcn"](dropout=0.5), *blocks(2), epochs=2):
         plan, names = plan_of(rank), names_of(rank)
-        assert plan.ahead.gone_back
-        for out in plan.ahead.gone_back:
+        assert plan.exchanges.gone_back
+        for out in plan.exchanges.gone_back:
             departed = next(i for i in range(names.index(out)) if names[i] == f"{out}: early rows")
             assert names[departed + 1].endswith("rows depart")
             wait = names.index(f"gradient of {out}: wait")
@@ -65,7 +66,7 @@ def test_a_weight_that_is_not_learned_has_no_gradient():
     model = MODELS["gcn"]()
     model.convs[2].lin.weight.requires_grad_(False)
     for rank in assert_as_one_rank(model, *blocks(2), epochs=4):
-        assert len(plan_of(rank).ahead.gone_back) == 1
+        assert len(plan_of(rank).exchanges.gone_back) == 1
         assert not any(name.endswith("'s weight: own") for name in names_of(rank))
 
 
@@ -76,7 +77,7 @@ def test_a_first_layer_goes_back_before_what_others_send_has_come(name, num_bloc
     torch.manual_seed(3)
     for rank in assert_as_one_rank(MODELS[name](dropout=0.5), *blocks(num_blocks), epochs=6):
         plan, names = plan_of(rank), names_of(rank)
-        ((first,), (last,)) = plan.ahead.first_back, plan.ahead.gone_back
+        ((first,), (last,)) = plan.exchanges.first_back, plan.exchanges.gone_back
         wait = names.index(f"gradient of {last}: wait")
         assert names.index(f"gradient of {first}'s weight: own") < wait
         assert wait < names.index(f"gradient of {first}'s weight")
@@ -90,7 +91,7 @@ def test_a_first_layer_learns_what_it_may(part):
     assert len(of_first) == 1
     of_first[0].requires_grad_(False)
     for rank in assert_as_one_rank(model, *blocks(2), epochs=4):
-        assert plan_of(rank).ahead.first_back
+        assert plan_of(rank).exchanges.first_back
 
 
 def test_where_most_rows_are_sent_they_wait_for_the_rest(monkeypatch):
@@ -99,7 +100,7 @@ def test_where_most_rows_are_sent_they_wait_for_the_rest(monkeypatch):
     torch.manual_seed(3)
     for rank in assert_as_one_rank(MODELS["gcn"](dropout=0.5), graph, parts, epochs=4):
         assert not any(name.endswith("early rows") for name in names_of(rank))
-        assert plan_of(rank).ahead.gone_back
+        assert plan_of(rank).exchanges.gone_back
 
 
 def test_ranks_need_not_decide_alike():
@@ -117,6 +118,10 @@ def test_a_generated_program_computes_rows_once():
     torch.manual_seed(3)
     for rank in assert_as_one_rank(MODELS["gcn"](), *blocks(2), epochs=1):
         lowered, comm = rank["engine"].runner.lowered, rank["engine"].ranks.comm
-        step = RecordedStep(lowered.program, lowered.graph, lowered.blocks, training=True, comm=comm)
-        assert not step._plan.ahead.gone_back
-        assert not any(task.name.endswith("early rows") for task in step._plan.tasks)
+        step = RecordedStep(
+            StepRequest(
+                program=lowered.program, graph=lowered.graph, blocks=lowered.blocks, training=True, comm=comm
+            )
+        )
+        assert not step._plan.exchanges.gone_back
+        assert not any(task.name.endswith("early rows") for task in step.tasks)

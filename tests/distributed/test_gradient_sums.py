@@ -6,9 +6,8 @@ import types
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.distributed.test_row_split import blocks
 from tests.distributed.threads import run_threads
-from tests.distributed.whole import RATES, as_processes
+from tests.distributed.whole import RATES, as_processes, blocks
 from tests.fullgraph.test_engine import MODELS
 
 from graphbraid.distributed.ranks.gradients import GradientSum
@@ -21,7 +20,7 @@ EVIDENCE = Evidence(rates=RATES)
 def threads(monkeypatch):
     """Threads do as processes do, and all masks have one seed."""
     as_processes(monkeypatch)
-    monkeypatch.setattr("graphbraid.fullgraph.step.calls.seeds.draw_seed", lambda: 11)
+    monkeypatch.setattr("graphbraid.fullgraph.step.epilogues.draw_seed", lambda: 11)
 
 
 def loss_of(outputs, labels, model, penalty):
@@ -119,7 +118,7 @@ def test_the_last_layers_sum_begins_before_its_rows_gradients_travel():
     def run(comm):
         ranks = Ranks(comm=comm, partition=parts)
         engine = Engine(copy.deepcopy(model), graph, "train", evidence=EVIDENCE, ranks=ranks)
-        return [task.name for task in engine.runner._train._plan.tasks]
+        return [task.name for task in engine.runner._train.tasks]
 
     for names in run_threads(2, run):
         told = [i for i, name in enumerate(names) if name.endswith("gradients are whole")]

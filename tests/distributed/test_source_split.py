@@ -11,9 +11,9 @@ from tests.suites import few_of
 from graphbraid import native
 from graphbraid.fullgraph import Engine, Evidence
 from graphbraid.fullgraph.scale.phases import step_of
-from graphbraid.fullgraph.step.calls.travel import Travel
-from graphbraid.fullgraph.step.planned import maximum
-from graphbraid.fullgraph.step.planned.attention import gat as attention
+from graphbraid.fullgraph.step.operations import edges as maximum
+from graphbraid.fullgraph.step.operations import gat as attention
+from graphbraid.fullgraph.step.operations.row_exchange import RowExchange
 
 SPLIT = (
     *("sage max", "sage projected max, rows of length 1", "gat", "gat residual", "first of equals"),
@@ -73,7 +73,7 @@ def learned(name, dropout, num_ranks, *, loops):
     graph, parts = graph_of(name, num_ranks, loops=loops)
     found = assert_as_one_rank(model_of(name, dropout), graph, parts, epochs=3)
     plans = [rank["engine"].runner._train._plan for rank in found]
-    return found, [bool(plan.divided.source_splits) for plan in plans]
+    return found, [bool(plan.exchanges.source_splits) for plan in plans]
 
 
 @pytest.mark.parametrize("name", SPLIT)
@@ -116,11 +116,11 @@ def test_own_rows_are_computed_between_departure_and_wait(name, monkeypatch):
     if native.kernels() is None and name.startswith("gat"):
         pytest.skip("the reference computes the halo's gradients with the others")
     seen, note = noted_calls(monkeypatch)
-    note(Travel, "begin_back", "back")
-    note(Travel, "add", "add")
+    note(RowExchange, "begin_back", "back")
+    note(RowExchange, "add", "add")
     found, _ = learned(name, 0.0, 2, loops=False)
     for rank in found:
-        tasks = [task.name for task in rank["engine"].runner._train._plan.tasks]
+        tasks = [task.name for task in rank["engine"].runner._train.tasks]
         halos = [number for number, name in enumerate(tasks) if name.endswith(": halo")]
         assert halos
         for halo in halos:

@@ -20,8 +20,8 @@ from graphbraid.errors import ConfigError
 from graphbraid.fullgraph import ALL, CompileOptions, NotLoweredError, Ranks, distribute, lower
 from graphbraid.fullgraph.program import Exchange, Hoisted
 from graphbraid.fullgraph.reading.watch import options_of
-from graphbraid.fullgraph.step.calls.kernels import BothWays
-from graphbraid.fullgraph.step.calls.travel import Travel
+from graphbraid.fullgraph.step.maps import HostMap
+from graphbraid.fullgraph.step.operations.row_exchange import RowExchange
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc, coo_to_csc
 from graphbraid.machine.rates import Rates
@@ -317,11 +317,11 @@ def test_the_options_of_a_model_are_known_whatever_holds_them():
 def test_sums_begin_while_rows_travel(name, overlaps, monkeypatch):
     """Between the departure of rows or gradients and the wait for them an aggregation runs, both ways."""
     seen, note = noted_calls(monkeypatch)
-    note(Travel, "begin", "depart")
-    note(Travel, "begin_back", "depart back")
-    note(Travel, "wait", "wait")
-    note(BothWays, "forward", "sum")
-    note(BothWays, "backward", "sum back")
+    note(RowExchange, "begin", "depart")
+    note(RowExchange, "begin_back", "depart back")
+    note(RowExchange, "wait", "wait")
+    note(HostMap, "forward", "sum")
+    note(HostMap, "backward", "sum back")
     found = assert_as_one_rank(make_model(name), make_graph(), mixed(2), epochs=1)
     text = [" ".join(events) for events in seen.values() if "depart" in events]
     assert len(text) == len(found)

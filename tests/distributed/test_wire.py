@@ -4,9 +4,8 @@ import copy
 
 import pytest
 import torch
-from tests.distributed.test_row_split import blocks
 from tests.distributed.threads import run_threads
-from tests.distributed.whole import RATES, as_processes, trained
+from tests.distributed.whole import RATES, as_processes, blocks, trained
 from tests.fullgraph.test_engine import MODELS
 
 from graphbraid.errors import ConfigError

@@ -13,7 +13,7 @@ from tests.distributed.training import At, graph_of
 from tests.distributed.whole_training import make
 
 from graphbraid.errors import RankError
-from graphbraid.fullgraph.step.calls.travel import Travel
+from graphbraid.fullgraph.step.operations.row_exchange import RowExchange
 from graphbraid.train import Trainer
 
 STEP = 3
@@ -61,7 +61,7 @@ def _end_in_travel() -> None:
         time.sleep(0.5)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    Travel.begin = begin  # type: ignore[method-assign]
+    RowExchange.begin = begin  # type: ignore[method-assign]
 
 
 def _raise(error: BaseException) -> None:

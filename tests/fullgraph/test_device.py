@@ -18,7 +18,7 @@ from graphbraid.errors import ConfigError, ResourceError
 from graphbraid.fullgraph import ALL, Engine, Uncompiled, estimated_bytes
 from graphbraid.fullgraph.device import HOST, Cuda, NotRecordedError
 from graphbraid.fullgraph.lowering.levels import reach, towards
-from graphbraid.fullgraph.step.calls.device_copies import DeviceCopies
+from graphbraid.fullgraph.step.device_copies import DeviceCopies
 from graphbraid.graph import SparseFeatures
 from graphbraid.machine.rates import Rates
 

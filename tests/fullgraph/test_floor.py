@@ -23,6 +23,7 @@ from graphbraid.fullgraph.lowering.costs import facts_of
 from graphbraid.fullgraph.lowering.levels import whole_graph
 from graphbraid.fullgraph.lowering.locality import cached_share
 from graphbraid.fullgraph.program import AdjacencyMatrix, Aggregate, Epilogue, Linear, Program
+from graphbraid.fullgraph.step.request import StepRequest
 from graphbraid.graph.csc import Csc
 from graphbraid.machine.rates import Rates
 
@@ -179,7 +180,7 @@ def test_every_task_has_a_row(name):
     engine = graphbraid.compile(MODELS[name](), make_graph(weighted=name == "gcn"))
     floor = engine.floor(measure=True)
     rows = [task.name for operation in floor.operations for task in operation.tasks]
-    planned = [task.name for task in engine.runner._train._plan.tasks if task.name != "loss"]
+    planned = [task.name for task in engine.runner._train.tasks if task.name != "loss"]
     assert sorted(rows) == sorted([*planned, "outputs", "gradient of the outputs"])
     assert all(operation.floor_seconds >= 0 for operation in floor.operations)
     assert floor.step_seconds > 0
@@ -190,14 +191,9 @@ def test_every_task_has_a_row(name):
 def test_times_are_those_between_two_looks_at_the_clock():
     graph, program = make_graph(), two_layers()
     ticks = itertools.count()
-    timed = TimedStep(
-        program,
-        graph,
-        whole_graph(graph.csc, 2),
-        copies=None,
-        wait=lambda: None,
-        clock=lambda: float(next(ticks)),
-    )
+    blocks = whole_graph(graph.csc, 2)
+    request = StepRequest(program=program, graph=graph, blocks=blocks, training=True)
+    timed = TimedStep(request, wait=lambda: None, clock=lambda: float(next(ticks)))
     timed.allocate()
     times = timed.measured(None, NUM_NODES, repeats=3)
     assert {task.seconds for task in times.tasks if task.operation} == {1.0}

@@ -10,7 +10,7 @@ from tests.fullgraph.graphs import CLASSES, make_graph
 from tests.fullgraph.test_engine import MODELS, loss_of
 
 import graphbraid
-from graphbraid.fullgraph.step.lending import Lender
+from graphbraid.fullgraph.step.buffer_pool import BufferPool
 
 KEEPERS = {
     "itself": lambda t: t,
@@ -24,7 +24,7 @@ KEEPERS = {
 
 @pytest.mark.parametrize("keeper", KEEPERS)
 def test_memory_that_something_reads_is_not_lent_again(keeper):
-    lender = Lender((2, 3))
+    lender = BufferPool((2, 3))
     tensor = lender.lend()
     address = tensor.data_ptr()
     kept = KEEPERS[keeper](tensor)
@@ -37,7 +37,7 @@ def test_memory_that_something_reads_is_not_lent_again(keeper):
 
 @given(st.lists(st.integers(0, 5), max_size=40))
 def test_no_two_tensors_that_live_share_a_byte(moves):
-    lender, alive = Lender((3,)), {}
+    lender, alive = BufferPool((3,)), {}
     for number, slot in enumerate(moves):
         alive[slot] = lender.lend().fill_(number), number
         for tensor, expected in alive.values():
@@ -45,7 +45,7 @@ def test_no_two_tensors_that_live_share_a_byte(moves):
 
 
 def test_memory_of_many_kept_tensors_is_given_back():
-    lender = Lender((4,))
+    lender = BufferPool((4,))
     kept = [lender.lend() for _ in range(50)]
     assert len({t.data_ptr() for t in kept}) == 50
     assert len(lender._memories) < 5
@@ -53,9 +53,9 @@ def test_memory_of_many_kept_tensors_is_given_back():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_a_lent_tensor_is_like_any_other(dtype):
-    lent = Lender((2, 5), dtype).lend()
+    lent = BufferPool((2, 5), dtype).lend()
     assert (lent.shape, lent.dtype, lent.is_contiguous()) == ((2, 5), dtype, True)
-    assert Lender((0, 5), dtype).lend().shape == (0, 5)
+    assert BufferPool((0, 5), dtype).lend().shape == (0, 5)
     torch.testing.assert_close(lent.fill_(2.0).mul_(3.0), torch.full((2, 5), 6.0, dtype=dtype))
 
 
@@ -99,8 +99,8 @@ def test_gradients_are_the_model_s_whatever_is_done_with_them(name, habit):
 
 def test_a_gradient_becomes_the_parameter_s_without_a_copy(monkeypatch):
     lent = []
-    lend = Lender.lend
-    monkeypatch.setattr(Lender, "lend", lambda self: [lent.append((t := lend(self)).data_ptr()), t][1])
+    lend = BufferPool.lend
+    monkeypatch.setattr(BufferPool, "lend", lambda self: [lent.append((t := lend(self)).data_ptr()), t][1])
     graph, model = make_graph(), MODELS["sage"](dropout=0.0)
     loss_of(graphbraid.compile(model, graph)(), graph).backward()
     assert {p.grad.data_ptr() for p in model.parameters()} <= set(lent)

@@ -35,6 +35,7 @@ from graphbraid.fullgraph.program import (
 )
 from graphbraid.fullgraph.reading.table import READERS
 from graphbraid.fullgraph.step.planned_step import PlannedStep
+from graphbraid.fullgraph.step.request import StepRequest
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 
@@ -227,9 +228,8 @@ def test_own_rows_are_normalised_without_touching_those_they_are_the_start_of():
     rows = linear(graph.x)
     expected = norm(rows) + ops.spmm(graph.csc, rows, "sum")
     for training in (True, False):
-        step = PlannedStep(
-            Program(ops=program, in_channels=CHANNELS), graph, whole_graph(graph.csc, 1), training=training
-        )
+        whole, blocks = Program(ops=program, in_channels=CHANNELS), whole_graph(graph.csc, 1)
+        step = PlannedStep(StepRequest(program=whole, graph=graph, blocks=blocks, training=training))
         step.allocate()
         torch.testing.assert_close(step.forward(), expected, rtol=1e-5, atol=1e-5)
         if training:

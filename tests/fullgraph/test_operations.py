@@ -1,5 +1,7 @@
 """Operations as plain programs, under any lowering passes, beside the same sums written with autograd."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -28,8 +30,9 @@ from graphbraid.fullgraph.program import (
     RowFunction,
     View,
 )
-from graphbraid.fullgraph.step.planned.row_functions import FUNCTIONS
 from graphbraid.fullgraph.step.planned_step import PlannedStep
+from graphbraid.fullgraph.step.request import StepRequest
+from graphbraid.fullgraph.step.row_functions import FUNCTIONS
 from graphbraid.machine.rates import Rates
 
 ARGUMENTS = {
@@ -110,7 +113,8 @@ def assert_runs(program, graph, passes=frozenset(PASSES), hoist_bytes=1 << 30):
     lowered = program
     for name in [name for name in PASSES if name in passes]:
         lowered = PASSES[name](lowered, facts)
-    step = PlannedStep(lowered, graph, blocks, training=True)
+    request = StepRequest(program=lowered, graph=graph, blocks=blocks, training=True)
+    step = PlannedStep(request)
     step.allocate()
     value, grads = expected(program, graph)
     for _ in range(2):  # the arena is used again
@@ -119,7 +123,7 @@ def assert_runs(program, graph, passes=frozenset(PASSES), hoist_bytes=1 << 30):
         found = step.backward(weights_of(out))
         for p, grad in zip(program.parameters(), grads, strict=True):
             torch.testing.assert_close(found[id(p)].double(), grad, rtol=1e-4, atol=1e-4)
-    evaluated = PlannedStep(lowered, graph, blocks, training=False)
+    evaluated = PlannedStep(replace(request, training=False))
     evaluated.allocate()
     torch.testing.assert_close(evaluated.forward().double(), value, rtol=1e-4, atol=2e-5)
     return lowered

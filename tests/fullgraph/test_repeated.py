@@ -12,7 +12,7 @@ import graphbraid
 from graphbraid import native
 from graphbraid import nn as gnn
 from graphbraid.fullgraph.step import planned_step
-from graphbraid.fullgraph.step.calls.repeated import Repeated
+from graphbraid.fullgraph.step.bound_call import BoundCall
 from graphbraid.ops.linear import tall_product
 
 MODELS = {
@@ -49,17 +49,11 @@ def steps(model, graph, count, *, change=lambda number, model: None):
 
 
 def each_time_anew(monkeypatch):
-    def call(self):
-        out = None if self._lent is None else self._lent.lend()
-        self._run(*(() if out is None else (out,)))
-        if out is not None:
-            self._lent.give(out)
-
-    monkeypatch.setattr(Repeated, "__call__", call)
+    monkeypatch.setattr(BoundCall, "__call__", BoundCall.run_once)
 
 
-def repeated(engine):
-    return engine.runner._train._plan.repeated
+def bound_calls(engine):
+    return engine.runner._train._plan.bound_calls
 
 
 def pair(make):
@@ -80,8 +74,8 @@ def test_steps_have_the_same_bits_bound_or_not(kind, features, monkeypatch):
     model, twin = pair(MODELS[kind])
     engine, ours = steps(model, graph, 6)
     if native.kernels() is not None:
-        assert repeated(engine)
-        assert all(call._bound for call in repeated(engine))
+        assert bound_calls(engine)
+        assert all(call._bound for call in bound_calls(engine))
     each_time_anew(monkeypatch)
     _, theirs = steps(twin, graph, 6)
     assert_same_bits(ours, theirs)
@@ -145,7 +139,7 @@ def test_gradients_that_add_up_do():
 def test_a_copy_made_on_the_way_is_never_bound():
     weight, out = torch.randn(4, 3), torch.empty(5, 3)
     rows = torch.randn(5, 4)
-    call = Repeated(lambda: tall_product(rows.clone(), weight, out=out))
+    call = BoundCall(lambda: tall_product(rows.clone(), weight, out=out))
     for _ in range(8):
         rows.normal_()
         call()

@@ -278,7 +278,7 @@ def test_predicted_bytes_are_those_that_ranks_send(name, monkeypatch):
     both = LargestShare(num_ranks=2, rows=0.5, edges=0.5, remote=0.5, halo=report.halo_rows / NUM_NODES)
     sizes = {"num_nodes": NUM_NODES, "num_edges": graph.num_edges, "num_features": graph.num_features}
     found = simulate(step, both, Cluster(), **sizes)
-    splits = [bool(rank["engine"].runner._train._plan.divided.source_splits) for rank in runs[0]]
+    splits = [bool(rank["engine"].runner._train._plan.exchanges.source_splits) for rank in runs[0]]
     if native.kernels() is not None or name != "gat":  # the twin of GAT's kernel looks at all edges
         assert splits == [any(phase.halo_first for phase in step.phases)] * 2
     sums_of_norms = 0 if name != "batch norm, gelu" else sum(sent) - found.sent_bytes

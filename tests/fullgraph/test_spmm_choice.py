@@ -11,7 +11,7 @@ from tests.ops.test_spmm import COEFFICIENTS, arguments
 
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph import Engine
-from graphbraid.fullgraph.step.calls.spmm_choice import (
+from graphbraid.fullgraph.step.maps import (
     OURS,
     SPARSE,
     VARIABLE,

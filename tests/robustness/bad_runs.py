@@ -17,7 +17,7 @@ import graphbraid
 from graphbraid import native, nn
 from graphbraid.datasets import from_tables, save_store
 from graphbraid.errors import ConfigError, KernelError, MissingPackageError, ResourceError, TrainingError
-from graphbraid.fullgraph.step.calls.spmm_choice import Picker
+from graphbraid.fullgraph.step.maps import Picker
 
 RUNS = "Runs and checkpoints"
 PLACES = "Folders, disk and memory"

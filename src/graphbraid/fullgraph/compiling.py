@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -25,8 +26,9 @@ from graphbraid.fullgraph.program import NotLoweredError
 from graphbraid.fullgraph.ranks.ranks import Ranks
 from graphbraid.fullgraph.reading.modes import in_mode
 from graphbraid.fullgraph.reading.source import Source, graph_of_data, source_of
-from graphbraid.fullgraph.step.calls.device_copies import WORKSPACE_BYTES, CopySizes
+from graphbraid.fullgraph.step.device_copies import WORKSPACE_BYTES, CopySizes
 from graphbraid.fullgraph.step.planned_step import PlannedStep
+from graphbraid.fullgraph.step.request import StepRequest
 from graphbraid.graph import Graph
 from graphbraid.sampling.rows.by_id import FeatureSource
 from graphbraid.signatures import typed
@@ -218,11 +220,12 @@ def estimated_bytes(
         program = source_of(model, graph, node_type=node_type).read(model)
     typed_blocks = whole_typed(graph, program) if program.parts else None
     blocks = typed_blocks or whole_graph(graph.csc, program.num_levels - 1)
+    request = StepRequest(program=program, graph=graph, blocks=blocks, training=True)
     if device is not None and not device.is_host:
         check_kernels(program, device)
-        planned = PlannedStep(program, graph, blocks, training=True, copies=CopySizes(device))
+        planned = PlannedStep(replace(request, copies=CopySizes(device)))
         return planned.nbytes + WORKSPACE_BYTES
-    planned = PlannedStep(program, graph, blocks, training=True)
+    planned = PlannedStep(request)
     if typed_blocks is not None:
         return planned.nbytes + 2 * copied_bytes(typed_blocks)
     transpose = graph.csc.nbytes + 8 * graph.csc.num_edges

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,12 +17,13 @@ from graphbraid.fullgraph.lowering.lower_program import lower_for_evaluation
 from graphbraid.fullgraph.lowering.lowered import Lowered
 from graphbraid.fullgraph.program import Program, same_program
 from graphbraid.fullgraph.ranks.lower_part import evaluation_part
-from graphbraid.fullgraph.step.calls.device_copies import WORKSPACE_BYTES, CopySizes, DeviceCopies
+from graphbraid.fullgraph.step.buffer_pool import BufferPool, copied
+from graphbraid.fullgraph.step.device_copies import WORKSPACE_BYTES, CopySizes, DeviceCopies
 from graphbraid.fullgraph.step.differentiable import UNCHANGED, Behind, run_step
-from graphbraid.fullgraph.step.features.streams import Streams
-from graphbraid.fullgraph.step.lending import Lender, copied
 from graphbraid.fullgraph.step.planned_step import PlannedStep
 from graphbraid.fullgraph.step.replay import ReplayedStep
+from graphbraid.fullgraph.step.request import StepRequest
+from graphbraid.fullgraph.step.streams import Streams
 
 if TYPE_CHECKING:
     from graphbraid.fullgraph.explain.floor import Floor
@@ -66,8 +68,8 @@ class Runner:
             self._tuner = ranks.tuner(lowered, device)
         self._evaluated: Program | None = None
         self._evaluate: PlannedStep | None = None
-        self._outputs = self._lender(lowered.nodes.numel())
-        self._predictions = self._lender(lowered.num_outputs)
+        self._outputs = self._pool(lowered.nodes.numel())
+        self._predictions = self._pool(lowered.num_outputs)
         self._blocks: Blocks = ()
 
     # ---- running
@@ -92,7 +94,7 @@ class Runner:
         step, out = self._run_evaluation(read)
         if self._ranks is not None:
             return self._ranks.gathered(out, self._blocks)
-        rows = self.lowered.row_of if step.host_blocks is self.lowered.blocks else None
+        rows = self.lowered.row_of if step.request.blocks is self.lowered.blocks else None
         return copied(out, self._predictions, rows)
 
     def predict_owned(self, read: Program, own: Tensor) -> Tensor:
@@ -238,37 +240,43 @@ class Runner:
         """Time some steps on a copy of the program."""
         from graphbraid.fullgraph.explain.timing import TimedStep
 
-        lowered, features = self.lowered, self.lowered.options.features
-        program, copies, wait = copy.deepcopy(lowered.program), self._copies, self._device.wait
-        timed = TimedStep(program, lowered.graph, lowered.blocks, copies=copies, wait=wait, streamed=features)
+        lowered, request = self.lowered, self._train.request
+        copied = replace(request, program=copy.deepcopy(lowered.program), copies=self._copies)
+        timed = TimedStep(copied, wait=self._device.wait)
         self._ready(timed)
         return timed.measured(self._rows, lowered.nodes.numel())
 
     # ---- memory
 
-    def _lender(self, num_rows: int) -> Lender | None:
-        """Make a lender of outputs on the host; on a device the caching allocator reuses memory by itself."""
+    def _pool(self, num_rows: int) -> BufferPool | None:
+        """Make a pool of outputs on the host; on a device the caching allocator reuses memory by itself."""
         program = self.lowered.program
-        return Lender((num_rows, program.width(program.output))) if self._device.is_host else None
+        return BufferPool((num_rows, program.width(program.output))) if self._device.is_host else None
 
-    def _planned(
-        self, program: Program, blocks: Blocks, *, training: bool, copies: DeviceCopies | None = None
-    ) -> PlannedStep:
-        """Plan a step, which then knows its size; only ``copies``, if given, move anything."""
+    def _planned(self, program: Program, blocks: Blocks, *, training: bool) -> PlannedStep:
+        """Plan a step, which then knows its size; nothing moves to a device yet."""
         ranks = self._ranks
-        step = PlannedStep(
-            program,
-            self.lowered.graph,
-            blocks,
-            training=training,
-            copies=copies or self._sizes,
-            comm=None if ranks is None else ranks.comm,
-            part=self.lowered.part,
-            wire=torch.float32 if ranks is None or not training else ranks.wire_dtype,
-            streamed=self.lowered.options.features,
-            peers=self._peers,
+        return self._step_of(
+            StepRequest(
+                program=program,
+                graph=self.lowered.graph,
+                blocks=blocks,
+                training=training,
+                copies=self._sizes,
+                streamed=self.lowered.options.features,
+                comm=None if ranks is None else ranks.comm,
+                part=self.lowered.part,
+                wire=torch.float32 if ranks is None or not training else ranks.wire_dtype,
+                peers=self._peers,
+            )
         )
-        if ranks is not None and training:
+
+    def _step_of(self, request: StepRequest) -> PlannedStep:
+        """Plan a step. One that trains on a device records its passes, unless ranks wait in these."""
+        ranks, is_copied = self._ranks, request.copies is not None and request.copies is self._copies
+        is_recorded = ranks is None and is_copied and request.training
+        step = (ReplayedStep if is_recorded else PlannedStep)(request)
+        if ranks is not None and request.training:
             step.pipeline = ranks.config
         return step
 
@@ -287,22 +295,12 @@ class Runner:
                 "mini-batches (mode='sampled') need a few hundred MB whatever the graph's size."
             )
         step = planned
-        if self._copies is not None and planned.copies is not self._copies:
-            step = self._on_device(planned, self._copies)
+        if self._copies is not None and planned.request.copies is not self._copies:
+            step = self._step_of(replace(planned.request, copies=self._copies))
         step.allocate()
         if self._copies is not None:
             self._copies.forget_host()
         return step
-
-    def _on_device(self, planned: PlannedStep, copies: DeviceCopies) -> PlannedStep:
-        """Return a planned step with its edges on the device."""
-        if self._ranks is not None:  # who wait for each other, which no device records
-            return self._planned(
-                planned.program, planned.host_blocks, training=planned.training, copies=copies
-            )
-        make = ReplayedStep if planned.training else PlannedStep
-        graph, blocks = self.lowered.graph, planned.host_blocks
-        return make(planned.program, graph, blocks, training=planned.training, copies=copies)
 
 
 __all__ = ["Runner"]

@@ -10,7 +10,7 @@ from tests.fullgraph.test_engine import MODELS, gradients, loss_of
 
 from graphbraid.fullgraph import Engine
 from graphbraid.fullgraph.device import NotRecordedError
-from graphbraid.fullgraph.step.calls.spmm_choice import OURS, VARIABLE
+from graphbraid.fullgraph.step.maps import OURS, VARIABLE
 from graphbraid.machine.rates import Rates
 
 
@@ -53,15 +53,15 @@ def test_the_engine_trains_as_on_the_compiled_kernels(device, short_segments, mo
         triton_kernels = importlib.import_module("graphbraid.ops.triton")
         for module in (
             "ops.aggregation",
-            "ops.attention.fused",
-            "ops.linear.bit_product",
-            "fullgraph.step.calls.kernels",
-            "fullgraph.step.planned.attention.gat",
-            "fullgraph.step.planned.attention.gatv2",
+            "ops.attention",
+            "ops.binary",
+            "fullgraph.step.epilogues",
+            "fullgraph.step.operations.gat",
+            "fullgraph.step.operations.attention",
         ):
             loaded = importlib.import_module(f"graphbraid.{module}")
             monkeypatch.setattr(loaded, "backend", lambda tensor: triton_kernels)
-        monkeypatch.setattr("graphbraid.fullgraph.step.calls.kernels.seed_for", lambda rows, seed: seed)
+        monkeypatch.setattr("graphbraid.fullgraph.step.epilogues.seed_for", lambda rows, seed: seed)
         there = NotRecording()
     else:
         there = importlib.import_module("graphbraid.fullgraph.device").device_at(device)

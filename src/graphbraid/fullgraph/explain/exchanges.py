@@ -18,7 +18,7 @@ def exchanges(step: PlannedStep, tuner: PipelineTuner | None) -> list[str]:
         step: the rank's step.
         tuner: what finds the kernel's configuration. If None, it is given.
     """
-    if step.copies is None:
+    if step.request.copies is None:
         return []
     read = list(step.peer_reads)
     travel = [name for name in step.exchanged_rows if name not in step.peer_reads]

@@ -11,7 +11,7 @@ from graphbraid.fullgraph.step.replay import ReplayedStep
 if TYPE_CHECKING:
     from graphbraid.fullgraph.device import Device
     from graphbraid.fullgraph.lowering.lowered import Lowered
-    from graphbraid.fullgraph.step.calls.spmm_choice import SpmmChoice
+    from graphbraid.fullgraph.step.maps import SpmmChoice
     from graphbraid.fullgraph.step.planned_step import PlannedStep
 
 

@@ -10,13 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.lowering.levels import Blocks
-from graphbraid.fullgraph.lowering.streamed import StreamedFeatures
-from graphbraid.fullgraph.program import Program
 from graphbraid.fullgraph.step.arena import StepTask
-from graphbraid.fullgraph.step.calls.device_copies import DeviceCopies
 from graphbraid.fullgraph.step.planned_step import PlannedStep
-from graphbraid.graph import Graph
+from graphbraid.fullgraph.step.request import StepRequest
 
 REPEATS = 7
 """Number of timed steps, after one warm-up step."""
@@ -46,27 +42,19 @@ class TimedStep(PlannedStep):
     """A training step that can read the clock between its tasks.
 
     Args:
-        program: a lowered program on copies of the parameters and modules.
-        graph: a graph with features; used in place.
-        blocks: the edges from each level to the next.
-        copies: the graph's copies on the device. If None, the step runs where the graph is.
+        request: what the step is planned from, with copies of the parameters and modules.
         wait: waits until the device has done all work given to it.
-        streamed: where features are read that do not lie in memory.
         clock: returns the time in seconds.
     """
 
     def __init__(
         self,
-        program: Program,
-        graph: Graph,
-        blocks: Blocks,
+        request: StepRequest,
         *,
-        copies: DeviceCopies | None,
         wait: Callable[[], None],
-        streamed: StreamedFeatures | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        super().__init__(program, graph, blocks, training=True, copies=copies, streamed=streamed)
+        super().__init__(request)
         self._wait, self._clock = wait, clock
         self._looks = False
         self._seconds: dict[int, list[float]] = {}
@@ -109,7 +97,7 @@ class TimedStep(PlannedStep):
     def _run_backward(self) -> dict[int, Tensor]:
         for place, task in enumerate(self._plan.tasks[self._backward_tasks :], self._backward_tasks):
             self._timed(place, task.run)
-        return self._plan.take_gradients()
+        return self._plan.parameters.take()
 
     def _timed(self, place: int, run: Callable[[], object]) -> None:
         if not self._looks:

@@ -23,7 +23,7 @@ from torch import Tensor
 from graphbraid import native
 from graphbraid.files.writing import format_bytes
 from graphbraid.fullgraph.device import HOST, Device
-from graphbraid.fullgraph.step.calls.kernels import SparseInput
+from graphbraid.fullgraph.step.inputs import SparseInput
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.machine.contention import LEAST_SECONDS, OtherPrograms, is_disturbed

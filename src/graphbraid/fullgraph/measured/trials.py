@@ -22,7 +22,7 @@ from graphbraid.fullgraph.lowering.costs import Basis, TriedSeconds, sound_trial
 from graphbraid.fullgraph.lowering.levels import edges_of
 from graphbraid.fullgraph.lowering.options import CompileOptions
 from graphbraid.fullgraph.measured.rates import MeasuredRates, measured_rates
-from graphbraid.fullgraph.step.calls.kernels import BinaryInput, Input, SparseInput
+from graphbraid.fullgraph.step.inputs import BinaryInput, Input, SparseInput
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.scaled_features import Features

@@ -304,7 +304,7 @@ class RowFunction(Operation):
     """A function of each row without parameters, run by PyTorch's kernels (see :mod:`.row_functions`)."""
 
     kind: str
-    """A name of :data:`graphbraid.fullgraph.step.planned.row_functions.FUNCTIONS`."""
+    """A name of :data:`graphbraid.fullgraph.step.row_functions.FUNCTIONS`."""
     arguments: tuple[float | str, ...] = ()
     """Arguments of the function after the rows."""
     symbol = "function"

@@ -29,7 +29,7 @@ from graphbraid.fullgraph.ranks.halo import NAME, halo_seconds, values_that_may_
 from graphbraid.fullgraph.ranks.link import Link, steady_link
 from graphbraid.fullgraph.ranks.part import RankPart
 from graphbraid.fullgraph.ranks.pipeline_tuner import PipelineTuner
-from graphbraid.fullgraph.step.step_plan import WhenWhole
+from graphbraid.fullgraph.step.plan import WhenWhole
 from graphbraid.graph import Graph
 from graphbraid.graph.identity import check_made_for, features_mark, mark, topology_mark
 from graphbraid.ops.peers.pipeline_plan import PipelineConfig

@@ -11,7 +11,7 @@ from graphbraid.fullgraph.scale.cluster import Cluster
 from graphbraid.fullgraph.scale.division import LargestShare
 from graphbraid.fullgraph.scale.phases import Phase, Step
 from graphbraid.fullgraph.scale.traffic import Traffic
-from graphbraid.fullgraph.step.planned.exchanges.early_rows import MOST_SHARE
+from graphbraid.fullgraph.step.operations.exchange import MOST_SHARE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

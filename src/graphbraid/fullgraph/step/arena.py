@@ -1,4 +1,4 @@
-"""One allocation for all buffers of a step; buffers with disjoint lifetimes share bytes.
+"""Arena: one allocation for all rows of a step; buffers with disjoint lifetimes share bytes.
 
 A buffer is live from the first task that touches it to the last. Buffers are placed from the largest to the
 smallest, each at the lowest offset where it overlaps no buffer that is live at the same time. This greedy
@@ -52,6 +52,56 @@ class Buffer:
         """Take its place, at :attr:`offset`, in the arena's memory."""
         size = prod(self.shape) * self.dtype.itemsize
         self._tensor = memory[self.offset : self.offset + size].view(self.dtype).view(self.shape)
+
+
+@dataclass(eq=False, slots=True)
+class FirstRows:
+    """The first rows of a buffer."""
+
+    buffer: Buffer
+    count: int
+
+    @property
+    def width(self) -> int:
+        """Number of columns."""
+        return self.buffer.shape[1]
+
+    @property
+    def tensor(self) -> Tensor:
+        """The rows, ``(count, width)``."""
+        whole = self.buffer.tensor
+        return whole if self.count == self.buffer.shape[0] else whole[: self.count]
+
+
+@dataclass(eq=False, slots=True)
+class Constant:
+    """A matrix that no step changes, computed when the planned step is allocated."""
+
+    shape: tuple[int, int]
+    make: Callable[[], Tensor]
+    is_copy: bool
+    """Whether it takes memory of its own."""
+    _tensor: Tensor | None = None
+
+    @property
+    def tensor(self) -> Tensor:
+        """The matrix."""
+        if self._tensor is None:
+            self._tensor = self.make()
+        return self._tensor
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes it takes in addition to the loaded graph."""
+        return 4 * self.shape[0] * self.shape[1] if self.is_copy else 0
+
+    def first(self, count: int) -> Constant:
+        """Return its first rows, as a view."""
+        return Constant((count, self.shape[1]), lambda: self.tensor[:count], is_copy=False)
+
+
+Rows = FirstRows | Constant
+"""The rows of a value. A task reads ``tensor`` while it runs; before, the memory may not be there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch._C._functorch import is_legacy_batchedtensor, peek_interpreter_stack
 from torch.autograd import Function
 
-from graphbraid.fullgraph.step.lending import Lender, copied
+from graphbraid.fullgraph.step.buffer_pool import BufferPool, copied
+from graphbraid.fullgraph.step.plan import WhenWhole
 from graphbraid.fullgraph.step.planned_step import PlannedStep
-from graphbraid.fullgraph.step.step_plan import WhenWhole
 
 _AGREES = 0.02
 """Largest difference between two ways to compute the same outputs, as a share of the largest of them."""
@@ -39,7 +39,7 @@ UNCHANGED = Behind(has_changed=lambda: False, written=_no_model)
 
 def run_step(
     step: PlannedStep,
-    lender: Lender | None,
+    pool: BufferPool | None,
     rows: Tensor | None,
     behind: Behind,
     when_whole: WhenWhole | None = None,
@@ -48,7 +48,7 @@ def run_step(
 
     Args:
         step: an allocated step.
-        lender: lends memory for the outputs. If None, new memory is allocated.
+        pool: lends memory for the outputs. If None, new memory is allocated.
         rows: int64 rows of the output to return, in this order. If None, all.
         behind: what the outputs are made from.
         when_whole: see :meth:`.PlannedStep.backward`.
@@ -56,7 +56,7 @@ def run_step(
     Returns:
         ``(num_rows, width)`` outputs, which the caller may keep.
     """
-    out: Tensor = _Run.apply(step, lender, rows, behind, when_whole, *step.program.parameters())  # type: ignore[no-untyped-call]
+    out: Tensor = _Run.apply(step, pool, rows, behind, when_whole, *step.program.parameters())  # type: ignore[no-untyped-call]
     return out
 
 
@@ -67,7 +67,7 @@ class _Run(Function):
     def forward(  # noqa: PLR0917 - autograd passes all by position
         ctx: Any,
         step: PlannedStep,
-        lender: Lender | None,
+        pool: BufferPool | None,
         rows: Tensor | None,
         behind: Behind,
         when_whole: WhenWhole | None,
@@ -79,7 +79,7 @@ class _Run(Function):
         with step.lock:
             out = step.forward()
             ctx.was = step.last_pass()
-            return copied(out, lender, rows)
+            return copied(out, pool, rows)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:

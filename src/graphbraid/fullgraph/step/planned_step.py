@@ -4,30 +4,67 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.lowering.levels import Blocks
-from graphbraid.fullgraph.lowering.route import PartView
-from graphbraid.fullgraph.lowering.streamed import StreamedFeatures
-from graphbraid.fullgraph.program import Linear, Module, Normalise, Program
-from graphbraid.fullgraph.step.arena import Arena
-from graphbraid.fullgraph.step.backward import plan_backward
-from graphbraid.fullgraph.step.calls.device_copies import DeviceCopies
-from graphbraid.fullgraph.step.forward import plan_forward
-from graphbraid.fullgraph.step.step_plan import StepPlan, WhenWhole
-from graphbraid.fullgraph.step.step_travel import StepTravel
-from graphbraid.graph import Graph
+from graphbraid.fullgraph.program import (
+    Add,
+    Aggregate,
+    Attention,
+    Combine,
+    Concat,
+    Epilogue,
+    Exchange,
+    Gine,
+    Hoisted,
+    Largest,
+    Learned,
+    Linear,
+    Maximum,
+    Module,
+    Normalise,
+    Operation,
+    Own,
+    Prelu,
+    RowFunction,
+    Scale,
+    UnitRows,
+)
+from graphbraid.fullgraph.step.arena import Arena, StepTask
+from graphbraid.fullgraph.step.operations.edges import (
+    PlannedAggregate,
+    PlannedGine,
+    PlannedHoisted,
+    PlannedMaximum,
+)
+from graphbraid.fullgraph.step.operations.exchange import PlannedExchange, early_chains
+from graphbraid.fullgraph.step.operations.gat import planned_attention
+from graphbraid.fullgraph.step.operations.linear import PlannedEpilogue, PlannedLinear
+from graphbraid.fullgraph.step.operations.norm import planned_norm
+from graphbraid.fullgraph.step.operations.peer_reads import PeerReads, why_rows_travel
+from graphbraid.fullgraph.step.operations.row_exchange import route_of
+from graphbraid.fullgraph.step.operations.rowwise import (
+    PlannedAdd,
+    PlannedCombine,
+    PlannedConcat,
+    PlannedFunction,
+    PlannedLargest,
+    PlannedLearned,
+    PlannedModule,
+    PlannedOwn,
+    PlannedPrelu,
+    PlannedScale,
+    PlannedUnitRows,
+)
+from graphbraid.fullgraph.step.plan import PlannedOperation, StepPlan, WhenWhole
+from graphbraid.fullgraph.step.request import StepRequest
+from graphbraid.fullgraph.step.streams import Streams
 from graphbraid.ops.gather import places_of, spread_rows
-
-if TYPE_CHECKING:
-    from graphbraid.distributed.peers.group import Peers
-    from graphbraid.distributed.ranks.communicator import Communicator
-    from graphbraid.fullgraph.step.features.streams import Streams
+from graphbraid.ops.peers.pipeline_plan import PipelineConfig
 
 WIDE, MANY = 17, 1 << 18
 """Least columns and elements of an output gradient for which rows are scattered by a parallel kernel."""
@@ -45,74 +82,33 @@ class ForwardPass(NamedTuple):
     """Versions of the running statistics that it normalised by."""
 
 
-class PlannedStep(StepTravel):
+class PlannedStep:
     """The tasks of a program over a graph, planned at construction; :meth:`allocate` takes the memory.
 
     Args:
-        program: a lowered program.
-        graph: a graph with features, used in place.
-        blocks: the edges from each level to the next.
-        training: whether there is a backward pass.
-        copies: copies what a step reads to a device, including constants, which are made where the graph is.
-            If None, the step runs where the graph is.
-        comm: the ranks that run the program together, which then all call the same methods. If None, there is
-            one.
-        part: the place of ``graph`` in the whole one, if it is one rank's part of it.
-        wire: dtype to which rows and gradients are rounded on their way between ranks.
-        streamed: where the features are read block by block. If None, as the graph has them.
-        peers: those ranks as peers, on a device other than the host. If None, they are on the host.
+        request: what the step is planned from.
     """
 
-    begins_early: ClassVar[bool] = True
-    """Whether, of several ranks, rows to send go first, and a gradient is told of as soon as it is whole."""
-
-    def __init__(
-        self,
-        program: Program,
-        graph: Graph,
-        blocks: Blocks,
-        *,
-        training: bool,
-        copies: DeviceCopies | None = None,
-        comm: Communicator | None = None,
-        part: PartView | None = None,
-        wire: torch.dtype = torch.float32,
-        streamed: StreamedFeatures | None = None,
-        peers: Peers | None = None,
-    ) -> None:
-        self.program, self.training, self.copies = program, training, copies
-        self.host_blocks = blocks
+    def __init__(self, request: StepRequest) -> None:
+        self.request, self.program = request, request.program
+        copies, program = request.copies, request.program
         copied_before = 0 if copies is None else copies.nbytes
-        self._plan = plan = StepPlan(
-            program,
-            graph,
-            blocks,
-            training=training,
-            copies=copies,
-            comm=comm,
-            part=part,
-            wire=wire,
-            streamed=streamed,
-            peers=peers,
-        )
-        plan.begins_early = self.begins_early
+        self._plan = plan = StepPlan(request)
         plan_forward(plan)
         self._forward_tasks = len(plan.tasks)
         self.output = plan.values[program.output]
         self._output_grad = self.output
-        if training:
+        if request.training:
             width = program.width(program.output)
             self._output_grad = plan.scratch("gradient of the output", self.output.count, width)
             plan.grads[program.output] = self._output_grad
             plan.do("loss", lambda: None, self.output, self._output_grad)
             plan_backward(plan)
         self._backward_tasks = self._forward_tasks + 1
-        self.arena = Arena(plan.tasks, keep=[] if training else [self.output.buffer])
+        self.arena = Arena(plan.tasks, keep=[] if request.training else [self.output.buffer])
         if plan.streams is not None:
             plan.streams.share()
-        self._other_bytes = plan.features.factor_bytes + plan.divided.nbytes + plan.travel_bytes
-        if copies is not None:
-            self._other_bytes += copies.nbytes - copied_before
+        self._copied_bytes = 0 if copies is None else copies.nbytes - copied_before
         self.is_allocated = False
         self.seconds: float | None = None
         """Seconds of the last forward and backward pass on the host's clock; None between the two."""
@@ -130,13 +126,17 @@ class PlannedStep(StepTravel):
         self._spread: tuple[Tensor, Tensor] | None = None
 
     @property
+    def tasks(self) -> Sequence[StepTask]:
+        """All tasks in the order they run, forward, ``loss`` and backward."""
+        return self._plan.tasks
+
+    @property
     def nbytes(self) -> int:
         """Bytes it takes in addition to the graph: the arena, the constants, features in another form.
 
         On a device this includes all copies.
         """
-        constants = sum(constant.nbytes for constant in self._plan.constants.values())
-        return self.arena.nbytes + constants + self._other_bytes
+        return self.arena.nbytes + self._plan.other_bytes + self._copied_bytes
 
     @property
     def streams(self) -> Streams | None:
@@ -150,8 +150,9 @@ class PlannedStep(StepTravel):
 
     def allocate(self) -> None:
         """Allocate the memory and compute the constants."""
-        self._plan.features.allocate(list(self._plan.constants.values()))
-        self.arena.allocate(torch.device("cpu") if self.copies is None else self.copies.place)
+        copies = self.request.copies
+        self._plan.allocate()
+        self.arena.allocate(torch.device("cpu") if copies is None else copies.place)
         self.is_allocated = True
 
     @torch.no_grad()
@@ -253,7 +254,7 @@ class PlannedStep(StepTravel):
         PyTorch zeroes all rows first and then copies in one thread, which is as fast for few or narrow rows.
         """
         count, width = self._output_grad.count, self.program.width(self.program.output)
-        return self.copies is None and width >= WIDE and count * width >= MANY
+        return self.request.copies is None and width >= WIDE and count * width >= MANY
 
     def _places_of(self, rows: Tensor) -> Tensor:
         """Return the positions that :func:`spread_rows` needs, which are the same in every step."""
@@ -266,8 +267,8 @@ class PlannedStep(StepTravel):
         places = [(p.data_ptr(), p.stride()) for p in self._parameters]
         if places != self._places:
             self._places = places
-            for repeated in self._plan.repeated:
-                repeated.forget()
+            for call in self._plan.bound_calls:
+                call.forget()
 
     def _run_forward(self) -> None:
         for task in self._plan.tasks[: self._forward_tasks]:
@@ -276,13 +277,48 @@ class PlannedStep(StepTravel):
     def _run_backward(self) -> dict[int, Tensor]:
         for task in self._plan.tasks[self._backward_tasks :]:
             task.run()
-        return self._plan.take_gradients()
+        return self._plan.parameters.take()
+
+    # ---- exchanges of several ranks
+
+    @property
+    def exchanged_rows(self) -> dict[str, tuple[int, int]]:
+        """Rows that each exchange of a training step sends forward and back, by the value's name.
+
+        What no step changes is sent only once, when the memory is allocated, and does not count.
+        """
+        plan, found = self._plan, dict[str, tuple[int, int]]()
+        for op in self.program.ops:
+            if isinstance(op, Exchange) and op.out not in plan.constants:
+                route, goes_back = route_of(plan, op), self.request.training and self.program.learns(op.out)
+                found[op.out] = route.num_sent, route.num_received * goes_back
+        return found
+
+    @property
+    def pipeline(self) -> PipelineConfig:
+        """How the kernel that reads peers' rows divides its work; alike on all ranks."""
+        return self._plan.exchanges.pipeline
+
+    @pipeline.setter
+    def pipeline(self, config: PipelineConfig) -> None:
+        self._plan.exchanges.pipeline = config
+
+    @property
+    def peer_reads(self) -> dict[str, PeerReads]:
+        """The exchanges whose rows are read where peers keep them, by the value's name."""
+        overlapped = self._plan.exchanges.overlapped
+        return {name: one for name, one in overlapped.items() if isinstance(one, PeerReads)}
+
+    @property
+    def why_rows_travel(self) -> str:
+        """Why rows of peers are not read where they are; empty if they are where an operation can."""
+        return why_rows_travel(self._plan)
 
     # ---- explanations
 
     def run_by_torch(self) -> list[str]:
         """Return the operations that run through PyTorch's autograd."""
-        return [f"{op.symbol} {op.out}" for op in self.program.ops if op.out in self._plan.torch_ops]
+        return [f"{op.symbol} {op.out}" for op in self.program.ops if isinstance(op, Module)]
 
     def first_not_finite(self) -> str:
         """Describe the first non-finite value, found by running the forward pass again task by task."""
@@ -315,3 +351,51 @@ class PlannedStep(StepTravel):
         op = self.program.producer(value)
         ahead = isinstance(op, Linear) and any(c.moves for c in self.program.consumers(value))
         return f"layer {self.program.level(value) + ahead} ({op.symbol if op else 'input'})"
+
+
+_PLANNED: dict[type[Operation], Callable[[StepPlan, Any], PlannedOperation[Any]]] = {
+    Add: PlannedAdd,
+    Aggregate: PlannedAggregate,
+    Attention: planned_attention,
+    Combine: PlannedCombine,
+    Concat: PlannedConcat,
+    Epilogue: PlannedEpilogue,
+    Exchange: PlannedExchange,
+    Gine: PlannedGine,
+    Hoisted: PlannedHoisted,
+    Largest: PlannedLargest,
+    Learned: PlannedLearned,
+    Linear: PlannedLinear,
+    Maximum: PlannedMaximum,
+    Module: PlannedModule,
+    Normalise: planned_norm,
+    Own: PlannedOwn,
+    Prelu: PlannedPrelu,
+    RowFunction: PlannedFunction,
+    Scale: PlannedScale,
+    UnitRows: PlannedUnitRows,
+}
+
+
+def plan_forward(plan: StepPlan) -> None:
+    """Plan the forward tasks of every operation; rows that others wait for depart before their turn."""
+    chains = early_chains(plan)
+    for op in plan.program.ops:
+        plan.planning = op.out
+        if op.out in chains:
+            exchange, chain = chains[op.out]
+            early = PlannedExchange(plan, exchange)
+            plan.planned[exchange.out] = early
+            early.depart_early(chain)
+        if op.out not in plan.planned:
+            plan.planned[op.out] = _PLANNED[type(op)](plan, op)
+        plan.planned[op.out].forward()
+
+
+def plan_backward(plan: StepPlan) -> None:
+    """Plan the gradients of all operations that learn, starting from the output's gradient."""
+    for op in reversed(plan.program.ops):
+        plan.planning = op.out
+        if plan.program.learns(op.out):
+            plan.planned[op.out].backward()
+            plan.tell_of_whole(op)

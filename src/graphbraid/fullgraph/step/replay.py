@@ -8,11 +8,8 @@ import torch
 from torch import Tensor
 
 from graphbraid.fullgraph.device import NotRecordedError, Run
-from graphbraid.fullgraph.lowering.levels import Blocks
-from graphbraid.fullgraph.program import Program
-from graphbraid.fullgraph.step.calls.device_copies import DeviceCopies
 from graphbraid.fullgraph.step.planned_step import PlannedStep
-from graphbraid.graph import Graph
+from graphbraid.fullgraph.step.request import StepRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +34,10 @@ class ReplayedStep(PlannedStep):
     While modules are in another mode than when recorded, passes run call by call.
     """
 
-    def __init__(
-        self, program: Program, graph: Graph, blocks: Blocks, *, training: bool, copies: DeviceCopies
-    ) -> None:
-        super().__init__(program, graph, blocks, training=training, copies=copies)
-        self._device = copies.device
+    def __init__(self, request: StepRequest) -> None:
+        super().__init__(request)
+        assert request.copies is not None
+        self._device = request.copies.device
         self._recording: RecordedPasses | None = None
         self._num_steps = 0
         self._replays: RecordedPasses | None = None

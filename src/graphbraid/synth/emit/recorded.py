@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -17,16 +17,14 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from graphbraid import native
-from graphbraid.distributed import Communicator
 from graphbraid.errors import KernelError
 from graphbraid.fullgraph import NotLoweredError
-from graphbraid.fullgraph.lowering.levels import Blocks
-from graphbraid.fullgraph.program import INPUT, Exchange, Program
+from graphbraid.fullgraph.program import INPUT, Exchange
 from graphbraid.fullgraph.reading.modes import in_mode
 from graphbraid.fullgraph.step.arena import Buffer, StepTask, place
-from graphbraid.fullgraph.step.calls.repeated import Repeated
+from graphbraid.fullgraph.step.bound_call import BoundCall
 from graphbraid.fullgraph.step.planned_step import PlannedStep
-from graphbraid.graph import Graph
+from graphbraid.fullgraph.step.request import StepRequest
 from graphbraid.ops.kernels import Calls, watched, watching
 from graphbraid.synth.weights import weights_of
 
@@ -68,34 +66,21 @@ class RecordedStep(PlannedStep):
     """A planned step on the host that can be recorded.
 
     Args:
-        program: see :class:`.PlannedStep`.
-        graph: see :class:`.PlannedStep`.
-        blocks: see :class:`.PlannedStep`.
-        training: see :class:`.PlannedStep`.
-        comm: one of several ranks, of which this process may have no other. If None, there is one.
+        request: what the step is planned from, with one of several ranks if its ``comm`` is given. Nothing of
+            it begins early.
 
     Raises:
         KernelError: the compiled kernels are not there, whose calls are recorded.
         NotLoweredError: rows that no step changes travel between ranks.
     """
 
-    begins_early = False
-
-    def __init__(
-        self,
-        program: Program,
-        graph: Graph,
-        blocks: Blocks,
-        *,
-        training: bool,
-        comm: Communicator | None = None,
-    ) -> None:
+    def __init__(self, request: StepRequest) -> None:
         if native.kernels() is None:
             raise KernelError(f"synthesis records the compiled kernels' calls; {native.active().reason}")
-        super().__init__(program, graph, blocks, training=training, comm=comm)
+        super().__init__(replace(request, begins_early=False))
         self.gap = 0
         """Bytes after each buffer of the arena that belong to it, too."""
-        if comm is not None:
+        if request.comm is not None:
             self._refuse_constants_that_travel()
             self._keep_apart()
 
@@ -103,7 +88,7 @@ class RecordedStep(PlannedStep):
         """Allocate the memory; one of several ranks then holds only those features that it reads."""
         super().allocate()
         if self._plan.comm is not None:
-            self._plan.features_of(INPUT).gather()
+            self._plan.features[INPUT].gather()
 
     def _refuse_constants_that_travel(self) -> None:
         for op in self.program.ops:
@@ -130,15 +115,15 @@ class RecordedStep(PlannedStep):
         plan, forward, backward = self._plan, self._forward_tasks, self._backward_tasks
         plan.seeds.draw()
         did = tuple(self._task(at, plan.tasks[at]) for at in range(forward))
-        if not self.training:
+        if not self.request.training:
             return Recording(did)
         self.output_grad.zero_()
         undid = tuple(self._task(at, plan.tasks[at]) for at in range(backward, len(plan.tasks)))
-        return Recording(did, undid, plan.take_gradients())
+        return Recording(did, undid, plan.parameters.take())
 
     @staticmethod
     def _task(at: int, task: StepTask) -> RecordedTask:
-        run = task.run.run_once if isinstance(task.run, Repeated) else task.run
+        run = task.run.run_once if isinstance(task.run, BoundCall) else task.run
         with watched() as calls, _WriteRecorder(task.name, calls):
             run()
         return RecordedTask(at, task.name, task.operation, calls)
@@ -186,10 +171,10 @@ def record(step: RecordedStep, model: nn.Module) -> Standing:
     Raises:
         NotLoweredError: a task does what a program cannot.
     """
-    with in_mode(model, training=step.training), _statistics_kept(model):
+    with in_mode(model, training=step.request.training), _statistics_kept(model):
         step.allocate()
         step.forward()
-        if step.training:  # makes what is made at first use, such as a transpose
+        if step.request.training:  # makes what is made at first use, such as a transpose
             step.backward(torch.zeros_like(step.output_grad))
         first, second = step.recorded(), step.recorded()
     names = {id(p): name for name, p in model.named_parameters()}

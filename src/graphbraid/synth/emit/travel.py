@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.step.calls.travel import Travel
+from graphbraid.fullgraph.step.operations.row_exchange import RowExchange
 
 if TYPE_CHECKING:
     from graphbraid.synth.emit.calls import CallWriter
@@ -22,7 +22,7 @@ class WrittenExchange:
     name: str
     arguments: str
     """Own rows to send, then how many of them go to each rank and how many rows come from each."""
-    travel: Travel
+    travel: RowExchange
     """What was recorded, alive so that no other gets its place in memory."""
 
 
@@ -33,7 +33,7 @@ class Exchanges:
         self.made: list[WrittenExchange] = []
         self._by_id: dict[int, WrittenExchange] = {}
 
-    def name(self, w: CallWriter, travel: Travel) -> str:
+    def name(self, w: CallWriter, travel: RowExchange) -> str:
         """Return the name of an exchange."""
         if id(travel) not in self._by_id:
             route, m = travel.route, w.memory
@@ -49,19 +49,19 @@ class Exchanges:
         return self._by_id[id(travel)].name
 
 
-def begin(w: CallWriter, at: int, travel: Travel, *rows: Tensor) -> list[str]:
+def begin(w: CallWriter, at: int, travel: RowExchange, *rows: Tensor) -> list[str]:
     """Write the departure of own rows to the ranks that read them."""
     matrices = ", ".join(w.memory.matrix(matrix, at) for matrix in rows)
     return [f"{w.exchanges.name(w, travel)}.begin({matrices});"]
 
 
-def begin_back(w: CallWriter, at: int, travel: Travel, *rows: Tensor) -> list[str]:
+def begin_back(w: CallWriter, at: int, travel: RowExchange, *rows: Tensor) -> list[str]:
     """Write the departure of the halo's gradients to their owners."""
     matrices = ", ".join(w.memory.matrix(matrix, at) for matrix in rows)
     return [f"{w.exchanges.name(w, travel)}.begin_back({matrices});"]
 
 
-def wait(w: CallWriter, _: int, travel: Travel) -> list[str]:
+def wait(w: CallWriter, _: int, travel: RowExchange) -> list[str]:
     """Write the wait for what was begun."""
     return [f"{w.exchanges.name(w, travel)}.wait();"]
 

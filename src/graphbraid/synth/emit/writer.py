@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from graphbraid.errors import DataError
 from graphbraid.fullgraph import NotLoweredError
 from graphbraid.fullgraph.program import Program
 from graphbraid.fullgraph.step.arena import Buffer
+from graphbraid.fullgraph.step.request import StepRequest
 from graphbraid.synth.emit.calls import CallWriter, Written
 from graphbraid.synth.emit.memory import Arrays, Memory, cpp_name
 from graphbraid.synth.emit.recorded import RecordedStep, RecordedTask, record
@@ -66,8 +67,11 @@ class TemplateWriter:
         self._share, self._num_nodes = share, num_nodes
         lowered, is_alone = share.lowered, share.comm is None
         self._graph = graph = lowered.graph
-        train = RecordedStep(lowered.program, graph, lowered.blocks, training=True, comm=share.comm)
-        evaluate = RecordedStep(share.program, graph, share.blocks, training=False, comm=share.comm)
+        request = StepRequest(
+            program=lowered.program, graph=graph, blocks=lowered.blocks, training=True, comm=share.comm
+        )
+        train = RecordedStep(request)
+        evaluate = RecordedStep(replace(request, program=share.program, blocks=share.blocks, training=False))
         self._steps = record(train, self._model), record(evaluate, self._model)
         self.arrays = arrays or Arrays(graph if is_alone else None)
         self._calls = [

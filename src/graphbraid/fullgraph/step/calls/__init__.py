@@ -1,1 +1,0 @@
-"""Calls of kernels by the tasks of a step: rows, seeds, bound arguments, and copies on a device."""

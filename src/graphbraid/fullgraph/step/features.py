@@ -1,0 +1,260 @@
+"""The features as the tasks of a step read them: of nodes, by type, and of edges.
+
+They are made once, where the graph is, and then copied if the program runs on a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from graphbraid.fullgraph.lowering.hoisting import computed_once
+from graphbraid.fullgraph.lowering.levels import nodes_of
+from graphbraid.fullgraph.program import INPUT, Hoisted, LevelPart, Linear
+from graphbraid.fullgraph.step.arena import Constant
+from graphbraid.fullgraph.step.inputs import BinaryInput, DenseInput, Input, SparseInput, input_bytes
+from graphbraid.fullgraph.step.request import StepRequest
+from graphbraid.fullgraph.step.streams import Streams
+from graphbraid.graph.csc import Csc
+from graphbraid.graph.scaled_features import Features, is_widened
+from graphbraid.graph.sparse_features import SparseFeatures
+from graphbraid.ops.kernels import row_contiguous
+
+
+def features_by_value(request: StepRequest, streams: Streams | None) -> dict[str, NodeFeatures]:
+    """Return the features that a program reads, by the name of the value that holds them.
+
+    Args:
+        request: what the step is planned from.
+        streams: reads the features block by block. If None, they lie in memory.
+    """
+    program = request.program
+    if not program.parts:
+        return {INPUT: NodeFeatures(request, streams=streams)}
+    read = {value for op in program.ops for value in op.inputs}
+    return {
+        part.input: NodeFeatures(request, part=number)
+        for number, part in enumerate(program.parts)
+        if part.input in read and part.channels
+    }
+
+
+class NodeFeatures:
+    """The forms in which the tasks of one program read the node features, in place wherever possible.
+
+    Args:
+        request: what the step is planned from; its program says how weights multiply the features.
+        part: number of the node type whose features these are, in a program over relations.
+        streams: see :func:`features_by_value`.
+    """
+
+    def __init__(self, request: StepRequest, *, part: int = 0, streams: Streams | None = None) -> None:
+        self._request, self._graph, self._copies = request, request.graph, request.copies
+        self._program = program = request.program
+        self._part, self._streams = part, streams
+        self._name = program.parts[part].input if program.parts else INPUT
+        self._is_factor = any(op.inputs[0] == self._name and isinstance(op, Linear) for op in program.ops)
+        self._path = program.path_of(self._name)
+        self._dense: Tensor | None = None
+        self._factor: Input | None = None
+
+    @property
+    def _x(self) -> Features | None:
+        """The features as the graph has them now."""
+        types = self._graph.types if self._program.parts else None
+        return self._graph.x if types is None else list(types.nodes.values())[self._part].x
+
+    @property
+    def factor(self) -> Input:
+        """The features in the form that the first weights multiply; available after :meth:`allocate`."""
+        assert self._factor is not None
+        return self._factor
+
+    @property
+    def factor_bytes(self) -> int:
+        """Bytes that :attr:`factor` takes in addition to the graph.
+
+        On the host, dense float32 features are used in place; others are widened as a whole, to a copy.
+        """
+        if self._streams is not None:
+            return self._streams.nbytes
+        x = self._x
+        assert x is not None
+        in_place = self._path == "dense" and self._copies is None
+        if in_place or not self._is_factor:
+            return self._widened_bytes
+        return self._widened_bytes + input_bytes(x, self._nodes(0), self._path)
+
+    @property
+    def _widened_bytes(self) -> int:
+        """Bytes of all rows as float32 on the host, where the graph keeps another dtype.
+
+        They are there while the factor and constants are made, and stay where these read them as they are.
+        """
+        x = self._x
+        if x is None or self._copies is not None or not is_widened(x):
+            return 0
+        return 4 * x.shape[0] * x.shape[1]
+
+    def allocate(self) -> None:
+        """Make the factor."""
+        if self._streams is not None:
+            self._streams.open()
+        elif self._is_factor:
+            self._factor = self._make_factor()
+
+    def release(self) -> None:
+        """Free what was needed only to make the factor and the constants."""
+        is_read = isinstance(self._factor, DenseInput) and self._copies is None
+        if not is_read:
+            self._dense = None
+
+    def gather(self) -> None:
+        """Copy the rows that a dense factor reads, in the level's order, so that it reads no others."""
+        factor, nodes = self._factor, self._nodes(0)
+        if isinstance(factor, DenseInput) and nodes is not None:
+            self._factor = DenseInput(factor.x.index_select(0, nodes), None)
+
+    def rows_of(self, level: int) -> Constant:
+        """Return the ``(num_rows, in_channels)`` features of a level's nodes."""
+        nodes = self._nodes(level)
+
+        def make() -> Tensor:
+            x = self.all_rows()
+            return self._there(x.contiguous() if nodes is None else x.index_select(0, nodes))
+
+        x = self._x
+        as_it_is = isinstance(x, Tensor) and x.dtype == torch.float32 and x.is_contiguous()
+        is_whole = as_it_is or is_widened(x)  # the latter is counted already
+        is_copy = nodes is not None or not is_whole or self._copies is not None
+        rows = self._request.num_rows(LevelPart(level, self._part))
+        return Constant((rows, self._channels), make, is_copy)
+
+    def hoisted(self, op: Hoisted) -> Constant:
+        """Return the ``(num_rows, in_channels)`` value that an operation computes once from the features."""
+        place = self._program.place(op.out)
+
+        def make() -> Tensor:
+            nodes, edges = nodes_of(self._request.blocks, place), self._request.whole_edges
+            return self._there(computed_once(op.of, lambda a: edges(a.relation), self.all_rows(), nodes))
+
+        return Constant((self._request.num_rows(place), self._channels), make, is_copy=True)
+
+    def _make_factor(self) -> Input:
+        x, nodes = self._x, self._nodes(0)
+        assert x is not None
+        made: Input
+        if self._path == "sparse":
+            sparse = (
+                x
+                if isinstance(x, SparseFeatures)
+                else SparseFeatures.from_dense(x if isinstance(x, Tensor) else x.to_dense())
+            )
+            made = SparseInput(sparse.to(torch.float32), nodes)
+        elif self._path == "binary":
+            made = BinaryInput.of(x, nodes)
+        else:
+            made = DenseInput(self.all_rows(), nodes)
+        return made if self._copies is None else made.placed(self._copies)
+
+    def all_rows(self) -> Tensor:
+        """Return all nodes' features in float32; the graph's own tensor if it already is."""
+        if self._dense is None:
+            x = self._x
+            assert x is not None
+            dense = x if isinstance(x, Tensor) else x.to_dense()
+            self._dense = row_contiguous(dense.to(torch.float32))  # else kernels would copy it in every step
+        return self._dense
+
+    def _there(self, constant: Tensor) -> Tensor:
+        return constant if self._copies is None else self._copies.matrix(constant)
+
+    def _nodes(self, level: int) -> Tensor | None:
+        return nodes_of(self._request.blocks, LevelPart(level, self._part))
+
+    @property
+    def _channels(self) -> int:
+        return self._program.inputs[self._name]
+
+
+class EdgeFeatures:
+    """The edge features of all blocks in one matrix; each block's edges are a prefix of its rows.
+
+    The graph's edge features are used in place if all edges are walked and they are float32.
+
+    Args:
+        request: what the step is planned from.
+    """
+
+    def __init__(self, request: StepRequest) -> None:
+        self._graph, self._blocks, self._copies = request.graph, request.blocks, request.copies
+        program = request.program
+        levels = [program.level(op.inputs[0]) for op in program.ops if op.reads_edges]
+        self._first = min(levels, default=None)
+        self._rows: Tensor | None = None
+        self._loops: dict[tuple[int, str], Tensor | None] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the matrix takes in addition to the graph."""
+        attr = self._graph.edge_attr
+        if self._first is None or attr is None:
+            return 0
+        loops = sum(self._blocks[level].num_destinations() for level, _ in self._loops)
+        of_loops = 4 * loops * attr.shape[1]
+        in_place = attr.dtype == torch.float32 and attr.is_contiguous() and self._copies is None
+        block = self._blocks[self._first].of(None)
+        if in_place and block.edges is None:
+            return of_loops
+        return of_loops + 4 * block.csc.num_edges * attr.shape[1]
+
+    def allocate(self) -> None:
+        """Make the matrix, and the features of self-loops."""
+        if self._first is None:
+            return
+        attr, edges = self._graph.edge_attr, self._blocks[self._first].of(None).edges
+        assert attr is not None
+        rows = attr.detach() if edges is None else attr.detach().index_select(0, edges)
+        rows = row_contiguous(rows.to(torch.float32))
+        self._rows = rows if self._copies is None else self._copies.matrix(rows)
+        for level, fill in self._loops:
+            nodes = self._blocks[level].destination_nodes()
+            joined = joined_by_node(self._graph.csc, attr.detach(), fill)
+            self._loops[level, fill] = joined if nodes is None else joined.index_select(0, nodes)
+
+    def rows(self, level: int) -> Tensor:
+        """Return the ``(num_edges, num_edge_features)`` features of a level's edges to the next level."""
+        assert self._rows is not None
+        return self._rows[: self._blocks[level].of(None).csc.num_edges]
+
+    def plan_loops(self, level: int, fill: str) -> Callable[[], Tensor]:
+        """Plan the ``(num_dst, num_edge_features)`` of self-loops; return a getter, valid once allocated."""
+        self._loops[level, fill] = None
+
+        def loops() -> Tensor:
+            rows = self._loops[level, fill]
+            assert rows is not None
+            return rows
+
+        return loops
+
+
+def joined_by_node(csc: Csc, attr: Tensor, fill: str) -> Tensor:
+    """Reduce the features of each node's in-edges, without self-loops, to ``(num_dst, num_edge_features)``.
+
+    The result is float32. Like PyG's ``scatter``, it is 0 for nodes without such edges, or 1 for a product.
+    """
+    dst = csc.destinations().long()
+    kept = csc.indices.long() != dst
+    dst, rows = dst[kept], attr[kept].to(torch.float32)
+    how = {"mean": "sum", "add": "sum", "sum": "sum", "min": "amin", "max": "amax", "mul": "prod"}[fill]
+    out = torch.full((csc.num_dst, attr.shape[1]), float(fill == "mul"))
+    out.scatter_reduce_(0, dst[:, None].expand_as(rows), rows, how, include_self=fill == "mul")
+    if fill == "mean":
+        out /= torch.bincount(dst, minlength=csc.num_dst).clamp(min=1)[:, None]
+    return out
+
+
+__all__ = ["EdgeFeatures", "NodeFeatures", "features_by_value", "joined_by_node"]

@@ -1,0 +1,136 @@
+"""The features in the forms that the first weights multiply: dense, sparse or as bits."""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+
+from torch import Tensor
+
+from graphbraid.fullgraph.lowering.costs import density
+from graphbraid.fullgraph.step.device_copies import DeviceCopies
+from graphbraid.fullgraph.step.maps import After, HostMap, Map
+from graphbraid.graph.scaled_features import Features
+from graphbraid.graph.sparse_features import SparseFeatures
+from graphbraid.ops.aggregation import Aggregation
+from graphbraid.ops.binary import BinaryRows, binary_bytes, bit_gram, bit_product
+from graphbraid.ops.linear import structure, tall_gram, tall_product
+
+
+class Input(ABC):
+    """The features in the form that the first weights multiply.
+
+    A product takes at most the memory of a weight, or of the rows and columns that it handles at a time, in
+    addition to its result.
+    """
+
+    @abstractmethod
+    def multiply(
+        self, weight: Tensor, out: Tensor, *, add: bool, turned: Tensor | None = None, after: After = None
+    ) -> None:
+        """Compute ``out (+)= x weightᵀ``, then the epilogue.
+
+        ``turned``, ``(in_channels, out_channels)``, is scratch memory that only the sparse form needs.
+        """
+
+    @abstractmethod
+    def weight_grad(self, grad: Tensor, out: Tensor | None = None, *, turned: Tensor | None = None) -> Tensor:
+        """Compute ``gradᵀ x``, ``(out_channels, in_channels)``, into ``out`` if given."""
+
+
+class DenseInput(Input):
+    """The features as a dense matrix, in place: all rows, or some by id."""
+
+    def __init__(self, x: Tensor, nodes: Tensor | None) -> None:
+        self.x, self.nodes = x, nodes
+
+    def placed(self, copies: DeviceCopies) -> DenseInput:
+        """Return the same rows on a device, gathered once."""
+        return DenseInput(copies.matrix(self.x if self.nodes is None else self.x[self.nodes]), None)
+
+    def multiply(
+        self, weight: Tensor, out: Tensor, *, add: bool, turned: Tensor | None = None, after: After = None
+    ) -> None:
+        """Compute the product."""
+        tall_product(self.x, weight.t(), out=out, add=add, ids=self.nodes, after=after)
+
+    def weight_grad(self, grad: Tensor, out: Tensor | None = None, *, turned: Tensor | None = None) -> Tensor:
+        """Compute the product's gradient."""
+        return tall_gram(grad, self.x, out=out, ids=self.nodes)
+
+
+class SparseInput(Input):
+    """The features in CSR, stored by row for forward and by column for backward."""
+
+    def __init__(self, x: SparseFeatures, nodes: Tensor | None) -> None:
+        rows = x if nodes is None else x.rows(nodes)
+        pattern = structure(rows)
+        by_column, perm = pattern.transpose()
+        self._num_columns = pattern.num_src
+        self._by_row: Map = HostMap(Aggregation(csc=pattern, weight=rows.values))
+        self._by_column: Map = HostMap(Aggregation(csc=by_column, weight=rows.values[perm]))
+
+    def placed(self, copies: DeviceCopies) -> SparseInput:
+        """Return the same values on a device."""
+        there = copy.copy(self)
+        assert isinstance(self._by_row, HostMap)
+        assert isinstance(self._by_column, HostMap)
+        there._by_row = copies.aggregation(self._by_row.how, backward=False)
+        there._by_column = copies.aggregation(self._by_column.how, backward=False)
+        return there
+
+    def multiply(
+        self, weight: Tensor, out: Tensor, *, add: bool, turned: Tensor | None = None, after: After = None
+    ) -> None:
+        """Compute the product, of the weight by column."""
+        rows = weight.t().contiguous() if turned is None else turned.copy_(weight.t())
+        self._by_row.forward(rows, out, out if add else None, after)
+
+    def weight_grad(self, grad: Tensor, out: Tensor | None = None, *, turned: Tensor | None = None) -> Tensor:
+        """Compute the product's gradient, by column first."""
+        rows = grad.new_empty(self._num_columns, grad.shape[1]) if turned is None else turned
+        self._by_column.forward(grad, rows)
+        return rows.t() if out is None else out.copy_(rows.t())
+
+
+class BinaryInput(Input):
+    """Features with one non-zero number per node, as bits by row for forward and by column for backward."""
+
+    def __init__(self, rows: BinaryRows) -> None:
+        self._rows = rows
+
+    @classmethod
+    def of(cls, x: Features, nodes: Tensor | None) -> BinaryInput:
+        """Pack the features of ``nodes``, of all nodes if None."""
+        return cls(BinaryRows.of(x, nodes))
+
+    def placed(self, copies: DeviceCopies) -> BinaryInput:
+        """Return the same bits on a device."""
+        return BinaryInput(self._rows.apply(copies.matrix))
+
+    def multiply(
+        self, weight: Tensor, out: Tensor, *, add: bool, turned: Tensor | None = None, after: After = None
+    ) -> None:
+        """Compute the product."""
+        rows = self._rows
+        bit_product(rows.by_row, weight.t(), out=out, factors=rows.factors, add=add, after=after)
+
+    def weight_grad(self, grad: Tensor, out: Tensor | None = None, *, turned: Tensor | None = None) -> Tensor:
+        """Compute the product's gradient."""
+        rows = self._rows
+        if out is None:
+            out = grad.new_empty(grad.shape[1], rows.by_column.shape[1])
+        return bit_gram(grad, rows.by_column, out=out, factors=rows.factors)
+
+
+def input_bytes(x: Features, nodes: Tensor | None, path: str) -> int:
+    """Return the bytes of the features of ``nodes`` in the form of an input path."""
+    rows, columns = x.shape[0] if nodes is None else nodes.numel(), int(x.shape[1])
+    if path == "dense":
+        return 4 * rows * columns
+    if path == "binary":
+        return binary_bytes(rows, columns)
+    values = int(density(x) * rows * columns)
+    if nodes is not None and isinstance(x, SparseFeatures):
+        values = int((x.indptr[nodes + 1] - x.indptr[nodes]).sum())
+    return 2 * 8 * (values + rows + columns + 2)  # by row and by column, each with the kernels' partition

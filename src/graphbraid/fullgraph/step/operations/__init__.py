@@ -1,0 +1,1 @@
+"""The tasks of each kind of operation, forward and backward: one class for each."""

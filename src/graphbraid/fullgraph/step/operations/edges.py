@@ -1,0 +1,308 @@
+"""Operations along edges: sums and maxima over in-neighbours, GINE's sums, and what is computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from graphbraid.fullgraph.lowering.hoisting import COLUMNS_AT_A_TIME, FOLDED
+from graphbraid.fullgraph.program import (
+    INPUT,
+    Add,
+    Aggregate,
+    Combine,
+    Gine,
+    Hoisted,
+    Maximum,
+    Operation,
+)
+from graphbraid.fullgraph.step import epilogues
+from graphbraid.fullgraph.step.arena import Constant, FirstRows, Rows
+from graphbraid.fullgraph.step.operations.linear import after_of, plan_epilogue_backward
+from graphbraid.fullgraph.step.operations.source_split import (
+    SourcePart,
+    exchange_before,
+    plan_by_source,
+    source_split,
+    whole_part,
+)
+from graphbraid.fullgraph.step.plan import PlannedOperation, StepPlan
+from graphbraid.graph.csc import Csc
+from graphbraid.ops.aggregation import Aggregation
+from graphbraid.ops.kernels import backend, row_contiguous
+from graphbraid.ops.linear import tall_gram, tall_product
+from graphbraid.ops.spmm import TIES
+
+
+class PlannedAggregate(PlannedOperation[Aggregate]):
+    """A sum over in-neighbours, added to the second input if there is one."""
+
+    def forward(self) -> None:
+        """Plan the sum, in place of what it is added to if nothing else reads that."""
+        plan, op = self.plan, self.op
+        addend = op.inputs[1] if len(op.inputs) == 2 else None
+        out = plan.result(op, overwrites=addend if addend and plan.may_overwrite(addend) else None)
+        after, seed = after_of(plan, op)
+        added = None if addend is None else plan.rows(addend)
+        if self.source in plan.exchanges.overlapped:
+            plan.exchanges.overlapped[self.source].plan_forward(out, added, after, seed)
+            return
+        how, x = plan.aggregation(op), self._rounded(plan.rows(self.source))
+
+        def run() -> None:
+            how.forward(x.tensor, out.tensor, None if added is None else added.tensor, after(out))
+
+        plan.repeat(op.out, run, out, x, added, seed=seed)
+
+    def backward(self) -> None:
+        """Plan the gradients of the epilogue, the addend and the rows."""
+        plan, op, grad, source = self.plan, self.op, self.grad, self.source
+        if op.after is not None:
+            plan_epilogue_backward(plan, op.after, grad, grad)
+        plan.tell_of_whole(op)
+        if len(op.inputs) == 2:
+            plan.pass_on(op, op.inputs[1])
+        if not plan.program.learns(source):
+            return
+        if source in plan.exchanges.overlapped:
+            plan.exchanges.overlapped[source].plan_backward(grad)
+            return
+        how, given = plan.aggregation(op), self._rounded(grad)
+        target, is_there = plan.grad_of(source)
+
+        def run() -> None:
+            how.backward(given.tensor, target.tensor, target.tensor if is_there else None)
+
+        plan.repeat(f"gradient of {source}", run, target, given)
+
+    def _rounded(self, rows: Rows) -> Rows:
+        """Return rows in the dtype in which the aggregation reads them; plan to round them if needed."""
+        plan, op = self.plan, self.op
+        if op.rows == torch.float32 or isinstance(rows, Constant):
+            return rows
+        small = plan.scratch(f"{op.out}: rounded rows", rows.count, rows.width, dtype=op.rows)
+        plan.do(f"{op.out}: round", lambda: small.tensor.copy_(rows.tensor), rows, small)
+        return small
+
+
+_PartRun = tuple[Callable[[SourcePart], None], tuple[Rows, ...]]
+"""What computes the gradients of a part's rows, and the other rows that it touches."""
+
+
+class PlannedMaximum(PlannedOperation[Maximum]):
+    """A maximum over in-neighbours; the winning edges, or how many tie, are stored for backward."""
+
+    def forward(self) -> None:
+        """Plan the value."""
+        plan, op, csc, ties = self.plan, self.op, self._csc, TIES.index(self.op.ties)
+        x, out = plan.rows(self.source), plan.result(op)
+        width = plan.program.width(op.out)
+        found = self._found = plan.scratch(f"{op.out}: winners", out.count, width, dtype=torch.int32)
+
+        def run() -> None:
+            rows = x.tensor.contiguous()  # the user's features may have another memory layout
+            backend(rows).spmm_max(csc.indptr, csc.indices, rows, None, ties, out.tensor, found.tensor)
+
+        plan.do(op.out, run, out, found, x)
+
+    def backward(self) -> None:
+        """Plan to give each element's gradient to the edge that won it, or to all that tie."""
+        plan, op, source, csc = self.plan, self.op, self.source, self._csc
+        maker = exchange_before(plan, source)
+        target, total = plan.part_of_grad(source)
+        run, touches = (self._to_the_first if op.ties == "first" else self._to_all)(target)
+        if maker is not None:
+            plan_by_source(plan, maker, source_split(plan, csc, maker), run, target, *touches)
+            return
+        plan.do(f"gradient of {source}", lambda: run(whole_part(csc)), target, *touches)
+        plan.add_part(source, target, total)
+
+    @property
+    def _csc(self) -> Csc:
+        return self.plan.blocks[self.plan.program.level(self.source)].of(self.op.relation).csc
+
+    def _to_the_first(self, target: FirstRows) -> _PartRun:
+        grad, winner = self.grad, self._found
+
+        def run(part: SourcePart) -> None:
+            edges = part.indptr, part.indices, part.perm, part.forward_indptr
+            into = target.tensor[part.rows]
+            backend(grad.tensor).spmm_max_backward(*edges, grad.tensor, None, winner.tensor, into)
+
+        return run, (grad, winner)
+
+    def _to_all(self, target: FirstRows) -> _PartRun:
+        plan, op, grad, count = self.plan, self.op, self.grad, self._found
+        x, largest = plan.rows(self.source), plan.values[op.out]
+        share = plan.scratch(f"{op.out}: shares", grad.count, grad.width)
+
+        def divide() -> None:
+            share.tensor.copy_(count.tensor)  # of the same dtype, or PyTorch would make a copy
+            torch.div(grad.tensor, share.tensor, out=share.tensor)
+
+        def run(part: SourcePart) -> None:
+            rows, into = x.tensor[part.rows], target.tensor[part.rows]
+            edges = part.indptr, part.indices
+            backend(grad.tensor).spmm_max_shared_backward(
+                *edges, share.tensor, None, largest.tensor, rows, into
+            )
+
+        plan.do(f"{op.out}: shares", divide, grad, count, share)
+        return run, (share, largest, x)
+
+
+class PlannedGine(PlannedOperation[Gine]):
+    """GINE's rectified sum.
+
+    If the edge features go through a linear map, the mapped rows are computed in every step and stored for
+    backward, which overwrites them with their gradients; the node rows' gradients are sums of those. Without
+    a map, the graph's edge features are used in place, and backward computes the signs of the terms again.
+    """
+
+    def __init__(self, plan: StepPlan, op: Gine) -> None:
+        super().__init__(plan, op)
+        self._level = plan.program.level(self.source)
+        self._csc = plan.blocks[self._level].of(None).csc
+        self._num_loops = self._csc.num_dst if op.loop_scale != 0 else 0
+        self._mapped: FirstRows | None = None
+
+    def forward(self) -> None:
+        """Plan the mapped edge rows, if there is a map, and the value."""
+        plan, op, csc = self.plan, self.op, self._csc
+        x, out = plan.rows(self.source), plan.result(op)
+        weight, bias = op.weight, op.bias
+        if weight is not None:
+            mapped = self._mapped = plan.scratch(f"{op.out}: edges", csc.num_edges, weight.shape[0])
+
+            def multiply() -> None:
+                added, into = None if bias is None else bias.detach(), mapped.tensor
+                after = epilogues.row_epilogue(added, "none", epilogues.Mask(0.0), into)
+                tall_product(self._features(), weight.detach().t(), out=into, after=after)
+
+            plan.do(f"{op.out}: edges", multiply, mapped)
+
+        def run() -> None:
+            rows, edges = row_contiguous(x.tensor), self._edges()
+            how = op.loop_scale, self._num_loops
+            backend(rows).gine(csc.indptr, csc.indices, rows, edges, *how, out.tensor)
+
+        plan.do(op.out, run, out, x, self._mapped)
+
+    def backward(self) -> None:
+        """Plan the gradients of the edge features' map, in place of the mapped rows, and of the input."""
+        plan, op, grad, csc, mapped = self.plan, self.op, self.grad, self._csc, self._mapped
+        x = plan.rows(self.source)
+        learns = mapped is not None and any(p.requires_grad for p in op.parameters())
+        if mapped is not None and learns:
+
+            def run_edges() -> None:
+                rows, into = row_contiguous(x.tensor), mapped.tensor
+                backend(rows).gine_edge_backward(csc.indptr, csc.indices, rows, into, grad.tensor, into)
+
+            plan.do(f"gradient of {op.out}'s edges", run_edges, grad, mapped, x)
+            plan.do(f"gradient of {op.out}'s map of edges", lambda: self._give_map(mapped.tensor), mapped)
+        if not plan.program.learns(self.source):
+            return
+
+        def run(out: Tensor) -> None:
+            reverse, perm = csc.transpose()
+            rows = None if learns else row_contiguous(x.tensor)
+            edges, how = (reverse.indptr, reverse.indices, perm), (op.loop_scale, self._num_loops)
+            backend(grad.tensor).gine_backward(*edges, grad.tensor, rows, self._edges(), *how, out)
+
+        plan.write_grad(self.source, run, grad, x, mapped)
+
+    def _features(self) -> Tensor:
+        return self.plan.edge_features.rows(self._level)
+
+    def _edges(self) -> Tensor:
+        """Return the rows of the edges that are added, while a task runs."""
+        return self._features() if self._mapped is None else self._mapped.tensor
+
+    def _give_map(self, rows: Tensor) -> None:
+        """Give the gradients of the map's weight and bias from those of the mapped rows."""
+        parameters, weight, bias = self.plan.parameters, self.op.weight, self.op.bias
+        if weight is not None and weight.requires_grad:
+            parameters.give(weight, tall_gram(rows, self._features(), out=parameters.lend(weight)))
+        if bias is not None and bias.requires_grad:
+            into = parameters.lend(bias)
+            # Overwrites the rows with themselves; its sums do not depend on the number of threads.
+            epilogues.epilogue_backward(rows, rows, "none", epilogues.Mask(0.0), rows, into)
+            parameters.give(bias, into)
+
+
+class PlannedHoisted(PlannedOperation[Hoisted]):
+    """A value that is computed once from the features, when the memory is allocated."""
+
+    def forward(self) -> None:
+        """Plan no task, but a constant; streamed features make it themselves."""
+        plan, op = self.plan, self.op
+        if plan.streams is not None:
+            return
+        if plan.request.part is None:
+            plan.constants[op.out] = plan.features[self.source].hoisted(op)
+            return
+        shape = plan.num_rows(plan.program.level(op.out)), plan.program.in_channels
+        plan.constants[op.out] = Constant(shape, lambda: _OfPart(plan, op).rows(), is_copy=True)
+
+
+class _OfPart:
+    """A value of a rank's own rows; rows of its halo come from their owners where they are computed too."""
+
+    def __init__(self, plan: StepPlan, op: Hoisted) -> None:
+        assert plan.request.part is not None
+        assert plan.comm is not None
+        self._part, self._features, self._ops = plan.request.part, plan.features[INPUT], op.of
+        self._comm = plan.comm
+        csc, num_own = plan.request.graph.csc, self._part.num_own
+        own = Csc(csc.indptr[: num_own + 1], csc.indices, csc.num_src, csc.weight, trusted=True)
+        self._maps = {
+            other.adjacency: _of_rows(plan.whole_map(other.adjacency), own)
+            for other in op.of
+            if isinstance(other, Aggregate)
+        }
+
+    def rows(self) -> Tensor:
+        """Return the ``(num_own, in_channels)`` value; all ranks call this together."""
+        x = self._features.all_rows()
+        out = x.new_empty(self._part.num_own, x.shape[1])
+        for start in range(0, x.shape[1], COLUMNS_AT_A_TIME):
+            columns = slice(start, start + COLUMNS_AT_A_TIME)
+            values = {INPUT: x[:, columns]}
+            for op in self._ops:
+                values[op.out] = self._run(op, [values[name] for name in op.inputs])
+            out[:, columns] = values[self._ops[-1].out][: out.shape[0]]
+        return out
+
+    def _run(self, op: Operation, inputs: list[Tensor]) -> Tensor:
+        assert isinstance(op, FOLDED)
+        own = [rows[: self._part.num_own] for rows in inputs]
+        if isinstance(op, Aggregate):
+            source = inputs[0] if op.inputs[0] == INPUT else self._with_halo(inputs[0])
+            return self._maps[op.adjacency].forward(source, addend=own[1] if len(own) > 1 else None)
+        if not isinstance(op, Add | Combine):  # a prefix of its source, which is all own rows
+            return own[0]
+        factors = op.factors if isinstance(op, Combine) else (1.0,) * len(own)
+        out = torch.mul(own[0], factors[0])
+        for value, factor in zip(own[1:], factors[1:], strict=True):
+            out.add_(value, alpha=factor)
+        return out
+
+    def _with_halo(self, own: Tensor) -> Tensor:
+        route = self._part.route
+        sent = own.index_select(0, route.send)
+        halo = self._comm.all_to_all(sent, route.send_rows, route.receive_rows).wait()
+        return torch.cat((own, halo))
+
+
+def _of_rows(whole: Aggregation, own: Csc) -> Aggregation:
+    """Return the rows of a map that a rank owns, which come first."""
+    scale = None if whole.dst_scale is None else whole.dst_scale[: own.num_dst]
+    loop = None if whole.loop is None else whole.loop[: own.num_dst]
+    return replace(whole, csc=own, dst_scale=scale, loop=loop)
+
+
+__all__ = ["PlannedAggregate", "PlannedGine", "PlannedHoisted", "PlannedMaximum"]

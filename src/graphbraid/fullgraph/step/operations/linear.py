@@ -1,0 +1,196 @@
+"""Linear maps and epilogues: bias, activation and dropout, alone or fused with another kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from graphbraid.fullgraph.program import WHOLE, Epilogue, Following, Linear, Own
+from graphbraid.fullgraph.step import epilogues
+from graphbraid.fullgraph.step.arena import FirstRows
+from graphbraid.fullgraph.step.bound_call import MaskSeed
+from graphbraid.fullgraph.step.plan import PlannedOperation, StepPlan
+from graphbraid.ops.dropout import RowEpilogue
+from graphbraid.ops.linear import tall_gram, tall_product
+
+After = Callable[[FirstRows], RowEpilogue | None]
+"""Makes an operation's fused epilogue for its rows while its task runs; None if it has none."""
+
+
+class PlannedLinear(PlannedOperation[Linear]):
+    """A linear map; a product with features is by the form in which these are."""
+
+    def forward(self) -> None:
+        """Plan the product, added to the second input if there is one."""
+        plan, op = self.plan, self.op
+        out, adds = plan.rows_to_add_into(op), len(op.inputs) == 2
+        after, seed = after_of(plan, op)
+        form = plan.input_of(self.source)
+        if form is None:
+            x = plan.rows(self.source)
+
+            def run() -> None:
+                tall_product(x.tensor, op.matrix().t(), out=out.tensor, add=adds, after=after(out))
+
+            plan.repeat(op.out, run, out, x, seed=seed)
+            return
+        turned = plan.turned_weight(op)
+
+        def multiply() -> None:
+            scratch = None if turned is None else turned.tensor
+            form().multiply(op.matrix(), out.tensor, add=adds, turned=scratch, after=after(out))
+
+        if plan.is_one_call(self.source):
+            plan.repeat(op.out, multiply, out, seed=seed)
+        else:
+            plan.do(op.out, multiply, out, turned)
+
+    def backward(self) -> None:
+        """Plan the gradients of the epilogue, the addend, the weight and the input."""
+        plan, op, source = self.plan, self.op, self.source
+        exchanges, grad = plan.exchanges, self.grad
+        if op.out in exchanges.gone_back | exchanges.first_back:  # planned while the halo's gradients travel
+            return
+        if op.after is not None:
+            plan_epilogue_backward(plan, op.after, grad, grad)
+        if len(op.inputs) == 2:
+            plan.pass_on(op, op.inputs[1])
+        if op.weight.requires_grad or (op.mixed is not None and op.mixed.requires_grad):
+            self._weight(grad)
+        plan.tell_of_whole(op)
+        if plan.program.learns(source):
+            target, is_there = plan.grad_of(source)
+
+            def run() -> None:
+                tall_product(grad.tensor, op.matrix(), out=target.tensor, add=is_there)
+
+            plan.repeat(f"gradient of {source}", run, grad, target)
+
+    def _weight(self, grad: FirstRows) -> None:
+        """Plan the weight's gradient: one kernel call if the weight is used as it is."""
+        plan, op, name = self.plan, self.op, f"gradient of {self.op.out}'s weight"
+        form = plan.input_of(self.source)
+        x = plan.rows(self.source) if form is None else None
+
+        def gram(out: Tensor, scratch: Tensor | None) -> Tensor:
+            if form is not None:
+                return form().weight_grad(grad.tensor, out, turned=scratch)
+            assert x is not None
+            return tall_gram(grad.tensor, x.tensor, out=out)
+
+        if op.view == WHOLE and (form is None or plan.is_one_call(self.source)):
+            plan.repeat(name, lambda out: gram(out, None), grad, x, gradient_of=op.weight)
+            return
+        turned = None if form is None else plan.turned_weight(op)
+
+        def run() -> None:
+            whole = op.view == WHOLE
+            out = plan.parameters.lend(op.weight) if whole else op.weight.new_empty(op.shape)
+            self._give(gram(out, None if turned is None else turned.tensor))
+
+        plan.do(name, run, grad, turned, x)
+
+    def _give(self, grad: Tensor) -> None:
+        """Give the parameters' gradients from that of the matrix."""
+        op, parameters = self.op, self.plan.parameters
+        if op.mixed is not None:
+            for parameter, found in zip((op.weight, op.mixed), op.mixed_gradients(grad), strict=True):
+                if parameter.requires_grad:
+                    parameters.give(parameter, found)
+        elif op.view == WHOLE:
+            parameters.give(op.weight, grad)
+        else:
+            parameters.give_part(op.weight, op.view, grad)
+
+
+class PlannedEpilogue(PlannedOperation[Epilogue]):
+    """An epilogue by itself."""
+
+    def forward(self) -> None:
+        """Plan the value, in place of the input if nothing else reads that."""
+        plan, op, mask = self.plan, self.op, self.plan.mask_of(self.op)
+        x = plan.rows(self.source)
+        out = plan.result(op, overwrites=self.source if plan.may_overwrite(self.source) else None)
+
+        def run() -> None:
+            epilogues.epilogue(x.tensor, op.bias_row(), op.act, mask.of_forward(), out.tensor)
+
+        plan.repeat(op.out, run, out, x, seed=mask.seed(mask.of_forward))
+
+    def backward(self) -> None:
+        """Plan the gradients of the input and the bias."""
+        plan, op, grad, source = self.plan, self.op, self.grad, self.source
+        alone = len(plan.program.consumers(source)) == 1 and source not in plan.grads
+        if alone and not isinstance(plan.program.producer(source), Own):
+            plan.grads[source] = grad
+            plan_epilogue_backward(plan, op, grad, grad)
+            return
+        target = plan.scratch(f"gradient through {op.out}", grad.count, grad.width)
+        plan_epilogue_backward(plan, op, grad, target)
+        if plan.program.learns(source):
+            plan.add_to_grad(source, target)
+
+
+def after_of(plan: StepPlan, op: Following) -> tuple[After, MaskSeed | None]:
+    """Return what makes ``op``'s fused epilogue, and its mask's seed."""
+    after = op.after
+    if after is None:
+        return lambda _: None, None
+    mask = plan.mask_of(after)
+
+    def epilogue(out: FirstRows) -> RowEpilogue:
+        return epilogues.row_epilogue(after.bias_row(), after.act, mask.of_forward(), out.tensor)
+
+    return epilogue, mask.seed(mask.of_forward)
+
+
+def plan_epilogue_backward(
+    plan: StepPlan, op: Epilogue, grad: FirstRows, target: FirstRows, ids: Tensor | None = None
+) -> None:
+    """Plan the gradients of an epilogue's input and bias from that of its result.
+
+    Args:
+        plan: the step's plan.
+        op: the epilogue.
+        grad: gradient of its rows, or of some of them.
+        target: the input's, written; may be ``grad``.
+        ids: ``(grad.count,)`` int64 rows that ``grad`` belongs to. If None, all.
+    """
+    bias, mask = op.bias, plan.mask_of(op)
+    out = plan.values[op.out] if ids is None else _gathered(plan, op, ids)
+    nodes = None if ids is None else plan.nodes_at(op.out, ids)
+    name, touches = f"gradient of {op.inputs[0]}", (grad, out, target)
+
+    def of_backward() -> epilogues.Mask:
+        return mask.of_backward(nodes)
+
+    def run(whole: Tensor | None = None) -> None:
+        grad_bias = None if whole is None else op.bias_of(whole)
+        epilogues.epilogue_backward(grad.tensor, out.tensor, op.act, of_backward(), target.tensor, grad_bias)
+
+    seed = mask.seed(of_backward)
+    if bias is None or not bias.requires_grad:
+        plan.repeat(name, run, *touches, seed=seed)
+    elif not op.bias_at:
+        plan.repeat(name, run, *touches, seed=seed, gradient_of=bias)
+    else:
+
+        def run_for_part() -> None:
+            whole = plan.parameters.lend(bias).zero_()
+            run(whole)
+            plan.parameters.give(bias, whole)
+
+        plan.do(name, run_for_part, *touches)
+
+
+def _gathered(plan: StepPlan, op: Epilogue, ids: Tensor) -> FirstRows:
+    """Plan to gather some rows of an epilogue's result, and return them."""
+    whole, name = plan.values[op.out], f"{op.out}: some rows"
+    some = plan.scratch(name, ids.numel(), plan.program.width(op.out))
+    plan.do(name, lambda: torch.index_select(whole.tensor, 0, ids, out=some.tensor), whole, some)
+    return some
+
+
+__all__ = ["After", "PlannedEpilogue", "PlannedLinear", "after_of", "plan_epilogue_backward"]

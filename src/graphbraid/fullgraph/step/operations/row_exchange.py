@@ -1,0 +1,180 @@
+"""RowExchange: rows on their way between ranks, to the halos that read them and, as gradients, back."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from graphbraid.fullgraph.lowering.route import Route
+from graphbraid.fullgraph.program import Exchange
+from graphbraid.fullgraph.step.plan import StepPlan
+from graphbraid.graph.csc import Csc, index_dtype
+from graphbraid.ops.aggregation import Aggregation, aggregated
+from graphbraid.ops.kernels import recorded_whole
+
+if TYPE_CHECKING:
+    from graphbraid.distributed.ranks.communicator import Communicator, Handle
+
+HOST = torch.device("cpu")
+
+
+class RowExchange:
+    """The rows of one exchange. What is begun is waited for before it is begun again.
+
+    Args:
+        comm: the ranks.
+        route: the rows that travel.
+        num_own: number of rows that this rank owns.
+        width: number of columns.
+        wire: dtype to which rows are rounded, to nearest, for the way.
+        place: where the rows are.
+        by_host: whether rows of a device go by way of the host's memory.
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        route: Route,
+        num_own: int,
+        width: int,
+        wire: torch.dtype = torch.float32,
+        *,
+        place: torch.device = HOST,
+        by_host: bool = False,
+    ) -> None:
+        self._comm, self._num_own, self._width, self._wire = comm, num_own, width, wire
+        self._place, self._by_host = place, by_host
+        self._is_direct = wire == torch.float32 and not by_host
+        self.route = route
+        """The rows that travel."""
+        self._handle: Handle[Tensor] | None = None
+        self._receiver: Tensor | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rounded rows, which it holds, where the rows are, from the first journey on."""
+        if self._wire == torch.float32 or self._by_host:
+            return 0
+        return (self.route.num_sent + self.route.num_received) * self._width * self._wire.itemsize
+
+    @recorded_whole
+    def begin(self, own: Tensor, packed: Tensor, halo: Tensor) -> None:
+        """Begin to send ``own`` rows, by way of ``packed``, and to receive the halo's."""
+        torch.index_select(own, 0, self._send, out=packed)
+        self.begin_packed(packed, halo)
+
+    def begin_packed(self, packed: Tensor, halo: Tensor) -> None:
+        """Begin to send rows in the order in which they go, and to receive the halo's."""
+        sent, received = (packed, halo) if self._is_direct else self._between
+        self._depart(packed, sent, received, halo, back=False)
+
+    @recorded_whole
+    def begin_back(self, halo: Tensor, returned: Tensor) -> None:
+        """Begin to send the gradients of the halo's rows, and to receive those of the rows sent."""
+        received, sent = (returned, halo) if self._is_direct else self._between
+        self._depart(halo, sent, received, returned, back=True)
+
+    @recorded_whole
+    def wait(self) -> None:
+        """Wait for what was begun.
+
+        Raises:
+            RankError: a rank was lost, has stalled or has failed.
+        """
+        assert self._handle is not None
+        arrived = self._handle.wait()
+        if self._receiver is not None and self._receiver is not arrived:
+            self._receiver.copy_(arrived)
+        self._handle = self._receiver = None
+
+    def _depart(self, rows: Tensor, sent: Tensor, received: Tensor, receiver: Tensor, *, back: bool) -> None:
+        """Begin to send ``rows`` by way of ``sent``; what comes goes through ``received`` to ``receiver``."""
+        if sent is not rows:
+            sent.copy_(rows)
+        counts = (self.route.send_rows, self.route.receive_rows)
+        self._receiver = receiver
+        self._handle = self._comm.all_to_all(sent, *(counts[::-1] if back else counts), received)
+
+    @cached_property
+    def _send(self) -> Tensor:
+        """The own rows to send, where they are."""
+        return self.route.send.to(self._place)
+
+    @cached_property
+    def _between(self) -> tuple[Tensor, Tensor]:
+        """The rows as they are sent to the halos, and those of the own halo; backward the other way.
+
+        They are rounded, or on the host, or both.
+        """
+        route, place = self.route, HOST if self._by_host else self._place
+        count, pins = route.num_sent + route.num_received, self._by_host and self._place.type == "cuda"
+        rows = torch.empty(count, self._width, dtype=self._wire, device=place, pin_memory=pins)
+        return rows[: route.num_sent], rows[route.num_sent :]
+
+    @cached_property
+    def _adding(self) -> Aggregation:
+        """The map that adds returned row i to own row ``send[i]``, in order."""
+        rows, num_rows = self.route.send, self._num_own
+        indptr = torch.zeros(num_rows + 1, dtype=torch.int64)
+        torch.cumsum(torch.bincount(rows, minlength=num_rows), 0, out=indptr[1:])
+        indices = rows.argsort(stable=True).to(index_dtype(max(rows.numel(), 1)))
+        place = self._place
+        return Aggregation(csc=Csc(indptr.to(place), indices.to(place), rows.numel(), trusted=True))
+
+    def add(self, returned: Tensor, own: Tensor) -> None:
+        """Add the gradients that came back to those of the own rows, in the order of the ranks."""
+        if self.route.num_sent:
+            aggregated(self._adding, returned, addend=own, out=own)
+
+
+def route_of(plan: StepPlan, op: Exchange) -> Route:
+    """Return the rows that an exchange moves."""
+    route = plan.request.blocks[plan.program.level(op.inputs[0])].of(None).route
+    assert route is not None
+    return route
+
+
+def travel_of(plan: StepPlan, op: Exchange, *, once: bool = False) -> RowExchange:
+    """Return what moves the rows of an exchange, the same for both directions, and count its memory.
+
+    Args:
+        plan: the step's plan.
+        op: the exchange.
+        once: whether it moves rows only when memory is allocated, which are then not rounded.
+    """
+    if op.out in plan.exchanges.travels:
+        return plan.exchanges.travels[op.out]
+    assert plan.comm is not None, "a program with exchanges is planned with its ranks"
+    num_own = plan.num_rows(plan.program.level(op.inputs[0]))
+    wire = torch.float32 if once else plan.request.wire
+    travel = RowExchange(
+        plan.comm,
+        route_of(plan, op),
+        num_own,
+        plan.program.width(op.out),
+        wire,
+        place=HOST if plan.copies is None else plan.copies.place,
+        by_host=plan.request.peers is not None and plan.request.peers.by_host,
+    )
+    plan.exchanges.nbytes += travel.nbytes
+    plan.exchanges.travels[op.out] = travel
+    return travel
+
+
+def depart_back(plan: StepPlan, op: Exchange) -> None:
+    """Plan to send the halo's gradients, which are there, to the owners; :func:`backward_exchange` waits."""
+    route, grad, travel = route_of(plan, op), plan.grads[op.out], travel_of(plan, op)
+    num_own = plan.num_rows(plan.program.level(op.inputs[0]))
+    returned = plan.scratch(f"{op.out}: returned gradients", route.num_sent, plan.program.width(op.out))
+    plan.exchanges.returning[op.out] = returned
+
+    def depart() -> None:
+        travel.begin_back(grad.tensor[num_own:], returned.tensor)
+
+    plan.do(f"gradient of {op.inputs[0]}: depart", depart, grad, returned)
+
+
+__all__ = ["RowExchange", "depart_back", "route_of", "travel_of"]

@@ -1,0 +1,353 @@
+"""StepPlan: the tasks and buffers collected while a training step is planned, shared while it runs.
+
+A value's gradient has a buffer of its own: the first consumer planned writes it, and the others add to it. If
+an operation passes a gradient on unchanged, as an addition does, both values share one buffer.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from graphbraid.fullgraph.lowering.levels import Blocks, aggregation, nodes_of
+from graphbraid.fullgraph.program import (
+    AdjacencyMatrix,
+    Aggregate,
+    Attention,
+    Epilogue,
+    Gine,
+    LevelPart,
+    Linear,
+    Maximum,
+    Operation,
+    Own,
+    RowFunction,
+    UnitRows,
+)
+from graphbraid.fullgraph.step.arena import Buffer, Constant, FirstRows, Rows, StepTask
+from graphbraid.fullgraph.step.bound_call import BoundCall, MaskSeed
+from graphbraid.fullgraph.step.buffer_pool import ParameterGradients
+from graphbraid.fullgraph.step.device_copies import DeviceCopies
+from graphbraid.fullgraph.step.epilogues import EpilogueMask, Seeds
+from graphbraid.fullgraph.step.exchange_state import ExchangeState
+from graphbraid.fullgraph.step.features import EdgeFeatures, NodeFeatures, features_by_value
+from graphbraid.fullgraph.step.inputs import Input
+from graphbraid.fullgraph.step.maps import HostMap, Map
+from graphbraid.fullgraph.step.request import StepRequest
+from graphbraid.fullgraph.step.row_functions import FUNCTIONS
+from graphbraid.fullgraph.step.streams import Streams
+from graphbraid.ops.aggregation import Aggregation
+
+WhenWhole = Callable[[nn.Parameter, Tensor], None]
+"""Takes a parameter and its gradient, which is whole."""
+Op = TypeVar("Op", bound=Operation)
+
+
+class PlannedOperation(ABC, Generic[Op]):
+    """The tasks of one operation, and what its forward tasks leave for its backward tasks."""
+
+    def __init__(self, plan: StepPlan, op: Op) -> None:
+        self.plan, self.op = plan, op
+        self.source = op.inputs[0]
+        """Name of the first input."""
+
+    @abstractmethod
+    def forward(self) -> None:
+        """Plan the tasks that compute the operation's value."""
+
+    def backward(self) -> None:
+        """Plan the gradients of the inputs and parameters from that of the value; none if nothing learns."""
+
+    @property
+    def grad(self) -> FirstRows:
+        """The gradient of the operation's value."""
+        return self.plan.grads[self.op.out]
+
+
+class StepPlan:
+    """The tasks of a program's step planned so far, and the rows of its values and gradients."""
+
+    def __init__(self, request: StepRequest) -> None:
+        self.request, self.program, self.training = request, request.program, request.training
+        self.copies, self.comm = request.copies, request.comm
+        self.tasks: list[StepTask] = []
+        self.bound_calls: list[BoundCall] = []
+        """The tasks that bind their kernels' arguments."""
+        self.planning = ""
+        """Name of the value whose operation is being planned."""
+        self.planned: dict[str, PlannedOperation[Any]] = {}
+        """The operations planned so far, by the value's name."""
+        self.parameters = ParameterGradients(on_host=self.copies is None)
+        """Collects the parameters' gradients of a backward pass."""
+        self.when_whole: WhenWhole | None = None
+        """Called with each parameter and its gradient as no further task of a backward pass adds to it."""
+        self.seeds = Seeds() if self.copies is None else self.copies.seeds()
+        self.masks: dict[str, EpilogueMask] = {}
+        """The masks of epilogues, by the value's name."""
+        self.blocks = request.blocks if self.copies is None else self._copied_blocks(self.copies)
+        """The edges from each level to the next, on the device where the kernels run."""
+        self.streams = None if request.streamed is None else Streams(request, request.streamed)
+        """The features that the step reads block by block; None where they lie in memory."""
+        self.features: dict[str, NodeFeatures] = features_by_value(request, self.streams)
+        """The node features, by the name of the value that holds them."""
+        self.edge_features = EdgeFeatures(request)
+        self.values: dict[str, FirstRows] = {}
+        self.constants: dict[str, Constant] = {}
+        self.grads: dict[str, FirstRows] = {}
+        """The gradient of each value, by its name."""
+        self._aggregations: dict[tuple[AdjacencyMatrix, int, bool], Map] = {}
+        self.exchanges = ExchangeState()
+        self._first_uses = self.program.first_uses()
+
+    def _copied_blocks(self, copies: DeviceCopies) -> Blocks:
+        by_edge = [op for op in self.program.ops if isinstance(op, Attention | Gine | Maximum)]
+        walked = {op.walks.number for op in by_edge if op.walks is not None}
+        return copies.blocks(self.request.blocks, walked, transpose=self.training and bool(by_edge))
+
+    @property
+    def other_bytes(self) -> int:
+        """Bytes that the step takes beside the arena and copies: other forms of features, split edges."""
+        constants = sum(constant.nbytes for constant in self.constants.values())
+        features = sum(one.factor_bytes for one in self.features.values()) + self.edge_features.nbytes
+        return constants + features + self.exchanges.nbytes
+
+    def allocate(self) -> None:
+        """Compute the constants, and make the features' other forms."""
+        for features in self.features.values():
+            features.allocate()
+        for constant in self.constants.values():
+            _ = constant.tensor
+        self.edge_features.allocate()
+        for features in self.features.values():
+            features.release()
+
+    # ---- tasks
+
+    @staticmethod
+    def scratch(name: str, count: int, *width: int, dtype: torch.dtype = torch.float32) -> FirstRows:
+        """Return a new buffer of ``count`` rows; a vector has no width."""
+        return FirstRows(Buffer(name, (count, *width), dtype), count)
+
+    def new(self, name: str, op: Operation) -> FirstRows:
+        """Return new rows of the shape of ``op``'s value."""
+        return self.scratch(name, self.count_of(op.out), self.program.width(op.out))
+
+    def do(self, name: str, run: Callable[[], object], *touches: Rows | None) -> None:
+        """Add a task.
+
+        Args:
+            name: name of the value that it computes, or any other text if it computes none.
+            run: the call that does the work.
+            touches: all rows that it reads or writes; those in the arena stay until then.
+        """
+        buffers = tuple(rows.buffer for rows in touches if isinstance(rows, FirstRows))
+        self.tasks.append(StepTask(name, run, buffers, self.planning))
+
+    def repeat(
+        self,
+        name: str,
+        run: Callable[..., object],
+        *touches: Rows | None,
+        seed: MaskSeed | None = None,
+        gradient_of: nn.Parameter | None = None,
+    ) -> None:
+        """Add a task that is one kernel call; on the host its arguments are bound after the first steps.
+
+        Args:
+            name: see :meth:`do`.
+            run: the call, on memory that does not move; with ``gradient_of``, it takes the gradient's memory.
+            touches: see :meth:`do`.
+            seed: seed of the call's dropout mask. If None, it has no mask.
+            gradient_of: the parameter whose gradient the kernel writes.
+        """
+        call = BoundCall(
+            run, seed=seed, gradient_of=None if gradient_of is None else (gradient_of, self.parameters)
+        )
+        if self.copies is None:
+            self.bound_calls.append(call)
+        self.do(name, call if self.copies is None else call.run_once, *touches)
+
+    # ---- values
+
+    def num_rows(self, level: int, part: int = 0) -> int:
+        """Return the number of nodes of a level, in a graph with types those of one type."""
+        return self.request.num_rows(LevelPart(level, part))
+
+    def count_of(self, value: str) -> int:
+        """Return the number of rows of a value."""
+        return self.request.num_rows(self.program.place(value))
+
+    def nodes_of(self, value: str) -> Tensor | None:
+        """Return the node of each row of a value, on the kernels' device; None if row v is node v."""
+        part, place = self.request.part, self.program.place(value)
+        return nodes_of(self.blocks, place) if part is None else part.ids[: self.num_rows(*place)]
+
+    def nodes_at(self, value: str, rows: Tensor) -> Tensor:
+        """Return the nodes of some rows of a value."""
+        nodes = self.nodes_of(value)
+        return rows if nodes is None else nodes[rows]
+
+    def rows(self, value: str) -> Rows:
+        """Return the rows of a value for a task to read."""
+        if value in self.program.inputs and value not in self.constants:
+            self.constants[value] = self.features[value].rows_of(0)
+        return self.constants[value] if value in self.constants else self.values[value]
+
+    def result(self, op: Operation, *, overwrites: str | None = None) -> FirstRows:
+        """Return the rows of ``op``'s value: those of the input that it overwrites, or new ones."""
+        rows = self.new(op.out, op) if overwrites is None else self.values[overwrites]
+        self.values[op.out] = rows
+        return rows
+
+    def rows_to_add_into(self, op: Operation) -> FirstRows:
+        """Return the rows that ``op`` adds into: its second input if nothing else reads that, or a copy."""
+        if len(op.inputs) < 2:
+            return self.result(op)
+        if self.may_overwrite(op.inputs[1]):
+            return self.result(op, overwrites=op.inputs[1])
+        out, addend = self.result(op), self.rows(op.inputs[1])
+        self.do(f"{op.out}: copy", lambda: out.tensor.copy_(addend.tensor), out, addend)
+        return out
+
+    def may_overwrite(self, value: str) -> bool:
+        """Return whether a value's consumer may overwrite it: neither another one nor a backward reads it."""
+        alone = value in self.values and len(self.program.consumers(value)) == 1
+        maker = self.program.producer(value)
+        is_read = isinstance(maker, Own | UnitRows) or (isinstance(maker, Attention) and not maker.averages)
+        is_read |= isinstance(maker, Maximum) and maker.ties != "first"
+        is_read |= isinstance(maker, RowFunction) and FUNCTIONS[maker.kind].reads_result
+        return alone and not is_read and not self.program.ends_in_epilogue(value)
+
+    def input_of(self, value: str) -> Callable[[], Input] | None:
+        """Return a getter of the form in which weights multiply features; None if ``value`` holds none."""
+        if self.streams is not None and value in self.streams:
+            streamed = self.streams.input_of(value)
+            return lambda: streamed
+        if value not in self.program.inputs:
+            return None
+        features = self.features[value]
+        return lambda: features.factor
+
+    def is_one_call(self, value: str) -> bool:
+        """Return whether a value's product with weights is one call of a kernel."""
+        is_streamed = self.streams is not None and value in self.streams
+        return not is_streamed and self.program.path_of(value) != "sparse"
+
+    def turned_weight(self, op: Linear) -> FirstRows | None:
+        """Return scratch rows for the transpose of ``op``'s weight; only the sparse path needs them."""
+        if self.program.path_of(op.inputs[0]) != "sparse":
+            return None
+        out_channels, in_channels = op.shape
+        return self.scratch(f"{op.out}: weight by column", in_channels, out_channels)
+
+    def mask_of(self, op: Epilogue) -> EpilogueMask:
+        """Return the mask of an epilogue, the same for all its tasks."""
+        if op.out not in self.masks:
+            self.masks[op.out] = EpilogueMask(op.p, self.seeds, self.nodes_of(op.out))
+        return self.masks[op.out]
+
+    # ---- edges
+
+    def whole_map(self, adjacency: AdjacencyMatrix) -> Aggregation:
+        """Return the linear map over all of the graph, with the coefficients of the whole one."""
+        how, part = aggregation(adjacency, self.request.whole_edges(adjacency.relation)), self.request.part
+        return how if part is None else part.corrected(adjacency, how)
+
+    def aggregation(self, op: Aggregate) -> Map:
+        """Return the linear map of an aggregation, the same for both passes."""
+        source = op.inputs[0]
+        block = self.request.blocks[self.program.level(source)].of(op.adjacency.relation)
+        backward = self.training and self.program.learns(source)
+        key = (op.adjacency, id(block), backward)
+        if key not in self._aggregations:
+            how = block.bind(self.whole_map(op.adjacency))
+            self._aggregations[key] = (
+                HostMap(how) if self.copies is None else self.copies.aggregation(how, backward=backward)
+            )
+        return self._aggregations[key]
+
+    # ---- gradients
+
+    def grad_of(self, value: str) -> tuple[FirstRows, bool]:
+        """Return the rows of ``value``'s gradient, and whether they already hold a sum to add to."""
+        if value in self.grads:
+            return self.grads[value], True
+        op = self.program.producer(value)
+        assert op is not None
+        if isinstance(op, Own):  # a prefix of the source's gradient
+            whole, is_there = self.grad_of(op.inputs[0])
+            if not is_there:
+                self.do(f"gradient of {op.inputs[0]}: zero", partial(_zero, whole), whole)
+            self.grads[value] = FirstRows(whole.buffer, self.count_of(value))
+            return self.grads[value], True
+        self.grads[value] = self.new(f"gradient of {value}", op)
+        return self.grads[value], False
+
+    def part_of_grad(self, value: str) -> tuple[FirstRows, FirstRows | None]:
+        """Return rows for a kernel to write its part of a gradient, and the sum to add it to, if any.
+
+        Plan the kernel's task and then call :meth:`add_part`.
+        """
+        total, is_there = self.grad_of(value)
+        if not is_there:
+            return total, None
+        return self.scratch(f"part of the gradient of {value}", total.count, total.width), total
+
+    def add_part(self, value: str, part: FirstRows, total: FirstRows | None) -> None:
+        """Plan to add what a kernel wrote to the sum, if there is one."""
+        if total is not None:
+            self.do(f"gradient of {value}", lambda: total.tensor.add_(part.tensor), part, total)
+
+    def write_grad(self, value: str, run: Callable[[Tensor], object], *touches: Rows | None) -> None:
+        """Plan a kernel that writes ``value``'s gradient, or a part that is then added to the sum.
+
+        Args:
+            value: a value that learns.
+            run: writes the rows that it is given.
+            touches: the other rows that it touches, see :meth:`do`.
+        """
+        target, total = self.part_of_grad(value)
+        self.do(f"gradient of {value}", lambda: run(target.tensor), target, *touches)
+        self.add_part(value, target, total)
+
+    def add_to_grad(self, value: str, rows: FirstRows) -> None:
+        """Plan to add rows to ``value``'s gradient, or to copy them there if it holds no sum yet."""
+        target, is_there = self.grad_of(value)
+        join = Tensor.add_ if is_there else Tensor.copy_
+        self.do(f"gradient of {value}", lambda: join(target.tensor, rows.tensor), rows, target)
+
+    def pass_on(self, op: Operation, value: str) -> None:
+        """Plan to pass ``op``'s gradient on to ``value``, in the same buffer if nothing else reads it."""
+        if not self.program.learns(value):
+            return
+        alone = len(self.program.consumers(value)) == 1
+        is_changed = isinstance(self.program.producer(value), Own) or self.program.ends_in_epilogue(value)
+        if alone and not is_changed and value not in self.grads:
+            self.grads[value] = self.grads[op.out]
+        else:
+            self.add_to_grad(value, self.grads[op.out])
+
+    def tell_of_whole(self, op: Operation) -> None:
+        """Plan to tell of the gradients that are whole once those of ``op``'s parameters are; only once."""
+        parameters = self._first_uses.pop(op.out, ())
+
+        def tell() -> None:
+            for parameter in parameters:
+                found = self.parameters.of(parameter)
+                if self.when_whole is not None and found is not None:
+                    self.when_whole(parameter, found)
+
+        if parameters and self.comm is not None and self.request.begins_early:
+            self.do(f"{self.planning}: gradients are whole", tell)
+
+
+def _zero(rows: FirstRows) -> None:
+    rows.tensor.zero_()
+
+
+__all__ = ["PlannedOperation", "StepPlan", "WhenWhole"]

@@ -1,1 +1,0 @@
-"""Planning of the tasks of each kind of operation, forward and backward."""
