@@ -17,7 +17,7 @@ from tests.features.tables import stored_graph
 from graphbraid.collective import Profile, fixed_plan
 from graphbraid.collective.hardware.emulated import EmulatedAccelerator
 from graphbraid.collective.run import replanner
-from graphbraid.distributed.peers import probing
+from graphbraid.distributed.peers import group as probing
 from graphbraid.features import TieredFeatures
 from graphbraid.features.tiers import device_sizing
 from graphbraid.features.tiers.device_sizing import DeviceMemory

@@ -21,8 +21,7 @@ from torch import Tensor
 
 from graphbraid.distributed import Communicator
 from graphbraid.distributed.peers.group import Peers
-from graphbraid.distributed.peers.peer_sum import PeerMap, PeerSum
-from graphbraid.distributed.peers.shared_rows import SharedRows
+from graphbraid.distributed.peers.peer_sum import PeerMap, PeerSum, SharedRows
 from graphbraid.distributed.ranks.torch_transport import TorchTransport
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph import Ranks
@@ -172,7 +171,7 @@ def train_on_one_card(folder: str, kernel: str, method: str) -> None:
 
 def probed(comm: Communicator, what: str) -> str:
     """Why ranks cannot read each other's memory where one of them is not as the others."""
-    module = importlib.import_module("graphbraid.distributed.peers.probing")
+    module = importlib.import_module("graphbraid.distributed.peers.group")
     if comm.rank == 1 and what == "machine":
         importlib.import_module("graphbraid.distributed.peers.group").machine_name = lambda: "another"
     elif comm.rank == 1 and what == "sharing":

@@ -15,12 +15,9 @@ from tests.peaks import least_peak
 from graphbraid import datasets, native
 from graphbraid.distributed import STRATEGIES, Partition, partition
 from graphbraid.distributed.partitioning import metis, reference
-from graphbraid.distributed.partitioning.blocks import row_blocks
-from graphbraid.distributed.partitioning.hubs import relieve
-from graphbraid.distributed.partitioning.loads import imbalance, node_loads, part_loads
-from graphbraid.distributed.partitioning.packing import components, pack, spread
-from graphbraid.distributed.partitioning.simple import contiguous
-from graphbraid.distributed.partitioning.streaming import cut_edges, place, stream
+from graphbraid.distributed.partitioning.records import imbalance, node_loads, part_loads
+from graphbraid.distributed.partitioning.simple import components, contiguous, pack, spread
+from graphbraid.distributed.partitioning.streaming import cut_edges, place, relieve, row_blocks, stream
 from graphbraid.errors import ConfigError, DataError, MissingPackageError, ResourceError
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
@@ -170,7 +167,7 @@ def test_a_failure_of_metis_is_noted_and_the_next_phase_taken(monkeypatch):
 
     pymetis = metis._pymetis()
     monkeypatch.setattr(pymetis, "part_graph", fails)
-    monkeypatch.setattr("graphbraid.distributed.partitioning.repair.PASSES", 0)
+    monkeypatch.setattr("graphbraid.distributed.partitioning.metis.PASSES", 0)
     found = partition(grid(6), 4)
     assert [a.strategy for a in found.attempts] == [
         "metis k-way",
@@ -207,7 +204,7 @@ def test_recursive_bisection_may_be_less_balanced(monkeypatch):
         return part_of
 
     monkeypatch.setattr(metis, "_asked", lopsided)
-    monkeypatch.setattr("graphbraid.distributed.partitioning.repair.PASSES", 0)
+    monkeypatch.setattr("graphbraid.distributed.partitioning.metis.PASSES", 0)
     found = partition(graph, 2)
     assert found.strategy == "metis recursive bisection"
     assert calls == [(1.03, False), (1.20, True)]

@@ -11,7 +11,7 @@ from tests.ops.graphs import assert_same_bits_with_any_threads, skewed, square
 
 from graphbraid import Graph, native, ops
 from graphbraid.distributed import Division, Partition, neighbor_partitions, partition, report_of, split
-from graphbraid.distributed.parts.picture import picture_of
+from graphbraid.distributed.parts.report import picture_of
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.csc import Csc
 

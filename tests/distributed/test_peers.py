@@ -16,9 +16,7 @@ from tests.suites import few_of
 
 from graphbraid.distributed import Communicator
 from graphbraid.distributed.peers.group import Peers
-from graphbraid.distributed.peers.peer_sum import PeerMap, PeerSum
-from graphbraid.distributed.peers.reversing import places_of_halo, reversed_edges
-from graphbraid.distributed.peers.shared_rows import SharedRows
+from graphbraid.distributed.peers.peer_sum import PeerMap, PeerSum, SharedRows, places_of_halo, reversed_edges
 from graphbraid.distributed.ranks.transport import Alone
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.ops.peers.pipeline_plan import PipelineConfig

@@ -12,7 +12,7 @@ from graphbraid import Graph
 from graphbraid.datasets import open_store, save_store
 from graphbraid.datasets.store.arrays import ArrayParts, write_array
 from graphbraid.distributed import SavedPartition, is_partition, partition, save_partition, split
-from graphbraid.distributed.parts.manifests import MANIFEST, write_manifest
+from graphbraid.distributed.parts.saving import MANIFEST, write_manifest
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.features import reorder
 from graphbraid.files.checksums import sealed, unsealed

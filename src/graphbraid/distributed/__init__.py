@@ -6,12 +6,10 @@ joins the ranks that a launcher has started.
 """
 
 from graphbraid.distributed.partitioning.choose import partition
-from graphbraid.distributed.partitioning.options import PartitionOptions
-from graphbraid.distributed.partitioning.records import STRATEGIES, Attempt, Partition
-from graphbraid.distributed.parts.records import Part
+from graphbraid.distributed.partitioning.records import STRATEGIES, Attempt, Partition, PartitionOptions
 from graphbraid.distributed.parts.report import PartitionReport, PartSize, report_of
 from graphbraid.distributed.parts.saving import SavedPartition, is_partition, save_partition
-from graphbraid.distributed.parts.split import Division, split
+from graphbraid.distributed.parts.split import Division, Part, split
 from graphbraid.distributed.ranks.communicator import Communicator
 from graphbraid.distributed.ranks.joining import current, init
 from graphbraid.graph.slices import NeighborPartitions, neighbor_partitions

@@ -10,11 +10,19 @@ from torch import Tensor
 
 from graphbraid.arguments import as_size
 from graphbraid.distributed.partitioning import simple
-from graphbraid.distributed.partitioning.loads import imbalance, node_loads, part_loads
 from graphbraid.distributed.partitioning.metis import INSTALL, RefusedError, metis, refusal, symmetric
-from graphbraid.distributed.partitioning.options import TOLERANCE, PartitionOptions
-from graphbraid.distributed.partitioning.packing import components, pack, pack_components, spread
-from graphbraid.distributed.partitioning.records import Attempt, Balance, Partition, Strategy
+from graphbraid.distributed.partitioning.records import (
+    TOLERANCE,
+    Attempt,
+    Balance,
+    Partition,
+    PartitionOptions,
+    Strategy,
+    imbalance,
+    node_loads,
+    part_loads,
+)
+from graphbraid.distributed.partitioning.simple import components, pack, pack_components, spread
 from graphbraid.distributed.partitioning.streaming import cut_edges, stream
 from graphbraid.errors import DataError, MissingPackageError
 from graphbraid.graph import Graph

@@ -1,4 +1,4 @@
-"""Partition: which part owns each node, what chose it and why."""
+"""A partition, how it is asked for, and how evenly it loads its parts."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from graphbraid.arguments import as_count, as_flag, check_tensor
-from graphbraid.errors import DataError
+from graphbraid.arguments import MOST_COUNT, as_count, as_flag, as_number, as_size, check_choice, check_tensor
+from graphbraid.errors import ConfigError, DataError
+from graphbraid.graph.csc import Csc
 from graphbraid.graph.scans import Versioned, first_out_of_range, unchanged
+from graphbraid.signatures import typed
 
 MOST_PARTS = 1 << 16
 """Largest number of parts."""
@@ -91,3 +93,64 @@ class Partition(Versioned):
     def sizes(self) -> Tensor:
         """Return the number of nodes of each part, ``(num_parts,)`` int64."""
         return torch.bincount(self.part_of, minlength=self.num_parts)
+
+
+TOLERANCE = 1.03
+
+
+@typed
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PartitionOptions:
+    """How a graph is to be divided; :func:`.choose.partition` describes the fields.
+
+    Raises:
+        ConfigError: A field is out of its bounds, or the strategy does not read it.
+    """
+
+    num_parts: int
+    """Number of parts, in ``[1, 65536]``."""
+    strategy: Strategy = "auto"
+    """What decides which part owns a node."""
+    balance: Balance = "edges"
+    """What is made equal."""
+    tolerance: float = TOLERANCE
+    """Largest load of a part by the least possible."""
+    memory: int | str | None = None
+    """Memory that streaming may take: bytes, or a size such as ``"1GiB"``; None takes what it needs."""
+    seed: int = 0
+    """Random seed of METIS and of random partitions."""
+
+    def __post_init__(self) -> None:
+        as_count(self.num_parts, "num_parts", least=1, most=MOST_PARTS)
+        check_choice(self.strategy, "strategy", STRATEGIES)
+        check_choice(self.balance, "balance", BALANCES)
+        as_number(self.tolerance, "tolerance", least=1.001, most=10.0)
+        as_count(self.seed, "seed", most=MOST_COUNT)
+        if self.memory is not None:
+            as_size(self.memory, "memory")
+        if self.memory is not None and self.strategy not in ("auto", "streaming"):
+            raise ConfigError(
+                f"memory={self.memory!r} is for the strategy 'streaming'; {self.strategy!r} does not read it"
+            )
+
+
+PER_EDGE_AND_NODE: dict[Balance, tuple[int, int]] = {"edges": (1, 0), "nodes": (0, 1), "work": (1, 4)}
+"""Load of an in-edge and of the node itself. Work: a row's own cost is that of four edges, as the compiled
+kernels share rows among threads (``csrc/threads/balance.h``)."""
+
+
+def node_loads(csc: Csc, balance: Balance) -> Tensor:
+    """Return the load of each node, ``(num_nodes,)`` int64: what its owner does for it in a layer."""
+    per_edge, per_node = PER_EDGE_AND_NODE[balance]
+    return csc.degrees() * per_edge + per_node
+
+
+def part_loads(part_of: Tensor, loads: Tensor, num_parts: int) -> Tensor:
+    """Return the sum of each part's loads, ``(num_parts,)`` int64."""
+    return torch.zeros(num_parts, dtype=torch.int64).index_add_(0, part_of, loads)
+
+
+def imbalance(sums: Tensor) -> float:
+    """Return the largest of the parts' loads by their mean; 1 where there is no load at all."""
+    total = int(sums.sum())
+    return float(sums.max()) * sums.numel() / total if total else 1.0

@@ -1,9 +1,14 @@
-"""Partitions that look at no neighbour: contiguous ranges of nodes of equal load, and random ones."""
+"""Partitions without a search for few cut edges: contiguous ranges, random ones, and packing by load."""
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from graphbraid import native
+from graphbraid.distributed.partitioning import reference
+from graphbraid.graph.csc import Csc
 
 
 def contiguous(loads: Tensor, num_parts: int) -> Tensor:
@@ -42,3 +47,84 @@ def at_random(num_nodes: int, num_parts: int, seed: int) -> Tensor:
     part_of = torch.empty(num_nodes, dtype=torch.int32)
     part_of[order] = (torch.arange(num_nodes) % num_parts).to(torch.int32)
     return part_of
+
+
+_AT_A_TIME = 1 << 16
+
+
+def pack(loads: Tensor, num_parts: int) -> Tensor:
+    """Give each item, those of the largest load first, to the lightest part.
+
+    This is phase III of Morphling's Algorithm 4 for nodes. The largest load of a part is at most 4/3 of the
+    least possible one. Items without a load are spread evenly.
+
+    Args:
+        loads: ``(num_items,)`` int64, not negative.
+        num_parts: Number of parts.
+
+    Returns:
+        ``(num_items,)`` int32 part of each item.
+    """
+    part_of = torch.empty(loads.numel(), dtype=torch.int32)
+    order = loads.argsort(descending=True, stable=True)
+    (native.kernels() or reference).pack_by_load(order, loads, num_parts, part_of)
+    return part_of
+
+
+def components(csc: Csc) -> tuple[int, Tensor]:
+    """Return the number of weakly connected components and the one of each node, ``(num_nodes,)`` int64.
+
+    Computed by SciPy, with a copy of the edges.
+    """
+    from scipy.sparse import csr_matrix
+    from scipy.sparse.csgraph import connected_components
+
+    if csc.num_dst == 0:
+        return 0, torch.empty(0, dtype=torch.int64)
+    there = np.ones(csc.num_edges, np.bool_)  # bool: sums of repeated edges cannot overflow to zero
+    adjacency = csr_matrix((there, csc.indices.numpy(), csc.indptr.numpy()), (csc.num_dst, csc.num_dst))
+    count, component_of = connected_components(adjacency, directed=True, connection="weak")
+    return int(count), torch.from_numpy(component_of.astype(np.int64))
+
+
+def pack_components(component_of: Tensor, num_components: int, loads: Tensor, num_parts: int) -> Tensor:
+    """Keep each component whole: phase II of Morphling's Algorithm 4, with loads for its numbers of nodes.
+
+    Args:
+        component_of: ``(num_nodes,)`` int64.
+        num_components: Number of components.
+        loads: ``(num_nodes,)`` int64.
+        num_parts: Number of parts.
+
+    Returns:
+        ``(num_nodes,)`` int32 part of each node.
+    """
+    of_components = torch.zeros(num_components, dtype=torch.int64).index_add_(0, component_of, loads)
+    return pack(of_components, num_parts)[component_of]
+
+
+def spread(part_of: Tensor, nodes: Tensor, num_parts: int) -> None:
+    """Give nodes without a load to the parts with the fewest nodes, so that these numbers become alike.
+
+    Args:
+        part_of: ``(num_nodes,)`` int32, written for ``nodes``.
+        nodes: ``(num_idle,)`` int64.
+        num_parts: Number of parts.
+    """
+    part_of[nodes] = -1
+    sizes = torch.zeros(num_parts + 1, dtype=torch.int64)
+    for begin in range(0, part_of.numel(), _AT_A_TIME):
+        sizes += torch.bincount(part_of[begin : begin + _AT_A_TIME] + 1, minlength=num_parts + 1)
+    sizes = sizes[1:]
+    low, high = int(sizes.min()), int(sizes.max()) + nodes.numel()
+    while low < high:  # the least level up to which the parts hold all nodes
+        level = (low + high) // 2
+        low, high = (low, level) if _room(sizes, level) >= nodes.numel() else (level + 1, high)
+    room = (low - sizes).clamp(min=0)
+    excess = int(room.sum()) - nodes.numel()
+    room[room.nonzero().squeeze(1)[:excess]] -= 1
+    part_of[nodes] = torch.arange(num_parts, dtype=torch.int32).repeat_interleave(room)
+
+
+def _room(sizes: Tensor, level: int) -> int:
+    return int((level - sizes).clamp(min=0).sum())

@@ -4,21 +4,120 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from graphbraid import native
 from graphbraid.distributed.partitioning import reference
-from graphbraid.distributed.partitioning.blocks import RowBlock, row_blocks
-from graphbraid.distributed.partitioning.hubs import is_hub, relieve
-from graphbraid.distributed.partitioning.loads import PER_EDGE_AND_NODE
-from graphbraid.distributed.partitioning.packing import spread
-from graphbraid.distributed.partitioning.records import Balance
-from graphbraid.errors import ResourceError
+from graphbraid.distributed.partitioning.records import PER_EDGE_AND_NODE, Balance
+from graphbraid.distributed.partitioning.simple import spread
+from graphbraid.errors import DataError, ResourceError
+from graphbraid.files import mapped
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph.csc import Csc
+
+ROW_BYTES = 96
+"""Bytes of a row in a block: its place in ``indptr``, and what is computed of it meanwhile, rounded up."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class RowBlock:
+    """Consecutive nodes with their in-edges."""
+
+    first: int
+    """The first of the nodes."""
+    indptr: Tensor
+    """``(num_rows + 1,)`` int64, from 0 on."""
+    indices: Tensor
+    """``(num_edges,)`` sources."""
+
+
+def row_blocks(csc: Csc, block_bytes: int) -> Iterator[RowBlock]:
+    """Yield the rows of a graph in their order, in blocks of about ``block_bytes`` or of a single node.
+
+    Raises:
+        DataError: the file that the graph is mapped from is another by now, or shorter.
+        ResourceError: it cannot be read.
+    """
+    rows, columns = _Array(csc.indptr), _Array(csc.indices)
+    most_rows = max(1, block_bytes // (2 * ROW_BYTES))
+    most_edges = max(1, block_bytes // (2 * csc.indices.element_size()))
+    first = 0
+    while first < csc.num_dst:
+        indptr = rows.read(first, min(first + most_rows, csc.num_dst) + 1)
+        fitting = int(torch.searchsorted(indptr, int(indptr[0]) + most_edges, right=True)) - 1
+        indptr = indptr[: max(fitting, 1) + 1]
+        yield RowBlock(first, indptr - indptr[0], columns.read(int(indptr[0]), int(indptr[-1])))
+        first += indptr.numel() - 1
+
+
+class _Array:
+    """A 1-d tensor, read in ranges: from its file if it is mapped from one."""
+
+    def __init__(self, values: Tensor) -> None:
+        self._values = values
+        self._mapped = mapped.find(values.data_ptr(), values.nbytes) if values.nbytes else None
+
+    def read(self, begin: int, end: int) -> Tensor:
+        if self._mapped is None:
+            return self._values[begin:end]
+        path, size = self._mapped.path, self._values.element_size()
+        dtype = torch.empty(0, dtype=self._values.dtype).numpy().dtype
+        try:
+            if mapped.file_id_of(path) != self._mapped.file_id:
+                raise DataError(f"{path} is another file than the one that was opened; open the store again")
+            found = np.fromfile(path, dtype, end - begin, offset=self._mapped.offset + begin * size)
+        except OSError as error:
+            raise ResourceError(f"{path} cannot be read: {error.strerror}") from error
+        return _whole(torch.from_numpy(found), end - begin, path)
+
+
+def _whole(found: Tensor, count: int, path: Path) -> Tensor:
+    if found.numel() != count:
+        raise DataError(f"{path} has become shorter since it was opened; store the graph again")
+    return found
+
+
+def is_hub(loads: Tensor, total: int, num_parts: int, limit: int) -> Tensor:
+    """Return which nodes would take a part of mean load above the limit: fewer than parts over slack."""
+    return loads * num_parts > limit * num_parts - total
+
+
+def relieve(part_of: Tensor, sums: Tensor, hubs: Tensor, loads: Tensor, limit: int) -> None:
+    """Move a hub out of each part above the limit that stays above it otherwise.
+
+    It goes to the lightest part whose other nodes can make room for it, which is above the limit then, until
+    these are placed again.
+
+    Args:
+        part_of: ``(num_nodes,)`` int32, updated.
+        sums: ``(num_parts,)`` int64 loads of the parts, updated.
+        hubs: ``(num_hubs,)`` int64 nodes.
+        loads: ``(num_hubs,)`` int64, theirs.
+        limit: Largest load of a part.
+    """
+    fixed = torch.zeros_like(sums).index_add_(0, part_of[hubs], loads)
+    for part in (sums > limit).nonzero().squeeze(1).tolist():
+        excess = int(sums[part]) - limit
+        able = ((part_of[hubs] == part) & (loads >= excess)).nonzero().squeeze(1)
+        if not able.numel() or sums[part] - fixed[part] >= excess:
+            continue
+        hub = able[loads[able].argmin()]
+        load = int(loads[hub])
+        has_room = fixed + load <= limit
+        has_room[part] = False
+        if bool(has_room.any()):
+            to = int(torch.where(has_room, sums, sums.max() + 1).argmin())
+            part_of[hubs[hub]] = to
+            for of_parts in (sums, fixed):
+                of_parts[to] += load
+                of_parts[part] -= load
+
 
 PASSES = 10
 LEAST_MOVED = 0.001

@@ -1,52 +1,159 @@
-"""The folder of a partition: a manifest, the part of each node, and a folder of arrays for each part.
-
-    partition.json          the graph's identity, options, report
-    partition.svg           the picture
-    part_of.npy             the part of each node
-    part-00000/part.json    what the part's arrays are
-    part-00000/owned.npy    ... and the other arrays of a :class:`.records.Part`
-
-A rank reads the first file and its part's folder alone. Each file but the picture has a checksum, which
-every read compares.
-"""
+"""The folder of a partition: a manifest with checksums, and a folder of arrays for each part."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from pydantic import TypeAdapter
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 from torch import Tensor
 
 from graphbraid.arguments import as_count
-from graphbraid.datasets.store.arrays import ArrayParts, write_array
+from graphbraid.datasets.store.arrays import ArrayEntry, ArrayParts, StoredArray, Words, write_array
 from graphbraid.distributed.partitioning.records import Partition
-from graphbraid.distributed.parts.identity import check_same, check_sizes, identity_of
-from graphbraid.distributed.parts.manifests import (
-    FORMAT,
-    MANIFEST,
-    PART_MANIFEST,
-    VERSION,
-    Manifest,
-    PartManifest,
-    array_of,
-    read_manifest,
-    write_manifest,
-)
-from graphbraid.distributed.parts.picture import picture_of
-from graphbraid.distributed.parts.records import Part, list_sums
-from graphbraid.distributed.parts.report import PartitionReport, report_of
-from graphbraid.distributed.parts.split import Division
+from graphbraid.distributed.parts.report import PartitionReport, picture_of, report_of
+from graphbraid.distributed.parts.split import Division, Part, list_sums
 from graphbraid.errors import DataError, ResourceError
-from graphbraid.files.schema import checked
+from graphbraid.files.checksums import sealed, unsealed
+from graphbraid.files.opening import read_text
+from graphbraid.files.schema import Count, checked
 from graphbraid.files.writing import IfExists, atomic_directory, require_absent, require_free_space, restore
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
+from graphbraid.graph.identity import topology_mark
 from graphbraid.signatures import typed
+
+
+class GraphIdentity(BaseModel):
+    """Sizes and the mark of all edges and weights."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    num_nodes: Count
+    num_edges: Count
+    xxh3: str
+
+
+def identity_of(csc: Csc) -> GraphIdentity:
+    """Return the identity of a graph, by :func:`.graph.identity.topology_mark`."""
+    return GraphIdentity(num_nodes=csc.num_dst, num_edges=csc.num_edges, xxh3=topology_mark(csc))
+
+
+def check_same(found: GraphIdentity, csc: Csc, what: str) -> None:
+    """Check that a graph is the one with this identity.
+
+    Raises:
+        DataError: It is not; says what differs.
+    """
+    check_sizes(found, csc, what)
+    if found != identity_of(csc):
+        raise DataError(
+            f"{what} was made for another graph: of the same size, but its edges or their weights differ. "
+            "Partition this graph"
+        )
+
+
+def check_sizes(found: GraphIdentity, csc: Csc, what: str) -> None:
+    """Check that a graph has the sizes of the one with this identity.
+
+    Raises:
+        DataError: It has not; says what differs.
+    """
+    for name, here in (("num_nodes", csc.num_dst), ("num_edges", csc.num_edges)):
+        if getattr(found, name) != here:
+            raise DataError(
+                f"{what} was made for another graph: its {name} was {getattr(found, name):,}, this graph's "
+                f"is {here:,}. Partition this graph"
+            )
+
+
+MANIFEST, PART_MANIFEST = "partition.json", "part.json"
+FORMAT = "graphbraid-partition"
+VERSION = 2
+"""Version 1 knew its graph by another checksum."""
+_T = TypeVar("_T", bound=BaseModel)
+
+
+class Manifest(BaseModel):
+    """The content of ``partition.json``."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    format: str
+    version: int
+    graph: GraphIdentity
+    options: dict[str, Any]
+    report: dict[str, Any]
+    part_of: ArrayEntry
+
+
+class PartManifest(BaseModel):
+    """The content of ``part.json``."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    part: Count
+    part_of_xxh3: str
+    """Checksum of the ``part_of.npy`` that the part was cut by: parts of two partitions are told apart."""
+    arrays: dict[str, ArrayEntry]
+
+
+def write_manifest(path: Path, values: dict[str, Any]) -> None:
+    """Write a manifest with a checksum of its own."""
+    path.write_text(json.dumps(sealed(values), indent=1) + "\n", encoding="utf-8")
+
+
+def array_of(folder: Path, entry: ArrayEntry, manifest: str) -> StoredArray:
+    """Return the array that an entry of the folder's ``manifest`` describes.
+
+    Raises:
+        DataError: the entry names a file outside the folder.
+    """
+    if not entry.file or Path(entry.file).name != entry.file:
+        raise DataError(f"{folder / manifest} names a file outside the partition: {entry.file!r}")
+    return StoredArray(folder / entry.file, entry, Words("partition", manifest, "partition"))
+
+
+def read_manifest(path: Path, model: type[_T]) -> _T:
+    """Read a manifest, compare its checksum, and check that it is what ``model`` says.
+
+    Raises:
+        DataError: there is none, it is damaged, or a newer graphbraid wrote it.
+        ResourceError: it cannot be read.
+    """
+    restore(path.parent)
+    try:
+        values = json.loads(read_text(path))
+    except FileNotFoundError as error:
+        what = "no such folder" if not path.parent.exists() else f"it has no {path.name}"
+        raise DataError(f"{path.parent} is not a graphbraid partition: {what}") from error
+    except OSError as error:
+        raise ResourceError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path} is not valid JSON ({error}); partition again") from error
+    if model is Manifest:
+        _check_version(values, path)
+    refuse = f"{path} cannot be understood: {{}}; partition again"
+    return checked(TypeAdapter(model), unsealed(values, path), lambda text: DataError(refuse.format(text)))
+
+
+def _check_version(values: Any, path: Path) -> None:
+    if not isinstance(values, dict) or values.get("format") != FORMAT:
+        raise DataError(
+            f'{path.parent} is not a graphbraid partition: {MANIFEST} does not say "format": "{FORMAT}"'
+        )
+    version = values.get("version")
+    if version != VERSION:
+        raise DataError(
+            f"{path.parent} has partition version {version}; this graphbraid reads version {VERSION}. "
+            "Partition the graph again with this one, or take the graphbraid that wrote it."
+        )
+
 
 PICTURE = "partition.svg"
 _PART_OF = "part_of"

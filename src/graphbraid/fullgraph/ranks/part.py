@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from graphbraid.distributed.parts.records import Part
 from graphbraid.distributed.parts.saving import SavedPartition
+from graphbraid.distributed.parts.split import Part
 from graphbraid.distributed.ranks.communicator import Communicator
 from graphbraid.errors import DataError
 from graphbraid.fullgraph.lowering.levels import LAPLACIANS, Block, aggregation, edges_of

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from graphbraid.arguments import shown
 from graphbraid.distributed.partitioning.choose import partition as divide
 from graphbraid.distributed.partitioning.records import Partition
-from graphbraid.distributed.parts.records import list_sums
 from graphbraid.distributed.parts.saving import SavedPartition
+from graphbraid.distributed.parts.split import list_sums
 from graphbraid.distributed.ranks.communicator import Communicator
 from graphbraid.distributed.ranks.joining import check_alike
 from graphbraid.errors import ConfigError, DataError

@@ -30,7 +30,7 @@ def pipelined_sum(
     nor on which warp comes first.
 
     Whoever calls this sees to it that peers have written their rows and leave them as they are until it has
-    run (:class:`graphbraid.distributed.peers.shared_rows.SharedRows`). It records nothing for autograd; the
+    run (:class:`graphbraid.distributed.peers.peer_sum.SharedRows`). It records nothing for autograd; the
     gradient is the sum over the reversed edges, as which :class:`.PeerSum` computes it.
 
     Args:

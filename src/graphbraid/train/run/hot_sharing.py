@@ -11,7 +11,7 @@ from torch import Tensor
 
 from graphbraid.collective.run.protocols import SharesMemory
 from graphbraid.distributed import Communicator
-from graphbraid.distributed.peers.probing import ReadingGroup, reading_group
+from graphbraid.distributed.peers.group import ReadingGroup, reading_group
 from graphbraid.features import TieredFeatures
 from graphbraid.features.budgets.row_budgets import order_of
 from graphbraid.features.scores.walks import out_degree

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.collective.run.protocols import SharesMemory
-from graphbraid.distributed.peers.probing import ReadingGroup
+from graphbraid.distributed.peers.group import ReadingGroup
 from graphbraid.features.tiers.peer_split import ReadRates
 from graphbraid.machine.shared_tensors import handle_of, opened
 from graphbraid.train.tuning.device_memory import COPIED_BYTES, link_rate

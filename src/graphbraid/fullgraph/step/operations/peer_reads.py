@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.distributed.peers.group import Peers
-from graphbraid.distributed.peers.peer_sum import PeerMap, PeerSum
-from graphbraid.distributed.peers.reversing import places_of_halo
+from graphbraid.distributed.peers.peer_sum import PeerMap, PeerSum, places_of_halo
 from graphbraid.fullgraph.lowering.route import Route
 from graphbraid.fullgraph.program import Aggregate, Exchange
 from graphbraid.fullgraph.step.arena import FirstRows, Rows
