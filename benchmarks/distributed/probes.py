@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 
 from graphbraid.distributed import Communicator
-from graphbraid.distributed.ranks.handle import Handle
+from graphbraid.distributed.ranks.communicator import Handle
 from graphbraid.fullgraph.scale.cluster import ring_bytes, ring_steps
 
 WARM = 3

@@ -15,6 +15,7 @@ import gc
 import importlib
 import json
 import os
+import signal
 import socket
 import sys
 import tempfile
@@ -25,6 +26,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import torch
+import torch.distributed
 
 import graphbraid
 from graphbraid import distributed
@@ -38,6 +40,8 @@ def rank(module: str, function: str, *arguments: str) -> int:
     faulthandler.dump_traceback_later(float(os.environ.get("HANG_SECONDS", "60")), exit=True)
     if pretended := os.environ.get("PRETENDED_VERSION"):
         graphbraid.__version__ = pretended
+    if "LOST_AT_GROUP" in os.environ:
+        torch.distributed.init_process_group = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
     called = getattr(importlib.import_module(module), function)
     code = 0
     try:

@@ -43,6 +43,17 @@ def test_a_killed_rank_is_named_and_a_restart_goes_on(tmp_path, warm):
 
 
 @pytest.mark.slow
+def test_a_rank_that_is_lost_while_ranks_connect_is_missed(warm):
+    """Gloo alone would wait for it until its own timeout, 31 minutes."""
+    *others, lost = run(warm, 3, every_case, each={2: {"LOST_AT_GROUP": "1"}}, **LIMIT)
+    assert lost.code == -signal.SIGKILL
+    for said in others:
+        assert said.code == 8, said.stderr
+        assert "rank 2 is lost" in said.stderr or "which rank 0 holds, is lost" in said.stderr
+        assert said.seconds < SOON
+
+
+@pytest.mark.slow
 def test_the_rank_that_holds_the_meeting_point_is_missed(tmp_path, warm):
     _, *others = run(warm, 3, training.faulty, "first killed", tmp_path, **LIMIT)
     for said in others:

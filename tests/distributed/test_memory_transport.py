@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tests.distributed.threads import run_threads
 
 from graphbraid.distributed import Communicator
-from graphbraid.distributed.ranks import memory_transport, segments
-from graphbraid.distributed.ranks.mailbox import Address, Letter, Mailbox
+from graphbraid.distributed.ranks import mailbox, memory_transport
+from graphbraid.distributed.ranks.mailbox import Address, Mailbox, Message
 from graphbraid.distributed.ranks.memory_transport import MemoryTransport, sharing_memory
 from graphbraid.errors import RankError, ResourceError
 
@@ -150,7 +150,7 @@ def test_a_rank_without_memory_for_the_others_says_what_to_do(monkeypatch):
     def run(comm):
         with sharing(comm, 1.0) as ranks:
             comm.barrier()
-            monkeypatch.setattr(segments.os, "memfd_create", refused)
+            monkeypatch.setattr(mailbox.os, "memfd_create", refused)
             comm.barrier()
             ranks.all_to_all(torch.zeros(2, 5000), [1, 1], [1, 1])
 
@@ -176,7 +176,7 @@ def test_where_one_rank_cannot_all_go_the_other_way(why, monkeypatch):
         if comm.rank == 1 and why == "machines":
             monkeypatch.setattr(memory_transport, "machine_name", names.pop)
         if comm.rank == 1 and why == "no memory":
-            monkeypatch.setattr(segments.os, "memfd_create", refused)
+            monkeypatch.setattr(mailbox.os, "memfd_create", refused)
         if comm.rank == 1 and why == "no way":
             monkeypatch.setattr(MemoryTransport, "_write", lambda *_: 0)
         comm.barrier()
@@ -208,30 +208,30 @@ def pair():
         box.close()
 
 
-def letter(number):
-    return Letter(0, 0, number, 2, 3, 4)
+def message(number):
+    return Message(0, 0, number, 2, 3, 4)
 
 
 @pytest.mark.parametrize("source", [0, 1])
-def test_letters_come_in_their_order_also_from_a_mailbox_that_was_full(pair, source):
+def test_messages_come_in_their_order_also_from_a_mailbox_that_was_full(pair, source):
     for number in range(5000):
-        pair[source].send(1 - source, letter(number))
+        pair[source].send(1 - source, message(number))
     assert pair[source].has_kept
     found = []
     while len(found) < 5000:
         found += pair[1 - source].collect()
         assert pair[source].collect() == []
-    assert found == [(letter(number), None) for number in range(5000)]
+    assert found == [(message(number), None) for number in range(5000)]
     assert not pair[source].has_kept
 
 
-def test_a_descriptor_comes_with_its_letter(pair, tmp_path):
+def test_a_descriptor_comes_with_its_message(pair, tmp_path):
     (tmp_path / "file").write_text("there")
     descriptor = os.open(tmp_path / "file", os.O_RDONLY)
-    pair[0].send(1, letter(7), descriptor)
+    pair[0].send(1, message(7), descriptor)
     os.close(descriptor)
     ((found, opened),) = pair[1].collect()
-    assert found == letter(7)
+    assert found == message(7)
     assert os.read(opened, 10) == b"there"
     os.close(opened)
 
@@ -269,25 +269,25 @@ def test_a_mailbox_that_nobody_opened_is_not_found():
     box.close()
 
 
-def test_letters_to_a_closed_mailbox_are_dropped(pair):
+def test_messages_to_a_closed_mailbox_are_dropped(pair):
     pair[1].close()
     for number in range(3):
-        pair[0].send(1, letter(number))
+        pair[0].send(1, message(number))
     assert not pair[0].has_kept
     assert pair[0].collect() == []
     pair[0].wait(0.001)
-    pair[0].send(1, letter(3))
+    pair[0].send(1, message(3))
 
 
-def test_letters_before_the_end_of_a_rank_are_read(pair):
-    pair[0].send(1, letter(1))
+def test_messages_before_the_end_of_a_rank_are_read(pair):
+    pair[0].send(1, message(1))
     pair[0].close()
-    assert pair[1].collect() == [(letter(1), None)]
+    assert pair[1].collect() == [(message(1), None)]
     assert pair[1].collect() == []
 
 
-def test_waiting_ends_with_a_letter(pair):
-    pair[0].send(1, letter(1))
+def test_waiting_ends_with_a_message(pair):
+    pair[0].send(1, message(1))
     pair[1].wait(60)
     assert len(pair[1].collect()) == 1
 
@@ -304,6 +304,6 @@ def test_waiting_minds_no_number_of_open_files(pair):
     way.close()
     pair[1]._ways[0] = socket.socket(fileno=high)
     pair[1]._ways[0].setblocking(False)
-    pair[0].send(1, letter(1))
+    pair[0].send(1, message(1))
     pair[1].wait(60)
     assert len(pair[1].collect()) == 1

@@ -5,22 +5,58 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import torch
 from torch import Tensor
 
 from graphbraid.arguments import as_count
-from graphbraid.distributed.ranks import messages
-from graphbraid.distributed.ranks.handle import Handle
-from graphbraid.distributed.ranks.transport import MOST_TAG, REDUCED, Alone, Pending, Reduction, Transport
+from graphbraid.distributed.ranks.transport import (
+    MOST_TAG,
+    REDUCED,
+    Alone,
+    Pending,
+    Reduction,
+    Transport,
+    as_bytes,
+    check_contiguous,
+    check_received,
+    check_sent,
+    packed,
+    row_bytes,
+    unpacked,
+)
 from graphbraid.distributed.ranks.watch import NoWatch, Watch
 from graphbraid.errors import ConfigError, RankError
 
-__all__ = ["MOST_TAG", "Communicator", "Handle"]
-
 T = TypeVar("T")
 _LATE_SECONDS = 0.5
+"""Seconds that a wait goes on once a fault is known: a failed rank's last messages may show the cause."""
+
+
+class Handle(Generic[T]):
+    """An operation under way. Its tensors must not be touched before :meth:`wait` has returned."""
+
+    def __init__(
+        self, wait: Callable[[Pending, str], None], pending: Pending, what: str, result: Callable[[], T]
+    ) -> None:
+        self._wait, self._pending, self._what, self._result = wait, pending, what, result
+        self._is_over = False
+
+    def done(self) -> bool:
+        """Return whether :meth:`wait` would return at once; calling it also makes progress."""
+        return self._is_over or self._pending.done()
+
+    def wait(self) -> T:
+        """Wait for the operation and return its result.
+
+        Raises:
+            RankError: a rank was lost, has stalled or has failed.
+        """
+        if not self._is_over:
+            self._wait(self._pending, self._what)
+            self._is_over = True
+        return self._result()
 
 
 class Communicator:
@@ -73,7 +109,7 @@ class Communicator:
         Raises:
             ConfigError: the tensor or ``op`` does not fit; with ``checks``, those of the ranks differ.
         """
-        messages.check_contiguous(tensor, "tensor")
+        check_contiguous(tensor, "tensor")
         if tensor.dtype not in REDUCED:
             known = ", ".join(str(dtype).removeprefix("torch.") for dtype in REDUCED)
             raise ConfigError(
@@ -108,7 +144,7 @@ class Communicator:
             ConfigError: an argument does not fit; with ``checks``, ranks expect other numbers than are sent.
         """
         send_rows, receive_rows = self._rows(send_rows, "send_rows"), self._rows(receive_rows, "receive_rows")
-        messages.check_sent(send, send_rows)
+        check_sent(send, send_rows)
         self._agree("all_to_all", send, tuple(send.shape[1:]))
         if self._checks and (expected := self.counts(send_rows)) != receive_rows:
             r = next(r for r in range(self.size) if expected[r] != receive_rows[r])
@@ -117,8 +153,8 @@ class Communicator:
             )
         if out is None:
             out = send.new_empty((sum(receive_rows), *send.shape[1:]))
-        messages.check_received(out, send, sum(receive_rows))
-        self.sent_bytes += messages.row_bytes(send) * (send.shape[0] - send_rows[self.rank])
+        check_received(out, send, sum(receive_rows))
+        self.sent_bytes += row_bytes(send) * (send.shape[0] - send_rows[self.rank])
         return self._all_to_all(send, send_rows, receive_rows, out)
 
     def counts(self, send_rows: Sequence[int]) -> list[int]:
@@ -134,10 +170,10 @@ class Communicator:
         Raises:
             ConfigError: an argument does not fit; with ``checks``, shapes or dtypes of the ranks differ.
         """
-        messages.check_contiguous(tensor, "tensor")
+        check_contiguous(tensor, "tensor")
         root = self._rank(root, "root")
         self._agree(f"broadcast({root})", tensor, tuple(tensor.shape))
-        pending = self._transport.broadcast(messages.as_bytes(tensor), root)
+        pending = self._transport.broadcast(as_bytes(tensor), root)
         return self._handle(pending, "broadcast", lambda: tensor)
 
     def isend(self, tensor: Tensor, to: int, tag: int = 0) -> Handle[None]:
@@ -146,10 +182,10 @@ class Communicator:
         Raises:
             ConfigError: an argument does not fit.
         """
-        messages.check_contiguous(tensor, "tensor")
+        check_contiguous(tensor, "tensor")
         to, tag = self._rank(to, "to"), as_count(tag, "tag", most=MOST_TAG)
         self._watch.begun("isend")
-        return self._handle(self._way(to).send(messages.as_bytes(tensor), to, tag), "isend", lambda: None)
+        return self._handle(self._way(to).send(as_bytes(tensor), to, tag), "isend", lambda: None)
 
     def irecv(self, tensor: Tensor, source: int, tag: int = 0) -> Handle[Tensor]:
         """Begin to fill ``tensor``, contiguous, with the one of its size that ``source`` sends with ``tag``.
@@ -157,10 +193,10 @@ class Communicator:
         Raises:
             ConfigError: an argument does not fit. That the size sent is another is not found out here.
         """
-        messages.check_contiguous(tensor, "tensor")
+        check_contiguous(tensor, "tensor")
         source, tag = self._rank(source, "source"), as_count(tag, "tag", most=MOST_TAG)
         self._watch.begun("irecv")
-        pending = self._way(source).receive(messages.as_bytes(tensor), source, tag)
+        pending = self._way(source).receive(as_bytes(tensor), source, tag)
         return self._handle(pending, "irecv", lambda: tensor)
 
     # ---- small values, in JSON
@@ -174,13 +210,13 @@ class Communicator:
         """Return rank ``root``'s ``value``, made of plain values that JSON can hold; waits for it."""
         root = self._rank(root, "root")
         self._agree(f"share({root})")
-        data = messages.packed(value) if self.rank == root else torch.empty(0, dtype=torch.uint8)
+        data = packed(value) if self.rank == root else torch.empty(0, dtype=torch.uint8)
         length = torch.tensor([data.numel()], dtype=torch.int64)
-        self._handle(self._transport.broadcast(messages.as_bytes(length), root), "share", lambda: None).wait()
+        self._handle(self._transport.broadcast(as_bytes(length), root), "share", lambda: None).wait()
         if self.rank != root:
             data = torch.empty(int(length), dtype=torch.uint8)
         self._handle(self._transport.broadcast(data, root), "share", lambda: None).wait()
-        return messages.unpacked(data)
+        return unpacked(data)
 
     def gather(self, value: Any) -> list[Any]:
         """Return the values of all ranks, by rank, made of plain values that JSON can hold; on every rank."""
@@ -190,7 +226,7 @@ class Communicator:
     # ---- the end
 
     def fail(self, error: BaseException) -> None:
-        """Tell the other ranks that this one has failed, so that they end, and let go of the ways."""
+        """Tell the other ranks that this one has failed, so that they end, and close the transport."""
         if not isinstance(error, RankError):
             self._watch.report(f"rank {self.rank} failed: {str(error) or type(error).__name__}")
         self._watch.close()
@@ -250,22 +286,22 @@ class Communicator:
     def _all_to_all(
         self, send: Tensor, send_rows: Sequence[int], receive_rows: Sequence[int], received: Tensor
     ) -> Handle[Tensor]:
-        width = messages.row_bytes(send)
+        width = row_bytes(send)
         pending = self._transport.all_to_all(
-            messages.as_bytes(send),
+            as_bytes(send),
             [rows * width for rows in send_rows],
-            messages.as_bytes(received),
+            as_bytes(received),
             [rows * width for rows in receive_rows],
         )
         self._watch.begun("all_to_all")
         return self._handle(pending, "all_to_all", lambda: received)
 
     def _gather(self, value: Any) -> list[Any]:
-        data = messages.packed(value)
+        data = packed(value)
         sizes = self.counts([data.numel()] * self.size)
         received = torch.empty(sum(sizes), dtype=torch.uint8)
         self._all_to_all(data.repeat(self.size), [data.numel()] * self.size, sizes, received).wait()
-        return [messages.unpacked(part) for part in torch.split(received, sizes)]
+        return [unpacked(part) for part in torch.split(received, sizes)]
 
     def _agree(self, what: str, tensor: Tensor | None = None, shape: tuple[int, ...] = ()) -> None:
         """Note that a collective operation begins; with ``checks``, compare it with the other ranks'."""

@@ -6,6 +6,7 @@ import importlib.util
 import os
 import platform
 import socket
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -24,6 +25,8 @@ LISTENER = "GRAPHBRAID_LISTENER"
 """Variable with which ``graphbraid train --ranks`` hands rank 0 a socket that listens already."""
 _MPI_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
 _LATER_SECONDS = 60.0
+_LOOK_SECONDS = 0.1
+"""Seconds between two looks at the watch while the process group is made."""
 _current: Communicator | None = None
 
 
@@ -197,13 +200,21 @@ def _met(
     meeting.wait_for(start, [f"watches/{rank}" for rank in range(meeting.size)])
     watch.start()
     if transport is None:
-        transport = _torch_group(rooms("group"), meeting, limits)
+        transport = _torch_group(rooms("group"), meeting, limits, watch)
     talk = Communicator(transport, watch, patience_seconds=limits.patience_seconds)
     transport = _by_memory(talk, transport, limits)
     return Communicator(transport, watch, patience_seconds=limits.patience_seconds, checks=limits.checks)
 
 
-def _torch_group(store: Any, meeting: Any, limits: RankLimits) -> Any:
+def _torch_group(store: Any, meeting: Any, limits: RankLimits, watch: Any) -> Any:
+    """Make the process group, and stop waiting for it when a rank is lost.
+
+    Gloo connects all ranks to each other and waits for a lost one until its timeout. So a thread makes the
+    group, while this one looks at the watch.
+
+    Raises:
+        RankError: a rank was lost, or the group could not be made.
+    """
     import torch.distributed as dist
 
     from graphbraid.distributed.ranks.torch_transport import TorchTransport
@@ -212,14 +223,28 @@ def _torch_group(store: Any, meeting: Any, limits: RankLimits) -> Any:
     if torch.cuda.is_available() and dist.is_nccl_available():
         torch.cuda.set_device(local_rank() % torch.cuda.device_count())
         backend = "cpu:gloo,cuda:nccl"
-    dist.init_process_group(
-        backend,
-        store=store,
-        rank=meeting.rank,
-        world_size=meeting.size,
-        # Later than the communicator's patience, which can say what rank it waited for.
-        timeout=timedelta(seconds=limits.patience_seconds + _LATER_SECONDS),
-    )
+    is_made, errors = threading.Event(), list[RuntimeError]()
+
+    def make() -> None:
+        try:
+            dist.init_process_group(
+                backend,
+                store=store,
+                rank=meeting.rank,
+                world_size=meeting.size,
+                # Later than the communicator's patience, which can say what rank it waited for.
+                timeout=timedelta(seconds=limits.patience_seconds + _LATER_SECONDS),
+            )
+        except RuntimeError as error:
+            errors.append(error)
+        finally:
+            is_made.set()
+
+    threading.Thread(target=make, name="graphbraid-group", daemon=True).start()
+    while not is_made.wait(_LOOK_SECONDS):
+        watch.check()
+    if errors:
+        raise watch.explained(errors[0], "init_process_group") from errors[0]
     return TorchTransport(owns=True)
 
 

@@ -1,9 +1,11 @@
-"""Mailbox: where a rank is told by others on its machine what lies in memory that they share with it."""
+"""Memory that ranks on one machine share, and the mailbox where they tell each other what lies in it."""
 
 from __future__ import annotations
 
 import array
 import contextlib
+import mmap
+import os
 import secrets
 import select
 import socket
@@ -13,19 +15,102 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import torch
+from torch import Tensor
+
+from graphbraid.errors import ResourceError
+from graphbraid.files.writing import format_bytes
+
+_LEAST_BYTES = 1 << 12
+
+
+class Segment:
+    """Memory that belongs to no file, of one rank, which others open by its descriptor.
+
+    Args:
+        number: by which it is called.
+        nbytes: its size.
+
+    Raises:
+        OSError: the system gives none.
+    """
+
+    def __init__(self, number: int, nbytes: int) -> None:
+        self.number = number
+        """The number by which its rank calls it."""
+        self.descriptor = os.memfd_create("graphbraid", os.MFD_CLOEXEC)
+        """What opens it."""
+        os.ftruncate(self.descriptor, nbytes)
+        self.memory = mapped(self.descriptor)
+        """All of it, ``(nbytes,)`` uint8."""
+        self.readers: set[int] = set()
+        """Ranks that have not read yet what lies in it."""
+        self.known_to: set[int] = set()
+        """Ranks that have its descriptor."""
+
+    def close(self) -> None:
+        """Close the descriptor. The memory is freed with its last tensor."""
+        os.close(self.descriptor)
+
+
+class Segments:
+    """The segments of a rank, each of which is used again once all have read what was in it."""
+
+    def __init__(self) -> None:
+        self._all: list[Segment] = []
+
+    def take(self, nbytes: int) -> Segment:
+        """Return a segment of at least ``nbytes`` that nobody reads; a new one if there is none.
+
+        Raises:
+            ResourceError: there is no memory for it.
+        """
+        free = [s for s in self._all if not s.readers and s.memory.numel() >= nbytes]
+        if free:
+            return min(free, key=lambda s: s.memory.numel())
+        size = max(_LEAST_BYTES, 1 << (nbytes - 1).bit_length())  # sizes of batches differ: few segments
+        try:
+            self._all.append(Segment(len(self._all), size))
+        except OSError as error:
+            raise ResourceError(
+                f"a rank has no {format_bytes(size)} of memory to share with the others on its machine: "
+                f"{error}. Start the ranks with GRAPHBRAID_RANK_MEMORY=0, so that they send what they share."
+            ) from error
+        return self._all[-1]
+
+    def was_read(self, number: int, reader: int) -> None:
+        """Note that a rank has read what lay in a segment."""
+        self._all[number].readers.discard(reader)
+
+    def close(self) -> None:
+        """Close all segments."""
+        for segment in self._all:
+            segment.close()
+        self._all.clear()
+
+
+def mapped(descriptor: int) -> Tensor:
+    """Return the memory of a descriptor as ``(nbytes,)`` uint8.
+
+    Raises:
+        OSError: it cannot be mapped.
+    """
+    return torch.frombuffer(mmap.mmap(descriptor, 0), dtype=torch.uint8)
+
+
 _KEY_BYTES = 16
 _HELLO = struct.Struct(f"<{_KEY_BYTES}si")
 _FORM = struct.Struct("<iiqqqq")
 _DESCRIPTOR_BYTES = array.array("i").itemsize
 
 
-class Letter(NamedTuple):
+class Message(NamedTuple):
     """What one rank tells another."""
 
     source: int
     """The rank that tells it."""
     kind: int
-    """What it is about; the mailbox does not mind."""
+    """Kind of message; the mailbox does not read it."""
     number: int
     """Number of the operation."""
     segment: int
@@ -44,10 +129,10 @@ class Address(NamedTuple):
 
 
 class Mailbox:
-    """The mailbox of one rank: sockets of this machine, which wait neither to send nor to receive.
+    """The mailbox of one rank: sockets of this machine that never block.
 
-    Letters of one sender arrive in their order. What a receiver has no room for is kept and sent later, as
-    :meth:`collect` is called; what nobody takes any more is dropped, since the watch tells of lost ranks.
+    Messages of one sender arrive in their order. A message that a receiver has no room for is kept, and sent
+    by a later :meth:`collect`. Messages to a rank that has ended are dropped: the watch reports lost ranks.
 
     Args:
         rank: number of this rank.
@@ -91,31 +176,31 @@ class Mailbox:
         self._door.close()
         return self._ways.keys() == set(range(size)) - {self._rank}
 
-    def send(self, to: int, letter: Letter, descriptor: int | None = None) -> None:
-        """Send a letter, and a file descriptor with it, which must stay open until nothing is kept."""
-        self._kept[to].append((_FORM.pack(*letter), descriptor))
+    def send(self, to: int, message: Message, descriptor: int | None = None) -> None:
+        """Send a message, and a file descriptor with it, which must stay open until nothing is kept."""
+        self._kept[to].append((_FORM.pack(*message), descriptor))
         self._send_kept(to)
 
     @property
     def has_kept(self) -> bool:
-        """Whether there are letters that have not been sent yet."""
+        """Whether there are messages that have not been sent yet."""
         return any(self._kept.values())
 
-    def collect(self) -> list[tuple[Letter, int | None]]:
-        """Return the letters that have come, with their descriptors, and send those that were kept."""
+    def collect(self) -> list[tuple[Message, int | None]]:
+        """Return the messages that have come, with their descriptors, and send those that were kept."""
         for to in self._kept:
             self._send_kept(to)
         return [found for source in list(self._ways) for found in self._come_from(source)]
 
     def wait(self, seconds: float) -> None:
-        """Wait until a letter comes, so many seconds at most."""
+        """Wait until a message comes, so many seconds at most."""
         waiting = select.poll()  # not select(), which knows no descriptors above 1,023
         for way in self._ways.values():
             waiting.register(way, select.POLLIN)
         waiting.poll(1000 * seconds)
 
     def close(self) -> None:
-        """Take no more letters."""
+        """Take no more messages."""
         for way in (self._door, *self._ways.values()):
             way.close()
         self._ways.clear()
@@ -149,8 +234,8 @@ class Mailbox:
                 return
             kept.popleft()
 
-    def _come_from(self, source: int) -> list[tuple[Letter, int | None]]:
-        found: list[tuple[Letter, int | None]] = []
+    def _come_from(self, source: int) -> list[tuple[Message, int | None]]:
+        found: list[tuple[Message, int | None]] = []
         while True:
             try:
                 data, rights, *_ = self._ways[source].recvmsg(
@@ -164,4 +249,4 @@ class Mailbox:
                 self._ways.pop(source).close()
                 return found
             descriptor = array.array("i", rights[0][2][:_DESCRIPTOR_BYTES])[0] if rights else None
-            found.append((Letter(*_FORM.unpack(data)), descriptor))
+            found.append((Message(*_FORM.unpack(data)), descriptor))

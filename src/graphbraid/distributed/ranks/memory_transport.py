@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from graphbraid.distributed.ranks import messages
 from graphbraid.distributed.ranks.communicator import Communicator
-from graphbraid.distributed.ranks.mailbox import Address, Letter, Mailbox
-from graphbraid.distributed.ranks.memory_collectives import Beside, ByteExchange, Reducing
-from graphbraid.distributed.ranks.segments import Segments, mapped
-from graphbraid.distributed.ranks.transport import Pending, Reduction, Transport
+from graphbraid.distributed.ranks.mailbox import Address, Mailbox, Message, Segments, mapped
+from graphbraid.distributed.ranks.transport import Pending, Reduction, Transport, as_bytes
 from graphbraid.errors import ResourceError
 from graphbraid.machine.shared_tensors import machine_name
 
 _WRITTEN, _READ = range(2)
-"""Kinds of letters."""
+"""Kinds of messages."""
 _LONGEST_REST_SECONDS = 0.02
-"""Longest wait for a letter before the watch is asked whether all ranks are alive."""
+"""Longest wait for a message before the watch is asked whether all ranks are alive."""
 _KEPT_REST_SECONDS = 1e-3
-"""The same while own letters wait for room in another's mailbox."""
+"""The same while own messages wait for room in another's mailbox."""
 _MOST_REDUCED_BYTES = 16 << 20
 """Most bytes that a rank reads for a reduction, each reading what all others have; more goes round the
 inner's ring."""
@@ -66,7 +65,7 @@ def _probed(made: MemoryTransport) -> tuple[Pending | None, Tensor]:
     found, counts = torch.full((made.size,), -1), [8] * made.size
     own = torch.full((made.size,), made.rank)
     try:
-        return made.all_to_all(messages.as_bytes(own), counts, messages.as_bytes(found), counts), found
+        return made.all_to_all(as_bytes(own), counts, as_bytes(found), counts), found
     except (OSError, ResourceError):
         return None, found
 
@@ -106,14 +105,14 @@ class MemoryTransport:
         self._inner, self._mailbox = inner, mailbox
         self.rank, self.size, self.name = inner.rank, inner.size, f"{inner.name}+memory"
         self._own, self._opened = Segments(), dict[tuple[int, int], Tensor]()
-        self._arrived: dict[tuple[int, int], Letter] = {}
+        self._arrived: dict[tuple[int, int], Message] = {}
         self._num_operations = 0
 
     def all_reduce(self, tensor: Tensor, op: Reduction) -> Pending:
         """Begin a reduction in place, in the order of the ranks."""
-        data = messages.as_bytes(tensor)
+        data = as_bytes(tensor)
         if tensor.device.type != "cpu" or data.numel() * (self.size - 1) > _MOST_REDUCED_BYTES:
-            return Beside(self, self._inner.all_reduce(tensor, op))
+            return InnerCollective(self, self._inner.all_reduce(tensor, op))
         others = dict.fromkeys(self._others(), data.numel())
         number = self._write(data, dict.fromkeys(others, (0, data.numel())))
         return Reducing(self, number, others, tensor, op)
@@ -123,7 +122,7 @@ class MemoryTransport:
     ) -> Pending:
         """Begin an exchange of bytes."""
         if send.device.type != "cpu":
-            return Beside(self, self._inner.all_to_all(send, send_bytes, receive, receive_bytes))
+            return InnerCollective(self, self._inner.all_to_all(send, send_bytes, receive, receive_bytes))
         ends = list(itertools.accumulate(send_bytes))
         number = self._write(send, {to: (ends[to] - send_bytes[to], send_bytes[to]) for to in self._others()})
         taken = torch.split(receive, list(receive_bytes))
@@ -134,66 +133,66 @@ class MemoryTransport:
 
     def broadcast(self, data: Tensor, root: int) -> Pending:
         """Begin a broadcast of bytes."""
-        return Beside(self, self._inner.broadcast(data, root))
+        return InnerCollective(self, self._inner.broadcast(data, root))
 
     def send(self, data: Tensor, to: int, tag: int) -> Pending:
         """Begin to send bytes."""
-        return Beside(self, self._inner.send(data, to, tag))
+        return InnerCollective(self, self._inner.send(data, to, tag))
 
     def receive(self, data: Tensor, source: int, tag: int) -> Pending:
         """Begin to receive bytes."""
-        return Beside(self, self._inner.receive(data, source, tag))
+        return InnerCollective(self, self._inner.receive(data, source, tag))
 
     # ---- the end
 
     def close(self) -> None:
-        """Let go of the ways; all ranks have finished all operations."""
+        """Close the transport. All ranks must have finished all operations."""
         self.close_memory()
         self._inner.close()
 
     def abort(self) -> None:
-        """Let go of the ways after a failure, without waiting for anybody."""
+        """Close the transport after a failure, without waiting for other ranks."""
         self.close_memory()
         self._inner.abort()
 
     def close_memory(self) -> None:
-        """Let go of what this one has opened."""
+        """Close the mailbox and all shared memory."""
         self._mailbox.close()
         self._own.close()
         self._opened.clear()
 
-    # ---- letters
+    # ---- messages
 
     def collect(self) -> None:
-        """Take the letters that have come, and send those that were kept.
+        """Take the messages that have come, and send those that were kept.
 
         Raises:
             ResourceError: another rank's memory cannot be opened.
         """
-        for letter, descriptor in self._mailbox.collect():
-            if letter.kind == _READ:
-                self._own.was_read(letter.segment, letter.source)
+        for message, descriptor in self._mailbox.collect():
+            if message.kind == _READ:
+                self._own.was_read(message.segment, message.source)
                 continue
             if descriptor is not None:
-                self._opened[letter.source, letter.segment] = _opened(descriptor, letter.source)
-            self._arrived[letter.number, letter.source] = letter
+                self._opened[message.source, message.segment] = _opened(descriptor, message.source)
+            self._arrived[message.number, message.source] = message
 
-    def letter_of(self, number: int, source: int) -> Letter | None:
-        """Return what a rank has told of its part of an operation; None before, and once it was let go."""
+    def message_of(self, number: int, source: int) -> Message | None:
+        """Return the message about a rank's part; None before it comes and after :meth:`let_go`."""
         return self._arrived.get((number, source))
 
-    def memory_of(self, letter: Letter) -> Tensor:
-        """Return the bytes that a letter tells of, where they are."""
-        memory = self._opened[letter.source, letter.segment]
-        return memory[letter.offset : letter.offset + letter.nbytes]
+    def memory_of(self, message: Message) -> Tensor:
+        """Return the bytes that a message tells of, where they are."""
+        memory = self._opened[message.source, message.segment]
+        return memory[message.offset : message.offset + message.nbytes]
 
-    def let_go(self, letter: Letter) -> None:
+    def let_go(self, message: Message) -> None:
         """Tell the sender that its bytes have been read."""
-        del self._arrived[letter.number, letter.source]
-        self._mailbox.send(letter.source, letter._replace(source=self.rank, kind=_READ))
+        del self._arrived[message.number, message.source]
+        self._mailbox.send(message.source, message._replace(source=self.rank, kind=_READ))
 
     def rest(self) -> None:
-        """Wait for a letter, for a moment."""
+        """Wait for a message, for a moment."""
         self._mailbox.wait(_KEPT_REST_SECONDS if self._mailbox.has_kept else _LONGEST_REST_SECONDS)
 
     def _others(self) -> list[int]:
@@ -204,7 +203,8 @@ class MemoryTransport:
 
         Args:
             data: ``(n,)`` uint8.
-            parts: for each rank, where its part begins and how many bytes it has; of none it is not told.
+            parts: for each rank, where its part begins and how many bytes it has. A rank with 0 bytes is not
+            told.
 
         Raises:
             ResourceError: there is no memory for them.
@@ -220,8 +220,8 @@ class MemoryTransport:
         for to, (offset, nbytes) in told.items():
             is_new = to not in segment.known_to
             segment.known_to.add(to)
-            letter = Letter(self.rank, _WRITTEN, number, segment.number, offset, nbytes)
-            self._mailbox.send(to, letter, segment.descriptor if is_new else None)
+            message = Message(self.rank, _WRITTEN, number, segment.number, offset, nbytes)
+            self._mailbox.send(to, message, segment.descriptor if is_new else None)
         return number
 
 
@@ -232,3 +232,137 @@ def _opened(descriptor: int, source: int) -> Tensor:
         raise ResourceError(f"the memory that rank {source} shares cannot be opened: {error}") from error
     finally:
         os.close(descriptor)
+
+
+_REDUCTIONS: dict[Reduction, Callable[[Tensor, Tensor], Tensor]] = {
+    "sum": torch.add,
+    "max": torch.maximum,
+    "min": torch.minimum,
+}
+
+
+class Collective(ABC):
+    """An operation that waits for parts of other ranks.
+
+    Args:
+        transport: the ranks that share memory.
+        number: of the operation.
+        awaited: bytes of the part of each other rank. A part of 0 bytes has no message.
+    """
+
+    def __init__(self, transport: MemoryTransport, number: int, awaited: Mapping[int, int]) -> None:
+        self._transport, self._number = transport, number
+        self._awaited = {source: nbytes for source, nbytes in awaited.items() if nbytes > 0}
+        self._is_over = False
+        self._error = ""
+
+    def done(self) -> bool:
+        """Return whether the operation has ended, well or not, and make progress on it."""
+        if self._is_over:
+            return True
+        self._transport.collect()
+        messages = {source: self._transport.message_of(self._number, source) for source in self._awaited}
+        come = {source: message for source, message in messages.items() if message is not None}
+        self._error = next(filter(None, itertools.starmap(self._wrong, come.items())), "")
+        self._is_over = bool(self._error) or self._took(come)
+        return self._is_over
+
+    def rest(self, waited_seconds: float) -> None:
+        """Wait for a message, for a moment."""
+        self._transport.rest()
+
+    def finish(self) -> None:
+        """Complete an operation that is done.
+
+        Raises:
+            RuntimeError: a rank has sent other bytes than were awaited.
+        """
+        if self._error:
+            raise RuntimeError(self._error)
+
+    def _wrong(self, source: int, message: Message) -> str:
+        awaited = self._awaited[source]
+        if message.nbytes == awaited:
+            return ""
+        return (
+            f"rank {source} has sent {message.nbytes} bytes where {awaited} were awaited; "
+            "GRAPHBRAID_RANK_CHECKS=1 finds the operation in which ranks differ"
+        )
+
+    @abstractmethod
+    def _took(self, come: Mapping[int, Message]) -> bool:
+        """Take parts that have come; return whether these were the last."""
+
+
+class ByteExchange(Collective):
+    """An exchange of bytes, each part of which is copied once it is there."""
+
+    def __init__(self, transport: MemoryTransport, number: int, taken: Mapping[int, Tensor]) -> None:
+        super().__init__(transport, number, {source: part.numel() for source, part in taken.items()})
+        self._taken = taken
+
+    def _took(self, come: Mapping[int, Message]) -> bool:
+        for source, message in come.items():
+            self._taken[source].copy_(self._transport.memory_of(message))
+            self._transport.let_go(message)
+            del self._awaited[source]
+        return not self._awaited
+
+
+class Reducing(Collective):
+    """A reduction, which is made once all parts are there."""
+
+    def __init__(
+        self,
+        transport: MemoryTransport,
+        number: int,
+        awaited: Mapping[int, int],
+        tensor: Tensor,
+        op: Reduction,
+    ) -> None:
+        super().__init__(transport, number, awaited)
+        self._tensor, self._reduce = tensor, _REDUCTIONS[op]
+
+    def _took(self, come: Mapping[int, Message]) -> bool:
+        if len(come) < len(self._awaited):
+            return False
+        tensor, parts = self._tensor, []
+        for rank in range(self._transport.size):
+            if rank == self._transport.rank or not come:
+                parts.append(tensor)
+            else:
+                parts.append(self._transport.memory_of(come[rank]).view(tensor.dtype).view(tensor.shape))
+        first, *others = parts
+        whole = functools.reduce(self._reduce, others, first)
+        if whole is not tensor:
+            tensor.copy_(whole)
+        for message in come.values():
+            self._transport.let_go(message)
+        return True
+
+
+class InnerCollective:
+    """An operation of the inner transport. While this rank waits for it, kept messages are still sent.
+
+    Other ranks may wait for these messages, and this rank may wait for nothing else meanwhile.
+    """
+
+    def __init__(self, transport: MemoryTransport, pending: Pending) -> None:
+        self._transport, self._pending = transport, pending
+
+    def done(self) -> bool:
+        """Return whether the operation has ended, well or not, and make progress on it."""
+        self._transport.collect()
+        return self._pending.done()
+
+    def rest(self, waited_seconds: float) -> None:
+        """Pause as the other transport does."""
+        self._pending.rest(waited_seconds)
+
+    def finish(self) -> None:
+        """Complete an operation that is done.
+
+        Raises:
+            RuntimeError: it failed.
+        """
+        self._pending.finish()

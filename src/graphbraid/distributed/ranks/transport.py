@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import math
 import time
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 
+from graphbraid.arguments import check_tensor
 from graphbraid.errors import ConfigError
 
 Reduction = Literal["sum", "max", "min"]
@@ -54,7 +57,7 @@ class Pending(Protocol):
 
 
 class Finished:
-    """An operation that was over as it began."""
+    """An operation that ended when it began."""
 
     def done(self) -> bool:
         """Return True."""
@@ -68,7 +71,7 @@ class Finished:
 
 
 class Transport(Protocol):
-    """The ranks of a job and the ways between them. Every operation begins at once and never waits.
+    """The ranks of a job and what connects them. Every operation begins at once and never waits.
 
     Collective operations must be begun in the same order on all ranks. Tensors are contiguous; those of
     bytes have one dimension and dtype uint8.
@@ -104,11 +107,11 @@ class Transport(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of the ways; all ranks have finished all operations."""
+        """Close the transport. All ranks must have finished all operations."""
         ...
 
     def abort(self) -> None:
-        """Let go of the ways after a failure, without waiting for anybody."""
+        """Close the transport after a failure, without waiting for other ranks."""
         ...
 
 
@@ -174,3 +177,68 @@ class _FromSelf:
                 f"a rank expects {self._data.numel()} bytes of itself and sends {found.numel()}."
             )
         self._data.copy_(found)
+
+
+def check_contiguous(tensor: Tensor, name: str) -> None:
+    """Check that the memory of a tensor can be sent as it is.
+
+    Raises:
+        ConfigError: it is not contiguous.
+    """
+    check_tensor(tensor, name)
+    if not tensor.is_contiguous():
+        raise ConfigError(
+            f"{name} must be contiguous, since its memory is sent as it is; got strides {tensor.stride()} of "
+            f"shape {tuple(tensor.shape)}. Call .contiguous() first."
+        )
+
+
+def check_sent(send: Tensor, send_rows: Sequence[int]) -> None:
+    """Check that ``send`` has the rows that are sent.
+
+    Raises:
+        ConfigError: it has others, or none of its dimensions counts rows.
+    """
+    check_contiguous(send, "send")
+    if send.ndim == 0:
+        raise ConfigError("send must have rows, at least one dimension; got a scalar.")
+    if sum(send_rows) != send.shape[0]:
+        raise ConfigError(
+            f"send_rows must add up to the rows of send ({send.shape[0]}); {send_rows} add up to "
+            f"{sum(send_rows)}."
+        )
+
+
+def check_received(out: Tensor, send: Tensor, num_rows: int) -> None:
+    """Check that ``out`` has room for ``num_rows`` rows like those of ``send``.
+
+    Raises:
+        ConfigError: its shape or dtype is another.
+    """
+    check_contiguous(out, "out")
+    if out.shape != (num_rows, *send.shape[1:]) or out.dtype != send.dtype:
+        raise ConfigError(
+            f"out must be {send.dtype} of {[num_rows, *send.shape[1:]]}; got {out.dtype} of "
+            f"{list(out.shape)}."
+        )
+
+
+def row_bytes(tensor: Tensor) -> int:
+    """Return the bytes of a row of a tensor, which may have none."""
+    return tensor.element_size() * math.prod(tensor.shape[1:])
+
+
+def as_bytes(tensor: Tensor) -> Tensor:
+    """Return the memory of a contiguous tensor as ``(num_bytes,)`` uint8."""
+    # Not view(-1), which keeps any stride of a single element.
+    return tensor.detach().as_strided((tensor.numel(),), (1,)).view(torch.uint8)
+
+
+def packed(value: Any) -> Tensor:
+    """Return a plain value as ``(num_bytes,)`` uint8 of JSON."""
+    return torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+
+
+def unpacked(data: Tensor) -> Any:
+    """Return the plain value of :func:`packed`."""
+    return json.loads(data.numpy().tobytes())
