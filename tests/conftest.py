@@ -148,7 +148,7 @@ def keep_profiles(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def known_baseline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Start no process to measure the memory that the software itself takes."""
-    monkeypatch.setattr("graphbraid.train.estimating.memory.sampled.baseline_bytes", lambda *_: 300 << 20)
+    monkeypatch.setattr("graphbraid.estimates.memory.baseline_bytes", lambda *_: 300 << 20)
 
 
 @pytest.fixture(autouse=True)

@@ -67,7 +67,7 @@ def test_planted_faults_are_found(tmp_path: Path, warm: WarmProcesses):
 def test_the_call_that_cases_start_from_works(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     # Measured in a process for each mode, as tests/train/test_estimate_runs.py does.
-    monkeypatch.setattr("graphbraid.train.estimating.memory.sampled.baseline_bytes", lambda *_: 300 << 20)
+    monkeypatch.setattr("graphbraid.estimates.memory.baseline_bytes", lambda *_: 300 << 20)
     call = TARGETS[name](World())
     arguments = dict(call.arguments)
     positions = [arguments.pop(str(i)) for i in range(10) if str(i) in arguments]

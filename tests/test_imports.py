@@ -73,13 +73,10 @@ INNER_FLOORS = {
         ("records", "option_values", "option_checks", "config", "task", "callbacks"),
         ("runtime", "step"),
         ("inference", "run_folder"),
-        ("tuning",),
-        ("estimating",),
         ("run",),
         ("scaling",),
     ),
     "train/step": ((...,), ("links",)),
-    "train/estimating": (("trials",), ("memory",), ("seconds",), (...,)),
 }
 FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names}
 # Decided by name at run time, not imported: native loads _native; the command line is started by __main__.

@@ -17,6 +17,7 @@ import graphbraid
 from benchmarks.peers.common import peak_gb
 from graphbraid import Graph, Trainer
 from graphbraid.datasets import open_store
+from graphbraid.estimates.records import PartSeconds
 from graphbraid.machine.contention import OtherPrograms
 from graphbraid.nn import make_model
 
@@ -52,16 +53,21 @@ def _estimated(model: torch.nn.Module, graph: Graph, options: dict[str, Any]) ->
     said = chosen.seconds
     return {
         "memory_bytes": chosen.host.nbytes,
-        "epoch_seconds": said.train + (said.evaluate or 0.0),
+        "epoch_seconds": said.train.known + seconds_of(said.validation),
         "epoch_spread": said.spread,
         "run_seconds": said.of_run(chosen.epochs),
-        "train": said.train,
-        "validation": said.evaluate or 0.0,
+        "train": said.train.known,
+        "validation": seconds_of(said.validation),
         "first": said.first,
-        "once": (said.test or 0.0) + chosen.epochs * (said.checkpoint or 0.0),
+        "once": seconds_of(said.test) + chosen.epochs * seconds_of(said.checkpoints),
         "seconds": time.perf_counter() - started,
         "others": said.others or 0.0,
     }
+
+
+def seconds_of(part: PartSeconds | None) -> float:
+    """Return the seconds of a part of a run; 0 without it, or where they are not known."""
+    return 0.0 if part is None else part.seconds or 0.0
 
 
 def _ran(model: torch.nn.Module, graph: Graph, options: dict[str, Any]) -> dict[str, float]:

@@ -28,6 +28,7 @@ from benchmarks.graphs.folder import load
 from graphbraid import Graph
 from graphbraid.collective import Plan
 from graphbraid.collective.plan.arrangement import Arrangement
+from graphbraid.estimates.plan import plan_run
 from graphbraid.estimates.trial import TrialStep
 from graphbraid.machine.hardware import Hardware
 from graphbraid.nn import GCN, GraphSAGE
@@ -35,7 +36,6 @@ from graphbraid.sampling import MiniBatch
 from graphbraid.train import Trainer
 from graphbraid.train.step.feed import make_loader
 from graphbraid.train.step.sharing import CoreSharing, follow
-from graphbraid.train.tuning.planning import plan_run
 
 MODELS = {"sage": GraphSAGE, "gcn": GCN}
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         train,
     )
     from graphbraid.errors import GraphbraidError
+    from graphbraid.estimates.estimate import estimate
     from graphbraid.fullgraph import Engine, compile  # noqa: A004 - as torch.compile
     from graphbraid.graph import Graph, ScaledFeatures, SparseFeatures
     from graphbraid.graph.csc import Csc
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from graphbraid.machine.hardware import Hardware
     from graphbraid.sampling import MiniBatch, SamplerConfig
     from graphbraid.train import RunResult, TrainConfig, Trainer
-    from graphbraid.train.estimating.estimate import estimate
 
 __version__ = "0.1.0"
 
@@ -84,7 +84,7 @@ _HOMES = {
     "TrainConfig": "train",
     "Trainer": "train",
     "compile": "fullgraph",
-    "estimate": "train.estimating.estimate",
+    "estimate": "estimates.estimate",
 }
 """Submodule that defines each lazily exported name; a test checks that it agrees with the imports above."""
 

@@ -13,14 +13,15 @@ def names_of(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
 
     Args:
         package: name of the package.
-        modules: the names that each module of the package defines, with blanks between them.
+        modules: the names that each module of the package defines, with blanks between them. A module whose
+            name begins with a dot is beside the package, not in it.
     """
     homes = {name: module for module, names in modules.items() for name in names.split()}
 
     def load(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(f"{package}.{homes[name]}"), name)
+        value = getattr(importlib.import_module(f".{homes[name]}", package), name)
         setattr(sys.modules[package], name, value)
         return value
 

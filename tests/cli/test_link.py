@@ -118,7 +118,7 @@ def test_links_between_two_node_types_are_trained_and_predicted(tmp_path: Path) 
 
 @pytest.mark.slow
 def test_a_run_on_links_is_estimated(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphbraid.train.estimating.memory.sampled.baseline_bytes", lambda *_: 300 << 20)
+    monkeypatch.setattr("graphbraid.estimates.memory.baseline_bytes", lambda *_: 300 << 20)
     chosen = ["--data", str(archive), "--model", "embedding", "--layers", "1", "--negatives", "shared"]
     code, made, text = run("estimate", "--task", "link", "--no-times", "--json", *QUICK, *chosen)
     assert code == 0, text
@@ -133,7 +133,7 @@ def test_a_run_on_links_is_estimated(archive: Path, monkeypatch: pytest.MonkeyPa
 def test_links_with_times_are_trained_estimated_and_predicted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("graphbraid.train.estimating.memory.sampled.baseline_bytes", lambda *_: 300 << 20)
+    monkeypatch.setattr("graphbraid.estimates.memory.baseline_bytes", lambda *_: 300 << 20)
     ends, times = ends_and_times()
     path, out = tmp_path / "met.npz", tmp_path / "run"
     np.savez(path, edge_index=ends.numpy(), edge_time=times.numpy(), num_nodes=NODES)

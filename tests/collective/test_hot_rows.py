@@ -24,6 +24,7 @@ from graphbraid.collective.run.lookahead import RowBuffer
 from graphbraid.collective.run.operators import Operators
 from graphbraid.collective.run.stages import make_operator, register
 from graphbraid.errors import ConfigError, ResourceError
+from graphbraid.estimates import choose as modes
 from graphbraid.features import DiskOptions, TieredFeatures, coverage, score
 from graphbraid.features.tiers import device_sizing
 from graphbraid.features.tiers.device_sizing import DeviceMemory
@@ -34,7 +35,6 @@ from graphbraid.sampling.rows.device_cache import DeviceCache
 from graphbraid.sampling.rows.shared_cache import PeerPlace, SharedDeviceCache
 from graphbraid.sampling.rows.transfer_counter import row_sectors
 from graphbraid.train import Callback, TrainConfig
-from graphbraid.train.estimating import modes
 
 ROW = 9 * 4
 INSTANT = dataclasses.replace(FAST, cpu=FAST.dma, model=FAST.dma, uva=FAST.dma)

@@ -18,6 +18,9 @@ from graphbraid.collective import Profile, fixed_plan
 from graphbraid.collective.hardware.emulated import EmulatedAccelerator
 from graphbraid.collective.run import replanner
 from graphbraid.distributed.peers import group as probing
+from graphbraid.estimates import choose as modes
+from graphbraid.estimates import machine as rank_memory
+from graphbraid.estimates import memory as sampled
 from graphbraid.features import TieredFeatures
 from graphbraid.features.tiers import device_sizing
 from graphbraid.features.tiers.device_sizing import DeviceMemory
@@ -26,11 +29,8 @@ from graphbraid.ops.gather import gather_tiered
 from graphbraid.sampling.rows import device_cache
 from graphbraid.sampling.rows.shared_cache import SharedDeviceCache
 from graphbraid.train import TrainConfig, Trainer
-from graphbraid.train.estimating import modes
-from graphbraid.train.estimating.memory import sampled
 from graphbraid.train.run.hot_sharing import HotSharing
 from graphbraid.train.step.feed import Share
-from graphbraid.train.tuning import rank_memory
 
 INSTANT = stage_times(0.0005, 0.0005, 0.0005, 0.0005, workers=2)
 

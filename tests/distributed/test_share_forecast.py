@@ -20,7 +20,7 @@ def forecast():
     model = training.make("sage", graph)
     options = {"cluster": Cluster(), "validates": True, "seconds": 0.0}
     with pytest.MonkeyPatch.context() as patched:  # no process is started to measure what nothing here reads
-        patched.setattr("graphbraid.train.estimating.memory.sampled.baseline_bytes", lambda *_: 300 << 20)
+        patched.setattr("graphbraid.estimates.memory.baseline_bytes", lambda *_: 300 << 20)
         return forecast_shares(model, graph, config, counts=[1, 2, 4], **options)
 
 

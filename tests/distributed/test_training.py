@@ -12,12 +12,13 @@ from tests.suites import few_of
 from tests.train.communities import community_graph
 
 from graphbraid.errors import ConfigError
+from graphbraid.estimates import choose as choosing
+from graphbraid.estimates.choose import TrainerInputs, choose, with_plan_of_device
 from graphbraid.features import TieredFeatures
 from graphbraid.features.tiers.device_sizing import DeviceMemory
 from graphbraid.loader import BatchLoader, LoaderSettings
 from graphbraid.sampling.schedule import part_of
-from graphbraid.train import TrainConfig, choosing
-from graphbraid.train.choosing import Passed, choose, with_plan_of_device
+from graphbraid.train import TrainConfig
 from graphbraid.train.run.interrupt import SignalGuard
 from graphbraid.train.run.ranks import RunRanks
 
@@ -131,7 +132,7 @@ def test_several_ranks_keep_rows_on_a_device_by_a_plan(given, mode):
     hot = {"hot": 4096} if given == "option" else {}
     tiers = TieredFeatures.build(graph, hot=4096) if given == "tiers" else None
     config = TrainConfig(**training.BASE | hot | {"mode": mode})
-    passed = Passed(tiers=tiers, topology=None, accelerator=None)
+    passed = TrainerInputs(tiers=tiers, topology=None, accelerator=None)
     comm = SimpleNamespace(rank=1, size=2)
     chosen = choose(training.make("sage", graph), graph, config, passed, comm)
     assert chosen.config.mode == "sampled"
@@ -141,7 +142,7 @@ def test_several_ranks_keep_rows_on_a_device_by_a_plan(given, mode):
 @pytest.mark.parametrize("num_ranks", [1, 2])
 def test_a_plan_without_a_device_is_refused_by_several_ranks(num_ranks):
     config = TrainConfig(**training.BASE, plan="cpu")
-    passed = Passed(tiers=None, topology=None, accelerator=None)
+    passed = TrainerInputs(tiers=None, topology=None, accelerator=None)
     if num_ranks == 1:
         assert with_plan_of_device(config, passed, torch.device("cpu"), num_ranks) == config
         return
@@ -169,7 +170,7 @@ def test_tiers_auto_of_ranks_divide_the_memory_of_a_device_that_they_share(other
     monkeypatch.setattr(choosing, "memory_name", lambda *_: "card 0")
     monkeypatch.setattr(choosing, "_with_sizes", with_sizes)
     config = TrainConfig(**training.BASE, tiers="auto")
-    passed = Passed(tiers=None, topology=None, accelerator=None)
+    passed = TrainerInputs(tiers=None, topology=None, accelerator=None)
     choose(training.make("sage", graph), graph, config, passed, comm)
     [(given, share)] = asked
     assert given.device.free_bytes == (1 << 30) // part

@@ -4,9 +4,9 @@ import pytest
 import torch
 from tests.train.communities import random_graph
 
+from graphbraid.estimates.machine import link_rate
 from graphbraid.features.tiers import device_sizing
 from graphbraid.features.tiers.device_sizing import DeviceMemory, device_budget
-from graphbraid.train.tuning.device_memory import link_rate
 
 ROW, NODES = 4 * 100, 1000
 MAP = 4 * NODES
@@ -71,5 +71,5 @@ def test_the_link_says_how_many_are_worth_it(graph):
 
 
 def test_a_link_is_measured(monkeypatch):
-    monkeypatch.setattr("graphbraid.train.tuning.device_memory.COPIED_BYTES", 1 << 16)
+    monkeypatch.setattr("graphbraid.estimates.machine.COPIED_BYTES", 1 << 16)
     assert link_rate(torch.device("cpu")) > 0

@@ -204,7 +204,7 @@ def test_tiers_are_divided_and_sized_by_the_bytes_that_rows_take(int8):
 
 
 def test_an_estimate_counts_what_is_kept_and_what_is_read(int8, monkeypatch):
-    monkeypatch.setattr("graphbraid.train.estimating.memory.sampled.baseline_bytes", lambda *_: 300 << 20)
+    monkeypatch.setattr("graphbraid.estimates.memory.baseline_bytes", lambda *_: 300 << 20)
     model = graphbraid.nn.GraphSAGE(WIDTH, 16, int8.num_classes, num_layers=2)
     options = {"fanouts": (4, 3), "batch_size": 32, "times": False}
     wide, narrow = (graphbraid.estimate(model, graph, **options) for graph in (widened(int8), int8))

@@ -14,11 +14,11 @@ from graphbraid import native
 from graphbraid.collective import Profile, make_plan
 from graphbraid.collective.plan.arrangement import Arrangement, TimedArrangement
 from graphbraid.collective.plan.times import Duration, StageTimes
+from graphbraid.estimates import plan as planning
 from graphbraid.nn import GraphSAGE
 from graphbraid.train import Trainer
 from graphbraid.train.step.feed import make_loader
 from graphbraid.train.step.sharing import follow
-from graphbraid.train.tuning import planning
 
 OPTIONS = {"epochs": 2, "batch_size": 16, "fanouts": (5, 5), "lr": 0.02, "layout": "blocks"}
 TIMES = StageTimes(

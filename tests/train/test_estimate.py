@@ -9,6 +9,7 @@ import pytest
 import torch
 from tests.train.communities import Sage, community_graph, random_graph
 from tests.train.linked_communities import relations, rgcn
+from tests.train.typed_communities import bibliography
 
 import graphbraid
 from graphbraid import Trainer
@@ -16,17 +17,16 @@ from graphbraid import nn as gnn
 from graphbraid.collective.run.profiler import batch_bytes_of
 from graphbraid.datasets import open_store, save_store
 from graphbraid.errors import ConfigError, DataError, GraphbraidError, ResourceError
+from graphbraid.estimates import choose, limits, whole_passes
 from graphbraid.estimates.allocation import allocation_of
 from graphbraid.estimates.records import Need, Needs
+from graphbraid.estimates.sizes import batch_sizes
 from graphbraid.estimates.trial import Trial
+from graphbraid.estimates.whole_graph import full_needs
 from graphbraid.features import TieredFeatures
 from graphbraid.features.budgets.sizing import LEAST_RESERVE_BYTES, host_budget
 from graphbraid.loader import BatchLoader, LoaderSettings, NeighborLoader
 from graphbraid.train import HardwareFile, TrainConfig
-from graphbraid.train.estimating import modes, run_seconds
-from graphbraid.train.estimating.memory.full import full_needs
-from graphbraid.train.estimating.trials import whole_passes
-from graphbraid.train.estimating.trials.batches import batch_sizes
 
 GIB = 1 << 30
 
@@ -103,7 +103,7 @@ def test_blocks_that_the_c_library_returns_are_no_heap():
 def test_batches_are_counted_as_a_loader_holds_them():
     graph = random_graph(3000, 8, 16)
     config, nodes = TrainConfig(fanouts=(5, 3), batch_size=64), graph.split("train")
-    sizes = batch_sizes(graph, config, nodes)
+    sizes = batch_sizes(Trial(sage(graph), graph, config).runner, config, nodes)
     assert sizes.num_batches == -(-nodes.numel() // 64)
     settings = LoaderSettings(
         num_neighbors=(5, 3), batch_size=64, input_nodes=nodes, shuffle=True, return_edge_id=False
@@ -149,8 +149,8 @@ def test_an_estimate_changes_neither_model_nor_random_state():
     sampled, full = found.of("sampled"), found.of("full")
     assert sampled.fits
     assert full.fits
-    assert sampled.seconds.train > 0
-    assert full.seconds.floor < full.seconds.train
+    assert sampled.seconds.train.seconds > 0
+    assert full.seconds.floor < full.seconds.train.seconds
     assert found.tiers.host is None
     assert "no store's file" in found.tiers.reason
     with pytest.raises(KeyError):
@@ -165,7 +165,7 @@ def test_the_mode_is_the_one_that_the_trainer_chooses(monkeypatch):
     for free in (1 << 30, 100_000):
         with monkeypatch.context() as patched:
             patched.setattr("graphbraid.fullgraph.device.free_memory_bytes", lambda found=free: found)
-            chosen, reason = modes.choose_mode(sage(graph), graph, TrainConfig())
+            chosen, reason = choose.choose_mode(sage(graph), graph, TrainConfig())
             trainer = Trainer(sage(graph), graph, mode="auto", fanouts=(4, 4))
             assert (trainer.config.mode, trainer.mode_reason) == (chosen, reason)
     assert chosen == "sampled"
@@ -180,9 +180,9 @@ def test_other_machines_are_estimated_by_what_a_file_says(tmp_path):
     here = graphbraid.estimate(sage(graph), graph, fanouts=(4, 4), batch_size=64)
     there = graphbraid.estimate(sage(graph), graph, fanouts=(4, 4), batch_size=64, hardware=small)
     assert there.hardware.name == "small"
-    slower = there.of("sampled").seconds.train / here.of("sampled").seconds.train
+    slower = there.of("sampled").seconds.train.seconds / here.of("sampled").seconds.train.seconds
     assert slower > 100
-    assert "by the rates of the two machines" in there.of("sampled").seconds.how
+    assert "by the rates of the two machines" in there.of("sampled").seconds.train.how
     tiny = HardwareFile(memory_bytes=1 << 20)
     full = graphbraid.estimate(sage(graph), graph, fanouts=(4, 4), hardware=tiny, times=False)
     assert not full.of("sampled").fits
@@ -227,28 +227,6 @@ def test_rows_and_parts_on_the_device_are_counted():
     assert small.device.bytes_of("lists") > 0
     assert small.device.bytes_of("topology") == 0
     assert not small.fits
-
-
-@pytest.mark.slow
-def test_what_more_memory_of_the_device_would_buy(stored):
-    graph = random_graph(3000, 8, 256)
-    found = on_a_device(graph, 8 << 20)
-    rows = [point.rows for point in found.hot_curve]
-    assert rows == sorted(rows)
-    assert (rows[0], rows[-1]) == (0, 3000)
-    link = [point.link_bytes_per_epoch for point in found.hot_curve]
-    assert link == sorted(link, reverse=True)
-    assert link[-1] == pytest.approx(0.0, abs=1.0)
-    device = found.of("sampled").device
-    assert found.hot_curve[0].device_bytes == device.nbytes
-    fitting = [point.fits for point in found.hot_curve]
-    assert fitting == [point.device_bytes <= 8 << 20 for point in found.hot_curve]
-    assert graphbraid.estimate(sage(graph), graph, times=False, fanouts=(4, 4)).hot_curve == ()
-    on_disk = on_a_device(open_store(stored), GIB, hot="1MiB", host="1MiB")
-    without = on_a_device(open_store(stored), GIB, host="1MiB")
-    for hot, none in zip(on_disk.tier_curve, without.tier_curve, strict=True):
-        assert hot.link_bytes_per_epoch < none.link_bytes_per_epoch
-        assert hot.disk_bytes_per_epoch <= none.disk_bytes_per_epoch, "memory has the rows behind them"
 
 
 @pytest.mark.slow
@@ -326,8 +304,8 @@ def test_a_run_on_links_is_estimated_on_mini_batches(eval_mode):
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     sampled, full = found.of("sampled"), found.of("full")
     assert sampled.fits
-    assert sampled.seconds.train > 0
-    assert sampled.seconds.evaluate > 0
+    assert sampled.seconds.train.seconds > 0
+    assert sampled.seconds.validation.seconds > 0
     for part in ("links", "step", "validation", "test"):
         assert sampled.host.bytes_of(part) > 0, part
     # Ranking holds the scores of all ends at once here, and what is compared of them.
@@ -389,7 +367,7 @@ def test_tiers_auto_of_a_trainer_keeps_the_losses(stored, monkeypatch):
         return trainer, [row["train_loss"] for row in trainer.progress.history]
 
     _, plain = losses()
-    monkeypatch.setattr(modes, "capacity_bytes", lambda: 320 << 20)
+    monkeypatch.setattr(choose, "capacity_bytes", lambda: 320 << 20)
     tiered, found = losses(tiers="auto")
     assert found == plain
     assert tiered.tiers is not None
@@ -432,48 +410,6 @@ def test_a_run_looks_ahead_where_that_is_little_of_it_and_its_estimate_does_too(
         assert (looked if share else "looking 1 epoch ahead would take about") in line
 
 
-def test_steps_are_timed_without_the_store_s_rows(stored, monkeypatch):
-    graph, read = open_store(stored), []
-    gather = run_seconds.MadeUpRows.gather
-    monkeypatch.setattr(
-        run_seconds.MadeUpRows, "gather", lambda *args, **named: read.append(1) or gather(*args, **named)
-    )
-    trial = Trial(sage(graph), graph, TrainConfig(fanouts=(4, 4), batch_size=64, epochs=5))
-    trial.try_model()
-    assert run_seconds.seconds_of_steps(trial) > 0
-    assert len(read) >= run_seconds.STEPS
-    assert trial.runner.rows is None
-    read.clear()
-    kept = Trial(sage(graph), open_store(stored, mmap=False), TrainConfig(fanouts=(4, 4), batch_size=64))
-    assert run_seconds.seconds_of_steps(kept) > 0
-    assert not read
-
-
-@pytest.mark.parametrize(("plan", "waits"), [(None, True), ("cpu", False)])
-def test_a_run_whose_batches_take_longer_than_its_steps_waits_for_them(stored, monkeypatch, plan, waits):
-    monkeypatch.setattr(run_seconds, "_preparing", lambda loader, with_rows: 1e6)
-    config = TrainConfig(fanouts=(4, 4), batch_size=64, epochs=5, plan=plan)
-    trial = Trial(sage(open_store(stored)), open_store(stored), config)
-    trial.try_model()
-    found = run_seconds.seconds_of_steps(trial)
-    steps = -(-trial.nodes.numel() // 64)
-    assert (found == 5e6 * steps) == waits
-
-
-def test_the_time_in_which_threads_prepare_a_batch_is_counted(stored):
-    graph = open_store(stored, mmap=False)
-    settings = LoaderSettings(num_neighbors=[4, 4], batch_size=64, input_nodes="train", num_workers=2)
-    with BatchLoader(graph, settings) as loader:
-        assert run_seconds._preparing(loader, with_rows=True) == 0.0
-        for _ in loader.batches(0):
-            pass
-        counted = loader.stage_seconds
-        with_rows, without = (run_seconds._preparing(loader, with_rows=with_) for with_ in (True, False))
-        assert counted["batches"] == len(loader)
-        assert without == pytest.approx(counted["sample"] / len(loader) / 2)
-        assert with_rows == pytest.approx((counted["sample"] + counted["gather"]) / len(loader) / 2)
-
-
 def test_a_model_whose_steps_fail_leaves_the_time_of_the_run_unknown(stored):
     graph = open_store(stored)
     wrong = gnn.GraphSAGE(3, 8, graph.num_classes, 2)
@@ -494,19 +430,20 @@ def test_tiers_auto_is_refused_beside_what_says_otherwise(stored):
 
 
 @pytest.mark.slow
-def test_what_more_memory_would_buy(stored):
+def test_what_more_memory_would_serve(stored):
     graph = open_store(stored)
-    found = graphbraid.estimate(sage(graph), graph, fanouts=(4, 4), batch_size=64)
-    rows = [point.rows for point in found.tier_curve]
-    assert rows == sorted(rows)
-    assert (rows[0], rows[-1]) == (0, 4000)
-    reads = [point.disk_bytes_per_epoch for point in found.tier_curve]
-    assert reads == sorted(reads, reverse=True)
-    assert reads[-1] == pytest.approx(0.0, abs=1.0)
-    assert found.tier_curve[0].seconds >= found.tier_curve[-1].seconds
-    zero = graphbraid.estimate(sage(graph), graph, fanouts=(4, 4), host=0, times=False).of("sampled")
+    found = graphbraid.estimate(sage(graph), graph, fanouts=(4, 4), batch_size=64, host=0, times=False)
+    assert found.curve[-1].rows == 4000
+    shares = [point.share for point in found.curve]
+    assert shares == sorted(shares)
+    assert found.curve[-1].epoch_bytes == pytest.approx(0.0, abs=1.0)
     buffers = TieredFeatures.build(graph, host=0).disk.buffer_bytes
-    assert zero.host.bytes_of("features") == 2 * buffers, "of rows, and of lists"
+    features = found.of("sampled").host.bytes_of("features")
+    assert features == 2 * buffers, "of rows, and of lists"
+    in_memory = open_store(stored, mmap=False)
+    assert graphbraid.estimate(sage(graph), in_memory, times=False, fanouts=(4, 4)).curve == ()
+    on_device = on_a_device(in_memory, 8 << 20)
+    assert on_device.curve[0].share > 0.05, "rows that are read most come first"
 
 
 @pytest.mark.slow
@@ -564,36 +501,65 @@ def test_mini_batches_that_fit_no_memory_are_refused_by_what_a_step_holds(why):
     graph = random_graph(3000, 8, 16)
     model = sage(graph, hidden=256)
     config = TrainConfig(fanouts=(4, 4), batch_size=256, eval_every=0, test_at_end=False)
-    parts = modes._parts_to_come(model, graph, config)
+    parts = limits._parts_to_come(model, graph, config)
     step = parts["the activations and gradients of a step"]
     assert step > 4 * 4 * 3000 * 16, "activations, and not rows alone, are counted"
-    assert sum(parts.values()) < modes.most_bytes(model, graph, config), "the bound that saves the trial"
-    modes.require_sampled(model, graph, config, why, free_bytes=sum(parts.values()) + 1_000_000)
+    assert sum(parts.values()) < limits.most_bytes(model, graph, config), "the bound that saves the trial"
+    limits.require_sampled(model, graph, config, why, free_bytes=sum(parts.values()) + 1_000_000)
     says = "neither way to train fits.*too large" if why else "training on mini-batches needs"
     with pytest.raises(
         ResourceError, match=rf"{says}.* for the activations and gradients of a step"
     ) as caught:
-        modes.require_sampled(model, graph, config, why, free_bytes=sum(parts.values()) - step // 2)
+        limits.require_sampled(model, graph, config, why, free_bytes=sum(parts.values()) - step // 2)
     # What it says to give does fit.
     given = re.search(r"Give batch_size=(\d+), eval_batch_size=(\d+), which fits", str(caught.value))
     assert given is not None
     smaller = config.updated(batch_size=int(given[1]), eval_batch_size=int(given[2]))
-    modes.require_sampled(model, graph, smaller, why, free_bytes=sum(parts.values()) - step // 2)
+    limits.require_sampled(model, graph, smaller, why, free_bytes=sum(parts.values()) - step // 2)
     with pytest.raises(ResourceError, match="Choose smaller fanouts, batch_size or model"):  # none is tried
-        modes.require_sampled(model, graph, config, why, free_bytes=sum(parts.values()) // 8)
+        limits.require_sampled(model, graph, config, why, free_bytes=sum(parts.values()) // 8)
+
+
+def of_types(graph):
+    return gnn.RGCN.of(graph, 64), {"fanouts": (4, 4), "batch_size": 64, "eval_mode": "exact"}
+
+
+def of_links(graph):
+    options = {"task": "link", "negatives": "shared", "fanouts": (4,), "batch_size": 64}
+    return rgcn(graph), options
+
+
+@pytest.mark.parametrize(("graph", "made"), [(bibliography, of_types), (relations, of_links)])
+def test_a_run_on_several_node_types_or_relations_is_counted_as_one_on_one_is(graph, made, monkeypatch):
+    graph = graph()
+    model, options = made(graph)
+    trainer = Trainer(model, graph, epochs=1, **options)
+    parts = limits._parts_to_come(model, graph, trainer.config)
+    for part in ("mini-batches under way", "the optimizer's state", "freed blocks that the process keeps"):
+        assert parts[part] > 0, part
+    assert sum(parts.values()) < limits.most_bytes(model, graph, trainer.config)
+    free = sum(parts.values()) * 2 // 3
+    monkeypatch.setattr("graphbraid.fullgraph.device.free_memory_bytes", lambda: free)
+    for begin in (trainer.fit, trainer.profile):
+        with pytest.raises(
+            ResourceError, match=r"training on mini-batches needs .* for mini-batches under way"
+        ):
+            begin()
+    monkeypatch.undo()
+    trainer.fit()
 
 
 def test_a_model_that_runs_as_it_is_written_on_too_large_a_graph_is_refused():
     graph = random_graph(3000, 8, 16)
     trial_free = type("Device", (), {"free_bytes": lambda self: 100_000})()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(modes, "device_named", lambda _: trial_free)
+        patch.setattr(limits, "device_named", lambda _: trial_free)
         with pytest.raises(ResourceError, match=r"as it is written \(it says so\), .*mode='sampled'"):
-            modes.require_as_written(sage(graph, hidden=64), graph, TrainConfig(mode="full"), "it says so")
+            limits.require_as_written(sage(graph, hidden=64), graph, TrainConfig(mode="full"), "it says so")
 
 
 def test_less_memory_for_rows_is_what_fits_first():
     graph = random_graph(3000, 8, 1000)
     config = TrainConfig(host=16 << 20)
-    said = modes._what_fits(sage(graph), graph, config, needed=5 << 20, free=2 << 20)
+    said = limits._what_fits(sage(graph), graph, config, needed=5 << 20, free=2 << 20)
     assert said.startswith("Give host='13MiB' (--host 13MiB)")

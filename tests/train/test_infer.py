@@ -17,6 +17,7 @@ from tests.warm import WarmProcesses
 
 from graphbraid import nn as gnn
 from graphbraid.errors import ConfigError, DataError, ResourceError
+from graphbraid.estimates.memory import exact_inference
 from graphbraid.estimates.trial import Trial
 from graphbraid.features.rows.scratch import ScratchRows
 from graphbraid.graph import Graph
@@ -24,7 +25,6 @@ from graphbraid.graph.csc import Csc
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.nn import told
 from graphbraid.train import TrainConfig, Trainer
-from graphbraid.train.estimating.memory.inference import exact_inference
 from graphbraid.train.inference import infer, layer_wise
 
 SMALL = 1 << 16  # the least a budget may be: forces many chunks on these graphs

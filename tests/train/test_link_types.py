@@ -234,7 +234,7 @@ def test_losses_do_not_depend_on_the_number_of_threads() -> None:
 
 @pytest.mark.slow
 def test_a_run_on_types_goes_on_and_is_estimated(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graphbraid.train.estimating.memory.sampled.baseline_bytes", lambda *_: 300 << 20)
+    monkeypatch.setattr("graphbraid.estimates.memory.baseline_bytes", lambda *_: 300 << 20)
     graph = films()
     whole = losses(Trainer(by_type(graph), graph, **OPTIONS))
     options = OPTIONS | {"out_dir": tmp_path / "run"}

@@ -17,12 +17,12 @@ import graphbraid
 from graphbraid import Graph
 from graphbraid.datasets import open_store, save_store
 from graphbraid.errors import ConfigError, DataError
+from graphbraid.estimates.estimate import estimate
 from graphbraid.estimates.trial import Trial
 from graphbraid.fullgraph.reading.calling import Given, calling_of
 from graphbraid.nn import DotProduct, LinkModel
 from graphbraid.train import Trainer
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.estimating.estimate import estimate
 
 pytestmark = [pytest.mark.filterwarnings(f"ignore:{text}") for text in ("Sparse CSR", "Sparse invariant")]
 OPTIONS = argument_ranks.OPTIONS["sampled"]

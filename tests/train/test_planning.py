@@ -14,9 +14,9 @@ from graphbraid.collective import Profile, fixed_plan
 from graphbraid.collective.hardware.emulated import EmulatedAccelerator
 from graphbraid.collective.plan.times import Duration, StageTimes
 from graphbraid.errors import ConfigError, DataError
+from graphbraid.estimates import plan as planning
+from graphbraid.estimates.plan import worker_counts
 from graphbraid.train import Trainer
-from graphbraid.train.tuning import planning
-from graphbraid.train.tuning.planning import worker_counts
 
 OPTIONS = {"epochs": 2, "batch_size": 64, "fanouts": (5, 5), "lr": 0.02, "threads": 1}
 TIMES = StageTimes(

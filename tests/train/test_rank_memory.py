@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphbraid.estimates import machine as rank_memory
 from graphbraid.features.tiers.device_sizing import DeviceMemory
-from graphbraid.train.tuning import rank_memory
 
 RANKS = st.lists(
     st.tuples(

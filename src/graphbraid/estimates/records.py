@@ -1,13 +1,27 @@
-"""Records of estimates: what a run holds in a memory, part by part, and the phase in which it holds most."""
+"""Records of an estimate: memory part by part, seconds part by part, and what follows for a run."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from graphbraid.collective.plan.times import format_seconds
+from graphbraid.features.budgets.sizing import HostBudget
+from graphbraid.features.tiers.device_sizing import DeviceBudget
+from graphbraid.features.tiers.tier_report import CurvePoint
+from graphbraid.files.writing import format_bytes
+from graphbraid.machine.contention import is_disturbed
+
+if TYPE_CHECKING:
+    from graphbraid.estimates.machine import HardwareFile
 
 Mode = Literal["sampled", "full"]
 """How a run trains, once ``auto`` has chosen."""
+
+
+# ---- memory
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,3 +73,201 @@ class Needs:
             if need.nbytes:
                 counts = "" if need.nbytes == self.most else "; a later or earlier phase holds more"
                 yield f"({need.name})", need.nbytes, need.why + counts
+
+
+# ---- seconds
+
+
+@dataclass(frozen=True, slots=True)
+class PartSeconds:
+    """How long a part of a run takes."""
+
+    seconds: float | None
+    """None if it is not known, and ``how`` says why."""
+    how: str = ""
+    """How it is known."""
+    spread: float | None = None
+    """Seconds between the median of several tries and the farthest of them; None after a single try."""
+
+    @property
+    def known(self) -> float:
+        """The seconds of a part that was tried."""
+        assert self.seconds is not None, self.how
+        return self.seconds
+
+    def times(self, factor: float) -> PartSeconds:
+        """Return ``factor`` times the time."""
+        seconds, spread = (None if value is None else value * factor for value in (self.seconds, self.spread))
+        return replace(self, seconds=seconds, spread=spread)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EpochSeconds:
+    """How long an epoch takes, and what a run takes once."""
+
+    train: PartSeconds
+    """Training of an epoch."""
+    validation: PartSeconds | None = None
+    """An epoch's share of a validation (``eval_every``); None if there is none."""
+    checkpoints: PartSeconds | None = None
+    """Checkpoints that an epoch writes, without that of a best one; None without a folder."""
+    test: PartSeconds | None = None
+    """The test at the end; None if there is none."""
+    first: float = 0.0
+    """Seconds that the first epoch takes longer: memory is taken, pages of files are read."""
+    floor: float | None = None
+    """Least seconds of the compiled step by the machine's rates; None for mini-batches."""
+    others: float | None = None
+    """Share of the cores that other programs used while steps were tried; None if it is not known."""
+
+    @property
+    def total(self) -> float:
+        """Seconds of an epoch, of all its parts whose time is known."""
+        parts = (self.train, self.validation, self.checkpoints)
+        return sum(part.seconds or 0.0 for part in parts if part is not None)
+
+    @property
+    def spread(self) -> float | None:
+        """Seconds by which an epoch may lie off, as the tries of its parts did; None if that is not known."""
+        parts = [self.train] + ([] if self.validation is None else [self.validation])
+        known = [part.spread for part in parts if part.spread is not None]
+        return sum(known) if len(known) == len(parts) else None
+
+    def of_run(self, epochs: int) -> float:
+        """Return the seconds of a run of so many epochs, with what comes once."""
+        test = 0.0 if self.test is None else self.test.seconds or 0.0
+        return self.first + epochs * self.total + test
+
+    def parts(self) -> Iterator[tuple[str, PartSeconds]]:
+        """Yield each part with its name; those of an epoch first, what comes once in brackets."""
+        train = self.train
+        if self.others is not None and is_disturbed(self.others):
+            slower = f"while other programs used {self.others:.0%} of the cores; alone, a run is faster"
+            train = replace(train, how=f"{train.how}, {slower}")
+        yield "training", train
+        if self.validation is not None:
+            yield "validation", self.validation
+        if self.checkpoints is not None:
+            yield "checkpoints", self.checkpoints
+        if self.first:
+            yield "(first epoch)", PartSeconds(self.first, "longer: memory is taken, pages of files are read")
+        if self.test is not None:
+            yield "(test)", replace(self.test, how=f"once, at the end; {self.test.how}")
+
+    def scaled(self, factor: float, why: str) -> EpochSeconds:
+        """Return the times on hardware where computing takes ``factor`` times as long."""
+        train = self.train.times(factor)
+        return replace(
+            self,
+            train=replace(train, how=f"{train.how}; {why}"),
+            validation=None if self.validation is None else self.validation.times(factor),
+            test=None if self.test is None else self.test.times(factor),
+            first=self.first * factor,
+            floor=None if self.floor is None else self.floor * factor,
+        )
+
+
+# ---- the whole
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModeEstimate:
+    """What a run needs in one mode."""
+
+    mode: Mode
+    host: Needs | None
+    """What it needs in memory; None if it is not known, and ``reason`` says why."""
+    device: Needs | None = None
+    """What it needs on the device that holds the model; None without one."""
+    disk_bytes: int = 0
+    """Bytes of files that the run writes: checkpoints, activations beyond exact inference's budget."""
+    seconds: EpochSeconds | None = None
+    """Time of an epoch; None if nothing is known or was asked for."""
+    epochs: int = 1
+    """Number of epochs of the run."""
+    fits: bool = True
+    """Whether memory, device and disk have room for it."""
+    reason: str = ""
+    """What there is no room for, or why nothing is known."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Estimate:
+    """What a run needs before it starts; printing it shows what ``graphbraid estimate`` does."""
+
+    hardware: HardwareFile
+    modes: tuple[ModeEstimate, ...]
+    mode: Mode
+    """What ``mode="auto"`` chooses."""
+    mode_reason: str
+    tiers: HostBudget
+    """What ``tiers="auto"`` chooses for mini-batches."""
+    device_tiers: DeviceBudget | None = None
+    """What it chooses for rows on the device; None without one."""
+    curve: tuple[CurvePoint, ...] = ()
+    """Share of the reads that memory for more and more rows would serve, in host memory or on the device;
+    empty unless rows can be in tiers."""
+    tier_score: str = ""
+    """Score by which a run fills tiers, and why by that; empty without tiers."""
+
+    def of(self, mode: str) -> ModeEstimate:
+        """Return the estimate of one mode, ``sampled`` or ``full``.
+
+        Raises:
+            KeyError: there is no such mode.
+        """
+        for found in self.modes:
+            if found.mode == mode:
+                return found
+        raise KeyError(mode)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values, with the sums of each mode's needs."""
+        content = dataclasses.asdict(self)
+        for plain, found in zip(content["modes"], self.modes, strict=True):
+            for place, needs in (("host", found.host), ("device", found.device)):
+                if needs is not None:
+                    plain[place] |= {"nbytes": needs.nbytes, "must_bytes": needs.must_bytes}
+            if found.seconds is not None:
+                run = found.seconds.of_run(found.epochs)
+                plain["seconds"] |= {"total": found.seconds.total, "run": run}
+        return content
+
+    def __str__(self) -> str:
+        lines = [f"mode {self.mode}: {self.mode_reason}", f"tiers: {self.tiers.reason}"]
+        if self.device_tiers is not None:
+            lines.append(f"device tiers: {self.device_tiers.reason}")
+        if self.tier_score:
+            lines.append(f"filled by the score {self.tier_score}")
+        for found in self.modes:
+            lines += ["", *_mode_lines(found)]
+        return "\n".join(lines)
+
+
+def _mode_lines(found: ModeEstimate) -> list[str]:
+    heading = f"{found.mode}: {'fits' if found.fits else 'does not fit'}"
+    lines = [f"{heading}; {found.reason}" if found.reason else heading]
+    for place, needs in (("memory", found.host), ("device", found.device)):
+        if needs is not None:
+            lines.append(f"  {place} {format_bytes(needs.nbytes)}")
+            lines += [f"    {name:<14} {format_bytes(size):>10}  {why}" for name, size, why in needs.rows()]
+    if found.disk_bytes:
+        lines.append(f"  disk {format_bytes(found.disk_bytes)}")
+    if (taken := found.seconds) is not None:
+        epochs = f"{found.epochs:,} epoch{'s' * (found.epochs != 1)}"
+        run = f"{format_seconds(taken.of_run(found.epochs))} for {epochs}"
+        lines.append(f"  epoch {with_spread(taken.total, taken.spread)}; {run}")
+        lines += [f"    {name:<14} {size:>13}  {why}" for name, size, why in time_rows(taken)]
+    return lines
+
+
+def time_rows(seconds: EpochSeconds) -> Iterator[tuple[str, str, str]]:
+    """Yield name, time and reason of each part of an epoch; in brackets what comes once in a run."""
+    for name, part in seconds.parts():
+        yield name, "not known" if part.seconds is None else with_spread(part.seconds, part.spread), part.how
+
+
+def with_spread(seconds: float, spread: float | None) -> str:
+    """Format a time with the share by which its tries lay off, such as ``"1.23 s ±4%"``, if that is known."""
+    said = format_seconds(seconds)
+    return said if spread is None or not seconds else f"{said} ±{spread / seconds:.0%}"

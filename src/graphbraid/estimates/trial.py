@@ -7,13 +7,14 @@ import copy
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from graphbraid.estimates.allocation import allocation_of
+from graphbraid.estimates.records import PartSeconds
 from graphbraid.features import HostTiers
 from graphbraid.graph import Graph
 from graphbraid.nn import LinkModel
@@ -35,28 +36,6 @@ REPEATS = 3
 """Most tries of an evaluation."""
 _SEEDS = 2
 """Seeds of the mini-batch on which the copy is first run."""
-
-
-class PartSeconds(NamedTuple):
-    """How long a part of a run takes."""
-
-    seconds: float | None
-    """None if it is not known, and ``how`` says why."""
-    how: str = ""
-    """How it is known."""
-    spread: float | None = None
-    """Seconds between the median of several tries and the farthest of them; None after a single try."""
-
-    @property
-    def known(self) -> float:
-        """The seconds of a part that was tried."""
-        assert self.seconds is not None, self.how
-        return self.seconds
-
-    def times(self, factor: float) -> PartSeconds:
-        """Return ``factor`` times the time."""
-        seconds, spread = (None if value is None else value * factor for value in (self.seconds, self.spread))
-        return self._replace(seconds=seconds, spread=spread)
 
 
 def of_tries(seconds: Sequence[float], how: str = "") -> PartSeconds:

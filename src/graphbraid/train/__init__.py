@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 from graphbraid.lazy import names_of
 
 if TYPE_CHECKING:
+    from graphbraid.estimates.machine import HardwareFile
+    from graphbraid.estimates.records import Estimate
     from graphbraid.train.callbacks import Callback, EarlyStopping
     from graphbraid.train.config import TrainConfig
-    from graphbraid.train.estimating.hardware import HardwareFile
-    from graphbraid.train.estimating.records import Estimate
     from graphbraid.train.inference.ranking import Ranking, link_auc, rank_links
     from graphbraid.train.records import EpochRecord, RunResult, StepRecord
     from graphbraid.train.trainer import Trainer
@@ -31,10 +31,10 @@ __all__ = [
 __getattr__ = names_of(
     __name__,
     {
+        ".estimates.machine": "HardwareFile",
+        ".estimates.records": "Estimate",
         "callbacks": "Callback EarlyStopping",
         "config": "TrainConfig",
-        "estimating.hardware": "HardwareFile",
-        "estimating.records": "Estimate",
         "inference.ranking": "Ranking link_auc rank_links",
         "records": "EpochRecord RunResult StepRecord",
         "trainer": "Trainer",

@@ -14,6 +14,10 @@ from graphbraid.arguments import check_type
 from graphbraid.collective import Plan, Profile
 from graphbraid.collective.run.protocols import Accelerator
 from graphbraid.errors import ConfigError, DataError
+from graphbraid.estimates.choose import TrainerInputs, choose, with_plan_of_device
+from graphbraid.estimates.limits import require_sampled
+from graphbraid.estimates.plan import profile_run
+from graphbraid.estimates.tiers import run_seconds
 from graphbraid.fullgraph.reading.watch import GraphWatch
 from graphbraid.graph import Graph
 from graphbraid.nn import LinkModel
@@ -22,10 +26,7 @@ from graphbraid.sampling.rows.by_id import FeatureSource
 from graphbraid.signatures import typed
 from graphbraid.train import runtime
 from graphbraid.train.callbacks import Callback, Listeners
-from graphbraid.train.choosing import Passed, choose, with_plan_of_device
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.estimating.modes import require_sampled
-from graphbraid.train.estimating.run_seconds import run_seconds
 from graphbraid.train.explaining import explained, idle_on_one_rank
 from graphbraid.train.inference.evaluate import EvalMode, node_ids, outputs_in_chunks, score
 from graphbraid.train.predicting import LinkPredictions
@@ -47,7 +48,6 @@ from graphbraid.train.step.tiers import make_tiers
 from graphbraid.train.step.typed_runner import TypedRunner
 from graphbraid.train.task import Task
 from graphbraid.train.trainer_lock import TrainerLock
-from graphbraid.train.tuning.planning import profile_run
 
 
 class Trainer(LinkPredictions):
@@ -127,7 +127,7 @@ class Trainer(LinkPredictions):
         joined = distributed.current()
         self.comm = joined if joined is not None and joined.size > 1 else None
         """Ranks that train together, by :func:`graphbraid.distributed.init`; None for one rank."""
-        passed = Passed(tiers=tiers, topology=topology, accelerator=accelerator)
+        passed = TrainerInputs(tiers=tiers, topology=topology, accelerator=accelerator)
         chosen = choose(model, graph, given.updated(**overrides), passed, self.comm)
         self._share = ALONE if self.comm is None else Share(self.comm.rank, self.comm.size)
         self.mode_reason = chosen.mode_reason
@@ -297,7 +297,7 @@ class Trainer(LinkPredictions):
             ResourceError: a run would not fit the free memory.
         """
         with self.turn():
-            if self.comm is None and not self.graph.is_typed:
+            if self.comm is None:
                 require_sampled(self.model, self.graph, self.config)
             return profile_run(
                 self.runner,

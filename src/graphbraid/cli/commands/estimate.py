@@ -24,8 +24,7 @@ from graphbraid.cli.run.settings import GivenOptions, resolve_given
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from graphbraid.estimates.records import Needs
-    from graphbraid.train.estimating.records import Estimate, ModeEstimate
+    from graphbraid.estimates.records import Estimate, ModeEstimate, Needs
 
 _PANEL = "Estimate"
 _OTHERS = ("resume", "overwrite", "trust_checkpoint", "trace")
@@ -83,7 +82,7 @@ def estimate(
 def _save(path: Path, *, json_output: bool) -> None:
     import dataclasses
 
-    from graphbraid.train.estimating.hardware import this_machine
+    from graphbraid.estimates.machine import this_machine
 
     machine = this_machine()
     machine.save(path)
@@ -95,8 +94,8 @@ def _save(path: Path, *, json_output: bool) -> None:
 
 def _estimated(given: GivenOptions, hardware: Path | None, *, times: bool) -> Estimate:
     from graphbraid.cli.run.learning import learning
-    from graphbraid.train.estimating.estimate import estimate as estimate_run
-    from graphbraid.train.estimating.hardware import HardwareFile
+    from graphbraid.estimates.estimate import estimate as estimate_run
+    from graphbraid.estimates.machine import HardwareFile
 
     machine = None if hardware is None else HardwareFile.load(hardware)
     learned = learning(resolve_given(given))
@@ -112,11 +111,8 @@ def _show(found: Estimate) -> None:
     console = out_console()
     for part in found.modes:
         _show_mode(part)
-    if found.tier_curve:
-        console.print(_tier_table(found))
-        console.print()
-    if found.hot_curve:
-        console.print(_hot_table(found))
+    if found.curve:
+        console.print(_curve_table(found))
         console.print()
     say(console, "mode auto: [bold]{}[/], as {}", found.mode, found.mode_reason)
     say(console, "tiers auto: {}", found.tiers.reason)
@@ -128,8 +124,8 @@ def _show(found: Estimate) -> None:
 
 def _show_mode(found: ModeEstimate) -> None:
     from graphbraid.collective.plan.times import format_seconds
+    from graphbraid.estimates.records import time_rows, with_spread
     from graphbraid.files.writing import format_bytes
-    from graphbraid.train.estimating.records import time_rows, with_spread
 
     console = out_console()
     line = "[bold]mode {}[/]: [green]fits[/]" if found.fits else "[bold]mode {}[/]: [bold red]does not fit[/]"
@@ -165,55 +161,19 @@ def _add_needs(table: Table, place: str, needs: Needs) -> None:
         table.add_row(f"  {plain(name)}", format_bytes(nbytes), plain(why))
 
 
-def _tier_table(found: Estimate) -> Table:
-    from graphbraid.collective.plan.times import format_seconds
+def _curve_table(found: Estimate) -> Table:
     from graphbraid.files.writing import format_bytes
 
-    has_device = found.tier_curve[0].link_bytes_per_epoch is not None
     table = _table(
-        "mini-batches with rows in memory",
-        ("--host", "right"),
+        "memory for the rows that are read most, in tiers (--host, --hot)",
         ("rows", "right"),
-        ("served", "right"),
-        ("from disk an epoch", "right"),
-        *((("over the link", "right"),) if has_device else ()),
         ("memory", "right"),
-        ("training an epoch", "right"),
-    )
-    for point in found.tier_curve:
-        table.add_row(
-            format_bytes(point.host_bytes) if point.rows else "0",
-            f"{point.rows:,}",
-            f"{point.expected_share:.1%}",
-            format_bytes(point.disk_bytes_per_epoch),
-            *(() if point.link_bytes_per_epoch is None else (format_bytes(point.link_bytes_per_epoch),)),
-            format_bytes(point.memory_bytes),
-            "" if point.seconds is None else format_seconds(point.seconds),
-        )
-    return table
-
-
-def _hot_table(found: Estimate) -> Table:
-    from graphbraid.files.writing import format_bytes
-
-    table = _table(
-        "mini-batches with rows on the device",
-        ("--hot", "right"),
-        ("rows", "right"),
         ("served", "right"),
-        ("over the link an epoch", "right"),
-        ("device", "right"),
-        ("", "left"),
+        ("left to the disk or the link an epoch", "right"),
     )
-    for point in found.hot_curve:
-        table.add_row(
-            format_bytes(point.hot_bytes) if point.rows else "0",
-            f"{point.rows:,}",
-            f"{point.expected_share:.1%}",
-            format_bytes(point.link_bytes_per_epoch),
-            format_bytes(point.device_bytes),
-            "" if point.fits else "does not fit",
-        )
+    for point in found.curve:
+        left = "" if point.epoch_bytes is None else format_bytes(int(point.epoch_bytes))
+        table.add_row(f"{point.rows:,}", format_bytes(point.nbytes), f"{point.share:.1%}", left)
     return table
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from graphbraid.collective.run.protocols import SharesMemory
 from graphbraid.distributed import Communicator
 from graphbraid.distributed.peers.group import ReadingGroup, reading_group
+from graphbraid.estimates.machine import read_rates
 from graphbraid.features import TieredFeatures
 from graphbraid.features.budgets.row_budgets import order_of
 from graphbraid.features.scores.walks import out_degree
@@ -22,7 +23,6 @@ from graphbraid.graph.scaled_features import kept_row_bytes
 from graphbraid.sampling.rows.device_cache import MAP_BYTES, DeviceCache
 from graphbraid.sampling.rows.shared_cache import PeerPlace, SharedDeviceCache
 from graphbraid.train.run.state import RunState
-from graphbraid.train.tuning.peer_rates import read_rates
 
 _log = logging.getLogger(__name__)
 _INSTEAD = "each keeps its own hot rows"

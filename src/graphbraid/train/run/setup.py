@@ -12,9 +12,11 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from graphbraid.errors import ConfigError
+from graphbraid.estimates.limits import require_as_written, require_sampled
+from graphbraid.estimates.machine import memory_of_rank
+from graphbraid.estimates.plan import plan_run, set_training_threads
 from graphbraid.machine.hardware import own_anonymous_bytes
 from graphbraid.train import runtime
-from graphbraid.train.estimating.modes import require_as_written, require_sampled
 from graphbraid.train.inference.metrics import check_monitor
 from graphbraid.train.run.state import RunState
 from graphbraid.train.run_folder.measured import kept_evidence, kept_plan
@@ -33,8 +35,6 @@ from graphbraid.train.step.preflight import (
 from graphbraid.train.step.shares import SharedFeed, SharedWholeGraph
 from graphbraid.train.step.whole import compile_for, require_whole
 from graphbraid.train.task import Task, with_class_weights
-from graphbraid.train.tuning.planning import plan_run, set_training_threads
-from graphbraid.train.tuning.rank_memory import memory_of_rank
 
 if TYPE_CHECKING:
     from graphbraid.collective import Plan
@@ -146,8 +146,7 @@ def _try_model(state: RunState, task: Task, train_nodes: Tensor, evidence: Evide
         if state.runner.engine is None:
             _compile(state, train_nodes, evidence)
         return
-    if not state.graph.is_typed:  # batches with types are not counted beforehand
-        _require_sampled(state)
+    _require_sampled(state)
     seeds = train_nodes[:_DRY_SEEDS]
     _dry_run(state, task, seeds, f"a mini-batch of {seeds.numel()} seed nodes")
 

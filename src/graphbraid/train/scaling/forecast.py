@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from graphbraid.errors import ConfigError
+from graphbraid.estimates.memory import sampled_needs
 from graphbraid.estimates.trial import Trial
 from graphbraid.fullgraph.scale.cluster import Cluster
 from graphbraid.fullgraph.scale.forecast import Range
@@ -17,7 +18,6 @@ from graphbraid.loader import BatchLoader
 from graphbraid.machine.contention import OtherPrograms, is_disturbed
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.estimating.memory.sampled import sampled_needs
 from graphbraid.train.run.ranks import config_of_rank
 from graphbraid.train.scaling.measure import SECONDS, measured
 from graphbraid.train.scaling.memory import rank_needs

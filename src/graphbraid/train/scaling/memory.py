@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from graphbraid.distributed.ranks.gradients import bytes_of, in_buckets
 from graphbraid.estimates.allocation import allocation_of
+from graphbraid.estimates.memory import SampledNeeds
 from graphbraid.estimates.records import Need, Needs
 from graphbraid.estimates.trial import Trial
 from graphbraid.loader.batches.batch_loader import BatchLoader
-from graphbraid.train.estimating.memory.sampled import SampledNeeds
 from graphbraid.train.scaling.sizes import ShareSizes, share_at
 
 

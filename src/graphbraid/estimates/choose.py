@@ -1,4 +1,7 @@
-"""What a Trainer chooses before a run: options that graph, model, ranks and memory decide."""
+"""What a Trainer chooses before a run: mode, tiers, and other options that graph, ranks and memory decide.
+
+``mode="auto"`` and ``tiers="auto"`` choose by the counts that an estimate shows.
+"""
 
 from __future__ import annotations
 
@@ -8,27 +11,43 @@ import torch
 from torch import nn
 
 from graphbraid.errors import ConfigError
+from graphbraid.estimates.allocation import capacity_bytes
+from graphbraid.estimates.machine import RankMemory, device_memory, memory_name, memory_of_rank
+from graphbraid.estimates.memory import SampledNeeds, bytes_beside_graph, may_try_steps, sampled_needs
+from graphbraid.estimates.records import Mode
+from graphbraid.estimates.tiers import RunSeconds, sampler_bytes
+from graphbraid.estimates.trial import Trial
 from graphbraid.features import Score
+from graphbraid.features.budgets.sizing import HostBudget, host_budget
+from graphbraid.features.tiers.device_sizing import DeviceBudget, DeviceMemory, device_budget
+from graphbraid.files.writing import format_bytes
+from graphbraid.fullgraph import NotLoweredError, estimated_bytes
 from graphbraid.graph import Graph
+from graphbraid.graph.scaled_features import stored_rows
 from graphbraid.nn import LinkModel
 from graphbraid.sampling.lists import NeighborLists
 from graphbraid.sampling.rows.by_id import FeatureSource
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.estimating.modes import auto_tiers, choose_mode
 from graphbraid.train.run.ranks import config_of_rank
 from graphbraid.train.run.typed import config_by_types
 from graphbraid.train.step.feed import ALONE, Share
 from graphbraid.train.step.links.options import config_of_links
-from graphbraid.train.tuning.device_memory import device_memory
-from graphbraid.train.tuning.rank_memory import RankMemory, memory_name, memory_of_rank
+from graphbraid.train.step.tiers import expected_reads, share_of
+from graphbraid.train.step.whole import device_named
 
 if TYPE_CHECKING:
     from graphbraid.collective.run.protocols import Accelerator
     from graphbraid.distributed import Communicator
 
+SHARE_OF_FREE_MEMORY = 0.5
+"""Largest share of the free memory for which mode ``auto`` trains on the whole graph."""
 
-class Passed(NamedTuple):
+
+# ---- a Trainer's options
+
+
+class TrainerInputs(NamedTuple):
     """Objects that a Trainer was given beside its options; None for those that it was not."""
 
     tiers: FeatureSource | None
@@ -39,7 +58,7 @@ class Passed(NamedTuple):
     """What prepares and transfers mini-batches."""
 
 
-class Chosen(NamedTuple):
+class ResolvedConfig(NamedTuple):
     """The options of a run, with what was left open chosen."""
 
     config: TrainConfig
@@ -52,8 +71,8 @@ class Chosen(NamedTuple):
 
 
 def choose(
-    model: nn.Module, graph: Graph, config: TrainConfig, passed: Passed, comm: Communicator | None
-) -> Chosen:
+    model: nn.Module, graph: Graph, config: TrainConfig, passed: TrainerInputs, comm: Communicator | None
+) -> ResolvedConfig:
     """Check that options, objects, graph, model and ranks go together, and choose what is left open.
 
     Args:
@@ -91,11 +110,11 @@ def choose(
     if config.mode == "auto" and graph.x is not None:
         mode, mode_reason = choose_mode(model, graph, config)
         config = config.updated(mode=mode)
-    return Chosen(config, mode_reason, tiers_reason, reads)
+    return ResolvedConfig(config, mode_reason, tiers_reason, reads)
 
 
 def with_plan_of_device(
-    config: TrainConfig, passed: Passed, device: torch.device, num_ranks: int = 1
+    config: TrainConfig, passed: TrainerInputs, device: torch.device, num_ranks: int = 1
 ) -> TrainConfig:
     """Return the options with a plan where rows stay on a device, whose copies leave them out.
 
@@ -122,7 +141,7 @@ def with_plan_of_device(
 
 
 def _by_kind(
-    model: nn.Module, graph: Graph, config: TrainConfig, passed: Passed, num_ranks: int
+    model: nn.Module, graph: Graph, config: TrainConfig, passed: TrainerInputs, num_ranks: int
 ) -> tuple[TrainConfig, str]:
     """Return the options as task and types allow, with the reason if these decide the mode."""
     if config.task == "link":
@@ -132,7 +151,7 @@ def _by_kind(
     return config_by_types(graph, config, passed._asdict(), num_ranks)
 
 
-def _check_passed(config: TrainConfig, passed: Passed) -> None:
+def _check_passed(config: TrainConfig, passed: TrainerInputs) -> None:
     """Check that tiers and topology were not both given and asked for by an option."""
     for name, given in (("tiers", passed.tiers), ("topology", passed.topology)):
         if given is None:
@@ -157,10 +176,119 @@ def _with_sizes(
     return config.updated(tiers=None, host=found.host.host, hot=hot), reason, found.reads
 
 
-def _has_hot_rows(passed: Passed) -> bool:
+def _has_hot_rows(passed: TrainerInputs) -> bool:
     return passed.tiers is not None and passed.tiers.hot is not None
 
 
-def _is_in_tiers(config: TrainConfig, passed: Passed) -> bool:
+def _is_in_tiers(config: TrainConfig, passed: TrainerInputs) -> bool:
     given = (passed.tiers, passed.topology, config.host, config.hot or None)
     return any(one is not None for one in given)
+
+
+# ---- mode and tiers
+
+
+def choose_mode(
+    model: nn.Module, graph: Graph, config: TrainConfig, *, free_bytes: int | None = None
+) -> tuple[Mode, str]:
+    """Return ``full`` or ``sampled`` for mode ``auto``, and the reason as a sentence.
+
+    Args:
+        model: model to train.
+        graph: graph to train on.
+        config: options of the run.
+        free_bytes: free memory beside the data. If None, as measured now.
+    """
+    if config.precision != "float32":
+        return "sampled", "the full-graph engine runs in float32"
+    device = device_named(config.device)
+    free = device.free_bytes() if free_bytes is None else free_bytes
+    try:
+        needed = estimated_bytes(model, graph, device)
+    except NotLoweredError as why:
+        return "sampled", f"the model has no lowered form ({why})"
+    if free is None:
+        return "sampled", "the free memory is not known"
+    allowed = SHARE_OF_FREE_MEMORY * free
+    fits = needed <= allowed
+    return (
+        "full" if fits else "sampled",
+        f"the whole graph needs up to {format_bytes(needed)} "
+        f"{'beside the data' if device.is_host else f'on {device.place}'}, "
+        f"{'within' if fits else 'more than'} half of the {format_bytes(free)} that are free",
+    )
+
+
+class AutoTiers(NamedTuple):
+    """What ``tiers="auto"`` takes."""
+
+    host: HostBudget
+    device: DeviceBudget | None
+    """None where there is no device, or ``hot`` says it."""
+    reads: Score | None
+    """Reads of each row, where the device was sized by them."""
+
+    @property
+    def reason(self) -> str:
+        """Why both are as large as they are."""
+        return self.host.reason + ("" if self.device is None else f"; {self.device.reason}")
+
+
+def auto_tiers(
+    model: nn.Module,
+    graph: Graph,
+    config: TrainConfig,
+    memory: DeviceMemory | None = None,
+    *,
+    host_bytes: int | None = None,
+    share: Share = ALONE,
+) -> AutoTiers:
+    """Return the memory for rows and lists that ``tiers="auto"`` takes: what the rest of the run leaves.
+
+    Args:
+        model: to train.
+        graph: to train on.
+        config: options of the run; ``hot`` is kept where it is given.
+        memory: of the device. If None, there is none.
+        host_bytes: memory that the run may take in place of this process. If None, all that is free.
+        share: of each batch that the run trains on.
+
+    Raises:
+        ConfigError: the model does not fit the graph.
+        DataError: the graph has no features, labels or training nodes.
+    """
+    config = config.updated(mode="sampled", tiers=None)
+    trial = Trial(model, graph, config)
+    trial.try_model()
+    share = share_of(share, config, trial.nodes)
+    # A rank's batches are as large as those of a run on batches of its share of the seeds.
+    own = trial
+    if share.num_ranks > 1:
+        own = Trial(model, graph, config.updated(batch_size=-(-config.batch_size // share.num_ranks)))
+        own.try_model()
+    needs = sampled_needs(own)
+    free = capacity_bytes() if host_bytes is None else host_bytes
+    host = host_budget(graph, free_bytes=free, needed_bytes=bytes_beside_graph(needs.host, graph))
+    if memory is None or config.hot is not None or stored_rows(graph.x) is None:
+        return AutoTiers(host, None, None)
+    run_time = RunSeconds(trial, host=host.host, share=share) if may_try_steps(trial) else None
+    reads = expected_reads(graph, trial.config, run_time, share=share)
+    seconds = None if run_time is None else run_time.least
+    return AutoTiers(host, auto_device(trial, needs, reads, memory, seconds), reads)
+
+
+def auto_device(
+    trial: Trial, needs: SampledNeeds, reads: Score, memory: DeviceMemory, run_seconds: float | None
+) -> DeviceBudget:
+    """Return the memory of a device for rows that ``tiers="auto"`` takes.
+
+    Args:
+        trial: the run.
+        needs: of the run without tiers.
+        reads: of each row in an epoch.
+        memory: of the device.
+        run_seconds: of all training steps. If None, not known.
+    """
+    needed = needs.device.nbytes + sampler_bytes(trial, memory.free_bytes)
+    seconds = None if run_seconds is None else run_seconds / trial.config.epochs
+    return device_budget(trial.graph, reads.values, memory, needed_bytes=needed, epoch_seconds=seconds)

@@ -1,24 +1,19 @@
-"""What a run on links holds and takes beside mini-batches: its links, and ranks among all nodes."""
+"""What a run on links takes beside its mini-batches: memory of the links, and ranks among all nodes."""
 
 from __future__ import annotations
 
 import dataclasses
-import time
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from graphbraid.estimates.allocation import allocation_of, may_be_tried
 from graphbraid.estimates.records import Need
-from graphbraid.estimates.trial import Trial
+from graphbraid.estimates.sizes import batch_sizes
+from graphbraid.estimates.trial import Trial, timed
 from graphbraid.files.writing import format_bytes
 from graphbraid.fullgraph.reading.modes import in_mode
-from graphbraid.graph import Graph
-from graphbraid.sampling import MiniBatch
 from graphbraid.train import runtime
-from graphbraid.train.config import TrainConfig
-from graphbraid.train.estimating.trials.batches import BatchSizes, batch_sizes
 from graphbraid.train.inference.evaluate import EvalMode, encoder_rows
 from graphbraid.train.inference.infer import whole_bytes
 from graphbraid.train.inference.link_scores import PAIRS, beside_negatives, ranking_of
@@ -26,33 +21,23 @@ from graphbraid.train.inference.metrics import AUC, metric_names
 from graphbraid.train.inference.ranking import MOST_SCORES
 from graphbraid.train.step.feed import make_loader
 from graphbraid.train.step.links.runner import LinkRunner
-from graphbraid.train.step.links.typed_encoder import TypedEncoderRunner
 
 _HOST = torch.device("cpu")
 _COUNTING_BYTES = 16
 """Bytes per edge of NumPy's arrays while negatives are counted, which torch does not see."""
 
 
-def link_batch_sizes(graph: Graph, config: TrainConfig, positions: Tensor, runner: LinkRunner) -> BatchSizes:
-    """Return the sizes of batches of the links at ``positions``."""
-    return batch_sizes(graph, config, positions, loader_of=runner.loader, rows_bytes=_rows_bytes(runner))
-
-
-def _rows_bytes(runner: LinkRunner) -> Callable[[MiniBatch], int] | None:
-    encoder = runner.encoder_runner()
-    return encoder.rows_bytes if isinstance(encoder, TypedEncoderRunner) else None
-
-
-def link_needs(trial: Trial, *, in_flight: int) -> tuple[tuple[Need, ...], tuple[Need, ...]]:
-    """Return what a run holds for its links, and what its set-up holds more; nothing of other tasks.
+def link_needs(
+    trial: Trial, runner: LinkRunner, *, in_flight: int
+) -> tuple[tuple[Need, ...], tuple[Need, ...]]:
+    """Return what a run holds for its links, and what its set-up holds more.
 
     Args:
-        trial: the run, of which a step was tried.
-        in_flight: bytes of the batches that are held later, which the set-up does not hold.
+        trial: the run. A step was tried.
+        runner: its runner.
+        in_flight: bytes of the batches that are held later. The set-up does not hold them.
     """
-    runner, config = trial.runner, trial.config
-    if not isinstance(runner, LinkRunner):
-        return (), ()
+    config = trial.config
     evaluates = trial.val_nodes is not None or trial.test_nodes is not None
     kept: list[object] = []
 
@@ -112,14 +97,14 @@ def link_evaluation_seconds(
     part = nodes
     if mode == "sampled":
         part = nodes[: 4 * config.eval_batch_size]
-    encode = _seconds(lambda: encoder_rows(runner, config, part, mode))
+    encode = timed(lambda: encoder_rows(runner, config, part, mode))
     rows, some = _some_rows(trial, runner), positions[: _links_at_once(runner)]
-    if not _ranks(trial):
+    if not _ranks_links(trial):
         return encode * nodes.numel() / part.numel()
     with trial.evaluating():
-        rank = _seconds(lambda: ranking_of(runner, some, rows))
+        rank = timed(lambda: ranking_of(runner, some, rows))
         if rank < most / 4:
-            rank = _seconds(lambda: ranking_of(runner, some, rows))
+            rank = timed(lambda: ranking_of(runner, some, rows))
     return encode * nodes.numel() / part.numel() + rank * positions.numel() / some.numel()
 
 
@@ -130,7 +115,7 @@ def _evaluation_bytes(trial: Trial, runner: LinkRunner, positions: Tensor, mode:
             lambda: beside_negatives(runner, trial.config, positions[:PAIRS], rows), trial.device
         ).peak
         some, ranks = positions[: _links_at_once(runner)], 0
-        if _ranks(trial):
+        if _ranks_links(trial):
             ranks = allocation_of(lambda: ranking_of(runner, some, rows), trial.device).peak
     return rows.nbytes + max(_encoding_bytes(trial, runner, mode, rows.nbytes), pairs, ranks)
 
@@ -139,17 +124,13 @@ def _encoding_bytes(trial: Trial, runner: LinkRunner, mode: EvalMode, rows_bytes
     """Return what it takes to make the rows, beside these ``rows_bytes``."""
     config, encoder, nodes = trial.config, runner.encoder_runner(), runner.data.ends.nodes
     if mode == "sampled":
-        fanouts, size = config.eval_fanouts or config.fanouts, config.eval_batch_size
-        sizes = batch_sizes(
-            trial.graph,
-            config,
-            nodes,
-            fanouts=fanouts,
-            batch_size=size,
-            loader_of=encoder.loader,
-            rows_bytes=_rows_bytes(runner),
+        options = config.updated(
+            plan=None,
+            fanouts=config.eval_fanouts or config.fanouts,
+            batch_size=config.eval_batch_size,
+            eval_fanouts=None,
         )
-        options = config.updated(plan=None, fanouts=fanouts, batch_size=size, eval_fanouts=None)
+        sizes = batch_sizes(encoder, options, nodes)
         with make_loader(encoder, options, nodes) as loader:
             ahead, batch = loader.ahead, next(loader.batches(0, 0, 1))
             with trial.evaluating():
@@ -175,11 +156,5 @@ def _links_at_once(runner: LinkRunner) -> int:
     return max(1, MOST_SCORES // max(1, *runner.data.ends.counts))
 
 
-def _ranks(trial: Trial) -> bool:
+def _ranks_links(trial: Trial) -> bool:
     return set(metric_names(trial.task, trial.config.metrics)) != {AUC}
-
-
-def _seconds(run: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    run()
-    return time.perf_counter() - started

@@ -1,33 +1,36 @@
-"""Planning of a run: the profile of graph, model and machine, and the plan for preparing mini-batches."""
+"""The plan of a run: its stages are profiled on copies, and the fastest way to prepare batches is chosen."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from graphbraid.collective import Limits, Plan, Profile, fixed_plan, make_plan
+from graphbraid.collective.plan.times import ZERO, Duration, StageTimes
 from graphbraid.collective.run.profiler import Effort, cached, measure
 from graphbraid.errors import ConfigError
+from graphbraid.estimates.cores import try_arrangements
 from graphbraid.estimates.trial import TrialStep
 from graphbraid.loader.batches.batch_loader import BatchLoader
 from graphbraid.loader.batches.plans import read_plan
 from graphbraid.loader.typed.batches import TypedBatchLoader
 from graphbraid.machine.hardware import Hardware
+from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.run_folder.identity import graph_identity, model_identity
 from graphbraid.train.step.feed import ALONE, Share, make_loader
 from graphbraid.train.step.runner import ModelRunner
 from graphbraid.train.task import Task
-from graphbraid.train.tuning.cores import try_arrangements
-from graphbraid.train.tuning.typed_profile import measure_typed
 
 if TYPE_CHECKING:
     from graphbraid.collective.run.protocols import Accelerator, BatchDevice
+    from graphbraid.sampling.typed.minibatch import TypedMiniBatch
 
 _KEY = ("fanouts", "batch_size", "layout", "replace", "precision", "threads", "optimizer", "clip")
 """Options that change how long a stage takes."""
@@ -120,6 +123,87 @@ def _stages(loader: BatchLoader, device: BatchDevice, workers: Sequence[int], **
     if isinstance(loader, TypedBatchLoader) or loader.starts_from_inputs:
         return measure_typed(loader, workers, **how)
     return measure(dataclasses.replace(loader.context(1), device=device), workers, **how)
+
+
+def measure_typed(
+    loader: BatchLoader,
+    workers: Sequence[int],
+    *,
+    train: Callable[[Any], object],
+    before_training: Callable[[int], None],
+    effort: Effort | None = None,
+) -> Profile:
+    """Measure how long sampling threads and the model take for a mini-batch that no stage operator prepares.
+
+    Such batches are those of a graph with types, and of links.
+
+    Args:
+        loader: loader of the run's mini-batches; its threads are set up anew.
+        workers: numbers of sampling threads to measure with, in increasing order.
+        train: a training step on copies of model and optimizer.
+        before_training: function called with each number of workers before ``train`` is measured.
+        effort: number of batches and seconds. If None, the defaults of :class:`Effort`.
+    """
+    effort = effort or Effort()
+    share = effort.seconds / (2 * len(workers))
+    found, largest = [], 0
+    for count in workers:
+        loader.work_in_turns(count, 3 * count, 3 * count - 1)  # without rests
+        cpu = Duration.typical(_intervals(loader, effort, share)).times(count)
+        before_training(count)
+        seconds: list[float] = []
+
+        def step(batch: MiniBatch | TypedMiniBatch, seconds: list[float] = seconds) -> None:
+            nonlocal largest
+            largest = max(largest, _bytes_of(batch))
+            started = time.perf_counter()
+            train(batch)
+            seconds.append(time.perf_counter() - started)
+
+        kept = len(_intervals(loader, effort, share, step))
+        model = Duration.typical(seconds[-kept:])
+        found.append(StageTimes(workers=count, cpu=cpu, dma=ZERO, model=model))
+    loader.close()
+    return Profile(
+        times=tuple(found),
+        host_batch_bytes=largest,
+        device_batch_bytes=largest,
+        source=f"{Hardware.detect().cpu_model}, cpu",
+    )
+
+
+def _intervals(
+    loader: BatchLoader, effort: Effort, seconds: float, use: Callable[[Any], None] | None = None
+) -> list[float]:
+    """Return the seconds from one batch to the next after the warm-up, at least one; ``use`` gets each."""
+    found: list[float] = []
+    until, count = time.perf_counter() + seconds, 0
+    while count < effort.warm_up + effort.samples:
+        started = time.perf_counter()
+        for batch in loader.batches(0, 0, min(len(loader), effort.warm_up + effort.samples - count)):
+            if use is not None:
+                use(batch)
+            ended = time.perf_counter()
+            if count >= effort.warm_up or ended > until:
+                found.append(ended - started)
+            count += 1
+            if ended > until:
+                return found
+            started = ended
+    return found
+
+
+def _bytes_of(batch: MiniBatch | TypedMiniBatch) -> int:
+    """Return the bytes of a batch's ids, edges and feature rows."""
+    if isinstance(batch, MiniBatch):
+        tensors = [batch.n_id] + ([] if batch.x is None else [batch.x])
+        lists = list(batch.sampled.edges)
+    else:
+        tensors = [*batch.sampled.n_id, *batch.x_dict.values()]
+        lists = [one for edges in batch.sampled.edges for one in edges]
+    for one in lists:
+        tensors += [part for part in (one.indptr, one.indices, one.positions) if part is not None]
+    return sum(tensor.nbytes for tensor in tensors)
 
 
 def memory_limits() -> Limits:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from graphbraid.graph import Graph
 from graphbraid.graph.scaled_features import given_row_bytes
-from graphbraid.loader import BatchLoader, LoaderSettings
-from graphbraid.sampling import MiniBatch
+from graphbraid.loader import LoaderSettings
 from graphbraid.train.config import TrainConfig
+from graphbraid.train.step.links.runner import LinkRunner
+from graphbraid.train.step.runner import ModelRunner
+from graphbraid.train.step.typed_runner import TypedRunner
 
 SAMPLED = 6
 """Batches that are sampled, spread over the first epoch."""
@@ -29,7 +29,6 @@ class BatchSizes:
     """Nodes of the largest batch of those sampled."""
     edges: int
     """Edges of the one with most."""
-    mean_nodes: float
     seeds: int
     row_bytes: int
     """Bytes of a gathered feature row; 0 where rows are gathered in another form or not at all."""
@@ -54,31 +53,17 @@ class BatchSizes:
         return min(ahead + 1, self.num_batches) * self.nbytes + workers * _SCRATCH_BYTES * self.nodes
 
 
-def batch_sizes(
-    graph: Graph,
-    config: TrainConfig,
-    nodes: Tensor,
-    *,
-    fanouts: Sequence[int] | None = None,
-    batch_size: int | None = None,
-    loader_of: Callable[[LoaderSettings], BatchLoader] | None = None,
-    rows_bytes: Callable[[MiniBatch], int] | None = None,
-) -> BatchSizes:
-    """Sample some batches over ``nodes`` without their features, and return the sizes.
+def batch_sizes(runner: ModelRunner, config: TrainConfig, nodes: Tensor) -> BatchSizes:
+    """Sample some batches without their features, and return the sizes.
 
     Args:
-        graph: what is sampled.
+        runner: makes the loader: of nodes, of nodes of one type, or of links.
         config: options of the sampling.
-        nodes: ``(n,)`` int64 seeds.
-        fanouts: in place of those of ``config``.
-        batch_size: in place of that of ``config``.
-        loader_of: makes the loader, as of links. If None, one of the graph's nodes.
-        rows_bytes: bytes of a batch's feature rows, where nodes have types. If None, those of
-            the graph's rows.
+        nodes: ``(n,)`` int64 seeds, or positions of links.
     """
     settings = LoaderSettings(
-        num_neighbors=fanouts or config.fanouts,
-        batch_size=batch_size or config.batch_size,
+        num_neighbors=config.fanouts,
+        batch_size=config.batch_size,
         input_nodes=nodes,
         shuffle=True,
         replace=config.replace,
@@ -87,8 +72,10 @@ def batch_sizes(
         return_edge_id=False,
         gather=False,
     )
-    found, by_type = [], 0
-    with BatchLoader(graph, settings) if loader_of is None else loader_of(settings) as loader:
+    encoder = runner.encoder_runner() if isinstance(runner, LinkRunner) else runner
+    has_types = isinstance(encoder, TypedRunner)  # whose rows differ in width
+    found, row_bytes = [], 0 if has_types else given_row_bytes(runner.graph.x)
+    with runner.loader(settings) as loader:
         steps, seeds = len(loader), min(nodes.numel(), loader.schedule.batch_size)
         # Full batches only: the last of an epoch may be small.
         full = max(nodes.numel() // loader.schedule.batch_size, 1)
@@ -97,19 +84,13 @@ def batch_sizes(
             first = full * part // count
             for batch in loader.batches(0, first, first + 1):
                 found.append((batch.num_nodes, batch.num_edges))
-                if rows_bytes is not None:
-                    by_type = max(by_type, rows_bytes(batch) // max(batch.num_nodes, 1))
+                if has_types:
+                    row_bytes = max(row_bytes, encoder.rows_bytes(batch) // max(batch.num_nodes, 1))
                 del batch
     return BatchSizes(
         num_batches=steps,
         nodes=max(size[0] for size in found),
         edges=max(size[1] for size in found),
-        mean_nodes=sum(size[0] for size in found) / len(found),
         seeds=seeds,
-        row_bytes=row_bytes(graph) if rows_bytes is None else by_type,
+        row_bytes=row_bytes,
     )
-
-
-def row_bytes(graph: Graph) -> int:
-    """Return the bytes of a feature row as batches hold it; of sparse features a mean row's."""
-    return given_row_bytes(graph.x)

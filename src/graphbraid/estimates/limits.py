@@ -1,0 +1,125 @@
+"""Refusal of runs that do not fit the free memory, before the system kills the process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import nn
+
+from graphbraid.arguments import as_budget
+from graphbraid.errors import ResourceError
+from graphbraid.estimates.memory import most_bytes, sampled_needs, width_and_bytes
+from graphbraid.estimates.trial import Trial
+from graphbraid.estimates.whole_passes import training_bytes
+from graphbraid.files.writing import format_bytes
+from graphbraid.graph import Graph
+from graphbraid.train.config import TrainConfig
+from graphbraid.train.step.whole import device_named
+
+_SMALLER = "Choose smaller fanouts, batch_size or model, or a machine with more memory"
+_HELD = ("software", "graph", "features", "model")
+"""Parts of a run that are in memory before its first step."""
+_KEPT_SHARE = 8
+"""One part in so many of what a run holds is taken to lie between blocks, where nothing else fits."""
+_PARTS = {
+    "optimizer": "the optimizer's state",
+    "batches": "mini-batches under way",
+    "step": "the activations and gradients of a step",
+    "validation": "a validation",
+    "test": "the test",
+}
+
+
+def require_sampled(
+    model: nn.Module, graph: Graph, config: TrainConfig, why: str = "", *, free_bytes: int | None = None
+) -> None:
+    """Check that mini-batches can be trained on in the free memory.
+
+    What a run will hold beside what is in memory already is counted as :func:`graphbraid.estimate` does,
+    unless a bound says at once that it fits.
+
+    Args:
+        model: model to train.
+        graph: graph to train on, with one or several types of nodes.
+        config: options of the run, whose tiers are made already.
+        why: reason for which mode ``auto`` chose to sample; empty if the mode was given.
+        free_bytes: memory that the run may take. If None, what is free on its device.
+
+    Raises:
+        ResourceError: it does not fit; the message says what takes how much, and what to lower.
+    """
+    free = device_named(config.device).free_bytes() if free_bytes is None else free_bytes
+    if free is None or 2 * most_bytes(model, graph, config) < free:
+        return
+    config = config.updated(mode="sampled", tiers=None, plan=None, trace=None)
+    what = "training on mini-batches needs"
+    if why:
+        what = f"neither way to train fits the memory. The whole graph: {why}. Mini-batches need"
+    parts = _parts_to_come(model, graph, config)
+    _refuse_more(parts, free, what, lambda: _what_fits(model, graph, config, sum(parts.values()), free))
+
+
+def require_as_written(model: nn.Module, graph: Graph, config: TrainConfig, why: str) -> None:
+    """Check that a model that is not lowered can train on the whole graph in the free memory.
+
+    Args:
+        model: model to train.
+        graph: graph to train on, with one type of nodes.
+        config: options of the run.
+        why: reason for which the model runs as it is written.
+
+    Raises:
+        ResourceError: a step takes more than is free, by steps tried on small graphs.
+    """
+    free = device_named(config.device).free_bytes()
+    width, of_parameters = width_and_bytes(model, graph)
+    if free is None or 2 * (64 * width * (graph.num_nodes + graph.num_edges) + of_parameters) < free:
+        return
+    trial = Trial(model, graph, config.updated(trace=None))
+    trial.try_model()
+    parts = {_PARTS["step"]: training_bytes(trial), _PARTS["optimizer"]: trial.state_bytes()}
+    what = f"the model runs as it is written ({why}), and training on the whole graph needs"
+    _refuse_more(parts, free, what, lambda: "Use mode='sampled' (--mode sampled), or a smaller model")
+
+
+def _parts_to_come(model: nn.Module, graph: Graph, config: TrainConfig) -> dict[str, int]:
+    """Return what a run will hold on its device beside what it holds before the first step, by name."""
+    trial = Trial(model, graph, config)
+    trial.try_model()
+    found = sampled_needs(trial, software=False)
+    needs = found.host if trial.device.type == "cpu" else found.device
+    most = max(needs.phases, key=lambda need: need.nbytes, default=None)
+    counted = [need for need in needs.held if need.name not in _HELD] + ([] if most is None else [most])
+    parts = {_PARTS.get(need.name, need.name): need.nbytes for need in counted if need.nbytes}
+    return parts | {"freed blocks that the process keeps": sum(parts.values()) // _KEPT_SHARE}
+
+
+def _what_fits(model: nn.Module, graph: Graph, config: TrainConfig, needed: int, free: int) -> str:
+    """Return what to lower so that the run fits: the memory for rows, or else the size of batches."""
+    host = 0 if config.host is None else min(as_budget(config.host, "host"), 2 * graph.nbytes)
+    if (left := (host - (needed - free)) >> 20) > 0:
+        return f"Give host='{left}MiB' (--host {left}MiB): the other rows are read from the file"
+    # Trying smaller batches takes some megabytes, too: far from fitting, they are not tried.
+    size = config.batch_size if 4 * free > needed else 1
+    while size > 1:
+        size = max(size // 4, 1)
+        for budget in {config.memory_budget_bytes, min(config.memory_budget_bytes, max(free // 4, 1 << 16))}:
+            given = {"batch_size": size, "eval_batch_size": min(config.eval_batch_size, size)}
+            given |= {"memory_budget_bytes": budget}
+            if sum(_parts_to_come(model, graph, config.updated(**given)).values()) <= free:
+                changed = (
+                    f"{name}={value}" for name, value in given.items() if value != getattr(config, name)
+                )
+                return f"Give {', '.join(changed)}, which fits"
+    return _SMALLER
+
+
+def _refuse_more(parts: dict[str, int], free: int, what: str, advice: Callable[[], str]) -> None:
+    needed = sum(parts.values())
+    if needed <= free:
+        return
+    listed = ", ".join(f"{format_bytes(nbytes)} for {name}" for name, nbytes in parts.items())
+    raise ResourceError(
+        f"{what} {format_bytes(needed)} beside what is in memory, "
+        f"where {format_bytes(free)} are free: {listed}. {advice()}"
+    )

@@ -1,0 +1,284 @@
+"""What an estimate asks of a machine: its memory and rates, those of a device, and a rank's part of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar, cast
+
+import torch
+from pydantic import ConfigDict
+from torch import Tensor
+
+from graphbraid.collective.plan.records import STRICT, load_record, save_record
+from graphbraid.collective.run.protocols import ReportsMemory, SharesMemory
+from graphbraid.distributed.peers.group import ReadingGroup
+from graphbraid.errors import ConfigError
+from graphbraid.estimates.allocation import capacity_bytes
+from graphbraid.features.tiers.device_sizing import DeviceMemory
+from graphbraid.features.tiers.peer_split import ReadRates
+from graphbraid.files.writing import format_bytes
+from graphbraid.fullgraph.measured.rates import machine_rates
+from graphbraid.machine.hardware import Hardware, free_memory_bytes, own_anonymous_bytes
+from graphbraid.machine.shared_tensors import handle_of, machine_name, opened
+from graphbraid.signatures import typed
+from graphbraid.train.step.whole import device_named
+
+if TYPE_CHECKING:
+    from graphbraid.collective.run.protocols import Accelerator
+    from graphbraid.distributed import Communicator
+
+_Number = TypeVar("_Number", int, float)
+_KIND = "hardware"
+_RATES = ("disk_bytes_per_second", "multiply_flops", "row_bytes_per_second", "link_bytes_per_second")
+
+
+@typed
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HardwareFile:
+    """What an estimate asks of a machine; fields that are None are not known, and limit nothing."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    name: str = ""
+    """Name of the machine in reports."""
+    cores: int | None = None
+    """Number of cores that a run may use."""
+    memory_bytes: int | None = None
+    """Bytes of memory that a run may take."""
+    device_memory_bytes: int | None = None
+    """Bytes of memory of the device that a run may take. None: there is no device."""
+    disk_bytes: int | None = None
+    """Bytes that a run may write."""
+    disk_bytes_per_second: float | None = None
+    """Rate at which rows are read from a store's file."""
+    multiply_flops: float | None = None
+    """Floating-point operations per second of a float32 matrix product with a weight."""
+    row_bytes_per_second: float | None = None
+    """Bytes per second read from randomly placed rows in memory."""
+    link_bytes_per_second: float | None = None
+    """Rate at which page-locked memory is copied to the device."""
+
+    def __post_init__(self) -> None:
+        for name in ("cores", "memory_bytes", "device_memory_bytes", "disk_bytes"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} must be at least 1; got {value!r}")
+        for name in _RATES:
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise ConfigError(f"{name} must be a positive number; got {value!r}")
+
+    @property
+    def device_memory(self) -> DeviceMemory:
+        """The device's memory and link."""
+        rate = self.link_bytes_per_second
+        return DeviceMemory(free_bytes=self.device_memory_bytes, link_bytes_per_second=rate)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the machine to a JSON file.
+
+        Raises:
+            ResourceError: the file cannot be written.
+        """
+        save_record(self, _KIND, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> HardwareFile:
+        """Read a JSON file ``{"graphbraid": "hardware", "memory_bytes": ...}``; fields may be left out.
+
+        Raises:
+            DataError: the file does not exist or does not hold a valid machine.
+        """
+        return load_record(cls, _KIND, path)
+
+    def slowness(self, here: HardwareFile) -> float:
+        """Return how many times as long the same work takes as ``here``, by the rates that both have.
+
+        The geometric mean of products and of rows at random, which training consists of; 1 where a
+        machine's rates are not known.
+        """
+        ratios = []
+        for name in ("multiply_flops", "row_bytes_per_second"):
+            one, other = getattr(self, name), getattr(here, name)
+            if one is not None and other is not None:
+                ratios.append(other / one)
+        return math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else 1.0
+
+
+def this_machine(folder: Path | None = None, *, with_rates: bool = True) -> HardwareFile:
+    """Return this machine as an estimate sees it, with its measured rates.
+
+    Args:
+        folder: where a run writes. If None, the working directory.
+        with_rates: whether to give its rates, which are measured the first time.
+    """
+    hardware, rates = Hardware.detect(), machine_rates() if with_rates else None
+    return HardwareFile(
+        name=hardware.cpu_model,
+        cores=hardware.planned_cores,
+        memory_bytes=capacity_bytes(),
+        device_memory_bytes=max((gpu.memory_bytes for gpu in hardware.gpus), default=None),
+        disk_bytes=_free_disk_bytes(folder or Path()),
+        multiply_flops=None if rates is None else rates.multiply_flops,
+        row_bytes_per_second=None if rates is None else rates.row_bytes,
+        link_bytes_per_second=link_rate(torch.device("cuda")) if with_rates and hardware.gpus else None,
+    )
+
+
+def _free_disk_bytes(folder: Path) -> int | None:
+    place = folder.absolute()
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    try:
+        return max(1, shutil.disk_usage(place).free)
+    except OSError:
+        return None
+
+
+# ---- a device
+
+COPIED_BYTES = 32 << 20
+"""Bytes that are copied to measure the link's rate."""
+_COPIES = 4  # the first one does not count: it takes memory, and enables access
+
+
+def device_memory(name: str, accelerator: Accelerator | None) -> DeviceMemory | None:
+    """Return the memory and the link of the device that mini-batches go to; None if that is the host.
+
+    Args:
+        name: of the model's device, as the option ``device``.
+        accelerator: what prepares and transfers mini-batches. If None, the model's device.
+    """
+    if accelerator is not None:
+        if not isinstance(accelerator, ReportsMemory):
+            return DeviceMemory(free_bytes=None, link_bytes_per_second=None)
+        rate = accelerator.link_bytes_per_second
+        return DeviceMemory(free_bytes=accelerator.free_bytes(), link_bytes_per_second=rate)
+    device = device_named(name)
+    if device.is_host:
+        return None
+    return DeviceMemory(free_bytes=device.free_bytes(), link_bytes_per_second=link_rate(device.place))
+
+
+def link_rate(device: torch.device) -> float:
+    """Return the bytes per second at which page-locked memory is copied to a device, measured."""
+    pinned = torch.ones(COPIED_BYTES, dtype=torch.uint8, pin_memory=device.type == "cuda")
+    return _copy_rate(pinned, device)
+
+
+def _copy_rate(source: Tensor, device: torch.device) -> float:
+    """Return the bytes per second at which a device copies some memory to its own."""
+    target, taken = torch.empty(source.shape, dtype=source.dtype, device=device), list[float]()
+    for _ in range(_COPIES):
+        started = time.perf_counter()
+        target.copy_(source, non_blocking=True)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        taken.append(time.perf_counter() - started)
+    return source.nbytes / max(median(taken[1:]), 1e-9)
+
+
+# ---- ranks
+
+
+class RankMemory(NamedTuple):
+    """What a rank may take by which ``tiers="auto"`` sizes its tiers."""
+
+    host_bytes: int | None
+    """Memory of the machine in place of this process; None if it is not known."""
+    device: DeviceMemory | None
+    """Memory of the device and its link; None where mini-batches stay on the host."""
+    reason: str
+    """What is divided among whom, in words; empty where nothing is."""
+
+
+def memory_of_rank(comm: Communicator, device: DeviceMemory | None, name: str) -> RankMemory:
+    """Return a rank's parts of what is free now; all ranks of the job call it together.
+
+    Ranks of a machine divide its memory, and ranks whose devices have the same name divide the device's. Each
+    part is that of the least that any of them has found free.
+
+    Args:
+        comm: the ranks.
+        device: this rank's device. If None, its mini-batches stay on the host.
+        name: of the device's memory on this machine, from :func:`memory_name`. If empty, no other rank's.
+
+    Raises:
+        RankError: a rank was lost.
+    """
+    here, own = machine_name(), own_anonymous_bytes()
+    free_there = None if device is None else device.free_bytes
+    known = comm.gather([here, free_memory_bytes(), name, free_there])
+    beside = [rank for rank, given in enumerate(known) if given[0] == here]
+    on_device = [rank for rank in beside if name and known[rank][2] == name] or [comm.rank]
+    free, said = _least([known[rank][1] for rank in beside]), list[str]()
+    host = None if free is None else max(1, free // len(beside) + own)
+    if len(beside) > 1 and free is not None:
+        said.append(f"{len(beside)} ranks divide the {format_bytes(free)} that are free on their machine")
+    if device is not None and len(on_device) > 1:
+        there = _least([known[rank][3] for rank in on_device])
+        if there is not None:
+            said.append(f"{len(on_device)} ranks use one device and divide its free {format_bytes(there)}")
+            there //= len(on_device)
+        device = dataclasses.replace(device, free_bytes=there)
+    return RankMemory(host, device, "; ".join(said))
+
+
+def memory_name(name: str, accelerator: Accelerator | None) -> str:
+    """Return what tells the memory of a run's device from that of others on its machine; empty if nothing.
+
+    Args:
+        name: of the model's device, as the option ``device``.
+        accelerator: what prepares and transfers mini-batches. If None, the model's device.
+    """
+    if accelerator is not None:
+        return str(getattr(accelerator, "memory_name", None) or "")
+    device = device_named(name)
+    if device.is_host:
+        return ""
+    # Its number may be another's in each process.
+    return str(torch.cuda.get_device_properties(device.place).uuid)
+
+
+def _least(values: Sequence[_Number | None]) -> _Number | None:
+    """Return the least of values that are all known; None if one is not."""
+    known = [value for value in values if value is not None]
+    return min(known) if len(known) == len(values) else None
+
+
+def read_rates(
+    group: ReadingGroup, device: torch.device | None, accelerator: Accelerator | None
+) -> ReadRates:
+    """Return the lowest rates of a group, the same on all of its ranks; all of the job call it together.
+
+    An accelerator says its own; CUDA devices are measured by a few copies, all at the same time.
+
+    Args:
+        group: this rank's.
+        device: this rank's. If None, nothing is measured here.
+        accelerator: what prepares and transfers mini-batches. If None, the device.
+
+    Raises:
+        RankError: a rank was lost.
+    """
+    peer, host = None, None
+    measures = device is not None and device.type == "cuda" and len(group.ranks) > 1
+    rows = torch.ones(COPIED_BYTES, dtype=torch.uint8, device=device) if measures else None
+    handles = group.exchange(b"" if rows is None else handle_of(rows))
+    if rows is not None and device is not None:
+        source = opened(handles[(group.place + 1) % len(handles)])
+        peer, host = _copy_rate(source, device), link_rate(device)
+        del source
+    elif isinstance(accelerator, SharesMemory):
+        peer, host = accelerator.peer_bytes_per_second, accelerator.link_bytes_per_second
+    given = cast("list[list[float | None]]", group.gather([peer, host]))  # all have read by then
+    peers, hosts = ([rates[place] for rates in given] for place in (0, 1))
+    return ReadRates(peer=_least(peers), host=_least(hosts))

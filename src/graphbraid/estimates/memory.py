@@ -1,0 +1,296 @@
+"""The memory of a run on mini-batches: what it holds from the first step on, and the most of each phase.
+
+Batches are sampled, a step and a validation pass are tried on copies. What may not fit is tried on fewer
+seeds, and scaled by the nodes of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
+
+from graphbraid.estimates.allocation import Allocation, allocation_of, baseline_bytes, may_be_tried
+from graphbraid.estimates.links import after_steps, link_evaluation_needs, link_needs
+from graphbraid.estimates.records import Need, Needs
+from graphbraid.estimates.sizes import BatchSizes, batch_sizes
+from graphbraid.estimates.trial import Trial, parameter_bytes
+from graphbraid.estimates.whole_passes import forward_bytes
+from graphbraid.features.budgets.sizing import list_bytes
+from graphbraid.files import mapped
+from graphbraid.files.writing import format_bytes
+from graphbraid.graph import Graph
+from graphbraid.graph.scaled_features import stored_rows
+from graphbraid.loader import BatchLoader
+from graphbraid.machine.hardware import free_memory_bytes
+from graphbraid.nn import told
+from graphbraid.train.config import TrainConfig
+from graphbraid.train.inference.infer import whole_bytes
+from graphbraid.train.step.feed import make_loader
+from graphbraid.train.step.links.runner import LinkRunner
+
+DEVICE_BATCHES = 2
+"""Batches that a device holds: the one it trains on, and the next."""
+_FEWER = 16
+"""Part of a batch's seeds on which a step or a pass is tried first."""
+_STEP_BYTES, _PASS_BYTES = 4, 8
+"""Bytes that a step and a pass are taken to allocate for each byte of their batch where nothing was tried."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SampledNeeds:
+    """What a run on mini-batches needs with all rows and lists in memory."""
+
+    host: Needs
+    device: Needs
+    """What it needs on a device that holds the model and some batches, whether or not there is one."""
+    sizes: BatchSizes
+    ahead: int
+    """Batches prepared ahead."""
+    file_bytes: int
+    """Bytes of files that are written: checkpoints, activations beyond exact inference's budget."""
+
+
+def sampled_needs(trial: Trial, *, ahead: int | None = None, software: bool = True) -> SampledNeeds:
+    """Count what a run on mini-batches holds; a training step on a real batch is tried on the copies.
+
+    Args:
+        trial: the run, on a graph of one or of several node types.
+        ahead: batches prepared ahead. If None, as the loader of ``workers`` threads does.
+        software: whether to count a run without data, for which a process may be started.
+    """
+    config, runner, workers = trial.config.updated(plan=None), trial.runner, trial.config.workers
+    sizes = _sizes(trial)
+    with make_loader(runner, config, trial.nodes) as loader:
+        ahead = ahead or loader.ahead
+        step = _step(trial, loader, sizes)
+    in_flight, flying = sizes.in_flight(workers, ahead), min(ahead + 1, sizes.num_batches)
+    evaluation, file_bytes = _evaluation_needs(trial)
+    links: tuple[Need, ...] = ()
+    set_up: tuple[Need, ...] = ()
+    if isinstance(runner, LinkRunner):
+        evaluation = tuple(after_steps(need, step.heap) for need in evaluation)
+        links, set_up = link_needs(trial, runner, in_flight=in_flight)
+    learned, checkpoint_bytes = learned_needs(trial)
+    degrees = 8 * trial.graph.num_nodes if runner.uses_degrees else 0
+    training = Need(name="step", nbytes=step.peak, why="activations and gradients of a step, tried")
+    batches = Need(
+        name="batches",
+        nbytes=in_flight,
+        why=f"{flying} of up to {sizes.nodes:,} nodes, {sizes.edges:,} edges and "
+        f"{format_bytes(sizes.feature_bytes)} of features",
+    )
+    on_host = trial.device.type == "cpu"
+    host = Needs(
+        held=(
+            *((baseline_need("sampled", trial),) if software else ()),
+            *graph_needs(trial.graph),
+            *links,
+            *(learned if on_host else ()),
+            Need(name="degrees", nbytes=degrees, why="of all nodes, by which the model normalises"),
+            batches,
+        ),
+        phases=(*set_up, *((training,) if on_host else ()), *evaluation),
+    )
+    device_batches = Need(
+        name="batches", nbytes=DEVICE_BATCHES * sizes.nbytes, why=f"{DEVICE_BATCHES} at a time"
+    )
+    return SampledNeeds(
+        host=host,
+        device=Needs(held=(*learned, device_batches), phases=(training,)),
+        sizes=sizes,
+        ahead=ahead,
+        file_bytes=file_bytes + checkpoint_bytes,
+    )
+
+
+def baseline_need(mode: str, trial: Trial) -> Need:
+    """Return the need of a run without data."""
+    nbytes = baseline_bytes(mode, trial.device.type)
+    return Need(name="software", nbytes=nbytes, why="interpreter, libraries and threads, measured")
+
+
+def learned_needs(trial: Trial) -> tuple[tuple[Need, Need], int]:
+    """Return the needs of model and optimizer, and the bytes of the checkpoints that are kept of them."""
+    config, weights, state = trial.config, parameter_bytes(trial.runner.model), trial.state_bytes()
+    best = weights if config.restore_best and config.out_dir is None and trial.val_nodes is not None else 0
+    needs = (
+        Need(name="model", nbytes=weights + best, why="parameters" + ", and the best epoch's" * bool(best)),
+        Need(name="optimizer", nbytes=state, why="its state, after one step"),
+    )
+    return needs, 0 if config.out_dir is None else 2 * (weights + state)
+
+
+def graph_needs(graph: Graph) -> tuple[Need, Need]:
+    """Return the needs of topology, labels and splits, and of the features."""
+    tables = [graph.x] if not graph.is_typed else [graph.nodes_of(one).x for one in graph.node_types]
+    x_bytes = sum(x.nbytes for x in tables if x is not None)
+    rows = sum(x.shape[0] for x in tables if x is not None)
+    indices = graph.csc.indices
+    of_file = mapped.find(indices.data_ptr(), indices.nbytes) is not None
+    return (
+        Need(name="graph", nbytes=graph.nbytes - x_bytes, why="edges, labels and splits", mapped=of_file),
+        Need(name="features", nbytes=x_bytes, why=f"{rows:,} rows", mapped=are_mapped(graph)),
+    )
+
+
+def bytes_beside_graph(needs: Needs, graph: Graph) -> int:
+    """Return the bytes of a run beside the features, and beside the adjacency lists that a file holds."""
+    return needs.nbytes - needs.bytes_of("features") - list_bytes(graph)
+
+
+def are_mapped(graph: Graph) -> bool:
+    """Return whether a graph's features are dense and mapped from a file, as an open store's are."""
+    x = stored_rows(graph.x)
+    return x is not None and mapped.find(x.data_ptr(), x.nbytes) is not None
+
+
+# ---- bounds that need no trial
+
+
+def may_try_steps(trial: Trial) -> bool:
+    """Return whether the free memory lets steps be tried, with the batches that are prepared meanwhile."""
+    free = free_memory_bytes()
+    if free is None or 2 * most_bytes(trial.runner.model, trial.graph, trial.config) < free:
+        return True
+    sizes = _sizes(trial)
+    with make_loader(trial.runner, trial.config.updated(plan=None), trial.nodes) as loader:
+        return _scaled(trial, loader, sizes)[1]
+
+
+def most_bytes(model: nn.Module, graph: Graph, config: TrainConfig) -> int:
+    """Return a bound on what a run on mini-batches holds beside graph and features, far from tight."""
+    width, of_parameters = width_and_bytes(model, graph)
+    nodes, edges = graph.num_nodes, graph.num_edges * max(1, len(config.fanouts))
+    if config.task != "link":
+        reached = [
+            _reached(graph, config.batch_size, config.fanouts),
+            _reached(graph, config.eval_batch_size, config.eval_fanouts or config.fanouts),
+        ]
+        nodes, edges = max(count for count, _ in reached), max(count for _, count in reached)
+    of_all = 16 * width * (graph.num_nodes + graph.num_edges)
+    exact = min(config.memory_budget_bytes, of_all)
+    return of_parameters + 4 * width * ((2 * config.workers + 16) * nodes + 4 * edges) + exact
+
+
+def width_and_bytes(model: nn.Module, graph: Graph) -> tuple[int, int]:
+    """Return bounds on the numbers that a pass makes of a node, and on what learning takes for parameters."""
+    parameters = [p for p in model.parameters() if not isinstance(p, UninitializedParameter)]
+    tables = [graph.x] if not graph.is_typed else [graph.nodes_of(one).x for one in graph.node_types]
+    features = max((x.shape[1] for x in tables if x is not None), default=0)
+    width = features + sum(max(p.shape, default=1) for p in parameters)
+    return width, 4 * sum(p.numel() * p.element_size() for p in parameters)
+
+
+def _reached(graph: Graph, seeds: int, fanouts: Sequence[int]) -> tuple[int, int]:
+    """Return bounds on the nodes and the edges of a batch."""
+    nodes = last = min(seeds, graph.num_nodes)
+    edges, relations = 0, len(graph.edge_types) if graph.is_typed else 1
+    for fanout in fanouts:
+        drawn = graph.num_edges if fanout < 0 else last * fanout * relations
+        last = min(drawn, graph.num_nodes)
+        nodes, edges = min(nodes + last, graph.num_nodes), edges + drawn
+    return nodes, edges
+
+
+# ---- steps
+
+
+def _sizes(trial: Trial) -> BatchSizes:
+    return batch_sizes(trial.runner, trial.config.updated(plan=None), trial.nodes)
+
+
+def _step(trial: Trial, loader: BatchLoader, sizes: BatchSizes) -> Allocation:
+    """Return what a step allocates, tried on a real batch where a smaller one says that it will fit."""
+    scaled, fits = _scaled(trial, loader, sizes)
+    return _tried(trial, loader)[0] if fits else Allocation(peak=scaled, kept=0)
+
+
+def _scaled(trial: Trial, loader: BatchLoader, sizes: BatchSizes) -> tuple[int, bool]:
+    """Return what a step is expected to allocate, and whether it can be tried beside batches under way."""
+    flying = sizes.in_flight(trial.config.workers, loader.ahead)
+    if not may_be_tried(flying // _FEWER):  # not even a small step can be tried
+        return _STEP_BYTES * sizes.nbytes, False
+    few = trial.config.updated(
+        mode="sampled", plan=None, batch_size=max(1, trial.config.batch_size // _FEWER)
+    )
+    with make_loader(trial.runner, few, trial.nodes) as smaller:
+        tried, nodes = _tried(trial, smaller)
+    scaled = int(tried.peak * max(1.0, sizes.nodes / max(nodes, 1)))
+    return scaled, may_be_tried(flying + scaled)
+
+
+def _tried(trial: Trial, loader: BatchLoader) -> tuple[Allocation, int]:
+    """Return what a step allocates, once the optimizer's state is made, and its nodes."""
+    batches = iter(loader.batches(0, 0, min(2, len(loader))))
+    batch = next(batches)
+    trial.step(batch)
+    batch = next(batches, batch)
+    trial.forget_gradients()
+    return allocation_of(lambda: trial.step(batch), trial.device), batch.num_nodes
+
+
+# ---- evaluations
+
+
+class ExactNeeds(NamedTuple):
+    """What exact inference takes."""
+
+    memory_bytes: int
+    file_bytes: int
+    """Bytes of activations that go to a temporary file, beyond the budget."""
+    how: str
+
+
+def exact_inference(trial: Trial) -> ExactNeeds:
+    """Return what exact inference over all nodes takes, in the way that it will be done."""
+    runner, graph, budget = trial.runner, trial.graph, trial.config.memory_budget_bytes
+    needed = whole_bytes(runner)
+    if needed <= budget and graph.is_typed:
+        return ExactNeeds(needed, 0, "one pass over the whole graph")
+    if needed <= budget:
+        return ExactNeeds(forward_bytes(trial), 0, "one pass over the whole graph, tried on a small one")
+    if not runner.by_layer:
+        return ExactNeeds(budget, 0, "chunks of nodes with all their neighbours, up to the budget")
+    layer = 4 * graph.num_nodes * runner.widest
+    kept = min(2, told.layers_of(runner.model) - 1)  # the layer before and the one being made
+    in_memory = sum(layer for n in range(kept) if (n + 1) * layer <= budget // 2)
+    maps = (12 + 8 * runner.uses_degrees) * graph.num_nodes
+    chunk = min(budget // 2, 4 * graph.num_nodes * (graph.num_features + 3 * runner.widest))
+    how = "layer by layer, in chunks of nodes that fit the budget"
+    return ExactNeeds(maps + chunk + in_memory, kept * layer - in_memory, how)
+
+
+def _evaluation_needs(trial: Trial) -> tuple[tuple[Need, ...], int]:
+    """Return what a sampled run's evaluations hold at their peak, and the bytes they put into files."""
+    if isinstance(trial.runner, LinkRunner):
+        return link_evaluation_needs(trial, trial.runner), 0
+    is_sampled, validates = trial.config.eval_mode == "sampled", trial.val_nodes is not None
+    needs, file_bytes = [_sampled_validation(trial, trial.val_nodes)] if is_sampled and validates else [], 0
+    exact = ["validation"] * (validates and not is_sampled) + ["test"] * (trial.test_nodes is not None)
+    if exact:
+        found = exact_inference(trial)
+        file_bytes = found.file_bytes
+        needs += [Need(name=name, nbytes=found.memory_bytes, why=found.how) for name in exact]
+    return tuple(needs), file_bytes
+
+
+def _sampled_validation(trial: Trial, nodes: Tensor | None) -> Need:
+    assert nodes is not None, "asked for only where the run validates"
+    config, fanouts = trial.config, trial.config.eval_fanouts or trial.config.fanouts
+    options: dict[str, Any] = {"fanouts": fanouts, "batch_size": config.eval_batch_size, "plan": None}
+    sizes = batch_sizes(trial.runner, config.updated(**options), nodes)
+    # A pass takes several times a batch's rows: where that may not fit, it is tried on fewer seeds.
+    if not may_be_tried((_PASS_BYTES + config.workers + 4) * sizes.nbytes):
+        options["batch_size"] = -(-config.eval_batch_size // _FEWER)
+    with make_loader(trial.runner, config.updated(**options), nodes) as loader:
+        ahead, batch = loader.ahead, next(loader.batches(0, 0, 1))
+        with trial.evaluating():
+            forward = allocation_of(lambda: trial.runner.on_batch(batch), trial.device).peak
+    if options["batch_size"] < config.eval_batch_size:
+        forward = int(forward * max(1.0, sizes.nodes / max(batch.num_nodes, 1)))
+    held, count = sizes.in_flight(config.workers, ahead), min(ahead + 1, sizes.num_batches)
+    return Need(name="validation", nbytes=held + forward, why=f"{count} batches, a pass")

@@ -1,0 +1,347 @@
+"""Seconds of a run on mini-batches: a handful of its steps, evaluations and checkpoints, made on copies."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import tempfile
+import time
+from collections.abc import Generator, Iterator, Sequence
+from pathlib import Path
+from statistics import fmean
+
+import torch
+from torch import Tensor
+
+from graphbraid.errors import GraphbraidError
+from graphbraid.estimates.allocation import may_be_tried
+from graphbraid.estimates.links import link_evaluation_seconds
+from graphbraid.estimates.memory import are_mapped
+from graphbraid.estimates.records import EpochSeconds, PartSeconds
+from graphbraid.estimates.trial import Trial, of_tries, repeated, timed
+from graphbraid.files.writing import format_bytes
+from graphbraid.fullgraph.measured.rates import machine_rates
+from graphbraid.graph import Graph, SparseFeatures
+from graphbraid.machine.contention import OtherPrograms
+from graphbraid.nn import told
+from graphbraid.sampling import MiniBatch
+from graphbraid.train.inference.evaluate import EvalMode, score
+from graphbraid.train.inference.infer import depth, whole_bytes
+from graphbraid.train.inference.layer_wise import Layer, LayerWise
+from graphbraid.train.inference.metrics import Scores, metric_names
+from graphbraid.train.run_folder import checkpoint
+from graphbraid.train.step.feed import ALONE, Share, make_loader
+from graphbraid.train.step.links.runner import LinkRunner
+from graphbraid.train.step.runner import ModelRunner
+from graphbraid.train.step.tiers import share_of
+
+SECONDS = 1.0
+"""Seconds that trials of a run's steps take, about; those of an evaluation take half as long."""
+FEWEST = 8
+"""Fewest steps that are tried; an epoch of fewer is run as a whole."""
+_PARTS = 4
+"""Stretches of the even steps that are compared for the spread."""
+_LONGEST_PASS = 4.0
+"""Longest pass over the whole graph, by the machine's rates, that is tried."""
+_CHUNK_NODES = 64
+"""Nodes with all their neighbours that exact inference of any module begins with."""
+_MOST_LAYER_BYTES = 1 << 30
+"""Most bytes of a layer's rows for exact inference by layers to be tried."""
+_BESIDE = (
+    *("scheduler", "callbacks", "random", "progress", "log_position", "config"),
+    *("model_identity", "graph_identity", "info"),
+)
+"""What else a checkpoint holds. It is small beside model and optimizer."""
+_CPU = torch.device("cpu")
+
+
+def sampled_seconds(trial: Trial, planned: float | None = None) -> EpochSeconds:
+    """Return the time of an epoch on mini-batches, and of the run's evaluations and checkpoints.
+
+    Args:
+        trial: the run, with the tiers that it will have.
+        planned: seconds of the plan's simulated epoch. If None, some steps are tried.
+    """
+    others, first = OtherPrograms(), 0.0
+    if planned is None:
+        train, first = tried_epoch(trial)
+    else:
+        train = PartSeconds(planned, "the plan's simulated epoch")
+    validation, test = evaluations(trial, trial.config.eval_mode)
+    return EpochSeconds(train=train, validation=validation, test=test, first=first, others=others.share())
+
+
+def evaluations(trial: Trial, mode: EvalMode) -> tuple[PartSeconds | None, PartSeconds | None]:
+    """Return the time of an epoch's share of a validation, and of the test; None for one that is not made."""
+    validation = test = None
+    if trial.val_nodes is not None:
+        validation = evaluation_seconds(trial, trial.val_nodes, mode).times(1 / trial.config.eval_every)
+    if trial.test_nodes is not None:
+        test = evaluation_seconds(trial, trial.test_nodes, "exact")
+    return validation, test
+
+
+# ---- steps
+
+
+def tried_epoch(trial: Trial, share: Share = ALONE, *, seconds: float = SECONDS) -> tuple[PartSeconds, float]:
+    """Return the time of an epoch's training, and how much longer a run's first epoch takes.
+
+    Steps are made on mini-batches that are prepared as a run's are. A short epoch is run to its end, and
+    again while there is time. A longer one is left when the time is up, its threads having prepared what
+    comes next until then.
+
+    Args:
+        trial: the run.
+        share: of each batch that is trained on here.
+        seconds: that this takes, about.
+    """
+    config = trial.config.updated(plan=None)
+    with make_loader(trial.runner, config, trial.nodes, share=share) as loader:
+        steps = most = len(loader)
+        ahead = 0 if trial.runner.rows is not None else loader.ahead
+        # Threads allocate their buffers, which later batches reuse, and torch finds its kernels.
+        cold = _marks(trial, loader.batches(0, 0, min(ahead + 2, steps)))
+        if trial.runner.rows is None and are_mapped(trial.graph):
+            # As after a run's first epoch, the system has the pages of the file that are read.
+            cold = _marks(trial, loader.batches(1), seconds=seconds / 2)
+            most = len(cold)
+        epochs: list[float] = []
+        while not epochs or sum(epochs) + epochs[-1] <= seconds:
+            limit = math.inf if epochs else seconds
+            marks = _marks(trial, loader.batches(1 + len(epochs)), seconds=limit, most=most)
+            count = min(len(cold), len(marks))
+            first = max(0.0, cold[count - 1] - marks[count - 1])
+            if len(marks) < steps:
+                return whole_epoch(marks, steps, ahead), first
+            epochs.append(marks[-1])
+    times = "once" if len(epochs) == 1 else f"{len(epochs)} times"
+    return of_tries(epochs, f"all {steps} steps tried {times}"), first
+
+
+def whole_epoch(marks: Sequence[float], steps: int, ahead: int) -> PartSeconds:
+    """Return the time of an epoch by its first steps.
+
+    The even steps, which come as fast as they will, are cut into stretches: the spread is that of these.
+
+    Args:
+        marks: seconds from its start to the end of each of these, two at least.
+        steps: of the whole epoch.
+        ahead: batches prepared ahead. These come faster than later ones.
+    """
+    even = max(1, min(ahead + 1, len(marks) // 2))
+    each = (marks[-1] - marks[even - 1]) / (len(marks) - even)
+    size = max(1, (len(marks) - even) // _PARTS)
+    stretches = [(last - start) / size for start, last in itertools.pairwise(marks[even - 1 :: size])]
+    spread = None if len(stretches) < 2 else (steps - even) * (of_tries(stretches).spread or 0.0)
+    seconds = marks[even - 1] + (steps - even) * each
+    return PartSeconds(seconds, f"{len(marks)} of {steps} steps tried", spread)
+
+
+def _marks(
+    trial: Trial, batches: Generator[MiniBatch], *, seconds: float = math.inf, most: int | None = None
+) -> list[float]:
+    """Make steps until the time is up, and return the seconds from the start to the end of each."""
+    marks: list[float] = []
+    started = time.perf_counter()
+    with contextlib.closing(batches) as opened:
+        for batch in opened:
+            trial.step(batch)
+            del batch  # so that the threads can reuse its buffer
+            marks.append(time.perf_counter() - started)
+            if len(marks) == most or (len(marks) >= FEWEST and marks[-1] >= seconds):
+                break
+    return marks
+
+
+def training_seconds(trial: Trial, share: Share = ALONE) -> float:
+    """Return the seconds of all training steps of a run with its rows at hand.
+
+    A store's file is not read for it: its rows are made up.
+    """
+    runner = trial.runner
+    kept, share = runner.rows, share_of(share, trial.config, trial.nodes)
+    if kept is None and are_mapped(trial.graph):
+        runner.rows = _MadeUpRows(trial.graph)
+    try:
+        return tried_epoch(trial, share, seconds=SECONDS / 2)[0].known * trial.config.epochs
+    finally:
+        runner.rows = kept
+
+
+class _MadeUpRows:
+    """Random numbers in place of a graph's dense features, which are not read."""
+
+    lookahead = 0
+    hot = in_memory = None
+
+    def __init__(self, graph: Graph) -> None:
+        x = graph.x
+        assert not isinstance(x, SparseFeatures | None), "a store's file holds dense rows"
+        self.shape, self.dtype = torch.Size((graph.num_nodes, graph.num_features)), x.dtype
+
+    def announce(self, ids: Tensor) -> int:
+        """Take no notice; gives -1."""
+        return -1
+
+    def gather(self, ids: Tensor, out: Tensor | None = None, *, batch: int = -1) -> Tensor:
+        """``(num_ids, F)`` numbers in [0, 1)."""
+        rows = torch.rand(len(ids), self.shape[1]).to(self.dtype)
+        return rows if out is None else out.copy_(rows)
+
+    def forget(self) -> None:
+        """Do nothing: nothing was announced."""
+
+
+# ---- evaluations
+
+
+def evaluation_seconds(
+    trial: Trial, nodes: Tensor, mode: EvalMode, *, most: float = SECONDS / 2
+) -> PartSeconds:
+    """Return the time of an evaluation of ``nodes``, tried for about ``most`` seconds.
+
+    Some batches of a sampled one are tried, spread over the split. An exact one is made where a pass over the
+    graph is cheap. Else some chunks of its layers are tried, or some of its nodes.
+    """
+    runner = trial.runner
+    if isinstance(runner, LinkRunner):
+        if mode == "exact" and _pass_seconds(trial, runner.encoder_runner()) > _LONGEST_PASS:
+            return PartSeconds(None, "an exact pass takes longer than a trial may, and was not tried")
+        taken = link_evaluation_seconds(trial, runner, nodes, mode, most=most)
+        return PartSeconds(taken, "some rows and ranks tried")
+    if mode == "sampled":
+        return _of_some(trial, nodes, mode, trial.config.eval_batch_size, most)
+    return _exact_seconds(trial, nodes, most)
+
+
+def _exact_seconds(trial: Trial, nodes: Tensor, most: float) -> PartSeconds:
+    runner = trial.runner
+    if runner.engine is None and whole_bytes(runner) > trial.config.memory_budget_bytes:
+        if not runner.by_layer:
+            return _of_some(trial, nodes, "exact", _CHUNK_NODES, most)
+        if 4 * trial.graph.num_nodes * runner.widest > _MOST_LAYER_BYTES:
+            return PartSeconds(None, "its layers are too large to be tried")
+        return _of_chunks(trial, nodes, most)
+    seconds = 0.0 if runner.engine is not None else _pass_seconds(trial, runner)
+    if seconds > _LONGEST_PASS:
+        return PartSeconds(None if math.isinf(seconds) else seconds, "by the machine's rates, not tried")
+    return repeated(lambda: _scoring(trial, nodes, "exact"), "exact, tried", most=most)
+
+
+def _of_some(trial: Trial, nodes: Tensor, mode: EvalMode, size: int, most: float) -> PartSeconds:
+    """Return the time of an evaluation by that of some of its nodes."""
+    part = some_batches(nodes, size, 4)
+    taken = _scoring(trial, part, mode)  # also a warm-up
+    found = of_tries([taken])
+    if taken < most / 2:
+        part = some_batches(nodes, size, max(1, int(most / 4 / taken * part.numel() / size)))
+        found = repeated(lambda: _scoring(trial, part, mode), most=most)
+    factor, how = nodes.numel() / part.numel(), f"{part.numel():,} of {nodes.numel():,} nodes tried"
+    return PartSeconds(found.seconds, how, found.spread).times(factor)
+
+
+def some_batches(nodes: Tensor, size: int, count: int) -> Tensor:
+    """Return the nodes of at most ``count`` batches of ``size``, spread evenly over all of them.
+
+    Ids often go by degree or by community, so that the first batches are no example of the others.
+    """
+    batches = torch.split(nodes, size)
+    count = min(count, len(batches))
+    return torch.cat([batches[len(batches) * place // count] for place in range(count)])
+
+
+def _scoring(trial: Trial, nodes: Tensor, mode: EvalMode) -> float:
+    metrics = metric_names(trial.task, trial.config.metrics)
+    return timed(lambda: score(trial.runner, trial.config, nodes, mode, task=trial.task, metrics=metrics))
+
+
+def _pass_seconds(trial: Trial, runner: ModelRunner) -> float:
+    """Return the seconds of a pass over the graph by the machine's rates; infinite if it may not fit."""
+    graph, needed = trial.graph, whole_bytes(runner)
+    if needed > trial.config.memory_budget_bytes or not may_be_tried(needed):
+        return math.inf
+    layers = told.num_layers(runner.model)
+    layers = depth(runner.model, trial.config) if layers is None else layers
+    width = max(graph.num_features, runner.widest)
+    return layers * machine_rates().aggregate_seconds(graph.num_edges, width)
+
+
+def _of_chunks(trial: Trial, nodes: Tensor, most: float) -> PartSeconds:
+    """Return the time of exact inference by layers: some chunks of each layer are computed and scored.
+
+    Which nodes a layer is computed for, and how they are cut, is found as the evaluation itself finds it.
+    Rows that a later layer reads are written all, as zeros.
+    """
+    task, labels = trial.task.to(_CPU), trial.runner.labels.y
+    assert labels is not None, "the task is that of labels"
+    tried = count = 0
+    total = 0.0
+    with trial.evaluating():
+        started = time.perf_counter()
+        walk = LayerWise(trial.runner, trial.config.memory_budget_bytes, None, lambda: None)
+        layers, source = walk.layers(nodes), None
+        scores = Scores(task, metric_names(task, trial.config.metrics), _CPU)
+        total += time.perf_counter() - started
+        for layer, ids in enumerate(layers):
+            rows = torch.arange(trial.graph.num_nodes) if ids is None else ids
+            cuts, is_last = walk.cut(rows, source), layer == len(layers) - 1
+            times, width = list[float](), 0
+            for start, end in _spread(cuts, times, most / len(layers)):
+                began = time.perf_counter()
+                outputs = walk.outputs(layer, source, rows[start:end])
+                if is_last:
+                    scores.update(outputs.float(), labels.index_select(0, nodes[start:end]))
+                times.append(time.perf_counter() - began)
+                width = outputs.shape[1]
+            total += len(cuts) * fmean(times[1:] or times)  # the first one is a warm-up
+            tried, count = tried + len(times), count + len(cuts)
+            if not is_last:
+                started = time.perf_counter()
+                made = walk.make_room(rows.numel(), width, source)
+                for start, end in cuts:
+                    made.write(start, torch.zeros(end - start, width))
+                source = Layer(made, ids)
+                total += time.perf_counter() - started
+        total += timed(scores.compute)
+    return PartSeconds(total, f"exact, {tried:,} of {count:,} chunks tried")
+
+
+def _spread(
+    cuts: Sequence[tuple[int, int]], times: Sequence[float], most: float
+) -> Iterator[tuple[int, int]]:
+    """Yield the first chunk, and as many spread over all as take ``most`` seconds, by what it took."""
+    yield cuts[0]
+    count = min(len(cuts), int(most / max(times[0], 1e-9)))
+    if count > 1:
+        yield from (cuts[len(cuts) * place // count] for place in range(count))
+
+
+# ---- checkpoints
+
+
+def checkpoint_seconds(trial: Trial, num_steps: int) -> PartSeconds | None:
+    """Return the time of an epoch's checkpoints: one is written and removed. None without a folder.
+
+    Args:
+        trial: the run.
+        num_steps: of an epoch.
+    """
+    folder, every = trial.config.out_dir, trial.config.checkpoint_every_steps
+    if folder is None:
+        return None
+    place = folder.absolute()
+    while not place.is_dir() and place != place.parent:
+        place = place.parent
+    count = 1 + ((num_steps - 1) // every if every else 0)
+    contents = dict.fromkeys(_BESIDE, 0) | trial.learned()
+    try:
+        with tempfile.TemporaryDirectory(prefix=".graphbraid-estimate-", dir=place) as made:
+            path = Path(made) / "checkpoint.pt"
+            seconds = timed(lambda: checkpoint.write(path, contents))
+            nbytes = path.stat().st_size
+    except (OSError, GraphbraidError) as error:
+        return PartSeconds(None, f"none could be written: {error}")
+    how = f"{count} of {format_bytes(nbytes)}, written to that disk; as much again where it is the best epoch"
+    return PartSeconds(count * seconds, how)

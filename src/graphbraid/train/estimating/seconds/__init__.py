@@ -1,1 +1,0 @@
-"""Seconds: how long the epochs of a run take, and its evaluations and checkpoints."""

@@ -1,1 +1,0 @@
-"""Measurements before a run begins: stage profiles, plans, and trials of core arrangements."""
