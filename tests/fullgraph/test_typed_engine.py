@@ -176,7 +176,7 @@ def test_pruned_levels_hold_only_what_the_loss_depends_on() -> None:
     graph = bibliography()
     model, nodes = model_of(graph), torch.tensor([7])
     lowered = lower(model, graph, nodes)
-    assert [part.name for part in lowered.program.parts] == ["author", "paper", "venue"]
+    assert [part.name for part in lowered.program.node_types] == ["author", "paper", "venue"]
     assert [lowered.num_rows(2, part) for part in range(3)] == [0, 1, 0]
     sources = graph.relation(WRITES)
     degree = int(sources.indptr[8] - sources.indptr[7])

@@ -23,7 +23,7 @@ from graphbraid.features.rows.scratch import ScratchRows
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.sparse_features import SparseFeatures
-from graphbraid.nn import told
+from graphbraid.nn import module_traits
 from graphbraid.train import TrainConfig, Trainer
 from graphbraid.train.inference import infer, layer_wise
 
@@ -179,7 +179,7 @@ class Hops(torch.nn.Linear):
 def test_what_a_model_says_by_an_integer_of_numpy_counts() -> None:
     model = Hops(np.int64(4))
     assert infer.depth(model, TrainConfig()) == 4
-    assert told.num_layers(model) == 4
+    assert module_traits.num_layers(model) == 4
     with pytest.raises(ConfigError, match=r"one entry per layer of the model \(4\); got 2"):
         Trainer(model, uneven_graph(), fanouts=(3, 3)).fit()
 
@@ -260,7 +260,7 @@ def test_a_model_of_blocks_says_how_many_it_takes() -> None:
     trial = Trial(model, graph, TrainConfig(memory_budget_bytes=SMALL))
     with pytest.raises(ConfigError, match="attribute num_layers"):
         exact_inference(trial)
-    assert told.layers_of(gnn.GraphSAGE(12, 8, 3, 4)) == 4
+    assert module_traits.layers_of(gnn.GraphSAGE(12, 8, 3, 4)) == 4
 
 
 def test_activations_in_a_file_are_those_that_were_written(tmp_path: Path) -> None:

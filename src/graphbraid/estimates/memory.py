@@ -26,7 +26,7 @@ from graphbraid.graph import Graph
 from graphbraid.graph.scaled_features import stored_rows
 from graphbraid.loader import BatchLoader
 from graphbraid.machine.hardware import free_memory_bytes
-from graphbraid.nn import told
+from graphbraid.nn import module_traits
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.inference.infer import whole_bytes
 from graphbraid.train.step.feed import make_loader
@@ -256,7 +256,7 @@ def exact_inference(trial: Trial) -> ExactNeeds:
     if not runner.by_layer:
         return ExactNeeds(budget, 0, "chunks of nodes with all their neighbours, up to the budget")
     layer = 4 * graph.num_nodes * runner.widest
-    kept = min(2, told.layers_of(runner.model) - 1)  # the layer before and the one being made
+    kept = min(2, module_traits.layers_of(runner.model) - 1)  # the layer before and the one being made
     in_memory = sum(layer for n in range(kept) if (n + 1) * layer <= budget // 2)
     maps = (12 + 8 * runner.uses_degrees) * graph.num_nodes
     chunk = min(budget // 2, 4 * graph.num_nodes * (graph.num_features + 3 * runner.widest))

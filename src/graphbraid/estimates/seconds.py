@@ -24,7 +24,7 @@ from graphbraid.files.writing import format_bytes
 from graphbraid.fullgraph.measured.rates import machine_rates
 from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.machine.contention import OtherPrograms
-from graphbraid.nn import told
+from graphbraid.nn import module_traits
 from graphbraid.sampling import MiniBatch
 from graphbraid.train.inference.evaluate import EvalMode, score
 from graphbraid.train.inference.infer import depth, whole_bytes
@@ -262,7 +262,7 @@ def _pass_seconds(trial: Trial, runner: ModelRunner) -> float:
     graph, needed = trial.graph, whole_bytes(runner)
     if needed > trial.config.memory_budget_bytes or not may_be_tried(needed):
         return math.inf
-    layers = told.num_layers(runner.model)
+    layers = module_traits.num_layers(runner.model)
     layers = depth(runner.model, trial.config) if layers is None else layers
     width = max(graph.num_features, runner.widest)
     return layers * machine_rates().aggregate_seconds(graph.num_edges, width)

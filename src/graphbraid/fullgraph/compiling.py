@@ -218,7 +218,7 @@ def estimated_bytes(
     """
     with in_mode(model, training=True):
         program = source_of(model, graph, node_type=node_type).read(model)
-    typed_blocks = whole_typed(graph, program) if program.parts else None
+    typed_blocks = whole_typed(graph, program) if program.node_types else None
     blocks = typed_blocks or whole_graph(graph.csc, program.num_levels - 1)
     request = StepRequest(program=program, graph=graph, blocks=blocks, training=True)
     if device is not None and not device.is_host:

@@ -50,7 +50,11 @@ def lower(
         DataError: the graph has no features or no such split.
     """
     if isinstance(model, Program):
-        wanted = graph.nodes_of(model.parts[model.part(model.output)].name) if model.parts else graph
+        wanted = (
+            graph.nodes_of(model.node_types[model.node_type(model.output)].name)
+            if model.node_types
+            else graph
+        )
         options = options or CompileOptions()
         return lower_program(model, graph, checked_nodes(nodes, wanted), options, basis_for(options))
     options = options or CompileOptions(device=device_for(model))

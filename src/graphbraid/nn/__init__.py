@@ -6,8 +6,7 @@ from graphbraid.nn.gat import GATConv, GATv2Conv
 from graphbraid.nn.gcn import GCNConv, gcn_norm
 from graphbraid.nn.gin import GINConv
 from graphbraid.nn.graph_model import GraphModel
-from graphbraid.nn.link_model import LinkModel
-from graphbraid.nn.link_predictors import DistMult, DotProduct, LinkPredictor, MLPPredictor
+from graphbraid.nn.link_predictors import DistMult, DotProduct, LinkModel, LinkPredictor, MLPPredictor
 from graphbraid.nn.models import GAT, GCN, GIN, MLP, GATv2, GraphSAGE
 from graphbraid.nn.registry import MODELS, TYPED_MODELS, make_model, make_typed_model, model_options
 from graphbraid.nn.rgcn import RGCNConv

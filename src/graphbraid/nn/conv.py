@@ -13,7 +13,7 @@ from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.interop.convert import features_from_torch_sparse
 from graphbraid.graph.sparse_features import SparseFeatures
-from graphbraid.nn import told
+from graphbraid.nn import module_traits
 from graphbraid.nn.adjacency import as_csc
 
 LayerInput = Tensor | SparseFeatures
@@ -34,7 +34,7 @@ def as_rows(x: LayerInput) -> LayerInput:
 
 def check_takes_weights(kind: type[nn.Module], edge_weight: Tensor | None) -> None:
     """Raise ConfigError if edge weights are given to a layer or model that does not use them."""
-    if edge_weight is not None and not told.takes_weights(kind):
+    if edge_weight is not None and not module_traits.takes_weights(kind):
         raise ConfigError(
             f"{kind.__name__} takes no edge weights, which would change nothing; call it without edge_weight "
             "(GCNConv and GCN take them)"

@@ -13,7 +13,7 @@ from graphbraid.arguments import MOST_WIDTH, as_count, as_number, check_choice, 
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.csc import Csc, coo_to_csc, index_dtype
 from graphbraid.graph.scans import check_ids, first_out_of_range, tracing
-from graphbraid.nn import told
+from graphbraid.nn import module_traits
 from graphbraid.nn.graph_model import MOST_LAYERS
 from graphbraid.nn.linear import MOST_WEIGHTS
 from graphbraid.nn.rgcn import MOST_RELATIONS, RGCNConv
@@ -66,28 +66,28 @@ class NodeEmbedding(nn.Module):
     @property
     def takes_blocks(self) -> bool:
         """Whether the model is called with one block per layer."""
-        return told.takes_blocks(self.model)
+        return module_traits.takes_blocks(self.model)
 
     @property
     def takes_typed_blocks(self) -> bool:
         """Whether the model is called with one block per layer, and with the relations of its edges."""
-        return told.takes_typed_blocks(self.model)
+        return module_traits.takes_typed_blocks(self.model)
 
     @property
     def num_layers(self) -> int | None:
         """Number of the model's layers; 0 without a model, None if it does not say."""
-        return 0 if self.model is None else told.num_layers(self.model)
+        return 0 if self.model is None else module_traits.num_layers(self.model)
 
     @property
     def widest(self) -> int | None:
         """Largest number of columns that a layer holds for a node; None if the model does not say."""
-        widest = 0 if self.model is None else told.widest(self.model)
+        widest = 0 if self.model is None else module_traits.widest(self.model)
         return None if widest is None else max(widest, self.channels)
 
     @property
     def edge_bytes(self) -> int | None:
         """Bytes that a layer of the model holds for an edge; None if it does not say."""
-        return told.edge_bytes(self.model)
+        return module_traits.edge_bytes(self.model)
 
     def forward(self, x: Any, edges: Any, n_id: Tensor | None = None, edge_type: Any = None) -> Tensor:
         """Return the rows of nodes, or what the model makes of them.

@@ -12,7 +12,7 @@ from graphbraid.arguments import MOST_WIDTH, as_count, as_number
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.sparse_features import SparseFeatures
-from graphbraid.nn import told
+from graphbraid.nn import module_traits
 from graphbraid.nn.adjacency import as_csc
 from graphbraid.nn.conv import Conv, LayerInput, as_rows, check_takes_weights
 from graphbraid.ops import bias_act_dropout, sparse_dropout
@@ -142,7 +142,7 @@ class GraphModel(nn.Module, ABC):
 
     def finish_layer(self, i: int, out: Tensor, bias: Tensor | None) -> Tensor:
         """Add the bias and, between layers, apply normalisation, activation and dropout."""
-        inplace = not told.keeps_result(self.convs[i])
+        inplace = not module_traits.keeps_result(self.convs[i])
         if i == self.num_layers - 1:
             return bias_act_dropout(out, bias, "none", inplace=inplace)
         if self.norms is not None:

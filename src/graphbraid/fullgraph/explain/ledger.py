@@ -118,7 +118,7 @@ class Ledger:
             return 4.0 * cells
         if path == "binary":
             return cells / 8
-        return 8.0 * cells * self._facts.density_of(place.part)
+        return 8.0 * cells * self._facts.density_of(place.node_type)
 
     def _learning(self, op: Operation) -> float:
         """Return the bytes of the gradients of ``op``'s inputs."""
@@ -163,7 +163,7 @@ class Ledger:
         rows, path = self._rows(*place), self._program.path_of(op.inputs[0])
         if path == "binary":
             return self._work(streams, bit_seconds=times * facts.binary_seconds(rows, width))
-        cells = rows * depth * (facts.density_of(place.part) if path == "sparse" else 1.0)
+        cells = rows * depth * (facts.density_of(place.node_type) if path == "sparse" else 1.0)
         rows_read = times * 4.0 * cells * width if path == "sparse" else 0.0  # weight rows, in cache
         return self._work(streams, flops=2.0 * times * cells * width, cached=rows_read)
 

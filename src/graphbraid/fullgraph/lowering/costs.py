@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.errors import DataError
-from graphbraid.fullgraph.program import LevelPart
+from graphbraid.fullgraph.program import LevelNodes
 from graphbraid.graph import Graph
 from graphbraid.graph.scaled_features import Features, stored_rows
 from graphbraid.graph.sparse_features import SparseFeatures
@@ -115,7 +115,7 @@ class Basis:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PartFacts:
+class NodeTypeFacts:
     """Sizes of one node type, in a graph with types."""
 
     rows: tuple[int, ...]
@@ -153,7 +153,7 @@ class Facts:
     """Trials for choices that the rates leave close. If None, rates alone decide."""
     by_trial: bool = False
     """Whether the time methods return measured times of trials instead of predictions by rates."""
-    parts: tuple[PartFacts, ...] = ()
+    node_types: tuple[NodeTypeFacts, ...] = ()
     """The node types; empty for a graph of one."""
     relation_edges: tuple[Mapping[int, int], ...] = ()
     """Number of edges of each relation, by the level that they lead from; empty for a graph of one type."""
@@ -174,13 +174,15 @@ class Facts:
             return found, ""
         return seconds(replace(self, by_trial=True)), " (tried)"
 
-    def num_rows(self, place: LevelPart) -> int:
+    def num_rows(self, place: LevelNodes) -> int:
         """Return the number of nodes for which a value at a place has rows."""
-        return self.parts[place.part].rows[place.level] if self.parts else self.rows[place.level]
+        return (
+            self.node_types[place.node_type].rows[place.level] if self.node_types else self.rows[place.level]
+        )
 
     def density_of(self, part: int) -> float:
         """Return the share of a node type's features that are not zero."""
-        return self.parts[part].density if self.parts else self.density
+        return self.node_types[part].density if self.node_types else self.density
 
     def num_edges(self, level: int, relation: Relation | None = None) -> int:
         """Return the number of edges from ``level`` to the next, all or those of one relation."""

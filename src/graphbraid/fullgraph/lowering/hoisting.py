@@ -90,7 +90,7 @@ def hoist(program: Program, facts: Facts) -> Program:
     if best is program:
         what = "the features are not aggregated before something that learns"
         return program.decided("hoist", False, what)
-    if not program.parts and program.is_compact(INPUT):
+    if not program.node_types and program.is_compact(INPUT):
         what = f"the features stay {program.input_path}; aggregated they would be dense"
         return program.decided("hoist", False, what)
     seconds, tried = facts.weighed(lambda by: hoisted(program, by, limit=float("inf"))[1])
@@ -241,7 +241,7 @@ def _source(program: Program, values: Sequence[str]) -> str | None:
         rest += () if op is None else op.inputs
         found |= {value} if op is None else set()
     only = found.pop()
-    stays = program.parts and program.is_compact(only)
+    stays = program.node_types and program.is_compact(only)
     return None if found or stays else only
 
 
@@ -304,7 +304,7 @@ def choose_input_path(program: Program, facts: Facts) -> Program:
     Raises:
         NotLoweredError: a path is asked for, and something other than a linear map reads the features.
     """
-    if program.parts:
+    if program.node_types:
         return _as_stored(program, facts)
     width, asked = input_width(program), program.settings.get("input_path")
     if asked == "streamed":  # as has been decided before any pass
@@ -338,12 +338,12 @@ def choose_input_path(program: Program, facts: Facts) -> Program:
 def _as_stored(program: Program, facts: Facts) -> Program:
     """Multiply the features of each node type as sparse where they are stored so, if only linear maps do."""
     paths = {}
-    for number, part in enumerate(program.parts):
+    for number, part in enumerate(program.node_types):
         readers = _readers(program, part.input)
         fits = all(isinstance(op, Linear) and len(op.inputs) == 1 for op in readers)
-        is_sparse = facts.parts[number].is_sparse and bool(readers) and fits
+        is_sparse = facts.node_types[number].is_sparse and bool(readers) and fits
         paths[part.input] = "sparse" if is_sparse else "dense"
-    sparse = [part.name for part in program.parts if paths[part.input] == "sparse"]
+    sparse = [part.name for part in program.node_types if paths[part.input] == "sparse"]
     what = f"features of {', '.join(sparse)} are stored sparse" if sparse else "dense: no type's are sparse"
     marked = program.rewritten(program.ops, input_paths=paths)
     ops = _own_after_linear(marked) if sparse else program.ops
@@ -406,7 +406,7 @@ def _own_rows_of_input(program: Program, value: str) -> int:
         op = program.producer(value)
         assert op is not None
         value, count = op.inputs[0], count + 1
-    is_kept_dense = program.parts and program.path_of(source) == "dense"
+    is_kept_dense = program.node_types and program.path_of(source) == "dense"
     return 0 if source not in program.inputs or is_kept_dense else count
 
 

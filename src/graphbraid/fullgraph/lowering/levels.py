@@ -10,12 +10,10 @@ import torch
 from torch import Tensor
 
 from graphbraid.fullgraph.lowering.route import Route
-from graphbraid.fullgraph.program import AdjacencyMatrix, LevelPart
+from graphbraid.fullgraph.program import AdjacencyMatrix, LevelNodes
 from graphbraid.graph.csc import Csc, index_dtype
 from graphbraid.graph.types import Relation
 from graphbraid.ops.aggregation import Aggregation
-
-# ---- levels: the nodes for which a program's values have rows, and the edges from each level to the next
 
 _EDGES_AT_A_TIME = 1 << 21
 """Edges relabelled at a time, which bounds the temporary memory of building the levels."""
@@ -131,7 +129,7 @@ Blocks = Sequence[Block] | Sequence[TypedBlock]
 """The edges from each level to the next."""
 
 
-def num_rows_of(blocks: Blocks, place: LevelPart, num_nodes: int) -> int:
+def num_rows_of(blocks: Blocks, place: LevelNodes, num_nodes: int) -> int:
     """Return the number of nodes of a type of a level; ``num_nodes`` if there are no blocks."""
     level, part = place
     if level < len(blocks):
@@ -139,7 +137,7 @@ def num_rows_of(blocks: Blocks, place: LevelPart, num_nodes: int) -> int:
     return blocks[-1].num_destinations(part) if blocks else num_nodes
 
 
-def nodes_of(blocks: Blocks, place: LevelPart) -> Tensor | None:
+def nodes_of(blocks: Blocks, place: LevelNodes) -> Tensor | None:
     """Return the ``(num_rows,)`` int64 node of each row of a type of a level; None if row v is node v."""
     level, part = place
     if level < len(blocks):

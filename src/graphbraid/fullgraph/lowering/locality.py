@@ -29,8 +29,6 @@ from graphbraid.fullgraph.program import (
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.orders import community_order, degree_order, inverse_of
 
-# ---- locality: renumbering nodes so that rows read in succession share the cache
-
 LOCALITY_BYTES = 1 << 28
 """Bytes that renumbered edges may take by default."""
 LEAST_GAIN = 0.1

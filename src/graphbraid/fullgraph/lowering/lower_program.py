@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.fullgraph.device import HOST, Device, on_place
-from graphbraid.fullgraph.lowering.costs import Basis, Facts, PartFacts, density, facts_of
+from graphbraid.fullgraph.lowering.costs import Basis, Facts, NodeTypeFacts, density, facts_of
 from graphbraid.fullgraph.lowering.levels import (
     Block,
     Blocks,
@@ -60,7 +60,7 @@ def lower_program(
     check_kernels(program, options.device)
     if options.features is not None:
         program = streamed(program)
-    types, wanted = graph.types if program.parts else None, "symmetry" in options.passes
+    types, wanted = graph.types if program.node_types else None, "symmetry" in options.passes
     if types is None:
         graph = on_place(graph, HOST.place)
         csc, shared = with_shared_transpose(graph.csc, wanted=wanted, ordered=program.reads_edges)
@@ -68,7 +68,7 @@ def lower_program(
     else:
         left = "a relation's edges lead from one type to another"
         shared = Decision(name="symmetry", taken=False, what=left)
-        seeds = nodes + types.first_ids[program.part(program.output)]
+        seeds = nodes + types.first_ids[program.node_type(program.output)]
     reached, pruned = prune(program, graph.csc, seeds, wanted="prune" in options.passes)
     program = program.rewritten(program.ops, shared, pruned)
     blocks: tuple[Block, ...] | tuple[TypedBlock, ...]
@@ -111,13 +111,13 @@ def lower_for_evaluation(lowered: Lowered, program: Program) -> tuple[Program, B
     ``lowered.blocks`` itself is returned.
     """
     num_blocks, options, kept = program.num_levels - 1, lowered.options, lowered.blocks
-    if program.parts:
+    if program.node_types:
         types = lowered.graph.types
         assert types is not None
         assert isinstance(kept[0], TypedBlock)
         whole = {**kept[0].whole, **_whole(types, program, known=kept[0].whole)}
         blocks = typed_blocks(types, whole, num_blocks, None)
-        facts = replace(lowered.facts, **_typed_sizes(blocks, lowered.facts.parts), hoist_bytes=0)
+        facts = replace(lowered.facts, **_typed_sizes(blocks, lowered.facts.node_types), hoist_bytes=0)
         return through_passes(program, facts, options.passes - {"hoist"}), blocks
     csc = lowered.graph.csc
     rows, edges = _sizes(csc, num_blocks, None)
@@ -284,7 +284,9 @@ def _typed_facts(
 ) -> Facts:
     features = [graph.nodes_of(name).x for name in graph.node_types]
     parts = tuple(
-        PartFacts(rows=(), density=0.0 if x is None else density(x), is_sparse=isinstance(x, SparseFeatures))
+        NodeTypeFacts(
+            rows=(), density=0.0 if x is None else density(x), is_sparse=isinstance(x, SparseFeatures)
+        )
         for x in features
     )
     return Facts(
@@ -299,14 +301,14 @@ def _typed_facts(
     )
 
 
-def _typed_sizes(blocks: tuple[TypedBlock, ...], parts: tuple[PartFacts, ...]) -> dict[str, Any]:
+def _typed_sizes(blocks: tuple[TypedBlock, ...], parts: tuple[NodeTypeFacts, ...]) -> dict[str, Any]:
     """Return the fields of facts about the numbers of nodes and edges of each level."""
     levels = [*(block.num_src for block in blocks), blocks[-1].num_dst]
     edges = tuple({number: one.csc.num_edges for number, one in block.relations.items()} for block in blocks)
     return {
         "rows": tuple(map(sum, levels)),
         "edges": tuple(sum(some.values()) for some in edges),
-        "parts": tuple(
+        "node_types": tuple(
             replace(part, rows=rows) for part, rows in zip(parts, zip(*levels, strict=True), strict=True)
         ),
         "relation_edges": edges,

@@ -11,11 +11,9 @@ from graphbraid.fullgraph.lowering.costs import Basis, Facts
 from graphbraid.fullgraph.lowering.levels import Block, Blocks, TypedBlock, num_rows_of
 from graphbraid.fullgraph.lowering.options import CompileOptions
 from graphbraid.fullgraph.lowering.route import PartView
-from graphbraid.fullgraph.program import LevelPart, Program, name_of
+from graphbraid.fullgraph.program import LevelNodes, Program, name_of
 from graphbraid.graph import Graph
 from graphbraid.graph.types import Relation
-
-# ---- lowered: the result of lowering, a record that can be printed, run, or emitted as source code
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -47,14 +45,16 @@ class Lowered:
 
     def num_rows(self, level: int, part: int = 0) -> int:
         """Return the number of nodes of a level, where there are types those of one."""
-        return num_rows_of(self.blocks, LevelPart(level, part), self.graph.num_nodes)
+        return num_rows_of(self.blocks, LevelNodes(level, part), self.graph.num_nodes)
 
     @property
     def num_outputs(self) -> int:
         """Number of all nodes that the program could give outputs of."""
-        if not self.program.parts:
+        if not self.program.node_types:
             return self.graph.num_nodes
-        return self.graph.nodes_of(self.program.parts[self.program.part(self.program.output)].name).num_nodes
+        return self.graph.nodes_of(
+            self.program.node_types[self.program.node_type(self.program.output)].name
+        ).num_nodes
 
     def __str__(self) -> str:
         lines = [*self._heading(), *decision_lines(self.program, self.basis.doubt)]
@@ -74,7 +74,7 @@ class Lowered:
         ]
 
     def _levels(self) -> list[str]:
-        if self.program.parts:
+        if self.program.node_types:
             return typed_level_lines(self.program, self.blocks, self.num_rows)
         order = "in the graph's order" if self.row_of is None else "renumbered"
         if self.blocks and self.blocks[-1].destination_nodes() is not None and self.row_of is None:
@@ -120,7 +120,9 @@ def typed_level_lines(program: Program, blocks: Blocks, num_rows: Callable[[int,
     lines = ["Levels, by node type"]
     relations = _relations_by_level(program)
     for level in range(program.num_levels):
-        counts = (f"{num_rows(level, number):,} {part.name}" for number, part in enumerate(program.parts))
+        counts = (
+            f"{num_rows(level, number):,} {part.name}" for number, part in enumerate(program.node_types)
+        )
         lines.append(f"  {level}: {', '.join(counts)}")
         for relation in relations.get(level, {}).values():
             edges = blocks[level].of(relation).csc.num_edges

@@ -36,7 +36,7 @@ class Route:
         return sum(self.receive_rows)
 
 
-# ---- partView: what one of several ranks knows of the whole graph, where it holds its own part alone
+# ---- PartView: what one of several ranks knows of the whole graph, where it holds its own part alone
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)

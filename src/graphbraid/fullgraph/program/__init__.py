@@ -3,10 +3,10 @@
 from graphbraid.fullgraph.program.edge_operations import FILLS, Aggregate, Attention, Gine, Maximum
 from graphbraid.fullgraph.program.ir import (
     Decision,
-    LevelPart,
+    LevelNodes,
+    NodeType,
     NotLoweredError,
     Program,
-    TypePart,
     check,
     same_program,
 )
@@ -54,10 +54,11 @@ __all__ = [
     "Hoisted",
     "Largest",
     "Learned",
-    "LevelPart",
+    "LevelNodes",
     "Linear",
     "Maximum",
     "Module",
+    "NodeType",
     "Normalise",
     "NotLoweredError",
     "Operation",
@@ -66,7 +67,6 @@ __all__ = [
     "Program",
     "RowFunction",
     "Scale",
-    "TypePart",
     "UnitRows",
     "View",
     "check",

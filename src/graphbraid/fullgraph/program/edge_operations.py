@@ -78,16 +78,13 @@ class Gine(Operation):
     """``(width,)`` bias of the map; None if there is none."""
     loop_scale: float = 0.0
     symbol = "rectified sum"
+    learned = ("weight", "bias")
     moves = True
 
     @property
     def reads_edges(self) -> bool:
         """Whether the operation reads edge features."""
         return True
-
-    def parameters(self) -> tuple[nn.Parameter, ...]:
-        """Return the parameters it learns."""
-        return tuple(p for p in (self.weight, self.bias) if p is not None)
 
     def details(self) -> str:
         """Return the text to print after the inputs."""
@@ -130,6 +127,7 @@ class Attention(Operation):
     relation: Relation | None = None
     """The relation whose edges it reads, in a graph with types."""
     symbol = "attention"
+    learned = ("edge_weight", "edge_vector")
     moves = True
 
     @property
@@ -149,7 +147,7 @@ class Attention(Operation):
 
     def parameters(self) -> tuple[nn.Parameter, ...]:
         """Return the parameters it learns."""
-        return (*self.vectors, *(p for p in (self.edge_weight, self.edge_vector) if p is not None))
+        return (*self.vectors, *super().parameters())
 
     def details(self) -> str:
         """Return the text to print after the inputs."""

@@ -6,9 +6,9 @@ equivalent one (:mod:`graphbraid.fullgraph.lowering.passes`) and run (:mod:`grap
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
@@ -29,8 +29,6 @@ from graphbraid.fullgraph.program.operations import (
     Operation,
     Prelu,
 )
-
-# ---- the error about a part of a model that has no lowered form
 
 
 class NotLoweredError(Exception):
@@ -59,9 +57,6 @@ class NotLoweredError(Exception):
         return f"Runs uncompiled. {self.part}: {self.reason}.{needed}"
 
 
-# ---- program: a model over a whole graph as a short list of operations on node matrices
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
     """What a lowering pass did and why, as ``explain()`` prints it."""
@@ -77,16 +72,16 @@ class Decision:
     """The alternatives, with their costs."""
 
 
-class LevelPart(NamedTuple):
+class LevelNodes(NamedTuple):
     """The nodes for which a value has rows: those of a level, and there of one type."""
 
     level: int
-    part: int = 0
+    node_type: int = 0
     """Number of the node type; 0 in a graph of one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TypePart:
+class NodeType:
     """The nodes of one type, where there are types."""
 
     name: str
@@ -103,14 +98,14 @@ class Program:
 
     ops: tuple[Operation, ...]
     in_channels: int
-    """Number of feature columns; where there are types, see ``parts``."""
-    parts: tuple[TypePart, ...] = ()
+    """Number of feature columns; where there are types, see ``node_types``."""
+    node_types: tuple[NodeType, ...] = ()
     """The node types of a program over relations; empty for a program over all edges together."""
     decisions: tuple[Decision, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Decisions of passes that are not expressed as operations: ``input_path``, or ``input_paths``."""
     _producers: dict[str, Operation] = field(init=False, default_factory=dict, repr=False, compare=False)
-    _places: dict[str, LevelPart] = field(init=False, default_factory=dict, repr=False, compare=False)
+    _places: dict[str, LevelNodes] = field(init=False, default_factory=dict, repr=False, compare=False)
     _widths: dict[str, int] = field(init=False, default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -131,11 +126,11 @@ class Program:
     @property
     def inputs(self) -> dict[str, int]:
         """Names of the values that hold features, with their numbers of columns."""
-        return {part.input: part.channels for part in self.parts} or {INPUT: self.in_channels}
+        return {part.input: part.channels for part in self.node_types} or {INPUT: self.in_channels}
 
     def path_of(self, value: str) -> str:
         """Return how weights multiply a value: as :attr:`input_path` says, if it holds features, or dense."""
-        if not self.parts:
+        if not self.node_types:
             return self.input_path if value == INPUT else "dense"
         return str(self.settings.get("input_paths", {}).get(value, "dense"))
 
@@ -155,24 +150,28 @@ class Program:
         """Return the level for whose nodes a value has rows."""
         return self.place(value).level
 
-    def part(self, value: str) -> int:
+    def node_type(self, value: str) -> int:
         """Return the number of the node type for whose nodes a value has rows."""
-        return self.place(value).part
+        return self.place(value).node_type
 
-    def place(self, value: str) -> LevelPart:
+    def place(self, value: str) -> LevelNodes:
         """Return the nodes for which a value has rows."""
         if (place := self._places.get(value)) is None:
             place = self._places[value] = self._place(value)
         return place
 
-    def _place(self, value: str) -> LevelPart:
+    def _place(self, value: str) -> LevelNodes:
         op = self.producer(value)
         if op is None:
-            return LevelPart(0, next((i for i, part in enumerate(self.parts) if part.input == value), 0))
+            return LevelNodes(
+                0, next((i for i, part in enumerate(self.node_types) if part.input == value), 0)
+            )
         read = self.place(op.inputs[0])
         steps = op.of if isinstance(op, Hoisted) else (op,)
         walks = next((step.walks for step in reversed(steps) if step.walks is not None), None)
-        return LevelPart(read.level + op.num_blocks(), read.part if walks is None else walks.destination)
+        return LevelNodes(
+            read.level + op.num_blocks(), read.node_type if walks is None else walks.destination
+        )
 
     def ends_in_epilogue(self, value: str) -> bool:
         """Return whether a value is an epilogue's result, alone or fused, so that its backward reads it."""
@@ -293,8 +292,37 @@ def check(program: Program) -> None:
             raise ValueError(f"{op.out} is made twice")
         made.add(op.out)
     for op in program.ops:
-        if what := shape_error(op, program):
+        for what in shape_errors(program, op):
             raise ValueError(f"{op.out} {what}")
+
+
+def shape_errors(program: Program, op: Operation) -> Iterator[str]:
+    """Yield which inputs of an operation have another level or width than it reads.
+
+    The texts are to be read after the name of the operation's result.
+    """
+    width = program.width(op.inputs[0])
+    if isinstance(op, Linear) and op.shape[1] != width:
+        yield f"multiplies {width} columns by a weight of {op.shape[1]}"
+    if isinstance(op, Normalise) and op.channels != width:
+        yield f"normalises {width} columns with a module for {op.channels}"
+    if isinstance(op, Prelu) and op.slope.numel() not in (1, width):
+        yield f"has {op.slope.numel()} slopes for {width} columns"
+    if isinstance(op, Gine):
+        of_edges = op.edge_channels if op.weight is None else op.weight.shape[0]
+        if of_edges != width:
+            yield f"adds rows of {of_edges} edge features to rows of {width} columns"
+    if op.walks is not None and program.node_type(op.inputs[0]) != op.walks.source:
+        yield "reads rows of another type than the relation's sources have"
+    if isinstance(op, Attention) and op.own_rows and program.place(op.inputs[1]) != program.place(op.out):
+        yield "has its second input on other nodes than its result"
+    for other in op.inputs[1:] if isinstance(op, _ADDING) else ():
+        is_as_wide = isinstance(op, Concat) or program.width(other) == program.width(op.out)
+        if program.place(other) != program.place(op.out) or not is_as_wide:
+            yield f"adds {other}, whose level or width is not that of {op.inputs[0]}'s result"
+
+
+_ADDING = (Add, Aggregate, Linear, Combine, Largest, Concat)
 
 
 def same_program(first: Program, second: Program) -> bool:
@@ -321,89 +349,3 @@ def _same(first: Any, second: Any) -> bool:
     if isinstance(first, Operation):
         return _same(vars(first), vars(second))
     return bool(first == second)
-
-
-# ---- misfits: operations of a program whose inputs have other levels or widths than they read
-
-
-class ProgramValues(Protocol):
-    """What a program knows of its values."""
-
-    def width(self, value: str) -> int:
-        """Return the number of columns of a value."""
-
-    def part(self, value: str) -> int:
-        """Return the number of the node type for whose nodes a value has rows."""
-
-    def place(self, value: str) -> Any:
-        """Return the nodes for which a value has rows."""
-
-
-def shape_error(op: Operation, values: ProgramValues) -> str | None:
-    """Return what does not fit, to be read after the name of the operation's result; None where all does."""
-    # Passes make programs by the dozen: each kind of operation is asked what may be wrong with it alone.
-    return next((what for wrong in _checks_of(type(op)) if (what := wrong(values, op))), None)
-
-
-def _linear(values: ProgramValues, op: Linear) -> str | None:
-    width = values.width(op.inputs[0])
-    return None if op.shape[1] == width else f"multiplies {width} columns by a weight of {op.shape[1]}"
-
-
-def _normalise(values: ProgramValues, op: Normalise) -> str | None:
-    width = values.width(op.inputs[0])
-    return None if op.channels == width else f"normalises {width} columns with a module for {op.channels}"
-
-
-def _prelu(values: ProgramValues, op: Prelu) -> str | None:
-    width = values.width(op.inputs[0])
-    return None if op.slope.numel() in (1, width) else f"has {op.slope.numel()} slopes for {width} columns"
-
-
-def _gine(values: ProgramValues, op: Gine) -> str | None:
-    width = values.width(op.inputs[0])
-    of_edges = op.edge_channels if op.weight is None else op.weight.shape[0]
-    if of_edges == width:
-        return None
-    return f"adds rows of {of_edges} edge features to rows of {width} columns"
-
-
-def _walks(values: ProgramValues, op: Operation) -> str | None:
-    if op.walks is None or values.part(op.inputs[0]) == op.walks.source:
-        return None
-    return "reads rows of another type than the relation's sources have"
-
-
-def _own_rows(values: ProgramValues, op: Attention) -> str | None:
-    if not op.own_rows or values.place(op.inputs[1]) == values.place(op.out):
-        return None
-    return "reads rows of its own that are not its result's nodes'"
-
-
-def _addends(values: ProgramValues, op: Operation) -> str | None:
-    for other in op.inputs[1:]:
-        is_as_wide = isinstance(op, Concat) or values.width(other) == values.width(op.out)
-        if values.place(other) != values.place(op.out) or not is_as_wide:
-            return f"adds {other}, whose level or width is not that of {op.inputs[0]}'s result"
-    return None
-
-
-_Check = Callable[[ProgramValues, Any], str | None]
-_CHECKS: tuple[tuple[tuple[type[Operation], ...], _Check], ...] = (
-    ((Linear,), _linear),
-    ((Normalise,), _normalise),
-    ((Prelu,), _prelu),
-    ((Gine,), _gine),
-    ((Operation,), _walks),
-    ((Attention,), _own_rows),
-    ((Add, Aggregate, Linear, Combine, Largest, Concat), _addends),
-)
-
-
-_of_kind: dict[type, tuple[_Check, ...]] = {}
-
-
-def _checks_of(kind: type) -> tuple[_Check, ...]:
-    if kind not in _of_kind:
-        _of_kind[kind] = tuple(check for kinds, check in _CHECKS if issubclass(kind, kinds))
-    return _of_kind[kind]

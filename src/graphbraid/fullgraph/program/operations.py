@@ -92,7 +92,7 @@ def name_of(relation: Relation) -> str:
     return name if source == destination == ONLY_NODE_TYPE else f"{source} {name} {destination}"
 
 
-# ---- the operations of a program: typed, plain data that can be printed, compared and rewritten
+# ---- operations
 
 INPUT = "x"
 """Name of the value that holds the node features."""
@@ -107,6 +107,8 @@ class Operation:
     symbol: ClassVar[str] = "op"
     moves: ClassVar[bool] = False
     """Whether the result belongs to the level after the inputs'."""
+    learned: ClassVar[tuple[str, ...]] = ()
+    """Names of the fields that hold a parameter, or None."""
 
     @property
     def reads_edges(self) -> bool:
@@ -120,7 +122,8 @@ class Operation:
 
     def parameters(self) -> tuple[nn.Parameter, ...]:
         """Return the parameters it learns."""
-        return ()
+        found = (getattr(self, name) for name in self.learned)
+        return tuple(parameter for parameter in found if parameter is not None)
 
     def details(self) -> str:
         """Return the text to print after the inputs."""
@@ -152,10 +155,7 @@ class Epilogue(Operation):
     p: float = 0.0
     """Probability of dropping an element while training."""
     symbol = "epilogue"
-
-    def parameters(self) -> tuple[nn.Parameter, ...]:
-        """Return the parameters it learns."""
-        return () if self.bias is None else (self.bias,)
+    learned = ("bias",)
 
     def bias_of(self, whole: Tensor) -> Tensor:
         """Return a ``(width,)`` view of the part of the bias, or of its gradient, that is used."""
@@ -180,7 +180,7 @@ class Following(Operation):
 
     def parameters(self) -> tuple[nn.Parameter, ...]:
         """Return the parameters it learns."""
-        return () if self.after is None else self.after.parameters()
+        return (*super().parameters(), *(() if self.after is None else self.after.parameters()))
 
     def details(self) -> str:
         """Return the text to print after the inputs."""
@@ -197,6 +197,7 @@ class Linear(Following):
     """``(num_matrices, num_bases)``: the matrix is mixed from the ``num_bases`` that ``weight`` holds, by the
     row ``view.at`` of these coefficients. If None, it is a view of ``weight``."""
     symbol = "linear"
+    learned = ("weight", "mixed")
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -228,11 +229,6 @@ class Linear(Following):
     def _of_base(self) -> View:
         return replace(self.view, at=())
 
-    def parameters(self) -> tuple[nn.Parameter, ...]:
-        """Return the parameters it learns."""
-        mixed = () if self.mixed is None else (self.mixed,)
-        return (self.weight, *mixed, *super().parameters())
-
     def details(self) -> str:
         """Return the text to print after the inputs."""
         out_channels, in_channels = self.shape
@@ -246,10 +242,7 @@ class Learned(Operation):
     table: nn.Parameter
     """``(num_nodes, width)`` rows of the type's nodes."""
     symbol = "learned rows"
-
-    def parameters(self) -> tuple[nn.Parameter, ...]:
-        """Return the parameters it learns."""
-        return (self.table,)
+    learned = ("table",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -321,10 +314,7 @@ class Prelu(Operation):
     slope: nn.Parameter
     """``(1,)`` or ``(width,)``."""
     symbol = "prelu"
-
-    def parameters(self) -> tuple[nn.Parameter, ...]:
-        """Return the parameters it learns."""
-        return (self.slope,)
+    learned = ("slope",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -334,10 +324,7 @@ class Scale(Operation):
     factor: nn.Parameter
     """``(1,)``: GIN's learned epsilon."""
     symbol = "scale"
-
-    def parameters(self) -> tuple[nn.Parameter, ...]:
-        """Return the parameters it learns."""
-        return (self.factor,)
+    learned = ("factor",)
 
     def details(self) -> str:
         """Return the text to print after the inputs."""

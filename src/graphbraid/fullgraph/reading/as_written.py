@@ -29,7 +29,7 @@ from graphbraid.graph import Graph, ScaledFeatures, SparseFeatures
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.interop.relations import edge_weights_of
 from graphbraid.graph.scaled_features import Features
-from graphbraid.nn import told
+from graphbraid.nn import module_traits
 
 
 class WholeValues(CallValues):
@@ -45,7 +45,7 @@ class WholeValues(CallValues):
     ) -> None:
         super().__init__(self._of_typed_graph if graph.is_typed else self._of_graph)
         self._graph, self.place = graph, place
-        self._keeps_sparse = told.takes_blocks(model) and place.type == "cpu"
+        self._keeps_sparse = module_traits.takes_blocks(model) and place.type == "cpu"
         dtypes = {dtype} if dtype else {p.dtype for p in model.parameters() if p.is_floating_point()}
         self._dtype = dtypes.pop() if len(dtypes) == 1 else None
 

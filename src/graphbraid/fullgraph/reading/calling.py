@@ -18,7 +18,7 @@ from graphbraid.errors import ConfigError
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.types import Relation
-from graphbraid.nn import told
+from graphbraid.nn import module_traits
 
 X, EDGES, ADJACENCY, WEIGHTS, DATA, CSC = "x", "edge_index", "adj_t", "edge_weight", "data", "csc"
 EDGE_ATTR, EDGE_TYPE, N_ID, NUM_NODES = "edge_attr", "edge_type", "n_id", "num_nodes"
@@ -189,7 +189,9 @@ def calling_of(model: nn.Module, given: Given) -> Calling:
         ConfigError: a parameter without a default matches nothing, or one names what cannot be given.
     """
     blocks: tuple[str, ...] = ()
-    if told.takes_blocks(model) or (EDGE_TYPE in given.names and told.takes_typed_blocks(model)):
+    if module_traits.takes_blocks(model) or (
+        EDGE_TYPE in given.names and module_traits.takes_typed_blocks(model)
+    ):
         blocks, given = (X, CSC), _beside_blocks(given)
     positional, named, in_place = [], {}, True
     parameters = parameters_of(model)

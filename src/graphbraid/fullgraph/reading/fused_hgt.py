@@ -35,8 +35,6 @@ from graphbraid.graph.csc import Csc, coo_to_csc
 from graphbraid.graph.scans import check_ids
 from graphbraid.ops.attention import dot_attention
 
-# ---- pyG's ``HGTConv`` by fused operators: the relations into all types are one graph, under one softmax
-
 NEEDED = "rows on the CPU, no autocast, and edge lists in the order of the layer's relations"
 """What a call must have; any other runs as it is written."""
 

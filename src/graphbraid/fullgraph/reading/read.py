@@ -11,12 +11,12 @@ from graphbraid.errors import did_you_mean
 from graphbraid.fullgraph.program import (
     INPUT,
     Module,
+    NodeType,
     Normalise,
     NotLoweredError,
     Operation,
     Own,
     Program,
-    TypePart,
 )
 from graphbraid.fullgraph.reading.calling import Calling, Given, calling_of
 from graphbraid.fullgraph.reading.exact import Known, anything, check, check_model, count, one_of, probability
@@ -26,7 +26,7 @@ from graphbraid.fullgraph.reading.rowwise import as_linear, rowwise
 from graphbraid.fullgraph.reading.table import checked_reader, reader_of
 from graphbraid.fullgraph.reading.trace import learned_rows, read_traced
 from graphbraid.graph.types import ONLY_NODE_TYPE, Relation, Types
-from graphbraid.nn import GAT, GCN, GIN, MLP, RGCN, GATv2, GraphSAGE, told
+from graphbraid.nn import GAT, GCN, GIN, MLP, RGCN, GATv2, GraphSAGE, module_traits
 from graphbraid.ops.epilogue import ACTIVATIONS
 
 MOST_OPERATIONS = 800
@@ -59,8 +59,10 @@ def read_model(
     if out == INPUT:
         raise NotLoweredError(name, "it returns its input")
     ops = _reached(writer.ops, out)
-    only = TypePart(name=ONLY_NODE_TYPE, input=INPUT, channels=in_channels)
-    return _checked(name, ops=ops, in_channels=in_channels, parts=(only,) if _reads_relations(ops) else ())
+    only = NodeType(name=ONLY_NODE_TYPE, input=INPUT, channels=in_channels)
+    return _checked(
+        name, ops=ops, in_channels=in_channels, node_types=(only,) if _reads_relations(ops) else ()
+    )
 
 
 def read_typed(model: nn.Module, calling: Calling, given: Given, types: Types, node_type: str) -> Program:
@@ -79,13 +81,13 @@ def read_typed(model: nn.Module, calling: Calling, given: Given, types: Types, n
         NotLoweredError: part of the model cannot be read; the message names it.
     """
     name = type(model).__name__
-    if told.takes_blocks(model) and type(model) is not RGCN:
+    if module_traits.takes_blocks(model) and type(model) is not RGCN:
         raise NotLoweredError(
             name, "no operations stand for it on a graph with types so far", "graphbraid.nn.RGCN"
         )
     check_model(model)
     parts = tuple(
-        TypePart(name=one, input=f"{INPUT}[{one}]", channels=0 if nodes.x is None else int(nodes.x.shape[1]))
+        NodeType(name=one, input=f"{INPUT}[{one}]", channels=0 if nodes.x is None else int(nodes.x.shape[1]))
         for one, nodes in types.nodes.items()
     )
     writer = Writer({part.input: number for number, part in enumerate(parts)})
@@ -103,7 +105,7 @@ def read_typed(model: nn.Module, calling: Calling, given: Given, types: Types, n
     if len(ops) > MOST_OPERATIONS:
         what = f"it comes to {len(ops)} operations, and reading takes up to {MOST_OPERATIONS}"
         raise NotLoweredError(name, what, "mini-batches (mode='sampled')")
-    return _checked(name, ops=ops, in_channels=0, parts=parts)
+    return _checked(name, ops=ops, in_channels=0, node_types=parts)
 
 
 def _checked(name: str, **fields: Any) -> Program:
@@ -191,7 +193,7 @@ def _activation(writer: Writer, act: str, x: str) -> str:
 class _RGCNReader:
     """Appends the operations of one model to a writer."""
 
-    def __init__(self, writer: Writer, model: Any, types: Types, parts: Sequence[TypePart]) -> None:
+    def __init__(self, writer: Writer, model: Any, types: Types, parts: Sequence[NodeType]) -> None:
         self._writer, self._model, self._types, self._parts = writer, model, types, parts
         self._dropout = model.dropout if model.training else 0.0
         self._relations = self._numbered()
@@ -259,7 +261,7 @@ class _RGCNReader:
             return out
         return self._writer.epilogue(_activation(self._writer, self._model.act, out), p=self._dropout)
 
-    def _there(self, part: TypePart, out: str | None) -> str:
+    def _there(self, part: NodeType, out: str | None) -> str:
         if out is None:
             what = f"nodes of {part.name!r} have neither in-edges nor a root weight"
             raise NotLoweredError("convs", what, "Graph.with_reverse_relations")

@@ -59,14 +59,14 @@ class Writer:
             self._made[key] = out
         self._levels[out] = self.level(inputs[0]) + self.ops[-1].num_blocks()
         walked = self.ops[-1].walks
-        self._parts[out] = self.part(inputs[0]) if walked is None else walked.destination
+        self._parts[out] = self.node_type(inputs[0]) if walked is None else walked.destination
         return out
 
     def level(self, value: str) -> int:
         """Return the level of a value: the number of aggregations before it."""
         return self._levels.get(value, 0)
 
-    def part(self, value: str) -> int:
+    def node_type(self, value: str) -> int:
         """Return the number of the node type for whose nodes a value has rows."""
         return self._parts.get(value, 0)
 

@@ -151,7 +151,7 @@ class Source:
 
     def graph_for(self, program: Program) -> Graph:
         """Return the graph that a program runs on, with its relations apart if the program reads them."""
-        if self.node_type is not None or not program.parts:
+        if self.node_type is not None or not program.node_types:
             return self.graph
         assert self._by_relation is not None
         return self._by_relation

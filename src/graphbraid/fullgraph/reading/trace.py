@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import fx, nn
 
-from graphbraid.fullgraph.program import INPUT, Learned, NotLoweredError, TypePart
+from graphbraid.fullgraph.program import INPUT, Learned, NodeType, NotLoweredError
 from graphbraid.fullgraph.reading.calling import (
     ADJACENCY,
     EDGE_ATTR,
@@ -45,7 +45,7 @@ def read_traced(
     given: Given,
     *,
     types: Types | None = None,
-    parts: Sequence[TypePart] = (),
+    parts: Sequence[NodeType] = (),
     node_type: str | None = None,
 ) -> str:
     """Append the operations of a model's call to a writer.
@@ -92,7 +92,7 @@ def _edges_target(relation: Relation) -> str:
     return f"edges {relation.number}"
 
 
-def _ids_target(part: TypePart) -> str:
+def _ids_target(part: NodeType) -> str:
     return f"ids of {part.name}"
 
 
@@ -113,7 +113,7 @@ class _TraceReader:
         *,
         sparse: bool,
         types: Types | None = None,
-        parts: Sequence[TypePart] = (),
+        parts: Sequence[NodeType] = (),
     ) -> None:
         self._writer, self._modules, self._given, self._rows = writer, modules, given, rows
         self._sparse, self._types, self._parts = sparse, types, parts
@@ -163,7 +163,7 @@ class _TraceReader:
             )
 
     def _type_of(self, value: str) -> str:
-        return self._parts[self._writer.part(value)].name
+        return self._parts[self._writer.node_type(value)].name
 
     # ---- modules
 
@@ -198,7 +198,7 @@ class _TraceReader:
         relation = call.edges.relation
         ends = () if relation is None else ((call.x, relation.source), (call.own, relation.destination))
         for value, needed in ends:
-            if self._writer.part(value) != needed:
+            if self._writer.node_type(value) != needed:
                 what = f"takes rows of {self._type_of(value)!r} for those of {self._parts[needed].name!r}"
                 raise call.refuse(what, "the rows of the relation's two types")
 
@@ -320,7 +320,7 @@ def _bound(name: str, takes: Sequence[str], args: Sequence[Any], kwargs: Any) ->
         yield key, value
 
 
-def learned_rows(writer: Writer, name: str, layer: Any, part: TypePart, types: Types) -> str:
+def learned_rows(writer: Writer, name: str, layer: Any, part: NodeType, types: Types) -> str:
     """Append the rows of an embedding of all nodes of a type.
 
     Raises:

@@ -34,8 +34,6 @@ from graphbraid.fullgraph.reading.reached import Reached, package_of
 from graphbraid.fullgraph.reading.reader import no_reader
 from graphbraid.fullgraph.reading.table import reader_of
 
-# ---- tracing of the very call of a model that would run, with modules that have a reader kept whole
-
 EDGES_TARGET = "edges"
 """Target of the placeholder of all edges together, as a list or as a sparse matrix."""
 EDGES_TARGET = "edges"
@@ -197,7 +195,7 @@ def _is_pyg_layer(module: nn.Module) -> bool:
     return any(base.__module__ == "torch_geometric.nn.conv.message_passing" for base in type(module).__mro__)
 
 
-# ---- tensorProxy: what a trace hands to a forward, which takes it for the tensor that it stands for
+# ---- TensorProxy: what a trace hands to a forward, which takes it for the tensor that it stands for
 
 _LIBRARIES = ("torch", "torch_geometric")
 

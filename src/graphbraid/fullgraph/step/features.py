@@ -12,7 +12,7 @@ from torch import Tensor
 
 from graphbraid.fullgraph.lowering.hoisting import computed_once
 from graphbraid.fullgraph.lowering.levels import nodes_of
-from graphbraid.fullgraph.program import INPUT, Hoisted, LevelPart, Linear
+from graphbraid.fullgraph.program import INPUT, Hoisted, LevelNodes, Linear
 from graphbraid.fullgraph.step.arena import Constant
 from graphbraid.fullgraph.step.inputs import BinaryInput, DenseInput, Input, SparseInput, input_bytes
 from graphbraid.fullgraph.step.request import StepRequest
@@ -31,12 +31,12 @@ def features_by_value(request: StepRequest, streams: Streams | None) -> dict[str
         streams: reads the features block by block. If None, they lie in memory.
     """
     program = request.program
-    if not program.parts:
+    if not program.node_types:
         return {INPUT: NodeFeatures(request, streams=streams)}
     read = {value for op in program.ops for value in op.inputs}
     return {
         part.input: NodeFeatures(request, part=number)
-        for number, part in enumerate(program.parts)
+        for number, part in enumerate(program.node_types)
         if part.input in read and part.channels
     }
 
@@ -54,7 +54,7 @@ class NodeFeatures:
         self._request, self._graph, self._copies = request, request.graph, request.copies
         self._program = program = request.program
         self._part, self._streams = part, streams
-        self._name = program.parts[part].input if program.parts else INPUT
+        self._name = program.node_types[part].input if program.node_types else INPUT
         self._is_factor = any(op.inputs[0] == self._name and isinstance(op, Linear) for op in program.ops)
         self._path = program.path_of(self._name)
         self._dense: Tensor | None = None
@@ -63,7 +63,7 @@ class NodeFeatures:
     @property
     def _x(self) -> Features | None:
         """The features as the graph has them now."""
-        types = self._graph.types if self._program.parts else None
+        types = self._graph.types if self._program.node_types else None
         return self._graph.x if types is None else list(types.nodes.values())[self._part].x
 
     @property
@@ -129,7 +129,7 @@ class NodeFeatures:
         as_it_is = isinstance(x, Tensor) and x.dtype == torch.float32 and x.is_contiguous()
         is_whole = as_it_is or is_widened(x)  # the latter is counted already
         is_copy = nodes is not None or not is_whole or self._copies is not None
-        rows = self._request.num_rows(LevelPart(level, self._part))
+        rows = self._request.num_rows(LevelNodes(level, self._part))
         return Constant((rows, self._channels), make, is_copy)
 
     def hoisted(self, op: Hoisted) -> Constant:
@@ -172,7 +172,7 @@ class NodeFeatures:
         return constant if self._copies is None else self._copies.matrix(constant)
 
     def _nodes(self, level: int) -> Tensor | None:
-        return nodes_of(self._request.blocks, LevelPart(level, self._part))
+        return nodes_of(self._request.blocks, LevelNodes(level, self._part))
 
     @property
     def _channels(self) -> int:

@@ -21,7 +21,7 @@ from graphbraid.fullgraph.program import (
     Attention,
     Epilogue,
     Gine,
-    LevelPart,
+    LevelNodes,
     Linear,
     Maximum,
     Operation,
@@ -176,7 +176,7 @@ class StepPlan:
 
     def num_rows(self, level: int, part: int = 0) -> int:
         """Return the number of nodes of a level, in a graph with types those of one type."""
-        return self.request.num_rows(LevelPart(level, part))
+        return self.request.num_rows(LevelNodes(level, part))
 
     def count_of(self, value: str) -> int:
         """Return the number of rows of a value."""

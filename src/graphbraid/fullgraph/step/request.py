@@ -9,7 +9,7 @@ import torch
 
 from graphbraid.fullgraph.lowering.levels import Blocks, TypedBlock, num_rows_of
 from graphbraid.fullgraph.lowering.streamed import StreamedFeatures
-from graphbraid.fullgraph.program import LevelPart, Program
+from graphbraid.fullgraph.program import LevelNodes, Program
 from graphbraid.fullgraph.step.device_copies import DeviceCopies
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
@@ -49,7 +49,7 @@ class StepRequest:
     begins_early: bool = True
     """Whether several ranks send rows before their turn, and announce a gradient once no task adds to it."""
 
-    def num_rows(self, place: LevelPart) -> int:
+    def num_rows(self, place: LevelNodes) -> int:
         """Return the number of nodes of a level, in a graph with types those of one type."""
         return num_rows_of(self.blocks, place, self.graph.num_nodes)
 

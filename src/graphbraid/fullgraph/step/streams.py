@@ -17,7 +17,7 @@ from graphbraid.features.rows.scratch import ScratchRows
 from graphbraid.fullgraph.lowering.hoisting import computed_once
 from graphbraid.fullgraph.lowering.levels import nodes_of
 from graphbraid.fullgraph.lowering.streamed import StreamedFeatures, held_rows
-from graphbraid.fullgraph.program import INPUT, Hoisted, LevelPart, Linear, Operation
+from graphbraid.fullgraph.program import INPUT, Hoisted, LevelNodes, Linear, Operation
 from graphbraid.fullgraph.step.inputs import Input
 from graphbraid.fullgraph.step.maps import After
 from graphbraid.fullgraph.step.request import StepRequest
@@ -260,7 +260,7 @@ class Streams:
         return self._request.num_rows(self._program.place(value))
 
     def _nodes(self, level: int) -> Tensor | None:
-        return nodes_of(self._request.blocks, LevelPart(level, 0))
+        return nodes_of(self._request.blocks, LevelNodes(level, 0))
 
     def _making_bytes(self, name: str) -> int:
         op, rows = self._program.producer(name), 4 * self._rows_of(name) * self._width

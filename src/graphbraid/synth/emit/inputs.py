@@ -141,7 +141,7 @@ def _seconds(program: Program, facts: Facts) -> dict[str, float]:
 def _allowed(program: Program, lowered: Lowered) -> bool:
     """Return whether lowering may choose how the features are multiplied."""
     return (
-        not program.parts
+        not program.node_types
         and program.in_channels > 0
         and "input_path" in lowered.options.passes
         and bool(input_width(split(program, lowered.facts)))

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from graphbraid.errors import ResourceError
 from graphbraid.files.writing import format_bytes
 from graphbraid.fullgraph.reading.modes import in_mode
-from graphbraid.nn import told
+from graphbraid.nn import module_traits
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.inference.layer_wise import Chunk, LayerWise
@@ -84,7 +84,7 @@ def _edge_bytes(runner: ModelRunner) -> int:
 
     Any other has ``edge_index``, and a message per edge with its index or weight.
     """
-    edge_bytes = told.edge_bytes(runner.model)
+    edge_bytes = module_traits.edge_bytes(runner.model)
     if runner.by_blocks and edge_bytes is not None:
         return edge_bytes
     return 16 + 2 * runner.widest * 4 + 4 * runner.graph.num_edge_features
@@ -115,7 +115,7 @@ def _of_other_relations(model: nn.Module) -> set[int]:
 def _expansion(runner: ModelRunner, config: TrainConfig, nodes: Tensor) -> Iterator[Chunk]:
     from graphbraid.loader import LoaderSettings
 
-    num_layers = told.num_layers(runner.model) if runner.by_blocks else None
+    num_layers = module_traits.num_layers(runner.model) if runner.by_blocks else None
     hops = num_layers or depth(runner.model, config) + 1
     size, start = 64, 0
     while start < nodes.numel():

@@ -13,7 +13,7 @@ from graphbraid.features.rows.scratch import ScratchRows
 from graphbraid.graph import ScaledFeatures, SparseFeatures
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.degrees import degrees_and_loops
-from graphbraid.nn import told
+from graphbraid.nn import module_traits
 from graphbraid.ops.gather import gather_features, gather_rows
 from graphbraid.sampling.source import rows_on_device
 from graphbraid.train.step.runner import ModelRunner
@@ -69,7 +69,7 @@ class LayerWise:
         """
         found: list[Tensor | None] = [nodes]
         read: Tensor | None = torch.unique(nodes)
-        for _ in range(told.layers_of(self._runner.model) - 1):
+        for _ in range(module_traits.layers_of(self._runner.model) - 1):
             read = None if read is None else self._with_sources(read)
             found.append(read)
         return found[::-1]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from graphbraid.errors import ConfigError, DataError, GraphbraidError
 from graphbraid.fullgraph.reading.modes import in_mode
 from graphbraid.graph import Graph, NodeSet
-from graphbraid.nn import told
+from graphbraid.nn import module_traits
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.step.batches import Batch
 from graphbraid.train.step.runner import ModelRunner
@@ -61,7 +61,7 @@ def check_fanouts(model: nn.Module, config: TrainConfig) -> None:
     Raises:
         ConfigError: the numbers differ.
     """
-    layers = told.num_layers(model)
+    layers = module_traits.num_layers(model)
     if config.mode == "sampled" and layers is not None and layers != len(config.fanouts):
         raise ConfigError(
             f"fanouts must have one entry per layer of the model ({layers}); got {len(config.fanouts)}: "

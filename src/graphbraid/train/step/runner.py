@@ -35,7 +35,7 @@ from graphbraid.fullgraph.reading.calling import (
 from graphbraid.fullgraph.reading.modes import in_mode
 from graphbraid.graph import Graph, NodeSet, SparseFeatures
 from graphbraid.graph.scaled_features import is_widened
-from graphbraid.nn import told
+from graphbraid.nn import module_traits
 from graphbraid.sampling.minibatch.edge_forms import adj_t_of
 from graphbraid.sampling.rows.transfer_counter import link_of
 from graphbraid.sampling.source import BatchSource
@@ -97,7 +97,7 @@ class ModelRunner:
         self.model = model.to(place.device)
         self.graph, self.rows, self.lists = graph, rows, lists
         self.device: torch.device = place.device
-        self.native = told.takes_blocks(model)
+        self.native = module_traits.takes_blocks(model)
         self.uses_degrees = False
         self._place = place
         self._whole: CallValues | None = None
@@ -138,10 +138,10 @@ class ModelRunner:
         Raises:
             ConfigError: the model is called with one block per layer, and does not say how many.
         """
-        widest: int | None = told.widest(self.model)
+        widest: int | None = module_traits.widest(self.model)
         if widest is not None:
             return widest
-        hops = told.layers_of(self.model) if self.by_blocks else 1
+        hops = module_traits.layers_of(self.model) if self.by_blocks else 1
         try:
             fewer, more = (self._shapes_made(hops, seeds) for seeds in _TRIED_SEEDS)
         except Exception:  # the run that follows says why

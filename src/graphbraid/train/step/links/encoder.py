@@ -19,7 +19,7 @@ from graphbraid.fullgraph.reading.calling import (
     calling_of,
     parameters_of,
 )
-from graphbraid.nn import NodeEmbedding, told
+from graphbraid.nn import NodeEmbedding, module_traits
 from graphbraid.sampling.batch_seeds import TreeSeeds
 from graphbraid.sampling.source import BatchSource
 from graphbraid.train.step.links.data import LinkData
@@ -64,7 +64,7 @@ class EncoderRunner(ModelRunner):
             )
         if self.native and self._relation is not None:
             raise ConfigError("an encoder that takes blocks cannot take edge_type; use one of them")
-        self._typed_blocks = self._relation is not None and told.takes_typed_blocks(encoder)
+        self._typed_blocks = self._relation is not None and module_traits.takes_typed_blocks(encoder)
         self.uses_degrees = self.native and normalises_by_degree(encoder)
         if self.uses_degrees and data.times is not None:
             raise ConfigError(
@@ -162,7 +162,7 @@ def encoder_settings(
         src_degree: whether its layers normalise by degrees.
     """
     hops = settings.num_neighbors
-    if told.num_layers(encoder) == 0:
+    if module_traits.num_layers(encoder) == 0:
         hops = [0]
     return dataclasses.replace(settings, num_neighbors=hops, src_degree=src_degree)
 

@@ -1,4 +1,4 @@
-"""Told: what a module says of itself by attributes that it may have: how it is called, and what it needs."""
+"""What a module says of itself, by attributes that it may have: how it is called, and what it needs."""
 
 from __future__ import annotations
 
