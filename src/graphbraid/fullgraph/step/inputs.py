@@ -9,11 +9,12 @@ from torch import Tensor
 
 from graphbraid.fullgraph.lowering.costs import density
 from graphbraid.fullgraph.step.device_copies import DeviceCopies
-from graphbraid.fullgraph.step.maps import After, HostMap, Map
+from graphbraid.fullgraph.step.maps import HostMap, Map
 from graphbraid.graph.scaled_features import Features
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.ops.aggregation import Aggregation
 from graphbraid.ops.binary import BinaryRows, binary_bytes, bit_gram, bit_product
+from graphbraid.ops.dropout import RowEpilogue
 from graphbraid.ops.linear import structure, tall_gram, tall_product
 
 
@@ -26,7 +27,13 @@ class Input(ABC):
 
     @abstractmethod
     def multiply(
-        self, weight: Tensor, out: Tensor, *, add: bool, turned: Tensor | None = None, after: After = None
+        self,
+        weight: Tensor,
+        out: Tensor,
+        *,
+        add: bool,
+        turned: Tensor | None = None,
+        after: RowEpilogue | None = None,
     ) -> None:
         """Compute ``out (+)= x weightᵀ``, then the epilogue.
 
@@ -49,7 +56,13 @@ class DenseInput(Input):
         return DenseInput(copies.matrix(self.x if self.nodes is None else self.x[self.nodes]), None)
 
     def multiply(
-        self, weight: Tensor, out: Tensor, *, add: bool, turned: Tensor | None = None, after: After = None
+        self,
+        weight: Tensor,
+        out: Tensor,
+        *,
+        add: bool,
+        turned: Tensor | None = None,
+        after: RowEpilogue | None = None,
     ) -> None:
         """Compute the product."""
         tall_product(self.x, weight.t(), out=out, add=add, ids=self.nodes, after=after)
@@ -80,7 +93,13 @@ class SparseInput(Input):
         return there
 
     def multiply(
-        self, weight: Tensor, out: Tensor, *, add: bool, turned: Tensor | None = None, after: After = None
+        self,
+        weight: Tensor,
+        out: Tensor,
+        *,
+        add: bool,
+        turned: Tensor | None = None,
+        after: RowEpilogue | None = None,
     ) -> None:
         """Compute the product, of the weight by column."""
         rows = weight.t().contiguous() if turned is None else turned.copy_(weight.t())
@@ -109,7 +128,13 @@ class BinaryInput(Input):
         return BinaryInput(self._rows.apply(copies.matrix))
 
     def multiply(
-        self, weight: Tensor, out: Tensor, *, add: bool, turned: Tensor | None = None, after: After = None
+        self,
+        weight: Tensor,
+        out: Tensor,
+        *,
+        add: bool,
+        turned: Tensor | None = None,
+        after: RowEpilogue | None = None,
     ) -> None:
         """Compute the product."""
         rows = self._rows

@@ -19,8 +19,6 @@ from graphbraid.errors import ConfigError
 from graphbraid.ops.aggregation import Aggregation, aggregated, follow_up
 from graphbraid.ops.dropout import RowEpilogue
 
-After = RowEpilogue | None
-"""What a kernel does to each row before the row leaves the cache."""
 OURS, SPARSE = "graphbraid", "torch.sparse"
 VARIABLE = "GRAPHBRAID_SPMM"
 """Environment variable that forces one of the two kernels by name."""
@@ -130,7 +128,9 @@ class PickedMap:
         self._picked: dict[tuple[int, torch.dtype], str] = {}
         self._matrix: Tensor | None = None
 
-    def __call__(self, x: Tensor, addend: Tensor | None, out: Tensor, after: After = None) -> None:
+    def __call__(
+        self, x: Tensor, addend: Tensor | None, out: Tensor, after: RowEpilogue | None = None
+    ) -> None:
         """Compute ``out = A x (+ addend)``, then the epilogue; ``addend`` may be a prefix of ``out``."""
         if out.numel() == 0:
             return
@@ -160,7 +160,9 @@ class HostMap:
             self._reverse = self.how.transposed(torch.float32)
         return self._reverse
 
-    def forward(self, x: Tensor, out: Tensor, addend: Tensor | None = None, after: After = None) -> None:
+    def forward(
+        self, x: Tensor, out: Tensor, addend: Tensor | None = None, after: RowEpilogue | None = None
+    ) -> None:
         """Compute ``out = A x (+ addend)``, then the epilogue; ``addend`` may be a prefix of ``out``."""
         aggregated(self.how, x, addend=addend, out=out, after=after)  # planned buffers need no checks
 
@@ -182,7 +184,9 @@ class DeviceMap:
         self._forward = PickedMap(forward, picker)
         self._backward = None if backward is None else PickedMap(backward, picker)
 
-    def forward(self, x: Tensor, out: Tensor, addend: Tensor | None = None, after: After = None) -> None:
+    def forward(
+        self, x: Tensor, out: Tensor, addend: Tensor | None = None, after: RowEpilogue | None = None
+    ) -> None:
         """Run the map; see :meth:`HostMap.forward`."""
         self._forward(x, addend, out, after)
 
