@@ -8,7 +8,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from benchmarks.graphs.folder import save_parts
-from graphbraid.datasets.npz.graphs import load_npz
+from graphbraid.datasets.npz import load_npz
 
 
 def shuffled(parts: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

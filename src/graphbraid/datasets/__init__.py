@@ -4,8 +4,8 @@
 """
 
 from graphbraid.datasets.ids import NodeIds
-from graphbraid.datasets.npz.graphs import load_npz
-from graphbraid.datasets.ogb.nodes import from_ogb, load_ogb
+from graphbraid.datasets.npz import load_npz
+from graphbraid.datasets.ogb.graphs import from_ogb, load_ogb
 from graphbraid.datasets.prepare import prepare
 from graphbraid.datasets.pyg import from_pyg_dataset
 from graphbraid.datasets.registry import load

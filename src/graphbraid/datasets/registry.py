@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from graphbraid.datasets.npz.graphs import load_npz
-from graphbraid.datasets.ogb.nodes import is_ogb_folder, load_ogb
+from graphbraid.datasets.npz import load_npz
+from graphbraid.datasets.ogb.graphs import is_ogb_folder, load_ogb
 from graphbraid.datasets.prepare import prepare
 from graphbraid.datasets.store.on_disk import is_store, open_store
 from graphbraid.datasets.synthetic import EMBEDDED, load_embedded

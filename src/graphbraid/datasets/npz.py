@@ -1,7 +1,11 @@
-"""Graphs of several node types or relations from the arrays of an ``.npz`` file."""
+"""Graphs in NumPy ``.npz`` files, with node types and relations or without; docs/datasets.md lists the keys.
+
+Pickles are never loaded.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,11 +13,122 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from graphbraid.datasets.npy import Array
-from graphbraid.datasets.npz.arrays import CSR_KEYS, features_of, num_nodes_of, splits_of
-from graphbraid.errors import DataError
-from graphbraid.graph import EdgeType, Graph
+from graphbraid.datasets.npy import Array, read_npz
+from graphbraid.errors import ConfigError, DataError
+from graphbraid.graph import EdgeType, Graph, Schema, SparseFeatures
+from graphbraid.graph.scans import check_ids
 from graphbraid.graph.types import ONLY_NODE_TYPE
+from graphbraid.signatures import typed
+
+CSR_KEYS = ("x_data", "x_indices", "x_indptr", "x_shape")
+"""Keys of features in CSR."""
+_SPLITS = ("train", "val", "test")
+
+
+def num_nodes_of(file: Path, arrays: Mapping[str, Array]) -> int | None:
+    """Return the number of nodes that the file says, if it does."""
+    if "num_nodes" not in arrays:
+        return None
+    count = arrays["num_nodes"]
+    if count.size != 1 or count.dtype.kind not in "iu" or int(count.reshape(-1)[0]) < 0:
+        raise DataError(
+            f"{file}: num_nodes must be one number, not negative; got {count.dtype} {count.tolist()}"
+        )
+    return int(count.reshape(-1)[0])
+
+
+def features_of(file: Path, arrays: Mapping[str, Array]) -> Any:
+    """Return the features, dense or CSR, or None."""
+    present = [key for key in CSR_KEYS if key in arrays]
+    if not present:
+        return arrays.get("x")
+    if len(present) < len(CSR_KEYS):
+        missing = ", ".join(key for key in CSR_KEYS if key not in arrays)
+        raise DataError(f"{file}: sparse features need {', '.join(CSR_KEYS)}; missing: {missing}")
+    data, indices, indptr, shape = (arrays[key] for key in CSR_KEYS)
+    _check_csr(file, arrays)
+    rows, columns = (int(n) for n in shape)
+    if len(indptr) != rows + 1:
+        raise DataError(f"{file}: x_indptr has {len(indptr)} entries; {rows} rows need {rows + 1}")
+    if indices.size and not 0 <= int(indices.min()) <= int(indices.max()) < columns:
+        at = int(np.argmax((indices < 0) | (indices >= columns)))
+        raise DataError(f"{file}: x_indices[{at}] is {indices[at]}; columns are in [0, {columns})")
+    from scipy.sparse import csr_matrix
+
+    try:
+        return SparseFeatures.from_scipy(csr_matrix((data, indices, indptr), shape=(rows, columns)))
+    except ValueError as error:
+        raise DataError(f"{file}: the sparse features do not fit together: {error}") from error
+
+
+def _check_csr(file: Path, arrays: Mapping[str, Array]) -> None:
+    """Check the dtypes and lengths of the four arrays, and that ``x_indptr`` does not decrease."""
+    for key in CSR_KEYS:
+        array, kinds = arrays[key], "iuf" if key == "x_data" else "iu"
+        if array.ndim != 1 or array.dtype.kind not in kinds + ("b" if key == "x_data" else ""):
+            needed = "numbers" if key == "x_data" else "integers"
+            raise DataError(f"{file}: {key} must be 1-d {needed}; got {array.dtype} of shape {array.shape}")
+    data, indices, indptr, shape = (arrays[key] for key in CSR_KEYS)
+    if shape.shape != (2,) or int(shape.min()) < 0 or int(shape.max()) >= 1 << 31:
+        raise DataError(f"{file}: x_shape must be rows and columns below 2^31; got {shape.tolist()}")
+    if len(data) != len(indices):
+        raise DataError(f"{file}: x_data has {len(data)} entries and x_indices {len(indices)}")
+    if len(indptr) and (indptr[0] != 0 or indptr[-1] != len(data) or (indptr[1:] < indptr[:-1]).any()):
+        raise DataError(f"{file}: x_indptr must rise from 0 to {len(data)}, the number of values")
+
+
+def with_class_names(file: Path, arrays: Mapping[str, Array], graph: Graph) -> Graph:
+    """Return the graph with the names of its classes, if the file has ``class_names``."""
+    if "class_names" not in arrays:
+        return graph
+    names = tuple(str(name) for name in arrays["class_names"].reshape(-1))
+    labelled = [name for name in graph.node_types if graph.nodes_of(name).y is not None]
+    count = max((graph.nodes_of(name).num_classes for name in labelled), default=0)
+    if len(set(names)) < len(names) or len(names) < count:
+        raise DataError(f"{file}: class_names must name {count} different classes; got {', '.join(names)}")
+    return graph.replace(schema=Schema(class_names=dict.fromkeys(labelled, names)))
+
+
+def splits_of(file: Path, arrays: Mapping[str, Array], index: int | None) -> dict[str, Array]:
+    """Return the single stored split as ids or masks by name, or one of several by ``index``."""
+    if index is not None:
+        masks = {name: arrays[f"{name}_masks"] for name in _SPLITS if f"{name}_masks" in arrays}
+        for name, mask in masks.items():
+            if mask.ndim != 2 or mask.dtype.kind != "b":
+                raise DataError(
+                    f"{file}: {name}_masks must be a row of True and False per split; got {mask.dtype} of "
+                    f"shape {mask.shape}"
+                )
+        count = min((len(mask) for mask in masks.values()), default=0)
+        if not 0 <= index < count:
+            raise ConfigError(
+                f"split_index must be in [0, {count}) for {file}, which has {count} stored "
+                f"splits; got {index}"
+            )
+        return {name: mask[index] for name, mask in masks.items()}
+    splits = {}
+    for name in _SPLITS:
+        given = [key for key in (f"{name}_idx", f"{name}_mask") if key in arrays]
+        if len(given) > 1:
+            raise DataError(f"{file} has both {given[0]} and {given[1]}; keep one of them")
+        if given:
+            splits[name] = _split(file, given[0], arrays[given[0]])
+    return splits
+
+
+def _split(file: Path, key: str, array: Array) -> Array:
+    if array.ndim != 1:
+        hint = f"; choose one with split_index, stored as {key}s" if array.ndim == 2 else ""
+        raise DataError(f"{file}: {key} must be 1-d; got shape {array.shape}{hint}")
+    if key.endswith("_mask"):
+        if array.dtype.kind in "iu" and ((array == 0) | (array == 1)).all():
+            return array.astype(bool)
+        if array.dtype.kind != "b":
+            raise DataError(f"{file}: {key} must hold True and False; got {array.dtype}")
+    elif array.dtype.kind not in "iu" and array.size:
+        raise DataError(f"{file}: {key} must hold integer node ids; got {array.dtype}")
+    return array
+
 
 I64 = npt.NDArray[np.int64]
 _EDGE_SPLITS = ("train", "val", "test")
@@ -217,3 +332,54 @@ def _edge_splits(
         }
         for edge_type, place in places.items()
     }
+
+
+_OF_TYPES = ("node_type", "edge_type", "edge_time", "edge_split_ptr")
+"""Arrays that only a graph with types can hold."""
+
+
+@typed
+def load_npz(
+    path: str | os.PathLike[str], *, split_index: int | None = None, with_types: bool | None = None
+) -> Graph:
+    """Read a graph from an ``.npz`` file, keeping its edges (directions, repeats, loops) as they are stored.
+
+    A file with ``node_type``, ``edge_type``, ``edge_time`` or ``edge_split_ptr`` becomes a graph with types,
+    since a plain graph cannot hold these. Each type of edge is a relation, with its times and splits.
+
+    Args:
+        path: The file.
+        split_index: Index of one of several stored splits (``train_masks``, ``val_masks``, ``test_masks``).
+            If None, the single stored split.
+        with_types: Whether the graph has types. If None, it has types if the file has one of the arrays
+            above. If False, these arrays are left out, ids count through all nodes, and ``edge_id`` gives the
+            position of each edge in the file.
+
+    Raises:
+        DataError: The file is missing or damaged, lacks keys, or its arrays do not fit together;
+            names the file.
+        ConfigError: ``split_index`` names a split the file does not have.
+    """
+    file = Path(path)
+    arrays = read_npz(file)
+    if "edge_index" not in arrays:
+        raise DataError(f"{file} has no edge_index; its keys are {', '.join(sorted(arrays)) or 'none'}")
+    try:
+        if any(key in arrays for key in _OF_TYPES) if with_types is None else with_types:
+            return with_class_names(file, arrays, typed_graph(file, arrays, split_index))
+        graph = Graph.from_edge_index(
+            arrays["edge_index"],
+            num_nodes_of(file, arrays),
+            x=features_of(file, arrays),
+            y=arrays.get("y"),
+            splits=splits_of(file, arrays, split_index),
+            edge_weight=arrays.get("edge_weight"),
+            edge_attr=arrays.get("edge_attr"),
+            name=file.stem,
+        )
+        for split, ids in graph.splits.items():
+            check_ids(ids, graph.num_nodes, f"ids of split {split!r}")
+        return with_class_names(file, arrays, graph)
+    except DataError as error:  # of the file, which names it, or of what the arrays make together
+        says = str(error)
+        raise DataError(says if says.startswith(str(file)) else f"{file}: {says}") from error

@@ -1,1 +1,0 @@
-"""NumPy ``.npz`` files: graphs from their arrays, with node types and relations or without."""
