@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from graphbraid.cli.main import app
 from graphbraid.datasets import NodeIds, open_store, save_store
-from graphbraid.datasets.store.names import StoreNames
+from graphbraid.datasets.store.manifest import StoreNames
 from graphbraid.train import Trainer
 
 NAMES = [f"n{node}" for node in range(NODES)]

@@ -7,7 +7,7 @@ from tests.features.tables import same, table_of
 
 from graphbraid import Graph
 from graphbraid.datasets import open_store, save_store
-from graphbraid.datasets.store import renumbered, row_buckets
+from graphbraid.datasets.store import renumbered
 from graphbraid.errors import ResourceError
 from graphbraid.features.reordering.renumbering import Renumbering
 
@@ -21,9 +21,9 @@ def order_of(num_rows):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(("num_rows", "rows_in_part"), [(1, 1), (7, 1), (100, 33), (100, 100), (100, 999)])
 def test_parts_are_the_rows_in_the_new_order(tmp_path, monkeypatch, dtype, num_rows, rows_in_part):
-    monkeypatch.setattr(row_buckets, "_CHUNK_BYTES", 11 * 5 * dtype.itemsize)  # 11 rows, or more than all
+    monkeypatch.setattr(renumbered, "_CHUNK_BYTES", 11 * 5 * dtype.itemsize)  # 11 rows, or more than all
     table, order = table_of(num_rows, 5, dtype), order_of(num_rows)
-    parts = list(row_buckets.bucketed_rows(table, Renumbering(order), rows_in_part, tmp_path))
+    parts = list(renumbered.bucketed_rows(table, Renumbering(order), rows_in_part, tmp_path))
     assert [len(part) for part in parts[:-1]] == [rows_in_part] * (len(parts) - 1)
     assert same(torch.cat(parts), table[order])
     assert not list(tmp_path.iterdir())
@@ -59,14 +59,14 @@ def test_a_store_of_features_larger_than_memory_is_renumbered_to_the_same_files(
 
 def test_the_source_is_read_once(tmp_path, little_memory, monkeypatch):
     graph, read = featured(), []
-    gather = row_buckets.gather_rows
+    gather = renumbered.gather_rows
 
     def noted(rows, ids, **options):
         inside = rows.data_ptr() - graph.x.data_ptr()
         read.append(rows.nbytes if 0 <= inside < graph.x.nbytes else 0)
         return gather(rows, ids, **options)
 
-    monkeypatch.setattr(row_buckets, "gather_rows", noted)
+    monkeypatch.setattr(renumbered, "gather_rows", noted)
     save_store(graph, tmp_path / "s", order=order_of(400))
     assert sum(read) == graph.x.nbytes
 
@@ -87,7 +87,7 @@ def test_a_failing_disk_is_a_clear_error(tmp_path, little_memory, monkeypatch):
     def full(file, data, offset):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(row_buckets.os, "pwrite", full)
+    monkeypatch.setattr(renumbered.os, "pwrite", full)
     with pytest.raises(ResourceError, match="the disk is full"):
         save_store(featured(), tmp_path / "s", order=order_of(400))
     assert not list(tmp_path.iterdir())

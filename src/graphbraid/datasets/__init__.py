@@ -10,7 +10,7 @@ from graphbraid.datasets.prepare import prepare
 from graphbraid.datasets.pyg import from_pyg_dataset
 from graphbraid.datasets.registry import load
 from graphbraid.datasets.splits import random_share_split, random_split
-from graphbraid.datasets.store.names import StoreNames
+from graphbraid.datasets.store.manifest import StoreNames
 from graphbraid.datasets.store.narrowing import Narrowing, Rounding
 from graphbraid.datasets.store.on_disk import is_store, open_names, open_store, save_store
 from graphbraid.datasets.synthetic import DEFAULT, EMBEDDED, load_embedded

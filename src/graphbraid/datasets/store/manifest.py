@@ -1,24 +1,28 @@
-"""The content of a store's ``graph.json``: made of a graph, written, read and checked."""
+"""The content of a store's ``graph.json``: arrays, names of nodes, classes and columns, and node types."""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import BaseModel, ConfigDict, TypeAdapter, field_validator
+from torch import Tensor
 
+from graphbraid.datasets.ids import NodeIds
 from graphbraid.datasets.store.arrays import ArrayEntry
-from graphbraid.datasets.store.names import ColumnsEntry, StoreNames, described_columns, schema_of
 from graphbraid.datasets.store.types import TypesEntry, described_types
-from graphbraid.errors import DataError, ResourceError
+from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.files.checksums import unsealed
 from graphbraid.files.opening import read_text
 from graphbraid.files.schema import Count, checked
 from graphbraid.files.writing import restore
-from graphbraid.graph import Graph, Schema
+from graphbraid.graph import Columns, Graph, Schema
+from graphbraid.graph.schema import NodesOrEdges
 from graphbraid.graph.types import ONLY_NODE_TYPE
 
 MANIFEST = "graph.json"
@@ -31,6 +35,160 @@ COLUMNS_VERSION = 4
 """Version of the format with names of columns, which older readers must not take by their position."""
 
 _log = logging.getLogger(__name__)
+_IDS = re.compile(r"(?:node(\d+)_)?ids_(\w+)")
+
+
+class ColumnsEntry(BaseModel):
+    """The columns of the features of a node type or of a relation in a file."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    of: list[str]
+    """The node type, or the three parts of the relation."""
+    names: list[str] | None
+    fill_missing: float | None
+    normalized: bool
+
+    @property
+    def key(self) -> NodesOrEdges:
+        """The node type or relation as graphs name it."""
+        return self.of[0] if len(self.of) == 1 else (self.of[0], self.of[1], self.of[2])
+
+    @field_validator("of")
+    @classmethod
+    def _has_parts(cls, of: list[str]) -> list[str]:
+        if len(of) not in (1, 3):
+            raise ValueError(f"must be a node type or the three parts of a relation; got {of}")
+        return of
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoreNames:
+    """The names that a store keeps beside the graph."""
+
+    ids: NodeIds | None = None
+    """Original id of each node, if nodes were renumbered."""
+    class_names: tuple[str, ...] | None = None
+    """Name of each class, if labels had names."""
+    types: Mapping[str, StoreNames] = field(default_factory=dict)
+    """Names of the nodes and classes of each node type, in a graph with types."""
+
+
+def names_to_store(
+    graph: Graph,
+    ids: NodeIds | None,
+    class_names: Sequence[str] | None,
+    types: Mapping[str, StoreNames] | None,
+) -> StoreNames:
+    """Return the names to store: those given, and class names that the graph has where none are given.
+
+    Raises:
+        ConfigError: names by node type are given of a graph without types, or others of one with types.
+        DataError: ids are not one per node, or a node type does not exist.
+    """
+    if types is not None and not graph.is_typed:
+        raise ConfigError("names are by node type, and the graph has no types: give ids and class_names")
+    if graph.is_typed and (ids is not None or class_names is not None):
+        raise ConfigError("ids and class_names of a graph with types are by node type: give names")
+    _check_length(ids, graph.num_nodes, "ids")
+    for node_type, named in (types or {}).items():
+        _check_length(named.ids, graph.nodes_of(node_type).num_nodes, f"ids of {node_type!r}")
+    known = graph.schema.class_names
+    if not graph.is_typed:
+        own = known.get(ONLY_NODE_TYPE) if class_names is None else tuple(class_names)
+        return StoreNames(ids=ids, class_names=own)
+    given = {name: (types or {}).get(name, StoreNames()) for name in graph.node_types}
+    return StoreNames(
+        types={
+            name: StoreNames(ids=one.ids, class_names=one.class_names or known.get(name))
+            for name, one in given.items()
+        }
+    )
+
+
+def _check_length(ids: NodeIds | None, num_nodes: int, what: str) -> None:
+    if ids is not None and len(ids) != num_nodes:
+        raise DataError(f"{what} must have one entry per node ({num_nodes}); got {len(ids)}")
+
+
+def ids_to_store(named: StoreNames, node_types: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
+    """Yield name and content of each array of ids; those of a node type begin with its number."""
+    of_types = [named.types.get(node_type, StoreNames()).ids for node_type in node_types]
+    for prefix, ids in [("", named.ids), *((f"node{i}_", ids) for i, ids in enumerate(of_types))]:
+        for key, array in ({} if ids is None else ids.arrays()).items():
+            yield f"{prefix}ids_{key}", array
+
+
+def is_ids(name: str) -> bool:
+    """Return whether an array holds original ids, and no part of the graph."""
+    return _IDS.fullmatch(name) is not None
+
+
+def stored_names(
+    arrays: Mapping[str, Tensor],
+    class_names: Sequence[str] | None,
+    of_types: Sequence[tuple[str, Sequence[str] | None]] = (),
+) -> StoreNames:
+    """Return the names in a store.
+
+    Args:
+        arrays: the arrays of ids by name.
+        class_names: names of the classes.
+        of_types: name of each node type, and names of its classes.
+
+    Raises:
+        DataError: arrays do not fit together, or are of a node type that does not exist.
+    """
+    found: dict[int, dict[str, Tensor]] = {}
+    for name, array in arrays.items():
+        parts = _IDS.fullmatch(name)
+        assert parts is not None, f"{name} is an array of ids"
+        number = -1 if parts[1] is None else int(parts[1])
+        if number >= len(of_types):
+            raise DataError(f"{name} is of a node type that does not exist")
+        found.setdefault(number, {})[parts[2]] = array
+    return StoreNames(
+        ids=_ids_of(found.get(-1)),
+        class_names=None if class_names is None else tuple(class_names),
+        types={
+            node_type: StoreNames(
+                ids=_ids_of(found.get(number)), class_names=None if classes is None else tuple(classes)
+            )
+            for number, (node_type, classes) in enumerate(of_types)
+        },
+    )
+
+
+def _ids_of(arrays: Mapping[str, Tensor] | None) -> NodeIds | None:
+    return NodeIds.from_arrays(arrays) if arrays else None
+
+
+def described_columns(schema: Schema) -> list[ColumnsEntry]:
+    """Return the entries of a schema's columns."""
+    return [
+        ColumnsEntry(
+            of=[of] if isinstance(of, str) else list(of),
+            names=None if one.names is None else list(one.names),
+            fill_missing=one.fill_missing,
+            normalized=one.normalized,
+        )
+        for of, one in schema.columns.items()
+    ]
+
+
+def schema_of(columns: Sequence[ColumnsEntry], names: Mapping[str, Sequence[str] | None]) -> Schema:
+    """Return the schema of these columns, and of the classes of each node type."""
+    return Schema(
+        columns={
+            one.key: Columns(
+                names=None if one.names is None else tuple(one.names),
+                fill_missing=one.fill_missing,
+                normalized=one.normalized,
+            )
+            for one in columns
+        },
+        class_names={name: tuple(classes) for name, classes in names.items() if classes is not None},
+    )
 
 
 class StoreManifest(BaseModel):

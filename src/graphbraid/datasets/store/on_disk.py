@@ -20,20 +20,25 @@ from torch import Tensor
 from graphbraid.datasets.ids import NodeIds
 from graphbraid.datasets.store import verified
 from graphbraid.datasets.store.arrays import ArrayParts, StoredArray, Words, write_array
-from graphbraid.datasets.store.manifest import MANIFEST, StoreManifest, manifest_of, read_manifest
-from graphbraid.datasets.store.names import (
+from graphbraid.datasets.store.manifest import (
+    MANIFEST,
+    StoreManifest,
     StoreNames,
     ids_to_store,
     is_ids,
+    manifest_of,
     names_to_store,
+    read_manifest,
     stored_names,
 )
 from graphbraid.datasets.store.narrowing import Narrowing
 from graphbraid.datasets.store.renumbered import bucket_bytes, renumbered_arrays, renumbered_ids
-from graphbraid.datasets.store.rows import rows_to_store, stored_features, stored_splits
 from graphbraid.datasets.store.types import (
     is_rows_of_type,
     rows_by_type,
+    rows_to_store,
+    stored_features,
+    stored_splits,
     typed_graph_of,
     types_to_store,
 )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from graphbraid.datasets.memory import require_memory, table_bytes
-from graphbraid.datasets.store.names import StoreNames
+from graphbraid.datasets.store.manifest import StoreNames
 from graphbraid.datasets.tables.columns import NumberArray, Numbering, id_type_of
 from graphbraid.datasets.tables.description import Description, EdgeTableEntry, read_description
 from graphbraid.datasets.tables.file import TableFile

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from torch import Tensor, nn
 
 from graphbraid.datasets.memory import require_memory
-from graphbraid.datasets.store.names import ColumnsEntry, described_columns
+from graphbraid.datasets.store.manifest import ColumnsEntry, described_columns
 from graphbraid.errors import DataError
 from graphbraid.files.schema import checked
 from graphbraid.graph import Columns, Graph, ScaledFeatures, SparseFeatures
