@@ -67,14 +67,12 @@ INNER_FLOORS = {
         ("lowering", "reading"),
         ("ranks", "step"),
         ("measured", "explain"),
-        ("scale",),
     ),
     "train": (
         ("records", "option_values", "option_checks", "config", "task", "callbacks"),
         ("runtime", "step"),
         ("inference", "run_folder"),
         ("run",),
-        ("scaling",),
     ),
     "train/step": ((...,), ("links",)),
 }

@@ -16,7 +16,6 @@ range that these give. One process's epoch is measured and predicted, too. First
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import os
 import statistics
@@ -37,12 +36,11 @@ from benchmarks.distributed.planted import CLASSES, FEATURES, scattered
 from benchmarks.distributed.probes import measured_sums, message_seconds, moving_seconds
 from benchmarks.distributed.shaped import start
 from graphbraid import distributed
-from graphbraid.fullgraph.scale.cluster import Cluster
+from graphbraid.estimates.cluster import Cluster, RanksForecast
+from graphbraid.estimates.sampled_ranks import forecast_sampled, predict_sampled
 from graphbraid.graph import Graph
 from graphbraid.nn import GraphSAGE
 from graphbraid.train import TrainConfig, Trainer
-from graphbraid.train.scaling.forecast import ShareForecast, forecast_shares
-from graphbraid.train.scaling.simulate import predict
 
 MODULE = "distributed.mini_batches"
 HIDDEN, FANOUTS, BATCH = 256, (10, 5), 1024
@@ -50,7 +48,6 @@ BATCHES = 16
 """Batches in an epoch."""
 SAME = 1e-4
 """Largest difference of the first epoch's losses, by the smaller."""
-RANKS_OF_A_BYTE = ("low", "middle", "high")
 
 
 def graph_of(num_nodes: int) -> Graph:
@@ -97,10 +94,10 @@ def as_rank(graph: Graph, epochs: int) -> dict[str, Any]:
     }
 
 
-def alone(graph: Graph, num_ranks: int, options: argparse.Namespace) -> tuple[dict[str, Any], ShareForecast]:
+def alone(graph: Graph, num_ranks: int, options: argparse.Namespace) -> tuple[dict[str, Any], RanksForecast]:
     """One process's epochs, and what it measures of shares; the network is not asked here."""
     found = trained(graph, options.epochs)
-    shares = forecast_shares(
+    shares = forecast_sampled(
         model_of(),
         graph,
         config_of(1),
@@ -123,19 +120,22 @@ def row_of(num_ranks: int, rate: float | None, options: argparse.Namespace) -> d
     loss = before[0]["loss"]
     if abs(found["loss"] / loss - 1) > SAME:
         raise SystemExit(f"one process begins with a loss of {loss}, {num_ranks} ranks with {found['loss']}")
+    low, middle, high = found.pop("byte_processor_quartiles")
     cluster = Cluster(
         latency_seconds=found["latency_seconds"],
         bandwidth_bytes=found["bandwidth_bytes"],
         message_processor_seconds=found["message_processor_seconds"],
+        byte_processor_seconds=middle,
+        byte_processor_range=(low, high),
         speed=num_cores / num_ranks,  # ranks that share a core
     )
     forecasts = [shares for _, shares in (before, after)]
-    costs = dict(zip(RANKS_OF_A_BYTE, found.pop("byte_processor_quartiles"), strict=True))
     seconds = {
         "alone": statistics.median([*before[0]["seconds"], *after[0]["seconds"]]),
         "ranks": statistics.median(found.pop("seconds")),
     }
-    of_ranks = forecasts[0].ranks[-1]
+    of_ranks = forecasts[0].epochs[-1]
+    times = of_ranks.details["times"]
     return found | {
         "ranks": num_ranks,
         "bits_per_second": rate,
@@ -146,36 +146,25 @@ def row_of(num_ranks: int, rate: float | None, options: argparse.Namespace) -> d
         "fanouts": FANOUTS,
         "batch_size": BATCH,
         "seconds": seconds,
-        **predictions(forecasts, cluster, costs),
-        "byte_processor_seconds": costs["middle"],
+        **predictions(forecasts, cluster),
+        "byte_processor_seconds": middle,
         "share": {
-            "repeats": forecasts[0].repeats(of_ranks),
-            "imbalance": of_ranks.sizes.imbalance,
-            "sent_bytes": of_ranks.prediction.sent_bytes,
+            "repeats": of_ranks.details["read_by"],
+            "imbalance": 1 + times.uneven_seconds / times.step_seconds,
+            "sent_bytes": of_ranks.sent_bytes,
         },
     }
 
 
-def predictions(
-    forecasts: list[ShareForecast], cluster: Cluster, costs: dict[str, float]
-) -> dict[str, dict[str, Any]]:
-    """Epochs of one process and of the ranks by the shares before and after, and by each cost of a byte."""
+def predictions(forecasts: list[RanksForecast], cluster: Cluster) -> dict[str, dict[str, Any]]:
+    """Epochs of one process and of the ranks, by the shares before and after."""
     predicted: dict[str, Any] = {}
     ranges: dict[str, Any] = {}
     for name, place, network in (("alone", 0, Cluster()), ("ranks", -1, cluster)):
-        found = {
-            cost: [
-                predict(
-                    shares.ranks[place].times,
-                    shares.epoch,
-                    dataclasses.replace(network, byte_processor_seconds=costs[cost]),
-                ).seconds
-                for shares in forecasts
-            ]
-            for cost in costs
-        }
-        predicted[name] = statistics.fmean(found["middle"])
-        ranges[name] = [min(found["low"]), max(found["high"])]
+        found = [predict_sampled(shares.epochs[place].details["times"], network) for shares in forecasts]
+        predicted[name] = statistics.fmean(epoch.seconds for epoch in found)
+        lows, highs = zip(*(epoch.range_seconds for epoch in found), strict=True)
+        ranges[name] = [min(lows), max(highs)]
     return {"predicted": predicted, "predicted_range": ranges}
 
 

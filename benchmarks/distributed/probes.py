@@ -10,7 +10,7 @@ import torch
 
 from graphbraid.distributed import Communicator
 from graphbraid.distributed.ranks.communicator import Handle
-from graphbraid.fullgraph.scale.cluster import ring_bytes, ring_steps
+from graphbraid.estimates.cluster import ring_sum
 
 WARM = 3
 """Calls before the clock starts: memory is taken, kernels' arguments are bound."""
@@ -56,7 +56,8 @@ def measured_sums(comm: Communicator) -> tuple[float, float]:
         return float(max(comm.gather(mine)))
 
     empty, full = summed(4), summed(PROBE_BYTES)
-    return empty / (2 * (comm.size - 1)), ring_bytes(comm.size, PROBE_BYTES) / (full - empty)
+    messages, nbytes = ring_sum(comm.size, PROBE_BYTES)
+    return empty / messages, nbytes / (full - empty)
 
 
 def moving_seconds(comm: Communicator) -> list[float]:
@@ -116,7 +117,7 @@ def message_seconds(comm: Communicator) -> float:
         return taken - (time.process_time() - began)
 
     windows = [max(0.0, *comm.gather(summed())) for _ in range(1 + WINDOWS)]
-    return statistics.median(windows[1:]) / (SUMS * ring_steps(comm.size))
+    return statistics.median(windows[1:]) / (SUMS * ring_sum(comm.size, 4).messages)
 
 
 class ProbeExchange:

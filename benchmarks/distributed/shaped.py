@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import json
 import math
 import os
@@ -48,14 +47,11 @@ from benchmarks.distributed.probes import measured_link, median_seconds, message
 from benchmarks.distributed.training import Training
 from graphbraid import distributed
 from graphbraid.distributed import Division, report_of
-from graphbraid.fullgraph.scale.cluster import Cluster
-from graphbraid.fullgraph.scale.division import Degrees, Law, Point
-from graphbraid.fullgraph.scale.phases import Step, step_of
-from graphbraid.fullgraph.scale.simulate import simulate
+from graphbraid.estimates.cluster import Cluster
+from graphbraid.estimates.full_ranks import GraphSize, Step, cut_of, degrees_of, predict, share_of, step_of
 from graphbraid.graph import Graph
 
 MODES = ("overlapped", "blocking", "nothing sent", "nothing computed")
-PREDICTED = ("overlapped", "blocking")
 COUNTED = 2
 """Epochs of a mode that count in each round."""
 
@@ -169,7 +165,7 @@ def row_of(num_ranks: int, rate: float, options: argparse.Namespace) -> dict[str
     step, other, _ = alone(planted(options.nodes, num_ranks, visible), options.epochs)
     # Rows for whose bytes the link needs the time that a rank computes.
     seconds = (step.seconds + other) / num_cores
-    row_bytes = sum(phase.travels for phase in step.phases)
+    row_bytes = sum(sum(segment.row_bytes) for segment in step.segments)
     rows = seconds * rate / 8 * 0.95 / row_bytes
     visible = min(0.5, rows / (num_ranks - 1) / (options.nodes / num_ranks))
     graph = planted(options.nodes, num_ranks, visible)
@@ -186,26 +182,23 @@ def row_of(num_ranks: int, rate: float, options: argparse.Namespace) -> dict[str
         raise SystemExit(f"one process begins with a loss of {loss}, {num_ranks} ranks with {found['loss']}")
     parts = partition_of(graph, num_ranks)
     report = report_of(parts, Division(graph, parts).outlines)
-    degrees = Degrees.of(graph.csc.indices, graph.num_nodes)
-    share = Law(points=(Point.of(report, degrees),)).share(num_ranks, degrees, graph.num_nodes)
+    degrees = degrees_of(graph)
+    share = share_of(num_ranks, [cut_of(report, degrees)], degrees)
+    low, high = found["byte_processor_quartiles"]
     cluster = Cluster(
         latency_seconds=found["latency_seconds"],
         bandwidth_bytes=found["bandwidth_bytes"],
         message_processor_seconds=found["message_processor_seconds"],
+        byte_processor_seconds=found["byte_processor_seconds"],
+        byte_processor_range=(low, high),
         speed=1 / slots,
     )
-    sizes = {"num_nodes": graph.num_nodes, "num_edges": graph.num_edges, "num_features": graph.num_features}
-
-    def predicted(mode: str, cost: float) -> list[float]:
-        """Return what is predicted by the kernels before and by those after."""
-        network = dataclasses.replace(cluster, byte_processor_seconds=cost)
-        overlaps = mode == "overlapped"
-        return [
-            simulate(step, share, network, overlaps=overlaps, **sizes).seconds + other * slots / num_ranks
-            for step, other, _ in (before, after)
-        ]
-
-    costs = found["byte_processor_seconds"], found["byte_processor_quartiles"]
+    size = GraphSize("planted", graph.num_nodes, graph.num_edges, graph.num_features, 0, 0, 4, "")
+    outside = slots / num_ranks  # a rank's part of what is no step
+    epochs = [(predict([step], share, cluster, size), outside * other) for step, other, _ in (before, after)]
+    found["predicted"] = {"overlapped": statistics.fmean(epoch.seconds + rest for epoch, rest in epochs)}
+    lows, highs = zip(*([each + rest for each in epoch.range_seconds] for epoch, rest in epochs), strict=True)
+    found["predicted_range"] = {"overlapped": [min(lows), max(highs)]}
     return {
         "ranks": num_ranks,
         "bits_per_second": rate,
@@ -215,10 +208,6 @@ def row_of(num_ranks: int, rate: float, options: argparse.Namespace) -> dict[str
         "halo_rows": report.halo_rows,
         "report_bytes": round(row_bytes * report.halo_rows),
         "cores": num_cores,
-        "predicted": {mode: statistics.fmean(predicted(mode, costs[0])) for mode in PREDICTED},
-        "predicted_range": {
-            mode: [min(predicted(mode, costs[1][0])), max(predicted(mode, costs[1][1]))] for mode in PREDICTED
-        },
     } | found
 
 

@@ -14,6 +14,8 @@ from tests.fullgraph.fake_device import FakeDevice
 from tests.fullgraph.graphs import NUM_NODES, make_graph
 
 from graphbraid.errors import DataError
+from graphbraid.estimates.cluster import Cluster
+from graphbraid.estimates.full_ranks import GraphSize, LargestShare, predict, steps_of
 from graphbraid.fullgraph import ALL, CompileOptions, Engine, Evidence, Ranks, lower
 from graphbraid.fullgraph.program import Exchange
 from graphbraid.fullgraph.ranks import link as links
@@ -27,9 +29,6 @@ from graphbraid.fullgraph.ranks.halo import (
     values_that_may_travel,
 )
 from graphbraid.fullgraph.ranks.link import Link, steady_link
-from graphbraid.fullgraph.scale.cluster import Cluster
-from graphbraid.fullgraph.scale.division import LargestShare
-from graphbraid.fullgraph.scale.halo_choice import HaloChoice
 from graphbraid.machine.rates import Rates
 
 COMPUTES = ALL - {"hoist", "order"}
@@ -274,25 +273,21 @@ def test_a_run_that_is_continued_decides_by_the_link_it_began_with(monkeypatch, 
 # ---- predictions
 
 
-@pytest.mark.parametrize(("bandwidth", "expected"), [(1e15, True), (1.0, False)])
-def test_a_prediction_chooses_as_ranks_do(bandwidth, expected):
+@pytest.mark.parametrize(("bandwidth", "travel"), [(1e15, True), (1.0, False)])
+def test_a_prediction_chooses_what_takes_less(bandwidth, travel):
     lowered = lowered_of("gcn")
-    choice = HaloChoice(lowered, floor_of(lowered))
+    found, size = floor_of(lowered), GraphSize("a", 10**9, 10**10, 1, 2, 1, 4, "")
+    steps = steps_of(lowered, found)
+    assert len(steps) == 2
+    sent = [sum(sum(segment.row_bytes) for segment in step.segments) for step in steps]
+    assert sent[1] > sent[0]
     cluster = Cluster(latency_seconds=0.0, bandwidth_bytes=bandwidth)
     share = LargestShare(num_ranks=2, rows=0.5, edges=0.5, remote=0.5, halo=0.4)
-    step = choice.step(share, cluster, 10**9)
-    assert (step is not choice.computed) == expected
-    level = [phase for phase in step.phases if phase.with_halo]
-    assert bool(level) != expected
-    sent = [sum(phase.travels for phase in found.phases) for found in (step, choice.computed)]
-    assert (sent[0] > sent[1]) == expected
-    assert choice.step(dataclasses.replace(share, num_ranks=1), cluster, 10**9) is choice.computed
+    assert predict(steps, share, cluster, size).sent_bytes == sent[travel] * 0.4 * size.num_nodes
 
 
 def test_a_prediction_without_the_pass_computes_them():
     lowered = lowered_of("gcn", COMPUTES - {NAME})
-    choice = HaloChoice(lowered, floor_of(lowered))
-    cluster = Cluster(latency_seconds=0.0, bandwidth_bytes=1e15)
-    share = LargestShare(num_ranks=2, rows=0.5, edges=0.5, remote=0.5, halo=0.4)
-    assert choice.step(share, cluster, 10**9) is choice.computed
+    (step,) = steps_of(lowered, floor_of(lowered))
     assert divided_program(lowered.program)[1]
+    assert any(work.with_halo for segment in step.segments for work in segment.works)

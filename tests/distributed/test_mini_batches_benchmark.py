@@ -7,13 +7,9 @@ from benchmarks.distributed import mini_batches, probes
 from benchmarks.tables import distributed as tables
 from tests.distributed.threads import run_threads
 
-from graphbraid.fullgraph.scale.cluster import Cluster
-from graphbraid.train.scaling.forecast import RankForecast, ShareForecast
-from graphbraid.train.scaling.simulate import predict
-from graphbraid.train.scaling.sizes import ShareSizes, Size
-from graphbraid.train.scaling.times import Bucket, EpochSize, ShareTimes
+from graphbraid.estimates.cluster import Cluster, RanksForecast
+from graphbraid.estimates.sampled_ranks import ShareTimes, predict_sampled
 
-EPOCH = EpochSize(num_seeds=20, batch_size=10)
 ROW = {
     "row": "2 ranks, one machine",
     "commit": "0",
@@ -28,32 +24,33 @@ ROW = {
 
 def forecast(seconds):
     """Shares of two ranks that take half as long as a batch."""
-    ranks = []
+    epochs = []
     for num_ranks in (1, 2):
         times = ShareTimes(
             num_ranks=num_ranks,
-            prepare_seconds=0.0,
+            num_batches=2.0,
+            num_steps=2,
+            step_seconds=seconds / num_ranks,
+            cycle_seconds=seconds / num_ranks,
             first_seconds=0.0,
-            pass_seconds=seconds / num_ranks,
-            slowest_seconds=seconds / num_ranks,
-            hindered_seconds=0.0,
-            update_seconds=0.0,
-            buckets=(Bucket(nbytes=100, ready=1.0),),
+            uneven_seconds=0.0,
+            buckets=(100,),
             tail_bytes=0,
+            nodes=2.0,
+            memory_bytes=1,
         )
-        sizes = ShareSizes(num_ranks=num_ranks, steps=(0,), sizes=((Size(2, 2),) * num_ranks,))
-        found = predict(times, EPOCH, Cluster())
-        ranks.append(
-            RankForecast(prediction=found, times=times, sizes=sizes, memory_bytes=1, range=(0.0, 1.0))
-        )
-    return ShareForecast(name="a", num_nodes=1, num_edges=1, epoch=EPOCH, assumptions=(), ranks=tuple(ranks))
+        epochs.append(predict_sampled(times, Cluster()))
+    return RanksForecast(name="a", num_nodes=1, num_edges=1, epochs=tuple(epochs), assumptions=())
 
 
 def test_the_range_is_by_both_measurements_and_by_the_cost_of_a_byte():
-    cluster = Cluster(latency_seconds=0.0, bandwidth_bytes=1e300)
-    found = mini_batches.predictions(
-        [forecast(1.0), forecast(2.0)], cluster, {"low": 0.0, "middle": 1e-3, "high": 2e-3}
+    cluster = Cluster(
+        latency_seconds=0.0,
+        bandwidth_bytes=1e300,
+        byte_processor_seconds=1e-3,
+        byte_processor_range=(0.0, 2e-3),
     )
+    found = mini_batches.predictions([forecast(1.0), forecast(2.0)], cluster)
     assert found["predicted"]["alone"] == pytest.approx(3.0)  # two steps of 1 s and of 2 s
     assert found["predicted_range"]["alone"] == pytest.approx([2.0, 4.0])
     assert found["predicted"]["ranks"] == pytest.approx(1.5 + 2 * 0.1)  # 100 bytes at a millisecond

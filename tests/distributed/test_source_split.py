@@ -9,8 +9,8 @@ from tests.fullgraph.test_engine import MODELS
 from tests.suites import few_of
 
 from graphbraid import native
+from graphbraid.estimates.full_ranks import step_of
 from graphbraid.fullgraph import Engine, Evidence
-from graphbraid.fullgraph.scale.phases import step_of
 from graphbraid.fullgraph.step.operations import edges as maximum
 from graphbraid.fullgraph.step.operations import gat as attention
 from graphbraid.fullgraph.step.operations.row_exchange import RowExchange
@@ -107,7 +107,7 @@ def test_coefficients_of_edges_go_first_but_under_a_mask_as_is_predicted(name, i
     graph, _ = graph_of(name, 2, loops=True)
     alone = Engine(model_of(name, 0.0), graph, "train", evidence=Evidence(rates=RATES))
     step = step_of(alone.lowered, alone.floor())
-    assert any(phase.halo_first for phase in step.phases) == is_split
+    assert any(segment.reader_splits for segment in step.segments) == is_split
 
 
 @pytest.mark.slow

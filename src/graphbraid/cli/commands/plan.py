@@ -66,7 +66,7 @@ def plan(
 
     Shows the predicted time of an epoch beside a bound that no schedule can beat, the runners-up, and plans
     for other numbers of cores, links and devices. With --ranks, predicts instead how long an epoch on the
-    whole graph, or on mini-batches, would take on many ranks, by simulation.
+    whole graph, or on mini-batches, would take on many ranks.
 
     Examples:
 
@@ -80,7 +80,7 @@ def plan(
     """  # noqa: D412  (typer shows the blank line between examples)
     given = replace(given, values={**given.values, **({} if mode is None else {"mode": mode})})
     if ranks is not None:
-        from graphbraid.cli.steps.scale import plan_ranks
+        from graphbraid.cli.steps.forecast import plan_ranks
 
         own: dict[str, Any] = {
             **{"profile": profile, "batches": batches, "out": out, "save_profile": save_profile},

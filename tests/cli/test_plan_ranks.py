@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from graphbraid.cli.steps.scale import parse_ranks
+from graphbraid.cli.steps.forecast import parse_ranks
 from graphbraid.errors import ConfigError
-from graphbraid.fullgraph.scale.published import PUBLISHED
-from graphbraid.train.scaling.forecast import forecast_shares
+from graphbraid.estimates.full_ranks import PUBLISHED
+from graphbraid.estimates.sampled_ranks import forecast_sampled
 
 
 @pytest.fixture(autouse=True)
@@ -100,7 +100,7 @@ OF_BATCHES = ("--model", "sage", "--hidden", 8, "--fanouts", "5,5", "--batch-siz
 def test_epochs_of_mini_batches_are_predicted_for_ranks_that_share_them(
     graphbraid, store, tmp_path, monkeypatch
 ):
-    monkeypatch.setitem(forecast_shares.__kwdefaults__, "seconds", 0.0)  # each step measured once will do
+    monkeypatch.setitem(forecast_sampled.__kwdefaults__, "seconds", 0.0)  # each step measured once will do
     (tmp_path / "cluster.json").write_text(
         json.dumps({"graphbraid": "cluster", "bandwidth_bytes": 1.25e8, "memory_bytes": 1 << 20})
     )

@@ -1,0 +1,225 @@
+"""``graphbraid plan --ranks``: predicts an epoch of training on many ranks."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from graphbraid.cli.common import out_console, plain, print_json, say
+
+if TYPE_CHECKING:
+    from graphbraid.cli.run.settings import ResolvedRun
+    from graphbraid.estimates.cluster import Cluster, RankEpoch, RanksForecast
+
+MOST_RANKS = 1 << 16
+_NOT_FOR_RANKS = ("profile", "batches", "out", "save_profile", "device")
+_OF_MINI_BATCHES = ("fanouts", "batch_size", "layout")
+
+
+def parse_ranks(text: str) -> list[int]:
+    """Return the numbers of ranks that ``2..1024`` (powers of two), ``2,4,6`` or ``8`` names, and 1.
+
+    Raises:
+        ConfigError: the text is none of these, or a number is out of range.
+    """
+    from graphbraid.errors import ConfigError
+
+    first, dots, last = text.partition("..")
+    try:
+        given = [int(part) for part in ([first, last] if dots else text.split(","))]
+    except ValueError:
+        given = []
+    if not given or min(given) < 1 or max(given) > MOST_RANKS or (dots and given[0] > given[1]):
+        raise ConfigError(
+            f"--ranks takes numbers from 1 to {MOST_RANKS:,}, such as 8, 2,4,6 or 2..1024 (powers of two); "
+            f"got {text!r}"
+        )
+    if dots:
+        powers = [1 << i for i in range(MOST_RANKS.bit_length())]
+        given += [power for power in powers if given[0] <= power <= given[1]]
+    return sorted({1, *given})
+
+
+def plan_ranks(given: dict[str, Any], run: ResolvedRun) -> None:
+    """Predict epochs for the numbers of ranks in ``given`` and show them.
+
+    They are of mini-batches if the run's mode is given as ``sampled``, else of the whole graph.
+
+    Args:
+        given: the options of the command by name.
+        run: the options of the run.
+
+    Raises:
+        ConfigError: an option is for mini-batches, or ranks cannot train the model together.
+    """
+    from graphbraid.errors import ConfigError
+
+    if run.train.task == "link":
+        raise ConfigError("--ranks predicts training on labels of nodes; task='link' has none")
+    is_sampled = run.train.mode == "sampled" and "mode" in run.sources
+    _check_flags(given, is_sampled=is_sampled)
+    counts = parse_ranks(given["ranks"])
+    cluster, source = _cluster(given["hardware"])
+    if is_sampled:
+        found = _of_mini_batches(run, counts, cluster, validates=given["validation"])
+    else:
+        found = _of_whole_graphs(run, counts, cluster)
+    if given["json_output"]:
+        mode = "sampled" if is_sampled else "full"
+        graphs = [forecast.to_json() for forecast in found]
+        print_json({"cluster": dataclasses.asdict(cluster), "mode": mode, "graphs": graphs})
+    else:
+        _show(found, cluster, source)
+
+
+def _check_flags(given: dict[str, Any], *, is_sampled: bool) -> None:
+    """Refuse what says nothing about the training that is predicted.
+
+    Raises:
+        ConfigError: a flag is for another kind of plan, or of training.
+    """
+    from graphbraid.errors import ConfigError
+
+    what, instead = "training on mini-batches", ""
+    others = [name for name in _NOT_FOR_RANKS if given[name] is not None]
+    if not is_sampled:
+        what = "training on the whole graph"
+        of_batches = [name for name in _OF_MINI_BATCHES if given[name] is not None]
+        of_batches += ["validation"] * given["validation"]
+        instead, others = ", or give --mode sampled" * bool(of_batches), of_batches + others
+    if others:
+        flag = "--" + others[0].replace("_", "-")
+        raise ConfigError(f"--ranks predicts {what}, which {flag} is not for; leave it out{instead}")
+
+
+def _cluster(file: str | None) -> tuple[Cluster, str]:
+    """Return the cluster of a file or the default one, and where its cost of a byte is from."""
+    import torch
+
+    from graphbraid.estimates.cluster import Cluster
+    from graphbraid.fullgraph.measured.messages import message_cost
+    from graphbraid.fullgraph.measured.moving import byte_cost
+
+    cluster, threads = Cluster.load(file) if file else Cluster(), torch.get_num_threads()
+    if cluster.message_processor_seconds is None:
+        cluster = dataclasses.replace(cluster, message_processor_seconds=message_cost() / threads)
+    if cluster.byte_processor_seconds is not None:
+        return cluster, "as the file says"
+    cost = byte_cost()
+    between = cost.low / threads, cost.high / threads
+    cores, low, high = (
+        f"{threads} core{'s' * (threads > 1)}",
+        *(f"{1e9 * seconds:.3g}" for seconds in between),
+    )
+    source = (
+        f"as TCP took here within the machine while its cores computed, divided among {cores}; half of the "
+        f"windows lie between {low} and {high} ns, and epochs then between those in brackets"
+    )
+    seconds = cost.seconds / threads
+    cluster = dataclasses.replace(cluster, byte_processor_seconds=seconds, byte_processor_range=between)
+    return cluster, source
+
+
+def _of_mini_batches(
+    run: ResolvedRun, counts: list[int], cluster: Cluster, *, validates: bool
+) -> list[RanksForecast]:
+    from graphbraid.cli.run.learning import learning
+    from graphbraid.estimates.sampled_ranks import forecast_sampled
+
+    made = learning(run)
+    return [
+        forecast_sampled(
+            made.model, made.graph, made.run.train, counts=counts, cluster=cluster, validates=validates
+        )
+    ]
+
+
+def _of_whole_graphs(run: ResolvedRun, counts: list[int], cluster: Cluster) -> list[RanksForecast]:
+    from graphbraid.cli.run.build import build_model, check_trainable, load_graph
+    from graphbraid.errors import ConfigError
+    from graphbraid.estimates.full_ranks import forecast_full
+    from graphbraid.fullgraph import NotLoweredError, Uncompiled, compile  # noqa: A004
+
+    graph, settings = load_graph(run.settings), run.settings
+    graph.check_one_type("plan --ranks")
+    check_trainable(graph, settings)
+
+    def make_model(num_features: int, num_classes: int) -> Any:
+        return build_model(settings, num_features, num_classes, run.train.seed)
+
+    engine = compile(make_model(graph.num_features, graph.num_classes), graph)
+    if isinstance(engine, Uncompiled):
+        raise ConfigError(f"ranks train only lowered models together, and {engine.why}")
+    wire_bytes = 2 if run.train.wire == "bfloat16" else 4
+    try:
+        return forecast_full(graph, engine, make_model, counts=counts, cluster=cluster, wire_bytes=wire_bytes)
+    except NotLoweredError as why:
+        raise ConfigError(f"several ranks cannot train this model together: {why}") from why
+
+
+def _show(found: list[RanksForecast], cluster: Cluster, source: str) -> None:
+    from rich.table import Table
+
+    from graphbraid.estimates.full_ranks import FULL_ASSUMPTIONS
+    from graphbraid.estimates.sampled_ranks import SAMPLED_ASSUMPTIONS
+
+    console, is_sampled = out_console(), found[0].epoch is not None
+    for forecast in found:
+        title = f"{plain(forecast.name)}: {forecast.num_nodes:,} nodes, {forecast.num_edges:,} edges"
+        if forecast.epoch is not None:
+            seeds, size = forecast.epoch["num_seeds"], forecast.epoch["batch_size"]
+            title += f", {seeds:,} training nodes in batches of {size:,}"
+        table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
+        rows = [_cells(forecast, epoch, cluster) for epoch in forecast.epochs]
+        for column in rows[0]:
+            table.add_column(column, justify="right")
+        for row in rows:
+            table.add_row(*row.values())
+        console.print(table)
+        for sentence in forecast.assumptions:
+            say(console, "  {}", sentence)
+        console.print()
+    message, byte = cluster.message_processor_seconds or 0.0, cluster.byte_processor_seconds or 0.0
+    for sentence in (
+        "Times, bytes and memory are those of the busiest rank, which waits for the link or for a batch.",
+        f"A message takes {1e6 * cluster.latency_seconds:.3g} us and its bytes at "
+        f"{cluster.bandwidth_bytes / 1e9:.3g} GB/s.",
+        f"Each message that a rank sends and one that it receives keep its cores from computing for "
+        f"{1e6 * message:.3g} us.",
+        f"Each byte that a rank sends and one that it receives keep its cores from computing for "
+        f"{1e9 * byte:.3g} ns, {source}.",
+        *(SAMPLED_ASSUMPTIONS if is_sampled else FULL_ASSUMPTIONS),
+    ):
+        say(console, "{}", sentence)
+
+
+def _cells(forecast: RanksForecast, epoch: RankEpoch, cluster: Cluster) -> dict[str, str]:
+    """Return the cells of a row by the names of their columns."""
+    from graphbraid.collective.plan.times import format_seconds
+    from graphbraid.files.writing import format_bytes
+
+    said, *ends = map(format_seconds, (epoch.seconds, *epoch.range_seconds))
+    is_too_large = cluster.memory_bytes is not None and epoch.memory_bytes > cluster.memory_bytes
+    cells = {
+        "ranks": str(epoch.num_ranks),
+        "an epoch": said if ends == [said, said] else f"{said} ({ends[0]} to {ends[1]})",
+        "computing": format_seconds(epoch.compute_seconds),
+        "moving bytes": format_seconds(epoch.moving_seconds),
+        "on the link": format_seconds(epoch.link_seconds),
+        "waiting": format_seconds(epoch.waiting_seconds),
+        "speedup": f"{forecast.speedup(epoch):.2f}",
+    }
+    if forecast.epoch is None:
+        cells["rows sent"] = format_bytes(round(epoch.sent_bytes))
+    else:
+        cells |= {
+            "uneven": format_seconds(epoch.details["uneven_seconds"]),
+            "validation": format_seconds(epoch.details["validation_seconds"]),
+            "nodes of a share": f"{epoch.details['nodes']:,.0f}",
+            "read by": f"{epoch.details['read_by']:.2f}",
+            "sums sent": format_bytes(round(epoch.sent_bytes)),
+        }
+    return cells | {"memory": format_bytes(round(epoch.memory_bytes)) + " (too much)" * is_too_large}
+
+
+__all__ = ["parse_ranks", "plan_ranks"]

@@ -1,0 +1,216 @@
+"""The network formula of all predictions for many ranks, the cluster it reads, and the records it fills.
+
+A message takes ``latency_seconds``, and each of its bytes ``1 / bandwidth_bytes`` (the alpha-beta model).
+What a rank computes while something travels hides it: both together take the longer of the two.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, ClassVar, NamedTuple
+
+from pydantic import ConfigDict
+
+from graphbraid.collective.plan.records import STRICT, load_record, save_record
+from graphbraid.errors import ConfigError
+from graphbraid.machine.rates import Rates
+
+
+class Sending(NamedTuple):
+    """What a rank sends, one message after the other; it receives as much at the same time."""
+
+    messages: int
+    nbytes: float
+
+
+def exchange(num_ranks: int, nbytes: float) -> Sending:
+    """Return the transfer of rows from each rank to each other one.
+
+    Args:
+        num_ranks: number of ranks.
+        nbytes: bytes that the busiest rank sends or receives, whichever are more.
+    """
+    return Sending(num_ranks - 1, nbytes)
+
+
+def ring_sum(num_ranks: int, nbytes: float) -> Sending:
+    """Return the transfer of a sum over all ranks along a ring, which all bytes pass twice."""
+    return Sending(2 * (num_ranks - 1), 2 * (num_ranks - 1) / num_ranks * nbytes)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cluster:
+    """Ranks that are alike, and a network on which each reaches every other at the same rate.
+
+    The defaults are those of 10 Gbit/s Ethernet.
+
+    Raises:
+        ConfigError: a field is out of range.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    latency_seconds: float = 5e-5
+    """Seconds that a message takes whatever its size (alpha)."""
+    bandwidth_bytes: float = 1.25e9
+    """Bytes per second that a rank can send, and receive at the same time (1 / beta)."""
+    byte_processor_seconds: float | None = None
+    """Seconds of all of a rank's processors that one byte sent and one received take from computing. If None,
+    the command measures it on this machine; elsewhere it is 0."""
+    byte_processor_range: tuple[float, float] | None = None
+    """Seconds between which that lies. If None, it is exact."""
+    message_processor_seconds: float | None = None
+    """Seconds of all of a rank's processors that one message sent and one received take, whatever their size:
+    threads wake up for it and call the system. If None, as for ``byte_processor_seconds``."""
+    speed: float = 1.0
+    """Speed of a rank as a multiple of that of the process that was measured."""
+    memory_bytes: int | None = None
+    """Memory of a rank. If None, the forecast does not say whether a graph fits."""
+    rates: Rates | None = None
+    """Rates of a rank's memory and arithmetic, for graphs known by their sizes. If None, this machine's."""
+
+    def __post_init__(self) -> None:
+        for name in ("bandwidth_bytes", "speed"):
+            _check(name, getattr(self, name), getattr(self, name) > 0, "a positive number")
+        for name in ("latency_seconds", "byte_processor_seconds", "message_processor_seconds"):
+            value = getattr(self, name)
+            if value is not None:
+                _check(name, value, value >= 0, "0 or more")
+        for value in self.byte_processor_range or ():
+            _check("byte_processor_range", value, value >= 0, "two numbers of 0 or more")
+        if self.memory_bytes is not None and self.memory_bytes < 1:
+            raise ConfigError(f"memory_bytes must be at least 1; got {self.memory_bytes}")
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the cluster to a JSON file."""
+        save_record(self, "cluster", path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Cluster:
+        """Read a JSON file ``{"graphbraid": "cluster", "bandwidth_bytes": 1.25e9, ...}``; see the defaults.
+
+        Raises:
+            DataError: the file does not exist or does not hold a valid cluster.
+        """
+        return load_record(cls, "cluster", path)
+
+    def extremes(self) -> list[Cluster]:
+        """Return the cluster with the lower and with the upper cost of moving a byte."""
+        costs = self.byte_processor_range or (self.byte_processor_seconds,) * 2
+        return [replace(self, byte_processor_seconds=cost) for cost in costs]
+
+    def moving_seconds(self, transfer: Sending) -> float:
+        """Return the seconds of a rank's cores that a transfer takes, in which they do not compute."""
+        messages = (self.message_processor_seconds or 0.0) * transfer.messages
+        return (messages + (self.byte_processor_seconds or 0.0) * transfer.nbytes) / self.speed
+
+    def link_seconds(self, transfer: Sending) -> float:
+        """Return the seconds of a transfer on the link, which is no faster than the cores move the bytes."""
+        sent = transfer.messages * self.latency_seconds + transfer.nbytes / self.bandwidth_bytes
+        return max(sent, self.moving_seconds(transfer))
+
+
+def _check(name: str, value: float, is_in_range: bool, needed: str) -> None:
+    if not (math.isfinite(value) and is_in_range):
+        raise ConfigError(f"{name} must be {needed}; got {value!r}")
+
+
+class EpochClock:
+    """Adds up an epoch of the busiest rank: what it computes, what it sends, and how long it waits."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._sums = dict.fromkeys(
+            ("compute_seconds", "moving_seconds", "link_seconds", "waiting_seconds"), 0.0
+        )
+        self._sent = 0.0
+
+    def run(self, compute: float, *transfers: Sending, hiding: float | None = None, times: float = 1) -> None:
+        """Compute, and send one thing after the other meanwhile.
+
+        Args:
+            compute: measured seconds of all that the rank computes.
+            transfers: what travels.
+            hiding: the part of ``compute`` that can run while they travel. If None, all.
+            times: how often this happens.
+        """
+        moving = sum(map(self._cluster.moving_seconds, transfers))
+        link = sum(map(self._cluster.link_seconds, transfers))
+        busy = (compute if hiding is None else hiding) / self._cluster.speed + moving
+        seconds = (compute / self._cluster.speed, moving, link, max(0.0, link - busy))
+        for name, each in zip(self._sums, seconds, strict=True):
+            self._sums[name] += times * each
+        self._sent += times * sum(transfer.nbytes for transfer in transfers)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of all: computing, moving bytes, and waiting for what neither hides."""
+        return math.fsum(seconds for name, seconds in self._sums.items() if name != "link_seconds")
+
+    def epoch(self, num_ranks: int, between: Sequence[float], **more: Any) -> RankEpoch:
+        """Return what was added up as a prediction.
+
+        Args:
+            num_ranks: number of ranks.
+            between: seconds by the lower and by the upper value of what is not known exactly.
+            more: other fields of the prediction, some in place of what was added up.
+        """
+        least, most = min(*between, self.seconds), max(*between, self.seconds)
+        added = {"seconds": self.seconds, "sent_bytes": self._sent} | self._sums
+        return RankEpoch(num_ranks=num_ranks, range_seconds=(least, most), **(added | more))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankEpoch:
+    """A predicted epoch on some ranks; times and bytes are those of the busiest rank."""
+
+    num_ranks: int
+    seconds: float
+    range_seconds: tuple[float, float]
+    """Seconds of the epoch by the lower and by the upper value of what is not known exactly."""
+    compute_seconds: float
+    moving_seconds: float
+    """Seconds in which its cores send and receive, while they compute nothing."""
+    link_seconds: float
+    """Seconds in which its link is busy."""
+    waiting_seconds: float
+    """Seconds in which its cores neither compute nor move bytes."""
+    sent_bytes: float
+    """Bytes that it sends, or receives, if more."""
+    memory_bytes: float
+    """Bytes that it holds at its peak."""
+    details: dict[str, Any] = field(default_factory=dict)
+    """What only predictions of mini-batches have."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RanksForecast:
+    """Predicted epochs of one graph on numbers of ranks."""
+
+    name: str
+    num_nodes: int
+    num_edges: int
+    epochs: tuple[RankEpoch, ...]
+    """By ascending number of ranks; the first is for one rank."""
+    assumptions: tuple[str, ...]
+    """What the predictions rest on, a sentence each."""
+    epoch: dict[str, int] | None = None
+    """Training nodes, batch size and batches of a step; None for whole-graph training."""
+
+    def speedup(self, epoch: RankEpoch) -> float:
+        """Return how many times as fast as one rank it is."""
+        return self.epochs[0].seconds / epoch.seconds
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the forecast as JSON holds it."""
+        found = asdict(self)
+        found["predictions"] = found.pop("epochs")
+        for plain, epoch in zip(found["predictions"], self.epochs, strict=True):
+            plain.update(plain.pop("details"), speedup=self.speedup(epoch))
+        return found
+
+
+__all__ = ["Cluster", "EpochClock", "RankEpoch", "RanksForecast", "Sending", "exchange", "ring_sum"]

@@ -1,0 +1,535 @@
+"""An epoch of whole-graph training predicted for many ranks, from a step measured on one rank.
+
+A rank takes its share of each operation's measured seconds, by its edges or by its rows. A step is cut into
+segments, one for each exchange of rows; what a rank computes in one for its own rows hides what travels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from graphbraid.distributed import Division, PartitionReport, partition, report_of
+from graphbraid.estimates.cluster import (
+    Cluster,
+    EpochClock,
+    RankEpoch,
+    RanksForecast,
+    Sending,
+    exchange,
+    ring_sum,
+)
+from graphbraid.fullgraph import Engine, lower
+from graphbraid.fullgraph.explain.floor import Floor, floor_of
+from graphbraid.fullgraph.explain.ledger import Ledger
+from graphbraid.fullgraph.lowering.lowered import Lowered
+from graphbraid.fullgraph.lowering.options import ALL, CompileOptions
+from graphbraid.fullgraph.measured.rates import machine_rates
+from graphbraid.fullgraph.program import (
+    INPUT,
+    Aggregate,
+    Attention,
+    Exchange,
+    Gine,
+    Hoisted,
+    Maximum,
+    Operation,
+    Own,
+    Program,
+)
+from graphbraid.fullgraph.ranks.distribute import divided_program
+from graphbraid.fullgraph.ranks.halo import NAME, HaloSeconds, must_travel, values_that_may_travel
+from graphbraid.fullgraph.step.operations.exchange import MOST_SHARE
+from graphbraid.graph import Graph
+from graphbraid.machine.rates import Rates
+
+LEAST_NODES = 64
+"""Nodes of a part below which no partition is made: its halo would say little of larger ones."""
+MOST_PARTS = 16
+"""Most parts into which the graph at hand is divided; larger numbers are extrapolated."""
+_STAND_IN_NODES = 1 << 12
+_LEAST_RATIO = 1e-6
+"""Stands for the ratio of a partition that cuts nothing, which has no logarithm."""
+
+Degrees = Sequence[tuple[float, float]]
+"""Numbers of out-edges, each with the share of the nodes that have so many."""
+
+
+# ---- how a graph divides
+
+
+class LargestShare(NamedTuple):
+    """What the busiest rank has of a graph."""
+
+    num_ranks: int
+    rows: float
+    """Its nodes by all nodes."""
+    edges: float
+    """Its in-edges by all edges."""
+    remote: float
+    """Its in-edges that come from others' nodes, by all its in-edges."""
+    halo: float
+    """The rows that it receives or sends in an exchange, whichever are more, by all nodes."""
+
+
+class Cut(NamedTuple):
+    """A partition beside random owners of the nodes, in numbers that do not depend on the graph's size."""
+
+    num_parts: int
+    halo_ratio: float
+    """Halo rows of all parts by those of random owners."""
+    cut_ratio: float
+    """Cut edges by those of random owners."""
+    node_balance: float = 1.0
+    """The largest part's nodes by the mean."""
+    edge_balance: float = 1.0
+    """The largest part's in-edges by the mean."""
+    halo_balance: float = 1.0
+    """Most rows that a part receives or sends by the mean."""
+
+
+RANDOM = Cut(2, 1.0, 1.0)
+"""Random owners, in equal parts: the most rows that can travel."""
+
+
+def degrees_of(graph: Graph) -> Degrees:
+    """Count the out-edges of a graph's nodes."""
+    degrees = torch.bincount(graph.csc.indices, minlength=graph.num_nodes)
+    found, nodes = torch.unique(degrees, return_counts=True)
+    return list(zip(found.tolist(), (nodes / graph.num_nodes).tolist(), strict=True))
+
+
+def random_halo(degrees: Degrees, num_parts: int) -> float:
+    """Return the halo rows of all parts by the number of nodes that random owners would give.
+
+    A node with d out-edges is in the halo of ``(p - 1) (1 - (1 - 1/p)^d)`` of p parts.
+    """
+    missed = 1 - 1 / num_parts
+    return math.fsum(share * (num_parts - 1) * (1 - missed**degree) for degree, share in degrees)
+
+
+def cut_of(report: PartitionReport, degrees: Degrees) -> Cut:
+    """Weigh a partition against random owners."""
+    parts = report.num_parts
+    most = max(max(part.halo_rows, part.sent_rows) for part in report.parts)
+    return Cut(
+        num_parts=parts,
+        halo_ratio=report.halo_rows / max(report.num_nodes * random_halo(degrees, parts), 1.0),
+        cut_ratio=report.edge_cut / max(report.num_edges * (1 - 1 / parts), 1.0),
+        node_balance=report.imbalance("nodes"),
+        edge_balance=report.imbalance("edges"),
+        halo_balance=most * parts / max(report.halo_rows, 1),
+    )
+
+
+def measured_cuts(graph: Graph, counts: Sequence[int]) -> tuple[Cut, ...]:
+    """Divide a graph into some numbers of parts; return the partitions, or :data:`RANDOM` if none is made.
+
+    Args:
+        graph: the graph at hand.
+        counts: numbers of ranks; partitions are made for those of at most :data:`MOST_PARTS`, for 2 and 4 if
+            there are none, and for none whose parts would be smaller than :data:`LEAST_NODES`.
+    """
+    wanted = sorted({count for count in counts if 1 < count <= MOST_PARTS} or {2, 4})
+    made = [partition(graph, count) for count in wanted if count * LEAST_NODES <= graph.num_nodes]
+    degrees = degrees_of(graph)
+    return tuple(cut_of(report_of(each, Division(graph, each).outlines), degrees) for each in made) or (
+        RANDOM,
+    )
+
+
+def share_of(num_ranks: int, cuts: Sequence[Cut], degrees: Degrees) -> LargestShare:
+    """Return what the busiest of some ranks has.
+
+    If no partition into as many parts was made, the ratios to random owners follow a power of the number of
+    parts through the last two partitions. They neither fall with more parts nor exceed 1.
+
+    Args:
+        num_ranks: number of ranks.
+        cuts: partitions, by ascending number of parts.
+        degrees: those of the graph, which need not be the one that was divided.
+    """
+    if num_ranks == 1:
+        return LargestShare(num_ranks=1, rows=1.0, edges=1.0, remote=0.0, halo=0.0)
+    cut = next((cut for cut in cuts if cut.num_parts == num_ranks), cuts[-1])
+    growth, others = num_ranks / cut.num_parts, 1 - 1 / num_ranks
+    halo_ratio, cut_ratio = (
+        min(1.0, getattr(cut, name) * growth ** growth_of(cuts, name)) for name in ("halo_ratio", "cut_ratio")
+    )
+    halo = halo_ratio * random_halo(degrees, num_ranks) / num_ranks * cut.halo_balance
+    return LargestShare(
+        num_ranks=num_ranks,
+        rows=min(1.0, cut.node_balance / num_ranks),
+        edges=min(1.0, cut.edge_balance / num_ranks),
+        remote=cut_ratio * others,
+        halo=min(halo, others * (num_ranks - 1)),
+    )
+
+
+def growth_of(cuts: Sequence[Cut], name: str) -> float:
+    """Return the power of the number of parts by which a ratio of the partitions grows."""
+    if len(cuts) < 2:
+        return 0.0
+    low, high = (max(getattr(cut, name), _LEAST_RATIO) for cut in cuts[-2:])
+    return max(0.0, math.log(high / low) / math.log(cuts[-1].num_parts / cuts[-2].num_parts))
+
+
+# ---- a step
+
+
+class OperationSeconds(NamedTuple):
+    """An operation in one direction, over the whole graph on one rank."""
+
+    seconds: float
+    by_edges: bool = False
+    """Whether ranks divide it as they do the edges; otherwise as the rows."""
+    with_halo: bool = False
+    """Whether each rank also computes the rows of its halo."""
+
+
+@dataclass(kw_only=True, slots=True)
+class StepSegment:
+    """What a rank computes from one exchange of rows to the next, and what travels meanwhile."""
+
+    works: list[OperationSeconds] = field(default_factory=list)
+    """Operations on rows of their own."""
+    reader: OperationSeconds = field(default_factory=lambda: OperationSeconds(0.0))
+    """The operation that reads others' rows, or, backward, makes their gradients."""
+    reader_splits: bool = False
+    """Whether it works on own rows while others' travel."""
+    row_bytes: tuple[float, ...] = ()
+    """Bytes of a halo row in each exchange."""
+    sums: list[int] = field(default_factory=list)
+    """Bytes of the parameters' gradients that are complete at its end."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """A training step on one rank."""
+
+    segments: tuple[StepSegment, ...]
+    other_seconds: float
+    """Seconds between the operations, which every rank takes in full."""
+    num_nodes: int
+    num_edges: int
+    value_bytes: float
+    """Bytes of all values and gradients by the number of nodes, without features."""
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the step on one rank."""
+        works = [work for segment in self.segments for work in (*segment.works, segment.reader)]
+        return self.other_seconds + sum(work.seconds for work in works)
+
+
+_OVER_EDGES = (Aggregate, Attention, Gine, Maximum)
+
+
+def step_of(lowered: Lowered, floor: Floor, wire_bytes: int = 4) -> Step:
+    """Cut a lowered step into segments.
+
+    Args:
+        lowered: the program of one rank over a graph.
+        floor: the floor of its step; its measured times count if there are any, else the floor itself.
+        wire_bytes: bytes of a number on the wire.
+
+    Raises:
+        NotLoweredError: an operation cannot be divided among ranks; the message names it.
+    """
+    program, num_nodes = lowered.program, lowered.graph.num_nodes
+    of_rank, with_halo = divided_program(program)
+    is_measured = floor.step_seconds is not None
+    complete = program.first_uses()
+    exchanged: dict[str, list[str]] = {}
+    for each in of_rank.ops:
+        if isinstance(each, Exchange) and not _is_constant(of_rank, each.inputs[0]):
+            exchanged.setdefault(of_rank.consumers(each.out)[0].out, []).append(each.inputs[0])
+
+    segments = [StepSegment()]
+    for entry in floor.operations:
+        op, back = program.producer(entry.operation), entry.backward
+        work = OperationSeconds(
+            seconds=entry.seconds if is_measured else entry.floor_seconds,
+            by_edges=isinstance(op, _OVER_EDGES),
+            with_halo=with_halo and op is not None and program.level(op.out) == 0,
+        )
+        values = [v for v in exchanged.get(entry.operation, ()) if not back or program.learns(v)]
+        if values and back:  # gradients of the halo travel while what follows is computed
+            segments.append(StepSegment())
+        if values:
+            segments[-1].reader = work
+            segments[-1].reader_splits = _splits(op, backward=back)
+            segments[-1].row_bytes = tuple(
+                wire_bytes * program.width(v) * lowered.num_rows(program.level(v)) / num_nodes for v in values
+            )
+        else:
+            segments[-1].works.append(work)
+        if values and not back:  # rows of the halo travel while what precedes is computed
+            segments.append(StepSegment())
+        if back and complete.get(entry.operation):
+            segments[-1].sums.append(sum(4 * p.numel() for p in complete[entry.operation]))
+    return Step(
+        segments=tuple(segments),
+        other_seconds=max(0.0, floor.between_seconds) if is_measured else 0.0,
+        num_nodes=num_nodes,
+        num_edges=lowered.graph.num_edges,
+        value_bytes=sum(
+            2 * 4.0 * program.width(op.out) * lowered.num_rows(program.level(op.out)) / num_nodes
+            for op in program.ops
+            if not isinstance(op, Own)
+        ),
+    )
+
+
+def steps_of(lowered: Lowered, floor: Floor, wire_bytes: int = 4) -> list[Step]:
+    """Return the steps between which ranks choose: rows of level 0 are computed by each, or they travel.
+
+    The arguments and errors are those of :func:`step_of`.
+    """
+    steps, program = [step_of(lowered, floor, wire_bytes)], lowered.program
+    values = values_that_may_travel(program)
+    if NAME in lowered.options.passes and not must_travel(program) and values:
+        travels = HaloSeconds(computed=math.inf, travelling=0.0).decision(values)
+        changed = replace(lowered, program=program.rewritten(program.ops, travels))
+        steps.append(step_of(changed, floor, wire_bytes))
+    return steps
+
+
+def _splits(op: Operation | None, *, backward: bool) -> bool:
+    """Return whether an operation works on own rows while others' travel."""
+    if backward and isinstance(op, Attention):
+        return op.kind == "gat" and not (op.reads_edges and op.dropout)
+    return isinstance(op, Aggregate) or (backward and isinstance(op, Maximum))
+
+
+def _is_constant(program: Program, value: str) -> bool:
+    """Return whether no step changes a value, so that it travels only once."""
+    op = program.producer(value)
+    if isinstance(op, Own):
+        return _is_constant(program, op.inputs[0])
+    return value == INPUT or isinstance(op, Hoisted)
+
+
+# ---- forecasts
+
+
+class GraphSize(NamedTuple):
+    """The sizes of a graph that need not be at hand."""
+
+    name: str
+    num_nodes: int
+    num_edges: int
+    num_features: int
+    num_classes: int
+    num_train: int
+    feature_bytes: int
+    """Bytes of a feature in memory."""
+    source: str
+    """Where the sizes are from."""
+
+
+PUBLISHED = (
+    GraphSize(
+        "papers100M", 111_059_956, 1_615_685_872, 128, 172, 1_207_179, 4, "ogbn-papers100M, directed edges"
+    ),
+    GraphSize(
+        "MAG240M", 121_751_666, 1_297_748_926, 768, 153, 1_112_392, 2,
+        "OGB-LSC: papers and citations, float16 features",
+    ),
+    GraphSize("10 billion edges", 500_000_000, 10_000_000_000, 128, 64, 5_000_000, 4, "invented sizes"),
+)  # fmt: skip
+"""The graphs that an epoch is predicted for beside the one at hand."""
+
+
+def forecast_full(
+    graph: Graph,
+    engine: Engine,
+    make_model: Callable[[int, int], nn.Module],
+    *,
+    counts: Sequence[int],
+    cluster: Cluster,
+    wire_bytes: int = 4,
+) -> list[RanksForecast]:
+    """Predict epochs of the graph at hand from a step measured on it, and of the published graphs.
+
+    For the latter the model is lowered over a small random graph of the same mean degree, whose rows no cache
+    holds. The work is counted there and grows with the graph, at the rates of the cluster or of this machine.
+
+    Args:
+        graph: the graph.
+        engine: the model over it, on one rank.
+        make_model: makes such a model from its numbers of features and classes.
+        counts: numbers of ranks, ascending, the first of them 1.
+        cluster: the ranks and their network.
+        wire_bytes: bytes of a number on the wire.
+
+    Raises:
+        NotLoweredError: an operation cannot be divided among ranks; the message names it.
+        ResourceError: there is too little memory to measure a step.
+    """
+    cuts, floor = measured_cuts(graph, counts), engine.floor(measure=True)
+    steps, slowness = steps_of(engine.lowered, floor, wire_bytes), max(1.0, floor.ratio or 1.0)
+    name, sizes = graph.name or "the graph at hand", (graph.num_nodes, graph.num_edges, graph.num_features)
+
+    def forecast(
+        size: GraphSize, steps: list[Step], degrees: Degrees, slowness: float, *said: str
+    ) -> RanksForecast:
+        shares = [share_of(count, cuts, degrees) for count in counts]
+        return RanksForecast(
+            name=size.name,
+            num_nodes=size.num_nodes,
+            num_edges=size.num_edges,
+            epochs=tuple(predict(steps, share, cluster, size, slowness) for share in shares),
+            assumptions=said,
+        )
+
+    at_hand = forecast(
+        GraphSize(name, *sizes, num_classes=0, num_train=0, feature_bytes=4, source=""),
+        steps,
+        degrees_of(graph),
+        1.0,
+        "An operation takes a rank's share, of edges or of rows, of what it took here on one rank "
+        f"({1e3 * steps[0].seconds:.3g} ms a step).",
+        f"The graph divides as {_in_words(cuts)}.",
+    )
+    by_size = [
+        forecast(
+            size,
+            _counted_steps(size, make_model, cluster.rates or machine_rates(), wire_bytes),
+            [(size.num_edges / size.num_nodes, 1.0)],
+            slowness,
+            f"Sizes: {size.source}. Each node has the mean degree.",
+            f"A step takes from once to {slowness:.3g} times its floor at the rates of memory, without a "
+            "cache for rows, as a step did on the graph at hand. The epoch is the geometric mean of both.",
+            f"The graph divides like the one at hand, {_in_words(cuts)}.",
+            "Aggregated features are computed in each epoch; a rank that has room to keep them is faster.",
+        )
+        for size in PUBLISHED
+    ]
+    return [at_hand, *by_size]
+
+
+def _counted_steps(
+    size: GraphSize, make_model: Callable[[int, int], nn.Module], rates: Rates, wire_bytes: int
+) -> list[Step]:
+    """Return the steps of a model whose work is counted on a small graph that stands for a large one."""
+    draw, num_nodes = torch.Generator().manual_seed(0), min(_STAND_IN_NODES, size.num_nodes)
+    num_edges = round(num_nodes * size.num_edges / size.num_nodes)
+    graph = Graph.from_edge_index(
+        torch.randint(num_nodes, (2, num_edges), generator=draw),
+        num_nodes,
+        x=torch.randn(num_nodes, size.num_features, generator=draw),
+        y=torch.randint(size.num_classes, (num_nodes,), generator=draw),
+        splits={"train": torch.arange(max(1, round(num_nodes * size.num_train / size.num_nodes)))},
+    )
+    passes = frozenset(ALL - {"locality", "symmetry", "hoist"})
+    options = CompileOptions(passes=passes, rates=rates, cache_bytes=1)
+    lowered = lower(make_model(size.num_features, size.num_classes), graph, "train", options)
+    ledger = Ledger(lowered.program, lowered.blocks, lowered.num_rows, lowered.facts, (1, 1))
+    floor = floor_of(lowered.program, ledger, rates, num_nodes=lowered.nodes.numel())
+    return steps_of(lowered, floor, wire_bytes)
+
+
+def predict(
+    steps: Sequence[Step], share: LargestShare, cluster: Cluster, size: GraphSize, slowness: float = 1.0
+) -> RankEpoch:
+    """Predict an epoch of whole-graph training, which is one step, on the busiest of some ranks.
+
+    Args:
+        steps: steps on one rank, of a graph of any size; ranks choose the fastest.
+        share: what the busiest rank has of the graph.
+        cluster: the ranks and their network.
+        size: the graph to predict for; times grow with its edges and nodes.
+        slowness: operations take from once to so many times their seconds; the geometric mean counts.
+    """
+
+    def fastest(cluster: Cluster, factor: float) -> tuple[EpochClock, Step]:
+        clocks = [(_run(step, share, cluster, size, factor), step) for step in steps]
+        return min(clocks, key=lambda found: found[0].seconds)
+
+    clock, step = fastest(cluster, math.sqrt(slowness))
+    between = [found[0].seconds for found in map(fastest, cluster.extremes(), (1.0, slowness))]
+    rows = size.num_nodes * (share.rows + share.halo)
+    lists = 2 * (4 if rows < 1 << 31 else 8) * share.edges * size.num_edges + 16 * share.rows * size.num_nodes
+    return clock.epoch(
+        share.num_ranks,
+        between,
+        sent_bytes=sum(sum(part.row_bytes) for part in step.segments) * share.halo * size.num_nodes,
+        memory_bytes=rows * (step.value_bytes + size.num_features * size.feature_bytes) + lists,
+    )
+
+
+def _run(step: Step, share: LargestShare, cluster: Cluster, size: GraphSize, slowness: float) -> EpochClock:
+    """Add up the segments of a step."""
+    clock, ranks, halo = EpochClock(cluster), share.num_ranks, share.halo * size.num_nodes
+    sent = min(1.0, share.halo / share.rows)
+    by_rows = share.rows * size.num_nodes / step.num_nodes * slowness
+    by_edges = share.edges * size.num_edges / max(step.num_edges, 1) * slowness
+
+    def seconds(work: OperationSeconds) -> float:
+        held = 1 + share.halo / share.rows if work.with_halo else 1.0
+        return work.seconds * (by_edges if work.by_edges else by_rows) * held
+
+    sums: list[Sending] = []
+    for segment in step.segments:
+        own, reader = sum(map(seconds, segment.works)), seconds(segment.reader)
+        again, hiding = 0.0, own
+        if segment.row_bytes:
+            # Few rows that others read are computed first, and again with all while they travel. Many wait
+            # for all. Sums of others' rows come last, or first backward.
+            again, hiding = (sent * own, own) if sent <= MOST_SHARE else (0.0, 0.0)
+            hiding += (1 - share.remote) * reader if segment.reader_splits else 0.0
+        rows = [exchange(ranks, each * halo) for each in segment.row_bytes]
+        clock.run(again + own + reader, *sums, *rows, hiding=hiding)
+        sums = [ring_sum(ranks, nbytes) for nbytes in segment.sums]
+    clock.run(0.0, *sums)
+    clock.run(step.other_seconds)
+    return clock
+
+
+def _in_words(cuts: Sequence[Cut]) -> str:
+    if tuple(cuts) == (RANDOM,):
+        return "among random owners of the nodes, the most rows that can travel"
+    counts, last = ", ".join(str(cut.num_parts) for cut in cuts), cuts[-1]
+    return (
+        f"measured for {counts} ranks; beyond, halo rows are {last.halo_ratio:.3g} times those of random "
+        f"owners at {last.num_parts} ranks, growing with their number to the power "
+        f"{growth_of(cuts, 'halo_ratio'):.2f}, at most 1"
+    )
+
+
+FULL_ASSUMPTIONS = (
+    "Ranks are alike and none waits for a slower one; every rank reaches every other at its full rate.",
+    "Rows and their gradients travel as the busiest rank's do, while it computes what does not need "
+    "them; forward, maxima and attention wait for them.",
+    "Sums of gradients go round a ring while the next part of the step is computed.",
+    "Rows before the first aggregation travel, or ranks that read them compute them, whichever is faster.",
+    "The loss and the optimizer are not in it, nor the evaluation.",
+)
+"""What all forecasts of whole-graph training rest on."""
+
+__all__ = [
+    "FULL_ASSUMPTIONS",
+    "PUBLISHED",
+    "RANDOM",
+    "Cut",
+    "GraphSize",
+    "LargestShare",
+    "OperationSeconds",
+    "Step",
+    "StepSegment",
+    "cut_of",
+    "degrees_of",
+    "forecast_full",
+    "measured_cuts",
+    "predict",
+    "random_halo",
+    "share_of",
+    "step_of",
+    "steps_of",
+]

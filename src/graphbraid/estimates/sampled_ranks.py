@@ -1,0 +1,330 @@
+"""An epoch on mini-batches predicted for many ranks, from steps on a rank's share of a batch, measured here.
+
+A rank's share of a batch is a batch of as many seeds: each number of ranks is measured as a run of its own.
+Gradients go round a ring in buckets. Backward hides all of them but the last one, and preparing the next
+share hides that.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from statistics import fmean, median
+
+from torch import nn
+
+from graphbraid.distributed.ranks.gradients import bytes_of, in_buckets, tail_bytes
+from graphbraid.errors import ConfigError
+from graphbraid.estimates.cluster import Cluster, EpochClock, RankEpoch, RanksForecast, exchange, ring_sum
+from graphbraid.estimates.memory import sampled_needs
+from graphbraid.estimates.trial import Trial, repeated, timed
+from graphbraid.graph import Graph
+from graphbraid.loader import BatchLoader
+from graphbraid.machine.contention import OtherPrograms, is_disturbed
+from graphbraid.train import runtime
+from graphbraid.train.config import TrainConfig
+from graphbraid.train.inference.evaluate import outputs_in_chunks
+from graphbraid.train.run.ranks import NUM_EXTRA, config_of_rank
+from graphbraid.train.step.feed import make_loader
+from graphbraid.train.step.preflight import check_fanouts
+
+SECONDS = 2.0
+"""Seconds that measuring one number of ranks takes, about."""
+_FEWEST, _ENOUGH = 4, 64
+"""Least steps that are timed beside preparing: one for each rank, within these bounds."""
+_FORWARD = 1 / 3
+"""Part of a step before backward, which then completes gradients evenly."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShareTimes:
+    """What one of some ranks takes for its share of a whole batch."""
+
+    num_ranks: int
+    num_batches: float
+    """Whole batches of an epoch; fewer seeds at its end are a part of one."""
+    num_steps: int
+    """Sums of gradients in an epoch."""
+    step_seconds: float
+    """A step with nothing beside it."""
+    cycle_seconds: float
+    """From one step to the next, while later shares are prepared."""
+    first_seconds: float
+    """From the start of an epoch until its first share is ready."""
+    uneven_seconds: float
+    """How much longer a step takes on the largest of the ranks' shares than on a mean one."""
+    buckets: tuple[int, ...]
+    """Bytes of the gradients in each message, in the order in which they are sent."""
+    tail_bytes: int
+    """Bytes of the last sum of a step: the loss, and which gradients there are."""
+    nodes: float
+    """Mean nodes of a share."""
+    memory_bytes: int
+    outputs_seconds: float = 0.0
+    """A rank's part of a validation's outputs; 0 without validation."""
+    output_bytes: int = 0
+    """Bytes of the outputs of all nodes, which the first rank gets."""
+    eval_every: int = 1
+    """Epochs from one validation to the next."""
+
+
+def predict_sampled(times: ShareTimes, cluster: Cluster, alone: ShareTimes | None = None) -> RankEpoch:
+    """Predict an epoch.
+
+    Args:
+        times: what a rank takes for its share of a whole batch.
+        cluster: the ranks and their network.
+        alone: what one rank takes for all of it, with whose nodes those of the shares are compared.
+    """
+    clock, validation = _run(times, cluster)
+    return clock.epoch(
+        times.num_ranks,
+        [_run(times, extreme)[0].seconds for extreme in cluster.extremes()],
+        memory_bytes=times.memory_bytes,
+        details={
+            "uneven_seconds": times.num_batches * times.uneven_seconds / cluster.speed,
+            "validation_seconds": validation,
+            "nodes": times.nodes,
+            "read_by": times.num_ranks * times.nodes / (alone or times).nodes,
+            "times": times,
+        },
+    )
+
+
+def _run(times: ShareTimes, cluster: Cluster) -> tuple[EpochClock, float]:
+    """Add up the steps of an epoch; return the clock, and its seconds of the validation."""
+    ranks, clock = times.num_ranks, EpochClock(cluster)
+    *early, last = [ring_sum(ranks, nbytes) for nbytes in times.buckets]
+    tail = ring_sum(ranks, times.tail_bytes)
+    step = min(times.step_seconds, times.cycle_seconds)  # noise may make it longer
+    after_first = (1 - _FORWARD) * (1 - times.buckets[0] / sum(times.buckets)) * step
+    clock.run(times.first_seconds)
+    # Of the batches that a step adds up, the backward of the last one sends the gradients.
+    count = times.num_steps
+    part = min(1.0, times.num_batches / count)
+    clock.run(times.cycle_seconds + times.uneven_seconds, times=times.num_batches - part * count)
+    clock.run(part * (step + times.uneven_seconds), *early, hiding=part * after_first, times=count)
+    clock.run(part * (times.cycle_seconds - step), last, tail, times=count)
+    trained = clock.seconds
+    outputs = exchange(ranks, times.output_bytes * (ranks - 1) / ranks)
+    if times.outputs_seconds:
+        clock.run(times.outputs_seconds, outputs, hiding=0.0, times=1 / times.eval_every)
+    return clock, clock.seconds - trained
+
+
+def forecast_sampled(
+    model: nn.Module,
+    graph: Graph,
+    config: TrainConfig,
+    *,
+    counts: Sequence[int],
+    cluster: Cluster,
+    validates: bool = False,
+    seconds: float = SECONDS,
+) -> RanksForecast:
+    """Predict epochs on mini-batches from steps on shares of them, on copies of the model.
+
+    Args:
+        model: the model.
+        graph: the graph, with labels and training nodes.
+        config: options of the run; its mode does not matter.
+        counts: numbers of ranks, ascending, the first of them 1.
+        cluster: the ranks and their network.
+        validates: whether an epoch has its share of a validation.
+        seconds: that measuring a number of ranks takes, about.
+
+    Raises:
+        ConfigError: there are more ranks than a batch has seeds, or several ranks do not train in this way.
+        DataError: the graph has no features, labels or training nodes.
+    """
+    config = _checked(graph, config)
+    check_fanouts(model, config)
+    num_seeds = Trial(model, graph, config).nodes.numel()
+    most = min(config.batch_size, num_seeds)
+    if counts[-1] > most:
+        why = "batch_size" if config.batch_size <= num_seeds else f"{num_seeds} training nodes and batch_size"
+        raise ConfigError(
+            f"{counts[-1]} ranks are more than a batch has seeds ({why}={config.batch_size}), and each "
+            f"trains on its own part of every batch; predict up to {most} ranks, or give a larger batch_size"
+        )
+    found: list[ShareTimes] = []
+    others = OtherPrograms()
+    with runtime.torch_settings(config), runtime.random_state_kept():
+        for count in counts:
+            trial = Trial(model, graph, config.updated(batch_size=max(1, round(most / count))))
+            found.append(_measured(trial, count, num_seeds / most, validates=validates, seconds=seconds))
+    return RanksForecast(
+        name=graph.name or "the graph at hand",
+        num_nodes=graph.num_nodes,
+        num_edges=graph.num_edges,
+        epochs=tuple(predict_sampled(times, cluster, alone=found[0]) for times in found),
+        assumptions=tuple(_assumptions(config, others.share(), validates=validates)),
+        epoch={"num_seeds": num_seeds, "batch_size": most, "accumulate": config.accumulate},
+    )
+
+
+def _checked(graph: Graph, config: TrainConfig) -> TrainConfig:
+    """Return the options that the ranks train by."""
+    if config.task == "link":
+        raise ConfigError("several ranks share batches of labelled nodes; task='link' has none")
+    graph.check_one_type("a prediction for several ranks")
+    if config.device != "cpu":
+        raise ConfigError(
+            f"device={config.device!r}: ranks are predicted on CPUs, where a share can be timed step by "
+            "step; leave it out"
+        )
+    for name in ("host", "hot", "tiers"):
+        if (value := getattr(config, name)) is not None:
+            raise ConfigError(
+                f"{name}={value!r}: ranks are predicted with all features in the memory of each; leave it out"
+            )
+    if config.plan is not None:
+        raise ConfigError(
+            f"plan={config.plan!r}: ranks are predicted on CPUs, and ranks' plans are for devices; leave it "
+            "out"
+        )
+    config, _ = config_of_rank(config, 0)
+    return config.updated(mode="sampled", trace=None, out_dir=None, checkpoint_every_steps=None, resume=False)
+
+
+def _measured(
+    trial: Trial, num_ranks: int, num_batches: float, *, validates: bool, seconds: float
+) -> ShareTimes:
+    """Measure what a rank takes for its share of a batch, which is a batch of the trial."""
+    trial.try_model()
+    groups = in_buckets(trial.runner.model.parameters())
+    buckets = tuple(map(bytes_of, groups))
+    with make_loader(trial.runner, trial.config, trial.nodes) as loader:
+        step = _step_seconds(trial, loader, seconds=seconds / 4)
+        beside = _Beside(trial, loader, min(max(num_ranks, _FEWEST), _ENOUGH), seconds=seconds / 2)
+    outputs_seconds, output_bytes = _validation(trial, num_ranks) if validates else (0.0, 0)
+    memory = sampled_needs(trial).host.must_bytes
+    return ShareTimes(
+        num_ranks=num_ranks,
+        num_batches=num_batches,
+        num_steps=math.ceil(num_batches / trial.config.accumulate),
+        step_seconds=step,
+        cycle_seconds=fmean(beside.steps) + (fmean(beside.waits) if beside.waits else 0.0),
+        first_seconds=fmean(beside.firsts),
+        uneven_seconds=step * beside.excess(num_ranks),
+        buckets=buckets,
+        tail_bytes=tail_bytes(sum(map(len, groups)), NUM_EXTRA),
+        nodes=fmean(beside.nodes),
+        memory_bytes=memory + (sum(buckets) if num_ranks > 1 else 0),
+        outputs_seconds=outputs_seconds,
+        output_bytes=output_bytes,
+        eval_every=max(1, trial.config.eval_every),
+    )
+
+
+def _whole_steps(loader: BatchLoader) -> int:
+    """Return how many batches of an epoch are whole; one if all seeds are fewer than that."""
+    return max(1, loader.schedule.seeds.numel() // loader.schedule.batch_size)
+
+
+def _step_seconds(trial: Trial, loader: BatchLoader, *, seconds: float) -> float:
+    """Return the median seconds of a step on a batch that is ready, while nothing is prepared."""
+    taken: list[float] = []
+    until = time.perf_counter() + seconds
+    for step in itertools.cycle(range(_whole_steps(loader))):
+        with closing(loader.batches(0, step, step + 1)) as batches:
+            batch = next(batches)
+            taken.append(timed(functools.partial(trial.step, batch)))
+            del batch
+        if len(taken) > 1 and time.perf_counter() > until:
+            return median(taken[1:])  # the first one is a warm-up
+    raise AssertionError("the steps never end")
+
+
+class _Beside:
+    """Steps on batches as the loader's threads have them ready, epoch by epoch, for some seconds."""
+
+    def __init__(self, trial: Trial, loader: BatchLoader, least: int, *, seconds: float) -> None:
+        self.firsts: list[float] = []
+        self.waits: list[float] = []
+        self.steps: list[float] = []
+        self.nodes: list[int] = []
+        self._work: list[int] = []
+        until = time.perf_counter() + seconds
+        for epoch in itertools.count(1):
+            asked = time.perf_counter()
+            with closing(loader.batches(epoch, 0, _whole_steps(loader))) as batches:
+                for number, batch in enumerate(batches):
+                    began = time.perf_counter()
+                    (self.waits if number else self.firsts).append(began - asked)
+                    trial.step(batch)
+                    self.nodes.append(batch.num_nodes)
+                    self._work.append(batch.num_nodes + batch.num_edges)
+                    del batch  # so that the threads can reuse its buffer
+                    asked = time.perf_counter()
+                    self.steps.append(asked - began)
+                    if asked > until and len(self.steps) >= least:
+                        return
+
+    def excess(self, num_ranks: int) -> float:
+        """Return by what part of a mean one the largest of as many batches as there are ranks is larger."""
+        work, size = self._work, min(num_ranks, len(self._work))
+        largest = [max(work[first : first + size]) for first in range(0, len(work) - size + 1, size)]
+        return max(0.0, fmean(largest) / fmean(work) - 1) if num_ranks > 1 else 0.0
+
+
+def _validation(trial: Trial, num_ranks: int) -> tuple[float, int]:
+    """Return the seconds of a rank's part of a validation's outputs, and the bytes of all outputs.
+
+    A sampled validation divides whole mini-batches, an exact one nodes. The largest part counts.
+    """
+    config, mode, nodes = trial.config, trial.config.eval_mode, trial.val_nodes
+    if nodes is None:
+        raise ConfigError(
+            "a validation was asked for, but the graph has no split 'val', or eval_every is 0; leave it out"
+        )
+    is_sampled = mode == "sampled"
+    part = -(-nodes.numel() // ((config.eval_batch_size if is_sampled else 1) * num_ranks))
+    own, steps = (nodes, (0, part)) if is_sampled else (nodes[:part], None)
+
+    def outputs() -> None:
+        for _ in outputs_in_chunks(trial.runner, config, own, mode, steps=steps):
+            pass
+
+    return repeated(lambda: timed(outputs), most=1.0).known, 4 * trial.task.width * nodes.numel()
+
+
+def _assumptions(config: TrainConfig, others: float | None, *, validates: bool) -> list[str]:
+    threads = f"{config.workers} sampling thread{'s' * (config.workers > 1)}"
+    said = [
+        "Every number of ranks was measured: steps on batches of a rank's number of seeds, with the threads "
+        f"that a rank has, {threads} preparing later ones; nothing is extrapolated.",
+        "Graph and features are in the memory of every rank, which gathers its own rows there.",
+        "A last batch of fewer seeds takes as much less.",
+    ]
+    if validates:
+        said.append(
+            f"A validation ({config.eval_mode}) every {config.eval_every} epochs: each rank computes its "
+            "part, and the first one gets all outputs; to score them is not in it."
+        )
+    else:
+        said.append("Validation, test and checkpoints are not in it.")
+    if others is not None and is_disturbed(others):
+        said.append(
+            f"Other programs used {others:.0%} of the cores meanwhile; measure again while nothing else runs."
+        )
+    return said
+
+
+SAMPLED_ASSUMPTIONS = (
+    "Ranks are alike and reach each other at their full rate; what they share on one machine, such as its "
+    "memory, is not in it.",
+    "Gradients go round a ring in buckets while backward computes the next ones; preparing the next share "
+    "hides the last bucket. To copy and to add gradients is not in it.",
+    "In each step ranks wait for the largest share (uneven); what else makes a rank late is not in it.",
+    "Read by: the mean number of ranks that read a node of a batch.",
+    "What ranks agree on between epochs is not in it.",
+)
+"""What all forecasts of mini-batches rest on."""
+
+__all__ = ["SAMPLED_ASSUMPTIONS", "ShareTimes", "forecast_sampled", "predict_sampled"]

@@ -1,0 +1,341 @@
+"""Whole-graph epochs predicted for many ranks: sums by hand, what must hold of any, and what ranks send."""
+
+import copy
+import dataclasses
+import functools
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.distributed.whole import as_processes, assert_as_one_rank, owners
+from tests.fullgraph.graphs import NUM_NODES, make_graph
+from tests.fullgraph.test_engine import MODELS
+from tests.train.communities import community_graph
+
+from graphbraid.distributed import Division, report_of
+from graphbraid.errors import ConfigError, DataError
+from graphbraid.estimates.cluster import Cluster, EpochClock, Sending
+from graphbraid.estimates.full_ranks import (
+    PUBLISHED,
+    RANDOM,
+    Cut,
+    GraphSize,
+    LargestShare,
+    OperationSeconds,
+    Step,
+    StepSegment,
+    cut_of,
+    degrees_of,
+    forecast_full,
+    measured_cuts,
+    predict,
+    random_halo,
+    share_of,
+    step_of,
+)
+from graphbraid.fullgraph import ALL, CompileOptions, Engine, Evidence, NotLoweredError, lower
+from graphbraid.machine.rates import Rates
+from graphbraid.nn import make_model
+
+DEGREES = [(8.0, 1.0)]
+QUARTER = LargestShare(num_ranks=4, rows=0.25, edges=0.25, remote=0.25, halo=0.05)
+
+
+def size_of(num_nodes, num_edges):
+    return GraphSize("a", num_nodes, num_edges, 1, 2, 10, 4, "")
+
+
+SIZE = size_of(1000, 8000)
+
+
+def step_with(*segments, other_seconds=0.0):
+    return Step(
+        segments=segments, other_seconds=other_seconds, num_nodes=1000, num_edges=8000, value_bytes=256.0
+    )
+
+
+@st.composite
+def steps(draw):
+    """A step of any segments over 1000 nodes and 8000 edges."""
+    works = st.builds(OperationSeconds, st.floats(0, 1e-2), st.booleans(), st.booleans())
+    bytes_of = st.lists(st.sampled_from([64.0, 1024.0]), max_size=2).map(tuple)
+    segments = st.builds(
+        StepSegment,
+        works=st.lists(works, max_size=3),
+        reader=works,
+        reader_splits=st.booleans(),
+        row_bytes=bytes_of,
+        sums=st.lists(st.just(4096), max_size=2),
+    )
+    drawn = draw(st.lists(segments, min_size=1, max_size=4))
+    return step_with(*drawn, other_seconds=draw(st.floats(0, 1e-2)))
+
+
+# ---- the formula
+
+
+@pytest.mark.parametrize(
+    ("hiding", "byte_seconds", "seconds", "waiting"),
+    [
+        (None, 0.0, 5.0, 1.0),  # 2 messages of 1 s and 3 bytes of 1 s, beside 4 s
+        (1.0, 0.0, 8.0, 4.0),  # only 1 s of the 4 hides them
+        (None, 0.5, 5.5, 0.0),  # the cores move 3 bytes in 1.5 s, and compute in the rest
+        (None, 2.0, 10.0, 0.0),  # the link is no faster than they are
+        (0.0, 2.0, 10.0, 0.0),
+    ],
+)
+def test_what_travels_is_hidden_by_what_is_computed_meanwhile(hiding, byte_seconds, seconds, waiting):
+    cluster = Cluster(latency_seconds=1.0, bandwidth_bytes=1.0, byte_processor_seconds=byte_seconds)
+    clock = EpochClock(cluster)
+    clock.run(4.0, Sending(2, 3.0), hiding=hiding, times=2)
+    found = clock.epoch(2, (5.0, 6.0), memory_bytes=0)
+    assert (found.seconds, found.waiting_seconds) == pytest.approx((2 * seconds, 2 * waiting))
+    assert (found.compute_seconds, found.sent_bytes) == (8.0, 6.0)
+    assert found.moving_seconds == 6 * byte_seconds
+
+
+@given(step=steps(), num_ranks=st.integers(2, 2000), cost=st.sampled_from([0.0, 1e-10, 1e-8]))
+def test_a_faster_network_never_makes_an_epoch_longer_and_no_overlap_beats_the_link(step, num_ranks, cost):
+    slow = Cluster(bandwidth_bytes=1e8, byte_processor_seconds=cost, message_processor_seconds=cost)
+    fast = dataclasses.replace(slow, bandwidth_bytes=1e10, latency_seconds=1e-6)
+    share = share_of(num_ranks, [RANDOM], DEGREES)
+    before, after = (predict([step], share, cluster, SIZE) for cluster in (slow, fast))
+    assert after.seconds <= before.seconds * (1 + 1e-9)
+    assert (after.sent_bytes, after.compute_seconds) == (before.sent_bytes, before.compute_seconds)
+    for found in (before, after):
+        busy = found.compute_seconds + found.moving_seconds
+        assert found.seconds * (1 + 1e-9) >= max(busy, found.link_seconds)
+        assert found.seconds <= (busy + found.link_seconds) * (1 + 1e-9)
+        assert found.waiting_seconds >= 0
+
+
+@given(step=steps(), latency=st.floats(0, 1))
+def test_one_rank_neither_sends_nor_waits(step, latency):
+    share = share_of(1, [RANDOM], DEGREES)
+    found = predict([step], share, Cluster(latency_seconds=latency, bandwidth_bytes=1.0), SIZE)
+    assert (found.link_seconds, found.sent_bytes, found.waiting_seconds) == (0.0, 0.0, 0.0)
+    assert found.seconds == pytest.approx(step.seconds)
+
+
+def test_a_step_by_hand():
+    """A rank has a quarter of 8 s by rows, of which a fifth comes first, and of 4 s by edges."""
+    segment = StepSegment(
+        works=[OperationSeconds(8.0)],
+        reader=OperationSeconds(4.0, by_edges=True),
+        reader_splits=True,
+        row_bytes=(1.0,),
+    )
+    cluster = Cluster(latency_seconds=0.0, bandwidth_bytes=10.0)  # 50 bytes take 5 s
+    computed = 2.0 + 0.2 * 2.0 + 1.0
+    found = predict([step_with(segment, other_seconds=0.5)], QUARTER, cluster, SIZE)
+    assert found.compute_seconds == pytest.approx(computed + 0.5)
+    assert found.waiting_seconds == pytest.approx(5.0 - 2.0 - 0.75)
+    waits = dataclasses.replace(segment, reader_splits=False)
+    assert predict([step_with(waits)], QUARTER, cluster, SIZE).waiting_seconds == pytest.approx(5.0 - 2.0)
+    # Where most rows are sent, they wait for all.
+    most = QUARTER._replace(halo=0.2)
+    found = predict([step_with(segment)], most, cluster, SIZE)
+    assert found.compute_seconds == pytest.approx(3.0)
+    assert found.waiting_seconds == pytest.approx(20.0 - 0.75)
+    # Sums of 15 bytes by a ring of 4 ranks: 22.5 bytes while the next segment is computed.
+    sums = StepSegment(works=[OperationSeconds(0.0)], sums=[15])
+    found = predict([step_with(sums, StepSegment(works=[OperationSeconds(4.0)]))], QUARTER, cluster, SIZE)
+    assert (found.link_seconds, found.waiting_seconds) == pytest.approx((2.25, 1.25))
+    assert found.sent_bytes == 0.0  # of rows
+    faster = dataclasses.replace(cluster, speed=2.0)
+    assert predict([step_with(sums, segment)], QUARTER, faster, SIZE).compute_seconds == pytest.approx(1.7)
+
+
+def test_ranks_choose_the_fastest_step_and_the_range_is_by_both_unknowns():
+    slow, fast = (step_with(StepSegment(works=[OperationSeconds(seconds)])) for seconds in (8.0, 4.0))
+    assert predict([slow, fast], QUARTER, Cluster(), SIZE).seconds == pytest.approx(1.0)
+    moved = StepSegment(row_bytes=(1.0,))
+    cluster = Cluster(
+        latency_seconds=0.0,
+        bandwidth_bytes=1e300,
+        byte_processor_seconds=0.02,
+        byte_processor_range=(0.01, 0.04),
+    )
+    found = predict(
+        [step_with(StepSegment(works=[OperationSeconds(4.0)]), moved)], QUARTER, cluster, SIZE, slowness=4.0
+    )
+    assert found.range_seconds == pytest.approx((1.0 + 0.5, 4.0 + 2.0))
+    assert found.seconds == pytest.approx(2.0 + 1.0)
+
+
+# ---- how graphs divide
+
+
+def test_the_halo_of_random_owners_follows_from_the_degrees():
+    graph = make_graph(seed=2)
+    random = torch.Generator().manual_seed(0)
+    rows = []
+    for _ in range(300):
+        parts = owners(torch.randint(4, (NUM_NODES,), generator=random), 4)
+        rows.append(report_of(parts, Division(graph, parts).outlines).halo_rows)
+    # Repeated edges and loops make the halo smaller than the degrees say, which bound it.
+    distinct = torch.unique(torch.stack([graph.csc.destinations().long(), graph.csc.indices.long()]), dim=1)
+    distinct = distinct[:, distinct[0] != distinct[1]]
+    degrees = torch.bincount(distinct[1], minlength=NUM_NODES).tolist()
+    expected = NUM_NODES * random_halo([(degree, 1 / NUM_NODES) for degree in degrees], 4)
+    assert sum(rows) / len(rows) == pytest.approx(expected, rel=0.02)
+    assert NUM_NODES * random_halo(degrees_of(graph), 4) >= expected
+    mean = [(graph.num_edges / NUM_NODES, 1.0)]
+    for parts in (2, 8, 64):
+        assert random_halo(degrees_of(graph), parts) <= random_halo(mean, parts)
+
+
+def test_measured_partitions_count_and_others_follow_them_but_never_beyond_chance():
+    cuts = [Cut(2, 0.1, 0.1), Cut(4, 0.2, 0.3), Cut(8, 0.4, 0.3)]
+    assert share_of(4, cuts, DEGREES).halo == pytest.approx(0.2 * random_halo(DEGREES, 4) / 4)
+    assert share_of(4, cuts, DEGREES).remote == pytest.approx(0.3 * 0.75)
+    assert share_of(16, cuts, DEGREES).halo == pytest.approx(0.8 * random_halo(DEGREES, 16) / 16)
+    assert share_of(16, cuts, DEGREES).remote == pytest.approx(0.3 * 15 / 16)
+    assert share_of(1024, cuts, DEGREES).halo == pytest.approx(random_halo(DEGREES, 1024) / 1024)
+
+
+@given(ratios=st.lists(st.floats(0, 1), min_size=1, max_size=4), num_ranks=st.integers(1, 4096))
+def test_a_share_is_a_share(ratios, num_ranks):
+    cuts = [Cut(2 << i, ratio, ratio) for i, ratio in enumerate(ratios)]
+    found = share_of(num_ranks, cuts, DEGREES)
+    assert 0 < found.rows <= 1
+    assert 0 <= found.remote <= 1
+    assert 0 <= found.halo <= num_ranks
+    assert num_ranks > 1 or found.halo == 0
+
+
+def test_a_partition_gives_back_what_its_report_says():
+    graph, parts = make_graph(), owners(torch.arange(NUM_NODES) * 7 % 11 % 2, 2)
+    report = report_of(parts, Division(graph, parts).outlines)
+    degrees = degrees_of(graph)
+    found = share_of(2, [cut_of(report, degrees)], degrees)
+    rows = [max(part.halo_rows, part.sent_rows) for part in report.parts]
+    assert found.halo * NUM_NODES == pytest.approx(max(rows))
+    assert found.rows * NUM_NODES == pytest.approx(max(part.nodes for part in report.parts))
+    assert found.edges * graph.num_edges == pytest.approx(max(part.edges for part in report.parts))
+    assert found.remote == pytest.approx(report.edge_cut_share)
+
+
+def test_a_graph_is_divided_where_its_parts_are_large_enough_to_tell():
+    assert measured_cuts(make_graph(), [1, 4]) == (RANDOM,)
+    cuts = measured_cuts(community_graph(num_nodes=600), [1, 2, 8, 16, 1024])
+    assert [cut.num_parts for cut in cuts] == [2, 8]
+    assert all(0 < cut.halo_ratio < 1.2 and cut.halo_balance >= 1 for cut in cuts)
+
+
+# ---- steps of models
+
+
+def lowered_with_floor(model, graph, passes=ALL):
+    lowered = lower(model, graph, "train", CompileOptions(passes=passes, rates=Rates()))
+    engine = Engine(model, graph, graph.splits["train"], passes=passes, evidence=Evidence(rates=Rates()))
+    return lowered, engine.floor()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gcn", "sage", "sage max", "gat", "gatv2", "batch norm, gelu"])
+def test_predicted_bytes_are_those_that_ranks_send(name, monkeypatch):
+    as_processes(monkeypatch)
+    graph, parts = make_graph(train=60), owners(torch.arange(NUM_NODES) * 7 % 11 % 2, 2)
+    torch.manual_seed(3)
+    model, passes = MODELS[name](), ALL - {"prune"}
+    runs = [
+        assert_as_one_rank(copy.deepcopy(model), graph, parts, passes=passes, epochs=epochs)
+        for epochs in (1, 2)
+    ]
+    sent = [
+        many["engine"].ranks.comm.sent_bytes - few["engine"].ranks.comm.sent_bytes
+        for few, many in zip(*runs, strict=True)
+    ]
+    report = report_of(parts, Division(graph, parts).outlines)
+    # What both ranks receive, which is what both send.
+    both = LargestShare(num_ranks=2, rows=0.5, edges=0.5, remote=0.5, halo=report.halo_rows / NUM_NODES)
+    step = step_of(*lowered_with_floor(model, graph, passes))
+    found = predict([step], both, Cluster(), size_of(NUM_NODES, graph.num_edges))
+    sums_of_norms = 0 if name != "batch norm, gelu" else sum(sent) - found.sent_bytes
+    assert found.sent_bytes == pytest.approx(sum(sent) - sums_of_norms)
+    assert found.sent_bytes > 0
+
+
+@pytest.mark.parametrize("name", sorted(MODELS.keys() - {"mlp"}))
+def test_every_gradient_is_summed_once(name):
+    torch.manual_seed(3)
+    lowered, floor = lowered_with_floor(MODELS[name](), make_graph())
+    step = step_of(lowered, floor)
+    learned = sum(p.numel() for p in lowered.program.parameters())
+    assert sum(sum(segment.sums) for segment in step.segments) == 4 * learned
+    assert step.seconds == pytest.approx(floor.floor_seconds)
+
+
+def test_bfloat16_on_the_wire_halves_the_bytes():
+    lowered, floor = lowered_with_floor(MODELS["gcn"](), make_graph())
+    full, half = (sum(sum(s.row_bytes) for s in step_of(lowered, floor, size).segments) for size in (4, 2))
+    assert half * 2 == full > 0
+
+
+def test_a_model_that_reads_no_edges_is_refused():
+    with pytest.raises(NotLoweredError, match="reads no edges"):
+        step_of(*lowered_with_floor(MODELS["mlp"](), make_graph()))
+
+
+# ---- forecasts
+
+
+@pytest.mark.parametrize("kind", ["gcn", pytest.param("gat", marks=pytest.mark.slow)])
+def test_forecasts_of_a_graph_and_of_the_published_ones(kind):
+    graph = make_graph(symmetric=True, train=60)
+    make = functools.partial(make_model, kind, hidden_channels=32)
+    engine = Engine(make(graph.num_features, graph.num_classes), graph, graph.splits["train"])
+    fast = Cluster(bandwidth_bytes=1e13, latency_seconds=0.0, rates=Rates())
+    counts = [1, 2, 64, 1024]
+    found = forecast_full(graph, engine, make, counts=counts, cluster=fast)
+    assert [each.name for each in found[1:]] == [size.name for size in PUBLISHED]
+    for each in found:
+        assert [epoch.num_ranks for epoch in each.epochs] == counts
+        assert (each.epochs[0].waiting_seconds, each.speedup(each.epochs[0])) == (0.0, 1.0)
+        for epoch in each.epochs:
+            low, high = epoch.range_seconds
+            assert low <= epoch.seconds <= high
+        assert each.to_json()["predictions"][1]["speedup"] == each.speedup(each.epochs[1])
+    for each in found[1:]:
+        seconds, memory = zip(*((epoch.seconds, epoch.memory_bytes) for epoch in each.epochs), strict=True)
+        assert list(seconds) == sorted(seconds, reverse=True)
+        assert list(memory) == sorted(memory, reverse=True)
+        assert each.speedup(each.epochs[-1]) > 100
+
+
+# ---- clusters
+
+
+def test_a_cluster_comes_back_from_its_file(tmp_path):
+    cluster = Cluster(
+        bandwidth_bytes=1e8, memory_bytes=1 << 34, rates=Rates(), byte_processor_range=(1e-9, 2e-9)
+    )
+    cluster.save(tmp_path / "cluster.json")
+    assert Cluster.load(tmp_path / "cluster.json") == cluster
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        ("bandwidth_bytes", 0.0, "a positive number"),
+        ("bandwidth_bytes", math.inf, "a positive number"),
+        ("latency_seconds", -1.0, "0 or more"),
+        ("byte_processor_seconds", -1.0, "0 or more"),
+        ("message_processor_seconds", -1.0, "0 or more"),
+        ("byte_processor_range", (0.0, math.nan), "two numbers of 0 or more"),
+        ("speed", math.nan, "a positive number"),
+        ("memory_bytes", 0, "at least 1"),
+    ],
+)
+def test_a_broken_cluster_is_refused(field, value, says):
+    with pytest.raises(ConfigError, match=f"{field} must be {says}"):
+        Cluster(**{field: value})
+
+
+def test_a_machine_is_no_cluster(tmp_path):
+    (tmp_path / "a.json").write_text('{"graphbraid": "machine", "cores": 4}')
+    with pytest.raises(DataError, match="no cluster: it holds a machine"):
+        Cluster.load(tmp_path / "a.json")
