@@ -47,7 +47,14 @@ INNER_FLOORS = {
         ("linear", "peers"),
         ("triton",),
     ),
-    "ops/triton": (("partition",), ("epilogue",), (...,), ("attention",), ("attention_backward",)),
+    "ops/triton": (
+        ("launch",),
+        ("partition",),
+        ("epilogue",),
+        (...,),
+        ("attention",),
+        ("attention_backward",),
+    ),
     "features": (("rows", "scores"), ("budgets", "reordering"), ("tiers",)),
     "sampling": (("rows",), (...,), ("links", "minibatch"), ("triton", "typed"), ("gpu",)),
     "loader": (

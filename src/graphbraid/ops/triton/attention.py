@@ -19,6 +19,7 @@ many heads as fit, with all channels of each, so that each row of src is read on
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,16 +27,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from graphbraid.ops import reference
 from graphbraid.ops.triton.epilogue import dropout_arguments, dropout_key, kept, seed_of
-from graphbraid.ops.triton.partition import (
-    HubSegments,
-    edges_of,
-    load_rows,
-    on_device_of,
-    over_rows,
-    partial_rows,
-    segments_of,
-)
+from graphbraid.ops.triton.launch import launch, like, on_device_of
+from graphbraid.ops.triton.partition import edges_of, load_rows, over_rows, partial_rows, segments_of
 
 COUNTS = ["num_loops", "num_edges", "seed", "threshold"]  # not specialised on, as they differ between batches
 
@@ -185,21 +180,15 @@ def leaky(z, slope):
     return tl.where(z > 0, z, z * slope)
 
 
-def over_heads(
-    kernel: Any,
-    segments: HubSegments | None,
-    shape: tuple[int, int, int],
-    arguments: tuple[Any, ...],
-    constants: dict[str, Any],
-) -> None:
+def over_heads(kernel: Any, a: Any, indptr: Tensor, shape: tuple[int, int, int], **more: Any) -> None:
     """Launch a kernel over the segments of hubs, then over all rows, with the heads that share a tile.
 
     Args:
         kernel: as in :func:`graphbraid.ops.triton.partition.over_rows`.
-        segments: as in :func:`graphbraid.ops.triton.partition.over_rows`.
+        a: arguments of the call.
+        indptr: row pointers of the rows that the kernel reduces.
         shape: numbers of rows, heads and channels per head; nothing is launched if one is 0.
-        arguments: positional arguments.
-        constants: further keyword arguments, without heads, channels and the tile.
+        more: other parameters, without the tile.
     """
     num_rows, heads, channels = shape
     if num_rows * heads * channels == 0:
@@ -208,9 +197,11 @@ def over_heads(
     together = max(1, min(triton.next_power_of_2(heads), _NUMBERS_OF_AN_EDGE // block))
     edges = max(1, min(_MOST_EDGES, _NUMBERS // (together * block)))
     warps = max(1, min(8, edges * together * block // _NUMBERS_OF_A_WARP))
-    tile = {"EDGES": edges, "HEADS": together, "CHANNELS": block, "num_warps": warps}
-    grid = (num_rows, triton.cdiv(heads, together))
-    over_rows(kernel, segments, grid, arguments, {"heads": heads, "channels": channels, **constants, **tile})
+    more |= {"EDGES": edges, "HEADS": together, "CHANNELS": block, "num_warps": warps}
+    more |= {"heads": heads, "channels": channels, "slope": float(a.slope), "LOOPS": a.num_loops > 0}
+    num_edges = a.indices.numel()
+    run = partial(launch, kernel, a=a, num_edges=num_edges, **more)
+    over_rows(run, segments_of(indptr, num_edges), num_rows, triton.cdiv(heads, together))
 
 
 @triton.jit(do_not_specialize=["count"])
@@ -356,90 +347,33 @@ def without_edges(*of_edges: Tensor | None) -> None:
         )
 
 
-def gat_forward(
-    indptr: Tensor,
-    indices: Tensor,
-    src: Tensor,
-    src_logit: Tensor,
-    dst_logit: Tensor,
-    slope: float,
-    num_loops: int,
-    p: float,
-    seed: int | Tensor,
-    out: Tensor,
-    lse: Tensor,
-    above: Tensor | None = None,
-    share: Tensor | None = None,
-    first_keys: Tensor | None = None,
-    edge_logit: Tensor | None = None,
-) -> None:
-    """Compute like the twin in ``ops/reference/attention.py``; rows contiguous.
+@like(reference.gat_forward)
+def gat_forward(a: Any) -> None:
+    """Compute like the twin; rows contiguous.
 
     ``above`` and ``share`` are not written: the backward pass here sums over the edges instead.
 
     Raises:
         NotImplementedError: edges have logits; on a device, models with such layers run uncompiled.
     """
-    del above, share
-    without_edges(edge_logit)
-    inputs = (src_logit, dst_logit, None, None, first_keys)
-    _attend(indptr, indices, src, inputs, slope, num_loops, p, seed, out, lse)
+    without_edges(a.edge_logit)
+    _attend(a, dst=None, att=None)
 
 
-def gatv2_forward(
-    indptr: Tensor,
-    indices: Tensor,
-    src: Tensor,
-    dst: Tensor,
-    att: Tensor,
-    slope: float,
-    num_loops: int,
-    p: float,
-    seed: int | Tensor,
-    out: Tensor,
-    lse: Tensor,
-    first_keys: Tensor | None = None,
-    edge_features: Tensor | None = None,
-    loop_features: Tensor | None = None,
-    edge_weight: Tensor | None = None,
-) -> None:
-    """Compute like the twin in ``ops/reference/attention.py``; rows contiguous.
+@like(reference.gatv2_forward)
+def gatv2_forward(a: Any) -> None:
+    """Compute like the twin; rows contiguous.
 
     Raises:
         NotImplementedError: edges have features; see :func:`gat_forward`.
     """
-    without_edges(edge_features, loop_features, edge_weight)
-    inputs = (None, None, dst, att, first_keys)
-    _attend(indptr, indices, src, inputs, slope, num_loops, p, seed, out, lse)
+    without_edges(a.edge_features, a.loop_features, a.edge_weight)
+    _attend(a, src_logit=None, dst_logit=None)
 
 
-def _attend(
-    indptr: Tensor,
-    indices: Tensor,
-    src: Tensor,
-    inputs: tuple[Tensor | None, ...],
-    slope: float,
-    num_loops: int,
-    p: float,
-    seed: int | Tensor,
-    out: Tensor,
-    lse: Tensor,
-) -> None:
-    if out.numel() == 0:
-        return
-    num_edges, heads = indices.numel(), lse.shape[1]
-    segments, channels = segments_of(indptr, num_edges), out.shape[1] // heads
-    arguments = (
-        indptr,
-        indices,
-        src,
-        *inputs,
-        out,
-        lse,
-        *partial_rows(segments, lse, out.shape[1], heads, heads),
-        float(slope),
-        num_loops,
-        num_edges,
-    )
-    constants = {"LOOPS": num_loops > 0, **dropout_arguments(p, seed)}
-    over_heads(attend_kernel, segments, (out.shape[0], heads, channels), arguments, constants)
+def _attend(a: Any, **others: None) -> None:
+    heads, (num_dst, width) = a.lse.shape[1], a.out.shape
+    sums, top, total = partial_rows(segments_of(a.indptr, a.indices.numel()), a.lse, width, heads, heads)
+    buffers = {"partial": sums, "partial_top": top, "partial_total": total}
+    shape = num_dst, heads, width // max(heads, 1)
+    over_heads(attend_kernel, a, a.indptr, shape, **others, **buffers, **dropout_arguments(a.p, a.seed))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import triton
 import triton.language as tl
-from torch import Tensor
 
+from graphbraid.ops import reference
 from graphbraid.ops.triton.attention import (
     COUNTS,
     coefficients_kept,
@@ -23,6 +25,7 @@ from graphbraid.ops.triton.attention import (
 )
 from graphbraid.ops.triton.edges import row_sums
 from graphbraid.ops.triton.epilogue import column_sums, dropout_arguments
+from graphbraid.ops.triton.launch import like
 from graphbraid.ops.triton.partition import partial_rows, segments_of, store_sums
 
 
@@ -99,72 +102,6 @@ def gat_backward_kernel(
         acc_logit, item, u, grad_src_logit, partial_logit, segment_first, h, head, heads, PARTIAL, EDGES
     )
     store_head_sums(acc, item, u, grad_src, partial, segment_first, width, place, inside, PARTIAL, EDGES)
-
-
-def gat_backward(
-    indptr: Tensor,
-    indices: Tensor,
-    t_indptr: Tensor,
-    t_indices: Tensor,
-    perm: Tensor,
-    src: Tensor,
-    src_logit: Tensor,
-    dst_logit: Tensor,
-    slope: float,
-    num_loops: int,
-    p: float,
-    seed: int | Tensor,
-    out: Tensor,
-    lse: Tensor,
-    grad: Tensor,
-    grad_src: Tensor,
-    grad_src_logit: Tensor,
-    grad_dst_logit: Tensor,
-    above: Tensor | None = None,
-    share: Tensor | None = None,
-    first_keys: Tensor | None = None,
-    edge_logit: Tensor | None = None,
-    grad_edge_logit: Tensor | None = None,
-) -> None:
-    """Compute like the twin in ``ops/reference/attention.py``; rows contiguous.
-
-    Raises:
-        NotImplementedError: edges have logits; see :func:`gat_forward`.
-    """
-    del above, share
-    without_edges(edge_logit, grad_edge_logit)
-    num_edges, heads = indices.numel(), lse.shape[1]
-    if grad.shape[1] < src.shape[1]:
-        grad = grad.repeat(1, heads)
-    d = row_dots(grad, out, heads)
-    # Zeros, since stored self-loops that implicit ones replace are not written but are summed below.
-    edge_grad = lse.new_zeros((num_edges + num_loops, heads))
-    segments = segments_of(t_indptr, num_edges)
-    arguments = (
-        t_indptr,
-        t_indices,
-        perm,
-        src,
-        src_logit,
-        dst_logit,
-        lse,
-        grad,
-        d,
-        indptr,
-        first_keys,
-        edge_grad,
-        grad_src,
-        grad_src_logit,
-        *partial_rows(segments, lse, src.shape[1], heads),
-        float(slope),
-        num_loops,
-        num_edges,
-    )
-    shape = (src.shape[0], heads, src.shape[1] // heads)
-    constants = {"LOOPS": num_loops > 0, **dropout_arguments(p, seed)}
-    over_heads(gat_backward_kernel, segments, shape, arguments, constants)
-    row_sums(indptr, num_edges, edge_grad, None, grad_dst_logit)
-    grad_dst_logit[:num_loops] += edge_grad[num_edges:]
 
 
 @triton.jit(do_not_specialize=COUNTS)
@@ -295,83 +232,44 @@ def gatv2_backward_by_source_kernel(
     store_head_sums(acc, item, u, grad_src, partial, segment_first, width, place, inside, PARTIAL, EDGES)
 
 
-def gatv2_backward(
-    indptr: Tensor,
-    indices: Tensor,
-    t_indptr: Tensor,
-    t_indices: Tensor,
-    perm: Tensor,
-    src: Tensor,
-    dst: Tensor,
-    att: Tensor,
-    slope: float,
-    num_loops: int,
-    p: float,
-    seed: int | Tensor,
-    out: Tensor,
-    lse: Tensor,
-    grad: Tensor,
-    grad_src: Tensor,
-    grad_dst: Tensor,
-    grad_att: Tensor,
-    first_keys: Tensor | None = None,
-    edge_features: Tensor | None = None,
-    loop_features: Tensor | None = None,
-    edge_weight: Tensor | None = None,
-    grad_edge_weight: Tensor | None = None,
-) -> None:
-    """Compute like the twin in ``ops/reference/attention.py``; rows contiguous.
+@like(reference.gat_backward)
+def gat_backward(a: Any) -> None:
+    """Compute like the twin; rows contiguous.
+
+    Raises:
+        NotImplementedError: edges have logits; see :func:`gat_forward`.
+    """
+    without_edges(a.edge_logit, a.grad_edge_logit)
+    num_edges, heads, (num_src, width) = a.indices.numel(), a.lse.shape[1], a.src.shape
+    if a.grad.shape[1] < width:
+        a.grad = a.grad.repeat(1, heads)
+    # Zeros, since stored self-loops that implicit ones replace are not written but are summed below.
+    edge_grad = a.lse.new_zeros((num_edges + a.num_loops, heads))
+    sums, logits = partial_rows(segments_of(a.t_indptr, num_edges), a.lse, width, heads)
+    buffers = {"d": row_dots(a.grad, a.out, heads), "edge_grad": edge_grad}
+    buffers |= {"partial": sums, "partial_logit": logits, **dropout_arguments(a.p, a.seed)}
+    over_heads(gat_backward_kernel, a, a.t_indptr, (num_src, heads, width // heads), **buffers)
+    row_sums(a.indptr, num_edges, edge_grad, None, a.grad_dst_logit)
+    a.grad_dst_logit[: a.num_loops] += edge_grad[num_edges:]
+
+
+@like(reference.gatv2_backward)
+def gatv2_backward(a: Any) -> None:
+    """Compute like the twin; rows contiguous.
 
     Raises:
         NotImplementedError: edges have features; see :func:`gat_forward`.
     """
-    without_edges(edge_features, loop_features, edge_weight, grad_edge_weight)
-    num_edges, heads, width = indices.numel(), lse.shape[1], src.shape[1]
-    d = row_dots(grad, out, heads)
-    edge_grad, edge_alpha = (lse.new_empty((num_edges + num_loops, heads)) for _ in range(2))
-    row_att = lse.new_empty((out.shape[0], width))
-    segments = segments_of(indptr, num_edges)
-    arguments = (
-        indptr,
-        indices,
-        src,
-        dst,
-        att,
-        lse,
-        grad,
-        d,
-        first_keys,
-        edge_grad,
-        edge_alpha,
-        grad_dst,
-        row_att,
-        *partial_rows(segments, lse, width, width),
-        float(slope),
-        num_loops,
-        num_edges,
-    )
-    per_head = (heads, width // heads)
-    constants = {"LOOPS": num_loops > 0, **dropout_arguments(p, seed)}
-    over_heads(
-        gatv2_backward_by_destination_kernel, segments, (out.shape[0], *per_head), arguments, constants
-    )
-    column_sums(row_att, grad_att.view(-1))
-    segments = segments_of(t_indptr, num_edges)
-    arguments = (
-        t_indptr,
-        t_indices,
-        perm,
-        src,
-        dst,
-        att,
-        grad,
-        edge_grad,
-        edge_alpha,
-        grad_src,
-        *partial_rows(segments, lse, width),
-        float(slope),
-        num_loops,
-        num_edges,
-    )
-    constants = {"LOOPS": num_loops > 0}
-    over_heads(gatv2_backward_by_source_kernel, segments, (src.shape[0], *per_head), arguments, constants)
+    without_edges(a.edge_features, a.loop_features, a.edge_weight, a.grad_edge_weight)
+    num_edges, heads, (num_src, width) = a.indices.numel(), a.lse.shape[1], a.src.shape
+    per_head, num_dst = (heads, width // heads), a.out.shape[0]
+    edge_grad, edge_alpha = (a.lse.new_empty((num_edges + a.num_loops, heads)) for _ in range(2))
+    of_edges = {"edge_grad": edge_grad, "edge_alpha": edge_alpha}
+    row_att = a.lse.new_empty((num_dst, width))
+    sums, sums_att = partial_rows(segments_of(a.indptr, num_edges), a.lse, width, width)
+    buffers = {"d": row_dots(a.grad, a.out, heads), "row_att": row_att, **dropout_arguments(a.p, a.seed)}
+    buffers |= {"partial": sums, "partial_att": sums_att, **of_edges}
+    over_heads(gatv2_backward_by_destination_kernel, a, a.indptr, (num_dst, *per_head), **buffers)
+    column_sums(row_att, a.grad_att.view(-1))
+    of_edges["partial"], *_ = partial_rows(segments_of(a.t_indptr, num_edges), a.lse, width)
+    over_heads(gatv2_backward_by_source_kernel, a, a.t_indptr, (num_src, *per_head), **of_edges)

@@ -5,13 +5,14 @@ A device multiplies faster than it reads, so words are unpacked in registers and
 
 from __future__ import annotations
 
+from typing import Any
+
 import triton
 import triton.language as tl
-from torch import Tensor
 
-from graphbraid.ops.dropout import RowEpilogue
+from graphbraid.ops import reference
 from graphbraid.ops.triton.epilogue import epilogue
-from graphbraid.ops.triton.partition import on_device_of
+from graphbraid.ops.triton.launch import launch, like
 
 ROWS = 64
 """Number of rows of sums that a program computes, each over a tile of columns."""
@@ -103,65 +104,36 @@ def bit_gram_kernel(
     tl.store(place, acc, mask=(c < width)[:, None] & (columns < height)[None, :])
 
 
-def bit_product(
-    bits: Tensor,
-    factors: Tensor | None,
-    b: Tensor,
-    out: Tensor,
-    add: bool = False,
-    after: RowEpilogue | None = None,
-) -> None:
-    """Compute like the twin in ``ops/reference/``; float32, the rows of ``out`` contiguous."""
-    num_rows, width = out.shape
-    if out.numel() == 0:
+@like(reference.bit_product)
+def bit_product(a: Any) -> None:
+    """Compute like the twin; float32, the rows of ``out`` contiguous."""
+    num_rows, width = a.out.shape
+    if a.out.numel() == 0:
         return
     columns = _tile(width)
-    with on_device_of(out):
-        bit_product_kernel[(triton.cdiv(num_rows, ROWS), triton.cdiv(width, columns))](
-            bits,
-            factors,
-            b,
-            out,
-            num_rows,
-            b.shape[0],
-            width,
-            b.stride(0),
-            b.stride(1),
-            out.stride(0),
-            ADD=add,
-            ROWS=ROWS,
-            COLUMNS=columns,
-            num_warps=4,
-        )
-    if after is not None:
-        epilogue(out, after.bias, after.act, after.slope, after.p, after.seed, out, after.ids)
+    of_b = {"depth": a.b.shape[0], "b_row": a.b.stride(0), "b_column": a.b.stride(1)}
+    tile = {"ADD": a.add, "ROWS": ROWS, "COLUMNS": columns, "num_warps": 4}
+    grid = triton.cdiv(num_rows, ROWS), triton.cdiv(width, columns)
+    launch(bit_product_kernel, grid, a, num_rows=num_rows, width=width, **of_b, **tile)
+    if a.after is not None:
+        epilogue(a.out, *a.after[:-1], a.out, a.after.ids)
 
 
-def bit_gram(a: Tensor, bits: Tensor, factors: Tensor | None, out: Tensor) -> None:
-    """Compute like the twin in ``ops/reference/``; float32, the rows of ``a`` contiguous."""
-    height, width = out.shape
-    if out.numel() == 0:
+@like(reference.bit_gram)
+def bit_gram(a: Any) -> None:
+    """Compute like the twin; float32, the rows of ``a`` contiguous."""
+    height, width = a.out.shape
+    if a.out.numel() == 0:
         return
-    words, columns = bits.shape[0], _tile(height)
+    words, columns = a.bits.shape[0], _tile(height)
     words_per_part = max(WORDS_OF_A_PART, triton.cdiv(words, PARTS))
     parts = max(triton.cdiv(words, words_per_part), 1)
-    partial = out.new_empty((parts, width, height))
-    with on_device_of(out):
-        bit_gram_kernel[(triton.cdiv(width, ROWS), triton.cdiv(height, columns), parts)](
-            a,
-            bits,
-            factors,
-            partial,
-            a.shape[0],
-            height,
-            width,
-            words_per_part,
-            a.stride(0),
-            ROWS=ROWS,
-            COLUMNS=columns,
-            num_warps=4,
-        )
-    out.copy_(partial.sum(0).t())
+    partial = a.out.new_empty((parts, width, height))
+    work = {"partial": partial, "num_rows": a.a.shape[0], "words_per_part": words_per_part}
+    grid = triton.cdiv(width, ROWS), triton.cdiv(height, columns), parts
+    tile = {"ROWS": ROWS, "COLUMNS": columns, "num_warps": 4}
+    launch(bit_gram_kernel, grid, a, **work, height=height, width=width, **tile)
+    a.out.copy_(partial.sum(0).t())
 
 
 def _tile(width: int) -> int:

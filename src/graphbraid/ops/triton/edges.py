@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from graphbraid.ops import reference
+from graphbraid.ops.triton.launch import launch, like
 from graphbraid.ops.triton.partition import (
+    RowReduction,
     destination_of,
+    edges_by_row,
     edges_of,
     load_rows,
-    on_device_of,
-    over_rows,
     partial_rows,
-    row_tile,
-    row_tiles,
-    search_steps,
-    segments_of,
     store_sums,
     work_tile,
 )
@@ -26,8 +27,8 @@ from graphbraid.ops.triton.partition import (
 def sddmm_kernel(
     indptr,  # (num_dst + 1,) int64
     indices,  # (num_edges,) int32 or int64, in [0, num_src)
-    dst_rows,  # (num_dst, heads * channels) float32, float16 or bfloat16; rows dst_stride apart
-    src_rows,  # (num_src, heads * channels); rows src_stride apart
+    dst_rows,  # (num_dst, heads * channels) float32, float16 or bfloat16; rows dst_rows_stride apart
+    src_rows,  # (num_src, heads * channels); rows src_rows_stride apart
     dst_scale,  # (num_dst,) float32 or None
     src_scale,  # (num_src,) float32 or None
     out,  # (num_edges, heads) float32
@@ -36,8 +37,8 @@ def sddmm_kernel(
     steps,  # of the binary search for a row
     heads,
     channels,
-    dst_stride,
-    src_stride,
+    dst_rows_stride,
+    src_rows_stride,
     EDGES: tl.constexpr,
     CHANNELS: tl.constexpr,  # of a head taken together, a power of two
 ):
@@ -58,53 +59,14 @@ def sddmm_kernel(
             c = channel + tl.arange(0, CHANNELS)
             tile = live[:, None] & (c < channels)[None, :]
             columns = head * channels + c
-            left = load_rows(dst_rows, v, dst_stride, columns, tile)
-            acc += left * load_rows(src_rows, u, src_stride, columns, tile)
+            left = load_rows(dst_rows, v, dst_rows_stride, columns, tile)
+            acc += left * load_rows(src_rows, u, src_rows_stride, columns, tile)
         total = tl.sum(acc, axis=1)
         if dst_scale is not None:
             total *= tl.load(dst_scale + v, mask=live, other=0.0)
         if src_scale is not None:
             total *= tl.load(src_scale + u, mask=live, other=0.0)
         tl.store(out + e * heads + head, total, mask=live)
-
-
-def sddmm(
-    indptr: Tensor,
-    indices: Tensor,
-    dst_rows: Tensor,
-    src_rows: Tensor,
-    dst_scale: Tensor | None,
-    src_scale: Tensor | None,
-    out: Tensor,
-) -> None:
-    """Compute like the twin in ``ops/reference/``; rows are float32, float16 or bfloat16."""
-    num_edges, heads = out.shape
-    if out.numel() == 0:
-        return
-    num_dst, channels = indptr.numel() - 1, dst_rows.shape[1] // heads
-    # A warp reads 128 columns, with at most eight values per lane, as each needs two 64-bit addresses.
-    block = min(128, triton.next_power_of_2(max(channels, 1)))
-    edges = max(8, min(64, 1024 // block))
-    with on_device_of(dst_rows):
-        sddmm_kernel[(triton.cdiv(num_edges, edges),)](
-            indptr,
-            indices,
-            dst_rows,
-            src_rows,
-            dst_scale,
-            src_scale,
-            out,
-            num_dst,
-            num_edges,
-            search_steps(num_dst),
-            heads,
-            channels,
-            dst_rows.stride(0),
-            src_rows.stride(0),
-            EDGES=edges,
-            CHANNELS=block,
-            num_warps=4,
-        )
 
 
 _LOWEST = tl.constexpr(-1e38)  # finite, so that the difference of two empty maxima is 0 and not NaN
@@ -229,25 +191,43 @@ def softmax_edges_kernel(
     tl.store(out + place, result, mask=mask)
 
 
-def edge_softmax(indptr: Tensor, logits: Tensor, out: Tensor) -> None:
-    """Compute like the twin in ``ops/reference/``: ``(num_edges, heads)`` float32, contiguous."""
-    if logits.numel() == 0:
+@like(reference.sddmm)
+def sddmm(a: Any) -> None:
+    """Compute like the twin; rows are float32, float16 or bfloat16."""
+    num_edges, heads = a.out.shape
+    if a.out.numel() == 0:
         return
-    num_dst, heads = indptr.numel() - 1, logits.shape[1]
-    segments, tile = segments_of(indptr, logits.shape[0]), row_tile(heads)
-    top, total = (logits.new_empty((num_dst, heads)) for _ in range(2))
-    arguments = (indptr, logits, top, total, *partial_rows(segments, logits, heads, heads), heads)
-    over_rows(softmax_rows_kernel, segments, (num_dst, row_tiles(heads, tile)), arguments, tile)
-    _over_edges(indptr, logits, None, top, total, out)
+    channels = a.dst_rows.shape[1] // heads
+    # A warp reads 128 columns, with at most eight values per lane, as each needs two 64-bit addresses.
+    block = min(128, triton.next_power_of_2(max(channels, 1)))
+    edges = max(8, min(64, 1024 // block))
+    numbers = {**edges_by_row(a.indptr, num_edges), "heads": heads, "channels": channels}
+    grid = (triton.cdiv(num_edges, edges),)
+    launch(sddmm_kernel, grid, a, **numbers, EDGES=edges, CHANNELS=block, num_warps=4)
 
 
-def edge_softmax_backward(indptr: Tensor, alpha: Tensor, grad: Tensor, out: Tensor) -> None:
-    """Compute like the twin in ``ops/reference/``: ``(num_edges, heads)`` float32, contiguous."""
-    if alpha.numel() == 0:
+@like(reference.edge_softmax)
+def edge_softmax(a: Any) -> None:
+    """Compute like the twin: ``(num_edges, heads)`` float32, contiguous."""
+    if a.logits.numel() == 0:
         return
-    total = alpha.new_empty((indptr.numel() - 1, alpha.shape[1]))
-    row_sums(indptr, alpha.shape[0], alpha, grad, total)
-    _over_edges(indptr, alpha, grad, None, total, out)
+    num_edges, heads = a.logits.shape
+    top, total = (a.logits.new_empty((a.indptr.numel() - 1, heads)) for _ in range(2))
+    reduce = RowReduction(a.indptr, num_edges, heads)
+    partial_top, partial_total = partial_rows(reduce.segments, a.logits, heads, heads)
+    sums = {"top": top, "total": total, "partial_top": partial_top, "partial_total": partial_total}
+    reduce.launch(softmax_rows_kernel, a, **sums, heads=heads)
+    _over_edges(a, values=a.logits, grad=None, top=top, total=total, BACKWARD=False)
+
+
+@like(reference.edge_softmax_backward)
+def edge_softmax_backward(a: Any) -> None:
+    """Compute like the twin: ``(num_edges, heads)`` float32, contiguous."""
+    if a.alpha.numel() == 0:
+        return
+    total = a.alpha.new_empty((a.indptr.numel() - 1, a.alpha.shape[1]))
+    row_sums(a.indptr, a.alpha.shape[0], a.alpha, a.grad, total)
+    _over_edges(a, values=a.alpha, top=None, total=total, BACKWARD=True)
 
 
 def row_sums(indptr: Tensor, num_edges: int, values: Tensor, factors: Tensor | None, out: Tensor) -> None:
@@ -260,35 +240,15 @@ def row_sums(indptr: Tensor, num_edges: int, values: Tensor, factors: Tensor | N
         factors: like ``values``, or None for ones.
         out: ``(num_dst, heads)`` float32, contiguous.
     """
-    num_dst, heads = out.shape
-    if out.numel() == 0:
-        return
-    segments, tile = segments_of(indptr, num_edges), row_tile(heads)
-    arguments = (indptr, values, factors, out, *partial_rows(segments, out, heads), heads)
-    over_rows(row_sums_kernel, segments, (num_dst, row_tiles(heads, tile)), arguments, tile)
+    if out.numel():
+        a = SimpleNamespace(indptr=indptr, values=values, factors=factors, out=out)
+        RowReduction(indptr, num_edges, out.shape[1]).launch(row_sums_kernel, a, heads=out.shape[1])
 
 
-def _over_edges(
-    indptr: Tensor, values: Tensor, grad: Tensor | None, top: Tensor | None, total: Tensor, out: Tensor
-) -> None:
+def _over_edges(a: Any, *, values: Tensor, **more: Any) -> None:
     num_edges, heads = values.shape
-    num_dst = indptr.numel() - 1
     columns = min(64, triton.next_power_of_2(heads))
-    edges = 1024 // columns
-    with on_device_of(out):
-        softmax_edges_kernel[(triton.cdiv(num_edges, edges), triton.cdiv(heads, columns))](
-            indptr,
-            values,
-            grad,
-            top,
-            total,
-            out,
-            num_dst,
-            num_edges,
-            search_steps(num_dst),
-            heads,
-            BACKWARD=grad is not None,
-            EDGES=edges,
-            FEAT=columns,
-            num_warps=4,
-        )
+    tile = {"EDGES": 1024 // columns, "FEAT": columns, "num_warps": 4}
+    grid = triton.cdiv(num_edges, tile["EDGES"]), triton.cdiv(heads, columns)
+    numbers = {**edges_by_row(a.indptr, num_edges), "heads": heads}
+    launch(softmax_edges_kernel, grid, a, values=values, **more, **numbers, **tile)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from graphbraid.ops.triton.partition import load_rows, on_device_of, work_tile
+from graphbraid.ops import reference
+from graphbraid.ops.triton.launch import launch, like
+from graphbraid.ops.triton.partition import load_rows, row_tiles, work_tile
 
 _PHI = tl.constexpr(0x9E3779B97F4A7C15)
 _MIX_1 = tl.constexpr(0xBF58476D1CE4E5B9)
@@ -183,76 +186,31 @@ def column_sums_kernel(
     tl.store(out + part * width + columns, tl.sum(acc, axis=0), mask=inside)
 
 
-def epilogue(
-    x: Tensor,
-    bias: Tensor | None,
-    act: int,
-    slope: float,
-    p: float,
-    seed: int | Tensor,
-    out: Tensor,
-    ids: Tensor | None = None,
-) -> None:
-    """Compute like the twin in ``ops/reference/``; float32, float16 or bfloat16, rows contiguous."""
-    num_rows, width = out.shape
-    if out.numel() == 0:
-        return
-    tile = walk_tile(width)
-    with on_device_of(x):
-        epilogue_kernel[(triton.cdiv(num_rows, tile["ROWS"]), triton.cdiv(width, tile["FEAT"]))](
-            x,
-            bias,
-            out,
-            ids,
-            num_rows,
-            width,
-            x.stride(0),
-            out.stride(0),
-            float(slope),
-            **dropout_arguments(p, seed),
-            ACT=act,
-            **tile,
-        )
+@like(reference.epilogue)
+def epilogue(a: Any) -> None:
+    """Compute like the twin; float32, float16 or bfloat16, rows contiguous."""
+    if a.out.numel():
+        tile = walk_tile(a.out.shape[1])
+        how = {"slope": float(a.slope), "ACT": a.act, **dropout_arguments(a.p, a.seed)}
+        launch(epilogue_kernel, walk_grid(a.out, tile), a, **sizes(a.out), **how, **tile)
 
 
-def epilogue_backward(
-    grad: Tensor,
-    out: Tensor,
-    act: int,
-    slope: float,
-    p: float,
-    seed: int | Tensor,
-    grad_x: Tensor,
-    grad_bias: Tensor | None,
-    ids: Tensor | None = None,
-) -> None:
-    """Compute like the twin in ``ops/reference/``; ``grad_bias`` is float32."""
-    num_rows, width = out.shape
-    if out.numel() == 0:
-        if grad_bias is not None:
-            grad_bias.zero_()
+@like(reference.epilogue_backward)
+def epilogue_backward(a: Any) -> None:
+    """Compute like the twin; ``grad_bias`` is float32."""
+    num_rows, width = a.out.shape
+    if a.out.numel() == 0:
+        if a.grad_bias is not None:
+            a.grad_bias.zero_()
         return
     tile = walk_tile(width)
     parts, rows_per_part = row_parts(num_rows, tile["ROWS"])
-    sums = None if grad_bias is None else grad_bias.new_empty((parts, width))
-    with on_device_of(out):
-        epilogue_backward_kernel[(parts, triton.cdiv(width, tile["FEAT"]))](
-            grad,
-            out,
-            grad_x,
-            sums,
-            ids,
-            num_rows,
-            rows_per_part,
-            width,
-            float(slope),
-            **dropout_arguments(p, seed),
-            ACT=act,
-            **tile,
-        )
-    if grad_bias is not None:
-        assert sums is not None
-        column_sums(sums, grad_bias)
+    sums = None if a.grad_bias is None else a.grad_bias.new_empty((parts, width))
+    how = {"slope": float(a.slope), "ACT": a.act, **dropout_arguments(a.p, a.seed)}
+    work = {**sizes(a.out), "rows_per_part": rows_per_part, "sums": sums}
+    launch(epilogue_backward_kernel, (parts, row_tiles(width, tile)), a, **work, **how, **tile)
+    if sums is not None:
+        column_sums(sums, a.grad_bias)
 
 
 def column_sums(rows: Tensor, out: Tensor) -> None:
@@ -262,18 +220,16 @@ def column_sums(rows: Tensor, out: Tensor) -> None:
         rows: ``(num_rows, width)`` float32, contiguous.
         out: ``(width,)`` float32, contiguous.
     """
-    num_rows, width = rows.shape
-    if num_rows == 0 or width == 0:
+    if rows.numel() == 0:
         out.zero_()
         return
+    num_rows, width = rows.shape
     tile = walk_tile(width)
     parts, rows_per_part = row_parts(num_rows, tile["ROWS"])
     sums = rows.new_empty((parts, width))
-    with on_device_of(rows):
-        for source, target, count, share in ((rows, sums, parts, rows_per_part), (sums, out, 1, parts)):
-            column_sums_kernel[(count, triton.cdiv(width, tile["FEAT"]))](
-                source, target, source.shape[0], share, width, **tile
-            )
+    for source, target, count, share in ((rows, sums, parts, rows_per_part), (sums, out, 1, parts)):
+        a = SimpleNamespace(rows=source, out=target, rows_per_part=share)
+        launch(column_sums_kernel, (count, row_tiles(width, tile)), a, **sizes(source), **tile)
 
 
 def row_parts(num_rows: int, rows: int) -> tuple[int, int]:
@@ -286,3 +242,13 @@ def walk_tile(width: int) -> dict[str, int]:
     """Return constants of kernels over whole matrices: 1024 values a step, eight per lane of four warps."""
     columns = min(128, triton.next_power_of_2(width))
     return {"ROWS": min(64, 1024 // columns), "FEAT": columns, "num_warps": 4}
+
+
+def walk_grid(x: Tensor, tile: dict[str, int]) -> tuple[int, int]:
+    """Return the grid of tiles over a matrix."""
+    return triton.cdiv(x.shape[0], tile["ROWS"]), row_tiles(x.shape[1], tile)
+
+
+def sizes(x: Tensor) -> dict[str, int]:
+    """Return the parameters of kernels over a matrix that say how large it is."""
+    return {"num_rows": x.shape[0], "width": x.shape[1]}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
-from graphbraid.ops.triton.partition import on_device_of
+from graphbraid.ops import reference
+from graphbraid.ops.triton.launch import launch, like
 
 if TYPE_CHECKING:
     from graphbraid.ops.gather import TierTable
@@ -43,56 +43,6 @@ def gather_rows_kernel(
     if HAS_SCALE:
         words = words.to(tl.float32) * tl.load(scale + row, mask=live, other=0.0)[:, None]
     tl.store(out + i[:, None] * width + columns[None, :], words.to(out.dtype.element_ty), mask=mask)
-
-
-def gather_rows(x: Tensor, ids: Tensor, out: Tensor) -> None:
-    """Compute like the twin in ``ops/reference/gather.py``; ``x`` and ``out`` are contiguous bytes.
-
-    Rows are copied in the widest words that their size and alignment allow.
-    """
-    if out.numel() == 0:
-        return
-    for word_bytes, word in WORDS:
-        if all(number % word_bytes == 0 for number in (x.shape[1], x.data_ptr(), out.data_ptr())):
-            table, copy = x.view(word), out.view(word)
-            break
-    _launch(table, None, ids, copy)
-
-
-def gather_as_float(table: Tensor, ids: Tensor, out: Tensor) -> None:
-    """Compute like the twin in ``ops/reference/gather.py``."""
-    if out.numel():
-        _launch(table, None, ids, out)
-
-
-def gather_scaled(table: Tensor, scale: Tensor, ids: Tensor, out: Tensor) -> None:
-    """Compute like the twin in ``ops/reference/gather.py``."""
-    if out.numel():
-        _launch(table, scale, ids, out)
-
-
-def tiles_of(width: int) -> tuple[int, int]:
-    """Return how many rows and columns a program copies."""
-    columns = min(128, triton.next_power_of_2(width))
-    return min(128, 1024 // columns), columns
-
-
-def _launch(table: Tensor, scale: Tensor | None, ids: Tensor, out: Tensor) -> None:
-    num_ids, width = out.shape
-    rows, columns = tiles_of(width)
-    with on_device_of(ids):
-        gather_rows_kernel[(triton.cdiv(num_ids, rows), triton.cdiv(width, columns))](
-            table,
-            table if scale is None else scale,
-            ids,
-            out,
-            num_ids,
-            width,
-            HAS_SCALE=scale is not None,
-            IDS=rows,
-            FEAT=columns,
-            num_warps=4,
-        )
 
 
 _AS_IS = {
@@ -152,35 +102,64 @@ def gather_tiered_kernel(
     tl.store(out + i[:, None] * width + columns[None, :], words.to(out.dtype.element_ty), mask=mask)
 
 
-def gather_tiered(table: TierTable, ids: Tensor, out: Tensor) -> None:
-    """Compute like the twin in ``ops/reference/gather.py``; rows not converted are copied in wide words."""
-    if out.numel() == 0:
-        return
-    word, width = _AS_IS.get(table.dtype), table.width
-    if out.dtype == table.dtype:
-        out = out.view(torch.uint8)
-        numbers = (out.shape[1], out.data_ptr(), *table.addresses)
-        kind = next(word for size, word in WORDS if all(number % size == 0 for number in numbers))
-        out = out.view(kind)
-        word, width = _WORDS[kind], out.shape[1]
-    rows, columns = tiles_of(width)
-    positions = table.positions
-    with on_device_of(ids):
-        gather_tiered_kernel[(triton.cdiv(ids.numel(), rows), triton.cdiv(width, columns))](
-            ids,
-            ids if positions is None else positions,
-            table.layout,
-            table.bases,
-            table.scale_bases,
-            out,
-            ids.numel(),
-            width,
-            WORD=word,
-            TIERS=len(table.tiers),
-            HAS_POSITIONS=positions is not None,
-            INTERLEAVED=any(len(tier.parts) > 1 for tier in table.tiers),
-            HAS_SCALE=table.is_scaled,
-            IDS=rows,
-            FEAT=columns,
-            num_warps=4,
-        )
+@like(reference.gather_rows)
+def gather_rows(a: Any) -> None:
+    """Compute like the twin; ``x`` and ``out`` are contiguous bytes.
+
+    Rows are copied in the widest words that their size and alignment allow.
+    """
+    if a.out.numel():
+        word = _widest_word(a.x.shape[1], a.x.data_ptr(), a.out.data_ptr())
+        a.table, a.out = a.x.view(word), a.out.view(word)
+        _launch(gather_rows_kernel, a, scale=a.table, HAS_SCALE=False)
+
+
+@like(reference.gather_as_float)
+def gather_as_float(a: Any) -> None:
+    """Compute like the twin."""
+    _launch(gather_rows_kernel, a, scale=a.table, HAS_SCALE=False)
+
+
+@like(reference.gather_scaled)
+def gather_scaled(a: Any) -> None:
+    """Compute like the twin."""
+    _launch(gather_rows_kernel, a, HAS_SCALE=True)
+
+
+@like(reference.gather_tiered)
+def gather_tiered(a: Any) -> None:
+    """Compute like the twin; rows that are not converted are copied in wide words."""
+    table: TierTable = a.table
+    word = _AS_IS.get(table.dtype)
+    if a.out.numel() and a.out.dtype == table.dtype:
+        octets = a.out.view(torch.uint8)
+        kind = _widest_word(octets.shape[1], octets.data_ptr(), *table.addresses)
+        a.out, word = octets.view(kind), _WORDS[kind]
+    _launch(
+        gather_tiered_kernel,
+        a,
+        positions=a.ids if table.positions is None else table.positions,
+        layout=table.layout,
+        bases=table.bases,
+        scales=table.scale_bases,
+        WORD=word,
+        TIERS=len(table.tiers),
+        HAS_POSITIONS=table.positions is not None,
+        INTERLEAVED=any(len(tier.parts) > 1 for tier in table.tiers),
+        HAS_SCALE=table.is_scaled,
+    )
+
+
+def _widest_word(*numbers: int) -> torch.dtype:
+    """Return the widest word whose size divides a row's bytes and all addresses."""
+    return next(word for size, word in WORDS if all(number % size == 0 for number in numbers))
+
+
+def _launch(kernel: Any, a: Any, **more: Any) -> None:
+    num_ids, width = a.out.shape
+    if num_ids and width:
+        columns = min(128, triton.next_power_of_2(width))
+        rows = min(128, 1024 // columns)
+        grid = triton.cdiv(num_ids, rows), triton.cdiv(width, columns)
+        tile = {"IDS": rows, "FEAT": columns, "num_warps": 4}
+        launch(kernel, grid, a, **more, num_ids=num_ids, width=width, **tile)

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import triton
 import triton.language as tl
-from torch import Tensor
 
+from graphbraid.ops import reference
+from graphbraid.ops.triton.launch import launch, like
 from graphbraid.ops.triton.partition import (
     RowReduction,
     add_segments,
     destination_of,
+    edges_by_row,
     edges_of,
     load_row,
     load_rows,
-    on_device_of,
-    partial_rows,
     row_tile,
     row_tiles,
-    search_steps,
     work_tile,
 )
 
@@ -55,14 +56,14 @@ def gine_kernel(
     indptr,  # (num_dst + 1,) int64
     indices,  # (num_edges,) int32 or int64, in [0, num_src)
     x,  # (num_src, width) float32, float16 or bfloat16; rows x_stride apart
-    edges,  # (num_edges, width) of x's dtype; rows edge_stride apart
+    edges,  # (num_edges, width) of x's dtype; rows edges_stride apart
     out,  # (num_dst, width) of x's dtype
     partial,  # (num_segments, width) float32: written where PARTIAL, else read; None without hubs
     loop_scale,
     num_loops,
     width,
     x_stride,
-    edge_stride,
+    edges_stride,
     segment_row,  # see partition.HubSegments
     segment_first,
     PARTIAL: tl.constexpr,
@@ -83,7 +84,7 @@ def gine_kernel(
         live = e < end
         tile = live[:, None] & inside[None, :]
         u = tl.load(indices + e, mask=live, other=0).to(tl.int64)
-        rows = load_rows(x, u, x_stride, columns, tile) + load_rows(edges, e, edge_stride, columns, tile)
+        rows = load_rows(x, u, x_stride, columns, tile) + load_rows(edges, e, edges_stride, columns, tile)
         acc += tl.where(rows < 0, 0.0, rows)
     finish_row(
         acc,
@@ -111,7 +112,7 @@ def gine_backward_kernel(
     perm,  # (num_edges,) int64: edge of the transpose -> edge
     grad,  # (num_dst, width) float32, float16 or bfloat16; rows grad_stride apart
     x,  # (num_src, width), rows x_stride apart; None: edges hold the edges' gradients
-    edges,  # (num_edges, width); rows edge_stride apart
+    edges,  # (num_edges, width); rows edges_stride apart
     out,  # (num_src, width)
     partial,  # (num_segments, width) float32; None without hubs
     loop_scale,
@@ -119,7 +120,7 @@ def gine_backward_kernel(
     width,
     grad_stride,
     x_stride,
-    edge_stride,
+    edges_stride,
     segment_row,
     segment_first,
     PARTIAL: tl.constexpr,
@@ -140,7 +141,7 @@ def gine_backward_kernel(
         live = t < end
         tile = live[:, None] & inside[None, :]
         e = tl.load(perm + t, mask=live, other=0)
-        rows = load_rows(edges, e, edge_stride, columns, tile)
+        rows = load_rows(edges, e, edges_stride, columns, tile)
         if x is not None:
             rows += load_row(x, u, x_stride, columns, inside)[None, :]
             v = tl.load(indices + t, mask=live, other=0).to(tl.int64)
@@ -170,7 +171,7 @@ def gine_edge_backward_kernel(
     indptr,  # (num_dst + 1,) int64
     indices,  # (num_edges,) int32 or int64, in [0, num_src)
     x,  # (num_src, width) float32, float16 or bfloat16; rows x_stride apart
-    edges,  # (num_edges, width); rows edge_stride apart
+    edges,  # (num_edges, width); rows edges_stride apart
     grad,  # (num_dst, width); rows grad_stride apart
     out,  # (num_edges, width); rows out_stride apart; may be edges
     num_dst,
@@ -178,7 +179,7 @@ def gine_edge_backward_kernel(
     steps,  # of the binary search for a row
     width,
     x_stride,
-    edge_stride,
+    edges_stride,
     grad_stride,
     out_stride,
     EDGES: tl.constexpr,
@@ -195,75 +196,30 @@ def gine_edge_backward_kernel(
     tile = live[:, None] & (columns < width)[None, :]
     v = destination_of(e, indptr, num_dst, steps)
     u = tl.load(indices + e, mask=live, other=0).to(tl.int64)
-    rows = load_rows(x, u, x_stride, columns, tile) + load_rows(edges, e, edge_stride, columns, tile)
+    rows = load_rows(x, u, x_stride, columns, tile) + load_rows(edges, e, edges_stride, columns, tile)
     given = load_rows(grad, v, grad_stride, columns, tile)
     tl.store(out + e[:, None] * out_stride + columns[None, :], tl.where(rows <= 0, 0.0, given), mask=tile)
 
 
-def gine(
-    indptr: Tensor,
-    indices: Tensor,
-    x: Tensor,
-    edges: Tensor,
-    loop_scale: float,
-    num_loops: int,
-    out: Tensor,
-) -> None:
-    """Compute like the twin in ``ops/reference/aggregate.py``; ``out`` is contiguous."""
-    if out.numel() == 0:
-        return
-    width = out.shape[1]
-    reduce = RowReduction(indptr, indices.numel(), width)
-    sums = partial_rows(reduce.segments, x, width)
-    arguments = (indptr, indices, x, edges, out, *sums, loop_scale, num_loops, width)
-    reduce(gine_kernel, (*arguments, x.stride(0), edges.stride(0)))
+@like(reference.gine)
+def gine(a: Any) -> None:
+    """Compute like the twin; ``out`` is contiguous."""
+    if a.out.numel():
+        RowReduction(a.indptr, a.indices.numel(), a.out.shape[1]).launch(gine_kernel, a)
 
 
-def gine_backward(
-    indptr: Tensor,
-    indices: Tensor,
-    perm: Tensor,
-    grad: Tensor,
-    x: Tensor | None,
-    edges: Tensor,
-    loop_scale: float,
-    num_loops: int,
-    out: Tensor,
-) -> None:
-    """Compute like the twin in ``ops/reference/aggregate.py``; ``out`` is contiguous."""
-    if out.numel() == 0:
-        return
-    width = out.shape[1]
-    reduce = RowReduction(indptr, indices.numel(), width)
-    sums = partial_rows(reduce.segments, grad, width)
-    strides = (grad.stride(0), 0 if x is None else x.stride(0), edges.stride(0))
-    arguments = (indptr, indices, perm, grad, x, edges, out, *sums, loop_scale, num_loops, width, *strides)
-    reduce(gine_backward_kernel, arguments)
+@like(reference.gine_backward)
+def gine_backward(a: Any) -> None:
+    """Compute like the twin; ``out`` is contiguous."""
+    if a.out.numel():
+        RowReduction(a.indptr, a.indices.numel(), a.out.shape[1]).launch(gine_backward_kernel, a)
 
 
-def gine_edge_backward(
-    indptr: Tensor, indices: Tensor, x: Tensor, edges: Tensor, grad: Tensor, out: Tensor
-) -> None:
-    """Compute like the twin in ``ops/reference/aggregate.py``."""
-    if out.numel() == 0:
-        return
-    num_edges, width = out.shape
-    num_dst, tile = indptr.numel() - 1, row_tile(width)
-    with on_device_of(x):
-        gine_edge_backward_kernel[(triton.cdiv(num_edges, tile["EDGES"]), row_tiles(width, tile))](
-            indptr,
-            indices,
-            x,
-            edges,
-            grad,
-            out,
-            num_dst,
-            num_edges,
-            search_steps(num_dst),
-            width,
-            x.stride(0),
-            edges.stride(0),
-            grad.stride(0),
-            out.stride(0),
-            **tile,
-        )
+@like(reference.gine_edge_backward)
+def gine_edge_backward(a: Any) -> None:
+    """Compute like the twin."""
+    num_edges, width = a.out.shape
+    if a.out.numel():
+        tile = row_tile(width)
+        grid = triton.cdiv(num_edges, tile["EDGES"]), row_tiles(width, tile)
+        launch(gine_edge_backward_kernel, grid, a, **edges_by_row(a.indptr, num_edges), width=width, **tile)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import triton
 import triton.language as tl
-from torch import Tensor
 
-from graphbraid.ops.triton.epilogue import column_sums, row_parts, walk_tile
-from graphbraid.ops.triton.partition import load_rows, on_device_of, work_tile
+from graphbraid.ops import reference
+from graphbraid.ops.triton.epilogue import column_sums, row_parts, sizes, walk_grid, walk_tile
+from graphbraid.ops.triton.launch import launch, like
+from graphbraid.ops.triton.partition import load_rows, row_tiles, work_tile
 
 
 @triton.jit
@@ -60,31 +63,6 @@ def norm_sums_kernel(
         total += g
     tl.store(weight_sums + part * width + columns, tl.sum(along, 0), mask=inside)
     tl.store(bias_sums + part * width + columns, tl.sum(total, 0), mask=inside)
-
-
-def norm_sums(
-    grad: Tensor,
-    x: Tensor,
-    mean: Tensor,
-    rstd: Tensor,
-    grad_weight: Tensor | None,
-    grad_bias: Tensor | None,
-    *,
-    per_row: bool,
-) -> None:
-    """Compute the column sums of ``grad * y`` and ``grad`` in an order that depends only on the shape."""
-    num_rows, width = x.shape
-    tile = walk_tile(width)
-    parts, rows_per_part = row_parts(num_rows, tile["ROWS"])
-    sums = [mean.new_empty((parts, width)) for _ in range(2)]
-    if x.numel():
-        with on_device_of(x):
-            norm_sums_kernel[(parts, triton.cdiv(width, tile["FEAT"]))](
-                grad, x, mean, rstd, *sums, num_rows, rows_per_part, width, PER_ROW=per_row, **tile
-            )
-    for source, target in zip(sums, (grad_weight, grad_bias), strict=True):
-        if target is not None:
-            column_sums(source, target)
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -183,53 +161,6 @@ def layer_norm_backward_kernel(
         h = load_rows(grad, v, width, columns, mask) * scale
         y = (load_rows(x, v, width, columns, mask) - centre) * factor
         tl.store(grad_x + place, factor * (h - average - y * along), mask=mask)
-
-
-def layer_norm(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    eps: float,
-    out: Tensor,
-    mean: Tensor | None,
-    rstd: Tensor | None,
-) -> None:
-    """Compute like the twin in ``ops/reference/rowwise.py``; rows float32, float16 or bfloat16."""
-    if x.numel() == 0:
-        return
-    tile = _row_tile(x.shape[1])
-    with on_device_of(x):
-        layer_norm_kernel[(triton.cdiv(x.shape[0], tile["ROWS"]),)](
-            x, weight, bias, out, mean, rstd, *x.shape, float(eps), **tile
-        )
-
-
-def layer_norm_backward(
-    grad: Tensor,
-    x: Tensor,
-    weight: Tensor | None,
-    mean: Tensor,
-    rstd: Tensor,
-    grad_x: Tensor | None,
-    grad_weight: Tensor | None,
-    grad_bias: Tensor | None,
-) -> None:
-    """Compute like the twin in ``ops/reference/rowwise.py``."""
-    if grad_weight is not None or grad_bias is not None:
-        norm_sums(grad, x, mean, rstd, grad_weight, grad_bias, per_row=True)  # before grad is overwritten
-    if grad_x is None or x.numel() == 0:
-        return
-    tile = _row_tile(x.shape[1])
-    with on_device_of(x):
-        layer_norm_backward_kernel[(triton.cdiv(x.shape[0], tile["ROWS"]),)](
-            grad, x, weight, mean, rstd, grad_x, *x.shape, **tile
-        )
-
-
-def _row_tile(width: int) -> dict[str, int]:
-    """Return constants of kernels that reduce rows: up to 1024 columns at once, so most rows are one tile."""
-    columns = min(1024, triton.next_power_of_2(width))
-    return {"ROWS": max(1, min(32, 1024 // columns)), "FEAT": columns, "num_warps": 4}
 
 
 @triton.jit(do_not_specialize=["num_rows", "rows_per_part"])
@@ -363,56 +294,77 @@ def batch_norm_backward_kernel(
     tl.store(grad_x + place, g * factor * scale, mask=mask)
 
 
-def column_moments(x: Tensor, mean: Tensor, var: Tensor) -> None:
-    """Compute like the twin in ``ops/reference/rowwise.py``."""
-    num_rows, width = x.shape
-    if x.numel() == 0:
-        mean.zero_()
-        var.zero_()
+@like(reference.layer_norm)
+def layer_norm(a: Any) -> None:
+    """Compute like the twin; rows are float32, float16 or bfloat16."""
+    if a.x.numel():
+        tile = _row_tile(a.x.shape[1])
+        grid = (triton.cdiv(a.x.shape[0], tile["ROWS"]),)
+        launch(layer_norm_kernel, grid, a, **sizes(a.x), eps=float(a.eps), **tile)
+
+
+@like(reference.layer_norm_backward)
+def layer_norm_backward(a: Any) -> None:
+    """Compute like the twin."""
+    if a.grad_weight is not None or a.grad_bias is not None:
+        _norm_sums(a, per_row=True)  # before grad is overwritten
+    if a.grad_x is not None and a.x.numel():
+        tile = _row_tile(a.x.shape[1])
+        grid = (triton.cdiv(a.x.shape[0], tile["ROWS"]),)
+        launch(layer_norm_backward_kernel, grid, a, **sizes(a.x), **tile)
+
+
+def _row_tile(width: int) -> dict[str, int]:
+    """Return constants of kernels that reduce rows: up to 1024 columns at once, so most rows are one tile."""
+    columns = min(1024, triton.next_power_of_2(width))
+    return {"ROWS": max(1, min(32, 1024 // columns)), "FEAT": columns, "num_warps": 4}
+
+
+@like(reference.column_moments)
+def column_moments(a: Any) -> None:
+    """Compute like the twin."""
+    num_rows, width = a.x.shape
+    if a.x.numel() == 0:
+        a.mean.zero_()
+        a.var.zero_()
         return
     tile = walk_tile(width)
     parts, rows_per_part = row_parts(num_rows, tile["ROWS"])
-    means, squares = mean.new_empty((parts, width)), mean.new_empty((parts, width))
-    blocks = triton.cdiv(width, tile["FEAT"])
-    with on_device_of(x):
-        column_moments_kernel[(parts, blocks)](x, means, squares, num_rows, rows_per_part, width, **tile)
-        join_moments_kernel[(blocks,)](
-            means, squares, mean, var, num_rows, rows_per_part, parts, width, **tile
-        )
+    means, squares = (a.mean.new_empty((parts, width)) for _ in range(2))
+    work = {**sizes(a.x), "rows_per_part": rows_per_part, "means": means, "squares": squares, **tile}
+    blocks = row_tiles(width, tile)
+    launch(column_moments_kernel, (parts, blocks), a, **work)
+    launch(join_moments_kernel, (blocks,), a, **work, num_parts=parts)
 
 
-def batch_norm(
-    x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, bias: Tensor | None, out: Tensor
-) -> None:
-    """Compute like the twin in ``ops/reference/rowwise.py``."""
-    if x.numel() == 0:
-        return
-    tile = walk_tile(x.shape[1])
-    with on_device_of(x):
-        batch_norm_kernel[_grid(x, tile)](x, mean, rstd, weight, bias, out, *x.shape, **tile)
+@like(reference.batch_norm)
+def batch_norm(a: Any) -> None:
+    """Compute like the twin."""
+    if a.x.numel():
+        tile = walk_tile(a.x.shape[1])
+        launch(batch_norm_kernel, walk_grid(a.x, tile), a, **sizes(a.x), **tile)
 
 
-def batch_norm_backward(
-    grad: Tensor,
-    x: Tensor,
-    mean: Tensor,
-    rstd: Tensor,
-    weight: Tensor | None,
-    from_rows: bool,
-    grad_x: Tensor | None,
-    grad_weight: Tensor,
-    grad_bias: Tensor,
-) -> None:
-    """Compute like the twin in ``ops/reference/rowwise.py``."""
-    norm_sums(grad, x, mean, rstd, grad_weight, grad_bias, per_row=False)
-    if grad_x is None or x.numel() == 0:
-        return
-    tile = walk_tile(x.shape[1])
-    with on_device_of(x):
-        batch_norm_backward_kernel[_grid(x, tile)](
-            grad, x, mean, rstd, weight, grad_weight, grad_bias, grad_x, *x.shape, FROM_ROWS=from_rows, **tile
-        )
+@like(reference.batch_norm_backward)
+def batch_norm_backward(a: Any) -> None:
+    """Compute like the twin."""
+    _norm_sums(a, per_row=False)
+    if a.grad_x is not None and a.x.numel():
+        tile = walk_tile(a.x.shape[1])
+        grid = walk_grid(a.x, tile)
+        launch(batch_norm_backward_kernel, grid, a, **sizes(a.x), FROM_ROWS=a.from_rows, **tile)
 
 
-def _grid(x: Tensor, tile: dict[str, int]) -> tuple[int, int]:
-    return triton.cdiv(x.shape[0], tile["ROWS"]), triton.cdiv(x.shape[1], tile["FEAT"])
+def _norm_sums(a: Any, *, per_row: bool) -> None:
+    """Compute the column sums of ``grad * y`` and ``grad`` in an order that depends only on the shape."""
+    num_rows, width = a.x.shape
+    tile = walk_tile(width)
+    parts, rows_per_part = row_parts(num_rows, tile["ROWS"])
+    weight_sums, bias_sums = (a.mean.new_empty((parts, width)) for _ in range(2))
+    if a.x.numel():
+        work = {**sizes(a.x), "rows_per_part": rows_per_part}
+        work |= {"weight_sums": weight_sums, "bias_sums": bias_sums}
+        launch(norm_sums_kernel, (parts, row_tiles(width, tile)), a, **work, PER_ROW=per_row, **tile)
+    for source, target in ((weight_sums, a.grad_weight), (bias_sums, a.grad_bias)):
+        if target is not None:
+            column_sums(source, target)

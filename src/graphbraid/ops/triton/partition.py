@@ -7,8 +7,10 @@ handles all rows and reads a hub's segments from there, in order. Sums have a fi
 
 from __future__ import annotations
 
-import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -16,6 +18,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
+
+from graphbraid.ops.triton.launch import launch, on_device_of
 
 SEGMENT = 512
 """Number of edges in a segment. At some 20 GB/s per program, rows of 128 floats take about 10 us: short
@@ -68,30 +72,21 @@ def _find_segments(indptr: Tensor, num_edges: int) -> HubSegments | None:
     return HubSegments(row=row.clamp_(max=parts.numel() - 1), first=first, count=count, length=SEGMENT)
 
 
-def over_rows(
-    kernel: Any,
-    segments: HubSegments | None,
-    grid: tuple[int, int],
-    arguments: tuple[Any, ...],
-    constants: dict[str, Any],
-) -> None:
+def over_rows(run: Callable[..., None], segments: HubSegments | None, num_rows: int, tiles: int) -> None:
     """Launch a kernel over the segments of hubs, where there are any, then over all rows.
 
     Args:
-        kernel: kernel with keyword arguments ``segment_row``, ``segment_first``, ``SEGMENT`` and ``PARTIAL``.
+        run: launches it, given a grid and its parameters ``segment_row``, ``segment_first``, ``SEGMENT`` and
+            ``PARTIAL``.
         segments: segments of the kernel's ``indptr``, or None.
-        grid: number of rows and number of tiles per row.
-        arguments: positional arguments, a tensor first.
-        constants: further keyword arguments.
+        num_rows: number of rows.
+        tiles: number of tiles per row.
     """
     where: dict[str, Any] = {"segment_row": None, "segment_first": None, "SEGMENT": 1}
     if segments is not None:
         where = {"segment_row": segments.row, "segment_first": segments.first, "SEGMENT": segments.length}
-    num_rows, tiles = grid
-    with on_device_of(arguments[0]):
-        if segments is not None:
-            kernel[(segments.count, tiles)](*arguments, **where, PARTIAL=True, **constants)
-        kernel[(num_rows, tiles)](*arguments, **where, PARTIAL=False, **constants)
+        run((segments.count, tiles), **where, PARTIAL=True)
+    run((num_rows, tiles), **where, PARTIAL=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +110,22 @@ class RowReduction:
 
     def __call__(self, kernel: Any, arguments: tuple[Any, ...], **constants: Any) -> None:
         """Launch a kernel that takes ``EDGES`` and ``FEAT`` beside what :func:`over_rows` passes."""
-        tile = row_tile(self.num_columns)
-        grid = (self.indptr.numel() - 1, row_tiles(self.num_columns, tile))
-        over_rows(kernel, self.segments, grid, arguments, {**constants, **tile})
+
+        def run(grid: tuple[int, ...], **where: Any) -> None:
+            with on_device_of(self.indptr):
+                kernel[grid](*arguments, **where, **constants)
+
+        constants |= row_tile(self.num_columns)
+        over_rows(run, self.segments, self.indptr.numel() - 1, row_tiles(self.num_columns, constants))
+
+    def launch(self, kernel: Any, a: SimpleNamespace, **more: Any) -> None:
+        """Launch such a kernel by name; ``partial`` is a buffer of float32 sums unless it is given."""
+        a.width = self.num_columns
+        more |= row_tile(self.num_columns)
+        if "partial" in kernel.arg_names and "partial" not in more:
+            (more["partial"],) = partial_rows(self.segments, self.indptr, self.num_columns)
+        tiles = row_tiles(self.num_columns, more)
+        over_rows(partial(launch, kernel, a=a, **more), self.segments, self.indptr.numel() - 1, tiles)
 
 
 def partial_rows(segments: HubSegments | None, like: Tensor, *widths: int) -> list[Tensor | None]:
@@ -125,11 +133,6 @@ def partial_rows(segments: HubSegments | None, like: Tensor, *widths: int) -> li
     if segments is None:
         return [None] * len(widths)
     return [like.new_empty((segments.count, width), dtype=torch.float32) for width in widths]
-
-
-def on_device_of(tensor: Tensor) -> contextlib.AbstractContextManager[object]:
-    """Return a context that launches on ``tensor``'s device; Triton always takes the current device."""
-    return torch.cuda.device(tensor.device) if tensor.is_cuda else contextlib.nullcontext()
 
 
 def row_tile(width: int) -> dict[str, int]:
@@ -151,6 +154,12 @@ def row_tiles(width: int, tile: dict[str, int]) -> int:
 def search_steps(num_rows: int) -> int:
     """Return the number of steps of :func:`destination_of`'s binary search."""
     return max(1, num_rows.bit_length())
+
+
+def edges_by_row(indptr: Tensor, num_edges: int) -> dict[str, int]:
+    """Return the parameters of kernels that take edges one by one and search for the row of each."""
+    num_dst = indptr.numel() - 1
+    return {"num_dst": num_dst, "num_edges": num_edges, "steps": search_steps(num_dst)}
 
 
 @triton.jit

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor
 
+from graphbraid.ops import reference
 from graphbraid.ops.peers.peer_rows import VECTOR_BYTES
-from graphbraid.ops.triton.partition import load_row, load_rows, on_device_of, row_tile, row_tiles, work_tile
+from graphbraid.ops.triton.launch import launch, like
+from graphbraid.ops.triton.partition import load_row, load_rows, row_tile, row_tiles, work_tile
 
 if TYPE_CHECKING:
     from graphbraid.ops.peers.peer_rows import PeerTable
@@ -190,55 +191,42 @@ def partial_sums_kernel(
     tl.store(out + v * out_stride + columns, total, mask=inside)
 
 
-def pipelined_sum(plan: PipelinePlan, table: PeerTable, addend: Tensor | None, out: Tensor) -> None:
-    """Compute like the twin in ``ops/reference/aggregate.py``; rows are float32, float16 or bfloat16."""
-    if out.numel() == 0:
+@like(reference.pipelined_sum)
+def pipelined_sum(a: Any) -> None:
+    """Compute like the twin; rows are float32, float16 or bfloat16."""
+    if a.out.numel() == 0:
         return
-    width, tile = table.width, row_tile(table.width)
-    tiles = row_tiles(width, tile)
-    partial = torch.empty(plan.num_partials, width, dtype=torch.float32, device=table.device)
-    num_addend, addend_stride = (0, 0) if addend is None else (addend.shape[0], addend.stride(0))
-    num_warps, dist, wpb = plan.work.shape[0], plan.work.shape[1] // 2, plan.config.wpb
-    with on_device_of(out):
-        if num_warps:
-            pipelined_sum_kernel[(triton.cdiv(num_warps, wpb), tiles)](
-                plan.work,
-                plan.indptr,
-                plan.indices,
-                plan.owner,
-                plan.factor,
-                table.bases,
-                plan.target,
-                plan.dst_scale,
-                addend,
-                out,
-                partial,
-                num_warps,
-                dist,
-                table.rank,
-                plan.indices.numel() - plan.owner.numel(),
-                num_addend,
-                width,
-                addend_stride,
-                out.stride(0),
-                ROW=_ROWS[table.dtype],
-                ALIGNED=VECTOR_BYTES if table.in_vectors else 1,
-                WPB=wpb,
-                AHEAD=AHEAD,
-                FEAT=tile["FEAT"],
-                num_warps=wpb,
-            )
-        if plan.rest.numel():
-            partial_sums_kernel[(plan.rest.numel(), tiles)](
-                plan.rest,
-                plan.rest_first,
-                partial,
-                plan.dst_scale,
-                addend,
-                out,
-                num_addend,
-                width,
-                addend_stride,
-                out.stride(0),
-                **tile,
-            )
+    plan: PipelinePlan = a.plan
+    table: PeerTable = a.table
+    tile = row_tile(table.width)
+    tiles, (num_warps, pairs), wpb = row_tiles(table.width, tile), plan.work.shape, plan.config.wpb
+    num_addend = 0 if a.addend is None else a.addend.shape[0]
+    shared = {"dst_scale": plan.dst_scale, "num_addend": num_addend, "width": table.width}
+    shared["partial"] = a.out.new_empty(plan.num_partials, table.width, dtype=torch.float32)
+    if num_warps:
+        launch(
+            pipelined_sum_kernel,
+            (triton.cdiv(num_warps, wpb), tiles),
+            a,
+            **shared,
+            work=plan.work,
+            indptr=plan.indptr,
+            indices=plan.indices,
+            owners=plan.owner,
+            factor=plan.factor,
+            bases=table.bases,
+            target=plan.target,
+            num_warps_of_work=num_warps,
+            dist=pairs // 2,
+            rank=table.rank,
+            num_local=plan.indices.numel() - plan.owner.numel(),
+            ROW=_ROWS[table.dtype],
+            ALIGNED=VECTOR_BYTES if table.in_vectors else 1,
+            WPB=wpb,
+            AHEAD=AHEAD,
+            FEAT=tile["FEAT"],
+            num_warps=wpb,
+        )
+    if plan.rest.numel():
+        rest = {"rest": plan.rest, "first": plan.rest_first}
+        launch(partial_sums_kernel, (plan.rest.numel(), tiles), a, **shared, **rest, **tile)

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import triton
 import triton.language as tl
-from torch import Tensor
 
-from graphbraid.ops.triton.partition import (
-    RowReduction,
-    edges_of,
-    load_row,
-    load_rows,
-    partial_rows,
-    store_sums,
-    work_tile,
-)
+from graphbraid.ops import reference
+from graphbraid.ops.triton.launch import like
+from graphbraid.ops.triton.partition import RowReduction, edges_of, load_row, load_rows, store_sums, work_tile
 
 _NAN_KEY = tl.constexpr(0x7FFFFFFF)  # above the key of +inf, and as bits a NaN itself
 _NO_KEY = tl.constexpr(-(2**31))  # below the key of -inf
@@ -200,84 +195,27 @@ def spmm_max_shared_backward_kernel(
     store_sums(acc, item, u, out, partial, segment_first, columns, inside, width, PARTIAL, EDGES)
 
 
-def spmm_max(
-    indptr: Tensor,
-    indices: Tensor,
-    x: Tensor,
-    weight: Tensor | None,
-    ties: int,
-    out: Tensor,
-    found: Tensor,
-) -> None:
-    """Compute like the twin in ``ops/reference/``; ``out`` and ``found`` are contiguous."""
-    if out.numel() == 0:
+@like(reference.spmm_max)
+def spmm_max(a: Any) -> None:
+    """Compute like the twin; ``out`` and ``found`` are contiguous."""
+    if a.out.numel() == 0:
         return
-    width = out.shape[1]
-    reduce = RowReduction(indptr, indices.numel(), width)
-    partial: list[Tensor | None] = [None, None]
-    if reduce.segments is not None:
-        partial = [found.new_empty((reduce.segments.count, width)) for _ in range(2)]
-    arguments = (indptr, indices, x, weight, out, found, *partial, width, x.stride(0))
-    reduce(spmm_max_kernel, arguments, TIES=ties)
+    reduce = RowReduction(a.indptr, a.indices.numel(), a.out.shape[1])
+    segments, partial_key, partial_found = reduce.segments, None, None
+    if segments is not None:
+        partial_key, partial_found = (a.found.new_empty((segments.count, a.out.shape[1])) for _ in range(2))
+    reduce.launch(spmm_max_kernel, a, partial_key=partial_key, partial_found=partial_found, TIES=a.ties)
 
 
-def spmm_max_backward(
-    indptr: Tensor,
-    indices: Tensor,
-    perm: Tensor,
-    forward_indptr: Tensor,
-    grad: Tensor,
-    weight: Tensor | None,
-    winner: Tensor,
-    out: Tensor,
-) -> None:
-    """Compute like the twin in ``ops/reference/``; ``weight`` in the order of the transpose."""
-    if out.numel() == 0:
-        return
-    width = out.shape[1]
-    reduce = RowReduction(indptr, indices.numel(), width)
-    arguments = (
-        indptr,
-        indices,
-        perm,
-        forward_indptr,
-        grad,
-        weight,
-        winner,
-        out,
-        *partial_rows(reduce.segments, grad, width),
-        width,
-        grad.stride(0),
-    )
-    reduce(spmm_max_backward_kernel, arguments)
+@like(reference.spmm_max_backward)
+def spmm_max_backward(a: Any) -> None:
+    """Compute like the twin; ``weight`` is in the order of the transpose."""
+    if a.out.numel():
+        RowReduction(a.indptr, a.indices.numel(), a.out.shape[1]).launch(spmm_max_backward_kernel, a)
 
 
-def spmm_max_shared_backward(
-    indptr: Tensor,
-    indices: Tensor,
-    share: Tensor,
-    weight: Tensor | None,
-    largest: Tensor,
-    x: Tensor,
-    out: Tensor,
-) -> None:
-    """Compute like the twin in ``ops/reference/``; ``weight`` in the order of the transpose."""
-    if out.numel() == 0:
-        return
-    width = out.shape[1]
-    reduce = RowReduction(indptr, indices.numel(), width)
-    (partial,) = partial_rows(reduce.segments, share, width)
-    arguments = (
-        indptr,
-        indices,
-        share,
-        weight,
-        largest,
-        x,
-        out,
-        partial,
-        width,
-        share.stride(0),
-        x.stride(0),
-    )
-    reduce(spmm_max_shared_backward_kernel, arguments)
+@like(reference.spmm_max_shared_backward)
+def spmm_max_shared_backward(a: Any) -> None:
+    """Compute like the twin; ``weight`` is in the order of the transpose."""
+    if a.out.numel():
+        RowReduction(a.indptr, a.indices.numel(), a.out.shape[1]).launch(spmm_max_shared_backward_kernel, a)

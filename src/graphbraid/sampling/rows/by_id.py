@@ -135,7 +135,7 @@ def is_read_over_link(table: Tensor, ids: Tensor) -> bool:
 def read_over_link(table: Tensor, ids: Tensor) -> Tensor:
     """Return ``table[ids]`` by a kernel on the device of ``ids`` that reads a page-locked host table."""
     from graphbraid.ops.triton.gather import gather_rows
-    from graphbraid.ops.triton.partition import on_device_of
+    from graphbraid.ops.triton.launch import on_device_of
 
     out = torch.empty((ids.numel(), *table.shape[1:]), dtype=table.dtype, device=ids.device)
     if out.numel():

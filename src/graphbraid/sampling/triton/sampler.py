@@ -21,7 +21,7 @@ from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.gather import TierTable
 from graphbraid.ops.triton.gather import gather_rows, gather_tiered
-from graphbraid.ops.triton.partition import on_device_of
+from graphbraid.ops.triton.launch import on_device_of
 from graphbraid.sampling import rng
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.list_reads import ListReads

@@ -12,7 +12,8 @@ import triton.language as tl
 from torch import Tensor
 
 from graphbraid.graph.csc import Csc
-from graphbraid.ops.triton.partition import on_device_of, search_steps
+from graphbraid.ops.triton.launch import on_device_of
+from graphbraid.ops.triton.partition import search_steps
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.rows.transfer_counter import AT_ONCE, weight_bytes
 from graphbraid.sampling.triton.draw import draw_tile
