@@ -14,7 +14,8 @@ def names_of(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
     Args:
         package: name of the package.
         modules: the names that each module of the package defines, with blanks between them. A module whose
-            name begins with a dot is beside the package, not in it.
+            name begins with a dot is beside the package, not in it. No module in the package may be called as
+            one of the names: importing it elsewhere would put the module in the name's place.
     """
     homes = {name: module for module, names in modules.items() for name in names.split()}
 

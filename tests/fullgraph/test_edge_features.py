@@ -243,7 +243,7 @@ def test_attention_to_features_runs_as_written_on_a_device_and_says_why(name):
 
 def test_the_trainer_trains_attention_to_features_on_a_device_as_written(monkeypatch):
     graph = Graph.from_pyg(data_with_features())
-    monkeypatch.setattr("graphbraid.train.step.whole.device_at", lambda place: FakeDevice())
+    monkeypatch.setattr("graphbraid.train.runtime.device_at", lambda place: FakeDevice())
     monkeypatch.setattr("graphbraid.fullgraph.device.device_at", lambda place: FakeDevice())
     trainer = Trainer(Featured(MAKERS["gat"]), graph, mode="full", epochs=2, eval_every=0)
     result = trainer.fit()

@@ -10,7 +10,7 @@ from graphbraid import Trainer
 from graphbraid import nn as gnn
 from graphbraid.errors import ConfigError, ResourceError, TrainingError
 from graphbraid.fullgraph.device import HOST
-from graphbraid.train.step import whole
+from graphbraid.train import runtime
 
 
 def losses(trainer):
@@ -30,7 +30,7 @@ def test_compiled_training_has_the_losses_of_the_model_itself(monkeypatch):
     assert compiled.runner.engine is not None
     assert compiled.uncompiled_reason == ""
     plain = make()
-    monkeypatch.setattr("graphbraid.train.run.setup.compile_for", lambda *_: (None, "switched off"))
+    monkeypatch.setattr("graphbraid.train.step.whole.compile_for", lambda *_: (None, "switched off"))
     assert losses(plain) == pytest.approx(first, rel=1e-5)
     assert plain.uncompiled_reason == "switched off"
     assert plain.evaluate("test") == pytest.approx(compiled.evaluate("test"), rel=1e-4)
@@ -46,14 +46,14 @@ def test_multi_label_graphs_are_compiled_too(monkeypatch):
     compiled, first = multi_label()
     assert compiled.task.name == "multi-label"
     assert compiled.runner.engine is not None, compiled.uncompiled_reason
-    monkeypatch.setattr("graphbraid.train.run.setup.compile_for", lambda *_: (None, "switched off"))
+    monkeypatch.setattr("graphbraid.train.step.whole.compile_for", lambda *_: (None, "switched off"))
     assert multi_label()[1] == pytest.approx(first, rel=1e-5)
 
 
 @pytest.mark.parametrize("options", [{"clip": 0.5}, {"class_weights": "balanced"}, {"accumulate": 2}])
 def test_what_the_trainer_adds_to_a_step_stays(monkeypatch, options):
     first = losses(make(**options))
-    monkeypatch.setattr("graphbraid.train.run.setup.compile_for", lambda *_: (None, "switched off"))
+    monkeypatch.setattr("graphbraid.train.step.whole.compile_for", lambda *_: (None, "switched off"))
     assert losses(make(**options)) == pytest.approx(first, rel=1e-5)
 
 
@@ -89,7 +89,7 @@ def test_a_model_that_takes_edge_weights_is_compiled(monkeypatch):
 
     compiled, first = trained()
     assert compiled.runner.engine is not None, compiled.uncompiled_reason
-    monkeypatch.setattr("graphbraid.train.run.setup.compile_for", lambda *_: (None, "switched off"))
+    monkeypatch.setattr("graphbraid.train.step.whole.compile_for", lambda *_: (None, "switched off"))
     plain, second = trained()
     assert second == pytest.approx(first, rel=1e-5)
     assert plain.evaluate("test") == pytest.approx(compiled.evaluate("test"), rel=1e-4)
@@ -133,9 +133,9 @@ def test_auto_refuses_where_neither_way_fits(monkeypatch):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a CUDA device")
 def test_the_device_of_a_configuration_is_the_engine_s():
-    assert whole.device_named("auto") is whole.device_named("cpu") is HOST
+    assert runtime.device_named("auto") is runtime.device_named("cpu") is HOST
     with pytest.raises(ConfigError, match="'cuda:1' is not here"):
-        whole.device_named("cuda:1")
+        runtime.device_named("cuda:1")
 
 
 def test_auto_samples_what_cannot_be_lowered():

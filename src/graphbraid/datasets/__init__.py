@@ -3,20 +3,25 @@
 :func:`load` takes a name or a path and detects what it is; docs/datasets.md describes every format.
 """
 
-from graphbraid.datasets.ids import NodeIds
-from graphbraid.datasets.npz import load_npz
-from graphbraid.datasets.ogb.graphs import from_ogb, load_ogb
-from graphbraid.datasets.prepare import prepare
-from graphbraid.datasets.pyg import from_pyg_dataset
-from graphbraid.datasets.registry import load
-from graphbraid.datasets.splits import random_share_split, random_split
-from graphbraid.datasets.store.manifest import StoreNames
-from graphbraid.datasets.store.narrowing import Narrowing, Rounding
-from graphbraid.datasets.store.on_disk import is_store, open_names, open_store, save_store
-from graphbraid.datasets.synthetic import DEFAULT, EMBEDDED, load_embedded
-from graphbraid.datasets.tables.file import CsvOptions
-from graphbraid.datasets.tables.tabular import TableGraph, from_csv, from_parquet, from_tables
-from graphbraid.datasets.tables.typed_tables import TypedTableGraph, from_typed_tables
+from typing import TYPE_CHECKING
+
+from graphbraid.lazy import names_of
+
+if TYPE_CHECKING:
+    from graphbraid.datasets.ids import NodeIds
+    from graphbraid.datasets.npz import load_npz
+    from graphbraid.datasets.ogb.graphs import from_ogb, load_ogb
+    from graphbraid.datasets.preparing import prepare
+    from graphbraid.datasets.pyg import from_pyg_dataset
+    from graphbraid.datasets.registry import load
+    from graphbraid.datasets.splits import random_share_split, random_split
+    from graphbraid.datasets.store.manifest import StoreNames
+    from graphbraid.datasets.store.narrowing import Narrowing, Rounding
+    from graphbraid.datasets.store.on_disk import is_store, open_names, open_store, save_store
+    from graphbraid.datasets.synthetic import DEFAULT, EMBEDDED, load_embedded
+    from graphbraid.datasets.tables.file import CsvOptions
+    from graphbraid.datasets.tables.tabular import TableGraph, from_csv, from_parquet, from_tables
+    from graphbraid.datasets.tables.typed_tables import TypedTableGraph, from_typed_tables
 
 __all__ = [
     "DEFAULT",
@@ -46,3 +51,23 @@ __all__ = [
     "random_split",
     "save_store",
 ]
+
+__getattr__ = names_of(
+    __name__,
+    {
+        "ids": "NodeIds",
+        "npz": "load_npz",
+        "ogb.graphs": "from_ogb load_ogb",
+        "preparing": "prepare",
+        "pyg": "from_pyg_dataset",
+        "registry": "load",
+        "splits": "random_share_split random_split",
+        "store.manifest": "StoreNames",
+        "store.narrowing": "Narrowing Rounding",
+        "store.on_disk": "is_store open_names open_store save_store",
+        "synthetic": "DEFAULT EMBEDDED load_embedded",
+        "tables.file": "CsvOptions",
+        "tables.tabular": "TableGraph from_csv from_parquet from_tables",
+        "tables.typed_tables": "TypedTableGraph from_typed_tables",
+    },
+)

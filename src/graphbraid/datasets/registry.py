@@ -10,7 +10,7 @@ from typing import Any
 
 from graphbraid.datasets.npz import load_npz
 from graphbraid.datasets.ogb.graphs import is_ogb_folder, load_ogb
-from graphbraid.datasets.prepare import prepare
+from graphbraid.datasets.preparing import prepare
 from graphbraid.datasets.store.on_disk import is_store, open_store
 from graphbraid.datasets.synthetic import EMBEDDED, load_embedded
 from graphbraid.datasets.tables.typed_tables import from_typed_tables

@@ -5,14 +5,19 @@ remote graphs; :func:`save_partition` keeps them in a folder, from which each ra
 joins the ranks that a launcher has started.
 """
 
-from graphbraid.distributed.partitioning.choose import partition
-from graphbraid.distributed.partitioning.records import STRATEGIES, Attempt, Partition, PartitionOptions
-from graphbraid.distributed.parts.report import PartitionReport, PartSize, report_of
-from graphbraid.distributed.parts.saving import SavedPartition, is_partition, save_partition
-from graphbraid.distributed.parts.split import Division, Part, split
-from graphbraid.distributed.ranks.communicator import Communicator
-from graphbraid.distributed.ranks.joining import current, init
-from graphbraid.graph.slices import NeighborPartitions, neighbor_partitions
+from typing import TYPE_CHECKING
+
+from graphbraid.lazy import names_of
+
+if TYPE_CHECKING:
+    from graphbraid.distributed.partitioning.choose import partition
+    from graphbraid.distributed.partitioning.records import STRATEGIES, Attempt, Partition, PartitionOptions
+    from graphbraid.distributed.parts.report import PartitionReport, PartSize, report_of
+    from graphbraid.distributed.parts.saving import SavedPartition, is_partition, save_partition
+    from graphbraid.distributed.parts.split import Division, Part, split
+    from graphbraid.distributed.ranks.communicator import Communicator
+    from graphbraid.distributed.ranks.joining import current, init
+    from graphbraid.graph.slices import NeighborPartitions, neighbor_partitions
 
 __all__ = [
     "STRATEGIES",
@@ -35,3 +40,17 @@ __all__ = [
     "save_partition",
     "split",
 ]
+
+__getattr__ = names_of(
+    __name__,
+    {
+        "partitioning.choose": "partition",
+        "partitioning.records": "STRATEGIES Attempt Partition PartitionOptions",
+        "parts.report": "PartitionReport PartSize report_of",
+        "parts.saving": "SavedPartition is_partition save_partition",
+        "parts.split": "Division Part split",
+        "ranks.communicator": "Communicator",
+        "ranks.joining": "current init",
+        ".graph.slices": "NeighborPartitions neighbor_partitions",
+    },
+)

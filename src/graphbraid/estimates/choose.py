@@ -34,7 +34,7 @@ from graphbraid.train.run.typed import config_by_types
 from graphbraid.train.step.feed import ALONE, Share
 from graphbraid.train.step.links.options import config_of_links
 from graphbraid.train.step.tiers import expected_reads, share_of
-from graphbraid.train.step.whole import device_named
+from graphbraid.train.runtime import device_named
 
 if TYPE_CHECKING:
     from graphbraid.collective.run.protocols import Accelerator

@@ -14,7 +14,7 @@ from graphbraid.estimates.whole_passes import training_bytes
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import Graph
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.step.whole import device_named
+from graphbraid.train.runtime import device_named
 
 _SMALLER = "Choose smaller fanouts, batch_size or model, or a machine with more memory"
 _HELD = ("software", "graph", "features", "model")

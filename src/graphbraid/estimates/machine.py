@@ -29,7 +29,7 @@ from graphbraid.fullgraph.measured.rates import machine_rates
 from graphbraid.machine.hardware import Hardware, free_memory_bytes, own_anonymous_bytes
 from graphbraid.machine.shared_tensors import handle_of, machine_name, opened
 from graphbraid.signatures import typed
-from graphbraid.train.step.whole import device_named
+from graphbraid.train.runtime import device_named
 
 if TYPE_CHECKING:
     from graphbraid.collective.run.protocols import Accelerator

@@ -1,15 +1,20 @@
 """Full-graph training: read a model, lower it to the cheapest equivalent program, and run that."""
 
-from graphbraid.fullgraph.compiling import Uncompiled, compile, estimated_bytes  # noqa: A004
-from graphbraid.fullgraph.engine import Engine
-from graphbraid.fullgraph.lower_model import lower
-from graphbraid.fullgraph.lowering.costs import Evidence
-from graphbraid.fullgraph.lowering.lowered import Lowered
-from graphbraid.fullgraph.lowering.options import ALL, CompileOptions
-from graphbraid.fullgraph.program import NotLoweredError
-from graphbraid.fullgraph.ranks.distribute import distribute
-from graphbraid.fullgraph.ranks.ranks import Ranks
-from graphbraid.ops.peers.pipeline_plan import PipelineConfig
+from typing import TYPE_CHECKING
+
+from graphbraid.lazy import names_of
+
+if TYPE_CHECKING:
+    from graphbraid.fullgraph.compiling import Uncompiled, compile, estimated_bytes  # noqa: A004
+    from graphbraid.fullgraph.engine import Engine
+    from graphbraid.fullgraph.lower_model import lower
+    from graphbraid.fullgraph.lowering.costs import Evidence
+    from graphbraid.fullgraph.lowering.lowered import Lowered
+    from graphbraid.fullgraph.lowering.options import ALL, CompileOptions
+    from graphbraid.fullgraph.program import NotLoweredError
+    from graphbraid.fullgraph.ranks.distribute import distribute
+    from graphbraid.fullgraph.ranks.ranks import Ranks
+    from graphbraid.ops.peers.pipeline_plan import PipelineConfig
 
 __all__ = [
     "ALL",
@@ -26,3 +31,19 @@ __all__ = [
     "estimated_bytes",
     "lower",
 ]
+
+__getattr__ = names_of(
+    __name__,
+    {
+        "compiling": "Uncompiled compile estimated_bytes",
+        "engine": "Engine",
+        "lower_model": "lower",
+        "lowering.costs": "Evidence",
+        "lowering.lowered": "Lowered",
+        "lowering.options": "ALL CompileOptions",
+        "program": "NotLoweredError",
+        "ranks.distribute": "distribute",
+        "ranks.ranks": "Ranks",
+        ".ops.peers.pipeline_plan": "PipelineConfig",
+    },
+)

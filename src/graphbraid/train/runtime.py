@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.errors import DataError
+from graphbraid.fullgraph.device import Device, device_at
 from graphbraid.sampling import rng
 from graphbraid.train.config import TrainConfig
 
@@ -43,6 +44,13 @@ def place_of(config: TrainConfig) -> ModelPlace:
     if kind == "cpu":
         return ModelPlace(torch.device("cpu"), config.precision)
     return ModelPlace(torch.device(kind, int(index or torch.cuda.current_device())), config.precision)
+
+
+def device_named(name: str) -> Device:
+    """Return the device for ``cpu``, ``cuda``, ``cuda:N`` or ``auto``, for counts of its memory."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return device_at(torch.device(name))
 
 
 def warn_of_slow_precision(config: TrainConfig, device: torch.device) -> None:

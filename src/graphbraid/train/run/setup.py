@@ -33,7 +33,6 @@ from graphbraid.train.step.preflight import (
     split_nodes,
 )
 from graphbraid.train.step.shares import SharedFeed, SharedWholeGraph
-from graphbraid.train.step.whole import compile_for, require_whole
 from graphbraid.train.task import Task, with_class_weights
 
 if TYPE_CHECKING:
@@ -132,6 +131,8 @@ def _try_model(state: RunState, task: Task, train_nodes: Tensor, evidence: Evide
     """Run the model once, compiled if possible, which also initialises lazy modules."""
     runtime.seed_everything(state.config.seed)  # lazy modules draw their weights here
     if state.config.mode == "full":
+        from graphbraid.train.step.whole import require_whole  # here: mini-batches need no engine
+
         comm = None if state.config.partition is None else state.comm
         num_parts = 1 if comm is None else comm.size
         require_whole(state.runner.model, state.graph, state.config, num_parts, state.runner.learned_type)
@@ -172,6 +173,8 @@ def _dry_run(state: RunState, task: Task, seeds: Tensor, what: str) -> None:
 
 def _compile(state: RunState, train_nodes: Tensor, evidence: Evidence | None) -> None:
     """Set the runner's engine, or on ``state`` the reason why there is none."""
+    from graphbraid.train.step.whole import compile_for
+
     state.runner.engine, state.uncompiled_reason = compile_for(
         state.runner, state.config, train_nodes, evidence, state.comm
     )

@@ -10,11 +10,10 @@ from graphbraid.collective import Plan
 from graphbraid.errors import DataError
 from graphbraid.files.opening import read_text
 from graphbraid.files.writing import atomic_write
-from graphbraid.fullgraph import Evidence
-from graphbraid.loader import PLANS
+from graphbraid.loader.batches.plans import PLANS
 
 if TYPE_CHECKING:
-    from graphbraid.fullgraph import Engine
+    from graphbraid.fullgraph import Engine, Evidence
     from graphbraid.train.config import TrainConfig
 
 LOWERING = "lowering.json"
@@ -29,6 +28,8 @@ def kept_evidence(folder: Path) -> Evidence | None:
     Raises:
         DataError: the file is damaged.
     """
+    from graphbraid.fullgraph import Evidence
+
     file = folder / LOWERING
     if not file.is_file():
         return None

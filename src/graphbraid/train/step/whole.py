@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
@@ -20,12 +19,12 @@ from graphbraid.fullgraph import (
     compile,  # noqa: A004
     estimated_bytes,
 )
-from graphbraid.fullgraph.device import Device, device_at
 from graphbraid.fullgraph.lowering.costs import Evidence
 from graphbraid.fullgraph.reading.modes import in_mode
 from graphbraid.graph import Graph
 from graphbraid.graph.scaled_features import is_widened
 from graphbraid.train.config import TrainConfig
+from graphbraid.train.runtime import device_named
 
 if TYPE_CHECKING:
     from graphbraid.train.step.runner import ModelRunner
@@ -77,13 +76,6 @@ def _of_it_widened(graph: Graph) -> str:
 def _widened_bytes(graph: Graph) -> int:
     """Return the bytes of a float32 copy of features that are kept in fewer bits."""
     return 4 * graph.num_nodes * graph.num_features if is_widened(graph.x) else 0
-
-
-def device_named(name: str) -> Device:
-    """Return the device for ``cpu``, ``cuda``, ``cuda:N`` or ``auto``, as ``runtime.place_of`` does."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    return device_at(torch.device(name))
 
 
 def compile_for(
