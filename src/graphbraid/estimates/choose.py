@@ -21,7 +21,6 @@ from graphbraid.features import Score
 from graphbraid.features.budgets.sizing import HostBudget, host_budget
 from graphbraid.features.tiers.device_sizing import DeviceBudget, DeviceMemory, device_budget
 from graphbraid.files.writing import format_bytes
-from graphbraid.fullgraph import NotLoweredError, estimated_bytes
 from graphbraid.graph import Graph
 from graphbraid.graph.scaled_features import stored_rows
 from graphbraid.nn import LinkModel
@@ -31,10 +30,10 @@ from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.run.ranks import config_of_rank
 from graphbraid.train.run.typed import config_by_types
+from graphbraid.train.runtime import device_named
 from graphbraid.train.step.feed import ALONE, Share
 from graphbraid.train.step.links.options import config_of_links
 from graphbraid.train.step.tiers import expected_reads, share_of
-from graphbraid.train.runtime import device_named
 
 if TYPE_CHECKING:
     from graphbraid.collective.run.protocols import Accelerator
@@ -201,6 +200,8 @@ def choose_mode(
     """
     if config.precision != "float32":
         return "sampled", "the full-graph engine runs in float32"
+    from graphbraid.fullgraph import NotLoweredError, estimated_bytes  # here: mini-batches need no engine
+
     device = device_named(config.device)
     free = device.free_bytes() if free_bytes is None else free_bytes
     try:

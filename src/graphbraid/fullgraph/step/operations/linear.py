@@ -15,7 +15,7 @@ from graphbraid.fullgraph.step.plan import PlannedOperation, StepPlan
 from graphbraid.ops.dropout import RowEpilogue
 from graphbraid.ops.linear import tall_gram, tall_product
 
-After = Callable[[FirstRows], RowEpilogue | None]
+EpilogueOfRows = Callable[[FirstRows], RowEpilogue | None]
 """Makes an operation's fused epilogue for its rows while its task runs; None if it has none."""
 
 
@@ -133,7 +133,7 @@ class PlannedEpilogue(PlannedOperation[Epilogue]):
             plan.add_to_grad(source, target)
 
 
-def after_of(plan: StepPlan, op: Following) -> tuple[After, MaskSeed | None]:
+def after_of(plan: StepPlan, op: Following) -> tuple[EpilogueOfRows, MaskSeed | None]:
     """Return what makes ``op``'s fused epilogue, and its mask's seed."""
     after = op.after
     if after is None:
@@ -193,4 +193,4 @@ def _gathered(plan: StepPlan, op: Epilogue, ids: Tensor) -> FirstRows:
     return some
 
 
-__all__ = ["After", "PlannedEpilogue", "PlannedLinear", "after_of", "plan_epilogue_backward"]
+__all__ = ["EpilogueOfRows", "PlannedEpilogue", "PlannedLinear", "after_of", "plan_epilogue_backward"]

@@ -26,7 +26,7 @@ from graphbraid.fullgraph.program.chains import first_before, linear_before
 from graphbraid.fullgraph.step.arena import FirstRows, Rows
 from graphbraid.fullgraph.step.bound_call import MaskSeed
 from graphbraid.fullgraph.step.maps import HostMap, Map
-from graphbraid.fullgraph.step.operations.linear import After, plan_epilogue_backward
+from graphbraid.fullgraph.step.operations.linear import EpilogueOfRows, plan_epilogue_backward
 from graphbraid.fullgraph.step.operations.row_exchange import RowExchange, route_of, travel_of
 from graphbraid.fullgraph.step.plan import StepPlan
 from graphbraid.graph.csc import Csc
@@ -67,7 +67,9 @@ class Overlapped:
         packed = self._packed = self._scratch("rows to send", self._route.num_sent)
         plan.do(name, lambda: travel.begin(x.tensor, packed.tensor, halo.tensor), packed, halo, x)
 
-    def plan_forward(self, out: FirstRows, added: Rows | None, after: After, seed: MaskSeed | None) -> None:
+    def plan_forward(
+        self, out: FirstRows, added: Rows | None, after: EpilogueOfRows, seed: MaskSeed | None
+    ) -> None:
         """Plan the sum of own rows and the addend, if any, then the wait, and the halo's part of the sum."""
         plan, x, name = self._plan, self._plan.rows(self._source), self._reader.out
         own, rest, halo = self._own, self._halo, self._rows

@@ -17,7 +17,7 @@ from graphbraid.fullgraph.lowering.route import Route
 from graphbraid.fullgraph.program import Aggregate, Exchange
 from graphbraid.fullgraph.step.arena import FirstRows, Rows
 from graphbraid.fullgraph.step.bound_call import MaskSeed
-from graphbraid.fullgraph.step.operations.linear import After
+from graphbraid.fullgraph.step.operations.linear import EpilogueOfRows
 from graphbraid.fullgraph.step.operations.row_exchange import route_of
 from graphbraid.fullgraph.step.plan import StepPlan
 from graphbraid.ops.aggregation import Aggregation, follow_up
@@ -119,7 +119,9 @@ class PeerReads:
         """Plan nothing: rows are published by the task that reads them."""
         assert early is None, "rows that stay do not depart early"
 
-    def plan_forward(self, out: FirstRows, added: Rows | None, after: After, seed: MaskSeed | None) -> None:
+    def plan_forward(
+        self, out: FirstRows, added: Rows | None, after: EpilogueOfRows, seed: MaskSeed | None
+    ) -> None:
         """Plan to publish own rows, and the sums of own and peers' rows."""
         plan, x = self._plan, self._plan.rows(self._source)
 
