@@ -81,7 +81,7 @@ def test_a_model_without_edge_features_takes_no_copy_of_them(as_graph):
     data = data_with_features()
     graph = Graph.from_pyg(data) if as_graph else data
     engine = graphbraid.compile(Stack(pyg.GCNConv), graph, nodes=data.train_mask)
-    held = engine._followed.source.graph.edge_attr
+    held = engine._tracker.source.graph.edge_attr
     assert held is graph.edge_attr if as_graph else held is None
 
 
@@ -91,7 +91,7 @@ def test_features_in_the_graphs_order_stay_in_place():
     data.edge_index = data.edge_index[:, order]
     engine = engine_of(Featured(GINE), data)
     engine()
-    assert engine._followed.source.graph.edge_attr is data.edge_attr
+    assert engine._tracker.source.graph.edge_attr is data.edge_attr
     whole = graphbraid.compile(Featured(GINE), data, nodes=torch.arange(data.num_nodes))
     whole()
     rows = whole.runner._train._plan.edge_features.rows(0)

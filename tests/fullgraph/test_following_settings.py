@@ -304,8 +304,8 @@ def test_a_global_with_the_name_of_an_attribute_is_not_taken_for_it(monkeypatch)
     _, _, engine = compiled(scaled_by(lambda self: self.factor), factor=1.0)
     engine()
     monkeypatch.setitem(globals(), "factor", 2.0)
-    before = engine._followed.now()
-    assert engine._followed.now() is before
+    before = engine._tracker.now()
+    assert engine._tracker.now() is before
 
 
 # ---- a forward with effects

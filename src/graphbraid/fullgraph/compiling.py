@@ -14,7 +14,6 @@ from graphbraid.arguments import check_type
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph.device import Device, device_for
 from graphbraid.fullgraph.engine import Engine, lock_of
-from graphbraid.fullgraph.following import TrainingNodes
 from graphbraid.fullgraph.lowering.costs import Evidence
 from graphbraid.fullgraph.lowering.levels import copied_bytes, whole_graph
 from graphbraid.fullgraph.lowering.locality import LOCALITY_BYTES
@@ -22,6 +21,7 @@ from graphbraid.fullgraph.lowering.lower_program import check_kernels, whole_typ
 from graphbraid.fullgraph.lowering.options import ALL, HOIST_BYTES, CompileOptions, names_of
 from graphbraid.fullgraph.lowering.streamed import needs_lowering
 from graphbraid.fullgraph.measured.trials import basis_for
+from graphbraid.fullgraph.model_tracker import TrainingNodes
 from graphbraid.fullgraph.program import NotLoweredError
 from graphbraid.fullgraph.ranks.ranks import Ranks
 from graphbraid.fullgraph.reading.modes import in_mode

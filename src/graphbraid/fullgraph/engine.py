@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph.device import Device, device_for
-from graphbraid.fullgraph.following import FollowedModel
 from graphbraid.fullgraph.lowering.costs import Evidence
 from graphbraid.fullgraph.lowering.locality import LOCALITY_BYTES
 from graphbraid.fullgraph.lowering.lowered import Lowered
@@ -29,6 +28,7 @@ from graphbraid.fullgraph.lowering.options import (
     storage_of,
 )
 from graphbraid.fullgraph.lowering.streamed import StreamedFeatures
+from graphbraid.fullgraph.model_tracker import ModelTracker
 from graphbraid.fullgraph.program import NotLoweredError, Program
 from graphbraid.fullgraph.ranks.ranks import Ranks
 from graphbraid.fullgraph.reading.modes import CountedMasks, in_mode, kept_buffers, plain_tensors
@@ -127,14 +127,14 @@ class Engine:
             raise ConfigError(f"{who} reads features in memory; leave tiers and host out.")
         self._lock = lock_of(model)
         with self._lock, plain_tensors():
-            self._followed = FollowedModel(
+            self._tracker = ModelTracker(
                 model, graph, nodes, self._options, ranks=ranks, node_type=node_type, data=data
             )
-            reading = self._followed.now()
-            runner = self._followed.runner_of(reading)
+            snapshot = self._tracker.now()
+            runner = self._tracker.runner_of(snapshot)
             if runner is None:
-                assert reading.why is not None
-                raise reading.why
+                assert snapshot.why is not None
+                raise snapshot.why
             self.runner: Runner = runner
             """Runner of the program that was lowered last."""
 
@@ -160,16 +160,16 @@ class Engine:
         features were changed in place since the call.
         """
         with self._lock, plain_tensors():
-            runner = self._followed.runner_of(self._followed.now())
+            runner = self._tracker.runner_of(self._tracker.now())
             if runner is None:
                 return self._rows_as_written()
             self.runner = runner
-            return runner(Behind(self._followed.source.watch.has_changed, self._written_again))
+            return runner(Behind(self._tracker.source.watch.has_changed, self._written_again))
 
     def _rows_as_written(self) -> Tensor:
-        nodes = self._followed.nodes
+        nodes = self._tracker.nodes
         nodes = nodes if self._ranks is None else self._ranks.owned(nodes)
-        rows: Tensor = self._followed.as_written().rows(nodes.to(self._device.place))
+        rows: Tensor = self._tracker.as_written().rows(nodes.to(self._device.place))
         return rows
 
     def _written_again(self, seeds: Sequence[int]) -> Tensor:
@@ -186,7 +186,7 @@ class Engine:
             )
         with self._lock, kept_buffers(self.model), given_seeds(seeds), CountedMasks():
             rows = self._rows_as_written()
-            self._followed.differentiates_twice = True
+            self._tracker.differentiates_twice = True
             return rows
 
     def predict(self) -> Tensor:
@@ -209,11 +209,11 @@ class Engine:
     ) -> Tensor:
         """Return what ``run`` gives in evaluation mode; ``of_all`` of the outputs if it runs as written."""
         with self._lock, plain_tensors(), torch.no_grad(), in_mode(self.model, training=False):
-            reading = self._followed.now()
-            runner = self._followed.runner_serving(reading)
-            if runner is None or reading.program is None:
-                return of_all(self._followed.as_written()())
-            return run(runner, reading.program)
+            snapshot = self._tracker.now()
+            runner = self._tracker.runner_serving(snapshot)
+            if runner is None or snapshot.program is None:
+                return of_all(self._tracker.as_written()())
+            return run(runner, snapshot.program)
 
     # ---- properties and explanations
 
@@ -226,7 +226,7 @@ class Engine:
     def why(self) -> NotLoweredError | None:
         """The reason why the model in its current state runs as it is written; None if it is lowered."""
         with self._lock, plain_tensors():
-            return self._followed.now().why
+            return self._tracker.now().why
 
     @property
     def lowered(self) -> Lowered:
@@ -250,14 +250,14 @@ class Engine:
     def evaluation_nbytes(self) -> int:
         """Bytes that :meth:`predict` takes in addition to :attr:`nbytes`; 0 if it runs as it is written."""
         with self._lock, plain_tensors(), in_mode(self.model, training=False):
-            program = self._followed.now().program
+            program = self._tracker.now().program
             return 0 if program is None else self.runner.evaluation_bytes(program)
 
     @property
     def evaluation_pass_bytes(self) -> int:
         """Bytes of feature rows that :meth:`predict` reads of files; 0 where they lie in memory."""
         with self._lock, plain_tensors(), in_mode(self.model, training=False):
-            program = self._followed.now().program
+            program = self._tracker.now().program
             return 0 if program is None else self.runner.evaluation_pass_bytes(program)
 
     @property
@@ -265,7 +265,7 @@ class Engine:
         """Rates and trials behind the choices; an engine given them makes the same ones, to the same bits."""
         with self._lock, plain_tensors():
             with in_mode(self.model, training=False):
-                evaluated = self._followed.now().program
+                evaluated = self._tracker.now().program
             return self.runner.evidence(evaluated)
 
     def first_not_finite(self) -> str:
@@ -294,11 +294,11 @@ class Engine:
             measure: see :meth:`floor`.
         """
         with self._lock, plain_tensors():
-            reading = self._followed.now()
-            runner = self._followed.runner_of(reading)
+            snapshot = self._tracker.now()
+            runner = self._tracker.runner_of(snapshot)
             if runner is None:
-                assert reading.why is not None
-                return self._followed.source.explained(self.model, reading.why)
+                assert snapshot.why is not None
+                return self._tracker.source.explained(self.model, snapshot.why)
             self.runner = runner
             return runner.explain(measure=measure)
 

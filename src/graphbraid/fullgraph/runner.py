@@ -111,21 +111,26 @@ class Runner:
         """Run a program in evaluation mode; return its step and its rows, valid until the next run."""
         if self._evaluate is None or self._evaluated is None or not same_program(read, self._evaluated):
             self._evaluate = None  # frees its memory first
-            program, blocks = self._lowered_for_evaluation(read)
+            program, blocks, self._blocks = self._lowered_for_evaluation(read, checks=True)
             self._evaluated, self._evaluate = read, self._planned(program, blocks, training=False)
         self._evaluate = self._ready(self._evaluate)
         return self._evaluate, self._evaluate.forward()
 
-    def _lowered_for_evaluation(self, read: Program) -> tuple[Program, Blocks]:
+    def _lowered_for_evaluation(self, read: Program, *, checks: bool) -> tuple[Program, Blocks, Blocks]:
+        """Return a program in evaluation mode, the edges that it walks here, and those of the whole graph.
+
+        With ``checks``, all ranks compare what they have lowered. A rank that holds its part alone knows no
+        edges of the whole graph.
+        """
         ranks = self._ranks
         if ranks is not None and ranks.part is not None:
-            return evaluation_part(self._whole, read, ranks)
+            return *evaluation_part(self._whole, read, ranks), ()
         program, blocks = lower_for_evaluation(self._whole, read)
-        self._blocks = blocks
         if ranks is None:
-            return program, blocks
-        ranks.check_alike_lowered(program, blocks)
-        return ranks.divided(program, blocks, self.lowered)
+            return program, blocks, blocks
+        if checks:
+            ranks.check_alike_lowered(program, blocks)
+        return *ranks.divided(program, blocks, self.lowered), blocks
 
     # ---- properties and explanations
 
@@ -174,12 +179,7 @@ class Runner:
         """Return the step of :meth:`predict`, or one that is planned like it."""
         if self._evaluate is not None and self._evaluated is not None and same_program(read, self._evaluated):
             return self._evaluate
-        ranks = self._ranks
-        if ranks is not None and ranks.part is not None:
-            return self._planned(*self._lowered_for_evaluation(read), training=False)
-        program, blocks = lower_for_evaluation(self._whole, read)
-        if ranks is not None:
-            program, blocks = ranks.divided(program, blocks, self.lowered)
+        program, blocks, _ = self._lowered_for_evaluation(read, checks=False)
         return self._planned(program, blocks, training=False)
 
     def evidence(self, evaluated: Program | None) -> Evidence:
@@ -228,8 +228,7 @@ class Runner:
         Args:
             measure: see :meth:`floor`.
         """
-        from graphbraid.fullgraph.explain.exchanges import exchanges
-        from graphbraid.fullgraph.explain.text import explain
+        from graphbraid.fullgraph.explain.text import exchanges, explain
 
         choices = [] if self._copies is None else self._copies.picker.choices
         said = explain(self.lowered, self._train, choices, level_bytes=self._level_bytes)

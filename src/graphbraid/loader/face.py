@@ -119,8 +119,8 @@ class LoaderFace(OverBatches, DataLoader[Any]):
 
     def _make_batches(self, given: dict[str, Any]) -> tuple[BatchLoader, int, Tensor | None]:
         """Return the loader of the batches, the number of inputs, and the values of ``input_id`` if told."""
-        self._followed = FollowedData()
-        read = self._followed.read(given["data"], given["weight_attr"])
+        self._tracker = FollowedData()
+        read = self._tracker.read(given["data"], given["weight_attr"])
         source = dataclasses.replace(read, lists=given["topology"])
         inputs = self._inputs(source, given)
         settings = self._settings(given, inputs.nodes)
@@ -210,7 +210,7 @@ class LoaderFace(OverBatches, DataLoader[Any]):
 
     def _read_again(self) -> None:
         """Adopt what was set or deleted in ``loader.data`` since it was last read."""
-        source = self._followed.changed(self.data, self.weight_attr, self.graph)
+        source = self._tracker.changed(self.data, self.weight_attr, self.graph)
         if source is None:
             return
         given, seeds = self._arguments, None

@@ -1,4 +1,4 @@
-"""The text of ``explain()``: the lowered program, the arena, and how a device runs it."""
+"""The text of ``explain()``: the lowered program, the arena, how a device runs it, what ranks exchange."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from graphbraid.fullgraph.lowering.lowered import decision_lines, operation_lines
+from graphbraid.fullgraph.ranks.pipeline_tuner import described
 from graphbraid.fullgraph.step.replay import ReplayedStep
 
 if TYPE_CHECKING:
     from graphbraid.fullgraph.device import Device
     from graphbraid.fullgraph.lowering.lowered import Lowered
+    from graphbraid.fullgraph.ranks.pipeline_tuner import PipelineTuner
     from graphbraid.fullgraph.step.maps import SpmmChoice
     from graphbraid.fullgraph.step.planned_step import PlannedStep
 
@@ -58,3 +60,24 @@ def _on_device(planned: PlannedStep, device: Device, choices: Sequence[SpmmChoic
 
 def _mega(count: int) -> str:
     return f"{count / 1e6:,.1f} MB"
+
+
+def exchanges(step: PlannedStep, tuner: PipelineTuner | None) -> list[str]:
+    """Return the lines about the exchanges of one of several ranks on a device; none on the host.
+
+    Args:
+        step: the rank's step.
+        tuner: what finds the kernel's configuration. If None, it is given.
+    """
+    if step.request.copies is None:
+        return []
+    read = list(step.peer_reads)
+    travel = [name for name in step.exchanged_rows if name not in step.peer_reads]
+    lines = ["Exchanges"] if read or travel else []
+    if read:
+        lines.append(f"  read where peers keep them: {', '.join(read)}")
+        lines += [f"  {described(step.pipeline)}"] if tuner is None else tuner.explain()
+    if travel:
+        reason = step.why_rows_travel or "what reads them is not one sum of float32 rows alone"
+        lines.append(f"  travel: {', '.join(travel)}: {reason}")
+    return lines

@@ -69,6 +69,10 @@ class PlannedOperation(ABC, Generic[Op]):
         return self.plan.grads[self.op.out]
 
 
+PlannedClass = Callable[["StepPlan", Any], PlannedOperation[Any]]
+"""Makes the planned form of an operation."""
+
+
 class StepPlan:
     """The tasks of a program's step planned so far, and the rows of its values and gradients."""
 
@@ -315,11 +319,25 @@ class StepPlan:
         self.do(f"gradient of {value}", lambda: run(target.tensor), target, *touches)
         self.add_part(value, target, total)
 
+    def accumulate(
+        self, value: str, run: Callable[[Tensor, bool], object], *touches: Rows | None, binds: bool = False
+    ) -> None:
+        """Plan one call that writes ``value``'s gradient, or adds to it if it holds a sum already.
+
+        Args:
+            value: any value; nothing is planned if it does not learn.
+            run: called with the gradient's rows, and whether to add to them.
+            touches: the other rows that it touches, see :meth:`do`.
+            binds: whether it is one kernel call, see :meth:`repeat`.
+        """
+        if self.program.learns(value):
+            target, adds = self.grad_of(value)
+            plan = self.repeat if binds else self.do
+            plan(f"gradient of {value}", lambda: run(target.tensor, adds), *touches, target)
+
     def add_to_grad(self, value: str, rows: FirstRows) -> None:
         """Plan to add rows to ``value``'s gradient, or to copy them there if it holds no sum yet."""
-        target, is_there = self.grad_of(value)
-        join = Tensor.add_ if is_there else Tensor.copy_
-        self.do(f"gradient of {value}", lambda: join(target.tensor, rows.tensor), rows, target)
+        self.accumulate(value, lambda out, add: _join(rows.tensor, out, add), rows)
 
     def pass_on(self, op: Operation, value: str) -> None:
         """Plan to pass ``op``'s gradient on to ``value``, in the same buffer if nothing else reads it."""
@@ -346,8 +364,12 @@ class StepPlan:
             self.do(f"{self.planning}: gradients are whole", tell)
 
 
+def _join(rows: Tensor, out: Tensor, add: bool) -> None:
+    out.add_(rows) if add else out.copy_(rows)
+
+
 def _zero(rows: FirstRows) -> None:
     rows.tensor.zero_()
 
 
-__all__ = ["PlannedOperation", "StepPlan", "WhenWhole"]
+__all__ = ["PlannedClass", "PlannedOperation", "StepPlan", "WhenWhole"]

@@ -4,63 +4,20 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.program import (
-    Add,
-    Aggregate,
-    Attention,
-    Combine,
-    Concat,
-    Epilogue,
-    Exchange,
-    Gine,
-    Hoisted,
-    Largest,
-    Learned,
-    Linear,
-    Maximum,
-    Module,
-    Normalise,
-    Operation,
-    Own,
-    Prelu,
-    RowFunction,
-    Scale,
-    UnitRows,
-)
+from graphbraid.fullgraph.program import Exchange, Linear, Module, Normalise, Operation
 from graphbraid.fullgraph.step.arena import Arena, StepTask
-from graphbraid.fullgraph.step.operations.edges import (
-    PlannedAggregate,
-    PlannedGine,
-    PlannedHoisted,
-    PlannedMaximum,
-)
+from graphbraid.fullgraph.step.operations import edges, exchange, gat, linear, norm, rowwise
 from graphbraid.fullgraph.step.operations.exchange import PlannedExchange, early_chains
-from graphbraid.fullgraph.step.operations.gat import planned_attention
-from graphbraid.fullgraph.step.operations.linear import PlannedEpilogue, PlannedLinear
-from graphbraid.fullgraph.step.operations.norm import planned_norm
 from graphbraid.fullgraph.step.operations.peer_reads import PeerReads, why_rows_travel
 from graphbraid.fullgraph.step.operations.row_exchange import route_of
-from graphbraid.fullgraph.step.operations.rowwise import (
-    PlannedAdd,
-    PlannedCombine,
-    PlannedConcat,
-    PlannedFunction,
-    PlannedLargest,
-    PlannedLearned,
-    PlannedModule,
-    PlannedOwn,
-    PlannedPrelu,
-    PlannedScale,
-    PlannedUnitRows,
-)
-from graphbraid.fullgraph.step.plan import PlannedOperation, StepPlan, WhenWhole
+from graphbraid.fullgraph.step.plan import PlannedClass, StepPlan, WhenWhole
 from graphbraid.fullgraph.step.request import StepRequest
 from graphbraid.fullgraph.step.streams import Streams
 from graphbraid.ops.gather import places_of, spread_rows
@@ -353,28 +310,15 @@ class PlannedStep:
         return f"layer {self.program.level(value) + ahead} ({op.symbol if op else 'input'})"
 
 
-_PLANNED: dict[type[Operation], Callable[[StepPlan, Any], PlannedOperation[Any]]] = {
-    Add: PlannedAdd,
-    Aggregate: PlannedAggregate,
-    Attention: planned_attention,
-    Combine: PlannedCombine,
-    Concat: PlannedConcat,
-    Epilogue: PlannedEpilogue,
-    Exchange: PlannedExchange,
-    Gine: PlannedGine,
-    Hoisted: PlannedHoisted,
-    Largest: PlannedLargest,
-    Learned: PlannedLearned,
-    Linear: PlannedLinear,
-    Maximum: PlannedMaximum,
-    Module: PlannedModule,
-    Normalise: planned_norm,
-    Own: PlannedOwn,
-    Prelu: PlannedPrelu,
-    RowFunction: PlannedFunction,
-    Scale: PlannedScale,
-    UnitRows: PlannedUnitRows,
+_PLANNED: dict[type[Operation], PlannedClass] = {
+    **edges.PLANNED,
+    **exchange.PLANNED,
+    **gat.PLANNED,
+    **linear.PLANNED,
+    **norm.PLANNED,
+    **rowwise.PLANNED,
 }
+"""What plans each kind of operation."""
 
 
 def plan_forward(plan: StepPlan) -> None:
@@ -383,9 +327,8 @@ def plan_forward(plan: StepPlan) -> None:
     for op in plan.program.ops:
         plan.planning = op.out
         if op.out in chains:
-            exchange, chain = chains[op.out]
-            early = PlannedExchange(plan, exchange)
-            plan.planned[exchange.out] = early
+            reader, chain = chains[op.out]
+            plan.planned[reader.out] = early = PlannedExchange(plan, reader)
             early.depart_early(chain)
         if op.out not in plan.planned:
             plan.planned[op.out] = _PLANNED[type(op)](plan, op)

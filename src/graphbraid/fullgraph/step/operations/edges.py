@@ -29,7 +29,7 @@ from graphbraid.fullgraph.step.operations.source_split import (
     source_split,
     whole_part,
 )
-from graphbraid.fullgraph.step.plan import PlannedOperation, StepPlan
+from graphbraid.fullgraph.step.plan import PlannedClass, PlannedOperation, StepPlan
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.aggregation import Aggregation
 from graphbraid.ops.kernels import backend, row_contiguous
@@ -71,12 +71,11 @@ class PlannedAggregate(PlannedOperation[Aggregate]):
             plan.exchanges.overlapped[source].plan_backward(grad)
             return
         how, given = plan.aggregation(op), self._rounded(grad)
-        target, is_there = plan.grad_of(source)
 
-        def run() -> None:
-            how.backward(given.tensor, target.tensor, target.tensor if is_there else None)
+        def run(out: Tensor, add: bool) -> None:
+            how.backward(given.tensor, out, out if add else None)
 
-        plan.repeat(f"gradient of {source}", run, target, given)
+        plan.accumulate(source, run, given, binds=True)
 
     def _rounded(self, rows: Rows) -> Rows:
         """Return rows in the dtype in which the aggregation reads them; plan to round them if needed."""
@@ -305,4 +304,12 @@ def _of_rows(whole: Aggregation, own: Csc) -> Aggregation:
     return replace(whole, csc=own, dst_scale=scale, loop=loop)
 
 
-__all__ = ["PlannedAggregate", "PlannedGine", "PlannedHoisted", "PlannedMaximum"]
+PLANNED: dict[type[Operation], PlannedClass] = {
+    Aggregate: PlannedAggregate,
+    Gine: PlannedGine,
+    Hoisted: PlannedHoisted,
+    Maximum: PlannedMaximum,
+}
+"""The classes of this module, by the operation that they plan."""
+
+__all__ = ["PLANNED"]

@@ -13,14 +13,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.program import Epilogue, Exchange, Linear, Own
+from graphbraid.fullgraph.program import Epilogue, Exchange, Linear, Operation, Own
 from graphbraid.fullgraph.program.chains import Chain, chains_before
 from graphbraid.fullgraph.step import epilogues
 from graphbraid.fullgraph.step.arena import Constant, FirstRows, Rows
 from graphbraid.fullgraph.step.operations.overlap import Overlapped, can_overlap
 from graphbraid.fullgraph.step.operations.peer_reads import PeerReads, why_rows_travel
 from graphbraid.fullgraph.step.operations.row_exchange import depart_back, route_of, travel_of
-from graphbraid.fullgraph.step.plan import PlannedOperation, StepPlan
+from graphbraid.fullgraph.step.plan import PlannedClass, PlannedOperation, StepPlan
 from graphbraid.ops.linear import tall_product
 
 MOST_SHARE = 0.5
@@ -224,4 +224,9 @@ class _EarlyRows:
         return through if isinstance(link, Epilogue) else multiply
 
 
-__all__ = ["MOST_SHARE", "PlannedExchange", "early_chains"]
+PLANNED: dict[type[Operation], PlannedClass] = {
+    Exchange: PlannedExchange,
+}
+"""The classes of this module, by the operation that they plan."""
+
+__all__ = ["MOST_SHARE", "PLANNED", "PlannedExchange", "early_chains"]

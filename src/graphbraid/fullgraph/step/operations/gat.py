@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from graphbraid import native
-from graphbraid.fullgraph.program import Attention, Exchange
+from graphbraid.fullgraph.program import Attention, Exchange, Operation
 from graphbraid.fullgraph.step.arena import FirstRows, Rows
 from graphbraid.fullgraph.step.operations.attention import AttendedEdges, PlannedAttention, PlannedGatv2
 from graphbraid.fullgraph.step.operations.row_exchange import depart_back
@@ -21,7 +21,7 @@ from graphbraid.fullgraph.step.operations.source_split import (
     plan_by_source,
     source_split,
 )
-from graphbraid.fullgraph.step.plan import StepPlan
+from graphbraid.fullgraph.step.plan import PlannedClass, StepPlan
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.attention import both_ways, needs_ids
 from graphbraid.ops.kernels import backend, recorded_whole
@@ -325,4 +325,7 @@ def _own_heads(gram: Tensor) -> Tensor:
     return gram.view(heads, heads, -1).diagonal(dim1=0, dim2=1).t().contiguous()
 
 
-__all__ = ["PlannedGat", "planned_attention"]
+PLANNED: dict[type[Operation], PlannedClass] = {Attention: planned_attention}
+"""The classes of attention, by the operation that they plan."""
+
+__all__ = ["PLANNED"]

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.program import WHOLE, Epilogue, Following, Linear, Own
+from graphbraid.fullgraph.program import WHOLE, Epilogue, Following, Linear, Operation, Own
 from graphbraid.fullgraph.step import epilogues
 from graphbraid.fullgraph.step.arena import FirstRows
 from graphbraid.fullgraph.step.bound_call import MaskSeed
-from graphbraid.fullgraph.step.plan import PlannedOperation, StepPlan
+from graphbraid.fullgraph.step.plan import PlannedClass, PlannedOperation, StepPlan
 from graphbraid.ops.dropout import RowEpilogue
 from graphbraid.ops.linear import tall_gram, tall_product
 
@@ -60,13 +60,11 @@ class PlannedLinear(PlannedOperation[Linear]):
         if op.weight.requires_grad or (op.mixed is not None and op.mixed.requires_grad):
             self._weight(grad)
         plan.tell_of_whole(op)
-        if plan.program.learns(source):
-            target, is_there = plan.grad_of(source)
 
-            def run() -> None:
-                tall_product(grad.tensor, op.matrix(), out=target.tensor, add=is_there)
+        def run(out: Tensor, add: bool) -> None:
+            tall_product(grad.tensor, op.matrix(), out=out, add=add)
 
-            plan.repeat(f"gradient of {source}", run, grad, target)
+        plan.accumulate(source, run, grad, binds=True)
 
     def _weight(self, grad: FirstRows) -> None:
         """Plan the weight's gradient: one kernel call if the weight is used as it is."""
@@ -193,4 +191,10 @@ def _gathered(plan: StepPlan, op: Epilogue, ids: Tensor) -> FirstRows:
     return some
 
 
-__all__ = ["EpilogueOfRows", "PlannedEpilogue", "PlannedLinear", "after_of", "plan_epilogue_backward"]
+PLANNED: dict[type[Operation], PlannedClass] = {
+    Epilogue: PlannedEpilogue,
+    Linear: PlannedLinear,
+}
+"""The classes of this module, by the operation that they plan."""
+
+__all__ = ["PLANNED", "EpilogueOfRows", "after_of", "plan_epilogue_backward"]

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from graphbraid.fullgraph.program import Normalise, Own
+from graphbraid.fullgraph.program import Normalise, Operation, Own
 from graphbraid.fullgraph.step.arena import FirstRows
-from graphbraid.fullgraph.step.plan import PlannedOperation, StepPlan
+from graphbraid.fullgraph.step.plan import PlannedClass, PlannedOperation, StepPlan
 from graphbraid.ops.kernels import backend, recorded_whole
 from graphbraid.ops.norm import Moments, as_factors, batch_statistics, column_moments
 
@@ -247,4 +247,7 @@ class RankColumns:
             grad_x.sub_(scratch)
 
 
-__all__ = ["PlannedBatchNorm", "PlannedLayerNorm", "planned_norm"]
+PLANNED: dict[type[Operation], PlannedClass] = {Normalise: planned_norm}
+"""The class of this module, by the operation that it plans."""
+
+__all__ = ["PLANNED"]

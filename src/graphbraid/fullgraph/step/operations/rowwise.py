@@ -15,6 +15,7 @@ from graphbraid.fullgraph.program import (
     Largest,
     Learned,
     Module,
+    Operation,
     Own,
     Prelu,
     RowFunction,
@@ -22,7 +23,7 @@ from graphbraid.fullgraph.program import (
     UnitRows,
 )
 from graphbraid.fullgraph.step.arena import FirstRows
-from graphbraid.fullgraph.step.plan import PlannedOperation, StepPlan
+from graphbraid.fullgraph.step.plan import PlannedClass, PlannedOperation, StepPlan
 from graphbraid.fullgraph.step.row_functions import FUNCTIONS
 from graphbraid.ops.kernels import recorded_whole
 
@@ -114,17 +115,12 @@ class PlannedCombine(PlannedOperation[Combine]):
         for value, factor in sorted(pairs, key=lambda pair: pair[1] == 1):  # a shared buffer comes last
             if factor == 1:
                 plan.pass_on(op, value)
-            elif plan.program.learns(value):
-                target, is_there = plan.grad_of(value)
-                run = partial(_add_times, grad, factor, target, is_there)
-                plan.do(f"gradient of {value}", run, grad, target)
+            else:
+                plan.accumulate(value, partial(_add_times, grad, factor), grad)
 
 
-def _add_times(grad: FirstRows, factor: float, target: FirstRows, is_there: bool) -> None:
-    if is_there:
-        target.tensor.add_(grad.tensor, alpha=factor)
-    else:
-        torch.mul(grad.tensor, factor, out=target.tensor)
+def _add_times(grad: FirstRows, factor: float, out: Tensor, add: bool) -> None:
+    out.add_(grad.tensor, alpha=factor) if add else torch.mul(grad.tensor, factor, out=out)
 
 
 class PlannedConcat(PlannedOperation[Concat]):
@@ -152,15 +148,12 @@ class PlannedConcat(PlannedOperation[Concat]):
         """Plan the inputs' gradients: each its columns of the result's gradient."""
         plan, grad = self.plan, self.grad
         for value, part in zip(self.op.inputs, self._columns, strict=True):
-            if plan.program.learns(value):
-                target, is_there = plan.grad_of(value)
-                run = partial(_add_columns, grad, part, target, is_there)
-                plan.do(f"gradient of {value}", run, grad, target)
+            plan.accumulate(value, partial(_add_columns, grad, part), grad)
 
 
-def _add_columns(grad: FirstRows, part: slice, target: FirstRows, is_there: bool) -> None:
+def _add_columns(grad: FirstRows, part: slice, out: Tensor, add: bool) -> None:
     columns = grad.tensor[:, part]
-    target.tensor.add_(columns) if is_there else target.tensor.copy_(columns)
+    out.add_(columns) if add else out.copy_(columns)
 
 
 class PlannedLargest(PlannedOperation[Largest]):
@@ -189,18 +182,13 @@ class PlannedLargest(PlannedOperation[Largest]):
         """Plan the inputs' gradients: the result's gradient where they were the largest."""
         plan, op, grad, winner = self.plan, self.op, self.grad, self._winner
         for number, value in enumerate(op.inputs):
-            if plan.program.learns(value):
-                target, is_there = plan.grad_of(value)
-                is_won = plan.scratch(f"{op.out}: is {value}", grad.count, plan.program.width(op.out))
-                run = partial(self._add_won, number, is_won, target, is_there)
-                plan.do(f"gradient of {value}", run, grad, winner, is_won, target)
+            is_won = plan.scratch(f"{op.out}: is {value}", grad.count, plan.program.width(op.out))
+            plan.accumulate(value, partial(self._add_won, number, is_won), grad, winner, is_won)
 
-    def _add_won(self, number: int, is_won: FirstRows, target: FirstRows, is_there: bool) -> None:
+    def _add_won(self, number: int, is_won: FirstRows, out: Tensor, add: bool) -> None:
+        grad = self.grad.tensor
         torch.eq(self._winner.tensor, number, out=is_won.tensor)
-        if is_there:
-            target.tensor.addcmul_(self.grad.tensor, is_won.tensor)
-        else:
-            torch.mul(self.grad.tensor, is_won.tensor, out=target.tensor)
+        out.addcmul_(grad, is_won.tensor) if add else torch.mul(grad, is_won.tensor, out=out)
 
 
 class PlannedFunction(PlannedOperation[RowFunction]):
@@ -295,13 +283,11 @@ class PlannedScale(PlannedOperation[Scale]):
                 plan.parameters.give(op.factor, given)
 
             plan.do(f"gradient of {op.out}'s factor", run, grad, products, x)
-        if plan.program.learns(self.source):
-            target, is_there = plan.grad_of(self.source)
 
-            def spread() -> None:
-                _scale(grad.tensor, op.factor.detach(), target.tensor, is_there)
+        def spread(out: Tensor, add: bool) -> None:
+            _scale(grad.tensor, op.factor.detach(), out, add)
 
-            plan.do(f"gradient of {self.source}", spread, grad, target)
+        plan.accumulate(self.source, spread, grad)
 
 
 @recorded_whole
@@ -426,16 +412,19 @@ class TorchCall:
         return found[0], found[1:]
 
 
-__all__ = [
-    "PlannedAdd",
-    "PlannedCombine",
-    "PlannedConcat",
-    "PlannedFunction",
-    "PlannedLargest",
-    "PlannedLearned",
-    "PlannedModule",
-    "PlannedOwn",
-    "PlannedPrelu",
-    "PlannedScale",
-    "PlannedUnitRows",
-]
+PLANNED: dict[type[Operation], PlannedClass] = {
+    Add: PlannedAdd,
+    Combine: PlannedCombine,
+    Concat: PlannedConcat,
+    Largest: PlannedLargest,
+    Learned: PlannedLearned,
+    Module: PlannedModule,
+    Own: PlannedOwn,
+    RowFunction: PlannedFunction,
+    Prelu: PlannedPrelu,
+    Scale: PlannedScale,
+    UnitRows: PlannedUnitRows,
+}
+"""The classes of this module, by the operation that they plan."""
+
+__all__ = ["PLANNED"]

@@ -1,7 +1,7 @@
-"""FollowedModel: the readings of a model that may change between calls, and the runner of each.
+"""ModelTracker: the snapshots of a model that may change between calls, and the runner of each.
 
 Each call looks whether the model, its graph or the data behind it are still what was read. If not, the model
-is read anew; the readings kept serve a model that alternates between modes.
+is read anew; the snapshots kept serve a model that alternates between modes.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from graphbraid.fullgraph.runner import Runner
 from graphbraid.graph import Graph
 
 _MOST_FORMS = 4
-"""Number of readings kept per model, since a model alternates between modes."""
+"""Number of snapshots kept per model, since a model alternates between modes."""
 _MOST_CHANGES = 16
 """Number of calls in succession that may each need another program, before calls run as written."""
 
 
 @dataclass
-class Reading:
+class ModelSnapshot:
     """A model's program at one moment, or the reason why it has none."""
 
     seen: ModelWatch | None
@@ -80,7 +80,7 @@ class TrainingNodes:
         return says, says._version if isinstance(says, Tensor) and not says.is_inference() else 0
 
 
-class FollowedModel:
+class ModelTracker:
     """A model and its graph, followed from call to call.
 
     Args:
@@ -108,7 +108,7 @@ class FollowedModel:
         data: Any,
     ) -> None:
         self._model, self._options, self._ranks = model, options, ranks
-        self._readings: list[Reading] = []
+        self._snapshots: list[ModelSnapshot] = []
         self._num_changes = 0
         self._unread: ModelWatch | None = None
         self.source = source_of(model, graph, data, node_type)
@@ -124,28 +124,30 @@ class FollowedModel:
         """``(num_nodes,)`` int64 ids of the training nodes."""
         return self._asked.ids
 
-    def now(self) -> Reading:
-        """Return the model's current reading, made anew if the model, the graph or the nodes have changed."""
+    def now(self) -> ModelSnapshot:
+        """Return the current snapshot: a new one if the model, the graph or the nodes have changed."""
         if self._asked.have_changed(self.source) or self.source.has_changed():
             self.source = self.source.anew()
             self._asked = TrainingNodes(self._asked.given, self.source)
-            self._readings.clear()
+            self._snapshots.clear()
             self._num_changes = 0
         if (why := self._why_not_now()) is not None:
-            return Reading(None, None, why)
-        for reading in reversed(self._readings):
-            if reading.seen is not None and not reading.seen.has_changed():
+            return ModelSnapshot(None, None, why)
+        for snapshot in reversed(self._snapshots):
+            if snapshot.seen is not None and not snapshot.seen.has_changed():
                 self._num_changes = 0
-                return reading
+                return snapshot
         seen = ModelWatch(self._model)
         if self._num_changes >= _MOST_CHANGES and (self._unread is None or self._unread.has_changed()):
             self._unread = seen
             what = f"what it reads was another in each of the last {_MOST_CHANGES} calls"
-            return Reading(None, None, NotLoweredError("forward", what, "values that stay between calls"))
-        reading = self._read(seen)
-        self._num_changes += reading.program is not None and reading.runner is None
-        self._readings = [*self._readings[1 - _MOST_FORMS :], reading]
-        return reading
+            return ModelSnapshot(
+                None, None, NotLoweredError("forward", what, "values that stay between calls")
+            )
+        snapshot = self._read(seen)
+        self._num_changes += snapshot.program is not None and snapshot.runner is None
+        self._snapshots = [*self._snapshots[1 - _MOST_FORMS :], snapshot]
+        return snapshot
 
     def _why_not_now(self) -> NotLoweredError | None:
         """Return why calls at this moment run as written whatever the model is; None if they do not."""
@@ -158,24 +160,24 @@ class FollowedModel:
             return NotLoweredError("backward", "its gradients were differentiated again (create_graph=True)")
         return None
 
-    def runner_of(self, reading: Reading) -> Runner | None:
-        """Return the runner of a reading's program; None if there is none, and ``reading.why`` says why."""
-        if reading.runner is None and reading.program is not None:
+    def runner_of(self, snapshot: ModelSnapshot) -> Runner | None:
+        """Return the runner of a snapshot's program; None if there is none, and ``snapshot.why`` says why."""
+        if snapshot.runner is None and snapshot.program is not None:
             try:
-                reading.runner = Runner(self._lower(reading.program), self._ranks)
+                snapshot.runner = Runner(self._lower(snapshot.program), self._ranks)
             except GraphbraidError:
                 raise
             except NotLoweredError as why:
-                reading.program, reading.why = None, why
+                snapshot.program, snapshot.why = None, why
             except Exception as error:  # lowering must never make a model fail that runs as written
-                reading.program, reading.why = None, NotLoweredError.of_failure(self._model, error)
-        return reading.runner
+                snapshot.program, snapshot.why = None, NotLoweredError.of_failure(self._model, error)
+        return snapshot.runner
 
-    def runner_serving(self, reading: Reading) -> Runner | None:
-        """Return a runner of any reading that can run this one's program; if there is none, its own."""
-        runners = (r.runner for r in self._readings if r.runner is not None)
-        runner = next((r for r in runners if reading.program is None or r.serves(reading.program)), None)
-        return runner or self.runner_of(reading)
+    def runner_serving(self, snapshot: ModelSnapshot) -> Runner | None:
+        """Return a runner of any snapshot that can run this one's program; if there is none, its own."""
+        runners = (r.runner for r in self._snapshots if r.runner is not None)
+        runner = next((r for r in runners if snapshot.program is None or r.serves(snapshot.program)), None)
+        return runner or self.runner_of(snapshot)
 
     def as_written(self) -> AsWritten:
         """Return what runs the model as it is written.
@@ -187,16 +189,16 @@ class FollowedModel:
             raise ConfigError(needs_lowering(self.now().why))
         return self.source.as_written(self._model, self._options.device.place)
 
-    def _read(self, now: ModelWatch) -> Reading:
+    def _read(self, now: ModelWatch) -> ModelSnapshot:
         try:
             program = self.source.read(self._model)
         except NotLoweredError as why:
-            return Reading(now, None, why)
-        known = (r for r in self._readings if r.seen is not None and r.seen.numbers == now.numbers)
+            return ModelSnapshot(now, None, why)
+        known = (r for r in self._snapshots if r.seen is not None and r.seen.numbers == now.numbers)
         alike = next((r for r in known if r.program is not None and same_program(r.program, program)), None)
         if alike is not None:  # the change did not affect the program
-            return Reading(now, alike.program, None, alike.runner)
-        return Reading(now, program, None)
+            return ModelSnapshot(now, alike.program, None, alike.runner)
+        return ModelSnapshot(now, program, None)
 
     def _lower(self, program: Program) -> Lowered:
         if self._ranks is not None and self._ranks.part is not None:
