@@ -43,8 +43,7 @@ from graphbraid.collective.plan.times import Duration
 from graphbraid.collective.run.executor import Executor
 from graphbraid.collective.run.operators import Operators
 from graphbraid.collective.run.profiler import Effort, measure
-from graphbraid.collective.run.protocols import BatchDevice
-from graphbraid.collective.run.stages import Context
+from graphbraid.collective.run.stages import BatchDevice, Context
 from graphbraid.graph import Graph
 from graphbraid.loader import NeighborLoader
 from graphbraid.nn import GraphSAGE

@@ -29,9 +29,9 @@ from graphbraid.collective.plan.plan import Plan
 from graphbraid.collective.plan.scheduler import fixed_plan, make_plan
 from graphbraid.collective.plan.simulator import Durations, simulate
 from graphbraid.collective.plan.times import Duration, Profile, StageTimes
-from graphbraid.collective.run.drift import Replanning
 from graphbraid.collective.run.executor import Executor
 from graphbraid.collective.run.operators import Operators
+from graphbraid.collective.run.replanner import Replanning
 from graphbraid.collective.run.stages import Context
 from graphbraid.datasets import load
 from graphbraid.graph import Graph

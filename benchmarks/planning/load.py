@@ -24,10 +24,10 @@ from graphbraid.collective.hardware.emulated import EmulatedAccelerator
 from graphbraid.collective.plan.plan import Plan
 from graphbraid.collective.plan.scheduler import make_plan
 from graphbraid.collective.plan.times import Duration, Profile, StageTimes
-from graphbraid.collective.run.drift import Replanning
 from graphbraid.collective.run.executor import Executor
 from graphbraid.collective.run.operators import Operators
 from graphbraid.collective.run.profiler import Effort, measure
+from graphbraid.collective.run.replanner import Replanning
 from graphbraid.collective.run.stages import Context, find, register
 from graphbraid.graph import Graph
 from graphbraid.sampling import SamplerConfig, SeedSchedule

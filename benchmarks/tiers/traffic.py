@@ -32,7 +32,7 @@ from benchmarks.tables.pages import write_pages
 from graphbraid import Graph, features
 from graphbraid.collective import Profile, fixed_plan
 from graphbraid.collective.hardware.emulated import EmulatedAccelerator
-from graphbraid.collective.plan.limits import Limits
+from graphbraid.collective.plan.scheduler import Limits
 from graphbraid.collective.plan.times import Duration, StageTimes
 from graphbraid.collective.run.executor import Executor
 from graphbraid.collective.run.operators import Operators

@@ -27,7 +27,7 @@ from benchmarks.common.rows import write_rows
 from benchmarks.graphs.folder import load
 from graphbraid import Graph
 from graphbraid.collective import Plan
-from graphbraid.collective.plan.arrangement import Arrangement
+from graphbraid.collective.plan.times import Arrangement
 from graphbraid.estimates.plan import plan_run
 from graphbraid.estimates.trial import TrialStep
 from graphbraid.machine.hardware import Hardware

@@ -26,14 +26,13 @@ from tests.extras import PATIENCE, once_undisturbed
 
 from graphbraid.collective.hardware.cpu import NoTransfer
 from graphbraid.collective.hardware.emulated import EmulatedAccelerator
-from graphbraid.collective.plan.routes import CPU
+from graphbraid.collective.plan.dispatcher import CPU
 from graphbraid.collective.plan.scheduler import fixed_plan, make_plan
 from graphbraid.collective.plan.simulator import Durations
 from graphbraid.collective.plan.times import Profile
-from graphbraid.collective.run.drift import Drift, Replanning
 from graphbraid.collective.run.operators import Operators
-from graphbraid.collective.run.protocols import DeviceMemoryError
-from graphbraid.collective.run.stages import find, make_operator, register
+from graphbraid.collective.run.replanner import Drift, Replanning
+from graphbraid.collective.run.stages import DeviceMemoryError, find, make_operator, register
 from graphbraid.errors import ConfigError, ResourceError
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")

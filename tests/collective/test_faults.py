@@ -16,16 +16,15 @@ from tests.extras import PATIENCE
 from graphbraid.collective.hardware.cpu import CpuBatching
 from graphbraid.collective.hardware.emulated import EmulatedAccelerator
 from graphbraid.collective.hardware.process import ProcessBatching
-from graphbraid.collective.plan.routes import CPU, GPU
+from graphbraid.collective.plan.dispatcher import CPU, GPU
 from graphbraid.collective.plan.scheduler import fixed_plan
 from graphbraid.collective.plan.times import Profile
 from graphbraid.collective.run import stages
-from graphbraid.collective.run.drift import Replanning
 from graphbraid.collective.run.dual_buffer import DualBuffer
 from graphbraid.collective.run.executor import Executor
 from graphbraid.collective.run.operators import Operators
-from graphbraid.collective.run.protocols import WorkerDiedError
-from graphbraid.collective.run.stages import make_operator, register
+from graphbraid.collective.run.replanner import Replanning
+from graphbraid.collective.run.stages import WorkerDiedError, make_operator, register
 from graphbraid.errors import ResourceError
 from graphbraid.loader import NeighborLoader
 

@@ -16,7 +16,7 @@ from tests.extras import once_undisturbed
 
 from graphbraid.collective import Plan, Profile, fixed_plan
 from graphbraid.collective.hardware.emulated import EmulatedAccelerator
-from graphbraid.collective.run.drift import Replanning
+from graphbraid.collective.run.replanner import Replanning
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.loader import NeighborLoader
 from graphbraid.loader.batches import planned

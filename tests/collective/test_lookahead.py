@@ -16,11 +16,11 @@ from graphbraid import Graph
 from graphbraid.collective import Limits, Profile, fixed_plan, make_plan
 from graphbraid.collective.hardware.emulated import EmulatedAccelerator
 from graphbraid.collective.run import lookahead
-from graphbraid.collective.run.drift import Replanning
 from graphbraid.collective.run.executor import Executor
 from graphbraid.collective.run.lookahead import Directory, RowBuffer
 from graphbraid.collective.run.operators import Operators, can_look_ahead
 from graphbraid.collective.run.profiler import measure
+from graphbraid.collective.run.replanner import Replanning
 from graphbraid.collective.run.stages import Context, make_operator, register
 from graphbraid.errors import ResourceError
 from graphbraid.graph import SparseFeatures

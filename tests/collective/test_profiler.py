@@ -9,8 +9,7 @@ from tests.collective.emulation import FAST, make_context
 from tests.extras import once_undisturbed
 
 from graphbraid.collective.hardware.emulated import EmulatedAccelerator
-from graphbraid.collective.plan.arrangement import Arrangement, TimedArrangement
-from graphbraid.collective.plan.times import Duration, Profile
+from graphbraid.collective.plan.times import Arrangement, Duration, Profile, TimedArrangement
 from graphbraid.collective.run import profiler
 from graphbraid.collective.run.profiler import Effort, batch_bytes_of, cached, measure, profile_file
 from graphbraid.collective.run.stages import make_operator

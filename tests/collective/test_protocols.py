@@ -12,7 +12,7 @@ from graphbraid.collective.hardware import cuda
 from graphbraid.collective.hardware.cpu import CpuBatching, NoMarks, NoTransfer
 from graphbraid.collective.hardware.emulated import EmulatedAccelerator, EmulatedTransfer
 from graphbraid.collective.run.operators import Operators, can_look_ahead
-from graphbraid.collective.run.protocols import Accelerator
+from graphbraid.collective.run.stages import Accelerator
 from graphbraid.errors import ConfigError
 
 

@@ -14,7 +14,7 @@ import graphbraid
 from graphbraid import Trainer
 from graphbraid.collective.hardware.emulated import EmulatedAccelerator
 from graphbraid.collective.hardware.process import ProcessBatching
-from graphbraid.collective.plan.routes import CPU, GPU
+from graphbraid.collective.plan.dispatcher import CPU, GPU
 from graphbraid.collective.plan.scheduler import fixed_plan
 from graphbraid.collective.plan.times import Profile
 from graphbraid.collective.run.dual_buffer import DualBuffer

@@ -11,8 +11,7 @@ from tests.collective.cases import stage_times
 from tests.collective.checker import check_schedule
 from tests.extras import once_undisturbed
 
-from graphbraid.collective.plan.limits import Limits
-from graphbraid.collective.plan.scheduler import fixed_plan, make_plan, simulated
+from graphbraid.collective.plan.scheduler import Limits, fixed_plan, make_plan, simulated
 from graphbraid.collective.plan.simulator import Durations
 from graphbraid.collective.plan.times import Profile
 from graphbraid.errors import ConfigError, ResourceError

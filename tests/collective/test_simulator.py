@@ -18,8 +18,7 @@ from tests.collective.cases import any_times, stage_times, two_routes
 from tests.collective.checker import check_schedule
 
 from graphbraid.collective.plan.braid import braid
-from graphbraid.collective.plan.dispatcher import bound_with
-from graphbraid.collective.plan.routes import CPU, GPU, spread_routes
+from graphbraid.collective.plan.dispatcher import CPU, GPU, bound_with, spread_routes
 from graphbraid.collective.plan.simulator import Durations, ScheduleSetting, simulate
 from graphbraid.errors import ConfigError
 

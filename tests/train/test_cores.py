@@ -12,8 +12,7 @@ from tests.train.communities import community_graph, new_model
 
 from graphbraid import native
 from graphbraid.collective import Profile, make_plan
-from graphbraid.collective.plan.arrangement import Arrangement, TimedArrangement
-from graphbraid.collective.plan.times import Duration, StageTimes
+from graphbraid.collective.plan.times import Arrangement, Duration, StageTimes, TimedArrangement
 from graphbraid.estimates import plan as planning
 from graphbraid.nn import GraphSAGE
 from graphbraid.train import Trainer

@@ -12,8 +12,7 @@ from tests.fullgraph.graphs import CHANNELS, CLASSES, make_graph
 from graphbraid import native
 from graphbraid import nn as gnn
 from graphbraid.collective import Plan
-from graphbraid.collective.plan.arrangement import Arrangement
-from graphbraid.collective.plan.times import Duration, StageTimes
+from graphbraid.collective.plan.times import Arrangement, Duration, StageTimes
 from graphbraid.errors import DataError
 from graphbraid.fullgraph.lowering.passes import PASSES, choose_input_path
 from graphbraid.fullgraph.measured.rates import MeasuredRates

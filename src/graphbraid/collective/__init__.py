@@ -5,12 +5,10 @@ from typing import TYPE_CHECKING
 from graphbraid.lazy import names_of
 
 if TYPE_CHECKING:
-    from graphbraid.collective.plan.limits import Limits
     from graphbraid.collective.plan.plan import Plan
-    from graphbraid.collective.plan.scheduler import fixed_plan, make_plan, simulated
+    from graphbraid.collective.plan.scheduler import Limits, fixed_plan, make_plan, simulated
     from graphbraid.collective.plan.times import Duration, Profile, StageTimes
-    from graphbraid.collective.run.protocols import DeviceMemoryError, WorkerDiedError
-    from graphbraid.collective.run.stages import register
+    from graphbraid.collective.run.stages import DeviceMemoryError, WorkerDiedError, register
 
 __all__ = [
     "DeviceMemoryError",
@@ -29,11 +27,9 @@ __all__ = [
 __getattr__ = names_of(
     __name__,
     {
-        "plan.limits": "Limits",
         "plan.plan": "Plan",
-        "plan.scheduler": "fixed_plan make_plan simulated",
+        "plan.scheduler": "Limits fixed_plan make_plan simulated",
         "plan.times": "Duration Profile StageTimes",
-        "run.protocols": "DeviceMemoryError WorkerDiedError",
-        "run.stages": "register",
+        "run.stages": "DeviceMemoryError WorkerDiedError register",
     },
 )

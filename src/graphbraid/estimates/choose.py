@@ -36,7 +36,7 @@ from graphbraid.train.step.links.options import config_of_links
 from graphbraid.train.step.tiers import expected_reads, share_of
 
 if TYPE_CHECKING:
-    from graphbraid.collective.run.protocols import Accelerator
+    from graphbraid.collective.run.stages import Accelerator
     from graphbraid.distributed import Communicator
 
 SHARE_OF_FREE_MEMORY = 0.5

@@ -14,8 +14,8 @@ from typing import Any, ClassVar, NamedTuple
 
 from pydantic import ConfigDict
 
-from graphbraid.collective.plan.records import STRICT, load_record, save_record
 from graphbraid.errors import ConfigError
+from graphbraid.files.schema import STRICT, load_record, save_record
 from graphbraid.machine.rates import Rates
 
 

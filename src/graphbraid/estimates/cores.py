@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from graphbraid.collective.plan.arrangement import Arrangement, TimedArrangement
-from graphbraid.collective.plan.cores import ahead_of, arrangements, expected_seconds
+from graphbraid.collective.plan.scheduler import ahead_of, arrangements, expected_seconds
+from graphbraid.collective.plan.times import Arrangement, TimedArrangement
 from graphbraid.estimates.trial import TrialStep
 from graphbraid.machine.hardware import Hardware
 from graphbraid.train import runtime

@@ -17,13 +17,13 @@ import torch
 from pydantic import ConfigDict
 from torch import Tensor
 
-from graphbraid.collective.plan.records import STRICT, load_record, save_record
-from graphbraid.collective.run.protocols import ReportsMemory, SharesMemory
+from graphbraid.collective.run.stages import ReportsMemory, SharesMemory
 from graphbraid.distributed.peers.group import ReadingGroup
 from graphbraid.errors import ConfigError
 from graphbraid.estimates.allocation import capacity_bytes
 from graphbraid.features.tiers.device_sizing import DeviceMemory
 from graphbraid.features.tiers.peer_split import ReadRates
+from graphbraid.files.schema import STRICT, load_record, save_record
 from graphbraid.files.writing import format_bytes
 from graphbraid.fullgraph.measured.rates import machine_rates
 from graphbraid.machine.hardware import Hardware, free_memory_bytes, own_anonymous_bytes
@@ -32,7 +32,7 @@ from graphbraid.signatures import typed
 from graphbraid.train.runtime import device_named
 
 if TYPE_CHECKING:
-    from graphbraid.collective.run.protocols import Accelerator
+    from graphbraid.collective.run.stages import Accelerator
     from graphbraid.distributed import Communicator
 
 _Number = TypeVar("_Number", int, float)

@@ -29,7 +29,7 @@ from graphbraid.train.step.runner import ModelRunner
 from graphbraid.train.task import Task
 
 if TYPE_CHECKING:
-    from graphbraid.collective.run.protocols import Accelerator, BatchDevice
+    from graphbraid.collective.run.stages import Accelerator, BatchDevice
     from graphbraid.sampling.typed.minibatch import TypedMiniBatch
 
 _KEY = ("fanouts", "batch_size", "layout", "replace", "precision", "threads", "optimizer", "clip")

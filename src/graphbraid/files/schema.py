@@ -1,14 +1,24 @@
-"""Validation of what a file holds before anything uses it; errors name the file and the field."""
+"""Checks of what files hold against a schema, and frozen records kept as JSON files."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import os
 import reprlib
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from graphbraid.errors import DataError
+from graphbraid.files.checksums import sealed, unsealed
+from graphbraid.files.opening import read_text
+from graphbraid.files.writing import atomic_write
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 
 T = TypeVar("T")
 Count = Annotated[int, Field(ge=0, lt=1 << 63)]
@@ -45,3 +55,50 @@ def first_mistake(error: ValidationError) -> str:
 
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = 80
+
+
+STRICT = ConfigDict(extra="forbid")
+"""Pydantic configuration of every record read from a file: unknown fields are errors."""
+
+Record = TypeVar("Record", bound="DataclassInstance")
+
+
+def save_record(record: DataclassInstance, kind: str, path: str | os.PathLike[str]) -> None:
+    """Write a record as JSON.
+
+    Args:
+        record: a dataclass of plain values, tuples and dataclasses.
+        kind: name of the kind of record, such as ``"plan"``, which :func:`load_record` checks.
+        path: path of the file; an existing file is replaced.
+
+    Raises:
+        ResourceError: the file cannot be written.
+    """
+    text = json.dumps(sealed({"graphbraid": kind, **dataclasses.asdict(record)}), indent=1)
+    with atomic_write(path) as aside:
+        aside.write_text(text + "\n", encoding="utf-8")
+
+
+def load_record(record: type[Record], kind: str, path: str | os.PathLike[str]) -> Record:
+    """Read a record that :func:`save_record` wrote.
+
+    Raises:
+        DataError: the file does not exist, is not JSON, holds another kind of record, has a field missing,
+            unknown or out of range, or was changed since it was written.
+    """
+    try:
+        values = json.loads(read_text(path))
+    except OSError as error:
+        raise DataError(f"cannot read the {kind} {path}: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path} is no {kind}: it is not JSON ({error})") from None
+    values = unsealed(values, path)
+    found = values.pop("graphbraid", None) if isinstance(values, dict) else None
+    if found != kind:
+        holds = f"it holds a {found}" if isinstance(found, str) else "it has no field 'graphbraid'"
+        raise DataError(f"{path} is no {kind}: {holds}; a {kind} is written by its save()")
+    return _checked(record, kind, values, path)
+
+
+def _checked(record: type[Record], kind: str, values: dict[str, Any], path: str | os.PathLike[str]) -> Record:
+    return checked(TypeAdapter(record), values, lambda text: DataError(f"{path} is no sound {kind}: {text}"))

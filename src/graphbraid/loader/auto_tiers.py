@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from graphbraid.arguments import as_count, shown
-from graphbraid.collective.hardware.device_choice import LOCAL_ID_BYTES
 from graphbraid.collective.hardware.device_placement import PARTS, choose_placement, part_bytes_of
+from graphbraid.collective.hardware.device_resident import LOCAL_ID_BYTES
 from graphbraid.collective.plan.plan import Plan
-from graphbraid.collective.run.protocols import ReportsMemory
-from graphbraid.collective.run.stages import Context, find
+from graphbraid.collective.run.stages import Context, ReportsMemory, find
 from graphbraid.errors import ConfigError
 from graphbraid.features.budgets.sizing import host_budget
 from graphbraid.features.scores.choice import sampling_seconds

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
-from graphbraid.collective.run.protocols import BatchDevice
+from graphbraid.collective.run.stages import BatchDevice
 from graphbraid.errors import ConfigError
 from graphbraid.graph import Graph
 from graphbraid.loader.face import NOT_OPTIONS, Inputs, LoaderFace

@@ -12,7 +12,7 @@ from torch.utils.data import Sampler
 
 from graphbraid.arguments import as_flag
 from graphbraid.collective.plan.plan import Plan
-from graphbraid.collective.run.protocols import BatchDevice
+from graphbraid.collective.run.stages import BatchDevice
 from graphbraid.graph import Graph
 from graphbraid.loader.face import NOT_OPTIONS, Inputs, LoaderFace
 from graphbraid.loader.inputs import as_seeds

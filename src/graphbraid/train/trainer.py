@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from graphbraid import distributed
 from graphbraid.arguments import check_type
 from graphbraid.collective import Plan, Profile
-from graphbraid.collective.run.protocols import Accelerator
+from graphbraid.collective.run.stages import Accelerator
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.estimates.choose import TrainerInputs, choose, with_plan_of_device
 from graphbraid.estimates.limits import require_sampled

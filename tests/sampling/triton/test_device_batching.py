@@ -12,13 +12,16 @@ from graphbraid import Graph, ScaledFeatures
 from graphbraid.collective import Profile, fixed_plan
 from graphbraid.collective.hardware.cpu import CpuBatching, NoMarks, NoTransfer
 from graphbraid.collective.hardware.device_batching import DeviceBatching
-from graphbraid.collective.hardware.device_budget import DeviceSplit
-from graphbraid.collective.hardware.device_placement import PARTS, choose_placement, part_bytes_of
+from graphbraid.collective.hardware.device_placement import (
+    PARTS,
+    DeviceSplit,
+    choose_placement,
+    part_bytes_of,
+)
 from graphbraid.collective.run.executor import Executor
 from graphbraid.collective.run.operators import Operators
 from graphbraid.collective.run.profiler import Effort, measure
-from graphbraid.collective.run.protocols import DeviceMemoryError
-from graphbraid.collective.run.stages import Context, register
+from graphbraid.collective.run.stages import Context, DeviceMemoryError, register
 from graphbraid.datasets import open_store, save_store
 from graphbraid.features import TieredFeatures
 from graphbraid.features.rows.memory import MemoryRows
@@ -488,7 +491,7 @@ def test_features_of_which_all_rows_are_chosen_need_no_map(make_device, device, 
     if device.type == "cuda":
         pytest.skip(ONLY_INTERPRETED)
     chosen = DeviceSplit(lists=torch.arange(3), rows=torch.randperm(90), reason="")
-    monkeypatch.setattr("graphbraid.collective.hardware.device_choice.divide", lambda *_, **__: chosen)
+    monkeypatch.setattr("graphbraid.collective.hardware.device_resident.divide", lambda *_, **__: chosen)
     npu = make_device(2000)
     prepare = InterpretedBatching(make_context(npu))
     prepare(0, 0)

@@ -2,7 +2,7 @@
 
 Topology, labels and features reside on the device if they fit; those that do not are in page-locked host
 memory, which the device reads over the link without the CPU (UVA). Of what does not fit, the feature rows and
-adjacency lists that are read most are on the device all the same: ``device_choice.py`` decides. The batches
+adjacency lists that are read most are on the device all the same: ``device_resident.py`` decides. The batches
 equal those of the CPU bit for bit. The parts that need a real device, streams and free memory, are in
 ``cuda.py``.
 """
@@ -19,7 +19,6 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from graphbraid.collective.hardware.device_choice import resident_in
 from graphbraid.collective.hardware.device_placement import (
     PARTS,
     PartPlacement,
@@ -27,9 +26,8 @@ from graphbraid.collective.hardware.device_placement import (
     placed_source,
     shown,
 )
-from graphbraid.collective.hardware.device_resident import Placed, Resident
-from graphbraid.collective.run.protocols import DeviceMemoryError
-from graphbraid.collective.run.stages import Context
+from graphbraid.collective.hardware.device_resident import Placed, Resident, resident_in
+from graphbraid.collective.run.stages import Context, DeviceMemoryError
 from graphbraid.graph import ScaledFeatures
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.gather import TierTable

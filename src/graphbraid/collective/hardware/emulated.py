@@ -18,8 +18,7 @@ import torch
 from graphbraid.collective.hardware.cpu import CpuBatching
 from graphbraid.collective.plan.simulator import Stage
 from graphbraid.collective.plan.times import StageTimes
-from graphbraid.collective.run.protocols import DeviceMemoryError
-from graphbraid.collective.run.stages import Context, register
+from graphbraid.collective.run.stages import Context, DeviceMemoryError, register
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.sampling.rows.transfer_counter import (
     list_bytes_read,

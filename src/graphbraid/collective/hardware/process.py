@@ -24,8 +24,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.collective.hardware.cpu import CpuBatching
-from graphbraid.collective.run.protocols import WorkerDiedError
-from graphbraid.collective.run.stages import Context, Factory
+from graphbraid.collective.run.stages import Context, Factory, WorkerDiedError
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.sampling.sample import PreparedBatch, Sampled, SampledEdges
 from graphbraid.sampling.source import BatchSource

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import math
 
-from graphbraid.collective.plan.dispatcher import bound_with
-from graphbraid.collective.plan.routes import CPU, GPU, Routes, spread_routes
+from graphbraid.collective.plan.dispatcher import CPU, GPU, Routes, bound_with, spread_routes
 from graphbraid.collective.plan.simulator import Durations, ScheduleSetting, SimulatedEpoch, Simulation
 from graphbraid.collective.plan.times import StageTimes
 

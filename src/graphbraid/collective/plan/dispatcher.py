@@ -1,4 +1,4 @@
-"""Dispatcher: finds the number of batches that the CPU prepares, from bounds and simulated schedules."""
+"""Routes of batches, the lower bound of an epoch, and the search for the number of batches on each route."""
 
 from __future__ import annotations
 
@@ -6,7 +6,22 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
+
 from graphbraid.collective.plan.times import StageTimes
+
+CPU, GPU = 0, 1
+"""The two routes: 0 prepares on the CPU and copies, 1 prepares on the device (MorphGL, section 4.1)."""
+
+Routes = bytes
+"""Route of each step, one byte per step."""
+
+
+def spread_routes(num_batches: int, num_cpu: int) -> Routes:
+    """Return routes with ``num_cpu`` steps of route 0 spread evenly: ``floor(k·share)`` of the first k."""
+    k = np.arange(num_batches + 1) * num_cpu // max(num_batches, 1)
+    return bytes(np.where(np.diff(k) > 0, CPU, GPU).astype(np.uint8))
+
 
 Resource = Literal["cpu", "link", "device"]
 

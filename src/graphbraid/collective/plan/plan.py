@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import ConfigDict
 
 from graphbraid.arguments import as_number
-from graphbraid.collective.plan.arrangement import Arrangement
 from graphbraid.collective.plan.braid import braid_routes
-from graphbraid.collective.plan.dispatcher import Resource
-from graphbraid.collective.plan.records import STRICT, load_record, save_record
-from graphbraid.collective.plan.routes import Routes
+from graphbraid.collective.plan.dispatcher import Resource, Routes
 from graphbraid.collective.plan.simulator import ScheduleSetting
-from graphbraid.collective.plan.times import StageTimes, format_seconds
+from graphbraid.collective.plan.times import Arrangement, StageTimes, format_seconds
 from graphbraid.errors import ConfigError
+from graphbraid.files.schema import STRICT, load_record, save_record
 from graphbraid.signatures import typed
 
 if TYPE_CHECKING:

@@ -23,8 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from graphbraid.collective.plan.dispatcher import Resource
-from graphbraid.collective.plan.routes import CPU, GPU, Routes
+from graphbraid.collective.plan.dispatcher import CPU, GPU, Resource, Routes
 from graphbraid.collective.plan.times import Duration, StageTimes
 from graphbraid.errors import ConfigError
 

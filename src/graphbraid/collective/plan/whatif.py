@@ -11,12 +11,11 @@ from typing import ClassVar
 from pydantic import ConfigDict
 
 from graphbraid.arguments import MOST_THREADS, as_count
-from graphbraid.collective.plan.limits import Limits
 from graphbraid.collective.plan.plan import Plan
-from graphbraid.collective.plan.records import STRICT, load_record, save_record
-from graphbraid.collective.plan.scheduler import make_plan
+from graphbraid.collective.plan.scheduler import Limits, make_plan
 from graphbraid.collective.plan.times import Profile, StageTimes
 from graphbraid.errors import ConfigError
+from graphbraid.files.schema import STRICT, load_record, save_record
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,17 +17,15 @@ from types import TracebackType
 
 import torch
 
-from graphbraid.collective.plan.limits import Limits
+from graphbraid.collective.plan.dispatcher import CPU, GPU
 from graphbraid.collective.plan.plan import Plan
-from graphbraid.collective.plan.routes import CPU, GPU
-from graphbraid.collective.plan.scheduler import one_sided
+from graphbraid.collective.plan.scheduler import Limits, one_sided
 from graphbraid.collective.plan.simulator import Stage, StageRun
 from graphbraid.collective.run.crew import Crew
-from graphbraid.collective.run.drift import Replanning
 from graphbraid.collective.run.dual_buffer import DualBuffer
 from graphbraid.collective.run.operators import Operators
-from graphbraid.collective.run.protocols import DeviceMemoryError, WorkerDiedError
-from graphbraid.collective.run.replanner import Replanner
+from graphbraid.collective.run.replanner import Replanner, Replanning
+from graphbraid.collective.run.stages import DeviceMemoryError, WorkerDiedError
 from graphbraid.errors import ConfigError, ResourceError
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 

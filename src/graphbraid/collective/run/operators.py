@@ -7,17 +7,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from graphbraid.collective.run.lookahead import KEPT_BATCHES, RowBuffer
-from graphbraid.collective.run.protocols import (
+from graphbraid.collective.run.rows_ahead import RowsAhead
+from graphbraid.collective.run.stages import (
     Batching,
     BatchingAhead,
+    Context,
     CountsSeconds,
     ExplainsPlacement,
     Model,
     PlacesParts,
     Transfer,
+    completes_rows,
+    find,
+    made_by,
+    make_operator,
 )
-from graphbraid.collective.run.rows_ahead import RowsAhead
-from graphbraid.collective.run.stages import Context, completes_rows, find, made_by, make_operator
 from graphbraid.errors import ConfigError
 from graphbraid.graph import ScaledFeatures, SparseFeatures
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch

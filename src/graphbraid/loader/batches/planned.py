@@ -6,13 +6,12 @@ import contextlib
 import dataclasses
 from collections.abc import Generator
 
-from graphbraid.collective.plan.limits import Limits
 from graphbraid.collective.plan.plan import Plan
-from graphbraid.collective.plan.scheduler import fixed_plan, make_plan
-from graphbraid.collective.run.drift import Replanning
+from graphbraid.collective.plan.scheduler import Limits, fixed_plan, make_plan
 from graphbraid.collective.run.executor import Executor
 from graphbraid.collective.run.operators import Operators
 from graphbraid.collective.run.profiler import measure
+from graphbraid.collective.run.replanner import Replanning
 from graphbraid.collective.run.stages import Context
 from graphbraid.errors import ConfigError
 from graphbraid.loader.batches.settings import LoaderSettings

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from graphbraid.arguments import MOST_THREADS, as_count, shown
 from graphbraid.collective.plan.plan import Plan
-from graphbraid.collective.run.protocols import Accelerator, BatchDevice
+from graphbraid.collective.run.stages import Accelerator, BatchDevice
 from graphbraid.errors import ConfigError
 from graphbraid.graph import Graph
 from graphbraid.loader.batches.plans import read_plan

@@ -9,7 +9,7 @@ from typing import Self, cast
 import torch
 from torch import Tensor
 
-from graphbraid.collective.run.protocols import SharesMemory
+from graphbraid.collective.run.stages import SharesMemory
 from graphbraid.distributed import Communicator
 from graphbraid.distributed.peers.group import ReadingGroup, reading_group
 from graphbraid.estimates.machine import read_rates

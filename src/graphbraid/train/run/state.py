@@ -16,7 +16,7 @@ from graphbraid.train.task import Task
 
 if TYPE_CHECKING:
     from graphbraid.collective import Plan
-    from graphbraid.collective.run.protocols import Accelerator
+    from graphbraid.collective.run.stages import Accelerator
     from graphbraid.distributed import Communicator
 
 

@@ -16,7 +16,7 @@ from graphbraid.train.step.sharing import CoreSharing, follow
 
 if TYPE_CHECKING:
     from graphbraid.collective import Plan
-    from graphbraid.collective.run.protocols import Accelerator
+    from graphbraid.collective.run.stages import Accelerator
     from graphbraid.loader.batches.batch_loader import BatchLoader
 
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from graphbraid.collective.plan.arrangement import Arrangement
-from graphbraid.collective.plan.cores import REFILL
+from graphbraid.collective.plan.scheduler import REFILL
+from graphbraid.collective.plan.times import Arrangement
 
 if TYPE_CHECKING:
     from graphbraid.loader.batches.batch_loader import BatchLoader
