@@ -10,9 +10,9 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -21,6 +21,9 @@ from rich.text import Text
 from graphbraid.cli import ranks, signals
 from graphbraid.errors import GraphbraidError, ResourceError
 from graphbraid.files.writing import format_bytes
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 DEBUG_VARIABLE = "GRAPHBRAID_DEBUG"
 _NO_MEMORY = "can't allocate memory"
@@ -84,6 +87,34 @@ def plain(value: object) -> str:
 def say(console: Console, template: str, *values: object) -> None:
     """Print one :func:`marked` text without wrapping its lines."""
     console.print(marked(template, *values), highlight=False, soft_wrap=True)
+
+
+def table(
+    columns: Mapping[str, str], rows: Iterable[Sequence[str | Text]], title: str | None = None
+) -> Table:
+    """Return a table without lines; text in its cells cannot control a terminal.
+
+    Args:
+        columns: names of the columns, each with what it is like: ``"left"``, ``"right"``, or a style.
+        rows: a cell for each column.
+        title: heading of the table.
+    """
+    from rich.table import Table
+
+    made = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
+    for name, like in columns.items():
+        style = None if like in ("left", "right") else like
+        made.add_column(name, justify="right" if like == "right" else "left", style=style, overflow="fold")
+    for row in rows:
+        made.add_row(*(cell if isinstance(cell, Text) else plain(cell) for cell in row))
+    return made
+
+
+def facts(rows: Iterable[tuple[str, str]]) -> Table:
+    """Return a table of names and what is said of them, without a heading."""
+    made = table({"name": "cyan", "value": "left"}, rows)
+    made.show_header = False
+    return made
 
 
 def print_json(value: Any) -> None:

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich.table import Table
 
 from graphbraid import __version__, native
-from graphbraid.cli.common import DebugOption, JsonOption, guarded, out_console, plain, print_json, say
+from graphbraid.cli.common import DebugOption, JsonOption, facts, guarded, out_console, print_json, say
 from graphbraid.errors import KernelError
 from graphbraid.machine.hardware import Hardware
 
@@ -67,7 +66,7 @@ def examine() -> dict[str, Any]:
     hardware = Hardware.detect()
     runtimes = _openmp_runtimes()
     return {
-        "graphbraid": {"version": __version__, "location": str(Path(__file__).parents[1])},
+        "graphbraid": {"version": __version__, "location": str(Path(__file__).parents[2])},
         "python": {
             "version": platform.python_version(),
             "executable": sys.executable,
@@ -169,12 +168,7 @@ def _show(report: dict[str, Any]) -> None:
 def _print_rows(title: str, rows: list[tuple[str, str]]) -> None:
     console = out_console()
     say(console, "[bold]{}[/]", title)
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="cyan")
-    table.add_column(overflow="fold")
-    for label, value in rows:
-        table.add_row(f"  {plain(label)}", plain(value))
-    console.print(table)
+    console.print(facts((f"  {label}", value) for label, value in rows))
 
 
 def _software_rows(report: dict[str, Any]) -> list[tuple[str, str]]:

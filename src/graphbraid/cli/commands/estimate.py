@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,15 +14,16 @@ from graphbraid.cli.common import (
     guarded,
     marked,
     out_console,
-    plain,
     print_json,
     say,
+    table,
 )
 from graphbraid.cli.run.flags import path_option, with_flags
 from graphbraid.cli.run.settings import GivenOptions, resolve_given
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from rich.text import Text
 
     from graphbraid.estimates.records import Estimate, ModeEstimate, Needs
 
@@ -130,20 +131,19 @@ def _show_mode(found: ModeEstimate) -> None:
     console = out_console()
     line = "[bold]mode {}[/]: [green]fits[/]" if found.fits else "[bold]mode {}[/]: [bold red]does not fit[/]"
     say(console, line + " ({})" * bool(found.reason), *_given(found))
-    table = _table("", ("part", "left"), ("bytes", "right"), ("", "left"))
+    rows: list[tuple[str | Text, ...]] = []
     for place, needs in (("memory", found.host), ("device", found.device)):
         if needs is not None:
-            _add_needs(table, place, needs)
+            rows += _needs_rows(place, needs)
     if found.disk_bytes:
-        table.add_row(marked("[bold]disk[/]"), format_bytes(found.disk_bytes), "files that the run writes")
+        rows.append((marked("[bold]disk[/]"), format_bytes(found.disk_bytes), "files that the run writes"))
     if (seconds := found.seconds) is not None:
         run = f"{format_seconds(seconds.of_run(found.epochs))} for epochs={found.epochs}"
-        table.add_row(marked("[bold]epoch[/]"), with_spread(seconds.total, seconds.spread), run)
-        for name, taken, why in time_rows(seconds):
-            table.add_row(f"  {name}", taken, plain(why))
+        rows.append((marked("[bold]epoch[/]"), with_spread(seconds.total, seconds.spread), run))
+        rows += [(f"  {name}", taken, why) for name, taken, why in time_rows(seconds)]
         if seconds.floor is not None:
-            table.add_row("  floor", format_seconds(seconds.floor), "least time of the compiled step")
-    console.print(table)
+            rows.append(("  floor", format_seconds(seconds.floor), "least time of the compiled step"))
+    console.print(table({"part": "left", "bytes": "right", "": "left"}, rows))
     console.print()
 
 
@@ -151,36 +151,22 @@ def _given(found: ModeEstimate) -> list[str]:
     return [found.mode, *([found.reason] if found.reason else [])]
 
 
-def _add_needs(table: Table, place: str, needs: Needs) -> None:
+def _needs_rows(place: str, needs: Needs) -> list[tuple[str | Text, ...]]:
     from graphbraid.files.writing import format_bytes
 
     mapped = needs.nbytes - needs.must_bytes
     said = f"{format_bytes(mapped)} of it pages of files" if mapped else "at its peak"
-    table.add_row(marked("[bold]{}[/]", place), format_bytes(needs.nbytes), said)
-    for name, nbytes, why in needs.rows():
-        table.add_row(f"  {plain(name)}", format_bytes(nbytes), plain(why))
+    parts = [(f"  {name}", format_bytes(nbytes), why) for name, nbytes, why in needs.rows()]
+    return [(marked("[bold]{}[/]", place), format_bytes(needs.nbytes), said), *parts]
 
 
 def _curve_table(found: Estimate) -> Table:
     from graphbraid.files.writing import format_bytes
 
-    table = _table(
-        "memory for the rows that are read most, in tiers (--host, --hot)",
-        ("rows", "right"),
-        ("memory", "right"),
-        ("served", "right"),
-        ("left to the disk or the link an epoch", "right"),
-    )
+    rows = []
     for point in found.curve:
         left = "" if point.epoch_bytes is None else format_bytes(int(point.epoch_bytes))
-        table.add_row(f"{point.rows:,}", format_bytes(point.nbytes), f"{point.share:.1%}", left)
-    return table
-
-
-def _table(title: str, *columns: tuple[str, Any]) -> Table:
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
-    for name, justify in columns:
-        table.add_column(name, justify=justify, overflow="fold")
-    return table
+        rows.append((f"{point.rows:,}", format_bytes(point.nbytes), f"{point.share:.1%}", left))
+    columns = ("rows", "memory", "served", "left to the disk or the link an epoch")
+    title = "memory for the rows that are read most, in tiers (--host, --hot)"
+    return table(dict.fromkeys(columns, "right"), rows, title)

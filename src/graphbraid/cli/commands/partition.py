@@ -16,6 +16,7 @@ from graphbraid.cli.common import (
     path_given,
     print_json,
     say,
+    table,
 )
 from graphbraid.files.writing import require_absent
 
@@ -147,28 +148,19 @@ def _show(report: PartitionReport, out: Path, is_reused: bool) -> None:
 
 
 def _table(report: PartitionReport) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for column in (
-        "part",
-        "nodes",
-        "in-edges",
-        "of them local",
-        "halo rows",
-        "sent rows",
-        "receives most from",
-    ):
-        table.add_column(column, justify="left" if column.startswith("receives") else "right")
+    names = ("part", "nodes", "in-edges", "of them local", "halo rows", "sent rows")
+    rows = []
     for number, part in enumerate(report.parts[:_MOST_LINES]):
         received = sorted(enumerate(report.halo[number]), key=lambda entry: -entry[1])[:3]
-        table.add_row(
-            str(number),
-            f"{part.nodes:,}",
-            f"{part.edges:,}",
-            f"{part.local_edges / part.edges:.1%}" if part.edges else "",
-            f"{part.halo_rows:,}",
-            f"{part.sent_rows:,}",
-            ", ".join(f"{source} ({rows:,})" for source, rows in received if rows),
+        rows.append(
+            (
+                str(number),
+                f"{part.nodes:,}",
+                f"{part.edges:,}",
+                f"{part.local_edges / part.edges:.1%}" if part.edges else "",
+                f"{part.halo_rows:,}",
+                f"{part.sent_rows:,}",
+                ", ".join(f"{source} ({rows:,})" for source, rows in received if rows),
+            )
         )
-    return table
+    return table(dict.fromkeys(names, "right") | {"receives most from": "left"}, rows)

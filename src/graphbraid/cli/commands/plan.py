@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graphbraid.cli.common import DebugOption, JsonOption, guarded, out_console, plain, print_json, say
+from graphbraid.cli.common import DebugOption, JsonOption, guarded, out_console, print_json, say, table
 from graphbraid.cli.run.flags import path_option, with_flags
 from graphbraid.cli.run.settings import GivenOptions, flag_of, resolve_given
 from graphbraid.errors import ConfigError
@@ -136,22 +136,18 @@ def _trainer(given: GivenOptions) -> Trainer:
 
 
 def _show(found: Plan, others: list[tuple[str, Plan]], out: Path | None) -> None:
-    from rich.table import Table
-
     from graphbraid.collective.plan.times import format_seconds
 
     console = out_console()
     console.print(found.table())
-    table = Table(title="what if", title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
-    for column in ("hardware", "plan", "split", "predicted", "speedup", "limited by"):
-        table.add_column(column)
+    rows = []
     for name, other in others:
         speedup = found.predicted_seconds / other.predicted_seconds
-        predicted = format_seconds(other.predicted_seconds)
-        split = f"{100 * other.split:.0f} %"
-        table.add_row(plain(name), other.name, split, predicted, f"{speedup:.2f}", f"the {other.limit}")
+        seconds, split = format_seconds(other.predicted_seconds), f"{100 * other.split:.0f} %"
+        rows.append((name, other.name, split, seconds, f"{speedup:.2f}", f"the {other.limit}"))
+    columns = ("hardware", "plan", "split", "predicted", "speedup", "limited by")
     console.print()
-    console.print(table)
+    console.print(table(dict.fromkeys(columns, "left"), rows, "what if"))
     if out:
         say(console, "\nuse it with: graphbraid train --plan {}", out)
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from graphbraid.cli.common import DebugOption, JsonOption, err_console, guarded, path_given, print_json, say
-from graphbraid.cli.steps.given_ids import nodes_named, read_ids
 from graphbraid.cli.steps.predict_links import Wanted, predicted_links
-from graphbraid.cli.steps.table_files import require_place, writer_of
+from graphbraid.cli.steps.table_files import nodes_named, read_ids, require_place, writer_of
 from graphbraid.errors import ConfigError, DataError
 
 if TYPE_CHECKING:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
-from graphbraid.cli.common import plain, say
+from graphbraid.cli.common import facts, say, table
 from graphbraid.cli.run.settings import ResolvedRun
 from graphbraid.train import Callback, EpochRecord, RunResult, StepRecord
 
@@ -29,21 +28,11 @@ _STAGES = {
 }
 
 
-def show_plan(console: Console, run: ResolvedRun, facts: Mapping[str, str]) -> None:
+def show_plan(console: Console, run: ResolvedRun, about: Mapping[str, str]) -> None:
     """Print the resolved options, each with its source, and the facts about data, model and machine."""
-    options = Table(title="options", title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
-    options.add_column("option", style="cyan")
-    options.add_column("value", overflow="fold")
-    options.add_column("from", style="dim", overflow="fold")
-    for name, value, source in run.rows():
-        options.add_row(name, plain(value), plain(source))
-    console.print(options)
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(style="cyan")
-    table.add_column(overflow="fold")
-    for name, value in facts.items():
-        table.add_row(name, plain(value))
-    console.print(table)
+    columns = {"option": "cyan", "value": "left", "from": "dim"}
+    console.print(table(columns, run.rows(), "options"))
+    console.print(facts(about.items()))
     console.print()
 
 
@@ -144,16 +133,9 @@ def stage_seconds(result: RunResult) -> dict[str, float]:
 def show_result(console: Console, result: RunResult, run_dir: Path) -> None:
     """Print the time per stage, the metrics and the run's files."""
     console.print()
-    table = Table(
-        title="time per stage", title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0)
-    )
-    table.add_column("stage", style="cyan")
-    table.add_column("seconds", justify="right")
-    table.add_column("", style="dim")
-    for stage, value in stage_seconds(result).items():
-        label, note = _STAGES[stage]
-        table.add_row(label, f"{value:.2f}", note)
-    console.print(table)
+    taken = stage_seconds(result).items()
+    rows = [(_STAGES[stage][0], f"{seconds:.2f}", _STAGES[stage][1]) for stage, seconds in taken]
+    console.print(table({"stage": "cyan", "seconds": "right", "": "dim"}, rows, "time per stage"))
     console.print()
     seconds = f"{result.seconds:.1f}"
     say(console, "[bold]{}[/] after {} epochs in {} s", result.status, result.num_epochs, seconds)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from graphbraid.cli.common import out_console, plain, print_json, say
+from graphbraid.cli.common import out_console, plain, print_json, say, table
 
 if TYPE_CHECKING:
     from graphbraid.cli.run.settings import ResolvedRun
@@ -158,8 +158,6 @@ def _of_whole_graphs(run: ResolvedRun, counts: list[int], cluster: Cluster) -> l
 
 
 def _show(found: list[RanksForecast], cluster: Cluster, source: str) -> None:
-    from rich.table import Table
-
     from graphbraid.estimates.full_ranks import FULL_ASSUMPTIONS
     from graphbraid.estimates.sampled_ranks import SAMPLED_ASSUMPTIONS
 
@@ -169,13 +167,9 @@ def _show(found: list[RanksForecast], cluster: Cluster, source: str) -> None:
         if forecast.epoch is not None:
             seeds, size = forecast.epoch["num_seeds"], forecast.epoch["batch_size"]
             title += f", {seeds:,} training nodes in batches of {size:,}"
-        table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
         rows = [_cells(forecast, epoch, cluster) for epoch in forecast.epochs]
-        for column in rows[0]:
-            table.add_column(column, justify="right")
-        for row in rows:
-            table.add_row(*row.values())
-        console.print(table)
+        columns = dict.fromkeys(rows[0], "right")
+        console.print(table(columns, [list(row.values()) for row in rows], title))
         for sentence in forecast.assumptions:
             say(console, "  {}", sentence)
         console.print()

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from graphbraid.cli.steps.given_ids import nodes_named
+from graphbraid.cli.steps.table_files import nodes_named, read_rows
 from graphbraid.errors import ConfigError, DataError, did_you_mean
-from graphbraid.files.opening import read_text
 
 if TYPE_CHECKING:
-    import numpy as np
     from torch import Tensor
 
     from graphbraid.cli.run.trained import TrainedRun
+    from graphbraid.cli.steps.table_files import Table
     from graphbraid.graph import EdgeType
     from graphbraid.train.inference.evaluate import EvalMode
     from graphbraid.train.step.links.runner import LinkRunner
-
-    Table = dict[str, np.ndarray[Any, Any]]
 
 
 class Wanted(NamedTuple):
@@ -147,47 +143,3 @@ def relation_names(edge_types: Sequence[EdgeType]) -> list[str]:
     """Return how relations are called: by their name, or with their types where two have the same."""
     names = [one[1] for one in edge_types]
     return ["__".join(one) if names.count(one[1]) > 1 else one[1] for one in edge_types]
-
-
-def read_rows(path: Path, columns: Sequence[str]) -> list[list[Any]]:
-    """Read a file with these columns: a ``.npy`` of two dimensions, or text.
-
-    The values of a line of text are separated by commas, else by tabs, else by spaces.
-
-    Raises:
-        DataError: the file cannot be read, is empty, or an entry has more or fewer values.
-    """
-    rows = _array_rows(path) if path.suffix == ".npy" else _text_rows(path)
-    needed = ", ".join(columns)
-    if not rows:
-        raise DataError(f"{path} holds nothing; each line needs {needed}")
-    for at, row in enumerate(rows):
-        if len(row) != len(columns):
-            raise DataError(f"{path}: entry {at + 1} must have {needed}; got {len(row)} values: {row}")
-    return rows
-
-
-def _array_rows(path: Path) -> list[list[Any]]:
-    from graphbraid.datasets.npy import read_npy
-
-    array = read_npy(path)
-    if array.ndim == 1:
-        array = array[:, None]
-    if array.ndim != 2 or array.dtype.kind not in "iuU":
-        raise DataError(f"{path} must hold ids, a row for each; got {array.dtype} of shape {array.shape}")
-    rows: list[list[Any]] = array.tolist()
-    return rows
-
-
-def _text_rows(path: Path) -> list[list[Any]]:
-    try:
-        lines = read_text(path).splitlines()
-    except Exception as error:  # such as an encoding error
-        raise DataError(f"the pairs in {path} cannot be read: {error}") from error
-    return [_values(line) for line in lines if line.strip()]
-
-
-def _values(line: str) -> list[Any]:
-    if "," in line:
-        return [value.strip() for value in next(csv.reader([line], skipinitialspace=True))]
-    return [value.strip() for value in line.split("\t")] if "\t" in line else line.split()
