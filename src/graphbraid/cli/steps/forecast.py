@@ -97,8 +97,7 @@ def _cluster(file: str | None) -> tuple[Cluster, str]:
     import torch
 
     from graphbraid.estimates.cluster import Cluster
-    from graphbraid.fullgraph.measured.messages import message_cost
-    from graphbraid.fullgraph.measured.moving import byte_cost
+    from graphbraid.fullgraph.measured.moving import byte_cost, message_cost
 
     cluster, threads = Cluster.load(file) if file else Cluster(), torch.get_num_threads()
     if cluster.message_processor_seconds is None:

@@ -1,9 +1,12 @@
-"""What sending and receiving bytes costs this machine's processors, stored between runs.
+"""What a byte and a message between ranks cost this machine's processors, measured once and stored.
 
-A rank's bytes are copied and checked by its own cores, which do not compute meanwhile. Processor seconds of
-the threads that move them are measured, not time, which other programs change more, and while all cores
-gather rows, as they do in a step: what computes and what copies share the caches and the memory. Of several
-windows the middle counts; half of them lie between the quartiles, by which the cost swings from run to run.
+A rank's own cores copy and check its bytes, and its threads wake up for each message; meanwhile they do not
+compute. Processor seconds are measured, not time, which other programs change more, and while a core gathers
+rows, as it does in a step: computing and copying share the caches and the memory.
+
+A byte is sent and received by TCP within this machine. For a message, two ranks of Gloo within this process
+add up one number again and again. What the process then needs beyond the rows that it gathers is the cost of
+the messages. The median of several windows counts.
 """
 
 from __future__ import annotations
@@ -15,24 +18,31 @@ import socket
 import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from datetime import timedelta
+from typing import Any, TypeVar
 
 import torch
 
 from graphbraid.fullgraph.device import HOST
 from graphbraid.machine.measurements import NOT_KEPT, Kept
 
-TYPICAL_SECONDS = 5e-10
+T = TypeVar("T")
+
+TYPICAL_BYTE_SECONDS = 5e-10
 """Processor seconds for a byte sent and one received where they cannot be measured."""
+TYPICAL_MESSAGE_SECONDS = 1e-4
+"""Processor seconds of a message where they cannot be measured."""
+_WINDOWS = 7
+_ROWS, _WIDTH = 1 << 17, 64
+"""Rows and columns of the table that is gathered from meanwhile; it is larger than caches."""
 _PROBE_BYTES = 16 << 20
 _CALL_BYTES = 1 << 18
-_WINDOWS = 7
-_ROWS, _GATHERED, _WIDTH = 1 << 17, 1 << 12, 64
-"""Rows of the table that is gathered from meanwhile, more than caches hold, those of a call, and numbers in
-one."""
-_VERSION = "2"
+_RANKS, _SUMS = 2, 50
+_MESSAGES = 2
+"""Messages that each of two ranks sends for a sum."""
+_PATIENCE = timedelta(seconds=10)
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +52,7 @@ class ByteCost:
     """Processor seconds that sending one byte and receiving one take."""
 
     seconds: float
-    """The middle of all windows."""
+    """The median of all windows."""
     low: float
     """First quartile."""
     high: float
@@ -50,7 +60,7 @@ class ByteCost:
 
     @classmethod
     def of(cls, windows: list[float]) -> ByteCost:
-        """Return the cost that at least two windows have found."""
+        """Return the cost by at least two windows."""
         low, middle, high = statistics.quantiles(windows, n=4, method="inclusive")
         return cls(seconds=middle, low=low, high=high)
 
@@ -69,28 +79,52 @@ class ByteCost:
 
 @functools.cache
 def byte_cost() -> ByteCost:
-    """Return the processor seconds that sending one byte and receiving one take, by TCP within this machine.
+    """Return the processor seconds that sending one byte and receiving one take.
 
-    The first call measures; later ones, also of other processes, read what is kept.
+    The first call measures; later ones, also of other processes, read the stored result.
     """
-    file = _KEPT.file(f"{_VERSION} {HOST.name}")
-    kept = _KEPT.read(file)
-    if kept is not None:
-        return kept
+    typical = TYPICAL_BYTE_SECONDS
+    typical_cost = ByteCost(seconds=typical, low=typical, high=typical)
+    return _kept_or_measured(_BYTES, "2", lambda: ByteCost.of(_byte_windows()), typical_cost, "a byte")
+
+
+@functools.cache
+def message_cost() -> float:
+    """Return the processor seconds that sending one message and receiving one take, whatever its size.
+
+    The first call measures; later ones, also of other processes, read the stored result.
+    """
+    measure = lambda: statistics.median(_message_windows())  # noqa: E731
+    return _kept_or_measured(_MESSAGE, "1", measure, TYPICAL_MESSAGE_SECONDS, "a message")
+
+
+def _kept_or_measured(kept: Kept[T], version: str, measure: Callable[[], T], typical: T, what: str) -> T:
+    file = kept.file(f"{version} {HOST.name}")
+    found = kept.read(file)
+    if found is not None:
+        return found
     try:
-        found = ByteCost.of(_measured())
-        _KEPT.write(file, found)
-    except NOT_KEPT as error:
-        _log.warning("what moving bytes costs could not be measured and kept: %s", error)
-        return ByteCost(seconds=TYPICAL_SECONDS, low=TYPICAL_SECONDS, high=TYPICAL_SECONDS)
+        found = measure()
+        kept.write(file, found)
+    except (RuntimeError, *NOT_KEPT) as error:
+        _log.warning("what %s costs could not be measured and kept: %s", what, error)
+        return typical
     return found
 
 
-def _measured() -> list[float]:
+def _gathering(count: int) -> Callable[[], object]:
+    """Return a call that gathers ``count`` rows of a table."""
+    table, ids = torch.zeros(_ROWS, _WIDTH), torch.randint(_ROWS, (count,))
+    return functools.partial(torch.index_select, table, 0, ids, out=table.new_empty(count, _WIDTH))
+
+
+# ---- bytes
+
+
+def _byte_windows() -> list[float]:
     """Return the processor seconds of a byte in each window, while this thread gathers rows."""
-    table, ids = torch.zeros(_ROWS, _WIDTH), torch.randint(_ROWS, (_GATHERED,))
-    rows = table.new_empty(_GATHERED, _WIDTH)
-    return [_moved(functools.partial(torch.index_select, table, 0, ids, out=rows)) for _ in range(_WINDOWS)]
+    gather = _gathering(1 << 12)
+    return [_moved(gather) for _ in range(_WINDOWS)]
 
 
 def _moved(compute: Callable[[], object]) -> float:
@@ -110,7 +144,7 @@ def _moved(compute: Callable[[], object]) -> float:
 
 
 class _Mover(threading.Thread):
-    """A thread that moves bytes by one end of a connection, and how long its processor worked for that."""
+    """A thread that moves bytes at one end of a connection, and how long its processor worked for that."""
 
     def __init__(self, move: Callable[[socket.socket], None], end: socket.socket) -> None:
         super().__init__(daemon=True)
@@ -143,6 +177,68 @@ def _receive(end: socket.socket) -> None:
         left -= count
 
 
-_KEPT: Kept[ByteCost] = Kept("moving", asdict, ByteCost.from_json)
+# ---- messages
 
-__all__ = ["TYPICAL_SECONDS", "ByteCost", "byte_cost"]
+
+def _message_windows() -> list[float]:
+    """Return the processor seconds of a message in each window."""
+    groups, gather = _groups(), _gathering(1 << 10)
+    _window(groups, gather)  # connections are warm, memory is taken
+    return [_window(groups, gather) for _ in range(_WINDOWS)]
+
+
+def _window(groups: Sequence[Any], compute: Callable[[], object]) -> float:
+    numbers, computed = [torch.zeros(1) for _ in groups], 0
+    began = time.process_time()
+    for _ in range(_SUMS):
+        works = [group.allreduce([number]) for group, number in zip(groups, numbers, strict=True)]
+        while not all(work.is_completed() for work in works):
+            compute()
+            computed += 1
+        for work in works:
+            work.wait()
+    both = time.process_time()
+    for _ in range(computed):
+        compute()
+    alone = time.process_time() - both
+    return max(0.0, both - began - alone) / (_SUMS * _RANKS * _MESSAGES)
+
+
+def _groups() -> list[Any]:
+    """Return two ranks of Gloo that have met within this process.
+
+    Raises:
+        RuntimeError: they have not.
+    """
+    import torch.distributed as dist
+
+    store = dist.HashStore()  # type: ignore[attr-defined]
+    found, errors = dict[int, Any](), list[Exception]()
+
+    def join(rank: int) -> None:
+        try:
+            found[rank] = dist.ProcessGroupGloo(store, rank, _RANKS, _PATIENCE)
+        except Exception as error:  # raised again by the thread that asked
+            errors.append(error)
+
+    threads = [threading.Thread(target=join, args=(rank,), daemon=True) for rank in range(_RANKS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise RuntimeError(f"ranks within this process have not met: {errors[0]}") from errors[0]
+    return [found[rank] for rank in range(_RANKS)]
+
+
+def _seconds_of(content: dict[str, float]) -> float:
+    seconds = float(content["seconds"])
+    if not (math.isfinite(seconds) and seconds >= 0):
+        raise ValueError("the cost of a message is not a number of 0 or more")
+    return seconds
+
+
+_BYTES: Kept[ByteCost] = Kept("moving", asdict, ByteCost.from_json)
+_MESSAGE: Kept[float] = Kept("messages", lambda seconds: {"seconds": seconds}, _seconds_of)
+
+__all__ = ["TYPICAL_BYTE_SECONDS", "TYPICAL_MESSAGE_SECONDS", "ByteCost", "byte_cost", "message_cost"]
