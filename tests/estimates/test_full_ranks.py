@@ -66,6 +66,7 @@ def steps(draw):
         works=st.lists(works, max_size=3),
         reader=works,
         reader_splits=st.booleans(),
+        backward=st.booleans(),
         row_bytes=bytes_of,
         sums=st.lists(st.just(4096), max_size=2),
     )
@@ -120,11 +121,12 @@ def test_one_rank_neither_sends_nor_waits(step, latency):
 
 
 def test_a_step_by_hand():
-    """A rank has a quarter of 8 s by rows, of which a fifth comes first, and of 4 s by edges."""
+    """A rank has a quarter of 8 s by rows, a fifth of these once more, and of 4 s by edges."""
     segment = StepSegment(
         works=[OperationSeconds(8.0)],
         reader=OperationSeconds(4.0, by_edges=True),
         reader_splits=True,
+        backward=True,
         row_bytes=(1.0,),
     )
     cluster = Cluster(latency_seconds=0.0, bandwidth_bytes=10.0)  # 50 bytes take 5 s
@@ -134,11 +136,11 @@ def test_a_step_by_hand():
     assert found.waiting_seconds == pytest.approx(5.0 - 2.0 - 0.75)
     waits = dataclasses.replace(segment, reader_splits=False)
     assert predict([step_with(waits)], QUARTER, cluster, SIZE).waiting_seconds == pytest.approx(5.0 - 2.0)
-    # Where most rows are sent, they wait for all.
-    most = QUARTER._replace(halo=0.2)
-    found = predict([step_with(segment)], most, cluster, SIZE)
+    # Forward, rows travel when all are there, and only sums of own rows hide that.
+    forward = dataclasses.replace(segment, backward=False)
+    found = predict([step_with(forward)], QUARTER, cluster, SIZE)
     assert found.compute_seconds == pytest.approx(3.0)
-    assert found.waiting_seconds == pytest.approx(20.0 - 0.75)
+    assert found.waiting_seconds == pytest.approx(5.0 - 0.75)
     # Sums of 15 bytes by a ring of 4 ranks: 22.5 bytes while the next segment is computed.
     sums = StepSegment(works=[OperationSeconds(0.0)], sums=[15])
     found = predict([step_with(sums, StepSegment(works=[OperationSeconds(4.0)]))], QUARTER, cluster, SIZE)

@@ -44,7 +44,6 @@ from graphbraid.fullgraph.program import (
 )
 from graphbraid.fullgraph.ranks.distribute import divided_program
 from graphbraid.fullgraph.ranks.halo import NAME, HaloSeconds, must_travel, values_that_may_travel
-from graphbraid.fullgraph.step.operations.exchange import MOST_SHARE
 from graphbraid.graph import Graph
 from graphbraid.machine.rates import Rates
 
@@ -204,6 +203,8 @@ class StepSegment:
     """Whether it works on own rows while others' travel."""
     row_bytes: tuple[float, ...] = ()
     """Bytes of a halo row in each exchange."""
+    backward: bool = False
+    """Whether gradients of halo rows travel while the works are computed. Forward, rows travel after them."""
     sums: list[int] = field(default_factory=list)
     """Bytes of the parameters' gradients that are complete at its end."""
 
@@ -260,7 +261,7 @@ def step_of(lowered: Lowered, floor: Floor, wire_bytes: int = 4) -> Step:
         )
         values = [v for v in exchanged.get(entry.operation, ()) if not back or program.learns(v)]
         if values and back:  # gradients of the halo travel while what follows is computed
-            segments.append(StepSegment())
+            segments.append(StepSegment(backward=True))
         if values:
             segments[-1].reader = work
             segments[-1].reader_splits = _splits(op, backward=back)
@@ -269,7 +270,7 @@ def step_of(lowered: Lowered, floor: Floor, wire_bytes: int = 4) -> Step:
             )
         else:
             segments[-1].works.append(work)
-        if values and not back:  # rows of the halo travel while what precedes is computed
+        if values and not back:
             segments.append(StepSegment())
         if back and complete.get(entry.operation):
             segments[-1].sums.append(sum(4 * p.numel() for p in complete[entry.operation]))
@@ -302,8 +303,6 @@ def steps_of(lowered: Lowered, floor: Floor, wire_bytes: int = 4) -> list[Step]:
 
 def _splits(op: Operation | None, *, backward: bool) -> bool:
     """Return whether an operation works on own rows while others' travel."""
-    if backward and isinstance(op, Attention):
-        return op.kind == "gat" and not (op.reads_edges and op.dropout)
     return isinstance(op, Aggregate) or (backward and isinstance(op, Maximum))
 
 
@@ -480,9 +479,9 @@ def _run(step: Step, share: LargestShare, cluster: Cluster, size: GraphSize, slo
         own, reader = sum(map(seconds, segment.works)), seconds(segment.reader)
         again, hiding = 0.0, own
         if segment.row_bytes:
-            # Few rows that others read are computed first, and again with all while they travel. Many wait
-            # for all. Sums of others' rows come last, or first backward.
-            again, hiding = (sent * own, own) if sent <= MOST_SHARE else (0.0, 0.0)
+            # Sums of others' rows come last, or first backward. Backward, the works on own rows follow while
+            # gradients travel; the rows whose gradients come back go through them by themselves.
+            again, hiding = (sent * own, own) if segment.backward else (0.0, 0.0)
             hiding += (1 - share.remote) * reader if segment.reader_splits else 0.0
         rows = [exchange(ranks, each * halo) for each in segment.row_bytes]
         clock.run(again + own + reader, *sums, *rows, hiding=hiding)

@@ -101,34 +101,23 @@ class EpilogueMask:
         self._p, self._nodes = p, nodes
         self._seed: Callable[[], int | Tensor] = seeds.add() if p > 0 else lambda: 0
         self._last = Mask(p)
-        self.is_early = False
-        """Whether rows that depart early draw the mask, before the forward pass of all rows reads it."""
 
     def of_forward(self) -> Mask:
-        """Return the mask for the forward pass of all rows: drawn now, unless early rows have drawn it."""
-        return self._last if self.is_early else self._draw()
-
-    def of_early(self, nodes: Tensor) -> Mask:
-        """Draw the mask before its time; return it for rows of these nodes."""
-        return self._of(self._draw(), nodes)
+        """Draw the mask for the forward pass, and return it."""
+        self._last = Mask(self._p, self._seed(), self._nodes if self._p > 0 else None)
+        return self._last
 
     def of_backward(self, nodes: Tensor | None = None) -> Mask:
         """Return the mask that was drawn last, for all rows or for rows of these nodes."""
-        return self._last if nodes is None else self._of(self._last, nodes)
+        if nodes is None or self._p == 0:
+            return self._last
+        return replace(self._last, nodes=nodes)
 
     def seed(self, mask: Callable[[], Mask]) -> MaskSeed | None:
         """Return the seed of a bound call with ``mask``, one of the masks above; None without dropout."""
         if self._p == 0:
             return None
         return MaskSeed(draw=lambda: mask().seed, drawn=lambda: self._last.seed)
-
-    def _draw(self) -> Mask:
-        self._last = Mask(self._p, self._seed(), self._nodes if self._p > 0 else None)
-        return self._last
-
-    @staticmethod
-    def _of(mask: Mask, nodes: Tensor) -> Mask:
-        return replace(mask, nodes=nodes if mask.p > 0 else None)
 
 
 def epilogue(x: Tensor, bias: Tensor | None, act: str, mask: Mask, out: Tensor) -> None:

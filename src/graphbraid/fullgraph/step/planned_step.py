@@ -14,7 +14,6 @@ from torch import Tensor
 from graphbraid.fullgraph.program import Exchange, Linear, Module, Normalise, Operation
 from graphbraid.fullgraph.step.arena import Arena, StepTask
 from graphbraid.fullgraph.step.operations import edges, exchange, gat, linear, norm, rowwise
-from graphbraid.fullgraph.step.operations.exchange import PlannedExchange, early_chains
 from graphbraid.fullgraph.step.operations.peer_reads import PeerReads, why_rows_travel
 from graphbraid.fullgraph.step.operations.row_exchange import route_of
 from graphbraid.fullgraph.step.plan import PlannedClass, StepPlan, WhenWhole
@@ -322,16 +321,10 @@ _PLANNED: dict[type[Operation], PlannedClass] = {
 
 
 def plan_forward(plan: StepPlan) -> None:
-    """Plan the forward tasks of every operation; rows that others wait for depart before their turn."""
-    chains = early_chains(plan)
+    """Plan the forward tasks of every operation."""
     for op in plan.program.ops:
         plan.planning = op.out
-        if op.out in chains:
-            reader, chain = chains[op.out]
-            plan.planned[reader.out] = early = PlannedExchange(plan, reader)
-            early.depart_early(chain)
-        if op.out not in plan.planned:
-            plan.planned[op.out] = _PLANNED[type(op)](plan, op)
+        plan.planned[op.out] = _PLANNED[type(op)](plan, op)
         plan.planned[op.out].forward()
 
 

@@ -47,7 +47,7 @@ class StepRequest:
     peers: Peers | None = None
     """The ranks as peers, on a device other than the host. If None, they are on the host."""
     begins_early: bool = True
-    """Whether several ranks send rows before their turn, and announce a gradient once no task adds to it."""
+    """Whether several ranks compute gradients while others travel, and announce each one that is whole."""
 
     def num_rows(self, place: LevelNodes) -> int:
         """Return the number of nodes of a level, in a graph with types those of one type."""

@@ -1,26 +1,17 @@
-"""GAT's attention: forward and backward, with edge features, and by source where ranks exchange rows."""
+"""GAT's attention: forward and backward, with edge features."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from graphbraid import native
-from graphbraid.fullgraph.program import Attention, Exchange, Operation
-from graphbraid.fullgraph.step.arena import FirstRows, Rows
+from graphbraid.fullgraph.program import Attention, Operation
+from graphbraid.fullgraph.step.arena import FirstRows
 from graphbraid.fullgraph.step.operations.attention import AttendedEdges, PlannedAttention, PlannedGatv2
-from graphbraid.fullgraph.step.operations.row_exchange import depart_back
-from graphbraid.fullgraph.step.operations.source_split import (
-    SourcePart,
-    SourceSplit,
-    exchange_before,
-    plan_by_source,
-    source_split,
-)
 from graphbraid.fullgraph.step.plan import PlannedClass, StepPlan
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.attention import both_ways, needs_ids
@@ -82,7 +73,6 @@ class PlannedGat(PlannedAttention):
         """Plan a pass over the edges by source, then the gradients of rows and vectors from the logits'."""
         plan, op, source, (scored, own) = self.plan, self.op, self.source, _scored(self.op)
         grad = self._plan_head_grad(is_wide=False)
-        maker = exchange_before(plan, source) if scored == source else None
         target, total = self._part_of_grad(op.heads * op.channels)
         to_logits = tuple(
             self._scratch("gradient of logits", logit.count, op.heads) for logit in self._logits
@@ -93,28 +83,14 @@ class PlannedGat(PlannedAttention):
         written = (*self._read, *self._kept, grad, target, *to_logits)
         if self._of_edges is not None:
             written = (*written, self._of_edges.grads)
-        if maker is not None and self._can_split():
-            self._plan_by_source(maker, grads, written)
-        else:
-            plan.do(f"gradient of {source}", partial(self._run_whole, grads), *written)
-            plan.add_part(source, target, total)
-            if maker is not None:
-                depart_back(plan, maker)
+        plan.do(f"gradient of {source}", partial(self._run_whole, grads), *written)
+        plan.add_part(source, target, total)
         for value in dict.fromkeys((scored, own)):
             if value != source and plan.program.learns(value):
                 whole, is_there = plan.grad_of(value)
                 parts = [part for other, part in of_each if other == value]
                 run_scored = partial(_add_to_rows, parts, whole, is_there=is_there)
                 plan.do(f"gradient of {value}", run_scored, whole, *to_logits)
-
-    def _can_split(self) -> bool:
-        """Return whether the sources can be taken part by part, so that the halo's gradients leave first.
-
-        The twin of the kernel looks at all edges for each destination. Where edges have features, one number
-        says where their logits are and which mask they draw.
-        """
-        has_keys = self._p == 0 or (self._first_keys is not None and self._of_edges is None)
-        return has_keys and native.kernels() is not None
 
     def _run_whole(self, grads: _GatGradients) -> None:
         """Compute all gradients in one pass over the edges."""
@@ -135,59 +111,7 @@ class PlannedGat(PlannedAttention):
             of_edges.give()
         _add_to_rows(grads.by_source, grads.of_rows, is_there=True)
 
-    def _plan_by_source(self, maker: Exchange, grads: _GatGradients, written: tuple[Rows, ...]) -> None:
-        """Plan the pass part by part of the sources, and the gradients of the vectors after all of them."""
-        plan, op = self.plan, self.op
-        split, edges = source_split(plan, self._csc, maker), None
-        if self._of_edges is not None:
-            edges = EdgesBySource(plan, op, self._of_edges, split)
-            written = (*written, edges.logits, edges.grads)
-            plan.do(f"{op.out}: edge logits by source", edges.gather, *written)
-        plan_by_source(plan, maker, split, self._by_source(grads, edges), *written)
-        give = partial(self._give_vectors, grads.of_logits, edges)
-        plan.do(f"gradient of {op.out}'s vectors", give, *written)
-
-    def _by_source(self, grads: _GatGradients, edges: EdgesBySource | None) -> Callable[[SourcePart], None]:
-        """Return what computes the gradients of a part of the sources, and of all destinations' logits."""
-        keyed: dict[int, tuple[Tensor, Tensor | None]] = {}
-
-        def run(part: SourcePart) -> None:
-            rows, (source, own) = self._rows.tensor, (logit.tensor for logit in self._logits)
-            of_rows, of_own = (logit.tensor for logit in grads.of_logits)
-            if id(part) not in keyed:
-                keyed[id(part)] = part.keyed(self._first_keys)
-            perm, first_keys = keyed[id(part)]
-            edge_logits: Sequence[Tensor | None] = (None, None)
-            if edges is not None:
-                perm, *edge_logits = edges.of(part)
-            slope, num_loops, p, seed = self._how
-            into = grads.of_rows.tensor[part.rows]
-            backend(rows).gat_backward(
-                part.forward_indptr,
-                part.indices,
-                part.indptr,
-                part.indices,
-                perm,
-                rows[part.rows],
-                source[part.rows],
-                own,
-                *(slope, 0 if part.rows.start else num_loops, p, seed),
-                *(self._by_head.tensor, self._lse.tensor, grads.of_heads.tensor),
-                *(into, of_rows[part.rows], of_own),
-                *(above.tensor for above in self._above),
-                first_keys,
-                *edge_logits,
-            )
-            for vector, logit in grads.by_source:
-                some = logit.tensor[part.rows]  # of destinations, which own rows begin with: none of the halo
-                tall_product(some, _spread_heads(vector).t(), out=into[: some.shape[0]], add=True)
-
-        return run
-
-    def _give_vectors(self, to_logits: tuple[FirstRows, ...], edges: EdgesBySource | None = None) -> None:
-        if edges is not None and self._of_edges is not None:
-            edges.scatter()
-            self._of_edges.give()
+    def _give_vectors(self, to_logits: tuple[FirstRows, ...]) -> None:
         both = self._scored.tensor, self._own.tensor
         for vector, logit, rows in zip(self.op.vectors, to_logits, both, strict=True):
             if vector.requires_grad:
@@ -248,54 +172,6 @@ class EdgeLogits:
     def _folded(self) -> Tensor:
         """Return the folded matrix, ``(heads, num_edge_features)``."""
         return (self._by_head() * self._vector.detach()[0][:, :, None]).sum(1)
-
-
-class EdgesBySource:
-    """The edges' parts of one attention's logits by source, and their gradients.
-
-    A kernel that goes back over the edges of some sources finds an edge's number by its position among these.
-    So the numbers are copied into an order in which the halo's edges follow each other, then those of own
-    rows with the self-loops behind them, and the gradients are copied back.
-
-    Args:
-        plan: the step's plan.
-        op: a GAT attention that reads edge features, without dropout: a mask's key is an edge's position,
-            too, and that in its destination's row.
-        edges: the edges' parts in the block's order.
-        split: the sources' parts.
-    """
-
-    def __init__(self, plan: StepPlan, op: Attention, edges: EdgeLogits, split: SourceSplit) -> None:
-        self._edges, self._split = edges, split
-        count = edges.logits.count
-        self.logits = plan.scratch(f"{op.out}: edge logits by source", count, op.heads)
-        self.grads = plan.scratch(f"{op.out}: gradient of edge logits by source", count, op.heads)
-        self._order: Tensor | None = None
-
-    def gather(self) -> None:
-        """Copy the numbers into the order of the sources."""
-        order, whole = self._ordered(), self._edges.logits.tensor
-        count = order.numel()
-        torch.index_select(whole[:count], 0, order, out=self.logits.tensor[:count])
-        self.logits.tensor[count:].copy_(whole[count:])
-
-    def scatter(self) -> None:
-        """Copy the gradients into the order of the block."""
-        order, whole = self._ordered(), self._edges.grads.tensor
-        count = order.numel()
-        whole[:count].index_copy_(0, order, self.grads.tensor[:count])
-        whole[count:].copy_(self.grads.tensor[count:])
-
-    def of(self, part: SourcePart) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the places of a part's edges in its numbers, these, and their gradients."""
-        at = self._split.halo.ids.numel()
-        rows = slice(0, at) if part is self._split.halo else slice(at, None)
-        return torch.arange(part.ids.numel()), self.logits.tensor[rows], self.grads.tensor[rows]
-
-    def _ordered(self) -> Tensor:
-        if self._order is None:
-            self._order = torch.cat((self._split.halo.ids, self._split.own.ids))
-        return self._order
 
 
 def _scored(op: Attention) -> tuple[str, str]:

@@ -56,13 +56,9 @@ class Overlapped:
         self._rows = self._scratch("halo", self._route.num_received)
         self._packed: FirstRows | None = None
 
-    def plan_departure(self, early: FirstRows | None = None) -> None:
-        """Plan the task that sends own rows, or those that are packed already, and begins to receive."""
+    def plan_departure(self) -> None:
+        """Plan the task that sends own rows and begins to receive."""
         plan, travel, halo, name = self._plan, self._travel, self._rows, f"{self._reader.out}: rows depart"
-        if early is not None:
-            self._packed = early
-            plan.do(name, lambda: travel.begin_packed(early.tensor, halo.tensor), early, halo)
-            return
         x = plan.rows(self._source)
         packed = self._packed = self._scratch("rows to send", self._route.num_sent)
         plan.do(name, lambda: travel.begin(x.tensor, packed.tensor, halo.tensor), packed, halo, x)

@@ -115,9 +115,8 @@ class PeerReads:
         made.append((self.lazy, self.lazy.made()))
         return made[-1][1]
 
-    def plan_departure(self, early: FirstRows | None = None) -> None:
+    def plan_departure(self) -> None:
         """Plan nothing: rows are published by the task that reads them."""
-        assert early is None, "rows that stay do not depart early"
 
     def plan_forward(
         self, out: FirstRows, added: Rows | None, after: EpilogueOfRows, seed: MaskSeed | None

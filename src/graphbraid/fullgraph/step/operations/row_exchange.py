@@ -64,10 +64,6 @@ class RowExchange:
     def begin(self, own: Tensor, packed: Tensor, halo: Tensor) -> None:
         """Begin to send ``own`` rows, by way of ``packed``, and to receive the halo's."""
         torch.index_select(own, 0, self._send, out=packed)
-        self.begin_packed(packed, halo)
-
-    def begin_packed(self, packed: Tensor, halo: Tensor) -> None:
-        """Begin to send rows in the order in which they go, and to receive the halo's."""
         sent, received = (packed, halo) if self._is_direct else self._between
         self._depart(packed, sent, received, halo, back=False)
 

@@ -21,11 +21,7 @@ from graphbraid.graph.csc import Csc
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class SourcePart:
-    """The edges of some sources, as a block of their own for kernels that go back by source.
-
-    An edge keeps its key of a dropout mask, and its position in its row, though the rows of the part have
-    fewer edges: ``perm`` and ``missing`` make up for those that are not in it.
-    """
+    """The edges of some sources, as a block of their own for kernels that go back by source."""
 
     rows: slice
     """The sources."""
@@ -37,19 +33,6 @@ class SourcePart:
     """``(num_edges,)`` int64: an edge's position in its whole row, behind ``forward_indptr`` of that row."""
     forward_indptr: Tensor
     """``(num_dst + 1,)`` int64: the part's edges by destination."""
-    missing: Tensor | None
-    """``(num_dst,)`` int64: edges of each destination that are not in the part; None if all are."""
-    ids: Tensor
-    """``(num_edges,)`` int64: the edges' places in the block."""
-
-    def keyed(self, first_keys: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Return ``perm`` and the rows' first keys such that edges and self-loops have the whole's keys.
-
-        A self-loop's key is behind those of its row's edges.
-        """
-        if first_keys is None or self.missing is None:
-            return self.perm, first_keys
-        return self.perm - self.missing[self.indices.long()], first_keys + self.missing
 
 
 class SourceSplit:
@@ -68,7 +51,7 @@ class SourceSplit:
     def nbytes(self) -> int:
         """Bytes that the parts take beside the block's transpose."""
         csc = self._csc
-        return 8 * (csc.num_src + 2 + csc.num_edges + 2 * (csc.num_dst + 1) + 2 * csc.num_dst)
+        return 8 * (csc.num_src + 2 + csc.num_edges + 2 * (csc.num_dst + 1))
 
     @property
     def halo(self) -> SourcePart:
@@ -101,8 +84,6 @@ class SourceSplit:
             indices=reverse.indices[edges],
             perm=perm[edges] - csc.indptr[to] + forward[to],
             forward_indptr=forward,
-            missing=csc.degrees() - forward.diff(),
-            ids=perm[edges],
         )
 
 
@@ -157,8 +138,6 @@ def whole_part(csc: Csc) -> SourcePart:
         indices=reverse.indices,
         perm=perm,
         forward_indptr=csc.indptr,
-        missing=None,
-        ids=perm,
     )
 
 

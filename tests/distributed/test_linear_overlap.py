@@ -1,13 +1,12 @@
-"""Rows that others wait for depart before the rest of a value; own gradients go on while others' travel."""
+"""Gradients of own rows go on through the linear map before an exchange while others' travel."""
 
 import pytest
 import torch
-from tests.distributed.whole import as_processes, assert_as_one_rank, blocks, owners
+from tests.distributed.whole import as_processes, assert_as_one_rank, blocks
 from tests.fullgraph.test_engine import MODELS
 from tests.suites import few_of
 
 from graphbraid import native
-from graphbraid.fullgraph.step.operations import exchange as early_rows
 from graphbraid.fullgraph.step.request import StepRequest
 from graphbraid.synth.emit.recorded import RecordedStep
 
@@ -36,25 +35,15 @@ def test_losses_are_those_of_one_rank(name, num_blocks):
     """Models have dropout, whose masks are drawn in the same order, and rows go to two ranks."""
     torch.manual_seed(3)
     found = assert_as_one_rank(MODELS[name](dropout=0.5), *blocks(num_blocks), epochs=6)
-    for rank in found:
-        assert any(task.endswith(": early rows") for task in names_of(rank)), names_of(rank)
+    assert all(rank["losses"] == found[0]["losses"] for rank in found)
 
 
-def test_masks_of_a_chain_are_drawn_once():
-    """A product whose epilogue is part of the chain: the rows that are sent and the rest drop alike."""
-    torch.manual_seed(3)
-    found = assert_as_one_rank(MODELS["sage projected"](dropout=0.5), *blocks(2), epochs=6)
-    assert all(any(mask.is_early for mask in plan_of(rank).masks.values()) for rank in found)
-
-
-def test_rows_depart_before_and_gradients_are_waited_for_after_the_linear_map():
+def test_gradients_are_waited_for_after_the_linear_map():
     torch.manual_seed(3)
     for rank in assert_as_one_rank(MODELS["gcn"](dropout=0.5), *blocks(2), epochs=2):
         plan, names = plan_of(rank), names_of(rank)
         assert plan.exchanges.gone_back
         for out in plan.exchanges.gone_back:
-            departed = next(i for i in range(names.index(out)) if names[i] == f"{out}: early rows")
-            assert names[departed + 1].endswith("rows depart")
             wait = names.index(f"gradient of {out}: wait")
             own = names.index(f"gradient of {out}'s weight: own")
             assert names.index(f"gradient of {out}: depart") < own < wait
@@ -94,27 +83,8 @@ def test_a_first_layer_learns_what_it_may(part):
         assert plan_of(rank).exchanges.first_back
 
 
-def test_where_most_rows_are_sent_they_wait_for_the_rest(monkeypatch):
-    graph, parts = blocks(2)
-    monkeypatch.setattr(early_rows, "MOST_SHARE", 0.0)
-    torch.manual_seed(3)
-    for rank in assert_as_one_rank(MODELS["gcn"](dropout=0.5), graph, parts, epochs=4):
-        assert not any(name.endswith("early rows") for name in names_of(rank))
-        assert plan_of(rank).exchanges.gone_back
-
-
-def test_ranks_need_not_decide_alike():
-    """One rank sends most of its rows, and the other few: what travels is the same, in the same order."""
-    graph, _ = blocks(2)
-    part_of = (torch.arange(60) > 3).int()
-    torch.manual_seed(3)
-    found = assert_as_one_rank(MODELS["gcn"](dropout=0.5), graph, owners(part_of, 2), epochs=4)
-    decided = [any(name.endswith("early rows") for name in names_of(rank)) for rank in found]
-    assert sorted(decided) == [False, True]
-
-
 @pytest.mark.skipif(native.kernels() is None, reason="programs are written from the compiled kernels' calls")
-def test_a_generated_program_computes_rows_once():
+def test_a_generated_program_computes_gradients_once():
     torch.manual_seed(3)
     for rank in assert_as_one_rank(MODELS["gcn"](), *blocks(2), epochs=1):
         lowered, comm = rank["engine"].runner.lowered, rank["engine"].ranks.comm
@@ -124,4 +94,3 @@ def test_a_generated_program_computes_rows_once():
             )
         )
         assert not step._plan.exchanges.gone_back
-        assert not any(task.name.endswith("early rows") for task in step.tasks)
