@@ -55,7 +55,11 @@ INNER_FLOORS = {
         ("attention",),
         ("attention_backward",),
     ),
-    "features": (("rows", "scores"), ("budgets", "reordering"), ("tiers",)),
+    "features": (
+        ("rows", "scores", "renumbering_reference"),
+        ("budgets", "reordering"),
+        ("tiers",),
+    ),
     "sampling": (("rows",), (...,), ("links", "minibatch"), ("triton", "typed"), ("gpu",)),
     "loader": (
         ("inputs", "times"),

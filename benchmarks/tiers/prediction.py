@@ -30,8 +30,8 @@ from benchmarks.graphs.folder import load
 from benchmarks.graphs.named import PREDICTED
 from benchmarks.tables.pages import write_pages
 from graphbraid import Graph, features
-from graphbraid.features.rows.replacement import Trace, belady_hits
-from graphbraid.features.scores.coverage import SHARES
+from graphbraid.features.rows.caches import Trace, belady_hits
+from graphbraid.features.scores.choice import SHARES
 from graphbraid.loader import BatchLoader, LoaderSettings
 
 SCORES = tuple(kind for kind in features.KINDS if kind != "auto")

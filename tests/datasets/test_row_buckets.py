@@ -9,7 +9,7 @@ from graphbraid import Graph
 from graphbraid.datasets import open_store, save_store
 from graphbraid.datasets.store import renumbered
 from graphbraid.errors import ResourceError
-from graphbraid.features.reordering.renumbering import Renumbering
+from graphbraid.features.reordering import Renumbering
 
 GIB = 1 << 30
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphbraid.errors import DataError
-from graphbraid.features.budgets.budget import Curve, split
+from graphbraid.features.budgets import Curve, split
 
 ITEMS = st.lists(st.tuples(st.integers(0, 9), st.integers(1, 7)), max_size=12)
 

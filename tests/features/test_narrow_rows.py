@@ -193,7 +193,7 @@ def test_the_whole_graph_is_trained_on_rows_widened_once(graph):
 
 
 def test_tiers_are_divided_and_sized_by_the_bytes_that_rows_take(int8):
-    from graphbraid.features.budgets.sizing import host_budget
+    from graphbraid.features.budgets import host_budget
 
     found = host_budget(int8, free_bytes=1 << 40, needed_bytes=0)
     assert found.host is None

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphbraid.features.tiers.peer_split import ReadRates, split_over_peers
-from graphbraid.features.tiers.tier_report import Served
+from graphbraid.features.tiers.device_sizing import ReadRates, split_over_peers
+from graphbraid.features.tiers.tier_report import ReadShareCurve
 
 STEEP = torch.arange(1, 1001).double().reciprocal()
 FLAT = torch.ones(1000)
@@ -25,7 +25,7 @@ def seconds(served, own, shared, num_peers, rates):
     rates=st.tuples(st.floats(0.1, 100), st.floats(0.1, 100)),
 )
 def test_no_other_division_is_expected_to_be_faster(score, capacity, num_peers, rates):
-    served, rates, num_rows = Served(torch.tensor(score)), ReadRates(*rates), len(score)
+    served, rates, num_rows = ReadShareCurve(torch.tensor(score)), ReadRates(*rates), len(score)
     found = split_over_peers(served, num_rows, capacity, num_peers, rates)
     assert 0 <= found.own <= min(capacity, num_rows)
     assert found.own + -(-found.shared // num_peers) <= min(capacity, num_rows)
@@ -39,7 +39,7 @@ def test_no_other_division_is_expected_to_be_faster(score, capacity, num_peers, 
 @pytest.mark.parametrize("score", [STEEP, FLAT], ids=["steep", "flat"])
 @pytest.mark.parametrize("num_peers", [2, 4])
 def test_the_extremes(score, num_peers):
-    served = Served(score)
+    served = ReadShareCurve(score)
     fast, slow = ReadRates(peer=1e12, host=1e9), ReadRates(peer=1e9, host=1e9)
     assert split_over_peers(served, 1000, 100, num_peers, fast)[:2] == (0, 100 * num_peers)
     assert split_over_peers(served, 1000, 100, num_peers, slow)[:2] == (100, 0)
@@ -51,7 +51,7 @@ def test_the_extremes(score, num_peers):
 
 
 def test_between_them_the_rows_read_most_are_on_each_device():
-    found = split_over_peers(Served(STEEP), 1000, 128, 4, ReadRates(peer=2e9, host=1e9))
+    found = split_over_peers(ReadShareCurve(STEEP), 1000, 128, 4, ReadRates(peer=2e9, host=1e9))
     assert 0 < found.own < 128
     assert found.shared == 4 * (128 - found.own)
     assert (

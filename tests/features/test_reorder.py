@@ -19,8 +19,7 @@ import graphbraid
 from graphbraid import Csc, Graph, features, native
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.features import reorder
-from graphbraid.features.reordering import ordering
-from graphbraid.features.reordering.renumbering import Renumbering
+from graphbraid.features.reordering import OF_GRAPH, OF_SAMPLER, Renumbering, named_order
 from graphbraid.sampling import SamplerConfig
 from graphbraid.sampling.schedule import SeedSchedule
 
@@ -162,26 +161,26 @@ def test_what_is_no_order_is_refused(order, error, says):
         reorder(graph, order)
 
 
-@pytest.mark.parametrize("name", [*ordering.OF_GRAPH, *ordering.OF_SAMPLER])
+@pytest.mark.parametrize("name", [*OF_GRAPH, *OF_SAMPLER])
 def test_every_name_is_an_order(name):
     draw = torch.Generator().manual_seed(0)
     edges = torch.randint(0, 60, (2, 500), generator=draw)
     graph = Graph.from_edge_index(edges, 60, splits={"train": torch.arange(0, 60, 3)})
     sampler = SamplerConfig(fanouts=(3, 2))
     schedule = SeedSchedule(seeds=graph.split("train"), batch_size=4, shuffle=True)
-    order = ordering.named_order(graph, name, sampler=sampler, schedule=schedule)
+    order = named_order(graph, name, sampler=sampler, schedule=schedule)
     assert torch.equal(order.sort().values, torch.arange(60))
     if name in ("degree", "inclusion", "reverse_pagerank"):
         values = features.score(graph, name, sampler=sampler, schedule=schedule).values
         assert bool((values[order].diff() <= 0).all())
-    if name in ordering.OF_GRAPH:
+    if name in OF_GRAPH:
         assert torch.equal(reorder(graph, name).order, order)
 
 
 def test_reads_of_epochs_to_come_are_no_order():
     graph = Graph.from_edge_index([[0, 1, 1], [1, 2, 0]], 3)
     with pytest.raises(ConfigError, match=r"draw other neighbours, .* choose presampled"):
-        ordering.named_order(graph, "lookahead")
+        named_order(graph, "lookahead")
 
 
 def test_ids_that_do_not_exist_have_no_way_back():

@@ -185,7 +185,7 @@ def test_budgets_that_cannot_be_meant_are_refused(graph, monkeypatch):
         TieredFeatures.build(graph, host=some_rows(graph, 9), policy="static", disk=SMALL)
     with pytest.raises(ConfigError, match="Did you mean 'sieve'"):
         TieredFeatures.build(graph, host=0, policy="seive")
-    monkeypatch.setattr("graphbraid.features.budgets.row_budgets.free_memory_bytes", lambda: 20_000)
+    monkeypatch.setattr("graphbraid.features.budgets.free_memory_bytes", lambda: 20_000)
     with pytest.raises(ResourceError, match=r"host='all' takes .* of memory; 19\.5 KiB are free"):
         TieredFeatures.build(graph, host="all", disk=SMALL)
 
@@ -211,7 +211,7 @@ def test_features_of_other_dtypes_are_refused_before_there_are_tiers(graph, dtyp
 
 def test_a_trainer_refuses_more_memory_than_is_free(graph, monkeypatch):
     model = GraphSAGE(graph.num_features, 8, graph.num_classes, num_layers=2)
-    monkeypatch.setattr("graphbraid.features.budgets.row_budgets.free_memory_bytes", lambda: 20_000)
+    monkeypatch.setattr("graphbraid.features.budgets.free_memory_bytes", lambda: 20_000)
     with pytest.raises(ResourceError, match=r"takes .* of memory; 19\.5 KiB are free"):
         Trainer(model, graph, host="all", fanouts=(2, 2))
 

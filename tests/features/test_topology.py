@@ -15,7 +15,7 @@ from graphbraid import Graph, native
 from graphbraid.datasets import open_store, save_store
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.features import DiskOptions, TieredTopology
-from graphbraid.features.budgets.list_budgets import list_blocks
+from graphbraid.features.budgets import list_blocks
 from graphbraid.features.rows import disk_reference as reference
 from graphbraid.features.rows.disk import DiskRows
 from graphbraid.features.tiers import lists_reference
@@ -179,7 +179,7 @@ def test_budgets_that_cannot_be_meant_are_refused(graph, monkeypatch):
             TieredTopology.build(graph, host=host, disk=SMALL)
     with pytest.raises(DataError, match="one number for each of the 300"):
         TieredTopology.build(graph, host=some_lists(graph, 50), score=torch.ones(3), disk=SMALL)
-    monkeypatch.setattr("graphbraid.features.budgets.list_budgets.free_memory_bytes", lambda: 10_000)
+    monkeypatch.setattr("graphbraid.features.budgets.free_memory_bytes", lambda: 10_000)
     with pytest.raises(ResourceError, match=r"host='all' takes .* of memory; 9\.8 KiB are free"):
         TieredTopology.build(graph, host="all", disk=SMALL)
 

@@ -11,7 +11,7 @@ from tests.graph.typed_cases import bibliography
 from graphbraid import native, nn
 from graphbraid.distributed.partitioning.records import Partition
 from graphbraid.errors import DataError
-from graphbraid.features.reordering.renumbering import Renumbering
+from graphbraid.features.reordering import Renumbering
 from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.orders import community_order

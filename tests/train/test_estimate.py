@@ -24,7 +24,7 @@ from graphbraid.estimates.sizes import batch_sizes
 from graphbraid.estimates.trial import Trial
 from graphbraid.estimates.whole_graph import full_needs
 from graphbraid.features import TieredFeatures
-from graphbraid.features.budgets.sizing import LEAST_RESERVE_BYTES, host_budget
+from graphbraid.features.budgets import LEAST_RESERVE_BYTES, host_budget
 from graphbraid.loader import BatchLoader, LoaderSettings, NeighborLoader
 from graphbraid.train import HardwareFile, TrainConfig
 

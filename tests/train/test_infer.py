@@ -19,7 +19,7 @@ from graphbraid import nn as gnn
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.estimates.memory import exact_inference
 from graphbraid.estimates.trial import Trial
-from graphbraid.features.rows.scratch import ScratchRows
+from graphbraid.features.rows.row_stream import ScratchRows
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.sparse_features import SparseFeatures

@@ -7,7 +7,7 @@ import torch
 from tests.train.communities import random_graph
 
 from graphbraid import nn as gnn
-from graphbraid.features.rows.scratch import ScratchRows
+from graphbraid.features.rows.row_stream import ScratchRows
 from graphbraid.graph import Graph
 from graphbraid.train import Trainer
 from graphbraid.train.inference import layer_wise

@@ -18,7 +18,7 @@ from graphbraid.estimates.records import Mode
 from graphbraid.estimates.tiers import RunSeconds, sampler_bytes
 from graphbraid.estimates.trial import Trial
 from graphbraid.features import Score
-from graphbraid.features.budgets.sizing import HostBudget, host_budget
+from graphbraid.features.budgets import HostBudget, host_budget
 from graphbraid.features.tiers.device_sizing import DeviceBudget, DeviceMemory, device_budget
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import Graph

@@ -35,10 +35,9 @@ from graphbraid.estimates.tiers import (
 from graphbraid.estimates.trial import Trial
 from graphbraid.estimates.whole_graph import full_needs, full_seconds
 from graphbraid.features import Score
-from graphbraid.features.budgets.row_budgets import described
-from graphbraid.features.budgets.sizing import HostBudget, host_budget
+from graphbraid.features.budgets import HostBudget, described, host_budget
 from graphbraid.features.tiers.device_sizing import DeviceBudget
-from graphbraid.features.tiers.tier_report import CurvePoint, Served
+from graphbraid.features.tiers.tier_report import CurvePoint, ReadShareCurve
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import Graph
 from graphbraid.graph.scaled_features import given_row_bytes, stored_rows
@@ -252,7 +251,7 @@ class _Estimating:
         if self._reads is None:
             return ()
         values = self._reads.values
-        return Served(values).curve(given_row_bytes(self._graph.x), float(values.sum()))
+        return ReadShareCurve(values).curve(given_row_bytes(self._graph.x), float(values.sum()))
 
     # ---- the whole graph
 

@@ -21,8 +21,7 @@ from graphbraid.collective.run.stages import ReportsMemory, SharesMemory
 from graphbraid.distributed.peers.group import ReadingGroup
 from graphbraid.errors import ConfigError
 from graphbraid.estimates.allocation import capacity_bytes
-from graphbraid.features.tiers.device_sizing import DeviceMemory
-from graphbraid.features.tiers.peer_split import ReadRates
+from graphbraid.features.tiers.device_sizing import DeviceMemory, ReadRates
 from graphbraid.files.schema import STRICT, load_record, save_record
 from graphbraid.files.writing import format_bytes
 from graphbraid.fullgraph.measured.rates import machine_rates

@@ -19,7 +19,7 @@ from graphbraid.estimates.records import Need, Needs
 from graphbraid.estimates.sizes import BatchSizes, batch_sizes
 from graphbraid.estimates.trial import Trial, parameter_bytes
 from graphbraid.estimates.whole_passes import forward_bytes
-from graphbraid.features.budgets.sizing import list_bytes
+from graphbraid.features.budgets import list_bytes
 from graphbraid.files import mapped
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import Graph

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from graphbraid.collective.plan.times import format_seconds
-from graphbraid.features.budgets.sizing import HostBudget
+from graphbraid.features.budgets import HostBudget
 from graphbraid.features.tiers.device_sizing import DeviceBudget
 from graphbraid.features.tiers.tier_report import CurvePoint
 from graphbraid.files.writing import format_bytes

@@ -20,9 +20,8 @@ from graphbraid.estimates.records import Need, Needs
 from graphbraid.estimates.seconds import training_seconds
 from graphbraid.estimates.trial import Trial
 from graphbraid.features import DiskRows, Score, TieredFeatures
-from graphbraid.features.budgets.row_budgets import hot_ids_in, options_for, order_of
-from graphbraid.features.budgets.sizing import list_bytes
-from graphbraid.features.tiers.tier_report import Served
+from graphbraid.features.budgets import hot_ids_in, list_bytes, options_for, order_of
+from graphbraid.features.tiers.tier_report import ReadShareCurve
 from graphbraid.features.tiers.tiered_features import LOOKAHEAD
 from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.graph.scaled_features import kept_row_bytes, scale_of, stored_rows
@@ -51,7 +50,7 @@ class TieredRun(NamedTuple):
     """The rows and lists of a store's file, as a budget of memory divides them."""
 
     graph: Graph
-    served: Served
+    served: ReadShareCurve
     """Share of an epoch's reads that the rows read most have."""
     epoch_reads: float
     """Rows that an epoch reads."""
@@ -99,7 +98,7 @@ def tiered_run(graph: Graph, config: TrainConfig, reads: Tensor, num_hot: int = 
     lists, scale = list_bytes(graph), scale_of(graph.x)
     return TieredRun(
         graph=graph,
-        served=Served(reads),
+        served=ReadShareCurve(reads),
         epoch_reads=float(reads.sum()),
         list_reads=expected_list_reads(graph, config) if lists else 0.0,
         num_hot=num_hot,

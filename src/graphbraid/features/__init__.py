@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING
 from graphbraid.lazy import names_of
 
 if TYPE_CHECKING:
-    from graphbraid.features.reordering.reorder import Reordered, reorder
+    from graphbraid.features.reordering import Reordered, reorder
     from graphbraid.features.rows.caches import POLICIES, CacheCounts, RowCache
     from graphbraid.features.rows.disk import DiskCounts, DiskOptions, DiskRows
-    from graphbraid.features.scores.coverage import coverage
+    from graphbraid.features.scores.choice import coverage
     from graphbraid.features.scores.reads import batch_reads
     from graphbraid.features.scores.score import KINDS, Score, score
     from graphbraid.features.tiers.host_tiers import HostTiers, expected_list_blocks
-    from graphbraid.features.tiers.tier_counts import TierCounts
-    from graphbraid.features.tiers.tier_report import CurvePoint, TierReport, TierRow
+    from graphbraid.features.tiers.tier_report import CurvePoint, TierCounts, TierReport, TierRow
     from graphbraid.features.tiers.tiered_features import TieredFeatures
     from graphbraid.features.tiers.topology import ListCounts, TieredTopology
     from graphbraid.graph.orders import ORDERS, order_by
@@ -54,15 +53,14 @@ __all__ = [
 __getattr__ = names_of(
     __name__,
     {
-        "reordering.reorder": "Reordered reorder",
+        "reordering": "Reordered reorder",
         "rows.caches": "POLICIES CacheCounts RowCache",
         "rows.disk": "DiskCounts DiskOptions DiskRows",
-        "scores.coverage": "coverage",
+        "scores.choice": "coverage",
         "scores.reads": "batch_reads",
         "scores.score": "KINDS Score score",
         "tiers.host_tiers": "HostTiers expected_list_blocks",
-        "tiers.tier_counts": "TierCounts",
-        "tiers.tier_report": "CurvePoint TierReport TierRow",
+        "tiers.tier_report": "CurvePoint TierCounts TierReport TierRow",
         "tiers.tiered_features": "TieredFeatures",
         "tiers.topology": "ListCounts TieredTopology",
         ".graph.orders": "ORDERS order_by",

@@ -14,7 +14,7 @@ from graphbraid.collective.hardware.device_resident import LOCAL_ID_BYTES
 from graphbraid.collective.plan.plan import Plan
 from graphbraid.collective.run.stages import Context, ReportsMemory, find
 from graphbraid.errors import ConfigError
-from graphbraid.features.budgets.sizing import host_budget
+from graphbraid.features.budgets import host_budget
 from graphbraid.features.scores.choice import sampling_seconds
 from graphbraid.features.scores.score import Score, score
 from graphbraid.features.tiers.device_sizing import DeviceBudget, DeviceMemory, device_budget

@@ -142,7 +142,7 @@ def convert(
     """  # noqa: D412  (typer shows the blank line between examples)
     from graphbraid.cli.steps.storing import make_order, store, tell
     from graphbraid.datasets.store.narrowing import DTYPES, Narrowing
-    from graphbraid.features.reordering.ordering import check_order_name
+    from graphbraid.features.reordering import check_order_name
 
     columns = {
         name: value for name, value in locals().items() if name in _TABLE_OPTIONS and value is not None

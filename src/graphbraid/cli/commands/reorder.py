@@ -65,7 +65,7 @@ def reorder(
         graphbraid reorder --data stores/papers --by inclusion --fanouts 15,10,5 --out stores/papers-hot
     """  # noqa: D412  (typer shows the blank line between examples)
     from graphbraid.cli.steps.storing import make_order, store, tell
-    from graphbraid.features.reordering.ordering import OF_SAMPLER, check_order_name
+    from graphbraid.features.reordering import OF_SAMPLER, check_order_name
 
     check_order_name(by, "--by", sampled=True)
     if by not in OF_SAMPLER:

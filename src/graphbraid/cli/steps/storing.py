@@ -32,7 +32,7 @@ def make_order(
     import torch
 
     from graphbraid.datasets.memory import require_memory
-    from graphbraid.features.reordering.ordering import named_order
+    from graphbraid.features.reordering import named_order
 
     num_bytes = graph.csc.indices.nbytes * ORDER_EDGE_BYTES.get(name, 0) // torch.int32.itemsize
     require_memory(num_bytes, f"ordering the nodes by {name}")

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.collective.run.stages import Context
-from graphbraid.features.budgets.budget import Curve, split
-from graphbraid.features.budgets.list_budgets import list_blocks
+from graphbraid.features.budgets import Curve, list_blocks, split
 from graphbraid.features.scores import walks
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import ScaledFeatures, SparseFeatures

@@ -7,8 +7,8 @@
 //     --->  out_indptr (num_rows + 1,), out (out_indptr[-1], ...)   the lists of `rows`, one after the other
 //
 // Parts of an order allow for graphs larger than memory. Ids are int32 or int64; those in `rows` are known to
-// be nodes, as invert_order has scanned the whole order. features/reordering/renumbering.py uses these
-// functions; their references are in features/reordering/renumbering_reference.py and
+// be nodes, as invert_order has scanned the whole order. features/reordering.py uses these
+// functions; their references are in features/renumbering_reference.py and
 // graph/orders_reference.py.
 //
 // Lists are read at random, with prefetching, and written sequentially. Threads divide the edges evenly, and

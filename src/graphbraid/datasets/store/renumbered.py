@@ -18,8 +18,7 @@ from torch import Tensor
 from graphbraid.datasets.ids import NodeIds
 from graphbraid.datasets.store.arrays import ArrayParts
 from graphbraid.datasets.store.types import splits_to_store
-from graphbraid.features.reordering.renumbering import Renumbering
-from graphbraid.features.reordering.reorder import check_length
+from graphbraid.features.reordering import Renumbering, check_length
 from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.scaled_features import scale_of, stored_rows

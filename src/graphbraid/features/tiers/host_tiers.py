@@ -11,11 +11,18 @@ from torch import Tensor
 
 from graphbraid.arguments import as_budget
 from graphbraid.errors import ConfigError
-from graphbraid.features.budgets.budget import Curve, split
-from graphbraid.features.budgets.list_budgets import list_blocks, require_free
-from graphbraid.features.budgets.list_budgets import options_for as list_options
-from graphbraid.features.budgets.row_budgets import hot_ids_in, order_of, row_bytes_kept, values_of
-from graphbraid.features.budgets.row_budgets import options_for as row_options
+from graphbraid.features.budgets import (
+    Curve,
+    hot_ids_in,
+    list_blocks,
+    order_of,
+    require_free,
+    row_bytes_kept,
+    split,
+    values_of,
+)
+from graphbraid.features.budgets import list_options_for as list_options
+from graphbraid.features.budgets import options_for as row_options
 from graphbraid.features.rows.caches import checked_score
 from graphbraid.features.rows.disk import DiskRows
 from graphbraid.features.scores import walks

@@ -6,10 +6,8 @@ from dataclasses import dataclass
 
 from graphbraid.features.rows.caches import RowCache
 from graphbraid.features.rows.disk import DiskRows
-from graphbraid.features.rows.memory import MemoryRows
-from graphbraid.features.rows.widening import WidenedCache
-from graphbraid.features.tiers.tier_counts import TierCounts
-from graphbraid.features.tiers.tier_report import RING, Served, TierRow
+from graphbraid.features.rows.memory import MemoryRows, WidenedCache
+from graphbraid.features.tiers.tier_report import RING, ReadShareCurve, TierCounts, TierRow
 from graphbraid.sampling.rows.device_cache import DeviceCache
 from graphbraid.sampling.rows.shared_cache import SharedDeviceCache
 
@@ -26,7 +24,7 @@ class SeenTiers:
     lookahead: int
     """Batches that are announced ahead."""
     counts: TierCounts
-    served: Served | None
+    served: ReadShareCurve | None
     """Shares of the reads by the score; None without one."""
     epoch_reads: float | None
     """Reads per epoch by the score, or of the last epoch; None if neither is known."""

@@ -11,14 +11,12 @@ from torch import Tensor
 
 from graphbraid.arguments import as_budget, as_count, check_choice, shown
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.features.budgets import row_budgets
+from graphbraid.features import budgets
 from graphbraid.features.rows.caches import POLICIES, RowCache, checked_score
 from graphbraid.features.rows.disk import DiskOptions, DiskRows
-from graphbraid.features.rows.memory import MemoryRows
-from graphbraid.features.rows.widening import WidenedCache
+from graphbraid.features.rows.memory import MemoryRows, WidenedCache
 from graphbraid.features.scores.walks import out_degree
-from graphbraid.features.tiers.tier_counts import TierCounts
-from graphbraid.features.tiers.tier_report import Served, TierReport, reads_per_epoch
+from graphbraid.features.tiers.tier_report import ReadShareCurve, TierCounts, TierReport, reads_per_epoch
 from graphbraid.features.tiers.tier_rows import SeenTiers
 from graphbraid.graph import Graph, ScaledFeatures
 from graphbraid.graph.identity import check_made_for, features_mark
@@ -134,20 +132,20 @@ class TieredFeatures:
         if host is None:
             _check_no_file({"policy": policy != "belady", "disk": disk is not None})
         if isinstance(score, str):
-            score = row_budgets.named_score(
+            score = budgets.named_score(
                 graph, score, sampler, schedule, epochs=epochs, run_seconds=run_seconds
             )
         check_made_for(score, graph.csc, "scores were")
-        values = None if score is None else checked_score(row_budgets.values_of(score), len(stored))
+        values = None if score is None else checked_score(budgets.values_of(score), len(stored))
         hot_ids = torch.empty(0, dtype=torch.int64)
         if has_hot:
-            order = row_budgets.order_of(out_degree(graph.csc) if values is None else values)
-            hot_ids = row_budgets.hot_ids_in(hot, order, kept_row_bytes(x))
+            order = budgets.order_of(out_degree(graph.csc) if values is None else values)
+            hot_ids = budgets.hot_ids_in(hot, order, kept_row_bytes(x))
         rows: RowCache | WidenedCache | MemoryRows = MemoryRows(x)
         if host is not None:
-            options = disk or row_budgets.options_for(host)
+            options = disk or budgets.options_for(host)
             file = DiskRows.behind(stored, options=options)
-            rows = row_budgets.cache_in(host, file, policy, values, hot_ids, scale=scale_of(x))
+            rows = budgets.cache_in(host, file, policy, values, hot_ids, scale=scale_of(x))
         looks_ahead = host is not None and rows.policy == "belady" and rows.num_rows
         return cls(
             None if isinstance(rows, MemoryRows) else rows.disk,
@@ -156,7 +154,7 @@ class TieredFeatures:
             lookahead=lookahead if looks_ahead else 0,
             epoch_reads=None if values is None else reads_per_epoch(score, values),
             hot=DeviceCache(hot_ids, len(stored), rows.uncounted, scale_of(x)) if hot_ids.numel() else None,
-            filled_by=row_budgets.described(score),
+            filled_by=budgets.described(score),
             mark=features_mark(x),
         )
 
@@ -279,11 +277,11 @@ class TieredFeatures:
 
     def expected_share(self, num_rows: int) -> float | None:
         """Share of the reads that the ``num_rows`` highest rows have by the score; None without one."""
-        return None if self.score is None else Served(self.score).share(num_rows)
+        return None if self.score is None else ReadShareCurve(self.score).share(num_rows)
 
     def report(self) -> TierReport:
         """The tiers as a record: rows, bytes, shares of the reads, and what more memory would buy."""
-        counts, served = self.counts, None if self.score is None else Served(self.score)
+        counts, served = self.counts, None if self.score is None else ReadShareCurve(self.score)
         row_bytes, last, epoch_reads = self.row_bytes, self._last_epoch, self._epoch_reads
         if epoch_reads is None and last is not None:
             epoch_reads = float(last.reads)

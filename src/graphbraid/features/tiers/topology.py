@@ -11,8 +11,7 @@ from torch import Tensor
 from graphbraid import native
 from graphbraid.arguments import as_budget, check_type
 from graphbraid.errors import ConfigError
-from graphbraid.features.budgets.budget import Curve, split
-from graphbraid.features.budgets.list_budgets import options_for, require_free
+from graphbraid.features.budgets import Curve, list_options_for, require_free, split
 from graphbraid.features.rows.caches import checked_score
 from graphbraid.features.rows.disk import DiskOptions, DiskRows
 from graphbraid.features.scores import walks
@@ -127,7 +126,7 @@ class TieredTopology:
             DataError: the topology is not mapped from a store, or the score does not fit it.
             ResourceError: the memory is not free, or the file cannot be read.
         """
-        parts = ListParts.of(graph, disk or options_for(host))
+        parts = ListParts.of(graph, disk or list_options_for(host))
         budget = min(as_budget(host, "host"), parts.whole_bytes)
         if budget in (0, parts.whole_bytes):
             require_free(budget, f"host={host!r}")

@@ -16,7 +16,7 @@ from torch import Tensor
 from graphbraid.arguments import as_size
 from graphbraid.errors import ConfigError, ResourceError
 from graphbraid.features import DiskOptions, TieredFeatures
-from graphbraid.features.budgets.row_budgets import options_for
+from graphbraid.features.budgets import options_for
 from graphbraid.features.rows.row_stream import LONGEST_ROUND
 from graphbraid.files.writing import format_bytes
 from graphbraid.fullgraph.lowering.costs import Facts, in_bytes

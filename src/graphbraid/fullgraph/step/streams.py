@@ -12,8 +12,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from graphbraid.features.rows.row_stream import LONGEST_ROUND, RowsById, RowStream
-from graphbraid.features.rows.scratch import ScratchRows
+from graphbraid.features.rows.row_stream import LONGEST_ROUND, RowsById, RowStream, ScratchRows
 from graphbraid.fullgraph.lowering.hoisting import computed_once
 from graphbraid.fullgraph.lowering.levels import nodes_of
 from graphbraid.fullgraph.lowering.streamed import StreamedFeatures, held_rows

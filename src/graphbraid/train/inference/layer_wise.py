@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from graphbraid.features.rows.scratch import ScratchRows
+from graphbraid.features.rows.row_stream import ScratchRows
 from graphbraid.graph import ScaledFeatures, SparseFeatures
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.degrees import degrees_and_loops

@@ -14,10 +14,10 @@ from graphbraid.distributed import Communicator
 from graphbraid.distributed.peers.group import ReadingGroup, reading_group
 from graphbraid.estimates.machine import read_rates
 from graphbraid.features import TieredFeatures
-from graphbraid.features.budgets.row_budgets import order_of
+from graphbraid.features.budgets import order_of
 from graphbraid.features.scores.walks import out_degree
-from graphbraid.features.tiers.peer_split import PeerSplit, split_over_peers
-from graphbraid.features.tiers.tier_report import Served
+from graphbraid.features.tiers.device_sizing import PeerSplit, split_over_peers
+from graphbraid.features.tiers.tier_report import ReadShareCurve
 from graphbraid.graph import SparseFeatures
 from graphbraid.graph.scaled_features import kept_row_bytes
 from graphbraid.sampling.rows.device_cache import MAP_BYTES, DeviceCache
@@ -82,7 +82,7 @@ class HotSharing:
             return
         order = order_of(score)
         capacity = self._capacity(order, min(budgets), len(group.ranks))
-        split = split_over_peers(Served(score), len(order), capacity, len(group.ranks), rates)
+        split = split_over_peers(ReadShareCurve(score), len(order), capacity, len(group.ranks), rates)
         if not split.shared:
             self._keep_apart(tiers, group, f"every rank keeps its own: {split.reason}")
             return

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from graphbraid.features import HostTiers, Score, TieredFeatures, expected_list_blocks
-from graphbraid.features.budgets.row_budgets import options_for
+from graphbraid.features.budgets import options_for
 from graphbraid.features.scores.choice import RunTime
 from graphbraid.features.scores.score import reads_of_run
 from graphbraid.graph import Graph

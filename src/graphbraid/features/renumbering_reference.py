@@ -1,7 +1,6 @@
 """Plain-PyTorch references of the list kernels in ``csrc/graph/reorder.cpp``, with the same arguments."""
 
 # ruff: noqa: PLR0917 - the kernels take their arguments by position
-
 from __future__ import annotations
 
 import torch

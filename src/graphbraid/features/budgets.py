@@ -1,0 +1,404 @@
+"""Budgets: how many rows and adjacency lists some memory holds, and which.
+
+Each kind has a curve: what its best items save, by the bytes they take. The curves are merged by benefit per
+byte, as the dual cache of DUCATI (Zhang et al., SIGMOD 2023) does for a GPU's memory.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphbraid.arguments import as_budget, check_tensor, shown
+from graphbraid.errors import ConfigError, DataError, ResourceError
+from graphbraid.features.rows.caches import RowCache
+from graphbraid.features.rows.disk import DiskOptions, DiskRows
+from graphbraid.features.rows.memory import WidenedCache
+from graphbraid.features.scores.score import Score
+from graphbraid.features.scores.score import score as score_of
+from graphbraid.files import mapped
+from graphbraid.files.block_sums import BLOCK_BYTES
+from graphbraid.files.writing import format_bytes
+from graphbraid.graph import Graph
+from graphbraid.graph.scaled_features import stored_rows
+from graphbraid.machine.hardware import free_memory_bytes
+from graphbraid.sampling.config import SamplerConfig
+from graphbraid.sampling.rows.device_cache import MAP_BYTES
+from graphbraid.sampling.schedule import SeedSchedule
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class Curve:
+    """What holding the best items of one kind saves, best first."""
+
+    order: Tensor
+    """``(num_items,)`` int64 items, those that save most per byte first; of equal ones the lower number."""
+    size: Tensor
+    """``(num_items,)`` int64 bytes of each, in this order."""
+    saved: Tensor
+    """``(num_items,)`` float64 that holding each saves, in this order; not negative."""
+
+    @classmethod
+    def of(cls, saved: Tensor, size: Tensor | int) -> Curve:
+        """Order items by what they save per byte.
+
+        Args:
+            saved: ``(num_items,)`` that holding an item saves, in the unit of all curves of a split, such as
+                reads an epoch; below 0 counts as 0.
+            size: ``(num_items,)`` int64 bytes, above 0; or those of every item.
+
+        Raises:
+            DataError: they do not fit each other, or are not numbers of that kind.
+        """
+        check_tensor(saved, "saved", ndim=1)
+        if not isinstance(size, Tensor):
+            size = torch.as_tensor(size).expand(saved.numel())
+        if check_tensor(size, "size").shape != saved.shape or size.dtype != torch.int64:
+            raise DataError(f"size must be int64, one for each of {saved.numel()} items; got {shown(size)}")
+        saved = saved.double().clamp(min=0.0)
+        if not bool(torch.isfinite(saved).all()) or (saved.numel() and int(size.min()) < 1):
+            raise DataError("saved must be finite, and size at least 1")
+        order = (saved / size).argsort(descending=True, stable=True)
+        return cls(order=order, size=size[order], saved=saved[order])
+
+    def __len__(self) -> int:
+        return self.order.numel()
+
+    def num_bytes(self, count: int) -> int:
+        """Bytes of the first ``count`` items."""
+        return int(self.size[:count].sum())
+
+    def share(self, count: int) -> float:
+        """Share of all that items could save that the first ``count`` save."""
+        total = float(self.saved.sum())
+        return float(self.saved[:count].sum()) / total if total else 0.0
+
+
+def split(budget: int, curves: Sequence[Curve]) -> list[int]:
+    """Divide memory between kinds of items by what it saves.
+
+    Items of all kinds are taken by falling benefit per byte, those of an earlier curve first where it is
+    equal, as long as they fit. Once the next item of a curve does not fit, no more of its items are taken,
+    and the others go on, until nothing more fits.
+
+    Args:
+        budget: bytes for all items.
+        curves: of each kind, in the same unit.
+
+    Returns:
+        How many of each curve's items are held, the first of its order.
+    """
+    counts, left = [0] * len(curves), max(budget, 0)
+    is_open = list(range(len(curves)))
+    while is_open:
+        kind, size = _merged([curves[k] for k in is_open], [counts[k] for k in is_open])
+        taken = int(torch.searchsorted(size.cumsum(0), left, right=True))
+        left -= int(size[:taken].sum())
+        for place, count in enumerate(torch.bincount(kind[:taken], minlength=len(is_open)).tolist()):
+            counts[is_open[place]] += count
+        if taken == kind.numel():
+            break
+        del is_open[int(kind[taken])]
+    return counts
+
+
+def _merged(curves: list[Curve], taken: list[int]) -> tuple[Tensor, Tensor]:
+    """The curve of each item that is not taken yet, and its bytes, best first."""
+    sizes = [curve.size[count:] for curve, count in zip(curves, taken, strict=True)]
+    saved = [curve.saved[count:] for curve, count in zip(curves, taken, strict=True)]
+    kinds = [torch.full((size.numel(),), place, dtype=torch.uint8) for place, size in enumerate(sizes)]
+    size = torch.cat(sizes)
+    order = (torch.cat(saved) / size).argsort(descending=True, stable=True)
+    return torch.cat(kinds)[order].long(), size[order]
+
+
+RESERVE_SHARE = 0.1
+"""Share of the free memory that is left to the system and to what no estimate sees."""
+LEAST_RESERVE_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostBudget:
+    """The memory for a stored graph that ``tiers="auto"`` takes."""
+
+    host: int | None
+    """Bytes, as ``HostTiers.build`` takes them; None: no tiers, the graph is used as it is."""
+    free_bytes: int | None
+    """Memory that may be taken; None if it is not known."""
+    needed_bytes: int
+    """What the run needs beside the graph that is placed."""
+    reserve_bytes: int
+    """What is left free."""
+    reason: str
+
+
+def list_bytes(graph: Graph) -> int:
+    """Return the bytes of the adjacency lists that a store's file holds; 0 if they are in memory."""
+    indptr, indices = graph.csc.indptr, graph.csc.indices
+    return indptr.nbytes + indices.nbytes if mapped.find(indices.data_ptr(), indices.nbytes) else 0
+
+
+def host_budget(
+    graph: Graph, *, free_bytes: int | None, needed_bytes: int, with_lists: bool = True
+) -> HostBudget:
+    """Choose the memory for a graph's feature rows and adjacency lists.
+
+    Args:
+        graph: what is placed.
+        free_bytes: memory that the run may take; None if it is not known.
+        needed_bytes: what it needs of that beside the rows, and beside the lists that are placed.
+        with_lists: whether adjacency lists are placed, too.
+    """
+
+    def chosen(host: int | None, reason: str, reserve: int = 0) -> HostBudget:
+        return HostBudget(
+            host=host,
+            free_bytes=free_bytes,
+            needed_bytes=needed_bytes,
+            reserve_bytes=reserve,
+            reason=reason,
+        )
+
+    x = stored_rows(graph.x)
+    if x is None or graph.x is None:
+        return chosen(None, "no tiers: only dense features are put in tiers")
+    if mapped.find(x.data_ptr(), x.nbytes) is None:
+        return chosen(None, "no tiers: the features are in memory, and no store's file holds them")
+    if free_bytes is None:
+        return chosen(None, "no tiers: the free memory is not known")
+    reserve = max(int(RESERVE_SHARE * free_bytes), LEAST_RESERVE_BYTES)
+    left = free_bytes - needed_bytes - reserve
+    words = (
+        f"{format_bytes(free_bytes)} less {format_bytes(needed_bytes)} for the rest of the run and a reserve "
+        f"of {format_bytes(reserve)}"
+    )
+    whole = graph.x.nbytes + (list_bytes(graph) if with_lists else 0)
+    parts = "rows and lists" if with_lists and list_bytes(graph) else "rows"
+    if whole <= left:
+        return chosen(None, f"no tiers: all {format_bytes(whole)} of {parts} fit ({words})", reserve)
+    if left < x.shape[0] * _NOTES_BYTES + _LEAST_BYTES:
+        return chosen(0, f"all {parts} from the files: no memory is left for them ({words})", reserve)
+    return chosen(left, f"{format_bytes(left)} for {parts}: {words}", reserve)
+
+
+_NOTES_BYTES = 40  # of each row and list, in memory or not
+_LEAST_BYTES = 1 << 20  # buffers of requests, and some rows
+
+
+_SLOT_BYTES = 32  # noted of each row in memory: csrc/disk/row_cache.cpp, and what it was filled with
+_SCALE_BYTES = 4  # noted of each row of int8, in memory or not
+_FEWEST_REQUESTS = 4  # under way at a time, however small the budget
+
+
+def options_for(host: int | str) -> DiskOptions:
+    """How to read for a budget: requests under way take an eighth of it at most, where that is some."""
+    options = DiskOptions()
+    size = as_budget(host, "host")
+    fit = max(size // 8 // options.longest_bytes, _FEWEST_REQUESTS) if size else options.depth
+    return DiskOptions(depth=min(fit, options.depth))
+
+
+def row_bytes_kept(rows: DiskRows, *, ranked: bool, scaled: bool = False) -> tuple[int, int]:
+    """Bytes noted of all rows where some are kept (scales included), and bytes that each of these takes."""
+    noted = 8 + ranked + _SCALE_BYTES * scaled
+    return rows.buffer_bytes + rows.shape[0] * noted, rows.row_bytes + _SLOT_BYTES
+
+
+def host_rows_in(host: int | str, rows: DiskRows, *, ranked: bool, scaled: bool = False) -> int:
+    """How many rows a budget of memory holds, with what is noted about them.
+
+    Raises:
+        ConfigError: it holds none, and is not 0.
+        ResourceError: it is more than the free memory.
+    """
+    num_rows = rows.shape[0]
+    notes, kept = row_bytes_kept(rows, ranked=ranked, scaled=scaled)
+    whole = notes + num_rows * kept
+    budget = min(as_budget(host, "host"), whole)
+    if budget == 0:
+        return 0
+    free = free_memory_bytes()
+    if free is not None and budget > free:
+        raise ResourceError(
+            f"host={host!r} takes {format_bytes(budget)} of memory; {format_bytes(free)} are free. Give "
+            "less: the other rows are read from the file"
+        )
+    held = min((budget - notes) // kept, num_rows)
+    if held < 1:
+        raise ConfigError(
+            f"host={host!r} holds no row: what is noted of all {num_rows:,} rows takes "
+            f"{format_bytes(notes)}, a row {format_bytes(kept)}. Give more, or 0 to "
+            "read all from the file"
+        )
+    return held
+
+
+def hot_ids_in(hot: int | str, order: Tensor, row_bytes: int) -> Tensor:
+    """The rows that a budget of a device's memory holds: ``(num_hot,)`` int64, none for a budget of 0.
+
+    Args:
+        hot: bytes or a size for rows and the map that finds them; ``"all"``: every row.
+        order: ``(num_rows,)`` int64, the rows from the one that is read most.
+        row_bytes: of a row.
+
+    Raises:
+        ConfigError: it holds no row, and is not 0.
+    """
+    num_rows = len(order)
+    budget = as_budget(hot, "hot")
+    if budget == 0 or num_rows == 0:
+        return order[:0]
+    held = min(budget // row_bytes, num_rows)
+    if not torch.equal(order[:held], torch.arange(held)):
+        held = min(max(budget - MAP_BYTES * num_rows, 0) // row_bytes, num_rows)
+    if held < 1:
+        raise ConfigError(
+            f"hot={hot!r} holds no row: the map of all {num_rows:,} rows takes "
+            f"{format_bytes(MAP_BYTES * num_rows)}, a row {format_bytes(row_bytes)}. Give more, or 0"
+        )
+    return order[:held]
+
+
+def cache_in(
+    host: int | str,
+    rows: DiskRows,
+    policy: str,
+    score: Tensor | None,
+    hot_ids: Tensor,
+    *,
+    scale: Tensor | None = None,
+) -> RowCache | WidenedCache:
+    """A cache of a file's rows within a budget, filled with the highest of those that no device keeps.
+
+    With a ``scale`` for each row, rows are of int8 and are given as float32.
+
+    Raises:
+        ConfigError: as :func:`host_rows_in`; ``static`` without a score.
+        ResourceError: likewise.
+    """
+    all_rows = rows.shape[0]
+    num_rows = host_rows_in(host, rows, ranked=score is not None, scaled=scale is not None)
+    if num_rows == all_rows:
+        policy = "static"  # nothing ever goes
+    elif policy == "static" and num_rows and score is None:
+        raise ConfigError(
+            "policy='static' keeps the rows of the highest score; give score=, or another policy"
+        )
+    ranking = score
+    if score is not None and hot_ids.numel():
+        ranking = score.clone()
+        ranking[hot_ids] = score.min()  # the host is asked for them by evaluations at most
+    cache = RowCache(rows, num_rows, policy=policy, score=ranking)
+    cache.fill(_first_rows(score, num_rows, all_rows, len(hot_ids)))
+    return cache if scale is None else WidenedCache(cache, scale)
+
+
+def order_of(score: Tensor) -> Tensor:
+    """The rows from that of the highest score."""
+    return score.argsort(descending=True, stable=True)
+
+
+def _first_rows(score: Tensor | None, num_rows: int, all_rows: int, num_hot: int) -> Tensor:
+    """The rows that memory is filled with: the highest that no device keeps."""
+    if num_rows == all_rows:
+        return torch.arange(all_rows)
+    if score is None:
+        return torch.empty(0, dtype=torch.int64)
+    return order_of(score)[num_hot : num_hot + num_rows]
+
+
+def named_score(
+    graph: Graph,
+    name: str,
+    sampler: SamplerConfig | None,
+    schedule: SeedSchedule | None,
+    *,
+    epochs: int | range = 1,
+    run_seconds: float | None = None,
+) -> Score:
+    """A score by its name; ``auto`` without a sampler is the best that the graph alone gives.
+
+    Args:
+        graph: whose rows are scored.
+        name: of the score.
+        sampler: how neighbours are drawn. If None, only scores of the graph alone can be had.
+        schedule: seeds of the steps, likewise.
+        epochs: of the run, as in :func:`graphbraid.features.score`.
+        run_seconds: that it will take, likewise. If None, ``auto`` does not look ahead.
+
+    Raises:
+        ConfigError: there is no such score, or it follows a sampler.
+        DataError: the graph lacks what it needs.
+    """
+    if name == "auto" and sampler is None:
+        kind = "weighted_reverse_pagerank" if "train" in graph.splits else "degree"
+        reason = "no sampler was given, so it is the best that the graph alone gives"
+        return dataclasses.replace(score_of(graph, kind), reason=reason)
+    return score_of(graph, name, sampler=sampler, schedule=schedule, epochs=epochs, run_seconds=run_seconds)
+
+
+def described(score: object) -> str:
+    """Say by which score tiers are filled, and why by that; empty where it has no name."""
+    kind, reason = getattr(score, "kind", None), getattr(score, "reason", "")
+    if not isinstance(kind, str):
+        return ""
+    return f"{kind}: {reason}" if reason else kind
+
+
+def values_of(score: Any) -> Any:
+    """The numbers of a score or of a record of it."""
+    if isinstance(score, Tensor):  # which has a method of that name
+        return score
+    return getattr(score, "values", score)
+
+
+_LONGEST_BYTES = 4 * BLOCK_BYTES
+
+
+def list_options_for(host: int | str) -> DiskOptions:
+    """How to read lists for a budget: requests under way take an eighth of it at most, where that is some."""
+    size = as_budget(host, "host")
+    whole = DiskOptions(longest_bytes=_LONGEST_BYTES)
+    fit = size // 8 // _LONGEST_BYTES if size else whole.depth
+    if fit >= _FEWEST_REQUESTS:
+        return DiskOptions(longest_bytes=_LONGEST_BYTES, depth=min(fit, whole.depth))
+    return DiskOptions(longest_bytes=BLOCK_BYTES, depth=_FEWEST_REQUESTS)
+
+
+def list_blocks(degrees: Tensor, fanout: int, itemsize: int, block_bytes: int = BLOCK_BYTES) -> Tensor:
+    """Blocks that drawing ``fanout`` edges of each list is expected to touch.
+
+    Args:
+        degrees: ``(num_nodes,)`` int64.
+        fanout: edges drawn, alike and independently; -1 takes all.
+        itemsize: bytes of an id.
+        block_bytes: read at a time, from a file or over a link.
+
+    Returns:
+        ``(num_nodes,)`` float64; 0 for empty lists.
+    """
+    # A list begins anywhere in a block: it lies in as many as it would fill, and the rest of one more.
+    spans = ((degrees - 1) * itemsize / block_bytes + 1.0).clamp(min=0.0) * (degrees > 0)
+    if fanout < 0:
+        return spans
+    drawn = degrees.clamp(max=fanout).double()
+    return torch.where(spans > 1.0, spans * -torch.expm1(drawn * torch.log1p(-1.0 / spans)), spans)
+
+
+def require_free(num_bytes: int, what: str) -> None:
+    """Check that a budget is free memory.
+
+    Raises:
+        ResourceError: it is not.
+    """
+    free = free_memory_bytes()
+    if free is not None and num_bytes > free:
+        raise ResourceError(
+            f"{what} takes {format_bytes(num_bytes)} of memory; {format_bytes(free)} are free. Give less: "
+            "the others are read from the file"
+        )

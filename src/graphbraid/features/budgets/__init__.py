@@ -1,1 +1,0 @@
-"""Budgets: how many rows and adjacency lists some memory holds, and which."""

@@ -1,1 +1,0 @@
-"""Reordering: a graph and all its data with the nodes in another order."""
