@@ -17,8 +17,6 @@ PAGES = sorted(
 WRITTEN = {"main.cpp", "main.cu"}
 """Files that a synthesised program has."""
 SHARED = {
-    # One job: graphbraid.loader gives those of pyg_loader where PyG is installed.
-    *("NeighborLoader", "TypedNeighborLoader", "LinkNeighborLoader", "TypedLinkNeighborLoader"),
     "Linear",  # the layer, which is public, and the operation that programs have in its place
 }
 """Names of classes in two modules; besides, a ``*_reference`` module names a twin as the kernels do."""

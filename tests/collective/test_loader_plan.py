@@ -19,7 +19,7 @@ from graphbraid.collective.hardware.emulated import EmulatedAccelerator
 from graphbraid.collective.run.replanner import Replanning
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.loader import NeighborLoader
-from graphbraid.loader.batches import planned
+from graphbraid.loader import batch_loader as planned
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 

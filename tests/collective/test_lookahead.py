@@ -25,7 +25,7 @@ from graphbraid.collective.run.stages import Context, make_operator, register
 from graphbraid.errors import ResourceError
 from graphbraid.graph import SparseFeatures
 from graphbraid.loader import NeighborLoader
-from graphbraid.loader.batches import planned
+from graphbraid.loader import batch_loader as planned
 from graphbraid.sampling import SamplerConfig, SeedSchedule
 from graphbraid.sampling.minibatch.mini_batch import BatchSource
 

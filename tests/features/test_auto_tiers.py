@@ -17,7 +17,7 @@ from graphbraid.collective.hardware.emulated import EmulatedAccelerator
 from graphbraid.errors import ConfigError
 from graphbraid.features import TieredFeatures
 from graphbraid.loader import LinkNeighborLoader, NeighborLoader, auto_tiers
-from graphbraid.loader.batches.settings import LoaderSettings
+from graphbraid.loader.options import LoaderSettings
 
 INSTANT = dataclasses.replace(FAST, cpu=FAST.dma, model=FAST.dma, uva=FAST.dma)
 ROW, MAP = 9 * 4, 4 * 800

@@ -355,7 +355,7 @@ def test_steps_outside_the_epoch_are_refused(epoch, start):
 
 
 def test_data_of_another_kind_is_refused():
-    with pytest.raises(ConfigError, match=r"Graph or a homogeneous PyG Data; got ndarray"):
+    with pytest.raises(ConfigError, match=r"Graph or a PyG Data or HeteroData; got ndarray"):
         NeighborLoader(np.zeros(3), [3])
 
 

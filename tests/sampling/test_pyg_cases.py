@@ -150,7 +150,7 @@ def test_a_data_without_edges_is_a_graph_of_isolated_nodes():
     ("change", "message"),
     [
         (lambda data: HeteroData(), "must name a node type"),
-        (lambda data: (data, data), "homogeneous PyG Data; got tuple"),
+        (lambda data: (data, data), "PyG Data or HeteroData; got tuple"),
         ({"directed": False}, "does not support directed=False"),
         ({"num_neighbors": {("a", "to", "a"): [1]}}, "a dict is for heterogeneous graphs"),
     ],

@@ -16,7 +16,7 @@ from torch_geometric.loader.node_loader import NodeLoader
 
 from graphbraid.errors import ConfigError
 from graphbraid.loader import LinkNeighborLoader, NeighborLoader
-from graphbraid.loader.pyg_options import LINK_REFUSED, MEANINGLESS, REFUSED, REPLACED
+from graphbraid.loader.options import LINK_REFUSED, MEANINGLESS, REFUSED, REPLACED
 
 PAGE = Path(__file__).parents[2] / "docs" / "sampling.md"
 OURS = set(inspect.signature(NeighborLoader.__init__).parameters) - {"self", "others"}
@@ -48,7 +48,7 @@ LINK_PYGS = options_of(
 
 
 def test_every_option_of_pyg_and_torch_is_known():
-    """A newer PyG's or torch's option shows here: honour it, or say in `loader/pyg_options.py` why not."""
+    """A newer PyG's or torch's option shows here: honour it, or say in `loader/options.py` why not."""
     assert set(PYGS) - OURS == {*REFUSED, *MEANINGLESS, *REPLACED}
     assert not OURS & {*REFUSED, *MEANINGLESS, *REPLACED}
     assert set(OTHERS) == {*REFUSED, *LINK_REFUSED}

@@ -162,7 +162,7 @@ def test_times_of_two_kinds_compare():
         (
             {"time_attr": "edge_time"},
             ConfigError,
-            "input_time must be given where time_attr names times of edges",
+            "input_time must be given: time_attr names no times of nodes",
         ),
         ({"input_time": torch.zeros(NUM_NODES)}, ConfigError, "input_time needs time_attr"),
         (

@@ -21,7 +21,7 @@ from graphbraid.train.task import Task
 
 if TYPE_CHECKING:
     from graphbraid.collective import Limits, Profile
-    from graphbraid.loader.batches.batch_loader import BatchLoader
+    from graphbraid.loader.batch_loader import BatchLoader
     from graphbraid.sampling import MiniBatch
 
 TRIAL_STEPS, TRIAL_ROUNDS = 24, 3

@@ -16,9 +16,8 @@ from graphbraid.collective.run.profiler import Effort, cached, measure
 from graphbraid.errors import ConfigError
 from graphbraid.estimates.cores import try_arrangements
 from graphbraid.estimates.trial import TrialStep
-from graphbraid.loader.batches.batch_loader import BatchLoader
-from graphbraid.loader.batches.plans import read_plan
-from graphbraid.loader.typed.batches import TypedBatchLoader
+from graphbraid.loader.batch_loader import BatchLoader
+from graphbraid.loader.options import read_plan
 from graphbraid.machine.hardware import Hardware
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.train import runtime
@@ -120,7 +119,7 @@ def profile_run(
 
 def _stages(loader: BatchLoader, device: BatchDevice, workers: Sequence[int], **how: Any) -> Profile:
     """Measure the stages of a loader's mini-batches on the way to a device."""
-    if isinstance(loader, TypedBatchLoader) or loader.starts_from_inputs:
+    if loader.graph.is_typed or loader.starts_from_inputs:
         return measure_typed(loader, workers, **how)
     return measure(dataclasses.replace(loader.context(1), device=device), workers, **how)
 

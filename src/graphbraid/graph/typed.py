@@ -9,7 +9,7 @@ from torch import Tensor
 
 from graphbraid.errors import DataError, did_you_mean
 from graphbraid.graph.csc import Csc
-from graphbraid.graph.types import ONLY_EDGE_TYPE, ONLY_NODE_TYPE, EdgeSet, EdgeType, NodeSet, csc_of
+from graphbraid.graph.types import ONLY_EDGE_TYPE, ONLY_NODE_TYPE, EdgeSet, EdgeType, NodeSet, Types, csc_of
 
 if TYPE_CHECKING:
     from graphbraid.graph.graph import Graph
@@ -36,6 +36,22 @@ class TypedViews:
     def is_typed(self) -> bool:
         """Whether the graph was made with types, of which it may have several."""
         return cast("Graph", self).types is not None
+
+    @property
+    def all_types(self) -> Types:
+        """The types and relations; a graph without any is one type and one relation over the same arrays."""
+        graph = cast("Graph", self)
+        if graph.types is not None:
+            return graph.types
+        return Types(
+            nodes={ONLY_NODE_TYPE: self.nodes_of(ONLY_NODE_TYPE)},
+            edges={ONLY_EDGE_TYPE: self.edges_of(ONLY_EDGE_TYPE)},
+            rows=graph.csc,
+        )
+
+    def first_id_of(self, node_type: str) -> int:
+        """Return the id in the whole graph of the first node of a type."""
+        return self.all_types.first_ids[self.node_types.index(node_type)]
 
     def nodes_of(self, node_type: str) -> NodeSet:
         """Return the nodes of a type: their number, features, labels, splits and times.

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, Sampler
+from torch.utils.data import Dataset
 
 from graphbraid.arguments import as_count, as_flag, check_choice, check_type
 from graphbraid.datasets.npy import read_npz
@@ -21,26 +20,15 @@ from graphbraid.files.checksums import check_zip, seal_zip
 from graphbraid.files.writing import atomic_write
 from graphbraid.graph import Graph
 from graphbraid.graph.identity import check_made_for
-from graphbraid.loader.batches.sources import source_of
-from graphbraid.loader.face import Inputs, LoaderFace, remade
-from graphbraid.loader.typed.reading import is_typed
+from graphbraid.loader.base import Inputs, PyGLoaderBase
+from graphbraid.loader.options import LoaderOptions
+from graphbraid.loader.sources import Source, is_typed, source_of
 from graphbraid.sampling.batch_seeds import BatchSeeds
 from graphbraid.sampling.constraints import EdgeTimes
-from graphbraid.sampling.source import BatchSource
 from graphbraid.sampling.subgraph import INDUCED
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
-
-_FIXED: dict[str, Any] = {
-    "num_neighbors": [0],
-    "subgraph_type": INDUCED,
-    "weight_attr": None,
-    "plan": None,
-    "tiers": None,
-    "topology": None,
-}
-"""Arguments of other loaders that are no choice here: no neighbours are drawn, and all edges are taken."""
 
 
 class ClusterData(Dataset[Any]):
@@ -138,78 +126,41 @@ class ClusterData(Dataset[Any]):
         return f"ClusterData({self.num_parts})"
 
 
-class ClusterLoader(LoaderFace):
+class ClusterLoader(PyGLoaderBase):
     """A loader of mini-batches of whole clusters, with all edges between their nodes.
 
     ``from graphbraid.loader import ClusterData, ClusterLoader`` replaces PyG's import. A batch is PyG's
     ``Data`` of the nodes of some clusters, cluster by cluster, each in the order of the nodes' ids. Beside
-    PyG's attributes it has ``n_id``, ``e_id`` and ``input_id``, the numbers of its clusters, of which there
-    are ``batch_size``. Batches are a pure function of (data, arguments, ``seed``, epoch, step), prepared
-    ahead by threads, and :meth:`batches` starts anywhere.
+    PyG's attributes it has ``n_id``, ``e_id`` and ``input_id``, the numbers of its ``batch_size`` clusters.
+    Batches are a pure function of (data, arguments, ``seed``, epoch, step), prepared ahead by threads, and
+    :meth:`batches` starts anywhere.
 
     Args:
         cluster_data: the clusters.
-        batch_size: number of clusters per batch.
-        shuffle: whether to permute the clusters anew in each epoch.
-        drop_last: whether to leave out a last batch that is not full.
-        sampler: iterable of an epoch's clusters, in place of ``shuffle``.
-        batch_sampler: iterable of lists of clusters, in place of the three before it.
-        generator: generator that the seed is drawn from in place of torch's default one.
-        pin_memory: whether to yield batches in page-locked memory, if there is an accelerator.
-        transform: function called with each batch; its result is yielded instead.
-        seed: random seed of the shuffle. If None, one is drawn from torch's generator.
-        num_workers: number of threads that prepare batches, at least one.
-        prefetch_factor: number of batches prepared ahead per thread. If None, three.
-        device: torch device of the batches.
-        **others: further options of torch's loader, as in :class:`NeighborLoader`.
+        **options: options of :class:`graphbraid.loader.LoaderOptions` about the order of batches, their
+            preparation and their device, in which clusters stand for seeds; and those of torch's loader.
 
     Raises:
         ConfigError: an option is invalid or not supported.
     """
 
     pyg_name = "ClusterLoader"
+    takes = (
+        *("batch_size", "shuffle", "drop_last", "sampler", "batch_sampler", "generator", "pin_memory"),
+        *("transform", "seed", "num_workers", "prefetch_factor", "device"),
+    )
     refused: dict[str, tuple[tuple[Any, ...], str]] = {}  # noqa: RUF012  (declared by the base class)
     inputs_name = "cluster_data"
 
-    def __init__(
-        self,
-        cluster_data: ClusterData,
-        *,
-        batch_size: int | None = 1,
-        shuffle: bool | None = None,
-        drop_last: bool = False,
-        sampler: Sampler[int] | Iterable[int] | None = None,
-        batch_sampler: Sampler[list[int]] | Iterable[list[int]] | None = None,
-        generator: torch.Generator | None = None,
-        pin_memory: bool = False,
-        transform: Callable[[Any], Any] | None = None,
-        seed: int | None = None,
-        num_workers: int = 0,
-        prefetch_factor: int | None = None,
-        device: torch.device | str = "cpu",
-        **others: Any,
-    ) -> None:
+    def __init__(self, cluster_data: ClusterData, **options: Any) -> None:
         check_type(cluster_data, "cluster_data", ClusterData, "a ClusterData", error=ConfigError)
-        own: dict[str, Any] = {
-            "cluster_data": cluster_data,
-            "batch_size": batch_size,
-            "shuffle": shuffle,
-            "drop_last": drop_last,
-            "sampler": sampler,
-            "batch_sampler": batch_sampler,
-            "generator": generator,
-            "pin_memory": pin_memory,
-            "transform": transform,
-            "seed": seed,
-            "num_workers": num_workers,
-            "prefetch_factor": prefetch_factor,
-            "device": device,
-        }
-        self._set_up(own | _FIXED | {"data": cluster_data.data}, others)
-        self._given = own | others | {"seed": self.seed}
+        self.cluster_data = cluster_data
+        # No neighbours are drawn, and all edges are taken.
+        self._set_up(cluster_data.data, options, num_neighbors=[0], subgraph_type=INDUCED)
+        self._arguments = {"cluster_data": cluster_data} | options | {"seed": self.seed}
 
-    def _inputs(self, source: BatchSource, given: dict[str, Any]) -> Inputs:
-        clusters: ClusterData = given["cluster_data"]
+    def _inputs(self, source: Source, options: LoaderOptions) -> Inputs:
+        clusters = self.cluster_data
         part_of = clusters.partition.part_of
         if part_of.numel() != source.graph.num_nodes:
             raise ConfigError(
@@ -217,10 +168,6 @@ class ClusterLoader(LoaderFace):
                 "now; make another one"
             )
         return Inputs(source=source, number=len(clusters), seeds=_Clusters(clusters.partition))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        super().__reduce__()  # refuses, and ends threads, where it must
-        return remade, (type(self), self._given, self.epoch)
 
 
 class _Clusters:

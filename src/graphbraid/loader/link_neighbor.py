@@ -2,37 +2,31 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import Sampler
 
-from graphbraid.collective.run.stages import BatchDevice
 from graphbraid.errors import ConfigError
-from graphbraid.graph import Graph
-from graphbraid.loader.face import NOT_OPTIONS, Inputs, LoaderFace
-from graphbraid.loader.link_inputs import as_links
-from graphbraid.loader.link_options import LinkOptions
-from graphbraid.loader.pyg_options import LINK_REFUSED
-from graphbraid.loader.times import Times, read_times
-from graphbraid.sampling.config import SamplerConfig
-from graphbraid.sampling.links.edge_lookup import EdgeLookup
-from graphbraid.sampling.links.link_seeds import OF_LINKS
+from graphbraid.graph import EdgeType, Graph
+from graphbraid.graph.csc import Csc
+from graphbraid.loader.base import Inputs, PyGLoaderBase
+from graphbraid.loader.inputs import as_exclusion, as_input_id, as_links, as_negatives, labels_of
+from graphbraid.loader.options import LINK_REFUSED, OF_NODES, LoaderOptions, names_without
+from graphbraid.loader.sources import Source
+from graphbraid.loader.times import read_times, seed_times
+from graphbraid.sampling.links.edge_lookup import LinkLookup
+from graphbraid.sampling.links.link_ends import LinkEnds
+from graphbraid.sampling.links.link_seeds import OF_LINKS, LinkSeeds
 from graphbraid.sampling.links.negative_draws import NegativeDraws
-from graphbraid.sampling.links.negatives import NegativeSampling
-from graphbraid.sampling.lists import NeighborLists
-from graphbraid.sampling.rows.by_id import FeatureSource
 from graphbraid.sampling.source import BatchSource
-from graphbraid.sampling.subgraph import BIDIRECTIONAL, as_subgraph_type
+from graphbraid.sampling.subgraph import BIDIRECTIONAL
 
 if TYPE_CHECKING:
-    from torch_geometric.data import Data
+    from torch_geometric.data import Data, HeteroData
 
 
-class LinkNeighborLoader(LoaderFace):
+class LinkNeighborLoader(PyGLoaderBase):
     """A loader of mini-batches of links and the sampled neighbours of their ends.
 
     ``from graphbraid.loader import LinkNeighborLoader`` replaces PyG's import. All that
@@ -46,57 +40,23 @@ class LinkNeighborLoader(LoaderFace):
     ``src_index`` and ``dst_pos_index``, ``(batch_size,)``, ``dst_neg_index``, ``(batch_size,)`` or
     ``(batch_size, amount)``, and ``seed_time``. ``batch_size`` is the number of its links.
 
+    Where there are types, ``num_neighbors`` is a list for all relations or a dict of lists by relation, and
+    ``edge_label_index`` names a relation, or is a pair of it and links. Sources of negatives are nodes of the
+    type of the relation's sources, destinations of that of its destinations. Batches are ``HeteroData``,
+    which have the attributes of links where PyG has them: in the store of their relation, of triplets in
+    those of its two types.
+
     Args:
         data: a :class:`graphbraid.Graph`, a PyG ``Data`` or a ``HeteroData``, whose dtypes and shapes batches
-            keep. Of a graph with types and of ``HeteroData``, batches are ``HeteroData``, which have what is
-            said above of links in the store of their relation, that of triplets in those of its two types.
-        num_neighbors: fanout per hop, the hop nearest the links first; -1 takes all neighbours. Where there
-            are types, for all relations, or by relation in a dict.
+            keep.
+        num_neighbors: fanout per hop, the hop nearest the links first; -1 takes all neighbours.
         edge_label_index: ``(2, num_links)`` sources and destinations of the links. If None, all edges of the
-            graph, in the order of its list. Where there are types, the relation whose edges are the links, or
-            a pair of a relation and these ids within its two types.
-        edge_label: ``(num_links, ...)`` labels of the links. With negatives of mode ``binary``, labels that
-            begin at 0 are raised by 1, as 0 then stands for a negative.
+            graph, in the order of its list.
+        edge_label: ``(num_links, ...)`` labels of the links.
         edge_label_time: ``(num_links,)`` times of the links, given with ``time_attr``.
-        replace: whether to draw with replacement.
-        disjoint: whether each end of a link gets a tree of its own; ``batch.batch`` then has the position of
-            each node's link in the batch. Always so with ``time_attr``.
-        subgraph_type: as in :class:`NeighborLoader`; excluded links and what is later than a link stay out.
-        temporal_strategy: as in :class:`NeighborLoader`.
-        neg_sampling: negatives: ``"binary"``, ``"triplet"``, a dict of options, or a
-            :class:`graphbraid.sampling.NegativeSampling` (or PyG's). If None, none are drawn.
-        neg_sampling_ratio: number of negatives of mode ``binary`` per link, in place of ``neg_sampling``.
-        exclude_seed_edges: whether a batch's links are kept out of the neighbours that are drawn: if True,
-            all edges from a link's source to its destination, where there are types those of its relation;
-            if ``"reverse"``, also those back, of any relation.
-        time_attr: name of the times of the nodes or of the edges of ``data``: a link's trees then have no
-            node, or no edge, later than the link, and negatives are nodes up to its time. Where there are
-            types, some of them or of the relations may have none: these are early enough.
-        weight_attr: as in :class:`NeighborLoader`.
-        transform: function called with each batch; its result is yielded instead.
-        input_id: ``(num_links,)`` values that batches have as ``input_id``. If None, positions.
-        batch_size: number of links per batch.
-        shuffle: whether to permute the links anew in each epoch.
-        drop_last: whether to leave out a last batch that is not full.
-        sampler: iterable of an epoch's positions in the links, in place of ``shuffle``.
-        batch_sampler: iterable of lists of such positions, in place of ``batch_size``, ``shuffle`` and
-            ``drop_last``.
-        generator: generator that the seed is drawn from in place of torch's default one.
-        pin_memory: whether to yield batches in page-locked memory, if there is an accelerator.
-        layout: ``subgraph`` (PyG's) or ``blocks``; see :class:`graphbraid.SamplerConfig`.
-        seed: random seed of the shuffle and of every draw. If None, one is drawn from torch's generator.
-        num_workers: number of threads that prepare batches, at least one.
-        prefetch_factor: number of batches prepared ahead per thread. If None, three.
-        return_edge_id: whether to keep ``e_id``, without which batches have no edge attributes.
-        src_degree: whether blocks carry the graph's in-degrees, for layers that normalise by them.
-        gather: whether to gather dense features while sampling.
-        device: torch device of the batches.
-        plan: must be None: plans are made for nodes.
-        hot_bytes: as in :class:`NeighborLoader`.
-        tiers: as in :class:`NeighborLoader`, but that ``"auto"`` keeps no rows on a device, and is not told
-            ``epochs``: the reads of links are not looked ahead.
-        topology: as in :class:`NeighborLoader`.
-        **others: further options of PyG's and torch's loaders, as in :class:`NeighborLoader`.
+        **options: the other options of :class:`graphbraid.loader.LoaderOptions`, by name, but
+            ``input_nodes``, ``input_time`` and ``epochs``; and those of PyG's and torch's loaders, as in
+            :class:`NeighborLoader`. ``plan`` must be None, as plans are made for nodes.
 
     Raises:
         ConfigError: an option is invalid, a link's end is not a node, no negative is left to be drawn, or the
@@ -105,81 +65,105 @@ class LinkNeighborLoader(LoaderFace):
     """
 
     pyg_name = "LinkNeighborLoader"
+    takes = names_without(*OF_NODES)
     refused = LINK_REFUSED
     inputs_name = "edge_label_index"
+    is_also_pygs = True
 
     def __init__(
         self,
-        data: Graph | Data,
-        num_neighbors: Sequence[int],
-        edge_label_index: Tensor | None = None,
+        data: Graph | Data | HeteroData,
+        num_neighbors: Any,
+        edge_label_index: Any = None,
         edge_label: Tensor | None = None,
         edge_label_time: Tensor | None = None,
-        *,
-        replace: bool = False,
-        disjoint: bool = False,
-        subgraph_type: str = "directional",
-        temporal_strategy: str = "uniform",
-        neg_sampling: NegativeSampling | dict[str, Any] | str | None = None,
-        neg_sampling_ratio: float | None = None,
-        exclude_seed_edges: bool | str = False,
-        time_attr: str | None = None,
-        weight_attr: str | None = None,
-        transform: Callable[[Any], Any] | None = None,
-        input_id: Tensor | None = None,
-        batch_size: int | None = 1,
-        shuffle: bool | None = None,
-        drop_last: bool = False,
-        sampler: Sampler[int] | Iterable[int] | None = None,
-        batch_sampler: Sampler[list[int]] | Iterable[list[int]] | None = None,
-        generator: torch.Generator | None = None,
-        pin_memory: bool = False,
-        layout: str = "subgraph",
-        seed: int | None = None,
-        num_workers: int = 0,
-        prefetch_factor: int | None = None,
-        return_edge_id: bool = True,
-        src_degree: bool = False,
-        gather: bool = True,
-        device: BatchDevice | str = "cpu",
-        plan: str | os.PathLike[str] | None = None,
-        hot_bytes: int | None = None,
-        tiers: FeatureSource | str | None = None,
-        topology: NeighborLists | None = None,
-        **others: Any,
+        **options: Any,
     ) -> None:
-        given = {name: value for name, value in locals().items() if name not in NOT_OPTIONS}
-        self._set_up(given, others)
-        self.link_sampler: SamplerConfig = self._batches.config
+        named = {
+            "num_neighbors": num_neighbors,
+            "edge_label_index": edge_label_index,
+            "edge_label": edge_label,
+            "edge_label_time": edge_label_time,
+        }
+        self._set_up(data, named | options)
+        self.link_sampler = self._sampler
         """Options of the sampler: ``num_neighbors``, ``replace`` and more."""
 
-    def _inputs(self, source: BatchSource, given: dict[str, Any]) -> Inputs:
+    def _inputs(self, source: Source, options: LoaderOptions) -> Inputs:
         graph = source.graph
-        links = as_links(given["edge_label_index"], given["data"], graph)
-        options = LinkOptions.of(given, links)
-        exclusion = options.exclusion
-        if exclusion is True and as_subgraph_type(given["subgraph_type"]) == BIDIRECTIONAL:
+        edge_type, links = as_links(options.edge_label_index, self.data, graph)
+        number = int(links.shape[1])
+        negatives = as_negatives(options.neg_sampling, options.neg_sampling_ratio)
+        label = labels_of(options.edge_label, number, negatives)
+        if (options.edge_label_time is None) != (options.time_attr is None):
             raise ConfigError(
-                "exclude_seed_edges=True with subgraph_type='bidirectional' would let links back in as "
-                "reverses of the edges back: use exclude_seed_edges='reverse'"
+                "edge_label_time and time_attr go together: 'edge_label_time' is "
+                f"{'not set' if options.edge_label_time is None else 'set'}"
             )
-        if exclusion and given["topology"] is not None:
-            raise ConfigError("exclude_seed_edges looks links up in the graph's lists: leave out topology=")
-        times = read_times(source, given)
-        seeds = options.seeds(times, lambda how, ordered: _draws(how, graph, links, times, ordered))
+        exclusion = _exclusion(options)
+        times = read_times(source, options, self.data)
+        shown = seed_times(options.edge_label_time, "edge_label_time", number)
+        ordered = None if times is None or shown is None else times.ordered(shown, "edge_label_time")
+        draws = None
+        if negatives is not None:
+            node_time = {} if times is None else times.node_time
+            draws = NegativeDraws(
+                negatives,
+                _relation(graph, edge_type),
+                links,
+                node_times=(node_time.get(edge_type[0]), node_time.get(edge_type[-1])),
+                times=ordered,
+                alike=edge_type[0] == edge_type[-1],
+            )
+        seeds = LinkSeeds(
+            links,
+            seed=options.drawn_seed,
+            label=label,
+            times=ordered,
+            shown_times=shown,
+            negatives=draws,
+            disjoint=options.disjoint or times is not None,
+            edge_times=None if times is None else times.edge_times,
+            ends=LinkEnds.of(graph, edge_type),
+        )
         source = source if times is None else times.source
         if exclusion:
-            seeds.exclude(EdgeLookup(source.graph.csc), reverse=exclusion == "reverse")
+            seeds.exclude(_lookup(source.graph, edge_type), reverse=exclusion == "reverse")
+        given = options.input_id
         return Inputs(
-            source=source.without(OF_LINKS),
-            number=options.number,
+            source=source.without(OF_LINKS) if isinstance(source, BatchSource) else source,
+            number=number,
+            input_type=edge_type,
             seeds=seeds,
-            input_id=options.input_id(),
+            input_id=None if given is None else as_input_id(given, number, "link"),
         )
 
 
-def _draws(
-    how: NegativeSampling, graph: Graph, links: Tensor, times: Times | None, ordered: Tensor | None
-) -> NegativeDraws:
-    node_time = None if times is None else times.node_time
-    return NegativeDraws(how, graph.csc, links, node_times=(node_time, node_time), times=ordered)
+def _exclusion(options: LoaderOptions) -> bool | str:
+    exclusion = as_exclusion(options.exclude_seed_edges)
+    if exclusion is True and options.subgraph_type == BIDIRECTIONAL:
+        raise ConfigError(
+            "exclude_seed_edges=True with subgraph_type='bidirectional' would let links back in as "
+            "reverses of the edges back: use exclude_seed_edges='reverse'"
+        )
+    if exclusion and options.topology is not None:
+        raise ConfigError("exclude_seed_edges looks links up in the graph's lists: leave out topology=")
+    return exclusion
+
+
+def _relation(graph: Graph, edge_type: EdgeType) -> Csc:
+    """Return a relation's adjacency; without edges if the graph does not have it."""
+    if edge_type in graph.edge_types:
+        return graph.relation(edge_type)
+    num_src, num_dst = (graph.nodes_of(end).num_nodes for end in (edge_type[0], edge_type[-1]))
+    empty = torch.zeros(0, dtype=torch.int64)
+    return Csc(torch.zeros(num_dst + 1, dtype=torch.int64), empty, num_src)
+
+
+def _lookup(graph: Graph, edge_type: EdgeType) -> LinkLookup:
+    if edge_type not in graph.edge_types:
+        raise ConfigError(
+            f"exclude_seed_edges keeps edges of the relation {'__'.join(edge_type)} out, which the graph "
+            "does not have: leave it out, or name the relation as the graph does"
+        )
+    return LinkLookup(graph.all_types, edge_type)

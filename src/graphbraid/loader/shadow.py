@@ -10,9 +10,8 @@ from torch import Tensor
 from graphbraid.arguments import as_count
 from graphbraid.errors import ConfigError, MissingPackageError
 from graphbraid.graph import Graph
-from graphbraid.loader.face import remade
 from graphbraid.loader.neighbor import NeighborLoader
-from graphbraid.loader.typed.reading import is_typed
+from graphbraid.loader.sources import is_typed
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.sampling.subgraph import EGO
 
@@ -81,21 +80,23 @@ class ShaDowKHopSampler(NeighborLoader):
             super().__init__(data, [fanout] * depth, node_idx, **named | options)
         except ConfigError as error:
             raise ConfigError(str(error).replace("input_nodes", "node_idx")) from error
-        own = {"data": data, "depth": depth, "num_neighbors": fanout, "node_idx": node_idx}
-        self._given: dict[str, Any] = own | {"replace": replace} | options
+        own = {
+            "data": data,
+            "depth": depth,
+            "num_neighbors": fanout,
+            "node_idx": node_idx,
+            "replace": replace,
+        }
+        self._arguments = own | options | {"seed": self.seed}
         self.depth, self.num_neighbors, self.node_idx = depth, fanout, self.schedule.seeds
 
-    def _present(self, batch: MiniBatch) -> Batch:
+    def _to_user_batch(self, batch: MiniBatch) -> Batch:
         given = batch.input_id
         out = _as_batch(batch)
         out["input_id"] = given if self._input_id is None else self._input_id[given]
         if self.pin_memory and torch.accelerator.is_available():
             out = out.pin_memory()
-        return out if self.transform is None else self.transform(out)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        super().__reduce__()  # refuses, and ends threads, where it must
-        return remade, (type(self), self._given | {"seed": self.seed}, self.epoch)
+        return out if self._options.transform is None else self._options.transform(out)
 
     def __str__(self) -> str:
         return "ShaDowKHopSampler()"

@@ -3,33 +3,54 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from graphbraid.arguments import check_choice, shown
+from graphbraid.arguments import shown
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.graph import Graph
+from graphbraid.graph import EdgeType, Graph
+from graphbraid.graph.csc import Csc
+from graphbraid.graph.types import edges_of
+from graphbraid.loader.options import LoaderOptions
+from graphbraid.loader.sources import Source, attributes_by_type
 from graphbraid.sampling.constraints import NO_TIME, EdgeTimes
-from graphbraid.sampling.source import BatchSource
 from graphbraid.sampling.time_order import sorted_by_time
 
-STRATEGIES = ("uniform", "last")
 _MOST_EXACT = 1 << 53  # integers up to here are float64 numbers
 _MANTISSA = (1 << 63) - 1
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
-class TimeScale:
-    """The times of a graph's edges, as integers of the same order."""
+class Times:
+    """The times of a graph's nodes or edges, as integers of the same order.
 
+    Where there are types, edges of relations without times are early enough for every seed.
+    """
+
+    source: Source
+    """The loader's source, the in-edges of each node and relation sorted by time."""
     edge_times: EdgeTimes
-    """Times of the edges of a graph that is sorted by them; an edge is as old as its source where nodes have
-    times."""
+    """Times of the edges of this graph; an edge is as old as its source where nodes have times."""
+    node_time: Mapping[str, Tensor]
+    """``(num_nodes,)`` int64 times by node type; empty where edges have times."""
     is_float: bool
     """Whether the times are floating point numbers."""
+
+    def of_nodes(self, node_type: str, nodes: Tensor) -> Tensor:
+        """Return the times of nodes of a type.
+
+        Raises:
+            ConfigError: they have none.
+        """
+        if node_type not in self.node_time:
+            raise ConfigError(
+                f"input_time must be given: time_attr names no times of nodes of type {node_type!r}"
+            )
+        return self.node_time[node_type][nodes]
 
     def ordered(self, values: Tensor, name: str) -> Tensor:
         """Return times that a user gave as integers that compare with those of the edges.
@@ -45,7 +66,7 @@ class TimeScale:
                     "fractions, or beyond 2**53"
                 )
             values = whole.long()
-        found = ordered_times(values, name, is_float=self.is_float)
+        found = _as_integers(values, name, is_float=self.is_float)
         edges, untimed = self.edge_times.time, self.edge_times.untimed
         first = int(edges.min()) if edges.numel() else NO_TIME
         is_known = edges.numel() and not (untimed and first == NO_TIME)
@@ -57,80 +78,57 @@ class TimeScale:
         return found
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
-class Times(TimeScale):
-    """The times of a graph's nodes or edges."""
-
-    source: BatchSource
-    """The loader's source, its graph's rows sorted by time."""
-    node_time: Tensor | None
-    """``(num_nodes,)`` int64; None where edges have times."""
-
-    def of_nodes(self, nodes: Tensor) -> Tensor:
-        """Return the times of nodes.
-
-        Raises:
-            ConfigError: edges have times, and nodes have none.
-        """
-        if self.node_time is None:
-            raise ConfigError(
-                "input_time must be given where time_attr names times of edges: nodes have none"
-            )
-        return self.node_time[nodes]
-
-
-def read_times(source: BatchSource, given: dict[str, Any]) -> Times | None:
+def read_times(source: Source, options: LoaderOptions, data: Any) -> Times | None:
     """Return the times that the options of a loader name; None if they name none.
 
+    As PyG reads them: of some node types, whose out-edges are as old as their sources, or of some relations.
+
     Raises:
-        ConfigError: options about times exclude each other, or the data has no such attribute.
-        DataError: there is not one finite time per node or edge.
+        ConfigError: options about times exclude each other, or the data has no such attribute, or both nodes
+            and edges have it.
+        DataError: there is not one finite time per node or edge of a type.
     """
-    strategy, name = strategy_of(given), named_time(given)
+    name = options.time_attr
     if name is None:
         return None
-    if given["topology"] is not None:
+    if options.topology is not None:
         raise ConfigError("time_attr needs adjacency lists sorted by time: leave out topology=")
-    if isinstance(given["data"], Graph):
+    if isinstance(data, Graph) and not data.is_typed:
         raise ConfigError(
             f"time_attr={name!r} names an attribute of a PyG Data, and a Graph has none: make the loader "
             "over the Data"
         )
-    by_node = source.node_attrs.get(name)
-    values = source.edge_attrs.get(name) if by_node is None else by_node
-    if values is None:
+    node_attrs, edge_attrs = attributes_by_type(source)
+    nodes = {one: attrs[name] for one, attrs in node_attrs.items() if name in attrs}
+    edges = {one: attrs[name] for one, attrs in edge_attrs.items() if name in attrs}
+    if source.graph.is_typed and source.template is not None:
+        # Times of another length would be taken for an attribute of the whole type.
+        for key in (*(node_attrs.keys() - nodes), *(edge_attrs.keys() - edges)):
+            if (values := source.template[key].get(name)) is not None:
+                what = "node" if isinstance(key, str) else "edge"
+                raise DataError(f"{name} of {key!r} must have a time for each {what}; got {shown(values)}")
+    if nodes and edges:
+        raise ConfigError(
+            f"time_attr={name!r} names times of nodes ({', '.join(nodes)}) and of edges "
+            f"({', '.join('__'.join(one) for one in edges)}); name either"
+        )
+    if not nodes and not edges:
         raise ConfigError(
             f"time_attr={name!r} is neither an attribute of the nodes nor of the edges of the data"
         )
-    is_of_nodes = by_node is not None
-    return _sorted(source, checked_times(values, name), is_of_nodes=is_of_nodes, last=strategy == "last")
-
-
-def strategy_of(given: dict[str, Any]) -> str:
-    """Return the ``temporal_strategy`` among a loader's options.
-
-    Raises:
-        ConfigError: there is no such strategy.
-    """
-    asked = given["temporal_strategy"]
-    asked = getattr(asked, "value", asked)  # PyG's enumerations
-    strategy: str = "uniform" if asked is None else asked
-    check_choice(strategy, "temporal_strategy", STRATEGIES)
-    return strategy
-
-
-def named_time(given: dict[str, Any]) -> str | None:
-    """Return the ``time_attr`` among a loader's options; None if there is none.
-
-    Raises:
-        ConfigError: it is no name, or seeds have times, and nothing else has.
-    """
-    name: str | None = given["time_attr"]
-    if name is not None and not isinstance(name, str):
-        raise ConfigError(f"time_attr must be the name of an attribute; got {shown(name)}")
-    if name is None and given.get("input_time") is not None:
-        raise ConfigError("input_time needs time_attr, the name of the times of nodes or edges")
-    return name
+    found = [
+        checked_times(values, f"{name} of {key!r}" if source.graph.is_typed else name)
+        for key, values in (nodes or edges).items()
+    ]
+    is_float = any(values.is_floating_point() for values in found)
+    ordered = [_as_integers(values, "the times", is_float=is_float) for values in found]
+    return _sorted(
+        source,
+        dict(zip(nodes, ordered, strict=True)) if nodes else {},
+        {} if nodes else dict(zip(edges, ordered, strict=True)),
+        is_float=is_float,
+        last=options.temporal_strategy == "last",
+    )
 
 
 def seed_times(values: Any, name: str, number: int) -> Tensor | None:
@@ -152,12 +150,14 @@ def seed_times(values: Any, name: str, number: int) -> Tensor | None:
     return times
 
 
-def checked_times(values: Tensor, name: str) -> Tensor:
+def checked_times(values: Any, name: str) -> Tensor:
     """Return times after checking them.
 
     Raises:
         DataError: they are not finite numbers of one dimension.
     """
+    if not isinstance(values, Tensor):
+        raise DataError(f"{name} must be a dense tensor of times; got {type(values).__name__}")
     is_number = not values.is_complex() and values.dtype != torch.bool
     if values.ndim != 1 or not is_number:
         raise DataError(
@@ -172,8 +172,8 @@ def checked_times(values: Tensor, name: str) -> Tensor:
     return values.detach()
 
 
-def ordered_times(values: Tensor, name: str, *, is_float: bool) -> Tensor:
-    """Return integers in the order of the values.
+def _as_integers(values: Tensor, name: str, *, is_float: bool) -> Tensor:
+    """Return integers in the order of the values: of floats their bits, which rise as they do.
 
     Raises:
         ConfigError: they are integers that floats do not tell apart, and are to compare with floats.
@@ -185,25 +185,47 @@ def ordered_times(values: Tensor, name: str, *, is_float: bool) -> Tensor:
             f"{name} has whole numbers beyond 2**53, which the data's times as floats do not tell apart"
         )
     bits = (values.double() + 0.0).view(torch.int64)  # the sum has no negative zero
-    return torch.where(bits >= 0, bits, bits ^ _MANTISSA)
+    return torch.where(bits >= 0, bits, bits ^ _MANTISSA)  # the bits of negative numbers fall: turn them
 
 
-def _sorted(source: BatchSource, values: Tensor, *, is_of_nodes: bool, last: bool) -> Times:
-    """Sort the in-edges of each node by time, equal ones as they stand."""
-    graph, csc = source.graph, source.graph.csc
-    is_float = values.is_floating_point()
-    ordered = ordered_times(values, "the times", is_float=is_float)
-    by_edge = (
-        ordered[csc.indices.long()] if is_of_nodes else ordered[source.edge_ids(torch.arange(csc.num_edges))]
-    )
-    sorted_csc, order = sorted_by_time(csc, by_edge)
-    edge_id = order if graph.edge_id is None else graph.edge_id[order]
-    edge_attr = None if graph.edge_attr is None else graph.edge_attr[order]
+def _sorted(
+    source: Source,
+    node_time: Mapping[str, Tensor],
+    edge_time: Mapping[EdgeType, Tensor],
+    *,
+    is_float: bool,
+    last: bool,
+) -> Times:
+    """Sort the in-edges of each node and relation by time, equal ones as they stand."""
+    graph, types = source.graph, source.graph.all_types
+    by_edge, untimed = torch.full((graph.num_edges,), NO_TIME), set()
+    for relation in types.relations():
+        positions, _ = edges_of(types, relation)
+        start, edge_type = relation.first_source, relation.edge_type
+        if edge_type[0] in node_time:
+            by_edge[positions] = node_time[edge_type[0]][types.rows.indices[positions].long() - start]
+        elif edge_type in edge_time:
+            by_edge[positions] = edge_time[edge_type][source.edge_ids(positions)]
+        else:
+            untimed.add(relation.number)
+    rows, order = sorted_by_time(types.rows, by_edge)
     return Times(
-        source=dataclasses.replace(
-            source, graph=graph.replace(csc=sorted_csc, edge_id=edge_id, edge_attr=edge_attr)
-        ),
-        edge_times=EdgeTimes(time=by_edge[order].contiguous(), last=last),
-        node_time=ordered if is_of_nodes else None,
+        source=dataclasses.replace(source, graph=_with_rows(graph, rows, order)),
+        edge_times=EdgeTimes(time=by_edge[order].contiguous(), last=last, untimed=frozenset(untimed)),
+        node_time=node_time,
         is_float=is_float,
+    )
+
+
+def _with_rows(graph: Graph, rows: Csc, order: Tensor) -> Graph:
+    """Return the graph with its edges in another order within each row of its types."""
+    edge_id = order if graph.edge_id is None else graph.edge_id[order]
+    if graph.types is None:
+        edge_attr = None if graph.edge_attr is None else graph.edge_attr[order]
+        return graph.replace(csc=rows, edge_id=edge_id, edge_attr=edge_attr)
+    return graph.replace(
+        csc=Csc(graph.csc.indptr, rows.indices, graph.num_nodes, rows.weight, trusted=True),
+        types=dataclasses.replace(graph.types, rows=rows),
+        edge_id=edge_id,
+        trusted=True,
     )

@@ -15,7 +15,8 @@ from graphbraid import native
 from graphbraid.errors import DataError
 from graphbraid.graph import Graph
 from graphbraid.graph.types import edges_of
-from graphbraid.loader.typed.times import read_typed_times
+from graphbraid.loader import LoaderOptions
+from graphbraid.loader.times import read_times
 from graphbraid.sampling import SamplerConfig, rng
 from graphbraid.sampling.constraints import Constraints
 from graphbraid.sampling.reference import sample_checked as sample_plain
@@ -42,7 +43,9 @@ def timed(graph, which, *, last=False):
         edge_attrs={one: attrs if one in TIMED[which] else {} for one, attrs in edges.items()},
     )
     strategy = "last" if last else "uniform"
-    times = read_typed_times(source, {"time_attr": "t", "temporal_strategy": strategy})
+    times = read_times(
+        source, LoaderOptions(num_neighbors=[1], time_attr="t", temporal_strategy=strategy), graph
+    )
     return times.source.graph, times.edge_times
 
 
@@ -182,7 +185,7 @@ def test_each_early_edge_is_equally_likely_in_every_relation(replace):
         times["a", name, "b"] = {"t": torch.from_numpy(np.tile(numbers.permutation(degree), copies))}
     plain = Graph.from_relations(edges, {"a": 50, "b": copies})
     source = TypedBatchSource(graph=plain, node_attrs={"a": {}, "b": {}}, edge_attrs=times)
-    read = read_typed_times(source, {"time_attr": "t", "temporal_strategy": "uniform"})
+    read = read_times(source, LoaderOptions(num_neighbors=[1], time_attr="t"), plain)
     graph, edge_times = read.source.graph, read.edge_times
     config = config_of(graph, [fanout], replace=replace)
     seeds, until = torch.arange(50, 50 + copies), torch.full((copies,), early - 1)

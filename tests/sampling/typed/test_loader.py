@@ -334,7 +334,7 @@ def test_models_of_pyg_train_unchanged(make):
             ConfigError,
             r"'time' names times of nodes \(paper\) and of edges \(author__writes__paper\)",
         ),
-        ({"time_attr": "when"}, ConfigError, "an attribute of no node type and of no relation"),
+        ({"time_attr": "when"}, ConfigError, "time_attr='when' is neither an attribute of the nodes nor"),
         ({"input_time": torch.arange(PAPERS)}, ConfigError, "input_time needs time_attr"),
         ({"temporal_strategy": "first"}, ConfigError, "temporal_strategy must be one of 'uniform', 'last'"),
     ],

@@ -1,4 +1,4 @@
-"""EdgeLookup: which edges of a graph join two nodes, by binary search in the rows of its adjacency."""
+"""EdgeLookup and LinkLookup: which edges of a graph join two nodes, by binary search in its rows."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.graph.csc import Csc
+from graphbraid.graph.types import EdgeType, Relation, Types
 
 I64 = npt.NDArray[np.int64]
 
@@ -59,3 +60,38 @@ class EdgeLookup:
             low[active] = np.where(is_below, middle + 1, low[active])
             high[active] = np.where(is_below, high[active], middle)
         return low
+
+
+class LinkLookup(EdgeLookup):
+    """The edges of a relation, and of the relations that lead back, by their ends.
+
+    Args:
+        types: types and relations of the graph.
+        edge_type: the relation of the links.
+    """
+
+    def __init__(self, types: Types, edge_type: EdgeType) -> None:
+        super().__init__(types.rows)
+        self._own = types.relation(edge_type)
+        ends = self._own.destination, self._own.source
+        self._back = [one for one in types.relations() if (one.source, one.destination) == ends]
+
+    def between(self, links: Tensor, *, reverse: bool) -> Tensor:
+        """Return the positions of the edges that ``links`` are, rising.
+
+        Args:
+            links: ``(2, num)`` int64 sources and destinations, ids within their types.
+            reverse: whether to return also those of every relation that lead from a link's destination to its
+                source.
+        """
+        src, dst = links.numpy()
+        asked = [_placed(self._own, src, dst)]
+        if reverse:
+            asked += [_placed(relation, dst, src) for relation in self._back]
+        sources, rows = (np.concatenate(part) for part in zip(*asked, strict=True))
+        return torch.from_numpy(self.positions(sources, rows))
+
+
+def _placed(relation: Relation, src: I64, dst: I64) -> tuple[I64, I64]:
+    """Return the sources' ids in the whole graph, and the rows of the destinations."""
+    return src + relation.first_source, relation.first_row + dst * relation.stride

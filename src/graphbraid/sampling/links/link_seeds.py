@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import torch
 from torch import Tensor
 
 from graphbraid.sampling import rng
 from graphbraid.sampling.batch_seeds import BatchSeeds
 from graphbraid.sampling.constraints import Constraints, EdgeTimes
+from graphbraid.sampling.links.edge_lookup import EdgeLookup
 from graphbraid.sampling.links.link_ends import LinkEnds
 from graphbraid.sampling.links.negative_draws import NegativeDraws
 
 OF_LINKS = ("edge_label_index", "edge_label", "edge_label_time", "seed_time")
 """Attributes that batches have of their links; the data's own of these names stay out of them."""
-
-
-class LinkLookup(Protocol):
-    """The edges of a graph by their ends."""
-
-    def between(self, links: Tensor, *, reverse: bool) -> Tensor:
-        """Return the positions of the edges that ``links``, ``(2, num)``, are; with ``reverse`` both ways."""
-        ...
 
 
 class LinkSeeds:
@@ -61,10 +52,10 @@ class LinkSeeds:
         self._times, self._shown_times, self._edge_times = times, shown_times, edge_times
         self._seed, self._disjoint = seed, disjoint
         self._first_ids = (0,) if ends is None else ends.first[: 1 if ends.are_alike else 2]
-        self._lookup: LinkLookup | None = None
+        self._lookup: EdgeLookup | None = None
         self._with_reverse = False
 
-    def exclude(self, lookup: LinkLookup, *, reverse: bool) -> None:
+    def exclude(self, lookup: EdgeLookup, *, reverse: bool) -> None:
         """Keep a batch's links, and with ``reverse`` their reverses, out of what is drawn."""
         self._lookup, self._with_reverse = lookup, reverse
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from graphbraid.loader.batches.batch_loader import BatchLoader
+    from graphbraid.loader.batch_loader import BatchLoader
 
 
 class FirstTrace:

@@ -44,8 +44,8 @@ from graphbraid.train.task import Task, task_of
 
 if TYPE_CHECKING:
     from graphbraid.fullgraph import Engine
-    from graphbraid.loader.batches.batch_loader import BatchLoader
-    from graphbraid.loader.batches.settings import LoaderSettings
+    from graphbraid.loader.batch_loader import BatchLoader
+    from graphbraid.loader.options import LoaderSettings
     from graphbraid.sampling.lists import NeighborLists
     from graphbraid.sampling.minibatch.mini_batch import MiniBatch
     from graphbraid.sampling.rows.by_id import FeatureSource

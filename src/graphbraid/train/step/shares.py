@@ -21,7 +21,7 @@ from graphbraid.train.step.runner import ModelRunner
 from graphbraid.train.task import Task
 
 if TYPE_CHECKING:
-    from graphbraid.loader.batches.batch_loader import BatchLoader
+    from graphbraid.loader.batch_loader import BatchLoader
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)

@@ -10,7 +10,7 @@ from graphbraid.collective.plan.scheduler import REFILL
 from graphbraid.collective.plan.times import Arrangement
 
 if TYPE_CHECKING:
-    from graphbraid.loader.batches.batch_loader import BatchLoader
+    from graphbraid.loader.batch_loader import BatchLoader
 
 
 class CoreSharing:

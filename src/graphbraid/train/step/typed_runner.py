@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -31,8 +32,8 @@ from graphbraid.sampling.typed.source import TypedBatchSource, source_of_graph
 from graphbraid.train.step.runner import ModelRunner, missing_in_batches
 
 if TYPE_CHECKING:
-    from graphbraid.loader.batches.batch_loader import BatchLoader
-    from graphbraid.loader.batches.settings import LoaderSettings
+    from graphbraid.loader.batch_loader import BatchLoader
+    from graphbraid.loader.options import LoaderSettings
     from graphbraid.sampling.typed.minibatch import TypedMiniBatch
     from graphbraid.train.runtime import ModelPlace
 
@@ -115,22 +116,11 @@ class TypedRunner(ModelRunner):
 
     def loader(self, settings: LoaderSettings) -> BatchLoader:
         """Return the loader of mini-batches of nodes of the learned type, prepared on the CPU."""
-        from graphbraid.loader.typed.batches import TypedBatchLoader
-        from graphbraid.sampling.typed import TypedConfig
+        from graphbraid.loader import BatchLoader
 
-        graph, settings = self.graph, self.settings(settings)
-        config = TypedConfig.of(
-            graph.edge_types,
-            settings.num_neighbors,
-            replace=settings.replace,
-            layout=settings.layout,
-            return_edge_id=settings.return_edge_id or self._blocks_have_weights,
-        )
-        return TypedBatchLoader(self._source, settings, config, self.node_type)
-
-    @property
-    def _blocks_have_weights(self) -> bool:
-        return self.native and self.graph.csc.weight is not None
+        settings = self.settings(settings)
+        nodes = (self.node_type, settings.input_nodes)
+        return BatchLoader(self._source, dataclasses.replace(settings, input_nodes=nodes))
 
     def source(self) -> TypedBatchSource:  # type: ignore[override]
         """What mini-batches are read from."""

@@ -27,8 +27,8 @@ from graphbraid.train.step.links.times import FOREVER, LinkTimes
 from graphbraid.train.step.runner import ModelRunner, normalises_by_degree
 
 if TYPE_CHECKING:
-    from graphbraid.loader.batches.batch_loader import BatchLoader
-    from graphbraid.loader.batches.settings import LoaderSettings
+    from graphbraid.loader.batch_loader import BatchLoader
+    from graphbraid.loader.options import LoaderSettings
     from graphbraid.sampling.minibatch.mini_batch import MiniBatch
     from graphbraid.train.runtime import ModelPlace
 

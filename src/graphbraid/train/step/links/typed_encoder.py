@@ -24,8 +24,8 @@ from graphbraid.train.step.runner import missing_in_batches
 from graphbraid.train.step.typed_runner import TypedFeatures, TypedRunner
 
 if TYPE_CHECKING:
-    from graphbraid.loader.batches.batch_loader import BatchLoader
-    from graphbraid.loader.batches.settings import LoaderSettings
+    from graphbraid.loader.batch_loader import BatchLoader
+    from graphbraid.loader.options import LoaderSettings
     from graphbraid.sampling.minibatch.mini_batch import MiniBatch
     from graphbraid.train.runtime import ModelPlace
 

@@ -9,7 +9,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 
-from graphbraid.loader.batches.row_buffers import RowBuffers
+from graphbraid.loader.row_buffers import RowBuffers
 from graphbraid.sampling.rows.by_id import FeatureSource
 from graphbraid.sampling.sample import PreparedBatch
 

@@ -1,0 +1,451 @@
+"""LoaderSettings and LoaderOptions: the options of loaders, each described once and checked when given."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from torch.utils.data import Sampler
+
+from graphbraid.arguments import MOST_THREADS, as_count, as_flag, check_choice, shown
+from graphbraid.collective.plan.plan import Plan
+from graphbraid.collective.run.protocols import Accelerator, BatchDevice
+from graphbraid.errors import ConfigError, did_you_mean
+from graphbraid.graph import Graph
+from graphbraid.loader.inputs import as_device, as_fanouts, check_lists, check_order, is_by_relation
+from graphbraid.sampling.config import SamplerConfig
+from graphbraid.sampling.lists import NeighborLists
+from graphbraid.sampling.rows.by_id import FeatureSource
+from graphbraid.sampling.schedule import SeedSchedule
+from graphbraid.sampling.subgraph import DIRECTIONAL, EGO, SUBGRAPH_TYPES, as_subgraph_type
+from graphbraid.sampling.typed import TypedConfig
+
+PLANS = ("auto", "cpu", "gpu")
+"""Names of plans that are made when they are needed."""
+STRATEGIES = ("uniform", "last")
+"""Which of the neighbours up to a seed's time are drawn."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class LoaderSettings:
+    """The options of a :class:`graphbraid.loader.BatchLoader`.
+
+    Raises:
+        ConfigError: an option is invalid.
+    """
+
+    num_neighbors: Any
+    """Fanout per hop, the hop nearest the seeds first; -1 takes all neighbours. In a graph with types, a list
+    for all relations, or a dict of lists by relation."""
+    input_nodes: Tensor | Sequence[int] | str | tuple[str, Any] | None = None
+    """Seeds: node ids, a bool mask or the name of a split. If None, all nodes. Of a graph with types, the
+    seeds' type, or a pair of it and one of these."""
+    batch_size: int = 1
+    """Number of seeds, links or clusters per batch."""
+    shuffle: bool = False
+    """Whether to permute the seeds anew in each epoch."""
+    drop_last: bool = False
+    """Whether to leave out a last batch that is not full."""
+    replace: bool = False
+    """Whether to draw with replacement."""
+    weighted: bool = False
+    """Whether to draw in proportion to the graph's edge weights."""
+    layout: str = "subgraph"
+    """Layout of the batches: ``subgraph`` (PyG's) or ``blocks``; see :class:`graphbraid.SamplerConfig`."""
+    subgraph_type: str = DIRECTIONAL
+    """Edges of a batch: ``directional``, those drawn; ``bidirectional``, these and their reverses, each pair
+    of nodes once; or ``induced``, all edges between the batch's nodes. With the latter two, the layout is
+    ``subgraph``, and batches have no ``num_sampled_nodes``, ``num_sampled_edges`` and ``blocks``. ``ego`` is
+    ``induced`` within each of disjoint trees."""
+    seed: int = 0
+    """Random seed of the shuffle and of every draw."""
+    num_workers: int = 0
+    """Number of threads that prepare batches; 0 means one."""
+    prefetch_factor: int | None = None
+    """Number of batches prepared ahead per thread. If None, three. On the host, threads that are so far ahead
+    rest until a third of these batches is left, which frees cores for the model."""
+    return_edge_id: bool = True
+    """Whether to keep ``e_id``, without which batches have no edge attributes. A weighted graph's are always
+    kept."""
+    src_degree: bool = False
+    """Whether blocks carry the graph's in-degrees, for layers that normalise by them."""
+    gather: bool = True
+    """Whether to gather dense features while sampling rather than when ``batch.x`` is first read."""
+    device: BatchDevice | str = "cpu"
+    """Device of the batches: a torch device, or an accelerator whose operators are registered
+    (:mod:`graphbraid.collective`)."""
+    plan: Plan | str | os.PathLike[str] | None = None
+    """Which side prepares each batch. ``"auto"`` measures the stages at the first iteration, finds a plan,
+    and changes it when durations drift. ``"cpu"`` and ``"gpu"`` let one side prepare all batches. A plan or
+    its file is followed. If None, the CPU prepares all batches for a torch device, and an accelerator gets
+    ``"auto"``. Batches do not depend on it."""
+    hot_bytes: int | None = None
+    """Bytes of device memory for graph, labels and features if the device prepares batches. The rest stays on
+    the host and is read over the bus. If None, half of the free memory."""
+    part: int = 0
+    """Which contiguous part of each batch's seeds the batches have, of ``num_parts``."""
+    num_parts: int = 1
+    """Loaders that share each batch, as ranks do; ``batch_size`` is that of all of them together."""
+
+    def __post_init__(self) -> None:
+        by_relation = is_by_relation(self.num_neighbors)
+        self._set(
+            num_neighbors=self.num_neighbors if by_relation else as_fanouts(self.num_neighbors),
+            num_workers=max(as_count(self.num_workers, "num_workers", most=MOST_THREADS), 1),
+            device=_as_batch_device(self.device),
+            subgraph_type=as_subgraph_type(self.subgraph_type, (*SUBGRAPH_TYPES, EGO)),
+        )
+        if self.subgraph_type != DIRECTIONAL and self.layout != "subgraph":
+            raise ConfigError(
+                f"subgraph_type={self.subgraph_type!r} has edges that are no layer's own: it needs "
+                f"layout='subgraph', not {self.layout!r}"
+            )
+        if self.prefetch_factor is not None:
+            self._set(prefetch_factor=as_count(self.prefetch_factor, "prefetch_factor", least=1))
+        if self.hot_bytes is not None:
+            self._set(hot_bytes=as_count(self.hot_bytes, "hot_bytes", most=1 << 62))
+        if self.plan is None and not isinstance(self.device, torch.device):
+            self._set(plan="auto")
+        self._set(plan=read_plan(self.plan) or self.plan)
+
+    def _set(self, **values: Any) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def depth(self) -> int:
+        """Largest number of batches in preparation or waiting to be used."""
+        return self.num_workers * (self.prefetch_factor or 3)
+
+    @property
+    def refill(self) -> int | None:
+        """Number of batches left at which threads that were ``depth`` ahead resume. If None, they never rest.
+
+        A thread that prepares batches on one of the operators' cores delays all of them, as they wait for
+        each other. If batches stay on the host, where the model is likely to train, threads therefore work
+        in bursts, and most of the model's steps have every core.
+        """
+        device = self.batch_device
+        is_host = isinstance(device, torch.device) and device.type == "cpu"
+        return self.depth // 3 if is_host else None
+
+    @property
+    def batch_device(self) -> BatchDevice:
+        """The device as an object; a name was converted on construction."""
+        assert not isinstance(self.device, str), "read when it was given"
+        return self.device
+
+    def sampler_config(self, graph: Graph) -> SamplerConfig | TypedConfig:
+        """Return the options of the sampler: by relation for a graph with types.
+
+        Raises:
+            ConfigError: a relation is unknown or has no fanouts, or options exclude each other.
+        """
+        options: dict[str, Any] = {
+            "replace": self.replace,
+            "layout": self.layout,
+            "weighted": self.weighted,
+            "return_edge_id": self.return_edge_id or graph.csc.weight is not None,
+        }
+        if not graph.is_typed:
+            return SamplerConfig(fanouts=as_fanouts(self.num_neighbors), **options)
+        values, default = self.num_neighbors, None
+        if hasattr(values, "get_values"):  # PyG's NumNeighbors
+            values, default = values.values, getattr(values, "default", None)
+        if isinstance(values, Mapping):
+            values = {key: as_fanouts(one) for key, one in values.items()}
+        default = None if default is None else as_fanouts(default)
+        return TypedConfig.of(graph.edge_types, values, default=default, **options)
+
+    def schedule(self, inputs: Tensor) -> SeedSchedule:
+        """Return the schedule of each step's inputs: seeds, or positions of what is more than nodes.
+
+        Raises:
+            ConfigError: the options leave no batch.
+        """
+        return SeedSchedule(
+            seeds=inputs,
+            batch_size=self.batch_size,
+            shuffle=self.shuffle,
+            drop_last=self.drop_last,
+            seed=self.seed,
+            part=self.part,
+            num_parts=self.num_parts,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class LoaderOptions(LoaderSettings):
+    """The options of the loaders that have PyG's arguments; each loader takes some of them.
+
+    Raises:
+        ConfigError: an option is invalid, or excludes another.
+    """
+
+    seed: int | None = None  # type: ignore[assignment]
+    """Random seed of the shuffle and of every draw. If None, one is drawn from torch's generator when the
+    loader is made, so that ``torch.manual_seed`` governs it and two loaders differ; see ``loader.seed``."""
+    disjoint: bool = False
+    """Whether each seed, or each end of a link, gets a tree of its own, which shares no node with another's.
+    ``batch.batch`` then has the position of each node's seed or link. Always so with ``time_attr``."""
+    temporal_strategy: str = "uniform"
+    """Which of the neighbours up to a seed's time are drawn: ``uniform``, any of them, or ``last``, the
+    latest."""
+    time_attr: str | None = None
+    """Name of the times of the nodes or of the edges of ``data``. The tree of a seed or link then has no
+    node, or no edge, that is later, and negatives are nodes up to the link's time. Where there are types,
+    some of them or of the relations may have no times: these are early enough. If None, times play no
+    part."""
+    weight_attr: str | None = None
+    """Name of the edge weights to draw by: one of PyG's edge attributes, or ``"edge_weight"`` for the weights
+    of a Graph. If None, all neighbours are equally likely."""
+    input_time: Tensor | None = None
+    """``(num_seeds,)`` times of the seeds, for ``time_attr``. If None, those of the nodes."""
+    edge_label_index: Any = None
+    """``(2, num_links)`` sources and destinations of the links. If None, all edges of the graph, in the order
+    of its list. Where there are types, the relation whose edges are the links, or a pair of a relation and
+    these ids within its two types."""
+    edge_label: Tensor | None = None
+    """``(num_links, ...)`` labels of the links. With negatives of mode ``binary``, labels that begin at 0 are
+    raised by 1, as 0 then stands for a negative."""
+    edge_label_time: Tensor | None = None
+    """``(num_links,)`` times of the links, given with ``time_attr``."""
+    neg_sampling: Any = None
+    """Negatives: ``"binary"``, ``"triplet"``, a dict of options, or a
+    :class:`graphbraid.sampling.NegativeSampling` (or PyG's). If None, none are drawn."""
+    neg_sampling_ratio: float | None = None
+    """Number of negatives of mode ``binary`` per link, in place of ``neg_sampling``."""
+    exclude_seed_edges: bool | str = False
+    """Whether a batch's links are kept out of the neighbours that are drawn. If True, all edges from a link's
+    source to its destination, where there are types those of its relation; if ``"reverse"``, also those back,
+    of any relation."""
+    transform: Callable[[Any], Any] | None = None
+    """Function called with each batch; its result is yielded instead."""
+    input_id: Tensor | None = None
+    """``(num_inputs,)`` values that batches have as ``input_id``. If None, positions of the inputs."""
+    sampler: Sampler[int] | Iterable[int] | None = None
+    """Iterable of an epoch's positions in the seeds or links, in place of ``shuffle``, such as PyG's
+    ``ImbalancedSampler``."""
+    batch_sampler: Sampler[list[int]] | Iterable[list[int]] | None = None
+    """Iterable of lists of such positions, in place of ``batch_size``, ``shuffle`` and ``drop_last``."""
+    generator: torch.Generator | None = None
+    """Generator that the seed is drawn from in place of torch's default one."""
+    pin_memory: bool = False
+    """Whether to yield batches in page-locked memory, if there is an accelerator."""
+    tiers: FeatureSource | str | None = None
+    """Source of the feature rows, such as :class:`graphbraid.features.TieredFeatures` of this graph. Rows are
+    gathered from there ahead of their use, to the same bits. Hot rows stay on ``device``, and copies leave
+    them out, by plan ``"cpu"`` if none is given. ``"auto"`` makes tiers of a store's features from the free
+    memory, unless all of them fit, and of rows on ``device`` in ``hot_bytes``; ``tiers_reason`` says why. If
+    None, rows come from ``data``. For links, ``"auto"`` keeps no rows on a device."""
+    epochs: int | None = None
+    """Epochs that will be iterated, for ``tiers="auto"``. Look-ahead then takes at most 2 % of the time that
+    this loader's threads need to sample them. If None, nothing is looked ahead."""
+    topology: NeighborLists | None = None
+    """Source of the adjacency lists, such as :class:`graphbraid.features.TieredTopology` of this graph. If
+    None, ``data``."""
+
+    def __post_init__(self) -> None:
+        is_ordered = self.sampler is None and self.batch_sampler is None
+        if self.plan is not None and not is_ordered:
+            raise ConfigError("a plan is made for the loader's own order: leave out plan= or the sampler")
+        if self.transform is not None and not callable(self.transform):
+            raise ConfigError(f"transform must be a function of a batch or None; got {shown(self.transform)}")
+        check_order(self.sampler, "sampler")
+        check_order(self.batch_sampler, "batch_sampler")
+        check_lists(self.topology)
+        self._set(
+            shuffle=self.shuffle is not None and as_flag(self.shuffle, "shuffle"),
+            drop_last=as_flag(self.drop_last, "drop_last"),
+            disjoint=as_flag(self.disjoint, "disjoint"),
+            weighted=self.weight_attr is not None,
+            temporal_strategy=_as_strategy(self.temporal_strategy),
+        )
+        if self.batch_size is not None:
+            self._set(batch_size=as_count(self.batch_size, "batch_size", least=1))
+        seed = _drawn_seed(self.generator) if self.seed is None else self.seed
+        self._set(seed=as_count(seed, "seed", most=(1 << 63) - 1))
+        if self.time_attr is not None and not isinstance(self.time_attr, str):
+            raise ConfigError(f"time_attr must be the name of an attribute; got {shown(self.time_attr)}")
+        if self.time_attr is None and self.input_time is not None:
+            raise ConfigError("input_time needs time_attr, the name of the times of nodes or edges")
+        LoaderSettings.__post_init__(self)
+
+    @property
+    def drawn_seed(self) -> int:
+        """The seed, as given or drawn."""
+        assert self.seed is not None, "drawn when it was not given"
+        return self.seed
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether the loader decides the order of its inputs, rather than a sampler that it was given."""
+        return self.sampler is None and self.batch_sampler is None
+
+    def of_seeds(self, seeds: Any) -> Self:
+        """Return the options of batches of these seeds, ids or a pair of a type and ids.
+
+        Positions from a sampler are batches as they come, so ``batch_size`` and ``drop_last`` then say
+        nothing.
+        """
+        return dataclasses.replace(
+            self,
+            input_nodes=seeds,
+            batch_size=1 if self.batch_sampler is not None else self.batch_size,
+            drop_last=self.drop_last and self.is_ordered,
+        )
+
+
+OF_LINKS = (
+    "edge_label_index",
+    "edge_label",
+    "edge_label_time",
+    "neg_sampling",
+    "neg_sampling_ratio",
+    "exclude_seed_edges",
+)
+"""Options of loaders of links alone."""
+OF_NODES = ("input_nodes", "input_time", "epochs")
+"""Options of loaders of nodes alone."""
+
+
+def names_without(*left_out: str) -> tuple[str, ...]:
+    """Return the names of the options that users give, without some."""
+    hidden = (*left_out, "weighted", "part", "num_parts")
+    return tuple(field.name for field in dataclasses.fields(LoaderOptions) if field.name not in hidden)
+
+
+ONE_TYPE_ONLY: dict[str, tuple[Any, str]] = {
+    "plan": (None, "plans are made for graphs of one node type"),
+    "tiers": (None, "tiers hold the features of one node type"),
+    "epochs": (None, "they say how far ahead tiers look"),
+    "topology": (None, "lists outside memory are those of one relation"),
+    "hot_bytes": (None, "batches are prepared on the CPU"),
+    "src_degree": (False, "degrees are those of one relation"),
+    "subgraph_type": (DIRECTIONAL, "other edges than those drawn are found for one relation"),
+}
+"""Options that a loader of a graph with types refuses: their harmless value, and why."""
+
+
+def refuse_one_type_only(options: LoaderOptions) -> None:
+    """Refuse the options that need a graph of one node type and one relation.
+
+    Raises:
+        ConfigError: one was given; names it and why.
+    """
+    if not isinstance(options.batch_device, torch.device):
+        raise ConfigError("a loader of a graph with types takes torch devices only")
+    for name, (harmless, reason) in ONE_TYPE_ONLY.items():
+        value = getattr(options, name)
+        if value is not harmless and value not in (harmless, None):
+            raise ConfigError(f"a loader of a graph with types takes no {name}={shown(value)}: {reason}")
+
+
+_ALIKE: dict[str, tuple[tuple[Any, ...], str]] = {
+    "directed": ((True, None), "all edges between the nodes that were drawn, now subgraph_type='induced'"),
+    "neighbor_sampler": ((None,), "a sampler of the caller's"),
+    "transform_sampler_output": ((None,), "a hook on PyG's SamplerOutput"),
+    "custom_cls": ((None,), "a batch class of the caller's"),
+}
+"""PyG's options that would change the batches: harmless values, and what other values would request."""
+REFUSED = _ALIKE | {"node_sampler": ((None,), "a sampler of the caller's")}
+"""Such options of a NeighborLoader."""
+LINK_REFUSED = _ALIKE | {"link_sampler": ((None,), "a sampler of the caller's")}
+"""Such options of a LinkNeighborLoader."""
+
+MEANINGLESS = {
+    "filter_per_worker": (None, "rows are cut where they are read"),
+    "in_order": (True, "batches come in their order whatever the number of threads"),
+    "is_sorted": (False, "edges are sorted once, and not again where they are"),
+    "multiprocessing_context": (None, "there are no processes"),
+    "persistent_workers": (False, "threads live as long as the loader"),
+    "pin_memory_device": ("", "there is one kind of accelerator"),
+    "timeout": (0, "a thread that fails raises at once, so nothing has to be waited out"),
+    "worker_init_fn": (None, "no Python runs in the threads"),
+}
+"""Options that cannot change a batch: their default, and why they have no effect."""
+
+REPLACED = ("dataset", "collate_fn")
+"""Arguments of torch's constructor that the loader makes itself; PyG's loader drops them too."""
+
+
+def check_others(
+    others: Mapping[str, Any],
+    known: Iterable[str],
+    refused: Mapping[str, tuple[tuple[Any, ...], str]],
+    loader: str,
+) -> dict[str, Any]:
+    """Check the options that are not the loader's own.
+
+    Args:
+        others: the options by name.
+        known: names of the loader's own options, for suggestions in the error.
+        refused: options of PyG's loader that are refused.
+        loader: name of the loader, for messages.
+
+    Returns:
+        All options of the tables, as given or by default, which the loader keeps as attributes.
+
+    Raises:
+        ConfigError: an option is unknown, or has a value that ``refused`` does not allow. The message names
+            the option, what it would request, and the nearest known one.
+    """
+    for name, value in others.items():
+        if name in refused:
+            harmless, meaning = refused[name]
+            plain = getattr(value, "value", value)  # PyG's enumerations
+            if not any(plain is one or (isinstance(plain, str) and plain == one) for one in harmless):
+                raise ConfigError(
+                    f"{loader} does not support {name}={value!r} ({meaning}); use PyG's loader for that"
+                )
+        elif name not in MEANINGLESS and name not in REPLACED:
+            names = (*known, *MEANINGLESS, *refused)
+            raise ConfigError(f"{loader} takes no argument {name!r}.{did_you_mean(name, names)}")
+    kept = {name: values[0] for name, (values, _) in refused.items()}
+    kept |= {name: default for name, (default, _) in MEANINGLESS.items()}
+    return kept | {name: value for name, value in others.items() if name not in REPLACED}
+
+
+def read_plan(plan: Plan | str | os.PathLike[str] | None) -> Plan | None:
+    """Return a plan that is given itself or by its file; None for a plan's name or for None.
+
+    Raises:
+        ConfigError: the argument is neither a name nor an existing file.
+        DataError: the file does not hold a valid plan.
+    """
+    if plan is None or isinstance(plan, Plan) or (isinstance(plan, str) and plan in PLANS):
+        return plan if isinstance(plan, Plan) else None
+    if isinstance(plan, str | os.PathLike) and Path(plan).is_file():
+        return Plan.load(plan)
+    raise ConfigError(
+        f"plan must be one of {', '.join(map(repr, PLANS))}, a Plan, or the path of a plan's file; got "
+        f"{plan!r}, and there is no such file.{did_you_mean(plan, PLANS)}"
+    )
+
+
+def _as_strategy(asked: Any) -> str:
+    strategy: str = getattr(asked, "value", "uniform" if asked is None else asked)  # PyG's enumerations
+    check_choice(strategy, "temporal_strategy", STRATEGIES)
+    return strategy
+
+
+def _as_batch_device(device: Any) -> BatchDevice:
+    if isinstance(device, str | torch.device):
+        return as_device(device)
+    if not isinstance(device, Accelerator):
+        raise ConfigError(
+            "device must be a torch device such as 'cpu' or 'cuda:0', or an accelerator, which names its "
+            f"operators by `hardware` and `host`; got {shown(device)}"
+        )
+    return device
+
+
+def _drawn_seed(generator: torch.Generator | None) -> int:
+    """Draw a seed in ``[0, 2**63)`` from torch's generator, as ``torch.utils.data`` does."""
+    return int(torch.empty((), dtype=torch.int64).random_(generator=generator))
