@@ -43,6 +43,7 @@ from graphbraid.sampling.sample import PreparedBatch
 
 PLACEMENTS = (("device", "device"), ("device", "host"), ("host", "host"))
 Tensors = list[torch.Tensor]
+Pipeline = BatchPipeline[PreparedBatch]
 
 
 def skewed_graph(num_nodes: int, num_edges: int, num_features: int) -> Graph:
@@ -75,7 +76,12 @@ def tensors_of(batch: PreparedBatch) -> Tensors:
     return parts
 
 
-def check_bits(cpu: BatchPipeline, gpu: BatchPipeline, schedule: SeedSchedule, num_batches: int) -> None:
+def check_bits(
+    cpu: Pipeline,
+    gpu: Pipeline,
+    schedule: SeedSchedule,
+    num_batches: int,
+) -> None:
     """End the benchmark unless both prepare the same batches."""
     for expected, got in zip(
         cpu.run(schedule, 0, 0, num_batches), gpu.run(schedule, 0, 0, num_batches), strict=True
@@ -171,7 +177,10 @@ def check_plain(graph: Graph, plain: PlainSampler, expected: PreparedBatch, seed
 
 
 def drain(
-    pipeline: BatchPipeline, schedule: SeedSchedule, num_batches: int, place: torch.device | None = None
+    pipeline: Pipeline,
+    schedule: SeedSchedule,
+    num_batches: int,
+    place: torch.device | None = None,
 ) -> None:
     """Take all batches, and copy them to a device."""
     for batch in pipeline.run(schedule, 0, 0, num_batches):
@@ -196,7 +205,7 @@ def compare(
         "cpu": lambda: drain(cpu, schedule, num_batches),
         "cpu+copy": lambda: drain(cpu, schedule, num_batches, place),
     }
-    gpus: dict[str, BatchPipeline] = {}
+    gpus: dict[str, Pipeline] = {}
     for topology, features in PLACEMENTS:
         name = f"gpu {topology}/{features}"
         gpus[name] = TritonPipeline(graph.csc, config, x, device=place, topology=topology, features=features)

@@ -28,14 +28,13 @@ from graphbraid.loader.auto_tiers import tiers_of
 from graphbraid.loader.batch_loader import BatchLoader
 from graphbraid.loader.inputs import as_ids, check_ids
 from graphbraid.loader.options import LoaderOptions, check_others, refuse_one_type_only
-from graphbraid.loader.sources import FollowedData, Source
+from graphbraid.loader.sources import FollowedData, LoaderSource
 from graphbraid.loader.user_batch import is_without_pyg, to_user_batch
 from graphbraid.sampling.batch_seeds import SeedSource
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.sampling.schedule import SeedSchedule
-from graphbraid.sampling.source import BatchSource
+from graphbraid.sampling.source import BatchSource, TypedBatchSource
 from graphbraid.sampling.subgraph import SUBGRAPH_TYPES, as_subgraph_type
-from graphbraid.sampling.typed.source import TypedBatchSource
 from graphbraid.signatures import typed
 
 T = TypeVar("T", bound="PyGLoaderBase")
@@ -49,7 +48,7 @@ _TORCHS = ("batch_size", "shuffle", "drop_last", "sampler", "batch_sampler", "ge
 class Inputs:
     """What the batches of a loader start from."""
 
-    source: Source
+    source: LoaderSource
     """Graph and attributes that batches are read from."""
     number: int
     """Number of inputs: nodes, links or clusters."""
@@ -93,7 +92,7 @@ class PyGLoaderBase(DataLoader[Any]):
         return cast("Self", object.__new__(loader_class_for(cast("Any", cls))))
 
     @abstractmethod
-    def _inputs(self, source: Source, options: LoaderOptions) -> Inputs:
+    def _inputs(self, source: LoaderSource, options: LoaderOptions) -> Inputs:
         """Return what batches start from."""
 
     def _set_up(self, data: Any, given: dict[str, Any], **fixed: Any) -> None:
@@ -145,7 +144,7 @@ class PyGLoaderBase(DataLoader[Any]):
         self.epoch = 0
         """Epoch that the next ``iter()`` runs."""
 
-    def _with_rows(self, source: Source) -> Source:
+    def _with_rows(self, source: LoaderSource) -> LoaderSource:
         if isinstance(source, TypedBatchSource):
             return source
         rows = self._options.tiers
@@ -162,11 +161,6 @@ class PyGLoaderBase(DataLoader[Any]):
         except ValueError as error:  # raised for options that exclude each other
             raise ConfigError(str(error)) from error
         del vars(self)["collate_fn"]  # the method serves; the attribute would be a reference cycle
-
-    @property
-    def _sampler(self) -> Any:
-        """Options of the sampler, by relation where the data have types."""
-        return self._batches.sampler
 
     @property
     def graph(self) -> Graph:

@@ -28,17 +28,14 @@ from graphbraid.graph import EdgeType, Graph
 from graphbraid.loader.gather_ahead import GatherAhead
 from graphbraid.loader.inputs import as_seeds
 from graphbraid.loader.options import LoaderSettings
-from graphbraid.loader.sources import Source, completed
+from graphbraid.loader.sources import LoaderSource, completed
 from graphbraid.sampling.batch_seeds import BatchSeeds, SeedSource
-from graphbraid.sampling.cpu import HostPipeline, make_pipeline
+from graphbraid.sampling.cpu import HostPipeline, make_pipeline, make_typed_pipeline
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
+from graphbraid.sampling.minibatch.typed_mini_batch import TypedMiniBatch
 from graphbraid.sampling.schedule import as_epoch
-from graphbraid.sampling.source import BatchSource
+from graphbraid.sampling.source import BatchSource, TypedBatchSource, source_of_graph
 from graphbraid.sampling.subgraph import DIRECTIONAL, with_edges
-from graphbraid.sampling.typed import TypedConfig
-from graphbraid.sampling.typed.minibatch import TypedMiniBatch
-from graphbraid.sampling.typed.pipeline import TypedPipeline, make_typed_pipeline
-from graphbraid.sampling.typed.source import TypedBatchSource, source_of_graph
 
 
 class BatchLoader:
@@ -62,7 +59,7 @@ class BatchLoader:
 
     def __init__(
         self,
-        source: Source | Graph,
+        source: LoaderSource | Graph,
         settings: LoaderSettings,
         seeds: SeedSource | None = None,
         input_type: str | EdgeType | None = None,
@@ -77,17 +74,14 @@ class BatchLoader:
         else:
             inputs = torch.arange(seeds.num_inputs)
         self.input_type = input_type
-        self.sampler = settings.sampler_config(graph)
-        """Options of the sampler: by relation where the graph has types."""
-        self.config = self.sampler.options if isinstance(self.sampler, TypedConfig) else self.sampler
-        """The options that all relations share."""
+        self.config = settings.sampler_config(graph)
         self.schedule = settings.schedule(inputs)
         self.device = settings.batch_device
         self.num_workers, self._depth = settings.num_workers, settings.depth
         self._refill = settings.refill
         self._source = completed(source, src_degree=settings.src_degree)
         self._planned = self._planned_batches()
-        self._pipeline: HostPipeline | TypedPipeline | None = None
+        self._pipeline: HostPipeline[Any] | None = None
         self._before: dict[str, float] = {}
         self._gather_seconds = 0.0  # of rows that no pipeline gathers
         self._open: weakref.WeakSet[Generator[MiniBatch]] = weakref.WeakSet()
@@ -186,7 +180,7 @@ class BatchLoader:
             yield self._finished(source, epoch, *begun.popleft())
 
     def _finished(
-        self, source: Source, epoch: int, positions: Tensor, seeds: BatchSeeds, batch: Iterator[Any]
+        self, source: LoaderSource, epoch: int, positions: Tensor, seeds: BatchSeeds, batch: Iterator[Any]
     ) -> MiniBatch:
         prepared = next(batch)._replace(input_id=positions)
         if isinstance(source, BatchSource) and source.rows is not None and self.settings.gather:
@@ -196,7 +190,7 @@ class BatchLoader:
         return self._as_batch(source, prepared, epoch, seeds)
 
     def _as_batch(
-        self, source: Source, prepared: Any, epoch: int, seeds: BatchSeeds | None = None
+        self, source: LoaderSource, prepared: Any, epoch: int, seeds: BatchSeeds | None = None
     ) -> MiniBatch:
         layout = self.config.layout
         if isinstance(source, TypedBatchSource):
@@ -234,7 +228,7 @@ class BatchLoader:
             hot_bytes=self.settings.hot_bytes,
         )
 
-    def read(self, source: Source, seeds: SeedSource | None = None) -> None:
+    def read(self, source: LoaderSource, seeds: SeedSource | None = None) -> None:
         """Read batches from another source with the same nodes and inputs, from the next iteration on."""
         self._seeds, self.graph = seeds, source.graph
         self._source = completed(source, src_degree=self.settings.src_degree)
@@ -309,12 +303,12 @@ class BatchLoader:
     ) -> None:
         self.close()
 
-    def _running(self) -> HostPipeline | TypedPipeline:
+    def _running(self) -> HostPipeline[Any]:
         if self._pipeline is None:
             self._pipeline = self._new_pipeline()
         return self._pipeline
 
-    def _new_pipeline(self) -> HostPipeline | TypedPipeline:
+    def _new_pipeline(self) -> HostPipeline[Any]:
         source, gathers = self._source, self.settings.gather
         threads: dict[str, Any] = {
             "num_threads": self.num_workers,
@@ -323,11 +317,10 @@ class BatchLoader:
         }
         edge_times = None if self._seeds is None else self._seeds.edge_times
         if isinstance(source, TypedBatchSource):
-            assert isinstance(self.sampler, TypedConfig)
             seed_type = self.input_type if self._seeds is None and isinstance(self.input_type, str) else None
             rows = [source.gathered(one) if gathers else None for one in source.graph.node_types]
             return make_typed_pipeline(
-                source.graph, self.sampler, seed_type, rows, edge_times=edge_times, **threads
+                source.graph, self.config, seed_type, rows, edge_times=edge_times, **threads
             )
         x = self.graph.x if gathers and source.rows is None else None
         return make_pipeline(

@@ -66,7 +66,7 @@ def _as_whole(value: Any) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
-class Seeds:
+class SeedNodes:
     """The nodes that a loader's batches start from."""
 
     node_type: str
@@ -77,7 +77,7 @@ class Seeds:
     """Whether they were given as a mask: ``input_id`` of a batch is then node ids."""
 
 
-def as_seeds(input_nodes: Any, graph: Graph) -> Seeds:
+def as_seeds(input_nodes: Any, graph: Graph) -> SeedNodes:
     """Return the seeds from ids, a bool mask, a split's name, or None for all nodes.
 
     Args:
@@ -100,24 +100,24 @@ def as_seeds(input_nodes: Any, graph: Graph) -> Seeds:
             )
     nodes = graph.nodes_of(node_type)
     if given is None:
-        return Seeds(node_type=node_type, ids=torch.arange(nodes.num_nodes))
+        return SeedNodes(node_type=node_type, ids=torch.arange(nodes.num_nodes))
     if isinstance(given, str):
         if not graph.is_typed:
-            return Seeds(node_type=node_type, ids=graph.split(given))
+            return SeedNodes(node_type=node_type, ids=graph.split(given))
         if given not in nodes.splits:
             known = ", ".join(nodes.splits) or "none"
             raise ConfigError(f"nodes of type {node_type!r} have no split {given!r}; they have {known}")
-        return Seeds(node_type=node_type, ids=nodes.splits[given])
+        return SeedNodes(node_type=node_type, ids=nodes.splits[given])
     ids = as_ids(given, what)
     if ids.dtype == torch.bool:
         if ids.shape != (nodes.num_nodes,):
             raise ConfigError(
                 f"a mask of {what} must have shape ({nodes.num_nodes},); got {tuple(ids.shape)}"
             )
-        return Seeds(node_type=node_type, ids=ids.nonzero().flatten(), is_mask=True)
+        return SeedNodes(node_type=node_type, ids=ids.nonzero().flatten(), is_mask=True)
     ids = check_ids(ids, nodes.num_nodes, what)
     refuse_mask_of_integers(ids, nodes.num_nodes, what, ConfigError)
-    return Seeds(node_type=node_type, ids=ids)
+    return SeedNodes(node_type=node_type, ids=ids)
 
 
 def _pair(input_nodes: Any, graph: Graph) -> tuple[Any, Any]:

@@ -13,7 +13,7 @@ from graphbraid.graph.csc import Csc
 from graphbraid.loader.base import Inputs, PyGLoaderBase
 from graphbraid.loader.inputs import as_exclusion, as_input_id, as_links, as_negatives, labels_of
 from graphbraid.loader.options import LINK_REFUSED, OF_NODES, LoaderOptions, names_without
-from graphbraid.loader.sources import Source
+from graphbraid.loader.sources import LoaderSource
 from graphbraid.loader.times import read_times, seed_times
 from graphbraid.sampling.links.edge_lookup import LinkLookup
 from graphbraid.sampling.links.link_ends import LinkEnds
@@ -86,10 +86,10 @@ class LinkNeighborLoader(PyGLoaderBase):
             "edge_label_time": edge_label_time,
         }
         self._set_up(data, named | options)
-        self.link_sampler = self._sampler
+        self.link_sampler = self._batches.config
         """Options of the sampler: ``num_neighbors``, ``replace`` and more."""
 
-    def _inputs(self, source: Source, options: LoaderOptions) -> Inputs:
+    def _inputs(self, source: LoaderSource, options: LoaderOptions) -> Inputs:
         graph = source.graph
         edge_type, links = as_links(options.edge_label_index, self.data, graph)
         number = int(links.shape[1])

@@ -24,7 +24,6 @@ from graphbraid.sampling.lists import NeighborLists
 from graphbraid.sampling.rows.by_id import FeatureSource
 from graphbraid.sampling.schedule import SeedSchedule
 from graphbraid.sampling.subgraph import DIRECTIONAL, EGO, SUBGRAPH_TYPES, as_subgraph_type
-from graphbraid.sampling.typed import TypedConfig
 
 PLANS = ("auto", "cpu", "gpu")
 """Names of plans that are made when they are needed."""
@@ -141,7 +140,7 @@ class LoaderSettings:
         assert not isinstance(self.device, str), "read when it was given"
         return self.device
 
-    def sampler_config(self, graph: Graph) -> SamplerConfig | TypedConfig:
+    def sampler_config(self, graph: Graph) -> SamplerConfig:
         """Return the options of the sampler: by relation for a graph with types.
 
         Raises:
@@ -161,7 +160,7 @@ class LoaderSettings:
         if isinstance(values, Mapping):
             values = {key: as_fanouts(one) for key, one in values.items()}
         default = None if default is None else as_fanouts(default)
-        return TypedConfig.of(graph.edge_types, values, default=default, **options)
+        return SamplerConfig.for_relations(graph.edge_types, values, default=default, **options)
 
     def schedule(self, inputs: Tensor) -> SeedSchedule:
         """Return the schedule of each step's inputs: seeds, or positions of what is more than nodes.

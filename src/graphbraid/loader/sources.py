@@ -19,13 +19,12 @@ from graphbraid.graph.interop.convert import as_table, features_from_torch_spars
 from graphbraid.graph.interop.pyg import exact_graph_from_pyg, is_held
 from graphbraid.graph.interop.pyg_parts import entries_of, is_hetero
 from graphbraid.graph.types import ONLY_EDGE_TYPE, ONLY_NODE_TYPE
-from graphbraid.sampling.source import ADJ_VALUES, BatchSource
-from graphbraid.sampling.typed.source import TypedBatchSource, source_of_graph
+from graphbraid.sampling.source import ADJ_VALUES, BatchSource, TypedBatchSource, source_of_graph
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
 
-Source = BatchSource | TypedBatchSource
+LoaderSource = BatchSource | TypedBatchSource
 """What batches are read from: of a graph of one type, or of one with types."""
 _Key = str | EdgeType
 
@@ -35,7 +34,7 @@ def is_typed(data: Any) -> bool:
     return data.is_typed if isinstance(data, Graph) else is_hetero(data)
 
 
-def source_of(data: Any, weight_attr: str | None, known: Graph | None = None) -> Source:
+def source_of(data: Any, weight_attr: str | None, known: Graph | None = None) -> LoaderSource:
     """Return the source of a loader over ``data``, which keeps dtypes and shapes.
 
     Args:
@@ -69,14 +68,16 @@ def source_of(data: Any, weight_attr: str | None, known: Graph | None = None) ->
     return _DataSorter(data, graph).source()
 
 
-def attributes_by_type(source: Source) -> tuple[Mapping[str, Mapping[str, Any]], Mapping[EdgeType, Any]]:
+def attributes_by_type(
+    source: LoaderSource,
+) -> tuple[Mapping[str, Mapping[str, Any]], Mapping[EdgeType, Any]]:
     """Return what has a row for each node, by node type, and for each edge, by relation, by name."""
     if isinstance(source, TypedBatchSource):
         return source.node_attrs, source.edge_attrs
     return {ONLY_NODE_TYPE: source.node_attrs}, {ONLY_EDGE_TYPE: source.edge_attrs}
 
 
-def completed(source: Source, *, src_degree: bool) -> Source:
+def completed(source: LoaderSource, *, src_degree: bool) -> LoaderSource:
     """Return the source with what batches of it need beside the data.
 
     Rows of int8 come from a source of rows, which widens them ahead of their use. With ``src_degree``, blocks
@@ -104,13 +105,13 @@ class FollowedData:
         self._weight_attr = weight_attr
         self._contents: dict[tuple[Any, str], Any] = {}
 
-    def read(self, data: Any, known: Graph | None = None) -> Source:
+    def read(self, data: Any, known: Graph | None = None) -> LoaderSource:
         """Return the source as :func:`source_of` does, and remember what was read."""
         source = source_of(data, self._weight_attr, known)
         self._contents = _contents_of(data)
         return source
 
-    def changed(self, data: Any, graph: Graph) -> Source | None:
+    def changed(self, data: Any, graph: Graph) -> LoaderSource | None:
         """Return the source of the data as it is now; None if it has not changed since it was last read.
 
         Raises:

@@ -16,7 +16,7 @@ from graphbraid.graph import EdgeType, Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.types import edges_of
 from graphbraid.loader.options import LoaderOptions
-from graphbraid.loader.sources import Source, attributes_by_type
+from graphbraid.loader.sources import LoaderSource, attributes_by_type
 from graphbraid.sampling.constraints import NO_TIME, EdgeTimes
 from graphbraid.sampling.time_order import sorted_by_time
 
@@ -31,7 +31,7 @@ class Times:
     Where there are types, edges of relations without times are early enough for every seed.
     """
 
-    source: Source
+    source: LoaderSource
     """The loader's source, the in-edges of each node and relation sorted by time."""
     edge_times: EdgeTimes
     """Times of the edges of this graph; an edge is as old as its source where nodes have times."""
@@ -78,7 +78,7 @@ class Times:
         return found
 
 
-def read_times(source: Source, options: LoaderOptions, data: Any) -> Times | None:
+def read_times(source: LoaderSource, options: LoaderOptions, data: Any) -> Times | None:
     """Return the times that the options of a loader name; None if they name none.
 
     As PyG reads them: of some node types, whose out-edges are as old as their sources, or of some relations.
@@ -189,7 +189,7 @@ def _as_integers(values: Tensor, name: str, *, is_float: bool) -> Tensor:
 
 
 def _sorted(
-    source: Source,
+    source: LoaderSource,
     node_time: Mapping[str, Tensor],
     edge_time: Mapping[EdgeType, Tensor],
     *,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
-from graphbraid.sampling.typed.minibatch import TypedMiniBatch
+from graphbraid.sampling.minibatch.typed_mini_batch import TypedMiniBatch
 
 if TYPE_CHECKING:
     from graphbraid.loader.pyg_data import SampledData

@@ -1,13 +1,14 @@
-"""SamplerConfig: the options of neighbour sampling."""
+"""SamplerConfig: the options of neighbour sampling, in a graph of one relation or of several."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from graphbraid.arguments import MOST_COUNT, as_count, as_flag, check_choice, shown
-from graphbraid.errors import ConfigError
+from graphbraid.errors import ConfigError, did_you_mean
+from graphbraid.graph.types import EdgeType
 
 LAYOUTS = ("subgraph", "blocks")
 MOST_HOPS = 64
@@ -32,24 +33,103 @@ class SamplerConfig:
     """Whether to draw in proportion to the graph's edge weights; a neighbour of weight 0 is never drawn."""
     return_edge_id: bool = False
     """Whether to keep the position of each sampled edge in the graph."""
+    by_relation: tuple[tuple[int, ...], ...] | None = None
+    """Fanouts per hop of each relation, in the order of the graph's relations; ``fanouts`` are then those of
+    the first. If None, the graph has one relation."""
+
+    @classmethod
+    def for_relations(
+        cls,
+        edge_types: Sequence[EdgeType],
+        fanouts: Mapping[Any, Sequence[int]] | Sequence[int],
+        *,
+        default: Sequence[int] | None = None,
+        **options: Any,
+    ) -> Self:
+        """Make options for the relations ``edge_types``.
+
+        Args:
+            edge_types: the relations, in the graph's order.
+            fanouts: a fanout per hop for all relations, or such a list by relation: the three names, or PyG's
+                ``"author__writes__paper"``.
+            default: the list of relations that ``fanouts`` does not name. If None, it must name all.
+            **options: the other options of this class.
+
+        Raises:
+            ConfigError: a relation is unknown or has no fanouts, or an option is invalid.
+        """
+        if not edge_types:
+            raise ConfigError("a graph without relations has nothing to draw from")
+        if not isinstance(fanouts, Mapping):
+            lists: dict[EdgeType, Sequence[int]] = dict.fromkeys(edge_types, fanouts)
+        else:
+            lists = {as_edge_type(key, edge_types): value for key, value in fanouts.items()}
+        missing = [edge_type for edge_type in edge_types if edge_type not in lists]
+        if missing and default is None:
+            raise ConfigError(
+                f"num_neighbors has no fanouts for the relation {missing[0]}; name every relation, 0 for "
+                "none, or give the others a default: NumNeighbors(values, default=[...])"
+            )
+        found = []
+        for edge_type in edge_types:
+            try:
+                found.append(cls(fanouts=lists.get(edge_type, default), **options).fanouts)  # type: ignore[arg-type]
+            except ConfigError as error:
+                raise ConfigError(f"{edge_type}: {error}") from error
+        return cls(fanouts=found[0], by_relation=tuple(found), **options)
 
     @property
     def num_neighbors(self) -> list[int]:
         """The fanouts, under PyG's name."""
         return list(self.fanouts)
 
+    @property
+    def all_fanouts(self) -> tuple[tuple[int, ...], ...]:
+        """Fanouts by relation and hop; of one relation where the graph has no types."""
+        return (self.fanouts,) if self.by_relation is None else self.by_relation
+
     def __post_init__(self) -> None:
         for name in ("replace", "weighted", "return_edge_id"):
             object.__setattr__(self, name, as_flag(getattr(self, name), name))
         object.__setattr__(self, "fanouts", _as_fanouts(self.fanouts))
         check_choice(self.layout, "layout", LAYOUTS)
-        if self.replace and -1 in self.fanouts:
-            raise ConfigError("replace=True needs a fanout >= 0 at every hop; -1 takes each neighbour once")
-        if self.replace and max(self.fanouts) > MOST_DRAWS:
-            raise ConfigError(
-                f"replace=True draws as often as the fanout says, at most {MOST_DRAWS} times; "
-                f"got fanouts {list(self.fanouts)}"
-            )
+        if self.by_relation is not None:
+            object.__setattr__(self, "by_relation", tuple(map(_as_fanouts, self.by_relation)))
+            hops = [len(fanouts) for fanouts in (self.fanouts, *self.all_fanouts)]
+            if len(set(hops)) > 1:
+                raise ConfigError(
+                    f"every relation needs a fanout for each hop; got {min(hops)} to {max(hops)} hops"
+                )
+        for fanouts in self.all_fanouts:
+            if self.replace and -1 in fanouts:
+                raise ConfigError(
+                    "replace=True needs a fanout >= 0 at every hop; -1 takes each neighbour once"
+                )
+            if self.replace and max(fanouts) > MOST_DRAWS:
+                raise ConfigError(
+                    f"replace=True draws as often as the fanout says, at most {MOST_DRAWS} times; "
+                    f"got fanouts {list(fanouts)}"
+                )
+
+
+def as_edge_type(key: Any, edge_types: Sequence[EdgeType]) -> EdgeType:
+    """Return the relation that ``key`` names: three names, or PyG's string of them joined by two underscores.
+
+    Raises:
+        ConfigError: there is no such relation.
+    """
+    if isinstance(key, str):
+        key = tuple(key.split("__"))
+    if isinstance(key, tuple | list):
+        for edge_type in edge_types:
+            if tuple(key) in (edge_type, (edge_type[0], edge_type[2])):
+                return edge_type
+    texts = ["__".join(edge_type) for edge_type in edge_types]
+    named = "__".join(map(str, key)) if isinstance(key, tuple | list) else str(key)
+    raise ConfigError(
+        f"num_neighbors names the relation {shown(key)}, which the graph does not have; it has "
+        f"{', '.join(texts)}.{did_you_mean(named, texts)}"
+    )
 
 
 def _as_fanouts(fanouts: Any) -> tuple[int, ...]:

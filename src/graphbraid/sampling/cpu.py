@@ -1,17 +1,19 @@
-"""Sampling on the CPU: a compiled pipeline of persistent threads, and a reference with the same interface."""
+"""Sampling on the CPU: compiled pipelines of persistent threads, and references with the same interface."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from graphbraid import native
+from graphbraid.arguments import MOST_THREADS, as_count
 from graphbraid.errors import DataError
+from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.scans import check_ids
 from graphbraid.native import plain_errors
@@ -19,17 +21,21 @@ from graphbraid.sampling import reference, rng
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.constraints import Constraints, EdgeTimes
 from graphbraid.sampling.lists import NeighborLists
-from graphbraid.sampling.sample import PreparedBatch, Sampled, SampledEdges
+from graphbraid.sampling.sample import PreparedBatch, Sampled, SampledEdges, TypedPreparedBatch, TypedSampled
 from graphbraid.sampling.schedule import SeedSchedule
-from graphbraid.sampling.threads import COUNTED, NativeThreads, checked_threads
+
+MOST_AHEAD = 1 << 20
+"""Largest number of mini-batches prepared ahead of their use."""
+COUNTED = ("sample", "gather", "batches")
+"""What pipelines count."""
+Batch = TypeVar("Batch", bound=PreparedBatch | TypedPreparedBatch)
+Batch_co = TypeVar("Batch_co", covariant=True)
 
 
-class BatchPipeline(Protocol):
+class BatchPipeline(Protocol[Batch_co]):
     """A pipeline that prepares mini-batches ahead of their use."""
 
-    def run(
-        self, schedule: SeedSchedule, epoch: int, first_step: int, last_step: int
-    ) -> Iterator[PreparedBatch]:
+    def run(self, schedule: SeedSchedule, epoch: int, first_step: int, last_step: int) -> Iterator[Batch_co]:
         """Yield the batches of the steps ``[first_step, last_step)`` in order."""
         ...
 
@@ -42,12 +48,12 @@ class BatchPipeline(Protocol):
         ...
 
 
-class HostPipeline(BatchPipeline, Protocol):
+class HostPipeline(BatchPipeline[Batch_co], Protocol[Batch_co]):
     """A pipeline on the CPU, which also samples for seeds that come from no schedule."""
 
     def begin(
         self, seeds: Tensor, seed: int, epoch: int, step: int, constraints: Constraints | None = None
-    ) -> Iterator[PreparedBatch]:
+    ) -> Iterator[Batch_co]:
         """Start preparing the batch of ``seeds`` at a step, and return an iterator that waits for it.
 
         The iterator yields this one batch.
@@ -72,7 +78,7 @@ def make_pipeline(
     refill: int | None = None,
     lists: NeighborLists | None = None,
     edge_times: EdgeTimes | None = None,
-) -> HostPipeline:
+) -> HostPipeline[PreparedBatch]:
     """Make a compiled pipeline, or a reference pipeline if kernels are missing or switched off.
 
     Args:
@@ -92,81 +98,235 @@ def make_pipeline(
         DataError: edge weights are needed and are missing or negative, or ``x`` does not fit the graph.
         ResourceError: the system cannot start that many threads.
     """
-    threads = checked_threads(num_threads, depth, refill)
+    threads = _checked_threads(num_threads, depth, refill)
     if config.weighted:
         reference.check_odds(csc)
     if x is not None and (x.ndim != 2 or x.shape[0] != csc.num_dst):
         raise DataError(f"x must have a row for each of the {csc.num_dst} nodes; got {tuple(x.shape)}")
+    twin = _ReferencePipeline(
+        lambda seeds, key, constraints: reference.sample_checked(
+            csc, config, seeds, key, lists, constraints=constraints, edge_times=edge_times
+        ),
+        lambda sampled: None if x is None else torch.index_select(x, 0, sampled.n_id),
+        PreparedBatch,
+        csc.num_dst,
+    )
     kernels = native.kernels()
     if kernels is None:
-        return _ReferencePipeline(csc, config, x, lists, edge_times)
-    return _NativePipeline(kernels, csc, config, x, lists=lists, edge_times=edge_times, **threads)
+        return twin
+    read = csc if lists is None else lists.csc
+
+    def start() -> Any:
+        return kernels.Pipeline(
+            **_of_graph(read, config, edge_times),
+            x=None if x is None else x.detach(),
+            lists=None if lists is None else lists.native,
+            **threads,
+        )
+
+    arrays = read.indptr, read.indices, read.weight, x
+    return _NativePipeline(kernels, start, arrays, _as_prepared, twin)
 
 
-class _NativePipeline(NativeThreads):
+def make_typed_pipeline(
+    graph: Graph,
+    config: SamplerConfig,
+    seed_type: str | None,
+    x: Sequence[Tensor | None],
+    *,
+    num_threads: int,
+    depth: int,
+    refill: int | None = None,
+    edge_times: EdgeTimes | None = None,
+) -> HostPipeline[TypedPreparedBatch]:
+    """Make a pipeline of mini-batches of a graph with types, as :func:`make_pipeline` does.
+
+    Args:
+        graph: a graph with types, on the CPU.
+        config: options of the sampler.
+        seed_type: node type of the seeds. If None, seeds are of any type, as ids in the whole graph.
+        x: for each node type ``(num_nodes, F)`` contiguous feature rows to gather, or None.
+        num_threads: as in :func:`make_pipeline`.
+        depth: as there.
+        refill: as there.
+        edge_times: when each edge arose, for batches that are constrained by times; the rows of the graph's
+            types are sorted by it.
+
+    Raises:
+        ConfigError: the number of threads or of batches is out of range.
+        DataError: the graph has no types or not those, weights are needed and are missing or negative, or
+            ``x`` does not fit the graph.
+        ResourceError: the system cannot start that many threads.
+    """
+    threads = _checked_threads(num_threads, depth, refill)
+    types = graph.types
+    if types is None or len(types.edges) != len(config.all_fanouts):
+        raise DataError(f"the graph needs types, and {len(config.all_fanouts)} relations")
+    if seed_type is not None and seed_type not in types.nodes:
+        raise DataError(f"there is no node type {seed_type!r} to draw seeds of")
+    if config.weighted:
+        reference.check_odds(types.rows)
+    for nodes, rows in zip(types.nodes.values(), x, strict=True):
+        if rows is not None and (rows.ndim != 2 or rows.shape[0] != nodes.num_nodes):
+            raise DataError(f"x must have a row for each of {nodes.num_nodes} nodes; got {tuple(rows.shape)}")
+    number = None if seed_type is None else list(types.nodes).index(seed_type)
+    sizes = [nodes.num_nodes for nodes in types.nodes.values()]
+    twin = _ReferencePipeline(
+        lambda seeds, key, constraints: reference.sample_typed_checked(
+            types, config, number, seeds, key, constraints=constraints, edge_times=edge_times
+        ),
+        lambda sampled: [
+            None if rows is None else torch.index_select(rows.detach(), 0, ids)
+            for rows, ids in zip(x, sampled.n_id, strict=True)
+        ],
+        TypedPreparedBatch,
+        sum(sizes) if number is None else sizes[number],
+    )
+    kernels = native.kernels()
+    if kernels is None:
+        return twin
+
+    def start() -> Any:
+        typed = kernels.Types(
+            indptr=types.rows.indptr,
+            num_nodes=sizes,
+            relations=[[relation.source, relation.destination] for relation in types.relations()],
+            fanouts=[list(fanouts) for fanouts in config.all_fanouts],
+            seed_type=number,
+            untimed=[] if edge_times is None else sorted(edge_times.untimed),
+        )
+        for place, rows in enumerate(x):
+            if rows is not None:
+                typed.gather(place, rows.detach())
+        return kernels.Pipeline(**_of_graph(graph.csc, config, edge_times), x=None, types=typed, **threads)
+
+    csc, time = graph.csc, None if edge_times is None else edge_times.time
+    arrays = types.rows.indptr, csc.indptr, csc.indices, csc.weight, time, *x
+    num_relations, num_hops = len(config.all_fanouts), len(config.fanouts)
+    return _NativePipeline(
+        kernels, start, arrays, lambda batch: _as_typed_prepared(batch, num_relations, num_hops), twin
+    )
+
+
+def _of_graph(csc: Csc, config: SamplerConfig, edge_times: EdgeTimes | None) -> dict[str, Any]:
+    """Return what every compiled pipeline takes of a graph and of the options."""
+    return {
+        "indptr": csc.indptr,
+        "indices": csc.indices,
+        "weight": csc.weight if config.weighted else None,
+        "fanouts": list(config.fanouts),  # of as many hops as those of each relation
+        "replace": config.replace,
+        "blocks": config.layout == "blocks",
+        "keep_edges": config.return_edge_id,
+        "time": None if edge_times is None else edge_times.time,
+        "last": edge_times is not None and edge_times.last,
+    }
+
+
+def _checked_threads(num_threads: int, depth: int, refill: int | None) -> dict[str, int]:
+    """Return the options of a pipeline's threads.
+
+    Args:
+        num_threads: number of threads that prepare batches.
+        depth: largest number of batches in preparation or waiting to be used.
+        refill: once ``depth`` batches are ready, the threads rest until only this many are left. If None,
+            they start the next batch as soon as there is room for one.
+
+    Raises:
+        ConfigError: a number is out of range.
+    """
+    num_threads = as_count(num_threads, "the number of sampling threads", least=1, most=MOST_THREADS)
+    depth = as_count(depth, "the batches prepared ahead", least=1, most=MOST_AHEAD)
+    refill = depth - 1 if refill is None else as_count(refill, "refill", most=depth)
+    return {"num_threads": num_threads, "depth": depth, "refill": refill}
+
+
+class _NativePipeline(Generic[Batch]):
+    """Compiled threads of this process, which read arrays where they lie.
+
+    They are made anew after a fork, which leaves the threads in the parent process, and after an array was
+    sent to another process, which moves its memory.
+
+    Args:
+        kernels: the compiled module.
+        start: starts the threads.
+        arrays: what the threads read, which is kept alive.
+        read: makes a batch of what a thread has prepared.
+        twin: prepares batches without seeds, which the threads cannot.
+    """
+
     def __init__(
         self,
         kernels: Any,
-        csc: Csc,
-        config: SamplerConfig,
-        x: Tensor | None,
-        *,
-        lists: NeighborLists | None,
-        edge_times: EdgeTimes | None,
-        **threads: int,
+        start: Callable[[], Any],
+        arrays: Sequence[Tensor | None],
+        read: Callable[[tuple[Any, ...]], Batch],
+        twin: _ReferencePipeline[Batch],
     ) -> None:
-        csc = csc if lists is None else lists.csc
-        self._csc, self._x, self._config = csc, x, config  # kept alive: the threads read them
-        self._lists, self._edge_times = lists, edge_times
-        self._of_arrays = functools.partial(
-            kernels.Pipeline,
-            indptr=csc.indptr,
-            indices=csc.indices,
-            weight=csc.weight if config.weighted else None,
-            x=None if x is None else x.detach(),
-            fanouts=list(config.fanouts),
-            replace=config.replace,
-            blocks=config.layout == "blocks",
-            keep_edges=config.return_edge_id,
-            time=None if edge_times is None else edge_times.time,
-            last=edge_times is not None and edge_times.last,
-            **threads,
-        )
-        super().__init__(kernels)
+        self._kernels, self._start, self._arrays = kernels, start, arrays
+        self._read, self._twin = read, twin
+        self._process, self._places, self._pipeline = os.getpid(), self._places_now(), start()
+        self._seconds_before = dict.fromkeys(COUNTED, 0.0)
 
-    def run(
-        self, schedule: SeedSchedule, epoch: int, first_step: int, last_step: int
-    ) -> Iterator[PreparedBatch]:
-        run = self._run_of(schedule, epoch, first_step, last_step)
+    def run(self, schedule: SeedSchedule, epoch: int, first_step: int, last_step: int) -> Iterator[Batch]:
+        run = self._kernels.Run(
+            pipeline=self._own_pipeline(),
+            seeds=schedule.seeds,
+            batch_size=schedule.batch_size,
+            shuffle=schedule.shuffle,
+            seed=schedule.seed,
+            epoch=epoch,
+            first_step=first_step,
+            last_step=last_step,
+            part=schedule.part,
+            num_parts=schedule.num_parts,
+        )
         # Not a generator: it would hold on to a batch, and so keep its buffer from being reused, while it
         # waits for the next one.
-        return map(_as_prepared, iter(plain_errors()(run.next), None))
+        return map(self._read, iter(plain_errors()(run.next), None))
 
     def begin(
         self, seeds: Tensor, seed: int, epoch: int, step: int, constraints: Constraints | None = None
-    ) -> Iterator[PreparedBatch]:
+    ) -> Iterator[Batch]:
         if not seeds.numel():  # a schedule without seeds has no steps
-            twin = _ReferencePipeline(self._csc, self._config, self._x, self._lists, self._edge_times)
-            return twin.begin(seeds, seed, epoch, step, constraints)
-        run = self._run_of_seeds(seeds, seed, epoch, step, **as_limits(constraints))
-        return (_as_prepared(batch)._replace(step=step) for batch in iter(plain_errors()(run.next), None))
+            return self._twin.begin(seeds, seed, epoch, step, constraints)
+        limits: dict[str, Any] = {}
+        if constraints is not None:
+            limits = {name: getattr(constraints, name) for name in ("disjoint", "times", "excluded")}
+        run = self._kernels.Run(
+            pipeline=self._own_pipeline(),
+            seeds=seeds,
+            batch_size=seeds.numel(),
+            shuffle=False,
+            seed=rng.seed_with_key(seed, epoch, step),
+            epoch=0,
+            first_step=0,
+            last_step=1,
+            **limits,
+        )
+        batches: Iterator[Any] = map(self._read, iter(plain_errors()(run.next), None))
+        return (batch._replace(step=step) for batch in batches)
 
-    def _make(self) -> Any:
-        return self._of_arrays(lists=None if self._lists is None else self._lists.native)
+    def _own_pipeline(self) -> Any:
+        if (self._process, self._places) != (os.getpid(), self._places_now()):
+            if self._process == os.getpid():
+                self._seconds_before = self.stage_seconds()
+            self._process, self._places, self._pipeline = os.getpid(), self._places_now(), self._start()
+        return self._pipeline
 
-    def _arrays(self) -> Iterable[Tensor | None]:
-        return self._csc.indptr, self._csc.indices, self._csc.weight, self._x
+    def _places_now(self) -> tuple[int, ...]:
+        return tuple(array.data_ptr() for array in self._arrays if array is not None)
 
+    def stage_seconds(self) -> dict[str, float]:
+        """Return the seconds spent in each stage since the start, summed over threads."""
+        if self._process != os.getpid():
+            return dict.fromkeys(COUNTED, 0.0)
+        now = zip(COUNTED, self._pipeline.stage_seconds(), strict=True)
+        return {name: self._seconds_before[name] + float(seconds) for name, seconds in now}
 
-def as_limits(constraints: Constraints | None) -> dict[str, Any]:
-    """Return constraints as the arguments of a run of compiled threads."""
-    if constraints is None:
-        return {}
-    return {
-        "disjoint": constraints.disjoint,
-        "times": constraints.times,
-        "excluded": constraints.excluded,
-    }
+    def busy_threads(self) -> int:
+        """Return the number of threads that are preparing batches or are about to."""
+        return 0 if self._process != os.getpid() else int(self._pipeline.busy_threads())
 
 
 def _as_prepared(batch: tuple[Any, ...]) -> PreparedBatch:
@@ -178,52 +338,69 @@ def _as_prepared(batch: tuple[Any, ...]) -> PreparedBatch:
     return PreparedBatch(step, input_id, sampled, x)
 
 
-class _ReferencePipeline:
+def _as_typed_prepared(batch: tuple[Any, ...], num_relations: int, num_hops: int) -> TypedPreparedBatch:
+    step, n_id, input_id, arrays, nodes_per_hop, edges_per_hop, x, trees = batch
+    edges = [SampledEdges(indptr=p, indices=i, positions=e) for p, i, e in arrays]
+    sampled = TypedSampled(
+        n_id=n_id,
+        edges=[edges[relation::num_relations] for relation in range(num_relations)],
+        nodes_per_hop=_parts(nodes_per_hop, num_hops + 1),
+        edges_per_hop=_parts(edges_per_hop, num_hops),
+        trees=trees,
+    )
+    return TypedPreparedBatch(step, input_id, sampled, x)
+
+
+def _parts(counts: list[int], size: int) -> list[list[int]]:
+    return [counts[begin : begin + size] for begin in range(0, len(counts), size)]
+
+
+class _ReferencePipeline(Generic[Batch]):
+    """The same interface without threads: batches are prepared when they are asked for.
+
+    Args:
+        sample: samples for seeds, with a key, as constraints say.
+        gather: reads the feature rows of a sample.
+        batch: makes the record of a batch.
+        num_seed_nodes: number of nodes that seeds may be.
+    """
+
     def __init__(
         self,
-        csc: Csc,
-        config: SamplerConfig,
-        x: Tensor | None,
-        lists: NeighborLists | None,
-        edge_times: EdgeTimes | None,
+        sample: Callable[[Tensor, int, Constraints | None], Any],
+        gather: Callable[[Any], Any],
+        batch: type[Batch],
+        num_seed_nodes: int,
     ) -> None:
-        self._csc, self._config, self._x, self._lists = csc, config, x, lists
-        self._edge_times = edge_times
+        self._sample, self._gather, self._batch = sample, gather, batch
+        self._num_seed_nodes = num_seed_nodes
         self._seconds = dict.fromkeys(COUNTED, 0.0)
 
-    def run(
-        self, schedule: SeedSchedule, epoch: int, first_step: int, last_step: int
-    ) -> Iterator[PreparedBatch]:
+    def run(self, schedule: SeedSchedule, epoch: int, first_step: int, last_step: int) -> Iterator[Batch]:
+        check_ids(schedule.seeds, self._num_seed_nodes, "seeds")
         for step in range(first_step, last_step):
-            started = perf_counter()
             input_id = schedule.positions_of(epoch, step)
             key = rng.batch_key(schedule.seed, epoch, step)
-            sampled = self._sample(schedule.seeds[input_id], key)
-            between = perf_counter()
-            x = None if self._x is None else torch.index_select(self._x, 0, sampled.n_id)
-            self._seconds["sample"] += between - started
-            self._seconds["gather"] += perf_counter() - between
-            self._seconds["batches"] += 1
-            yield PreparedBatch(step, input_id, sampled, x)
+            yield self._prepared(step, input_id, schedule.seeds[input_id], key, None)
 
     def begin(
         self, seeds: Tensor, seed: int, epoch: int, step: int, constraints: Constraints | None = None
-    ) -> Iterator[PreparedBatch]:
-        check_ids(seeds, self._csc.num_dst, "seeds")
-        sampled = self._sample(seeds, rng.batch_key(seed, epoch, step), constraints)
-        x = None if self._x is None else torch.index_select(self._x, 0, sampled.n_id)
-        yield PreparedBatch(step, torch.arange(seeds.numel()), sampled, x)
+    ) -> Iterator[Batch]:
+        check_ids(seeds, self._num_seed_nodes, "seeds")
+        key = rng.batch_key(seed, epoch, step)
+        yield self._prepared(step, torch.arange(seeds.numel()), seeds, key, constraints)
 
-    def _sample(self, seeds: Tensor, key: int, constraints: Constraints | None = None) -> Sampled:
-        return reference.sample_checked(
-            self._csc,
-            self._config,
-            seeds,
-            key,
-            self._lists,
-            constraints=constraints,
-            edge_times=self._edge_times,
-        )
+    def _prepared(
+        self, step: int, input_id: Tensor, seeds: Tensor, key: int, constraints: Constraints | None
+    ) -> Batch:
+        started = perf_counter()
+        sampled = self._sample(seeds, key, constraints)
+        between = perf_counter()
+        x = self._gather(sampled)
+        self._seconds["sample"] += between - started
+        self._seconds["gather"] += perf_counter() - between
+        self._seconds["batches"] += 1
+        return self._batch(step, input_id, sampled, x)
 
     def stage_seconds(self) -> dict[str, float]:
         return dict(self._seconds)

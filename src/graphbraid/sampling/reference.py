@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -13,13 +13,14 @@ from graphbraid.arguments import as_count
 from graphbraid.errors import DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.scans import check_ids, first_unsound_weight
+from graphbraid.graph.types import ONLY_EDGE_TYPE, ONLY_NODE_TYPE, Relation, Types, placed
 from graphbraid.native import plain_errors
 from graphbraid.ops.derived import derived
 from graphbraid.sampling import rng
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.constraints import Constraints, EdgeTimes
 from graphbraid.sampling.lists import NeighborLists
-from graphbraid.sampling.sample import Sampled, SampledEdges
+from graphbraid.sampling.sample import Sampled, SampledEdges, TypedSampled
 from graphbraid.signatures import typed
 
 I64 = npt.NDArray[np.int64]
@@ -43,7 +44,7 @@ def sample_batch(csc: Csc, config: SamplerConfig, seeds: Tensor, key: int) -> Sa
     if config.weighted:
         check_odds(csc)
     check_ids(seeds, csc.num_dst, "seeds")
-    return sample_checked(csc, config, seeds, as_count(key, "key", most=(1 << 64) - 1))
+    return sample_checked(csc, config, seeds, as_count(key, "key", most=rng.MASK))
 
 
 def check_odds(csc: Csc) -> None:
@@ -78,36 +79,177 @@ def sample_checked(
     ``lists``, where given, has the ids that ``csc.indices`` has. Draws keep to ``constraints``, if given, for
     whose ``times`` the rows of ``csc`` are sorted by ``edge_times``.
     """
-    disjoint = constraints is not None and constraints.disjoint
-    num_nodes = max(csc.num_dst, 1)
-    # What nodes are told apart by: their ids, or, where trees are disjoint, their ids and trees in one.
+    sizes = [max(csc.num_dst, 1)]
     names = seeds.numpy().astype(np.int64)
-    names = names + np.arange(len(names)) * num_nodes if disjoint else names
-    hops: list[tuple[I64, I64, I64]] = []  # degree of each row, local source and position of each edge
-    nodes_per_hop = [len(names)]
-    for hop, fanout in enumerate(config.fanouts):
-        drawing = names if config.layout == "blocks" else names[len(names) - nodes_per_hop[-1] :]
-        rows, trees = drawing % num_nodes, drawing // num_nodes
-        keys = rng.row_keys(rng.tree_keys(key, trees) if disjoint else key, hop, rows)
-        if constraints is None:
-            counts, positions = draw_rows(csc, config, rows, fanout, keys)
-        else:
-            counts, positions = draw_constrained(
-                csc, config, rows, trees, fanout, keys=keys, constraints=constraints, edge_times=edge_times
-            )
-        found = _sources(csc, lists, rows, counts, positions)
-        before = len(names)
-        names, local = relabel(names, found + np.repeat(trees * num_nodes, counts))
-        nodes_per_hop.append(len(names) - before)
-        hops.append((counts, local, positions))
-    groups = [[hop] for hop in hops] if config.layout == "blocks" else [hops]
-    return Sampled(
-        n_id=torch.from_numpy(names % num_nodes),
-        edges=[edges_of_hops(group, config) for group in groups],
-        nodes_per_hop=nodes_per_hop,
-        edges_per_hop=[len(local) for _, local, _ in hops],
-        trees=torch.from_numpy(names // num_nodes) if disjoint else None,
+    if constraints is not None and constraints.disjoint:
+        names = names + np.arange(len(names)) * sizes[0]
+    found = _sampled(
+        csc,
+        placed([csc.num_dst], [ONLY_NODE_TYPE], [ONLY_EDGE_TYPE]),
+        config,
+        [names],
+        key,
+        sizes=sizes,
+        lists=lists,
+        constraints=constraints,
+        edge_times=edge_times,
     )
+    return Sampled(
+        n_id=found.n_id[0],
+        edges=found.edges[0],
+        nodes_per_hop=found.nodes_per_hop[0],
+        edges_per_hop=found.edges_per_hop[0],
+        trees=None if found.trees is None else found.trees[0],
+    )
+
+
+def sample_typed(
+    types: Types, config: SamplerConfig, seed_type: str, seeds: Tensor, key: int
+) -> TypedSampled:
+    """Sample one mini-batch of a graph with types.
+
+    Each hop takes the relations in their order. A relation draws for the nodes of its destinations' type that
+    the last hop found (in layout ``blocks``, for all), and new sources get the next local ids of their type.
+
+    Args:
+        types: types and relations of the graph.
+        config: options of the sampler.
+        seed_type: node type of the seeds.
+        seeds: ``(batch,)`` int64 ids of that type; each copy of a repeated seed keeps a row of its own.
+        key: ``rng.batch_key(seed, epoch, step)``.
+
+    Raises:
+        ConfigError: ``key`` is not an integer of 64 bits.
+        DataError: there is no such type, a seed is not a node of it, fanouts are not those of the relations,
+            or weights are needed and are missing or negative.
+    """
+    if seed_type not in types.nodes:
+        raise DataError(f"there is no node type {seed_type!r} to draw seeds of")
+    if len(config.all_fanouts) != len(types.edges):
+        raise DataError(f"there are {len(types.edges)} relations and fanouts for {len(config.all_fanouts)}")
+    if config.weighted:
+        check_odds(types.rows)
+    check_ids(seeds, types.nodes[seed_type].num_nodes, "seeds")
+    number = list(types.nodes).index(seed_type)
+    return sample_typed_checked(types, config, number, seeds, as_count(key, "key", most=rng.MASK))
+
+
+def sample_typed_checked(
+    types: Types,
+    config: SamplerConfig,
+    seed_type: int | None,
+    seeds: Tensor,
+    key: int,
+    *,
+    constraints: Constraints | None = None,
+    edge_times: EdgeTimes | None = None,
+) -> TypedSampled:
+    """Sample one mini-batch as :func:`sample_typed` does, from arguments that have been checked.
+
+    Without ``seed_type``, seeds are ids in the whole graph. Draws keep to ``constraints``, if given, for
+    whose ``times`` the rows of each relation are sorted by ``edge_times``.
+    """
+    sizes = [max(nodes.num_nodes, 1) for nodes in types.nodes.values()]
+    disjoint = constraints is not None and constraints.disjoint
+    names = _seed_names(types, seed_type, seeds.numpy().astype(np.int64), sizes if disjoint else None)
+    return _sampled(
+        types.rows,
+        types.relations(),
+        config,
+        names,
+        key,
+        sizes=sizes,
+        constraints=constraints,
+        edge_times=edge_times,
+    )
+
+
+def _sampled(
+    rows: Csc,
+    relations: Sequence[Relation],
+    config: SamplerConfig,
+    names: list[I64],
+    key: int,
+    *,
+    sizes: list[int],
+    lists: NeighborLists | None = None,
+    constraints: Constraints | None,
+    edge_times: EdgeTimes | None,
+) -> TypedSampled:
+    """Sample one mini-batch of any number of relations.
+
+    Args:
+        rows: in-edges by destination and relation, as in :class:`graphbraid.graph.types.Types`.
+        relations: where the rows of each relation stand.
+        config: options of the sampler.
+        names: the seeds of each type as unique numbers: ids or, where trees are disjoint,
+            ``tree * size + id``.
+        key: key of the batch.
+        sizes: number of nodes of each type, at least 1.
+        lists: where the ids of ``rows.indices`` are; of one relation. If None, there.
+        constraints: what draws keep to.
+        edge_times: times of the edges.
+    """
+    disjoint = constraints is not None and constraints.disjoint
+    drawn: list[list[tuple[I64, I64, I64]]] = [[] for _ in relations]
+    nodes_per_hop = [[len(ids)] for ids in names]
+    known = [0] * len(sizes)  # nodes of each type that the hops before the last found
+    by_layer = config.layout == "blocks"
+    for hop in range(len(config.fanouts)):
+        ends = [len(ids) for ids in names]
+        for relation, fanouts in zip(relations, config.all_fanouts, strict=True):
+            type_ = relation.destination
+            drawing = names[type_][0 if by_layer else known[type_] : ends[type_]]
+            nodes, trees = drawing % sizes[type_], drawing // sizes[type_]
+            own_key = rng.tree_keys(key, trees) if disjoint else key
+            keys = rng.relation_keys(own_key, hop, relation.number, nodes)
+            at = relation.first_row + nodes * relation.stride
+            if constraints is None:
+                counts, positions = draw_rows(rows, config, at, fanouts[hop], keys)
+            else:
+                has_times = edge_times is not None and relation.number not in edge_times.untimed
+                counts, positions = draw_constrained(
+                    rows,
+                    config,
+                    at,
+                    trees,
+                    fanouts[hop],
+                    keys=keys,
+                    constraints=constraints,
+                    edge_times=edge_times if has_times else None,
+                )
+            found = _sources(rows, lists, at, counts, positions) - relation.first_source
+            found += np.repeat(trees * sizes[relation.source], counts)
+            names[relation.source], local = relabel(names[relation.source], found)
+            drawn[relation.number].append((counts, local, positions))
+        for type_ in range(len(sizes)):
+            nodes_per_hop[type_].append(len(names[type_]) - ends[type_])
+        known = ends
+    return TypedSampled(
+        n_id=[torch.from_numpy(ids % size) for ids, size in zip(names, sizes, strict=True)],
+        edges=[
+            [edges_of_hops(group, config) for group in ([[hop] for hop in hops] if by_layer else [hops])]
+            for hops in drawn
+        ],
+        nodes_per_hop=nodes_per_hop,
+        edges_per_hop=[[len(local) for _, local, _ in hops] for hops in drawn],
+        trees=[torch.from_numpy(ids // size) for ids, size in zip(names, sizes, strict=True)]
+        if disjoint
+        else None,
+    )
+
+
+def _seed_names(types: Types, seed_type: int | None, seeds: I64, sizes: list[int] | None) -> list[I64]:
+    """Return the seeds by type as ids within it; with ``sizes``, ids and trees in one."""
+    first = np.array(types.first_ids)
+    if seed_type is None:
+        of_type = np.searchsorted(first, seeds, side="right") - 1
+        seeds = seeds - first[of_type]
+    else:
+        of_type = np.full(len(seeds), seed_type)
+    if sizes is not None:
+        seeds = seeds + np.arange(len(seeds)) * np.array(sizes)[of_type]
+    return [seeds[of_type == number] for number in range(len(types.nodes))]
 
 
 def _sources(csc: Csc, lists: NeighborLists | None, rows: I64, counts: I64, positions: I64) -> I64:

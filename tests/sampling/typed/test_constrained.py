@@ -19,11 +19,10 @@ from graphbraid.loader import LoaderOptions
 from graphbraid.loader.times import read_times
 from graphbraid.sampling import SamplerConfig, rng
 from graphbraid.sampling.constraints import Constraints
+from graphbraid.sampling.cpu import make_typed_pipeline
 from graphbraid.sampling.reference import sample_checked as sample_plain
-from graphbraid.sampling.typed import TypedConfig
-from graphbraid.sampling.typed.pipeline import make_typed_pipeline
-from graphbraid.sampling.typed.reference import sample_checked
-from graphbraid.sampling.typed.source import TypedBatchSource
+from graphbraid.sampling.reference import sample_typed_checked as sample_checked
+from graphbraid.sampling.source import TypedBatchSource
 
 TIMED = {"edges": {WRITES, CITES}, "nodes": {"paper", "author"}, "papers": {"paper"}}
 """What has times: relations, node types, or one of these, so that some edges have none."""
@@ -115,7 +114,7 @@ def test_one_type_and_one_relation_draw_the_bits_of_a_graph_without_types(disjoi
     seeds, key = torch.tensor([3, 9, 3, 50]), rng.batch_key(1, 2, 3)
     limits = Constraints(disjoint=disjoint, excluded=torch.arange(0, 900, 3))
     expected = sample_plain(plain.csc, options, seeds, key, constraints=limits)
-    config = TypedConfig(relations=(options,))
+    config = options
     got = sample_checked(typed.types, config, None, seeds, key, constraints=limits)
     assert torch.equal(got.n_id[0], expected.n_id)
     assert torch.equal(got.edges[0][0].positions, expected.edges[0].positions)

@@ -14,8 +14,8 @@ from graphbraid import native
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph
 from graphbraid.sampling import SamplerConfig, SeedSchedule, rng, sample_batch
-from graphbraid.sampling.typed import TypedConfig, sample_typed
-from graphbraid.sampling.typed.pipeline import make_typed_pipeline
+from graphbraid.sampling.cpu import make_typed_pipeline
+from graphbraid.sampling.reference import sample_typed
 
 FANOUTS = {
     "alike": [3, 2],
@@ -25,7 +25,7 @@ FANOUTS = {
 
 
 def config_of(graph, fanouts, **options):
-    return TypedConfig.of(graph.edge_types, fanouts, **{"return_edge_id": True} | options)
+    return SamplerConfig.for_relations(graph.edge_types, fanouts, **{"return_edge_id": True} | options)
 
 
 def assert_same(got, expected):
@@ -85,7 +85,7 @@ def test_one_type_and_one_relation_draw_the_bits_of_a_graph_without_types(layout
     seeds, key = torch.tensor([3, 9, 3, 50]), rng.batch_key(1, 2, 3)
     options = {"fanouts": (4, 3, 2), "layout": layout, "return_edge_id": True}
     expected = sample_batch(plain.csc, SamplerConfig(**options), seeds, key)
-    config = TypedConfig(relations=(SamplerConfig(**options),))
+    config = SamplerConfig(**options)
     got = sample_typed(typed.types, config, "v", seeds, key)
     assert torch.equal(got.n_id[0], expected.n_id)
     for a, b in zip(got.edges[0], expected.edges, strict=True):
@@ -208,7 +208,7 @@ def test_neighbours_are_drawn_with_probability_fanout_over_degree_in_every_relat
 )
 def test_bad_fanouts_say_why(fanouts, options, message):
     with pytest.raises(ConfigError, match=message or "Did you mean 'paper__cites__paper'"):
-        TypedConfig.of(bibliography().edge_types, fanouts, **options)
+        SamplerConfig.for_relations(bibliography().edge_types, fanouts, **options)
 
 
 def test_bad_seeds_and_types_are_refused():

@@ -24,8 +24,8 @@ from graphbraid.collective.run.stages import (
 )
 from graphbraid.errors import ConfigError
 from graphbraid.graph import ScaledFeatures, SparseFeatures
+from graphbraid.sampling.cpu import COUNTED
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
-from graphbraid.sampling.threads import COUNTED
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)

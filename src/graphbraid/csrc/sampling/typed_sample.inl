@@ -6,7 +6,7 @@
 //
 // A hop takes the relations in their order; each draws for the nodes of its destinations' type that the last
 // hop found, as sample.inl does for one relation, and new sources get the next local ids of their own type.
-// A graph of one type and one relation gives the bits of sample.inl; so does sampling/typed/reference.py.
+// A graph of one type and one relation gives the bits of sample.inl; so does sampling/reference.py.
 // Where draws are constrained, each relation's hop is that of sample_constrained.inl.
 
 namespace gb::GB_VARIANT {

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
-from graphbraid.sampling.typed.minibatch import TypedMiniBatch
+from graphbraid.sampling.minibatch.typed_mini_batch import TypedMiniBatch
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)

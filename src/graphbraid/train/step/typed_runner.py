@@ -28,13 +28,13 @@ from graphbraid.fullgraph.reading.fused_hgt import fused_layers
 from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.graph.scaled_features import is_widened
 from graphbraid.graph.types import NodeSet
-from graphbraid.sampling.typed.source import TypedBatchSource, source_of_graph
+from graphbraid.sampling.source import TypedBatchSource, source_of_graph
 from graphbraid.train.step.runner import ModelRunner, missing_in_batches
 
 if TYPE_CHECKING:
     from graphbraid.loader.batch_loader import BatchLoader
     from graphbraid.loader.options import LoaderSettings
-    from graphbraid.sampling.typed.minibatch import TypedMiniBatch
+    from graphbraid.sampling.minibatch.typed_mini_batch import TypedMiniBatch
     from graphbraid.train.runtime import ModelPlace
 
 TypedFeatures = dict[str, Tensor | SparseFeatures]

@@ -10,7 +10,7 @@ from torch import Tensor
 from graphbraid.graph import EdgeType, Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
-from graphbraid.sampling.typed.source import TypedBatchSource
+from graphbraid.sampling.source import TypedBatchSource
 
 _Edges = tuple[Tensor, Tensor, Tensor]
 """A relation's sources and destinations by their places within their types, and positions in the graph."""

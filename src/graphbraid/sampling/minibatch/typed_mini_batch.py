@@ -16,8 +16,8 @@ from graphbraid.graph.csc import Csc
 from graphbraid.sampling.batch_seeds import BatchSeeds
 from graphbraid.sampling.links.link_seeds import OF_LINKS
 from graphbraid.sampling.minibatch.edge_forms import edge_index_of
-from graphbraid.sampling.typed.sample import TypedPreparedBatch, TypedSampled
-from graphbraid.sampling.typed.source import TypedBatchSource
+from graphbraid.sampling.sample import TypedPreparedBatch, TypedSampled
+from graphbraid.sampling.source import TypedBatchSource
 
 if TYPE_CHECKING:
     from torch_geometric.data import HeteroData
