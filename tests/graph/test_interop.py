@@ -15,7 +15,7 @@ from torch_geometric.data import Data, HeteroData
 
 from graphbraid.errors import DataError, MissingPackageError
 from graphbraid.graph import Graph, SparseFeatures
-from graphbraid.graph.interop.pyg_parts import entries_of
+from graphbraid.graph.interop.pyg import entries_of
 
 
 def random_data(num_nodes: int = 20, num_edges: int = 90) -> Data:

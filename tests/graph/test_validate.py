@@ -7,7 +7,7 @@ from tests.graph.edge_cases import EDGE_CASES
 
 from graphbraid.errors import DataError
 from graphbraid.graph import Graph, SparseFeatures
-from graphbraid.graph.array_checks import validate_features
+from graphbraid.graph.checks import validate_features
 from graphbraid.graph.csc import Csc
 
 NAN, INF = float("nan"), float("inf")

@@ -11,8 +11,8 @@ from torch import Tensor
 from graphbraid.datasets.draws import draws, stream_key
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph, NodeSet
-from graphbraid.graph.array_checks import has_labels
-from graphbraid.graph.typed_checks import named
+from graphbraid.graph.checks import named
+from graphbraid.graph.labelled import has_labels
 from graphbraid.signatures import typed
 
 _PURPOSE = 0x53504C4954  # "SPLIT": keeps these draws apart from the generator's for the same seed

@@ -1,32 +1,37 @@
-"""Graph: the data structure that everything takes: topology, features, labels and splits."""
+"""Graph: the data structure that everything takes: topology, features, labels, splits and types."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import InitVar, dataclass, field, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from graphbraid.arguments import as_flag
-from graphbraid.errors import DataError
-from graphbraid.graph.conversions import Conversions
+from graphbraid.arguments import as_flag, check_tensor
+from graphbraid.errors import DataError, did_you_mean
+from graphbraid.graph import edges
+from graphbraid.graph.checks import check_contents, check_shapes, validate_graph
 from graphbraid.graph.csc import Csc
-from graphbraid.graph.editing import EdgeEdits
+from graphbraid.graph.interop.convert import edge_index_of, graph_from_edge_index, original_positions
+from graphbraid.graph.interop.dgl import graph_from_dgl, graph_to_dgl
+from graphbraid.graph.interop.pyg import graph_from_pyg, graph_to_pyg
+from graphbraid.graph.interop.relations import edge_lists_of, graph_from_relations, with_reverse_relations
+from graphbraid.graph.interop.scipy import graph_from_scipy, graph_to_scipy
 from graphbraid.graph.labelled import SPLITS, LabelledNodes, TaskName
 from graphbraid.graph.scaled_features import Features, ScaledFeatures
 from graphbraid.graph.schema import Schema
 from graphbraid.graph.sparse_features import SparseFeatures
-from graphbraid.graph.typed import TypedViews
-from graphbraid.graph.types import Types
-from graphbraid.graph.validate import check_contents, check_shapes, validate_graph
+from graphbraid.graph.types import ONLY_EDGE_TYPE, ONLY_NODE_TYPE, EdgeSet, EdgeType, NodeSet, Types, csc_of
 from graphbraid.signatures import typed
 
 __all__ = ["SPLITS", "Graph", "ScaledFeatures", "SparseFeatures", "TaskName"]
+_UNSIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
-class Graph(LabelledNodes, TypedViews, Conversions, EdgeEdits):
+class Graph(LabelledNodes):
     """A graph in CSC form, with the features, labels and splits that training needs.
 
     A graph of one node type and one relation has its features, labels and splits in ``x``, ``y`` and
@@ -79,6 +84,12 @@ class Graph(LabelledNodes, TypedViews, Conversions, EdgeEdits):
         check_shapes(self)
         if not as_flag(trusted, "trusted"):
             check_contents(self, ("splits", "edge_id", "types"))
+
+    from_edge_index = classmethod(graph_from_edge_index)
+    from_relations = classmethod(graph_from_relations)
+    from_scipy = classmethod(graph_from_scipy)
+    from_pyg = classmethod(graph_from_pyg)
+    from_dgl = classmethod(graph_from_dgl)
 
     @property
     def num_nodes(self) -> int:
@@ -163,6 +174,212 @@ class Graph(LabelledNodes, TypedViews, Conversions, EdgeEdits):
         """
         validate_graph(self, num_classes=num_classes, allow_negative_weights=allow_negative_weights)
         return self
+
+    @property
+    def node_types(self) -> tuple[str, ...]:
+        """Names of the node types; a graph of one type has ``("node",)``."""
+        return (ONLY_NODE_TYPE,) if self.types is None else tuple(self.types.nodes)
+
+    @property
+    def edge_types(self) -> tuple[EdgeType, ...]:
+        """The relations: type of the sources, name, type of the destinations."""
+        return (ONLY_EDGE_TYPE,) if self.types is None else tuple(self.types.edges)
+
+    @property
+    def is_typed(self) -> bool:
+        """Whether the graph was made with types, of which it may have several."""
+        return self.types is not None
+
+    @property
+    def all_types(self) -> Types:
+        """The types and relations. Without any, those of the topology: one type and one relation over it."""
+        if self.types is not None:
+            return self.types
+        nodes, edges = NodeSet(num_nodes=self.num_nodes), EdgeSet(num_edges=self.num_edges)
+        return Types(nodes={ONLY_NODE_TYPE: nodes}, edges={ONLY_EDGE_TYPE: edges}, rows=self.csc)
+
+    def first_id_of(self, node_type: str) -> int:
+        """Return the id in the whole graph of the first node of a type."""
+        return self.all_types.first_ids[self.node_types.index(node_type)]
+
+    def nodes_of(self, node_type: str) -> NodeSet:
+        """Return the nodes of a type: their number, features, labels, splits and times.
+
+        Raises:
+            DataError: there is no such type.
+        """
+        if node_type not in self.node_types:
+            raise DataError(
+                f"the graph has no node type {node_type!r}; it has {', '.join(self.node_types)}."
+                + did_you_mean(node_type, self.node_types)
+            )
+        if self.types is not None:
+            return self.types.nodes[node_type]
+        return NodeSet(num_nodes=self.num_nodes, x=self.x, y=self.y, splits=self.splits)
+
+    def edges_of(self, edge_type: EdgeType) -> EdgeSet:
+        """Return the edges of a relation without their ends: number, features, times, splits.
+
+        Raises:
+            DataError: there is no such relation.
+        """
+        if self.types is not None:
+            return self.types.edges_of(edge_type)
+        self._check_only(edge_type)
+        attr = None if self.edge_attr is None else self.in_original_order(self.edge_attr)
+        return EdgeSet(
+            num_edges=self.num_edges,
+            edge_attr=attr,
+            weighted=self.csc.weight is not None,
+            weight_name=self.weight_name,
+        )
+
+    def relation(self, edge_type: EdgeType) -> Csc:
+        """Return the adjacency of a relation between the ids of its two types.
+
+        It is a copy where there are types, and :attr:`csc` itself where there are none.
+
+        Raises:
+            DataError: there is no such relation.
+        """
+        if self.types is not None:
+            return csc_of(self.types, self.types.relation(edge_type))
+        self._check_only(edge_type)
+        return self.csc
+
+    def to_edge_indices(self) -> dict[EdgeType, Tensor]:
+        """Return ``(2, num_edges)`` int64 sources and destinations by relation, in the order of its list."""
+        return edge_lists_of(self)
+
+    def with_reverse_relations(self) -> Graph:
+        """Return the graph with a relation ``rev_NAME`` beside each, whose edges run the other way.
+
+        Edges of a relation between nodes of one type are reversed too. Weights, features and times are those
+        of the edges they reverse; splits stay with the edges that have them. A graph that has the reverse of
+        a relation already, by this name, keeps it.
+        """
+        return with_reverse_relations(self)
+
+    def check_one_type(self, what: str) -> None:
+        """Refuse a graph of several types where ``what`` takes graphs of one.
+
+        Raises:
+            DataError: the graph has types.
+        """
+        if self.is_typed:
+            raise DataError(
+                f"{what} takes graphs of one node type and one relation so far; this one has the node types "
+                f"{', '.join(self.node_types)} and {len(self.edge_types)} relations. An .npz file is read "
+                "without them, and without the times and splits of edges, by with_types=False (convert "
+                "--without-types)"
+            )
+
+    def _check_only(self, edge_type: EdgeType) -> None:
+        if edge_type != ONLY_EDGE_TYPE:
+            raise DataError(f"the graph has no relation {edge_type}; its only one is {ONLY_EDGE_TYPE}")
+
+    @typed
+    def to_edge_index(self, *, original_order: bool = False) -> Tensor:
+        """Return the ``(2, num_edges)`` int64 sources and destinations (a copy).
+
+        Args:
+            original_order: Use the order of the list the graph was made from, if ``edge_id`` still names all
+                of its edges. Otherwise, and by default, edges are in the stored order, by destination and
+                source.
+        """
+        return edge_index_of(self, original_order=original_order)
+
+    @typed
+    def in_original_order(self, values: Tensor) -> Tensor:
+        """Reorder values per edge from the stored order to that of the list the graph was made from (a copy).
+
+        They are returned unchanged if ``edge_id`` does not name each edge of that list exactly once.
+        """
+        if check_tensor(values, "values").shape[:1] != (self.num_edges,):
+            raise DataError(
+                f"values must have one row per edge ({self.num_edges}); got shape {tuple(values.shape)}"
+            )
+        place = original_positions(self)
+        if place is None:
+            return values
+        ordered = torch.empty_like(values)
+        if values.dtype in _UNSIGNED:  # torch indexes these dtypes only as signed integers
+            signed = _UNSIGNED[values.dtype]
+            ordered.view(signed)[place] = values.view(signed)
+        else:
+            ordered[place] = values
+        return ordered
+
+    def to_scipy(self) -> Any:
+        """Return a ``scipy.sparse.csc_matrix`` whose entry (u, v) is the weight of edge u -> v, or 1.
+
+        It shares indices and weights with the graph; SciPy copies ``indptr`` to int32 if it can.
+        """
+        return graph_to_scipy(self)
+
+    def to_pyg(self) -> Any:
+        """Return a PyG ``Data`` with ``x``, ``edge_index``, ``y``, ``edge_weight``, ``edge_attr`` and masks.
+
+        A graph with types becomes a ``HeteroData``, with ``time`` where there are times.
+
+        Edges are in their original order if ``edge_id`` still names each exactly once. ``x`` and ``y`` are
+        shared, as is ``edge_attr`` if it is stored in that order. Sparse features become a
+        ``torch.sparse_csr`` tensor.
+
+        Raises:
+            MissingPackageError: PyTorch Geometric is not installed.
+        """
+        return graph_to_pyg(self)
+
+    def to_dgl(self) -> Any:
+        """Return a ``DGLGraph``: node data ``feat``, ``label`` and masks, edge data ``weight`` and ``feat``.
+
+        A graph with types becomes a heterograph.
+
+        Edge ids are the original ones if ``edge_id`` still names each edge exactly once. Node ids are copied
+        to int64, which DGL prefers; sparse features are copied to a dense tensor.
+
+        Raises:
+            MissingPackageError: DGL is not installed.
+        """
+        return graph_to_dgl(self)
+
+    def symmetrized(self, *, weights: str = "max", keep_edge_id: bool = True) -> Graph:
+        """Return the graph with each edge in both directions, once; see :func:`.graph.edges.symmetrize`.
+
+        Each edge gets the features of the edge whose id it gets.
+        """
+        return self._edited(edges.symmetrize, keep_edge_id, weights=weights)
+
+    def without_duplicates(self, *, weights: str = "sum", keep_edge_id: bool = True) -> Graph:
+        """Return the graph with each edge u -> v once, which keeps the features of the first one.
+
+        :func:`graphbraid.graph.edges.remove_duplicates` describes the arguments.
+        """
+        return self._edited(edges.remove_duplicates, keep_edge_id, weights=weights)
+
+    def with_self_loops(self, *, weight: float = 1.0, keep_edge_id: bool = True) -> Graph:
+        """Return the graph with a self-loop added to each node without one: id -1, zeros for features."""
+        return self._edited(edges.add_self_loops, keep_edge_id, weight=weight)
+
+    def without_self_loops(self, *, keep_edge_id: bool = True) -> Graph:
+        """Return the graph without the edges from a node to itself."""
+        return self._edited(edges.remove_self_loops, keep_edge_id)
+
+    def _edited(self, edit: Callable[..., edges.Edited], keep_edge_id: bool, **options: Any) -> Graph:
+        self.check_one_type("editing edges")
+        if self.edge_attr is None:
+            edited = edit(self.csc, self.edge_id, keep_edge_id=keep_edge_id, **options)
+            return self.replace(csc=edited.csc, edge_id=edited.edge_id)
+        edited = edit(self.csc, **options)  # without ids of its own, the edit returns positions
+        origin = edited.edge_id
+        assert origin is not None
+        return self.replace(
+            csc=edited.csc,
+            edge_id=edges.ids_of(origin, self.edge_id) if as_flag(keep_edge_id, "keep_edge_id") else None,
+            edge_attr=edges.rows_of(origin, self.edge_attr),
+            schema=self.schema,
+        )
 
 
 def _kind_of(x: Features | None) -> str:

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from graphbraid.arguments import check_type
-from graphbraid.errors import DataError
 from graphbraid.graph.types import ONLY_EDGE_TYPE, ONLY_NODE_TYPE, EdgeType
 
 if TYPE_CHECKING:
@@ -61,24 +59,3 @@ def features_by_type(graph: Graph) -> dict[NodesOrEdges, Features]:
         found = {name: nodes.x for name, nodes in graph.types.nodes.items()}
         found |= {name: edges.edge_attr for name, edges in graph.types.edges.items()}
     return {of: rows for of, rows in found.items() if rows is not None}
-
-
-def check_schema(graph: Graph) -> None:
-    """Check that a graph has the columns that its schema names.
-
-    Raises:
-        DataError: a node type or relation has no features, or another number of columns, or a name repeats.
-    """
-    check_type(graph.schema, "schema", Schema, "a graphbraid.graph.Schema")
-    if not graph.schema.columns:
-        return
-    features = features_by_type(graph)
-    for of, columns in graph.schema.columns.items():
-        if of not in features:
-            raise DataError(f"the schema has columns of {of!r}, which has no features")
-        names, width = columns.names, int(features[of].shape[1])
-        if names is not None and (len(names) != width or len(set(names)) < width):
-            raise DataError(
-                f"the schema must have {width} different names for the columns of {of!r}; got "
-                f"{', '.join(names)}"
-            )

@@ -14,10 +14,9 @@ from graphbraid.errors import ConfigError, DataError
 from graphbraid.features.rows.memory import MemoryRows
 from graphbraid.features.tiers.tiered_features import TieredFeatures
 from graphbraid.graph import EdgeType, Graph, ScaledFeatures, SparseFeatures
-from graphbraid.graph.degrees import degrees_and_loops
+from graphbraid.graph.csc import degrees_and_loops
 from graphbraid.graph.interop.convert import as_table, features_from_torch_sparse, is_plain
-from graphbraid.graph.interop.pyg import exact_graph_from_pyg, is_held
-from graphbraid.graph.interop.pyg_parts import entries_of, is_hetero
+from graphbraid.graph.interop.pyg import entries_of, exact_graph_from_pyg, is_held, is_hetero
 from graphbraid.graph.types import ONLY_EDGE_TYPE, ONLY_NODE_TYPE
 from graphbraid.sampling.source import ADJ_VALUES, BatchSource, TypedBatchSource, source_of_graph
 

@@ -13,14 +13,14 @@ from torch import Tensor
 
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph, NodeSet
-from graphbraid.graph.array_checks import (
+from graphbraid.graph.labelled import (
     UNLABELLED,
+    TaskName,
     first_partly_labelled,
     has_class,
     has_labels,
     is_multi_hot,
 )
-from graphbraid.graph.labelled import TaskName
 from graphbraid.ops.cross_entropy import cross_entropy
 
 AnyTaskName = Literal[TaskName, "link"]

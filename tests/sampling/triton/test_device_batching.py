@@ -25,7 +25,7 @@ from graphbraid.collective.run.stages import Context, DeviceMemoryError, registe
 from graphbraid.datasets import open_store, save_store
 from graphbraid.features import TieredFeatures
 from graphbraid.features.rows.memory import MemoryRows
-from graphbraid.graph.degrees import degrees_and_loops
+from graphbraid.graph.csc import degrees_and_loops
 from graphbraid.nn import SAGEConv
 from graphbraid.sampling import SamplerConfig, SeedSchedule
 from graphbraid.sampling.minibatch.mini_batch import BatchSource

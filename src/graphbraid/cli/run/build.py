@@ -15,8 +15,7 @@ from graphbraid.errors import ConfigError, DataError, GraphbraidError, ResourceE
 from graphbraid.files.opening import expanded
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import Graph, NodeSet
-from graphbraid.graph.array_checks import validate_features
-from graphbraid.graph.validate import validate_topology
+from graphbraid.graph.checks import validate_features, validate_topology
 from graphbraid.machine.hardware import free_memory_bytes
 from graphbraid.nn import MODELS, TYPED_MODELS, make_model, make_typed_model
 from graphbraid.train.step.typed_runner import learned_type

@@ -15,10 +15,10 @@ from torch import Tensor
 from graphbraid.arguments import check_choice
 from graphbraid.datasets.store.arrays import ArrayParts
 from graphbraid.errors import DataError
+from graphbraid.graph.checks import named
 from graphbraid.graph.scaled_features import rounded, rows_at_a_time, widened
 from graphbraid.graph.scans import check_finite
 from graphbraid.graph.sparse_features import FEATURE_DTYPES
-from graphbraid.graph.typed_checks import named
 from graphbraid.signatures import typed
 
 DTYPES = ("float16", "bfloat16", "int8")

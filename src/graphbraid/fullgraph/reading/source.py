@@ -19,9 +19,8 @@ from graphbraid.fullgraph.reading.read import read_model, read_typed
 from graphbraid.fullgraph.reading.table import reader_of
 from graphbraid.fullgraph.reading.watch import GraphWatch
 from graphbraid.graph import Graph, NodeSet
-from graphbraid.graph.interop.edge_list import as_edge_attr
-from graphbraid.graph.interop.pyg import graph_from_pyg
-from graphbraid.graph.interop.pyg_parts import edge_features_of
+from graphbraid.graph.interop.convert import as_edge_attr
+from graphbraid.graph.interop.pyg import edge_features_of, graph_from_pyg
 from graphbraid.graph.types import MOST_RELATIONS, ONLY_NODE_TYPE, Relation
 
 READ = ("x", "edge_index", "adj_t", "edge_weight", "edge_attr", "edge_type")

@@ -1,4 +1,4 @@
-"""Conversion of a Graph from and to a ``dgl.DGLGraph`` of one node type and one edge type."""
+"""Conversion of a Graph from and to a ``dgl.DGLGraph``, with types or without."""
 
 from __future__ import annotations
 
@@ -9,15 +9,23 @@ from torch import Tensor
 
 from graphbraid.errors import DataError, MissingPackageError
 from graphbraid.graph.csc import Csc, narrowed
-from graphbraid.graph.interop.convert import as_features, as_labels, as_splits, as_tensor
-from graphbraid.graph.interop.edge_list import original_positions
-from graphbraid.graph.interop.hetero import graph_from_heterograph, graph_to_heterograph
+from graphbraid.graph.interop.convert import (
+    as_features,
+    as_labels,
+    as_splits,
+    as_tensor,
+    masks_of,
+    original_positions,
+)
+from graphbraid.graph.interop.relations import edge_lists_of, edge_weights_of, graph_from_relations
 from graphbraid.graph.labelled import SPLITS
+from graphbraid.signatures import typed
 
 if TYPE_CHECKING:
     from graphbraid.graph import Graph
 
 
+@typed
 def graph_from_dgl(
     made: type[Graph],
     graph: Any,
@@ -27,9 +35,23 @@ def graph_from_dgl(
     weight: str | None = None,
     name: str = "",
 ) -> Graph:
-    """Implement :meth:`graphbraid.Graph.from_dgl`, which describes all but ``made``, its class."""
+    """Make a graph from a ``DGLGraph``; shares its features, labels and, if int32, topology.
+
+    A heterograph becomes a graph with types; a type without the named data has none.
+
+    Args:
+        made: Class of the graph.
+        graph: Graph of DGL 1.1 or newer; edge ids are kept.
+        feature: Key of the node data to use as features, or None for none; the default may be missing.
+        label: Key of the node data to use as labels, likewise.
+        weight: Key of the edge data to use as weights, or None for no weights.
+        name: Name of the graph in reports.
+
+    Raises:
+        DataError: data (which is named) is missing or does not fit.
+    """
     if not graph.is_homogeneous:
-        return graph_from_heterograph(made, graph, feature=feature, label=label, weight=weight, name=name)
+        return _from_heterograph(made, graph, feature=feature, label=label, weight=weight, name=name)
     num_nodes = int(graph.num_nodes())
     # A graph restricted to other formats has no CSC; a copy in that format shares the arrays there are.
     indptr, indices, edge_id = graph.formats("csc").adj_tensors("csc")
@@ -57,7 +79,7 @@ def graph_to_dgl(graph: Graph) -> Any:
     """Implement :meth:`graphbraid.Graph.to_dgl`."""
     dgl = _dgl()
     if graph.types is not None:
-        return graph_to_heterograph(graph, dgl)
+        return _to_heterograph(graph, dgl)
     csc = graph.csc
     ids = original_positions(graph)
     no_ids = torch.empty(0, dtype=torch.int64)
@@ -67,15 +89,78 @@ def graph_to_dgl(graph: Graph) -> Any:
         converted.ndata["feat"] = graph.dense_x()
     if graph.y is not None:
         converted.ndata["label"] = graph.y
-    for name, nodes in graph.splits.items():
-        mask = torch.zeros(graph.num_nodes, dtype=torch.bool)
-        mask[nodes] = True
-        converted.ndata[f"{name}_mask"] = mask
+    for name, mask in masks_of(graph).items():
+        converted.ndata[name] = mask
     if csc.weight is not None:
         converted.edata["weight"] = graph.in_original_order(csc.weight)
     if graph.edge_attr is not None:
         converted.edata["feat"] = graph.in_original_order(graph.edge_attr)
     return converted
+
+
+def _from_heterograph(
+    made: type[Graph],
+    graph: Any,
+    *,
+    feature: str | None,
+    label: str | None,
+    weight: str | None,
+    name: str,
+) -> Graph:
+    """Make a graph with types of a heterograph.
+
+    A type without the named data has none; a name that no type has is an error unless it is a default.
+    """
+    frames = {node_type: graph.nodes[node_type].data for node_type in graph.ntypes}
+    edge_frames = {edge_type: graph.edges[edge_type].data for edge_type in graph.canonical_etypes}
+    for argument, key, default, known in (
+        ("feature", feature, "feat", frames),
+        ("label", label, "label", frames),
+        ("weight", weight, None, edge_frames),
+    ):
+        if key not in (None, default) and not any(key in frame for frame in known.values()):
+            raise DataError(f"{argument}={key!r} is in the data of no type; there is {sorted(_keys(known))}")
+    ends = {}
+    for edge_type in graph.canonical_etypes:
+        src, dst = graph.edges(etype=edge_type, order="eid")
+        ends[edge_type] = torch.stack([src.long(), dst.long()])
+    return graph_from_relations(
+        made,
+        ends,
+        {node_type: int(graph.num_nodes(node_type)) for node_type in graph.ntypes},
+        x={node_type: frame[feature] for node_type, frame in frames.items() if feature in frame},
+        y={node_type: frame[label] for node_type, frame in frames.items() if label in frame},
+        splits={
+            node_type: {s: frame[f"{s}_mask"].bool() for s in SPLITS if f"{s}_mask" in frame}
+            for node_type, frame in frames.items()
+        },
+        edge_weight={one: frame[weight] for one, frame in edge_frames.items() if weight in frame},
+        name=name,
+    )
+
+
+def _to_heterograph(graph: Graph, dgl: Any) -> Any:
+    """Make a heterograph of a graph with types; ``dgl`` is the package."""
+    ends = {edge_type: (pairs[0], pairs[1]) for edge_type, pairs in edge_lists_of(graph).items()}
+    counts = {node_type: graph.nodes_of(node_type).num_nodes for node_type in graph.node_types}
+    converted = dgl.heterograph(ends, num_nodes_dict=counts)
+    for node_type in graph.node_types:
+        nodes, frame = graph.nodes_of(node_type), converted.nodes[node_type].data
+        x = nodes.x if isinstance(nodes.x, Tensor | None) else nodes.x.to_dense()
+        for key, value in (("feat", x), ("label", nodes.y), *masks_of(nodes).items()):
+            if value is not None:
+                frame[key] = value
+    weights = edge_weights_of(graph)
+    for edge_type in graph.edge_types:
+        frame = converted.edges[edge_type].data
+        for key, value in (("weight", weights.get(edge_type)), ("feat", graph.edges_of(edge_type).edge_attr)):
+            if value is not None:
+                frame[key] = value
+    return converted
+
+
+def _keys(frames: Any) -> set[str]:
+    return {key for frame in frames.values() for key in frame}
 
 
 def _field(

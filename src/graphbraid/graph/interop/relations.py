@@ -11,8 +11,10 @@ from torch import Tensor
 
 from graphbraid.arguments import shown
 from graphbraid.errors import DataError, did_you_mean
+from graphbraid.graph.checks import named
 from graphbraid.graph.csc import Csc, coo_to_csc
 from graphbraid.graph.interop.convert import (
+    as_edge_attr,
     as_edge_index,
     as_features,
     as_labels,
@@ -20,10 +22,9 @@ from graphbraid.graph.interop.convert import (
     as_num_nodes,
     as_splits,
     as_tensor,
+    as_weight,
 )
-from graphbraid.graph.interop.edge_list import as_edge_attr, as_weight
 from graphbraid.graph.scans import check_ids
-from graphbraid.graph.typed_checks import named
 from graphbraid.graph.types import (
     EdgeSet,
     EdgeType,
@@ -58,7 +59,30 @@ def graph_from_relations(
     edge_splits: Mapping[EdgeType, Mapping[str, Any]] | None = None,
     name: str = "",
 ) -> Graph:
-    """Implement :meth:`graphbraid.Graph.from_relations`, which describes all but ``made``, its class."""
+    """Make a graph of several node types or relations from an edge list for each relation.
+
+    Args:
+        made: Class of the graph.
+        edges: By relation, ``(2, num_edges)`` integers: sources and destinations, numbered from 0 within
+            their types.
+        num_nodes: Number of nodes of each type, in the order that the types get. If None, the types are
+            those that any argument names, with as many nodes as ``x`` or ``y`` has rows, else as the
+            largest id says.
+        x: Features by node type, as those of :meth:`from_edge_index`.
+        y: Labels by node type, likewise.
+        splits: Node ids or masks by node type and name.
+        node_time: ``(num_nodes,)`` times by node type.
+        edge_weight: ``(num_edges,)`` weights by relation; those of relations without are 1.
+        edge_attr: ``(num_edges, num_edge_features)`` features by relation.
+        edge_time: ``(num_edges,)`` times by relation.
+        weight_name: By relation, the name that its weights have for a model; ``edge_weight`` if not given.
+        edge_splits: Positions in the relation's list, or masks of it, by relation and name.
+        name: Name of the graph in reports.
+
+    Raises:
+        DataError: a type or a relation is unknown, or an array does not fit; names it and the first
+            position that is wrong.
+    """
     ends = _ends_of(_by_name(edges, "edges"))
     by_node = {"x": x, "y": y, "splits": splits, "node_time": node_time}
     by_edge = {
@@ -141,8 +165,10 @@ def _edge_list(graph: Graph, relation: Relation) -> Tensor:
 def edge_weights_of(graph: Graph) -> dict[EdgeType, Tensor]:
     """Return the weights of the relations that have some, each in the order of its list."""
     types, weight = graph.types, graph.csc.weight
-    if types is None or weight is None:
+    if weight is None:
         return {}
+    if types is None:
+        return {graph.edge_types[0]: graph.in_original_order(weight)}
     found = {}
     for relation in types.relations():
         if types.edges[relation.edge_type].weighted:
@@ -161,8 +187,6 @@ def with_reverse_relations(graph: Graph) -> Graph:
     nodes = {node_type: graph.nodes_of(node_type) for node_type in graph.node_types}
     edges = {edge_type: graph.edges_of(edge_type) for edge_type in graph.edge_types}
     columns = dict(graph.schema.columns)
-    if graph.types is None and graph.csc.weight is not None:
-        weights[graph.edge_types[0]] = graph.in_original_order(graph.csc.weight)
     for edge_type in graph.edge_types:
         source, relation, destination = edge_type
         back = (destination, f"rev_{relation}", source)

@@ -12,13 +12,20 @@ from torch import Tensor
 from graphbraid.arguments import shown
 from graphbraid.errors import DataError
 from graphbraid.graph.csc import Csc, narrowed
-from graphbraid.graph.interop.convert import as_features, as_labels, as_splits, as_tensor
-from graphbraid.graph.interop.edge_list import graph_from_edge_index
+from graphbraid.graph.interop.convert import (
+    as_features,
+    as_labels,
+    as_splits,
+    as_tensor,
+    graph_from_edge_index,
+)
+from graphbraid.signatures import typed
 
 if TYPE_CHECKING:
     from graphbraid.graph import Graph
 
 
+@typed
 def graph_from_scipy(
     made: type[Graph],
     matrix: Any,
@@ -29,7 +36,23 @@ def graph_from_scipy(
     weighted: bool | None = None,
     name: str = "",
 ) -> Graph:
-    """Implement :meth:`graphbraid.Graph.from_scipy`, which describes all but ``made``, its class."""
+    """Make a graph from a square ``scipy.sparse`` matrix, whose stored entry (u, v) is the edge u -> v.
+
+    A CSC matrix with sorted columns shares its indices and float32 values; others are converted, and
+    ``edge_id`` then holds positions in ``matrix.tocoo()`` (in ``matrix.data`` for a CSC matrix).
+
+    Args:
+        made: Class of the graph.
+        matrix: Sparse real matrix; duplicates and explicit zeros are edges too.
+        x: As in :meth:`from_edge_index`.
+        y: As in :meth:`from_edge_index`.
+        splits: As in :meth:`from_edge_index`.
+        weighted: Whether the values are edge weights. If None, they are unless bool or all 1.
+        name: Name of the graph in reports.
+
+    Raises:
+        DataError: the matrix is not square or not real, or names the array that does not fit.
+    """
     if not hasattr(matrix, "tocoo") or isinstance(matrix, type):
         raise DataError(f"matrix must be a scipy.sparse matrix; got {shown(matrix)}")
     if len(matrix.shape) != 2 or matrix.shape[0] != matrix.shape[1]:
