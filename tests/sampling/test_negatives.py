@@ -10,7 +10,7 @@ from graphbraid import Graph
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.sampling import NegativeSampling, rng
 from graphbraid.sampling.links.edge_lookup import EdgeLookup
-from graphbraid.sampling.links.negative_draws import NegativeDraws
+from graphbraid.sampling.links.negatives import NegativeDraws
 
 LINKS = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])
 

@@ -11,7 +11,7 @@ from tests.sampling.graphs import power_law_csc
 from graphbraid import Graph, native
 from graphbraid.errors import ConfigError
 from graphbraid.loader import LinkNeighborLoader, NeighborLoader
-from graphbraid.sampling import subgraph
+from graphbraid.sampling.config import as_subgraph_type
 from graphbraid.sampling.sample import SampledEdges
 from graphbraid.sampling.subgraph import both_ways, induced_edges
 
@@ -277,5 +277,5 @@ def test_what_does_not_fit_is_refused(options, message):
 def test_pygs_names_are_taken():
     sampler = pytest.importorskip("torch_geometric.sampler.base", reason=NO_PYG)
     for kind in sampler.SubgraphType:
-        assert subgraph.as_subgraph_type(kind) == kind.value
-    assert subgraph.as_subgraph_type(None) == "directional"
+        assert as_subgraph_type(kind) == kind.value
+    assert as_subgraph_type(None) == "directional"

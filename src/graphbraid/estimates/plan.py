@@ -29,7 +29,7 @@ from graphbraid.train.task import Task
 
 if TYPE_CHECKING:
     from graphbraid.collective.run.stages import Accelerator, BatchDevice
-    from graphbraid.sampling.typed.minibatch import TypedMiniBatch
+    from graphbraid.sampling.minibatch.typed_mini_batch import TypedMiniBatch
 
 _KEY = ("fanouts", "batch_size", "layout", "replace", "precision", "threads", "optimizer", "clip")
 """Options that change how long a stage takes."""

@@ -31,10 +31,10 @@ from graphbraid.loader.options import LoaderOptions, check_others, refuse_one_ty
 from graphbraid.loader.sources import FollowedData, LoaderSource
 from graphbraid.loader.user_batch import is_without_pyg, to_user_batch
 from graphbraid.sampling.batch_seeds import SeedSource
+from graphbraid.sampling.config import SUBGRAPH_TYPES, as_subgraph_type
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.sampling.schedule import SeedSchedule
 from graphbraid.sampling.source import BatchSource, TypedBatchSource
-from graphbraid.sampling.subgraph import SUBGRAPH_TYPES, as_subgraph_type
 from graphbraid.signatures import typed
 
 T = TypeVar("T", bound="PyGLoaderBase")
@@ -120,13 +120,12 @@ class PyGLoaderBase(DataLoader[Any]):
         if source.graph.is_typed and seeds is not None:
             seeds = (inputs.input_type, seeds)  # type: ignore[assignment]
         settings = options.of_seeds(seeds)
-        rows, self.tiers_reason = tiers_of(
-            source.graph,
-            settings,
-            options.tiers,
-            epochs=options.epochs,
-            is_plain=seeds is not None and options.is_ordered,
-        )
+        rows = None
+        if options.tiers is not None or options.epochs is not None:
+            is_plain = seeds is not None and options.is_ordered
+            rows, self.tiers_reason = tiers_of(
+                source.graph, settings, options.tiers, epochs=options.epochs, is_plain=is_plain
+            )
         # Tiers are made: a loader that is made anew has them, and no use for the epochs.
         self._options = options = dataclasses.replace(options, tiers=rows, epochs=None)
         self._input_id = inputs.input_id

@@ -15,13 +15,12 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from graphbraid.collective.plan.limits import Limits
 from graphbraid.collective.plan.plan import Plan
-from graphbraid.collective.plan.scheduler import fixed_plan, make_plan
-from graphbraid.collective.run.drift import Replanning
+from graphbraid.collective.plan.scheduler import Limits, fixed_plan, make_plan
 from graphbraid.collective.run.executor import Executor
 from graphbraid.collective.run.operators import Operators
 from graphbraid.collective.run.profiler import measure
+from graphbraid.collective.run.replanner import Replanning
 from graphbraid.collective.run.stages import Context
 from graphbraid.errors import ConfigError
 from graphbraid.graph import EdgeType, Graph
@@ -30,12 +29,13 @@ from graphbraid.loader.inputs import as_seeds
 from graphbraid.loader.options import LoaderSettings
 from graphbraid.loader.sources import LoaderSource, completed
 from graphbraid.sampling.batch_seeds import BatchSeeds, SeedSource
+from graphbraid.sampling.config import DIRECTIONAL
 from graphbraid.sampling.cpu import HostPipeline, make_pipeline, make_typed_pipeline
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.sampling.minibatch.typed_mini_batch import TypedMiniBatch
 from graphbraid.sampling.schedule import as_epoch
 from graphbraid.sampling.source import BatchSource, TypedBatchSource, source_of_graph
-from graphbraid.sampling.subgraph import DIRECTIONAL, with_edges
+from graphbraid.sampling.subgraph import with_edges
 
 
 class BatchLoader:

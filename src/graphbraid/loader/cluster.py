@@ -24,8 +24,8 @@ from graphbraid.loader.base import Inputs, PyGLoaderBase
 from graphbraid.loader.options import LoaderOptions
 from graphbraid.loader.sources import LoaderSource, is_typed, source_of
 from graphbraid.sampling.batch_seeds import BatchSeeds
+from graphbraid.sampling.config import INDUCED
 from graphbraid.sampling.constraints import EdgeTimes
-from graphbraid.sampling.subgraph import INDUCED
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data

@@ -15,12 +15,11 @@ from graphbraid.loader.inputs import as_exclusion, as_input_id, as_links, as_neg
 from graphbraid.loader.options import LINK_REFUSED, OF_NODES, LoaderOptions, names_without
 from graphbraid.loader.sources import LoaderSource
 from graphbraid.loader.times import read_times, seed_times
+from graphbraid.sampling.config import BIDIRECTIONAL
 from graphbraid.sampling.links.edge_lookup import LinkLookup
-from graphbraid.sampling.links.link_ends import LinkEnds
-from graphbraid.sampling.links.link_seeds import OF_LINKS, LinkSeeds
-from graphbraid.sampling.links.negative_draws import NegativeDraws
+from graphbraid.sampling.links.link_seeds import OF_LINKS, LinkEnds, LinkSeeds
+from graphbraid.sampling.links.negatives import NegativeDraws
 from graphbraid.sampling.source import BatchSource
-from graphbraid.sampling.subgraph import BIDIRECTIONAL
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
@@ -101,7 +100,7 @@ class LinkNeighborLoader(PyGLoaderBase):
                 f"{'not set' if options.edge_label_time is None else 'set'}"
             )
         exclusion = _exclusion(options)
-        times = read_times(source, options, self.data)
+        times = None if options.time_attr is None else read_times(source, options, self.data)
         shown = seed_times(options.edge_label_time, "edge_label_time", number)
         ordered = None if times is None or shown is None else times.ordered(shown, "edge_label_time")
         draws = None

@@ -65,7 +65,7 @@ class NeighborLoader(PyGLoaderBase):
         input_id = nodes if seeds.is_mask else None
         if options.input_id is not None:
             input_id = as_input_id(options.input_id, len(nodes), "seed")
-        times = read_times(source, options, self.data)
+        times = None if options.time_attr is None else read_times(source, options, self.data)
         if times is None and not options.disjoint:
             return Inputs(
                 source=source, number=len(nodes), input_type=node_type, nodes=nodes, input_id=input_id

@@ -15,15 +15,14 @@ from torch.utils.data import Sampler
 
 from graphbraid.arguments import MOST_THREADS, as_count, as_flag, check_choice, shown
 from graphbraid.collective.plan.plan import Plan
-from graphbraid.collective.run.protocols import Accelerator, BatchDevice
+from graphbraid.collective.run.stages import Accelerator, BatchDevice
 from graphbraid.errors import ConfigError, did_you_mean
 from graphbraid.graph import Graph
 from graphbraid.loader.inputs import as_device, as_fanouts, check_lists, check_order, is_by_relation
-from graphbraid.sampling.config import SamplerConfig
+from graphbraid.sampling.config import DIRECTIONAL, EGO, SUBGRAPH_TYPES, SamplerConfig, as_subgraph_type
 from graphbraid.sampling.lists import NeighborLists
 from graphbraid.sampling.rows.by_id import FeatureSource
 from graphbraid.sampling.schedule import SeedSchedule
-from graphbraid.sampling.subgraph import DIRECTIONAL, EGO, SUBGRAPH_TYPES, as_subgraph_type
 
 PLANS = ("auto", "cpu", "gpu")
 """Names of plans that are made when they are needed."""

@@ -12,8 +12,8 @@ from graphbraid.errors import ConfigError, MissingPackageError
 from graphbraid.graph import Graph
 from graphbraid.loader.neighbor import NeighborLoader
 from graphbraid.loader.sources import is_typed
+from graphbraid.sampling.config import EGO
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
-from graphbraid.sampling.subgraph import EGO
 
 if TYPE_CHECKING:
     from torch_geometric.data import Batch, Data

@@ -15,6 +15,12 @@ MOST_HOPS = 64
 """Largest number of hops of a mini-batch."""
 MOST_DRAWS = 1 << 20
 """Most draws with replacement for one node; without replacement the node's degree is the bound."""
+DIRECTIONAL = "directional"
+BIDIRECTIONAL = "bidirectional"
+INDUCED = "induced"
+SUBGRAPH_TYPES = (DIRECTIONAL, BIDIRECTIONAL, INDUCED)
+EGO = "ego"
+"""Like induced, of disjoint trees one after another, for :class:`graphbraid.loader.ShaDowKHopSampler`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -147,3 +153,18 @@ def _as_fanouts(fanouts: Any) -> tuple[int, ...]:
         return tuple(as_count(f, f"fanouts[{hop}]", least=-1, most=MOST_COUNT) for hop, f in enumerate(hops))
     except ConfigError as error:
         raise ConfigError(f"a fanout must be an integer >= 0, or -1 for all; {error}") from None
+
+
+def as_subgraph_type(given: Any, known: Sequence[str] = SUBGRAPH_TYPES) -> str:
+    """Return the name of a subgraph type, one of ``known``, which may be given as PyG's enumeration.
+
+    Raises:
+        ConfigError: there is none of this name.
+    """
+    name = getattr(given, "value", given)
+    if name is None:
+        return DIRECTIONAL
+    if not isinstance(name, str) or name not in known:
+        hint = did_you_mean(str(name), known)
+        raise ConfigError(f"subgraph_type must be one of {', '.join(known)}; got {given!r}.{hint}")
+    return name

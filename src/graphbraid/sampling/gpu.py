@@ -13,7 +13,7 @@ from graphbraid.graph.csc import Csc
 from graphbraid.ops.gather import TierTable
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.cpu import BatchPipeline
-from graphbraid.sampling.list_reads import ListReads
+from graphbraid.sampling.lists import ListReads
 from graphbraid.sampling.sample import PreparedBatch
 from graphbraid.sampling.schedule import SeedSchedule
 

@@ -7,39 +7,16 @@ once. ``induced`` ones are all edges of the graph between the nodes of the batch
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from graphbraid import native
-from graphbraid.errors import ConfigError, did_you_mean
 from graphbraid.graph.csc import Csc
+from graphbraid.sampling.config import BIDIRECTIONAL, DIRECTIONAL, EGO
 from graphbraid.sampling.constraints import Constraints, EdgeTimes
 from graphbraid.sampling.sample import Sampled, SampledEdges
-
-DIRECTIONAL = "directional"
-BIDIRECTIONAL = "bidirectional"
-INDUCED = "induced"
-SUBGRAPH_TYPES = (DIRECTIONAL, BIDIRECTIONAL, INDUCED)
-EGO = "ego"
-"""Like induced, of disjoint trees one after another, for :class:`graphbraid.loader.ShaDowKHopSampler`."""
-
-
-def as_subgraph_type(given: Any, known: Sequence[str] = SUBGRAPH_TYPES) -> str:
-    """Return the name of a subgraph type, one of ``known``, which may be given as PyG's enumeration.
-
-    Raises:
-        ConfigError: there is none of this name.
-    """
-    name = getattr(given, "value", given)
-    if name is None:
-        return DIRECTIONAL
-    if not isinstance(name, str) or name not in known:
-        hint = did_you_mean(str(name), known)
-        raise ConfigError(f"subgraph_type must be one of {', '.join(known)}; got {given!r}.{hint}")
-    return name
 
 
 def with_edges(
@@ -53,7 +30,8 @@ def with_edges(
 
     Args:
         sampled: a sample in layout ``subgraph``, on the CPU.
-        subgraph_type: one of :data:`SUBGRAPH_TYPES`, or :data:`EGO`, which takes disjoint trees.
+        subgraph_type: one of :data:`graphbraid.sampling.config.SUBGRAPH_TYPES`, or :data:`EGO`, which takes
+            disjoint trees.
         csc: the graph that it was drawn from.
         constraints: what its draws kept to; other edges keep to it too.
         edge_times: when each edge arose, where constraints have times.

@@ -25,7 +25,7 @@ from graphbraid.graph import ScaledFeatures, SparseFeatures
 from graphbraid.graph.scaled_features import kept_row_bytes, scale_of, stored_rows
 from graphbraid.ops.gather import gather_rows
 from graphbraid.sampling.gpu import GpuPipeline
-from graphbraid.sampling.list_reads import ListReads
+from graphbraid.sampling.lists import ListReads
 from graphbraid.sampling.rows.device_cache import MAP_BYTES, DeviceCache
 from graphbraid.sampling.rows.transfer_counter import list_bytes_read
 from graphbraid.sampling.sample import Sampled

@@ -1,17 +1,28 @@
-"""NegativeSampling: how the negatives of a batch of links are drawn."""
+"""NegativeSampling and NegativeDraws: how the negatives of a batch of links are drawn, by counter.
+
+A draw is a function of (seed, epoch, step, end of the link, number of the negative, attempt). Negative ``j``
+of a batch of ``n`` links belongs to link ``j % n``.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
+import numpy.typing as npt
+import torch
 from torch import Tensor
 
-from graphbraid.arguments import MOST_AMOUNT, as_flag, as_number, check_choice, shown
-from graphbraid.errors import ConfigError
+from graphbraid.arguments import MOST_AMOUNT, as_flag, as_number, check_choice, check_tensor, shown
+from graphbraid.errors import ConfigError, DataError
+from graphbraid.graph.csc import Csc, coo_to_csc
+from graphbraid.graph.edges import remove_duplicates
+from graphbraid.sampling import rng
+from graphbraid.sampling.links.edge_lookup import EdgeLookup
 
 MODES = ("binary", "triplet")
 DEGREE = "degree"
@@ -83,3 +94,246 @@ class NegativeSampling:
             "neg_sampling must be 'binary', 'triplet', a dict of options or a NegativeSampling; "
             f"got {shown(value)}"
         )
+
+
+I64 = npt.NDArray[np.int64]
+F64 = npt.NDArray[np.float64]
+MOST_NODES = (1 << 32) - 1
+"""Most nodes of a graph that negatives are drawn from."""
+_SRC_HOP, _DST_HOP = 254, 255  # no hop of a sampler has these numbers, so no draw of it is used twice
+_MOST_TRIES = 64  # draws of one negative before its allowed nodes are listed
+
+
+class NegativeDraws:
+    """The negatives of each batch of one loader's links.
+
+    Args:
+        how: how they are drawn.
+        csc: adjacency of the graph, or of the relation whose links these are.
+        links: ``(2, num_links)`` int64 sources and destinations of the loader's links.
+        node_times: int64 times of the sources, ``(num_src,)``, and of the destinations, ``(num_dst,)``: a
+            link's negatives are nodes up to the link's time. If None, any.
+        times: ``(num_links,)`` int64 times of the links, given with ``node_times``.
+        alike: whether both ends are nodes of one type, so that a node and itself are one pair.
+
+    Raises:
+        ConfigError: no pair, or no destination of a link's source, is left to be drawn.
+        DataError: weights are not one finite number >= 0 per node, or all are 0.
+    """
+
+    def __init__(
+        self,
+        how: NegativeSampling,
+        csc: Csc,
+        links: Tensor,
+        *,
+        node_times: tuple[Tensor | None, Tensor | None] = (None, None),
+        times: Tensor | None = None,
+        alike: bool = True,
+    ) -> None:
+        self.how, self._alike = how, alike
+        src_time, dst_time = node_times
+        self._src = _Nodes(how.src_weight, "src_weight", csc.num_src, src_time, lambda: _out_degrees(csc))
+        self._dst = _Nodes(how.dst_weight, "dst_weight", csc.num_dst, dst_time, csc.degrees)
+        self._known: Csc | None = None
+        if how.reject_edges:
+            self._known = _destinations_by_source(csc, links)
+            self._lookup = EdgeLookup(self._known)
+        self._check_some_are_left(links, times)
+
+    def draw(self, key: int, src: I64, times: I64 | None) -> tuple[I64, I64]:
+        """Return the sources and destinations of a batch's negatives, ``(how.count(len(src)),)`` each.
+
+        Args:
+            key: key of the batch.
+            src: sources of the batch's links, which are those of its negatives in mode ``triplet``.
+            times: times of the links, if nodes have times.
+
+        Raises:
+            DataError: nothing is left to be drawn for a link, at its time.
+        """
+        number = np.arange(self.how.count(len(src)))
+        owner = number % max(len(src), 1)
+        until = None if times is None else times[owner]
+        keys = (rng.row_keys(key, _SRC_HOP, number), rng.row_keys(key, _DST_HOP, number))
+        heads, tails = src[owner], np.zeros_like(number)
+        left = number
+        for attempt in range(_MOST_TRIES):
+            bits = [rng.wide_draw(end[left], attempt) for end in keys]
+            if not self.how.is_triplet:
+                heads[left] = self._src.pick(bits[0])
+            tails[left] = self._dst.pick(bits[1])
+            left = left[self._refused(heads[left], tails[left], None if until is None else until[left])]
+            if not len(left):
+                return heads, tails
+        for one in left:  # hardly anything is allowed here
+            bits = [rng.wide_draw(end[one : one + 1], _MOST_TRIES) for end in keys]
+            time = None if until is None else int(until[one])
+            if not self.how.is_triplet:
+                heads[one] = _chosen(self._head_weights(time), bits[0], "every pair of nodes is a link")
+            tails[one] = _chosen(
+                self._tail_weights(int(heads[one]), time),
+                bits[1],
+                f"node {heads[one]} is linked to every node",
+            )
+        return heads, tails
+
+    def _refused(self, heads: I64, tails: I64, until: I64 | None) -> npt.NDArray[np.bool_]:
+        refused = np.zeros(len(heads), dtype=np.bool_)
+        if self._known is not None:
+            refused = self._lookup.has(tails, heads)
+            if self._alike:
+                refused |= heads == tails
+        if until is not None:
+            refused |= self._dst.are_later(tails, until)
+            if not self.how.is_triplet:
+                refused |= self._src.are_later(heads, until)
+        return refused
+
+    def _tail_weights(self, head: int, time: int | None) -> F64:
+        """Return the weights that the destinations of one source are drawn by; 0 for what is not allowed."""
+        weights = self._dst.weights(time)
+        if self._known is not None:
+            weights[_row(self._known, head)] = 0.0
+            if self._alike:
+                weights[head] = 0.0
+        return weights
+
+    def _head_weights(self, time: int | None) -> F64:
+        """Return the weights that sources of pairs are drawn by: those of all pairs that are allowed."""
+        heads, tails = self._src.weights(time), self._dst.weights(time)
+        if self._known is None:
+            return heads
+        sums, counts = self._left_by_head(tails)
+        return np.where(counts > 0, heads * np.maximum(sums, 0.0), 0.0)
+
+    def _left_by_head(self, tails: F64) -> tuple[F64, F64]:
+        """Return each source's sum of weights over allowed destinations, and how many of these have any."""
+        assert self._known is not None
+        head, tail = self._known.destinations().numpy(), self._known.indices.numpy()
+        is_loop = np.zeros(self._known.num_dst, dtype=np.bool_)
+        is_loop[head[head == tail]] = True
+        some = (tails > 0).astype(np.float64)
+        left = []
+        for values in (tails, some):
+            others: F64 = values.sum() - np.bincount(head, weights=values[tail], minlength=len(is_loop))
+            left.append(others - np.where(is_loop, 0.0, values) if self._alike else others)
+        return left[0], left[1]
+
+    def _check_some_are_left(self, links: Tensor, times: Tensor | None) -> None:
+        if not links.shape[1]:
+            return
+        ends = [self._dst] if self.how.is_triplet else [self._src, self._dst]
+        if times is not None and any(int(times.min()) < end.first_time for end in ends):
+            raise ConfigError(
+                f"link {int(times.argmin())} can have no negatives: no node is as early as its time"
+            )
+        if self._known is None:
+            return
+        _, counts = self._left_by_head(self._dst.weights())
+        if not self.how.is_triplet:
+            if not (counts * self._src.weights() > 0).any():
+                raise ConfigError(
+                    f"reject_edges leaves no negatives: every pair of {'different ' * self._alike}nodes is "
+                    "an edge of the graph or one of the links"
+                )
+            return
+        without = np.flatnonzero(counts[links[0].numpy()] <= 0)
+        if len(without):
+            node = int(links[0, int(without[0])])
+            raise ConfigError(
+                f"reject_edges leaves no negatives for link {int(without[0])}: its source, node {node}, is "
+                f"linked to every {'other node' if self._alike else 'node of the type of its destination'}"
+            )
+
+
+class _Nodes:
+    """The nodes that one end of a negative is drawn from."""
+
+    def __init__(
+        self,
+        weight: Tensor | str | None,
+        name: str,
+        count: int,
+        time: Tensor | None,
+        degrees: Callable[[], Tensor],
+    ) -> None:
+        if not 1 <= count <= MOST_NODES:
+            raise ConfigError(f"negatives are drawn from 1 to {MOST_NODES} nodes; here are {count}")
+        self._count = count
+        self._time: I64 | None = None if time is None else time.numpy()
+        self._weight: F64 | None = None
+        if weight is None:
+            return
+        if isinstance(weight, str):
+            check_choice(weight, name, (DEGREE,))
+            weight = degrees().double()
+        self._weight = _as_weights(weight, name, count)
+        self._running = np.cumsum(self._weight)
+        self._last = int(np.flatnonzero(self._weight)[-1])
+
+    def pick(self, bits: rng.U64) -> I64:
+        """Return a node for each draw."""
+        if self._weight is None:
+            return rng.wide_bounded(bits, self._count)
+        return _inverted(self._running, self._last, bits)
+
+    def weights(self, time: int | None = None) -> F64:
+        """Return a copy of the weights, ``(num_nodes,)``; 0 for nodes that are later than ``time``."""
+        weights = np.ones(self._count) if self._weight is None else self._weight.copy()
+        if time is not None and self._time is not None:
+            weights[self._time > time] = 0.0
+        return weights
+
+    def are_later(self, nodes: I64, until: I64) -> npt.NDArray[np.bool_]:
+        """Return for each node whether it is later than its time."""
+        if self._time is None:
+            return np.zeros(len(nodes), dtype=np.bool_)
+        later: npt.NDArray[np.bool_] = self._time[nodes] > until
+        return later
+
+    @property
+    def first_time(self) -> float:
+        """The earliest time of a node; negative infinity without times."""
+        return -np.inf if self._time is None else int(self._time.min())
+
+
+def _out_degrees(csc: Csc) -> Tensor:
+    return torch.bincount(csc.indices, minlength=csc.num_src)
+
+
+def _inverted(running: F64, last: int, bits: rng.U64) -> I64:
+    found = np.searchsorted(running, rng.unit(bits) * running[-1], side="right")
+    return cast("I64", np.minimum(found, last))  # a product may be rounded up to the whole sum
+
+
+def _chosen(weights: F64, bits: rng.U64, otherwise: str) -> int:
+    positive = np.flatnonzero(weights)
+    if not len(positive):
+        raise DataError(f"there is no negative to draw: {otherwise}, or to every one of its time")
+    return int(_inverted(np.cumsum(weights), int(positive[-1]), bits)[0])
+
+
+def _as_weights(weight: Tensor, name: str, count: int) -> F64:
+    values: F64 = check_tensor(weight, name).detach().cpu().double().numpy()
+    if values.shape != (count,):
+        raise DataError(f"{name} must have one weight per node, shape ({count},); got {values.shape}")
+    wrong = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
+    if len(wrong):
+        raise DataError(f"{name} must be finite and not negative; {name}[{wrong[0]}] is {values[wrong[0]]:g}")
+    if not values.sum() > 0:
+        raise DataError(f"{name} must have a node of more than 0 to draw; all are 0")
+    return values
+
+
+def _destinations_by_source(csc: Csc, links: Tensor) -> Csc:
+    """Return the destinations of each source, sorted and once each, over the graph's edges and the links."""
+    heads = torch.cat([csc.indices.long(), links[0]])
+    tails = torch.cat([csc.destinations().long(), links[1]])
+    both, _ = coo_to_csc(tails, heads, csc.num_dst, csc.num_src, keep_perm=False)
+    return remove_duplicates(both, keep_edge_id=False).csc
+
+
+def _row(csc: Csc, row: int) -> I64:
+    found: I64 = csc.indices[int(csc.indptr[row]) : int(csc.indptr[row + 1])].numpy()
+    return found

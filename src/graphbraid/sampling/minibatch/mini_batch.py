@@ -11,10 +11,8 @@ from graphbraid.errors import ConfigError, MissingPackageError
 from graphbraid.graph import SparseFeatures
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.interop.convert import features_from_torch_sparse
-from graphbraid.sampling.minibatch.attribute_reader import AttributeReader
-from graphbraid.sampling.minibatch.edge_forms import edge_index_of
-from graphbraid.sampling.minibatch.nested import Change, apply_nested
-from graphbraid.sampling.minibatch.tensor_holder import TensorHolder
+from graphbraid.sampling.minibatch.attribute_reader import AttributeReader, edge_index_of
+from graphbraid.sampling.minibatch.tensor_holder import Change, TensorHolder, apply_nested
 from graphbraid.sampling.rows.by_id import RowPart
 from graphbraid.sampling.rows.transfer_counter import sent
 from graphbraid.sampling.sample import PreparedBatch, Sampled

@@ -1,17 +1,51 @@
-"""TensorHolder: a record of tensors that can be moved and pinned as a tensor can."""
+"""TensorHolder: a record of tensors, at any depth, that can be moved and pinned as a tensor can."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Self
+from collections.abc import Callable
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from graphbraid.arguments import as_device, as_flag, as_present_device
 from graphbraid.errors import ConfigError
-from graphbraid.sampling.minibatch.nested import Change
+from graphbraid.graph.csc import Csc
 from graphbraid.sampling.rows.by_id import tensor_bytes
+
+Change = Callable[[Tensor], Tensor]
+"""Function applied to each tensor, such as a copy to another device."""
+
+
+def apply_nested(value: Any, change: Change) -> Any:
+    """Return ``value`` with ``change`` applied to each tensor in it; all else is returned as it is."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, Csc):
+        return _changed_csc(value, change)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):  # named tuples take separate fields
+        return type(value)(*(apply_nested(part, change) for part in value))
+    if isinstance(value, list | tuple):
+        return type(value)(apply_nested(part, change) for part in value)
+    if isinstance(value, dict):
+        return {name: apply_nested(part, change) for name, part in value.items()}
+    return value
+
+
+def _changed_csc(csc: Csc, change: Change) -> Csc:
+    weight, degree, loop = (
+        None if array is None else change(array) for array in (csc.weight, csc.src_degree, csc.src_loop)
+    )
+    return Csc(
+        change(csc.indptr),
+        change(csc.indices),
+        csc.num_src,
+        weight,
+        src_degree=degree,
+        src_loop=loop,
+        trusted=True,
+    )
 
 
 class TensorHolder(ABC):

@@ -15,7 +15,7 @@ from graphbraid.graph import EdgeType
 from graphbraid.graph.csc import Csc
 from graphbraid.sampling.batch_seeds import BatchSeeds
 from graphbraid.sampling.links.link_seeds import OF_LINKS
-from graphbraid.sampling.minibatch.edge_forms import edge_index_of
+from graphbraid.sampling.minibatch.attribute_reader import edge_index_of
 from graphbraid.sampling.sample import TypedPreparedBatch, TypedSampled
 from graphbraid.sampling.source import TypedBatchSource
 

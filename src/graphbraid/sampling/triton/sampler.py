@@ -24,7 +24,7 @@ from graphbraid.ops.triton.gather import gather_rows, gather_tiered
 from graphbraid.ops.triton.launch import on_device_of
 from graphbraid.sampling import rng
 from graphbraid.sampling.config import SamplerConfig
-from graphbraid.sampling.list_reads import ListReads
+from graphbraid.sampling.lists import ListReads
 from graphbraid.sampling.sample import PreparedBatch, Sampled
 from graphbraid.sampling.schedule import SeedSchedule
 from graphbraid.sampling.triton import draw, relabel, topology

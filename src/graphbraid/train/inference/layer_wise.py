@@ -11,8 +11,7 @@ from torch import Tensor
 
 from graphbraid.features.rows.row_stream import ScratchRows
 from graphbraid.graph import ScaledFeatures, SparseFeatures
-from graphbraid.graph.csc import Csc
-from graphbraid.graph.degrees import degrees_and_loops
+from graphbraid.graph.csc import Csc, degrees_and_loops
 from graphbraid.nn import module_traits
 from graphbraid.ops.gather import gather_features, gather_rows
 from graphbraid.sampling.source import rows_on_device

@@ -10,7 +10,7 @@ from graphbraid.collective import Plan
 from graphbraid.errors import DataError
 from graphbraid.files.opening import read_text
 from graphbraid.files.writing import atomic_write
-from graphbraid.loader.batches.plans import PLANS
+from graphbraid.loader.options import PLANS
 
 if TYPE_CHECKING:
     from graphbraid.fullgraph import Engine, Evidence

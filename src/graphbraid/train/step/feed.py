@@ -17,7 +17,7 @@ from graphbraid.train.step.sharing import CoreSharing, follow
 if TYPE_CHECKING:
     from graphbraid.collective import Plan
     from graphbraid.collective.run.stages import Accelerator
-    from graphbraid.loader.batches.batch_loader import BatchLoader
+    from graphbraid.loader.batch_loader import BatchLoader
 
 
 class Share(NamedTuple):

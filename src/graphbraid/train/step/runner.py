@@ -36,7 +36,7 @@ from graphbraid.fullgraph.reading.modes import in_mode
 from graphbraid.graph import Graph, NodeSet, SparseFeatures
 from graphbraid.graph.scaled_features import is_widened
 from graphbraid.nn import module_traits
-from graphbraid.sampling.minibatch.edge_forms import adj_t_of
+from graphbraid.sampling.minibatch.attribute_reader import adj_t_of
 from graphbraid.sampling.rows.transfer_counter import link_of
 from graphbraid.sampling.source import BatchSource
 from graphbraid.train.step.batches import Batch, WholeGraph

@@ -13,7 +13,7 @@ from graphbraid.errors import ConfigError, DataError, did_you_mean
 from graphbraid.graph import EdgeType, Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.labelled import SPLITS, LabelledNodes
-from graphbraid.sampling.links.link_ends import LinkEnds
+from graphbraid.sampling.links.link_seeds import LinkEnds
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.step.links.times import LinkTimes, StoredTimes, in_time_order, stored_times
 

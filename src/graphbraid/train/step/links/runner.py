@@ -17,8 +17,7 @@ from graphbraid.nn import LinkModel
 from graphbraid.sampling.batch_seeds import BatchSeeds
 from graphbraid.sampling.links.edge_lookup import EdgeLookup
 from graphbraid.sampling.links.link_seeds import LinkSeeds
-from graphbraid.sampling.links.negative_draws import NegativeDraws
-from graphbraid.sampling.links.negatives import NegativeSampling
+from graphbraid.sampling.links.negatives import NegativeDraws, NegativeSampling
 from graphbraid.sampling.source import BatchSource
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.step.links.choices import alike, choices
