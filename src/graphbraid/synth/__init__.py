@@ -3,10 +3,9 @@
 from graphbraid.synth.emit.cuda import write_cuda
 from graphbraid.synth.emit.mpi import write_mpi
 from graphbraid.synth.emit.openmp import write_openmp
-from graphbraid.synth.language.mistake import Place, ProgramError
-from graphbraid.synth.reading import parse_program, read_program
+from graphbraid.synth.language.syntax import Place, ProgramError
+from graphbraid.synth.reading import parse_program, read_program, standard_program
 from graphbraid.synth.recipe import EarlyStop, OptimizerRecipe, Recipe
-from graphbraid.synth.standard import standard_program
 from graphbraid.synth.synthesis import Synthesis, from_model, from_program
 from graphbraid.synth.training import Trained, train
 from graphbraid.synth.weights import load_weights, save_weights

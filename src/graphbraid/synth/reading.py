@@ -1,4 +1,4 @@
-"""Reading a program: from its text or file to a checked syntax tree."""
+"""Reading a program: text or file becomes a checked syntax tree; and the standard program of each model."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+from graphbraid.arguments import check_choice
 from graphbraid.errors import DataError
 from graphbraid.files.opening import read_text
 from graphbraid.signatures import typed
 from graphbraid.synth.language.checking import check
-from graphbraid.synth.language.mistake import ProgramError
 from graphbraid.synth.language.parsing import MOST_CHARACTERS, parse
-from graphbraid.synth.language.syntax import Function
+from graphbraid.synth.language.syntax import Function, ProgramError
+from graphbraid.synth.language.words import MODELS, USUAL
 
 
 @typed
@@ -67,4 +68,33 @@ def text_of(path: str | os.PathLike[str]) -> str:
         raise DataError(f"cannot read the program {file}: {error.strerror or error}") from error
 
 
-__all__ = ["parse_program", "read_program", "text_of"]
+_TEXT = """\
+function {kind}(Graph g, GNN gnn, container<int>& layers, String dataset) {{
+  gnn.load(g, dataset);
+  gnn.initializeLayers(layers, "xavier");
+  for (int epoch = 0; epoch < totalEpoch; epoch++) {{
+    for (int l = 0; l < gnn.getLayers(); l++) {{
+      gnn.forwardPass(l, "{kind}", "{aggregation}");
+    }}
+    for (int l = gnn.getLayers() - 1; l >= 0; l--) {{
+      gnn.backPropagation(l);
+    }}
+    gnn.optimizer("adam", 0.01);
+  }}
+}}
+"""
+
+
+@typed
+def standard_program(model: str) -> Function:
+    """Return the program that trains a kind of model by Adam, without dropout; its ``text`` shows it.
+
+    Args:
+        model: ``gcn``, ``sage``, ``gin`` or ``gat``.
+
+    Raises:
+        ConfigError: there is no such model.
+    """
+    check_choice(model, "model", [kind.lower() for kind in MODELS])
+    kind = model.upper()
+    return parse_program(_TEXT.format(kind=kind, aggregation=USUAL[kind]), source=model)

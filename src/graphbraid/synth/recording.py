@@ -11,8 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from graphbraid.arguments import MOST_WIDTH
-from graphbraid.synth.language.mistake import Place, ProgramError
-from graphbraid.synth.language.syntax import Call
+from graphbraid.synth.language.syntax import Call, Place, ProgramError
 from graphbraid.synth.language.words import (
     ACTIVATIONS,
     AGGREGATIONS,

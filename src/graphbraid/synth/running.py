@@ -6,8 +6,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from graphbraid.synth.language.build import MOST
-from graphbraid.synth.language.mistake import Place, ProgramError
+from graphbraid.synth.language.parsing import MOST
 from graphbraid.synth.language.syntax import (
     Assign,
     Binary,
@@ -22,6 +21,8 @@ from graphbraid.synth.language.syntax import (
     Leave,
     Literally,
     Name,
+    Place,
+    ProgramError,
     Statement,
     Unary,
 )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from graphbraid import fullgraph
 from graphbraid.datasets.memory import require_memory
@@ -19,12 +20,62 @@ from graphbraid.fullgraph.reading.calling import Given
 from graphbraid.fullgraph.reading.modes import in_mode
 from graphbraid.fullgraph.reading.read import read_model
 from graphbraid.graph import Graph
+from graphbraid.nn import GAT, GCN, GIN, GraphSAGE
+from graphbraid.nn.graph_model import GraphModel
+from graphbraid.nn.linear import glorot, kaiming
 from graphbraid.signatures import typed
-from graphbraid.synth.language.mistake import ProgramError
-from graphbraid.synth.language.syntax import Function
-from graphbraid.synth.models import make_model
-from graphbraid.synth.recipe import OptimizerRecipe, Recipe
+from graphbraid.synth.language.syntax import Function, ProgramError
+from graphbraid.synth.recipe import ModelRecipe, OptimizerRecipe, Recipe
 from graphbraid.synth.running import Number, run
+
+UNIFORM_BOUND = 0.05
+"""Largest weight that the ``uniform`` initialiser draws."""
+
+
+def make_model(recipe: ModelRecipe, seed: int) -> GraphModel:
+    """Make a model and draw its weights; torch's own random state does not change.
+
+    Args:
+        recipe: the model.
+        seed: seed of the draws. Biases are drawn, or zero, as the model's class does.
+    """
+    classes: dict[str, type[GraphModel]] = {"GCN": GCN, "SAGE": GraphSAGE, "GIN": GIN, "GAT": GAT}
+    options: dict[str, Any] = {}
+    if recipe.kind == "SAGE":
+        options["aggr"] = recipe.aggregation
+    if recipe.kind == "GAT":
+        options["heads"] = recipe.heads
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = classes[recipe.kind](
+            recipe.widths[0],
+            recipe.widths[1],
+            recipe.widths[-1],
+            recipe.num_layers,
+            dropout=recipe.dropout,
+            act=recipe.activation,
+            **options,
+        )
+        for parameter in _weights_of(model):
+            _INITIALISERS[recipe.initialiser](parameter)
+    return model
+
+
+def _weights_of(model: nn.Module) -> list[Tensor]:
+    """Return the parameters that are matrices, or one for each attention head."""
+    return [parameter for parameter in model.parameters() if parameter.ndim >= 2]
+
+
+def _uniform(weight: Tensor) -> None:
+    with torch.no_grad():
+        weight.uniform_(-UNIFORM_BOUND, UNIFORM_BOUND)
+
+
+_INITIALISERS: dict[str, Callable[[Tensor], None]] = {
+    "xavier": glorot,
+    "kaiming": kaiming,
+    "uniform": _uniform,
+}
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -143,6 +194,3 @@ def check_fits(synthesis: Synthesis, graph: Graph) -> None:
     named = {recipe.train_split, *(split for splits in recipe.evaluations for split in splits)}
     for split in sorted(named):
         graph.split(split)
-
-
-__all__ = ["Synthesis", "check_fits", "from_model", "from_program"]

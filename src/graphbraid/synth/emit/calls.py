@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from graphbraid.fullgraph import NotLoweredError
+from graphbraid.fullgraph.step.operations.row_exchange import RowExchange
 from graphbraid.ops.dropout import RowEpilogue
-from graphbraid.synth.emit import attention, norm, travel
 from graphbraid.synth.emit.memory import Memory
 from graphbraid.synth.emit.recorded import RecordedTask
 
@@ -32,7 +33,7 @@ class CallWriter:
         self.seeds: list[int] = []
         self.kernels: set[str] = set()
         """Names of the kernels that were written."""
-        self.exchanges = travel.Exchanges()
+        self.exchanges = Exchanges()
         """The exchanges between ranks that were written."""
 
     def written(self, task: RecordedTask) -> list[Written]:
@@ -195,6 +196,211 @@ def _div(w: CallWriter, at: int, x: Tensor, divisor: Tensor, out: Tensor) -> lis
     return [f"divide({', '.join(w.memory.matrix(given, at) for given in (x, divisor, out))});"]
 
 
+# ---- attention of GAT and GATv2
+
+
+def gat_forward(w: CallWriter, at: int, indptr: Tensor, indices: Tensor, *rest: Any) -> list[str]:
+    """Write the forward kernel."""
+    src, src_logit, dst_logit, slope, num_loops, p, seed, *written, first_keys, edge_logit = rest
+    _refuse_edge_features(edge_logit)
+    rows = _matrices(w, at, src, src_logit, dst_logit)
+    how = _how(w, at, (slope, num_loops, p, seed), first_keys)
+    return [f"gat_forward({w.edges(indptr, indices)}, {rows}, {how}, {_matrices(w, at, *written)});"]
+
+
+def gat_backward(w: CallWriter, at: int, indptr: Tensor, indices: Tensor, *rest: Any) -> list[str]:
+    """Write the kernel of the gradients."""
+    t_indptr, t_indices, perm, src, src_logit, dst_logit, slope, num_loops, p, seed, *rest_ = rest
+    *matrices, first_keys, edge_logit, _ = rest_
+    _refuse_edge_features(edge_logit)
+    ids = w.memory.pointer(perm, at, "edges")
+    edges = f"{w.edges(indptr, indices)}, {w.edges(t_indptr, t_indices)}, {ids}"
+    rows = _matrices(w, at, src, src_logit, dst_logit)
+    how = _how(w, at, (slope, num_loops, p, seed), first_keys)
+    return [f"gat_backward({edges}, {rows}, {how}, {_matrices(w, at, *matrices)});"]
+
+
+def gatv2_forward(w: CallWriter, at: int, indptr: Tensor, indices: Tensor, *rest: Any) -> list[str]:
+    """Write the forward kernel of attention that needs the rows of both ends."""
+    src, dst, att, slope, num_loops, p, seed, out, lse, named = rest
+    _refuse_edge_features(named.get("edge_features"))
+    how = _how(w, at, (slope, num_loops, p, seed), named["first_keys"])
+    rows, written = _matrices(w, at, src, dst, att), _matrices(w, at, out, lse)
+    return [f"gatv2_forward({w.edges(indptr, indices)}, {rows}, {how}, {written});"]
+
+
+def gatv2_backward(w: CallWriter, at: int, indptr: Tensor, indices: Tensor, *rest: Any) -> list[str]:
+    """Write the kernel of its gradients."""
+    t_indptr, t_indices, perm, src, dst, att, slope, num_loops, p, seed, *matrices, named = rest
+    _refuse_edge_features(named.get("edge_features"))
+    ids = w.memory.pointer(perm, at, "edges")
+    edges = f"{w.edges(indptr, indices)}, {w.edges(t_indptr, t_indices)}, {ids}"
+    how = _how(w, at, (slope, num_loops, p, seed), named["first_keys"])
+    rows, written = _matrices(w, at, src, dst, att), _matrices(w, at, *matrices)
+    return [f"gatv2_backward({edges}, {rows}, {how}, {written});"]
+
+
+def spread_heads(w: CallWriter, at: int, vector: Tensor, out: Tensor) -> list[str]:
+    """Write a vector of each head to its own rows and column."""
+    w.memory.make(out, "heads")
+    _, heads, channels = vector.shape
+    numbers = w.memory.pointer(vector, at, "vector")
+    return [f"spread_heads({numbers}, {heads}, {channels}, {w.memory.matrix(out, at)});"]
+
+
+def own_heads(w: CallWriter, at: int, gram: Tensor, out: Tensor) -> list[str]:
+    """Write the columns of each row's own head."""
+    w.memory.make(out, "heads")
+    return [f"own_heads({w.memory.matrix(gram, at)}, {w.memory.pointer(out, at, 'gradient')});"]
+
+
+def mean_of_heads(w: CallWriter, at: int, by_head: Tensor, out: Tensor) -> list[str]:
+    """Write the mean over heads."""
+    return [f"mean_of_heads({_matrices(w, at, by_head, out)});"]
+
+
+def repeat_heads(w: CallWriter, at: int, rows: Tensor, factor: float, out: Tensor) -> list[str]:
+    """Write rows to every head's columns."""
+    matrix = w.memory.matrix
+    return [f"repeat_heads({matrix(rows, at)}, static_cast<float>({factor!r}), {matrix(out, at)});"]
+
+
+def _matrices(w: CallWriter, at: int, *tensors: Tensor | None) -> str:
+    return ", ".join(w.memory.matrix(tensor, at) for tensor in tensors)
+
+
+def _how(w: CallWriter, at: int, numbers: tuple[Any, ...], keys: Tensor | None) -> str:
+    slope, num_loops, p, seed = numbers
+    drawn = w.seed(p, seed)
+    return f"Attention{{{slope!r}, {num_loops}, {p!r}, {drawn}, {w.memory.pointer(keys, at, 'keys')}}}"
+
+
+def _refuse_edge_features(logits: Tensor | None) -> None:
+    if logits is not None:
+        raise NotLoweredError("synthesis", "attention reads edge features", "a model without them")
+
+
+# ---- batch and layer normalisation
+
+
+def batch_statistics(w: CallWriter, at: int, x: Tensor, *rest: Any) -> list[str]:
+    """Write the statistics: of the rows, which move the running ones, or the running ones themselves."""
+    running_mean, running_var, training, momentum, eps, counted, moments, mean, rstd, from_rows = rest
+    m = w.memory
+    if running_mean is None or momentum is None:
+        what = "batch normalisation without running statistics, or with their plain average"
+        raise NotLoweredError("synthesis", what, "track_running_stats=True and a momentum")
+    made = []
+    for tensor, role in ((mean, "mean"), (rstd, "rstd")):
+        m.make(tensor, role)
+        made.append(m.pointer(tensor, at, role))
+    running = f"{m.pointer(running_mean, at, 'mean')}, {m.pointer(running_var, at, 'variance')}"
+    if not from_rows:
+        return [f"running_statistics({running}, {x.shape[1]}, {eps!r}, {', '.join(made)});"]
+    count = [f"++{m.counter(counted)};"] if training and counted is not None else []
+    ranks = "" if moments is None else "ranks, "
+    call = f"batch_statistics({ranks}{m.matrix(x, at)}, {running}, {momentum!r}, {eps!r}, {', '.join(made)});"
+    return [*count, call]
+
+
+def batch_norm(w: CallWriter, at: int, x: Tensor, *rest: Any) -> list[str]:
+    """Write the normalisation of rows."""
+    *vectors, out = rest
+    matrix = w.memory.matrix
+    return [f"batch_norm({matrix(x, at)}, {_pointers(w, at, *vectors)}, {matrix(out, at)});"]
+
+
+def batch_norm_backward(w: CallWriter, at: int, grad: Tensor, x: Tensor, *rest: Any) -> list[str]:
+    """Write the gradients."""
+    *vectors, from_rows, grad_x, grad_weight, grad_bias = rest
+    m, is_of_rows = w.memory, "true" if from_rows else "false"
+    read = f"{m.matrix(grad, at)}, {m.matrix(x, at)}, {_pointers(w, at, *vectors)}, {is_of_rows}"
+    written = f"{m.matrix(grad_x, at)}, {_pointers(w, at, grad_weight, grad_bias)}"
+    return [f"batch_norm_backward({read}, {written});"]
+
+
+def layer_norm(w: CallWriter, at: int, x: Tensor, *rest: Any) -> list[str]:
+    """Write the normalisation of each row, which keeps its mean and reciprocal deviation for backward."""
+    weight, bias, eps, out, *statistics = rest
+    m = w.memory
+    factors, kept = _pointers(w, at, weight, bias), _pointers(w, at, *statistics)
+    return [f"layer_norm({m.matrix(x, at)}, {factors}, {eps!r}, {m.matrix(out, at)}, {kept});"]
+
+
+def layer_norm_backward(w: CallWriter, at: int, grad: Tensor, x: Tensor, *rest: Any) -> list[str]:
+    """Write the gradients."""
+    weight, mean, rstd, grad_x, grad_weight, grad_bias = rest
+    m = w.memory
+    read = f"{m.matrix(grad, at)}, {m.matrix(x, at)}, {_pointers(w, at, weight, mean, rstd)}"
+    written = f"{m.matrix(grad_x, at)}, {_pointers(w, at, grad_weight, grad_bias)}"
+    return [f"layer_norm_backward({read}, {written});"]
+
+
+def couple(w: CallWriter, at: int, _: Any, grad_x: Tensor, x: Tensor, *rest: Any) -> list[str]:
+    """Write what completes the gradient of rows that several ranks normalise together."""
+    statistics, weight, sums, scratch = rest
+    matrices = ", ".join(w.memory.matrix(rows, at) for rows in (grad_x, x, scratch))
+    return [f"couple(ranks, {matrices}, {_pointers(w, at, *statistics, weight, *sums)});"]
+
+
+def _pointers(w: CallWriter, at: int, *vectors: Tensor | None) -> str:
+    return ", ".join(w.memory.pointer(vector, at, "vector") for vector in vectors)
+
+
+# ---- rows that travel between ranks
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class WrittenExchange:
+    """An exchange between ranks as a program makes it once."""
+
+    name: str
+    arguments: str
+    """Own rows to send, then how many of them go to each rank and how many rows come from each."""
+    travel: RowExchange
+    """What was recorded, alive so that no other gets its place in memory."""
+
+
+class Exchanges:
+    """The exchanges of a step, in the order of their first use."""
+
+    def __init__(self) -> None:
+        self.made: list[WrittenExchange] = []
+        self._by_id: dict[int, WrittenExchange] = {}
+
+    def name(self, w: CallWriter, travel: RowExchange) -> str:
+        """Return the name of an exchange."""
+        if id(travel) not in self._by_id:
+            route, m = travel.route, w.memory
+            arrays = (
+                m.array(route.send, "send"),
+                m.array(torch.tensor(route.send_rows), "send_rows"),
+                m.array(torch.tensor(route.receive_rows), "receive_rows"),
+            )
+            pointers = ", ".join(f"{array}.int64s()" for array in arrays)
+            name = f"{m.arena}_exchange{len(self.made)}"
+            self.made.append(WrittenExchange(name, f"{pointers}, {route.num_sent}", travel))
+            self._by_id[id(travel)] = self.made[-1]
+        return self._by_id[id(travel)].name
+
+
+def begin(w: CallWriter, at: int, travel: RowExchange, *rows: Tensor) -> list[str]:
+    """Write the departure of own rows to the ranks that read them."""
+    matrices = ", ".join(w.memory.matrix(matrix, at) for matrix in rows)
+    return [f"{w.exchanges.name(w, travel)}.begin({matrices});"]
+
+
+def begin_back(w: CallWriter, at: int, travel: RowExchange, *rows: Tensor) -> list[str]:
+    """Write the departure of the halo's gradients to their owners."""
+    matrices = ", ".join(w.memory.matrix(matrix, at) for matrix in rows)
+    return [f"{w.exchanges.name(w, travel)}.begin_back({matrices});"]
+
+
+def wait(w: CallWriter, _: int, travel: RowExchange) -> list[str]:
+    """Write the wait for what was begun."""
+    return [f"{w.exchanges.name(w, travel)}.wait();"]
+
+
 _WRITERS: dict[str, Callable[..., list[str]]] = {
     "spmm": write_spmm,
     "tall_product": _tall_product,
@@ -211,10 +417,22 @@ _WRITERS: dict[str, Callable[..., list[str]]] = {
     "div": _div,
     "scale": _scale,
     "factor_gradient": _factor_gradient,
-    **attention.WRITERS,
-    **norm.WRITERS,
-    **travel.WRITERS,
+    "gat_forward": gat_forward,
+    "gat_backward": gat_backward,
+    "gatv2_forward": gatv2_forward,
+    "gatv2_backward": gatv2_backward,
+    "spread_heads": spread_heads,
+    "own_heads": own_heads,
+    "mean_of_heads": mean_of_heads,
+    "repeat_heads": repeat_heads,
+    "batch_statistics": batch_statistics,
+    "batch_norm": batch_norm,
+    "batch_norm_backward": batch_norm_backward,
+    "layer_norm": layer_norm,
+    "layer_norm_backward": layer_norm_backward,
+    "couple": couple,
+    "begin": begin,
+    "begin_back": begin_back,
+    "wait": wait,
 }
-
-
-__all__ = ["CallWriter", "Written", "cpp_bool", "write_spmm"]
+"""The writers by the name of the call."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from graphbraid.synth.language.mistake import Place, ProgramError, hint_of
 from graphbraid.synth.language.syntax import (
     Assign,
     Binary,
@@ -19,9 +18,12 @@ from graphbraid.synth.language.syntax import (
     Leave,
     Literally,
     Name,
+    Place,
+    ProgramError,
     Statement,
     Type,
     Unary,
+    hint_of,
 )
 from graphbraid.synth.language.words import METHODS, OF_MODEL, TOTAL_EPOCHS, Argument, Method, word_of
 

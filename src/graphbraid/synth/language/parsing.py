@@ -1,17 +1,265 @@
-"""Parsing: a program's text becomes its syntax tree."""
+"""Parsing: the text of a program becomes its syntax tree, bottom up while the parser runs.
+
+Braces and lengths are looked at before: what is never closed, too deep or too long. The program that the
+language is modelled on (docs/synthesis.md) is printed with the brace of a loop missing: its loop over the
+layers is followed, still open, by another over the same variable. Two loops inside each other cannot share
+their variable here, so the place of the brace is known, and it is supplied.
+"""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from importlib import resources
+from typing import Any, Literal, cast
 
-from lark import Lark, Token, UnexpectedCharacters, UnexpectedToken
+from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedToken, v_args
 
 from graphbraid.errors import did_you_mean
-from graphbraid.synth.language.braces import closed, place_of
-from graphbraid.synth.language.build import Builder
-from graphbraid.synth.language.mistake import Place, ProgramError
-from graphbraid.synth.language.syntax import Function
+from graphbraid.synth.language.syntax import (
+    Assign,
+    Binary,
+    Call,
+    Declare,
+    Do,
+    Expression,
+    For,
+    Function,
+    If,
+    Item,
+    Leave,
+    Literally,
+    Name,
+    Parameter,
+    Place,
+    ProgramError,
+    Statement,
+    Type,
+    Unary,
+)
+
+MOST_NESTED = 50
+"""Brackets that may be open at once."""
+MOST_WORDS = 200
+"""Words between two semicolons or braces."""
+_CLOSES = {"RPAR": "LPAR", "RSQB": "LSQB", "RBRACE": "LBRACE"}
+
+Notes = tuple[tuple[Place, str], ...]
+
+
+def place_of(token: Token) -> Place:
+    """Return the place at which a token begins."""
+    return Place(token.line or 1, token.column or 1)
+
+
+def closed(tokens: Sequence[Token]) -> tuple[list[Token], Notes]:
+    """Return a program's tokens with a missing brace supplied where its place is known, and a note if it was.
+
+    Raises:
+        ProgramError: a bracket is not closed, or the program is nested too deeply or too long.
+    """
+    _check_lengths(tokens)
+    unclosed = _unclosed(tokens)
+    if len(unclosed) != 1 or unclosed[0].type != "LBRACE":
+        if unclosed:
+            raise ProgramError(place_of(unclosed[-1]), f'"{unclosed[-1]}" is never closed')
+        return list(tokens), ()
+    found = _loop_over_the_same(tokens)
+    if found is None:
+        raise ProgramError(place_of(unclosed[0]), '"{" is never closed')
+    outer, inner = found
+    brace = Token.new_borrow_pos("RBRACE", "}", tokens[inner])
+    outer_line, inner_line = tokens[outer].line, tokens[inner].line
+    note = (
+        f'the loop over "{tokens[inner + 3]}" at line {outer_line} is not closed; it is taken to end '
+        f"before the next loop over it, at line {inner_line}"
+    )
+    return [*tokens[:inner], brace, *tokens[inner:]], ((place_of(tokens[outer]), note),)
+
+
+def _check_lengths(tokens: Sequence[Token]) -> None:
+    depth = words = 0
+    for token in tokens:
+        words = 0 if token.type in ("SEMICOLON", "LBRACE", "RBRACE") else words + 1
+        if token.type in _CLOSES.values():
+            depth += 1
+        elif token.type in _CLOSES:
+            depth -= 1
+        if depth > MOST_NESTED:
+            raise ProgramError(place_of(token), f"brackets are nested more than {MOST_NESTED} deep")
+        if words > MOST_WORDS:
+            raise ProgramError(place_of(token), f"a statement of more than {MOST_WORDS} words", "divide it")
+
+
+def _unclosed(tokens: Sequence[Token]) -> list[Token]:
+    """Return the brackets that nothing closes; what closes none is left to the parser."""
+    is_open: list[Token] = []
+    for token in tokens:
+        if token.type in _CLOSES.values():
+            is_open.append(token)
+        elif token.type in _CLOSES and is_open and is_open[-1].type == _CLOSES[token.type]:
+            is_open.pop()
+    return is_open
+
+
+def _loop_over_the_same(tokens: Sequence[Token]) -> tuple[int, int] | None:
+    """Return the positions of a loop and of another inside it over a new variable of the same name."""
+    is_open: list[tuple[str, int] | None] = []
+    pending: tuple[str, int] | None = None
+    for at, token in enumerate(tokens):
+        if token.type == "FOR" and at + 3 < len(tokens) and tokens[at + 2].type == "TYPE":
+            name = str(tokens[at + 3])
+            if is_open and is_open[-1] is not None and is_open[-1][0] == name:
+                return is_open[-1][1], at
+            pending = name, at
+        elif token.type == "LBRACE":
+            is_open.append(pending)
+            pending = None
+        elif token.type == "RBRACE" and is_open:
+            is_open.pop()
+    return None
+
+
+MOST = 2**63 - 1
+"""Largest integer of the language."""
+Statements = tuple[Statement, ...]
+
+
+@v_args(inline=True)
+class Builder(Transformer[Token, Any]):
+    """Makes a node of each rule of the grammar."""
+
+    def start(self, function: Function) -> Function:
+        """Return the program."""
+        return function
+
+    def function(self, word: Token, name: Token, *parts: Any) -> Function:
+        """Make the program of its parameters and block."""
+        *parameters, body = parts
+        return Function(place_of(word), str(name), tuple(p for p in parameters if p is not None), body)
+
+    def parameter(self, kind: tuple[Token, Type], name: Token) -> Parameter:
+        """Make a parameter."""
+        return Parameter(place_of(name), kind[1], str(name))
+
+    def plain_type(self, word: Token) -> tuple[Token, Type]:
+        """Return a type of one word."""
+        return word, _type(word)
+
+    def container_type(self, word: Token) -> tuple[Token, Type]:
+        """Return a container's type."""
+        if word != "int":
+            raise ProgramError(place_of(word), f"a container of {word}", "containers hold int")
+        return word, "container<int>"
+
+    def block(self, *statements: Statement) -> Statements:
+        """Return the statements of a block."""
+        return statements
+
+    def do(self, call: Call) -> Do:
+        """Make a call for its effect."""
+        return Do(call.place, call)
+
+    def leave(self, word: Token) -> Leave:
+        """Make a jump out of a loop's body."""
+        return Leave(place_of(word), cast("Literal['break', 'continue']", str(word)))
+
+    def declaration(self, kind: Token, name: Token, value: Expression) -> Declare:
+        """Make a declaration."""
+        return Declare(place_of(kind), _type(kind), _name(name), value)
+
+    def assign(self, name: Token, operator: Token, value: Expression) -> Assign:
+        """Make an assignment that joins the old value with another."""
+        return Assign(place_of(name), _name(name), operator[0], value)
+
+    def set(self, name: Token, value: Expression) -> Assign:
+        """Make an assignment."""
+        return Assign(place_of(name), _name(name), "", value)
+
+    def step_after(self, name: Token, step: Token) -> Assign:
+        """Make ``i++`` or ``i--``."""
+        return Assign(place_of(name), _name(name), step[0], Literally(place_of(step), 1))
+
+    def step_before(self, step: Token, name: Token) -> Assign:
+        """Make ``++i`` or ``--i``."""
+        return self.step_after(name, step)
+
+    def loop(
+        self,
+        word: Token,
+        first: Declare | Assign | None,
+        condition: Expression | None,
+        step: Assign | None,
+        body: Statements,
+    ) -> For:
+        """Make a loop."""
+        return For(place_of(word), first, condition, step, body)
+
+    def choice(self, word: Token, condition: Expression, body: Statements, *others: Any) -> If:
+        """Make a chain of branches."""
+        *branches, otherwise = others
+        return If(place_of(word), ((condition, body), *branches), otherwise or ())
+
+    def other_if(self, _: Token, condition: Expression, body: Statements) -> tuple[Expression, Statements]:
+        """Return a further branch."""
+        return condition, body
+
+    def otherwise(self, body: Statements) -> Statements:
+        """Return the last branch."""
+        return body
+
+    def order(self, word: Token) -> Token:
+        """Return an operator."""
+        return word
+
+    def binary(self, left: Expression, operator: Token, right: Expression) -> Binary:
+        """Make a node of two values."""
+        return Binary(place_of(operator), str(operator), left, right)
+
+    def unary(self, operator: Token, operand: Expression) -> Unary:
+        """Make a node of one value."""
+        return Unary(place_of(operator), str(operator), operand)
+
+    def integer(self, word: Token) -> Literally:
+        """Make an integer."""
+        digits = word.lstrip("0") or "0"
+        if len(digits) > len(str(MOST)) or int(digits) > MOST:
+            raise ProgramError(place_of(word), f"the integer is too large: at most {MOST}")
+        return Literally(place_of(word), int(digits))
+
+    def decimal(self, word: Token) -> Literally:
+        """Make a decimal number."""
+        return Literally(place_of(word), float(word))
+
+    def text(self, word: Token) -> Literally:
+        """Make a text."""
+        return Literally(place_of(word), str(word)[1:-1])
+
+    def truth(self, word: Token) -> Literally:
+        """Make a truth value."""
+        return Literally(place_of(word), word == "true")
+
+    def name(self, word: Token) -> Name:
+        """Make a variable's value."""
+        return _name(word)
+
+    def item(self, container: Token, index: Expression) -> Item:
+        """Make an entry of a container."""
+        return Item(place_of(container), _name(container), index)
+
+    def call(self, receiver: Token, method: Token, *arguments: Expression | None) -> Call:
+        """Make a call."""
+        given = tuple(argument for argument in arguments if argument is not None)
+        return Call(place_of(receiver), _name(receiver), _name(method), given)
+
+
+def _name(word: Token) -> Name:
+    return Name(place_of(word), str(word))
+
+
+def _type(word: Token) -> Type:
+    return "float" if word == "double" else cast("Type", str(word))
+
 
 MOST_CHARACTERS = 1 << 20
 _WORDS = {
@@ -102,6 +350,3 @@ def _wanted(expected: set[str]) -> str:
     if "TYPE" in expected:
         return "a type"
     return "a name" if "NAME" in expected else "an operator"
-
-
-__all__ = ["parse"]
