@@ -18,17 +18,18 @@ from graphbraid.estimates.cluster import Cluster
 from graphbraid.estimates.full_ranks import GraphSize, LargestShare, predict, steps_of
 from graphbraid.fullgraph import ALL, CompileOptions, Engine, Evidence, Ranks, lower
 from graphbraid.fullgraph.program import Exchange
-from graphbraid.fullgraph.ranks import link as links
+from graphbraid.fullgraph.ranks import halo as links
 from graphbraid.fullgraph.ranks import ranks as of_ranks
 from graphbraid.fullgraph.ranks.distribute import divided_program
 from graphbraid.fullgraph.ranks.halo import (
     NAME,
     HaloSeconds,
+    Link,
     halo_seconds,
     must_travel,
+    steady_link,
     values_that_may_travel,
 )
-from graphbraid.fullgraph.ranks.link import Link, steady_link
 from graphbraid.machine.rates import Rates
 
 COMPUTES = ALL - {"hoist", "order"}

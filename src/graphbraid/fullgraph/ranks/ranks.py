@@ -25,8 +25,7 @@ from graphbraid.fullgraph.lowering.lowered import Lowered
 from graphbraid.fullgraph.lowering.options import CompileOptions
 from graphbraid.fullgraph.program import Decision, Program
 from graphbraid.fullgraph.ranks.distribute import Weigh, as_decided, distribute, divided, owned_outputs
-from graphbraid.fullgraph.ranks.halo import NAME, halo_seconds, values_that_may_travel
-from graphbraid.fullgraph.ranks.link import Link, steady_link
+from graphbraid.fullgraph.ranks.halo import NAME, Link, halo_seconds, steady_link, values_that_may_travel
 from graphbraid.fullgraph.ranks.part import RankPart
 from graphbraid.fullgraph.ranks.pipeline_tuner import PipelineTuner
 from graphbraid.fullgraph.step.plan import WhenWhole

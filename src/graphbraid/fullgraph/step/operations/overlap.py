@@ -21,8 +21,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.program import INPUT, Aggregate, Exchange, Linear
-from graphbraid.fullgraph.program.chains import first_before, linear_before
+from graphbraid.fullgraph.program import INPUT, WHOLE, Aggregate, Exchange, Hoisted, Linear, Own, Program
 from graphbraid.fullgraph.step.arena import FirstRows, Rows
 from graphbraid.fullgraph.step.bound_call import MaskSeed
 from graphbraid.fullgraph.step.maps import HostMap, Map
@@ -32,6 +31,30 @@ from graphbraid.fullgraph.step.plan import StepPlan
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.aggregation import Aggregation
 from graphbraid.ops.linear import tall_gram, tall_product
+
+
+def linear_before(program: Program, value: str) -> Linear | None:
+    """Return the linear map, of a weight as it is, that made a value which is only exchanged; else None."""
+    op = program.producer(value)
+    if not isinstance(op, Linear) or len(program.consumers(value)) != 1:
+        return None
+    is_plain = len(op.inputs) == 1 and op.after is None and op.view == WHOLE and op.mixed is None
+    return op if is_plain and op.inputs[0] not in program.inputs else None
+
+
+def first_before(program: Program, linear: Linear) -> Linear | None:
+    """Return the linear map of a constant, of a whole weight, that only ``linear`` reads; else None."""
+    op = program.producer(linear.inputs[0])
+    if not isinstance(op, Linear) or len(program.consumers(op.out)) != 1:
+        return None
+    is_plain = len(op.inputs) == 1 and op.view == WHOLE and op.mixed is None
+    is_plain &= op.after is None or not op.after.bias_at
+    return op if is_plain and _is_hoisted(program, op.inputs[0]) else None
+
+
+def _is_hoisted(program: Program, value: str) -> bool:
+    op = program.producer(value)
+    return isinstance(op, Hoisted) or (isinstance(op, Own) and _is_hoisted(program, op.inputs[0]))
 
 
 def can_overlap(plan: StepPlan, op: Exchange) -> bool:
@@ -262,6 +285,3 @@ def _plan_first(plan: StepPlan, op: Linear, grad: FirstRows, ids: Tensor | None 
         name = f"gradient of {op.out}'s weight"
         plan.repeat(name if ids is not None else f"{name}: own", weight, grad, x, gradient_of=op.weight)
     plan.planning = planning
-
-
-__all__ = ["Overlapped", "can_overlap", "divided_map"]
