@@ -140,7 +140,7 @@ def test_ids_that_the_user_gave_are_kept():
 def test_a_list_by_node_is_refused_as_in_pyg():
     data = make_data()
     data.titles = [str(i) for i in range(NUM_NODES)]
-    with pytest.raises(DataError, match=r"data.titles is a list by node, of which no batch can take rows"):
+    with pytest.raises(DataError, match=r"data.titles is a list by node, and batches take rows of tensors"):
         NeighborLoader(data, [3])
 
 

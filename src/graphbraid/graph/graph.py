@@ -68,8 +68,8 @@ class Graph(LabelledNodes):
     name: str = ""
     """Name of the graph in reports."""
     types: Types | None = None
-    """Node types and relations, of which :meth:`nodes_of` and :meth:`relation` give one; None if there is one
-    of each. ``edge_id`` then counts within each relation's list."""
+    """Node types and relations; None if the graph was made without. See :meth:`nodes_of`.
+    With types, ``edge_id`` counts within each relation's list."""
     weight_name: str = "edge_weight"
     """Name of the argument by which a model gets the weights of ``csc``: ``edge_weight``, or ``edge_attr`` if
     they came as one feature per edge."""
@@ -187,7 +187,7 @@ class Graph(LabelledNodes):
 
     @property
     def is_typed(self) -> bool:
-        """Whether the graph was made with types, of which it may have several."""
+        """Whether the graph was made with types."""
         return self.types is not None
 
     @property

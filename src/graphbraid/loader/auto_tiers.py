@@ -55,7 +55,7 @@ def tiers_of(
         graph: whose features they hold.
         settings: of the loader.
         tiers: as the loader was given them.
-        epochs: that will be iterated, for ``"auto"`` to look ahead. If None, that is not known.
+        epochs: number of epochs that ``"auto"`` may look ahead over. If None, it is not known.
         is_plain: whether batches start from plain nodes in the order of ``settings``, as those that a plan is
             made for and that are looked ahead do.
 
@@ -177,7 +177,7 @@ class _TierSizing:
     def _device_budget(self, reads: Score) -> DeviceBudget:
         """Return the memory for rows: ``hot_bytes``, or half of what is free, less what is sampled from.
 
-        The rest is left to batches and to a model, of which a loader knows nothing.
+        The rest is left to batches and to a model, which a loader does not know.
         """
         device, room = self._settings.batch_device, self._settings.hot_bytes
         if isinstance(device, torch.device):

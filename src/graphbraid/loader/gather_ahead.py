@@ -20,7 +20,7 @@ class GatherAhead:
     """Gives the batches of a pipeline with their rows, in their order.
 
     A batch's ids are known as soon as it is sampled. ``rows.lookahead`` batches are announced before the
-    first of them is gathered, so that whoever keeps rows knows which are read next.
+    first of them is gathered, so that a cache of rows knows which are read next.
 
     Args:
         prepared: the batches without features; read by the thread.

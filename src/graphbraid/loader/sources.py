@@ -201,8 +201,8 @@ class _DataSorter:
             return
         if not isinstance(value, Tensor | np.ndarray):
             raise DataError(
-                f"data.{name} is a {type(value).__name__} by {'edge' if of_edges else 'node'}, of which no "
-                "batch can take rows; make it a tensor or an array"
+                f"data.{name} is a {type(value).__name__} by {'edge' if of_edges else 'node'}, and batches "
+                "take rows of tensors only; make it a tensor or an array"
             )
         table = as_table(value, f"data.{name}")
         if self._data.__cat_dim__(name, value) != 0:
@@ -264,8 +264,8 @@ class _HeteroDataSorter:
                 continue
             if not isinstance(value, Tensor | np.ndarray):
                 raise DataError(
-                    f"data[{key!r}].{name} is a {type(value).__name__} with an entry per row, of which "
-                    "no batch can take rows; make it a tensor or an array"
+                    f"data[{key!r}].{name} is a {type(value).__name__} with an entry per row, and "
+                    "batches take rows of tensors only; make it a tensor or an array"
                 )
             own[name] = self._table(store, key, name, value)
         return own

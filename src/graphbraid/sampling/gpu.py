@@ -31,7 +31,7 @@ class GpuPipeline(BatchPipeline[PreparedBatch], Protocol):
 
     @property
     def list_counts(self) -> Tensor | None:
-        """The sums from which :meth:`list_reads` is read, ``(4,)`` int64 on the device; None likewise."""
+        """The sums that :meth:`list_reads` reads, ``(4,)`` int64 on the device; None if no list is hot."""
         ...
 
     @property
@@ -70,7 +70,7 @@ def make_gpu_pipeline(
         device: a CUDA device.
         topology: ``device`` copies the graph to the device; ``host`` leaves it in page-locked host memory,
             which the device reads over the link.
-        features: likewise for an ``x`` that is a tensor.
+        features: the same for an ``x`` that is a tensor.
         hot_lists: ``(num_hot,)`` int64 nodes whose adjacency lists are on the device although the topology is
             on the host. If None, none.
 

@@ -10,7 +10,7 @@ from graphbraid.graph.csc import Csc
 
 
 class ListReads(NamedTuple):
-    """Adjacency lists of which edges were drawn, and these edges, by where they were read."""
+    """Numbers of drawn edges and of the adjacency lists that hold them, by the memory they were read from."""
 
     device_lists: int
     device_edges: int

@@ -72,7 +72,7 @@ def induced_edges(
         rows: ``(num_dst,)`` int64 rows of it, one for each destination.
         sources: ``(num_src,)`` int64 ids among its sources; of equal ones in a tree, edges name the first.
         row_trees: ``(num_dst,)`` int64 disjoint tree of each destination. If None, there is one tree.
-        source_trees: ``(num_src,)`` int64 tree of each source, likewise: edges stay within a tree.
+        source_trees: ``(num_src,)`` int64 tree of each source. Edges stay within a tree.
 
     Returns:
         Edges from positions in ``sources`` to those in ``rows``, in the order of the graph's lists.

@@ -329,13 +329,6 @@ ONE_LINK = torch.tensor([[0], [1]])
             ConfigError,
             r"no fanouts for the relation \('paper', 'cites', 'paper'\)",
         ),
-        ({"edge_label": torch.ones(3)}, DataError, "one label for each of the 150 links"),
-        (
-            {"neg_sampling": "triplet", "edge_label": torch.ones(150)},
-            ConfigError,
-            "does not go with negatives",
-        ),
-        ({"exclude_seed_edges": "both"}, ConfigError, "True, False or 'reverse'"),
         (
             {"edge_label_index": (("author", "to", "field"), ONE_LINK), "exclude_seed_edges": True},
             ConfigError,
@@ -344,19 +337,6 @@ ONE_LINK = torch.tensor([[0], [1]])
         ({"neg_sampling": NegativeSampling("binary", 1, torch.ones(PAPERS))}, DataError, r"shape \(25,\)"),
         ({"plan": "cpu"}, ConfigError, "takes no plan='cpu'"),
         ({"subgraph_type": "bidirectional"}, ConfigError, "takes no subgraph_type='bidirectional'"),
-        ({"edge_label_time": torch.arange(150)}, ConfigError, "edge_label_time and time_attr go together"),
-        ({"time_attr": "time"}, ConfigError, "edge_label_time and time_attr go together"),
-        ({"input_id": torch.arange(3)}, ConfigError, r"an entry per link, shape \(150,\)"),
-        ({"input_id": "1"}, ConfigError, "a tensor with an entry per link; got '1'"),
-        ({"sampler": 3}, ConfigError, "sampler must be an iterable of positions of the inputs; got 3"),
-        ({"batch_sampler": torch.tensor(1)}, ConfigError, "batch_sampler must be an iterable of positions"),
-        ({"shuffle": "yes"}, ConfigError, "shuffle must be True or False"),
-        (
-            {"time_attr": ["time"], "edge_label_time": torch.arange(150)},
-            ConfigError,
-            "time_attr must be the name of an attribute",
-        ),
-        ({"neighbor_sampler": 1}, ConfigError, "does not support neighbor_sampler"),
     ],
 )
 def test_what_cannot_be_done_is_refused(options, error, message):

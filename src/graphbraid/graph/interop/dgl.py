@@ -43,7 +43,7 @@ def graph_from_dgl(
         made: Class of the graph.
         graph: Graph of DGL 1.1 or newer; edge ids are kept.
         feature: Key of the node data to use as features, or None for none; the default may be missing.
-        label: Key of the node data to use as labels, likewise.
+        label: Key of the node data to use as labels, or None for none; the default may be missing.
         weight: Key of the edge data to use as weights, or None for no weights.
         name: Name of the graph in reports.
 

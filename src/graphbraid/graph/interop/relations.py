@@ -69,7 +69,7 @@ def graph_from_relations(
             those that any argument names, with as many nodes as ``x`` or ``y`` has rows, else as the
             largest id says.
         x: Features by node type, as those of :meth:`from_edge_index`.
-        y: Labels by node type, likewise.
+        y: Labels by node type, as those of :meth:`from_edge_index`.
         splits: Node ids or masks by node type and name.
         node_time: ``(num_nodes,)`` times by node type.
         edge_weight: ``(num_edges,)`` weights by relation; those of relations without are 1.

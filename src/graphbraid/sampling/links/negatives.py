@@ -42,7 +42,7 @@ class NegativeSampling:
     None, all nodes are equally likely. Where there are types, nodes are those of the sources' type, and edges
     those of the links' relation."""
     dst_weight: Tensor | str | None = None
-    """Weights that destinations are drawn by, likewise; ``"degree"`` stands for their numbers of in-edges."""
+    """Weights that destinations are drawn by, as ``src_weight``; ``"degree"`` counts their in-edges."""
     reject_edges: bool = False
     """Whether to draw only pairs that are neither an edge of the graph, nor one of the loader's links, nor a
     node and itself. Otherwise a negative may be any of these, as in PyG."""

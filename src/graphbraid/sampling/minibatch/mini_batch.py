@@ -46,7 +46,7 @@ class MiniBatch(TensorHolder):
         batch_size: number of seeds; their rows are ``[:batch_size]`` of every node tensor.
         num_sampled_nodes: number of new nodes per hop, the seeds first; there, as are the edges, unless
             ``subgraph_type`` has others than those drawn.
-        num_sampled_edges: number of edges per hop, likewise.
+        num_sampled_edges: number of edges per hop.
     """
 
     def __init__(
