@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import inspect
-import operator
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,43 +25,6 @@ _NEEDED = (
     "edge_label_index must name a relation, or be a pair of a relation and (2, num_links) ids within its two "
     "types, such as (('user', 'rates', 'movie'), links)"
 )
-
-
-def is_by_relation(num_neighbors: Any) -> bool:
-    """Return whether fanouts are given by relation, in a dict or PyG's ``NumNeighbors`` of one."""
-    values = num_neighbors.values if hasattr(num_neighbors, "get_values") else num_neighbors
-    return isinstance(values, Mapping)
-
-
-def as_fanouts(num_neighbors: Any) -> tuple[int, ...]:
-    """Return the fanouts per hop from a list, a NumPy array, a tensor or PyG's ``NumNeighbors``.
-
-    Raises:
-        ConfigError: the argument is none of these, or gives fanouts by relation.
-    """
-    values = num_neighbors
-    if hasattr(values, "get_values") and hasattr(values, "values"):  # NumNeighbors
-        values = values.values
-    if isinstance(values, Mapping):
-        raise ConfigError(
-            "num_neighbors must be a list with a fanout per hop; a dict is for heterogeneous graphs"
-        )
-    try:
-        return tuple(_as_whole(value) for value in values)
-    except TypeError:
-        raise ConfigError(
-            f"num_neighbors must be a list with a fanout per hop, such as [15, 10, 5]; got {num_neighbors!r}"
-        ) from None
-
-
-def _as_whole(value: Any) -> Any:
-    """Convert an integer of NumPy or torch to a Python int; SamplerConfig refuses what is not an integer."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        return value
-    try:
-        return operator.index(value)
-    except TypeError:  # a tensor that is not an integer
-        return value
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)

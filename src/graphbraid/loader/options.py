@@ -18,8 +18,16 @@ from graphbraid.collective.plan.plan import Plan
 from graphbraid.collective.run.stages import Accelerator, BatchDevice
 from graphbraid.errors import ConfigError, did_you_mean
 from graphbraid.graph import Graph
-from graphbraid.loader.inputs import as_device, as_fanouts, check_lists, check_order, is_by_relation
-from graphbraid.sampling.config import DIRECTIONAL, EGO, SUBGRAPH_TYPES, SamplerConfig, as_subgraph_type
+from graphbraid.loader.inputs import as_device, check_lists, check_order
+from graphbraid.sampling.config import (
+    DIRECTIONAL,
+    EGO,
+    SUBGRAPH_TYPES,
+    SamplerConfig,
+    as_fanouts,
+    as_subgraph_type,
+    is_by_relation,
+)
 from graphbraid.sampling.lists import NeighborLists
 from graphbraid.sampling.rows.by_id import FeatureSource
 from graphbraid.sampling.schedule import SeedSchedule
@@ -92,9 +100,9 @@ class LoaderSettings:
     """Loaders that share each batch, as ranks do; ``batch_size`` is that of all of them together."""
 
     def __post_init__(self) -> None:
-        by_relation = is_by_relation(self.num_neighbors)
+        if not is_by_relation(self.num_neighbors):
+            self._set(num_neighbors=as_fanouts(self.num_neighbors, "num_neighbors"))
         self._set(
-            num_neighbors=self.num_neighbors if by_relation else as_fanouts(self.num_neighbors),
             num_workers=max(as_count(self.num_workers, "num_workers", most=MOST_THREADS), 1),
             device=_as_batch_device(self.device),
             subgraph_type=as_subgraph_type(self.subgraph_type, (*SUBGRAPH_TYPES, EGO)),
@@ -152,14 +160,8 @@ class LoaderSettings:
             "return_edge_id": self.return_edge_id or graph.csc.weight is not None,
         }
         if not graph.is_typed:
-            return SamplerConfig(fanouts=as_fanouts(self.num_neighbors), **options)
-        values, default = self.num_neighbors, None
-        if hasattr(values, "get_values"):  # PyG's NumNeighbors
-            values, default = values.values, getattr(values, "default", None)
-        if isinstance(values, Mapping):
-            values = {key: as_fanouts(one) for key, one in values.items()}
-        default = None if default is None else as_fanouts(default)
-        return SamplerConfig.for_relations(graph.edge_types, values, default=default, **options)
+            return SamplerConfig(fanouts=as_fanouts(self.num_neighbors, "num_neighbors"), **options)
+        return SamplerConfig.for_relations(graph.edge_types, self.num_neighbors, **options)
 
     def schedule(self, inputs: Tensor) -> SeedSchedule:
         """Return the schedule of each step's inputs: seeds, or positions of what is more than nodes.

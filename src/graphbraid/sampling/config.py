@@ -47,7 +47,7 @@ class SamplerConfig:
     def for_relations(
         cls,
         edge_types: Sequence[EdgeType],
-        fanouts: Mapping[Any, Sequence[int]] | Sequence[int],
+        fanouts: Any,
         *,
         default: Sequence[int] | None = None,
         **options: Any,
@@ -57,7 +57,7 @@ class SamplerConfig:
         Args:
             edge_types: the relations, in the graph's order.
             fanouts: a fanout per hop for all relations, or such a list by relation: the three names, or PyG's
-                ``"author__writes__paper"``.
+                ``"author__writes__paper"``; or PyG's ``NumNeighbors`` of either, with its default.
             default: the list of relations that ``fanouts`` does not name. If None, it must name all.
             **options: the other options of this class.
 
@@ -66,6 +66,8 @@ class SamplerConfig:
         """
         if not edge_types:
             raise ConfigError("a graph without relations has nothing to draw from")
+        if hasattr(fanouts, "get_values"):
+            fanouts, default = fanouts.values, getattr(fanouts, "default", None)
         if not isinstance(fanouts, Mapping):
             lists: dict[EdgeType, Sequence[int]] = dict.fromkeys(edge_types, fanouts)
         else:
@@ -97,10 +99,10 @@ class SamplerConfig:
     def __post_init__(self) -> None:
         for name in ("replace", "weighted", "return_edge_id"):
             object.__setattr__(self, name, as_flag(getattr(self, name), name))
-        object.__setattr__(self, "fanouts", _as_fanouts(self.fanouts))
+        object.__setattr__(self, "fanouts", as_fanouts(self.fanouts))
         check_choice(self.layout, "layout", LAYOUTS)
         if self.by_relation is not None:
-            object.__setattr__(self, "by_relation", tuple(map(_as_fanouts, self.by_relation)))
+            object.__setattr__(self, "by_relation", tuple(map(as_fanouts, self.by_relation)))
             hops = [len(fanouts) for fanouts in (self.fanouts, *self.all_fanouts)]
             if len(set(hops)) > 1:
                 raise ConfigError(
@@ -138,12 +140,26 @@ def as_edge_type(key: Any, edge_types: Sequence[EdgeType]) -> EdgeType:
     )
 
 
-def _as_fanouts(fanouts: Any) -> tuple[int, ...]:
-    if isinstance(fanouts, str | bytes | Mapping) or not isinstance(fanouts, Iterable):
+def is_by_relation(fanouts: Any) -> bool:
+    """Return whether fanouts are given by relation, in a dict or PyG's ``NumNeighbors`` of one."""
+    return isinstance(_values_of(fanouts), Mapping)
+
+
+def as_fanouts(fanouts: Any, name: str = "fanouts") -> tuple[int, ...]:
+    """Return the fanouts per hop from a list, a NumPy array, a tensor or PyG's ``NumNeighbors``.
+
+    Raises:
+        ConfigError: ``fanouts`` are none of these, or a number is no fanout. The message says ``name``.
+    """
+    values = _values_of(fanouts)
+    if isinstance(values, Mapping):
+        raise ConfigError(f"{name} must be a list with a fanout per hop; a dict is for heterogeneous graphs")
+    is_list = isinstance(values, Iterable) and not isinstance(values, str | bytes)
+    if not is_list or getattr(values, "ndim", 1) == 0:
         raise ConfigError(
-            f"fanouts must be a list with a number per hop, such as (15, 10, 5); got {shown(fanouts)}"
+            f"{name} must be a list with a fanout per hop, such as [15, 10, 5]; got {shown(fanouts)}"
         )
-    hops = tuple(fanouts)
+    hops = tuple(values)
     if not 1 <= len(hops) <= MOST_HOPS:
         raise ConfigError(
             f"fanouts must name at least one hop, such as (15, 10, 5), and at most {MOST_HOPS}; "
@@ -153,6 +169,10 @@ def _as_fanouts(fanouts: Any) -> tuple[int, ...]:
         return tuple(as_count(f, f"fanouts[{hop}]", least=-1, most=MOST_COUNT) for hop, f in enumerate(hops))
     except ConfigError as error:
         raise ConfigError(f"a fanout must be an integer >= 0, or -1 for all; {error}") from None
+
+
+def _values_of(fanouts: Any) -> Any:
+    return fanouts.values if hasattr(fanouts, "get_values") else fanouts  # PyG's NumNeighbors
 
 
 def as_subgraph_type(given: Any, known: Sequence[str] = SUBGRAPH_TYPES) -> str:

@@ -203,7 +203,7 @@ def test_neighbours_are_drawn_with_probability_fanout_over_degree_in_every_relat
         ),
         ([1, -2], {}, r"\('author', 'writes', 'paper'\): a fanout must be"),
         ([-1], {"replace": True}, "replace=True needs a fanout >= 0"),
-        (5, {}, "fanouts must be a list with a number per hop"),
+        (5, {}, "fanouts must be a list with a fanout per hop"),
     ],
 )
 def test_bad_fanouts_say_why(fanouts, options, message):
