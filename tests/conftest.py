@@ -142,7 +142,7 @@ def own_dataset_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.fixture(autouse=True)
 def keep_profiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep what a test measured although the other tests, which run beside it, are other programs."""
-    monkeypatch.setattr("graphbraid.machine.contention.MOST_OTHERS", 1.0)
+    monkeypatch.setattr("graphbraid.machine.measurements.MOST_OTHERS", 1.0)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ SHARED = {
 
 OPENS_BY_ITSELF = {
     # Files of the system, of this package or of this process, and those that were opened before.
-    *("cgroups.py", "contention.py", "shared_tensors.py", "emit/folder.py", "parsing.py"),
+    *("machine/hardware.py", "machine/measurements.py", "shared_tensors.py", "emit/folder.py", "parsing.py"),
     *("checksums.py", "run_folder/folder.py", "run/ranks.py"),
 }
 """Modules that read files otherwise than by ``files/opening.py``, which refuses pipes and devices."""

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from graphbraid.machine import contention as others
-from graphbraid.machine.contention import OtherPrograms
+from graphbraid.machine import measurements as others
+from graphbraid.machine.measurements import OtherPrograms
 
 
 @pytest.fixture

@@ -73,7 +73,7 @@ def _import_common() -> None:
         except ImportError:  # an optional package
             continue
     # As in tests/conftest.py: else each process measures anew what others that tests run beside it disturb.
-    importlib.import_module("graphbraid.machine.contention").MOST_OTHERS = 1.0  # type: ignore[attr-defined]
+    importlib.import_module("graphbraid.machine.measurements").MOST_OTHERS = 1.0  # type: ignore[attr-defined]
     # What each process that trains would work out by itself.
     importlib.import_module("graphbraid.train").TrainConfig()
     gc.freeze()  # else each process looks through all of that for garbage, at its end above all

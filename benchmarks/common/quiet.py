@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from graphbraid.machine.contention import OtherPrograms
+from graphbraid.machine.measurements import OtherPrograms
 
 MOST = 0.05
 """Share of the cores' time that other programs may have; the system's own upkeep takes 1 to 2 %."""

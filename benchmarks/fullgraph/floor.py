@@ -30,7 +30,7 @@ from graphbraid.fullgraph import Engine
 from graphbraid.fullgraph.explain.floor import Floor
 from graphbraid.fullgraph.measured.rates import machine_rates
 from graphbraid.fullgraph.measured.rates import measure as measure_rates
-from graphbraid.machine.contention import OtherPrograms, is_disturbed
+from graphbraid.machine.measurements import OtherPrograms, is_disturbed
 
 GOAL = 1.3
 LARGEST = 5

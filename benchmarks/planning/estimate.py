@@ -31,7 +31,7 @@ from benchmarks.common.rows import RESULTS, commit, read_lines, write_rows
 from benchmarks.graphs.folder import load
 from graphbraid import Graph
 from graphbraid.datasets import save_store
-from graphbraid.machine.contention import is_disturbed
+from graphbraid.machine.measurements import is_disturbed
 
 WITHIN = {"memory_bytes": 0.15, "epoch_seconds": 0.25, "run_seconds": 0.25}
 SAMPLED = {"fanouts": [15, 10], "batch_size": 1024, "eval_every": 0, "test_at_end": False}

@@ -18,7 +18,7 @@ from benchmarks.peers.common import peak_gb
 from graphbraid import Graph, Trainer
 from graphbraid.datasets import open_store
 from graphbraid.estimates.records import PartSeconds
-from graphbraid.machine.contention import OtherPrograms
+from graphbraid.machine.measurements import OtherPrograms
 from graphbraid.nn import make_model
 
 

@@ -100,7 +100,7 @@ def test_a_profile_is_kept_by_machine_and_key_and_made_anew_where_broken(caplog)
 
 
 def test_what_was_measured_beside_other_programs_is_not_kept(monkeypatch, caplog):
-    monkeypatch.setattr("graphbraid.machine.contention.MOST_OTHERS", 0.1)
+    monkeypatch.setattr("graphbraid.machine.measurements.MOST_OTHERS", 0.1)
     shares = [0.34, 0.05, 0.34]
     monkeypatch.setattr(profiler.OtherPrograms, "share", lambda _: shares.pop(0))
     made = []
@@ -119,7 +119,7 @@ def test_what_was_measured_beside_other_programs_is_not_kept(monkeypatch, caplog
 
 def test_disturbed_trials_of_how_to_divide_the_cores_are_not_kept_either(monkeypatch, caplog):
     """A run whose bits depend on them keeps its plan in its folder."""
-    monkeypatch.setattr("graphbraid.machine.contention.MOST_OTHERS", 0.1)
+    monkeypatch.setattr("graphbraid.machine.measurements.MOST_OTHERS", 0.1)
     monkeypatch.setattr(profiler.OtherPrograms, "share", lambda _: 0.34)
     trial = TimedArrangement(cores=Arrangement(workers=1, threads=1), seconds=1.0)
     profile, key = Profile(times=(FAST,), trials=(trial,)), {"graph": "shared"}

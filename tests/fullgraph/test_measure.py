@@ -30,7 +30,7 @@ class Machine:
         self._share = None
         monkeypatch.setattr(kept_rates, "measure", self._measure)
         monkeypatch.setattr(kept_rates, "LEAST_SECONDS", 0.0)
-        monkeypatch.setattr("graphbraid.machine.contention.MOST_OTHERS", 0.1)
+        monkeypatch.setattr("graphbraid.machine.measurements.MOST_OTHERS", 0.1)
         monkeypatch.setattr(kept_rates.OtherPrograms, "share", lambda _: self._share)
         monkeypatch.setattr(kept_rates.time, "time", lambda: self.now)
 

@@ -146,7 +146,7 @@ def test_an_epoch_is_as_sure_as_its_parts():
 
 
 def test_a_load_beside_the_trial_is_told_of(monkeypatch):
-    monkeypatch.setattr("graphbraid.machine.contention.MOST_OTHERS", 0.1)
+    monkeypatch.setattr("graphbraid.machine.measurements.MOST_OTHERS", 0.1)
     quiet = EpochSeconds(train=PartSeconds(1.0, "all 3 steps tried once"), others=0.05)
     assert next(quiet.parts())[1].how == "all 3 steps tried once"
     beside = dataclasses.replace(quiet, others=0.6).scaled(2.0, "times 2")

@@ -12,7 +12,7 @@ from graphbraid.features.budgets import HostBudget
 from graphbraid.features.tiers.device_sizing import DeviceBudget
 from graphbraid.features.tiers.tier_report import CurvePoint
 from graphbraid.files.writing import format_bytes
-from graphbraid.machine.contention import is_disturbed
+from graphbraid.machine.measurements import is_disturbed
 
 if TYPE_CHECKING:
     from graphbraid.estimates.machine import HardwareFile

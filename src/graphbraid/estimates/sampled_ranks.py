@@ -25,7 +25,7 @@ from graphbraid.estimates.memory import sampled_needs
 from graphbraid.estimates.trial import Trial, repeated, timed
 from graphbraid.graph import Graph
 from graphbraid.loader import BatchLoader
-from graphbraid.machine.contention import OtherPrograms, is_disturbed
+from graphbraid.machine.measurements import OtherPrograms, is_disturbed
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.inference.evaluate import outputs_in_chunks

@@ -23,7 +23,7 @@ from graphbraid.estimates.trial import Trial, of_tries, repeated, timed
 from graphbraid.files.writing import format_bytes
 from graphbraid.fullgraph.measured.rates import machine_rates
 from graphbraid.graph import Graph, SparseFeatures
-from graphbraid.machine.contention import OtherPrograms
+from graphbraid.machine.measurements import OtherPrograms
 from graphbraid.nn import module_traits
 from graphbraid.sampling import MiniBatch
 from graphbraid.train.inference.evaluate import EvalMode, score

@@ -15,7 +15,7 @@ from graphbraid.estimates.whole_passes import forward_bytes, training_bytes
 from graphbraid.features.rows.row_stream import LONGEST_ROUND
 from graphbraid.files.writing import format_bytes
 from graphbraid.fullgraph import Engine
-from graphbraid.machine.contention import OtherPrograms
+from graphbraid.machine.measurements import OtherPrograms
 from graphbraid.train.step.batches import WholeGraph
 from graphbraid.train.step.whole import compile_for
 

@@ -16,14 +16,47 @@ import re
 import secrets
 import shutil
 import stat
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
 from graphbraid.errors import ResourceError
-from graphbraid.files.durability import lock, sync, sync_folder
 from graphbraid.files.opening import kind_of
+
+
+def lock(descriptor: int) -> bool:
+    """Take a lock that ends with the process; return False if another process holds it."""
+    if sys.platform == "win32":
+        return False
+    import fcntl
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def sync(file: Path) -> None:
+    """Flush a file to the disk."""
+    descriptor = os.open(file, os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames in a folder durable, on systems that can flush a folder."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
 
 IfExists = Literal["error", "replace", "keep"]
 

@@ -1,7 +1,8 @@
-"""Measurements kept between runs: one file each, named by a hash of the key that says what was measured.
+"""Measurements kept between runs, and the load of other programs while something was measured.
 
-Files carry a checksum. One that is damaged or invalid counts as missing: a warning is logged and its content
-is measured again. The caller decides, with :mod:`.contention`, which measurements are worth keeping.
+A kept measurement is one file, named by a hash of the key that says what was measured. It carries a checksum.
+One that is damaged or invalid counts as missing: a warning is logged and its content is measured again. The
+caller decides, with :class:`OtherPrograms`, which measurements are worth keeping.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -18,6 +21,53 @@ from graphbraid.files.caches import cache_folder
 from graphbraid.files.checksums import FIELD, sealed, unsealed
 from graphbraid.files.opening import read_text
 from graphbraid.files.writing import atomic_write
+
+LEAST_SECONDS = 0.5
+"""Shortest time that gives an answer: the system's clock counts hundredths of a second."""
+MOST_OTHERS = 0.1
+"""Largest share of the cores that other programs may use for a measurement to be trusted."""
+
+
+def is_disturbed(others: float | None) -> bool:
+    """Return whether other programs used too large a share of the cores for a measurement to be trusted."""
+    return others is not None and others > MOST_OTHERS
+
+
+class OtherPrograms:
+    """The load of other programs, from now on, on the cores this process may use; read from ``/proc/stat``.
+
+    Args:
+        root: folder that holds ``proc``; tests pass another.
+    """
+
+    def __init__(self, *, root: Path = Path("/")) -> None:
+        self._stat = root / "proc/stat"
+        self._began, self._own = time.perf_counter(), time.process_time()
+        self._busy = self._busy_seconds()
+
+    def share(self) -> float | None:
+        """Return their share of these cores' time so far, from 0 to 1, or None if unknown or too early."""
+        seconds, own, busy = time.perf_counter() - self._began, time.process_time(), self._busy_seconds()
+        if seconds < LEAST_SECONDS or busy is None or self._busy is None:
+            return None
+        others = (busy[0] - self._busy[0]) - (own - self._own)
+        return min(1.0, max(0.0, others / (busy[1] * seconds)))
+
+    def _busy_seconds(self) -> tuple[float, int] | None:
+        """Return the seconds the usable cores were busy since the system started, and their number."""
+        try:
+            lines = [line.split() for line in self._stat.read_text(encoding="ascii").splitlines()]
+            per_second = os.sysconf("SC_CLK_TCK")
+            usable = {f"cpu{core}" for core in os.sched_getaffinity(0)}
+            cores = [[int(ticks) for ticks in line[1:9]] for line in lines if line and line[0] in usable]
+        except (OSError, ValueError, AttributeError):  # no such file, an unknown format, or not Linux
+            return None
+        if not cores or any(len(ticks) < 8 for ticks in cores):
+            return None
+        # user, nice, system, idle, iowait, irq, softirq, steal
+        busy = sum(sum(ticks) - ticks[3] - ticks[4] for ticks in cores)
+        return busy / per_second, len(cores)
+
 
 T = TypeVar("T")
 
@@ -85,6 +135,3 @@ class Kept(Generic[T]):
         if not isinstance(content, dict) or FIELD not in content:
             raise DataError("it has no checksum")
         return self._from_json(unsealed(content, file))
-
-
-__all__ = ["NOT_KEPT", "Kept"]

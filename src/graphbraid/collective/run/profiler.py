@@ -26,9 +26,8 @@ from graphbraid.collective.plan.times import ZERO, Duration, Profile, StageTimes
 from graphbraid.collective.run.operators import Operators, can_look_ahead
 from graphbraid.collective.run.stages import Context
 from graphbraid.files.schema import checked
-from graphbraid.machine.contention import OtherPrograms, is_disturbed
 from graphbraid.machine.hardware import Hardware
-from graphbraid.machine.measurements import NOT_KEPT, Kept
+from graphbraid.machine.measurements import NOT_KEPT, Kept, OtherPrograms, is_disturbed
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.sampling.rows.by_id import tensor_bytes
 

@@ -26,8 +26,7 @@ from graphbraid.fullgraph.device import HOST, Device
 from graphbraid.fullgraph.step.inputs import SparseInput
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.sparse_features import SparseFeatures
-from graphbraid.machine.contention import LEAST_SECONDS, OtherPrograms, is_disturbed
-from graphbraid.machine.measurements import NOT_KEPT, Kept
+from graphbraid.machine.measurements import LEAST_SECONDS, NOT_KEPT, Kept, OtherPrograms, is_disturbed
 from graphbraid.machine.rates import Rates
 from graphbraid.ops.aggregation import Aggregation
 from graphbraid.ops.binary import bit_gram, bit_product
