@@ -97,15 +97,16 @@ def _cluster(file: str | None) -> tuple[Cluster, str]:
     import torch
 
     from graphbraid.estimates.cluster import Cluster
-    from graphbraid.fullgraph.measured.moving import byte_cost, message_cost
+    from graphbraid.estimates.network_costs import network_costs
 
     cluster, threads = Cluster.load(file) if file else Cluster(), torch.get_num_threads()
     if cluster.message_processor_seconds is None:
-        cluster = dataclasses.replace(cluster, message_processor_seconds=message_cost() / threads)
+        message = network_costs().message / threads
+        cluster = dataclasses.replace(cluster, message_processor_seconds=message)
     if cluster.byte_processor_seconds is not None:
         return cluster, "as the file says"
-    cost = byte_cost()
-    between = cost.low / threads, cost.high / threads
+    costs = network_costs()
+    byte, *between = (seconds / threads for seconds in (costs.byte, costs.byte_low, costs.byte_high))
     cores, low, high = (
         f"{threads} core{'s' * (threads > 1)}",
         *(f"{1e9 * seconds:.3g}" for seconds in between),
@@ -114,9 +115,8 @@ def _cluster(file: str | None) -> tuple[Cluster, str]:
         f"as TCP took here within the machine while its cores computed, divided among {cores}; half of the "
         f"windows lie between {low} and {high} ns, and epochs then between those in brackets"
     )
-    seconds = cost.seconds / threads
-    cluster = dataclasses.replace(cluster, byte_processor_seconds=seconds, byte_processor_range=between)
-    return cluster, source
+    limits = between[0], between[1]
+    return dataclasses.replace(cluster, byte_processor_seconds=byte, byte_processor_range=limits), source
 
 
 def _of_mini_batches(
