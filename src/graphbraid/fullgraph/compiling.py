@@ -188,7 +188,7 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
 def _found_alone(
     ranks: Ranks, model: nn.Module, graph: Graph, nodes: Any, options: dict[str, Any]
 ) -> Evidence:
-    """Return what one rank measures; of ranks that hold parts, none tries operations on the whole graph."""
+    """Return one rank's measurements. Ranks that hold parts try no operations on the whole graph."""
     if ranks.part is None:
         return Engine(model, graph, nodes, **options).evidence
     return Evidence(rates=basis_for(CompileOptions(device=device_for(model, options["device"]))).rates)

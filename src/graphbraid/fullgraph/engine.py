@@ -175,7 +175,7 @@ class Engine:
     def _written_again(self, seeds: Sequence[int]) -> Tensor:
         """Return the outputs of a call by the model as it is written, so that they have second derivatives.
 
-        Further calls with gradients run so from the start.
+        Later calls with gradients then run as written from the start.
         """
         if self._ranks is not None:
             raise ConfigError("gradients of several ranks cannot be differentiated again; use one rank.")
@@ -194,7 +194,7 @@ class Engine:
         return self._evaluated(lambda runner, program: runner.predict(program), lambda out: out)
 
     def predict_owned(self, nodes: Tensor) -> Tensor:
-        """Return the outputs, in evaluation mode, of those of ``nodes`` that this one of several ranks owns.
+        """Return the outputs, in evaluation mode, of the ``nodes`` that this rank owns.
 
         All ranks call it together, with the same ``nodes``, int64 ids in any order.
         """
@@ -207,7 +207,7 @@ class Engine:
     def _evaluated(
         self, run: Callable[[Runner, Program], Tensor], of_all: Callable[[Tensor], Tensor]
     ) -> Tensor:
-        """Return what ``run`` gives in evaluation mode; ``of_all`` of the outputs if it runs as written."""
+        """Return ``run``'s result in evaluation mode, or ``of_all`` of a model's outputs as written."""
         with self._lock, plain_tensors(), torch.no_grad(), in_mode(self.model, training=False):
             snapshot = self._tracker.now()
             runner = self._tracker.runner_serving(snapshot)

@@ -1,7 +1,7 @@
 """ModelTracker: the snapshots of a model that may change between calls, and the runner of each.
 
-Each call looks whether the model, its graph or the data behind it are still what was read. If not, the model
-is read anew; the snapshots kept serve a model that alternates between modes.
+Each call checks whether the model, its graph or the user's data have changed since the model was read. If so,
+it is read again. Several snapshots are kept, for a model that alternates between modes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ModelSnapshot:
     """A model's program at one moment, or the reason why it has none."""
 
     seen: ModelWatch | None
-    """Watches whether the model is still what was read; None for a call that reads nothing."""
+    """Watches whether the model has changed since; None for a call that reads nothing."""
     program: Program | None
     why: NotLoweredError | None
     runner: Runner | None = None
@@ -114,7 +114,7 @@ class ModelTracker:
         self.source = source_of(model, graph, data, node_type)
         """The graph, and the data behind it, in their current state."""
         self.differentiates_twice = False
-        """Whether gradients are differentiated again, so that calls with gradients run as written."""
+        """Whether gradients have been differentiated again. Calls with gradients then run as written."""
         self._asked = TrainingNodes(nodes, self.source)
         if ranks is not None:
             ranks.check_same(options_of(model), graph, self.nodes)
@@ -150,7 +150,7 @@ class ModelTracker:
         return snapshot
 
     def _why_not_now(self) -> NotLoweredError | None:
-        """Return why calls at this moment run as written whatever the model is; None if they do not."""
+        """Return why no model can be lowered at this moment, so that it runs as written; None if it can."""
         if torch.is_autocast_enabled(self._options.device.place.type):
             return NotLoweredError("autocast", "kernels run in float32", "a call outside of autocast")
         if peek_interpreter_stack() is not None or forward_ad._current_level >= 0:
@@ -180,7 +180,7 @@ class ModelTracker:
         return runner or self.runner_of(snapshot)
 
     def as_written(self) -> AsWritten:
-        """Return what runs the model as it is written.
+        """Return a runner of the model as it is written.
 
         Raises:
             ConfigError: features are streamed, which a model as written cannot read.

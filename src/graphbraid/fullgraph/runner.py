@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _MEGA = 1e6
 _HOST_BYTES = 1 << 25
-"""Memory of the host beside an arena that nobody counts: modules imported late, and heaps of threads."""
+"""Host memory beside the arena that is not counted: modules imported late, and heaps of threads."""
 
 
 class Runner:
@@ -176,14 +176,14 @@ class Runner:
         return 0 if streams is None else streams.whole_bytes
 
     def _evaluation_plan(self, read: Program) -> PlannedStep:
-        """Return the step of :meth:`predict`, or one that is planned like it."""
+        """Return the step that :meth:`predict` has, or plan one like it."""
         if self._evaluate is not None and self._evaluated is not None and same_program(read, self._evaluated):
             return self._evaluate
         program, blocks, _ = self._lowered_for_evaluation(read, checks=False)
         return self._planned(program, blocks, training=False)
 
     def evidence(self, evaluated: Program | None) -> Evidence:
-        """Return the rates and trials behind the choices, also those of the program in evaluation mode."""
+        """Return the rates and trials behind the choices, for training and for evaluation mode."""
         if evaluated is not None and self.lowered.part is None:
             lower_for_evaluation(self._whole, evaluated)  # runs the trials that belong to it
         trials = self.lowered.facts.trials

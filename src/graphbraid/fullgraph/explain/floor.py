@@ -64,7 +64,7 @@ class Floor:
         return self.step_seconds / self.floor_seconds
 
     def at(self, rates: Rates) -> Floor:
-        """Return the same work and times beside a floor at other rates, measured closer to the times."""
+        """Return the floor of the same work at other rates, such as those measured just before the times."""
         return dataclasses.replace(
             self,
             operations=tuple(

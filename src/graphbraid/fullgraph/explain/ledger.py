@@ -54,7 +54,7 @@ class Work:
     """Seconds of products with features stored as bits, by their own measured rate."""
 
     def seconds(self, rates: Rates) -> float:
-        """Return the longest of the times of arithmetic, of bytes read, and of those brought to the cores."""
+        """Return the longest time: of arithmetic, of bytes read, or of bytes brought to the cores."""
         fetched = self.stream_bytes / rates.stream_bytes + self.random_bytes / rates.row_bytes
         fetched += (
             self.outer_stream_bytes / rates.outer_stream_bytes + self.outer_bytes / rates.outer_row_bytes

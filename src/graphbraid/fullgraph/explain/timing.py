@@ -20,7 +20,7 @@ REPEATS = 7
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskTime:
-    """Time of one task of a step, that is of one kernel call."""
+    """Time of one task of a step: of one kernel call."""
 
     name: str
     operation: str
@@ -60,7 +60,7 @@ class TimedStep(PlannedStep):
         self._seconds: dict[int, list[float]] = {}
 
     def measured(self, rows: Tensor | None, num_nodes: int, repeats: int = REPEATS) -> StepTimes:
-        """Time the tasks of ``repeats`` steps, and as many whole steps, alternating between the two.
+        """Time the tasks of ``repeats`` steps and, in turn with them, ``repeats`` whole steps.
 
         Args:
             rows: int64 rows of the output to return. If None, all of them.

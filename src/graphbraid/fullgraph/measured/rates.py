@@ -212,7 +212,7 @@ def rates_file(device: Device = HOST) -> Path:
 
 
 def _measured(device: Device) -> MeasuredRates:
-    """Measure for long enough to know what other programs did in that time.
+    """Measure for long enough to see how much other programs ran.
 
     Raises:
         RuntimeError: the operands are more than the free memory.

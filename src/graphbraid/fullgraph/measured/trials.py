@@ -38,7 +38,7 @@ RUN_SECONDS = 4e-3
 """Longest predicted seconds of one run of a trial, which has six runs."""
 LEAST_ROWS = 256
 MOST_BYTES = 1 << 26
-"""Largest matrix of a trial; larger ones exceed the cache, as those by which rates are measured do."""
+"""Largest matrix of a trial. For larger ones, which exceed the cache, the measured rates hold."""
 
 FeatureMatrix = Tensor | SparseFeatures
 

@@ -19,7 +19,7 @@ from graphbraid.ops.dropout import RowEpilogue
 from graphbraid.ops.kernels import watched
 
 _TRIES = 4
-"""Number of watched runs after which a call is taken not to repeat."""
+"""After this many watched runs without two alike, a call is no longer watched."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -21,12 +21,12 @@ _AGREES = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """What a backward pass asks about what its outputs were made from."""
+    """What a backward pass asks about the call that gave its outputs."""
 
     has_changed: Callable[[], bool]
-    """Returns whether the graph's tensors were written to since."""
+    """Returns whether the graph's tensors were written to after the call."""
     written: Callable[[Sequence[int]], Tensor]
-    """Returns the outputs by the model as it is written, with masks of these seeds."""
+    """Runs the model as it is written, with these seeds of dropout masks, and returns its outputs."""
 
 
 def _no_model(_: Sequence[int]) -> Tensor:
@@ -34,7 +34,7 @@ def _no_model(_: Sequence[int]) -> Tensor:
 
 
 UNCHANGED = Behind(has_changed=lambda: False, written=_no_model)
-"""Stands behind a lowered program that is run without an engine."""
+"""For a lowered program that is run without an engine."""
 
 
 def run_step(
@@ -105,7 +105,7 @@ class _Run(Function):
 
 
 def _differentiable(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    """Return the gradients by the model as it is written, by PyTorch's operations, which have derivatives."""
+    """Return the gradients by PyTorch's operations of the model as it is written, which have derivatives."""
     step, twice = ctx.step, torch.is_grad_enabled()
     with step.lock, torch.no_grad():
         outputs = step.bring_back(ctx.was)

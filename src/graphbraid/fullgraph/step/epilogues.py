@@ -24,7 +24,7 @@ class Seeds:
         self._drawn: list[int] = []
 
     def drawn(self) -> tuple[int, ...]:
-        """Return the seeds of the last forward pass, which :meth:`put_back` gives to a repetition of it."""
+        """Return the seeds of the last forward pass. :meth:`put_back` takes them to repeat the pass."""
         return tuple(self._drawn)
 
     def put_back(self, drawn: Sequence[int]) -> None:
@@ -127,7 +127,7 @@ def epilogue(x: Tensor, bias: Tensor | None, act: str, mask: Mask, out: Tensor) 
 
 
 def row_epilogue(bias: Tensor | None, act: str, mask: Mask, like: Tensor) -> RowEpilogue:
-    """Return the same epilogue for fusing with another kernel, whose rows are on the device of ``like``."""
+    """Return the same epilogue for a kernel to fuse; ``like`` says the device of its rows."""
     return RowEpilogue(
         bias=bias,
         act=ACTIVATION_CODES[act],
@@ -147,7 +147,7 @@ def epilogue_backward(  # noqa: PLR0917 - in the order of the kernel's
 
 
 def seed_for(rows: Tensor, seed: int | Tensor) -> int | Tensor:
-    """Return a mask's seed as the kernels for ``rows`` take it; compiled CPU kernels take only numbers."""
+    """Return a mask's seed as ``rows``' kernels take it: compiled CPU kernels take only numbers."""
     by_value = rows.device.type == "cpu" and backend(rows) is not reference
     return int(seed) if by_value else seed
 

@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class ExchangeState:
-    """The exchanges under way, and splits of edges, each made once for all operations over these edges."""
+    """The exchanges of a step, and its splits of edges. Operations over the same edges share a split."""
 
     pipeline: PipelineConfig = field(default_factory=PipelineConfig)
     """How the kernel that reads peers' rows divides its work; alike on all ranks."""
     nbytes: int = 0
-    """Bytes of split edges beside the blocks, and of rows that are rounded for their way between ranks."""
+    """Bytes of the splits, and of rows that are rounded before they are sent."""
     travels: dict[str, RowExchange] = field(default_factory=dict)
     """What moves the rows of each exchange, by the value's name."""
     overlapped: dict[str, Overlapped | PeerReads] = field(default_factory=dict)
-    """The exchanges whose rows one aggregation reads, which begins without them or where peers keep them."""
+    """The exchanges whose only reader is an aggregation, which begins early or reads peers' memory."""
     returning: dict[str, FirstRows] = field(default_factory=dict)
-    """The memory for the gradients that come back of exchanges whose halo's gradients have departed."""
+    """Memory that receives gradients from others, for exchanges that have sent the halo's gradients."""
     gone_back: set[str] = field(default_factory=set)
-    """Linear maps whose gradients are computed while those of their value's halo travel."""
+    """Linear maps whose gradients are computed while the gradients of the halo travel."""
     first_back: set[str] = field(default_factory=set)
-    """Linear maps of constants just before these, whose gradients are also computed then."""
+    """Linear maps of constants just before those, with gradients that are computed at the same time."""
     maps: dict[tuple[AdjacencyMatrix, int], tuple[Map, Map]] = field(default_factory=dict)
     """The linear maps over edges from own rows and over those from the halo."""
     source_splits: dict[int, SourceSplit] = field(default_factory=dict)

@@ -91,7 +91,7 @@ class NodeFeatures:
     def _widened_bytes(self) -> int:
         """Bytes of all rows as float32 on the host, where the graph keeps another dtype.
 
-        They are there while the factor and constants are made, and stay where these read them as they are.
+        They exist while the factor and constants are made, and stay if these use them unchanged.
         """
         x = self._x
         if x is None or self._copies is not None or not is_widened(x):

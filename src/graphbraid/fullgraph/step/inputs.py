@@ -21,8 +21,7 @@ from graphbraid.ops.linear import structure, tall_gram, tall_product
 class Input(ABC):
     """The features in the form that the first weights multiply.
 
-    A product takes at most the memory of a weight, or of the rows and columns that it handles at a time, in
-    addition to its result.
+    Beside its result, a product takes the memory of one weight, or of the rows that it handles at a time.
     """
 
     @abstractmethod

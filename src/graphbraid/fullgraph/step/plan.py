@@ -44,7 +44,7 @@ from graphbraid.fullgraph.step.streams import Streams
 from graphbraid.ops.aggregation import Aggregation
 
 WhenWhole = Callable[[nn.Parameter, Tensor], None]
-"""Takes a parameter and its gradient, which is whole."""
+"""Takes a parameter and its complete gradient."""
 Op = TypeVar("Op", bound=Operation)
 
 
@@ -89,7 +89,7 @@ class StepPlan:
         self.parameters = ParameterGradients(on_host=self.copies is None)
         """Collects the parameters' gradients of a backward pass."""
         self.when_whole: WhenWhole | None = None
-        """Called with each parameter and its gradient as no further task of a backward pass adds to it."""
+        """Called with each parameter and its gradient as soon as no later task adds to it."""
         self.seeds = Seeds() if self.copies is None else self.copies.seeds()
         self.masks: dict[str, EpilogueMask] = {}
         """The masks of epilogues, by the value's name."""
@@ -115,7 +115,7 @@ class StepPlan:
 
     @property
     def other_bytes(self) -> int:
-        """Bytes that the step takes beside the arena and copies: other forms of features, split edges."""
+        """Bytes beside the arena and the copies: constants, other forms of the features, split edges."""
         constants = sum(constant.nbytes for constant in self.constants.values())
         features = sum(one.factor_bytes for one in self.features.values()) + self.edge_features.nbytes
         return constants + features + self.exchanges.nbytes
@@ -258,7 +258,7 @@ class StepPlan:
     # ---- edges
 
     def whole_map(self, adjacency: AdjacencyMatrix) -> Aggregation:
-        """Return the linear map over all of the graph, with the coefficients of the whole one."""
+        """Return the map over all edges here. A rank's part has the coefficients of the whole graph."""
         how, part = aggregation(adjacency, self.request.whole_edges(adjacency.relation)), self.request.part
         return how if part is None else part.corrected(adjacency, how)
 
@@ -293,7 +293,7 @@ class StepPlan:
         return self.grads[value], False
 
     def part_of_grad(self, value: str) -> tuple[FirstRows, FirstRows | None]:
-        """Return rows for a kernel to write its part of a gradient, and the sum to add it to, if any.
+        """Return rows for one kernel's part of a gradient, and the sum to add it to, if there is one.
 
         Plan the kernel's task and then call :meth:`add_part`.
         """
@@ -351,7 +351,7 @@ class StepPlan:
             self.add_to_grad(value, self.grads[op.out])
 
     def tell_of_whole(self, op: Operation) -> None:
-        """Plan to tell of the gradients that are whole once those of ``op``'s parameters are; only once."""
+        """Plan to announce the gradients that are complete after ``op``; planned once for each operation."""
         parameters = self._first_uses.pop(op.out, ())
 
         def tell() -> None:

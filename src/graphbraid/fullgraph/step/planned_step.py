@@ -23,11 +23,11 @@ from graphbraid.ops.gather import places_of, spread_rows
 from graphbraid.ops.peers.pipeline_plan import PipelineConfig
 
 WIDE, MANY = 17, 1 << 18
-"""Least columns and elements of an output gradient for which rows are scattered by a parallel kernel."""
+"""An output gradient with at least this many columns and elements is scattered by a parallel kernel."""
 
 
 class ForwardPass(NamedTuple):
-    """All but the parameters that decides the numbers of a forward pass, so that it can be run again."""
+    """What decides the numbers of a forward pass beside the parameters. With it, the pass can be repeated."""
 
     number: int
     seeds: tuple[int, ...]
@@ -35,7 +35,7 @@ class ForwardPass(NamedTuple):
     modes: tuple[bool, ...]
     """Whether each of the step's modules was in training mode."""
     statistics: tuple[int, ...]
-    """Versions of the running statistics that it normalised by."""
+    """Versions of the running statistics that the pass normalised by."""
 
 
 class PlannedStep:

@@ -74,7 +74,7 @@ class PlannedAttention(PlannedOperation[Attention]):
         return self.plan.scratch(f"{self.op.out}: {name}", rows, width)
 
     def _plan_head_grad(self, *, is_wide: bool) -> FirstRows:
-        """Return the gradient of the heads' rows; for a mean, one head's share, or with ``is_wide`` all."""
+        """Return the heads' gradient; for a mean of heads, that of one, or with ``is_wide`` of all."""
         op, grad = self.op, self.grad
         if not op.averages:
             return grad

@@ -88,7 +88,7 @@ class PlannedAggregate(PlannedOperation[Aggregate]):
 
 
 _PartRun = tuple[Callable[[SourcePart], None], tuple[Rows, ...]]
-"""What computes the gradients of a part's rows, and the other rows that it touches."""
+"""A call that computes the gradients of a part's rows, and the other rows that it touches."""
 
 
 class PlannedMaximum(PlannedOperation[Maximum]):
@@ -237,7 +237,7 @@ class PlannedHoisted(PlannedOperation[Hoisted]):
     """A value that is computed once from the features, when the memory is allocated."""
 
     def forward(self) -> None:
-        """Plan no task, but a constant; streamed features make it themselves."""
+        """Plan a constant, unless streamed features make the value."""
         plan, op = self.plan, self.op
         if plan.streams is not None:
             return
@@ -249,7 +249,7 @@ class PlannedHoisted(PlannedOperation[Hoisted]):
 
 
 class _OfPart:
-    """A value of a rank's own rows; rows of its halo come from their owners where they are computed too."""
+    """A rank's own rows of a hoisted value. Computed rows of the halo come from their owners."""
 
     def __init__(self, plan: StepPlan, op: Hoisted) -> None:
         assert plan.request.part is not None

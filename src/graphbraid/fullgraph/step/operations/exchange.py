@@ -20,7 +20,7 @@ class PlannedExchange(PlannedOperation[Exchange]):
         self._num_own = plan.num_rows(plan.program.level(self.source))
 
     def forward(self) -> None:
-        """Plan to send own rows and receive the halo's; what no step changes travels only once."""
+        """Plan to send own rows and receive the halo's; constants are exchanged only once."""
         plan, op, num_own = self.plan, self.op, self._num_own
         x = plan.rows(self.source)
         if isinstance(x, Constant):
@@ -66,7 +66,7 @@ class PlannedExchange(PlannedOperation[Exchange]):
             plan.add_to_grad(source, own)
 
     def _received_once(self, x: Constant) -> Constant:
-        """Return own rows and the halo's of a matrix that no step changes, exchanged when first read."""
+        """Return own rows and the halo's of a constant. They are exchanged when the constant is made."""
         plan, op = self.plan, self.op
         travel, route = travel_of(plan, op, once=True), route_of(plan, op)
         shape = plan.count_of(op.out), plan.program.width(op.out)

@@ -180,7 +180,7 @@ def _scored(op: Attention) -> tuple[str, str]:
 
 
 def _add_to_rows(parts: Sequence[tuple[Tensor, FirstRows]], target: FirstRows, *, is_there: bool) -> None:
-    """Add to the gradient of rows the part by way of their logits; those of sources cover all rows."""
+    """Add the part of the rows' gradient that comes from their logits. Source logits cover all rows."""
     for i, (vector, logit) in enumerate(parts):
         into = target.tensor[: logit.count]
         tall_product(logit.tensor, _spread_heads(vector).t(), out=into, add=is_there or i > 0)
@@ -196,7 +196,7 @@ def _spread_heads(vector: Tensor) -> Tensor:
 
 @recorded_whole
 def _own_heads(gram: Tensor) -> Tensor:
-    """Return ``(heads, channels)``: the part of each head with itself of ``(heads, heads * channels)``."""
+    """Return the ``(heads, channels)`` diagonal blocks of ``(heads, heads * channels)``."""
     heads = gram.shape[0]
     return gram.view(heads, heads, -1).diagonal(dim1=0, dim2=1).t().contiguous()
 

@@ -20,7 +20,7 @@ EpilogueOfRows = Callable[[FirstRows], RowEpilogue | None]
 
 
 class PlannedLinear(PlannedOperation[Linear]):
-    """A linear map; a product with features is by the form in which these are."""
+    """A linear map. The form of the features decides how they are multiplied."""
 
     def forward(self) -> None:
         """Plan the product, added to the second input if there is one."""
@@ -132,7 +132,7 @@ class PlannedEpilogue(PlannedOperation[Epilogue]):
 
 
 def after_of(plan: StepPlan, op: Following) -> tuple[EpilogueOfRows, MaskSeed | None]:
-    """Return what makes ``op``'s fused epilogue, and its mask's seed."""
+    """Return a maker of ``op``'s fused epilogue, and the seed of its mask."""
     after = op.after
     if after is None:
         return lambda _: None, None

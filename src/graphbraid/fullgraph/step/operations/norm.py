@@ -1,4 +1,4 @@
-"""Layer and batch normalisation; of several ranks, by the statistics of all rows.
+"""Layer and batch normalisation. Several ranks normalise by the statistics of all ranks' rows.
 
 Backward reads the input, not the output, and two numbers per row (layer) or column (batch). Keeping the input
 costs one matrix per normalisation, in the usual stack the least possible: the activation that follows
@@ -186,7 +186,7 @@ class PlannedBatchNorm(_Norm):
 
 
 class RankColumns:
-    """The columns of a matrix of which each rank holds some rows.
+    """The columns of a matrix whose rows are divided among ranks.
 
     Args:
         comm: the ranks.

@@ -105,7 +105,7 @@ class Overlapped:
         plan.repeat(name, run_halo, out, halo, seed=seed)
 
     def plan_backward(self, grad: FirstRows) -> None:
-        """Plan the gradients of the halo's rows, which depart, then of own rows and what others add."""
+        """Plan the halo's gradients and send them, then own rows' gradients, then add what others send."""
         plan, travel, rest = self._plan, self._travel, self._halo
         halo = self._scratch("gradient of the halo", self._route.num_received)
         returned = self._scratch("returned gradients", self._route.num_sent)
@@ -160,7 +160,7 @@ def _divided(plan: StepPlan, op: Exchange, reader: Aggregate) -> tuple[Map, Map]
 def divided_map(how: Aggregation, num_own: int) -> tuple[Aggregation, Aggregation]:
     """Return the parts of a linear map that read the first ``num_own`` sources and the others.
 
-    Self-loops are in the first part, whose rows the destinations are a prefix of.
+    Self-loops are in the first part: the destinations are the first of its source rows.
     """
     src, dst = how.scales(torch.float32)
     csc = how.csc
@@ -182,7 +182,7 @@ def divided_map(how: Aggregation, num_own: int) -> tuple[Aggregation, Aggregatio
 
 
 def by_place(halo: Aggregation, receive_rows: Sequence[int]) -> Aggregation:
-    """Return a map of halo rows with each row's edges by the place of their sources among their owner's rows.
+    """Return a map of halo rows that orders each row's edges by the place of the source at its owner.
 
     The place is position / n for the n rows of an owner; rows of one place are in the order of the owners. So
     a row's sum does not depend on the order in which its edges are stored.
@@ -204,7 +204,7 @@ def by_place(halo: Aggregation, receive_rows: Sequence[int]) -> Aggregation:
 def _plan_linear_backward(
     plan: StepPlan, op: Linear, travel: RowExchange, grad: FirstRows, away: tuple[FirstRows, FirstRows]
 ) -> None:
-    """Plan a linear map's gradients while others' travel, then the wait, and what these add.
+    """Plan a linear map's gradients by own edges, then the wait, then the part of the received gradients.
 
     Args:
         plan: the step's plan.
@@ -257,7 +257,7 @@ def _plan_sent_input(  # noqa: PLR0917 - what is known of one map
     target: FirstRows,
     first: Linear | None,
 ) -> None:
-    """Plan the input's gradient in the rows that were sent, and to add it, or to go back by the first map."""
+    """Plan the input's gradient in the rows that were sent, and add it or go back through ``first``."""
     width = plan.program.width(op.inputs[0])
     sent = plan.scratch(f"{op.out}: gradient of the rows sent", returned.count, width)
 
@@ -272,7 +272,7 @@ def _plan_sent_input(  # noqa: PLR0917 - what is known of one map
 
 
 def _plan_first(plan: StepPlan, op: Linear, grad: FirstRows, ids: Tensor | None = None) -> None:
-    """Plan the gradients of the parameters of a map of constants, by ``grad`` of all rows or of ``ids``."""
+    """Plan the parameter gradients of a map of constants. ``grad`` is of all rows, or of the rows ``ids``."""
     planning, plan.planning = plan.planning, op.out
     if op.after is not None:
         plan_epilogue_backward(plan, op.after, grad, grad, ids)

@@ -25,11 +25,11 @@ from graphbraid.ops.peers.peer_rows import PeerEdges
 from graphbraid.ops.peers.pipeline_plan import most_bytes
 
 LEAST_EDGES = 4
-"""Edges of the smallest partition that is tried, of which a plan takes the most memory."""
+"""Edges of the smallest partition that is tried. A plan with it takes the most memory."""
 
 
 def why_rows_travel(plan: StepPlan) -> str:
-    """Return why aggregations read rows that have travelled, the same on all ranks; empty if they do not."""
+    """Return why rows are sent rather than read from peers, the same on all ranks; empty if they are read."""
     if plan.request.peers is None:
         return "the ranks compute on the host"
     if plan.request.wire != torch.float32:
@@ -64,8 +64,7 @@ class LazyMap:
     def nbytes(self) -> int:
         """Bytes of both directions' edges on the device, at most.
 
-        Back, as many edges leave own rows as others' halos say, which is known only when it is made: taken
-        to be as many as arrive.
+        How many edges leave own rows is known only when the map is made. This assumes as many as arrive.
         """
         csc = self._how.csc
         num_edges = csc.num_edges + self._how.num_loops
@@ -101,7 +100,7 @@ class PeerReads:
         plan.exchanges.nbytes += 4 * self.width * rows
 
     def _make(self) -> tuple[PeerMap, PeerSum]:
-        """Make the map, or take an earlier aggregation's if it is the same one on all ranks, and the sum."""
+        """Make the sum and its map. If all ranks have made the same map before, they share it."""
         mapped = self._mapped()
         return mapped, PeerSum(mapped, self.width)
 

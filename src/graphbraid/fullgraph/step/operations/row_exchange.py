@@ -22,7 +22,7 @@ HOST = torch.device("cpu")
 
 
 class RowExchange:
-    """The rows of one exchange. What is begun is waited for before it is begun again.
+    """The rows of one exchange. Wait for one transfer before beginning the next.
 
     Args:
         comm: the ranks.
@@ -55,14 +55,14 @@ class RowExchange:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the rounded rows, which it holds, where the rows are, from the first journey on."""
+        """Bytes of the rounded rows, which are kept from the first transfer on."""
         if self._wire == torch.float32 or self._by_host:
             return 0
         return (self.route.num_sent + self.route.num_received) * self._width * self._wire.itemsize
 
     @recorded_whole
     def begin(self, own: Tensor, packed: Tensor, halo: Tensor) -> None:
-        """Begin to send ``own`` rows, by way of ``packed``, and to receive the halo's."""
+        """Begin to send some of ``own``, copied to ``packed`` first, and to receive the halo's rows."""
         torch.index_select(own, 0, self._send, out=packed)
         sent, received = (packed, halo) if self._is_direct else self._between
         self._depart(packed, sent, received, halo, back=False)
@@ -87,7 +87,7 @@ class RowExchange:
         self._handle = self._receiver = None
 
     def _depart(self, rows: Tensor, sent: Tensor, received: Tensor, receiver: Tensor, *, back: bool) -> None:
-        """Begin to send ``rows`` by way of ``sent``; what comes goes through ``received`` to ``receiver``."""
+        """Begin to send ``rows``, copied to ``sent``; rows arrive in ``received`` and end in ``receiver``."""
         if sent is not rows:
             sent.copy_(rows)
         counts = (self.route.send_rows, self.route.receive_rows)
@@ -96,15 +96,12 @@ class RowExchange:
 
     @cached_property
     def _send(self) -> Tensor:
-        """The own rows to send, where they are."""
+        """Ids of own rows to send, on the device of the rows."""
         return self.route.send.to(self._place)
 
     @cached_property
     def _between(self) -> tuple[Tensor, Tensor]:
-        """The rows as they are sent to the halos, and those of the own halo; backward the other way.
-
-        They are rounded, or on the host, or both.
-        """
+        """Buffers for sent and received rows that are rounded, on the host, or both; swapped in backward."""
         route, place = self.route, HOST if self._by_host else self._place
         count, pins = route.num_sent + route.num_received, self._by_host and self._place.type == "cuda"
         rows = torch.empty(count, self._width, dtype=self._wire, device=place, pin_memory=pins)
@@ -121,7 +118,7 @@ class RowExchange:
         return Aggregation(csc=Csc(indptr.to(place), indices.to(place), rows.numel(), trusted=True))
 
     def add(self, returned: Tensor, own: Tensor) -> None:
-        """Add the gradients that came back to those of the own rows, in the order of the ranks."""
+        """Add the received gradients to those of own rows, in the order of the ranks."""
         if self.route.num_sent:
             aggregated(self._adding, returned, addend=own, out=own)
 
@@ -134,7 +131,7 @@ def route_of(plan: StepPlan, op: Exchange) -> Route:
 
 
 def travel_of(plan: StepPlan, op: Exchange, *, once: bool = False) -> RowExchange:
-    """Return what moves the rows of an exchange, the same for both directions, and count its memory.
+    """Return the mover of an exchange's rows for both directions, and count its memory.
 
     Args:
         plan: the step's plan.
@@ -161,7 +158,7 @@ def travel_of(plan: StepPlan, op: Exchange, *, once: bool = False) -> RowExchang
 
 
 def depart_back(plan: StepPlan, op: Exchange) -> None:
-    """Plan to send the halo's gradients, which are there, to the owners; :func:`backward_exchange` waits."""
+    """Plan to send the halo's gradients to the owners; :meth:`.PlannedExchange.backward` waits."""
     route, grad, travel = route_of(plan, op), plan.grads[op.out], travel_of(plan, op)
     num_own = plan.num_rows(plan.program.level(op.inputs[0]))
     returned = plan.scratch(f"{op.out}: returned gradients", route.num_sent, plan.program.width(op.out))

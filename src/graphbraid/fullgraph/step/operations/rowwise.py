@@ -29,7 +29,7 @@ from graphbraid.ops.kernels import recorded_whole
 
 
 class PlannedOwn(PlannedOperation[Own]):
-    """The first rows of a value: a view, also of its gradient, which the consumers write there."""
+    """The first rows of a value, as a view. Consumers write the gradient into the value's own."""
 
     def forward(self) -> None:
         """Plan no task."""
@@ -157,7 +157,7 @@ def _add_columns(grad: FirstRows, part: slice, out: Tensor, add: bool) -> None:
 
 
 class PlannedLargest(PlannedOperation[Largest]):
-    """The largest input, element by element; which one it was is stored for backward."""
+    """The largest input, element by element. The number of the winner is stored for backward."""
 
     def forward(self) -> None:
         """Plan the value."""
