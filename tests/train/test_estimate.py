@@ -540,12 +540,26 @@ def test_a_run_on_several_node_types_or_relations_is_counted_as_one_on_one_is(gr
     assert sum(parts.values()) < limits.most_bytes(model, graph, trainer.config)
     free = sum(parts.values()) * 2 // 3
     monkeypatch.setattr("graphbraid.fullgraph.device.free_memory_bytes", lambda: free)
-    for begin in (trainer.fit, trainer.profile):
-        with pytest.raises(
-            ResourceError, match=r"training on mini-batches needs .* for mini-batches under way"
-        ):
-            begin()
+    under_way = "for mini-batches under way"
+    with pytest.raises(ResourceError, match=rf"training on mini-batches needs .* {under_way}"):
+        trainer.fit()
+    with pytest.raises(ResourceError, match=rf"measuring a run's stages .* {under_way}.* without a plan"):
+        trainer.profile()
     monkeypatch.undo()
+    trainer.fit()
+
+
+def test_a_profile_is_refused_where_only_a_run_fits(monkeypatch, tmp_path):
+    """Threads and pools of tried arrangements take memory that a run does not."""
+    monkeypatch.setenv("GRAPHBRAID_CACHE", str(tmp_path))
+    graph = random_graph(3000, 8, 16)
+    options = {"fanouts": (4, 4), "batch_size": 256, "eval_every": 0, "test_at_end": False}
+    trainer = Trainer(sage(graph, hidden=256), graph, epochs=1, **options)
+    parts = limits._parts_to_come(trainer.model, graph, trainer.config)
+    free = sum(parts.values()) + limits._RESERVE_BYTES
+    monkeypatch.setattr("graphbraid.fullgraph.device.free_memory_bytes", lambda: free)
+    with pytest.raises(ResourceError, match=r"needs .* for threads and copies, which are kept free\. "):
+        trainer.profile()
     trainer.fit()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -153,7 +154,8 @@ class _Estimating:
         trial.try_model()
         plan, times = None, self._times and may_try_steps(trial)
         if config.plan is not None and times:
-            plan = plan_run(trial.runner, trial.task, config, trial.nodes)
+            with contextlib.suppress(ResourceError):  # it cannot be measured here; the run will say so
+                plan = plan_run(trial.runner, trial.task, config, trial.nodes)
         self._needs = needs = sampled_needs(trial, ahead=None if plan is None else plan.cbs)
         has_device = trial.device.type != "cpu" or self._machine.device_memory_bytes is not None
         on_device, num_hot = self._find_reads(trial, needs, has_device, times)

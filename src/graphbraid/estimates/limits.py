@@ -13,6 +13,7 @@ from graphbraid.estimates.trial import Trial
 from graphbraid.estimates.whole_passes import training_bytes
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import Graph
+from graphbraid.machine.hardware import Hardware
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.runtime import device_named
 
@@ -21,6 +22,8 @@ _HELD = ("software", "graph", "features", "model")
 """Parts of a run that are in memory before its first step."""
 _KEPT_SHARE = 8
 """One part in so many of what a run holds is taken to lie between blocks, where nothing else fits."""
+_RESERVE_BYTES = 64 << 20
+"""Kept free while stages are measured: heaps of threads, pools of arrangements tried before, copies."""
 _PARTS = {
     "optimizer": "the optimizer's state",
     "batches": "mini-batches under way",
@@ -59,6 +62,33 @@ def require_sampled(
     _refuse_more(parts, free, what, lambda: _what_fits(model, graph, config, sum(parts.values()), free))
 
 
+def require_profile(model: nn.Module, graph: Graph, config: TrainConfig) -> None:
+    """Check that a run's stages can be measured in the free memory.
+
+    Raises:
+        ResourceError: they cannot; the message says what takes how much, and what to lower.
+    """
+    free = device_named(config.device).free_bytes()
+    if free is None:
+        return
+    cores = Hardware.detect().planned_cores
+    config = config.updated(
+        mode="sampled", tiers=None, plan=None, trace=None, workers=max(config.workers, cores)
+    )
+    left = free - _RESERVE_BYTES
+    if 2 * most_bytes(model, graph, config) < left:
+        return
+    # Of the arrangements that are tried, that with most workers prepares three batches ahead for each.
+    parts = _parts_to_come(model, graph, config, ahead=3 * cores, evaluates=False)
+    needed = sum(parts.values())
+
+    def advice() -> str:
+        return f"{_what_fits(model, graph, config, needed, left)}, or train without a plan"
+
+    beside = {"threads and copies, which are kept free": _RESERVE_BYTES}
+    _refuse_more(parts | beside, free, "measuring a run's stages for a plan needs", advice)
+
+
 def require_as_written(model: nn.Module, graph: Graph, config: TrainConfig, why: str) -> None:
     """Check that a model that is not lowered can train on the whole graph in the free memory.
 
@@ -82,13 +112,21 @@ def require_as_written(model: nn.Module, graph: Graph, config: TrainConfig, why:
     _refuse_more(parts, free, what, lambda: "Use mode='sampled' (--mode sampled), or a smaller model")
 
 
-def _parts_to_come(model: nn.Module, graph: Graph, config: TrainConfig) -> dict[str, int]:
+def _parts_to_come(
+    model: nn.Module,
+    graph: Graph,
+    config: TrainConfig,
+    *,
+    ahead: int | None = None,
+    evaluates: bool = True,
+) -> dict[str, int]:
     """Return what a run will hold on its device beside what it holds before the first step, by name."""
     trial = Trial(model, graph, config)
     trial.try_model()
-    found = sampled_needs(trial, software=False)
+    found = sampled_needs(trial, ahead=ahead, software=False)
     needs = found.host if trial.device.type == "cpu" else found.device
-    most = max(needs.phases, key=lambda need: need.nbytes, default=None)
+    phases = [need for need in needs.phases if evaluates or need.name not in ("validation", "test")]
+    most = max(phases, key=lambda need: need.nbytes, default=None)
     counted = [need for need in needs.held if need.name not in _HELD] + ([] if most is None else [most])
     parts = {_PARTS.get(need.name, need.name): need.nbytes for need in counted if need.nbytes}
     return parts | {"freed blocks that the process keeps": sum(parts.values()) // _KEPT_SHARE}

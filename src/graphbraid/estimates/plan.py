@@ -15,6 +15,7 @@ from graphbraid.collective.plan.times import ZERO, Duration, StageTimes
 from graphbraid.collective.run.profiler import Effort, cached, measure
 from graphbraid.errors import ConfigError
 from graphbraid.estimates.cores import try_arrangements
+from graphbraid.estimates.limits import require_profile
 from graphbraid.estimates.trial import TrialStep
 from graphbraid.loader.batch_loader import BatchLoader
 from graphbraid.loader.options import read_plan
@@ -78,13 +79,19 @@ def profile_run(
     effort: Effort | None = None,
     share: Share = ALONE,
 ) -> Profile:
-    """Measure the run's stages on copies of model and optimizer, or read an earlier measurement."""
+    """Measure the run's stages on copies of model and optimizer, or read an earlier measurement.
+
+    Raises:
+        ResourceError: there is no room for what measuring them takes.
+    """
     cores = Hardware.detect().planned_cores
     device = accelerator or runner.device
     on_cpu = accelerator is None and runner.device.type == "cpu"
     workers = worker_counts(cores, training_needs_one=on_cpu)
 
     def make() -> Profile:
+        if share.num_ranks == 1:  # ranks have divided the memory already
+            require_profile(runner.model, runner.graph, config)
         threads = torch.get_num_threads()
         try:
             with runtime.random_state_kept(), make_loader(runner, config, nodes, share=share) as loader:

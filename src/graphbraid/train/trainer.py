@@ -15,7 +15,6 @@ from graphbraid.collective import Plan, Profile
 from graphbraid.collective.run.stages import Accelerator
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.estimates.choose import TrainerInputs, choose, with_plan_of_device
-from graphbraid.estimates.limits import require_sampled
 from graphbraid.estimates.plan import profile_run
 from graphbraid.estimates.tiers import run_seconds
 from graphbraid.fullgraph.reading.watch import GraphWatch
@@ -294,11 +293,9 @@ class Trainer(LinkPredictions):
         The first call takes a few seconds; the result is kept in the cache folder.
 
         Raises:
-            ResourceError: a run would not fit the free memory.
+            ResourceError: what measuring takes would not fit the free memory.
         """
         with self.turn():
-            if self.comm is None:
-                require_sampled(self.model, self.graph, self.config)
             return profile_run(
                 self.runner,
                 self.task.to(self.runner.device),
