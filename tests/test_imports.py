@@ -62,7 +62,7 @@ INNER_FLOORS = {
     ),
     "sampling": (("rows",), (...,), ("links", "minibatch"), ("triton", "typed"), ("gpu",)),
     "loader": (
-        ("inputs", "row_buffers"),
+        ("inputs",),
         ("options", "sources", "gather_ahead"),
         (...,),
         ("base",),

@@ -7,7 +7,7 @@ from tests.features.tables import stored_graph
 
 from graphbraid.features import TieredFeatures
 from graphbraid.loader import NeighborLoader
-from graphbraid.loader.row_buffers import RowBuffers
+from graphbraid.loader.gather_ahead import RowBuffers
 
 ROW = torch.Size((3,))
 

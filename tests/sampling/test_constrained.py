@@ -16,7 +16,7 @@ from tests.sampling.test_sampler import assert_same
 from graphbraid import native
 from graphbraid.graph.csc import Csc
 from graphbraid.sampling import SamplerConfig, rng
-from graphbraid.sampling.constraints import Constraints, EdgeTimes
+from graphbraid.sampling.batch_seeds import Constraints, EdgeTimes
 from graphbraid.sampling.cpu import make_pipeline
 from graphbraid.sampling.reference import sample_checked
 

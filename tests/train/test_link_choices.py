@@ -13,7 +13,7 @@ from tests.train.recorded import losses
 from torch import Tensor
 
 from graphbraid.graph import Graph
-from graphbraid.loader.row_buffers import RowBuffers
+from graphbraid.loader.gather_ahead import RowBuffers
 from graphbraid.nn import DistMult, LinkModel, NodeEmbedding, RGCNEncoder
 from graphbraid.train import Trainer
 from graphbraid.train.inference import infer

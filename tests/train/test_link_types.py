@@ -19,9 +19,8 @@ from graphbraid.nn import RGCN, DistMult, DotProduct, LinkModel
 from graphbraid.train import TrainConfig, Trainer
 from graphbraid.train.inference import infer
 from graphbraid.train.step.feed import make_loader
-from graphbraid.train.step.links.by_type import ByType
 from graphbraid.train.step.links.data import LinkData
-from graphbraid.train.step.links.typed_encoder import TypedEncoderRunner
+from graphbraid.train.step.links.typed_encoder import ByType, TypedEncoderRunner
 
 OPTIONS: dict[str, Any] = {
     "task": "link",

@@ -7,8 +7,7 @@ import torch
 
 from graphbraid.errors import ConfigError
 from graphbraid.train import TrainConfig
-from graphbraid.train.step.learning_rate import LearningRateSchedule
-from graphbraid.train.step.optimizers import make_optimizer
+from graphbraid.train.step.optimizers import LearningRateSchedule, make_optimizer
 
 
 def model() -> torch.nn.Module:

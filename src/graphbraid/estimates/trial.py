@@ -23,9 +23,8 @@ from graphbraid.train.config import TrainConfig
 from graphbraid.train.step.batches import Batch
 from graphbraid.train.step.clock import Clock
 from graphbraid.train.step.feed import make_feed
-from graphbraid.train.step.learning_rate import LearningRateSchedule
 from graphbraid.train.step.links.runner import LinkRunner
-from graphbraid.train.step.optimizers import make_optimizer
+from graphbraid.train.step.optimizers import LearningRateSchedule, make_optimizer
 from graphbraid.train.step.preflight import dry_run, has_split, split_nodes
 from graphbraid.train.step.runner import ModelRunner
 from graphbraid.train.step.step import StepResult, TrainStep

@@ -23,9 +23,8 @@ from graphbraid.graph.identity import check_made_for
 from graphbraid.loader.base import Inputs, PyGLoaderBase
 from graphbraid.loader.options import LoaderOptions
 from graphbraid.loader.sources import LoaderSource, is_typed, source_of
-from graphbraid.sampling.batch_seeds import BatchSeeds
+from graphbraid.sampling.batch_seeds import BatchSeeds, EdgeTimes
 from graphbraid.sampling.config import INDUCED
-from graphbraid.sampling.constraints import EdgeTimes
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data

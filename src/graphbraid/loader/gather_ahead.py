@@ -1,4 +1,4 @@
-"""Feature rows of sampled batches, gathered by a thread of its own ahead of their use."""
+"""GatherAhead: a thread gathers the rows of sampled batches ahead of their use, into reused RowBuffers."""
 
 from __future__ import annotations
 
@@ -8,10 +8,56 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
+from math import prod
 
-from graphbraid.loader.row_buffers import RowBuffers
+import torch
+from torch import Tensor
+
+from graphbraid.ops.cross_entropy import LentMemory
 from graphbraid.sampling.rows.by_id import FeatureSource
 from graphbraid.sampling.sample import PreparedBatch
+
+_SLACK = 8
+"""A new buffer has room for one part in so many more rows, since the next batch may be larger."""
+
+
+class RowBuffers:
+    """Lends uninitialised tensors of any number of rows; users may keep them for as long as they like.
+
+    One thread writes the rows of a batch and another frees them: a few megabytes, of another size each time.
+    The system's allocator keeps up to twice the memory for that.
+
+    Args:
+        most: buffers that are kept. Rows beyond them are allocated each time.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._kept: list[LentMemory] = []
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all buffers, lent or not."""
+        return sum(memory.nbytes for memory in self._kept)
+
+    def lend(self, num_rows: int, row_shape: torch.Size, dtype: torch.dtype) -> Tensor:
+        """Return a ``(num_rows, *row_shape)`` tensor."""
+        count = num_rows * prod(row_shape)
+        needed = count * dtype.itemsize
+        if needed == 0:
+            return torch.empty((num_rows, *row_shape), dtype=dtype)
+        free = [memory for memory in self._kept if not memory.is_out]
+        memory = next((memory for memory in free if memory.nbytes >= needed), None)
+        if memory is None:
+            if free:
+                self._kept.remove(free[0])  # too small from now on
+            elif len(self._kept) == self._most:
+                return torch.empty((num_rows, *row_shape), dtype=dtype)
+            memory = LentMemory(needed + needed // _SLACK)
+            self._kept.append(memory)
+        # The end of a buffer need not be a whole element of another dtype.
+        return memory.lend(dtype, count).view(num_rows, *row_shape)
+
 
 _SECONDS = 0.05  # between looks at whether the thread has ended
 

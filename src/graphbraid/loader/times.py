@@ -17,7 +17,7 @@ from graphbraid.graph.csc import Csc
 from graphbraid.graph.types import edges_of
 from graphbraid.loader.options import LoaderOptions
 from graphbraid.loader.sources import LoaderSource, attributes_by_type
-from graphbraid.sampling.constraints import NO_TIME, EdgeTimes, sorted_by_time
+from graphbraid.sampling.batch_seeds import NO_TIME, EdgeTimes, sorted_by_time
 
 _MOST_EXACT = 1 << 53  # integers up to here are float64 numbers
 _MANTISSA = (1 << 63) - 1

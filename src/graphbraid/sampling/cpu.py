@@ -18,8 +18,8 @@ from graphbraid.graph.csc import Csc
 from graphbraid.graph.scans import check_ids
 from graphbraid.native import plain_errors
 from graphbraid.sampling import reference, rng
+from graphbraid.sampling.batch_seeds import Constraints, EdgeTimes
 from graphbraid.sampling.config import SamplerConfig
-from graphbraid.sampling.constraints import Constraints, EdgeTimes
 from graphbraid.sampling.lists import NeighborLists
 from graphbraid.sampling.sample import PreparedBatch, Sampled, SampledEdges, TypedPreparedBatch, TypedSampled
 from graphbraid.sampling.schedule import SeedSchedule

@@ -17,8 +17,8 @@ from graphbraid.graph.types import ONLY_EDGE_TYPE, ONLY_NODE_TYPE, Relation, Typ
 from graphbraid.native import plain_errors
 from graphbraid.ops.derived import derived
 from graphbraid.sampling import rng
+from graphbraid.sampling.batch_seeds import Constraints, EdgeTimes
 from graphbraid.sampling.config import SamplerConfig
-from graphbraid.sampling.constraints import Constraints, EdgeTimes
 from graphbraid.sampling.lists import NeighborLists
 from graphbraid.sampling.sample import Sampled, SampledEdges, TypedSampled
 from graphbraid.signatures import typed

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from graphbraid import native
 from graphbraid.graph.csc import Csc
+from graphbraid.sampling.batch_seeds import Constraints, EdgeTimes
 from graphbraid.sampling.config import BIDIRECTIONAL, DIRECTIONAL, EGO
-from graphbraid.sampling.constraints import Constraints, EdgeTimes
 from graphbraid.sampling.sample import Sampled, SampledEdges
 
 

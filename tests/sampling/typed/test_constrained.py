@@ -18,7 +18,7 @@ from graphbraid.graph.types import edges_of
 from graphbraid.loader import LoaderOptions
 from graphbraid.loader.times import read_times
 from graphbraid.sampling import SamplerConfig, rng
-from graphbraid.sampling.constraints import Constraints
+from graphbraid.sampling.batch_seeds import Constraints
 from graphbraid.sampling.cpu import make_typed_pipeline
 from graphbraid.sampling.reference import sample_checked as sample_plain
 from graphbraid.sampling.reference import sample_typed_checked as sample_checked

@@ -10,8 +10,7 @@ from torch import Tensor
 from graphbraid.graph import EdgeType, Graph
 from graphbraid.graph.types import first_ids
 from graphbraid.sampling import rng
-from graphbraid.sampling.batch_seeds import BatchSeeds
-from graphbraid.sampling.constraints import Constraints, EdgeTimes
+from graphbraid.sampling.batch_seeds import BatchSeeds, Constraints, EdgeTimes
 from graphbraid.sampling.links.edge_lookup import EdgeLookup
 from graphbraid.sampling.links.negatives import NegativeDraws
 

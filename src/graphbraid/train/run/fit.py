@@ -22,12 +22,12 @@ from graphbraid.train.run_folder.folder import TENSORBOARD, RunFolder
 from graphbraid.train.run_folder.loggers import TensorBoard
 from graphbraid.train.step.batches import Batch
 from graphbraid.train.step.clock import Clock
-from graphbraid.train.step.epoch_counts import EpochCounts
 from graphbraid.train.step.failures import Failures
 from graphbraid.train.step.prefetch_iterator import PrefetchIterator
 from graphbraid.train.step.preflight import has_split, split_nodes
 from graphbraid.train.step.shares import BatchShare
 from graphbraid.train.step.step import TrainStep
+from graphbraid.train.step.tiers import EpochCounts
 
 
 class FitRun:

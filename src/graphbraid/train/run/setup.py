@@ -21,9 +21,8 @@ from graphbraid.train.inference.metrics import check_monitor
 from graphbraid.train.run.state import RunState
 from graphbraid.train.run_folder.measured import kept_evidence, kept_plan
 from graphbraid.train.step.feed import ALONE, Feed, Share, make_feed, make_loader
-from graphbraid.train.step.learning_rate import LearningRateSchedule
 from graphbraid.train.step.links.runner import LinkRunner
-from graphbraid.train.step.optimizers import make_optimizer
+from graphbraid.train.step.optimizers import LearningRateSchedule, make_optimizer
 from graphbraid.train.step.preflight import (
     check_fanouts,
     check_needs_no_val,

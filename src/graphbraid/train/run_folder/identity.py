@@ -14,7 +14,7 @@ from graphbraid.graph import Graph, Types
 from graphbraid.graph.identity import mark
 from graphbraid.train.config import FREE_ON_RESUME, TrainConfig
 from graphbraid.train.run_folder.contract import Contract
-from graphbraid.train.step.learning_rate import PER_STEP
+from graphbraid.train.step.optimizers import PER_STEP
 
 _log = logging.getLogger(__name__)
 

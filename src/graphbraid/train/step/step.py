@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from graphbraid.train.step.batches import Batch
 from graphbraid.train.step.clock import Clock
 from graphbraid.train.step.failures import Failures
-from graphbraid.train.step.learning_rate import LearningRateSchedule
+from graphbraid.train.step.optimizers import LearningRateSchedule
 from graphbraid.train.step.runner import ModelRunner
 from graphbraid.train.step.shares import BatchShare
 from graphbraid.train.task import Task

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.graph.key_lookup import KeyLookup
-from graphbraid.loader.row_buffers import RowBuffers
+from graphbraid.loader.gather_ahead import RowBuffers
 from graphbraid.ops.library import once_differentiable
 
 Places = tuple[Tensor, Tensor]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph
-from graphbraid.loader.row_buffers import RowBuffers
+from graphbraid.loader.gather_ahead import RowBuffers
 from graphbraid.nn import LinkModel
 from graphbraid.sampling.batch_seeds import BatchSeeds
 from graphbraid.sampling.links.edge_lookup import EdgeLookup
@@ -30,7 +30,7 @@ from graphbraid.train.task import Task
 if TYPE_CHECKING:
     from graphbraid.loader.batch_loader import BatchLoader
     from graphbraid.loader.options import LoaderSettings
-    from graphbraid.sampling.constraints import EdgeTimes
+    from graphbraid.sampling.batch_seeds import EdgeTimes
     from graphbraid.sampling.minibatch.mini_batch import MiniBatch
     from graphbraid.train.runtime import ModelPlace
 

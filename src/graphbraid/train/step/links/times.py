@@ -10,7 +10,7 @@ from torch import Tensor
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
-from graphbraid.sampling.constraints import EdgeTimes, sorted_by_time
+from graphbraid.sampling.batch_seeds import EdgeTimes, sorted_by_time
 
 _MOST_EXACT = 1 << 53
 """Integers up to here are float64 numbers."""
