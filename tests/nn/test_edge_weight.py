@@ -1,6 +1,7 @@
 """``layer(x, edge_index, edge_weight)`` as PyG's are called: equal to them, or refused with the reason."""
 
 import gc
+import weakref
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from tests.ops.graphs import values
 from graphbraid import nn
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.loader import NeighborLoader
-from graphbraid.nn import adjacency
+from graphbraid.nn.adjacency import as_csc
 
 KINDS = {
     "plain": {},
@@ -70,24 +71,22 @@ def test_a_stack_equals_pygs_on_a_graph_and_on_its_loaders_batches():
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_the_adjacency_is_made_once_and_goes_with_either_tensor(monkeypatch):
-    made = []
-    real = adjacency._make_weighted
-    monkeypatch.setattr(adjacency, "_make_weighted", lambda *given: [made.append(1), real(*given)][1])
+def test_the_adjacency_is_made_once_and_goes_with_either_tensor():
     (edges, weight), x, layer = weighted_edges(), values(50, 5), nn.GCNConv(5, 4)
-    before = len(adjacency._kept_weighted)
-    first = layer(x, edges, weight)
-    assert torch.equal(layer(x, edges, weight), first)
-    assert len(made) == 1
+    first, out = as_csc(edges, 50, weight), layer(x, edges, weight)
+    assert as_csc(edges, 50, weight) is first
     weight.mul_(2)
-    assert not torch.equal(layer(x, edges, weight), first)
+    second = as_csc(edges, 50, weight)
+    assert second is not first
+    assert not torch.equal(layer(x, edges, weight), out)
     edges[:, 0] = edges[:, 1]
-    layer(x, edges, weight)
-    layer(x, edges.clone(), weight)
-    assert len(made) == 4
+    assert as_csc(edges, 50, weight) is not second
+    assert as_csc(edges.clone(), 50, weight) is not as_csc(edges, 50, weight)
+    array = weakref.ref(as_csc(edges, 50, weight).indptr)
+    assert array() is not None
     del edges, weight
     gc.collect()
-    assert len(adjacency._kept_weighted) == before
+    assert array() is None
     with torch.inference_mode():
         layer(x, *weighted_edges())
 

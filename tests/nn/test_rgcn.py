@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from graphbraid.graph.csc import coo_to_csc
 from graphbraid.graph.interop.convert import as_features
 from graphbraid.loader import NeighborLoader
 from graphbraid.nn import RGCN, RGCNConv, make_typed_model
-from graphbraid.nn.rgcn import _kept
+from graphbraid.nn.rgcn import relations_of
 from graphbraid.ops.aggregation import Aggregation
 from graphbraid.ops.relations import Relations, relation_columns, relation_sums
 
@@ -186,16 +187,17 @@ def test_sparse_features_give_what_dense_ones_give() -> None:
 def test_adjacencies_are_made_once_and_forgotten_with_their_tensors() -> None:
     conv, x = RGCNConv(3, 3, NUM_RELATIONS), torch.randn(NUM_NODES, 3)
     edge_index, edge_type = edges()
-    before = len(_kept)
     first = conv(x, edge_index, edge_type)
-    kept = _kept[edge_type][2]
+    kept = relations_of(edge_index, edge_type, NUM_NODES, NUM_RELATIONS)
     assert torch.equal(conv(x, edge_index, edge_type), first)
-    assert _kept[edge_type][2] is kept
+    assert relations_of(edge_index, edge_type, NUM_NODES, NUM_RELATIONS) is kept
     edge_type[:50] = 3  # in place
     assert not torch.equal(conv(x, edge_index, edge_type), first)
-    del edge_type, kept
+    array = weakref.ref(relations_of(edge_index, edge_type, NUM_NODES, NUM_RELATIONS)[0].indptr)
+    assert array() is not None
+    del edge_type
     gc.collect()
-    assert len(_kept) == before
+    assert array() is None
 
 
 def test_wrong_arguments_are_named() -> None:

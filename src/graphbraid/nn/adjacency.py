@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,12 +18,38 @@ from graphbraid.graph.interop.convert import plain
 from graphbraid.graph.scans import tracing
 from graphbraid.ops.library import opaque
 
-_kept = WeakTensorKeyDictionary()
-"""Cache of ``edge_index`` -> (its version, number of nodes, the adjacency), since full-graph training passes
-the same tensor again and again."""
-_kept_weighted = WeakTensorKeyDictionary()
-"""Cache of ``edge_weight`` -> (versions of it and its ``edge_index`` and the number of nodes, a reference to
-the ``edge_index``, the adjacency)."""
+_Made = TypeVar("_Made")
+
+
+class MadeOfTensors:
+    """Cache of what is made of some tensors, for as long as they live and are not written to.
+
+    Full-graph training passes the same tensors again and again.
+    """
+
+    def __init__(self) -> None:
+        self._kept = WeakTensorKeyDictionary()
+
+    def get(self, tensors: Sequence[Tensor], key: Hashable, make: Callable[[], _Made]) -> _Made:
+        """Return what ``make`` gave for these tensors and this key; call it if that is not known."""
+        if any(one.is_inference() for one in tensors):  # without a version counter a change goes unnoticed
+            return make()
+        first, *others = tensors
+        versions = [one._version for one in tensors]
+        known = self._kept.get(first)  # type: ignore[no-untyped-call]
+        if (
+            known is None
+            or known[0] != versions
+            or any(a() is not b for a, b in zip(known[1], others, strict=False))
+        ):
+            known = self._kept[first] = versions, [weakref.ref(one) for one in others], {}
+        made: dict[Hashable, _Made] = known[2]
+        if key not in made:
+            made[key] = make()
+        return made[key]
+
+
+_ADJACENCIES = MadeOfTensors()
 
 
 def as_csc(edge_index: Csc | Tensor, num_nodes: int, edge_weight: Tensor | None = None) -> Csc:
@@ -47,16 +75,11 @@ def as_csc(edge_index: Csc | Tensor, num_nodes: int, edge_weight: Tensor | None 
     check_edge_list(edge_index)
     if tracing():
         return traced_csc(edge_index, num_nodes, num_nodes, edge_weight)
-    if edge_weight is not None:
-        return _weighted(edge_index, num_nodes, edge_weight)
-    if edge_index.is_inference():  # has no version counter, so a change would go unnoticed
-        return _make(edge_index, num_nodes)
-    known: tuple[int, int, Csc] | None = _kept.get(edge_index)  # type: ignore[no-untyped-call]
-    if known is not None and known[:2] == (edge_index._version, num_nodes):
-        return known[2]
-    made = _make(edge_index, num_nodes)
-    _kept[edge_index] = (edge_index._version, num_nodes, made)
-    return made
+    if edge_weight is None:
+        return _ADJACENCIES.get([edge_index], num_nodes, lambda: _made(edge_index, num_nodes))
+    _check_weight(edge_weight, edge_index)
+    make = partial(_made_weighted, edge_index, num_nodes, edge_weight)
+    return _ADJACENCIES.get([edge_weight, edge_index], num_nodes, make)
 
 
 def traced_csc(edge_index: Tensor, num_src: int, num_dst: int, edge_weight: Tensor | None = None) -> Csc:
@@ -86,20 +109,6 @@ def _arrays_of(
     return tuple(array.clone() for array in (csc.indptr, csc.indices, csc.weight) if array is not None)
 
 
-def _weighted(edge_index: Tensor, num_nodes: int, edge_weight: Tensor) -> Csc:
-    _check_weight(edge_weight, edge_index)
-    if edge_index.is_inference() or edge_weight.is_inference():
-        return _make_weighted(edge_index, num_nodes, _as_float32(edge_weight))
-    known = _kept_weighted.get(edge_weight)  # type: ignore[no-untyped-call]
-    versions = edge_weight._version, edge_index._version, num_nodes
-    if known is not None and known[0] == versions and known[1]() is edge_index:
-        found: Csc = known[2]
-        return found
-    made = _make_weighted(edge_index, num_nodes, _as_float32(edge_weight))
-    _kept_weighted[edge_weight] = (versions, weakref.ref(edge_index), made)
-    return made
-
-
 def _check_weight(edge_weight: Tensor, edge_index: Tensor) -> None:
     """Check what can be wrong in every call, without reading values."""
     check_tensor(edge_weight, "edge_weight", ndim=1)
@@ -127,15 +136,14 @@ def _as_float32(edge_weight: Tensor) -> Tensor:
     return weight
 
 
-def _make_weighted(edge_index: Tensor, num_nodes: int, weight: Tensor) -> Csc:
-    src, dst = ends_of(edge_index, num_nodes)
-    csc, perm = coo_to_csc(src, dst, num_nodes, num_nodes)
+def _made_weighted(edge_index: Tensor, num_nodes: int, edge_weight: Tensor) -> Csc:
+    weight = _as_float32(edge_weight)
+    csc, perm = coo_to_csc(*ends_of(edge_index, num_nodes), num_nodes, num_nodes)
     return Csc(csc.indptr, csc.indices, num_nodes, weight if perm is None else weight[perm])
 
 
-def _make(edge_index: Tensor, num_nodes: int) -> Csc:
-    csc, _ = coo_to_csc(*ends_of(edge_index, num_nodes), num_nodes, num_nodes, keep_perm=False)
-    return csc
+def _made(edge_index: Tensor, num_nodes: int) -> Csc:
+    return coo_to_csc(*ends_of(edge_index, num_nodes), num_nodes, num_nodes, keep_perm=False)[0]
 
 
 def ends_of(edge_index: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:

@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from graphbraid.arguments import MOST_WIDTH, as_count, as_number, check_choice, check_tensor, check_type
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.csc import Csc, coo_to_csc, index_dtype
-from graphbraid.graph.scans import check_ids, first_out_of_range, tracing
+from graphbraid.graph.scans import check_ids, tracing
 from graphbraid.nn import module_traits
+from graphbraid.nn.adjacency import check_edge_list
 from graphbraid.nn.graph_model import MOST_LAYERS
 from graphbraid.nn.linear import MOST_WEIGHTS
-from graphbraid.nn.rgcn import MOST_RELATIONS, RGCNConv
+from graphbraid.nn.rgcn import MOST_RELATIONS, RGCNConv, check_edge_type, check_relations
 from graphbraid.ops import bias_act_dropout
 from graphbraid.ops.epilogue import ACTIVATIONS
 from graphbraid.ops.library import opaque
@@ -168,23 +169,10 @@ def _by_destination(
 ) -> tuple[Csc, Tensor]:
     """Return edges by destination and their relations as int64, after checking them."""
     if not isinstance(edges, Csc):
-        check_tensor(edges, "edge_index", ndim=2)
-    shape = (2, edges.num_edges) if isinstance(edges, Csc) else tuple(edges.shape)
-    check_tensor(edge_type, "edge_type", ndim=1)
-    if edge_type.is_floating_point() or edge_type.dtype == torch.bool:
-        raise DataError(f"edge_type must be integers; got {edge_type.dtype}")
-    if shape != (2, edge_type.shape[0]):
-        raise DataError(
-            f"edge_index must be (2, {edge_type.shape[0]}), as edge_type has an entry for each edge; got "
-            f"{shape}"
-        )
+        check_edge_list(edges)
+    check_edge_type(edge_type, edges.num_edges if isinstance(edges, Csc) else edges.shape[1])
+    check_relations(edge_type, num_relations)
     relation = edge_type.long()
-    at = first_out_of_range(relation, num_relations)
-    if at >= 0:
-        raise DataError(
-            f"edge_type must be in [0, {num_relations}) (num_relations); edge_type[{at}] is "
-            f"{int(edge_type[at])}"
-        )
     if isinstance(edges, Csc):
         return edges, relation
     if tracing():

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from graphbraid.arguments import as_count, check_choice, check_tensor
 from graphbraid.errors import DataError
 from graphbraid.graph.csc import Csc, coo_to_csc, index_dtype
-from graphbraid.graph.scans import tracing
-from graphbraid.nn.adjacency import as_csc
+from graphbraid.graph.scans import first_out_of_range, tracing
+from graphbraid.nn.adjacency import MadeOfTensors, as_csc
 from graphbraid.nn.linear import as_widths, glorot
 from graphbraid.ops.aggregation import Aggregation
 from graphbraid.ops.library import opaque
@@ -25,9 +23,7 @@ from graphbraid.signatures import typed
 AGGREGATIONS = ("mean", "sum", "add")
 MOST_RELATIONS = 1 << 16
 
-_kept = WeakTensorKeyDictionary()
-"""Cache of ``edge_type`` -> (versions of it and its ``edge_index``, the number of nodes, a reference to the
-``edge_index``, the relations' adjacencies)."""
+_ADJACENCIES = MadeOfTensors()
 
 
 @typed
@@ -181,26 +177,12 @@ def relations_of(
         DataError: an id or a relation is out of range, or there is not one relation per edge.
     """
     as_csc(edge_index, num_nodes)  # checks the list, and keeps what it has checked
-    check_tensor(edge_type, "edge_type", ndim=1)
-    if edge_type.is_floating_point() or edge_type.dtype == torch.bool:
-        raise DataError(f"edge_type must be integers; got {edge_type.dtype}")
-    if edge_type.shape[0] != edge_index.shape[1]:
-        raise DataError(
-            f"edge_type must have one relation per edge ({edge_index.shape[1]}); got {edge_type.shape[0]}"
-        )
+    check_edge_type(edge_type, edge_index.shape[1])
     if tracing():
         arrays = iter(_arrays_of(edge_index, edge_type, num_nodes, num_relations))
         return tuple(Csc(next(arrays), next(arrays), num_nodes, trusted=True) for _ in range(num_relations))
-    if edge_type.is_inference() or edge_index.is_inference():
-        return _made(edge_index, edge_type, num_nodes, num_relations)
-    versions = edge_type._version, edge_index._version, num_nodes, num_relations
-    known = _kept.get(edge_type)  # type: ignore[no-untyped-call]
-    if known is not None and known[0] == versions and known[1]() is edge_index:
-        found: tuple[Csc, ...] = known[2]
-        return found
-    made = _made(edge_index, edge_type, num_nodes, num_relations)
-    _kept[edge_type] = (versions, weakref.ref(edge_index), made)
-    return made
+    sizes = num_nodes, num_relations
+    return _ADJACENCIES.get([edge_type, edge_index], sizes, lambda: _made(edge_index, edge_type, *sizes))
 
 
 def _shapes(a: Any) -> list[Tensor]:
@@ -221,15 +203,28 @@ def _arrays_of(
 
 
 def _made(edge_index: Tensor, edge_type: Tensor, num_nodes: int, num_relations: int) -> tuple[Csc, ...]:
-    outside = ((edge_type < 0) | (edge_type >= num_relations)).nonzero()
-    if outside.numel():
-        at = int(outside[0])
-        raise DataError(
-            f"edge_type must be in [0, {num_relations}) (num_relations); edge_type[{at}] is "
-            f"{int(edge_type[at])}"
-        )
+    check_relations(edge_type, num_relations)
     order = edge_type.long().argsort(stable=True)
     counts = torch.bincount(edge_type.long(), minlength=num_relations).tolist()
     src, dst = edge_index.detach()[:, order].long().unbind()
     lists = zip(torch.split(src, counts), torch.split(dst, counts), strict=True)
     return tuple(coo_to_csc(s, d, num_nodes, num_nodes, keep_perm=False)[0] for s, d in lists)
+
+
+def check_edge_type(edge_type: Tensor, num_edges: int) -> None:
+    """Raise DataError unless ``edge_type`` is a vector of integers, one for each edge."""
+    check_tensor(edge_type, "edge_type", ndim=1)
+    if edge_type.is_floating_point() or edge_type.dtype == torch.bool:
+        raise DataError(f"edge_type must be integers; got {edge_type.dtype}")
+    if edge_type.shape[0] != num_edges:
+        raise DataError(f"edge_type must have one relation per edge ({num_edges}); got {edge_type.shape[0]}")
+
+
+def check_relations(edge_type: Tensor, num_relations: int) -> None:
+    """Raise DataError unless all relations are in ``[0, num_relations)``."""
+    at = first_out_of_range(edge_type.long(), num_relations)
+    if at >= 0:
+        raise DataError(
+            f"edge_type must be in [0, {num_relations}) (num_relations); edge_type[{at}] is "
+            f"{int(edge_type[at])}"
+        )

@@ -9,14 +9,12 @@ from __future__ import annotations
 import functools
 import math
 import sys
-import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from graphbraid.fullgraph.program import NotLoweredError
 from graphbraid.fullgraph.reading.exact import (
@@ -33,14 +31,14 @@ from graphbraid.fullgraph.reading.message_passing import PYG, pyg_layer
 from graphbraid.graph import EdgeType
 from graphbraid.graph.csc import Csc, coo_to_csc
 from graphbraid.graph.scans import check_ids
+from graphbraid.nn.adjacency import MadeOfTensors
 from graphbraid.ops.attention import dot_attention
 
 NEEDED = "rows on the CPU, no autocast, and edge lists in the order of the layer's relations"
 """What a call must have; any other runs as it is written."""
 
-_kept = WeakTensorKeyDictionary()
-"""Cache of a call's first edge list -> by the numbers of rows, (versions of all lists, references to them,
-the relations as one graph): the layers of a model, and the steps on a whole graph, pass the same lists."""
+_RELATIONS = MadeOfTensors()
+"""The relations of a call as one graph: a model's layers and steps on a whole graph pass the same lists."""
 
 _HGT = pyg_layer(
     {
@@ -172,20 +170,8 @@ def _merged(lists: Mapping[EdgeType, Tensor], num_src: Sequence[int], num_dst: M
     Raises:
         DataError: an id is out of range.
     """
-    given = list(lists.values())
-    if any(one.is_inference() for one in given):  # has no version counter, so a change would go unnoticed
-        return _made(lists, num_src, num_dst)
-    sizes = (*lists, *num_src, *num_dst.items())
-    versions = [one._version for one in given]
-    known = _kept.setdefault(given[0], {})  # type: ignore[no-untyped-call]
-    if sizes in known:
-        before, others, csc = known[sizes]
-        if before == versions and all(a() is b for a, b in zip(others, given[1:], strict=True)):
-            found: Csc = csc
-            return found
-    made = _made(lists, num_src, num_dst)
-    known[sizes] = versions, [weakref.ref(one) for one in given[1:]], made
-    return made
+    key = (*lists, *num_src, *num_dst.items())
+    return _RELATIONS.get(list(lists.values()), key, lambda: _made(lists, num_src, num_dst))
 
 
 def _made(lists: Mapping[EdgeType, Tensor], num_src: Sequence[int], num_dst: Mapping[str, int]) -> Csc:
