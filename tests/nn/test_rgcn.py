@@ -161,7 +161,7 @@ def test_blocks_of_all_neighbours_give_the_rows_of_the_whole_graph(
     seeds = torch.tensor([4, 1, 3])
     kind = node_type or "paper"
     loader = NeighborLoader(graph, [-1, -1], input_nodes=(kind, seeds), batch_size=3, layout=layout)
-    loader._present = lambda batch: batch  # type: ignore[method-assign]
+    loader._to_user_batch = lambda batch: batch  # type: ignore[method-assign]
     batch = next(iter(loader))
     with torch.no_grad():
         whole = model(
