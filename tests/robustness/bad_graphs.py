@@ -103,7 +103,7 @@ def short_mask(w: Workplace):
     SHAPES,
     "something that is no graph",
     ConfigError,
-    "must be a graphbraid.Graph or a homogeneous PyG Data; got dict",
+    "must be a graphbraid.Graph or a PyG Data or HeteroData; got dict",
 )
 def no_graph(w: Workplace):
     NeighborLoader({"edge_index": EDGES}, [5, 5])

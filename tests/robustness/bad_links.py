@@ -148,7 +148,7 @@ def link_to_no_node_of_its_type(w: Workplace):
     LinkNeighborLoader(_typed(), [3], (("user", "rates", "film"), torch.tensor([[1], [3]])))
 
 
-@call(LINKS, "times that no type has", ConfigError, "an attribute of no node type and of no relation")
+@call(LINKS, "times that no type has", ConfigError, "is neither an attribute of the nodes nor of the edges")
 def times_that_no_type_has(w: Workplace):
     links = {"edge_label_index": ("user", "rates", "film"), "edge_label_time": torch.zeros(2)}
     LinkNeighborLoader(_typed(), [3], **links, time_attr="time")
