@@ -27,10 +27,10 @@ from graphbraid.fullgraph.program import (
     Add,
     AdjacencyMatrix,
     Aggregate,
+    DestinationRows,
     Linear,
     Module,
     Normalise,
-    Own,
     Program,
 )
 from graphbraid.fullgraph.reading.table import READERS
@@ -219,7 +219,7 @@ def test_own_rows_are_normalised_without_touching_those_they_are_the_start_of():
     sum_of = AdjacencyMatrix(kind="sum")
     program = (
         Linear(out="rows", inputs=(INPUT,), weight=linear.weight),
-        Own(out="own", inputs=("rows",)),
+        DestinationRows(out="own", inputs=("rows",)),
         Normalise(out="normal", inputs=("own",), kind="layer", module=norm, channels=HIDDEN),
         Aggregate(out="sums", inputs=("rows",), adjacency=sum_of),
         Add(out="all", inputs=("normal", "sums")),

@@ -21,10 +21,10 @@ from graphbraid.fullgraph.program import (
     Aggregate,
     Combine,
     Concat,
+    DestinationRows,
     Epilogue,
     Largest,
     Linear,
-    Own,
     Prelu,
     Program,
     RowFunction,
@@ -102,7 +102,9 @@ def run(op, inputs, parameters, graph):
         return y.relu() if op.act == "relu" else y
     if isinstance(op, Largest):
         return torch.stack(inputs, -1).max(-1)[0]
-    return {Add: lambda: x + inputs[1], Own: lambda: x, Concat: lambda: torch.cat(inputs, 1)}[type(op)]()
+    return {Add: lambda: x + inputs[1], DestinationRows: lambda: x, Concat: lambda: torch.cat(inputs, 1)}[
+        type(op)
+    ]()
 
 
 def assert_runs(program, graph, passes=frozenset(PASSES), hoist_bytes=1 << 30):
@@ -213,8 +215,8 @@ def test_powers_of_the_features_and_their_sums_are_computed_once(is_narrow):
     adjacency = AdjacencyMatrix(kind="gcn", loop_scale=1.0)
     linear = Linear(out="h", inputs=(INPUT,), weight=parameter(4, CHANNELS))
     ops, names = powers(adjacency, 3, "h" if is_narrow else INPUT)
-    owns = [Own(out=f"o{k}", inputs=(names[0] if k == 0 else f"o{k - 1}",)) for k in range(3)]
-    owns.append(Own(out="q", inputs=(names[2],)))
+    owns = [DestinationRows(out=f"o{k}", inputs=(names[0] if k == 0 else f"o{k - 1}",)) for k in range(3)]
+    owns.append(DestinationRows(out="q", inputs=(names[2],)))
     mix = Combine(out="m", inputs=("o2", "q", names[3]), factors=(0.2, 0.5, 0.3))
     ops = [linear, *ops, *owns, mix] if is_narrow else [*ops, *owns, mix, replace_input(linear, "m")]
     for passes in (frozenset(PASSES), frozenset(PASSES) - {"hoist"}, frozenset()):
@@ -268,7 +270,7 @@ def draw_ops(draw):
             op = Aggregate(out=out, inputs=(x,), adjacency=draw(st.sampled_from(ADJACENCIES)))
             change = (level + 1, width)
         elif kind == "own":
-            op, change = Own(out=out, inputs=(x,)), (level + 1, width)
+            op, change = DestinationRows(out=out, inputs=(x,)), (level + 1, width)
         elif kind == "combine":
             op = Combine(out=out, inputs=(x, other), factors=(draw(st.sampled_from([1.0, -0.5])), 1.0))
         elif kind == "add":

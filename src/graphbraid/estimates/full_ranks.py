@@ -34,12 +34,12 @@ from graphbraid.fullgraph.program import (
     INPUT,
     Aggregate,
     Attention,
+    DestinationRows,
     Exchange,
     Gine,
     Hoisted,
     Maximum,
     Operation,
-    Own,
     Program,
 )
 from graphbraid.fullgraph.ranks.distribute import divided_program
@@ -282,7 +282,7 @@ def step_of(lowered: Lowered, floor: Floor, wire_bytes: int = 4) -> Step:
         value_bytes=sum(
             2 * 4.0 * program.width(op.out) * lowered.num_rows(program.level(op.out)) / num_nodes
             for op in program.ops
-            if not isinstance(op, Own)
+            if not isinstance(op, DestinationRows)
         ),
     )
 
@@ -309,7 +309,7 @@ def _splits(op: Operation | None, *, backward: bool) -> bool:
 def _is_constant(program: Program, value: str) -> bool:
     """Return whether no step changes a value, so that it travels only once."""
     op = program.producer(value)
-    if isinstance(op, Own):
+    if isinstance(op, DestinationRows):
         return _is_constant(program, op.inputs[0])
     return value == INPUT or isinstance(op, Hoisted)
 

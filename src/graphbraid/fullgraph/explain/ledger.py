@@ -21,13 +21,13 @@ from graphbraid.fullgraph.program import (
     Add,
     Aggregate,
     Attention,
+    DestinationRows,
     Following,
     Gine,
     Hoisted,
     Linear,
     Maximum,
     Operation,
-    Own,
     Program,
 )
 from graphbraid.graph.csc import Csc
@@ -292,7 +292,7 @@ class Ledger:
 
 _Count = Callable[[Ledger, Any], Work]
 _FORWARD: dict[type[Operation], _Count] = {
-    Own: Ledger._nothing,
+    DestinationRows: Ledger._nothing,
     Hoisted: Ledger._nothing,
     Linear: Ledger._linear,
     Aggregate: Ledger._aggregate,
@@ -301,7 +301,7 @@ _FORWARD: dict[type[Operation], _Count] = {
     Gine: Ledger._gine,
 }
 _BACKWARD: dict[type[Operation], _Count] = {
-    Own: Ledger._nothing,
+    DestinationRows: Ledger._nothing,
     Hoisted: Ledger._nothing,
     Add: Ledger._nothing,
     Linear: Ledger._linear_backward,

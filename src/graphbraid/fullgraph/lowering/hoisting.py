@@ -16,11 +16,11 @@ from graphbraid.fullgraph.program import (
     AdjacencyMatrix,
     Aggregate,
     Combine,
+    DestinationRows,
     Hoisted,
     Linear,
     NotLoweredError,
     Operation,
-    Own,
     Program,
 )
 from graphbraid.graph.csc import Csc
@@ -33,7 +33,7 @@ from graphbraid.ops.kernels import backend
 COLUMNS_AT_A_TIME = 32
 """Columns computed at a time, which bounds the temporary memory: where only some rows are kept, where several
 operations follow each other, and in the reference, which takes memory per edge and column."""
-FOLDED = (Aggregate, Own, Add, Combine)
+FOLDED = (Aggregate, DestinationRows, Add, Combine)
 """Operations that treat each column alike and have no parameters."""
 
 
@@ -72,7 +72,7 @@ def _result(ops: Sequence[Operation], maps: Mapping[AdjacencyMatrix, Aggregation
 def _run(op: Operation, maps: Mapping[AdjacencyMatrix, Aggregation], inputs: list[Tensor]) -> Tensor:
     if isinstance(op, Aggregate):
         return maps[op.adjacency].forward(inputs[0], addend=inputs[1] if len(inputs) > 1 else None)
-    if isinstance(op, Own):  # every level holds all nodes here
+    if isinstance(op, DestinationRows):  # every level holds all nodes here
         return inputs[0]
     factors = op.factors if isinstance(op, Combine) else (1.0,) * len(inputs)
     out = torch.mul(inputs[0], factors[0])
@@ -164,7 +164,7 @@ def _folded(program: Program, facts: Facts, limit: float) -> tuple[Program, list
 
 def _next(program: Program, refused: set[str]) -> _Fold | None:
     for op in program.ops:
-        if not isinstance(op, FOLDED) or isinstance(op, Own):
+        if not isinstance(op, FOLDED) or isinstance(op, DestinationRows):
             continue
         for fold in (_alone(program, op), _after_linear(program, op)):
             if fold is not None and fold.ops[-1].out not in refused:
@@ -274,7 +274,7 @@ def _seconds_of(program: Program, op: Operation, facts: Facts, width: int, chann
     if isinstance(op, Aggregate):
         level, relation = program.level(op.inputs[0]), op.adjacency.relation
         return 2 * facts.aggregate_seconds(level, min(width, channels), relation)
-    if isinstance(op, Own):
+    if isinstance(op, DestinationRows):
         return 0.0
     nbytes = 4 * facts.num_rows(program.place(op.out)) * width * (1 + len(op.inputs))
     return nbytes / facts.rates.stream_bytes
@@ -351,10 +351,10 @@ def _as_stored(program: Program, facts: Facts) -> Program:
 
 
 def _readers(program: Program, value: str) -> list[Operation]:
-    """Return the operations that read a value, directly or through :class:`Own`."""
+    """Return the operations that read a value, directly or through :class:`DestinationRows`."""
     found: list[Operation] = []
     for op in program.consumers(value):
-        found += _readers(program, op.out) if isinstance(op, Own) else [op]
+        found += _readers(program, op.out) if isinstance(op, DestinationRows) else [op]
     return found
 
 
@@ -381,11 +381,11 @@ def input_seconds(program: Program, facts: Facts) -> dict[str, float]:
 
 
 def _own_after_linear(program: Program) -> tuple[Operation, ...]:
-    """Move linear maps before :class:`Own` of the features, so that compact rows are never made dense."""
+    """Move linear maps before prefixes of the features, so that compact rows are never made dense."""
     ops: list[Operation] = []
     for op in program.ops:
-        chain = _own_rows_of_input(program, op.out if isinstance(op, Own) else op.inputs[0])
-        if chain and isinstance(op, Own):
+        chain = _own_rows_of_input(program, op.out if isinstance(op, DestinationRows) else op.inputs[0])
+        if chain and isinstance(op, DestinationRows):
             continue
         if not chain or not isinstance(op, Linear):
             ops.append(op)
@@ -394,13 +394,13 @@ def _own_after_linear(program: Program) -> tuple[Operation, ...]:
         ops.append(replace(op, out=value, inputs=(_origin(program, op.inputs[0]),)))
         for number in range(chain):
             name = op.out if number == chain - 1 else f"{op.out}_all{number + 1}"
-            ops.append(Own(out=name, inputs=(value,)))
+            ops.append(DestinationRows(out=name, inputs=(value,)))
             value = name
     return tuple(ops)
 
 
 def _own_rows_of_input(program: Program, value: str) -> int:
-    """Return how many :class:`Own` lead from the features to a value; 0 if anything else takes part."""
+    """Return how many prefixes lead from the features to a value; 0 if anything else takes part."""
     source, count = _origin(program, value), 0
     while value != source:
         op = program.producer(value)
@@ -411,6 +411,6 @@ def _own_rows_of_input(program: Program, value: str) -> int:
 
 
 def _origin(program: Program, value: str) -> str:
-    """Return the value whose rows a value holds, itself or the one that :class:`Own` leads from."""
+    """Return the value whose rows a value holds: the source of a prefix, or itself."""
     op = program.producer(value)
-    return _origin(program, op.inputs[0]) if isinstance(op, Own) else value
+    return _origin(program, op.inputs[0]) if isinstance(op, DestinationRows) else value

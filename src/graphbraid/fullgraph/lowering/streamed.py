@@ -25,11 +25,11 @@ from graphbraid.fullgraph.program import (
     Aggregate,
     Attention,
     Decision,
+    DestinationRows,
     Hoisted,
     Linear,
     NotLoweredError,
     Operation,
-    Own,
     Program,
 )
 from graphbraid.graph import Graph
@@ -154,7 +154,7 @@ def held_rows(program: Program) -> dict[str, str]:
     for op in program.ops:
         if isinstance(op, Hoisted):
             held[op.out] = op.out
-        elif isinstance(op, Own) and op.inputs[0] in held:
+        elif isinstance(op, DestinationRows) and op.inputs[0] in held:
             held[op.out] = held[op.inputs[0]]
     return held
 
@@ -164,7 +164,7 @@ def _random_reader(program: Program) -> tuple[Operation, str] | None:
     held = held_rows(program)
     for op in program.ops:
         products = 1 if isinstance(op, Linear) else 0
-        read = () if isinstance(op, Own | Hoisted) else op.inputs[products:]
+        read = () if isinstance(op, DestinationRows | Hoisted) else op.inputs[products:]
         for value in read:
             if value in held:
                 return op, value

@@ -246,7 +246,7 @@ class Learned(Operation):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Own(Operation):
+class DestinationRows(Operation):
     """The destinations' own rows, a prefix of the previous level's rows; a view, without any work."""
 
     blocks: int = 1
@@ -360,7 +360,7 @@ class Hoisted(Operation):
 
     def details(self) -> str:
         """Return the text to print after the inputs."""
-        steps = [op for op in self.of if not isinstance(op, Own)]
+        steps = [op for op in self.of if not isinstance(op, DestinationRows)]
         return "; ".join(f"{op.symbol} {op.details()}".strip() for op in steps) + ", computed once"
 
 

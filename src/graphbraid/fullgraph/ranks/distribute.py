@@ -17,12 +17,12 @@ from graphbraid.fullgraph.lowering.lowered import Lowered
 from graphbraid.fullgraph.lowering.route import Route
 from graphbraid.fullgraph.program import (
     Decision,
+    DestinationRows,
     Exchange,
     Hoisted,
     Module,
     NotLoweredError,
     Operation,
-    Own,
     Program,
 )
 from graphbraid.fullgraph.ranks.halo import NAME, must_travel, read_along_edges, values_that_may_travel
@@ -162,7 +162,7 @@ class _Rewriting:
 
     def _rewritten(self, op: Operation) -> Operation:
         level = self._program.level(op.out)
-        if isinstance(op, Own):
+        if isinstance(op, DestinationRows):
             return replace(op, blocks=self._level(level) - self._level(level - 1))
         if isinstance(op, Hoisted):
             return replace(op, blocks=self._level(level))

@@ -24,13 +24,13 @@ from graphbraid.fullgraph.program import (
     Aggregate,
     Attention,
     Decision,
+    DestinationRows,
     Gine,
     Linear,
     Maximum,
     Module,
     Normalise,
     Operation,
-    Own,
     Program,
 )
 from graphbraid.machine.measurements import NOT_KEPT, Kept
@@ -208,7 +208,7 @@ def halo_seconds(program: Program, facts: Facts, link: Link, num_rows: int) -> H
     computed = sum(
         _seconds(program, op, facts, num_rows)
         for op in program.ops
-        if program.level(op.out) == 0 and not isinstance(op, Own)
+        if program.level(op.out) == 0 and not isinstance(op, DestinationRows)
     )
     return HaloSeconds(computed=computed, travelling=travelling)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from graphbraid.fullgraph.program import FILLS, Attention, Linear, Own
+from graphbraid.fullgraph.program import FILLS, Attention, DestinationRows, Linear
 from graphbraid.fullgraph.reading.exact import Allowed, anything, count, flag, number, one_of, probability
 from graphbraid.fullgraph.reading.message_passing import SIZES, plus_own, reads_own, reads_pyg
 from graphbraid.fullgraph.reading.reader import LayerCall
@@ -93,7 +93,7 @@ def _gat_of_two(call: LayerCall, **edges: Any) -> str:
     of_both = conv._modules.get("lin") is not None
     left, right = (checked_linear(call, key, has_bias=False) for key in (("lin",) * 2 if of_both else _TWO))
     rows = call.writer.add(Linear, x, weight=left.weight)
-    own_rows = call.writer.add(Linear, call.writer.add(Own, own), weight=right.weight)
+    own_rows = call.writer.add(Linear, call.writer.add(DestinationRows, own), weight=right.weight)
     return _attend("gat", call, (rows, own_rows), (conv.att_src, conv.att_dst), own_rows=True, **edges)
 
 
@@ -135,7 +135,7 @@ def _gatv2(call: LayerCall, **edges: Any) -> str:
     conv, writer, (x, own) = call.layer, call.writer, _two_rows(call)
     inputs = [writer.linear(x, checked_linear(call, "lin_l"))]
     if conv.lin_r is not conv.lin_l or own != x:
-        inputs.append(writer.linear(writer.add(Own, own), checked_linear(call, "lin_r")))
+        inputs.append(writer.linear(writer.add(DestinationRows, own), checked_linear(call, "lin_r")))
     return _attend("gatv2", call, tuple(inputs), (conv.att,), **edges)
 
 

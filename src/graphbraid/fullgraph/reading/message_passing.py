@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from graphbraid.fullgraph.program import AdjacencyMatrix, Linear, Own, Scale
+from graphbraid.fullgraph.program import AdjacencyMatrix, DestinationRows, Linear, Scale
 from graphbraid.fullgraph.reading.exact import (
     Allowed,
     Known,
@@ -144,7 +144,7 @@ def narrows(weight: Tensor) -> bool:
 
 def plus_own(call: LayerCall, out: str, key: str) -> str:
     """Add a linear map, without bias, of the destinations' own rows."""
-    own = call.writer.add(Own, call.own)
+    own = call.writer.add(DestinationRows, call.own)
     linear = checked_linear(call, key, has_bias=False)
     return call.writer.sum(call.writer.add(Linear, own, weight=linear.weight), out)
 
@@ -163,7 +163,7 @@ def plus_scaled(call: LayerCall, x: str, out: str) -> str:
     eps, writer = call.layer.eps, call.writer
     if not isinstance(eps, nn.Parameter):
         return out
-    return writer.sum(writer.add(Scale, writer.add(Own, x), factor=eps), out)
+    return writer.sum(writer.add(Scale, writer.add(DestinationRows, x), factor=eps), out)
 
 
 # ---- how PyG's maximum divides its gradient among equal messages, found by running it on two of them, once

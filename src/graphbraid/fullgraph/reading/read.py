@@ -10,12 +10,12 @@ from torch import nn
 from graphbraid.errors import did_you_mean
 from graphbraid.fullgraph.program import (
     INPUT,
+    DestinationRows,
     Module,
     NodeType,
     Normalise,
     NotLoweredError,
     Operation,
-    Own,
     Program,
 )
 from graphbraid.fullgraph.reading.calling import Calling, Given, calling_of
@@ -121,7 +121,7 @@ def _reads_relations(ops: tuple[Operation, ...]) -> bool:
     Raises:
         NotLoweredError: others of them read all edges together.
     """
-    reads = [op for op in ops if op.moves and not isinstance(op, Own)]
+    reads = [op for op in ops if op.moves and not isinstance(op, DestinationRows)]
     by_relation = [op for op in reads if op.walks is not None]
     if by_relation and len(by_relation) < len(reads):
         raise NotLoweredError(

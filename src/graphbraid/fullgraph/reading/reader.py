@@ -12,12 +12,12 @@ from graphbraid.fullgraph.program import (
     Add,
     Combine,
     Concat,
+    DestinationRows,
     Epilogue,
     Largest,
     Linear,
     NotLoweredError,
     Operation,
-    Own,
     RowFunction,
 )
 from graphbraid.fullgraph.reading.exact import Known, check, is_from, python_value
@@ -50,7 +50,7 @@ class Writer:
     def add(self, make: type[Operation], *inputs: str, **fields: Any) -> str:
         """Append an operation, unless an equal combination exists already, and return its value's name."""
         fields = {name: python_value(value) for name, value in fields.items()}  # of a user's attributes
-        key = (make, inputs, *fields.items()) if make in (Own, Combine) else None
+        key = (make, inputs, *fields.items()) if make in (DestinationRows, Combine) else None
         if key in self._made:
             return self._made[key]
         out = f"v{len(self.ops)}"
@@ -73,7 +73,7 @@ class Writer:
     def rows_at(self, value: str, level: int) -> str:
         """Return a value's rows for the nodes of a later level; the value itself if that is its level."""
         while self.level(value) < level:
-            value = self.add(Own, value)
+            value = self.add(DestinationRows, value)
         return value
 
     def on_one_level(self, *values: str) -> list[str]:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from graphbraid.fullgraph.program import AdjacencyMatrix, Aggregate, Linear, Own, View
+from graphbraid.fullgraph.program import AdjacencyMatrix, Aggregate, DestinationRows, Linear, View
 from graphbraid.fullgraph.reading.exact import Known, anything, count, flag, one_of
 from graphbraid.fullgraph.reading.message_passing import OWN, SIZES, reads_pyg
 from graphbraid.fullgraph.reading.reader import LayerCall, Writer, reads
@@ -55,7 +55,9 @@ def sum_over_relations(
     """
     total = None
     if conv.root is not None:
-        total = writer.add(Linear, writer.add(Own, xs[part]), weight=conv.root, view=View(turned=True))
+        total = writer.add(
+            Linear, writer.add(DestinationRows, xs[part]), weight=conv.root, view=View(turned=True)
+        )
     for number, relation in relations:
         if relation.destination != part:
             continue

@@ -19,13 +19,13 @@ from graphbraid.fullgraph.program import (
     AdjacencyMatrix,
     Aggregate,
     Attention,
+    DestinationRows,
     Epilogue,
     Gine,
     LevelNodes,
     Linear,
     Maximum,
     Operation,
-    Own,
     RowFunction,
     UnitRows,
 )
@@ -222,7 +222,9 @@ class StepPlan:
         """Return whether a value's consumer may overwrite it: neither another one nor a backward reads it."""
         alone = value in self.values and len(self.program.consumers(value)) == 1
         maker = self.program.producer(value)
-        is_read = isinstance(maker, Own | UnitRows) or (isinstance(maker, Attention) and not maker.averages)
+        is_read = isinstance(maker, DestinationRows | UnitRows) or (
+            isinstance(maker, Attention) and not maker.averages
+        )
         is_read |= isinstance(maker, Maximum) and maker.ties != "first"
         is_read |= isinstance(maker, RowFunction) and FUNCTIONS[maker.kind].reads_result
         return alone and not is_read and not self.program.ends_in_epilogue(value)
@@ -283,7 +285,7 @@ class StepPlan:
             return self.grads[value], True
         op = self.program.producer(value)
         assert op is not None
-        if isinstance(op, Own):  # a prefix of the source's gradient
+        if isinstance(op, DestinationRows):  # a prefix of the source's gradient
             whole, is_there = self.grad_of(op.inputs[0])
             if not is_there:
                 self.do(f"gradient of {op.inputs[0]}: zero", partial(_zero, whole), whole)
@@ -344,7 +346,9 @@ class StepPlan:
         if not self.program.learns(value):
             return
         alone = len(self.program.consumers(value)) == 1
-        is_changed = isinstance(self.program.producer(value), Own) or self.program.ends_in_epilogue(value)
+        is_changed = isinstance(
+            self.program.producer(value), DestinationRows
+        ) or self.program.ends_in_epilogue(value)
         if alone and not is_changed and value not in self.grads:
             self.grads[value] = self.grads[op.out]
         else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from graphbraid.fullgraph.program import Exchange, Operation, Own
+from graphbraid.fullgraph.program import DestinationRows, Exchange, Operation
 from graphbraid.fullgraph.step.arena import Constant, FirstRows
 from graphbraid.fullgraph.step.operations.overlap import Overlapped, can_overlap
 from graphbraid.fullgraph.step.operations.peer_reads import PeerReads, why_rows_travel
@@ -60,7 +60,7 @@ class PlannedExchange(PlannedOperation[Exchange]):
 
         plan.do(f"gradient of {source}", run, grad, returned)
         alone = len(plan.program.consumers(source)) == 1 and source not in plan.grads
-        if alone and not isinstance(plan.program.producer(source), Own):
+        if alone and not isinstance(plan.program.producer(source), DestinationRows):
             plan.grads[source] = own
         else:
             plan.add_to_grad(source, own)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.program import WHOLE, Epilogue, Following, Linear, Operation, Own
+from graphbraid.fullgraph.program import WHOLE, DestinationRows, Epilogue, Following, Linear, Operation
 from graphbraid.fullgraph.step import epilogues
 from graphbraid.fullgraph.step.arena import FirstRows
 from graphbraid.fullgraph.step.bound_call import MaskSeed
@@ -121,7 +121,7 @@ class PlannedEpilogue(PlannedOperation[Epilogue]):
         """Plan the gradients of the input and the bias."""
         plan, op, grad, source = self.plan, self.op, self.grad, self.source
         alone = len(plan.program.consumers(source)) == 1 and source not in plan.grads
-        if alone and not isinstance(plan.program.producer(source), Own):
+        if alone and not isinstance(plan.program.producer(source), DestinationRows):
             plan.grads[source] = grad
             plan_epilogue_backward(plan, op, grad, grad)
             return

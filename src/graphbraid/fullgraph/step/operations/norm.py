@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from graphbraid.fullgraph.program import Normalise, Operation, Own
+from graphbraid.fullgraph.program import DestinationRows, Normalise, Operation
 from graphbraid.fullgraph.step.arena import FirstRows
 from graphbraid.fullgraph.step.plan import PlannedClass, PlannedOperation, StepPlan
 from graphbraid.ops.kernels import backend, recorded_whole
@@ -102,7 +102,7 @@ class _Norm(PlannedOperation[Normalise]):
     @property
     def _reads_own_rows(self) -> bool:
         """Whether the input, and so its gradient, is a prefix of another value's rows."""
-        return isinstance(self.plan.program.producer(self.source), Own)
+        return isinstance(self.plan.program.producer(self.source), DestinationRows)
 
 
 class PlannedLayerNorm(_Norm):

@@ -21,7 +21,16 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.program import INPUT, WHOLE, Aggregate, Exchange, Hoisted, Linear, Own, Program
+from graphbraid.fullgraph.program import (
+    INPUT,
+    WHOLE,
+    Aggregate,
+    DestinationRows,
+    Exchange,
+    Hoisted,
+    Linear,
+    Program,
+)
 from graphbraid.fullgraph.step.arena import FirstRows, Rows
 from graphbraid.fullgraph.step.bound_call import MaskSeed
 from graphbraid.fullgraph.step.maps import HostMap, Map
@@ -54,7 +63,7 @@ def first_before(program: Program, linear: Linear) -> Linear | None:
 
 def _is_hoisted(program: Program, value: str) -> bool:
     op = program.producer(value)
-    return isinstance(op, Hoisted) or (isinstance(op, Own) and _is_hoisted(program, op.inputs[0]))
+    return isinstance(op, Hoisted) or (isinstance(op, DestinationRows) and _is_hoisted(program, op.inputs[0]))
 
 
 def can_overlap(plan: StepPlan, op: Exchange) -> bool:

@@ -12,11 +12,11 @@ from graphbraid.fullgraph.program import (
     Add,
     Combine,
     Concat,
+    DestinationRows,
     Largest,
     Learned,
     Module,
     Operation,
-    Own,
     Prelu,
     RowFunction,
     Scale,
@@ -28,7 +28,7 @@ from graphbraid.fullgraph.step.row_functions import FUNCTIONS
 from graphbraid.ops.kernels import recorded_whole
 
 
-class PlannedOwn(PlannedOperation[Own]):
+class PlannedDestinationRows(PlannedOperation[DestinationRows]):
     """The first rows of a value, as a view. Consumers write the gradient into the value's own."""
 
     def forward(self) -> None:
@@ -419,7 +419,7 @@ PLANNED: dict[type[Operation], PlannedClass] = {
     Largest: PlannedLargest,
     Learned: PlannedLearned,
     Module: PlannedModule,
-    Own: PlannedOwn,
+    DestinationRows: PlannedDestinationRows,
     RowFunction: PlannedFunction,
     Prelu: PlannedPrelu,
     Scale: PlannedScale,
