@@ -271,10 +271,15 @@ def _needs_wide_counts(num_edges: int) -> bool:
     return num_edges >= 2**32
 
 
-def _count_to_indptr(keys: Tensor, num_keys: int) -> Tensor:
-    indptr = torch.zeros(num_keys + 1, dtype=torch.int64, device=keys.device)
-    torch.cumsum(torch.bincount(keys, minlength=num_keys), 0, out=indptr[1:])
+def indptr_of(counts: Tensor) -> Tensor:
+    """Return the ``(num_rows + 1,)`` int64 ends of rows that have these numbers of elements, from 0 on."""
+    indptr = torch.zeros(counts.numel() + 1, dtype=torch.int64, device=counts.device)
+    torch.cumsum(counts, 0, out=indptr[1:])
     return indptr
+
+
+def _count_to_indptr(keys: Tensor, num_keys: int) -> Tensor:
+    return indptr_of(torch.bincount(keys, minlength=num_keys))
 
 
 def _new_indptr(num_rows: int) -> Tensor:

@@ -13,7 +13,7 @@ from graphbraid.distributed.partitioning.streaming import is_hub, place, relieve
 from graphbraid.errors import GraphbraidError
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import edges
-from graphbraid.graph.csc import Csc
+from graphbraid.graph.csc import Csc, indptr_of
 from graphbraid.machine.hardware import free_memory_bytes
 
 INSTALL = 'pip install "graphbraid[metis]"'
@@ -73,7 +73,7 @@ def metis(
     """Ask METIS for a partition, and repair what exceeds the limit.
 
     METIS ends well even where a part is heavier than its tolerance: nodes of such parts then move to the
-    part of most of their neighbours that has room (:mod:`.repair`).
+    part of most of their neighbours that has room (:func:`repaired`).
 
     Args:
         graph: Symmetric, with an edge.
@@ -179,8 +179,7 @@ def repaired(csc: Csc, part_of: Tensor, loads: Tensor, sums: Tensor, limit: int)
 def _rows(csc: Csc, nodes: Tensor) -> _Rows:
     """Return ``indptr``, ``indices`` and ``weight`` of the rows of some nodes."""
     counts = csc.degrees()[nodes]
-    indptr = torch.zeros(nodes.numel() + 1, dtype=torch.int64)
-    torch.cumsum(counts, 0, out=indptr[1:])
+    indptr = indptr_of(counts)
     at = torch.arange(int(indptr[-1])) + (csc.indptr[nodes] - indptr[:-1]).repeat_interleave(counts)
     return indptr, csc.indices[at], None if csc.weight is None else csc.weight[at]
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from graphbraid import native
 from graphbraid.distributed.partitioning import reference
-from graphbraid.graph.csc import Csc
+from graphbraid.graph.csc import Csc, indptr_of
 
 
 def contiguous(loads: Tensor, num_parts: int) -> Tensor:
@@ -27,8 +27,7 @@ def contiguous(loads: Tensor, num_parts: int) -> Tensor:
     """
     if not int(loads.sum()):
         loads = torch.ones_like(loads)
-    before = torch.zeros(loads.numel() + 1, dtype=torch.int64)
-    torch.cumsum(loads, 0, out=before[1:])
+    before = indptr_of(loads)
     total = int(before[-1])
     shares = torch.tensor([total * cut // num_parts for cut in range(1, num_parts)], dtype=torch.int64)
     above = torch.searchsorted(before, shares)

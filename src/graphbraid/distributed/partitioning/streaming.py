@@ -127,8 +127,8 @@ PRICE = 0.45
 less, which the largest load bounds: it cuts fewer edges of meshes, web graphs and most others that were
 tried."""
 NODE_BYTES = 16
-"""Bytes of a node in two partitions, of which the better goes on; at the end of one and a list of nodes
-without a load."""
+"""Bytes of a node: two partitions, the better one of which goes on; at the end, one partition and a list of
+nodes without a load."""
 PART_BYTES = 64
 """Bytes of the arrays per part, rounded up."""
 BLOCK_BYTES = 1 << 26

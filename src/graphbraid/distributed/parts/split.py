@@ -16,7 +16,7 @@ from graphbraid.distributed.partitioning.records import Partition
 from graphbraid.distributed.parts import reference
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph
-from graphbraid.graph.csc import Csc
+from graphbraid.graph.csc import Csc, indptr_of
 from graphbraid.graph.identity import check_made_for
 from graphbraid.graph.scans import check_ids
 from graphbraid.signatures import typed
@@ -181,7 +181,7 @@ def split(graph: Graph | Csc, partition: Partition, *, keep_edges: bool = False)
 
 
 class Division:
-    """A graph and its partition, of which parts are cut one at a time.
+    """A graph and its partition, which is cut into parts one at a time.
 
     Attributes:
         outlines: What each part holds, without its edges.
@@ -230,7 +230,7 @@ class Division:
             halo=outline.halo,
             halo_indptr=outline.halo_indptr,
             send=torch.cat(sends),
-            send_indptr=_ends(torch.tensor([rows.numel() for rows in sends])),
+            send_indptr=indptr_of(torch.tensor([rows.numel() for rows in sends])),
             local=local,
             remote=remote,
             local_edge=edges[0],
@@ -257,7 +257,7 @@ class Division:
             owner = part_of[halo]
             by_owner = owner.argsort(stable=True)
             counts = torch.bincount(owner, minlength=num_parts)
-            yield Outline(owned, halo[by_owner], _ends(counts), local, remote)
+            yield Outline(owned, halo[by_owner], indptr_of(counts), local, remote)
 
     def _cut(
         self, part: int, outline: Outline, keep_edges: bool
@@ -289,13 +289,6 @@ class Division:
         near = Csc(indptrs[0], local, outline.owned.numel(), weights[0], trusted=True)
         far = Csc(indptrs[1], remote, outline.halo.numel(), weights[1], trusted=True)
         return near, far, edges if keep_edges else (None, None)
-
-
-def _ends(counts: Tensor) -> Tensor:
-    """Return the indptr of lists of these lengths."""
-    indptr = torch.zeros(counts.numel() + 1, dtype=torch.int64)
-    torch.cumsum(counts, 0, out=indptr[1:])
-    return indptr
 
 
 def _backend() -> Any:

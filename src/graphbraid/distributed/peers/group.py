@@ -159,11 +159,11 @@ class Peers:
         return self.device.type != "cpu" and not (on_cards and "nccl" in self.comm.name)
 
     def meet(self) -> None:
-        """Wait until all ranks are here, with what their devices were to do before this.
+        """Full barrier of all ranks and their devices.
 
-        After it, what any of them wrote before it is there, and what any of them read before it may be
-        written over. The device's queue is waited for by the host: an event between processes would spare
-        that, and nobody has yet shown on a device that it pays.
+        Earlier writes are visible after it, and buffers that were read may be written again. The host waits
+        for its device's queue. An event between processes would save that wait, but no measurement on a
+        device shows yet that it pays.
 
         Raises:
             RankError: a rank was lost.

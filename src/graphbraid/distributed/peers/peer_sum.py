@@ -24,9 +24,9 @@ from graphbraid.signatures import typed
 class SharedRows:
     """Memory for rows that are written, published and read, again and again.
 
-    All ranks make it, and call its methods, together. Between writing and reading stands a meeting of all
-    ranks, and between reading and writing again stands one, too: another exchange's will do, so that an
-    engine with two of them meets once for each.
+    All ranks make it, and call its methods, together. All ranks meet between writing and reading, and again
+    before they write anew. The meeting of another exchange counts, so that an engine with two exchanges meets
+    once for each.
 
     Args:
         peers: the ranks.
@@ -83,7 +83,7 @@ class SharedRows:
         return self._open_table()
 
     def close(self) -> None:
-        """Let go of the rows once no rank reads them any more; all ranks do so together.
+        """Free the rows once no rank reads them; all ranks call it together.
 
         Raises:
             RankError: a rank was lost.
@@ -92,7 +92,7 @@ class SharedRows:
             return
         self._peers.meet()
         self._table = None
-        self._peers.meet()  # owners let go of memory that the others have closed
+        self._peers.meet()  # owners free memory only after the others have closed it
 
     def _open_table(self) -> PeerTable:
         assert self._table is not None, "rows were closed"
@@ -297,7 +297,7 @@ class PeerSum:
         return self._run(self._grads, grad, addend, out, back=True)
 
     def close(self) -> None:
-        """Let go of the memory that is shared; all ranks do so together."""
+        """Free the shared memory; all ranks call it together."""
         self._rows.close()
         if self._grads is not None:
             self._grads.close()

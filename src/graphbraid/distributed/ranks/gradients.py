@@ -101,7 +101,7 @@ class GradientSum:
         return counts[2 * len(got) :]
 
     def close(self) -> None:
-        """Let go of the parameters."""
+        """Remove the hooks from the parameters."""
         for hook in self._hooks:
             hook.remove()
 

@@ -54,7 +54,7 @@ class Segment:
 
 
 class Segments:
-    """The segments of a rank, each of which is used again once all have read what was in it."""
+    """The segments of a rank. A segment is used again when all ranks have read it."""
 
     def __init__(self) -> None:
         self._all: list[Segment] = []
@@ -157,7 +157,7 @@ class Mailbox:
         self._door.listen(size)
 
     def connect(self, addresses: Sequence[Address]) -> None:
-        """Connect to the ranks before this one, all of which are open.
+        """Connect to the ranks before this one, whose mailboxes are open.
 
         Raises:
             OSError: one is not there.
@@ -169,7 +169,7 @@ class Mailbox:
             way.send(_HELLO.pack(bytes.fromhex(key), self._rank))
 
     def accept(self, size: int) -> bool:
-        """Let in the ranks behind this one, which have connected; return whether all ranks are there."""
+        """Accept the ranks behind this one, which have connected; return whether all ranks are connected."""
         with contextlib.suppress(BlockingIOError):
             while True:
                 self._let_in(self._door.accept()[0])
@@ -229,7 +229,7 @@ class Mailbox:
                 )
             except BlockingIOError:
                 return
-            except (ConnectionError, KeyError):  # nobody is there any more
+            except (ConnectionError, KeyError):  # the rank has ended
                 kept.clear()
                 return
             kept.popleft()
@@ -245,7 +245,7 @@ class Mailbox:
                 return found
             except ConnectionError:
                 data, rights = b"", []
-            if not data:  # its rank has ended, of which the watch tells
+            if not data:  # its rank has ended; the watch reports that
                 self._ways.pop(source).close()
                 return found
             descriptor = array.array("i", rights[0][2][:_DESCRIPTOR_BYTES])[0] if rights else None

@@ -52,7 +52,7 @@ def sharing_memory(talk: Communicator, inner: Transport, *, wants_to: bool = Tru
     talk.barrier()  # all have tried
     made = MemoryTransport(inner, mailbox)
     probe, found = _probed(made) if is_connected and mailbox.accept(talk.size) else (None, torch.empty(0))
-    talk.barrier()  # what others have written for it is there by now
+    talk.barrier()  # now all messages to this rank have arrived
     reads_all = probe is not None and probe.done() and found.tolist() == list(range(talk.size))
     if all(talk.gather(reads_all)):
         return made
@@ -92,8 +92,8 @@ def _is_connected(mailbox: Mailbox, addresses: Sequence[Address]) -> bool:
 class MemoryTransport:
     """Ranks on one machine. A sender copies once into its own memory, a receiver once out of it.
 
-    That takes fewer copies than a socket, and no thread but those of the ranks: a rank's bytes are there for
-    others when an operation has begun, and it copies those of others as it waits for them. Tensors on
+    That takes fewer copies than a socket, and no further thread: a rank has written its bytes when it has
+    begun an operation, and copies the bytes of others while it waits for them. Tensors on
     devices, broadcasts, single messages and large reductions go through ``inner``.
 
     Args:
@@ -295,7 +295,7 @@ class Collective(ABC):
 
 
 class ByteExchange(Collective):
-    """An exchange of bytes, each part of which is copied once it is there."""
+    """An exchange of bytes. Each part is copied when it has arrived."""
 
     def __init__(self, transport: MemoryTransport, number: int, taken: Mapping[int, Tensor]) -> None:
         super().__init__(transport, number, {source: part.numel() for source, part in taken.items()})
@@ -310,7 +310,7 @@ class ByteExchange(Collective):
 
 
 class Reducing(Collective):
-    """A reduction, which is made once all parts are there."""
+    """A reduction, computed when all parts have arrived."""
 
     def __init__(
         self,

@@ -45,10 +45,10 @@ class TorchTransport:
     def all_to_all(
         self, send: Tensor, send_bytes: Sequence[int], receive: Tensor, receive_bytes: Sequence[int]
     ) -> Pending:
-        """Begin an exchange of bytes, on the host by messages of which all receive before they send.
+        """Begin an exchange of bytes. On the host these are messages, and all ranks receive before they send.
 
-        A sender of Gloo waits until it is told that there is room, by a notice in the stream of bytes the
-        other way. Gloo's own ``alltoallv`` sends first: the rank that comes last, which knows already that
+        A sender of Gloo waits for a notice that there is room, which comes in the stream of bytes the other
+        way. Gloo's own ``alltoallv`` sends first: the rank that comes last, which knows already that
         it may, puts its bytes before its notice, so that the other sends only when all of them have
         arrived, and a link that carries both ways at a time carries one.
         """
@@ -103,7 +103,7 @@ def _backends(group: Any) -> list[Any]:
 
 
 class _Collective:
-    """A collective operation, of which torch tells when it has ended."""
+    """A collective operation; torch tells when it has ended."""
 
     def __init__(self, work: Any) -> None:
         self._work = work

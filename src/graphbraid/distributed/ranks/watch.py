@@ -88,7 +88,7 @@ class Watch:
         self._thread = threading.Thread(target=self._run, name="graphbraid-watch", daemon=True)
 
     def keep(self, opened: object) -> None:
-        """Keep the meeting point open that this rank has opened, as long as the watch is there."""
+        """Keep the meeting point open that this rank has opened, as long as the watch lives."""
         self._kept = opened
 
     def start(self) -> None:

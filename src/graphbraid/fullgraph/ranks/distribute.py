@@ -26,7 +26,7 @@ from graphbraid.fullgraph.program import (
     Program,
 )
 from graphbraid.fullgraph.ranks.halo import NAME, must_travel, read_along_edges, values_that_may_travel
-from graphbraid.graph.csc import Csc, index_dtype
+from graphbraid.graph.csc import Csc, index_dtype, indptr_of
 from graphbraid.signatures import typed
 
 Weigh = Callable[[Program, int], Decision | None]
@@ -47,7 +47,7 @@ def distribute(lowered: Lowered, partition: Partition, rank: int, weigh: Weigh |
 
     Args:
         lowered: the program of all ranks, lowered alike on each of them.
-        partition: the owner of each node; as many parts as there are ranks, of which some may be empty.
+        partition: the owner of each node; one part for each rank, and parts may be empty.
         rank: number of the rank.
         weigh: see :data:`Weigh`. If None, rows before the first aggregation are computed.
 
@@ -244,8 +244,7 @@ def _divided(block: Block, partition: Partition, rank: int, keeps_edges: bool) -
 def _share(block: Block, rows: Tensor, held: Tensor, row_of: Tensor, keeps_edges: bool) -> Block:
     """Return the in-edges of ``rows`` of a block; its sources are the ``held`` rows, in this order."""
     csc = block.csc
-    indptr = torch.zeros(rows.numel() + 1, dtype=torch.int64)
-    torch.cumsum(csc.degrees()[rows], 0, out=indptr[1:])
+    indptr = indptr_of(csc.degrees()[rows])
     indices = torch.empty(int(indptr[-1]), dtype=row_of.dtype)
     needs_edges = keeps_edges or csc.weight is not None or block.edges is not None
     edges = torch.empty(indices.numel(), dtype=torch.int64) if needs_edges else None

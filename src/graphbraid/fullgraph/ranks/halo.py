@@ -171,7 +171,7 @@ class HaloSeconds:
 
 
 def read_along_edges(op: Operation) -> set[str]:
-    """Return the values of which an operation reads the rows of a node's neighbours."""
+    """Return the values whose rows an operation reads along edges."""
     if not isinstance(op, Aggregate | Attention | Gine | Maximum):
         return set()
     scores = isinstance(op, Attention) and op.kind == "gat" and not op.own_rows

@@ -26,7 +26,7 @@ _LEFT = ("prune", "symmetry", "locality")
 def lower_part(
     program: Program, ranks: Ranks, nodes: Tensor, options: CompileOptions, basis: Basis
 ) -> Lowered:
-    """Lower a program over a graph of which each rank holds its part; all ranks call this together.
+    """Lower a program over a graph where each rank holds its own part; all ranks call this together.
 
     Args:
         program: the program as it was read from the model.

@@ -23,7 +23,7 @@ from graphbraid.fullgraph.program import (
     Program,
 )
 from graphbraid.graph import Graph, ScaledFeatures, SparseFeatures
-from graphbraid.graph.csc import Csc, index_dtype
+from graphbraid.graph.csc import Csc, index_dtype, indptr_of
 from graphbraid.graph.identity import features_mark, topology_mark
 from graphbraid.graph.scaled_features import Features
 from graphbraid.ops.gather import gather_rows
@@ -148,8 +148,7 @@ def _are_those_of(part: Part, indptr: Tensor, indices: Tensor, weight: Tensor | 
     """Return whether a part holds these edges, in their order, from its own and from other nodes."""
     is_local = indices < part.num_owned  # also the sources that the part does not know, which are below 0
     for csc, chosen, first in ((part.local, is_local, 0), (part.remote, ~is_local, part.num_owned)):
-        before = torch.zeros(indices.numel() + 1, dtype=torch.int64)
-        torch.cumsum(chosen, 0, out=before[1:])
+        before = indptr_of(chosen)
         own = None if weight is None else weight[chosen]
         if not torch.equal(csc.indptr, before[indptr[: part.num_owned + 1]]):
             return False

@@ -72,7 +72,7 @@ def shared_bytes(config: PipelineConfig, columns: int) -> int:
     """Return the bytes of a block's ids and partial results (equation 1).
 
     ``SMEM = ps wpb IntS + 2 wpb D FloatS``. The paper keeps them in shared memory. The kernel here keeps them
-    in registers, of which a multiprocessor has more bytes, so that the bound is on the safe side.
+    in registers. A multiprocessor has more bytes of registers, so that the bound is on the safe side.
     """
     return config.ps * config.wpb * INT_BYTES + 2 * config.wpb * columns * FLOAT_BYTES
 

@@ -87,7 +87,7 @@ class Ranks:
     ) -> Ranks:
         """Let rank 0 divide a graph among the ranks, which all call this together.
 
-        Of the options see :attr:`wire` and :attr:`pipeline`.
+        The options are :attr:`wire` and :attr:`pipeline`.
         """
         part_of = torch.empty(graph.num_nodes, dtype=torch.int32)
         strategy = ""
@@ -115,7 +115,7 @@ class Ranks:
         Args:
             comm: the ranks.
             saved: a partition's folder, the same on all ranks.
-            graph: the graph, of which only the own part's rows are read if it is in a store.
+            graph: the graph. If it is in a store, only the rows of the own part are read.
             wire: see :attr:`wire`.
             pipeline: see :attr:`pipeline`.
 

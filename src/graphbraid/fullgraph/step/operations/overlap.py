@@ -37,7 +37,7 @@ from graphbraid.fullgraph.step.maps import HostMap, Map
 from graphbraid.fullgraph.step.operations.linear import EpilogueOfRows, plan_epilogue_backward
 from graphbraid.fullgraph.step.operations.row_exchange import RowExchange, route_of, travel_of
 from graphbraid.fullgraph.step.plan import StepPlan
-from graphbraid.graph.csc import Csc
+from graphbraid.graph.csc import Csc, indptr_of
 from graphbraid.ops.aggregation import Aggregation
 from graphbraid.ops.linear import tall_gram, tall_product
 
@@ -174,9 +174,7 @@ def divided_map(how: Aggregation, num_own: int) -> tuple[Aggregation, Aggregatio
     src, dst = how.scales(torch.float32)
     csc = how.csc
     is_own = csc.indices < num_own
-    ends = torch.zeros(csc.num_edges + 1, dtype=torch.int64)
-    torch.cumsum(is_own, 0, out=ends[1:])
-    indptr = ends[csc.indptr]
+    indptr = indptr_of(is_own)[csc.indptr]
     parts = []
     for kept, begin, end, row in (
         (is_own, 0, num_own, indptr),

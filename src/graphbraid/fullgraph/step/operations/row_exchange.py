@@ -11,7 +11,7 @@ from torch import Tensor
 from graphbraid.fullgraph.lowering.route import Route
 from graphbraid.fullgraph.program import Exchange
 from graphbraid.fullgraph.step.plan import StepPlan
-from graphbraid.graph.csc import Csc, index_dtype
+from graphbraid.graph.csc import Csc, index_dtype, indptr_of
 from graphbraid.ops.aggregation import Aggregation, aggregated
 from graphbraid.ops.kernels import recorded_whole
 
@@ -111,8 +111,7 @@ class RowExchange:
     def _adding(self) -> Aggregation:
         """The map that adds returned row i to own row ``send[i]``, in order."""
         rows, num_rows = self.route.send, self._num_own
-        indptr = torch.zeros(num_rows + 1, dtype=torch.int64)
-        torch.cumsum(torch.bincount(rows, minlength=num_rows), 0, out=indptr[1:])
+        indptr = indptr_of(torch.bincount(rows, minlength=num_rows))
         indices = rows.argsort(stable=True).to(index_dtype(max(rows.numel(), 1)))
         place = self._place
         return Aggregation(csc=Csc(indptr.to(place), indices.to(place), rows.numel(), trusted=True))

@@ -16,7 +16,7 @@ from graphbraid.fullgraph.program import Exchange
 from graphbraid.fullgraph.step.arena import Rows
 from graphbraid.fullgraph.step.operations.row_exchange import depart_back
 from graphbraid.fullgraph.step.plan import StepPlan
-from graphbraid.graph.csc import Csc
+from graphbraid.graph.csc import Csc, indptr_of
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -76,8 +76,7 @@ class SourceSplit:
         ends = reverse.indptr[rows.start : rows.stop + 1]
         edges = slice(int(ends[0]), int(ends[-1]))
         to = reverse.indices[edges].long()
-        forward = torch.zeros_like(csc.indptr)
-        torch.cumsum(torch.bincount(to, minlength=csc.num_dst), 0, out=forward[1:])
+        forward = indptr_of(torch.bincount(to, minlength=csc.num_dst))
         return SourcePart(
             rows=rows,
             indptr=ends - ends[0],
