@@ -43,17 +43,21 @@ class ArrayArgument:
     is_written: bool
 
 
-def array_arguments(entry: Any) -> list[ArrayArgument]:
-    """The arrays among the arguments of a function of the compiled module."""
+def arguments_of(entry: Any) -> list[tuple[str, str]]:
+    """Name and kind of each argument of a function of the compiled module."""
     ((signature, *_),) = entry.__nb_signature__  # no entry has overloads: each could only be refused by all
     inside = signature[signature.index("(") + 1 : signature.rindex(") -> ")]
+    return [(name, kind) for name, _, kind in (argument.partition(": ") for argument in _split(inside))]
+
+
+def array_arguments(entry: Any) -> list[ArrayArgument]:
+    """The arrays among the arguments of a function of the compiled module."""
     found = []
-    for position, argument in enumerate(_split(inside)):
-        name, _, kind = argument.partition(": ")
+    for position, (name, kind) in enumerate(arguments_of(entry)):
         if "ndarray" not in kind or kind.startswith("tuple"):
             continue
         match = _ARRAY.fullmatch(kind)
-        assert match, f"{signature}: what {name} takes is not said in full"
+        assert match, f"{entry}: what {name} takes is not said in full"
         dtypes = frozenset(DTYPES) if match["dtypes"] == "any" else frozenset(match["dtypes"].split("|"))
         found.append(
             ArrayArgument(

@@ -11,7 +11,7 @@ from graphbraid.errors import DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.derived import inverse_degrees
 from graphbraid.ops.dropout import RowEpilogue
-from graphbraid.ops.kernels import backend, check_rows, row_contiguous, sum_dtype
+from graphbraid.ops.kernels import backend, check_out, check_rows, row_contiguous, sum_dtype
 from graphbraid.signatures import typed
 
 
@@ -76,7 +76,7 @@ class Aggregation:
         """
         check_rows(x, "x", self.csc.num_src, "source node")  # kernels do not know how many there are
         if out is not None:
-            _check_out(out, x, self.csc.num_dst)
+            check_out(out, x.dtype, (self.csc.num_dst, x.shape[1]))
         return aggregated(self, x, addend=addend, out=out, after=after)
 
     @typed
@@ -84,7 +84,7 @@ class Aggregation:
         """Apply the transposed map to ``grad``, ``(num_dst, width)``; otherwise like :meth:`forward`."""
         check_rows(grad, "grad", self.csc.num_dst, "destination node")
         if out is not None:
-            _check_out(out, grad, self.csc.num_src)
+            check_out(out, grad.dtype, (self.csc.num_src, grad.shape[1]))
         return aggregated(self.transposed(grad.dtype), grad, addend=addend, out=out)
 
     def transposed(self, dtype: torch.dtype) -> Aggregation:
@@ -105,18 +105,6 @@ class Aggregation:
             inverse = inverse_degrees(self.csc, dtype)
             dst = inverse if dst is None else dst * inverse
         return src, dst
-
-
-def _check_out(out: Tensor, x: Tensor, num_rows: int) -> None:
-    wanted = (num_rows, x.shape[1])
-    if out.shape != wanted or out.dtype not in (x.dtype, sum_dtype(x.dtype)):
-        raise DataError(
-            f"out must be {x.dtype} or {sum_dtype(x.dtype)} of shape {wanted}; "
-            f"got {out.dtype} of {tuple(out.shape)}"
-        )
-    apart = out.shape[1] > 1 and out.stride(1) != 1
-    if out.numel() and (apart or (out.shape[0] > 1 and out.stride(0) < out.shape[1])):
-        raise DataError(f"out must have contiguous rows that do not overlap; got strides {out.stride()}")
 
 
 def aggregated(

@@ -187,25 +187,16 @@ class _Gat(torch.autograd.Function):
         csc: Csc,
         how: tuple[float, int, float, AnySeed],
     ) -> Tensor:
-        inputs = [t.detach().contiguous() for t in (x, src_logit, dst_logit)]
         out = x.new_empty(csc.num_dst, x.shape[1])
-        kept = [torch.empty_like(inputs[2])]
+        kept = [dst_logit.new_empty(dst_logit.shape)]
         if any(ctx.needs_input_grad):
             kept += [kept[0].new_empty(out.shape), torch.empty_like(kept[0])]
-        backend(x).gat_forward(csc.indptr, csc.indices, *inputs, *how, out, *kept)
-        ctx.csc, ctx.how = csc, how
-        ctx.save_for_backward(*inputs, out, *kept)
-        return out
+        return _forward(ctx, "gat_forward", (x, src_logit, dst_logit), csc, how, out, *kept)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        *inputs, out, lse, above, share = ctx.saved_tensors
-        grads = [torch.empty_like(t) for t in inputs]
-        call = backend(grad).gat_backward
-        ways = both_ways(ctx.csc, with_ids=needs_ids(grad, ctx.how[2]))
-        call(*ways, *inputs, *ctx.how, out.detach(), lse, grad.contiguous(), *grads, above, share)
-        return *grads, None, None
+        return _backward(ctx, "gat_backward", grad)
 
 
 _gat = operator("gat_attention", _Gat, lambda a: a.x.new_empty(a.csc.num_dst, a.x.shape[1]))
@@ -221,26 +212,37 @@ class _Gatv2(torch.autograd.Function):
         csc: Csc,
         how: tuple[float, int, float, AnySeed],
     ) -> Tensor:
-        inputs = [t.detach().contiguous() for t in (x_src, x_dst, att)]
-        out = torch.empty_like(inputs[1])
-        lse = att.new_empty(csc.num_dst, att.shape[0])
-        backend(x_src).gatv2_forward(csc.indptr, csc.indices, *inputs, *how, out, lse)
-        ctx.csc, ctx.how = csc, how
-        ctx.save_for_backward(*inputs, out, lse)
-        return out
+        out, lse = x_dst.new_empty(x_dst.shape), att.new_empty(csc.num_dst, att.shape[0])
+        return _forward(ctx, "gatv2_forward", (x_src, x_dst, att), csc, how, out, lse)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        *inputs, out, lse = ctx.saved_tensors
-        grads = [torch.empty_like(t) for t in inputs]
-        call = backend(grad).gatv2_backward
-        ways = both_ways(ctx.csc, with_ids=needs_ids(grad, ctx.how[2]))
-        call(*ways, *inputs, *ctx.how, out.detach(), lse, grad.contiguous(), *grads)
-        return *grads, None, None
+        return _backward(ctx, "gatv2_backward", grad)
 
 
 _gatv2 = operator("gatv2_attention", _Gatv2, lambda a: a.x_dst.new_empty(a.x_dst.shape))
+
+
+def _forward(  # noqa: PLR0917 - as the kernels take them
+    ctx: Any, name: str, given: tuple[Tensor, ...], csc: Csc, how: tuple[Any, ...], out: Tensor, *kept: Tensor
+) -> Tensor:
+    """Run a forward kernel, and keep for backward its inputs, its result and what it wrote beside that."""
+    inputs = [t.detach().contiguous() for t in given]
+    getattr(backend(out), name)(csc.indptr, csc.indices, *inputs, *how, out, *kept)
+    ctx.csc, ctx.how = csc, how
+    ctx.save_for_backward(*inputs, out, *kept)
+    return out
+
+
+def _backward(ctx: Any, name: str, grad: Tensor) -> tuple[Tensor | None, ...]:
+    """Run a backward kernel, which writes the gradients of the inputs, as many as the forward kernel has."""
+    *inputs, out, lse = ctx.saved_tensors[:5]
+    grads = [torch.empty_like(t) for t in inputs]
+    ways = both_ways(ctx.csc, with_ids=needs_ids(grad, ctx.how[2]))
+    kernel, kept = getattr(backend(grad), name), ctx.saved_tensors[5:]
+    kernel(*ways, *inputs, *ctx.how, out.detach(), lse, grad.contiguous(), *grads, *kept)
+    return *grads, None, None
 
 
 def needs_ids(rows: Tensor, p: float) -> bool:

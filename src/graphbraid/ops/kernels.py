@@ -67,6 +67,22 @@ def check_row_dtype(x: Tensor, name: str) -> None:
         raise DataError(f"{name} must be float32, float64, float16 or bfloat16; got {x.dtype}")
 
 
+def check_out(out: Tensor, dtype: torch.dtype, shape: tuple[int, int]) -> None:
+    """Check that a kernel can write rows of ``dtype``, or sums of them, to ``out``.
+
+    Raises:
+        DataError: it has another dtype or shape, or rows that are not contiguous or overlap.
+    """
+    if out.shape != shape or out.dtype not in (dtype, sum_dtype(dtype)):
+        raise DataError(
+            f"out must be {dtype} or {sum_dtype(dtype)} of shape {shape}; got {out.dtype} of "
+            f"{tuple(out.shape)}"
+        )
+    apart = out.shape[1] > 1 and out.stride(1) != 1
+    if out.numel() and (apart or (out.shape[0] > 1 and out.stride(0) < out.shape[1])):
+        raise DataError(f"out must have contiguous rows that do not overlap; got strides {out.stride()}")
+
+
 def row_contiguous(x: Tensor) -> Tensor:
     """Return ``x`` itself if its rows are contiguous and in order, else a copy."""
     if x.stride(1) == 1 and x.stride(0) >= x.shape[1]:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from graphbraid.errors import DataError
 from graphbraid.ops import reference
-from graphbraid.ops.kernels import row_contiguous, sum_dtype, triton_kernels
+from graphbraid.ops.kernels import check_out, row_contiguous, triton_kernels
 from graphbraid.ops.peers.peer_rows import PeerTable
 from graphbraid.ops.peers.pipeline_plan import PipelinePlan
 from graphbraid.signatures import typed
@@ -48,7 +48,7 @@ def pipelined_sum(
     num_rows = plan.edges.num_rows
     if out is None:
         out = torch.empty(num_rows, table.width, dtype=table.dtype, device=table.device)
-    _check_out(out, num_rows, table)
+    check_out(out, table.dtype, (num_rows, table.width))
     if addend is not None:
         _check_addend(addend, out)
         addend = row_contiguous(addend.detach())
@@ -79,18 +79,6 @@ def _check_plan(plan: PipelinePlan, table: PeerTable) -> None:
             f"the plan must be on the table's device, {table.device}; it is on {plan.work.device}: "
             "plan.to(table.device)"
         )
-
-
-def _check_out(out: Tensor, num_rows: int, table: PeerTable) -> None:
-    wanted = (num_rows, table.width)
-    if out.shape != wanted or out.dtype not in (table.dtype, sum_dtype(table.dtype)):
-        raise DataError(
-            f"out must be {table.dtype} or {sum_dtype(table.dtype)} of shape {wanted}; got {out.dtype} of "
-            f"{tuple(out.shape)}"
-        )
-    apart = out.shape[1] > 1 and out.stride(1) != 1
-    if out.numel() and (apart or (out.shape[0] > 1 and out.stride(0) < out.shape[1])):
-        raise DataError(f"out must have contiguous rows that do not overlap; got strides {out.stride()}")
 
 
 def _check_addend(addend: Tensor, out: Tensor) -> None:

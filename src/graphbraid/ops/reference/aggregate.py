@@ -10,6 +10,7 @@ from torch import Tensor
 
 from graphbraid.ops.dropout import RowEpilogue
 from graphbraid.ops.reference.attention import destinations
+from graphbraid.ops.reference.kinds import Ids, Indices, Indptr, Matrix, Vector, WordMatrix
 from graphbraid.ops.reference.rowwise import apply_epilogue, sum_dtype
 
 if TYPE_CHECKING:
@@ -18,19 +19,19 @@ if TYPE_CHECKING:
 
 
 def spmm(
-    indptr: Tensor,
-    indices: Tensor,
-    x: Tensor,
-    weight: Tensor | None,
-    src_scale: Tensor | None,
-    dst_scale: Tensor | None,
-    loop: Tensor | None,
+    indptr: Indptr,
+    indices: Indices,
+    x: Matrix,
+    weight: Vector | None,
+    src_scale: Vector | None,
+    dst_scale: Vector | None,
+    loop: Vector | None,
     loop_scale: float,
     num_loops: int,
     skip_loops: bool,
     mean: bool,
-    addend: Tensor | None,
-    out: Tensor,
+    addend: Matrix | None,
+    out: Matrix,
     after: RowEpilogue | None = None,
 ) -> None:
     """Twin of ``spmm.inl``, which gives the formula."""
@@ -57,13 +58,13 @@ def spmm(
 
 
 def spmm_max(
-    indptr: Tensor,
-    indices: Tensor,
-    x: Tensor,
-    weight: Tensor | None,
+    indptr: Indptr,
+    indices: Indices,
+    x: Matrix,
+    weight: Vector | None,
     ties: int,
-    out: Tensor,
-    found: Tensor,
+    out: Matrix,
+    found: WordMatrix,
 ) -> None:
     """Twin of ``spmm_max.inl``; ``ops/spmm.py`` describes ``ties`` and ``found``."""
     width = x.shape[1]
@@ -96,14 +97,14 @@ def _messages(indices: Tensor, x: Tensor, weight: Tensor | None) -> Tensor:
 
 
 def spmm_max_backward(
-    indptr: Tensor,
-    indices: Tensor,
-    perm: Tensor,
-    forward_indptr: Tensor,
-    grad: Tensor,
-    weight: Tensor | None,
-    winner: Tensor,
-    out: Tensor,
+    indptr: Indptr,
+    indices: Indices,
+    perm: Ids,
+    forward_indptr: Indptr,
+    grad: Matrix,
+    weight: Vector | None,
+    winner: WordMatrix,
+    out: Matrix,
 ) -> None:
     """Twin of the kernel of that name; ``weight`` is in the order of the transpose."""
     dst = indices.long()
@@ -115,13 +116,13 @@ def spmm_max_backward(
 
 
 def spmm_max_shared_backward(
-    indptr: Tensor,
-    indices: Tensor,
-    share: Tensor,
-    weight: Tensor | None,
-    largest: Tensor,
-    x: Tensor,
-    out: Tensor,
+    indptr: Indptr,
+    indices: Indices,
+    share: Matrix,
+    weight: Vector | None,
+    largest: Matrix,
+    x: Matrix,
+    out: Matrix,
 ) -> None:
     """Twin of the kernel of that name, over the transpose; ``x`` has one row per row of the transpose."""
     src, dst = destinations(indptr), indices.long()
@@ -133,17 +134,17 @@ def spmm_max_shared_backward(
 
 
 def sddmm(
-    indptr: Tensor,
-    indices: Tensor,
-    dst_rows: Tensor,
-    src_rows: Tensor,
-    dst_scale: Tensor | None,
-    src_scale: Tensor | None,
-    out: Tensor,
+    indptr: Indptr,
+    indices: Indices,
+    dst: Matrix,
+    src: Matrix,
+    dst_scale: Vector | None,
+    src_scale: Vector | None,
+    out: Matrix,
 ) -> None:
     """Twin of ``sddmm.inl``: the scaled inner product of both ends' rows, per edge and head."""
-    dtype = sum_dtype(dst_rows.dtype)
-    left, right = dst_rows.to(dtype), src_rows.to(dtype)
+    dtype = sum_dtype(dst.dtype)
+    left, right = dst.to(dtype), src.to(dtype)
     left = left if dst_scale is None else left * dst_scale[:, None]
     right = right if src_scale is None else right * src_scale[:, None]
     products = left[destinations(indptr)] * right[indices.long()]
@@ -151,13 +152,13 @@ def sddmm(
 
 
 def gine(
-    indptr: Tensor,
-    indices: Tensor,
-    x: Tensor,
-    edges: Tensor,
+    indptr: Indptr,
+    indices: Indices,
+    x: Matrix,
+    edges: Matrix,
     loop_scale: float,
     num_loops: int,
-    out: Tensor,
+    out: Matrix,
 ) -> None:
     """Twin of ``gine.inl``, which gives the formula."""
     x, edges = (rows.to(sum_dtype(rows.dtype)) for rows in (x, edges))
@@ -168,15 +169,15 @@ def gine(
 
 
 def gine_backward(
-    indptr: Tensor,
-    indices: Tensor,
-    perm: Tensor,
-    grad: Tensor,
-    x: Tensor | None,
-    edges: Tensor,
+    indptr: Indptr,
+    indices: Indices,
+    perm: Ids,
+    grad: Matrix,
+    x: Matrix | None,
+    edges: Matrix,
     loop_scale: float,
     num_loops: int,
-    out: Tensor,
+    out: Matrix,
 ) -> None:
     """Twin of the kernel of that name, over the transpose; without ``x``, ``edges`` holds edge gradients."""
     source, dtype = destinations(indptr), sum_dtype(grad.dtype)
@@ -189,7 +190,7 @@ def gine_backward(
 
 
 def gine_edge_backward(
-    indptr: Tensor, indices: Tensor, x: Tensor, edges: Tensor, grad: Tensor, out: Tensor
+    indptr: Indptr, indices: Indices, x: Matrix, edges: Matrix, grad: Matrix, out: Matrix
 ) -> None:
     """Twin of the kernel of that name; ``out`` may be ``edges``."""
     dtype = sum_dtype(x.dtype)

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphbraid.ops.dropout import keep_mask
+from graphbraid.ops.reference.kinds import Ids, Indices, Indptr, Matrix
 from graphbraid.ops.reference.rowwise import column_sums, sum_dtype
 
 
@@ -17,12 +18,12 @@ def destinations(indptr: Tensor) -> Tensor:
     return torch.repeat_interleave(nodes, indptr.diff())
 
 
-def edge_softmax(indptr: Tensor, logits: Tensor, out: Tensor) -> None:
+def edge_softmax(indptr: Indptr, logits: Matrix, out: Matrix) -> None:
     """Twin of the kernel of that name."""
     out.copy_(_softmax(logits, destinations(indptr), indptr.numel() - 1)[0])
 
 
-def edge_softmax_backward(indptr: Tensor, alpha: Tensor, grad: Tensor, out: Tensor) -> None:
+def edge_softmax_backward(indptr: Indptr, alpha: Matrix, grad: Matrix, out: Matrix) -> None:
     """Twin of the kernel of that name."""
     dst = destinations(indptr)
     total = alpha.new_zeros(indptr.numel() - 1, alpha.shape[1]).index_add_(0, dst, alpha * grad)
@@ -30,21 +31,21 @@ def edge_softmax_backward(indptr: Tensor, alpha: Tensor, grad: Tensor, out: Tens
 
 
 def gat_forward(
-    indptr: Tensor,
-    indices: Tensor,
-    src: Tensor,
-    src_logit: Tensor,
-    dst_logit: Tensor,
+    indptr: Indptr,
+    indices: Indices,
+    src: Matrix,
+    src_logit: Matrix,
+    dst_logit: Matrix,
     slope: float,
     num_loops: int,
     p: float,
     seed: int,
-    out: Tensor,
-    lse: Tensor,
-    above: Tensor | None = None,
-    share: Tensor | None = None,
-    first_keys: Tensor | None = None,
-    edge_logit: Tensor | None = None,
+    out: Matrix,
+    lse: Matrix,
+    above: Matrix | None = None,
+    share: Matrix | None = None,
+    first_keys: Ids | None = None,
+    edge_logit: Matrix | None = None,
 ) -> None:
     """Twin of the kernel of that name."""
     edges = _edges(indptr, indices, num_loops, first_keys)
@@ -59,21 +60,21 @@ def gat_forward(
 
 
 def gatv2_forward(
-    indptr: Tensor,
-    indices: Tensor,
-    src: Tensor,
-    dst: Tensor,
-    att: Tensor,
+    indptr: Indptr,
+    indices: Indices,
+    src: Matrix,
+    dst: Matrix,
+    att: Matrix,
     slope: float,
     num_loops: int,
     p: float,
     seed: int,
-    out: Tensor,
-    lse: Tensor,
-    first_keys: Tensor | None = None,
-    edge_features: Tensor | None = None,
-    loop_features: Tensor | None = None,
-    edge_weight: Tensor | None = None,
+    out: Matrix,
+    lse: Matrix,
+    first_keys: Ids | None = None,
+    edge_features: Matrix | None = None,
+    loop_features: Matrix | None = None,
+    edge_weight: Matrix | None = None,
 ) -> None:
     """Twin of the kernel of that name."""
     edges = _edges(indptr, indices, num_loops, first_keys)
@@ -83,29 +84,29 @@ def gatv2_forward(
 
 
 def gat_backward(
-    indptr: Tensor,
-    indices: Tensor,
-    t_indptr: Tensor,
-    t_indices: Tensor,
-    perm: Tensor,
-    src: Tensor,
-    src_logit: Tensor,
-    dst_logit: Tensor,
+    indptr: Indptr,
+    indices: Indices,
+    t_indptr: Indptr,
+    t_indices: Indices,
+    perm: Ids,
+    src: Matrix,
+    src_logit: Matrix,
+    dst_logit: Matrix,
     slope: float,
     num_loops: int,
     p: float,
     seed: int,
-    out: Tensor,
-    lse: Tensor,
-    grad: Tensor,
-    grad_src: Tensor,
-    grad_src_logit: Tensor,
-    grad_dst_logit: Tensor,
-    above: Tensor | None = None,
-    share: Tensor | None = None,
-    first_keys: Tensor | None = None,
-    edge_logit: Tensor | None = None,
-    grad_edge_logit: Tensor | None = None,
+    out: Matrix,
+    lse: Matrix,
+    grad: Matrix,
+    grad_src: Matrix,
+    grad_src_logit: Matrix,
+    grad_dst_logit: Matrix,
+    above: Matrix | None = None,
+    share: Matrix | None = None,
+    first_keys: Ids | None = None,
+    edge_logit: Matrix | None = None,
+    grad_edge_logit: Matrix | None = None,
 ) -> None:
     """Twin of the kernel of that name; of the forward pass's results it needs only the log-sum-exp."""
     del t_indptr, t_indices, perm, above, share
@@ -126,29 +127,29 @@ def gat_backward(
 
 
 def gatv2_backward(
-    indptr: Tensor,
-    indices: Tensor,
-    t_indptr: Tensor,
-    t_indices: Tensor,
-    perm: Tensor,
-    src: Tensor,
-    dst: Tensor,
-    att: Tensor,
+    indptr: Indptr,
+    indices: Indices,
+    t_indptr: Indptr,
+    t_indices: Indices,
+    perm: Ids,
+    src: Matrix,
+    dst: Matrix,
+    att: Matrix,
     slope: float,
     num_loops: int,
     p: float,
     seed: int,
-    out: Tensor,
-    lse: Tensor,
-    grad: Tensor,
-    grad_src: Tensor,
-    grad_dst: Tensor,
-    grad_att: Tensor,
-    first_keys: Tensor | None = None,
-    edge_features: Tensor | None = None,
-    loop_features: Tensor | None = None,
-    edge_weight: Tensor | None = None,
-    grad_edge_weight: Tensor | None = None,
+    out: Matrix,
+    lse: Matrix,
+    grad: Matrix,
+    grad_src: Matrix,
+    grad_dst: Matrix,
+    grad_att: Matrix,
+    first_keys: Ids | None = None,
+    edge_features: Matrix | None = None,
+    loop_features: Matrix | None = None,
+    edge_weight: Matrix | None = None,
+    grad_edge_weight: Matrix | None = None,
 ) -> None:
     """Twin of the kernel of that name; needs no transpose."""
     del t_indptr, t_indices, perm

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.ops.dropout import RowEpilogue
+from graphbraid.ops.reference.kinds import Ids, Matrix32, Vector, Vector32, WordMatrix
 from graphbraid.ops.reference.rowwise import apply_epilogue
 
 _MOST_PARTS, _LEAST_ROWS = 8, 1024
@@ -26,7 +27,7 @@ def gram_sums_length(num_rows: int, height: int, width: int) -> int:
 
 
 def tall_gram_round(
-    a: Tensor, b: Tensor, sums: Tensor, out: Tensor, first: int, last: int, ends: bool
+    a: Matrix32, b: Matrix32, sums: Vector32, out: Matrix32, first: int, last: int, ends: bool
 ) -> None:
     """Add a round's rows to the sums of each part; at the end, compute ``out`` by adding these up.
 
@@ -59,11 +60,11 @@ WORD_BITS = 32
 
 
 def tall_product(
-    a: Tensor,
-    b: Tensor,
-    out: Tensor,
-    add: bool,
-    ids: Tensor | None = None,
+    a: Matrix32,
+    b: Matrix32,
+    out: Matrix32,
+    add: bool = False,
+    ids: Ids | None = None,
     after: RowEpilogue | None = None,
 ) -> None:
     """Compute ``out = a[ids] @ b`` or ``out += a[ids] @ b`` (all rows without ids), then the epilogue."""
@@ -76,10 +77,10 @@ def tall_product(
 
 
 def bit_product(
-    bits: Tensor,
-    factors: Tensor | None,
-    b: Tensor,
-    out: Tensor,
+    bits: WordMatrix,
+    factors: Vector | None,
+    b: Matrix32,
+    out: Matrix32,
     add: bool = False,
     after: RowEpilogue | None = None,
 ) -> None:
@@ -90,7 +91,7 @@ def bit_product(
     tall_product(rows, b, out, add, None, after)
 
 
-def bit_gram(a: Tensor, bits: Tensor, factors: Tensor | None, out: Tensor) -> None:
+def bit_gram(a: Matrix32, bits: WordMatrix, factors: Vector | None, out: Matrix32) -> None:
     """Compute ``out = a.t() diag(factors) x`` for the matrix x of bits."""
     scaled = a if factors is None else a * factors[:, None]
     torch.mm(scaled.t(), _unpacked(bits, a.shape[0], a.dtype).t(), out=out)
@@ -103,6 +104,6 @@ def _unpacked(bits: Tensor, depth: int, dtype: torch.dtype) -> Tensor:
     return each.flatten(1)[:, :depth].to(dtype)
 
 
-def tall_gram(a: Tensor, b: Tensor, out: Tensor, ids: Tensor | None = None) -> None:
+def tall_gram(a: Matrix32, b: Matrix32, out: Matrix32, ids: Ids | None = None) -> None:
     """Compute ``out = a.t() @ b[ids]`` (all rows without ids)."""
     torch.mm(a.t(), b if ids is None else b[ids], out=out)

@@ -7,21 +7,23 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from graphbraid.ops.reference.kinds import ByteMatrix, Ids, Matrix, Matrix8, Matrix32, RowPlaces, Vector32
+
 if TYPE_CHECKING:
     from graphbraid.ops.gather import TierTable
 
 
-def gather_rows(x: Tensor, ids: Tensor, out: Tensor) -> None:
-    """Twin of ``gather.inl``: ``out[i] = x[ids[i]]``."""
-    torch.index_select(x, 0, ids, out=out)
+def gather_rows(table: ByteMatrix, ids: Ids, out: ByteMatrix) -> None:
+    """Twin of ``gather.inl``: ``out[i] = table[ids[i]]``."""
+    torch.index_select(table, 0, ids, out=out)
 
 
-def gather_as_float(table: Tensor, ids: Tensor, out: Tensor) -> None:
+def gather_as_float(table: Matrix, ids: Ids, out: Matrix32) -> None:
     """Twin of ``gather.inl``: ``out[i] = float(table[ids[i]])``."""
     out.copy_(table[ids])
 
 
-def gather_scaled(table: Tensor, scale: Tensor, ids: Tensor, out: Tensor) -> None:
+def gather_scaled(table: Matrix8, scale: Vector32, ids: Ids, out: Matrix32) -> None:
     """Twin of ``gather.inl``: ``out[i] = scale[ids[i]] * float(table[ids[i]])``."""
     torch.mul(table[ids].float(), scale[ids].unsqueeze(1), out=out)
 
@@ -43,7 +45,7 @@ def gather_tiered(table: TierTable, ids: Tensor, out: Tensor) -> None:
             out[chosen] = rows.to(out.device)
 
 
-def spread_rows(rows: Tensor, place: Tensor, out: Tensor) -> None:
+def spread_rows(rows: Matrix32, place: RowPlaces, out: Matrix32) -> None:
     """Twin of ``spread.cpp``: ``out[v] = rows[place[v]]``, zeros where that is -1."""
     is_there = place >= 0
     out.zero_()[is_there] = rows[place[is_there].long()]

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphbraid.ops.dropout import RowEpilogue, keep_mask
+from graphbraid.ops.reference.kinds import Ids, Matrix, Vector
 
 
 def sum_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -16,14 +17,14 @@ def sum_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def epilogue(
-    x: Tensor,
-    bias: Tensor | None,
+    x: Matrix,
+    bias: Vector | None,
     act: int,
     slope: float,
     p: float,
     seed: int | Tensor,
-    out: Tensor,
-    ids: Tensor | None = None,
+    out: Matrix,
+    ids: Ids | None = None,
 ) -> None:
     """Twin of ``epilogue.inl``, with its numbers of activations."""
     y = x.to(sum_dtype(x.dtype))
@@ -33,15 +34,15 @@ def epilogue(
 
 
 def epilogue_backward(
-    grad: Tensor,
-    out: Tensor,
+    grad: Matrix,
+    out: Matrix,
     act: int,
     slope: float,
     p: float,
     seed: int | Tensor,
-    grad_x: Tensor,
-    grad_bias: Tensor | None,
-    ids: Tensor | None = None,
+    grad_x: Matrix,
+    grad_bias: Vector | None,
+    ids: Ids | None = None,
 ) -> None:
     """Twin of the kernel of that name; computes the activation's slope from its output."""
     y, g = out.to(sum_dtype(out.dtype)), grad.to(sum_dtype(out.dtype))
@@ -72,13 +73,13 @@ def _mask(shape: torch.Size, p: float, seed: int | Tensor, like: Tensor, ids: Te
 
 
 def layer_norm(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
+    x: Matrix,
+    weight: Vector | None,
+    bias: Vector | None,
     eps: float,
-    out: Tensor,
-    mean: Tensor | None,
-    rstd: Tensor | None,
+    out: Matrix,
+    mean: Vector | None,
+    rstd: Vector | None,
 ) -> None:
     """Twin of the kernel of that name; ``norm.inl`` gives the formulas."""
     if x.numel() == 0:
@@ -94,14 +95,14 @@ def layer_norm(
 
 
 def layer_norm_backward(
-    grad: Tensor,
-    x: Tensor,
-    weight: Tensor | None,
-    mean: Tensor,
-    rstd: Tensor,
-    grad_x: Tensor | None,
-    grad_weight: Tensor | None,
-    grad_bias: Tensor | None,
+    grad: Matrix,
+    x: Matrix,
+    weight: Vector | None,
+    mean: Vector,
+    rstd: Vector,
+    grad_x: Matrix | None,
+    grad_weight: Vector | None,
+    grad_bias: Vector | None,
 ) -> None:
     """Twin of the kernel of that name."""
     dtype = sum_dtype(x.dtype)
@@ -117,7 +118,7 @@ def layer_norm_backward(
         grad_x.copy_(rstd[:, None] * (h - h.mean(1, keepdim=True) - y * along))
 
 
-def column_moments(x: Tensor, mean: Tensor, var: Tensor) -> None:
+def column_moments(x: Matrix, mean: Vector, var: Vector) -> None:
     """Twin of the kernel of that name: mean and variance over the rows, 0 if there are none."""
     if x.shape[0] == 0:
         mean.zero_()
@@ -129,22 +130,22 @@ def column_moments(x: Tensor, mean: Tensor, var: Tensor) -> None:
 
 
 def batch_norm(
-    x: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, bias: Tensor | None, out: Tensor
+    x: Matrix, mean: Vector, rstd: Vector, weight: Vector | None, bias: Vector | None, out: Matrix
 ) -> None:
     """Twin of the kernel of that name."""
     out.copy_(_affine((x.to(sum_dtype(x.dtype)) - mean) * rstd, weight, bias))
 
 
 def batch_norm_backward(
-    grad: Tensor,
-    x: Tensor,
-    mean: Tensor,
-    rstd: Tensor,
-    weight: Tensor | None,
+    grad: Matrix,
+    x: Matrix,
+    mean: Vector,
+    rstd: Vector,
+    weight: Vector | None,
     from_rows: bool,
-    grad_x: Tensor | None,
-    grad_weight: Tensor,
-    grad_bias: Tensor,
+    grad_x: Matrix | None,
+    grad_weight: Vector,
+    grad_bias: Vector,
 ) -> None:
     """Twin of the kernel of that name; with ``from_rows``, mean and rstd are those of the rows of ``x``."""
     dtype = sum_dtype(x.dtype)

@@ -27,8 +27,8 @@ from graphbraid.ops.triton.partition import (
 def sddmm_kernel(
     indptr,  # (num_dst + 1,) int64
     indices,  # (num_edges,) int32 or int64, in [0, num_src)
-    dst_rows,  # (num_dst, heads * channels) float32, float16 or bfloat16; rows dst_rows_stride apart
-    src_rows,  # (num_src, heads * channels); rows src_rows_stride apart
+    dst,  # (num_dst, heads * channels) float32, float16 or bfloat16; rows dst_stride apart
+    src,  # (num_src, heads * channels); rows src_stride apart
     dst_scale,  # (num_dst,) float32 or None
     src_scale,  # (num_src,) float32 or None
     out,  # (num_edges, heads) float32
@@ -37,17 +37,17 @@ def sddmm_kernel(
     steps,  # of the binary search for a row
     heads,
     channels,
-    dst_rows_stride,
-    src_rows_stride,
+    dst_stride,
+    src_stride,
     EDGES: tl.constexpr,
     CHANNELS: tl.constexpr,  # of a head taken together, a power of two
 ):
     """Compute inner products along edges.
 
-    out[e, h] = dst_scale[v] * src_scale[u] * <dst_rows[v, h, :], src_rows[u, h, :]> for the edge e = u -> v.
+    out[e, h] = dst_scale[v] * src_scale[u] * <dst[v, h, :], src[u, h, :]> for the edge e = u -> v.
     A program handles EDGES consecutive edges, whatever rows they belong to, so hubs need no special care.
 
-    Bound by reading num_edges rows of src_rows; a row of dst_rows is read once for neighbouring edges.
+    Bound by reading num_edges rows of src; a row of dst is read once for neighbouring edges.
     """
     e = tl.program_id(0).to(tl.int64) * EDGES + tl.arange(0, EDGES)
     live = e < num_edges
@@ -59,8 +59,8 @@ def sddmm_kernel(
             c = channel + tl.arange(0, CHANNELS)
             tile = live[:, None] & (c < channels)[None, :]
             columns = head * channels + c
-            left = load_rows(dst_rows, v, dst_rows_stride, columns, tile)
-            acc += left * load_rows(src_rows, u, src_rows_stride, columns, tile)
+            left = load_rows(dst, v, dst_stride, columns, tile)
+            acc += left * load_rows(src, u, src_stride, columns, tile)
         total = tl.sum(acc, axis=1)
         if dst_scale is not None:
             total *= tl.load(dst_scale + v, mask=live, other=0.0)
@@ -197,7 +197,7 @@ def sddmm(a: Any) -> None:
     num_edges, heads = a.out.shape
     if a.out.numel() == 0:
         return
-    channels = a.dst_rows.shape[1] // heads
+    channels = a.dst.shape[1] // heads
     # A warp reads 128 columns, with at most eight values per lane, as each needs two 64-bit addresses.
     block = min(128, triton.next_power_of_2(max(channels, 1)))
     edges = max(8, min(64, 1024 // block))

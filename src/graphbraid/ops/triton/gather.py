@@ -104,13 +104,13 @@ def gather_tiered_kernel(
 
 @like(reference.gather_rows)
 def gather_rows(a: Any) -> None:
-    """Compute like the twin; ``x`` and ``out`` are contiguous bytes.
+    """Compute like the twin; ``table`` and ``out`` are contiguous bytes.
 
     Rows are copied in the widest words that their size and alignment allow.
     """
     if a.out.numel():
-        word = _widest_word(a.x.shape[1], a.x.data_ptr(), a.out.data_ptr())
-        a.table, a.out = a.x.view(word), a.out.view(word)
+        word = _widest_word(a.table.shape[1], a.table.data_ptr(), a.out.data_ptr())
+        a.table, a.out = a.table.view(word), a.out.view(word)
         _launch(gather_rows_kernel, a, scale=a.table, HAS_SCALE=False)
 
 
