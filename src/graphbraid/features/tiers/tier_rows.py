@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from graphbraid.features.rows.caches import RowCache
 from graphbraid.features.rows.disk import DiskRows
@@ -43,79 +44,67 @@ class SeenTiers:
         num_own = len(hot.own_ids)
         share = None if self.served is None else self.served.share(num_own)
         found = ("found by a comparison" if hot.is_prefix else "found by a map") if num_own else ""
-        return TierRow(
-            name="device",
-            rows=num_own,
-            nbytes=num_own * self._kept_bytes,
-            notes_bytes=hot.map_bytes,
-            expected_share=share,
-            measured_share=self._of_reads(self.counts.hot_rows),
-            epoch_bytes=self._epoch_bytes(share),
-            measured_bytes=None if self.epoch is None else self.epoch.hot_rows * self.row_bytes,
-            detail="; ".join(part for part in (found, hot.reason) if part),
-        )
+        detail = "; ".join(part for part in (found, hot.reason) if part)
+        kept = {"nbytes": num_own * self._kept_bytes, "notes_bytes": hot.map_bytes}
+        return self._line("device", "hot_rows", num_own, share, detail, **kept)
 
     def _peers(self) -> TierRow | None:
         hot = self.hot
         if not isinstance(hot, SharedDeviceCache) or not hot.num_shared:
             return None
         share = None if self.served is None else self._share_from(len(hot.own_ids), hot.num_shared)
-        return TierRow(
-            name="peers",
-            rows=hot.num_shared,
-            nbytes=hot.num_shared * self._kept_bytes,
-            expected_share=share,
-            measured_share=self._of_reads(self.counts.peer_rows),
-            epoch_bytes=self._epoch_bytes(share),
-            measured_bytes=None if self.epoch is None else self.epoch.peer_rows * self.row_bytes,
-            detail=f"interleaved over {hot.num_peers} devices while they train: {hot.own_shared:,} are here",
-        )
+        detail = f"interleaved over {hot.num_peers} devices while they train: {hot.own_shared:,} are here"
+        kept = {"nbytes": hot.num_shared * self._kept_bytes}
+        return self._line("peers", "peer_rows", hot.num_shared, share, detail, **kept)
 
     def _ring(self) -> TierRow | None:
         """Return the line of rows that batches before had brought, which the score expects in other tiers."""
         if not self.counts.ring_rows:
             return None
-        return TierRow(
-            name=RING,
-            rows=0,
-            nbytes=0,
-            measured_share=self._of_reads(self.counts.ring_rows),
-            measured_bytes=None if self.epoch is None else self.epoch.ring_rows * self.row_bytes,
-            detail="the device had them, so that they did not travel again",
+        return self._line(
+            RING,
+            "ring_rows",
+            0,
+            None,
+            "the device had them, so that they did not travel again",
+            epoch_bytes=None,
         )
 
     def _host(self) -> TierRow:
-        ahead = f", {self.lookahead} batches ahead" if self.lookahead else ""
-        upto, served = self._upto, self.served
-        share = None if served is None else self._share_from(self._num_hot, upto - self._num_hot)
+        upto, ahead = self._upto, f", {self.lookahead} batches ahead" if self.lookahead else ""
+        share = None if self.served is None else self._share_from(self._num_hot, upto - self._num_hot)
         rows = upto - self._num_hot if self.disk is None else self.cache.num_rows
-        return TierRow(
-            name="host",
-            rows=rows,
-            nbytes=rows * self.row_bytes,
-            notes_bytes=self.cache.overhead_bytes,
-            expected_share=share,
-            measured_share=self._of_reads(self.counts.host_rows),
-            epoch_bytes=self._epoch_bytes(share),
-            measured_bytes=None if self.epoch is None else self.epoch.host_rows * self.row_bytes,
-            detail="as the graph has them" if self.disk is None else f"policy {self.cache.policy}{ahead}",
-        )
+        detail = "as the graph has them" if self.disk is None else f"policy {self.cache.policy}{ahead}"
+        return self._line("host", "host_rows", rows, share, detail, notes_bytes=self.cache.overhead_bytes)
 
     def _file(self) -> TierRow | None:
         if self.disk is None:
             return None
-        rows = self._num_rows - self._upto
         share = None if self.served is None else 1 - self.served.share(self._upto)
-        return TierRow(
-            name="disk",
-            rows=rows,
-            nbytes=rows * self.row_bytes,
-            expected_share=share,
-            measured_share=self._of_reads(self.counts.disk_rows),
-            epoch_bytes=self._epoch_bytes(share),
-            measured_bytes=None if self.epoch is None else self.epoch.disk_rows * self.row_bytes,
-            detail=self.disk.how(),
-        )
+        return self._line("disk", "disk_rows", self._num_rows - self._upto, share, self.disk.how())
+
+    def _line(
+        self, name: str, reads: str, rows: int, share: float | None, detail: str, **others: int | None
+    ) -> TierRow:
+        """Return the line of a tier.
+
+        Args:
+            name: of the tier.
+            reads: the field of the counts that counts its reads.
+            rows: rows that lie there.
+            share: expected share of the reads.
+            detail: how rows come from there.
+            others: fields of the line that do not follow from these.
+        """
+        measured = None if self.epoch is None else getattr(self.epoch, reads) * self.row_bytes
+        fields: dict[str, Any] = {
+            "nbytes": rows * self.row_bytes,
+            "epoch_bytes": self._epoch_bytes(share),
+            "measured_bytes": measured,
+            "measured_share": self._of_reads(getattr(self.counts, reads)),
+            **others,
+        }
+        return TierRow(name=name, rows=rows, expected_share=share, detail=detail, **fields)
 
     @property
     def _num_rows(self) -> int:
