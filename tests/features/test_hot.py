@@ -172,8 +172,8 @@ def test_options_that_nothing_reads_are_refused(in_memory):
     for option, said in (
         ({"sampler": SamplerConfig(fanouts=(3, 2))}, "sampler= is for scores by name"),
         ({"run_seconds": 9.0, "score": torch.arange(300.0)}, "run_seconds= is for scores by name"),
-        ({"policy": "sieve"}, "policy= is for rows of a file"),
-        ({"disk": SMALL}, "disk= is for rows of a file"),
+        ({"policy": "sieve"}, "policy= needs host=: without host memory"),
+        ({"disk": SMALL}, "disk= needs host=: without host memory"),
     ):
         with pytest.raises(ConfigError, match=said):
             TieredFeatures.build(in_memory, hot="1MB", **option)

@@ -279,7 +279,7 @@ def cache_in(
 
     Raises:
         ConfigError: as :func:`host_rows_in`; ``static`` without a score.
-        ResourceError: likewise.
+        ResourceError: as :func:`host_rows_in`.
     """
     all_rows = rows.shape[0]
     num_rows = host_rows_in(host, rows, ranked=score is not None, scaled=scale is not None)
@@ -327,9 +327,9 @@ def named_score(
         graph: whose rows are scored.
         name: of the score.
         sampler: how neighbours are drawn. If None, only scores of the graph alone can be had.
-        schedule: seeds of the steps, likewise.
-        epochs: of the run, as in :func:`graphbraid.features.score`.
-        run_seconds: that it will take, likewise. If None, ``auto`` does not look ahead.
+        schedule: seeds of the steps, for the same scores.
+        epochs: epochs in the run, as in :func:`graphbraid.features.score`.
+        run_seconds: seconds that the run will take. If None, ``auto`` does not look ahead.
 
     Raises:
         ConfigError: there is no such score, or it follows a sampler.

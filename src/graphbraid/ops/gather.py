@@ -142,8 +142,8 @@ class TierTable:
     Args:
         tiers: of one width and dtype; those without rows are left out.
         positions: ``(num_rows,)`` int32 or int64, each row's position in the order of the tiers; there may be
-            positions that no row has. None: a row's position is its id, as where nodes are renumbered by
-            score, and no map is read.
+            positions that no row has. None: a row's position is its id, and no map is read: nodes
+            are renumbered by score.
         device: that gathers. It can read every part: its own memory, a peer's, or page-locked memory of the
             host. None: the first part's.
 

@@ -35,7 +35,7 @@ class Policy(Protocol):
 
 
 class Static:
-    """What is there stays."""
+    """Never evicts."""
 
     def hit(self, row: int, following: int) -> None:
         """Nothing."""

@@ -174,7 +174,7 @@ class RowCache:
 
         Raises:
             DataError: as :meth:`DiskRows.gather`.
-            ResourceError: likewise.
+            ResourceError: as :meth:`DiskRows.gather`.
         """
         room = self.num_rows - self.counts.kept
         chosen = _checked(ids)[:room].sort().values  # in the order of the file
@@ -209,7 +209,7 @@ class RowCache:
         Raises:
             ConfigError: ``batch`` is no such number.
             DataError: as :meth:`DiskRows.gather`.
-            ResourceError: likewise.
+            ResourceError: as :meth:`DiskRows.gather`.
         """
         batch = as_count(batch, "batch", least=-1, most=MOST_BYTES)
         out = self.disk.room_for(ids, out)

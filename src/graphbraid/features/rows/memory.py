@@ -121,7 +121,7 @@ class MemoryRows:
 
     @property
     def counts(self) -> CacheCounts:
-        """Reads so far, all of which memory served."""
+        """Reads so far; memory served all of them."""
         return CacheCounts(self._reads, self._reads, 0, self.num_rows)
 
     def announce(self, ids: Tensor) -> int:

@@ -36,7 +36,7 @@ class ScratchRows:
             process ends.
         folder: folder of that file. If None, the system's folder for temporary files.
         need: what needs the file, for the message about a full disk.
-        instead: what would do without it, likewise.
+        instead: what would do without the file, for the same message.
 
     Raises:
         ResourceError: the disk has no room for the file.
@@ -164,8 +164,8 @@ class RowsById(Protocol):
 class RowStream:
     """The rows of a table as float32, in rounds that a thread reads one ahead of their use.
 
-    Each iteration gives all rounds, in the same order. As many as fit into the room stay in memory from the
-    first iteration on; of the others two are there at a time.
+    Each iteration gives all rounds, in the same order. Rounds that fit into the room stay in memory from the
+    first iteration on. Of the other rounds, two are in memory at a time.
 
     Args:
         table: returns the table; called when rows are read first.

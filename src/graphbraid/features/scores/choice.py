@@ -94,7 +94,7 @@ class Looked(NamedTuple):
 
 
 class RunTime(Protocol):
-    """How long a run will take, of which looking ahead may take a share."""
+    """How long a run will take. Look-ahead may take a share of that time."""
 
     @property
     def least(self) -> float:
@@ -117,7 +117,7 @@ class RunTime(Protocol):
 
 
 class KnownTime(NamedTuple):
-    """The time of a run of which nothing else is known."""
+    """A run whose time is known, and nothing else."""
 
     least: float
     waits: bool = False
@@ -145,9 +145,9 @@ def choose(
         graph: what is sampled.
         sampler: how neighbours are drawn.
         schedule: which seeds a step has.
-        epochs: of the run, of which as many are looked ahead as may be.
-        run: how long it will take; None: not known. Of one that waits, candidates must be reads an epoch, by
-            the best of which that is judged.
+        epochs: epochs in the run. Look-ahead counts at most this many.
+        run: how long it will take; None: not known. For a run that waits for rows, candidates must be
+            scores in reads an epoch; the best of them judges the wait.
         values_of: makes the values of a kind.
         workers: threads that sample.
         candidates: kinds to try; None: :data:`CANDIDATES`.

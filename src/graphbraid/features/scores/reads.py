@@ -131,7 +131,7 @@ def _reads(
     check_ids(schedule.seeds, graph.num_nodes, "seeds")
     threads = torch.get_num_threads() if workers is None else workers
     threads = as_count(threads, "workers", least=1, most=MOST_THREADS)
-    config = dataclasses.replace(sampler, return_edge_id=False)  # of which no node depends
+    config = dataclasses.replace(sampler, return_edge_id=False)  # no node depends on it
     pipeline = make_pipeline(graph.csc, config, None, num_threads=threads, depth=2 * threads)
     runs = (pipeline.run(schedule, *part) for part in parts)
     # no generator of batches: it would hold one while the next is waited for

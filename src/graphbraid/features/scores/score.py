@@ -225,7 +225,7 @@ class _Making:
         return sampler, schedule
 
     def made_from(self, kind: str, epochs: int) -> dict[str, Any]:
-        """What a kind depends on beside the graph, of which so many epochs were sampled."""
+        """What a kind depends on beside the graph; ``epochs`` of it were sampled."""
         made: dict[str, Any] = {}
         if kind.endswith("pagerank"):
             made["damping"] = self._damping

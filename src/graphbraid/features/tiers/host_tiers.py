@@ -74,7 +74,7 @@ class HostTiers:
                 record with them as ``values`` (:func:`graphbraid.features.score`); None: in proportion to the
                 edges that leave a node.
             list_reads: ``(num_nodes,)`` blocks read for each adjacency list in the same time if it is not
-                held (:func:`expected_list_blocks`); None: likewise, one a read.
+                held (:func:`expected_list_blocks`); None: one block for each read.
             policy: which rows stay, as in :class:`TieredFeatures`.
 
         Raises:

@@ -33,8 +33,8 @@ class TierCounts(NamedTuple):
     link_row_bytes: int = 0
     """Bytes of these rows."""
     link_list_bytes: int = 0
-    """Bytes of sampled lists that travelled likewise: ids and edges of batches, and what belongs to them, and
-    the weights that draws by weight read of lists on the host."""
+    """Bytes of sampled lists that went to a device: ids and edges of batches, what belongs to them, and the
+    weights that draws by weight read of lists on the host."""
     link_label_bytes: int = 0
     """Bytes of labels that did."""
     ring_rows: int = 0

@@ -84,16 +84,16 @@ class TieredFeatures:
             host: memory for rows and for what is noted about them, in bytes or as ``"4GiB"``; 0 reads all
                 from the file, ``"all"`` and whatever is more than the features keep them in memory. None:
                 features are read where the graph has them.
-            hot: memory of each device that batches go to, likewise: the highest rows stay there, and never
-                travel. 0: none.
+            hot: memory of each device that batches go to, given as ``host`` is. The highest rows stay
+                there, and never travel. 0: none.
             score: ``(num_nodes,)`` numbers, higher where a row is read more often, a record with them as
                 ``values``, or the name of a score (:data:`graphbraid.features.KINDS`): tiers are filled with
                 the highest, devices first. None: devices by out-degree, memory with the first batches' rows.
                 ``auto`` looks as far ahead as ``run_seconds`` allows, takes the best of a trial where that
                 is no epoch, and without a sampler a score of the graph alone; :meth:`explain` says which.
             sampler: how neighbours are drawn, for scores by name that follow a sampler.
-            schedule: seeds of the steps, likewise.
-            epochs: of the run, likewise: those that ``lookahead`` counts, and ``auto`` at most.
+            schedule: seeds of the steps, for the same scores.
+            epochs: epochs in the run. ``lookahead`` counts these, and ``auto`` at most these.
             run_seconds: that the run will take, as far as the caller knows, for ``auto``. If None, it does
                 not look ahead.
             policy: which rows stay: ``belady``, ``sieve`` or ``static`` (:data:`POLICIES`).
@@ -350,8 +350,7 @@ def _check_no_file(given: Mapping[str, bool]) -> None:
     for name, is_given in given.items():
         if is_given:
             raise ConfigError(
-                f"{name}= is for rows of a file, of which memory keeps some, and host= gives none; leave it "
-                "out, or give host="
+                f"{name}= needs host=: without host memory nothing is cached. Leave it out, or give host="
             )
 
 

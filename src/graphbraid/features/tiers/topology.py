@@ -1,4 +1,4 @@
-"""TieredTopology: a graph's adjacency lists, of which memory holds the hot ones and a file all."""
+"""TieredTopology: a graph's adjacency lists in a file, the hot ones in memory as well."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class ListCounts(NamedTuple):
     """What was read of adjacency lists since they were tiered, in this process."""
 
     host_lists: int
-    """Lists of which memory served drawn edges."""
+    """Lists whose drawn edges memory served."""
     host_edges: int
     disk_lists: int
-    """Lists of which drawn edges came from the file."""
+    """Lists whose drawn edges came from the file."""
     disk_edges: int
     disk_requests: int
     disk_bytes: int

@@ -1,1 +1,1 @@
-"""Sums over in-neighbours of which other ranks keep some, in memory that each can read."""
+"""Sums over in-neighbours that other ranks keep, in memory that each rank can read."""

@@ -22,7 +22,7 @@ VECTOR_BYTES = 16
 
 @typed
 class PeerTable:
-    """The rows of all ranks, of which this rank's kernels read any by its owner and its place there.
+    """The rows of all ranks. Kernels of this rank read any row by its owner and its place there.
 
     Args:
         parts: of each rank, ``(num_rows, width)`` contiguous rows of one floating-point dtype, which this

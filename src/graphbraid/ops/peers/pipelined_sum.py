@@ -1,4 +1,4 @@
-"""pipelined_sum: sums over in-neighbours, of which peers keep some, in one launch that reads them there."""
+"""pipelined_sum: sums over in-neighbours in one launch, which reads peers' rows where they are."""
 
 from __future__ import annotations
 

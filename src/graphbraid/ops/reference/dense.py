@@ -39,7 +39,7 @@ def tall_gram_round(
         sums: ``(gram_sums_length,)`` float32, kept from round to round; the first one clears it.
         out: ``(height, width)``, written if the round ``ends``.
         first: of each part's rows.
-        last: the row behind the last, likewise.
+        last: the row behind the last of each part.
         ends: whether this is the last round.
     """
     parts, height, width = gram_parts(len(a)), a.shape[1], b.shape[1]

@@ -89,7 +89,7 @@ class PeerRows:
         self._exchange(b"")
 
     def abandon(self) -> None:
-        """Let go of the rows without a word to the others, as where one of them was lost."""
+        """Let go of the rows without telling the others, for example since a process was lost."""
         parts, scales = self.tier.parts, self.tier.scales
         self.tier = Tier(tuple(part[:0].clone() for part in parts), tuple(s[:0].clone() for s in scales))
 
@@ -190,7 +190,7 @@ class SharedDeviceCache(DeviceCache):
             self._forget_peers()
 
     def abandon(self) -> None:
-        """Let go of the interleaved rows without a word to the others, as where one of them was lost."""
+        """Let go of the interleaved rows without telling the others, for example since a process was lost."""
         if self._peers is not None:
             self._peers.abandon()
             self._forget_peers()

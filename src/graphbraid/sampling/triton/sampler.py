@@ -119,7 +119,7 @@ class TritonPipeline:
         device: a CUDA device. The CPU, on which Triton interprets the kernels, is for tests.
         topology: ``device`` copies the graph to the device; ``host`` leaves it in page-locked memory, from
             which the kernels read one adjacency list at a time over the link.
-        features: likewise for ``x``.
+        features: the same for ``x``.
         hot_lists: ``(num_hot,)`` int64 distinct nodes whose adjacency lists are copied to the device all the
             same, with ``indptr``. If None, none.
 
@@ -172,14 +172,14 @@ class TritonPipeline:
 
     @property
     def list_counts(self) -> Tensor | None:
-        """The sums from which :meth:`list_reads` is read, ``(4,)`` int64 on the device; None likewise."""
+        """The sums that :meth:`list_reads` reads, ``(4,)`` int64 on the device. None if no list is hot."""
         return self._topology.reads
 
     @property
     def weight_bytes(self) -> Tensor | None:
         """Bytes of weights that draws have read over the link so far, ``()`` int64 on the device.
 
-        None where the weights are there, or draws go by none.
+        None where the device has the weights, or draws use none.
         """
         return None if self._weights is None else self._weights.read_bytes
 
