@@ -180,9 +180,9 @@ class Facts:
             self.node_types[place.node_type].rows[place.level] if self.node_types else self.rows[place.level]
         )
 
-    def density_of(self, part: int) -> float:
+    def density_of(self, node_type: int) -> float:
         """Return the share of a node type's features that are not zero."""
-        return self.node_types[part].density if self.node_types else self.density
+        return self.node_types[node_type].density if self.node_types else self.density
 
     def num_edges(self, level: int, relation: Relation | None = None) -> int:
         """Return the number of edges from ``level`` to the next, all or those of one relation."""

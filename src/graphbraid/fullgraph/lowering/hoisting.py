@@ -338,12 +338,12 @@ def choose_input_path(program: Program, facts: Facts) -> Program:
 def _as_stored(program: Program, facts: Facts) -> Program:
     """Multiply the features of each node type as sparse where they are stored so, if only linear maps do."""
     paths = {}
-    for number, part in enumerate(program.node_types):
-        readers = _readers(program, part.input)
+    for number, one in enumerate(program.node_types):
+        readers = _readers(program, one.input)
         fits = all(isinstance(op, Linear) and len(op.inputs) == 1 for op in readers)
         is_sparse = facts.node_types[number].is_sparse and bool(readers) and fits
-        paths[part.input] = "sparse" if is_sparse else "dense"
-    sparse = [part.name for part in program.node_types if paths[part.input] == "sparse"]
+        paths[one.input] = "sparse" if is_sparse else "dense"
+    sparse = [one.name for one in program.node_types if paths[one.input] == "sparse"]
     what = f"features of {', '.join(sparse)} are stored sparse" if sparse else "dense: no type's are sparse"
     marked = program.rewritten(program.ops, input_paths=paths)
     ops = _own_after_linear(marked) if sparse else program.ops

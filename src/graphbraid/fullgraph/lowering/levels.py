@@ -101,21 +101,21 @@ class TypedBlock:
         assert relation is not None
         return self.relations[relation.number]
 
-    def num_sources(self, part: int = 0) -> int:
+    def num_sources(self, node_type: int = 0) -> int:
         """Return the number of a type's rows before it."""
-        return self.num_src[part]
+        return self.num_src[node_type]
 
-    def num_destinations(self, part: int = 0) -> int:
+    def num_destinations(self, node_type: int = 0) -> int:
         """Return the number of a type's rows after it."""
-        return self.num_dst[part]
+        return self.num_dst[node_type]
 
-    def source_nodes(self, part: int = 0) -> Tensor | None:
+    def source_nodes(self, node_type: int = 0) -> Tensor | None:
         """Return the node of each of a type's rows before it; None if row v is node v."""
-        return self.sources[part]
+        return self.sources[node_type]
 
-    def destination_nodes(self, part: int = 0) -> Tensor | None:
+    def destination_nodes(self, node_type: int = 0) -> Tensor | None:
         """Return the node of each of a type's rows after it; None if row v is node v."""
-        return self.destinations[part]
+        return self.destinations[node_type]
 
     @property
     def copies(self) -> Iterator[Tensor]:
@@ -131,18 +131,18 @@ Blocks = Sequence[Block] | Sequence[TypedBlock]
 
 def num_rows_of(blocks: Blocks, place: LevelNodes, num_nodes: int) -> int:
     """Return the number of nodes of a type of a level; ``num_nodes`` if there are no blocks."""
-    level, part = place
+    level, node_type = place
     if level < len(blocks):
-        return blocks[level].num_sources(part)
-    return blocks[-1].num_destinations(part) if blocks else num_nodes
+        return blocks[level].num_sources(node_type)
+    return blocks[-1].num_destinations(node_type) if blocks else num_nodes
 
 
 def nodes_of(blocks: Blocks, place: LevelNodes) -> Tensor | None:
     """Return the ``(num_rows,)`` int64 node of each row of a type of a level; None if row v is node v."""
-    level, part = place
+    level, node_type = place
     if level < len(blocks):
-        return blocks[level].source_nodes(part)
-    return blocks[-1].destination_nodes(part) if blocks else None
+        return blocks[level].source_nodes(node_type)
+    return blocks[-1].destination_nodes(node_type) if blocks else None
 
 
 def whole_graph(csc: Csc, num_blocks: int) -> list[Block]:

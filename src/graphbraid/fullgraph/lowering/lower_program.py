@@ -283,17 +283,17 @@ def _typed_facts(
     graph: Graph, program: Program, blocks: tuple[TypedBlock, ...], options: CompileOptions, basis: Basis
 ) -> Facts:
     features = [graph.nodes_of(name).x for name in graph.node_types]
-    parts = tuple(
+    node_types = tuple(
         NodeTypeFacts(
             rows=(), density=0.0 if x is None else density(x), is_sparse=isinstance(x, SparseFeatures)
         )
         for x in features
     )
     return Facts(
-        **_typed_sizes(blocks, parts),
+        **_typed_sizes(blocks, node_types),
         in_channels=sum(program.inputs.values()),
-        density=max((part.density for part in parts), default=0.0),
-        is_sparse=any(part.is_sparse for part in parts),
+        density=max((one.density for one in node_types), default=0.0),
+        is_sparse=any(one.is_sparse for one in node_types),
         is_binary=False,
         hoist_bytes=_hoist_bytes(options),
         rates=basis.rates,
@@ -301,7 +301,7 @@ def _typed_facts(
     )
 
 
-def _typed_sizes(blocks: tuple[TypedBlock, ...], parts: tuple[NodeTypeFacts, ...]) -> dict[str, Any]:
+def _typed_sizes(blocks: tuple[TypedBlock, ...], node_types: tuple[NodeTypeFacts, ...]) -> dict[str, Any]:
     """Return the fields of facts about the numbers of nodes and edges of each level."""
     levels = [*(block.num_src for block in blocks), blocks[-1].num_dst]
     edges = tuple({number: one.csc.num_edges for number, one in block.relations.items()} for block in blocks)
@@ -309,7 +309,7 @@ def _typed_sizes(blocks: tuple[TypedBlock, ...], parts: tuple[NodeTypeFacts, ...
         "rows": tuple(map(sum, levels)),
         "edges": tuple(sum(some.values()) for some in edges),
         "node_types": tuple(
-            replace(part, rows=rows) for part, rows in zip(parts, zip(*levels, strict=True), strict=True)
+            replace(one, rows=rows) for one, rows in zip(node_types, zip(*levels, strict=True), strict=True)
         ),
         "relation_edges": edges,
     }

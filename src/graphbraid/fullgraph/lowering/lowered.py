@@ -43,9 +43,9 @@ class Lowered:
     """The place of ``graph`` in the whole one, if it is one rank's part of it; then blocks number its nodes,
     and ``nodes`` are those of the whole graph."""
 
-    def num_rows(self, level: int, part: int = 0) -> int:
+    def num_rows(self, level: int, node_type: int = 0) -> int:
         """Return the number of nodes of a level, where there are types those of one."""
-        return num_rows_of(self.blocks, LevelNodes(level, part), self.graph.num_nodes)
+        return num_rows_of(self.blocks, LevelNodes(level, node_type), self.graph.num_nodes)
 
     @property
     def num_outputs(self) -> int:
@@ -120,9 +120,7 @@ def typed_level_lines(program: Program, blocks: Blocks, num_rows: Callable[[int,
     lines = ["Levels, by node type"]
     relations = _relations_by_level(program)
     for level in range(program.num_levels):
-        counts = (
-            f"{num_rows(level, number):,} {part.name}" for number, part in enumerate(program.node_types)
-        )
+        counts = (f"{num_rows(level, number):,} {one.name}" for number, one in enumerate(program.node_types))
         lines.append(f"  {level}: {', '.join(counts)}")
         for relation in relations.get(level, {}).values():
             edges = blocks[level].of(relation).csc.num_edges

@@ -126,7 +126,7 @@ class Program:
     @property
     def inputs(self) -> dict[str, int]:
         """Names of the values that hold features, with their numbers of columns."""
-        return {part.input: part.channels for part in self.node_types} or {INPUT: self.in_channels}
+        return {one.input: one.channels for one in self.node_types} or {INPUT: self.in_channels}
 
     def path_of(self, value: str) -> str:
         """Return how weights multiply a value: as :attr:`input_path` says, if it holds features, or dense."""
@@ -163,9 +163,7 @@ class Program:
     def _place(self, value: str) -> LevelNodes:
         op = self.producer(value)
         if op is None:
-            return LevelNodes(
-                0, next((i for i, part in enumerate(self.node_types) if part.input == value), 0)
-            )
+            return LevelNodes(0, next((i for i, one in enumerate(self.node_types) if one.input == value), 0))
         read = self.place(op.inputs[0])
         steps = op.of if isinstance(op, Hoisted) else (op,)
         walks = next((step.walks for step in reversed(steps) if step.walks is not None), None)

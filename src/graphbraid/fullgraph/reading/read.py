@@ -86,17 +86,19 @@ def read_typed(model: nn.Module, calling: Calling, given: Given, types: Types, n
             name, "no operations stand for it on a graph with types so far", "graphbraid.nn.RGCN"
         )
     check_model(model)
-    parts = tuple(
+    node_types = tuple(
         NodeType(name=one, input=f"{INPUT}[{one}]", channels=0 if nodes.x is None else int(nodes.x.shape[1]))
         for one, nodes in types.nodes.items()
     )
-    writer = Writer({part.input: number for number, part in enumerate(parts)})
+    writer = Writer({one.input: number for number, one in enumerate(node_types)})
     out: str | None
     if type(model) is RGCN:
         check(name, model, _RGCN)
-        out = _RGCNReader(writer, model, types, parts).outputs()[list(types.nodes).index(node_type)]
+        out = _RGCNReader(writer, model, types, node_types).outputs()[list(types.nodes).index(node_type)]
     else:
-        out = read_traced(writer, model, calling, given, types=types, parts=parts, node_type=node_type)
+        out = read_traced(
+            writer, model, calling, given, types=types, node_types=node_types, node_type=node_type
+        )
     if not out:
         raise NotLoweredError(name, f"it gives no outputs of {node_type!r}", f"node_type={node_type!r}")
     ops = _reached(writer.ops, out)
@@ -105,7 +107,7 @@ def read_typed(model: nn.Module, calling: Calling, given: Given, types: Types, n
     if len(ops) > MOST_OPERATIONS:
         what = f"it comes to {len(ops)} operations, and reading takes up to {MOST_OPERATIONS}"
         raise NotLoweredError(name, what, "mini-batches (mode='sampled')")
-    return _checked(name, ops=ops, in_channels=0, node_types=parts)
+    return _checked(name, ops=ops, in_channels=0, node_types=node_types)
 
 
 def _checked(name: str, **fields: Any) -> Program:
@@ -193,28 +195,28 @@ def _activation(writer: Writer, act: str, x: str) -> str:
 class _RGCNReader:
     """Appends the operations of one model to a writer."""
 
-    def __init__(self, writer: Writer, model: Any, types: Types, parts: Sequence[NodeType]) -> None:
-        self._writer, self._model, self._types, self._parts = writer, model, types, parts
+    def __init__(self, writer: Writer, model: Any, types: Types, node_types: Sequence[NodeType]) -> None:
+        self._writer, self._model, self._types, self._node_types = writer, model, types, node_types
         self._dropout = model.dropout if model.training else 0.0
         self._relations = self._numbered()
 
     def outputs(self) -> list[str | None]:
         """Return the name of each type's outputs; None for a type without."""
         model = self._model
-        xs = [self._input(number) for number in range(len(self._parts))]
+        xs = [self._input(number) for number in range(len(self._node_types))]
         for number, conv in enumerate(model.convs):
             check(f"convs.{number}", conv, OWN_CONV)
             is_last = number == model.num_layers - 1
             wanted = [
-                part.name for part in self._parts if not is_last or model.node_type in (None, part.name)
+                one.name for one in self._node_types if not is_last or model.node_type in (None, one.name)
             ]
             outs = [
-                self._layer(conv, xs, place, is_last=is_last) if part.name in wanted else None
-                for place, part in enumerate(self._parts)
+                self._layer(conv, xs, place, is_last=is_last) if one.name in wanted else None
+                for place, one in enumerate(self._node_types)
             ]
             if is_last:
                 return outs
-            xs = [self._there(part, out) for part, out in zip(self._parts, outs, strict=True)]
+            xs = [self._there(one, out) for one, out in zip(self._node_types, outs, strict=True)]
         raise NotLoweredError(type(model).__name__, "it has no layers", "num_layers=1 or more")
 
     def _numbered(self) -> list[tuple[int, Relation]]:
@@ -238,21 +240,21 @@ class _RGCNReader:
 
     def _input(self, place: int) -> str:
         """Append the input layer of a type: a linear map of its features, or learned rows."""
-        part, model, writer = self._parts[place], self._model, self._writer
-        if part.name not in model.node_types:
-            raise NotLoweredError("inputs", f"it has no layer for nodes of type {part.name!r}")
-        number = model.node_types.index(part.name)
+        one, model, writer = self._node_types[place], self._model, self._writer
+        if one.name not in model.node_types:
+            raise NotLoweredError("inputs", f"it has no layer for nodes of type {one.name!r}")
+        number = model.node_types.index(one.name)
         name, layer = f"inputs.{number}", model.inputs[number]
         if type(layer) is nn.Embedding:
-            rows = learned_rows(writer, name, layer, part, self._types)
+            rows = learned_rows(writer, name, layer, one, self._types)
             return writer.epilogue(rows, p=self._dropout)
         linear = as_linear(name, layer)
         if linear is None:
             raise NotLoweredError(name, f"{type(layer).__name__} is no input layer")
-        if linear.weight.shape[1] != part.channels:
-            what = f"it takes {linear.weight.shape[1]} features; nodes of {part.name!r} have {part.channels}"
+        if linear.weight.shape[1] != one.channels:
+            what = f"it takes {linear.weight.shape[1]} features; nodes of {one.name!r} have {one.channels}"
             raise NotLoweredError(name, what)
-        x = _activation(writer, model.act, writer.linear(part.input, linear))
+        x = _activation(writer, model.act, writer.linear(one.input, linear))
         return writer.epilogue(x, p=self._dropout)
 
     def _layer(self, conv: Any, xs: Sequence[str], place: int, *, is_last: bool) -> str | None:
@@ -261,9 +263,9 @@ class _RGCNReader:
             return out
         return self._writer.epilogue(_activation(self._writer, self._model.act, out), p=self._dropout)
 
-    def _there(self, part: NodeType, out: str | None) -> str:
+    def _there(self, one: NodeType, out: str | None) -> str:
         if out is None:
-            what = f"nodes of {part.name!r} have neither in-edges nor a root weight"
+            what = f"nodes of {one.name!r} have neither in-edges nor a root weight"
             raise NotLoweredError("convs", what, "Graph.with_reverse_relations")
         return out
 

@@ -38,13 +38,13 @@ class Writer:
     """Collects operations and names their values in order.
 
     Args:
-        parts: number of the node type of each input, where there are types.
+        node_types: number of the node type of each input, where there are types.
     """
 
-    def __init__(self, parts: Mapping[str, int] | None = None) -> None:
+    def __init__(self, node_types: Mapping[str, int] | None = None) -> None:
         self.ops: list[Operation] = []
         self._levels: dict[str, int] = {}
-        self._parts = dict(parts or {})
+        self._node_types = dict(node_types or {})
         self._made: dict[Hashable, str] = {}
 
     def add(self, make: type[Operation], *inputs: str, **fields: Any) -> str:
@@ -59,7 +59,7 @@ class Writer:
             self._made[key] = out
         self._levels[out] = self.level(inputs[0]) + self.ops[-1].num_blocks()
         walked = self.ops[-1].walks
-        self._parts[out] = self.node_type(inputs[0]) if walked is None else walked.destination
+        self._node_types[out] = self.node_type(inputs[0]) if walked is None else walked.destination
         return out
 
     def level(self, value: str) -> int:
@@ -68,7 +68,7 @@ class Writer:
 
     def node_type(self, value: str) -> int:
         """Return the number of the node type for whose nodes a value has rows."""
-        return self._parts.get(value, 0)
+        return self._node_types.get(value, 0)
 
     def rows_at(self, value: str, level: int) -> str:
         """Return a value's rows for the nodes of a later level; the value itself if that is its level."""

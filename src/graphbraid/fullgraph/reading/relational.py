@@ -39,7 +39,7 @@ OWN_CONV = Known(
 
 
 def sum_over_relations(
-    writer: Writer, conv: Any, xs: Sequence[str], relations: Iterable[tuple[int, Relation]], part: int
+    writer: Writer, conv: Any, xs: Sequence[str], relations: Iterable[tuple[int, Relation]], node_type: int
 ) -> str | None:
     """Append the sum of the relations into a node type, of the type's own rows, and the bias.
 
@@ -48,7 +48,7 @@ def sum_over_relations(
         conv: a checked layer with the parameters of PyG's ``RGCNConv``.
         xs: names of the values of each type's rows.
         relations: the relations, each with the number that it has in the layer.
-        part: number of the node type.
+        node_type: number of the node type.
 
     Returns:
         The name of the result; None if nothing is to be added.
@@ -56,10 +56,10 @@ def sum_over_relations(
     total = None
     if conv.root is not None:
         total = writer.add(
-            Linear, writer.add(DestinationRows, xs[part]), weight=conv.root, view=View(turned=True)
+            Linear, writer.add(DestinationRows, xs[node_type]), weight=conv.root, view=View(turned=True)
         )
     for number, relation in relations:
-        if relation.destination != part:
+        if relation.destination != node_type:
             continue
         view = View(at=(number,), turned=True)
         rows = writer.add(Linear, xs[relation.source], weight=conv.weight, view=view, mixed=conv.comp)

@@ -45,7 +45,7 @@ def read_traced(
     given: Given,
     *,
     types: Types | None = None,
-    parts: Sequence[NodeType] = (),
+    node_types: Sequence[NodeType] = (),
     node_type: str | None = None,
 ) -> str:
     """Append the operations of a model's call to a writer.
@@ -59,7 +59,7 @@ def read_traced(
         calling: how to call it.
         given: the arguments that are available.
         types: the graph's types; None in a graph without.
-        parts: the node types as values of the program.
+        node_types: the node types as values of the program.
         node_type: the type whose outputs are wanted; None in a graph without types.
 
     Returns:
@@ -77,14 +77,14 @@ def read_traced(
         rows = {X: INPUT}
     else:
         targets = {
-            X: {part.name: part.input for part in parts if types.nodes[part.name].x is not None},
+            X: {one.name: one.input for one in node_types if types.nodes[one.name].x is not None},
             EDGES: {one.edge_type: _edges_target(one) for one in types.relations()},
-            N_ID: {part.name: _ids_target(part) for part in parts},
+            N_ID: {one.name: _ids_target(one) for one in node_types},
         }
-        rows = {part.input: part.input for part in parts}
+        rows = {one.input: one.input for one in node_types}
     graph, modules = traced(model, calling, given, targets)
     sparse = types is None and calling.takes(ADJACENCY)
-    reader = _TraceReader(writer, modules, given, rows, sparse=sparse, types=types, parts=parts)
+    reader = _TraceReader(writer, modules, given, rows, sparse=sparse, types=types, node_types=node_types)
     return reader.read_all(graph, node_type)
 
 
@@ -92,8 +92,8 @@ def _edges_target(relation: Relation) -> str:
     return f"edges {relation.number}"
 
 
-def _ids_target(part: NodeType) -> str:
-    return f"ids of {part.name}"
+def _ids_target(one: NodeType) -> str:
+    return f"ids of {one.name}"
 
 
 def _target(value: Any) -> str:
@@ -113,13 +113,13 @@ class _TraceReader:
         *,
         sparse: bool,
         types: Types | None = None,
-        parts: Sequence[NodeType] = (),
+        node_types: Sequence[NodeType] = (),
     ) -> None:
         self._writer, self._modules, self._given, self._rows = writer, modules, given, rows
-        self._sparse, self._types, self._parts = sparse, types, parts
+        self._sparse, self._types, self._node_types = sparse, types, node_types
         relations = () if types is None else types.relations()
         self._relations = {_edges_target(one): one for one in relations}
-        self._ids = {_ids_target(part): part for part in parts}
+        self._ids = {_ids_target(one): one for one in node_types}
         self._values: dict[fx.Node, str] = {}
         self._stacks: dict[fx.Node, Stacked] = {}
 
@@ -163,7 +163,7 @@ class _TraceReader:
             )
 
     def _type_of(self, value: str) -> str:
-        return self._parts[self._writer.node_type(value)].name
+        return self._node_types[self._writer.node_type(value)].name
 
     # ---- modules
 
@@ -199,7 +199,9 @@ class _TraceReader:
         ends = () if relation is None else ((call.x, relation.source), (call.own, relation.destination))
         for value, needed in ends:
             if self._writer.node_type(value) != needed:
-                what = f"takes rows of {self._type_of(value)!r} for those of {self._parts[needed].name!r}"
+                what = (
+                    f"takes rows of {self._type_of(value)!r} for those of {self._node_types[needed].name!r}"
+                )
                 raise call.refuse(what, "the rows of the relation's two types")
 
     def _edges_of(self, name: str, reader: Reader, key: str, bound: dict[str, Any]) -> Edges:
@@ -320,18 +322,18 @@ def _bound(name: str, takes: Sequence[str], args: Sequence[Any], kwargs: Any) ->
         yield key, value
 
 
-def learned_rows(writer: Writer, name: str, layer: Any, part: NodeType, types: Types) -> str:
+def learned_rows(writer: Writer, name: str, layer: Any, one: NodeType, types: Types) -> str:
     """Append the rows of an embedding of all nodes of a type.
 
     Raises:
         NotLoweredError: the embedding does more, or has other rows than the type has nodes.
     """
     check(name, layer, _ROWS)
-    num_nodes = types.nodes[part.name].num_nodes
+    num_nodes = types.nodes[one.name].num_nodes
     if layer.num_embeddings != num_nodes:
-        what = f"it has {layer.num_embeddings} rows, and the graph {num_nodes} nodes of {part.name!r}"
+        what = f"it has {layer.num_embeddings} rows, and the graph {num_nodes} nodes of {one.name!r}"
         raise NotLoweredError(name, what)
-    return writer.add(Learned, part.input, table=layer.weight)
+    return writer.add(Learned, one.input, table=layer.weight)
 
 
 _ROWS = Known(
