@@ -34,8 +34,7 @@ from graphbraid.machine.hardware import Hardware
 from graphbraid.nn import GCN, GraphSAGE
 from graphbraid.sampling import MiniBatch
 from graphbraid.train import Trainer
-from graphbraid.train.step.feed import make_loader
-from graphbraid.train.step.sharing import CoreSharing, follow
+from graphbraid.train.step.feed import CoreSharing, follow, make_loader
 
 MODELS = {"sage": GraphSAGE, "gcn": GCN}
 

@@ -15,7 +15,7 @@ from tests.extras import PATIENCE
 from tests.suites import every, few_of
 
 from graphbraid import datasets
-from graphbraid.cli.run.new_folder import in_own_folder
+from graphbraid.cli.run.saved_run import in_own_folder
 from graphbraid.cli.run.settings import resolve
 
 QUICK = ("--hidden", 8, "--batch-size", 32, "--fanouts", "5,5", "--quiet")

@@ -19,8 +19,8 @@ from graphbraid.features.tiers.device_sizing import DeviceMemory
 from graphbraid.loader import BatchLoader, LoaderSettings
 from graphbraid.sampling.schedule import part_of
 from graphbraid.train import TrainConfig
-from graphbraid.train.run.interrupt import SignalGuard
 from graphbraid.train.run.ranks import RunRanks
+from graphbraid.train.run.state import SignalGuard
 
 pytestmark = pytest.mark.distributed
 EQUAL = [*training.CASES, "all neighbours, as a model of PyG"]

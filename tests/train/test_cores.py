@@ -16,8 +16,7 @@ from graphbraid.collective.plan.times import Arrangement, Duration, StageTimes, 
 from graphbraid.estimates import plan as planning
 from graphbraid.nn import GraphSAGE
 from graphbraid.train import Trainer
-from graphbraid.train.step.feed import make_loader
-from graphbraid.train.step.sharing import follow
+from graphbraid.train.step.feed import follow, make_loader
 
 OPTIONS = {"epochs": 2, "batch_size": 16, "fanouts": (5, 5), "lr": 0.02, "layout": "blocks"}
 TIMES = StageTimes(

@@ -18,7 +18,7 @@ from graphbraid.fullgraph.lowering.passes import PASSES, choose_input_path
 from graphbraid.fullgraph.measured.rates import MeasuredRates
 from graphbraid.machine.rates import Rates
 from graphbraid.train import TrainConfig, Trainer
-from graphbraid.train.run_folder.measured import LOWERING, PLAN, keep, kept_evidence, kept_plan
+from graphbraid.train.run_folder.folder import LOWERING, PLAN, keep, kept_evidence, kept_plan
 
 OPTIONS = {"mode": "full", "threads": 1, "test_at_end": False, "seed": 3}
 DENSE = Rates(sparse_values=1.0, binary_values=1.0)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphbraid.train.step.prefetch_iterator import PrefetchIterator
+from graphbraid.train.run.fit import PrefetchIterator
 
 
 def numbers(count, closed, error=None):

@@ -15,8 +15,8 @@ from graphbraid.estimates.trial import TrialStep
 from graphbraid.machine.hardware import Hardware
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
+from graphbraid.train.step.feed import CoreSharing, follow
 from graphbraid.train.step.runner import ModelRunner
-from graphbraid.train.step.sharing import CoreSharing, follow
 from graphbraid.train.task import Task
 
 if TYPE_CHECKING:

@@ -20,14 +20,12 @@ from graphbraid.graph import Graph
 from graphbraid.nn import LinkModel
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.step.batches import Batch
-from graphbraid.train.step.clock import Clock
 from graphbraid.train.step.feed import make_feed
 from graphbraid.train.step.links.runner import LinkRunner
 from graphbraid.train.step.optimizers import LearningRateSchedule, make_optimizer
 from graphbraid.train.step.preflight import dry_run, has_split, split_nodes
-from graphbraid.train.step.runner import ModelRunner
-from graphbraid.train.step.step import StepResult, TrainStep
+from graphbraid.train.step.runner import Batch, ModelRunner
+from graphbraid.train.step.step import Clock, StepResult, TrainStep
 from graphbraid.train.step.typed_runner import TypedRunner
 from graphbraid.train.task import Task, with_class_weights
 

@@ -16,7 +16,7 @@ from graphbraid.features.rows.row_stream import LONGEST_ROUND
 from graphbraid.files.writing import format_bytes
 from graphbraid.fullgraph import Engine
 from graphbraid.machine.measurements import OtherPrograms
-from graphbraid.train.step.batches import WholeGraph
+from graphbraid.train.step.runner import WholeGraph
 from graphbraid.train.step.whole import compile_for
 
 _MOST_STEPS = 12

@@ -17,7 +17,7 @@ from graphbraid.estimates.trial import Trial
 from graphbraid.graph import Graph, ScaledFeatures, SparseFeatures
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.scaled_features import Features
-from graphbraid.train.step.batches import WholeGraph
+from graphbraid.train.step.runner import WholeGraph
 
 SMALL = 1 << 18
 """Nodes and edges up to which a pass is run on the graph itself."""

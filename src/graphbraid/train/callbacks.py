@@ -2,44 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from graphbraid.signatures import typed
-from graphbraid.train.config import TrainConfig
-from graphbraid.train.records import EpochRecord, Progress, RunResult, Status, StepRecord
+from graphbraid.train.records import EpochRecord, RunResult, StepRecord
 
 if TYPE_CHECKING:
     from graphbraid.train.trainer import Trainer  # so that users' callbacks may call all of its methods
-
-
-class RunView(Protocol):
-    """The part of a Trainer that the callbacks of this package use."""
-
-    @property
-    def config(self) -> TrainConfig:
-        """Configuration of the run."""
-        ...
-
-    @property
-    def progress(self) -> Progress:
-        """Position of the run."""
-        ...
-
-    @property
-    def steps_per_epoch(self) -> int | None:
-        """Number of optimizer steps per epoch; None before it is known."""
-        ...
-
-    @property
-    def monitored(self) -> tuple[str, bool]:
-        """Metric that decides which epoch is best, and whether larger is better."""
-        ...
-
-    def request_stop(self, status: Status = ...) -> None:
-        """End the run after the current step or epoch."""
-        ...
 
 
 class Callback:
@@ -93,15 +64,15 @@ class EarlyStopping(Callback):
     def __init__(self, patience: int) -> None:
         self.patience = patience
 
-    def on_fit_start(self, trainer: RunView) -> None:
+    def on_fit_start(self, trainer: Trainer) -> None:
         """Stop at once if a resumed run has run out of patience already."""
         self._check(trainer)
 
-    def on_epoch_end(self, trainer: RunView, record: EpochRecord) -> None:
+    def on_epoch_end(self, trainer: Trainer, record: EpochRecord) -> None:
         """Stop when patience has run out."""
         self._check(trainer)
 
-    def _check(self, trainer: RunView) -> None:
+    def _check(self, trainer: Trainer) -> None:
         if trainer.progress.evaluations_since_best >= self.patience:
             trainer.request_stop("early-stopped")
 
@@ -116,45 +87,10 @@ class Listeners:
         """Add a callback after the others."""
         self._callbacks.append(callback)
 
-    def on_fit_start(self) -> None:
-        """Call every callback's ``on_fit_start``."""
+    def call(self, method: Callable[..., None], *args: Any) -> None:
+        """Call a method of :class:`Callback`, such as ``Callback.on_step_end``, of every callback."""
         for callback in self._callbacks:
-            callback.on_fit_start(self._trainer)
-
-    def on_epoch_start(self, epoch: int) -> None:
-        """Call every callback's ``on_epoch_start``."""
-        for callback in self._callbacks:
-            callback.on_epoch_start(self._trainer, epoch)
-
-    def on_step_end(self, record: StepRecord) -> None:
-        """Call every callback's ``on_step_end``."""
-        for callback in self._callbacks:
-            callback.on_step_end(self._trainer, record)
-
-    def on_evaluate_start(self, split: str) -> None:
-        """Call every callback's ``on_evaluate_start``."""
-        for callback in self._callbacks:
-            callback.on_evaluate_start(self._trainer, split)
-
-    def on_epoch_end(self, record: EpochRecord) -> None:
-        """Call every callback's ``on_epoch_end``."""
-        for callback in self._callbacks:
-            callback.on_epoch_end(self._trainer, record)
-
-    def on_checkpoint(self, path: Path) -> None:
-        """Call every callback's ``on_checkpoint``."""
-        for callback in self._callbacks:
-            callback.on_checkpoint(self._trainer, path)
-
-    def on_fit_end(self, result: RunResult) -> None:
-        """Call every callback's ``on_fit_end``."""
-        for callback in self._callbacks:
-            callback.on_fit_end(self._trainer, result)
-
-    def on_exception(self, error: BaseException) -> None:
-        """Call every callback's ``on_exception``."""
-        for callback in self._callbacks:
-            callback.on_exception(self._trainer, error)
+            getattr(callback, method.__name__)(self._trainer, *args)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of each callback that has one, by position and class."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import (
@@ -16,8 +17,11 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from graphbraid.train.callbacks import Callback, RunView
+from graphbraid.train.callbacks import Callback
 from graphbraid.train.records import EpochRecord, RunResult, StepRecord
+
+if TYPE_CHECKING:
+    from graphbraid.train.trainer import Trainer
 
 _STAGES = (
     ("sample", ("sample",)),
@@ -47,7 +51,7 @@ class ProgressDisplay(Callback):
         self._bar: Progress | None = None
         self._shown_at = 0.0
 
-    def on_fit_start(self, trainer: RunView) -> None:
+    def on_fit_start(self, trainer: Trainer) -> None:
         """Write the heading and, for a resumed run, where it continues."""
         if self._quiet:
             return
@@ -60,14 +64,14 @@ class ProgressDisplay(Callback):
         if self._console.is_terminal:
             self._start_bar(trainer)
 
-    def on_epoch_start(self, trainer: RunView, epoch: int) -> None:
+    def on_epoch_start(self, trainer: Trainer, epoch: int) -> None:
         """Show the epoch in the bar."""
         if self._bar is not None:
             self._bar.update(
                 self._bar.task_ids[0], what=f"epoch {epoch + 1}/{trainer.config.epochs}", refresh=True
             )
 
-    def on_step_end(self, trainer: RunView, record: StepRecord) -> None:
+    def on_step_end(self, trainer: Trainer, record: StepRecord) -> None:
         """Advance the bar, at most ten times a second."""
         if self._bar is not None and time.monotonic() - self._shown_at > _REFRESH_SECONDS:
             self._shown_at = time.monotonic()
@@ -75,30 +79,30 @@ class ProgressDisplay(Callback):
                 self._bar.task_ids[0], completed=record.global_step + 1, note=f"loss {record.loss:.4f}"
             )
 
-    def on_evaluate_start(self, trainer: RunView, split: str) -> None:
+    def on_evaluate_start(self, trainer: Trainer, split: str) -> None:
         """Show the evaluation in the bar."""
         if self._bar is not None:
             self._bar.update(
                 self._bar.task_ids[0], completed=trainer.progress.global_step, note=f"evaluating {split}"
             )
 
-    def on_epoch_end(self, trainer: RunView, record: EpochRecord) -> None:
+    def on_epoch_end(self, trainer: Trainer, record: EpochRecord) -> None:
         """Write the epoch's line."""
         if not self._quiet:
             self._write(_line(record, trainer.config.epochs, trainer.monitored[0]))
 
-    def on_fit_end(self, trainer: RunView, result: RunResult) -> None:
+    def on_fit_end(self, trainer: Trainer, result: RunResult) -> None:
         """Write how the run ended."""
         self._stop_bar()
         if not self._quiet:
             for line in summary(result):
                 self._write(line)
 
-    def on_exception(self, trainer: RunView, error: BaseException) -> None:
+    def on_exception(self, trainer: Trainer, error: BaseException) -> None:
         """Remove the bar, which leaves the terminal as it was."""
         self._stop_bar()
 
-    def _start_bar(self, trainer: RunView) -> None:
+    def _start_bar(self, trainer: Trainer) -> None:
         columns = (
             TextColumn("{task.fields[what]}", markup=False),
             BarColumn(),

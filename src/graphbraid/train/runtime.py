@@ -1,10 +1,11 @@
-"""Device, precision, random seeds and threads of a run."""
+"""Device, precision, random seeds and threads of a run, and the lock of a Trainer's calls."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import random
+import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphbraid.errors import DataError
+from graphbraid.errors import ConfigError, DataError
 from graphbraid.fullgraph.device import Device, device_at
 from graphbraid.sampling import rng
 from graphbraid.train.config import TrainConfig
@@ -161,3 +162,38 @@ def _determinism() -> tuple[bool, bool]:
 def nbytes(tensor: Tensor) -> int:
     """Return the bytes of a tensor's elements."""
     return tensor.numel() * tensor.element_size()
+
+
+_LOOK_SECONDS = 0.05
+
+
+class TrainerLock:
+    """A lock by which threads wait for each other, except for a training run."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._training: int | None = None
+
+    @contextlib.contextmanager
+    def take(self, *, trains: bool = False) -> Iterator[None]:
+        """Hold the lock during the ``with`` block; nested calls (from callbacks) may take it again.
+
+        Args:
+            trains: whether this is a training run, for which other threads do not wait.
+
+        Raises:
+            ConfigError: another thread is training.
+        """
+        while not self._lock.acquire(timeout=_LOOK_SECONDS):
+            if self._training is not None:
+                raise ConfigError(
+                    "another thread is in this Trainer's fit(); call it when fit() has returned, or from a "
+                    "callback, which runs between two steps"
+                )
+        before = self._training
+        try:
+            self._training = threading.get_ident() if trains else before
+            yield
+        finally:
+            self._training = before
+            self._lock.release()

@@ -26,19 +26,18 @@ from graphbraid.signatures import typed
 from graphbraid.train import runtime
 from graphbraid.train.callbacks import Callback, Listeners
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.explaining import explained, idle_on_one_rank
 from graphbraid.train.inference.evaluate import EvalMode, node_ids, outputs_in_chunks, score
-from graphbraid.train.predicting import LinkPredictions
+from graphbraid.train.inference.link_predictions import TopLinks, link_scores, top_links
 from graphbraid.train.records import Progress, RunResult, Status
 from graphbraid.train.run.fit import FitRun
 from graphbraid.train.run.hot_sharing import HotSharing
-from graphbraid.train.run.interrupt import SignalGuard
-from graphbraid.train.run.state import RunState
+from graphbraid.train.run.state import RunState, SignalGuard
 from graphbraid.train.run_folder import checkpoint
+from graphbraid.train.run_folder.checkpoint import check_weights
 from graphbraid.train.run_folder.contract import Contract, learned_by
 from graphbraid.train.run_folder.folder import RunFolder
 from graphbraid.train.run_folder.identity import check_same_model
-from graphbraid.train.run_folder.restore import check_weights
+from graphbraid.train.runtime import TrainerLock
 from graphbraid.train.step.feed import ALONE, Share
 from graphbraid.train.step.links.runner import LinkRunner
 from graphbraid.train.step.preflight import check_fanouts, split_nodes
@@ -46,10 +45,9 @@ from graphbraid.train.step.runner import ModelRunner
 from graphbraid.train.step.tiers import make_tiers
 from graphbraid.train.step.typed_runner import TypedRunner
 from graphbraid.train.task import Task
-from graphbraid.train.trainer_lock import TrainerLock
 
 
-class Trainer(LinkPredictions):
+class Trainer:
     """A trainer of one model on one graph.
 
     With several ranks (:func:`graphbraid.distributed.init`) and ``tiers="auto"`` all make theirs together, as
@@ -232,8 +230,11 @@ class Trainer(LinkPredictions):
 
         On one rank, which options of that are given and not used.
         """
-        if self.comm is None:
-            return idle_on_one_rank(self.config)
+        if self.comm is None:  # no mistake: the same command trains on one rank and on several
+            plain = TrainConfig()
+            given = [(name, getattr(self.config, name)) for name in ("wire", "exchange")]
+            idle = [f"{name}={value!r}" for name, value in given if value != getattr(plain, name)]
+            return f"nothing travels, as there is one rank: {' and '.join(idle)} not used" if idle else ""
         engine = self._state.runner.engine
         tuned = None if engine is None else engine.runner.tuned
         return "" if tuned is None else tuned.described()
@@ -244,11 +245,11 @@ class Trainer(LinkPredictions):
         Reads are those so far, and those of the last whole epoch of :meth:`fit`. Of a device that samples it
         says, once an epoch has ended, how its memory is divided and what it read over the link.
         """
-        return explained(
-            (self.topology, self.tiers),
-            reasons=(self.mode_reason, self.tiers_reason, self.host_reason),
-            placement=self._state.placement,
-        )
+        parts = [self.mode_reason, self.tiers_reason, self.host_reason]
+        explains = (getattr(source, "explain", None) for source in (self.topology, self.tiers))
+        parts += [str(explain()) for explain in explains if callable(explain)]
+        said = [part for part in (*parts, self._state.placement) if part]
+        return "\n\n".join(said) or "rows and lists are read where the graph has them"
 
     def fit(self) -> RunResult:
         """Train the model, evaluating and saving on the way.
@@ -281,7 +282,7 @@ class Trainer(LinkPredictions):
             try:
                 return run.run()
             except BaseException as error:
-                listeners.on_exception(error)
+                listeners.call(Callback.on_exception, error)
                 raise
             finally:
                 if self.progress.global_step:
@@ -358,6 +359,74 @@ class Trainer(LinkPredictions):
                 outputs[start:end] = self.task.probabilities(rows) if probabilities else rows
         assert outputs is not None
         return outputs
+
+    @typed
+    def predict_links(
+        self,
+        links: Tensor | Sequence[Sequence[int]],
+        relation: Tensor | Sequence[int] | None = None,
+        *,
+        probabilities: bool = False,
+        mode: EvalMode = "exact",
+    ) -> Tensor:
+        """Return the scores of pairs of nodes, the higher the likelier a link; for ``task="link"``.
+
+        Args:
+            links: ``(2, num_links)`` ids of sources and destinations, each within its node type.
+            relation: ``(num_links,)`` relation of each, by its place in ``graph.edge_types``, for predictors
+                of relations.
+            probabilities: whether to apply the sigmoid, which has a meaning after ``negatives="binary"``.
+            mode: ``exact`` or ``sampled`` neighbourhoods of the nodes.
+
+        Returns:
+            ``(num_links,)`` float32 on the CPU.
+
+        Raises:
+            ConfigError: an id is out of range, a relation is missing, or the task is another one.
+            ResourceError: exact inference does not fit the budget.
+        """
+        runner = self._link_runner("predict_links")
+        with self.turn(mode):
+            scores = link_scores(runner, self.config, links, relation, mode)
+        return scores.sigmoid() if probabilities else scores
+
+    @typed
+    def top_links(
+        self,
+        nodes: Tensor | Sequence[int],
+        relation: Tensor | Sequence[int] | None = None,
+        *,
+        k: int = 10,
+        sources: bool = False,
+        known: bool = False,
+        mode: EvalMode = "exact",
+    ) -> TopLinks:
+        """Return the ``k`` likeliest destinations of links from each of some nodes; for ``task="link"``.
+
+        Args:
+            nodes: ``(num,)`` ids of sources within their type, in any order and possibly repeated.
+            relation: ``(num,)`` relation of each link to find, as in :meth:`predict_links`.
+            k: number of destinations of each.
+            sources: whether ``nodes`` are destinations, whose likeliest sources are returned.
+            known: whether the links of the graph, and a node itself, are listed, too.
+            mode: ``exact`` or ``sampled`` neighbourhoods of the nodes.
+
+        Returns:
+            ``(num, k)`` ids of nodes, best first, and their ``(num, k)`` float32 scores. Where fewer than
+            ``k`` nodes are left, the others are -1 with a score of ``-inf``.
+
+        Raises:
+            ConfigError: an id is out of range, a relation is missing, or the task is another one.
+            ResourceError: the rows of all nodes do not fit the budget.
+        """
+        runner = self._link_runner("top_links")
+        with self.turn(mode):
+            return top_links(runner, self.config, nodes, relation, mode, k=k, sources=sources, known=known)
+
+    def _link_runner(self, name: str) -> LinkRunner:
+        if not isinstance(self.runner, LinkRunner):
+            raise ConfigError(f"{name} needs task='link'; predict gives the outputs of nodes.")
+        return self.runner
 
     @typed
     def load_weights(self, path: str | os.PathLike[str]) -> None:

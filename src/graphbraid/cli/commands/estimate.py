@@ -19,7 +19,7 @@ from graphbraid.cli.common import (
     table,
 )
 from graphbraid.cli.run.flags import path_option, with_flags
-from graphbraid.cli.run.settings import GivenOptions, resolve_given
+from graphbraid.cli.run.settings import GivenOptions
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -94,7 +94,8 @@ def _save(path: Path, *, json_output: bool) -> None:
 
 
 def _estimated(given: GivenOptions, hardware: Path | None, *, times: bool) -> Estimate:
-    from graphbraid.cli.run.learning import learning
+    from graphbraid.cli.run.build import learning
+    from graphbraid.cli.run.saved_run import resolve_given
     from graphbraid.estimates.estimate import estimate as estimate_run
     from graphbraid.estimates.machine import HardwareFile
 

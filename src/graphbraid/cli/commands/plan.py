@@ -11,7 +11,7 @@ import typer
 
 from graphbraid.cli.common import DebugOption, JsonOption, guarded, out_console, print_json, say, table
 from graphbraid.cli.run.flags import path_option, with_flags
-from graphbraid.cli.run.settings import GivenOptions, flag_of, resolve_given
+from graphbraid.cli.run.settings import GivenOptions, flag_of
 from graphbraid.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ def plan(
     """  # noqa: D412  (typer shows the blank line between examples)
     given = replace(given, values={**given.values, **({} if mode is None else {"mode": mode})})
     if ranks is not None:
+        from graphbraid.cli.run.saved_run import resolve_given
         from graphbraid.cli.steps.forecast import plan_ranks
 
         own: dict[str, Any] = {
@@ -128,7 +129,8 @@ def _profile(given: GivenOptions, file: Path | None, batches: int | None) -> tup
 
 
 def _trainer(given: GivenOptions) -> Trainer:
-    from graphbraid.cli.run.learning import learning
+    from graphbraid.cli.run.build import learning
+    from graphbraid.cli.run.saved_run import resolve_given
     from graphbraid.train import Trainer
 
     made = learning(resolve_given(given))

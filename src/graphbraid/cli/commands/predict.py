@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-    from graphbraid.cli.run.saved_run import Outputs
-    from graphbraid.cli.run.trained import TrainedRun
+    from graphbraid.cli.run.build import Outputs
+    from graphbraid.cli.run.saved_run import TrainedRun
     from graphbraid.datasets import NodeIds
     from graphbraid.graph import Graph, NodeSet
     from graphbraid.train.inference.evaluate import EvalMode
@@ -105,8 +105,7 @@ def predict(
 
         graphbraid predict --run runs/kg-embedding-1 --pairs heads.txt --top 10 --out tails.csv
     """  # noqa: D412  (typer shows the blank line between examples)
-    from graphbraid.cli.run.saved_run import read_saved
-    from graphbraid.cli.run.trained import trained
+    from graphbraid.cli.run.saved_run import read_saved, trained
     from graphbraid.files.opening import expanded
     from graphbraid.train.run_folder.loggers import METRICS
 

@@ -13,7 +13,7 @@ import typer
 from graphbraid.cli.common import INTERRUPTED, DebugOption, JsonOption, err_console, guarded, print_json, say
 from graphbraid.cli.ranks import must_start, start, world_size
 from graphbraid.cli.run.flags import with_flags
-from graphbraid.cli.run.settings import GivenOptions, ResolvedRun, resolve_given
+from graphbraid.cli.run.settings import GivenOptions, ResolvedRun
 from graphbraid.errors import ConfigError
 from graphbraid.train.config import RUN
 
@@ -73,6 +73,7 @@ def train(
         _train_alone(given, quiet=quiet, json_output=json_output)
         return
     from graphbraid import distributed
+    from graphbraid.cli.run.saved_run import resolve_given
 
     with distributed.init(_checked_comm(comm)) as joined:
         if joined.rank == 0:
@@ -93,7 +94,7 @@ def _checked_comm(name: str | None) -> CommName:
 
 def _train_alone(given: GivenOptions, *, quiet: bool, json_output: bool) -> None:
     """Train as the only rank, or as the one that writes the files and shows results."""
-    from graphbraid.cli.run.new_folder import in_own_folder
+    from graphbraid.cli.run.saved_run import in_own_folder, resolve_given
 
     with in_own_folder(resolve_given(given), Path("runs")) as (run, run_dir):
         _train_in(run_dir, run, quiet=quiet, json_output=json_output)
@@ -120,8 +121,7 @@ def _train_in(run_dir: Path | None, run: ResolvedRun, *, quiet: bool, json_outpu
 def _make_trainer(run: ResolvedRun, show: Callable[[dict[str, str]], None], callbacks: list[Any]) -> Any:
     from graphbraid import native
     from graphbraid.cli.graph_facts import graph_facts
-    from graphbraid.cli.run.build import data_as_path
-    from graphbraid.cli.run.learning import learning
+    from graphbraid.cli.run.build import data_as_path, learning
     from graphbraid.machine.hardware import Hardware
     from graphbraid.train import Trainer
 

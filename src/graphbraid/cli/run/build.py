@@ -1,9 +1,11 @@
-"""Construction of graph and model from a run's options, for training and predicting."""
+"""Construction of graph and model from a run's options, for labels of nodes and for links."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,9 +18,25 @@ from graphbraid.files.opening import expanded
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import Graph, NodeSet
 from graphbraid.graph.checks import validate_features, validate_topology
+from graphbraid.graph.types import ONLY_NODE_TYPE
 from graphbraid.machine.hardware import free_memory_bytes
-from graphbraid.nn import MODELS, TYPED_MODELS, make_model, make_typed_model
+from graphbraid.nn import (
+    MODELS,
+    RGCN,
+    TYPED_MODELS,
+    DistMult,
+    DotProduct,
+    LinkModel,
+    LinkPredictor,
+    MLPPredictor,
+    NodeEmbedding,
+    RGCNEncoder,
+    make_model,
+    make_typed_model,
+)
+from graphbraid.train.step.links.data import relation_learned
 from graphbraid.train.step.typed_runner import learned_type
+from graphbraid.train.task import AnyTaskName
 
 _PREPARATION = frozenset(
     {"symmetrize", "add_self_loops", "dedupe", "normalize_features", "split_seed", "root", "name_or_path"}
@@ -232,3 +250,162 @@ def data_as_path(data: str) -> str:
     """
     path = expanded(data)
     return str(path.resolve()) if path.exists() else data
+
+
+EMBEDDING, RELATIONAL = "embedding", "rgcn"
+ENCODERS = (EMBEDDING, RELATIONAL, *MODELS)
+"""Names of the encoders: learned rows alone, relational layers on them, and the models of nodes."""
+
+
+def load_links(settings: RunSettings) -> Graph:
+    """Load the graph whose links are learned, and check every value of it unless ``check_data`` is off.
+
+    Raises:
+        ConfigError: the kind of source does not take an option.
+        DataError: no dataset or file has that name, or it is broken; says which.
+    """
+    graph = load_graph(settings)
+    if settings.check_data:
+        naming(settings.data, graph.validate)
+    return graph
+
+
+def build_link_model(graph: Graph, run: ResolvedRun) -> LinkModel:
+    """Make an encoder, with a learned row for each node where there are no features, and a predictor.
+
+    Raises:
+        ConfigError: there is no such encoder or predictor, or it does not go with the graph or an option.
+        ResourceError: weights, gradients and optimizer state need more than the free memory.
+    """
+    settings, name = run.settings, run.settings.model
+    learned = relation_learned(graph, run.train)
+    if len(graph.node_types) > 1 and name != RELATIONAL:
+        raise ConfigError(
+            f"--model {name} does not go with {settings.data}, a graph of several node types; "
+            f"choose {RELATIONAL}"
+        )
+    if name not in ENCODERS:
+        raise ConfigError(f"--task link needs --model to be one of {', '.join(ENCODERS)}; got {name!r}")
+    if name == RELATIONAL and not graph.is_typed:
+        raise ConfigError(f"--model {RELATIONAL} learns from relations, and {settings.data} has none")
+
+    def make(**options: Any) -> nn.Module:
+        several = len(graph.edge_types) > 1 and learned is None
+        encoder = _by_type if len(graph.node_types) > 1 else _encoder
+        return LinkModel(encoder(name, graph, options), _predictor(graph, settings, several=several))
+
+    model = built(settings, make, run.train.seed)
+    assert isinstance(model, LinkModel)
+    return model
+
+
+def _encoder(name: str, graph: Graph, options: dict[str, Any]) -> nn.Module:
+    nodes, width = graph.nodes_of(graph.node_types[0]), options["hidden_channels"]
+    if name == EMBEDDING:
+        others = {
+            key: value for key, value in options.items() if key not in ("hidden_channels", "num_layers")
+        }
+        return NodeEmbedding(nodes.num_nodes, width, **others)
+    in_channels = width if nodes.x is None else int(nodes.x.shape[1])
+    if name == RELATIONAL:
+        rest = {key: value for key, value in options.items() if key != "hidden_channels"}
+        encoder: nn.Module = RGCNEncoder(in_channels, width, width, len(graph.edge_types), **rest)
+    else:
+        encoder = make_model(name, in_channels, width, **options)
+    return NodeEmbedding(nodes.num_nodes, width, encoder) if nodes.x is None else encoder
+
+
+def _by_type(_name: str, graph: Graph, options: dict[str, Any]) -> nn.Module:
+    """Make the encoder of a graph of several node types, which returns rows of each of them."""
+    nodes = {name: graph.nodes_of(name) for name in graph.node_types}
+    width = options["hidden_channels"]
+    rest = {key: value for key, value in options.items() if key != "hidden_channels"}
+    return RGCN(
+        {name: 0 if one.x is None else int(one.x.shape[1]) for name, one in nodes.items()},
+        width,
+        width,
+        graph.edge_types,
+        num_nodes={name: one.num_nodes for name, one in nodes.items() if one.x is None},
+        **rest,
+    )
+
+
+def _predictor(graph: Graph, settings: RunSettings, *, several: bool) -> LinkPredictor:
+    width, kind = settings.hidden_channels, settings.predictor
+    if kind is None:
+        kind = "distmult" if several else "dot"
+    if kind == "distmult":
+        if not several:
+            raise ConfigError(
+                f"--predictor distmult scores links of relations, and {settings.data} has none, or one "
+                "is learned; choose dot, or mlp"
+            )
+        return DistMult(len(graph.edge_types), width)
+    return DotProduct() if kind == "dot" else MLPPredictor(width, width)
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """Meaning of a model's output columns, saved with a run since data to predict may have no labels."""
+
+    task: AnyTaskName
+    width: int
+    class_names: tuple[str, ...] | None
+
+    @classmethod
+    def of_links(cls) -> Outputs:
+        """Return the output of a model trained on links: a score."""
+        return cls("link", 1, None)
+
+    @classmethod
+    def of(cls, labels: Graph | NodeSet, class_names: tuple[str, ...] | None) -> Outputs:
+        """Return the outputs of a model trained on the labels of a graph, or of a node type."""
+        width = labels.num_classes
+        return cls(labels.task, width, None if class_names is None else class_names[:width])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class Learning:
+    """Graph and model of a run."""
+
+    run: ResolvedRun
+    """Options of the run, with the node type that is learned if the graph has types."""
+    graph: Graph
+    """The graph."""
+    labels: Graph | NodeSet | None
+    """Nodes whose labels are learned; None for links."""
+    model: nn.Module
+    """Model with new weights."""
+    outputs: Outputs
+    """Meaning of its outputs."""
+
+
+def learning(run: ResolvedRun) -> Learning:
+    """Load the graph of a run, check it and make the model.
+
+    Raises:
+        ConfigError: the model or an option does not fit.
+        DataError: the data is not there, is broken, or lacks what training needs.
+        ResourceError: the model's weights with what training adds need more than the free memory.
+    """
+    if run.train.task == "link":
+        graph = load_links(run.settings)
+        model = build_link_model(graph, run)
+        return Learning(run=run, graph=graph, labels=None, model=model, outputs=Outputs.of_links())
+    if run.settings.predictor is not None:
+        raise ConfigError(
+            f"predictor={run.settings.predictor!r} scores links, and task='node' has none; give --task link"
+        )
+    graph = load_graph(run.settings)
+    check_trainable(graph, run.settings, run.train.node_type)
+    if graph.is_typed:  # kept with the run, since data to predict may have no labels
+        node_type = learned_type(graph, run.train.node_type)
+        run = dataclasses.replace(run, train=run.train.updated(node_type=node_type))
+    labels = labels_of(graph, run.train.node_type)
+    return Learning(
+        run=run,
+        graph=graph,
+        labels=labels,
+        model=build_model_for(graph, run, labels.num_classes),
+        outputs=Outputs.of(labels, graph.schema.class_names.get(run.train.node_type or ONLY_NODE_TYPE)),
+    )

@@ -1,41 +1,39 @@
-"""What a run saved in its folder: its options, and the meaning of its model's outputs."""
+"""A run's folder: a new one, or a saved one with its options, the meaning of its outputs and its model."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
 import json
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from graphbraid.errors import ConfigError, DataError
+from graphbraid.cli.run.build import (
+    Outputs,
+    build_link_model,
+    build_model_for,
+    check_predictable,
+    load_graph,
+    load_links,
+)
+from graphbraid.cli.run.settings import GivenOptions, ResolvedRun, RunSettings, parse_assignments, resolve
+from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.files.checksums import unsealed
 from graphbraid.files.opening import read_text
 from graphbraid.files.schema import checked
-from graphbraid.graph import Graph, NodeSet
+from graphbraid.files.writing import resource_error
+from graphbraid.files.yaml_file import read_yaml
+from graphbraid.graph import Graph
 from graphbraid.train.run_folder.contract import Contract, contract_in
 from graphbraid.train.task import AnyTaskName
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Outputs:
-    """Meaning of a model's output columns, saved with a run since data to predict may have no labels."""
-
-    task: AnyTaskName
-    width: int
-    class_names: tuple[str, ...] | None
-
-    @classmethod
-    def of_links(cls) -> Outputs:
-        """Return the output of a model trained on links: a score."""
-        return cls("link", 1, None)
-
-    @classmethod
-    def of(cls, labels: Graph | NodeSet, class_names: tuple[str, ...] | None) -> Outputs:
-        """Return the outputs of a model trained on the labels of a graph, or of a node type."""
-        width = labels.num_classes
-        return cls(labels.task, width, None if class_names is None else class_names[:width])
+if TYPE_CHECKING:
+    from graphbraid.train import Trainer
 
 
 class _SavedOutputs(BaseModel):
@@ -89,3 +87,138 @@ def read_saved(run_dir: Path) -> tuple[dict[str, Any], Outputs, Contract | None]
         raise DataError(f"{path}: info.outputs: {len(names)} class names for {given.width} outputs")
     contract = contract_in(content["contract"], path) if "contract" in content else None
     return settings, Outputs(given.task, given.width, None if names is None else tuple(names)), contract
+
+
+_NOT_PREDICTING = frozenset({"checkpoint_every_steps", "tensorboard", "host", "hot", "tiers"})
+"""Training options that are irrelevant without a run folder, or on data that is no store."""
+
+
+def resolve_given(given: GivenOptions) -> ResolvedRun:
+    """Combine the options of a command line with those of the file, and of the saved run, that it names.
+
+    Raises:
+        ConfigError: an option is unknown or its value is invalid; says where it was given.
+        DataError: the saved run is broken.
+    """
+    values = dict(given.values) | parse_assignments(given.assignments)
+    file = read_yaml(given.config) if given.config else {}
+    if not values.get("resume"):
+        return resolve(values, file)
+    if values.get("out_dir") is None and "out_dir" not in file:
+        raise ConfigError("--resume needs --out with the folder of the run to go on with")
+    out_dir = values.get("out_dir") or file["out_dir"].value
+    if not isinstance(out_dir, str | Path) or not str(out_dir):
+        raise ConfigError(f"out_dir must be the folder of the run to go on with; got {out_dir!r}")
+    saved, _, _ = read_saved(Path(out_dir))
+    return resolve(values, file, saved, saved_in=Path(out_dir))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class TrainedRun:
+    """A trained run."""
+
+    trainer: Trainer
+    """A Trainer with the checkpoint's weights."""
+    run: ResolvedRun
+    """Its options, with the data to predict."""
+    outputs: Outputs
+    """Meaning of the model's outputs."""
+    weights: Path
+    """The checkpoint."""
+
+
+def trained(
+    run_dir: Path, *, data: str | None, checkpoint: str, trust: bool, verify: bool, draws_split: bool
+) -> TrainedRun:
+    """Load the run in a folder.
+
+    Args:
+        run_dir: folder that ``graphbraid train`` left.
+        data: the graph to predict on. If None, the run's.
+        checkpoint: ``best``, ``last`` or a path.
+        trust: whether the checkpoint may hold Python objects.
+        verify: whether to compare all of a store with its checksums.
+        draws_split: whether a random split of the nodes is needed; other data may have no labels to draw one.
+
+    Raises:
+        ConfigError: the folder holds no run, or the checkpoint is of another model.
+        DataError: the data or the checkpoint is not there or is damaged.
+    """
+    from graphbraid.cli.run.saved_run import read_saved
+    from graphbraid.train import Trainer
+
+    saved, outputs, contract = read_saved(run_dir)
+    if not draws_split:
+        saved |= {"split_seed": None}
+    kept = {name: value for name, value in saved.items() if name not in _NOT_PREDICTING}
+    run = resolve({"data": data, "trust_checkpoint": trust, "verify": verify}, saved=kept, saved_in=run_dir)
+    of_links = outputs.task == "link"
+    graph = _load(run, moved=data is None, of_links=of_links)
+    if contract is not None:
+        graph = contract.matched(graph, labels=False)
+    if not of_links:
+        check_predictable(graph, run.settings)
+    weights = _checkpoint_path(run_dir, checkpoint)
+    model = build_link_model(graph, run) if of_links else build_model_for(graph, run, outputs.width)
+    trainer = Trainer(model, graph, config=run.train)
+    trainer.load_weights(weights)
+    return TrainedRun(trainer=trainer, run=run, outputs=outputs, weights=weights)
+
+
+def _load(run: ResolvedRun, *, moved: bool, of_links: bool) -> Graph:
+
+    settings = run.settings
+    try:
+        if of_links:
+            return load_links(settings)
+        return load_graph(settings)
+    except DataError as error:
+        if moved and "/" in settings.data and not Path(settings.data).exists():
+            raise DataError(
+                f"the run's data {settings.data} is not there any more; say where it is with --data"
+            ) from error
+        raise
+
+
+def _checkpoint_path(run_dir: Path, checkpoint: str) -> Path:
+    if checkpoint not in ("best", "last"):
+        return Path(checkpoint)
+    path = run_dir / "checkpoints" / f"{checkpoint}.pt"
+    if checkpoint == "best" and not path.exists():  # a run without validation has no best one
+        path = path.with_name("last.pt")
+    return path
+
+
+@contextlib.contextmanager
+def in_own_folder(run: ResolvedRun, runs: Path) -> Iterator[tuple[ResolvedRun, Path]]:
+    """Yield the run and its ``out_dir``, a new folder in ``runs`` if it has none, removed if left empty.
+
+    Raises:
+        ResourceError: no folder can be made there.
+    """
+    if run.train.out_dir is not None:
+        yield run, run.train.out_dir
+        return
+    folder = _made_folder(runs, run.settings)
+    try:
+        yield dataclasses.replace(run, train=run.train.updated(out_dir=folder)), folder
+    finally:
+        with contextlib.suppress(OSError):  # not empty: a run has started in it
+            folder.rmdir()
+
+
+def _made_folder(runs: Path, settings: RunSettings) -> Path:
+    """Make and return the first of ``DATA-MODEL-1``, ``-2``, ... that does not exist yet."""
+    stem = f"{Path(settings.data).stem or 'graph'}-{settings.model}"
+    try:
+        runs.mkdir(parents=True, exist_ok=True)
+        for number in itertools.count(1):
+            folder = runs / f"{stem}-{number}"
+            with contextlib.suppress(FileExistsError):  # it belongs to whoever made it first
+                folder.mkdir()
+                return folder
+    except OSError as error:
+        raise resource_error(error, runs) or ResourceError(
+            f"cannot make a folder for the run in {runs}: {error.strerror}; name one with --out"
+        ) from error
+    raise AssertionError("numbers do not end")

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from graphbraid.errors import ConfigError, did_you_mean
-from graphbraid.files.yaml_file import Entry, read_value, read_yaml
+from graphbraid.files.yaml_file import Entry, read_value
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.option_values import (
     Depth,
@@ -185,28 +185,6 @@ def flag_of(name: str) -> str:
 def option_names() -> list[str]:
     """Return the names of all options that ``run.yaml`` and ``--set`` take."""
     return [*_OWN, *(one.name for one in fields(TrainConfig))]
-
-
-def resolve_given(given: GivenOptions) -> ResolvedRun:
-    """Combine the options of a command line with those of the file, and of the saved run, that it names.
-
-    Raises:
-        ConfigError: an option is unknown or its value is invalid; says where it was given.
-        DataError: the saved run is broken.
-    """
-    values = dict(given.values) | parse_assignments(given.assignments)
-    file = read_yaml(given.config) if given.config else {}
-    if not values.get("resume"):
-        return resolve(values, file)
-    if values.get("out_dir") is None and "out_dir" not in file:
-        raise ConfigError("--resume needs --out with the folder of the run to go on with")
-    out_dir = values.get("out_dir") or file["out_dir"].value
-    if not isinstance(out_dir, str | Path) or not str(out_dir):
-        raise ConfigError(f"out_dir must be the folder of the run to go on with; got {out_dir!r}")
-    from graphbraid.cli.run.saved_run import read_saved
-
-    saved, _, _ = read_saved(Path(out_dir))
-    return resolve(values, file, saved, saved_in=Path(out_dir))
 
 
 def resolve(

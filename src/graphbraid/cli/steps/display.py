@@ -16,7 +16,7 @@ from graphbraid.train import Callback, EpochRecord, RunResult, StepRecord
 if TYPE_CHECKING:
     from graphbraid.train import Trainer
 
-# Label and note of each stage's clock; see graphbraid.train.step.clock. Sampling overlaps with the model.
+# Label and note of each stage's clock; see graphbraid.train.step.step. Sampling overlaps with the model.
 _STAGES = {
     "sample": ("sampling", "in the sampling threads, beside the model"),
     "gather": ("gathering", "in the sampling threads, beside the model"),

@@ -122,7 +122,7 @@ def _cluster(file: str | None) -> tuple[Cluster, str]:
 def _of_mini_batches(
     run: ResolvedRun, counts: list[int], cluster: Cluster, *, validates: bool
 ) -> list[RanksForecast]:
-    from graphbraid.cli.run.learning import learning
+    from graphbraid.cli.run.build import learning
     from graphbraid.estimates.sampled_ranks import forecast_sampled
 
     made = learning(run)

@@ -12,7 +12,7 @@ from graphbraid.errors import ConfigError, DataError, did_you_mean
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from graphbraid.cli.run.trained import TrainedRun
+    from graphbraid.cli.run.saved_run import TrainedRun
     from graphbraid.cli.steps.table_files import Table
     from graphbraid.graph import EdgeType
     from graphbraid.train.inference.evaluate import EvalMode

@@ -4,30 +4,68 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Generator, Iterator
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from graphbraid.train import runtime
-from graphbraid.train.callbacks import EarlyStopping, Listeners
+from graphbraid.train.callbacks import Callback, EarlyStopping, Listeners
 from graphbraid.train.inference.evaluate import EvalMode
 from graphbraid.train.records import EpochRecord, Progress, RunResult, StepRecord
 from graphbraid.train.run.hot_sharing import HotSharing
-from graphbraid.train.run.interrupt import SignalGuard, StopRequested
 from graphbraid.train.run.ranks import RunRanks
 from graphbraid.train.run.saving import Saving
 from graphbraid.train.run.setup import set_up
-from graphbraid.train.run.state import RunState
+from graphbraid.train.run.state import RunState, SignalGuard, StopRequested
 from graphbraid.train.run_folder.folder import TENSORBOARD, RunFolder
 from graphbraid.train.run_folder.loggers import TensorBoard
-from graphbraid.train.step.batches import Batch
-from graphbraid.train.step.clock import Clock
-from graphbraid.train.step.failures import Failures
-from graphbraid.train.step.prefetch_iterator import PrefetchIterator
+from graphbraid.train.step.feed import BatchShare
 from graphbraid.train.step.preflight import has_split, split_nodes
-from graphbraid.train.step.shares import BatchShare
-from graphbraid.train.step.step import TrainStep
+from graphbraid.train.step.runner import Batch
+from graphbraid.train.step.step import Clock, Failures, TrainStep
 from graphbraid.train.step.tiers import EpochCounts
+
+T = TypeVar("T")
+
+
+class PrefetchIterator(Iterator[T], Generic[T]):
+    """An iterator of batches, the next of which can be taken before it is asked for.
+
+    The threads that prepare batches begin another one as soon as one is taken. Where they share the core of
+    training, they would do so while the next step computes; taken early, they do while it waits.
+
+    Args:
+        batches: where they come from, which is closed with this one.
+    """
+
+    def __init__(self, batches: Generator[T]) -> None:
+        self._batches = batches
+        self._taken: list[T | BaseException] = []
+
+    def take(self) -> None:
+        """Take the next batch if none is taken; what is raised for it is raised as it is asked for."""
+        if self._taken:
+            return
+        try:
+            self._taken.append(next(self._batches))
+        except Exception as error:  # StopIteration, too
+            self._taken.append(error)
+
+    def __next__(self) -> T:
+        """Return the next batch."""
+        if not self._taken:
+            return next(self._batches)
+        taken = self._taken.pop()
+        if isinstance(taken, BaseException):
+            raise taken
+        return taken
+
+    def close(self) -> None:
+        """Let go of a batch that nobody asked for, and close the iterator behind."""
+        self._taken.clear()
+        self._batches.close()
 
 
 class FitRun:
@@ -85,10 +123,10 @@ class FitRun:
         closing = contextlib.closing
         with closing(self._parts.feed), closing(self._saving), closing(self._ranks):
             self._start()
-            self._listeners.on_fit_start()
+            self._listeners.call(Callback.on_fit_start)
             self._train()
             result = self._end(started)
-        self._listeners.on_fit_end(result)
+        self._listeners.call(Callback.on_fit_end, result)
         return result
 
     def _decide(self) -> bool:
@@ -118,7 +156,7 @@ class FitRun:
         state = self._state
         try:
             while state.progress.epoch < self._config.epochs and not self._ranks.must_stop_between():
-                self._listeners.on_epoch_start(state.progress.epoch)
+                self._listeners.call(Callback.on_epoch_start, state.progress.epoch)
                 self._clock.restart("checkpoint")  # of the one that ended the epoch before
                 if not self._train_epoch():
                     break
@@ -142,7 +180,7 @@ class FitRun:
             while progress.step < num_steps:
                 record = self._make_step(batches)
                 self._saving.log_step(record)
-                self._listeners.on_step_end(record)
+                self._listeners.call(Callback.on_step_end, record)
                 if self._ranks.must_stop():
                     return False
                 if every and progress.global_step % every == 0 and progress.step < num_steps:
@@ -195,7 +233,7 @@ class FitRun:
         )
         progress.history.append(record.row())
         self._saving.log_epoch(record)
-        self._listeners.on_epoch_end(record)
+        self._listeners.call(Callback.on_epoch_end, record)
         progress.start_next_epoch()
         self._save(is_best=is_best)
 
@@ -204,7 +242,7 @@ class FitRun:
         is_last = num_epochs == self._config.epochs
         if nodes is None or not (is_last or num_epochs % self._config.eval_every == 0):
             return {}
-        self._listeners.on_evaluate_start("val")
+        self._listeners.call(Callback.on_evaluate_start, "val")
         # A model that draws random numbers while evaluating must not change those that training draws next.
         with self._clock.measure("evaluate"), runtime.random_state_kept():
             return self._score(nodes, self._config.eval_mode)
@@ -253,6 +291,6 @@ class FitRun:
     def _test(self) -> dict[str, float]:
         if not (self._config.test_at_end and has_split(self._runner.labels, "test")):
             return {}
-        self._listeners.on_evaluate_start("test")
+        self._listeners.call(Callback.on_evaluate_start, "test")
         with torch.no_grad():
             return self._score(split_nodes(self._runner.labels, "test"), "exact")

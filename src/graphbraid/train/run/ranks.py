@@ -18,11 +18,9 @@ from graphbraid.errors import ConfigError, RankError
 from graphbraid.fullgraph.reading.watch import options_of
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.inference.evaluate import EvalMode, score
-from graphbraid.train.inference.sharded import score_by_ranks
+from graphbraid.train.inference.evaluate import EvalMode, score, score_by_ranks
 from graphbraid.train.records import Status
-from graphbraid.train.run.interrupt import SignalGuard
-from graphbraid.train.run.state import RunState
+from graphbraid.train.run.state import RunState, SignalGuard
 from graphbraid.train.run_folder.identity import graph_identity, model_identity
 from graphbraid.train.task import Task
 

@@ -8,20 +8,18 @@ from typing import Any
 from torch import Tensor
 
 from graphbraid.train import runtime
-from graphbraid.train.callbacks import Listeners
+from graphbraid.train.callbacks import Callback, Listeners
 from graphbraid.train.inference.metrics import LOSS
 from graphbraid.train.records import EpochRecord, Progress, RunResult, StepRecord
 from graphbraid.train.run.ranks import RunRanks
 from graphbraid.train.run.setup import RunParts
 from graphbraid.train.run.state import RunState
 from graphbraid.train.run_folder import checkpoint
-from graphbraid.train.run_folder.environment import environment
-from graphbraid.train.run_folder.folder import CONFIG, ENVIRONMENT, RESULT, RunFolder
+from graphbraid.train.run_folder.checkpoint import check_fits
+from graphbraid.train.run_folder.folder import CONFIG, ENVIRONMENT, RESULT, RunFolder, environment, keep
 from graphbraid.train.run_folder.identity import check_same, graph_identity, model_identity
 from graphbraid.train.run_folder.loggers import RunLog
-from graphbraid.train.run_folder.measured import keep
-from graphbraid.train.run_folder.restore import check_fits
-from graphbraid.train.step.clock import STAGES
+from graphbraid.train.step.step import STAGES
 
 
 class Saving:
@@ -106,7 +104,7 @@ class Saving:
         # The best one first: otherwise a kill between the two would leave a finished epoch without it.
         for path in (self._folder.best, self._folder.last) if is_best else (self._folder.last,):
             checkpoint.write(path, contents)
-            self._listeners.on_checkpoint(path)
+            self._listeners.call(Callback.on_checkpoint, path)
 
     def _contents(self, log: RunLog) -> dict[str, Any]:
         return {

@@ -19,8 +19,16 @@ from graphbraid.machine.hardware import own_anonymous_bytes
 from graphbraid.train import runtime
 from graphbraid.train.inference.metrics import check_monitor
 from graphbraid.train.run.state import RunState
-from graphbraid.train.run_folder.measured import kept_evidence, kept_plan
-from graphbraid.train.step.feed import ALONE, Feed, Share, make_feed, make_loader
+from graphbraid.train.run_folder.folder import kept_evidence, kept_plan
+from graphbraid.train.step.feed import (
+    ALONE,
+    Feed,
+    Share,
+    SharedFeed,
+    make_feed,
+    make_loader,
+    shared_whole_graph,
+)
 from graphbraid.train.step.links.runner import LinkRunner
 from graphbraid.train.step.optimizers import LearningRateSchedule, make_optimizer
 from graphbraid.train.step.preflight import (
@@ -31,7 +39,6 @@ from graphbraid.train.step.preflight import (
     has_split,
     split_nodes,
 )
-from graphbraid.train.step.shares import SharedFeed, SharedWholeGraph
 from graphbraid.train.task import Task, with_class_weights
 
 if TYPE_CHECKING:
@@ -52,7 +59,7 @@ class RunParts:
     """Labelled nodes of the split ``val``, ``(num_val,)`` int64; None if the run does not evaluate."""
     task: Task
     """Loss with its class weights, on the model's device."""
-    feed: Feed | SharedFeed | SharedWholeGraph
+    feed: Feed
     """Source of the batches, or of this rank's shares of them."""
     steps_per_epoch: int
     """Number of optimizer steps per epoch."""
@@ -102,12 +109,12 @@ def set_up(state: RunState, former: Path | None) -> RunParts:
     )
 
 
-def _feed(state: RunState, task: Task, train_nodes: Tensor) -> Feed | SharedFeed | SharedWholeGraph:
+def _feed(state: RunState, task: Task, train_nodes: Tensor) -> Feed:
     config, runner, comm = state.config, state.runner, state.comm
     if comm is None:
         return make_feed(runner, config, train_nodes, state.plan, state.accelerator)
     if config.mode == "full":
-        return SharedWholeGraph(runner, train_nodes, task)
+        return shared_whole_graph(runner, train_nodes, task)
     loader = make_loader(runner, config, train_nodes, state.plan, state.accelerator, share=_share(state))
     return SharedFeed(runner, loader, task, config.trace)
 

@@ -2,19 +2,278 @@
 
 from __future__ import annotations
 
+import copy
+import math
 import os
 import pickle
 import re
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field, InstanceOf, TypeAdapter, field_validator
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.files import checksums
+from graphbraid.files.schema import Count, checked
 from graphbraid.files.writing import atomic_write
-from graphbraid.train.run_folder.restore import check_contents
+from graphbraid.train.run_folder import loggers
+from graphbraid.train.run_folder.contract import Contract
+
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+_WORDS = 624  # state size of the Mersenne Twister that NumPy and Python draw from
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class _Progress(_Strict):
+    epoch: Count
+    step: Count
+    global_step: Count
+    loss_sum: Finite
+    num_seeds: Count
+    best_value: float | None
+    best_epoch: Count | None
+    evaluations_since_best: Count
+    history: list[dict[str, bool | int | float]]
+
+
+class _Random(_Strict):
+    torch: InstanceOf[Tensor]
+    numpy: tuple[str, InstanceOf[Tensor], Annotated[int, Field(ge=0, le=_WORDS)], int, Finite]
+    python: tuple[int, InstanceOf[Tensor], Finite | None]
+    cuda: list[InstanceOf[Tensor]] | None = None
+
+    @field_validator("numpy", "python", mode="before")
+    @classmethod
+    def _as_tuple(cls, value: Any) -> Any:
+        return tuple(value) if isinstance(value, list) else value
+
+    @field_validator("torch")
+    @classmethod
+    def _of_torch(cls, state: Tensor) -> Tensor:
+        own = torch.get_rng_state()
+        return _like(state, own.dtype, own.numel())
+
+    @field_validator("numpy")
+    @classmethod
+    def _of_numpy(cls, state: tuple[str, Tensor, int, int, float]) -> tuple[str, Tensor, int, int, float]:
+        if state[0] != "MT19937":
+            raise ValueError(f"the generator must be 'MT19937'; got {state[0]!r}")
+        _like_words(state[1], _WORDS)
+        return state
+
+    @field_validator("python")
+    @classmethod
+    def _of_python(cls, state: tuple[int, Tensor, float | None]) -> tuple[int, Tensor, float | None]:
+        if state[0] != 3:
+            raise ValueError(f"the generator's version must be 3; got {state[0]}")
+        _like_words(state[1], _WORDS + 1)  # the last one is the position
+        if int(state[1][-1]) > _WORDS:
+            raise ValueError(f"the position must be at most {_WORDS}; got {int(state[1][-1])}")
+        return state
+
+
+class _Identity(BaseModel):
+    model_config = ConfigDict(strict=True, populate_by_name=True)
+
+    class_: str = Field(alias="class")
+    shapes: dict[str, str]
+
+
+class _Optimizer(_Strict):
+    state: dict[int, dict[str, Any]]
+    param_groups: list[dict[str, Any]]
+
+
+class _Checkpoint(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    model: dict[str, Any]
+    optimizer: _Optimizer
+    scheduler: dict[str, Any]
+    callbacks: dict[str, dict[str, Any]]
+    random: _Random
+    progress: _Progress
+    log_position: dict[str, Count]
+    config: dict[str, Any]
+    model_identity: _Identity
+    graph_identity: dict[str, Any]
+    info: dict[str, Any]
+
+    @field_validator("log_position")
+    @classmethod
+    def _of_both_logs(cls, position: dict[str, int]) -> dict[str, int]:
+        if set(position) != {loggers.STEPS, loggers.METRICS}:
+            raise ValueError(f"needs {loggers.STEPS} and {loggers.METRICS}; got {sorted(position)}")
+        return position
+
+    @field_validator("graph_identity")
+    @classmethod
+    def _with_a_contract(cls, identity: dict[str, Any]) -> dict[str, Any]:
+        if "contract" in identity:
+            Contract.model_validate(identity["contract"])
+        return identity
+
+
+_ADAPTER = TypeAdapter(_Checkpoint)
+
+
+def check_contents(contents: Mapping[str, Any], path: Path) -> None:
+    """Check the types and ranges of a checkpoint's contents.
+
+    Raises:
+        DataError: a field is missing or invalid; the message names it.
+    """
+    checked(_ADAPTER, dict(contents), lambda text: DataError(f"{path} is no sound checkpoint: {text}"))
+
+
+def check_fits(
+    contents: Mapping[str, Any],
+    model: nn.Module,
+    optimizer: Optimizer,
+    steps_per_epoch: int,
+    path: Path,
+) -> None:
+    """Check that a run can continue from a checkpoint of this model and config.
+
+    Raises:
+        DataError: a weight, the optimizer's state or the progress does not fit; the message names it.
+    """
+    try:
+        check_weights(contents["model"], model)
+        _check_optimizer(contents["optimizer"], optimizer)
+        _check_progress(contents["progress"], steps_per_epoch)
+    except ValueError as error:
+        raise DataError(f"{path} is no sound checkpoint: {error}") from None
+
+
+def check_weights(found: Mapping[str, Any], model: nn.Module) -> None:
+    """Check the names, shapes and dtypes of weights.
+
+    Raises:
+        ValueError: a weight differs; the message names the first.
+    """
+    own = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+    for name, value in own.items():
+        if name not in found:
+            raise ValueError(f"model.{name} is missing")
+        if (problem := _unlike(found[name], value)) is not None:
+            raise ValueError(f"model.{name}: {problem}")
+
+
+def _check_optimizer(found: Mapping[str, Any], optimizer: Optimizer) -> None:
+    own = optimizer.state_dict()["param_groups"]
+    groups = found["param_groups"]
+    if len(groups) != len(own):
+        raise ValueError(f"optimizer.param_groups: the run has {len(own)}; got {len(groups)}")
+    for at, (group, here) in enumerate(zip(groups, own, strict=True)):
+        if group.get("params") != here["params"]:
+            raise ValueError(f"optimizer.param_groups.{at}.params must be {_short(here['params'])}")
+        for name, value in here.items():
+            if name != "params" and name in group and not _same_kind(group[name], value):
+                raise ValueError(f"optimizer.param_groups.{at}.{name} cannot be {_short(group[name])}")
+    expected = _state_after_a_step(optimizer) if found["state"] else {}
+    if expected is not None:
+        _check_state(found["state"], expected)
+
+
+def _check_state(found: Mapping[int, Any], expected: Mapping[int, Any]) -> None:
+    for number, state in found.items():
+        if number not in expected:
+            raise ValueError(f"optimizer.state.{number}: there is no such parameter")
+        own = expected[number]
+        if set(state) != set(own):
+            raise ValueError(f"optimizer.state.{number} needs {sorted(own)}; got {sorted(state)}")
+        for name, value in own.items():
+            if (problem := _unlike(state[name], value)) is not None:
+                raise ValueError(f"optimizer.state.{number}.{name}: {problem}")
+
+
+def _state_after_a_step(optimizer: Optimizer) -> dict[int, Any] | None:
+    """Return the optimizer's state after a step of a copy; None if that cannot be determined."""
+    try:
+        probe = copy.deepcopy(optimizer)
+        for group in probe.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = torch.zeros_like(parameter)
+        probe.step()
+        state: dict[int, Any] = probe.state_dict()["state"]
+    except Exception:  # a user's optimizer may not allow copying or such a step
+        return None
+    return state
+
+
+def _check_progress(progress: Mapping[str, Any], steps_per_epoch: int) -> None:
+    epoch, step, total = progress["epoch"], progress["step"], progress["global_step"]
+    if step > steps_per_epoch:
+        raise ValueError(f"progress.step must be at most {steps_per_epoch}, an epoch's steps; got {step}")
+    if total != epoch * steps_per_epoch + step:
+        raise ValueError(
+            f"progress.global_step must be {epoch * steps_per_epoch + step}, as {epoch} epochs of "
+            f"{steps_per_epoch} steps and {step} more are done; got {total}"
+        )
+    if len(progress["history"]) != epoch:
+        raise ValueError(f"progress.history must have {epoch} epochs; got {len(progress['history'])}")
+    if (step == 0) != (progress["num_seeds"] == 0):
+        raise ValueError(f"progress.num_seeds cannot be {progress['num_seeds']} after {step} steps")
+    best, since = progress["best_epoch"], progress["evaluations_since_best"]
+    if best is not None and best >= epoch:
+        raise ValueError(f"progress.best_epoch must be below {epoch}; got {best}")
+    if (best is None) != (progress["best_value"] is None):
+        raise ValueError("progress.best_value and best_epoch go together")
+    if since > epoch:
+        raise ValueError(f"progress.evaluations_since_best must be at most {epoch}; got {since}")
+
+
+def _unlike(found: Any, own: Any) -> str | None:
+    """Describe how a value differs in kind from the run's own; None if it does not."""
+    if isinstance(own, Tensor):
+        if not isinstance(found, Tensor):
+            return f"must be a tensor; got {type(found).__name__}"
+        if (found.shape, found.dtype, found.layout) != (own.shape, own.dtype, own.layout):
+            needed, got = (f"{tuple(t.shape)} {t.dtype} {t.layout}" for t in (own, found))
+            return f"must be {needed}; got {got}"
+        return None
+    return None if _same_kind(found, own) else f"cannot be {_short(found)}"
+
+
+def _same_kind(found: Any, own: Any) -> bool:
+    """Return whether a plain value can replace another."""
+    if own is None or found is None or isinstance(own, bool):
+        return found is None or isinstance(found, bool) or own is None
+    if isinstance(own, int | float):
+        return isinstance(found, int | float) and math.isfinite(found)
+    if isinstance(own, list | tuple):
+        is_list = isinstance(found, list | tuple) and len(found) == len(own)
+        return is_list and all(map(_same_kind, found, own))
+    if isinstance(own, Tensor):
+        return _unlike(found, own) is None
+    return isinstance(found, type(own))
+
+
+def _like(state: Tensor, dtype: torch.dtype, count: int) -> Tensor:
+    if state.dtype != dtype or tuple(state.shape) != (count,):
+        raise ValueError(f"must be ({count},) {dtype}; got {tuple(state.shape)} {state.dtype}")
+    return state
+
+
+def _like_words(state: Tensor, count: int) -> None:
+    _like(state, torch.int64, count)
+    if int(state.min()) < 0 or int(state.max()) >= 1 << 32:
+        raise ValueError("must be words of 32 bits")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
 
 FORMAT = "graphbraid-checkpoint-2"
 _WITHOUT_CHECKSUM = "graphbraid-checkpoint-1"

@@ -15,16 +15,98 @@ import re
 import stat
 import sys
 from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import torch
+
+import graphbraid
+from graphbraid import native
+from graphbraid.collective import Plan
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.files.checksums import FIELD, sealed, unsealed
 from graphbraid.files.opening import kind_of, open_descriptor, read_text
 from graphbraid.files.writing import atomic_write, remove_stale, resource_error
+from graphbraid.loader.options import PLANS
+from graphbraid.machine.hardware import Hardware
 from graphbraid.train.run_folder import loggers
-from graphbraid.train.run_folder.measured import LOWERING, PLAN
+
+if TYPE_CHECKING:
+    from graphbraid.fullgraph import Engine, Evidence
+    from graphbraid.train.config import TrainConfig
+
+_PACKAGES = ("torch", "numpy", "scipy", "torchmetrics", "torch-geometric")
+
+
+def environment() -> dict[str, Any]:
+    """Return versions, kernel variant and machine, for ``environment.json``."""
+    selection = native.active()
+    return {
+        "graphbraid": graphbraid.__version__,
+        "python": sys.version.split()[0],
+        "packages": {name: found for name in _PACKAGES if (found := _version(name))},
+        "kernels": {"variant": selection.variant, "reason": selection.reason, "rejected": selection.rejected},
+        "machine": Hardware.detect().as_dict(),
+        "torch_threads": torch.get_num_threads(),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+LOWERING = "lowering.json"
+"""File of the rates and trials by which the model was lowered, in mode full."""
+PLAN = "plan.json"
+"""File of the plan that divides the cores, if the run's bits may depend on it."""
+
+
+def kept_evidence(folder: Path) -> Evidence | None:
+    """Return the evidence by which a run was lowered; None if it was not, or was by an earlier version.
+
+    Raises:
+        DataError: the file is damaged.
+    """
+    from graphbraid.fullgraph import Evidence
+
+    file = folder / LOWERING
+    if not file.is_file():
+        return None
+    try:
+        content = json.loads(read_text(file))
+    except ValueError as error:
+        raise DataError(
+            f"{file} is damaged: {error}. Delete it, and the run goes on by what is measured now."
+        ) from error
+    return Evidence.from_json(content, str(file))
+
+
+def kept_plan(folder: Path, config: TrainConfig) -> Plan | None:
+    """Return the plan that a run with a plan by name kept for dividing the cores, or None to make a new one.
+
+    Raises:
+        DataError: the file is damaged.
+    """
+    file = folder / PLAN
+    is_asked_for = isinstance(config.plan, str) and config.plan in PLANS and config.mode != "full"
+    if not is_asked_for or config.threads is not None or not file.is_file():
+        return None
+    return Plan.load(file)
+
+
+def keep(folder: Path, engine: Engine | None, plan: Plan | None) -> None:
+    """Write the evidence and the plan of a run that begins."""
+    if engine is not None:
+        with atomic_write(folder / LOWERING) as aside:
+            aside.write_text(json.dumps(engine.evidence.to_json(), indent=1) + "\n", encoding="utf-8")
+    if plan is not None and plan.cores is not None and not plan.cores.turns:
+        plan.save(folder / PLAN)
+
 
 CONFIG = "config.json"
 ENVIRONMENT = "environment.json"

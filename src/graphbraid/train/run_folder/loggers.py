@@ -14,13 +14,16 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from graphbraid.errors import DataError, MissingPackageError, ResourceError
 from graphbraid.files.opening import open_descriptor
 from graphbraid.files.writing import atomic_write, resource_error
-from graphbraid.train.callbacks import Callback, RunView
+from graphbraid.train.callbacks import Callback
 from graphbraid.train.records import EpochRecord, RunResult, StepRecord
+
+if TYPE_CHECKING:
+    from graphbraid.train.trainer import Trainer
 
 STEPS = "steps.jsonl"
 METRICS = "metrics.csv"
@@ -141,16 +144,16 @@ class TensorBoard(Callback):
         self._folder = folder
         self._writer: Any = None
 
-    def on_fit_start(self, trainer: RunView) -> None:
+    def on_fit_start(self, trainer: Trainer) -> None:
         """Open the writer; a resumed run hides the events past its checkpoint."""
         self._writer = self._make(str(self._folder), purge_step=trainer.progress.global_step)
 
-    def on_step_end(self, trainer: RunView, record: StepRecord) -> None:
+    def on_step_end(self, trainer: Trainer, record: StepRecord) -> None:
         """Write a step's loss and learning rate."""
         self._writer.add_scalar("train/loss", record.loss, record.global_step)
         self._writer.add_scalar("train/learning_rate", record.learning_rate, record.global_step)
 
-    def on_epoch_end(self, trainer: RunView, record: EpochRecord) -> None:
+    def on_epoch_end(self, trainer: Trainer, record: EpochRecord) -> None:
         """Write an epoch's metrics and times at its last step."""
         for name, value in record.val.items():
             self._writer.add_scalar(f"val/{name}", value, record.global_step - 1)
@@ -158,11 +161,11 @@ class TensorBoard(Callback):
             self._writer.add_scalar(f"seconds/{name}", value, record.global_step - 1)
         self._writer.flush()
 
-    def on_fit_end(self, trainer: RunView, result: RunResult) -> None:
+    def on_fit_end(self, trainer: Trainer, result: RunResult) -> None:
         """Close the writer."""
         self._close()
 
-    def on_exception(self, trainer: RunView, error: BaseException) -> None:
+    def on_exception(self, trainer: Trainer, error: BaseException) -> None:
         """Close the writer."""
         self._close()
 

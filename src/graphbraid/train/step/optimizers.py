@@ -1,4 +1,4 @@
-"""Optimizers and learning rates by name."""
+"""Optimizers by name, by function or from an instance, and the schedules of their learning rate."""
 
 from __future__ import annotations
 

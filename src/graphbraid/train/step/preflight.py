@@ -12,8 +12,7 @@ from graphbraid.fullgraph.reading.modes import in_mode
 from graphbraid.graph import Graph, NodeSet
 from graphbraid.nn import module_traits
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.step.batches import Batch
-from graphbraid.train.step.runner import ModelRunner
+from graphbraid.train.step.runner import Batch, ModelRunner
 from graphbraid.train.task import Task, labelled
 
 _log = logging.getLogger(__name__)

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, cast
 
@@ -37,9 +38,10 @@ from graphbraid.graph import Graph, NodeSet, SparseFeatures
 from graphbraid.graph.scaled_features import is_widened
 from graphbraid.nn import module_traits
 from graphbraid.sampling.minibatch.attribute_reader import adj_t_of
+from graphbraid.sampling.minibatch.mini_batch import MiniBatch
+from graphbraid.sampling.minibatch.typed_mini_batch import TypedMiniBatch
 from graphbraid.sampling.rows.transfer_counter import link_of
 from graphbraid.sampling.source import BatchSource
-from graphbraid.train.step.batches import Batch, WholeGraph
 from graphbraid.train.task import Task, task_of
 
 if TYPE_CHECKING:
@@ -50,6 +52,25 @@ if TYPE_CHECKING:
     from graphbraid.sampling.minibatch.mini_batch import MiniBatch
     from graphbraid.sampling.rows.by_id import FeatureSource
     from graphbraid.train.runtime import ModelPlace
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class WholeGraph:
+    """The whole graph as one batch, with tensors on the model's device."""
+
+    nodes: Tensor
+    """Ids of the seeds, the nodes whose outputs are trained on: ``(batch_size,)`` int64."""
+    seed_y: Tensor
+    """Labels of the seeds: rows of ``Graph.y``."""
+
+    @property
+    def batch_size(self) -> int:
+        """Number of seeds."""
+        return self.nodes.numel()
+
+
+Batch = MiniBatch | TypedMiniBatch | WholeGraph
+"""A batch of ``batch_size`` seeds with labels ``seed_y``; ``ModelRunner.outputs_of`` runs the model on it."""
 
 
 OF_EDGES = (WEIGHTS, EDGE_ATTR, EDGE_TYPE, DATA)

@@ -2,21 +2,108 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from graphbraid.train.step.batches import Batch
-from graphbraid.train.step.clock import Clock
-from graphbraid.train.step.failures import Failures
+from graphbraid.errors import TrainingError
+from graphbraid.train.step.feed import BatchShare
 from graphbraid.train.step.optimizers import LearningRateSchedule
-from graphbraid.train.step.runner import ModelRunner
-from graphbraid.train.step.shares import BatchShare
+from graphbraid.train.step.runner import Batch, ModelRunner
 from graphbraid.train.task import Task
+
+STAGES = ("wait", "sample", "gather", "forward", "backward", "evaluate", "checkpoint", "epoch")
+"""Names of the stages. ``wait`` is the time in which the trainer waited for a batch. ``sample`` and
+``gather`` are the work of the sampling threads, which runs beside the model (so they may add up to more than
+the epoch). ``forward`` includes the loss, ``backward`` the optimizer's step. ``checkpoint`` is the writing of
+checkpoints since the end of the epoch before, with the one that ended it. ``epoch`` is wall-clock time from
+start to end, without that one."""
+
+
+class Clock:
+    """A clock that adds up the seconds per stage; :meth:`lap` reads and resets them."""
+
+    def __init__(self) -> None:
+        self._seconds = dict.fromkeys(STAGES, 0.0)
+        self._started = time.perf_counter()
+
+    @contextlib.contextmanager
+    def measure(self, stage: str) -> Iterator[None]:
+        """Add the duration of the ``with`` block to a stage."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._seconds[stage] += time.perf_counter() - start
+
+    def add(self, seconds: Mapping[str, float]) -> None:
+        """Add seconds measured elsewhere, such as by a loader."""
+        for stage, value in seconds.items():
+            if stage in self._seconds:
+                self._seconds[stage] += value
+
+    def lap(self) -> dict[str, float]:
+        """Return the seconds per stage since the last lap, and start a new one."""
+        now = time.perf_counter()
+        self._seconds["epoch"] = now - self._started
+        lap, self._seconds = self._seconds, dict.fromkeys(STAGES, 0.0)
+        self._started = now
+        return lap
+
+    def restart(self, *kept: str) -> None:
+        """Start a new lap, into which the seconds of the stages ``kept`` since the last one go along."""
+        lap = self.lap()
+        self.add({stage: lap[stage] for stage in kept})
+
+
+_LONE_ROW = "more than 1 value per channel"
+"""Part of the message with which PyTorch's batch normalisation refuses a single row."""
+
+
+class Failures:
+    """A factory of the errors of one run.
+
+    Args:
+        runner: runner of the model.
+        num_train_nodes: number of training nodes.
+        where: function that names the current step.
+    """
+
+    def __init__(self, runner: ModelRunner, num_train_nodes: int, where: Callable[[], str]) -> None:
+        self._runner, self._num_train_nodes, self._where = runner, num_train_nodes, where
+
+    def of_loss(self, loss: float, learning_rate: float) -> TrainingError:
+        """Return the error for a loss that is not finite."""
+        engine = self._runner.engine
+        return TrainingError(
+            f"the loss is {loss} at {self._where()}; no step was made with it. Lower lr "
+            f"({learning_rate:g}), set clip, or look for extreme features."
+            + (f" In the model, {engine.first_not_finite()}." if engine is not None else "")
+        )
+
+    def of_gradients(self, norm: float, learning_rate: float) -> TrainingError:
+        """Return the error for gradients that are not finite although the loss is."""
+        return TrainingError(
+            f"the gradients' norm is {norm} at {self._where()} though the loss is finite; no step was "
+            f"made with them. Lower lr ({learning_rate:g}) or look for square roots and "
+            "divisions at zero in the model."
+        )
+
+    def of_forward(self, error: ValueError) -> TrainingError | None:
+        """Return the error that explains a ``ValueError`` of the model, or None if it is not a known one."""
+        if _LONE_ROW not in str(error):
+            return None
+        return TrainingError(
+            f"batch normalisation met a single node at {self._where()}, which has no variance; choose a "
+            f"batch_size that leaves no lone seed of {self._num_train_nodes} training nodes, or a "
+            "model without it."
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
