@@ -181,7 +181,7 @@ def test_reads_of_the_disk_are_rows_and_where_nothing_is_held_lists(stored):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("known_baseline")
-def test_an_estimate_with_tiers_tries_them_or_counts_what_the_disk_gives(stored, monkeypatch):
+def test_an_estimate_with_tiers_tries_them_or_counts_what_the_disk_gives(stored):
     graph = open_store(stored)
     found = graphbraid.estimate(sage(graph), graph, host=0, **OPTIONS).of("sampled")
     assert found.seconds.train.how.startswith("rows in tiers, ")

@@ -160,12 +160,22 @@ def training_seconds(trial: Trial, share: Share = ALONE) -> float:
 
     A store's file is not read for it: its rows are made up.
     """
-    runner = trial.runner
-    kept, share = runner.rows, share_of(share, trial.config, trial.nodes)
+    share = share_of(share, trial.config, trial.nodes)
+    with rows_made_up(trial):
+        return tried_epoch(trial, share, seconds=SECONDS / 2)[0].known * trial.config.epochs
+
+
+@contextlib.contextmanager
+def rows_made_up(trial: Trial) -> Iterator[None]:
+    """Let a trial read made-up rows where a store's file holds the graph's, within the ``with`` block.
+
+    Even a few rows would map many pages of the file into memory.
+    """
+    runner, kept = trial.runner, trial.runner.rows
     if kept is None and are_mapped(trial.graph):
         runner.rows = _MadeUpRows(trial.graph)
     try:
-        return tried_epoch(trial, share, seconds=SECONDS / 2)[0].known * trial.config.epochs
+        yield
     finally:
         runner.rows = kept
 

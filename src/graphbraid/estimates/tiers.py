@@ -17,7 +17,7 @@ from graphbraid.collective.run.stages import Context
 from graphbraid.errors import GraphbraidError
 from graphbraid.estimates.memory import SampledNeeds, are_mapped, may_try_steps
 from graphbraid.estimates.records import Need, Needs
-from graphbraid.estimates.seconds import training_seconds
+from graphbraid.estimates.seconds import rows_made_up, training_seconds
 from graphbraid.estimates.trial import Trial
 from graphbraid.features import DiskRows, Score, TieredFeatures
 from graphbraid.features.budgets import hot_ids_in, list_bytes, options_for, order_of
@@ -232,8 +232,9 @@ def run_seconds(
     with runtime.torch_settings(config), runtime.random_state_kept():
         try:
             trial = Trial(model, graph, config)
-            trial.try_model()
-            return RunSeconds(trial, host=host, share=share) if may_try_steps(trial) else None
+            with rows_made_up(trial):
+                trial.try_model()
+                return RunSeconds(trial, host=host, share=share) if may_try_steps(trial) else None
         except GraphbraidError:
             return None
 
