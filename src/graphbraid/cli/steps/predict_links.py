@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Wanted(NamedTuple):
-    """What to predict of links."""
+    """Which links to predict, and how."""
 
     pairs: Path | None
     """File of pairs, or with ``top`` of sources. If None, the links of ``split``."""
@@ -29,9 +29,9 @@ class Wanted(NamedTuple):
     top: int | None
     """Number of likeliest destinations of each source. If None, pairs are scored."""
     known: bool
-    """Whether these include links that the graph has."""
+    """Whether the likeliest destinations include links that the graph has."""
     mode: EvalMode
-    """Neighbourhoods of the nodes."""
+    """Whether neighbourhoods are sampled or exact."""
 
 
 def predicted_links(trained: TrainedRun, wanted: Wanted) -> tuple[Table, dict[str, Any]]:
@@ -88,7 +88,7 @@ def _likeliest(
 
 
 class _Names:
-    """The names that the data's user knows nodes and relations by."""
+    """Nodes and relations by their names in the user's data."""
 
     def __init__(self, trained: TrainedRun, runner: LinkRunner) -> None:
         from graphbraid.cli.run.build import names_of

@@ -1,4 +1,4 @@
-"""Steps shared by the commands that make a store: ordering the nodes, writing the store, reporting it."""
+"""Steps of the commands that make a store: they order the nodes, write the store and report it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from graphbraid.sampling.schedule import SeedSchedule
 
 ORDER_EDGE_BYTES = {"communities": 24, "rcm": 20}
-"""Peak bytes per edge of computing an order with int32 ids, beside the graph itself and maps of its nodes."""
+"""Peak bytes per edge to compute an order with int32 ids, without the graph and maps of its nodes."""
 
 
 def make_order(
     graph: Graph, name: str, *, sampler: SamplerConfig | None = None, schedule: SeedSchedule | None = None
 ) -> Tensor:
-    """Compute the order of a name.
+    """Compute the order of the nodes that a name stands for.
 
     Raises:
         ConfigError: There is no order of that name, or it needs a sampler.
@@ -48,7 +48,7 @@ def store(
     overwrite: bool,
     narrowing: Narrowing | None = None,
 ) -> dict[str, Any]:
-    """Write a store, verify it and return its summary for ``--json``; ``narrowing`` rounds its features."""
+    """Write a store, verify it, and return its summary for ``--json``. ``narrowing`` rounds its features."""
     from graphbraid import datasets
     from graphbraid.cli.graph_facts import graph_values
 
