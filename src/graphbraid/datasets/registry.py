@@ -13,7 +13,6 @@ from graphbraid.datasets.ogb.graphs import is_ogb_folder, load_ogb
 from graphbraid.datasets.preparing import prepare
 from graphbraid.datasets.store.on_disk import is_store, open_store
 from graphbraid.datasets.synthetic import EMBEDDED, load_embedded
-from graphbraid.datasets.tables.typed_tables import from_typed_tables
 from graphbraid.errors import ConfigError, DataError, did_you_mean
 from graphbraid.files.opening import expanded
 from graphbraid.files.writing import restore
@@ -33,10 +32,16 @@ class _Kind:
     options: tuple[str, ...]
 
 
+def _load_described(path: str) -> Graph:
+    from graphbraid.datasets.tables.typed_tables import from_typed_tables  # here: few sources are tables
+
+    return from_typed_tables(path).graph
+
+
 _NPZ = _Kind("an .npz file", load_npz, ("split_index", "with_types"))
 _STORE = _Kind("an on-disk store", open_store, ("mmap", "verify"))
 _OGB = _Kind("an OGB folder", load_ogb, ("add_inverse_edge", "split_name"))
-_DESCRIBED = _Kind("a description of tables", lambda path: from_typed_tables(path).graph, ())
+_DESCRIBED = _Kind("a description of tables", _load_described, ())
 _EMBEDDED = _Kind("an embedded dataset", load_embedded, ("seed", "mmap", "cache"))
 
 
