@@ -28,7 +28,7 @@ for _ in range(3):
     loss.backward()
 """
 LOSES_ONE = """
-calls = [o for o in gc.get_objects() if type(o).__name__ == "Repeated" and o._bound]
+calls = [o for o in gc.get_objects() if type(o).__name__ == "BoundCall" and o._bound]
 ctypes.pythonapi.Py_IncRef(ctypes.py_object(next(iter(calls[0]._bound.values()))))
 del calls
 """
