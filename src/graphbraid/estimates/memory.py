@@ -179,9 +179,13 @@ def most_bytes(model: nn.Module, graph: Graph, config: TrainConfig) -> int:
 def width_and_bytes(model: nn.Module, graph: Graph) -> tuple[int, int]:
     """Return bounds on the numbers that a pass makes of a node, and on what learning takes for parameters."""
     parameters = [p for p in model.parameters() if not isinstance(p, UninitializedParameter)]
-    tables = [graph.x] if not graph.is_typed else [graph.nodes_of(one).x for one in graph.node_types]
-    features = max((x.shape[1] for x in tables if x is not None), default=0)
-    width = features + sum(max(p.shape, default=1) for p in parameters)
+    parts = [graph.nodes_of(one) for one in graph.node_types] if graph.is_typed else [graph]
+    features = max((part.x.shape[1] for part in parts if part.x is not None), default=0)
+    # A parameter with a row for each node, as an embedding's, is as wide as a row.
+    counts = {graph.num_nodes, *(part.num_nodes for part in parts)}
+    width = features + sum(
+        max((size for size in p.shape if size not in counts), default=1) for p in parameters
+    )
     return width, 4 * sum(p.numel() * p.element_size() for p in parameters)
 
 
