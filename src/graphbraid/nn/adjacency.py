@@ -16,7 +16,7 @@ from graphbraid.errors import DataError
 from graphbraid.graph.csc import Csc, coo_to_csc, index_dtype
 from graphbraid.graph.interop.convert import plain
 from graphbraid.graph.scans import tracing
-from graphbraid.ops.library import opaque
+from graphbraid.ops.library import opaque, refuse_jit_trace
 
 _Made = TypeVar("_Made")
 
@@ -72,6 +72,7 @@ def as_csc(edge_index: Csc | Tensor, num_nodes: int, edge_weight: Tensor | None 
         if edge_weight is not None:
             raise DataError("edge_weight goes with an edge_index; a Csc has its own, csc.weight")
         return edge_index
+    refuse_jit_trace()
     check_edge_list(edge_index)
     if tracing():
         return traced_csc(edge_index, num_nodes, num_nodes, edge_weight)

@@ -53,12 +53,21 @@ def run(function: AutogradFunction, *arguments: Any) -> Any:
     Raises:
         ConfigError: ``torch.jit.trace`` is tracing.
     """
+    refuse_jit_trace()
+    return function.apply(*arguments)  # type: ignore[no-untyped-call]
+
+
+def refuse_jit_trace() -> None:
+    """Refuse ``torch.jit.trace``, which records no operator of ours and turns sizes into tensors.
+
+    Raises:
+        ConfigError: ``torch.jit.trace`` is tracing.
+    """
     if torch._C._get_tracing_state() is not None:
         raise ConfigError(
             "torch.jit.trace cannot record graphbraid's operators, whose edges are no tensors; use "
             "torch.export.export(model, (x, edge_index)) or torch.compile(model)"
         )
-    return function.apply(*arguments)  # type: ignore[no-untyped-call]
 
 
 def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
