@@ -123,8 +123,11 @@ def test_every_command_that_trains_refuses_what_the_system_would_kill(
     np.savez(tmp_path / "small.npz", **arrays())
     root = container(tmp_path / "root", monkeypatch, 2, 512 * MIB, 0)
     container(root, monkeypatch, 2, 512 * MIB, 512 * MIB - 50_000)
-    for words in (("train", "--epochs", 1, "--out", tmp_path / "run"), ("plan",)):
+    for words, what in (
+        (("train", "--epochs", 1, "--out", tmp_path / "run"), "training on mini-batches"),
+        (("plan",), "measuring a run's stages for a plan"),
+    ):
         code, err = command(*words, "--data", tmp_path / "small.npz", "--hidden", 32)
         assert code == 4, err
-        assert "training on mini-batches needs" in err
+        assert f"{what} needs" in err
         assert "beside what is in memory, where" in err
