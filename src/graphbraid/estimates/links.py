@@ -146,7 +146,7 @@ def _encoding_bytes(trial: Trial, runner: LinkRunner, mode: EvalMode, rows_bytes
 
 
 def _some_rows(trial: Trial, runner: LinkRunner) -> Tensor:
-    """Return rows of the encoder's width for all nodes that links join, of which two are made."""
+    """Return rows of the encoder's width for all nodes that links join. Two such tables are made."""
     nodes = runner.data.ends.nodes
     found = encoder_rows(runner, trial.config.updated(plan=None), nodes[:2], "sampled")
     return found[:1].repeat(nodes.numel(), 1)

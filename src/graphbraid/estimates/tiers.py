@@ -282,7 +282,7 @@ def sampler_bytes(trial: Trial, free_bytes: int | None) -> int:
 
     Args:
         trial: the run.
-        free_bytes: of the device, half of which is for them. If None, not known.
+        free_bytes: free memory of the device; half of it is for them. If None, not known.
     """
     if trial.config.plan == "cpu" or free_bytes is None:
         return 0

@@ -25,7 +25,7 @@ class LinkPredictor(nn.Module, ABC):
     """Base class of the link predictors."""
 
     num_relations: int | None = None
-    """Number of relations, one of which each link then names; None if links are of one kind."""
+    """Number of relations; each link names one. None if links are of one kind."""
 
     def forward(self, src: Tensor, dst: Tensor, relation: Tensor | None = None) -> Tensor:
         """Return the score of each pair, the higher the likelier.
@@ -188,7 +188,7 @@ class MLPPredictor(LinkPredictor):
     Args:
         channels: width of the rows.
         hidden_channels: width between the layers.
-        num_layers: number of layers, the last of which has one output.
+        num_layers: number of layers; the last has one output.
         dropout: probability of dropping an element between the layers.
 
     Raises:

@@ -36,7 +36,7 @@ Adjacencies = Mapping[EdgeType, Csc | Tensor]
 
 @typed
 class RGCN(nn.Module):
-    """Stack of :class:`RGCNConv` over node types, each of which has an input layer of its own.
+    """Stack of :class:`RGCNConv` over node types; each type has an input layer of its own.
 
     Features of a type pass through a linear layer and the activation; a type without features has a learned
     row per node. All layers then share one width, so that relations of any types are aggregated alike.

@@ -107,7 +107,7 @@ class TrainConfig:
     graph of one node type: if None, the links of all relations."""
     link_splits: tuple[Fraction, Fraction] = (0.05, 0.1)
     """Shares of the linked pairs of nodes to validate and to test on, drawn if the graph's edges have no
-    splits; with ``temporal_strategy`` shares of the links, of which the latest are those to test on."""
+    splits; with ``temporal_strategy`` shares of the links; the latest are for testing."""
     link_split_seed: Seed = 0
     """Seed of that draw."""
     temporal_strategy: Literal["uniform", "last"] | None = option(

@@ -59,9 +59,9 @@ def partition(
 ) -> None:
     """Divide a graph among ranks: few edges between parts, and parts of equal work.
 
-    Writes a folder of which each rank reads its own part, with a picture, and reports what is cut, which rows
-    the parts exchange and how even they are. A folder that holds the same partition of the same graph already
-    is used again.
+    Writes a folder with a picture; each rank reads its own part of it. Reports what is cut, which rows the
+    parts exchange and how even they are. A folder that holds the same partition of the same graph is used
+    again.
 
     Examples:
 

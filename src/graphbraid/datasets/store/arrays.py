@@ -72,7 +72,7 @@ class StoredArray:
         """Map or read the array; its size and header are checked even without ``verify``.
 
         Args:
-            mapped: Map it, and note of which file it is.
+            mapped: Map it, and note its file.
             verify: Compare it with its checksum.
             sums: Gives the sums of the file's blocks to those who read the file itself.
 
@@ -169,7 +169,7 @@ class StoredArray:
 
 @dataclass(frozen=True, slots=True)
 class ArrayParts:
-    """An array to be written in parts, each of which is made only when it is written."""
+    """An array to be written in parts. Each part is made only when it is written."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]

@@ -182,5 +182,5 @@ def _why_not(arrays: Mapping[str, ArrayParts], of_types: Mapping[str, str]) -> s
     if any(f"{name}_scale" in arrays for name in held):
         return "these are int8 already, so convert what they were made of"
     if any(f"{name}_values" in arrays for name in of_types):
-        return "these are sparse, of which each number has its column beside it"
+        return "these are sparse: each number has its column beside it"
     return f"these are {arrays[held[0]].dtype}" if held else "the graph has none"

@@ -1,4 +1,4 @@
-"""Notes of which stores were verified in full, so that later opens need not read them again.
+"""Notes that say which stores were verified in full, so that later opens need not read them again.
 
 A store's files are recognised by size, times and inode, which change with every write; a changed store is
 verified again. The notes are kept in the cache, not in the store, which may be somebody else's or be copied.

@@ -131,7 +131,7 @@ def lower_for_evaluation(lowered: Lowered, program: Program) -> tuple[Program, B
 
 
 def _passed(program: Program, facts: Facts, options: CompileOptions, passes: frozenset[str]) -> Program:
-    """Return a program after the passes, of which streamed features may need more."""
+    """Return a program after the passes. Streamed features may need more of them."""
     if options.features is None:
         return through_passes(program, facts, passes)
     return lowered_to_stream(

@@ -193,7 +193,7 @@ def _refuse_hooks(name: str, module: nn.Module) -> None:
 
 
 def _refuse_patched(name: str, kind: type) -> None:
-    """Refuse a class of PyG or torch of which a method was replaced."""
+    """Refuse a class of PyG or torch that had a method replaced."""
     for base in kind.__mro__[:-1]:
         for key, member in vars(base).items():
             home = getattr(member, "__globals__", None)

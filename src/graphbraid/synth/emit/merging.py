@@ -157,7 +157,7 @@ class Merging:
 
 
 def _of_one_shape(tensors: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
-    """Return tensors of which those that are missing or empty have no rows, of the others' shape.
+    """Return tensors of one shape: those that are missing or empty get no rows.
 
     An empty one may be of another shape: it is known by where it begins, which for some is nowhere.
     """

@@ -31,7 +31,7 @@ class RankShare:
     """``(num_nodes,)`` int64 row of each node in an evaluation, -1 if another rank has it; None if row v is
     node v."""
     comm: Communicator | None = None
-    """The ranks, of which this process has no other. If None, there is one."""
+    """The ranks; this process holds one of them. If None, there is one rank."""
 
 
 def whole(lowered: Lowered, read: Program) -> RankShare:

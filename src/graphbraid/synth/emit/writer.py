@@ -113,7 +113,7 @@ class TemplateWriter:
         }
 
     def _weights(self) -> dict[str, Any]:
-        """Return what is saved with the model: floats, of which parameters have gradients, and counters."""
+        """Return what is saved with the model: floats (those of parameters have gradients) and counters."""
         learned = set(self._steps[0].gradients.values())  # others PyTorch's optimizers leave as they are
         weights, of_dtype = weights_of(self._model), dict[torch.dtype, list[dict[str, Any]]]()
         for name, weight in weights.items():

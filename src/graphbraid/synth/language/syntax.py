@@ -166,7 +166,7 @@ class For(Node):
 
 @dataclass(frozen=True, slots=True)
 class If(Node):
-    """Branches of which the first whose condition holds runs."""
+    """Branches: the first one whose condition holds runs."""
 
     branches: tuple[tuple[Expression, tuple[Statement, ...]], ...]
     otherwise: tuple[Statement, ...]

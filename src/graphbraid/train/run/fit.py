@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class PrefetchIterator(Iterator[T], Generic[T]):
-    """An iterator of batches, the next of which can be taken before it is asked for.
+    """An iterator of batches. The next batch can be taken before it is asked for.
 
     The threads that prepare batches begin another one as soon as one is taken. Where they share the core of
     training, they would do so while the next step computes; taken early, they do while it waits.

@@ -42,7 +42,7 @@ class HotSharing:
 
     def __init__(self, state: RunState) -> None:
         self._state = state
-        self._group: ReadingGroup | None = None  # of ranks of which one has hot rows
+        self._group: ReadingGroup | None = None  # of ranks, if one of them has hot rows
         self._shared: SharedDeviceCache | None = None
 
     def __enter__(self) -> Self:

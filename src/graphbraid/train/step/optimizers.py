@@ -23,7 +23,7 @@ class LearningRateSchedule:
     """An optimizer's learning rate over a run, advanced every step, every epoch, or by the monitored metric.
 
     Args:
-        config: options of the run, of which ``scheduler``, ``warmup_steps`` and ``eval_every`` matter.
+        config: options of the run; ``scheduler``, ``warmup_steps`` and ``eval_every`` matter.
         optimizer: optimizer whose parameter groups hold the rate.
         total_steps: number of steps of the whole run, which a named curve spans.
         maximize: whether a larger monitored metric is better.

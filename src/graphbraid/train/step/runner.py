@@ -313,7 +313,7 @@ class ModelRunner:
         self._whole = None
 
     def _on_whole(self) -> CallValues:
-        """Return the values of a call on the whole graph, each of which is made once."""
+        """Return the values of a call on the whole graph; each is made once."""
         if self._whole is None:
             self._whole = self._make_whole()
         return self._whole

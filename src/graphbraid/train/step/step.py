@@ -154,7 +154,7 @@ class TrainStep:
         clip: largest L2 norm of all gradients together. If None, gradients are not clipped.
         clock: clock for the stages ``wait``, ``forward`` and ``backward``.
         failures: factory of the errors for a loss or gradients that are not finite. If None, steps continue.
-        sums: sums over the ranks, each of which takes its share of every batch. If None, this one takes all.
+        sums: sums over the ranks; each takes its share of every batch. If None, this one takes all.
     """
 
     def __init__(

@@ -181,7 +181,7 @@ class LinkRunner(ModelRunner):
             return (predictor.all_with if sources else predictor.with_all)(given, rows, relation).float()
 
     def negatives_of_evaluation(self) -> NegativeDraws:
-        """Return the negatives that an evaluation compares links with, none of which is an edge.
+        """Return the negatives that an evaluation compares links with; none is an edge.
 
         Raises:
             ConfigError: every pair of nodes is an edge.
