@@ -95,15 +95,14 @@ def test_the_arrays_are_plain_npy_files_named_by_number(tmp_path):
     np.testing.assert_array_equal(np.load(path / "edge0_time.npy"), graph.edges_of(WRITES).time.numpy())
     np.testing.assert_array_equal(np.load(path / "edge1_attr.npy"), graph.edges_of(CITES).edge_attr.numpy())
     described = json.loads((path / "graph.json").read_text())
-    assert described["version"] == 3
+    assert described["version"] == 4
     assert [one["name"] for one in described["types"]["nodes"]] == ["paper", "author", "field"]
 
 
-def test_a_store_of_one_type_is_written_as_before(tmp_path):
-    """The bytes of a store without types do not change: version, fields and files are those of version 2."""
+def test_a_store_of_one_type_has_no_entry_for_types(tmp_path):
     path = save_store(small_graph(), tmp_path / "s")
     described = json.loads((path / "graph.json").read_text())
-    assert described["version"] == 2
+    assert described["version"] == 4
     assert list(described) == [
         "format",
         "version",

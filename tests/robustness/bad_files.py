@@ -214,7 +214,7 @@ def truncated_manifest(w: Workplace):
     "written by a newer graphbraid",
     3,
     "has store version 99",
-    "reads versions up to 4",
+    "reads version 4",
     "Upgrade graphbraid",
 )
 def newer_store(w: Workplace):

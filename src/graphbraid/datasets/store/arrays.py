@@ -6,7 +6,6 @@ import itertools
 import math
 import mmap
 import sys
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,9 +42,7 @@ class ArrayEntry(BaseModel):
     dtype: DType
     shape: list[Count]
     bytes: Count
-    xxh3: str | None = None
-    crc32: int | None = None
-    """Checksum in stores of version 1, instead of ``xxh3``."""
+    xxh3: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +92,7 @@ class StoredArray:
         values = torch.frombuffer(buffer, dtype=dtype, count=math.prod(shape), offset=offset).view(shape)
         if mapped:
             remember(buffer, values.data_ptr() - offset, len(buffer), self.path, sums)
-        if self.entry.xxh3 is not None:
-            keep_mark(values, self.entry.xxh3, in_blocks=offset == BLOCK_BYTES)
+        keep_mark(values, self.entry.xxh3, in_blocks=offset == BLOCK_BYTES)
         return values
 
     def read(self) -> Tensor:
@@ -154,12 +150,7 @@ class StoredArray:
             return shape, dtype, file.tell()
 
     def _verify(self) -> None:
-        if self.entry.xxh3 is not None:
-            was, now = self.entry.xxh3, of_file(self.path)
-        elif self.entry.crc32 is not None:
-            was, now = f"{self.entry.crc32:08x}", f"{_crc32_of(self.path):08x}"
-        else:
-            raise DataError(f"{self.words.manifest} has no checksum of {self.path}; {self.words.again} again")
+        was, now = self.entry.xxh3, of_file(self.path)
         if was != now:
             raise DataError(
                 f"{self.path} has changed since it was written (its checksum is {now}, was {was}); "
@@ -263,14 +254,6 @@ def _bytes_of(tensor: Tensor) -> Iterator[memoryview]:
     data = array.reshape(-1).view(np.uint8).data
     for start in range(0, len(data), _CHUNK):
         yield data[start : start + _CHUNK]
-
-
-def _crc32_of(path: Path) -> int:
-    crc = 0
-    with open_file(path) as file:
-        while part := file.read(_CHUNK):
-            crc = zlib.crc32(part, crc)
-    return crc
 
 
 def _map_private(descriptor: int) -> mmap.mmap:

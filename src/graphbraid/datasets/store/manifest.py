@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,14 +26,9 @@ from graphbraid.graph.types import ONLY_NODE_TYPE
 
 MANIFEST = "graph.json"
 FORMAT = "graphbraid-store"
-VERSION = 2
-"""Version of the format; version 1, with CRC-32 sums of arrays and no sum of ``graph.json``, still opens."""
-TYPED_VERSION = 3
-"""Version of the format of a graph with types, which readers of version 2 must not take for one without."""
-COLUMNS_VERSION = 4
-"""Version of the format with names of columns, which older readers must not take by their position."""
+VERSION = 4
+"""Version of the format."""
 
-_log = logging.getLogger(__name__)
 _IDS = re.compile(r"(?:node(\d+)_)?ids_(\w+)")
 
 
@@ -222,7 +216,7 @@ def manifest_of(
     """Return the content of ``graph.json`` for a graph, its names and its described arrays."""
     manifest: dict[str, Any] = {
         "format": FORMAT,
-        "version": VERSION if graph.types is None else TYPED_VERSION,
+        "version": VERSION,
         "name": graph.name,
         "num_nodes": graph.num_nodes,
         "num_edges": graph.num_edges,
@@ -235,7 +229,6 @@ def manifest_of(
         class_names = {node_type: _listed(one.class_names) for node_type, one in named.types.items()}
         manifest["types"] = described_types(graph.types, class_names).model_dump(exclude_defaults=True)
     if graph.schema.columns:
-        manifest["version"] = COLUMNS_VERSION
         manifest["columns"] = [one.model_dump() for one in described_columns(graph.schema)]
     return manifest | {"arrays": described}
 
@@ -265,13 +258,11 @@ def read_manifest(folder: Path) -> StoreManifest:
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise DataError(f'{folder} is not a graphbraid store: {MANIFEST} does not say "format": "{FORMAT}"')
     version = manifest.get("version")
-    if type(version) is not int or version > COLUMNS_VERSION or version < 1:
+    if version != VERSION:
         raise DataError(
-            f"{folder} has store version {version}; this graphbraid reads versions up to {COLUMNS_VERSION}. "
-            "Upgrade graphbraid, or store the graph again with this one."
+            f"{folder} has store version {version}; this graphbraid reads version {VERSION}. Upgrade "
+            "graphbraid, or store the graph again with this one."
         )
-    if version == 1:
-        _log.warning("%s is of store version 1, whose graph.json has no checksum; convert it anew", folder)
     manifest = unsealed(manifest, path)
     refuse = f"{path} cannot be understood: {{}}; store again"
     return checked(TypeAdapter(StoreManifest), manifest, lambda text: DataError(refuse.format(text)))
