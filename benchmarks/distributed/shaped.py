@@ -194,7 +194,7 @@ def row_of(num_ranks: int, rate: float, options: argparse.Namespace) -> dict[str
         speed=1 / slots,
     )
     size = GraphSize("planted", graph.num_nodes, graph.num_edges, graph.num_features, 0, 0, 4, "")
-    outside = slots / num_ranks  # a rank's part of what is no step
+    outside = slots / num_ranks  # a rank's share of the time outside steps
     epochs = [(predict([step], share, cluster, size), outside * other) for step, other, _ in (before, after)]
     found["predicted"] = {"overlapped": statistics.fmean(epoch.seconds + rest for epoch, rest in epochs)}
     lows, highs = zip(*([each + rest for each in epoch.range_seconds] for epoch, rest in epochs), strict=True)
