@@ -25,7 +25,7 @@ from graphbraid.datasets.blockmodel import BlockModel, generate_in_parts
 from graphbraid.features import TieredFeatures, TieredTopology
 from graphbraid.nn import GraphSAGE
 from graphbraid.train import Callback
-from graphbraid.train.records import StepRecord
+from graphbraid.train.callbacks import StepRecord
 
 NUM_CLASSES = 32
 NODES_A_BLOCK = 2000

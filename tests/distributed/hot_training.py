@@ -278,7 +278,7 @@ def between_two(comm, kind: str) -> dict[str, object]:
         graph=graph,
         runner=SimpleNamespace(rows=tiers, device=card),
     )
-    with HotSharing(state) as sharing:
+    with HotSharing(state, comm) as sharing:
         sharing.open()
         shared = tiers.hot
         assert isinstance(shared, SharedDeviceCache)

@@ -20,7 +20,7 @@ from graphbraid.loader import BatchLoader, LoaderSettings
 from graphbraid.sampling.schedule import part_of
 from graphbraid.train import TrainConfig
 from graphbraid.train.run.ranks import RunRanks
-from graphbraid.train.run.state import SignalGuard
+from graphbraid.train.run.setup import SignalGuard
 
 pytestmark = pytest.mark.distributed
 EQUAL = [*training.CASES, "all neighbours, as a model of PyG"]

@@ -14,7 +14,7 @@ from tests.graph.test_edges import EDITS
 from graphbraid.datasets import open_store, save_store
 from graphbraid.errors import DataError
 from graphbraid.graph import Graph
-from graphbraid.train.run_folder.identity import graph_identity
+from graphbraid.train.run_folder.contract import graph_identity
 
 
 def telling(edges):

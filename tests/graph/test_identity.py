@@ -8,7 +8,7 @@ from graphbraid.datasets import open_store, save_store
 from graphbraid.graph import ScaledFeatures, SparseFeatures
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.identity import _checksum, features_mark, keep_mark, mark, topology_mark
-from graphbraid.train.run_folder.identity import graph_identity
+from graphbraid.train.run_folder.contract import graph_identity
 
 
 def make_graph(x) -> Graph:

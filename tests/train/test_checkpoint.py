@@ -17,8 +17,8 @@ from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.train import Callback, Trainer
 from graphbraid.train.run_folder import checkpoint
+from graphbraid.train.run_folder.contract import graph_identity
 from graphbraid.train.run_folder.folder import RunFolder
-from graphbraid.train.run_folder.identity import graph_identity
 from graphbraid.train.step import optimizers
 
 OPTIONS = {"epochs": 2, "batch_size": 100, "fanouts": (5, 5), "threads": 1, "test_at_end": False}

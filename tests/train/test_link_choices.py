@@ -17,7 +17,7 @@ from graphbraid.loader.gather_ahead import RowBuffers
 from graphbraid.nn import DistMult, LinkModel, NodeEmbedding, RGCNEncoder
 from graphbraid.train import Trainer
 from graphbraid.train.inference import infer
-from graphbraid.train.step.links.choices import alike, choices
+from graphbraid.train.step.links.runner import alike, choices
 
 OPTIONS: dict[str, Any] = {
     "task": "link",

@@ -28,11 +28,9 @@ from graphbraid.sampling.lists import NeighborLists
 from graphbraid.sampling.rows.by_id import FeatureSource
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.option_checks import config_by_types
-from graphbraid.train.run.ranks import config_of_rank
+from graphbraid.train.option_checks import config_by_types, config_of_links, config_of_rank
 from graphbraid.train.runtime import device_named
 from graphbraid.train.step.feed import ALONE, Share
-from graphbraid.train.step.links.options import config_of_links
 from graphbraid.train.step.tiers import expected_reads, share_of
 
 if TYPE_CHECKING:

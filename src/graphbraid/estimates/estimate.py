@@ -45,7 +45,7 @@ from graphbraid.graph.scaled_features import given_row_bytes, stored_rows
 from graphbraid.machine.hardware import free_memory_bytes
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.step.links.options import config_of_links
+from graphbraid.train.option_checks import config_of_links
 from graphbraid.train.step.preflight import check_fanouts
 from graphbraid.train.step.tiers import expected_reads, make_tiers
 

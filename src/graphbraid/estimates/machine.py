@@ -18,7 +18,6 @@ from pydantic import ConfigDict
 from torch import Tensor
 
 from graphbraid.collective.run.stages import ReportsMemory, SharesMemory
-from graphbraid.distributed.peers.group import ReadingGroup
 from graphbraid.errors import ConfigError
 from graphbraid.estimates.allocation import capacity_bytes
 from graphbraid.features.tiers.device_sizing import DeviceMemory, ReadRates
@@ -33,6 +32,7 @@ from graphbraid.train.runtime import device_named
 if TYPE_CHECKING:
     from graphbraid.collective.run.stages import Accelerator
     from graphbraid.distributed import Communicator
+    from graphbraid.distributed.peers.group import ReadingGroup
 
 _Number = TypeVar("_Number", int, float)
 _KIND = "hardware"

@@ -23,7 +23,7 @@ from graphbraid.machine.hardware import Hardware
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.run_folder.identity import graph_identity, model_identity
+from graphbraid.train.run_folder.contract import graph_identity, model_identity
 from graphbraid.train.step.feed import ALONE, Share, make_loader
 from graphbraid.train.step.runner import ModelRunner
 from graphbraid.train.task import Task

@@ -29,7 +29,8 @@ from graphbraid.machine.measurements import OtherPrograms, is_disturbed
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.inference.evaluate import outputs_in_chunks
-from graphbraid.train.run.ranks import NUM_EXTRA, config_of_rank
+from graphbraid.train.option_checks import config_of_rank
+from graphbraid.train.run.ranks import NUM_EXTRA
 from graphbraid.train.step.feed import make_loader
 from graphbraid.train.step.preflight import check_fanouts
 

@@ -7,10 +7,9 @@ from graphbraid.lazy import names_of
 if TYPE_CHECKING:
     from graphbraid.estimates.machine import HardwareFile
     from graphbraid.estimates.records import Estimate
-    from graphbraid.train.callbacks import Callback, EarlyStopping
+    from graphbraid.train.callbacks import Callback, EarlyStopping, EpochRecord, RunResult, StepRecord
     from graphbraid.train.config import TrainConfig
     from graphbraid.train.inference.ranking import Ranking, link_auc, rank_links
-    from graphbraid.train.records import EpochRecord, RunResult, StepRecord
     from graphbraid.train.trainer import Trainer
 
 __all__ = [
@@ -33,10 +32,9 @@ __getattr__ = names_of(
     {
         ".estimates.machine": "HardwareFile",
         ".estimates.records": "Estimate",
-        "callbacks": "Callback EarlyStopping",
+        "callbacks": "Callback EarlyStopping EpochRecord RunResult StepRecord",
         "config": "TrainConfig",
         "inference.ranking": "Ranking link_auc rank_links",
-        "records": "EpochRecord RunResult StepRecord",
         "trainer": "Trainer",
     },
 )

@@ -1,16 +1,156 @@
-"""Callbacks: hooks into a training run, and early stopping."""
+"""Callbacks: hooks into a training run, the records of steps and epochs that they get, and early stopping."""
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from graphbraid.signatures import typed
-from graphbraid.train.records import EpochRecord, RunResult, StepRecord
 
 if TYPE_CHECKING:
     from graphbraid.train.trainer import Trainer  # so that users' callbacks may call all of its methods
+
+
+Status = Literal["finished", "early-stopped", "stopped", "interrupted"]
+
+
+@dataclass(kw_only=True, slots=True)
+class Progress:
+    """The position of a run and its results so far, kept in every checkpoint."""
+
+    epoch: int = 0
+    """Index of the current epoch, from 0."""
+    step: int = 0
+    """Number of steps done in this epoch."""
+    global_step: int = 0
+    """Number of steps done in the whole run."""
+    loss_sum: float = 0.0
+    """Sum of the losses of this epoch's seeds so far."""
+    num_seeds: int = 0
+    """Number of seeds of this epoch so far."""
+    best_value: float | None = None
+    """Best monitored value so far."""
+    best_epoch: int | None = None
+    """Epoch of the best value."""
+    evaluations_since_best: int = 0
+    """Number of evaluations since the best value."""
+    history: list[dict[str, Any]] = field(default_factory=list)
+    """One entry per finished epoch, with the columns of ``metrics.csv``."""
+
+    def add_step(self, loss_sum: float, num_seeds: int) -> None:
+        """Advance to the next step, after one over ``num_seeds`` seeds whose losses sum to ``loss_sum``."""
+        self.step += 1
+        self.global_step += 1
+        self.loss_sum += loss_sum
+        self.num_seeds += num_seeds
+
+    def start_next_epoch(self) -> None:
+        """Advance to the first step of the next epoch."""
+        self.epoch += 1
+        self.step, self.loss_sum, self.num_seeds = 0, 0.0, 0
+
+    def note(self, value: float, maximize: bool) -> bool:
+        """Record this epoch's monitored value; return whether it is the best so far (NaN never is)."""
+        better = not math.isnan(value) and (
+            self.best_value is None or (value > self.best_value if maximize else value < self.best_value)
+        )
+        if better:
+            self.best_value, self.best_epoch, self.evaluations_since_best = value, self.epoch, 0
+        else:
+            self.evaluations_since_best += 1
+        return better
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for a checkpoint."""
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepRecord:
+    """The result of one optimizer step."""
+
+    epoch: int
+    """Index of the epoch, from 0."""
+    step: int
+    """Index of the step within the epoch, from 0."""
+    global_step: int
+    """Index of the step within the run, from 0."""
+    loss: float
+    """Mean loss over the step's seeds."""
+    num_seeds: int
+    """Number of seeds of the step."""
+    learning_rate: float
+    """Learning rate of the step (first parameter group)."""
+    grad_norm: float | None = None
+    """L2 norm of all gradients together, before clipping."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EpochRecord:
+    """The result of one epoch."""
+
+    epoch: int
+    """Index of the epoch, from 0."""
+    global_step: int
+    """Number of steps done in the run."""
+    train_loss: float
+    """Mean loss over the epoch's seeds, each computed at the step that used it."""
+    learning_rate: float
+    """Learning rate at the epoch's end."""
+    val: dict[str, float]
+    """Validation loss and metrics; empty if this epoch was not evaluated."""
+    seconds: dict[str, float]
+    """Seconds per stage (see ``clock.py``) of the part of the epoch that this process ran."""
+    is_best: bool
+    """Whether the monitored metric is the best so far."""
+
+    def row(self) -> dict[str, Any]:
+        """Return the row for ``metrics.csv``, by column."""
+        row: dict[str, Any] = {
+            "epoch": self.epoch,
+            "global_step": self.global_step,
+            "train_loss": self.train_loss,
+        }
+        row |= {f"val_{name}": value for name, value in self.val.items()}
+        row |= {"learning_rate": self.learning_rate, "is_best": self.is_best}
+        return row | {f"{name}_seconds": value for name, value in self.seconds.items()}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunResult:
+    """The result of a run."""
+
+    status: Status
+    """How the run ended: ``finished`` (all epochs done), ``early-stopped`` (patience ran out), ``stopped`` (a
+    callback requested it) or ``interrupted`` (Ctrl-C or SIGTERM)."""
+    num_epochs: int
+    """Number of epochs done."""
+    global_step: int
+    """Number of steps done."""
+    monitor: str
+    """Name of the validation metric that decides which epoch is best."""
+    best_epoch: int | None
+    """Index of the epoch with the best monitored metric; None if no epoch was evaluated."""
+    best_value: float | None
+    """Best value of the monitored metric; None if no epoch was evaluated."""
+    test: dict[str, float]
+    """Loss and metrics of the test split with the weights the model now holds; empty if not evaluated."""
+    history: list[dict[str, Any]]
+    """One entry per finished epoch, with the columns of ``metrics.csv``."""
+    seconds: float
+    """Seconds that this call of ``fit`` took."""
+    last_checkpoint_seconds: float
+    """Seconds of what was written of the run's position after the last row of ``history``."""
+    out_dir: Path | None
+    """Folder of the run's files; None if nothing was written."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values for ``result.json``."""
+        return dataclasses.asdict(self) | {"out_dir": None if self.out_dir is None else str(self.out_dir)}
 
 
 class Callback:

@@ -1,7 +1,7 @@
 """TrainConfig: all options of a training run, validated on construction.
 
 A field is declared here alone: its type with its bounds, its default, and with ``option`` its flag and help
-on the command line. The fields can be read without PyTorch.
+on the command line, and its traits. The fields can be read without PyTorch.
 """
 
 from __future__ import annotations
@@ -43,31 +43,6 @@ SchedulerFactory = Callable[..., Any]
 RUN = "Run"
 """Heading of the command line's options about files and ranks."""
 
-# Options that a resumed run may change, as they do not affect what a step or an evaluation computes.
-FREE_ON_RESUME = frozenset(
-    {
-        "epochs",
-        "patience",
-        "memory_budget_bytes",
-        "host",
-        "hot",
-        "tiers",
-        "hops",
-        "partition",
-        "exchange",
-        "workers",
-        "out_dir",
-        "resume",
-        "overwrite",
-        "checkpoint_every_steps",
-        "tensorboard",
-        "trace",
-        "restore_best",
-        "test_at_end",
-        "trust_checkpoint",
-    }
-)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainConfig:
@@ -80,7 +55,7 @@ class TrainConfig:
     graph per epoch, compiled (:func:`graphbraid.compile`) if the model has a lowered form. ``auto`` is
     ``full`` if that is estimated to fit half of the free memory, else ``sampled`` if at least the rows of one
     mini-batch fit."""
-    epochs: Positive = option(20, "Passes over the training nodes.")
+    epochs: Positive = option(20, "Passes over the training nodes.", traits="free")
     """Number of passes over the training nodes; in mode ``full`` an epoch is one step."""
     node_type: str | None = None
     """Node type whose labels are learned, in a graph with types. If None, the only one that has labels."""
@@ -89,41 +64,48 @@ class TrainConfig:
     :class:`graphbraid.nn.LinkModel`. ``batch_size`` then counts links, and an epoch is a pass over those to
     train on."""
     negatives: Literal["binary", "triplet", "shared"] = option(
-        "binary", "Of links: binary, triplet or shared."
+        "binary", "Of links: binary, triplet or shared.", traits="links"
     )
     """Negatives of a batch of links: ``binary`` draws pairs of nodes, each scored by itself (binary cross
     entropy); ``triplet`` draws destinations for each link's source, and ``shared`` nodes that stand for the
     destination and for the source of every link of the batch, among which the link is to be chosen (cross
     entropy)."""
     num_negatives: Annotated[float, Field(gt=0, le=MOST_AMOUNT, allow_inf_nan=False), no_bool] = option(
-        1.0, "Negatives per link."
+        1.0, "Negatives per link.", traits="links"
     )
     """Number of negatives drawn per link; a whole number for ``triplet``."""
     link_relation: RelationNames | None = option(
-        None, "Of links: the relation to learn, as user,rates,movie.", "--relation"
+        None, "Of links: the relation to learn, as user,rates,movie.", "--relation", traits="links"
     )
     """Relation whose links are learned, by its three names; the others carry messages alone. In a graph of
     several node types, links are of one relation: if None, the only one, or the only one with splits. In a
     graph of one node type: if None, the links of all relations."""
-    link_splits: tuple[Fraction, Fraction] = (0.05, 0.1)
+    link_splits: tuple[Fraction, Fraction] = option((0.05, 0.1), traits="links")
     """Shares of the linked pairs of nodes to validate and to test on, drawn if the graph's edges have no
     splits; with ``temporal_strategy`` shares of the links; the latest are for testing."""
-    link_split_seed: Seed = 0
+    link_split_seed: Seed = option(0, traits="links")
     """Seed of that draw."""
     temporal_strategy: Literal["uniform", "last"] | None = option(
-        None, "Of links with times: neighbours from before each link's time, uniform or last.", "--temporal"
+        None,
+        "Of links with times: neighbours from before each link's time, uniform or last.",
+        "--temporal",
+        traits="links",
     )
     """Temporal sampling for links, by the times of the graph's edges: the ends of each link, and its
     negatives, have neighbours from before its time alone, at every hop. ``uniform`` draws any of these,
     ``last`` the latest. Links to validate and to test on must be later than those to train on. If None, times
     play no part."""
 
-    fanouts: Fanouts = option((15, 10), "Neighbours per hop, from the seeds outwards; -1 for all.")
+    fanouts: Fanouts = option(
+        (15, 10), "Neighbours per hop, from the seeds outwards; -1 for all.", traits="batches"
+    )
     """In-neighbours drawn per node at each hop, the hop nearest the seeds first; -1 takes all. One entry per
     model layer."""
-    batch_size: Positive = option(1024, "Seed nodes per batch.")
+    batch_size: Positive = option(1024, "Seed nodes per batch.", traits="batches")
     """Number of seeds per mini-batch."""
-    layout: Literal["subgraph", "blocks"] = option("subgraph", "subgraph (as PyG) or blocks (as DGL).")
+    layout: Literal["subgraph", "blocks"] = option(
+        "subgraph", "subgraph (as PyG) or blocks (as DGL).", traits="batches"
+    )
     """How hops are drawn: ``subgraph`` draws once for each node (as PyG), ``blocks`` anew for every layer (as
     DGL)."""
     replace: bool = False
@@ -148,7 +130,7 @@ class TrainConfig:
     class_weights: Literal["balanced"] | tuple[PositiveFloat, ...] | None = None
     """Weight of each class in the loss; ``balanced`` uses inverse frequencies in the training split."""
 
-    device: str = option("cpu", "cpu, cuda, cuda:N or auto.")
+    device: str = option("cpu", "cpu, cuda, cuda:N or auto.", traits="own")
     """Device of the model: ``cpu``, ``cuda``, ``cuda:1`` or ``auto``."""
     precision: Literal["float32", "bfloat16"] = option("float32", "float32 or bfloat16.")
     """``bfloat16`` runs the model under autocast; parameters and optimizer stay float32."""
@@ -157,29 +139,35 @@ class TrainConfig:
     deterministic: bool = option(False, "Only deterministic algorithms.", "--deterministic/--any-algorithm")
     """Whether torch may use only deterministic algorithms. On the CPU, runs repeat bit for bit without it."""
     trace: NamedPath | None = option(
-        None, "Write the first epoch's timeline for Perfetto, and a page.", panel=RUN, metavar="FILE"
+        None,
+        "Write the first epoch's timeline for Perfetto, and a page.",
+        panel=RUN,
+        metavar="FILE",
+        traits="free own call files",
     )
     """File for the timeline of the first epoch trained, in Perfetto's format, with an HTML page beside it;
     requires a ``plan``. If None, no timeline is written."""
-    threads: Threads | None = option(None, "Threads of the model's operators.")
+    threads: Threads | None = option(None, "Threads of the model's operators.", traits="own")
     """Number of threads of the model's operators during the trainer's work. If None, torch's setting."""
-    workers: Threads = option(1, "Sampling threads.")
+    workers: Threads = option(1, "Sampling threads.", traits="free own batches")
     """Number of sampling threads, which prepare later batches while the model trains. Batches do not depend
     on it."""
-    plan: str | None = option(None, "What prepares batches: auto, cpu, gpu or a plan's file.")
+    plan: str | None = option(None, "What prepares batches: auto, cpu, gpu or a plan's file.", traits="own")
     """``auto`` measures the run's stages and chooses which side prepares each mini-batch; without a GPU, it
     chooses how many cores sample (in place of ``workers``) and how many train (unless ``threads`` is given).
     ``cpu`` and ``gpu`` let one side prepare all batches; any other value is the path of a saved plan. Batches
     do not depend on it. If None, there is no plan."""
 
     host: MemorySize | None = option(
-        None, "Memory for a store's rows and lists, as 4GiB; others stay on disk."
+        None, "Memory for a store's rows and lists, as 4GiB; others stay on disk.", traits="free own"
     )
     """Memory for feature rows and adjacency lists of a store, in bytes or as ``4GiB``; the others are read
     from its files ahead of their use (:class:`graphbraid.features.HostTiers`). 0 reads all from there,
     ``all`` keeps all. In mode ``full`` it is for feature rows alone, which each step reads in blocks. None:
     the graph is used as it is. What is learned does not depend on it."""
-    hot: MemorySize | None = option(None, "Device memory for the feature rows read most, as 4GiB.")
+    hot: MemorySize | None = option(
+        None, "Device memory for the feature rows read most, as 4GiB.", traits="free own"
+    )
     """Memory of the device for the feature rows that are read most, which then never travel, in bytes or as
     ``4GiB``; the ``plan`` is then ``auto`` unless one is given. 0 and None: no rows stay there. What is
     learned does not depend on it. It is that of each rank, whose devices also keep rows between them."""
@@ -189,6 +177,7 @@ class TrainConfig:
         "Folder of `graphbraid partition`: in mode full, each rank reads its own part alone.",
         panel=RUN,
         metavar="DIR",
+        traits="free own",
     )
     """Folder of :func:`graphbraid.distributed.save_partition`, by which several ranks divide the graph in
     mode ``full``; each then reads its own part of a store alone. If None, the first rank divides the graph,
@@ -200,13 +189,13 @@ class TrainConfig:
     """Dtype of rows and of their gradients between the ranks of mode ``full``. ``bfloat16`` halves the bytes
     and rounds each number to 8 significant bits on its way, while sums stay float32; evaluations and
     gradients of parameters travel as float32 always."""
-    exchange: Literal["tuned", "fixed"] = "tuned"
+    exchange: Literal["tuned", "fixed"] = option("tuned", traits="free")
     """How devices read each other's rows in mode ``full``. ``tuned`` finds the fastest configuration of the
     kernel in the first epochs, or takes it from an earlier run; this changes rounding. ``fixed`` searches
     nothing. On the host both do the same."""
 
     tiers: Literal["auto"] | None = option(
-        None, "auto: choose --host (on a device also --hot) by the free memory."
+        None, "auto: choose --host (on a device also --hot) by the free memory.", traits="free"
     )
     """``auto`` chooses ``host`` from the free memory: what the rest of the run leaves, less a reserve; none
     if all features fit, or if no store's file holds them. On a device it chooses ``hot`` likewise, unless
@@ -222,10 +211,12 @@ class TrainConfig:
     """Number of seeds per mini-batch of a sampled evaluation."""
     eval_fanouts: Fanouts | None = None
     """Fanouts of a sampled evaluation. If None, ``fanouts``."""
-    memory_budget_bytes: Annotated[int, Field(ge=1 << 16, lt=1 << 63), no_bool] = 2 << 30
+    memory_budget_bytes: Annotated[int, Field(ge=1 << 16, lt=1 << 63), no_bool] = option(
+        2 << 30, traits="free own"
+    )
     """Bytes that exact inference may hold in addition to graph, features and result; activations beyond it go
     to a file."""
-    hops: Depth | None = None
+    hops: Depth | None = option(None, traits="free")
     """Number of hops that messages travel in a model that is not from ``graphbraid.nn``, for exact inference
     beyond the budget. If None, its message-passing layers are counted (a layer with an attribute ``K``, such
     as APPNP, counts K times)."""
@@ -233,32 +224,45 @@ class TrainConfig:
     """Metrics to compute. If None, the task's usual ones (see ``graphbraid.train.inference.metrics``)."""
     monitor: str | None = None
     """Validation metric that decides which epoch is best. If None, the task's first metric."""
-    patience: Positive | None = option(None, "Stop after this many evaluations without improvement.")
+    patience: Positive | None = option(
+        None, "Stop after this many evaluations without improvement.", traits="free"
+    )
     """Number of evaluations without a better ``monitor`` after which to stop. If None, all epochs are run."""
-    restore_best: bool = True
+    restore_best: bool = option(True, traits="free")
     """Whether the model holds the best epoch's weights, not the last one's, after :meth:`Trainer.fit`."""
-    test_at_end: bool = True
+    test_at_end: bool = option(True, traits="free")
     """Whether to evaluate the test split exactly at the end of :meth:`Trainer.fit`, if the graph has one."""
 
     out_dir: NamedPath | None = option(
-        None, "Folder of the run's files. (default: a new one in runs/)", "--out -o", panel=RUN, metavar="DIR"
+        None,
+        "Folder of the run's files. (default: a new one in runs/)",
+        "--out -o",
+        panel=RUN,
+        metavar="DIR",
+        traits="free own call files",
     )
     """Folder for the run's files. If None, nothing is written, and the run cannot be resumed."""
     resume: bool | Literal["auto"] = option(
-        False, "Continue the run in --out, with its options unless others are given.", panel=RUN
+        False,
+        "Continue the run in --out, with its options unless others are given.",
+        panel=RUN,
+        traits="free own call files",
     )
     """Whether to continue the run in ``out_dir``; ``auto`` does so if there is one."""
-    overwrite: bool = option(False, "Replace the run in --out.", panel=RUN)
+    overwrite: bool = option(False, "Replace the run in --out.", panel=RUN, traits="free own call files")
     """Whether to start anew even if ``out_dir`` holds a run, whose files are then replaced."""
-    checkpoint_every_steps: Positive | None = option(None, "Also save within epochs.", panel=RUN)
+    checkpoint_every_steps: Positive | None = option(
+        None, "Also save within epochs.", panel=RUN, traits="free own files"
+    )
     """Number of steps between checkpoints, in addition to the one at the end of every epoch. If None, only
     that one is written."""
-    tensorboard: bool = option(False, "Also write TensorBoard events.", panel=RUN)
+    tensorboard: bool = option(False, "Also write TensorBoard events.", panel=RUN, traits="free own files")
     """Whether to write TensorBoard events to ``out_dir/tensorboard``; needs the package ``tensorboard``."""
     trust_checkpoint: bool = option(
         False,
         "Also load checkpoints with Python objects, which can run any code: only files you wrote.",
         panel=RUN,
+        traits="free own call",
     )
     """Whether to load checkpoints that hold Python objects other than tensors and plain values. Such a file
     can run any code, so set this only for files you wrote."""

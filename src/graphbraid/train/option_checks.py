@@ -1,24 +1,18 @@
-"""Checks of a run's options together: which exclude or need each other, the device, and the graph's types."""
+"""Checks of a run's options together, and beside the device, the task, the graph's types and the ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from graphbraid.errors import ConfigError
+from graphbraid.train.option_values import names_with
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from graphbraid.graph import Graph
     from graphbraid.train.config import TrainConfig
-
-_OF_LINKS = (
-    "negatives",
-    "num_negatives",
-    "link_relation",
-    "link_splits",
-    "link_split_seed",
-    "temporal_strategy",
-)
 
 
 def _default(config: TrainConfig, name: str) -> Any:
@@ -109,7 +103,7 @@ def _check_tiers(config: TrainConfig) -> None:
 
 
 def _check_links(config: TrainConfig) -> None:
-    for name in _OF_LINKS:
+    for name in names_with("links", type(config)):
         value = getattr(config, name)
         if config.task == "node" and value != _default(config, name):
             raise ConfigError(f"{name}={value!r} is for links, and task='node' has none; set task='link'.")
@@ -166,9 +160,42 @@ def _check_device(name: str) -> None:
         )
 
 
-_TIERS = "tiers hold the rows and lists of one node type"
-_BATCHES = "batches of several node types are prepared by the CPU's own threads"
-_SAMPLED = "a graph with types is trained on by mini-batches unless mode='full' is given"
+# ---- options beside the task, the graph's types and the ranks
+
+
+def config_of_links(
+    model: nn.Module, config: TrainConfig, given: Mapping[str, Any], num_ranks: int
+) -> TrainConfig:
+    """Return the options of a run on links, whose mode is ``sampled``.
+
+    Args:
+        model: the model to train.
+        config: options of the run.
+        given: ``tiers``, ``topology`` and ``accelerator`` of the Trainer; None where they were not given.
+        num_ranks: number of ranks that train together.
+
+    Raises:
+        ConfigError: an option does not go with links, or the model is no model of links.
+    """
+    from graphbraid.nn import LinkModel
+
+    if not isinstance(model, LinkModel):
+        raise ConfigError(
+            "task='link' trains an encoder and a predictor: give nn.LinkModel(encoder, nn.DotProduct()), or "
+            f"another predictor; got {type(model).__name__}."
+        )
+    mode = "full" if config.mode == "full" else None
+    refused = [
+        ("mode", mode, "the full-graph engine learns labels of nodes"),
+        ("node_type", config.node_type, "links are learned, not labels"),
+        ("class_weights", config.class_weights, "links are learned, not classes"),
+    ]
+    tiers = "batches of links read rows and lists in memory"
+    threads = "batches of links are prepared by the CPU's own threads"
+    _refuse("task='link'", refused + _of_placement(config, given, tiers, threads))
+    if num_ranks > 1:
+        raise ConfigError(f"{num_ranks} ranks do not train on links so far: they share batches of nodes.")
+    return config.updated(mode="sampled")
 
 
 def config_by_types(
@@ -179,7 +206,7 @@ def config_by_types(
     Args:
         graph: the graph to train on.
         config: options of the run.
-        given: ``tiers``, ``topology`` and ``accelerator`` of the Trainer; None where they were not given.
+        given: as for :func:`config_of_links`.
         num_ranks: number of ranks that train together.
 
     Raises:
@@ -192,29 +219,52 @@ def config_by_types(
                 "out."
             )
         return config, ""
-    _check_typed(config, given, num_ranks)
-    if config.mode == "auto":
-        return config.updated(mode="sampled"), _SAMPLED
-    return config, ""
-
-
-def _check_typed(config: TrainConfig, given: Mapping[str, Any], num_ranks: int) -> None:
-    """Refuse options that need a graph of one node type and one relation."""
-    refused: list[tuple[str, Any, bool, str]] = [
-        ("host", config.host, config.host is not None, _TIERS),
-        ("hot", config.hot, bool(config.hot), _TIERS),
-        ("tiers", config.tiers, config.tiers is not None, _TIERS),
-        ("trace", config.trace, config.trace is not None, f"{_BATCHES}, which keep no timeline"),
-        ("plan", config.plan, config.plan is not None and config.device != "cpu", _BATCHES),
-    ]
-    reasons = {"tiers": _TIERS, "topology": _TIERS, "accelerator": _BATCHES}
-    refused += [(name, type(one).__name__, one is not None, reasons[name]) for name, one in given.items()]
-    for name, value, is_given, reason in refused:
-        if is_given:
-            shown = repr(value) if value is None or isinstance(value, str | int) else str(value)
-            raise ConfigError(f"{name}={shown} does not go with a graph with types so far: {reason}.")
+    tiers = "tiers hold the rows and lists of one node type"
+    threads = "batches of several node types are prepared by the CPU's own threads"
+    _refuse("a graph with types", _of_placement(config, given, tiers, threads))
     if num_ranks > 1:
         raise ConfigError(
             f"{num_ranks} ranks do not train on a graph with types so far: they share batches of one node "
             "type."
         )
+    if config.mode == "auto":
+        reason = "a graph with types is trained on by mini-batches unless mode='full' is given"
+        return config.updated(mode="sampled"), reason
+    return config, ""
+
+
+def config_of_rank(config: TrainConfig, rank: int) -> tuple[TrainConfig, str]:
+    """Return a rank's own config, in which only the first one writes files, and the reason for its mode.
+
+    Args:
+        config: options of the run.
+        rank: the rank's number.
+    """
+    reason = "several ranks share mini-batches" if config.mode == "auto" else ""
+    others = names_with("files", type(config)) if rank > 0 else ()
+    mode = "full" if config.mode == "full" else "sampled"
+    return config.updated(mode=mode, **{name: _default(config, name) for name in others}), reason
+
+
+def _of_placement(
+    config: TrainConfig, given: Mapping[str, Any], tiers: str, threads: str
+) -> list[tuple[str, Any, str]]:
+    """Return what says where rows lie and who prepares batches: name, value if given, and why not."""
+    return [
+        ("host", config.host, tiers),
+        ("hot", config.hot or None, tiers),
+        ("tiers", config.tiers, tiers),
+        ("trace", config.trace, f"{threads}, which keep no timeline"),
+        ("plan", None if config.device == "cpu" else config.plan, threads),
+        *(
+            (name, None if one is None else type(one), threads if name == "accelerator" else tiers)
+            for name, one in given.items()
+        ),
+    ]
+
+
+def _refuse(what: str, options: Sequence[tuple[str, Any, str]]) -> None:
+    for name, value, reason in options:
+        if value is not None:
+            shown = repr(value) if isinstance(value, str | int) else getattr(value, "__name__", value)
+            raise ConfigError(f"{name}={shown} does not go with {what} so far: {reason}.")

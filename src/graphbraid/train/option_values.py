@@ -108,12 +108,36 @@ class Flag:
 
 
 def option(
-    default: T, text: str, names: str = "", *, panel: str = "Training", metavar: str | None = None
+    default: T,
+    text: str = "",
+    names: str = "",
+    *,
+    panel: str = "Training",
+    metavar: str | None = None,
+    traits: str = "",
 ) -> T:
-    """Declare a field that is also a flag of the command line, with a line of help."""
-    flag = Flag(text, names, panel, metavar)
-    field: T = dataclasses.field(default=default, metadata={"flag": flag})
+    """Declare a field that has a flag on the command line or traits.
+
+    Args:
+        default: value of the field if none is given.
+        text: help of the flag. If empty, the field has no flag.
+        names: flags, as in :class:`Flag`.
+        panel: heading of the help.
+        metavar: word of the help for the value.
+        traits: words for :func:`names_with`: ``free``, a resumed run may change the option; ``own``, ranks
+            may differ in it; ``files``, the first rank alone heeds it; ``call``, it is of a single call, and
+            no saved run decides it; ``links`` and ``batches``, it is for links or mini-batches alone.
+    """
+    flag = Flag(text, names, panel, metavar) if text else None
+    metadata = {"flag": flag, "traits": frozenset(traits.split())}
+    field: T = dataclasses.field(default=default, metadata=metadata)
     return field
+
+
+def names_with(trait: str, *kinds: type) -> tuple[str, ...]:
+    """Return the names of the fields of records of options that have a trait, in the fields' order."""
+    found = (field for kind in kinds for field in dataclasses.fields(kind))
+    return tuple(field.name for field in found if trait in field.metadata.get("traits", ()))
 
 
 def check_values(options: Any) -> None:

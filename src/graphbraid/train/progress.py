@@ -17,8 +17,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from graphbraid.train.callbacks import Callback
-from graphbraid.train.records import EpochRecord, RunResult, StepRecord
+from graphbraid.train.callbacks import Callback, EpochRecord, RunResult, StepRecord
 
 if TYPE_CHECKING:
     from graphbraid.train.trainer import Trainer

@@ -24,19 +24,16 @@ from graphbraid.sampling.lists import NeighborLists
 from graphbraid.sampling.rows.by_id import FeatureSource
 from graphbraid.signatures import typed
 from graphbraid.train import runtime
-from graphbraid.train.callbacks import Callback, Listeners
+from graphbraid.train.callbacks import Callback, Listeners, Progress, RunResult, Status
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.inference.evaluate import EvalMode, node_ids, outputs_in_chunks, score
 from graphbraid.train.inference.link_predictions import TopLinks, link_scores, top_links
-from graphbraid.train.records import Progress, RunResult, Status
 from graphbraid.train.run.fit import FitRun
-from graphbraid.train.run.hot_sharing import HotSharing
-from graphbraid.train.run.state import RunState, SignalGuard
+from graphbraid.train.run.setup import RunState, SignalGuard
 from graphbraid.train.run_folder import checkpoint
 from graphbraid.train.run_folder.checkpoint import check_weights
-from graphbraid.train.run_folder.contract import Contract, learned_by
+from graphbraid.train.run_folder.contract import Contract, check_same_model, learned_by
 from graphbraid.train.run_folder.folder import RunFolder
-from graphbraid.train.run_folder.identity import check_same_model
 from graphbraid.train.runtime import TrainerLock
 from graphbraid.train.step.feed import ALONE, Share
 from graphbraid.train.step.links.runner import LinkRunner
@@ -275,9 +272,13 @@ class Trainer:
             folder = stack.enter_context(RunFolder(self.config.out_dir)) if self.config.out_dir else None
             guard, listeners = SignalGuard(), Listeners(self, self.callbacks)
             self._state = self._new_state()
-            # Entered only now: before the first step there is nothing to save, so Ctrl-C may end the checks.
-            sharing = stack.enter_context(HotSharing(self._state))
+            sharing = None
+            if self.comm is not None and self.config.mode == "sampled":
+                from graphbraid.train.run.hot_sharing import HotSharing  # only ranks share rows
+
+                sharing = stack.enter_context(HotSharing(self._state, self.comm))
             run = FitRun(self._state, listeners, folder, guard, sharing)
+            # Entered only now: before the first step there is nothing to save, so Ctrl-C may end the checks.
             stack.enter_context(guard)
             try:
                 return run.run()

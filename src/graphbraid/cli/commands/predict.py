@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from graphbraid.cli.common import DebugOption, JsonOption, err_console, guarded, path_given, print_json, say
-from graphbraid.cli.steps.predict_links import Wanted, predicted_links
-from graphbraid.cli.steps.table_files import nodes_named, read_ids, require_place, writer_of
 from graphbraid.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -106,6 +104,8 @@ def predict(
         graphbraid predict --run runs/kg-embedding-1 --pairs heads.txt --top 10 --out tails.csv
     """  # noqa: D412  (typer shows the blank line between examples)
     from graphbraid.cli.run.saved_run import read_saved, trained
+    from graphbraid.cli.steps.predict_links import Wanted, predicted_links
+    from graphbraid.cli.steps.table_files import require_place, writer_of
     from graphbraid.files.opening import expanded
     from graphbraid.train.run_folder.loggers import METRICS
 
@@ -171,6 +171,8 @@ def _predicted_nodes(
 def _chosen_nodes(
     labels: Graph | NodeSet, nodes: Path | None, split: str | None, ids: NodeIds | None
 ) -> Tensor | None:
+    from graphbraid.cli.steps.table_files import nodes_named, read_ids
+
     if split is not None:
         return labels.split(split)
     if nodes is None:

@@ -18,6 +18,7 @@ from graphbraid.train.option_values import (
     Positive,
     Seed,
     check_values,
+    names_with,
     no_bool,
     option,
     parsed,
@@ -68,7 +69,7 @@ class RunSettings:
     check_data: bool = True
     """Read the whole graph once and check every value before it is used. Set it to false for a store larger
     than memory that was checked when it was made."""
-    verify: bool = option(False, "Compare all of a store with its checksums.", panel=DATA)
+    verify: bool = option(False, "Compare all of a store with its checksums.", panel=DATA, traits="call")
     """Read a store in full and compare it with its checksums, even if an earlier open did."""
     model: str = option(
         "sage",
@@ -126,7 +127,7 @@ class ResolvedRun:
     def rows(self) -> list[tuple[str, str, str]]:
         """Return name, value and source of the most important options and of all that were given."""
         chosen = (name for name, source in self.sources.items() if source != SAVED)
-        hidden = _SAMPLING_ONLY if self.train.mode == "full" else frozenset()
+        hidden = names_with("batches", TrainConfig) if self.train.mode == "full" else ()
         return [
             (name, _text(self._value(name)), self.sources.get(name, "default"))
             for name in dict.fromkeys((*_SHOWN, *chosen))
@@ -161,8 +162,7 @@ _SHOWN = (
     "seed",
     "out_dir",
 )
-_SAMPLING_ONLY = frozenset({"fanouts", "batch_size", "layout", "workers"})
-_NOT_KEPT = frozenset({"out_dir", "resume", "overwrite", "trace", "trust_checkpoint", "verify"})
+_NOT_KEPT = names_with("call", RunSettings, TrainConfig)
 """Options of a single call, not of the run: a saved run must not decide what is overwritten or trusted."""
 _CALLER_ONLY = frozenset({"trust_checkpoint"})
 """Options that only the command line may set, since a file may come from somebody else."""
@@ -170,7 +170,7 @@ _OWN = tuple(one.name for one in fields(RunSettings))
 FLAGS: dict[str, Flag] = {
     one.name: one.metadata["flag"]
     for one in (*fields(RunSettings), *fields(TrainConfig))
-    if "flag" in one.metadata
+    if one.metadata.get("flag") is not None
 }
 """Options that have a flag on the command line, by name."""
 

@@ -5,20 +5,25 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Generator, Iterator
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from graphbraid.train import runtime
-from graphbraid.train.callbacks import Callback, EarlyStopping, Listeners
+from graphbraid.train.callbacks import (
+    Callback,
+    EarlyStopping,
+    EpochRecord,
+    Listeners,
+    Progress,
+    RunResult,
+    StepRecord,
+)
 from graphbraid.train.inference.evaluate import EvalMode
-from graphbraid.train.records import EpochRecord, Progress, RunResult, StepRecord
-from graphbraid.train.run.hot_sharing import HotSharing
 from graphbraid.train.run.ranks import RunRanks
 from graphbraid.train.run.saving import Saving
-from graphbraid.train.run.setup import set_up
-from graphbraid.train.run.state import RunState, SignalGuard, StopRequested
+from graphbraid.train.run.setup import RunState, SignalGuard, StopRequested, set_up
 from graphbraid.train.run_folder.folder import TENSORBOARD, RunFolder
 from graphbraid.train.run_folder.loggers import TensorBoard
 from graphbraid.train.step.feed import BatchShare
@@ -26,6 +31,9 @@ from graphbraid.train.step.preflight import has_split, split_nodes
 from graphbraid.train.step.runner import Batch
 from graphbraid.train.step.step import Clock, Failures, TrainStep
 from graphbraid.train.step.tiers import EpochCounts
+
+if TYPE_CHECKING:
+    from graphbraid.train.run.hot_sharing import HotSharing
 
 T = TypeVar("T")
 
@@ -76,7 +84,8 @@ class FitRun:
         listeners: callbacks of the run, to which those that the config requests are added.
         folder: folder for the run's files. If None, none are written.
         guard: guard that records signals.
-        sharing: of the ranks' hot rows, which is opened here; whoever made it ends it.
+        sharing: sharing of the ranks' hot rows, which is opened here and closed by the caller. If None, rows
+            are not shared.
 
     Raises:
         ConfigError, DataError, ResourceError: the errors that ``Trainer.fit`` raises before the first step.
@@ -88,13 +97,14 @@ class FitRun:
         listeners: Listeners,
         folder: RunFolder | None,
         guard: SignalGuard,
-        sharing: HotSharing,
+        sharing: HotSharing | None,
     ) -> None:
         self._state, self._listeners, self._folder, self._guard = state, listeners, folder, guard
         self._config, self._runner = state.config, state.runner
         self._ranks = RunRanks(state.comm, state, guard)
         self._ranks.check_same_run()
-        sharing.open()
+        if sharing is not None:
+            sharing.open()
         self._resumes = self._ranks.of_first(self._decide)
         self._monitor, self._maximize = state.monitored
         self._add_listeners()

@@ -22,7 +22,7 @@ from graphbraid.graph import SparseFeatures
 from graphbraid.graph.scaled_features import kept_row_bytes
 from graphbraid.sampling.rows.device_cache import MAP_BYTES, DeviceCache
 from graphbraid.sampling.rows.shared_cache import PeerPlace, SharedDeviceCache
-from graphbraid.train.run.state import RunState
+from graphbraid.train.run.setup import RunState
 
 _log = logging.getLogger(__name__)
 _INSTEAD = "each keeps its own hot rows"
@@ -33,15 +33,16 @@ class HotSharing:
 
     The rows that all ranks together read most are on each device, the next ones interleaved over the devices
     of a machine that read each other, as far as that is expected to save time. Where none can be read, each
-    device keeps what it would keep alone. As a context manager it lets go of the rows, together with the
-    other ranks unless an error ends the run.
+    device keeps what it would keep alone. As a context manager it frees the rows, together with the other
+    ranks unless an error ends the run.
 
     Args:
-        state: the run; with one rank, nothing is shared.
+        state: the run, on mini-batches.
+        comm: the ranks that train together.
     """
 
-    def __init__(self, state: RunState) -> None:
-        self._state = state
+    def __init__(self, state: RunState, comm: Communicator) -> None:
+        self._state, self._comm = state, comm
         self._group: ReadingGroup | None = None  # of ranks, if one of them has hot rows
         self._shared: SharedDeviceCache | None = None
 
@@ -64,16 +65,13 @@ class HotSharing:
             RankError: a rank was lost.
             ResourceError: the device does not have the memory of the rows.
         """
-        comm = self._state.comm
-        if comm is None or self._state.config.mode != "sampled":
-            return
-        tiers = self._tiers()
+        comm, tiers = self._comm, self._tiers()
         if not any(comm.gather(tiers is not None)):
             return
         device, kind, why_apart = self._device(tiers)
         group = reading_group(comm, device, kind, _INSTEAD, why_apart=why_apart)
         rates = read_rates(group, device, self._state.accelerator)
-        score = self._score_of_all(comm, tiers)
+        score = self._score_of_all(tiers)
         hot = None if tiers is None else _alone(tiers)
         budgets = cast("list[int]", group.gather(0 if hot is None else hot.device_bytes(self._row_bytes)))
         self._group = group
@@ -130,13 +128,13 @@ class HotSharing:
             return None, accelerator.hardware, "its accelerator does not say that others read its memory"
         return accelerator.memory_device, accelerator.hardware, ""
 
-    def _score_of_all(self, comm: Communicator, tiers: TieredFeatures | None) -> Tensor:
+    def _score_of_all(self, tiers: TieredFeatures | None) -> Tensor:
         """Return the sums of the scores by which the ranks fill their tiers, the same bits on each."""
         csc = self._state.graph.csc
         score = torch.zeros(csc.num_dst, dtype=torch.float64)
         if tiers is not None:
             score += out_degree(csc) if tiers.score is None else tiers.score.clamp_min(0)
-        return comm.all_reduce(score).wait()
+        return self._comm.all_reduce(score).wait()
 
     @property
     def _row_bytes(self) -> int:
@@ -157,6 +155,3 @@ def _alone(tiers: TieredFeatures) -> DeviceCache:
     hot = tiers.hot
     assert hot is not None
     return hot.alone if isinstance(hot, SharedDeviceCache) else hot
-
-
-__all__ = ["HotSharing"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 import xxhash
@@ -17,39 +17,18 @@ from graphbraid.distributed.ranks.joining import check_alike
 from graphbraid.errors import ConfigError, RankError
 from graphbraid.fullgraph.reading.watch import options_of
 from graphbraid.train import runtime
-from graphbraid.train.config import TrainConfig
+from graphbraid.train.callbacks import Status
 from graphbraid.train.inference.evaluate import EvalMode, score, score_by_ranks
-from graphbraid.train.records import Status
-from graphbraid.train.run.state import RunState, SignalGuard
-from graphbraid.train.run_folder.identity import graph_identity, model_identity
+from graphbraid.train.option_values import names_with
+from graphbraid.train.run.setup import RunState, SignalGuard
+from graphbraid.train.run_folder.contract import graph_identity, model_identity
 from graphbraid.train.task import Task
 
 T = TypeVar("T")
-_OWN = frozenset(
-    {"device", "threads", "workers", "memory_budget_bytes", "host", "hot", "out_dir", "resume", "overwrite"}
-    | {"trust_checkpoint", "tensorboard", "checkpoint_every_steps", "partition", "plan", "trace"}
-)
-"""Options that may differ between ranks: where and when a rank works, or what only the first one heeds.
-
-Devices may differ in their number, not in their kind."""
 _STOPS: tuple[Status, ...] = ("early-stopped", "stopped", "interrupted")
 """Reasons to stop, the weightier ones last."""
 NUM_EXTRA = 1 + len(_STOPS)
 """Numbers that are added up with the gradients: the loss, and who wants to stop for which reason."""
-
-
-def config_of_rank(config: TrainConfig, rank: int) -> tuple[TrainConfig, str]:
-    """Return a rank's own config, in which only the first one writes files, and the reason for its mode.
-
-    Args:
-        config: options of the run.
-        rank: the rank's number.
-    """
-    reason = "several ranks share mini-batches" if config.mode == "auto" else ""
-    files: dict[str, Any] = dict.fromkeys(("out_dir", "checkpoint_every_steps", "trace"))
-    files |= dict.fromkeys(("resume", "overwrite", "tensorboard"), False)
-    mode = "full" if config.mode == "full" else "sampled"
-    return config.updated(mode=mode, **(files if rank > 0 else {})), reason
 
 
 class RunRanks:
@@ -82,11 +61,13 @@ class RunRanks:
                 f"batch_size={config.batch_size} is the number of seeds of all ranks together, and there are "
                 f"{self.size} ranks; give at least one seed to each."
             )
+        # Devices may differ in their number, not in their kind.
         kind = {"a model on": self._state.runner.device.type}
         check_alike(
             self._comm, kind, "ranks add up their gradients on CUDA devices or on the CPU, not on both"
         )
-        options = {name: value for name, value in config.to_json().items() if name not in _OWN}
+        own = names_with("own", type(config))  # where and when a rank works, or what only the first one heeds
+        options = {name: value for name, value in config.to_json().items() if name not in own}
         check_alike(self._comm, options, "start all ranks with the same options")
         graph = {f"graph's {name}": value for name, value in graph_identity(self._state.graph).items()}
         check_alike(self._comm, graph, "load the same graph on all ranks")

@@ -8,16 +8,14 @@ from typing import Any
 from torch import Tensor
 
 from graphbraid.train import runtime
-from graphbraid.train.callbacks import Callback, Listeners
+from graphbraid.train.callbacks import Callback, EpochRecord, Listeners, Progress, RunResult, StepRecord
 from graphbraid.train.inference.metrics import LOSS
-from graphbraid.train.records import EpochRecord, Progress, RunResult, StepRecord
 from graphbraid.train.run.ranks import RunRanks
-from graphbraid.train.run.setup import RunParts
-from graphbraid.train.run.state import RunState
+from graphbraid.train.run.setup import RunParts, RunState
 from graphbraid.train.run_folder import checkpoint
 from graphbraid.train.run_folder.checkpoint import check_fits
+from graphbraid.train.run_folder.contract import check_same, graph_identity, model_identity
 from graphbraid.train.run_folder.folder import CONFIG, ENVIRONMENT, RESULT, RunFolder, environment, keep
-from graphbraid.train.run_folder.identity import check_same, graph_identity, model_identity
 from graphbraid.train.run_folder.loggers import RunLog
 from graphbraid.train.step.step import STAGES
 

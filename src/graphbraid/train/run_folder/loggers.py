@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from graphbraid.errors import DataError, MissingPackageError, ResourceError
 from graphbraid.files.opening import open_descriptor
 from graphbraid.files.writing import atomic_write, resource_error
-from graphbraid.train.callbacks import Callback
-from graphbraid.train.records import EpochRecord, RunResult, StepRecord
+from graphbraid.train.callbacks import Callback, EpochRecord, RunResult, StepRecord
 
 if TYPE_CHECKING:
     from graphbraid.train.trainer import Trainer
