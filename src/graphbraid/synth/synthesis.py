@@ -122,8 +122,8 @@ class Synthesis:
             ResourceError: the steps that are planned would not fit the free memory.
         """
         program = self.program(graph, input_path=input_path)
-        # The steps of training and of evaluation are both planned and allocated to be written. The features are
-        # written to a file: a container's limit counts its pages until the disk has them.
+        # The steps of training and of evaluation are both planned and allocated to be written. The features
+        # are written to a file: a container's limit counts its pages until the disk has them.
         assert graph.x is not None
         needed = 2 * fullgraph.estimated_bytes(self.model, graph, HOST) + graph.x.nbytes
         advice = "Use a machine or container with more, or smaller layers"
