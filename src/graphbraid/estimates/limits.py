@@ -24,6 +24,8 @@ _KEPT_SHARE = 8
 """One part in so many of what a run holds is taken to lie between blocks, where nothing else fits."""
 _RESERVE_BYTES = 64 << 20
 """Kept free while stages are measured: heaps of threads, pools of arrangements tried before, copies."""
+_HEAP_BYTES = 16 << 20
+"""Taken by a run for modules imported late and for heaps of threads."""
 _PARTS = {
     "optimizer": "the optimizer's state",
     "batches": "mini-batches under way",
@@ -129,7 +131,8 @@ def _parts_to_come(
     most = max(phases, key=lambda need: need.nbytes, default=None)
     counted = [need for need in needs.held if need.name not in _HELD] + ([] if most is None else [most])
     parts = {_PARTS.get(need.name, need.name): need.nbytes for need in counted if need.nbytes}
-    return parts | {"freed blocks that the process keeps": sum(parts.values()) // _KEPT_SHARE}
+    kept = {"freed blocks that the process keeps": sum(parts.values()) // _KEPT_SHARE}
+    return parts | kept | {"late imports and heaps of threads": _HEAP_BYTES}
 
 
 def _what_fits(model: nn.Module, graph: Graph, config: TrainConfig, needed: int, free: int) -> str:
