@@ -31,7 +31,16 @@ from graphbraid.fullgraph.lowering.lowered import Lowered
 from graphbraid.fullgraph.lowering.options import CompileOptions
 from graphbraid.fullgraph.lowering.passes import through_passes
 from graphbraid.fullgraph.lowering.streamed import lowered_to_stream, streamed
-from graphbraid.fullgraph.program import Attention, Decision, Module, Normalise, NotLoweredError, Program
+from graphbraid.fullgraph.program import (
+    Attention,
+    Break,
+    Decision,
+    Module,
+    Normalise,
+    NotLoweredError,
+    Operation,
+    Program,
+)
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.sparse_features import SparseFeatures
@@ -125,7 +134,7 @@ def lower_for_evaluation(lowered: Lowered, program: Program) -> tuple[Program, B
     if options.features is not None:
         program = streamed(program)
     passed = _passed(program, facts, options, options.passes - {"hoist"})
-    if lowered.row_of is not None and not feature_copies(passed):
+    if lowered.row_of is not None and not _needs_order(program) and not feature_copies(passed):
         return passed, kept
     return passed, whole_graph(csc, num_blocks)
 
@@ -191,6 +200,8 @@ def _renumbered(
         left_alone = "there is nothing to aggregate"
     elif program.reads_edges:
         left_alone = "edge features are read in the graph's order"
+    elif _needs_order(program):
+        left_alone = "a part that runs as written reads rows in the graph's order"
     if left_alone is not None:
         decision = Decision(name="locality", taken=False, what=left_alone)
         return program.rewritten(program.ops, decision), reached
@@ -329,8 +340,9 @@ def prune(program: Program, csc: Csc, nodes: Tensor, *, wanted: bool) -> tuple[R
         left_alone = "switched off"
     elif num_blocks == 0 or csc.num_edges == 0:
         left_alone = "there is nothing to aggregate"
-    elif _couples_rows(program):
-        left_alone = "batch normalisation needs every node's row"
+    elif (op := next((op for op in program.ops if couples_rows(op)), None)) is not None:
+        what = "a part that runs as written" if isinstance(op, Break) else "batch normalisation"
+        left_alone = f"{what} needs every node's row"
     if left_alone is not None:
         return None, Decision(name="prune", taken=False, what=left_alone)
     reached = reach(csc, nodes, num_blocks)
@@ -342,9 +354,14 @@ def prune(program: Program, csc: Csc, nodes: Tensor, *, wanted: bool) -> tuple[R
     return reached, Decision(name="prune", taken=True, what=what)
 
 
-def _couples_rows(program: Program) -> bool:
+def couples_rows(op: Operation) -> bool:
     """Return whether a row's result depends on rows it has no edge from, so that none may be left out."""
-    return any(isinstance(op, Module | Normalise) and op.couples_rows for op in program.ops)
+    return isinstance(op, Break | Module | Normalise) and op.couples_rows
+
+
+def _needs_order(program: Program) -> bool:
+    """Return whether a graph break reads all rows, whose order may matter to it."""
+    return any(isinstance(op, Break) and op.couples_rows for op in program.ops)
 
 
 # ---- symmetry: an undirected graph's adjacency serves as its own transpose

@@ -1,6 +1,14 @@
 """The program that a model is read into: a short list of operations on node matrices."""
 
 from graphbraid.fullgraph.program.edge_operations import FILLS, Aggregate, Attention, Gine, Maximum
+from graphbraid.fullgraph.program.graph_break import (
+    Break,
+    FromCall,
+    FromGraph,
+    FromInput,
+    GraphValues,
+    WrittenCall,
+)
 from graphbraid.fullgraph.program.ir import (
     Decision,
     LevelNodes,
@@ -44,6 +52,7 @@ __all__ = [
     "AdjacencyMatrix",
     "Aggregate",
     "Attention",
+    "Break",
     "Combine",
     "Concat",
     "Decision",
@@ -51,7 +60,11 @@ __all__ = [
     "Epilogue",
     "Exchange",
     "Following",
+    "FromCall",
+    "FromGraph",
+    "FromInput",
     "Gine",
+    "GraphValues",
     "Hoisted",
     "Largest",
     "Learned",
@@ -69,6 +82,7 @@ __all__ = [
     "Scale",
     "UnitRows",
     "View",
+    "WrittenCall",
     "check",
     "name_of",
     "same_program",

@@ -7,12 +7,13 @@ equivalent one (:mod:`graphbraid.fullgraph.lowering.passes`) and run (:mod:`grap
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
 from graphbraid.fullgraph.program.edge_operations import Aggregate, Attention, Gine
+from graphbraid.fullgraph.program.graph_break import Break, WrittenCall
 from graphbraid.fullgraph.program.operations import (
     INPUT,
     Add,
@@ -197,7 +198,7 @@ class Program:
             return sum(self.width(i) for i in op.inputs)
         if isinstance(op, Attention):
             return op.heads * op.channels if op.concat else op.channels
-        if isinstance(op, Module) and op.width_out is not None:
+        if isinstance(op, Module | Break) and op.width_out is not None:
             return op.width_out
         return self.width(op.inputs[0])
 
@@ -315,12 +316,12 @@ def shape_errors(program: Program, op: Operation) -> Iterator[str]:
     if isinstance(op, Attention) and op.own_rows and program.place(op.inputs[1]) != program.place(op.out):
         yield "has its second input on other nodes than its result"
     for other in op.inputs[1:] if isinstance(op, _ADDING) else ():
-        is_as_wide = isinstance(op, Concat) or program.width(other) == program.width(op.out)
+        is_as_wide = isinstance(op, Concat | Break) or program.width(other) == program.width(op.out)
         if program.place(other) != program.place(op.out) or not is_as_wide:
             yield f"adds {other}, whose level or width is not that of {op.inputs[0]}'s result"
 
 
-_ADDING = (Add, Aggregate, Linear, Combine, Largest, Concat)
+_ADDING = (Add, Aggregate, Linear, Combine, Largest, Concat, Break)
 
 
 def same_program(first: Program, second: Program) -> bool:
@@ -342,8 +343,9 @@ def _same(first: Any, second: Any) -> bool:
         return False
     if isinstance(first, dict):
         return list(first) == list(second) and _same(tuple(first.values()), tuple(second.values()))
-    if isinstance(first, tuple):
+    if isinstance(first, tuple | list):
         return len(first) == len(second) and all(_same(a, b) for a, b in zip(first, second, strict=True))
-    if isinstance(first, Operation):
-        return _same(vars(first), vars(second))
+    if isinstance(first, Operation | WrittenCall):
+        names = [field.name for field in fields(first)]
+        return all(_same(getattr(first, name), getattr(second, name)) for name in names)
     return bool(first == second)

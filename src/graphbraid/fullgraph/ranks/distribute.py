@@ -16,6 +16,7 @@ from graphbraid.fullgraph.lowering.lower_program import output_rows
 from graphbraid.fullgraph.lowering.lowered import Lowered
 from graphbraid.fullgraph.lowering.route import Route
 from graphbraid.fullgraph.program import (
+    Break,
     Decision,
     DestinationRows,
     Exchange,
@@ -191,7 +192,7 @@ def _check_divisible(program: Program) -> None:
     if program.num_levels == 1:
         raise NotLoweredError("the model", "reads no edges, so that ranks have nothing to divide", "one rank")
     for op in program.ops:
-        if isinstance(op, Module):
+        if isinstance(op, Module | Break):
             reason = "runs in PyTorch, which knows only this rank's rows"
             raise NotLoweredError(f"{op.out}, {op.details()}", reason, "batch or layer normalisation")
 

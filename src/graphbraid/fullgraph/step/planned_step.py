@@ -11,9 +11,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.program import Exchange, Linear, Module, Normalise, Operation
+from graphbraid.fullgraph.program import Break, Exchange, Linear, Module, Normalise, Operation
 from graphbraid.fullgraph.step.arena import Arena, StepTask
-from graphbraid.fullgraph.step.operations import edges, exchange, gat, linear, norm, rowwise
+from graphbraid.fullgraph.step.operations import edges, exchange, gat, graph_break, linear, norm, rowwise
 from graphbraid.fullgraph.step.operations.peer_reads import PeerReads, why_rows_travel
 from graphbraid.fullgraph.step.operations.row_exchange import route_of
 from graphbraid.fullgraph.step.plan import PlannedClass, StepPlan, WhenWhole
@@ -36,6 +36,8 @@ class ForwardPass(NamedTuple):
     """Whether each of the step's modules was in training mode."""
     statistics: tuple[int, ...]
     """Versions of the running statistics that the pass normalised by."""
+    generators: tuple[Tensor, ...]
+    """States of torch's generators, the host's and the device's, from which graph breaks drew."""
 
 
 class PlannedStep:
@@ -70,7 +72,9 @@ class PlannedStep:
         """Seconds of the last forward and backward pass on the host's clock; None between the two."""
         self._forward_seconds = 0.0
         self._parameters = tuple(program.parameters())
-        of_user = (op.module for op in program.ops if isinstance(op, Module | Normalise))
+        of_user = [op.module for op in program.ops if isinstance(op, Module | Normalise)]
+        self._breaks = [op for op in program.ops if isinstance(op, Break)]
+        of_user += [module for op in self._breaks for module in op.modules()]
         self._modules = [inner for module in of_user for inner in module.modules()]
         self.lock = threading.RLock()
         """Held while a pass runs: passes of several threads share the arena."""
@@ -80,6 +84,8 @@ class PlannedStep:
         pass has used them up."""
         self._places: list[tuple[int, tuple[int, ...]]] = []
         self._spread: tuple[Tensor, Tensor] | None = None
+        self._generators: tuple[Tensor, ...] = ()
+        """States of torch's generators before the last forward pass; see :class:`ForwardPass`."""
 
     @property
     def tasks(self) -> Sequence[StepTask]:
@@ -118,6 +124,7 @@ class PlannedStep:
         self._plan.seeds.draw()
         began, self.seconds = time.perf_counter(), None
         self._held = 0
+        self._generators = self._states_of_generators()
         self._run_forward()
         self._num_forwards += 1
         self._held = self._num_forwards
@@ -126,7 +133,8 @@ class PlannedStep:
 
     def last_pass(self) -> ForwardPass:
         """Return what :meth:`bring_back` needs to repeat the last :meth:`forward`."""
-        return ForwardPass(self._held, self._plan.seeds.drawn(), self._modes(), self._statistics())
+        modes, statistics = self._modes(), self._statistics()
+        return ForwardPass(self._held, self._plan.seeds.drawn(), modes, statistics, self._generators)
 
     @torch.no_grad()
     def bring_back(self, was: ForwardPass) -> Tensor:
@@ -146,8 +154,11 @@ class PlannedStep:
             self._look_at_parameters()
             self._plan.seeds.put_back(was.seeds)
             self._held = 0
+            now = self._states_of_generators()
             with self._as_before(was.modes):
+                self._put_back(was.generators)
                 self._run_forward()
+                self._put_back(now)
             self._held = was.number
         return self.output.tensor
 
@@ -166,6 +177,22 @@ class PlannedStep:
                 module.training = mode
             for buffer, value in zip(buffers, before, strict=True):
                 buffer.data.copy_(value)  # without a new version: the values are the same
+
+    def _states_of_generators(self) -> tuple[Tensor, ...]:
+        """Return the states of the generators from which graph breaks may draw; none without breaks."""
+        if not self._breaks:
+            return ()
+        copies, host = self.request.copies, torch.get_rng_state()
+        if copies is None or copies.place.type != "cuda":
+            return (host,)
+        return host, torch.cuda.get_rng_state(copies.place)
+
+    def _put_back(self, states: tuple[Tensor, ...]) -> None:
+        if states:
+            torch.set_rng_state(states[0])
+        for state in states[1:]:
+            assert self.request.copies is not None
+            torch.cuda.set_rng_state(state, self.request.copies.place)
 
     def _modes(self) -> tuple[bool, ...]:
         return tuple(module.training for module in self._modules)
@@ -274,7 +301,7 @@ class PlannedStep:
 
     def run_by_torch(self) -> list[str]:
         """Return the operations that run through PyTorch's autograd."""
-        return [f"{op.symbol} {op.out}" for op in self.program.ops if isinstance(op, Module)]
+        return [f"{op.symbol} {op.out}" for op in self.program.ops if isinstance(op, Module | Break)]
 
     def first_not_finite(self) -> str:
         """Describe the first non-finite value, found by running the forward pass again task by task."""
@@ -313,6 +340,7 @@ _PLANNED: dict[type[Operation], PlannedClass] = {
     **edges.PLANNED,
     **exchange.PLANNED,
     **gat.PLANNED,
+    **graph_break.PLANNED,
     **linear.PLANNED,
     **norm.PLANNED,
     **rowwise.PLANNED,

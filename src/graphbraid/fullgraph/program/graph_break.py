@@ -1,0 +1,169 @@
+"""Graph breaks: calls of a model without a lowered form, which PyTorch runs between lowered operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+from graphbraid.fullgraph.program.operations import Operation
+
+
+@dataclass(frozen=True, slots=True)
+class FromInput:
+    """An argument of a call: one of the break's inputs, a matrix of node rows."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class FromCall:
+    """An argument of a call: the result of an earlier call of the same break, of any kind."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class FromGraph:
+    """An argument of a call: the graph's edges, their weights or their features, as the model gets them."""
+
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WrittenCall:
+    """One call that a model makes, of a module, a function or a method of its first argument."""
+
+    target: nn.Module | Callable[..., Any] | str
+    """What is called; the name of a method."""
+    args: tuple[Any, ...]
+    """Arguments by position. Inside, also in containers, are :class:`FromInput`, :class:`FromCall` and
+    :class:`FromGraph`; tensors of the model are there themselves."""
+    kwargs: Mapping[str, Any]
+    """Arguments by name."""
+    name: str
+    """Name of the module or function, for people."""
+    where: str = ""
+    """File and line of the user's code that makes the call; empty if no such line was found."""
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.where})" if self.where else self.name
+
+    def run(self, find: Callable[[Any], Any]) -> Any:
+        """Make the call; ``find`` returns what a reference among its arguments stands for."""
+        args, kwargs = _with(self.args, find), _with(dict(self.kwargs), find)
+        if isinstance(self.target, str):
+            return getattr(args[0], self.target)(*args[1:], **kwargs)
+        return self.target(*args, **kwargs)
+
+    def references(self) -> Iterator[Any]:
+        """Yield all arguments that are no containers."""
+        yield from _inside(self.args)
+        yield from _inside(dict(self.kwargs))
+
+
+class GraphValues(dict[str, Any]):
+    """What the calls of breaks get of a graph, by name. Copies of a program share it."""
+
+    def __deepcopy__(self, _: Any) -> GraphValues:
+        return self
+
+
+@dataclass(frozen=True, kw_only=True)
+class Break(Operation):
+    """A graph break: calls that PyTorch runs as the model makes them, with autograd.
+
+    The inputs are matrices of rows of the same nodes, and so is the result, that of the last call. What is
+    computed on the way may have any form. Dropout in it draws from torch's generator.
+    """
+
+    calls: tuple[WrittenCall, ...]
+    """The calls in the order they are made."""
+    width_out: int
+    """Columns of the result."""
+    couples_rows: bool
+    """Whether a row's result may depend on other rows or on their order. If so, there must be a row for each
+    node, in the graph's order."""
+    given: GraphValues = field(default_factory=GraphValues)
+    """What the calls read of the graph that the model was read for."""
+    why: str = ""
+    """Why the first call without a lowered form has none, as a clause."""
+    symbol = "as written"
+
+    def run(self, inputs: Sequence[Tensor], given: Mapping[str, Any] | None = None) -> Tensor:
+        """Return the ``(num_rows, width_out)`` result; differentiable as PyTorch's operations are.
+
+        Args:
+            inputs: the rows of each input.
+            given: what the calls read of the graph, by name. If None, :attr:`given`.
+        """
+        of_graph = self.given if given is None else given
+        made: list[Any] = []
+
+        def find(value: Any) -> Any:
+            if isinstance(value, FromCall):
+                return made[value.number]
+            if isinstance(value, FromInput):
+                return inputs[value.number]
+            return of_graph[value.name] if isinstance(value, FromGraph) else value
+
+        for call in self.calls:
+            made.append(call.run(find))  # noqa: PERF401 - find reads what was made before
+        result: Tensor = made[-1]
+        return result
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """Names of what the calls read of the graph."""
+        found = (one for call in self.calls for one in call.references())
+        return frozenset(one.name for one in found if isinstance(one, FromGraph))
+
+    @property
+    def used_inputs(self) -> frozenset[int]:
+        """Numbers of the inputs that the calls read; the others only say whose rows the result has."""
+        found = (one for call in self.calls for one in call.references())
+        return frozenset(one.number for one in found if isinstance(one, FromInput))
+
+    def modules(self) -> tuple[nn.Module, ...]:
+        """Return the modules that are called, each once."""
+        found = {id(call.target): call.target for call in self.calls if isinstance(call.target, nn.Module)}
+        return tuple(found.values())
+
+    def parameters(self) -> tuple[nn.Parameter, ...]:
+        """Return the parameters that the calls use, of modules and among arguments, each once."""
+        of_modules = (parameter for module in self.modules() for parameter in module.parameters())
+        among = (one for call in self.calls for one in call.references() if isinstance(one, nn.Parameter))
+        return tuple({id(one): one for one in (*of_modules, *among)}.values())
+
+    def details(self) -> str:
+        """Return the text to print after the inputs."""
+        return ", ".join(map(str, self.calls)) + (f"; {self.why}" if self.why else "")
+
+
+def _with(value: Any, find: Callable[[Any], Any]) -> Any:
+    """Return a container with its references replaced, at any depth."""
+    if isinstance(value, tuple):
+        filled = (_with(one, find) for one in value)
+        return type(value)(*filled) if hasattr(value, "_fields") else tuple(filled)
+    if isinstance(value, list):
+        return [_with(one, find) for one in value]
+    if isinstance(value, dict):
+        return {key: _with(one, find) for key, one in value.items()}
+    if isinstance(value, slice):
+        return slice(_with(value.start, find), _with(value.stop, find), _with(value.step, find))
+    return find(value)
+
+
+def _inside(value: Any) -> Iterator[Any]:
+    """Yield what a container holds at any depth; any other value itself."""
+    if isinstance(value, dict):
+        value = tuple(value.values())
+    elif isinstance(value, slice):
+        value = (value.start, value.stop, value.step)
+    if isinstance(value, tuple | list):
+        for one in value:
+            yield from _inside(one)
+    else:
+        yield value
