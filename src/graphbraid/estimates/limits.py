@@ -8,7 +8,7 @@ from torch import nn
 
 from graphbraid.arguments import as_budget
 from graphbraid.errors import ResourceError
-from graphbraid.estimates.memory import most_bytes, sampled_needs, width_and_bytes
+from graphbraid.estimates.memory import HEAP_BYTES, most_bytes, sampled_needs, width_and_bytes
 from graphbraid.estimates.trial import Trial
 from graphbraid.estimates.whole_passes import training_bytes
 from graphbraid.files.writing import format_bytes
@@ -24,8 +24,6 @@ _KEPT_SHARE = 8
 """One part in so many of what a run holds is taken to lie between blocks, where nothing else fits."""
 _RESERVE_BYTES = 64 << 20
 """Kept free while stages are measured: heaps of threads, pools of arrangements tried before, copies."""
-_HEAP_BYTES = 16 << 20
-"""Taken by a run for modules imported late and for heaps of threads."""
 _PARTS = {
     "optimizer": "the optimizer's state",
     "batches": "mini-batches under way",
@@ -132,7 +130,7 @@ def _parts_to_come(
     counted = [need for need in needs.held if need.name not in _HELD] + ([] if most is None else [most])
     parts = {_PARTS.get(need.name, need.name): need.nbytes for need in counted if need.nbytes}
     kept = {"freed blocks that the process keeps": sum(parts.values()) // _KEPT_SHARE}
-    return parts | kept | {"late imports and heaps of threads": _HEAP_BYTES}
+    return parts | kept | {"late imports and heaps of threads": HEAP_BYTES}
 
 
 def _what_fits(model: nn.Module, graph: Graph, config: TrainConfig, needed: int, free: int) -> str:
