@@ -7,7 +7,8 @@ from tests.train.communities import community_graph
 from graphbraid import Trainer
 from graphbraid import nn as gnn
 from graphbraid.datasets import open_store, save_store
-from graphbraid.estimates import seconds, tiers
+from graphbraid.estimates import limits, seconds, tiers
+from graphbraid.estimates.memory import sampled_needs
 from graphbraid.estimates.tiers import RunSeconds
 from graphbraid.estimates.trial import Trial
 from graphbraid.features import score
@@ -59,6 +60,32 @@ def test_steps_are_timed_without_the_store_s_rows(store, monkeypatch):
     read.clear()
     assert seconds.training_seconds(trial_of(open_store(store, mmap=False))) > 0
     assert not read
+
+
+def mapped_bytes():
+    """Return the bytes of the features' file that this process has mapped into memory."""
+    with open("/proc/self/smaps") as file:
+        lines = file.read().splitlines()
+    starts = [n for n, line in enumerate(lines) if line.endswith("x.npy")]
+    sizes = [next(line for line in lines[n:] if line.startswith("Rss:")) for n in starts]
+    assert sizes
+    return sum(1024 * int(size.split()[1]) for size in sizes)
+
+
+def test_what_is_counted_before_a_run_maps_no_rows_of_the_store(store, monkeypatch):
+    monkeypatch.setattr(limits, "most_bytes", lambda *_: 1 << 60)  # so that a step is tried
+    tried = []
+    monkeypatch.setattr(limits, "sampled_needs", lambda *a, **b: tried.append(1) or sampled_needs(*a, **b))
+    graph = open_store(store)
+    before = mapped_bytes()
+    options = OPTIONS | {
+        "host": "310KiB",
+        "eval_every": 0,
+        "test_at_end": False,
+    }  # evaluations may read all rows
+    Trainer(sage(graph), graph, mode="sampled", **options).fit()
+    assert tried
+    assert mapped_bytes() == before
 
 
 def test_a_run_takes_as_long_as_the_slower_of_training_and_reading(store, monkeypatch, steps_of_a_second):

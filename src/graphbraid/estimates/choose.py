@@ -15,6 +15,7 @@ from graphbraid.estimates.allocation import capacity_bytes
 from graphbraid.estimates.machine import RankMemory, device_memory, memory_name, memory_of_rank
 from graphbraid.estimates.memory import SampledNeeds, bytes_beside_graph, may_try_steps, sampled_needs
 from graphbraid.estimates.records import Mode
+from graphbraid.estimates.seconds import rows_made_up
 from graphbraid.estimates.tiers import RunSeconds, sampler_bytes
 from graphbraid.estimates.trial import Trial
 from graphbraid.features import Score
@@ -258,14 +259,16 @@ def auto_tiers(
     """
     config = config.updated(mode="sampled", tiers=None)
     trial = Trial(model, graph, config)
-    trial.try_model()
+    with rows_made_up(trial):
+        trial.try_model()
     share = share_of(share, config, trial.nodes)
     # A rank's batches are as large as those of a run on batches of its share of the seeds.
     own = trial
     if share.num_ranks > 1:
         own = Trial(model, graph, config.updated(batch_size=-(-config.batch_size // share.num_ranks)))
+    with rows_made_up(own):  # the run may read them by tiers, and then maps no page of their file
         own.try_model()
-    needs = sampled_needs(own)
+        needs = sampled_needs(own)
     free = capacity_bytes() if host_bytes is None else host_bytes
     host = host_budget(graph, free_bytes=free, needed_bytes=bytes_beside_graph(needs.host, graph))
     if memory is None or config.hot is not None or stored_rows(graph.x) is None:

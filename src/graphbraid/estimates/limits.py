@@ -9,6 +9,7 @@ from torch import nn
 from graphbraid.arguments import as_budget
 from graphbraid.errors import ResourceError
 from graphbraid.estimates.memory import HEAP_BYTES, most_bytes, sampled_needs, width_and_bytes
+from graphbraid.estimates.seconds import rows_made_up
 from graphbraid.estimates.trial import Trial
 from graphbraid.estimates.whole_passes import training_bytes
 from graphbraid.files.writing import format_bytes
@@ -122,8 +123,9 @@ def _parts_to_come(
 ) -> dict[str, int]:
     """Return what a run will hold on its device beside what it holds before the first step, by name."""
     trial = Trial(model, graph, config)
-    trial.try_model()
-    found = sampled_needs(trial, ahead=ahead, software=False)
+    with rows_made_up(trial):  # a run whose rows are in tiers maps no page of their file
+        trial.try_model()
+        found = sampled_needs(trial, ahead=ahead, software=False)
     needs = found.host if trial.device.type == "cpu" else found.device
     phases = [need for need in needs.phases if evaluates or need.name not in ("validation", "test")]
     most = max(phases, key=lambda need: need.nbytes, default=None)
