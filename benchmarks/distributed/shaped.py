@@ -48,7 +48,7 @@ from benchmarks.distributed.training import Training
 from graphbraid import distributed
 from graphbraid.distributed import Division, report_of
 from graphbraid.estimates.cluster import Cluster
-from graphbraid.estimates.full_ranks import GraphSize, Step, cut_of, degrees_of, predict, share_of, step_of
+from graphbraid.estimates.full_ranks import Step, cut_of, degrees_of, predict, share_of, step_of
 from graphbraid.graph import Graph
 
 MODES = ("overlapped", "blocking", "nothing sent", "nothing computed")
@@ -193,9 +193,8 @@ def row_of(num_ranks: int, rate: float, options: argparse.Namespace) -> dict[str
         byte_processor_range=(low, high),
         speed=1 / slots,
     )
-    size = GraphSize("planted", graph.num_nodes, graph.num_edges, graph.num_features, 0, 0, 4, "")
     outside = slots / num_ranks  # a rank's share of the time outside steps
-    epochs = [(predict([step], share, cluster, size), outside * other) for step, other, _ in (before, after)]
+    epochs = [(predict([step], share, cluster), outside * other) for step, other, _ in (before, after)]
     found["predicted"] = {"overlapped": statistics.fmean(epoch.seconds + rest for epoch, rest in epochs)}
     lows, highs = zip(*([each + rest for each in epoch.range_seconds] for epoch, rest in epochs), strict=True)
     found["predicted_range"] = {"overlapped": [min(lows), max(highs)]}

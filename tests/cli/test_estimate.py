@@ -21,6 +21,15 @@ def test_it_takes_the_options_of_train():
     assert set(taken) - set(inspect.signature(train).parameters) == {"hardware", "save_hardware", "times"}
 
 
+@pytest.mark.parametrize("option", [("--ranks", 4), ("--comm", "mpi"), ("--ranks", 1, "--comm", "torch")])
+def test_several_ranks_are_refused_with_the_command_that_predicts_them(graphbraid, store, option):
+    done = graphbraid("estimate", "--data", store, *SMALL, *option, "--json")
+    flag = "--comm" if "--comm" in option else "--ranks"
+    assert done.exit_code == 2
+    assert f"which {flag} is not for" in done.json["error"]["message"]
+    assert "plan --ranks N" in done.json["error"]["message"]
+
+
 def test_it_shows_both_modes_the_tiers_and_what_would_be_chosen(graphbraid, store):
     done = graphbraid("estimate", "--data", store, *SMALL)
     assert done.exit_code == 0, done.stderr

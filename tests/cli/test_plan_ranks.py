@@ -6,7 +6,6 @@ import pytest
 
 from graphbraid.cli.steps.forecast import parse_ranks
 from graphbraid.errors import ConfigError
-from graphbraid.estimates.full_ranks import PUBLISHED
 from graphbraid.estimates.sampled_ranks import forecast_sampled
 
 
@@ -29,7 +28,7 @@ def test_what_names_no_ranks_is_refused(text):
         parse_ranks(text)
 
 
-def test_epochs_are_predicted_for_this_graph_and_the_published_ones(graphbraid, store, tmp_path):
+def test_epochs_are_predicted_for_this_graph(graphbraid, store, tmp_path):
     (tmp_path / "cluster.json").write_text(
         json.dumps(
             {
@@ -45,14 +44,13 @@ def test_epochs_are_predicted_for_this_graph_and_the_published_ones(graphbraid, 
     assert done.exit_code == 0, done.stderr
     assert done.json["cluster"]["bandwidth_bytes"] == 1.25e8
     assert done.json["cluster"]["message_processor_seconds"] == 3e-5
-    assert [graph["name"] for graph in done.json["graphs"]][1:] == [size.name for size in PUBLISHED]
-    for graph in done.json["graphs"]:
-        assert [p["num_ranks"] for p in graph["predictions"]] == [1, 2, 4, 8]
-        assert graph["predictions"][0]["link_seconds"] == 0
-        assert graph["assumptions"]
-        for p in graph["predictions"]:
-            low, high = p["range_seconds"]
-            assert low <= p["seconds"] <= high
+    graph = done.json["graph"]
+    assert [p["num_ranks"] for p in graph["predictions"]] == [1, 2, 4, 8]
+    assert graph["predictions"][0]["link_seconds"] == 0
+    assert graph["assumptions"]
+    for p in graph["predictions"]:
+        low, high = p["range_seconds"]
+        assert low <= p["seconds"] <= high
 
 
 @pytest.mark.slow
@@ -60,8 +58,6 @@ def test_the_table_says_what_it_rests_on(graphbraid, store, tmp_path):
     done = graphbraid("plan", "--data", store, "--model", "gcn", "--hidden", 8, "--ranks", "4")
     assert done.exit_code == 0, done.stderr
     for part in (
-        "papers100M",
-        "10 billion edges",
         "waiting",
         "speedup",
         "random owners",
@@ -79,9 +75,8 @@ def test_rows_rounded_on_the_wire_are_half_the_bytes(graphbraid, store):
     plain, rounded = (
         graphbraid(*options, "--mode", "full", *more) for more in ((), ("--set", "wire=bfloat16"))
     )
-    for one, other in zip(plain.json["graphs"], rounded.json["graphs"], strict=True):
-        sent = [graph["predictions"][1]["sent_bytes"] for graph in (one, other)]
-        assert sent[1] == sent[0] / 2 > 0
+    sent = [done.json["graph"]["predictions"][1]["sent_bytes"] for done in (plain, rounded)]
+    assert sent[1] == sent[0] / 2 > 0
 
 
 @pytest.mark.slow
@@ -117,7 +112,7 @@ def test_epochs_of_mini_batches_are_predicted_for_ranks_that_share_them(
     done = graphbraid(*options, "--validation", "--json")
     assert done.exit_code == 0, done.stderr
     assert (done.json["mode"], done.json["cluster"]["bandwidth_bytes"]) == ("sampled", 1.25e8)
-    (graph,) = done.json["graphs"]
+    graph = done.json["graph"]
     assert graph["epoch"] == {"num_seeds": 100, "batch_size": 32, "accumulate": 1}
     assert [p["num_ranks"] for p in graph["predictions"]] == [1, 2, 32]
     for p in graph["predictions"]:

@@ -15,7 +15,7 @@ from tests.fullgraph.graphs import NUM_NODES, make_graph
 
 from graphbraid.errors import DataError
 from graphbraid.estimates.cluster import Cluster
-from graphbraid.estimates.full_ranks import GraphSize, LargestShare, predict, steps_of
+from graphbraid.estimates.full_ranks import LargestShare, predict, steps_of
 from graphbraid.fullgraph import ALL, CompileOptions, Engine, Evidence, Ranks, lower
 from graphbraid.fullgraph.program import Exchange
 from graphbraid.fullgraph.ranks import halo as links
@@ -277,14 +277,13 @@ def test_a_run_that_is_continued_decides_by_the_link_it_began_with(monkeypatch, 
 @pytest.mark.parametrize(("bandwidth", "travel"), [(1e15, True), (1.0, False)])
 def test_a_prediction_chooses_what_takes_less(bandwidth, travel):
     lowered = lowered_of("gcn")
-    found, size = floor_of(lowered), GraphSize("a", 10**9, 10**10, 1, 2, 1, 4, "")
-    steps = steps_of(lowered, found)
+    steps = steps_of(lowered, floor_of(lowered))
     assert len(steps) == 2
     sent = [sum(sum(segment.row_bytes) for segment in step.segments) for step in steps]
     assert sent[1] > sent[0]
     cluster = Cluster(latency_seconds=0.0, bandwidth_bytes=bandwidth)
     share = LargestShare(num_ranks=2, rows=0.5, edges=0.5, remote=0.5, halo=0.4)
-    assert predict(steps, share, cluster, size).sent_bytes == sent[travel] * 0.4 * size.num_nodes
+    assert predict(steps, share, cluster).sent_bytes == sent[travel] * 0.4 * lowered.graph.num_nodes
 
 
 def test_a_prediction_without_the_pass_computes_them():

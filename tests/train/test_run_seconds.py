@@ -1,5 +1,7 @@
 """What the time of a run counts before it begins: training, and waits for a store's file."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from tests.train.communities import community_graph
@@ -64,8 +66,7 @@ def test_steps_are_timed_without_the_store_s_rows(store, monkeypatch):
 
 def mapped_bytes():
     """Return the bytes of the features' file that this process has mapped into memory."""
-    with open("/proc/self/smaps") as file:
-        lines = file.read().splitlines()
+    lines = Path("/proc/self/smaps").read_text().splitlines()
     starts = [n for n, line in enumerate(lines) if line.endswith("x.npy")]
     sizes = [next(line for line in lines[n:] if line.startswith("Rss:")) for n in starts]
     assert sizes

@@ -16,7 +16,6 @@ from pydantic import ConfigDict
 
 from graphbraid.errors import ConfigError
 from graphbraid.files.schema import STRICT, load_record, save_record
-from graphbraid.machine.rates import Rates
 
 
 class Sending(NamedTuple):
@@ -69,8 +68,6 @@ class Cluster:
     """Speed of a rank as a multiple of that of the process that was measured."""
     memory_bytes: int | None = None
     """Memory of a rank. If None, the forecast does not say whether a graph fits."""
-    rates: Rates | None = None
-    """Rates of a rank's memory and arithmetic, for graphs known by their sizes. If None, this machine's."""
 
     def __post_init__(self) -> None:
         for name in ("bandwidth_bytes", "speed"):

@@ -7,12 +7,11 @@ segments, one for each exchange of rows; what a rank computes in one for its own
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import torch
-from torch import nn
 
 from graphbraid.distributed import Division, PartitionReport, partition, report_of
 from graphbraid.estimates.cluster import (
@@ -24,12 +23,9 @@ from graphbraid.estimates.cluster import (
     exchange,
     ring_sum,
 )
-from graphbraid.fullgraph import Engine, lower
-from graphbraid.fullgraph.explain.floor import Floor, floor_of
-from graphbraid.fullgraph.explain.ledger import Ledger
+from graphbraid.fullgraph import Engine
+from graphbraid.fullgraph.explain.floor import Floor
 from graphbraid.fullgraph.lowering.lowered import Lowered
-from graphbraid.fullgraph.lowering.options import ALL, CompileOptions
-from graphbraid.fullgraph.measured.rates import machine_rates
 from graphbraid.fullgraph.program import (
     INPUT,
     Aggregate,
@@ -45,13 +41,11 @@ from graphbraid.fullgraph.program import (
 from graphbraid.fullgraph.ranks.distribute import divided_program
 from graphbraid.fullgraph.ranks.halo import NAME, HaloSeconds, must_travel, values_that_may_travel
 from graphbraid.graph import Graph
-from graphbraid.machine.rates import Rates
 
 LEAST_NODES = 64
 """Nodes of a part below which no partition is made: its halo would say little of larger ones."""
 MOST_PARTS = 16
 """Most parts into which the graph at hand is divided; larger numbers are extrapolated."""
-_STAND_IN_NODES = 1 << 12
 _LEAST_RATIO = 1e-6
 """Stands for the ratio of a partition that cuts nothing, which has no logarithm."""
 
@@ -151,7 +145,7 @@ def share_of(num_ranks: int, cuts: Sequence[Cut], degrees: Degrees) -> LargestSh
     Args:
         num_ranks: number of ranks.
         cuts: partitions, by ascending number of parts.
-        degrees: those of the graph, which need not be the one that was divided.
+        degrees: those of the graph.
     """
     if num_ranks == 1:
         return LargestShare(num_ranks=1, rows=1.0, edges=1.0, remote=0.0, halo=0.0)
@@ -218,8 +212,8 @@ class Step:
     """Seconds between the operations, which every rank takes in full."""
     num_nodes: int
     num_edges: int
-    value_bytes: float
-    """Bytes of all values and gradients by the number of nodes, without features."""
+    row_bytes: float
+    """Bytes of all values and gradients, and of the features, by the number of nodes."""
 
     @property
     def seconds(self) -> float:
@@ -279,7 +273,8 @@ def step_of(lowered: Lowered, floor: Floor, wire_bytes: int = 4) -> Step:
         other_seconds=max(0.0, floor.between_seconds) if is_measured else 0.0,
         num_nodes=num_nodes,
         num_edges=lowered.graph.num_edges,
-        value_bytes=sum(
+        row_bytes=4.0 * lowered.graph.num_features
+        + sum(
             2 * 4.0 * program.width(op.out) * lowered.num_rows(program.level(op.out)) / num_nodes
             for op in program.ops
             if not isinstance(op, DestinationRows)
@@ -317,52 +312,19 @@ def _is_constant(program: Program, value: str) -> bool:
 # ---- forecasts
 
 
-class GraphSize(NamedTuple):
-    """The sizes of a graph that need not be at hand."""
-
-    name: str
-    num_nodes: int
-    num_edges: int
-    num_features: int
-    num_classes: int
-    num_train: int
-    feature_bytes: int
-    """Bytes of a feature in memory."""
-    source: str
-    """Where the sizes are from."""
-
-
-PUBLISHED = (
-    GraphSize(
-        "papers100M", 111_059_956, 1_615_685_872, 128, 172, 1_207_179, 4, "ogbn-papers100M, directed edges"
-    ),
-    GraphSize(
-        "MAG240M", 121_751_666, 1_297_748_926, 768, 153, 1_112_392, 2,
-        "OGB-LSC: papers and citations, float16 features",
-    ),
-    GraphSize("10 billion edges", 500_000_000, 10_000_000_000, 128, 64, 5_000_000, 4, "invented sizes"),
-)  # fmt: skip
-"""The graphs that an epoch is predicted for beside the one at hand."""
-
-
 def forecast_full(
     graph: Graph,
     engine: Engine,
-    make_model: Callable[[int, int], nn.Module],
     *,
     counts: Sequence[int],
     cluster: Cluster,
     wire_bytes: int = 4,
-) -> list[RanksForecast]:
-    """Predict epochs of the graph at hand from a step measured on it, and of the published graphs.
-
-    For the latter the model is lowered over a small random graph of the same mean degree, whose rows no cache
-    holds. The work is counted there and grows with the graph, at the rates of the cluster or of this machine.
+) -> RanksForecast:
+    """Predict epochs from a step measured on one rank.
 
     Args:
         graph: the graph.
         engine: the model over it, on one rank.
-        make_model: makes such a model from its numbers of features and classes.
         counts: numbers of ranks, ascending, the first of them 1.
         cluster: the ranks and their network.
         wire_bytes: bytes of a number on the wire.
@@ -371,108 +333,53 @@ def forecast_full(
         NotLoweredError: an operation cannot be divided among ranks; the message names it.
         ResourceError: there is too little memory to measure a step.
     """
-    cuts, floor = measured_cuts(graph, counts), engine.floor(measure=True)
-    steps, slowness = steps_of(engine.lowered, floor, wire_bytes), max(1.0, floor.ratio or 1.0)
-    name, sizes = graph.name or "the graph at hand", (graph.num_nodes, graph.num_edges, graph.num_features)
-
-    def forecast(
-        size: GraphSize, steps: list[Step], degrees: Degrees, slowness: float, *said: str
-    ) -> RanksForecast:
-        shares = [share_of(count, cuts, degrees) for count in counts]
-        return RanksForecast(
-            name=size.name,
-            num_nodes=size.num_nodes,
-            num_edges=size.num_edges,
-            epochs=tuple(predict(steps, share, cluster, size, slowness) for share in shares),
-            assumptions=said,
-        )
-
-    at_hand = forecast(
-        GraphSize(name, *sizes, num_classes=0, num_train=0, feature_bytes=4, source=""),
-        steps,
-        degrees_of(graph),
-        1.0,
-        "An operation takes a rank's share, of edges or of rows, of what it took here on one rank "
-        f"({1e3 * steps[0].seconds:.3g} ms a step).",
-        f"The graph divides as {_in_words(cuts)}.",
+    cuts, degrees = measured_cuts(graph, counts), degrees_of(graph)
+    steps = steps_of(engine.lowered, engine.floor(measure=True), wire_bytes)
+    return RanksForecast(
+        name=graph.name or "the graph at hand",
+        num_nodes=graph.num_nodes,
+        num_edges=graph.num_edges,
+        epochs=tuple(predict(steps, share_of(count, cuts, degrees), cluster) for count in counts),
+        assumptions=(
+            "An operation takes a rank's share, of edges or of rows, of what it took here on one rank "
+            f"({1e3 * steps[0].seconds:.3g} ms a step).",
+            f"The graph divides as {_in_words(cuts)}.",
+        ),
     )
-    by_size = [
-        forecast(
-            size,
-            _counted_steps(size, make_model, cluster.rates or machine_rates(), wire_bytes),
-            [(size.num_edges / size.num_nodes, 1.0)],
-            slowness,
-            f"Sizes: {size.source}. Each node has the mean degree.",
-            f"A step takes from once to {slowness:.3g} times its floor at the rates of memory, without a "
-            "cache for rows, as a step did on the graph at hand. The epoch is the geometric mean of both.",
-            f"The graph divides like the one at hand, {_in_words(cuts)}.",
-            "Aggregated features are computed in each epoch; a rank that has room to keep them is faster.",
-        )
-        for size in PUBLISHED
-    ]
-    return [at_hand, *by_size]
 
 
-def _counted_steps(
-    size: GraphSize, make_model: Callable[[int, int], nn.Module], rates: Rates, wire_bytes: int
-) -> list[Step]:
-    """Return the steps of a model whose work is counted on a small graph that stands for a large one."""
-    draw, num_nodes = torch.Generator().manual_seed(0), min(_STAND_IN_NODES, size.num_nodes)
-    num_edges = round(num_nodes * size.num_edges / size.num_nodes)
-    graph = Graph.from_edge_index(
-        torch.randint(num_nodes, (2, num_edges), generator=draw),
-        num_nodes,
-        x=torch.randn(num_nodes, size.num_features, generator=draw),
-        y=torch.randint(size.num_classes, (num_nodes,), generator=draw),
-        splits={"train": torch.arange(max(1, round(num_nodes * size.num_train / size.num_nodes)))},
-    )
-    passes = frozenset(ALL - {"locality", "symmetry", "hoist"})
-    options = CompileOptions(passes=passes, rates=rates, cache_bytes=1)
-    lowered = lower(make_model(size.num_features, size.num_classes), graph, "train", options)
-    ledger = Ledger(lowered.program, lowered.blocks, lowered.num_rows, lowered.facts, (1, 1))
-    floor = floor_of(lowered.program, ledger, rates, num_nodes=lowered.nodes.numel())
-    return steps_of(lowered, floor, wire_bytes)
-
-
-def predict(
-    steps: Sequence[Step], share: LargestShare, cluster: Cluster, size: GraphSize, slowness: float = 1.0
-) -> RankEpoch:
+def predict(steps: Sequence[Step], share: LargestShare, cluster: Cluster) -> RankEpoch:
     """Predict an epoch of whole-graph training, which is one step, on the busiest of some ranks.
 
     Args:
-        steps: steps on one rank, of a graph of any size; ranks choose the fastest.
+        steps: steps on one rank, of which ranks choose the fastest.
         share: what the busiest rank has of the graph.
         cluster: the ranks and their network.
-        size: the graph to predict for; times grow with its edges and nodes.
-        slowness: operations take from once to so many times their seconds; the geometric mean counts.
     """
 
-    def fastest(cluster: Cluster, factor: float) -> tuple[EpochClock, Step]:
-        clocks = [(_run(step, share, cluster, size, factor), step) for step in steps]
+    def fastest(cluster: Cluster) -> tuple[EpochClock, Step]:
+        clocks = [(_run(step, share, cluster), step) for step in steps]
         return min(clocks, key=lambda found: found[0].seconds)
 
-    clock, step = fastest(cluster, math.sqrt(slowness))
-    between = [found[0].seconds for found in map(fastest, cluster.extremes(), (1.0, slowness))]
-    rows = size.num_nodes * (share.rows + share.halo)
-    lists = 2 * (4 if rows < 1 << 31 else 8) * share.edges * size.num_edges + 16 * share.rows * size.num_nodes
+    clock, step = fastest(cluster)
+    rows = step.num_nodes * (share.rows + share.halo)
+    lists = 2 * (4 if rows < 1 << 31 else 8) * share.edges * step.num_edges + 16 * share.rows * step.num_nodes
     return clock.epoch(
         share.num_ranks,
-        between,
-        sent_bytes=sum(sum(part.row_bytes) for part in step.segments) * share.halo * size.num_nodes,
-        memory_bytes=rows * (step.value_bytes + size.num_features * size.feature_bytes) + lists,
+        [fastest(extreme)[0].seconds for extreme in cluster.extremes()],
+        sent_bytes=sum(sum(part.row_bytes) for part in step.segments) * share.halo * step.num_nodes,
+        memory_bytes=rows * step.row_bytes + lists,
     )
 
 
-def _run(step: Step, share: LargestShare, cluster: Cluster, size: GraphSize, slowness: float) -> EpochClock:
+def _run(step: Step, share: LargestShare, cluster: Cluster) -> EpochClock:
     """Add up the segments of a step."""
-    clock, ranks, halo = EpochClock(cluster), share.num_ranks, share.halo * size.num_nodes
+    clock, ranks, halo = EpochClock(cluster), share.num_ranks, share.halo * step.num_nodes
     sent = min(1.0, share.halo / share.rows)
-    by_rows = share.rows * size.num_nodes / step.num_nodes * slowness
-    by_edges = share.edges * size.num_edges / max(step.num_edges, 1) * slowness
 
     def seconds(work: OperationSeconds) -> float:
         held = 1 + share.halo / share.rows if work.with_halo else 1.0
-        return work.seconds * (by_edges if work.by_edges else by_rows) * held
+        return work.seconds * (share.edges if work.by_edges else share.rows) * held
 
     sums: list[Sending] = []
     for segment in step.segments:
@@ -514,10 +421,8 @@ FULL_ASSUMPTIONS = (
 
 __all__ = [
     "FULL_ASSUMPTIONS",
-    "PUBLISHED",
     "RANDOM",
     "Cut",
-    "GraphSize",
     "LargestShare",
     "OperationSeconds",
     "Step",

@@ -13,9 +13,9 @@ import logging
 import math
 import socket
 import statistics
-import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
@@ -102,53 +102,38 @@ def _measured() -> NetworkCosts:
 
 def _moved(compute: Callable[[], object]) -> float:
     """Return the processor seconds of a byte sent and received, in a window."""
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as sender:
+    with (
+        ThreadPoolExecutor(2) as threads,
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.socket() as sender,
+    ):
         sender.connect(server.getsockname())
         receiver, _ = server.accept()
-        with receiver:
-            threads = _Mover(_send, sender), _Mover(_receive, receiver)
-            for thread in threads:
-                thread.start()
-            while any(thread.is_alive() for thread in threads):
-                compute()
-    for thread in threads:
-        if thread.error is not None:
-            raise thread.error
-    return sum(thread.seconds for thread in threads) / _PROBE_BYTES
+        ends = [threads.submit(_receive, receiver), threads.submit(_send, sender)]
+        while not all(end.done() for end in ends):
+            compute()
+    return sum(end.result() for end in ends) / _PROBE_BYTES
 
 
-class _Mover(threading.Thread):
-    """A thread that moves bytes at one end of a connection, and its processor seconds."""
-
-    def __init__(self, move: Callable[[socket.socket], None], end: socket.socket) -> None:
-        super().__init__(daemon=True)
-        self._move, self._end = move, end
-        self.seconds = 0.0
-        self.error: OSError | None = None
-
-    def run(self) -> None:
-        began = time.thread_time()
-        try:
-            self._move(self._end)
-        except OSError as error:
-            self.error = error
-            self._end.close()  # or the other end would wait
-        self.seconds = time.thread_time() - began
+def _send(end: socket.socket) -> float:
+    """Send a window's bytes and close; return this thread's processor seconds."""
+    began, data = time.thread_time(), bytes(_CALL_BYTES)
+    with end:  # closed after an error, too, or the other end would wait
+        for _ in range(_PROBE_BYTES // len(data)):
+            end.sendall(data)
+    return time.thread_time() - began
 
 
-def _send(end: socket.socket) -> None:
-    data = bytes(_CALL_BYTES)
-    for _ in range(_PROBE_BYTES // len(data)):
-        end.sendall(data)
-
-
-def _receive(end: socket.socket) -> None:
-    received, left = bytearray(_CALL_BYTES), _PROBE_BYTES
-    while left:
-        count = end.recv_into(received, min(left, _CALL_BYTES))
-        if count == 0:
-            raise OSError("a connection within the machine has ended early")
-        left -= count
+def _receive(end: socket.socket) -> float:
+    """Receive a window's bytes and close; return this thread's processor seconds."""
+    began, received, left = time.thread_time(), bytearray(_CALL_BYTES), _PROBE_BYTES
+    with end:
+        while left:
+            count = end.recv_into(received, min(left, _CALL_BYTES))
+            if count == 0:
+                raise OSError("a connection within the machine has ended early")
+            left -= count
+    return time.thread_time() - began
 
 
 # ---- messages
@@ -181,22 +166,14 @@ def _groups() -> Sequence[Any]:
     import torch.distributed as dist
 
     store = dist.HashStore()  # type: ignore[attr-defined]
-    found, errors = dict[int, Any](), list[Exception]()
-
-    def join(rank: int) -> None:
-        try:
-            found[rank] = dist.ProcessGroupGloo(store, rank, _RANKS, _PATIENCE)
-        except Exception as error:  # raised again in the thread that called
-            errors.append(error)
-
-    threads = [threading.Thread(target=join, args=(rank,), daemon=True) for rank in range(_RANKS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise RuntimeError(f"ranks within this process have not met: {errors[0]}") from errors[0]
-    return [found[rank] for rank in range(_RANKS)]
+    with ThreadPoolExecutor(_RANKS) as threads:
+        joining = [
+            threads.submit(dist.ProcessGroupGloo, store, rank, _RANKS, _PATIENCE) for rank in range(_RANKS)
+        ]
+    try:
+        return [group.result() for group in joining]
+    except Exception as error:
+        raise RuntimeError(f"ranks within this process have not met: {error}") from error
 
 
 _KEPT: Kept[NetworkCosts] = Kept("network_costs", asdict, lambda content: NetworkCosts(**content))

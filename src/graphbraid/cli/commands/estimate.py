@@ -20,6 +20,7 @@ from graphbraid.cli.common import (
 )
 from graphbraid.cli.run.flags import path_option, with_flags
 from graphbraid.cli.run.settings import GivenOptions
+from graphbraid.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -51,16 +52,16 @@ def estimate(
         bool,
         typer.Option("--times/--no-times", help="Try some steps for the times.", rich_help_panel=_PANEL),
     ] = True,
-    ranks: RanksOption = None,  # noqa: ARG001 (an estimate takes the command line of train)
-    comm: CommOption = None,  # noqa: ARG001
+    ranks: RanksOption = None,
+    comm: CommOption = None,
     json_output: JsonOption = False,
     debug: DebugOption = False,  # noqa: ARG001
 ) -> None:
     """Show what a run needs in memory, disk and time, in each mode, before it starts.
 
-    Takes the options and files of `graphbraid train`. Shows also which mode and which tiers of features would
-    be chosen, and why. Steps are tried on copies; what is written, to time a checkpoint,
-    is removed.
+    Takes the options and files of `graphbraid train`, for a run in one process. Shows also which mode and
+    which tiers of features would be chosen, and why. Steps are tried on copies; what is written, to time a
+    checkpoint, is removed.
 
     Examples:
 
@@ -70,6 +71,12 @@ def estimate(
 
         graphbraid estimate --config run.yaml --hardware big.json
     """  # noqa: D412  (typer shows the blank line between examples)
+    if comm is not None or ranks not in (None, 1):
+        flag = "--comm" if ranks in (None, 1) else "--ranks"
+        raise ConfigError(
+            f"an estimate is of a run in one process, which {flag} is not for; leave it out. "
+            "`graphbraid plan --ranks N` predicts epochs on N ranks"
+        )
     if save_hardware is not None:
         _save(save_hardware, json_output=json_output)
         return

@@ -63,11 +63,10 @@ def plan_ranks(given: dict[str, Any], run: ResolvedRun) -> None:
     if is_sampled:
         found = _of_mini_batches(run, counts, cluster, validates=given["validation"])
     else:
-        found = _of_whole_graphs(run, counts, cluster)
+        found = _of_whole_graph(run, counts, cluster)
     if given["json_output"]:
         mode = "sampled" if is_sampled else "full"
-        graphs = [forecast.to_json() for forecast in found]
-        print_json({"cluster": dataclasses.asdict(cluster), "mode": mode, "graphs": graphs})
+        print_json({"cluster": dataclasses.asdict(cluster), "mode": mode, "graph": found.to_json()})
     else:
         _show(found, cluster, source)
 
@@ -121,19 +120,17 @@ def _cluster(file: str | None) -> tuple[Cluster, str]:
 
 def _of_mini_batches(
     run: ResolvedRun, counts: list[int], cluster: Cluster, *, validates: bool
-) -> list[RanksForecast]:
+) -> RanksForecast:
     from graphbraid.cli.run.build import learning
     from graphbraid.estimates.sampled_ranks import forecast_sampled
 
     made = learning(run)
-    return [
-        forecast_sampled(
-            made.model, made.graph, made.run.train, counts=counts, cluster=cluster, validates=validates
-        )
-    ]
+    return forecast_sampled(
+        made.model, made.graph, made.run.train, counts=counts, cluster=cluster, validates=validates
+    )
 
 
-def _of_whole_graphs(run: ResolvedRun, counts: list[int], cluster: Cluster) -> list[RanksForecast]:
+def _of_whole_graph(run: ResolvedRun, counts: list[int], cluster: Cluster) -> RanksForecast:
     from graphbraid.cli.run.build import build_model, check_trainable, load_graph
     from graphbraid.errors import ConfigError
     from graphbraid.estimates.full_ranks import forecast_full
@@ -143,35 +140,32 @@ def _of_whole_graphs(run: ResolvedRun, counts: list[int], cluster: Cluster) -> l
     graph.check_one_type("plan --ranks")
     check_trainable(graph, settings)
 
-    def make_model(num_features: int, num_classes: int) -> Any:
-        return build_model(settings, num_features, num_classes, run.train.seed)
-
-    engine = compile(make_model(graph.num_features, graph.num_classes), graph)
+    model = build_model(settings, graph.num_features, graph.num_classes, run.train.seed)
+    engine = compile(model, graph)
     if isinstance(engine, Uncompiled):
         raise ConfigError(f"ranks train only lowered models together, and {engine.why}")
     wire_bytes = 2 if run.train.wire == "bfloat16" else 4
     try:
-        return forecast_full(graph, engine, make_model, counts=counts, cluster=cluster, wire_bytes=wire_bytes)
+        return forecast_full(graph, engine, counts=counts, cluster=cluster, wire_bytes=wire_bytes)
     except NotLoweredError as why:
         raise ConfigError(f"several ranks cannot train this model together: {why}") from why
 
 
-def _show(found: list[RanksForecast], cluster: Cluster, source: str) -> None:
+def _show(found: RanksForecast, cluster: Cluster, source: str) -> None:
     from graphbraid.estimates.full_ranks import FULL_ASSUMPTIONS
     from graphbraid.estimates.sampled_ranks import SAMPLED_ASSUMPTIONS
 
-    console, is_sampled = out_console(), found[0].epoch is not None
-    for forecast in found:
-        title = f"{plain(forecast.name)}: {forecast.num_nodes:,} nodes, {forecast.num_edges:,} edges"
-        if forecast.epoch is not None:
-            seeds, size = forecast.epoch["num_seeds"], forecast.epoch["batch_size"]
-            title += f", {seeds:,} training nodes in batches of {size:,}"
-        rows = [_cells(forecast, epoch, cluster) for epoch in forecast.epochs]
-        columns = dict.fromkeys(rows[0], "right")
-        console.print(table(columns, [list(row.values()) for row in rows], title))
-        for sentence in forecast.assumptions:
-            say(console, "  {}", sentence)
-        console.print()
+    console, is_sampled = out_console(), found.epoch is not None
+    title = f"{plain(found.name)}: {found.num_nodes:,} nodes, {found.num_edges:,} edges"
+    if found.epoch is not None:
+        seeds, size = found.epoch["num_seeds"], found.epoch["batch_size"]
+        title += f", {seeds:,} training nodes in batches of {size:,}"
+    rows = [_cells(found, epoch, cluster) for epoch in found.epochs]
+    columns = dict.fromkeys(rows[0], "right")
+    console.print(table(columns, [list(row.values()) for row in rows], title))
+    for sentence in found.assumptions:
+        say(console, "  {}", sentence)
+    console.print()
     message, byte = cluster.message_processor_seconds or 0.0, cluster.byte_processor_seconds or 0.0
     for sentence in (
         "Times, bytes and memory are those of the busiest rank, which waits for the link or for a batch.",
