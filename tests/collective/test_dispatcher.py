@@ -10,7 +10,7 @@ from tests.collective.cases import any_times, stage_times, two_routes
 from tests.collective.relaxed import best_share, loads, relaxed_ratio, relaxed_seconds
 
 from graphbraid.collective.plan.dispatcher import (
-    Dispatcher,
+    balanced_split,
     bound_with,
     epoch_bound,
 )
@@ -67,7 +67,7 @@ def test_feedback_is_followed_to_the_balance_and_no_count_is_tried_twice(n, star
         seen.append(num_cpu)
         return float(abs(num_cpu - balance)), (balance > num_cpu) - (balance < num_cpu)
 
-    best = Dispatcher(num_batches=n, num_cpu=start, step=step).tune(run, most_tries=1000)
+    best = balanced_split(run, n, start, step, most_tries=1000)
     assert best == balance
     assert len(seen) == len(set(seen))
 
@@ -75,4 +75,4 @@ def test_feedback_is_followed_to_the_balance_and_no_count_is_tried_twice(n, star
 @given(st.lists(st.sampled_from([-1, 0, 1]), min_size=1, max_size=50))
 def test_any_feedback_at_all_comes_to_an_end(answers):
     replies = iter(answers * 50)
-    Dispatcher(num_batches=20, num_cpu=10, step=4).tune(lambda m: (1.0, next(replies)), most_tries=10_000)
+    balanced_split(lambda m: (1.0, next(replies)), 20, 10, 4, most_tries=10_000)

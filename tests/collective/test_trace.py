@@ -35,9 +35,12 @@ def test_a_trace_holds_measured_and_predicted_lanes(tmp_path):
     assert "T_uva" in text
 
 
-def test_use_is_the_simulators():
+def test_use_is_each_resources_share_of_the_time():
     schedule = simulated(fixed_plan(Profile(times=(TIMES,)), 40, 0.5))
-    assert use(schedule.ops) == pytest.approx(schedule.busy())
+    seconds = schedule.seconds
+    # 20 copied batches by 2 workers; 20 of the device hold the link, too; the model trains on all.
+    expected = {"cpu": 20 * 0.004 / 2, "link": 20 * (0.001 + 0.002), "device": 40 * 0.001 + 20 * 0.002}
+    assert use(schedule.ops) == pytest.approx({name: busy / seconds for name, busy in expected.items()})
     assert use([]) == {"cpu": 0.0, "link": 0.0, "device": 0.0}
 
 

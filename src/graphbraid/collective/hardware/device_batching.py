@@ -14,7 +14,7 @@ import dataclasses
 import logging
 import weakref
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,33 +29,13 @@ from graphbraid.collective.hardware.device_placement import (
 from graphbraid.collective.hardware.device_resident import Placed, Resident, resident_in
 from graphbraid.collective.run.stages import Context, DeviceMemoryError
 from graphbraid.graph import ScaledFeatures
-from graphbraid.graph.csc import Csc
 from graphbraid.ops.gather import TierTable
-from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.gpu import GpuPipeline, make_gpu_pipeline
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.sampling.rows.device_cache import tier_of
 from graphbraid.sampling.source import BatchSource
 
 _log = logging.getLogger(__name__)
-
-
-class MakePipeline(Protocol):
-    """A function with the signature of :func:`graphbraid.sampling.gpu.make_gpu_pipeline`."""
-
-    def __call__(
-        self,
-        csc: Csc,
-        config: SamplerConfig,
-        x: Tensor | TierTable | None,
-        *,
-        device: torch.device | str,
-        topology: str,
-        features: str,
-        hot_lists: Tensor | None,
-    ) -> GpuPipeline:
-        """Make a pipeline whose batches are on the device."""
-        ...
 
 
 class DeviceBatching:
@@ -69,7 +49,8 @@ class DeviceBatching:
         device: torch device of the batches. The CPU, on which Triton interprets the kernels, is for tests.
         room: function that returns the bytes of device memory for graph, labels and features.
         place: function of a table and a placement that returns the table where the device can read it.
-        make_pipeline: function that makes the sampler.
+        make_pipeline: function that makes the sampler, with the arguments of
+            :func:`graphbraid.sampling.gpu.make_gpu_pipeline`.
     """
 
     def __init__(
@@ -79,7 +60,7 @@ class DeviceBatching:
         *,
         room: Callable[[], int],
         place: Callable[[Tensor, str], Tensor],
-        make_pipeline: MakePipeline = make_gpu_pipeline,
+        make_pipeline: Callable[..., GpuPipeline] = make_gpu_pipeline,
     ) -> None:
         self.context = context
         self._device, self._room, self._place = device, room, place

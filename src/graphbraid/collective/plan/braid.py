@@ -11,6 +11,7 @@ training under way.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 from graphbraid.collective.plan.dispatcher import CPU, GPU, Routes, bound_with, spread_routes
@@ -56,7 +57,7 @@ class _Braid(Simulation):
         schedule = super().run()
         steps = [step for step, route in enumerate(self._decided) if route == CPU]
         ops = [op._replace(step=steps[op.step]) if op.stage == "cpu" else op for op in schedule.ops]
-        return schedule.replace(ops=ops, routes=bytes(self._decided))
+        return dataclasses.replace(schedule, ops=ops, routes=bytes(self._decided))
 
     def _waits_for_cpu(self) -> bool:
         return self._cpus_left > 0 and not self._is_prepared()

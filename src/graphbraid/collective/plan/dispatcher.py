@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -74,49 +74,41 @@ def bound_with(times: StageTimes, num_batches: int, num_cpu: int) -> dict[Resour
     return ends
 
 
-@dataclass(kw_only=True, slots=True)
-class Dispatcher:
-    """A search that moves batches between the routes until the schedule shows that neither side waits.
+def balanced_split(
+    simulate: Callable[[int], tuple[float, int]],
+    num_batches: int,
+    num_cpu: int,
+    step: int,
+    *,
+    most_tries: int = 24,
+) -> int:
+    """Return the best number of batches on route 0: move batches until neither side waits in the schedule.
 
     The paper (MorphGL) moves one batch per overlap and round. Here the first move is large, and moves halve
     whenever the feedback changes sign. No count is tried twice, so the search ends.
+
+    Args:
+        simulate: function of the number of batches on route 0 that returns the seconds of the epoch and
+            a feedback of -1 if the CPU was overloaded, 1 if it had time left, and 0 for neither.
+        num_batches: number of steps in the epoch.
+        num_cpu: number of batches on route 0 to try first.
+        step: number of batches in the first move.
+        most_tries: largest number of schedules to simulate.
     """
-
-    num_batches: int
-    num_cpu: int
-    """Number of batches on route 0 to try next."""
-    step: int
-    """Number of batches in the next move."""
-    tried: dict[int, float] = field(default_factory=dict)
-    """Simulated seconds of the epoch for each count tried."""
-    _direction: int = 0
-
-    def tune(self, simulate: Callable[[int], tuple[float, int]], most_tries: int = 24) -> int:
-        """Return the best number of batches on route 0 that is found.
-
-        Args:
-            simulate: function of the number of batches on route 0 that returns the seconds of the epoch and
-                a feedback of -1 if the CPU was overloaded, 1 if it had time left, and 0 for neither.
-            most_tries: largest number of schedules to simulate.
-        """
-        while self.num_cpu not in self.tried and len(self.tried) < most_tries:
-            seconds, feedback = simulate(self.num_cpu)
-            self.tried[self.num_cpu] = seconds
-            self._move(feedback)
-        return min(self.tried, key=lambda m: (self.tried[m], m))
-
-    def _move(self, feedback: int) -> None:
-        if feedback == 0:
-            return
-        if self._direction and feedback != self._direction:
-            self.step //= 2
-        self._direction = feedback
-        while self.step >= 1:
-            target = min(max(self.num_cpu + feedback * self.step, 0), self.num_batches)
-            if target not in self.tried:
-                self.num_cpu = target
-                return
-            self.step //= 2
+    tried: dict[int, float] = {}
+    direction = 0
+    while num_cpu not in tried and len(tried) < most_tries:
+        tried[num_cpu], feedback = simulate(num_cpu)
+        if direction and feedback not in (0, direction):
+            step //= 2
+        direction = feedback or direction
+        while feedback and step >= 1:
+            target = min(max(num_cpu + feedback * step, 0), num_batches)
+            if target not in tried:
+                num_cpu = target
+                break
+            step //= 2
+    return min(tried, key=lambda m: (tried[m], m))
 
 
 def _uva(times: StageTimes) -> float:

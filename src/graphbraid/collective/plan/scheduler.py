@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from graphbraid.arguments import as_count, as_number
 from graphbraid.collective.plan.braid import braid, braid_routes
-from graphbraid.collective.plan.dispatcher import CPU, Dispatcher, EpochBound, bound_with, epoch_bound
+from graphbraid.collective.plan.dispatcher import CPU, EpochBound, balanced_split, bound_with, epoch_bound
 from graphbraid.collective.plan.plan import MOST_BATCHES, Plan, RunnerUp
 from graphbraid.collective.plan.simulator import Durations, ScheduleSetting, SimulatedEpoch, simulate
 from graphbraid.collective.plan.times import Arrangement, Profile, StageTimes
@@ -334,13 +334,12 @@ class _Search:
     def _tune(self, times: StageTimes, bound: EpochBound, stock: int | None) -> None:
         """Let the dispatcher move batches between the routes until the schedule is balanced."""
         n = self.num_batches
-        dispatcher = Dispatcher(num_batches=n, num_cpu=bound.num_cpu, step=max(1, n // 64))
 
         def run(num_cpu: int) -> tuple[float, int]:
             schedule = self.consider(times, num_cpu, stock)
             return schedule.seconds, schedule.feedback
 
-        dispatcher.tune(run, most_tries=8)
+        balanced_split(run, n, bound.num_cpu, max(1, n // 64), most_tries=8)
 
     def _spared(self, best: _Candidate) -> _Candidate:
         """Return the candidate with the fewest buffers, on the device, then the host, that stays as fast.

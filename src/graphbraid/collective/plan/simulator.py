@@ -17,13 +17,12 @@ barrier would leave the link or the device idle for one batch per overlap.
 
 from __future__ import annotations
 
-import dataclasses
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from graphbraid.collective.plan.dispatcher import CPU, GPU, Resource, Routes
+from graphbraid.collective.plan.dispatcher import CPU, GPU, Routes
 from graphbraid.collective.plan.times import Duration, StageTimes
 from graphbraid.errors import ConfigError
 
@@ -80,18 +79,6 @@ class StageRun(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Phases:
-    """Seconds of an epoch by the activity of link and device (MorphGL, section 4.2.3)."""
-
-    filling: float
-    """Seconds during which the device prepares a batch."""
-    flushing: float
-    """Seconds during which the device trains or a batch is copied."""
-    blocking: float
-    """Seconds during which neither happens."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class SimulatedEpoch:
     """The result of simulating an epoch: when each stage of each step runs, and which side waits."""
 
@@ -103,7 +90,6 @@ class SimulatedEpoch:
     """Seconds that the device was idle because the next step's batch from the CPU was not ready."""
     cpu_waits: float
     """Mean seconds that a worker was idle during the epoch."""
-    phases: Phases
     setting: ScheduleSetting
     routes: Routes
 
@@ -113,23 +99,6 @@ class SimulatedEpoch:
         if self.device_waits == self.cpu_waits:
             return 0
         return -1 if self.device_waits > self.cpu_waits else 1
-
-    def replace(self, **changes: Any) -> SimulatedEpoch:
-        """Return a copy with some fields changed."""
-        return dataclasses.replace(self, **changes)
-
-    def busy(self) -> dict[Resource, float]:
-        """Return the share of the epoch during which each resource works; for the CPU, the workers' mean."""
-        seconds: dict[Resource, float] = {"cpu": 0.0, "link": 0.0, "device": 0.0}
-        for op in self.ops:
-            spent = op.end - op.start
-            if op.stage == "cpu":
-                seconds["cpu"] += spent / self.setting.workers
-            if op.stage in ("dma", "uva"):
-                seconds["link"] += spent
-            if op.stage in ("uva", "model"):
-                seconds["device"] += spent
-        return {name: value / self.seconds for name, value in seconds.items()}
 
 
 def simulate(routes: Routes, durations: Durations, setting: ScheduleSetting) -> SimulatedEpoch:
@@ -169,10 +138,8 @@ class Simulation:
         self._next_model = 0
         self._trained = 0
         self._link_free = self._device_free = True
-        self._filling = False
         self._now = 0.0
         self._device_waits = self._worker_waits = 0.0
-        self._phase = [0.0, 0.0, 0.0]
 
     def run(self) -> SimulatedEpoch:
         """Run the simulation to its end and return the epoch."""
@@ -185,13 +152,11 @@ class Simulation:
                 self._finish(*heapq.heappop(events)[1:])
             self._dispatch(now)
         assert self._trained == len(self._routes), "the schedule stood still"
-        filling, flushing, blocking = self._phase
         return SimulatedEpoch(
             ops=self._ops,
             seconds=self._now,
             device_waits=self._device_waits,
             cpu_waits=self._worker_waits / self._setting.workers,
-            phases=Phases(filling=filling, flushing=flushing, blocking=blocking),
             setting=self._setting,
             routes=self._routes,
         )
@@ -199,8 +164,6 @@ class Simulation:
     def _account(self, now: float) -> None:
         """Add the time since the last event to the waits of those who were idle."""
         passed, self._now = now - self._now, now
-        busy = not (self._link_free and self._device_free)
-        self._phase[0 if self._filling else 1 if busy else 2] += passed
         if self._idle_workers:
             self._worker_waits += passed * len(self._idle_workers)
         if self._device_free and self._link_free and self._waits_for_cpu():
@@ -223,7 +186,7 @@ class Simulation:
             if stage == _DMA:
                 self._held -= 1
             else:
-                self._device_free, self._filling = True, False
+                self._device_free = True
 
     def _dispatch(self, now: float) -> None:
         self._start_workers(now)
@@ -264,8 +227,7 @@ class Simulation:
 
     def _begin_batching(self, now: float, step: int) -> None:
         self._start(now, _UVA, step)
-        self._device_free, self._filling = False, True
-        self._link_free = False
+        self._device_free = self._link_free = False
         self._next_transfer += 1
 
     def _begin_copy(self, now: float, step: int) -> None:

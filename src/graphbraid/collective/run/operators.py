@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from graphbraid.collective.run.lookahead import KEPT_BATCHES, RowBuffer
 from graphbraid.collective.run.rows_ahead import RowsAhead
 from graphbraid.collective.run.stages import (
     Batching,
-    BatchingAhead,
     Context,
-    CountsSeconds,
-    ExplainsPlacement,
     Model,
-    PlacesParts,
     Transfer,
     completes_rows,
     find,
@@ -75,9 +72,9 @@ class Operators:
             return self.cpu_batching(epoch, step)
 
     @property
-    def batching_ahead(self) -> BatchingAhead | None:
+    def batching_ahead(self) -> Any:
         """The device's batching if it can begin a batch before it is requested; else None."""
-        return self.device_batching if isinstance(self.device_batching, BatchingAhead) else None
+        return self.device_batching if hasattr(self.device_batching, "begin") else None
 
     @property
     def is_resident(self) -> bool:
@@ -85,12 +82,13 @@ class Operators:
 
         Meaningful once the device has prepared a batch; False if its operator does not report placements.
         """
-        device = self.device_batching
-        return isinstance(device, PlacesParts) and set(device.placement.values()) == {"device"}
+        placement = getattr(self.device_batching, "placement", {})
+        return set(placement.values()) == {"device"}
 
     def explain(self) -> str:
         """Return what the device that samples holds and reads, in words; empty where it does not say."""
-        return self.device_batching.explain() if isinstance(self.device_batching, ExplainsPlacement) else ""
+        explain: Callable[[], str] = getattr(self.device_batching, "explain", str)
+        return explain()
 
     def stage_seconds(self) -> dict[str, float]:
         """Return the seconds of sampling and gathering on the CPU; 0 if its operator does not count them.
@@ -98,9 +96,9 @@ class Operators:
         Raises:
             ConfigError: the operator's counts lack ``sample``, ``gather`` or ``batches``.
         """
-        if not isinstance(self.cpu_batching, CountsSeconds):
+        if not hasattr(self.cpu_batching, "stage_seconds"):
             return dict.fromkeys(COUNTED, 0.0)
-        seconds = self.cpu_batching.stage_seconds()
+        seconds: dict[str, float] = self.cpu_batching.stage_seconds()
         if not {*COUNTED} <= seconds.keys():
             raise ConfigError(
                 f"stage_seconds() of {type(self.cpu_batching).__name__} must give 'sample', 'gather' and "

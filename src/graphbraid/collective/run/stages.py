@@ -6,14 +6,14 @@ caller's training step; its operator only marks its beginning and end. The facto
 hardware makes one operator per loader. A new accelerator only registers its own; ``docs/collective.md`` shows
 how, step by step.
 
-An operator needs no base class: it is checked against its stage's protocol by its attributes. Protocols
-marked *optional* add an ability, which is used if an operator has it.
+An operator needs no base class: it is checked against its stage's protocol by its attributes. Optional
+abilities stand in the protocols' docstrings; they are used if an operator, or an accelerator, has them.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
@@ -82,7 +82,18 @@ BatchDevice = torch.device | Accelerator
 
 @runtime_checkable
 class Batching(Protocol):
-    """An operator that prepares batches; called by several threads at once on the CPU, by one on a device."""
+    """An operator that prepares batches; called by several threads at once on the CPU, by one on a device.
+
+    Attributes that are used if it has them. On the CPU: ``stage_seconds()``, a dict of the seconds in
+    ``sample`` and ``gather``, summed over threads, and the count ``batches``. On a device:
+
+    - ``begin(epoch, step)`` starts a step's batch without waiting for it. It is called on the training thread
+      after a step's work was queued on the device; another step may still be requested.
+    - ``placement``, a mapping, is ``device`` or ``host`` for each part of the graph. If all are ``device``,
+      ``T_uva`` has no link time.
+    - ``explain()`` says in words what the device holds, why, and what was read of it. It may wait for the
+      device, and is empty before the first batch.
+    """
 
     def __call__(self, epoch: int, step: int) -> MiniBatch:
         """Prepare the mini-batch of a step on the CPU or the device, as a pure function of the arguments.
@@ -95,49 +106,13 @@ class Batching(Protocol):
 
 
 @runtime_checkable
-class BatchingAhead(Batching, Protocol):
-    """Optional protocol of a device's batching that can begin the batch that will be requested next."""
-
-    def begin(self, epoch: int, step: int) -> None:
-        """Start preparing a step's batch without waiting for it.
-
-        Called on the training thread after a step's work was queued on the device. Another step may still be
-        requested.
-        """
-        ...
-
-
-@runtime_checkable
-class CountsSeconds(Batching, Protocol):
-    """Optional protocol of the CPU's batching that reports where its time went."""
-
-    def stage_seconds(self) -> dict[str, float]:
-        """Return the seconds in ``sample`` and ``gather``, summed over threads, and the count ``batches``."""
-        ...
-
-
-@runtime_checkable
-class PlacesParts(Batching, Protocol):
-    """Optional protocol of a device's batching that reports where it reads topology, labels and features."""
-
-    @property
-    def placement(self) -> Mapping[str, str]:
-        """Placement of each part, ``device`` or ``host``; if all are ``device``, T_uva has no link time."""
-        ...
-
-
-@runtime_checkable
-class ExplainsPlacement(Batching, Protocol):
-    """Optional protocol of a device's batching that says what it holds, why, and what was read of it."""
-
-    def explain(self) -> str:
-        """Return it in words; empty before the first batch. May wait for the device."""
-        ...
-
-
-@runtime_checkable
 class Transfer(Protocol):
-    """An operator that moves prepared batches to the device, one at a time, on a thread of its own."""
+    """An operator that moves prepared batches to the device, one at a time, on a thread of its own.
+
+    It supports look-ahead (:mod:`.lookahead`) if its *factory* has ``completes_rows = True``, since the row
+    buffer is made before the operator. It then calls its context's ``row_buffer``, if there is one: ``admit``
+    before a batch's copy and ``complete`` after it.
+    """
 
     def __call__(self, batch: MiniBatch) -> MiniBatch:
         """Move a batch to the device and return it.
@@ -150,17 +125,6 @@ class Transfer(Protocol):
     def free(self, batch: MiniBatch) -> None:
         """Free the device memory of a batch that was trained or dropped."""
         ...
-
-
-@runtime_checkable
-class CompletesRows(Protocol):
-    """Optional protocol of a transfer's *factory* whose operators support look-ahead (:mod:`.lookahead`).
-
-    Such an operator calls its context's ``row_buffer``, if there is one: ``admit`` before a batch's copy and
-    ``complete`` after it. The attribute is the factory's, since the buffer is made before the operator.
-    """
-
-    completes_rows: bool
 
 
 @runtime_checkable
@@ -313,12 +277,6 @@ _WANTED: dict[StageName, tuple[type, str]] = {
     ),
     "model": (Model, "has begin(batch), which returns the mini-batch, and end(batch)"),
 }
-_OPTIONAL: dict[StageName, tuple[str, ...]] = {
-    "batching": ("begin", "stage_seconds"),
-    "transfer": (),
-    "model": (),
-}
-"""Optional methods of an operator."""
 
 
 def made_by(factory: Factory, stage: StageName, hardware: str, context: Context) -> Any:
@@ -332,7 +290,7 @@ def made_by(factory: Factory, stage: StageName, hardware: str, context: Context)
     protocol, wanted = _WANTED[stage]
     if not isinstance(operator, protocol):
         raise ConfigError(f"{what} does not fit: an operator of this stage {wanted}")
-    for name in _OPTIONAL[stage]:
+    for name in ("begin", "stage_seconds") if stage == "batching" else ():
         if not callable(getattr(operator, name, int)):
             raise ConfigError(f"{what} has an attribute {name!r} that must be a method")
     if stage == "transfer" and completes_rows(operator) and not completes_rows(factory):
@@ -345,4 +303,4 @@ def made_by(factory: Factory, stage: StageName, hardware: str, context: Context)
 
 def completes_rows(of: object) -> bool:
     """Return whether a transfer, or its factory, completes rows that were left out of a copy."""
-    return isinstance(of, CompletesRows) and of.completes_rows
+    return bool(getattr(of, "completes_rows", False))
