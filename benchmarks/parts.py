@@ -172,13 +172,14 @@ PARTS = (
     ),
     Part(
         name="models",
-        module="fullgraph.models",
-        results="fullgraph_models",
+        module="fullgraph.ready",
+        results="fullgraph_ready",
         minutes=4,
         options=("braid-100k", "{data}/cora.npz"),
         archives=("cora",),
         pyg=True,
     ),
+    Part(name="coverage", module="fullgraph.models", results="fullgraph_coverage", minutes=3, pyg=True),
     Part(
         name="relational",
         module="fullgraph.relational",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from benchmarks.common.rows import Row, read_rows
 from benchmarks.graphs.named import GENERATED, REAL
@@ -113,9 +113,9 @@ def memory() -> str:
     return "\n\n".join([table(heads, lines), *notes, where(rows, "benchmarks.memory.fullgraph")])
 
 
-def models() -> str:
+def ready() -> str:
     """PyG's ready models and propagating layers, compiled beside PyG itself."""
-    rows = read_rows("fullgraph_models")
+    rows = read_rows("fullgraph_ready")
     lines = (
         [
             row["graph"],
@@ -128,7 +128,32 @@ def models() -> str:
         for row in rows
     )
     heads = ("graph", "model", "graphbraid", "PyG (edge_index)", "lead", "compiled in")
-    return "\n\n".join([table(heads, lines), where(rows, "benchmarks.fullgraph.models")])
+    return "\n\n".join([table(heads, lines), where(rows, "benchmarks.fullgraph.ready")])
+
+
+def coverage() -> str:
+    """How many of the listed models are lowered, by family, and what stops the others."""
+    rows = read_rows("fullgraph_coverage")
+    lines = [_of_family(family, rows) for family in dict.fromkeys(row["family"] for row in rows)]
+    lines.append(_of_family("all", rows, lambda _: True))
+    heads = ("models of", "listed", "lowered", "equal to PyG")
+    stopped = (
+        [f"{row['family']}: {row['model']}", row["status"], _without_pipes(f"{row['part']}: {row['reason']}")]
+        for row in rows
+        if row["reason"]
+    )
+    others = table(("not lowered as a whole", "runs", "because"), stopped)
+    return "\n\n".join([table(heads, lines), others, where(rows, "benchmarks.fullgraph.models")])
+
+
+def _of_family(family: str, rows: list[Row], belongs: Callable[[Row], bool] | None = None) -> list[str]:
+    some = [row for row in rows if (belongs(row) if belongs else row["family"] == family)]
+    lowered = sum(row["status"] == "lowered" for row in some)
+    return [family, str(len(some)), str(lowered), str(sum(row["equal"] for row in some))]
+
+
+def _without_pipes(text: str) -> str:
+    return text.replace("|", "or")
 
 
 def ablation() -> str:

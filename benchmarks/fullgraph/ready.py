@@ -1,6 +1,6 @@
 """Epochs of PyG's ready models and propagating layers, compiled beside PyG itself.
 
-    python -m benchmarks.fullgraph.models braid-100k cora.npz
+    python -m benchmarks.fullgraph.ready braid-100k cora.npz
 
 Two layers of width 64 (propagation as the model's name says), Adam, two threads. Both contenders start from
 the same weights and take turns by the epoch in one process; medians of the epochs. After the last one their
@@ -164,7 +164,7 @@ def main() -> None:
             table.add_row(row["graph"], model, *times, ratio, f"{row['compile_s']:.2f}")
     Console(width=110).print(table)
     named = {f"{row['graph']}, {row['model']}": row for row in rows}
-    print("wrote", write_rows("fullgraph_models", named, repeats=options.epochs, out=options.out))
+    print("wrote", write_rows("fullgraph_ready", named, repeats=options.epochs, out=options.out))
 
 
 if __name__ == "__main__":

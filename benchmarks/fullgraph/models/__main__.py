@@ -1,0 +1,61 @@
+"""What graphbraid makes of each listed model on a whole graph, and whether it equals PyG.
+
+    python -m benchmarks.fullgraph.models
+    python -m benchmarks.fullgraph.models --only GCN --times --nodes 20000
+
+The models are written as PyG's examples, OGB's baselines and published repositories have them. Each is
+compared on a small graph with PyG in float64: outputs, gradients and buffers of ten steps of Adam, and
+predictions. With ``--times``, steps on a larger generated graph are timed beside PyG's, in turns.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.common.options import add_out_argument, parser_of
+from benchmarks.common.rows import write_rows
+from benchmarks.fullgraph.models.check import MODELS, WRITTEN, epochs, find
+from benchmarks.fullgraph.models.listed import Sizes
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = parser_of(__doc__)
+    parser.add_argument("--only", nargs="*", default=[], help="words of the families or names to run")
+    parser.add_argument("--times", action="store_true", help="time steps beside PyG's, too")
+    parser.add_argument("--nodes", type=int, default=20_000, help="nodes of the graph for --times")
+    parser.add_argument("--degree", type=int, default=20, help="its edges per node")
+    parser.add_argument("--hidden", type=int, default=64, help="hidden width for --times")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    add_out_argument(parser)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    rows, table = {}, Table("model", "status", "what stops it", "error", "ms", "PyG ms")
+    for listed in MODELS:
+        name = f"{listed.family}: {listed.name}"
+        if options.only and not any(word in name for word in options.only):
+            continue
+        found = find(listed)
+        row = {"family": listed.family, "model": listed.name, **asdict(found), "equal": found.equal}
+        if options.times:
+            sizes = Sizes(nodes=options.nodes, channels=options.hidden, hidden=options.hidden)
+            row |= epochs(listed, sizes, options.degree, options.repeats)
+        rows[name] = row
+        times = [f"{1e3 * row[key]:.1f}" if key in row else "" for key in ("graphbraid_s", "pyg_s")]
+        why = f"{found.part}: {found.reason}" if found.status == WRITTEN else ""
+        table.add_row(name, found.status, why, f"{found.error:.2f}", *times)
+        print(name, found.status, why, f"{found.error:.2f}", *times, file=sys.stderr, flush=True)
+    Console(width=160).print(table)
+    lowered = sum(row["status"] != WRITTEN for row in rows.values())
+    print(f"{lowered} of {len(rows)} lowered; {sum(row['equal'] for row in rows.values())} equal to PyG")
+    print("wrote", write_rows("fullgraph_coverage", rows, repeats=options.repeats, out=options.out))
+
+
+if __name__ == "__main__":
+    main()
