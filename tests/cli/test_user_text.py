@@ -14,8 +14,9 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import graphbraid
-from graphbraid.cli.common import err_console, marked, out_console, plain, say
+from graphbraid.cli.common import err_console, marked, out_console, say
 from graphbraid.cli.main import app
+from graphbraid.files.writing import printable
 
 PACKAGE = Path(graphbraid.__file__).parent
 ODD = ["[red]a[/]", "[/]", "[bold", ":smile:", "a\\", "[link=x]y[/link]", "{}", "{0.__class__}", "%s", "ü 漢"]
@@ -32,7 +33,7 @@ def test_values_are_printed_as_they_are(text: str, capsys: pytest.CaptureFixture
 
 
 def test_control_characters_are_spelled_out() -> None:
-    assert plain("a\x1b[31mb\rc\nd\udcffe") == "a\\x1b[31mb\\rc\nd\\udcffe"
+    assert printable("a\x1b[31mb\rc\nd\udcffe") == "a\\x1b[31mb\\rc\nd\\udcffe"
 
 
 @pytest.mark.parametrize("name", ["[red]a", "[/]", "a[/bold]b", ":smile:", "a\\"])

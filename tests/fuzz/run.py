@@ -85,7 +85,6 @@ _HEAVY = (
     *(
         "graphbraid.cli.main",
         "graphbraid.cli.run.build",
-        "graphbraid.cli.steps.display",
         "graphbraid.cli.run.settings",
     ),
     "graphbraid.synth",

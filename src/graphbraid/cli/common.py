@@ -20,7 +20,7 @@ from rich.text import Text
 
 from graphbraid.cli import ranks, signals
 from graphbraid.errors import GraphbraidError, ResourceError
-from graphbraid.files.writing import format_bytes
+from graphbraid.files.writing import format_bytes, printable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -71,17 +71,12 @@ def marked(template: str, *values: object) -> Text:
     text = Text.from_markup(template.replace("{}", _PLACE), emoji=False)
     filled, done = Text(), 0
     for at, value in zip((at for at, c in enumerate(text.plain) if c == _PLACE), values, strict=True):
-        part = Text(plain(value))
+        part = Text(printable(value))
         for span in text.spans:
             if span.start <= at < span.end:
                 part.stylize(span.style)
         filled, done = filled.append_text(text[done:at]).append_text(part), at + 1
     return filled.append_text(text[done:])
-
-
-def plain(value: object) -> str:
-    """Return a value as text that cannot control a terminal: escapes control characters except newlines."""
-    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in str(value))
 
 
 def say(console: Console, template: str, *values: object) -> None:
@@ -106,7 +101,7 @@ def table(
         style = None if like in ("left", "right") else like
         made.add_column(name, justify="right" if like == "right" else "left", style=style, overflow="fold")
     for row in rows:
-        made.add_row(*(cell if isinstance(cell, Text) else plain(cell) for cell in row))
+        made.add_row(*(cell if isinstance(cell, Text) else printable(cell) for cell in row))
     return made
 
 

@@ -205,6 +205,11 @@ def format_bytes(num_bytes: float) -> str:
     return f"{num_bytes:.1f} TiB"
 
 
+def printable(value: object) -> str:
+    """Return a value as text that cannot control a terminal: escapes control characters except newlines."""
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in str(value))
+
+
 def resource_error(error: BaseException, path: Path) -> ResourceError | None:
     """Return a clear form of an error met while writing ``path``, or None if the disk was not the cause."""
     if isinstance(error, OSError):

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from graphbraid.cli.common import INTERRUPTED, DebugOption, JsonOption, err_console, guarded, print_json, say
+from graphbraid.cli.common import (
+    INTERRUPTED,
+    DebugOption,
+    JsonOption,
+    err_console,
+    facts,
+    guarded,
+    print_json,
+    say,
+    table,
+)
 from graphbraid.cli.ranks import must_start, start, world_size
 from graphbraid.cli.run.flags import with_flags
 from graphbraid.cli.run.settings import GivenOptions, ResolvedRun
@@ -19,6 +28,7 @@ from graphbraid.train.config import RUN
 
 if TYPE_CHECKING:
     from graphbraid.distributed.ranks.joining import CommName
+    from graphbraid.train import Callback, RunResult, Trainer
 
 
 def _run_option(flag: str, text: str) -> Any:
@@ -101,24 +111,30 @@ def _train_alone(given: GivenOptions, *, quiet: bool, json_output: bool) -> None
 
 
 def _train_in(run_dir: Path | None, run: ResolvedRun, *, quiet: bool, json_output: bool) -> None:
-    from graphbraid.cli.steps import display
+    from graphbraid.train.progress import ProgressDisplay
 
     console = err_console()
     console.quiet = quiet
-    trainer = _make_trainer(
-        run, lambda facts: display.show_plan(console, run, facts), [display.EpochLines(console)]
-    )
+    trainer, about = _make_trainer(run, [ProgressDisplay(console, quiet=quiet)])
+    console.print(table({"option": "cyan", "value": "left", "from": "dim"}, run.rows(), "options"))
+    console.print(facts(about.items()))
+    console.print()
     result = trainer.fit()
     if run_dir is not None:
         if json_output:
-            print_json(display.result_json(run, result, run_dir))
-        display.show_result(console, result, run_dir)
+            print_json(_result_json(run, result, run_dir))
+        console.print()
+        taken = _stage_seconds(result).items()
+        rows = [(_STAGES[stage][0], f"{seconds:.2f}", _STAGES[stage][1]) for stage, seconds in taken]
+        console.print(table({"stage": "cyan", "seconds": "right", "": "dim"}, rows, "time per stage"))
+        say(console, "files: {}", ", ".join(_run_files(run_dir)))
     if result.status == "interrupted":
         say(console, "go on with: graphbraid train --resume --out {}", run_dir)
         raise typer.Exit(INTERRUPTED)
 
 
-def _make_trainer(run: ResolvedRun, show: Callable[[dict[str, str]], None], callbacks: list[Any]) -> Any:
+def _make_trainer(run: ResolvedRun, callbacks: list[Callback]) -> tuple[Trainer, dict[str, str]]:
+    """Return the trainer of a run, and facts about its data, model and machine."""
     from graphbraid import native
     from graphbraid.cli.graph_facts import graph_facts
     from graphbraid.cli.run.build import data_as_path, learning
@@ -135,15 +151,52 @@ def _make_trainer(run: ResolvedRun, show: Callable[[dict[str, str]], None], call
     }
     trainer = Trainer(model, graph, config=run.train, callbacks=callbacks, info=info)
     chosen = {"mode": f"{trainer.config.mode}: {trainer.mode_reason}"} if trainer.mode_reason else {}
-    show(
-        {
-            "graph": graph_facts(graph, learned.labels),
-            "model": f"{type(model).__name__}, {num_parameters:,} parameters",
-            "kernels": f"{selection.variant}: {selection.reason}",
-            "machine": f"{Hardware.detect().planned_cores} cores",
-            **chosen,
-            **({"tiers": trainer.tiers_reason} if trainer.tiers_reason else {}),
-            "files in": str(run.train.out_dir),
-        }
-    )
-    return trainer
+    return trainer, {
+        "graph": graph_facts(graph, learned.labels),
+        "model": f"{type(model).__name__}, {num_parameters:,} parameters",
+        "kernels": f"{selection.variant}: {selection.reason}",
+        "machine": f"{Hardware.detect().planned_cores} cores",
+        **chosen,
+        **({"tiers": trainer.tiers_reason} if trainer.tiers_reason else {}),
+        "files in": str(run.train.out_dir),
+    }
+
+
+# Label and note of each stage's clock; see graphbraid.train.step.step. Sampling overlaps with the model.
+_STAGES = {
+    "sample": ("sampling", "in the sampling threads, beside the model"),
+    "gather": ("gathering", "in the sampling threads, beside the model"),
+    "wait": ("waiting", "the model waited for a batch"),
+    "model": ("model", "forward, backward and the optimizer's step"),
+    "evaluate": ("evaluation", "validation"),
+    "checkpoint": ("checkpoints", "writing them"),
+    "epoch": ("all epochs", "on the wall"),
+}
+
+
+def _stage_seconds(result: RunResult) -> dict[str, float]:
+    """Return the seconds of each stage, summed over the run's epochs; with the checkpoint that ended it."""
+
+    def total(stage: str) -> float:
+        return sum(float(row.get(f"{stage}_seconds") or 0.0) for row in result.history)
+
+    seconds = {stage: total(stage) for stage in _STAGES} | {"model": total("forward") + total("backward")}
+    seconds["checkpoint"] += result.last_checkpoint_seconds
+    return seconds
+
+
+def _run_files(run_dir: Path) -> list[str]:
+    """Return the names of the run's files, relative to its folder."""
+    files = (path for path in run_dir.rglob("*") if path.is_file() and not path.name.startswith("."))
+    return sorted(str(path.relative_to(run_dir)) for path in files)
+
+
+def _result_json(run: ResolvedRun, result: RunResult, run_dir: Path) -> dict[str, Any]:
+    """Return what ``--json`` prints."""
+    return {
+        "run_dir": str(run_dir),
+        "files": _run_files(run_dir),
+        "options": run.saved(),
+        "stage_seconds": _stage_seconds(result),
+        "result": result.to_json(),
+    }

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from graphbraid.cli.common import out_console, plain, print_json, say, table
+from graphbraid.cli.common import out_console, print_json, say, table
+from graphbraid.files.writing import printable
 
 if TYPE_CHECKING:
     from graphbraid.cli.run.settings import ResolvedRun
@@ -156,7 +157,7 @@ def _show(found: RanksForecast, cluster: Cluster, source: str) -> None:
     from graphbraid.estimates.sampled_ranks import SAMPLED_ASSUMPTIONS
 
     console, is_sampled = out_console(), found.epoch is not None
-    title = f"{plain(found.name)}: {found.num_nodes:,} nodes, {found.num_edges:,} edges"
+    title = f"{printable(found.name)}: {found.num_nodes:,} nodes, {found.num_edges:,} edges"
     if found.epoch is not None:
         seeds, size = found.epoch["num_seeds"], found.epoch["batch_size"]
         title += f", {seeds:,} training nodes in batches of {size:,}"
