@@ -330,3 +330,15 @@ def test_numbers_of_numpy_are_numbers():
     assert torch.equal(one.n_id, next(iter(NeighborLoader(data, [3, 2], **given))).n_id)
     links = LinkNeighborLoader(data, [3], exclude_seed_edges=yes, neg_sampling_ratio=np.float32(1), seed=i(0))
     assert next(iter(links)).edge_label.tolist() == [1, 0]
+
+
+def test_each_public_name_of_pygs_loaders_is_here():
+    torch_geometric = pytest.importorskip("torch_geometric")
+    here: dict[str, object] = {}
+    exec("from graphbraid.loader import *", here)
+    ours = {"ClusterData", "ClusterLoader", "LinkNeighborLoader", "NeighborLoader", "ShaDowKHopSampler"}
+    for name in torch_geometric.loader.__all__:
+        kind = getattr(torch_geometric.loader, name)
+        assert (here[name] is kind) is (name not in ours), name
+    with pytest.raises(ImportError, match="cannot import name 'Unheard'"):
+        from graphbraid.loader import Unheard  # noqa: F401

@@ -1,6 +1,10 @@
-"""Mini-batch loaders with the interfaces of PyG's, and the BatchLoader that Trainer uses."""
+"""Mini-batch loaders with the interfaces of PyG's, and the BatchLoader that Trainer uses.
 
-from typing import TYPE_CHECKING
+Every other public name of ``torch_geometric.loader`` is here, too: it is PyG's own class, unchanged.
+"""
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 from graphbraid.lazy import names_of
 
@@ -25,7 +29,31 @@ __all__ = [
     "read_plan",
 ]
 
-__getattr__ = names_of(
+_OF_PYG = [  # in every version from 2.6
+    "AffinityMixin",
+    "CachedLoader",
+    "DataListLoader",
+    "DataLoader",
+    "DenseDataLoader",
+    "DynamicBatchSampler",
+    "GraphSAINTEdgeSampler",
+    "GraphSAINTNodeSampler",
+    "GraphSAINTRandomWalkSampler",
+    "GraphSAINTSampler",
+    "HGTLoader",
+    "ImbalancedSampler",
+    "LinkLoader",
+    "NeighborSampler",
+    "NodeLoader",
+    "PrefetchLoader",
+    "RandomNodeLoader",
+    "TemporalDataLoader",
+    "ZipLoader",
+]
+if find_spec("torch_geometric") is not None:  # else ``import *`` would fail
+    __all__.extend(_OF_PYG)
+
+_own = names_of(
     __name__,
     {
         "batch_loader": "BatchLoader",
@@ -36,3 +64,11 @@ __getattr__ = names_of(
         "shadow": "ShaDowKHopSampler",
     },
 )
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _OF_PYG:
+        return _own(name)
+    import torch_geometric.loader  # its import takes a second
+
+    return getattr(torch_geometric.loader, name)
