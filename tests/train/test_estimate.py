@@ -156,7 +156,7 @@ def test_an_estimate_changes_neither_model_nor_random_state():
     with pytest.raises(KeyError):
         found.of("auto")
     said = str(found)
-    assert "mode full: the whole graph needs up to" in said
+    assert "mode auto: full, as the whole graph needs up to" in said
     assert json.loads(json.dumps(found.to_json()))["modes"][0]["host"]["nbytes"] == sampled.host.nbytes
 
 

@@ -16,7 +16,7 @@ from graphbraid import nn as gnn
 from graphbraid.datasets import open_store, save_store
 from graphbraid.errors import ConfigError
 from graphbraid.estimates import seconds, whole_graph
-from graphbraid.estimates.records import EpochSeconds, PartSeconds, time_rows, with_spread
+from graphbraid.estimates.records import EpochSeconds, ModeEstimate, PartSeconds
 from graphbraid.estimates.seconds import (
     checkpoint_seconds,
     evaluation_seconds,
@@ -141,8 +141,11 @@ def test_an_epoch_is_as_sure_as_its_parts():
     assert validated.spread == pytest.approx(0.15)
     assert dataclasses.replace(validated, validation=PartSeconds(1.0, "tried")).spread is None
     assert validated.scaled(2.0, "").spread == pytest.approx(0.3)
-    assert list(time_rows(validated))[:1] == [("training", "2 s ±5%", "")]
-    assert with_spread(2.0, None) == "2 s"
+    assert list(map(str, (validated.train, PartSeconds(2.0), PartSeconds(0.0, "", 0.0)))) == [
+        "2 s ±5%",
+        "2 s",
+        "0 s",
+    ]
 
 
 def test_a_load_beside_the_trial_is_told_of(monkeypatch):
@@ -377,7 +380,12 @@ def test_every_part_of_a_run_has_a_line_of_its_own():
     slower = epoch.scaled(2.0, "twice")
     assert (slower.first, slower.test.seconds, slower.checkpoints.seconds) == (1.0, 6.0, 0.25)
     unknown = EpochSeconds(train=PartSeconds(2.0), validation=PartSeconds(None, "not tried"))
-    assert [row[:2] for row in time_rows(unknown)] == [("training", "2 s"), ("validation", "not known")]
+    rows = list(ModeEstimate(mode="sampled", host=None, seconds=unknown, epochs=3).rows())
+    assert rows == [
+        ("epoch", "2 s", "6 s for 3 epochs"),
+        ("  training", "2 s", ""),
+        ("  validation", "not known", "not tried"),
+    ]
     assert unknown.total == 2.0
 
 

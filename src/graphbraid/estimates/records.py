@@ -95,6 +95,15 @@ class PartSeconds:
         assert self.seconds is not None, self.how
         return self.seconds
 
+    def __str__(self) -> str:
+        """Return the time with the share by which its tries lay off, such as ``"1.23 s ±4%"``."""
+        if self.seconds is None:
+            return "not known"
+        said = format_seconds(self.seconds)
+        return (
+            f"{said} ±{self.spread / self.seconds:.0%}" if self.spread is not None and self.seconds else said
+        )
+
     def times(self, factor: float) -> PartSeconds:
         """Return ``factor`` times the time."""
         seconds, spread = (None if value is None else value * factor for value in (self.seconds, self.spread))
@@ -190,6 +199,29 @@ class ModeEstimate:
     reason: str = ""
     """What there is no room for, or why nothing is known."""
 
+    @property
+    def heading(self) -> str:
+        """The mode, and whether the machine has room for it."""
+        said = f"mode {self.mode}: {'fits' if self.fits else 'does not fit'}"
+        return f"{said} ({self.reason})" if self.reason else said
+
+    def rows(self) -> Iterator[tuple[str, str, str]]:
+        """Yield name, amount and reason of each line of its table; names of parts are indented."""
+        for place, needs in (("memory", self.host), ("device", self.device)):
+            if needs is not None:
+                mapped = needs.nbytes - needs.must_bytes
+                said = f"{format_bytes(mapped)} of it pages of files" if mapped else "at its peak"
+                yield place, format_bytes(needs.nbytes), said
+                yield from ((f"  {name}", format_bytes(nbytes), why) for name, nbytes, why in needs.rows())
+        if self.disk_bytes:
+            yield "disk", format_bytes(self.disk_bytes), "files that the run writes"
+        if (taken := self.seconds) is not None:
+            run = f"{format_seconds(taken.of_run(self.epochs))} for {self.epochs:,} epochs"
+            yield "epoch", str(PartSeconds(taken.total, spread=taken.spread)), run
+            yield from ((f"  {name}", str(part), part.how) for name, part in taken.parts())
+            if taken.floor is not None:
+                yield "  floor", format_seconds(taken.floor), "least time of the compiled step"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimate:
@@ -233,41 +265,16 @@ class Estimate:
                 plain["seconds"] |= {"total": found.seconds.total, "run": run}
         return content
 
+    def choices(self) -> list[str]:
+        """Return a sentence for each choice that a run would make, and why."""
+        reasons = [self.tiers.reason, *([] if self.device_tiers is None else [self.device_tiers.reason])]
+        filled = [f"tiers are filled by the score {self.tier_score}"] if self.tier_score else []
+        chosen = f"mode auto: {self.mode}, as {self.mode_reason}"
+        return [chosen, *(f"tiers auto: {reason}" for reason in reasons), *filled]
+
     def __str__(self) -> str:
-        lines = [f"mode {self.mode}: {self.mode_reason}", f"tiers: {self.tiers.reason}"]
-        if self.device_tiers is not None:
-            lines.append(f"device tiers: {self.device_tiers.reason}")
-        if self.tier_score:
-            lines.append(f"filled by the score {self.tier_score}")
+        lines = self.choices()
         for found in self.modes:
-            lines += ["", *_mode_lines(found)]
+            lines += ["", found.heading]
+            lines += [f"  {name:<16} {amount:>13}  {why}" for name, amount, why in found.rows()]
         return "\n".join(lines)
-
-
-def _mode_lines(found: ModeEstimate) -> list[str]:
-    heading = f"{found.mode}: {'fits' if found.fits else 'does not fit'}"
-    lines = [f"{heading}; {found.reason}" if found.reason else heading]
-    for place, needs in (("memory", found.host), ("device", found.device)):
-        if needs is not None:
-            lines.append(f"  {place} {format_bytes(needs.nbytes)}")
-            lines += [f"    {name:<14} {format_bytes(size):>10}  {why}" for name, size, why in needs.rows()]
-    if found.disk_bytes:
-        lines.append(f"  disk {format_bytes(found.disk_bytes)}")
-    if (taken := found.seconds) is not None:
-        epochs = f"{found.epochs:,} epoch{'s' * (found.epochs != 1)}"
-        run = f"{format_seconds(taken.of_run(found.epochs))} for {epochs}"
-        lines.append(f"  epoch {with_spread(taken.total, taken.spread)}; {run}")
-        lines += [f"    {name:<14} {size:>13}  {why}" for name, size, why in time_rows(taken)]
-    return lines
-
-
-def time_rows(seconds: EpochSeconds) -> Iterator[tuple[str, str, str]]:
-    """Yield name, time and reason of each part of an epoch; in brackets what comes once in a run."""
-    for name, part in seconds.parts():
-        yield name, "not known" if part.seconds is None else with_spread(part.seconds, part.spread), part.how
-
-
-def with_spread(seconds: float, spread: float | None) -> str:
-    """Format a time with the share by which its tries lay off, such as ``"1.23 s ±4%"``, if that is known."""
-    said = format_seconds(seconds)
-    return said if spread is None or not seconds else f"{said} ±{spread / seconds:.0%}"

@@ -24,9 +24,8 @@ from graphbraid.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.table import Table
-    from rich.text import Text
 
-    from graphbraid.estimates.records import Estimate, ModeEstimate, Needs
+    from graphbraid.estimates.records import Estimate
 
 _PANEL = "Estimate"
 _OTHERS = ("resume", "overwrite", "trust_checkpoint", "trace")
@@ -119,53 +118,18 @@ def _estimated(given: GivenOptions, hardware: Path | None, *, times: bool) -> Es
 def _show(found: Estimate) -> None:
     console = out_console()
     for part in found.modes:
-        _show_mode(part)
+        say(console, "[green]{}[/]" if part.fits else "[bold red]{}[/]", part.heading)
+        rows = [
+            (name if name.startswith(" ") else marked("[bold]{}[/]", name), amount, why)
+            for name, amount, why in part.rows()
+        ]
+        console.print(table({"part": "left", "amount": "right", "": "left"}, rows))
+        console.print()
     if found.curve:
         console.print(_curve_table(found))
         console.print()
-    say(console, "mode auto: [bold]{}[/], as {}", found.mode, found.mode_reason)
-    say(console, "tiers auto: {}", found.tiers.reason)
-    if found.device_tiers is not None:
-        say(console, "tiers auto: {}", found.device_tiers.reason)
-    if found.tier_score:
-        say(console, "tiers are filled by the score {}", found.tier_score)
-
-
-def _show_mode(found: ModeEstimate) -> None:
-    from graphbraid.collective.plan.times import format_seconds
-    from graphbraid.estimates.records import time_rows, with_spread
-    from graphbraid.files.writing import format_bytes
-
-    console = out_console()
-    line = "[bold]mode {}[/]: [green]fits[/]" if found.fits else "[bold]mode {}[/]: [bold red]does not fit[/]"
-    say(console, line + " ({})" * bool(found.reason), *_given(found))
-    rows: list[tuple[str | Text, ...]] = []
-    for place, needs in (("memory", found.host), ("device", found.device)):
-        if needs is not None:
-            rows += _needs_rows(place, needs)
-    if found.disk_bytes:
-        rows.append((marked("[bold]disk[/]"), format_bytes(found.disk_bytes), "files that the run writes"))
-    if (seconds := found.seconds) is not None:
-        run = f"{format_seconds(seconds.of_run(found.epochs))} for epochs={found.epochs}"
-        rows.append((marked("[bold]epoch[/]"), with_spread(seconds.total, seconds.spread), run))
-        rows += [(f"  {name}", taken, why) for name, taken, why in time_rows(seconds)]
-        if seconds.floor is not None:
-            rows.append(("  floor", format_seconds(seconds.floor), "least time of the compiled step"))
-    console.print(table({"part": "left", "bytes": "right", "": "left"}, rows))
-    console.print()
-
-
-def _given(found: ModeEstimate) -> list[str]:
-    return [found.mode, *([found.reason] if found.reason else [])]
-
-
-def _needs_rows(place: str, needs: Needs) -> list[tuple[str | Text, ...]]:
-    from graphbraid.files.writing import format_bytes
-
-    mapped = needs.nbytes - needs.must_bytes
-    said = f"{format_bytes(mapped)} of it pages of files" if mapped else "at its peak"
-    parts = [(f"  {name}", format_bytes(nbytes), why) for name, nbytes, why in needs.rows()]
-    return [(marked("[bold]{}[/]", place), format_bytes(needs.nbytes), said), *parts]
+    for sentence in found.choices():
+        say(console, "{}", sentence)
 
 
 def _curve_table(found: Estimate) -> Table:
