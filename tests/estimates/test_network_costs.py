@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
-from graphbraid.estimates import network_costs as costs
-from graphbraid.estimates.network_costs import NetworkCosts, network_costs
+from graphbraid.estimates import cluster as costs
+from graphbraid.estimates.cluster import NetworkCosts, network_costs
 
 
 @pytest.fixture(autouse=True)

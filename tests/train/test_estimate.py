@@ -17,7 +17,8 @@ from graphbraid import nn as gnn
 from graphbraid.collective.run.profiler import batch_bytes_of
 from graphbraid.datasets import open_store, save_store
 from graphbraid.errors import ConfigError, DataError, GraphbraidError, ResourceError
-from graphbraid.estimates import choose, limits, whole_passes
+from graphbraid.estimates import choose, limits
+from graphbraid.estimates import sizes as batch_and_pass
 from graphbraid.estimates.allocation import allocation_of
 from graphbraid.estimates.records import Need, Needs
 from graphbraid.estimates.sizes import batch_sizes
@@ -118,10 +119,10 @@ def test_a_pass_on_two_small_graphs_says_what_a_large_one_takes(kind, monkeypatc
     graph = random_graph(6000, 10, 24)
     model = kind(24, 16, graph.num_classes, 2)
     trial = Trial(model, graph, TrainConfig())
-    whole = whole_passes.forward_bytes(trial)
-    monkeypatch.setattr(whole_passes, "SMALL", 0)
-    monkeypatch.setattr(whole_passes, "_NODES", 600)
-    assert whole_passes.forward_bytes(trial) == pytest.approx(whole, rel=0.1)
+    whole = batch_and_pass.forward_bytes(trial)
+    monkeypatch.setattr(batch_and_pass, "SMALL", 0)
+    monkeypatch.setattr(batch_and_pass, "_NODES", 600)
+    assert batch_and_pass.forward_bytes(trial) == pytest.approx(whole, rel=0.1)
 
 
 def test_needs_are_what_is_held_and_the_largest_phase():

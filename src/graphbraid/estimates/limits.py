@@ -10,8 +10,8 @@ from graphbraid.arguments import as_budget
 from graphbraid.errors import ResourceError
 from graphbraid.estimates.memory import HEAP_BYTES, most_bytes, sampled_needs, width_and_bytes
 from graphbraid.estimates.seconds import rows_made_up
+from graphbraid.estimates.sizes import training_bytes
 from graphbraid.estimates.trial import Trial
-from graphbraid.estimates.whole_passes import training_bytes
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import Graph
 from graphbraid.machine.hardware import Hardware

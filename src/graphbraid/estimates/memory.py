@@ -16,9 +16,8 @@ from torch.nn.parameter import UninitializedParameter
 from graphbraid.estimates.allocation import Allocation, allocation_of, baseline_bytes, may_be_tried
 from graphbraid.estimates.links import after_steps, link_evaluation_needs, link_needs
 from graphbraid.estimates.records import Need, Needs
-from graphbraid.estimates.sizes import BatchSizes, batch_sizes
+from graphbraid.estimates.sizes import BatchSizes, batch_sizes, forward_bytes
 from graphbraid.estimates.trial import Trial, parameter_bytes
-from graphbraid.estimates.whole_passes import forward_bytes
 from graphbraid.features.budgets import list_bytes
 from graphbraid.files import mapped
 from graphbraid.files.writing import format_bytes

@@ -10,8 +10,8 @@ import torch
 from graphbraid.estimates.memory import baseline_need, graph_needs, learned_needs
 from graphbraid.estimates.records import EpochSeconds, Need, Needs, PartSeconds
 from graphbraid.estimates.seconds import SECONDS, evaluations
+from graphbraid.estimates.sizes import forward_bytes, training_bytes
 from graphbraid.estimates.trial import Trial, of_tries, parameter_bytes, timed
-from graphbraid.estimates.whole_passes import forward_bytes, training_bytes
 from graphbraid.features.rows.row_stream import LONGEST_ROUND
 from graphbraid.files.writing import format_bytes
 from graphbraid.fullgraph import Engine

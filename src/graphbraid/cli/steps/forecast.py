@@ -96,8 +96,7 @@ def _cluster(file: str | None) -> tuple[Cluster, str]:
     """Return the cluster of a file or the default one, and where its cost of a byte is from."""
     import torch
 
-    from graphbraid.estimates.cluster import Cluster
-    from graphbraid.estimates.network_costs import network_costs
+    from graphbraid.estimates.cluster import Cluster, network_costs
 
     cluster, threads = Cluster.load(file) if file else Cluster(), torch.get_num_threads()
     if cluster.message_processor_seconds is None:
