@@ -327,7 +327,7 @@ def test_auto_tiers_keep_rows_on_a_device_as_far_as_they_fit(graph, plain, monke
     monkeypatch.setattr(modes, "capacity_bytes", lambda: 320 << 20)
     model = graphbraid.nn.GraphSAGE(graph.num_features, 16, graph.num_classes, num_layers=2)
     whole = DeviceMemory(free_bytes=1 << 30, link_bytes_per_second=None)
-    needed = modes.auto_tiers(model, graph, TrainConfig(plan="cpu", **OPTIONS), whole).device.needed_bytes
+    needed = modes.auto_tiers(model, graph, TrainConfig(plan="cpu", **OPTIONS), whole)[1].needed_bytes
     for rows in (100, 0):
         memory = round((needed + 4 * 300 + 148 * rows) / 0.9)
         device = EmulatedAccelerator(INSTANT, memory_bytes=memory)

@@ -151,7 +151,7 @@ def sized(comm, folder: str) -> dict[str, object]:
     def memory_for(graph, num_rows: int) -> int:
         config, share = TrainConfig(plan="auto", **BASE), Share(comm.rank, comm.size)
         whole = DeviceMemory(free_bytes=1 << 30, link_bytes_per_second=None)
-        needed = modes.auto_tiers(make("sage", graph), graph, config, whole, share=share).device.needed_bytes
+        needed = modes.auto_tiers(make("sage", graph), graph, config, whole, share=share)[1].needed_bytes
         return round((needed + budget(graph, num_rows)) / 0.9)
 
     def case(name: str, graph, **options):

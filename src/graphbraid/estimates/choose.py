@@ -168,10 +168,13 @@ def _with_sizes(
 ) -> tuple[TrainConfig, str, Score | None]:
     """Return the options with the memory that ``tiers="auto"`` chooses, the reason, and reads of rows."""
     with runtime.torch_settings(config), runtime.random_state_kept():
-        found = auto_tiers(model, graph, config, memory.device, host_bytes=memory.host_bytes, share=share)
-    hot = config.hot if found.device is None else found.device.hot
-    reason = "; ".join(part for part in (memory.reason, found.reason) if part)
-    return config.updated(tiers=None, host=found.host.host, hot=hot), reason, found.reads
+        host, device, reads = auto_tiers(
+            model, graph, config, memory.device, host_bytes=memory.host_bytes, share=share
+        )
+    hot, reasons = config.hot, [memory.reason, host.reason]
+    if device is not None:
+        hot, reasons = device.hot, [*reasons, device.reason]
+    return config.updated(tiers=None, host=host.host, hot=hot), "; ".join(filter(None, reasons)), reads
 
 
 def _has_hot_rows(passed: TrainerInputs) -> bool:
@@ -219,21 +222,6 @@ def choose_mode(
     )
 
 
-class AutoTiers(NamedTuple):
-    """What ``tiers="auto"`` takes."""
-
-    host: HostBudget
-    device: DeviceBudget | None
-    """None where there is no device, or ``hot`` says it."""
-    reads: Score | None
-    """Reads of each row, where the device was sized by them."""
-
-    @property
-    def reason(self) -> str:
-        """Why both are as large as they are."""
-        return self.host.reason + ("" if self.device is None else f"; {self.device.reason}")
-
-
 def auto_tiers(
     model: nn.Module,
     graph: Graph,
@@ -242,8 +230,11 @@ def auto_tiers(
     *,
     host_bytes: int | None = None,
     share: Share = ALONE,
-) -> AutoTiers:
+) -> tuple[HostBudget, DeviceBudget | None, Score | None]:
     """Return the memory for rows and lists that ``tiers="auto"`` takes: what the rest of the run leaves.
+
+    Beside the host's, the device's and the reads of each row by which it was sized. They are None where there
+    is no device, ``hot`` says it, or the features are not dense.
 
     Args:
         model: to train.
@@ -272,11 +263,11 @@ def auto_tiers(
     free = capacity_bytes() if host_bytes is None else host_bytes
     host = host_budget(graph, free_bytes=free, needed_bytes=bytes_beside_graph(needs.host, graph))
     if memory is None or config.hot is not None or stored_rows(graph.x) is None:
-        return AutoTiers(host, None, None)
+        return host, None, None
     run_time = RunSeconds(trial, host=host.host, share=share) if may_try_steps(trial) else None
     reads = expected_reads(graph, trial.config, run_time, share=share)
     seconds = None if run_time is None else run_time.least
-    return AutoTiers(host, auto_device(trial, needs, reads, memory, seconds), reads)
+    return host, auto_device(trial, needs, reads, memory, seconds), reads
 
 
 def auto_device(

@@ -11,28 +11,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 
 import torch
 from pydantic import ConfigDict
 from torch import Tensor
 
-from graphbraid.collective.run.stages import ReportsMemory, SharesMemory
+from graphbraid.collective.run.stages import ReportsMemory
 from graphbraid.errors import ConfigError
 from graphbraid.estimates.allocation import capacity_bytes
-from graphbraid.features.tiers.device_sizing import DeviceMemory, ReadRates
+from graphbraid.features.tiers.device_sizing import DeviceMemory
 from graphbraid.files.schema import STRICT, load_record, save_record
 from graphbraid.files.writing import format_bytes
 from graphbraid.fullgraph.measured.rates import machine_rates
 from graphbraid.machine.hardware import Hardware, free_memory_bytes, own_anonymous_bytes
-from graphbraid.machine.shared_tensors import handle_of, machine_name, opened
+from graphbraid.machine.shared_tensors import machine_name
 from graphbraid.signatures import typed
 from graphbraid.train.runtime import device_named
 
 if TYPE_CHECKING:
     from graphbraid.collective.run.stages import Accelerator
     from graphbraid.distributed import Communicator
-    from graphbraid.distributed.peers.group import ReadingGroup
 
 _Number = TypeVar("_Number", int, float)
 _KIND = "hardware"
@@ -170,10 +169,10 @@ def device_memory(name: str, accelerator: Accelerator | None) -> DeviceMemory | 
 def link_rate(device: torch.device) -> float:
     """Return the bytes per second at which page-locked memory is copied to a device, measured."""
     pinned = torch.ones(COPIED_BYTES, dtype=torch.uint8, pin_memory=device.type == "cuda")
-    return _copy_rate(pinned, device)
+    return copy_rate(pinned, device)
 
 
-def _copy_rate(source: Tensor, device: torch.device) -> float:
+def copy_rate(source: Tensor, device: torch.device) -> float:
     """Return the bytes per second at which a device copies some memory to its own."""
     target, taken = torch.empty(source.shape, dtype=source.dtype, device=device), list[float]()
     for _ in range(_COPIES):
@@ -218,12 +217,12 @@ def memory_of_rank(comm: Communicator, device: DeviceMemory | None, name: str) -
     known = comm.gather([here, free_memory_bytes(), name, free_there])
     beside = [rank for rank, given in enumerate(known) if given[0] == here]
     on_device = [rank for rank in beside if name and known[rank][2] == name] or [comm.rank]
-    free, said = _least([known[rank][1] for rank in beside]), list[str]()
+    free, said = least_known([known[rank][1] for rank in beside]), list[str]()
     host = None if free is None else max(1, free // len(beside) + own)
     if len(beside) > 1 and free is not None:
         said.append(f"{len(beside)} ranks divide the {format_bytes(free)} that are free on their machine")
     if device is not None and len(on_device) > 1:
-        there = _least([known[rank][3] for rank in on_device])
+        there = least_known([known[rank][3] for rank in on_device])
         if there is not None:
             said.append(f"{len(on_device)} ranks use one device and divide its free {format_bytes(there)}")
             there //= len(on_device)
@@ -247,37 +246,7 @@ def memory_name(name: str, accelerator: Accelerator | None) -> str:
     return str(torch.cuda.get_device_properties(device.place).uuid)
 
 
-def _least(values: Sequence[_Number | None]) -> _Number | None:
+def least_known(values: Sequence[_Number | None]) -> _Number | None:
     """Return the least of values that are all known; None if one is not."""
     known = [value for value in values if value is not None]
     return min(known) if len(known) == len(values) else None
-
-
-def read_rates(
-    group: ReadingGroup, device: torch.device | None, accelerator: Accelerator | None
-) -> ReadRates:
-    """Return the lowest rates of a group, the same on all of its ranks; all of the job call it together.
-
-    An accelerator says its own; CUDA devices are measured by a few copies, all at the same time.
-
-    Args:
-        group: this rank's.
-        device: this rank's. If None, nothing is measured here.
-        accelerator: what prepares and transfers mini-batches. If None, the device.
-
-    Raises:
-        RankError: a rank was lost.
-    """
-    peer, host = None, None
-    measures = device is not None and device.type == "cuda" and len(group.ranks) > 1
-    rows = torch.ones(COPIED_BYTES, dtype=torch.uint8, device=device) if measures else None
-    handles = group.exchange(b"" if rows is None else handle_of(rows))
-    if rows is not None and device is not None:
-        source = opened(handles[(group.place + 1) % len(handles)])
-        peer, host = _copy_rate(source, device), link_rate(device)
-        del source
-    elif isinstance(accelerator, SharesMemory):
-        peer, host = accelerator.peer_bytes_per_second, accelerator.link_bytes_per_second
-    given = cast("list[list[float | None]]", group.gather([peer, host]))  # all have read by then
-    peers, hosts = ([rates[place] for rates in given] for place in (0, 1))
-    return ReadRates(peer=_least(peers), host=_least(hosts))

@@ -9,17 +9,18 @@ from typing import Self, cast
 import torch
 from torch import Tensor
 
-from graphbraid.collective.run.stages import SharesMemory
+from graphbraid.collective.run.stages import Accelerator, SharesMemory
 from graphbraid.distributed import Communicator
 from graphbraid.distributed.peers.group import ReadingGroup, reading_group
-from graphbraid.estimates.machine import read_rates
+from graphbraid.estimates.machine import COPIED_BYTES, copy_rate, least_known, link_rate
 from graphbraid.features import TieredFeatures
 from graphbraid.features.budgets import order_of
 from graphbraid.features.scores.walks import out_degree
-from graphbraid.features.tiers.device_sizing import PeerSplit, split_over_peers
+from graphbraid.features.tiers.device_sizing import PeerSplit, ReadRates, split_over_peers
 from graphbraid.features.tiers.tier_report import ReadShareCurve
 from graphbraid.graph import SparseFeatures
 from graphbraid.graph.scaled_features import kept_row_bytes
+from graphbraid.machine.shared_tensors import handle_of, opened
 from graphbraid.sampling.rows.device_cache import MAP_BYTES, DeviceCache
 from graphbraid.sampling.rows.shared_cache import PeerPlace, SharedDeviceCache
 from graphbraid.train.run.setup import RunState
@@ -70,7 +71,7 @@ class HotSharing:
             return
         device, kind, why_apart = self._device(tiers)
         group = reading_group(comm, device, kind, _INSTEAD, why_apart=why_apart)
-        rates = read_rates(group, device, self._state.accelerator)
+        rates = _read_rates(group, device, self._state.accelerator)
         score = self._score_of_all(tiers)
         hot = None if tiers is None else _alone(tiers)
         budgets = cast("list[int]", group.gather(0 if hot is None else hot.device_bytes(self._row_bytes)))
@@ -155,3 +156,33 @@ def _alone(tiers: TieredFeatures) -> DeviceCache:
     hot = tiers.hot
     assert hot is not None
     return hot.alone if isinstance(hot, SharedDeviceCache) else hot
+
+
+def _read_rates(
+    group: ReadingGroup, device: torch.device | None, accelerator: Accelerator | None
+) -> ReadRates:
+    """Return the lowest rates of a group, the same on all of its ranks; all of the job call it together.
+
+    An accelerator says its own; CUDA devices are measured by a few copies, all at the same time.
+
+    Args:
+        group: this rank's.
+        device: this rank's. If None, nothing is measured here.
+        accelerator: what prepares and transfers mini-batches. If None, the device.
+
+    Raises:
+        RankError: a rank was lost.
+    """
+    peer, host = None, None
+    measures = device is not None and device.type == "cuda" and len(group.ranks) > 1
+    rows = torch.ones(COPIED_BYTES, dtype=torch.uint8, device=device) if measures else None
+    handles = group.exchange(b"" if rows is None else handle_of(rows))
+    if rows is not None and device is not None:
+        source = opened(handles[(group.place + 1) % len(handles)])
+        peer, host = copy_rate(source, device), link_rate(device)
+        del source
+    elif isinstance(accelerator, SharesMemory):
+        peer, host = accelerator.peer_bytes_per_second, accelerator.link_bytes_per_second
+    given = cast("list[list[float | None]]", group.gather([peer, host]))  # all have read by then
+    peers, hosts = ([rates[place] for rates in given] for place in (0, 1))
+    return ReadRates(peer=least_known(peers), host=least_known(hosts))
