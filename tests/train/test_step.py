@@ -78,9 +78,10 @@ def test_mini_batches_bring_the_labels_of_their_seeds(layout: str) -> None:
     graph = community_graph()
     model = gnn.GraphSAGE(graph.num_features, 8, graph.num_classes, 2)
     trainer = Trainer(model, graph, **OPTIONS, layout=layout)
-    feed = make_feed(trainer.runner, trainer.config, train_nodes(trainer))
+    feed = make_feed(trainer.runner, trainer.config, trainer.task, train_nodes(trainer))
     seen = []
-    for step, batch in enumerate(feed.batches(1, 0)):
+    for step, share in enumerate(feed.batches(1, 0)):
+        batch = share.batch
         seeds = batch.n_id[: batch.batch_size]
         assert torch.equal(batch.seed_y, graph.y[seeds])
         assert feed.num_seeds(step, 1) == batch.batch_size == trainer.runner.outputs_of(batch).shape[0]
@@ -94,8 +95,9 @@ def test_mini_batches_bring_the_labels_of_their_seeds(layout: str) -> None:
 def test_the_whole_graph_is_one_batch_with_labels_taken_once() -> None:
     graph = community_graph()
     trainer = Trainer(new_model(graph), graph, **OPTIONS, mode="full")
-    feed = make_feed(trainer.runner, trainer.config, train_nodes(trainer))
-    (first,), (second,) = feed.batches(0, 0), feed.batches(1, 0)
+    feed = make_feed(trainer.runner, trainer.config, trainer.task, train_nodes(trainer))
+    (one,), (other,) = feed.batches(0, 0), feed.batches(1, 0)
+    first, second = one.batch, other.batch
     assert isinstance(first, WholeGraph)
     assert first.seed_y is second.seed_y
     assert torch.equal(first.seed_y, graph.y[train_nodes(trainer)])

@@ -345,5 +345,5 @@ def _after_steps(
     runtime.seed_everything(config.seed)
     shadow = TrialStep.on_copy(runner, task, config)
     steps = [shadow(batch) for batch in batches]
-    found = torch.tensor([(step.loss_sum, step.grad_norm) for step in steps], dtype=torch.float64)
+    found = torch.tensor([(step.loss, step.grad_norm) for step in steps], dtype=torch.float64)
     return [found, *(p.detach() for p in shadow.parameters())]

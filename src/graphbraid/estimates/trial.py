@@ -19,20 +19,19 @@ from graphbraid.features import HostTiers
 from graphbraid.graph import Graph
 from graphbraid.nn import LinkModel
 from graphbraid.train import runtime
+from graphbraid.train.callbacks import Progress, StepRecord
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.step.feed import make_feed
+from graphbraid.train.step.feed import BatchShare
 from graphbraid.train.step.links.runner import LinkRunner
 from graphbraid.train.step.optimizers import LearningRateSchedule, make_optimizer
 from graphbraid.train.step.preflight import dry_run, has_split, split_nodes
 from graphbraid.train.step.runner import Batch, ModelRunner
-from graphbraid.train.step.step import Clock, StepResult, TrainStep
+from graphbraid.train.step.step import Clock, TrainStep
 from graphbraid.train.step.typed_runner import TypedRunner
 from graphbraid.train.task import Task, with_class_weights
 
 REPEATS = 3
 """Most tries of an evaluation."""
-_SEEDS = 2
-"""Seeds of the mini-batch on which the copy is first run."""
 
 
 def of_tries(seconds: Sequence[float], how: str = "") -> PartSeconds:
@@ -80,8 +79,9 @@ class TrialStep:
             LearningRateSchedule(config, optimizer, total_steps=1, maximize=True),
             clip=config.clip,
             clock=Clock(),
-            failures=None,
+            must_be_finite=False,
         )
+        self._progress = Progress()
 
     @classmethod
     def on_copy(cls, runner: ModelRunner, task: Task, config: TrainConfig) -> TrialStep:
@@ -90,9 +90,9 @@ class TrialStep:
         copied.model = copy.deepcopy(runner.model).train()
         return cls(copied, task, config)
 
-    def __call__(self, batch: Batch) -> StepResult:
+    def __call__(self, batch: Batch) -> StepRecord:
         """Make a step with one batch."""
-        return self._step(iter((batch,)), 1, batch.batch_size)
+        return self._step(self._progress, iter((BatchShare.whole(batch),)), 1, batch.batch_size)
 
     def parameters(self) -> list[nn.Parameter]:
         """Return the parameters that the steps change."""
@@ -138,12 +138,7 @@ class Trial:
         Raises:
             ConfigError: the model fails on the graph's data, or its output has the wrong width.
         """
-        config, seeds = self.config.updated(mode="sampled", plan=None), self.nodes[:_SEEDS]
-        with (
-            contextlib.closing(make_feed(self.runner, config, seeds)) as feed,
-            contextlib.closing(feed.batches(0, 0)) as batches,
-        ):
-            dry_run(self.runner, self.task, next(batches), f"a mini-batch of {seeds.numel()} seed nodes")
+        dry_run(self.runner, self.task, self.config.updated(mode="sampled", plan=None), self.nodes)
 
     def runner_on(self, graph: Graph) -> ModelRunner:
         """Return a runner of the copied model on another graph."""

@@ -28,8 +28,7 @@ from graphbraid.train.run_folder.folder import TENSORBOARD, RunFolder
 from graphbraid.train.run_folder.loggers import TensorBoard
 from graphbraid.train.step.feed import BatchShare
 from graphbraid.train.step.preflight import has_split, split_nodes
-from graphbraid.train.step.runner import Batch
-from graphbraid.train.step.step import Clock, Failures, TrainStep
+from graphbraid.train.step.step import Clock, TrainStep
 from graphbraid.train.step.tiers import EpochCounts
 
 if TYPE_CHECKING:
@@ -118,7 +117,6 @@ class FitRun:
             self._parts.schedule,
             clip=self._config.clip,
             clock=self._clock,
-            failures=Failures(self._runner, self._parts.train_nodes.numel(), self._here),
             sums=None if state.comm is None else self._ranks,
         )
         self._saving = Saving(state, self._parts, listeners, folder, self._ranks)
@@ -184,9 +182,7 @@ class FitRun:
         first = progress.step * self._config.accumulate
         feed = self._parts.feed
         read = EpochCounts(self._runner.rows, self._runner.lists) if progress.step == 0 else None
-        with contextlib.closing(
-            PrefetchIterator[Batch | BatchShare](feed.batches(progress.epoch, first))
-        ) as batches:
+        with contextlib.closing(PrefetchIterator(feed.batches(progress.epoch, first))) as batches:
             while progress.step < num_steps:
                 record = self._make_step(batches)
                 self._saving.log_step(record)
@@ -200,28 +196,13 @@ class FitRun:
             read.end()
         return True
 
-    def _make_step(self, batches: PrefetchIterator[Batch | BatchShare]) -> StepRecord:
+    def _make_step(self, batches: PrefetchIterator[BatchShare]) -> StepRecord:
         """Make a step over ``accumulate`` batches, or those left in the epoch, and update the progress."""
         progress, feed, accumulate = self._state.progress, self._parts.feed, self._config.accumulate
         first = progress.step * accumulate
         count = min(accumulate, feed.num_batches - first)
         self._ranks.begin_step()
-        made = self._step(batches, count, feed.num_seeds(first, count), meanwhile=batches.take)
-        record = StepRecord(
-            epoch=progress.epoch,
-            step=progress.step,
-            global_step=progress.global_step,
-            loss=made.loss,
-            num_seeds=made.num_seeds,
-            learning_rate=made.learning_rate,
-            grad_norm=made.grad_norm,
-        )
-        progress.add_step(made.loss_sum, made.num_seeds)
-        return record
-
-    def _here(self) -> str:
-        progress = self._state.progress
-        return f"epoch {progress.epoch}, step {progress.step} (global step {progress.global_step})"
+        return self._step(progress, batches, count, feed.num_seeds(first, count), meanwhile=batches.take)
 
     # ---- the end of an epoch
 

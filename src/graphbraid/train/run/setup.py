@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import signal
 import threading
@@ -31,10 +30,7 @@ from graphbraid.train.step.feed import (
     ALONE,
     Feed,
     Share,
-    SharedFeed,
     make_feed,
-    make_loader,
-    shared_whole_graph,
 )
 from graphbraid.train.step.links.runner import LinkRunner
 from graphbraid.train.step.optimizers import LearningRateSchedule, make_optimizer
@@ -156,10 +152,6 @@ class RunState:
             self.stop_status = status
 
 
-_DRY_SEEDS = 2
-"""Number of seeds in the mini-batch on which the model is first tried."""
-
-
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class RunParts:
     """The parts of a run that training uses."""
@@ -204,7 +196,15 @@ def set_up(state: RunState, former: Path | None) -> RunParts:
     check_monitor(state.monitored[0], labels, val_nodes)
     _try_model(state, task, train_nodes, None if former is None else kept_evidence(former))
     state.plan = _plan(state, task, train_nodes, former)
-    feed = _feed(state, task, train_nodes)
+    feed = make_feed(
+        runner,
+        config,
+        task,
+        train_nodes,
+        plan=state.plan,
+        accelerator=state.accelerator,
+        share=_share(state),
+    )
     steps = state.steps_per_epoch = math.ceil(feed.num_batches / config.accumulate)
     optimizer, maximize = make_optimizer(config, runner.model), state.monitored[1]
     return RunParts(
@@ -218,16 +218,6 @@ def set_up(state: RunState, former: Path | None) -> RunParts:
             config, optimizer, total_steps=steps * config.epochs, maximize=maximize
         ),
     )
-
-
-def _feed(state: RunState, task: Task, train_nodes: Tensor) -> Feed:
-    config, runner, comm = state.config, state.runner, state.comm
-    if comm is None:
-        return make_feed(runner, config, train_nodes, state.plan, state.accelerator)
-    if config.mode == "full":
-        return shared_whole_graph(runner, train_nodes, task)
-    loader = make_loader(runner, config, train_nodes, state.plan, state.accelerator, share=_share(state))
-    return SharedFeed(runner, loader, task, config.trace)
 
 
 def _share(state: RunState) -> Share:
@@ -260,13 +250,12 @@ def _try_model(state: RunState, task: Task, train_nodes: Tensor, evidence: Evide
             return
         if state.runner.engine is None and not state.graph.is_typed:
             require_as_written(state.runner.model, state.graph, state.config, state.uncompiled_reason)
-        _dry_run(state, task, train_nodes, "the whole graph")
+        dry_run(state.runner, task, state.config, train_nodes)
         if state.runner.engine is None:
             _compile(state, train_nodes, evidence)
         return
     _require_sampled(state)
-    seeds = train_nodes[:_DRY_SEEDS]
-    _dry_run(state, task, seeds, f"a mini-batch of {seeds.numel()} seed nodes")
+    dry_run(state.runner, task, state.config, train_nodes)
 
 
 def _require_sampled(state: RunState) -> None:
@@ -278,14 +267,6 @@ def _require_sampled(state: RunState) -> None:
         if state.runner.device.type == "cpu" and here is not None:
             free = max(0, here - own_anonymous_bytes())
     require_sampled(state.runner.model, state.graph, config, state.mode_reason, free_bytes=free)
-
-
-def _dry_run(state: RunState, task: Task, seeds: Tensor, what: str) -> None:
-    with (
-        contextlib.closing(make_feed(state.runner, state.config, seeds)) as feed,
-        contextlib.closing(feed.batches(0, 0)) as batches,
-    ):
-        dry_run(state.runner, task, next(batches), what)
 
 
 def _compile(state: RunState, train_nodes: Tensor, evidence: Evidence | None) -> None:

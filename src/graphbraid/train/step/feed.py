@@ -8,10 +8,9 @@ batch.
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,8 +27,7 @@ if TYPE_CHECKING:
     from graphbraid.collective import Plan
     from graphbraid.collective.run.stages import Accelerator
     from graphbraid.loader.batch_loader import BatchLoader
-
-B = TypeVar("B")
+    from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 
 
 class CoreSharing:
@@ -57,32 +55,6 @@ def follow(loader: BatchLoader, cores: Arrangement, ahead: int) -> CoreSharing:
     return CoreSharing(loader, cores)
 
 
-class FirstTrace:
-    """The trace of the first epoch that a loader prepares by a plan, or of the part of it that it does.
-
-    Args:
-        path: file to write. If None, none is written.
-        loader: the loader; one without a plan has no timeline.
-    """
-
-    def __init__(self, path: Path | None, loader: BatchLoader) -> None:
-        self._path, self._loader = (path if loader.plan is not None else None), loader
-
-    def write(self, num_batches: int) -> None:
-        """Write the latest iteration's timeline, unless one was written before.
-
-        Args:
-            num_batches: batches in an epoch.
-        """
-        executor = self._loader.executor
-        if self._path is None or executor is None:
-            return
-        from graphbraid.collective.run.trace import write_trace
-
-        write_trace(self._path, executor.ops, executor.plan, num_batches=num_batches)
-        self._path = None
-
-
 class Share(NamedTuple):
     """Which share of each mini-batch a rank trains on."""
 
@@ -97,20 +69,33 @@ ALONE = Share(0, 1)
 def make_feed(
     runner: ModelRunner,
     config: TrainConfig,
+    task: Task,
     nodes: Tensor,
+    *,
     plan: Plan | None = None,
     accelerator: Accelerator | None = None,
-) -> SampledFeed | WholeGraphFeed[WholeGraph]:
-    """Make the feed for ``config.mode`` over the training nodes."""
+    share: Share = ALONE,
+) -> Feed:
+    """Make the feed for ``config.mode`` over the training nodes, or of a rank's shares of the batches.
+
+    Args:
+        runner: the model and its graph; with the engine that several ranks share on the whole graph.
+        config: options of the run.
+        task: loss, with its class weights, on any device.
+        nodes: training nodes of all ranks, ``(num_train,)`` int64.
+        plan: plan for preparing mini-batches.
+        accelerator: device that prepares them by the plan. If None, the runner's.
+        share: share of each mini-batch that this rank trains on.
+    """
     if config.mode == "full":
-        labels = runner.labels.y
-        assert labels is not None
-        seed_y = labels.index_select(0, nodes).to(runner.device)
-        return WholeGraphFeed(WholeGraph(nodes=nodes.to(runner.device), seed_y=seed_y), nodes.numel())
-    loader, sharing = make_loader(runner, config, nodes, plan, accelerator), None
-    if plan is not None and plan.cores is not None and loader.plan is None and config.threads is None:
+        return WholeGraphFeed(runner, task, nodes)
+    loader, sharing = make_loader(runner, config, nodes, plan, accelerator, share=share), None
+    divides = plan is not None and plan.cores is not None and loader.plan is None and config.threads is None
+    if divides and share.num_ranks == 1:
+        assert plan is not None
+        assert plan.cores is not None
         sharing = follow(loader, plan.cores, plan.cbs)
-    return SampledFeed(runner, config, loader, sharing)
+    return SampledFeed(runner, config, task, loader, sharing)
 
 
 def make_loader(
@@ -151,18 +136,91 @@ def make_loader(
     return runner.loader(settings)
 
 
-class LoaderFeed:
-    """The part of a feed that its loader decides.
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class BatchShare:
+    """A batch, or one rank's part of it."""
+
+    batch: Batch | None
+    """The batch of this rank's seeds; None if it has none, as of a last batch with few seeds."""
+    weight: float
+    """Part of the whole batch's loss that this rank's mean loss makes up; 1 over all ranks together."""
+    num_seeds: int
+    """Number of seeds of the whole batch."""
+
+    @classmethod
+    def whole(cls, batch: Batch) -> BatchShare:
+        """Return the share of a rank that is alone."""
+        return cls(batch=batch, weight=1.0, num_seeds=batch.batch_size)
+
+
+class SampledFeed:
+    """A feed of shuffled mini-batches of sampled neighbourhoods, prepared ahead by the loader's threads.
 
     Args:
+        runner: the model and its graph.
+        config: options of the run; with a plan, the timeline of the first epoch is written to ``trace``.
+        task: loss, with its class weights, on any device.
         loader: loader of the mini-batches, or of this rank's part of each, with a plan or without.
-        trace: file for the timeline of the first epoch, if the loader has a plan. If None, none is written.
+        sharing: setter of the number of the model's threads. If None, that is not set.
     """
 
-    def __init__(self, loader: BatchLoader, trace: Path | None) -> None:
-        self._loader, self._trace = loader, FirstTrace(trace, loader)
+    def __init__(
+        self,
+        runner: ModelRunner,
+        config: TrainConfig,
+        task: Task,
+        loader: BatchLoader,
+        sharing: CoreSharing | None = None,
+    ) -> None:
+        self._runner, self._task, self._loader, self._sharing = runner, task, loader, sharing
+        self._trace = config.trace if loader.plan is not None else None
         self._whole = loader.schedule.whole
+        self._late_gather_seconds = 0.0
         self.num_batches = self._whole.num_steps
+
+    def batches(self, epoch: int, start: int) -> Generator[BatchShare]:
+        """Yield the epoch's mini-batches, or this rank's share of each, from ``start`` on."""
+        own = self._loader.batches(epoch, min(start, len(self._loader)))
+        try:
+            for step in range(start, self.num_batches):
+                share = self._next_share(own, epoch, step)
+                if self._sharing is not None:
+                    self._sharing.before_batch()
+                yield share
+                del share  # so that the threads can reuse its buffer before the next batch
+        finally:
+            own.close()
+            if self._sharing is not None:
+                self._sharing.after_epoch()
+            self._write_trace()
+
+    def _next_share(self, own: Iterator[MiniBatch], epoch: int, step: int) -> BatchShare:
+        part, num_parts = self._loader.schedule.part, self._loader.schedule.num_parts
+        if num_parts == 1:
+            return BatchShare.whole(self._gathered(next(own)))
+        whole = self._whole.seeds_of(epoch, step)
+        begin, end = part_of(whole.numel(), part, num_parts)
+        return BatchShare(
+            batch=self._gathered(next(own)) if begin < end else None,
+            weight=_weight(self._runner.labels, self._task, whole[begin:end], whole),
+            num_seeds=whole.numel(),
+        )
+
+    def _gathered(self, batch: MiniBatch) -> MiniBatch:
+        """Return a batch with its features; sparse rows are gathered at this first use."""
+        started = time.perf_counter()
+        self._runner.features_of(batch)
+        self._late_gather_seconds += time.perf_counter() - started
+        return batch
+
+    def _write_trace(self) -> None:
+        """Write the timeline of the epoch that ended, or of its part that was run, unless one was written."""
+        executor = self._loader.executor
+        if self._trace is not None and executor is not None:
+            from graphbraid.collective.run.trace import write_trace
+
+            write_trace(self._trace, executor.ops, executor.plan, num_batches=self.num_batches)
+            self._trace = None
 
     def num_seeds(self, start: int, count: int) -> int:
         """Return the number of seeds in ``count`` whole mini-batches from ``start`` on (fewer at the end)."""
@@ -171,7 +229,8 @@ class LoaderFeed:
 
     def stage_seconds(self) -> dict[str, float]:
         """Return the seconds of sampling and gathering since the start, summed over threads."""
-        return dict(self._loader.stage_seconds)
+        seconds = dict(self._loader.stage_seconds)
+        return seconds | {"gather": seconds["gather"] + self._late_gather_seconds}
 
     def explain(self) -> str:
         """Say where a device reads what it makes batches of, and what it has read; empty without one."""
@@ -182,109 +241,38 @@ class LoaderFeed:
         self._loader.close()
 
 
-class SampledFeed(LoaderFeed):
-    """A feed of shuffled mini-batches of sampled neighbourhoods, prepared ahead by the loader's threads."""
-
-    def __init__(
-        self,
-        runner: ModelRunner,
-        config: TrainConfig,
-        loader: BatchLoader,
-        sharing: CoreSharing | None = None,
-    ) -> None:
-        super().__init__(loader, config.trace)
-        self._runner, self._sharing = runner, sharing
-        self._late_gather_seconds = 0.0
-
-    def batches(self, epoch: int, start: int) -> Generator[Batch]:
-        """Yield the epoch's mini-batches from ``start`` on."""
-        try:
-            for batch in self._loader.batches(epoch, start):
-                started = time.perf_counter()
-                self._runner.features_of(batch)  # sparse rows are gathered at this first use
-                self._late_gather_seconds += time.perf_counter() - started
-                if self._sharing is not None:
-                    self._sharing.before_batch()
-                yield batch
-                del batch  # so that the threads can reuse its buffer before the next batch
-        finally:
-            if self._sharing is not None:
-                self._sharing.after_epoch()
-            self._trace.write(self.num_batches)
-
-    def stage_seconds(self) -> dict[str, float]:
-        """Return the seconds of sampling and gathering since the start, summed over threads."""
-        seconds = super().stage_seconds()
-        return seconds | {"gather": seconds["gather"] + self._late_gather_seconds}
-
-
-@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
-class BatchShare:
-    """One rank's part of a mini-batch."""
-
-    batch: Batch | None
-    """The batch of this rank's seeds; None if it has none, as of a last batch with few seeds."""
-    weight: float
-    """Part of the whole batch's loss that this rank's mean loss makes up; 1 over all ranks together."""
-    num_seeds: int
-    """Number of seeds of the whole batch."""
-
-
-class SharedFeed(LoaderFeed):
-    """A feed of one rank's shares of shuffled mini-batches.
+class WholeGraphFeed:
+    """A feed whose only batch per epoch is the whole graph, or the part of it that one rank owns.
 
     Args:
-        runner: the model and its graph.
-        loader: loader of this rank's part of each batch, with a plan or without.
+        runner: the model and its graph, with the engine that ranks share.
         task: loss, with its class weights, on any device.
-        trace: file for the timeline of the first epoch, if the loader has a plan. If None, none is written.
-    """
-
-    def __init__(
-        self, runner: ModelRunner, loader: BatchLoader, task: Task, trace: Path | None = None
-    ) -> None:
-        super().__init__(loader, trace)
-        self._runner, self._task = runner, task
-
-    def batches(self, epoch: int, start: int) -> Generator[BatchShare]:
-        """Yield this rank's shares of the epoch's mini-batches from ``start`` on."""
-        part, num_parts = self._loader.schedule.part, self._loader.schedule.num_parts
-        own = self._loader.batches(epoch, min(start, len(self._loader)))
-        try:
-            for step in range(start, self.num_batches):
-                whole = self._whole.seeds_of(epoch, step)
-                begin, end = part_of(whole.numel(), part, num_parts)
-                yield BatchShare(
-                    batch=next(own) if begin < end else None,
-                    weight=_weight(self._runner.labels, self._task, whole[begin:end], whole),
-                    num_seeds=whole.numel(),
-                )
-        finally:
-            own.close()
-            self._trace.write(self.num_batches)
-
-
-class WholeGraphFeed(Generic[B]):
-    """A feed whose only batch per epoch is the whole graph, or one rank's part of it.
-
-    Args:
-        batch: the batch. A rank's part may have no nodes: other ranks need its rows all the same.
-        num_seeds: training nodes, of all ranks together.
+        nodes: training nodes of all ranks, ``(num_train,)`` int64. A rank may own none of them: others need
+            its rows all the same.
     """
 
     num_batches = 1
 
-    def __init__(self, batch: B, num_seeds: int) -> None:
-        self._batch, self._num_seeds = batch, num_seeds
+    def __init__(self, runner: ModelRunner, task: Task, nodes: Tensor) -> None:
+        ranks = None if runner.engine is None else runner.engine.ranks
+        own = nodes if ranks is None else ranks.owned(nodes)
+        labels = runner.labels
+        assert labels.y is not None
+        seed_y = labels.y.index_select(0, own).to(runner.device)
+        self._share = BatchShare(
+            batch=WholeGraph(nodes=own.to(runner.device), seed_y=seed_y),
+            weight=1.0 if ranks is None else _weight(labels, task, own, nodes),
+            num_seeds=nodes.numel(),
+        )
 
-    def batches(self, epoch: int, start: int) -> Generator[B]:
+    def batches(self, epoch: int, start: int) -> Generator[BatchShare]:
         """Yield the batch, unless ``start`` is past it."""
         if start == 0:
-            yield self._batch
+            yield self._share
 
     def num_seeds(self, start: int, count: int) -> int:
         """Return the number of training nodes."""
-        return self._num_seeds
+        return self._share.num_seeds
 
     def stage_seconds(self) -> dict[str, float]:
         """Return no stages, as nothing is prepared."""
@@ -298,25 +286,6 @@ class WholeGraphFeed(Generic[B]):
         """Do nothing, as there are no threads."""
 
 
-def shared_whole_graph(runner: ModelRunner, nodes: Tensor, task: Task) -> WholeGraphFeed[BatchShare]:
-    """Return the feed of the training nodes that one rank owns.
-
-    Args:
-        runner: the model and its graph, with the engine that the ranks share.
-        nodes: training nodes of all ranks, ``(num_train,)`` int64.
-        task: loss, with its class weights, on any device.
-    """
-    engine, labels = runner.engine, runner.labels
-    assert engine is not None
-    assert engine.ranks is not None
-    assert labels.y is not None
-    own = engine.ranks.owned(nodes)
-    batch = WholeGraph(nodes=own, seed_y=labels.y.index_select(0, own))
-    weight = _weight(labels, task, own, nodes)
-    share = BatchShare(batch=batch, weight=weight, num_seeds=nodes.numel())
-    return WholeGraphFeed(share, nodes.numel())
-
-
 def _weight(nodes: Graph | NodeSet, task: Task, own: Tensor, whole: Tensor) -> float:
     """Return the part of the loss of ``whole`` seeds that the mean over a rank's ``own`` makes up."""
     if task.class_weights is None:
@@ -328,5 +297,5 @@ def _weight(nodes: Graph | NodeSet, task: Task, own: Tensor, whole: Tensor) -> f
     return mass / weights.mass(labels.index_select(0, whole))
 
 
-Feed = SampledFeed | SharedFeed | WholeGraphFeed[WholeGraph] | WholeGraphFeed[BatchShare]
+Feed = SampledFeed | WholeGraphFeed
 """A source of the batches of any epoch from any position on, as a pure function of (epoch, position)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 
 import torch
@@ -12,10 +13,13 @@ from graphbraid.fullgraph.reading.modes import in_mode
 from graphbraid.graph import Graph, NodeSet
 from graphbraid.nn import module_traits
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.step.runner import Batch, ModelRunner
+from graphbraid.train.step.feed import make_feed
+from graphbraid.train.step.runner import ModelRunner
 from graphbraid.train.task import Task, labelled
 
 _log = logging.getLogger(__name__)
+_DRY_SEEDS = 2
+"""Number of seeds in the mini-batch on which a model is first tried."""
 
 
 def split_nodes(labels: Graph | NodeSet, split: str) -> Tensor:
@@ -73,24 +77,40 @@ def check_fanouts(model: nn.Module, config: TrainConfig) -> None:
         )
 
 
-def dry_run(runner: ModelRunner, task: Task, batch: Batch, what: str) -> None:
-    """Run the model once on ``batch`` without training it, and check the shape of its output.
+def dry_run(runner: ModelRunner, task: Task, config: TrainConfig, nodes: Tensor) -> None:
+    """Run the model once without training it, on the whole graph or a small mini-batch, and check its output.
 
     This also initialises lazy modules before an optimizer is made.
+
+    Args:
+        runner: the model and its graph.
+        task: the loss.
+        config: options of the run.
+        nodes: training nodes; in mode ``sampled`` the first of them are the batch's seeds.
 
     Raises:
         ConfigError: the model fails on the graph's data, or its output does not have ``task.width`` columns.
     """
-    try:
-        with in_mode(runner.model, training=False), torch.no_grad():
-            outputs = runner.outputs_of(batch)
-    except GraphbraidError:
-        raise
-    except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
-        raise ConfigError(
-            f"the model failed on {what}, with {runner.feature_text}: {error}. "
-            "Check its number of input channels and what its forward takes."
-        ) from error
+    seeds, what = nodes, "the whole graph"
+    if config.mode != "full":
+        seeds = nodes[:_DRY_SEEDS]
+        what = f"a mini-batch of {seeds.numel()} seed nodes"
+    with (
+        contextlib.closing(make_feed(runner, config, task, seeds)) as feed,
+        contextlib.closing(feed.batches(0, 0)) as batches,
+    ):
+        batch = next(batches).batch
+        assert batch is not None
+        try:
+            with in_mode(runner.model, training=False), torch.no_grad():
+                outputs = runner.outputs_of(batch)
+        except GraphbraidError:
+            raise
+        except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
+            raise ConfigError(
+                f"the model failed on {what}, with {runner.feature_text}: {error}. "
+                "Check its number of input channels and what its forward takes."
+            ) from error
     check_width(outputs.shape[1], task)
 
 

@@ -6,15 +6,16 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from graphbraid.errors import TrainingError
+from graphbraid.train.callbacks import Progress, StepRecord
 from graphbraid.train.step.feed import BatchShare
 from graphbraid.train.step.optimizers import LearningRateSchedule
+from graphbraid.train.step.preflight import split_nodes
 from graphbraid.train.step.runner import Batch, ModelRunner
 from graphbraid.train.task import Task
 
@@ -66,65 +67,6 @@ _LONE_ROW = "more than 1 value per channel"
 """Part of the message with which PyTorch's batch normalisation refuses a single row."""
 
 
-class Failures:
-    """A factory of the errors of one run.
-
-    Args:
-        runner: runner of the model.
-        num_train_nodes: number of training nodes.
-        where: function that names the current step.
-    """
-
-    def __init__(self, runner: ModelRunner, num_train_nodes: int, where: Callable[[], str]) -> None:
-        self._runner, self._num_train_nodes, self._where = runner, num_train_nodes, where
-
-    def of_loss(self, loss: float, learning_rate: float) -> TrainingError:
-        """Return the error for a loss that is not finite."""
-        engine = self._runner.engine
-        return TrainingError(
-            f"the loss is {loss} at {self._where()}; no step was made with it. Lower lr "
-            f"({learning_rate:g}), set clip, or look for extreme features."
-            + (f" In the model, {engine.first_not_finite()}." if engine is not None else "")
-        )
-
-    def of_gradients(self, norm: float, learning_rate: float) -> TrainingError:
-        """Return the error for gradients that are not finite although the loss is."""
-        return TrainingError(
-            f"the gradients' norm is {norm} at {self._where()} though the loss is finite; no step was "
-            f"made with them. Lower lr ({learning_rate:g}) or look for square roots and "
-            "divisions at zero in the model."
-        )
-
-    def of_forward(self, error: ValueError) -> TrainingError | None:
-        """Return the error that explains a ``ValueError`` of the model, or None if it is not a known one."""
-        if _LONE_ROW not in str(error):
-            return None
-        return TrainingError(
-            f"batch normalisation met a single node at {self._where()}, which has no variance; choose a "
-            f"batch_size that leaves no lone seed of {self._num_train_nodes} training nodes, or a "
-            "model without it."
-        )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StepResult:
-    """The result of a step."""
-
-    loss_sum: float
-    """Sum of the losses of the step's seeds."""
-    num_seeds: int
-    """Number of seeds of the step."""
-    learning_rate: float
-    """Learning rate of the step (first parameter group)."""
-    grad_norm: float
-    """L2 norm of all gradients together, before clipping."""
-
-    @property
-    def loss(self) -> float:
-        """Mean loss over the step's seeds."""
-        return self.loss_sum / self.num_seeds
-
-
 class StepSums(Protocol):
     """The sums over all ranks that a step needs."""
 
@@ -153,7 +95,7 @@ class TrainStep:
         schedule: schedule of the optimizer's learning rate.
         clip: largest L2 norm of all gradients together. If None, gradients are not clipped.
         clock: clock for the stages ``wait``, ``forward`` and ``backward``.
-        failures: factory of the errors for a loss or gradients that are not finite. If None, steps continue.
+        must_be_finite: whether a loss or gradients that are not finite are an error.
         sums: sums over the ranks; each takes its share of every batch. If None, this one takes all.
     """
 
@@ -166,25 +108,27 @@ class TrainStep:
         *,
         clip: float | None,
         clock: Clock,
-        failures: Failures | None,
+        must_be_finite: bool = True,
         sums: StepSums | None = None,
     ) -> None:
-        self._sums = sums
         self._runner, self._task = runner, task
         self._optimizer, self._schedule = optimizer, schedule
-        self._clip, self._clock, self._failures = clip or math.inf, clock, failures
+        self._clip, self._clock = clip or math.inf, clock
+        self._must_be_finite, self._sums = must_be_finite, sums
 
     def __call__(
         self,
-        batches: Iterator[Batch | BatchShare],
+        progress: Progress,
+        batches: Iterator[BatchShare],
         num_batches: int,
         num_seeds: int,
         *,
         meanwhile: Callable[[], None] = lambda: None,
-    ) -> StepResult:
+    ) -> StepRecord:
         """Make one step.
 
         Args:
+            progress: position of the run, which the step advances.
             batches: iterator from which the step's batches are taken.
             num_batches: number of batches, whose gradients are averaged over all seeds.
             num_seeds: number of seeds of these batches together.
@@ -194,35 +138,43 @@ class TrainStep:
             TrainingError: the loss or the gradients are not finite; the parameters are unchanged.
         """
         self._optimizer.zero_grad(set_to_none=True)
+        where = f"epoch {progress.epoch}, step {progress.step} (global step {progress.global_step})"
         loss_sum = 0.0
         for left in reversed(range(num_batches)):
-            loss_sum += self._accumulate(batches, num_seeds, is_last=left == 0)
+            loss_sum += self._accumulate(batches, num_seeds, where, is_last=left == 0)
         with self._clock.measure("backward"):
-            loss_sum = self._over_ranks(loss_sum, num_seeds, meanwhile)
+            if self._sums is not None:  # a loss that is not finite ends the run on every rank
+                loss_sum = self._sums.add_up(loss_sum, meanwhile)
+                self._check_loss(loss_sum / num_seeds, where)
             learning_rate = self._schedule.learning_rate
-            grad_norm = self._clip_gradients()
+            grad_norm = self._clip_gradients(where)
             self._optimizer.step()
             self._schedule.after_step()
-        return StepResult(
-            loss_sum=loss_sum, num_seeds=num_seeds, learning_rate=learning_rate, grad_norm=grad_norm
+        record = StepRecord(
+            epoch=progress.epoch,
+            step=progress.step,
+            global_step=progress.global_step,
+            loss=loss_sum / num_seeds,
+            num_seeds=num_seeds,
+            learning_rate=learning_rate,
+            grad_norm=grad_norm,
         )
+        progress.add_step(loss_sum, num_seeds)
+        return record
 
-    def _accumulate(self, batches: Iterator[Batch | BatchShare], num_seeds: int, *, is_last: bool) -> float:
+    def _accumulate(
+        self, batches: Iterator[BatchShare], num_seeds: int, where: str, *, is_last: bool
+    ) -> float:
         """Add the next batch's share of the step's gradient; return the sum of its seeds' losses."""
         with self._clock.measure("wait"):
-            taken = next(batches)
-        share = (
-            taken
-            if isinstance(taken, BatchShare)
-            else BatchShare(batch=taken, weight=1.0, num_seeds=taken.batch_size)
-        )
+            share = next(batches)
         if share.batch is None:
             return 0.0
         with self._clock.measure("forward"):
-            loss = self._loss(share.batch)
+            loss = self._loss(share.batch, where)
             mean = float(loss.detach())
         if self._sums is None:
-            self._check_loss(mean)
+            self._check_loss(mean, where)
         elif is_last:
             self._sums.before_last_backward()
         with self._clock.measure("backward"):
@@ -230,40 +182,41 @@ class TrainStep:
             self._runner.backward(loss if part == 1.0 else loss * part)
         return mean * share.weight * share.num_seeds
 
-    def _over_ranks(self, loss_sum: float, num_seeds: int, meanwhile: Callable[[], None]) -> float:
-        """Add up gradients and losses of all ranks; one that is not finite ends the run on each."""
-        if self._sums is None:
-            return loss_sum
-        loss_sum = self._sums.add_up(loss_sum, meanwhile)
-        self._check_loss(loss_sum / num_seeds)
-        return loss_sum
-
-    def _check_loss(self, mean: float) -> None:
-        if self._failures is not None and not math.isfinite(mean):
-            raise self._failures.of_loss(mean, self._schedule.learning_rate)
-
-    def _loss(self, batch: Batch) -> Tensor:
+    def _loss(self, batch: Batch, where: str) -> Tensor:
         """Return the mean loss over the batch's seeds, a scalar; 0 if this rank has none."""
-        outputs = self._outputs(batch)
+        try:
+            outputs = self._runner.outputs_of(batch)
+        except ValueError as error:
+            if self._must_be_finite and _LONE_ROW in str(error):
+                count = split_nodes(self._runner.labels, "train").numel()
+                raise TrainingError(
+                    f"batch normalisation met a single node at {where}, which has no variance; choose a "
+                    f"batch_size that leaves no lone seed of {count} training nodes, or a model without it."
+                ) from error
+            raise
         if batch.batch_size == 0:
             return outputs.sum()
         labels = self._runner.labels_of(batch).to(outputs.device)
         with self._runner.autocast():
             return self._task.loss(outputs, labels)
 
-    def _outputs(self, batch: Batch) -> Tensor:
-        try:
-            return self._runner.outputs_of(batch)
-        except ValueError as error:
-            known = None if self._failures is None else self._failures.of_forward(error)
-            if known is None:
-                raise
-            raise known from error
+    def _check_loss(self, loss: float, where: str) -> None:
+        if self._must_be_finite and not math.isfinite(loss):
+            engine = self._runner.engine
+            raise TrainingError(
+                f"the loss is {loss} at {where}; no step was made with it. Lower lr "
+                f"({self._schedule.learning_rate:g}), set clip, or look for extreme features."
+                + (f" In the model, {engine.first_not_finite()}." if engine is not None else "")
+            )
 
-    def _clip_gradients(self) -> float:
+    def _clip_gradients(self, where: str) -> float:
         """Scale the gradients down to the norm ``clip`` if they exceed it; return their L2 norm before."""
         params = [p for group in self._optimizer.param_groups for p in group["params"]]
         norm = float(nn.utils.clip_grad_norm_(params, self._clip))
-        if self._failures is not None and not math.isfinite(norm):
-            raise self._failures.of_gradients(norm, self._schedule.learning_rate)
+        if self._must_be_finite and not math.isfinite(norm):
+            raise TrainingError(
+                f"the gradients' norm is {norm} at {where} though the loss is finite; no step was "
+                f"made with them. Lower lr ({self._schedule.learning_rate:g}) or look for square roots and "
+                "divisions at zero in the model."
+            )
         return norm
