@@ -60,7 +60,7 @@ INNER_FLOORS = {
         ("budgets", "reordering"),
         ("tiers",),
     ),
-    "sampling": (("rows",), (...,), ("links", "minibatch"), ("triton", "typed"), ("gpu",)),
+    "sampling": (("rows",), (...,), ("links", "minibatch"), ("triton",), ("gpu",)),
     "loader": (
         ("inputs",),
         ("options", "sources", "gather_ahead"),

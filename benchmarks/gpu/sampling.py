@@ -43,7 +43,7 @@ from graphbraid.sampling.sample import PreparedBatch
 
 PLACEMENTS = (("device", "device"), ("device", "host"), ("host", "host"))
 Tensors = list[torch.Tensor]
-Pipeline = BatchPipeline[PreparedBatch]
+Pipeline = BatchPipeline
 
 
 def skewed_graph(num_nodes: int, num_edges: int, num_features: int) -> Graph:
@@ -69,7 +69,7 @@ def skewed_graph(num_nodes: int, num_edges: int, num_features: int) -> Graph:
 def tensors_of(batch: PreparedBatch) -> Tensors:
     """All that a batch consists of."""
     _, input_id, sampled, x = batch
-    parts = [input_id, sampled.n_id] + ([] if x is None else [x])
+    parts = [input_id, sampled.n_id] + [rows for rows in x if rows is not None]
     for edges in sampled.edges:
         parts += [edges.indptr, edges.indices]
         parts += [] if edges.positions is None else [edges.positions]
@@ -200,7 +200,7 @@ def compare(
     num_batches = min(options.batches, schedule.num_steps)
     x = graph.x
     assert x is None or isinstance(x, torch.Tensor)
-    cpu = make_pipeline(graph.csc, config, x, num_threads=options.workers, depth=2 * options.workers)
+    cpu = make_pipeline(graph, config, [x], num_threads=options.workers, depth=2 * options.workers)
     runs: dict[str, Callable[[], object]] = {
         "cpu": lambda: drain(cpu, schedule, num_batches),
         "cpu+copy": lambda: drain(cpu, schedule, num_batches, place),

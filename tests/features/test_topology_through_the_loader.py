@@ -110,7 +110,7 @@ def test_expansions_are_the_reads_of_lists(graph, layout):
     """With one batch and all neighbours taken, nothing is left to chance."""
     sampler = SamplerConfig(fanouts=(-1, -1, 2), layout=layout, return_edge_id=False)
     schedule = SeedSchedule(seeds=torch.arange(5, 25), batch_size=20, shuffle=True, drop_last=False, seed=1)
-    [batch] = make_pipeline(graph.csc, sampler, None, num_threads=1, depth=1).run(schedule, 0, 0, 1)
+    [batch] = make_pipeline(graph, sampler, num_threads=1, depth=1).run(schedule, 0, 0, 1)
     sampled, end = batch.sampled, 0
     for hop, (fanout, reads) in enumerate(walks.expansions(graph.csc, sampler, schedule)):
         begin, end = (0 if layout == "blocks" else end), end + sampled.nodes_per_hop[hop]
@@ -126,7 +126,7 @@ def test_expansions_are_the_reads_of_lists(graph, layout):
 def test_expansions_under_chance_are_near_what_is_drawn(graph):
     sampler = SamplerConfig(fanouts=(3, 2), return_edge_id=False)
     schedule = SeedSchedule(seeds=torch.arange(150), batch_size=10, shuffle=True, drop_last=False, seed=1)
-    pipeline = make_pipeline(graph.csc, sampler, None, num_threads=1, depth=1)
+    pipeline = make_pipeline(graph, sampler, num_threads=1, depth=1)
     found, epochs = torch.zeros(300, dtype=torch.float64), 40
     for epoch in range(epochs):
         for batch in pipeline.run(schedule, epoch, 0, schedule.num_steps):

@@ -14,7 +14,9 @@ from tests.sampling.graphs import power_law_csc, star_csc
 from tests.sampling.test_sampler import assert_same
 
 from graphbraid import native
+from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
+from graphbraid.graph.types import only_types
 from graphbraid.sampling import SamplerConfig, rng
 from graphbraid.sampling.batch_seeds import Constraints, EdgeTimes
 from graphbraid.sampling.cpu import make_pipeline
@@ -42,14 +44,16 @@ def constraints_of(csc, seeds, *, disjoint, with_times, with_excluded):
 def compiled(csc, config, seeds, constraints, edge_times, *, num_threads=2):
     if native.kernels() is None:
         pytest.skip(NO_KERNELS)
-    pipeline = make_pipeline(csc, config, None, num_threads=num_threads, depth=2, edge_times=edge_times)
+    pipeline = make_pipeline(Graph(csc=csc), config, num_threads=num_threads, depth=2, edge_times=edge_times)
     [prepared] = pipeline.begin(seeds, 7, 2, 3, constraints)
     return prepared.sampled
 
 
 def reference(csc, config, seeds, constraints, edge_times):
     key = rng.batch_key(7, 2, 3)
-    return sample_checked(csc, config, seeds, key, constraints=constraints, edge_times=edge_times)
+    return sample_checked(
+        only_types(csc), config, None, seeds, key, constraints=constraints, edge_times=edge_times
+    )
 
 
 @pytest.mark.parametrize(("disjoint", "with_times"), [(False, False), (True, False), (True, True)])
@@ -88,7 +92,7 @@ def test_a_constraint_that_allows_everything_changes_nothing():
     seeds = torch.arange(0, 60)
     for fanouts in FANOUTS:
         config = SamplerConfig(fanouts=fanouts, return_edge_id=True)
-        free = sample_checked(csc, config, seeds, rng.batch_key(7, 2, 3))
+        free = sample_checked(only_types(csc), config, None, seeds, rng.batch_key(7, 2, 3))
         assert_same(reference(csc, config, seeds, Constraints(), None), free)
 
 
@@ -137,8 +141,9 @@ def drawn_positions(csc, fanout, trials, constraints, edge_times, *, replace=Fal
     config = SamplerConfig(fanouts=(fanout,), replace=replace, return_edge_id=True)
     for step in range(trials):
         sampled = sample_checked(
-            csc,
+            only_types(csc),
             config,
+            None,
             torch.tensor([0]),
             rng.batch_key(3, 0, step),
             constraints=constraints,
@@ -193,7 +198,7 @@ def test_the_compiled_run_refuses_constraints_that_do_not_fit(wrong, message):
     csc = Csc(torch.tensor([0, 1, 2]), torch.tensor([1, 0], dtype=torch.int32), 2)
     config = SamplerConfig(fanouts=(1,))
     pipeline = make_pipeline(
-        csc, config, None, num_threads=1, depth=1, edge_times=EdgeTimes(time=torch.tensor([0, 1]))
+        Graph(csc=csc), config, num_threads=1, depth=1, edge_times=EdgeTimes(time=torch.tensor([0, 1]))
     )
     with pytest.raises(ValueError, match=message):
         list(pipeline.begin(torch.tensor([0]), 0, 0, 0, Constraints(**wrong)))

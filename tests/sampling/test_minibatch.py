@@ -27,8 +27,8 @@ def make_source(**fields):
     nodes, edges = torch.arange(graph.num_nodes), torch.arange(graph.num_edges)
     return BatchSource(
         graph=graph.replace(edge_attr=torch.rand(graph.num_edges, 3), edge_id=edges.flip(0), **fields),
-        node_attrs={"train_mask": nodes % 7 == 0},
-        edge_attrs={"stamp": edges},
+        node_attrs={"node": {"train_mask": nodes % 7 == 0}},
+        edge_attrs={("node", "to", "node"): {"stamp": edges}},
         constants={"scale": torch.ones(2), "nested": [torch.ones(1), {"name": "graph"}]},
     )
 

@@ -12,6 +12,7 @@ from tests.sampling.graphs import power_law_csc, star_csc
 
 from graphbraid import native
 from graphbraid.errors import ConfigError
+from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.sampling import SamplerConfig, SeedSchedule, rng, sample_batch
 from graphbraid.sampling.cpu import make_pipeline
@@ -33,7 +34,7 @@ def assert_same(got, expected):
 def epoch_of(csc, config, schedule, *, x=None, num_threads=1, depth=2, epoch=2, first=0, last=None):
     if native.kernels() is None:
         pytest.skip(NO_KERNELS)
-    pipeline = make_pipeline(csc, config, x, num_threads=num_threads, depth=depth)
+    pipeline = make_pipeline(Graph(csc=csc), config, [x], num_threads=num_threads, depth=depth)
     return list(pipeline.run(schedule, epoch, first, schedule.num_steps if last is None else last))
 
 
@@ -67,7 +68,7 @@ def test_compiled_equals_reference_bit_for_bit(layout, replace, weighted, thread
             expected = sample_batch(csc, config, schedule.seeds_of(2, step), rng.batch_key(5, 2, step))
             assert torch.equal(input_id, schedule.positions_of(2, step))
             assert_same(sampled, expected)
-            assert torch.equal(rows, x[sampled.n_id])
+            assert torch.equal(rows[0], x[sampled.n_id])
 
 
 @pytest.mark.parametrize("layout", ["subgraph", "blocks"])
@@ -138,7 +139,9 @@ def test_local_ids_go_by_first_appearance():
 def counts_of(csc, fanout, *, trials, **options):
     """How often each in-neighbour of node 0 is drawn, a step per trial (in a step a node draws the same)."""
     counts = np.zeros(csc.num_src - 1)
-    pipeline = make_pipeline(csc, SamplerConfig(fanouts=(fanout,), **options), None, num_threads=1, depth=1)
+    pipeline = make_pipeline(
+        Graph(csc=csc), SamplerConfig(fanouts=(fanout,), **options), num_threads=1, depth=1
+    )
     schedule = SeedSchedule(seeds=torch.zeros(trials, dtype=torch.int64), batch_size=1, seed=fanout)
     for _, _, sampled, _ in pipeline.run(schedule, 0, 0, trials):
         nodes = sampled.n_id[sampled.edges[0].indices.long()].numpy() - 1
@@ -164,7 +167,7 @@ def test_neighbours_are_drawn_with_probability_fanout_over_degree():
     worst = 0.0
     for fanout in range(1, 41):
         config = SamplerConfig(fanouts=(fanout,), return_edge_id=True)
-        pipeline = make_pipeline(csc, config, None, num_threads=2, depth=2)
+        pipeline = make_pipeline(Graph(csc=csc), config, num_threads=2, depth=2)
         schedule = SeedSchedule(seeds=seeds.repeat(steps), batch_size=num_nodes, seed=fanout)
         counts = np.zeros(indptr[-1])
         for _, _, sampled, _ in pipeline.run(schedule, 0, 0, steps):

@@ -59,8 +59,8 @@ def test_the_compiled_threads_and_the_reference_give_the_same_parts(schedule, ep
         if not part.num_steps:
             continue
         with mock.patch.object(native, "kernels", lambda: None):
-            reference = make_pipeline(CSC, SAMPLER, None, num_threads=2, depth=3)
-        compiled = make_pipeline(CSC, SAMPLER, None, num_threads=2, depth=3)
+            reference = make_pipeline(Graph(csc=CSC), SAMPLER, num_threads=2, depth=3)
+        compiled = make_pipeline(Graph(csc=CSC), SAMPLER, num_threads=2, depth=3)
         runs = (pipeline.run(part, epoch, 0, part.num_steps) for pipeline in (compiled, reference))
         for step, (ours, twin) in enumerate(zip(*runs, strict=True)):
             assert ours.step == twin.step == step
@@ -96,7 +96,7 @@ def test_parts_that_there_cannot_be_are_refused(wrong):
     ],
 )
 def test_the_kernels_refuse_parts_that_there_cannot_be(wrong, message):
-    pipeline = make_pipeline(CSC, SAMPLER, None, num_threads=1, depth=1)
+    pipeline = make_pipeline(Graph(csc=CSC), SAMPLER, num_threads=1, depth=1)
     run = {"batch_size": 8, "shuffle": False, "seed": 0, "epoch": 0, "first_step": 0, "last_step": 1}
     with pytest.raises(ValueError, match=message):
         native.kernels().Run(

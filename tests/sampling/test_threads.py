@@ -96,7 +96,7 @@ def test_operators_use_the_threads_that_can_be_had(run_python):
 
 def test_more_threads_than_any_machine_has_are_refused():
     with pytest.raises(ConfigError, match="must be a whole number in"):
-        make_pipeline(ring().csc, SamplerConfig(fanouts=(2,)), None, num_threads=100_000, depth=2)
+        make_pipeline(ring(), SamplerConfig(fanouts=(2,)), num_threads=100_000, depth=2)
 
 
 @pytest.mark.slow
@@ -223,6 +223,6 @@ def test_one_schedule_from_two_threads_gives_each_its_own_batches():
 def test_seeds_of_another_graph_are_refused():
     csc = ring().csc
     schedule = SeedSchedule(seeds=torch.tensor([3, 50]), batch_size=1)
-    pipeline = make_pipeline(csc, SamplerConfig(fanouts=(2,)), None, num_threads=1, depth=2)
+    pipeline = make_pipeline(Graph(csc=csc), SamplerConfig(fanouts=(2,)), num_threads=1, depth=2)
     with pytest.raises(ValueError, match=r"seeds must be nodes in \[0, 50\)"):
         next(pipeline.run(schedule, 0, 0, 2))

@@ -30,7 +30,6 @@ from graphbraid.train.task import Task
 
 if TYPE_CHECKING:
     from graphbraid.collective.run.stages import Accelerator, BatchDevice
-    from graphbraid.sampling.minibatch.typed_mini_batch import TypedMiniBatch
 
 _KEY = ("fanouts", "batch_size", "layout", "replace", "precision", "threads", "optimizer", "clip")
 """Options that change how long a stage takes."""
@@ -159,7 +158,7 @@ def measure_typed(
         before_training(count)
         seconds: list[float] = []
 
-        def step(batch: MiniBatch | TypedMiniBatch, seconds: list[float] = seconds) -> None:
+        def step(batch: MiniBatch, seconds: list[float] = seconds) -> None:
             nonlocal largest
             largest = max(largest, _bytes_of(batch))
             started = time.perf_counter()
@@ -199,15 +198,11 @@ def _intervals(
     return found
 
 
-def _bytes_of(batch: MiniBatch | TypedMiniBatch) -> int:
+def _bytes_of(batch: MiniBatch) -> int:
     """Return the bytes of a batch's ids, edges and feature rows."""
-    if isinstance(batch, MiniBatch):
-        tensors = [batch.n_id] + ([] if batch.x is None else [batch.x])
-        lists = list(batch.sampled.edges)
-    else:
-        tensors = [*batch.sampled.n_id, *batch.x_dict.values()]
-        lists = [one for edges in batch.sampled.edges for one in edges]
-    for one in lists:
+    rows = getattr(batch, "x_dict", {}).values() if batch.is_typed else [batch.x]
+    tensors = [*batch.sampled.n_id_by_type, *(x for x in rows if x is not None)]
+    for one in (one for edges in batch.sampled.edges_by_relation for one in edges):
         tensors += [part for part in (one.indptr, one.indices, one.positions) if part is not None]
     return sum(tensor.nbytes for tensor in tensors)
 

@@ -23,7 +23,16 @@ from graphbraid.graph.labelled import SPLITS, LabelledNodes, TaskName
 from graphbraid.graph.scaled_features import Features, ScaledFeatures
 from graphbraid.graph.schema import Schema
 from graphbraid.graph.sparse_features import SparseFeatures
-from graphbraid.graph.types import ONLY_EDGE_TYPE, ONLY_NODE_TYPE, EdgeSet, EdgeType, NodeSet, Types, csc_of
+from graphbraid.graph.types import (
+    ONLY_EDGE_TYPE,
+    ONLY_NODE_TYPE,
+    EdgeSet,
+    EdgeType,
+    NodeSet,
+    Types,
+    csc_of,
+    only_types,
+)
 from graphbraid.signatures import typed
 
 __all__ = ["SPLITS", "Graph", "ScaledFeatures", "SparseFeatures", "TaskName"]
@@ -193,10 +202,7 @@ class Graph(LabelledNodes):
     @property
     def all_types(self) -> Types:
         """The types and relations. Without any, those of the topology: one type and one relation over it."""
-        if self.types is not None:
-            return self.types
-        nodes, edges = NodeSet(num_nodes=self.num_nodes), EdgeSet(num_edges=self.num_edges)
-        return Types(nodes={ONLY_NODE_TYPE: nodes}, edges={ONLY_EDGE_TYPE: edges}, rows=self.csc)
+        return only_types(self.csc) if self.types is None else self.types
 
     def first_id_of(self, node_type: str) -> int:
         """Return the id in the whole graph of the first node of a type."""

@@ -160,6 +160,12 @@ class Types:
         return self.edges[edge_type]
 
 
+def only_types(csc: Csc) -> Types:
+    """Return the types of a graph of one node type and one relation, whose adjacency is ``csc``."""
+    nodes, edges = NodeSet(num_nodes=csc.num_dst), EdgeSet(num_edges=csc.num_edges)
+    return Types(nodes={ONLY_NODE_TYPE: nodes}, edges={ONLY_EDGE_TYPE: edges}, rows=csc)
+
+
 def first_ids(counts: list[int]) -> list[int]:
     """Return the first id of each type from the types' numbers of nodes, and at the end their sum."""
     ids = [0]

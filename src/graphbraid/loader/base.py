@@ -28,13 +28,13 @@ from graphbraid.loader.auto_tiers import tiers_of
 from graphbraid.loader.batch_loader import BatchLoader
 from graphbraid.loader.inputs import as_ids, check_ids
 from graphbraid.loader.options import LoaderOptions, check_others, refuse_one_type_only
-from graphbraid.loader.sources import FollowedData, LoaderSource
+from graphbraid.loader.sources import FollowedData
 from graphbraid.loader.user_batch import is_without_pyg, to_user_batch
 from graphbraid.sampling.batch_seeds import SeedSource
 from graphbraid.sampling.config import SUBGRAPH_TYPES, as_subgraph_type
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.sampling.schedule import SeedSchedule
-from graphbraid.sampling.source import BatchSource, TypedBatchSource
+from graphbraid.sampling.source import BatchSource
 from graphbraid.signatures import typed
 
 T = TypeVar("T", bound="PyGLoaderBase")
@@ -48,7 +48,7 @@ _TORCHS = ("batch_size", "shuffle", "drop_last", "sampler", "batch_sampler", "ge
 class Inputs:
     """What the batches of a loader start from."""
 
-    source: LoaderSource
+    source: BatchSource
     """Graph and attributes that batches are read from."""
     number: int
     """Number of inputs: nodes, links or clusters."""
@@ -92,7 +92,7 @@ class PyGLoaderBase(DataLoader[Any]):
         return cast("Self", object.__new__(loader_class_for(cast("Any", cls))))
 
     @abstractmethod
-    def _inputs(self, source: LoaderSource, options: LoaderOptions) -> Inputs:
+    def _inputs(self, source: BatchSource, options: LoaderOptions) -> Inputs:
         """Return what batches start from."""
 
     def _set_up(self, data: Any, given: dict[str, Any], **fixed: Any) -> None:
@@ -112,8 +112,7 @@ class PyGLoaderBase(DataLoader[Any]):
         source = self._followed.read(data)
         if source.graph.is_typed:
             refuse_one_type_only(options)
-        elif isinstance(source, BatchSource):
-            source = dataclasses.replace(source, lists=options.topology)
+        source = dataclasses.replace(source, lists=options.topology)
         self.data = data
         inputs = self._inputs(source, options)
         seeds = inputs.nodes
@@ -143,9 +142,7 @@ class PyGLoaderBase(DataLoader[Any]):
         self.epoch = 0
         """Epoch that the next ``iter()`` runs."""
 
-    def _with_rows(self, source: LoaderSource) -> LoaderSource:
-        if isinstance(source, TypedBatchSource):
-            return source
+    def _with_rows(self, source: BatchSource) -> BatchSource:
         rows = self._options.tiers
         assert not isinstance(rows, str), "tiers are made"
         return dataclasses.replace(source, rows=rows)
@@ -273,8 +270,7 @@ class PyGLoaderBase(DataLoader[Any]):
         if source is None:
             return
         seeds = None
-        if isinstance(source, BatchSource):
-            source = dataclasses.replace(source, lists=self._options.topology)
+        source = dataclasses.replace(source, lists=self._options.topology)
         if self._batches.starts_from_inputs:
             inputs = self._inputs(source, self._options)
             if inputs.number != len(self.schedule.seeds):

@@ -24,17 +24,17 @@ from graphbraid.collective.run.replanner import Replanning
 from graphbraid.collective.run.stages import Context
 from graphbraid.errors import ConfigError
 from graphbraid.graph import EdgeType, Graph
+from graphbraid.graph.types import ONLY_NODE_TYPE
 from graphbraid.loader.gather_ahead import GatherAhead
 from graphbraid.loader.inputs import as_seeds
 from graphbraid.loader.options import LoaderSettings
-from graphbraid.loader.sources import LoaderSource, completed
+from graphbraid.loader.sources import completed
 from graphbraid.sampling.batch_seeds import BatchSeeds, SeedSource
 from graphbraid.sampling.config import DIRECTIONAL
-from graphbraid.sampling.cpu import HostPipeline, make_pipeline, make_typed_pipeline
+from graphbraid.sampling.cpu import HostPipeline, make_pipeline
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
-from graphbraid.sampling.minibatch.typed_mini_batch import TypedMiniBatch
 from graphbraid.sampling.schedule import as_epoch
-from graphbraid.sampling.source import BatchSource, TypedBatchSource, source_of_graph
+from graphbraid.sampling.source import BatchSource
 from graphbraid.sampling.subgraph import with_edges
 
 
@@ -59,13 +59,13 @@ class BatchLoader:
 
     def __init__(
         self,
-        source: LoaderSource | Graph,
+        source: BatchSource | Graph,
         settings: LoaderSettings,
         seeds: SeedSource | None = None,
         input_type: str | EdgeType | None = None,
     ) -> None:
         if isinstance(source, Graph):
-            source = source_of_graph(source) if source.is_typed else BatchSource(graph=source)
+            source = BatchSource(graph=source)
         graph = self.graph = source.graph
         self.settings, self._seeds = settings, seeds
         if seeds is None:
@@ -73,7 +73,7 @@ class BatchLoader:
             inputs, input_type = found.ids, found.node_type
         else:
             inputs = torch.arange(seeds.num_inputs)
-        self.input_type = input_type
+        self.input_type: str | EdgeType = ONLY_NODE_TYPE if input_type is None else input_type
         self.config = settings.sampler_config(graph)
         self.schedule = settings.schedule(inputs)
         self.device = settings.batch_device
@@ -81,7 +81,7 @@ class BatchLoader:
         self._refill = settings.refill
         self._source = completed(source, src_degree=settings.src_degree)
         self._planned = self._planned_batches()
-        self._pipeline: HostPipeline[Any] | None = None
+        self._pipeline: HostPipeline | None = None
         self._before: dict[str, float] = {}
         self._gather_seconds = 0.0  # of rows that no pipeline gathers
         self._open: weakref.WeakSet[Generator[MiniBatch]] = weakref.WeakSet()
@@ -138,8 +138,7 @@ class BatchLoader:
         return self._opened(self._iterate_positions(positions, as_epoch(epoch), first_step))
 
     def _opened(self, iterator: Generator[MiniBatch]) -> Generator[MiniBatch]:
-        if isinstance(self._source, BatchSource):
-            self._source.check_tiers()
+        self._source.check_tiers()
         self._open.add(iterator)
         return iterator
 
@@ -153,7 +152,7 @@ class BatchLoader:
             return
         source = self._source
         batches: Iterator[Any] = self._running().run(self.schedule, epoch, start_step, last)
-        if isinstance(source, BatchSource) and source.rows is not None and self.settings.gather:
+        if source.rows is not None and self.settings.gather:
             batches = GatherAhead(batches, source.rows, self._depth, self._count_gather).batches()
         for prepared in batches:
             batch = self._as_batch(source, prepared, epoch)
@@ -180,36 +179,32 @@ class BatchLoader:
             yield self._finished(source, epoch, *begun.popleft())
 
     def _finished(
-        self, source: LoaderSource, epoch: int, positions: Tensor, seeds: BatchSeeds, batch: Iterator[Any]
+        self, source: BatchSource, epoch: int, positions: Tensor, seeds: BatchSeeds, batch: Iterator[Any]
     ) -> MiniBatch:
         prepared = next(batch)._replace(input_id=positions)
-        if isinstance(source, BatchSource) and source.rows is not None and self.settings.gather:
+        if source.rows is not None and self.settings.gather:
             started = time.perf_counter()
-            prepared = prepared._replace(x=source.rows.gather(prepared.sampled.n_id))
+            prepared = prepared._replace(x=[source.rows.gather(prepared.sampled.n_id)])
             self._count_gather(time.perf_counter() - started)
         return self._as_batch(source, prepared, epoch, seeds)
 
     def _as_batch(
-        self, source: LoaderSource, prepared: Any, epoch: int, seeds: BatchSeeds | None = None
+        self, source: BatchSource, prepared: Any, epoch: int, seeds: BatchSeeds | None = None
     ) -> MiniBatch:
-        layout = self.config.layout
-        if isinstance(source, TypedBatchSource):
-            assert self.input_type is not None
-            typed: Any = TypedMiniBatch(
-                source, prepared, input_type=self.input_type, layout=layout, epoch=epoch, seeds=seeds
-            )
-            made: MiniBatch = typed
-            return made
         kind = self.settings.subgraph_type
         if kind != DIRECTIONAL:
             times = None if self._seeds is None else self._seeds.edge_times
             keeping = None if seeds is None else seeds.constraints
             edges = with_edges(prepared.sampled, kind, source.graph.csc, keeping, times)
             prepared = prepared._replace(sampled=edges)
-        batch = MiniBatch(source, prepared, layout=layout, epoch=epoch)
-        more = {} if seeds is None else seeds.attributes_of(prepared.sampled)
-        for name, value in more.items():
-            setattr(batch, name, value)
+        batch = MiniBatch(
+            source,
+            prepared,
+            layout=self.config.layout,
+            epoch=epoch,
+            input_type=self.input_type,
+            seeds=seeds,
+        )
         return batch.to(self.device) if isinstance(self.device, torch.device) else batch
 
     def _count_gather(self, seconds: float) -> None:
@@ -217,7 +212,7 @@ class BatchLoader:
 
     def context(self, workers: int) -> Context:
         """Return the context that :mod:`graphbraid.collective` makes this loader's operators from."""
-        assert isinstance(self._source, BatchSource), "stages are those of graphs of one type"
+        assert not self.graph.is_typed, "stages are those of graphs of one type"
         return Context(
             source=self._source,
             sampler=self.config,
@@ -228,7 +223,7 @@ class BatchLoader:
             hot_bytes=self.settings.hot_bytes,
         )
 
-    def read(self, source: LoaderSource, seeds: SeedSource | None = None) -> None:
+    def read(self, source: BatchSource, seeds: SeedSource | None = None) -> None:
         """Read batches from another source with the same nodes and inputs, from the next iteration on."""
         self._seeds, self.graph = seeds, source.graph
         self._source = completed(source, src_degree=self.settings.src_degree)
@@ -303,33 +298,24 @@ class BatchLoader:
     ) -> None:
         self.close()
 
-    def _running(self) -> HostPipeline[Any]:
+    def _running(self) -> HostPipeline:
         if self._pipeline is None:
             self._pipeline = self._new_pipeline()
         return self._pipeline
 
-    def _new_pipeline(self) -> HostPipeline[Any]:
+    def _new_pipeline(self) -> HostPipeline:
         source, gathers = self._source, self.settings.gather
-        threads: dict[str, Any] = {
-            "num_threads": self.num_workers,
-            "depth": self._depth,
-            "refill": self._refill,
-        }
         edge_times = None if self._seeds is None else self._seeds.edge_times
-        if isinstance(source, TypedBatchSource):
-            seed_type = self.input_type if self._seeds is None and isinstance(self.input_type, str) else None
-            rows = [source.gathered(one) if gathers else None for one in source.graph.node_types]
-            return make_typed_pipeline(
-                source.graph, self.config, seed_type, rows, edge_times=edge_times, **threads
-            )
-        x = self.graph.x if gathers and source.rows is None else None
         return make_pipeline(
-            self.graph.csc,
+            self.graph,
             self.config,
-            x if isinstance(x, Tensor) and x.ndim == 2 and x.is_contiguous() else None,
+            [source.gathered(one) for one in self.graph.node_types] if gathers else None,
+            num_threads=self.num_workers,
+            depth=self._depth,
+            refill=self._refill,
+            seed_type=self.input_type if self._seeds is None and isinstance(self.input_type, str) else None,
             lists=source.lists,
             edge_times=edge_times,
-            **threads,
         )
 
     def _planned_batches(self) -> PlannedBatches | None:

@@ -22,9 +22,10 @@ from graphbraid.graph import Graph
 from graphbraid.graph.identity import check_made_for
 from graphbraid.loader.base import Inputs, PyGLoaderBase
 from graphbraid.loader.options import LoaderOptions
-from graphbraid.loader.sources import LoaderSource, is_typed, source_of
+from graphbraid.loader.sources import is_typed, source_of
 from graphbraid.sampling.batch_seeds import BatchSeeds, EdgeTimes
 from graphbraid.sampling.config import INDUCED
+from graphbraid.sampling.source import BatchSource
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -158,7 +159,7 @@ class ClusterLoader(PyGLoaderBase):
         self._set_up(cluster_data.data, options, num_neighbors=[0], subgraph_type=INDUCED)
         self._arguments = {"cluster_data": cluster_data} | options | {"seed": self.seed}
 
-    def _inputs(self, source: LoaderSource, options: LoaderOptions) -> Inputs:
+    def _inputs(self, source: BatchSource, options: LoaderOptions) -> Inputs:
         clusters = self.cluster_data
         part_of = clusters.partition.part_of
         if part_of.numel() != source.graph.num_nodes:

@@ -134,7 +134,7 @@ class GatherAhead:
         else:  # which gathers faster into memory of its own
             x = rows.gather(n_id, batch=batch)
         self._count(time.perf_counter() - started)
-        self._give(prepared._replace(x=x))
+        self._give(prepared._replace(x=[x]))
 
     def _give(self, item: PreparedBatch | BaseException | None) -> None:
         while not self._ending.is_set():

@@ -13,7 +13,6 @@ from graphbraid.graph.csc import Csc
 from graphbraid.loader.base import Inputs, PyGLoaderBase
 from graphbraid.loader.inputs import as_exclusion, as_input_id, as_links, as_negatives, labels_of
 from graphbraid.loader.options import LINK_REFUSED, OF_NODES, LoaderOptions, names_without
-from graphbraid.loader.sources import LoaderSource
 from graphbraid.loader.times import read_times, seed_times
 from graphbraid.sampling.config import BIDIRECTIONAL
 from graphbraid.sampling.links.edge_lookup import LinkLookup
@@ -88,7 +87,7 @@ class LinkNeighborLoader(PyGLoaderBase):
         self.link_sampler = self._batches.config
         """Options of the sampler: ``num_neighbors``, ``replace`` and more."""
 
-    def _inputs(self, source: LoaderSource, options: LoaderOptions) -> Inputs:
+    def _inputs(self, source: BatchSource, options: LoaderOptions) -> Inputs:
         graph = source.graph
         edge_type, links = as_links(options.edge_label_index, self.data, graph)
         number = int(links.shape[1])
@@ -130,7 +129,7 @@ class LinkNeighborLoader(PyGLoaderBase):
             seeds.exclude(_lookup(source.graph, edge_type), reverse=exclusion == "reverse")
         given = options.input_id
         return Inputs(
-            source=source.without(OF_LINKS) if isinstance(source, BatchSource) else source,
+            source=source.without(OF_LINKS),
             number=number,
             input_type=edge_type,
             seeds=seeds,

@@ -8,9 +8,9 @@ from graphbraid.graph import Graph
 from graphbraid.loader.base import Inputs, PyGLoaderBase
 from graphbraid.loader.inputs import as_input_id, as_seeds
 from graphbraid.loader.options import OF_LINKS, REFUSED, LoaderOptions, names_without
-from graphbraid.loader.sources import LoaderSource
 from graphbraid.loader.times import read_times, seed_times
 from graphbraid.sampling.batch_seeds import TreeSeeds
+from graphbraid.sampling.source import BatchSource
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
@@ -29,7 +29,7 @@ class NeighborLoader(PyGLoaderBase):
     Where there are types, ``num_neighbors`` is a list for all relations or a dict of lists by relation, and
     ``input_nodes`` names the node type of the seeds, or is a pair of it and ids, a mask or the name of a
     split. Batches are ``HeteroData``; in layout ``blocks``, or without PyG,
-    :class:`graphbraid.sampling.minibatch.typed_mini_batch.TypedMiniBatch`.
+    :class:`graphbraid.MiniBatch`.
 
     Args:
         data: a :class:`graphbraid.Graph`, a PyG ``Data`` or a ``HeteroData``, whose dtypes and shapes batches
@@ -59,7 +59,7 @@ class NeighborLoader(PyGLoaderBase):
         self.node_sampler = self._batches.config
         """Options of the sampler: ``num_neighbors``, ``replace`` and more."""
 
-    def _inputs(self, source: LoaderSource, options: LoaderOptions) -> Inputs:
+    def _inputs(self, source: BatchSource, options: LoaderOptions) -> Inputs:
         graph, seeds = source.graph, as_seeds(options.input_nodes, source.graph)
         nodes, node_type = seeds.ids, seeds.node_type
         input_id = nodes if seeds.is_mask else None

@@ -16,8 +16,8 @@ from graphbraid.graph import EdgeType, Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.types import edges_of
 from graphbraid.loader.options import LoaderOptions
-from graphbraid.loader.sources import LoaderSource, attributes_by_type
 from graphbraid.sampling.batch_seeds import NO_TIME, EdgeTimes, sorted_by_time
+from graphbraid.sampling.source import BatchSource
 
 _MOST_EXACT = 1 << 53  # integers up to here are float64 numbers
 _MANTISSA = (1 << 63) - 1
@@ -30,7 +30,7 @@ class Times:
     Where there are types, edges of relations without times are early enough for every seed.
     """
 
-    source: LoaderSource
+    source: BatchSource
     """The loader's source, the in-edges of each node and relation sorted by time."""
     edge_times: EdgeTimes
     """Times of the edges of this graph; an edge is as old as its source where nodes have times."""
@@ -77,7 +77,7 @@ class Times:
         return found
 
 
-def read_times(source: LoaderSource, options: LoaderOptions, data: Any) -> Times | None:
+def read_times(source: BatchSource, options: LoaderOptions, data: Any) -> Times | None:
     """Return the times that the options of a loader name; None if they name none.
 
     As PyG reads them: of some node types, whose out-edges are as old as their sources, or of some relations.
@@ -97,7 +97,10 @@ def read_times(source: LoaderSource, options: LoaderOptions, data: Any) -> Times
             f"time_attr={name!r} names an attribute of a PyG Data, and a Graph has none: make the loader "
             "over the Data"
         )
-    node_attrs, edge_attrs = attributes_by_type(source)
+    node_attrs, edge_attrs = source.node_attrs, source.edge_attrs
+    if source.graph.is_typed:  # whose own attributes may be times
+        node_attrs = {one: source.tables[one] for one in source.graph.node_types}
+        edge_attrs = {one: source.tables[one] for one in source.graph.edge_types}
     nodes = {one: attrs[name] for one, attrs in node_attrs.items() if name in attrs}
     edges = {one: attrs[name] for one, attrs in edge_attrs.items() if name in attrs}
     if source.graph.is_typed and source.template is not None:
@@ -188,7 +191,7 @@ def _as_integers(values: Tensor, name: str, *, is_float: bool) -> Tensor:
 
 
 def _sorted(
-    source: LoaderSource,
+    source: BatchSource,
     node_time: Mapping[str, Tensor],
     edge_time: Mapping[EdgeType, Tensor],
     *,

@@ -10,14 +10,13 @@ import torch
 from torch import Tensor
 
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
-from graphbraid.sampling.minibatch.typed_mini_batch import TypedMiniBatch
 
 if TYPE_CHECKING:
     from graphbraid.loader.pyg_data import SampledData
 
 
 def to_user_batch(
-    batch: MiniBatch | TypedMiniBatch,
+    batch: MiniBatch,
     *,
     input_id: Tensor | None,
     device: Any,
@@ -37,7 +36,7 @@ def to_user_batch(
     if input_id is not None:
         batch.input_id = input_id[batch.input_id.cpu()].to(batch.input_id.device)
     pin, kind, out = pin and torch.accelerator.is_available(), pyg_batch_class(), cast("Any", batch)
-    if isinstance(batch, TypedMiniBatch):
+    if batch.is_typed:
         if batch.layout == "subgraph" and kind is not None:
             data: Any = batch.to_data()
             on_host = device == torch.device("cpu")

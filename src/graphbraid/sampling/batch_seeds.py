@@ -73,11 +73,14 @@ class BatchSeeds:
     attributes: Mapping[str, Tensor] = field(default_factory=dict)
     """Further attributes of the batch, such as ``edge_label_index``."""
 
-    def attributes_of(self, sampled: Sampled) -> dict[str, Tensor]:
-        """Return what the batch has beside the attributes that its source gives."""
-        if sampled.trees is None or self.inputs is None:
-            return dict(self.attributes)
-        return {"batch": self.inputs[sampled.trees], **self.attributes}
+    def owners_of(self, sampled: Sampled) -> list[Tensor] | None:
+        """Return the input whose tree each node is in, ``(num_nodes,)`` int64, by node type.
+
+        None unless trees are disjoint.
+        """
+        if sampled.trees_by_type is None or self.inputs is None:
+            return None
+        return [self.inputs[trees] for trees in sampled.trees_by_type]
 
 
 class SeedSource(Protocol):

@@ -18,7 +18,7 @@ from graphbraid.sampling.sample import PreparedBatch
 from graphbraid.sampling.schedule import SeedSchedule
 
 
-class GpuPipeline(BatchPipeline[PreparedBatch], Protocol):
+class GpuPipeline(BatchPipeline, Protocol):
     """A pipeline whose batches can be requested in two calls, so that sampling overlaps with other work."""
 
     def launch(self, schedule: SeedSchedule, epoch: int, step: int) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -11,40 +11,71 @@ from torch import Tensor
 
 from graphbraid.arguments import as_count
 from graphbraid.errors import DataError
+from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.scans import check_ids, first_unsound_weight
-from graphbraid.graph.types import ONLY_EDGE_TYPE, ONLY_NODE_TYPE, Relation, Types, placed
+from graphbraid.graph.types import Types, only_types
 from graphbraid.native import plain_errors
 from graphbraid.ops.derived import derived
 from graphbraid.sampling import rng
 from graphbraid.sampling.batch_seeds import Constraints, EdgeTimes
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.lists import NeighborLists
-from graphbraid.sampling.sample import Sampled, SampledEdges, TypedSampled
+from graphbraid.sampling.sample import Sampled, SampledEdges
 from graphbraid.signatures import typed
 
 I64 = npt.NDArray[np.int64]
 
 
 @typed
-def sample_batch(csc: Csc, config: SamplerConfig, seeds: Tensor, key: int) -> Sampled:
+def sample_batch(
+    graph: Graph | Csc, config: SamplerConfig, seeds: Tensor, key: int, seed_type: str | None = None
+) -> Sampled:
     """Sample one mini-batch.
 
+    Each hop takes the relations in their order. A relation draws for the nodes of its destinations' type that
+    the last hop found (in layout ``blocks``, for all), and new sources get the next local ids of their type.
+
     Args:
-        csc: the graph; if ``config.weighted``, neighbours are drawn in proportion to its weights.
+        graph: the graph, or its adjacency if it has one type; if ``config.weighted``, neighbours are drawn in
+            proportion to its weights.
         config: options of the sampler.
-        seeds: ``(batch,)`` int64 node ids. Each copy of a repeated seed keeps a row of its own; edges from
-            that node refer to the first.
+        seeds: ``(batch,)`` int64 ids of nodes of ``seed_type``. Each copy of a repeated seed keeps a row of
+            its own; edges from that node refer to the first.
         key: ``rng.batch_key(seed, epoch, step)``.
+        seed_type: node type of the seeds. If None, seeds are of any type, as ids in the whole graph.
 
     Raises:
         ConfigError: ``key`` is not an integer of 64 bits.
-        DataError: a seed is not a node, or weights are needed and are missing or negative.
+        DataError: there is no such type, a seed is not a node of it, fanouts are not those of the relations,
+            or weights are needed and are missing or negative.
     """
+    types = only_types(graph) if isinstance(graph, Csc) else graph.all_types
+    number, num_nodes = checked_types(types, config, seed_type)
+    check_ids(seeds, num_nodes, "seeds")
+    return sample_checked(types, config, number, seeds, as_count(key, "key", most=rng.MASK))
+
+
+def checked_types(types: Types, config: SamplerConfig, seed_type: str | None) -> tuple[int | None, int]:
+    """Check that a sampler's options fit the types of a graph.
+
+    Returns:
+        The number of the type of the seeds, and how many nodes they may be. If ``seed_type`` is None, None
+        and the number of all nodes.
+
+    Raises:
+        DataError: there is no such type, fanouts are not those of the relations, or weights are needed and
+            are missing or negative.
+    """
+    if len(config.all_fanouts) != len(types.edges):
+        raise DataError(f"there are {len(types.edges)} relations and fanouts for {len(config.all_fanouts)}")
+    if seed_type is not None and seed_type not in types.nodes:
+        raise DataError(f"there is no node type {seed_type!r} to draw seeds of")
     if config.weighted:
-        check_odds(csc)
-    check_ids(seeds, csc.num_dst, "seeds")
-    return sample_checked(csc, config, seeds, as_count(key, "key", most=rng.MASK))
+        check_odds(types.rows)
+    if seed_type is None:
+        return None, types.num_nodes
+    return list(types.nodes).index(seed_type), types.nodes[seed_type].num_nodes
 
 
 def check_odds(csc: Csc) -> None:
@@ -65,132 +96,26 @@ def check_odds(csc: Csc) -> None:
 
 
 def sample_checked(
-    csc: Csc,
-    config: SamplerConfig,
-    seeds: Tensor,
-    key: int,
-    lists: NeighborLists | None = None,
-    *,
-    constraints: Constraints | None = None,
-    edge_times: EdgeTimes | None = None,
-) -> Sampled:
-    """Sample one mini-batch as :func:`sample_batch` does, from arguments that have been checked.
-
-    ``lists``, where given, has the ids that ``csc.indices`` has. Draws keep to ``constraints``, if given, for
-    whose ``times`` the rows of ``csc`` are sorted by ``edge_times``.
-    """
-    sizes = [max(csc.num_dst, 1)]
-    names = seeds.numpy().astype(np.int64)
-    if constraints is not None and constraints.disjoint:
-        names = names + np.arange(len(names)) * sizes[0]
-    found = _sampled(
-        csc,
-        placed([csc.num_dst], [ONLY_NODE_TYPE], [ONLY_EDGE_TYPE]),
-        config,
-        [names],
-        key,
-        sizes=sizes,
-        lists=lists,
-        constraints=constraints,
-        edge_times=edge_times,
-    )
-    return Sampled(
-        n_id=found.n_id[0],
-        edges=found.edges[0],
-        nodes_per_hop=found.nodes_per_hop[0],
-        edges_per_hop=found.edges_per_hop[0],
-        trees=None if found.trees is None else found.trees[0],
-    )
-
-
-def sample_typed(
-    types: Types, config: SamplerConfig, seed_type: str, seeds: Tensor, key: int
-) -> TypedSampled:
-    """Sample one mini-batch of a graph with types.
-
-    Each hop takes the relations in their order. A relation draws for the nodes of its destinations' type that
-    the last hop found (in layout ``blocks``, for all), and new sources get the next local ids of their type.
-
-    Args:
-        types: types and relations of the graph.
-        config: options of the sampler.
-        seed_type: node type of the seeds.
-        seeds: ``(batch,)`` int64 ids of that type; each copy of a repeated seed keeps a row of its own.
-        key: ``rng.batch_key(seed, epoch, step)``.
-
-    Raises:
-        ConfigError: ``key`` is not an integer of 64 bits.
-        DataError: there is no such type, a seed is not a node of it, fanouts are not those of the relations,
-            or weights are needed and are missing or negative.
-    """
-    if seed_type not in types.nodes:
-        raise DataError(f"there is no node type {seed_type!r} to draw seeds of")
-    if len(config.all_fanouts) != len(types.edges):
-        raise DataError(f"there are {len(types.edges)} relations and fanouts for {len(config.all_fanouts)}")
-    if config.weighted:
-        check_odds(types.rows)
-    check_ids(seeds, types.nodes[seed_type].num_nodes, "seeds")
-    number = list(types.nodes).index(seed_type)
-    return sample_typed_checked(types, config, number, seeds, as_count(key, "key", most=rng.MASK))
-
-
-def sample_typed_checked(
     types: Types,
     config: SamplerConfig,
     seed_type: int | None,
     seeds: Tensor,
     key: int,
     *,
+    lists: NeighborLists | None = None,
     constraints: Constraints | None = None,
     edge_times: EdgeTimes | None = None,
-) -> TypedSampled:
-    """Sample one mini-batch as :func:`sample_typed` does, from arguments that have been checked.
+) -> Sampled:
+    """Sample one mini-batch as :func:`sample_batch` does, from arguments that have been checked.
 
-    Without ``seed_type``, seeds are ids in the whole graph. Draws keep to ``constraints``, if given, for
-    whose ``times`` the rows of each relation are sorted by ``edge_times``.
+    Without ``seed_type``, seeds are ids in the whole graph. ``lists``, where given, has the ids that
+    ``types.rows.indices`` has, of one relation. Draws keep to ``constraints``, if given, for whose ``times``
+    the rows of each relation are sorted by ``edge_times``.
     """
     sizes = [max(nodes.num_nodes, 1) for nodes in types.nodes.values()]
     disjoint = constraints is not None and constraints.disjoint
     names = _seed_names(types, seed_type, seeds.numpy().astype(np.int64), sizes if disjoint else None)
-    return _sampled(
-        types.rows,
-        types.relations(),
-        config,
-        names,
-        key,
-        sizes=sizes,
-        constraints=constraints,
-        edge_times=edge_times,
-    )
-
-
-def _sampled(
-    rows: Csc,
-    relations: Sequence[Relation],
-    config: SamplerConfig,
-    names: list[I64],
-    key: int,
-    *,
-    sizes: list[int],
-    lists: NeighborLists | None = None,
-    constraints: Constraints | None,
-    edge_times: EdgeTimes | None,
-) -> TypedSampled:
-    """Sample one mini-batch of any number of relations.
-
-    Args:
-        rows: in-edges by destination and relation, as in :class:`graphbraid.graph.types.Types`.
-        relations: where the rows of each relation stand.
-        config: options of the sampler.
-        names: the seeds of each type as unique numbers: ids or, where trees are disjoint,
-            ``tree * size + id``.
-        key: key of the batch.
-        sizes: number of nodes of each type, at least 1.
-        lists: where the ids of ``rows.indices`` are; of one relation. If None, there.
-        constraints: what draws keep to.
-        edge_times: times of the edges.
-    """
-    disjoint = constraints is not None and constraints.disjoint
+    rows, relations = types.rows, types.relations()
     drawn: list[list[tuple[I64, I64, I64]]] = [[] for _ in relations]
     nodes_per_hop = [[len(ids)] for ids in names]
     known = [0] * len(sizes)  # nodes of each type that the hops before the last found
@@ -225,15 +150,15 @@ def _sampled(
         for type_ in range(len(sizes)):
             nodes_per_hop[type_].append(len(names[type_]) - ends[type_])
         known = ends
-    return TypedSampled(
-        n_id=[torch.from_numpy(ids % size) for ids, size in zip(names, sizes, strict=True)],
-        edges=[
+    return Sampled(
+        n_id_by_type=[torch.from_numpy(ids % size) for ids, size in zip(names, sizes, strict=True)],
+        edges_by_relation=[
             [edges_of_hops(group, config) for group in ([[hop] for hop in hops] if by_layer else [hops])]
             for hops in drawn
         ],
-        nodes_per_hop=nodes_per_hop,
-        edges_per_hop=[[len(local) for _, local, _ in hops] for hops in drawn],
-        trees=[torch.from_numpy(ids // size) for ids, size in zip(names, sizes, strict=True)]
+        nodes_by_type=nodes_per_hop,
+        counts_by_relation=[[len(local) for _, local, _ in hops] for hops in drawn],
+        trees_by_type=[torch.from_numpy(ids // size) for ids, size in zip(names, sizes, strict=True)]
         if disjoint
         else None,
     )

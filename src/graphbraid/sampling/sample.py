@@ -1,4 +1,4 @@
-"""The records that samplers and pipelines return, of a graph of one type and of one with types."""
+"""The records that samplers and pipelines return."""
 
 from __future__ import annotations
 
@@ -29,31 +29,68 @@ class SampledEdges:
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class Sampled:
-    """A sample before features are gathered: the record that every sampler returns."""
+    """A sample before features are gathered: the record that every sampler returns.
 
-    n_id: Tensor
-    """Global ids, ``(num_nodes,)`` int64: the seeds, then the other nodes in order of first appearance."""
-    edges: list[SampledEdges]
-    """Edges of the sample: in layout ``subgraph`` one record for all hops, in ``blocks`` one per hop, the hop
-    nearest the seeds first."""
-    nodes_per_hop: list[int]
-    """Number of seeds, then of new nodes per hop."""
-    edges_per_hop: list[int]
-    trees: Tensor | None = None
-    """Tree of each node, as the number of its seed, ``(num_nodes,)`` int64; None unless disjoint."""
+    Lists are in the order of the graph's node types and relations. A graph of one type has one of each, which
+    :attr:`n_id`, :attr:`edges`, :attr:`nodes_per_hop`, :attr:`edges_per_hop` and :attr:`trees` give.
+    """
+
+    n_id_by_type: list[Tensor]
+    """Ids of each node type, ``(num_nodes,)`` int64: the seeds, then the other nodes by first appearance."""
+    edges_by_relation: list[list[SampledEdges]]
+    """Edges of each relation between local ids of its two types: in layout ``subgraph`` one record for all
+    hops, in ``blocks`` one per hop, the hop nearest the seeds first."""
+    nodes_by_type: list[list[int]]
+    """Number of seeds, then of new nodes per hop, of each node type."""
+    counts_by_relation: list[list[int]]
+    """Number of edges per hop, of each relation."""
+    trees_by_type: list[Tensor] | None = None
+    """Tree of each node by node type, as the number of its seed among all, ``(num_nodes,)`` int64; None
+    unless disjoint."""
     by_hop: bool = True
     """Whether edges are those drawn, hop by hop. Otherwise they join any of the nodes, as
     :mod:`graphbraid.sampling.subgraph` makes them, and there are no blocks."""
 
     @property
-    def positions_are_kept(self) -> bool:
-        """Whether the sampler kept each edge's position in the graph."""
-        return self.edges[0].positions is not None
+    def n_id(self) -> Tensor:
+        """``(num_nodes,)`` int64 global ids, in a graph of one type."""
+        [n_id] = self.n_id_by_type
+        return n_id
 
     @property
-    def positions(self) -> Tensor | None:
-        """Position of each edge in the graph, ``(num_edges,)`` int64, by hop; None if they are not kept."""
-        kept = [edges.positions for edges in self.edges if edges.positions is not None]
+    def edges(self) -> list[SampledEdges]:
+        """The edges, in a graph of one relation."""
+        [edges] = self.edges_by_relation
+        return edges
+
+    @property
+    def nodes_per_hop(self) -> list[int]:
+        """Number of seeds, then of new nodes per hop, in a graph of one type."""
+        [counts] = self.nodes_by_type
+        return counts
+
+    @property
+    def edges_per_hop(self) -> list[int]:
+        """Number of edges per hop, in a graph of one relation."""
+        [counts] = self.counts_by_relation
+        return counts
+
+    @property
+    def trees(self) -> Tensor | None:
+        """Tree of each node, in a graph of one type; None unless disjoint."""
+        return None if self.trees_by_type is None else self.trees_by_type[0]
+
+    @property
+    def positions_are_kept(self) -> bool:
+        """Whether the sampler kept each edge's position in the graph."""
+        return self.edges_by_relation[0][0].positions is not None
+
+    def positions(self, relation: int = 0) -> Tensor | None:
+        """Return the position of each edge of a relation in the graph's edges, of all relations.
+
+        They are ``(num_edges,)`` int64, hop by hop; None if they are not kept.
+        """
+        kept = [edges.positions for edges in self.edges_by_relation[relation] if edges.positions is not None]
         return torch.cat(kept) if kept else None
 
     def positions_by_layer(self, layout: str) -> list[Tensor]:
@@ -70,24 +107,6 @@ class Sampled:
         return found
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
-class TypedSampled:
-    """A sample of a graph with types; lists are in the order of the graph's types and relations."""
-
-    n_id: list[Tensor]
-    """Ids of each node type, ``(num_nodes,)`` int64: the seeds, then the other nodes by first appearance."""
-    edges: list[list[SampledEdges]]
-    """Edges of each relation between local ids of its two types: in layout ``subgraph`` one record for all
-    hops, in ``blocks`` one per hop. ``positions`` are in the graph's edges, of all relations."""
-    nodes_per_hop: list[list[int]]
-    """Number of seeds, then of new nodes per hop, of each node type."""
-    edges_per_hop: list[list[int]]
-    """Number of edges per hop, of each relation."""
-    trees: list[Tensor] | None = None
-    """Tree of each node by node type, as the number of its seed among all, ``(num_nodes,)`` int64; None
-    unless disjoint."""
-
-
 class PreparedBatch(NamedTuple):
     """The contents of a mini-batch: the record that every pipeline yields."""
 
@@ -95,16 +114,5 @@ class PreparedBatch(NamedTuple):
     input_id: Tensor
     """Positions of the seeds in the schedule, ``(batch_size,)`` int64."""
     sampled: Sampled
-    x: Tensor | None
-    """Gathered feature rows, ``(num_nodes, F)``; None if the pipeline does not gather."""
-
-
-class TypedPreparedBatch(NamedTuple):
-    """The contents of a mini-batch of a graph with types."""
-
-    step: int
-    input_id: Tensor
-    """Positions of the seeds in the schedule, ``(batch_size,)`` int64."""
-    sampled: TypedSampled
     x: list[Tensor | None]
     """Gathered feature rows of each node type, ``(num_nodes, F)``; None where the pipeline gathers none."""

@@ -48,14 +48,16 @@ def with_edges(
             edges = _allowed(edges, sampled.trees, constraints, edge_times)
         if not sampled.positions_are_kept:
             edges = dataclasses.replace(edges, positions=None)
-    return dataclasses.replace(sampled, edges=[edges], edges_per_hop=[edges.indices.numel()], by_hop=False)
+    return dataclasses.replace(
+        sampled, edges_by_relation=[[edges]], counts_by_relation=[[edges.indices.numel()]], by_hop=False
+    )
 
 
 def _tree_by_tree(sampled: Sampled) -> Sampled:
     """Return the nodes of a sample in the order of their trees, each tree's seed first."""
     assert sampled.trees is not None, "ego networks are disjoint trees"
     trees, order = torch.sort(sampled.trees, stable=True)
-    return dataclasses.replace(sampled, n_id=sampled.n_id[order], trees=trees)
+    return dataclasses.replace(sampled, n_id_by_type=[sampled.n_id[order]], trees_by_type=[trees])
 
 
 def induced_edges(

@@ -22,7 +22,7 @@ def test_equal_batches_pass_and_others_end_the_benchmark(gpu_pipeline):
     graph.validate()
     schedule = SeedSchedule(seeds=graph.split("train"), batch_size=8, shuffle=True)
     config = SamplerConfig(fanouts=(3, 2))
-    cpu = make_pipeline(graph.csc, config, graph.x, num_threads=1, depth=1)
+    cpu = make_pipeline(graph, config, [graph.x], num_threads=1, depth=1)
     gpu_sampling.check_bits(cpu, gpu_pipeline(graph.csc, config, graph.x), schedule, 2)
     x = graph.x.clone()
     x[schedule.seeds_of(0, 1)[0]] += 1
@@ -52,7 +52,7 @@ def test_the_plain_sampler_draws_each_neighbour_alike_and_a_false_edge_is_found(
     graph = gpu_sampling.skewed_graph(100, 700, 4)
     schedule = SeedSchedule(seeds=graph.split("train"), batch_size=8, shuffle=True)
     config = SamplerConfig(fanouts=(3, 2), layout="blocks")
-    [first] = make_pipeline(graph.csc, config, graph.x, num_threads=1, depth=1).run(schedule, 0, 0, 1)
+    [first] = make_pipeline(graph, config, [graph.x], num_threads=1, depth=1).run(schedule, 0, 0, 1)
     seeds = schedule.seeds_of(0, 0)
     plain = gpu_sampling.PlainSampler(graph, [3, 2], torch.device("cpu"))
     gpu_sampling.check_plain(graph, plain, first, seeds)

@@ -119,10 +119,12 @@ def make_context(device, *, layout="subgraph", replace=False, weighted=False, ed
         source=BatchSource(
             graph=graph,
             node_attrs={
-                "train_mask": torch.rand(90, generator=draw) < 0.5,
-                "pos": torch.randn(90, 2, 3, generator=draw),
+                "node": {
+                    "train_mask": torch.rand(90, generator=draw) < 0.5,
+                    "pos": torch.randn(90, 2, 3, generator=draw),
+                }
             },
-            edge_attrs={"edge_attr": torch.randn(700, 2, generator=draw)},
+            edge_attrs={("node", "to", "node"): {"edge_attr": torch.randn(700, 2, generator=draw)}},
             src_degree=degree,
             src_loop=loop,
         ),

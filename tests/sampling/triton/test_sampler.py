@@ -41,16 +41,16 @@ def on_cpu(sampled):
         for e in sampled.edges
     ]
     return Sampled(
-        n_id=sampled.n_id.cpu(),
-        edges=parts,
-        nodes_per_hop=sampled.nodes_per_hop,
-        edges_per_hop=sampled.edges_per_hop,
+        n_id_by_type=[sampled.n_id.cpu()],
+        edges_by_relation=[parts],
+        nodes_by_type=[sampled.nodes_per_hop],
+        counts_by_relation=[sampled.edges_per_hop],
     )
 
 
 def assert_epoch_is_the_references(running, csc, config, schedule, *, x=None, epoch=2, first=0):
     steps = []
-    for step, input_id, sampled, rows in running.run(schedule, epoch, first, schedule.num_steps):
+    for step, input_id, sampled, [rows] in running.run(schedule, epoch, first, schedule.num_steps):
         key = rng.batch_key(schedule.seed, epoch, step)
         assert_same(on_cpu(sampled), sample_batch(csc, config, schedule.seeds_of(epoch, step), key))
         dtypes = [(a.indptr.dtype, a.indices.dtype) for a in sampled.edges]

@@ -14,15 +14,14 @@ from tests.sampling.typed.test_sampler import FANOUTS, assert_same, config_of
 from graphbraid import native
 from graphbraid.errors import DataError
 from graphbraid.graph import Graph
-from graphbraid.graph.types import edges_of
+from graphbraid.graph.types import edges_of, only_types
 from graphbraid.loader import LoaderOptions
 from graphbraid.loader.times import read_times
 from graphbraid.sampling import SamplerConfig, rng
 from graphbraid.sampling.batch_seeds import Constraints
-from graphbraid.sampling.cpu import make_typed_pipeline
-from graphbraid.sampling.reference import sample_checked as sample_plain
-from graphbraid.sampling.reference import sample_typed_checked as sample_checked
-from graphbraid.sampling.source import TypedBatchSource
+from graphbraid.sampling.cpu import make_pipeline
+from graphbraid.sampling.reference import sample_checked
+from graphbraid.sampling.source import BatchSource
 
 TIMED = {"edges": {WRITES, CITES}, "nodes": {"paper", "author"}, "papers": {"paper"}}
 """What has times: relations, node types, or one of these, so that some edges have none."""
@@ -36,7 +35,7 @@ def timed(graph, which, *, last=False):
         nodes[name] = {"t": torch.randint(20, (graph.nodes_of(name).num_nodes,), generator=draw)}
     for one in graph.edge_types:
         edges[one] = {"t": torch.randint(20, (graph.edges_of(one).num_edges,), generator=draw)}
-    source = TypedBatchSource(
+    source = BatchSource(
         graph=graph,
         node_attrs={name: attrs if name in TIMED[which] else {} for name, attrs in nodes.items()},
         edge_attrs={one: attrs if one in TIMED[which] else {} for one, attrs in edges.items()},
@@ -64,8 +63,8 @@ def constraints_of(graph, seeds, *, disjoint, with_times, with_excluded):
 
 def assert_same_trees(got, expected):
     assert_same(got, expected)
-    assert (got.trees is None) == (expected.trees is None)
-    assert got.trees is None or all(map(torch.equal, got.trees, expected.trees))
+    assert (got.trees_by_type is None) == (expected.trees_by_type is None)
+    assert got.trees_by_type is None or all(map(torch.equal, got.trees_by_type, expected.trees_by_type))
 
 
 @pytest.mark.parametrize(
@@ -86,9 +85,7 @@ def test_compiled_equals_reference_bit_for_bit(layout, weighted, replace, with_e
         graph, edge_times = timed(plain, which, last=last) if which else (plain, None)
         config = config_of(graph, fanouts, replace=replace, weighted=weighted, layout=layout)
         rows = [torch.rand(PAPERS, 5), None, None]
-        pipeline = make_typed_pipeline(
-            graph, config, None, rows, num_threads=2, depth=2, edge_times=edge_times
-        )
+        pipeline = make_pipeline(graph, config, rows, num_threads=2, depth=2, edge_times=edge_times)
         seeds = seeds_of_all_types(graph)
         constraints = constraints_of(
             graph, seeds, disjoint=disjoint, with_times=which is not None, with_excluded=with_excluded
@@ -100,7 +97,7 @@ def test_compiled_equals_reference_bit_for_bit(layout, weighted, replace, with_e
                 graph.types, config, None, seeds, key, constraints=asked, edge_times=edge_times
             )
             assert_same_trees(got.sampled, expected)
-            assert torch.equal(got.x[0], rows[0][expected.n_id[0]])
+            assert torch.equal(got.x[0], rows[0][expected.n_id_by_type[0]])
 
 
 @pytest.mark.parametrize("disjoint", [False, True])
@@ -113,12 +110,12 @@ def test_one_type_and_one_relation_draw_the_bits_of_a_graph_without_types(disjoi
     options = SamplerConfig(fanouts=(4, 3), return_edge_id=True)
     seeds, key = torch.tensor([3, 9, 3, 50]), rng.batch_key(1, 2, 3)
     limits = Constraints(disjoint=disjoint, excluded=torch.arange(0, 900, 3))
-    expected = sample_plain(plain.csc, options, seeds, key, constraints=limits)
+    expected = sample_checked(only_types(plain.csc), options, 0, seeds, key, constraints=limits)
     config = options
     got = sample_checked(typed.types, config, None, seeds, key, constraints=limits)
-    assert torch.equal(got.n_id[0], expected.n_id)
-    assert torch.equal(got.edges[0][0].positions, expected.edges[0].positions)
-    assert not disjoint or torch.equal(got.trees[0], expected.trees)
+    assert torch.equal(got.n_id_by_type[0], expected.n_id)
+    assert torch.equal(got.edges_by_relation[0][0].positions, expected.edges[0].positions)
+    assert not disjoint or torch.equal(got.trees_by_type[0], expected.trees)
 
 
 @pytest.mark.parametrize("which", TIMED)
@@ -129,14 +126,12 @@ def test_all_early_edges_and_no_others_are_drawn(which, last):
     fanout = 3 if last else -1
     seeds = torch.arange(graph.num_nodes)
     until = torch.from_numpy(np.random.default_rng(2).integers(0, 20, len(seeds)))
-    pipeline = make_typed_pipeline(
-        graph, config_of(graph, [fanout]), None, [None] * 3, num_threads=1, depth=1, edge_times=edge_times
-    )
+    pipeline = make_pipeline(graph, config_of(graph, [fanout]), num_threads=1, depth=1, edge_times=edge_times)
     [batch] = pipeline.begin(seeds, 0, 0, 0, Constraints(disjoint=True, times=until))
     number = {name: place for place, name in enumerate(graph.node_types)}
     first = graph.types.first_ids
     for relation in graph.types.relations():
-        [edges] = batch.sampled.edges[relation.number]
+        [edges] = batch.sampled.edges_by_relation[relation.number]
         has_times = relation.number not in edge_times.untimed
         positions, indptr = edges_of(graph.types, relation)
         for node in range(edges.indptr.numel() - 1):
@@ -158,16 +153,18 @@ def test_all_early_edges_and_no_others_are_drawn(which, last):
 def test_no_node_of_a_tree_is_reached_by_a_later_edge_at_any_hop(which):
     graph, edge_times = timed(bibliography(num_edges=400), which)
     seeds, until = torch.arange(10), torch.arange(10) + 5
-    pipeline = make_typed_pipeline(
-        graph, config_of(graph, [3, 3, 2]), None, [None] * 3, num_threads=1, depth=1, edge_times=edge_times
+    pipeline = make_pipeline(
+        graph, config_of(graph, [3, 3, 2]), num_threads=1, depth=1, edge_times=edge_times
     )
     [batch] = pipeline.begin(seeds, 0, 0, 0, Constraints(disjoint=True, times=until))
     number = {name: place for place, name in enumerate(graph.node_types)}
     for relation in graph.types.relations():
-        [edges] = batch.sampled.edges[relation.number]
+        [edges] = batch.sampled.edges_by_relation[relation.number]
         rows = torch.repeat_interleave(torch.arange(edges.indptr.numel() - 1), edges.indptr.diff())
-        trees = batch.sampled.trees[number[relation.edge_type[2]]][rows]
-        assert torch.equal(trees, batch.sampled.trees[number[relation.edge_type[0]]][edges.indices.long()])
+        trees = batch.sampled.trees_by_type[number[relation.edge_type[2]]][rows]
+        assert torch.equal(
+            trees, batch.sampled.trees_by_type[number[relation.edge_type[0]]][edges.indices.long()]
+        )
         if relation.number not in edge_times.untimed:
             assert (edge_times.time[edges.positions] <= until[trees]).all()
 
@@ -183,18 +180,16 @@ def test_each_early_edge_is_equally_likely_in_every_relation(replace):
         edges["a", name, "b"] = np.stack([numbers.integers(0, 50, len(dst)), dst])
         times["a", name, "b"] = {"t": torch.from_numpy(np.tile(numbers.permutation(degree), copies))}
     plain = Graph.from_relations(edges, {"a": 50, "b": copies})
-    source = TypedBatchSource(graph=plain, node_attrs={"a": {}, "b": {}}, edge_attrs=times)
+    source = BatchSource(graph=plain, node_attrs={"a": {}, "b": {}}, edge_attrs=times)
     read = read_times(source, LoaderOptions(num_neighbors=[1], time_attr="t"), plain)
     graph, edge_times = read.source.graph, read.edge_times
     config = config_of(graph, [fanout], replace=replace)
     seeds, until = torch.arange(50, 50 + copies), torch.full((copies,), early - 1)
-    pipeline = make_typed_pipeline(
-        graph, config, None, [None] * 2, num_threads=1, depth=1, edge_times=edge_times
-    )
+    pipeline = make_pipeline(graph, config, num_threads=1, depth=1, edge_times=edge_times)
     counts, trials = np.zeros((2, degree)), 40
     for step in range(trials):
         [batch] = pipeline.begin(seeds, 3, 0, step, Constraints(disjoint=True, times=until))
-        for number, [drawn] in enumerate(batch.sampled.edges):
+        for number, [drawn] in enumerate(batch.sampled.edges_by_relation):
             counts[number] += np.bincount(edge_times.time[drawn.positions].numpy(), minlength=degree)
     assert (counts[:, early:] == 0).all()
     assert (counts.sum(1) == trials * copies * fanout).all()
@@ -209,10 +204,10 @@ def test_excluded_edges_are_never_drawn_and_the_others_are_alike():
     relation = graph.types.relation(("a", "two", "b"))
     positions, _ = edges_of(graph.types, relation)
     excluded, counts = positions[::4].contiguous(), np.zeros(graph.num_edges)
-    pipeline = make_typed_pipeline(graph, config_of(graph, [5]), "b", [None] * 2, num_threads=1, depth=1)
+    pipeline = make_pipeline(graph, config_of(graph, [5]), seed_type="b", num_threads=1, depth=1)
     for step in range(600):
         [batch] = pipeline.begin(torch.tensor([0]), 1, 0, step, Constraints(excluded=excluded))
-        for [edges] in batch.sampled.edges:
+        for [edges] in batch.sampled.edges_by_relation:
             np.add.at(counts, edges.positions.numpy(), 1)
     assert not counts[excluded.numpy()].any()
     allowed = np.setdiff1d(positions.numpy(), excluded.numpy())
@@ -225,7 +220,7 @@ def test_the_native_entry_refuses_what_does_not_fit():
     if native.kernels() is None:
         pytest.skip(NO_KERNELS)
     graph = bibliography()
-    pipeline = make_typed_pipeline(graph, config_of(graph, [2]), None, [None] * 3, num_threads=1, depth=1)
+    pipeline = make_pipeline(graph, config_of(graph, [2]), num_threads=1, depth=1)
     seeds = torch.tensor([0, PAPERS + AUTHORS])
     with pytest.raises(ValueError, match="seeds must be nodes in"):
         pipeline.begin(torch.tensor([graph.num_nodes]), 0, 0, 0)
@@ -235,4 +230,4 @@ def test_the_native_entry_refuses_what_does_not_fit():
         with pytest.raises(ValueError, match="excluded must be positions of edges, rising"):
             pipeline.begin(seeds, 0, 0, 0, Constraints(excluded=torch.tensor(excluded)))
     with pytest.raises(DataError, match="no node type 'venue'"):
-        make_typed_pipeline(graph, config_of(graph, [2]), "venue", [None] * 3, num_threads=1, depth=1)
+        make_pipeline(graph, config_of(graph, [2]), seed_type="venue", num_threads=1, depth=1)

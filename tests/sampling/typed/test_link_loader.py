@@ -279,12 +279,16 @@ def test_layout_blocks_has_links_and_their_blocks():
     [batch] = loader_of(
         graph, WRITES, num_neighbors=[-1, -1], layout="blocks", batch_size=150, neg_sampling="binary"
     )
-    pairs = batch.attributes["edge_label_index"][:, :150]
-    ends = torch.stack([batch.n_id["author"][pairs[0]], batch.n_id["paper"][pairs[1]]])
+    pairs = batch.edge_label_index[:, :150]
+    ends = torch.stack([batch.n_id_dict["author"][pairs[0]], batch.n_id_dict["paper"][pairs[1]]])
     assert torch.equal(ends, graph.to_edge_indices()[WRITES])
     assert (batch.batch_size, batch.input_type, batch.seed_y) == (150, WRITES, None)
     last = batch.blocks[-1]
-    assert last[WRITES].num_dst == batch.num_sampled_nodes["paper"][0] == len(batch.n_id["paper"].unique())
+    assert (
+        last[WRITES].num_dst
+        == batch.num_sampled_nodes_dict["paper"][0]
+        == len(batch.n_id_dict["paper"].unique())
+    )
 
 
 ONE_LINK = torch.tensor([[0], [1]])

@@ -237,7 +237,7 @@ def test_blocks_compute_what_the_next_layer_reads():
     whole = {one: graph.relation(one) for one in graph.edge_types}
     sizes = {node_type: len(rows) for node_type, rows in x.items()}
     expected = layer(layer(x, whole, sizes), whole, sizes)["field"][[1, 4]]
-    found = {node_type: x[node_type][batch.n_id[node_type]] for node_type in x}
+    found = {node_type: x[node_type][batch.n_id_dict[node_type]] for node_type in x}
     for relations in batch.blocks:
         num_dst = {dst: csc.num_dst for (_, _, dst), csc in relations.items()}
         found = layer(found, relations, {node_type: num_dst.get(node_type, 0) for node_type in x})
@@ -348,7 +348,7 @@ def test_data_that_do_not_fit_are_refused():
     with pytest.raises(ConfigError, match="no relation of the data has it"):
         NeighborLoader(data, [1], "paper", weight_attr="w")
     data["author"].name = [str(i) for i in range(200)]
-    with pytest.raises(DataError, match="is a list with an entry per row"):
+    with pytest.raises(DataError, match="is a list by node"):
         NeighborLoader(data, [1], "paper")
 
 

@@ -14,8 +14,7 @@ from graphbraid import native
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph
 from graphbraid.sampling import SamplerConfig, SeedSchedule, rng, sample_batch
-from graphbraid.sampling.cpu import make_typed_pipeline
-from graphbraid.sampling.reference import sample_typed
+from graphbraid.sampling.cpu import make_pipeline
 
 FANOUTS = {
     "alike": [3, 2],
@@ -29,10 +28,10 @@ def config_of(graph, fanouts, **options):
 
 
 def assert_same(got, expected):
-    assert got.nodes_per_hop == expected.nodes_per_hop
-    assert got.edges_per_hop == expected.edges_per_hop
-    assert all(map(torch.equal, got.n_id, expected.n_id))
-    for ours, theirs in zip(got.edges, expected.edges, strict=True):
+    assert got.nodes_by_type == expected.nodes_by_type
+    assert got.counts_by_relation == expected.counts_by_relation
+    assert all(map(torch.equal, got.n_id_by_type, expected.n_id_by_type))
+    for ours, theirs in zip(got.edges_by_relation, expected.edges_by_relation, strict=True):
         for a, b in zip(ours, theirs, strict=True):
             assert torch.equal(a.indptr, b.indptr)
             assert torch.equal(a.indices, b.indices)
@@ -59,22 +58,20 @@ def test_compiled_equals_reference_bit_for_bit(layout, replace, weighted, thread
         count = graph.nodes_of(seed_type).num_nodes
         seeds = torch.from_numpy(np.random.default_rng(1).integers(0, count, 30))  # some of them twice
         schedule = SeedSchedule(seeds=seeds, batch_size=8, shuffle=True, seed=5)
-        pipeline = make_typed_pipeline(graph, config, seed_type, rows, num_threads=threads, depth=depth)
+        pipeline = make_pipeline(graph, config, rows, seed_type=seed_type, num_threads=threads, depth=depth)
         steps = []
         for step, input_id, sampled, x in pipeline.run(schedule, 2, 0, schedule.num_steps):
             steps.append(step)
             key = rng.batch_key(5, 2, step)
-            assert_same(sampled, sample_typed(graph.types, config, seed_type, seeds[input_id], key))
+            assert_same(sampled, sample_batch(graph, config, seeds[input_id], key, seed_type))
             assert torch.equal(input_id, schedule.positions_of(2, step))
-            for table, ids, gathered in zip(rows, sampled.n_id, x, strict=True):
+            for table, ids, gathered in zip(rows, sampled.n_id_by_type, x, strict=True):
                 assert (gathered is None) == (table is None)
                 assert table is None or torch.equal(gathered, table[ids])
         assert steps == [0, 1, 2, 3]
         [one] = pipeline.begin(seeds[:5], 9, 1, 7)
         assert one.step == 7
-        assert_same(
-            one.sampled, sample_typed(graph.types, config, seed_type, seeds[:5], rng.batch_key(9, 1, 7))
-        )
+        assert_same(one.sampled, sample_batch(graph, config, seeds[:5], rng.batch_key(9, 1, 7), seed_type))
 
 
 @pytest.mark.parametrize("layout", ["subgraph", "blocks"])
@@ -86,9 +83,9 @@ def test_one_type_and_one_relation_draw_the_bits_of_a_graph_without_types(layout
     options = {"fanouts": (4, 3, 2), "layout": layout, "return_edge_id": True}
     expected = sample_batch(plain.csc, SamplerConfig(**options), seeds, key)
     config = SamplerConfig(**options)
-    got = sample_typed(typed.types, config, "v", seeds, key)
-    assert torch.equal(got.n_id[0], expected.n_id)
-    for a, b in zip(got.edges[0], expected.edges, strict=True):
+    got = sample_batch(typed, config, seeds, key, "v")
+    assert torch.equal(got.n_id_by_type[0], expected.n_id)
+    for a, b in zip(got.edges_by_relation[0], expected.edges, strict=True):
         assert torch.equal(a.indptr, b.indptr)
         assert torch.equal(a.indices, b.indices)
         assert torch.equal(a.positions, b.positions)
@@ -103,31 +100,29 @@ def test_a_sample_is_what_it_says(data):
     }
     config = config_of(graph, fanouts)
     seeds = torch.tensor(data.draw(st.lists(st.integers(0, AUTHORS - 1), min_size=1, max_size=9)))
-    sampled = sample_typed(
-        graph.types, config, "author", seeds, rng.batch_key(0, 0, data.draw(st.integers(0, 99)))
-    )
+    sampled = sample_batch(graph, config, seeds, rng.batch_key(0, 0, data.draw(st.integers(0, 99))), "author")
     number = {name: place for place, name in enumerate(graph.node_types)}
     for name, place in number.items():
         start = len(seeds) if name == "author" else 0
-        found = sampled.n_id[place][start:]
+        found = sampled.n_id_by_type[place][start:]
         assert len(found.unique()) == len(found)
-        assert sum(sampled.nodes_per_hop[place]) == len(sampled.n_id[place])
-    assert torch.equal(sampled.n_id[number["author"]][: len(seeds)], seeds)
+        assert sum(sampled.nodes_by_type[place]) == len(sampled.n_id_by_type[place])
+    assert torch.equal(sampled.n_id_by_type[number["author"]][: len(seeds)], seeds)
     lists = graph.to_edge_indices()
     for place, edge_type in enumerate(graph.edge_types):
-        [edges] = sampled.edges[place]
-        src, dst = (sampled.n_id[number[end]] for end in (edge_type[0], edge_type[2]))
+        [edges] = sampled.edges_by_relation[place]
+        src, dst = (sampled.n_id_by_type[number[end]] for end in (edge_type[0], edge_type[2]))
         row = torch.repeat_interleave(torch.arange(edges.indptr.numel() - 1), edges.indptr.diff())
         ids = graph.edge_id[edges.positions]
         assert torch.equal(lists[edge_type][0, ids], src[edges.indices.long()])
         assert torch.equal(lists[edge_type][1, ids], dst[row])
         degree = graph.relation(edge_type).degrees()[dst[: edges.indptr.numel() - 1]]
-        bounds = np.cumsum([0, *sampled.nodes_per_hop[number[edge_type[2]]]])
+        bounds = np.cumsum([0, *sampled.nodes_by_type[number[edge_type[2]]]])
         for hop, fanout in enumerate(fanouts[edge_type]):
             rows = slice(bounds[hop], bounds[hop + 1])
             expected = degree[rows] if fanout < 0 else degree[rows].clamp(max=fanout)
             assert torch.equal(edges.indptr.diff()[rows], expected)
-        assert sum(sampled.edges_per_hop[place]) == edges.indices.numel()
+        assert sum(sampled.counts_by_relation[place]) == edges.indices.numel()
 
 
 def test_the_same_node_draws_differently_by_relation_hop_and_step():
@@ -137,8 +132,10 @@ def test_the_same_node_draws_differently_by_relation_hop_and_step():
 
     def drawn(step):
         key = rng.batch_key(0, 0, step)
-        sampled = sample_typed(graph.types, config, "b", torch.tensor([0]), key)
-        return [sampled.n_id[0][edges[0].indices.long()].tolist() for edges in sampled.edges]
+        sampled = sample_batch(graph, config, torch.tensor([0]), key, "b")
+        return [
+            sampled.n_id_by_type[0][edges[0].indices.long()].tolist() for edges in sampled.edges_by_relation
+        ]
 
     (one, two), later = drawn(0), drawn(1)
     assert one != two
@@ -148,11 +145,11 @@ def test_the_same_node_draws_differently_by_relation_hop_and_step():
 
 def chi_square_scores(graph, config, seeds, fanout, trials):
     """Standardised chi-squares of how often in-neighbours are drawn, by relation and degree."""
-    pipeline = make_typed_pipeline(graph, config, "b", [None, None], num_threads=2, depth=2)
+    pipeline = make_pipeline(graph, config, seed_type="b", num_threads=2, depth=2)
     schedule = SeedSchedule(seeds=seeds.repeat(trials), batch_size=len(seeds), seed=fanout)
     counts = np.zeros(graph.num_edges)
     for _, _, sampled, _ in pipeline.run(schedule, 0, 0, trials):
-        for [edges] in sampled.edges:
+        for [edges] in sampled.edges_by_relation:
             counts += np.bincount(edges.positions.numpy(), minlength=graph.num_edges)
     degrees = graph.types.rows.degrees().numpy()
     by_row = np.repeat(np.arange(len(degrees)), degrees)
@@ -215,15 +212,15 @@ def test_bad_seeds_and_types_are_refused():
     graph = bibliography()
     config = config_of(graph, [2])
     with pytest.raises(DataError, match="no node type 'venue'"):
-        sample_typed(graph.types, config, "venue", torch.tensor([0]), 0)
+        sample_batch(graph, config, torch.tensor([0]), 0, "venue")
     with pytest.raises(DataError, match=r"seeds must be node ids in \[0, 6\); position 1 holds 6"):
-        sample_typed(graph.types, config, "field", torch.tensor([0, FIELDS]), 0)
+        sample_batch(graph, config, torch.tensor([0, FIELDS]), 0, "field")
     with pytest.raises(DataError, match="needs edge weights"):
-        sample_typed(graph.types, config_of(graph, [2], weighted=True), "field", torch.tensor([0]), 0)
-    with pytest.raises(DataError, match="x must have a row for each of 40 nodes"):
-        make_typed_pipeline(graph, config, "paper", [torch.rand(3, 2), None, None], num_threads=1, depth=1)
-    with pytest.raises(DataError, match="4 relations"):
-        make_typed_pipeline(Graph.from_edge_index([[0], [0]]), config, "node", [None], num_threads=1, depth=1)
+        sample_batch(graph, config_of(graph, [2], weighted=True), torch.tensor([0]), 0, "field")
+    with pytest.raises(DataError, match="x must have a row for each of the 40 nodes"):
+        make_pipeline(graph, config, [torch.rand(3, 2), None, None], num_threads=1, depth=1)
+    with pytest.raises(DataError, match="1 relations and fanouts for 4"):
+        make_pipeline(Graph.from_edge_index([[0], [0]]), config, num_threads=1, depth=1)
 
 
 def test_the_native_entry_refuses_what_does_not_fit():

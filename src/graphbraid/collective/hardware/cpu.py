@@ -18,9 +18,9 @@ class CpuBatching:
         self.context = context
         self._late_gather_seconds, self._counting = 0.0, threading.Lock()
         self._pipeline = make_pipeline(
-            context.source.graph.csc,
+            context.source.graph,
             context.sampler,
-            context.gathered_rows if context.row_buffer is None else None,
+            None if context.row_buffer is not None else [context.gathered_rows],
             num_threads=context.workers,
             depth=1,
             lists=context.source.lists,
@@ -50,7 +50,7 @@ class CpuBatching:
         [prepared] = self._pipeline.run(context.schedule, epoch, step, step + 1)
         if context.source.rows is not None and context.gather and context.row_buffer is None:
             started = time.perf_counter()
-            prepared = prepared._replace(x=context.source.rows.gather(prepared.sampled.n_id))
+            prepared = prepared._replace(x=[context.source.rows.gather(prepared.sampled.n_id)])
             self._count_gather(time.perf_counter() - started)
         return MiniBatch(context.source, prepared, layout=context.sampler.layout, epoch=epoch)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ from graphbraid.sampling.rows.device_cache import MAP_BYTES
 from graphbraid.sampling.rows.transfer_counter import SECTOR_BYTES, SUM_BYTES, WEIGHT_BYTES, row_sectors
 from graphbraid.sampling.source import BatchSource
 
+T = TypeVar("T")
 PlacedPart = Literal["topology", "labels", "features"]
 PARTS: tuple[PlacedPart, ...] = ("topology", "labels", "features")
 """Parts of a graph in the order in which they are made resident. Topology comes first: over the link a read
@@ -65,8 +66,10 @@ def placed_source(
     source, graph = context.source, context.source.graph
     by_edge = context.sampler.return_edge_id  # without edge ids nothing is looked up by edge
 
-    def placed(table: Tensor) -> Tensor:  # rows of any other table are taken by torch where it is
-        return place(table, placement["labels"]) if is_plain(table) else table
+    def placed(table: T) -> T:  # rows of any other table are taken by torch where it is
+        if not isinstance(table, Tensor) or not is_plain(table):
+            return table
+        return cast("T", place(table, placement["labels"]))
 
     def label(table: Tensor | None, needed: bool = True) -> Tensor | None:
         return table if table is None or not needed else placed(table)
@@ -89,8 +92,14 @@ def placed_source(
             edge_id=label(graph.edge_id, by_edge),
             edge_attr=label(graph.edge_attr, by_edge),
         ),
-        node_attrs={name: placed(t) for name, t in source.node_attrs.items()},
-        edge_attrs={name: placed(t) if by_edge else t for name, t in source.edge_attrs.items()},
+        node_attrs={
+            one: {name: placed(table) for name, table in attrs.items()}
+            for one, attrs in source.node_attrs.items()
+        },
+        edge_attrs={
+            one: {name: placed(table) if by_edge else table for name, table in attrs.items()}
+            for one, attrs in source.edge_attrs.items()
+        },
         src_degree=label(source.src_degree),
         src_loop=label(source.src_loop),
     )
@@ -112,8 +121,10 @@ def _label_tables(context: Context) -> list[Tensor]:
     source, graph = context.source, context.source.graph
     tables = [graph.y, graph.csc.weight, source.src_degree, source.src_loop]
     if context.sampler.return_edge_id:
-        tables += [graph.edge_id, graph.edge_attr, *source.edge_attrs.values()]
-    return [t for t in (*tables, *source.node_attrs.values()) if t is not None and is_plain(t)]
+        of_edges = source.edge_attrs.values()
+        tables += [graph.edge_id, graph.edge_attr, *(t for attrs in of_edges for t in attrs.values())]
+    of_nodes = [table for attrs in source.node_attrs.values() for table in attrs.values()]
+    return [t for t in (*tables, *of_nodes) if isinstance(t, Tensor) and is_plain(t)]
 
 
 def shown(placement: PartPlacement, part_bytes: Mapping[PlacedPart, int]) -> str:

@@ -118,15 +118,19 @@ class ProcessBatching:
     def _as_batch(self, arrays: tuple[Any, ...], epoch: int, step: int) -> MiniBatch:
         n_id, input_id, edges, nodes_per_hop, edges_per_hop = arrays
         sampled = Sampled(
-            n_id=torch.from_numpy(n_id),
-            edges=[
-                SampledEdges(indptr=torch.from_numpy(p), indices=torch.from_numpy(i), positions=_as_tensor(e))
-                for p, i, e in edges
+            n_id_by_type=[torch.from_numpy(n_id)],
+            edges_by_relation=[
+                [
+                    SampledEdges(
+                        indptr=torch.from_numpy(p), indices=torch.from_numpy(i), positions=_as_tensor(e)
+                    )
+                    for p, i, e in edges
+                ]
             ],
-            nodes_per_hop=nodes_per_hop,
-            edges_per_hop=edges_per_hop,
+            nodes_by_type=[nodes_per_hop],
+            counts_by_relation=[edges_per_hop],
         )
-        prepared = PreparedBatch(step, torch.from_numpy(input_id), sampled, None)
+        prepared = PreparedBatch(step, torch.from_numpy(input_id), sampled, [None])
         return MiniBatch(self._context.source, prepared, layout=self._context.sampler.layout, epoch=epoch)
 
 

@@ -132,7 +132,7 @@ def _reads(
     threads = torch.get_num_threads() if workers is None else workers
     threads = as_count(threads, "workers", least=1, most=MOST_THREADS)
     config = dataclasses.replace(sampler, return_edge_id=False)  # no node depends on it
-    pipeline = make_pipeline(graph.csc, config, None, num_threads=threads, depth=2 * threads)
+    pipeline = make_pipeline(graph, config, num_threads=threads, depth=2 * threads)
     runs = (pipeline.run(schedule, *part) for part in parts)
     # no generator of batches: it would hold one while the next is waited for
     return map(_n_id, itertools.chain.from_iterable(runs))

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from torch import Tensor, strided
 
 from graphbraid.errors import ConfigError, MissingPackageError
-from graphbraid.graph import SparseFeatures
+from graphbraid.graph import EdgeType, SparseFeatures
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.interop.convert import features_from_torch_sparse
-from graphbraid.sampling.minibatch.attribute_reader import AttributeReader, edge_index_of
+from graphbraid.graph.types import ONLY_EDGE_TYPE, ONLY_NODE_TYPE
+from graphbraid.sampling.batch_seeds import BatchSeeds
+from graphbraid.sampling.minibatch.pyg_forms import BY_TYPE, adj_t_of, edge_index_of, hetero_data
 from graphbraid.sampling.minibatch.tensor_holder import Change, TensorHolder, apply_nested
-from graphbraid.sampling.rows.by_id import RowPart
+from graphbraid.sampling.rows.by_id import RowPart, take_rows
 from graphbraid.sampling.rows.transfer_counter import sent
 from graphbraid.sampling.sample import PreparedBatch, Sampled
-from graphbraid.sampling.source import BatchSource
+from graphbraid.sampling.source import ADJ_VALUES, BatchSource
 
 if TYPE_CHECKING:
-    from torch_geometric.data import Data
+    from torch_geometric.data import Data, HeteroData
 
 T = TypeVar("T")
 APART = ("blocks", "features", "seed_y")
@@ -27,13 +29,17 @@ APART = ("blocks", "features", "seed_y")
 
 
 class MiniBatch(TensorHolder):
-    """A sampled mini-batch.
+    """A sampled mini-batch of a graph of one type or of several.
 
     ``n_id``, ``input_id``, ``batch_size``, ``epoch``, ``step``, ``num_sampled_nodes`` and
     ``num_sampled_edges`` are present from the start, and so is ``x`` if features were gathered.
     ``edge_index``, ``blocks``, ``y``, ``e_id``, ``edge_attr`` and every other node or edge attribute of the
     source are computed at first use and kept. ``x``, ``y``, ``edge_index`` and further attributes may be set,
     as on PyG's ``Data``.
+
+    Where the graph has types, node types and relations have attributes of their own: ``n_id_dict``,
+    ``num_sampled_nodes_dict``, ``num_sampled_edges_dict``, ``x_dict``, ``edge_index_dict`` and the like stand
+    in place of ``n_id`` and the others, as in PyG's ``HeteroData``, and ``blocks`` are by relation.
 
     Like a tensor, a batch has :meth:`to`, :meth:`pin_memory` and :meth:`record_stream`, all built on
     :meth:`apply`, which changes each tensor that the batch holds. ``to`` and ``pin_memory`` return a batch
@@ -43,11 +49,21 @@ class MiniBatch(TensorHolder):
     Attributes:
         n_id: ``(num_nodes,)`` int64 global ids: the seeds, then the other nodes in order of first appearance.
         input_id: ``(batch_size,)`` int64 positions of the seeds in the loader's ``input_nodes``.
-        batch_size: number of seeds; their rows are ``[:batch_size]`` of every node tensor.
+        batch_size: number of links, or of seeds; the rows of seeds are ``[:batch_size]`` of every tensor of
+            their type's nodes.
         num_sampled_nodes: number of new nodes per hop, the seeds first; there, as are the edges, unless
             ``subgraph_type`` has others than those drawn.
         num_sampled_edges: number of edges per hop.
+        batch: the position in ``input_id`` that each node's tree belongs to; only if trees are disjoint.
     """
+
+    n_id: Tensor
+    n_id_dict: dict[str, Tensor]
+    batch: Tensor
+    num_sampled_nodes: list[int]
+    num_sampled_nodes_dict: dict[str, list[int]]
+    num_sampled_edges: list[int]
+    num_sampled_edges_dict: dict[EdgeType, list[int]]
 
     def __init__(
         self,
@@ -56,28 +72,58 @@ class MiniBatch(TensorHolder):
         *,
         layout: str,
         epoch: int,
+        input_type: str | EdgeType = ONLY_NODE_TYPE,
+        seeds: BatchSeeds | None = None,
     ) -> None:
         step, input_id, sampled, x = prepared
         self._source: BatchSource | None = source
         self._sampled, self._layout = sampled, layout  # remain where the source is read
-        self._edges, self._device = sampled.edges, sampled.n_id.device  # move with the batch
-        self._cache: dict[str, Any] = {} if x is None else {"x": x}
+        self._input_type, self._is_typed = input_type, source.graph.is_typed
+        self._edges, self._device = sampled.edges_by_relation, sampled.n_id_by_type[0].device
         self._kept: tuple[str, ...] = ()  # what was computed before pickling dropped the source
         self._row_part: RowPart | None = None
-        self.n_id, self.input_id = sampled.n_id, input_id
-        self.batch_size, self.epoch, self.step = input_id.numel(), epoch, step
+        self._cache: dict[Any, Any] = {}
+        types, edge_types = source.graph.node_types, source.graph.edge_types
+        for one, rows in zip(types, x, strict=True):
+            if rows is not None:
+                self._cache[(one, "x") if self._is_typed else "x"] = rows
+        self._keep("n_id", types, sampled.n_id_by_type)
+        self.input_id, self.batch_size, self.epoch, self.step = input_id, input_id.numel(), epoch, step
         if sampled.by_hop:
-            self.num_sampled_nodes, self.num_sampled_edges = sampled.nodes_per_hop, sampled.edges_per_hop
+            self._keep("num_sampled_nodes", types, sampled.nodes_by_type)
+            self._keep("num_sampled_edges", edge_types, sampled.counts_by_relation)
+        if seeds is not None:
+            owners = seeds.owners_of(sampled)
+            if owners is not None:
+                self._keep("batch", types, owners)
+            vars(self).update(seeds.attributes)
+
+    def _keep(self, name: str, types: Sequence[str] | Sequence[EdgeType], values: Sequence[Any]) -> None:
+        """Keep an attribute of each node type or relation; of a graph of one type, of the only one."""
+        if self._is_typed:
+            vars(self)[name + BY_TYPE] = dict(zip(types, values, strict=True))
+        else:
+            [vars(self)[name]] = values
+
+    @property
+    def is_typed(self) -> bool:
+        """Whether the graph has types, and the batch therefore attributes by type."""
+        return self._is_typed
+
+    @property
+    def input_type(self) -> str | EdgeType:
+        """Node type of the seeds, or the relation of links."""
+        return self._input_type
 
     @property
     def num_nodes(self) -> int:
-        """Number of nodes in the batch."""
-        return self._sampled.n_id.numel()
+        """Number of nodes in the batch, of all types."""
+        return sum(ids.numel() for ids in self._sampled.n_id_by_type)
 
     @property
     def num_edges(self) -> int:
-        """Number of sampled edges over all hops."""
-        return sum(self._sampled.edges_per_hop)
+        """Number of sampled edges of all relations over all hops."""
+        return sum(map(sum, self._sampled.counts_by_relation))
 
     @property
     def num_features(self) -> int:
@@ -98,7 +144,7 @@ class MiniBatch(TensorHolder):
     @property
     def x(self) -> Tensor | None:
         """Dense feature rows, ``(num_nodes, F)``; sparse features are made dense (see :attr:`features`)."""
-        return self._once("x", lambda reader: reader.x())
+        return self._once("x", lambda: self._rows("x"))
 
     @x.setter
     def x(self, x: Tensor | None) -> None:
@@ -126,12 +172,13 @@ class MiniBatch(TensorHolder):
             if not isinstance(stored, SparseFeatures):
                 x = self.x
                 return x if x is None or x.layout == strided else features_from_torch_sparse(x)
-        return self._once("features", lambda reader: reader.sparse_features(), move=False)
+            self._cache["features"] = stored.rows(self._sampled.n_id.cpu())
+        return cast("Tensor | SparseFeatures | None", self._cache["features"])
 
     @property
     def y(self) -> Tensor | None:
         """Labels, one row per node; training uses the first ``batch_size`` rows."""
-        return self._once("y", lambda reader: reader.y())
+        return self._once("y", lambda: self._rows("y"))
 
     @y.setter
     def y(self, y: Tensor | None) -> None:
@@ -139,8 +186,17 @@ class MiniBatch(TensorHolder):
 
     @property
     def seed_y(self) -> Tensor | None:
-        """Labels of the seeds, the first nodes of ``y``, without gathering the rest."""
-        return self._once("seed_y", lambda reader: reader.y(self._sampled.nodes_per_hop[0]))
+        """Labels of the seeds, the first nodes of their type, without gathering the rest.
+
+        None without labels, and for links of a graph with types.
+        """
+        if isinstance(self._input_type, str):
+            of = self._input_type
+        elif not self._is_typed:
+            of = ONLY_NODE_TYPE
+        else:
+            return None
+        return self._once("seed_y", lambda: self._rows("y", of, seeds=True))
 
     @property
     def edge_index(self) -> Tensor:
@@ -154,7 +210,7 @@ class MiniBatch(TensorHolder):
                 "a batch in layout 'blocks' has one edge list per layer, in `blocks`; for one edge_index "
                 "over all layers, as PyG's models take it, make the loader with layout='subgraph'"
             )
-        return self._once("edge_index", lambda _: edge_index_of(self._edges[0]))
+        return self._once("edge_index", lambda: edge_index_of(self._edges[0][0]))
 
     @edge_index.setter
     def edge_index(self, edge_index: Tensor) -> None:
@@ -170,24 +226,29 @@ class MiniBatch(TensorHolder):
             return None
         if self._source is not None and self._source.has("e_id"):
             return cast("Tensor", self.value("e_id"))
-        return self._once("e_id", lambda reader: reader.e_id())
+        return self._once("e_id", lambda: self._from().edge_ids(self._positions("e_id")))
 
     @property
-    def blocks(self) -> list[Csc]:
+    def blocks(self) -> list[Any]:
         """One bipartite :class:`Csc` per layer, outermost first; the destinations of the last are the seeds.
 
         In layout ``subgraph`` they are prefixes of one CSC, so each layer computes just the rows that the
-        next one needs.
+        next one needs. Where the graph has types, a dict of them by relation per layer; a layer's
+        destinations of a type are the first of its sources of that type.
 
         Raises:
-            ConfigError: edges are not only those drawn (``subgraph_type``), so no layer has edges of its own.
+            ConfigError: edges are not only those drawn (``subgraph_type``), so no layer has edges of its own;
+                or the graph has weights, and the loader keeps no edge ids.
         """
         if not self._sampled.by_hop:
             raise ConfigError(
                 "a batch has blocks only with subgraph_type='directional': other edges join any of its "
                 "nodes, and every layer has all of them, in edge_index"
             )
-        return self._once("blocks", lambda reader: reader.blocks(self._edges, self._device), move=False)
+        if "blocks" not in self._cache:
+            hops = reversed(range(len(self._sampled.counts_by_relation[0])))
+            self._cache["blocks"] = [self._blocks_of(hop) for hop in hops]
+        return cast("list[Any]", self._cache["blocks"])
 
     def apply(self, change: Change) -> MiniBatch:
         """Return a batch in which ``change`` has replaced each tensor that this one holds.
@@ -200,23 +261,26 @@ class MiniBatch(TensorHolder):
         """
         out = self.__copy__()
         out._cache = {name: apply_nested(v, change) for name, v in self._cache.items() if self._moves(name)}
-        out._edges = [edges.apply(change) for edges in self._edges]
+        out._edges = [[edges.apply(change) for edges in records] for records in self._edges]
         out._row_part = None if self._row_part is None else self._row_part.apply(change)
         own = {name: v for name, v in vars(self).items() if not name.startswith("_")}
         out.__dict__.update({name: apply_nested(v, change) for name, v in own.items()})
-        out._device = out._edges[0].indptr.device
+        out._device = out._edges[0][0].indptr.device
         return out
 
-    def to_data(self) -> Data:
-        """Return the batch as a PyG ``Data`` with all its attributes.
+    def to_data(self) -> Data | HeteroData:
+        """Return the batch as a PyG ``Data``, or ``HeteroData`` where there are types, with all attributes.
 
         Raises:
+            ConfigError: the graph has types, and the layout is ``blocks``.
             MissingPackageError: torch_geometric is not installed.
         """
         try:
             from torch_geometric.data import Data
         except ImportError as error:
-            raise MissingPackageError("MiniBatch.to_data needs PyG: pip install torch_geometric") from error
+            raise MissingPackageError("to_data needs PyG: pip install torch_geometric") from error
+        if self._is_typed:
+            return hetero_data(self)
         return Data(**{name: self[name] for name in self.keys() if name not in APART})
 
     def keys(self) -> list[str]:
@@ -229,11 +293,11 @@ class MiniBatch(TensorHolder):
         """Return the names of the attributes that are computed at first use."""
         if self._source is None:
             return list(self._kept)
-        return self._reader().keys()
+        return self._from().keys(self._layout, by_edge=self._sampled.positions_are_kept)
 
     @property
     def template(self) -> Any:
-        """PyG ``Data`` that the loader was given; None for a graph, and once pickling dropped the source."""
+        """PyG data that the loader was given; None for a graph, and once pickling dropped the source."""
         return None if self._source is None else self._source.template
 
     @property
@@ -250,11 +314,12 @@ class MiniBatch(TensorHolder):
         source = self._source
         if source is None and name in self._kept:
             return self._cache[name]
-        if source is None or not source.has(name) or name in ("x", "y"):
+        if source is None or self._is_typed or not source.has(name) or name in ("x", "y"):
             return getattr(self, name)
-        if name in source.node_attrs or name in source.edge_attrs:
+        if name not in source.constants:
             key = f"{name} of the data" if name in APART else name
-            return self._once(key, lambda reader: reader.attribute(name))
+            of_nodes = name in source.node_attrs.get(ONLY_NODE_TYPE, {})
+            return self._once(key, lambda: self._rows(name) if of_nodes else self._edge_rows(name))
         constant = source.constants[name]
         if isinstance(constant, Tensor) or self._device.type != "cpu":
             return apply_nested(constant, lambda t: t.to(self._device))
@@ -280,16 +345,19 @@ class MiniBatch(TensorHolder):
             raise AttributeError(name)
         if name in known["_cache"]:
             return known["_cache"][name]
-        if self._source is not None and self._source.has(name):
-            return self.value(name)
-        if self._source is not None:
-            graph = self._source.graph
-            if name == graph.weight_name and name in self.lazy_keys():
-                return self._once(name, lambda reader: reader.edge_weight())
-            if name == "edge_attr" and graph.edge_attr is not None:
-                return self._once(name, lambda reader: reader.edge_attr())
-        if name == "adj_t" and name in self.lazy_keys():
-            return self._once(name, lambda reader: reader.adj_t(self.edge_index, self._device))
+        source = self._source
+        if source is not None and self._is_typed:
+            found = self._by_type(name.removesuffix(BY_TYPE)) if name.endswith(BY_TYPE) else {}
+            if found:
+                return self._once(name, lambda: found)
+        elif source is not None:
+            if source.has(name):
+                return self.value(name)
+            is_weight = name == source.graph.weight_name and name in self.lazy_keys()
+            if is_weight or (name == "edge_attr" and source.graph.edge_attr is not None):
+                return self._once(name, lambda: self._edge_rows(name))
+            if name == "adj_t" and name in self.lazy_keys():
+                return self._once(name, self._adj_t)
         raise AttributeError(f"this mini-batch has no attribute {name!r}; it has {', '.join(self.keys())}")
 
     def __copy__(self) -> MiniBatch:
@@ -300,29 +368,126 @@ class MiniBatch(TensorHolder):
     def __getstate__(self) -> dict[str, Any]:
         """Return the state with every attribute computed and without the graph it was sampled from."""
         names = self.lazy_keys()
-        apart = APART if self._sampled.by_hop else [name for name in APART if name != "blocks"]
+        left_out = ({"features"} if self._is_typed else set()) | (
+            set() if self._sampled.by_hop else {"blocks"}
+        )
+        apart = [name for name in APART if name not in left_out]
         made = {name: getattr(self, name) for name in apart} | {name: self.value(name) for name in names}
         return vars(self) | {"_cache": made, "_source": None, "_kept": tuple(names), "_row_part": None}
 
     def __repr__(self) -> str:
         return (
             f"MiniBatch(epoch={self.epoch}, step={self.step}, batch_size={self.batch_size}, "
-            f"num_nodes={self.num_nodes}, num_edges={self.num_edges}, layout={self._layout!r})"
+            f"num_nodes={self.num_nodes}, num_edges={self.num_edges}, layout={self._layout!r}"
+            + (f", input_type={self._input_type!r})" if self._is_typed else ")")
         )
 
-    def _reader(self) -> AttributeReader:
-        assert self._source is not None, "an unpickled batch holds all it can give"
-        return AttributeReader(source=self._source, sampled=self._sampled, layout=self._layout)
-
-    def _once(self, name: str, make: Callable[[AttributeReader], T], *, move: bool = True) -> T:
+    def _once(self, name: str, make: Callable[[], T]) -> T:
+        """Return an attribute on the batch's device; it is made, and what travels counted, at first use."""
         if name not in self._cache:
-            made = make(self._reader())
-            self._cache[name] = self._sent(name, made) if move and isinstance(made, Tensor) else made
+            if self._is_typed and not (name.endswith(BY_TYPE) or name in APART):
+                raise AttributeError(name)  # it has name_dict
+            link = None if self._source is None else self._source.link
+            self._cache[name] = apply_nested(make(), lambda made: sent(made, self._device, name, link))
         return cast("T", self._cache[name])
-
-    def _sent(self, name: str, made: Tensor) -> Tensor:
-        return sent(made, self._device, name, None if self._source is None else self._source.link)
 
     def _moves(self, name: str) -> bool:
         """Return whether a cached value moves along; an ``adj_t`` that is no tensor is rebuilt if it can."""
         return name != "adj_t" or self._source is None or isinstance(self._cache[name], Tensor)
+
+    def _from(self) -> BatchSource:
+        assert self._source is not None, "an unpickled batch holds all it can give"
+        return self._source
+
+    def _rows(self, name: str, node_type: str = ONLY_NODE_TYPE, *, seeds: bool = False) -> Tensor | None:
+        """Return the rows of a node attribute, of the seeds alone or of all nodes of a type."""
+        number = self._from().graph.node_types.index(node_type)
+        ids, counts = self._sampled.n_id_by_type[number], self._sampled.nodes_by_type[number]
+        return self._from().node_rows(node_type, name, ids[: counts[0]] if seeds else ids)
+
+    def _edge_rows(self, name: str, number: int = 0) -> Tensor:
+        """Return the rows of an edge attribute, hop by hop, of a relation by its number."""
+        edge_type = self._from().graph.edge_types[number]
+        return self._from().edge_rows(edge_type, name, self._positions(name, number))
+
+    def _positions(self, name: str, number: int = 0) -> Tensor:
+        positions = self._sampled.positions(number)
+        if positions is None:
+            raise ConfigError(f"batch.{name} needs edge ids; make the loader with return_edge_id=True")
+        return positions
+
+    def _by_type(self, name: str) -> dict[Any, Tensor]:
+        """Return an attribute of a graph with types: its rows by node type, and by relation.
+
+        Empty if there is no such attribute.
+
+        Raises:
+            ConfigError: it is ``edge_index``, and the layout is ``blocks``.
+        """
+        source = self._from()
+        edge_types = list(enumerate(source.graph.edge_types))
+        if name == "edge_index":
+            if self._layout != "subgraph":
+                raise ConfigError("a batch in layout 'blocks' has edges per layer, in `blocks`")
+            return {one: edge_index_of(self._edges[number][0]) for number, one in edge_types}
+        if name == "e_id" and self._sampled.positions_are_kept:
+            return {one: source.edge_ids(self._positions(name, number)) for number, one in edge_types}
+        found: dict[Any, Any] = {}
+        for one in source.graph.node_types:
+            if name in source.tables[one]:
+                gathered = self._cache.pop((one, name), None)
+                found[one] = self._rows(name, one) if gathered is None else gathered
+        for number, relation in edge_types:
+            if self._sampled.positions_are_kept and name in source.edge_names(relation):
+                found[relation] = self._edge_rows(name, number)
+        return found
+
+    def _adj_t(self) -> Any:
+        """Return the edges as a sparse matrix of the same kind as the source's ``adj_t``."""
+        source, values = self._from(), None
+        if ADJ_VALUES in source.edge_attrs.get(ONLY_EDGE_TYPE, {}):
+            values = sent(self._edge_rows(ADJ_VALUES), self._device, "adj_t", source.link)
+        return adj_t_of(source.adj_t, self.edge_index, values, self._sampled.n_id.numel())
+
+    def _blocks_of(self, hop: int) -> Any:
+        """Return the block whose destinations are the nodes found before ``hop``, or a block per relation."""
+        if not self._is_typed:
+            return self._block(hop, 0, 0, 0)
+        types = list(self.num_sampled_nodes_dict)
+        return {
+            one: self._block(hop, number, types.index(one[0]), types.index(one[2]))
+            for number, one in enumerate(self.num_sampled_edges_dict)
+        }
+
+    def _block(self, hop: int, number: int, source_type: int, destination_type: int) -> Csc:
+        """Return the block of a relation between two types, all by their numbers."""
+        sampled, source = self._sampled, self._from()
+        num_dst = sum(sampled.nodes_by_type[destination_type][: hop + 1])
+        num_src = sum(sampled.nodes_by_type[source_type][: hop + 2])
+        index, num_edges = hop, None
+        if self._layout == "subgraph":
+            index, num_edges = 0, sum(sampled.counts_by_relation[number][: hop + 1])
+        weight = source.graph.csc.weight
+        if weight is not None:
+            positions = sampled.edges_by_relation[number][index].positions
+            if positions is None:
+                raise ConfigError("blocks of a graph with weights need edge ids; use return_edge_id=True")
+            weight = self._sent_to_blocks(take_rows(weight, positions[:num_edges]))
+        sources = sampled.n_id_by_type[source_type][:num_src]
+        degree, loop = (
+            None if values is None else self._sent_to_blocks(take_rows(values, sources))
+            for values in (source.src_degree, source.src_loop)
+        )
+        edges = self._edges[number][index]
+        return Csc(
+            edges.indptr[: num_dst + 1],
+            edges.indices[:num_edges],
+            num_src,
+            weight,
+            src_degree=degree,
+            src_loop=loop,
+            trusted=True,
+        )
+
+    def _sent_to_blocks(self, values: Tensor) -> Tensor:
+        return sent(values, self._device, "blocks", self._from().link)

@@ -222,7 +222,7 @@ class TritonPipeline:
             with on_device_of(sampled.n_id), self._clock.stage("gather"):
                 rows = _rows_of(self._x, sampled.n_id)
         self._clock.count_batch()
-        return PreparedBatch(launched.step, launched.input_id, sampled, rows)
+        return PreparedBatch(launched.step, launched.input_id, sampled, [rows])
 
     def sample(self, seeds: Tensor, key: int) -> Sampled:
         """Sample one batch and wait for it; twin of :func:`graphbraid.sampling.sample_batch`."""
@@ -331,10 +331,10 @@ class TritonPipeline:
         nodes, edges = launched.counts.read()
         cut = cut_blocks if self._config.layout == "blocks" else cut_subgraph
         return Sampled(
-            n_id=launched.n_id[: nodes[-1]],
-            edges=cut(launched.hops, nodes, edges),
-            nodes_per_hop=steps_of(nodes),
-            edges_per_hop=steps_of(edges),
+            n_id_by_type=[launched.n_id[: nodes[-1]]],
+            edges_by_relation=[cut(launched.hops, nodes, edges)],
+            nodes_by_type=[steps_of(nodes)],
+            counts_by_relation=[steps_of(edges)],
         )
 
 

@@ -37,9 +37,8 @@ from graphbraid.fullgraph.reading.modes import in_mode
 from graphbraid.graph import Graph, NodeSet, SparseFeatures
 from graphbraid.graph.scaled_features import is_widened
 from graphbraid.nn import module_traits
-from graphbraid.sampling.minibatch.attribute_reader import adj_t_of
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
-from graphbraid.sampling.minibatch.typed_mini_batch import TypedMiniBatch
+from graphbraid.sampling.minibatch.pyg_forms import adj_t_of
 from graphbraid.sampling.rows.transfer_counter import link_of
 from graphbraid.sampling.source import BatchSource
 from graphbraid.train.task import Task, task_of
@@ -69,7 +68,7 @@ class WholeGraph:
         return self.nodes.numel()
 
 
-Batch = MiniBatch | TypedMiniBatch | WholeGraph
+Batch = MiniBatch | WholeGraph
 """A batch of ``batch_size`` seeds with labels ``seed_y``; ``ModelRunner.outputs_of`` runs the model on it."""
 
 
@@ -238,7 +237,7 @@ class ModelRunner:
     def outputs_of(self, batch: Batch) -> Tensor:
         """Return the outputs for the seeds of a batch of either kind, ``(batch_size, width)``."""
         if not isinstance(batch, WholeGraph):
-            return self.on_batch(batch)  # type: ignore[arg-type]  # of the runner's own kind
+            return self.on_batch(batch)
         evaluates = not (torch.is_grad_enabled() or self.model.training)  # by the engine's smaller arena
         if self.engine is not None and not evaluates:  # compiled for exactly these nodes
             return self.engine()

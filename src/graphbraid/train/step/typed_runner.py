@@ -28,13 +28,13 @@ from graphbraid.fullgraph.reading.fused_hgt import fused_layers
 from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.graph.scaled_features import is_widened
 from graphbraid.graph.types import NodeSet
-from graphbraid.sampling.source import TypedBatchSource, source_of_graph
+from graphbraid.sampling.source import BatchSource
 from graphbraid.train.step.runner import ModelRunner, missing_in_batches
 
 if TYPE_CHECKING:
     from graphbraid.loader.batch_loader import BatchLoader
     from graphbraid.loader.options import LoaderSettings
-    from graphbraid.sampling.minibatch.typed_mini_batch import TypedMiniBatch
+    from graphbraid.sampling.minibatch.mini_batch import MiniBatch
     from graphbraid.train.runtime import ModelPlace
 
 TypedFeatures = dict[str, Tensor | SparseFeatures]
@@ -65,7 +65,7 @@ class TypedRunner(ModelRunner):
                 "Graph.from_relations(x={node type: rows}), or a model that learns a row per node "
                 "(forward takes n_id_dict)."
             )
-        self._source = source_of_graph(self.graph)
+        self._source = BatchSource(graph=self.graph)
 
     @property
     def learned_type(self) -> str:
@@ -109,9 +109,9 @@ class TypedRunner(ModelRunner):
         held = (self.graph.nodes_of(one).x for one in self.graph.node_types)
         return sum(4 * x.shape[0] * x.shape[1] for x in held if isinstance(x, SparseFeatures))
 
-    def rows_bytes(self, batch: TypedMiniBatch) -> int:  # type: ignore[override]
+    def rows_bytes(self, batch: MiniBatch) -> int:
         """Return the bytes of a batch's feature rows if they are float32 and dense."""
-        held = ((ids, self.graph.nodes_of(one).x) for one, ids in batch.n_id.items())
+        held = ((ids, self.graph.nodes_of(one).x) for one, ids in batch.n_id_dict.items())
         return sum(4 * ids.numel() * x.shape[1] for ids, x in held if x is not None)
 
     def loader(self, settings: LoaderSettings) -> BatchLoader:
@@ -122,24 +122,24 @@ class TypedRunner(ModelRunner):
         nodes = (self.node_type, settings.input_nodes)
         return BatchLoader(self._source, dataclasses.replace(settings, input_nodes=nodes))
 
-    def source(self) -> TypedBatchSource:  # type: ignore[override]
+    def source(self) -> BatchSource:
         """What mini-batches are read from."""
         return self._source
 
-    def on_batch(self, batch: TypedMiniBatch) -> Tensor:  # type: ignore[override]
+    def on_batch(self, batch: MiniBatch) -> Tensor:
         """Return the outputs for a mini-batch's seeds, ``(batch_size, width)``."""
         return self._run(CallValues(partial(self._of_batch, batch)))[: batch.batch_size]
 
-    def _of_batch(self, batch: TypedMiniBatch, what: str) -> Any:  # type: ignore[override]
+    def _of_batch(self, batch: MiniBatch, what: str) -> Any:
         if what == X:
             return self.features_of(batch)
         if what == CSC:
             return [{one: csc_on(csc, self.device) for one, csc in b.items()} for b in batch.blocks]
         if what in (EDGES, N_ID):
-            return self._on_device(batch.edge_index_dict if what == EDGES else batch.n_id)
+            return self._on_device(batch.edge_index_dict if what == EDGES else batch.n_id_dict)
         if what in (WEIGHTS, EDGE_ATTR):
-            having = [one for one in self.graph.edge_types if what in self._source.edge_names(one)]
-            return {one: self._in_float32(batch.edge_rows(one, what).to(self.device)) for one in having}
+            held = getattr(batch, f"{what}_dict", {})
+            return {one: self._in_float32(rows.to(self.device)) for one, rows in held.items()}
         data = batch.to_data().to(self.device)
         if what != DATA:
             return data.collect(what, allow_empty=True) or missing_in_batches(what)
@@ -148,7 +148,7 @@ class TypedRunner(ModelRunner):
                 data[one][name] = rows
         return data
 
-    def features_of(self, batch: TypedMiniBatch) -> TypedFeatures:  # type: ignore[override]
+    def features_of(self, batch: MiniBatch) -> TypedFeatures:  # type: ignore[override]
         """Return a mini-batch's feature rows by node type, float32 on the model's device."""
         return {one: self._in_float32(rows.to(self.device)) for one, rows in batch.x_dict.items()}
 

@@ -118,7 +118,7 @@ class EncoderRunner(ModelRunner):
             by_layer = batch.sampled.positions_by_layer(batch.layout)
             return [self._relations_at(positions) for positions in by_layer]
         if what == EDGE_TYPE:
-            return self._relations_at(batch.sampled.positions)
+            return self._relations_at(batch.sampled.positions())
         return super()._of_batch(batch, what)
 
     def _relations_at(self, positions: Tensor | None) -> Tensor:

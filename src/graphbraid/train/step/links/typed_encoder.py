@@ -17,7 +17,7 @@ from graphbraid.fullgraph.reading.fused_hgt import fused_layers
 from graphbraid.graph import EdgeType, Graph, Types
 from graphbraid.graph.csc import Csc
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
-from graphbraid.sampling.source import BatchSource, TypedBatchSource
+from graphbraid.sampling.source import BatchSource
 from graphbraid.train.step.links.data import LinkData, kept, left_out
 from graphbraid.train.step.links.encoder import encoder_settings, node_loader
 from graphbraid.train.step.runner import missing_in_batches
@@ -67,13 +67,10 @@ class ByType:
         }
         """Ids of the nodes within their type, by node type."""
 
-    def features(self, source: TypedBatchSource) -> dict[str, Tensor]:
+    def features(self, source: BatchSource) -> dict[str, Tensor]:
         """Return the dense feature rows of the types that have features."""
-        return {
-            name: source.node_rows(name, "x", ids)
-            for name, ids in self.n_id.items()
-            if "x" in source.node_attrs[name]
-        }
+        held = ((name, source.node_rows(name, "x", ids)) for name, ids in self.n_id.items())
+        return {name: rows for name, rows in held if rows is not None}
 
     def edge_lists(self) -> tuple[dict[EdgeType, Tensor], dict[EdgeType, Tensor]]:
         """Return by relation ``(2, num_edges)`` int64 places within its types, and positions in the graph."""
@@ -166,11 +163,11 @@ class TypedEncoderRunner(TypedRunner):
     def _few_nodes(self, count: int) -> Tensor:
         return self._ends.nodes[:count]
 
-    def source(self) -> BatchSource:  # type: ignore[override]
+    def source(self) -> BatchSource:
         """What mini-batches are cut from."""
         return self._plain
 
-    def rows_bytes(self, batch: MiniBatch) -> int:  # type: ignore[override]
+    def rows_bytes(self, batch: MiniBatch) -> int:
         """Return the bytes of a batch's feature rows if they are float32 and dense."""
         held = ((ids, self.graph.nodes_of(one).x) for one, ids in self._by_type(batch)[0].n_id.items())
         return sum(4 * ids.numel() * x.shape[1] for ids, x in held if x is not None)
@@ -180,7 +177,7 @@ class TypedEncoderRunner(TypedRunner):
         rows = self._by_type(batch)[1]
         return {one: self._in_float32(held.to(self.device)) for one, held in rows.items()}
 
-    def on_batch(self, batch: MiniBatch) -> Tensor:  # type: ignore[override]
+    def on_batch(self, batch: MiniBatch) -> Tensor:
         """Return the rows of a mini-batch's seeds, ``(batch_size, channels)``."""
         return self.rows_of_seeds(batch, batch.batch_size)
 
@@ -193,7 +190,7 @@ class TypedEncoderRunner(TypedRunner):
         rows = torch.cat([rows[: places[one].numel()] for one, rows in found.items()])
         return rows.index_select(0, order.to(rows.device))
 
-    def _of_batch(self, batch: MiniBatch, what: str) -> Any:  # type: ignore[override]
+    def _of_batch(self, batch: MiniBatch, what: str) -> Any:
         parts, _ = self._by_type(batch)
         if what == X:
             return self.features_of(batch)

@@ -1,0 +1,130 @@
+"""The forms in which PyG keeps a mini-batch: ``edge_index``, ``adj_t``, and ``HeteroData``."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from graphbraid.sampling.links.link_seeds import OF_LINKS
+from graphbraid.sampling.sample import SampledEdges
+
+if TYPE_CHECKING:
+    from torch_geometric.data import HeteroData
+
+    from graphbraid.sampling.minibatch.mini_batch import MiniBatch
+
+BY_TYPE = "_dict"
+"""End of the names of attributes by node type or relation."""
+_NOT_OF_INPUTS = (
+    *("n_id_dict", "batch_dict", "num_sampled_nodes_dict", "num_sampled_edges_dict"),
+    *("input_id", "batch_size", "epoch", "step"),
+)
+"""Attributes of a batch that have places of their own in a ``HeteroData``, or none."""
+
+
+def edge_index_of(edges: SampledEdges) -> Tensor:
+    """Return the edges as ``(2, num_edges)`` int64 local ids: sources in row 0, destinations in row 1."""
+    rows = torch.arange(edges.indptr.numel() - 1, device=edges.indptr.device)
+    out = torch.empty((2, edges.indices.numel()), dtype=torch.int64, device=rows.device)
+    out[0] = edges.indices
+    out[1] = torch.repeat_interleave(rows, edges.indptr.diff(), output_size=out.shape[1])
+    return out
+
+
+def adj_t_of(like: Any, edge_index: Tensor, values: Tensor | None, num_nodes: int) -> Any:
+    """Return the transposed adjacency matrix of a sample: a row per destination, a column per source.
+
+    Args:
+        like: the matrix of the whole graph, whose kind the result has: a torch sparse tensor in layout CSR,
+            CSC or COO, or a ``torch_sparse.SparseTensor``; or one of these layouts, with ``values``.
+        edge_index: ``(2, num_edges)`` int64, sorted by destination.
+        values: ``(num_edges,)`` values. If None, all are 1, or the matrix has none if its kind allows that.
+        num_nodes: number of nodes of the sample.
+    """
+    src, dst = edge_index
+    layout = like if isinstance(like, torch.layout) else getattr(like, "layout", None)
+    if layout is None:
+        sizes = (num_nodes, num_nodes)
+        return type(like)(
+            row=dst, col=src, value=values, sparse_sizes=sizes, is_sorted=False, trust_data=True
+        )
+    if values is None:
+        stored = like._values() if layout == torch.sparse_coo else like.values()
+        values = stored.new_ones(src.numel())
+    size = (num_nodes, num_nodes)
+    if layout == torch.sparse_coo:
+        return torch.sparse_coo_tensor(edge_index.flip(0), values, size, check_invariants=False)
+    by_row = layout == torch.sparse_csr
+    outer, inner = (dst, src) if by_row else (src, dst)
+    order = torch.argsort(outer * num_nodes + inner, stable=True)
+    ends = torch.zeros(num_nodes + 1, dtype=torch.int64, device=src.device)
+    torch.cumsum(torch.bincount(outer, minlength=num_nodes), 0, out=ends[1:])
+    make = torch.sparse_csr_tensor if by_row else torch.sparse_csc_tensor
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sparse CS. tensor support is in beta state")
+        return make(ends, inner[order], values[order], size, check_invariants=False)
+
+
+def hetero_data(batch: MiniBatch) -> HeteroData:
+    """Return a batch of a graph with types as a PyG ``HeteroData`` with all its attributes.
+
+    Raises:
+        ConfigError: the layout is ``blocks``, in which each layer has its own edges.
+    """
+    from torch_geometric.data import HeteroData
+
+    out = HeteroData() if batch.template is None else copy.copy(batch.template)
+    edge_index = batch.edge_index_dict
+    rows = {name.removesuffix(BY_TYPE): batch.value(name) for name in batch.lazy_keys()}
+    for node_type, ids in batch.n_id_dict.items():
+        store = out[node_type]
+        own = {name: values[node_type] for name, values in rows.items() if node_type in values}
+        if "num_nodes" in store or not own:
+            store.num_nodes = ids.numel()
+        store.update(own)
+        if "n_id" not in store:
+            store["n_id"] = ids
+        if "batch_dict" in vars(batch):
+            store["batch"] = batch.batch_dict[node_type]
+        store["num_sampled_nodes"] = batch.num_sampled_nodes_dict[node_type]
+    for edge_type, counts in batch.num_sampled_edges_dict.items():
+        store = out[edge_type]
+        if not batch.sampled.positions_are_kept:
+            for name in store.edge_attrs():  # the data's own, which are of all edges
+                store.pop(name)
+        store["edge_index"] = edge_index[edge_type]
+        own = {name: values[edge_type] for name, values in rows.items() if edge_type in values}
+        e_id = own.pop("e_id", None)
+        store.update(own)
+        if e_id is not None and "e_id" not in store:
+            store["e_id"] = e_id
+        store["num_sampled_edges"] = counts
+    _give_inputs(batch, out)
+    return out
+
+
+def _give_inputs(batch: MiniBatch, out: Any) -> None:
+    """Give a ``HeteroData`` what a batch has of its seeds or links, in the stores where PyG has it."""
+    own = {name: value for name, value in vars(batch).items() if not name.startswith("_")}
+    attributes = {name: value for name, value in own.items() if name not in _NOT_OF_INPUTS}
+    inputs = out[batch.input_type]
+    inputs["input_id"] = batch.input_id
+    if isinstance(batch.input_type, str):
+        inputs["batch_size"] = batch.batch_size
+        inputs.update(attributes)
+        return
+    src, dst = out[batch.input_type[0]], out[batch.input_type[-1]]
+    for store, name in itertools.product((inputs, src, dst), OF_LINKS):
+        store.pop(name, None)  # the data's own, which are of all links
+    for name, value in attributes.items():
+        if name in ("src_index", "seed_time"):
+            src[name] = value
+        if name in ("dst_pos_index", "dst_neg_index", "seed_time"):
+            dst[name] = value
+        if name in ("edge_label_index", "edge_label", "edge_label_time"):
+            inputs[name] = value
