@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from graphbraid.arguments import MOST_COUNT, as_count, as_flag, check_choice, shown
-from graphbraid.errors import ConfigError, did_you_mean
-from graphbraid.graph.types import EdgeType
+from graphbraid.errors import ConfigError, DataError, did_you_mean
+from graphbraid.graph.types import EdgeType, Types
 
 LAYOUTS = ("subgraph", "blocks")
 MOST_HOPS = 64
@@ -95,6 +95,20 @@ class SamplerConfig:
     def all_fanouts(self) -> tuple[tuple[int, ...], ...]:
         """Fanouts by relation and hop; of one relation where the graph has no types."""
         return (self.fanouts,) if self.by_relation is None else self.by_relation
+
+    def type_of_seeds(self, types: Types, seed_type: str | None) -> int | None:
+        """Return the number of a graph's node type; None if seeds are of any type.
+
+        Raises:
+            DataError: there is no such type, or the fanouts are not those of the graph's relations.
+        """
+        if len(self.all_fanouts) != len(types.edges):
+            raise DataError(f"there are {len(types.edges)} relations and fanouts for {len(self.all_fanouts)}")
+        if seed_type is None:
+            return None
+        if seed_type not in types.nodes:
+            raise DataError(f"there is no node type {seed_type!r} to draw seeds of")
+        return list(types.nodes).index(seed_type)
 
     def __post_init__(self) -> None:
         for name in ("replace", "weighted", "return_edge_id"):

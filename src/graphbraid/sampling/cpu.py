@@ -110,7 +110,9 @@ def make_pipeline(
     else:
         threads["refill"] = as_count(refill, "refill", most=threads["depth"])
     types = graph.all_types
-    number, num_seed_nodes = reference.checked_types(types, config, seed_type)
+    number = config.type_of_seeds(types, seed_type)
+    if config.weighted:
+        reference.check_odds(types.rows)
     sizes = [nodes.num_nodes for nodes in types.nodes.values()]
     tables = [None] * len(sizes) if x is None else [None if rows is None else rows.detach() for rows in x]
     for size, rows in zip(sizes, tables, strict=True):
@@ -128,7 +130,7 @@ def make_pipeline(
             edge_times=edge_times,
         ),
         tables,
-        num_seed_nodes,
+        sum(sizes) if number is None else sizes[number],
     )
     kernels = native.kernels()
     if kernels is None:

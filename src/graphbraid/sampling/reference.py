@@ -51,31 +51,11 @@ def sample_batch(
             or weights are needed and are missing or negative.
     """
     types = only_types(graph) if isinstance(graph, Csc) else graph.all_types
-    number, num_nodes = checked_types(types, config, seed_type)
-    check_ids(seeds, num_nodes, "seeds")
-    return sample_checked(types, config, number, seeds, as_count(key, "key", most=rng.MASK))
-
-
-def checked_types(types: Types, config: SamplerConfig, seed_type: str | None) -> tuple[int | None, int]:
-    """Check that a sampler's options fit the types of a graph.
-
-    Returns:
-        The number of the type of the seeds, and how many nodes they may be. If ``seed_type`` is None, None
-        and the number of all nodes.
-
-    Raises:
-        DataError: there is no such type, fanouts are not those of the relations, or weights are needed and
-            are missing or negative.
-    """
-    if len(config.all_fanouts) != len(types.edges):
-        raise DataError(f"there are {len(types.edges)} relations and fanouts for {len(config.all_fanouts)}")
-    if seed_type is not None and seed_type not in types.nodes:
-        raise DataError(f"there is no node type {seed_type!r} to draw seeds of")
+    number = config.type_of_seeds(types, seed_type)
     if config.weighted:
         check_odds(types.rows)
-    if seed_type is None:
-        return None, types.num_nodes
-    return list(types.nodes).index(seed_type), types.nodes[seed_type].num_nodes
+    check_ids(seeds, types.num_nodes if seed_type is None else types.nodes[seed_type].num_nodes, "seeds")
+    return sample_checked(types, config, number, seeds, as_count(key, "key", most=rng.MASK))
 
 
 def check_odds(csc: Csc) -> None:
