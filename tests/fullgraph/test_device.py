@@ -125,7 +125,7 @@ def test_bits_of_binary_features_train_as_on_the_host(binary):
     for where in (None, device):
         graph = make_graph(binary=binary, density=0.4)
         rates = Rates(binary_values=1e15, sparse_values=1e6)
-        engine = make_engine(graph, "sage", device=where, rates=rates, hoist_bytes=0)
+        engine = make_engine(graph, "sage", device=where, rates=rates, spare_bytes=0)
         assert engine.program.input_path == "binary"
         engine()
         if where is device:

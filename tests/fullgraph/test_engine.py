@@ -144,9 +144,9 @@ def test_hoisting_takes_no_more_than_it_is_given():
     graph = make_graph()
     nodes, model = graph.split("train"), MODELS["gcn"](dropout=0.0)
     assert "aggregated once" in Engine(model, graph, nodes, rates=Rates()).explain()
-    refused = Engine(model, graph, nodes, rates=Rates(), hoist_bytes=100).explain()
+    refused = Engine(model, graph, nodes, rates=Rates(), spare_bytes=100).explain()
     assert "of the 0.0001 MB allowed" in refused
-    assert "hoist_bytes allows more" in refused
+    assert "spare_bytes allows more" in refused
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_a_pyg_stack_on_binary_features_trains_as_it_does_uncompiled(kind, binar
     pytest.importorskip("torch_geometric", reason=NO_PYG)
 
     def make(model, graph):
-        engine = Engine(model, graph, graph.split("train"), rates=BINARY, hoist_bytes=0)
+        engine = Engine(model, graph, graph.split("train"), rates=BINARY, spare_bytes=0)
         assert engine.program.input_path == "binary"
         return engine
 
@@ -368,7 +368,7 @@ def test_binary_features_are_read_as_bits_and_train_alike(name, binary, monkeypa
     model = MODELS[name](dropout=0.0)
     expected = model(graph.x, graph.csc)[graph.split("train")]
     wanted = [expected.detach(), *gradients(model, loss_of(expected, graph))]
-    engine = Engine(model, graph, graph.split("train"), rates=BINARY, hoist_bytes=0)
+    engine = Engine(model, graph, graph.split("train"), rates=BINARY, spare_bytes=0)
     assert engine.program.input_path == "binary"
     engine()
     graph.x.data.fill_(torch.nan)  # unnoticed: the bits are all it reads
@@ -384,7 +384,7 @@ def test_predictions_and_pruned_levels_agree_whatever_the_path(sparse):
     found = []
     for passes in (ALL, ALL - {"input_path"}, ALL - {"prune"}):
         torch.manual_seed(3)
-        engine = Engine(model, graph, graph.split("train"), rates=BINARY, passes=passes, hoist_bytes=0)
+        engine = Engine(model, graph, graph.split("train"), rates=BINARY, passes=passes, spare_bytes=0)
         assert engine.program.input_path == ("binary" if "input_path" in passes else "dense")
         out = engine()
         found.append([out.detach(), *gradients(model, loss_of(out, graph)), engine.predict()])

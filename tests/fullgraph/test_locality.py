@@ -168,10 +168,11 @@ def test_memory_is_counted_and_kept_to():
     assert renumbered.nbytes == plain.nbytes + copied
     assert "with the levels' own edges and node ids" in renumbered.explain()
     assert "node ids" not in plain.explain()
-    assert decision(engine_of(model, graph, locality_bytes=copied)).taken
-    refused = engine_of(model, graph, locality_bytes=copied - 1)
+    hoisted = 4 * NODES * CHANNELS
+    assert decision(engine_of(model, graph, spare_bytes=hoisted + copied)).taken
+    refused = engine_of(model, graph, spare_bytes=hoisted + copied - 1)
     assert not decision(refused).taken
-    assert "allowed; locality_bytes allows more" in refused.explain()
+    assert "allowed; spare_bytes allows more" in refused.explain()
     assert refused.nbytes == plain.nbytes
 
 
@@ -179,15 +180,16 @@ def test_features_that_would_be_copied_count_too():
     graph, model = planted(), MODELS["sage"](dropout=0.0)
     added = engine_of(model, graph).nbytes - engine_of(model, graph, without={"locality"}).nbytes
     assert added == graph.csc.nbytes + 16 * NODES + 4 * NODES * CHANNELS
-    assert not decision(engine_of(model, graph, locality_bytes=added - 1)).taken
-    assert decision(engine_of(model, graph, locality_bytes=added)).taken
+    hoisted = 4 * NODES * CHANNELS
+    assert not decision(engine_of(model, graph, spare_bytes=hoisted + added - 1)).taken
+    assert decision(engine_of(model, graph, spare_bytes=hoisted + added)).taken
 
 
 def test_pruned_levels_are_reordered_for_nothing():
     graph, model = planted(train=10), MODELS["gcn"](dropout=0.0)
-    engine = engine_of(model, graph, locality_bytes=0)
+    engine = engine_of(model, graph, spare_bytes=0)
     assert decision(engine).taken
-    assert engine.nbytes == engine_of(model, graph, without={"locality"}).nbytes
+    assert engine.nbytes == engine_of(model, graph, without={"locality"}, spare_bytes=0).nbytes
 
 
 def test_the_decision_names_the_order_what_it_saves_and_what_it_was_chosen_over():
@@ -247,7 +249,7 @@ def test_a_model_without_aggregations_has_nothing_to_gain():
 
 
 def test_compile_takes_the_memory_allowed():
-    engine = graphbraid.compile(MODELS["gcn"](dropout=0.0), planted(), locality_bytes=0)
+    engine = graphbraid.compile(MODELS["gcn"](dropout=0.0), planted(), spare_bytes=0)
     assert not decision(engine).taken
 
 

@@ -94,7 +94,7 @@ def test_what_explain_says_of_the_program_is_what_the_record_says():
         ({"passes": frozenset({"prun"})}, "no lowering pass is called 'prun'; there are fuse"),
         ({"storage": torch.float16}, "storage must be torch.float32 or torch.bfloat16; got torch.float16"),
         ({"storage": torch.bfloat16, "device": FakeDevice()}, "storage='bfloat16' needs the CPU"),
-        ({"hoist_bytes": "many"}, "hoist_bytes must be int; got 'many'"),
+        ({"spare_bytes": "many"}, "spare_bytes must be int or None; got 'many'"),
     ],
 )
 def test_unsound_options_are_refused(options, message):

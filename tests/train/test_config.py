@@ -48,6 +48,7 @@ BAD = [
     ({"checkpoint_every_steps": 5}, "checkpoint_every_steps=5 needs a folder"),
     ({"resume": True, "overwrite": True, "out_dir": "x"}, "choose one"),
     ({"out_dir": 3}, "out_dir must be"),
+    ({"spare": "1GiB"}, "spare=.* is for the lowered program.*set mode='full', or leave spare out"),
     ({"layout": "rows"}, "layout must be 'subgraph' or 'blocks'"),
 ]
 

@@ -50,6 +50,13 @@ def test_multi_label_graphs_are_compiled_too(monkeypatch):
     assert multi_label()[1] == pytest.approx(first, rel=1e-5)
 
 
+@pytest.mark.parametrize(("spare", "spare_bytes"), [(None, None), (0, 0), ("1MiB", 1 << 20)])
+def test_spare_memory_is_what_the_program_may_take_to_save_time(spare, spare_bytes):
+    trainer = make(spare=spare, epochs=1)
+    trainer.fit()
+    assert trainer.runner.engine.runner.lowered.options.spare_bytes == spare_bytes
+
+
 @pytest.mark.parametrize("options", [{"clip": 0.5}, {"class_weights": "balanced"}, {"accumulate": 2}])
 def test_what_the_trainer_adds_to_a_step_stays(monkeypatch, options):
     first = losses(make(**options))

@@ -16,9 +16,8 @@ from graphbraid.fullgraph.device import Device, device_for
 from graphbraid.fullgraph.engine import Engine, lock_of
 from graphbraid.fullgraph.lowering.costs import Evidence
 from graphbraid.fullgraph.lowering.levels import copied_bytes, whole_graph
-from graphbraid.fullgraph.lowering.locality import LOCALITY_BYTES
 from graphbraid.fullgraph.lowering.lower_program import check_kernels, whole_typed
-from graphbraid.fullgraph.lowering.options import ALL, HOIST_BYTES, CompileOptions, names_of
+from graphbraid.fullgraph.lowering.options import ALL, CompileOptions, names_of
 from graphbraid.fullgraph.lowering.streamed import needs_lowering
 from graphbraid.fullgraph.measured.trials import basis_for
 from graphbraid.fullgraph.model_tracker import TrainingNodes
@@ -92,8 +91,7 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
     passes: Iterable[str] = ALL,
     device: Device | torch.device | str | None = None,
     storage: str = "float32",
-    hoist_bytes: int = HOIST_BYTES,
-    locality_bytes: int = LOCALITY_BYTES,
+    spare_bytes: int | None = None,
     evidence: Evidence | None = None,
     ranks: Ranks | None = None,
     node_type: str | None = None,
@@ -133,8 +131,9 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
             a step reads of the graph is copied there once, and outputs are returned there.
         storage: ``float32``, or ``bfloat16`` to round rows before they are aggregated: sums stay float32,
             edges read half the bytes, and results differ by that rounding.
-        hoist_bytes: bytes that an aggregation of the features computed once may take.
-        locality_bytes: bytes that renumbered edges may take in addition to the graph's own.
+        spare_bytes: memory that the program may take in addition to save time: features aggregated once,
+            edges and features in an order that the cache serves better. If None, a quarter of the free
+            memory, or 256 MiB if that is more. Never more than half of what is free.
         evidence: the ``engine.evidence`` of an earlier engine, to make the same choices and get the same bits
             whatever this machine measures now. If None, this machine's measured rates decide, with a trial
             where they leave two choices close.
@@ -163,7 +162,7 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
     if ranks is not None:
         whole.check_one_type("compile with several ranks")
     options: dict[str, Any] = {"device": device, "storage": storage, "data": data, "node_type": node_type}
-    options |= {"hoist_bytes": hoist_bytes, "locality_bytes": locality_bytes}
+    options["spare_bytes"] = spare_bytes
     options |= {"tiers": tiers, "host": host}
     options["passes"] = names_of(passes)
     if ranks is not None:
@@ -229,5 +228,5 @@ def estimated_bytes(
     if typed_blocks is not None:
         return planned.nbytes + 2 * copied_bytes(typed_blocks)
     transpose = graph.csc.nbytes + 8 * graph.csc.num_edges
-    renumbered = min(LOCALITY_BYTES, graph.csc.nbytes + 8 * graph.num_nodes)
-    return planned.nbytes + transpose + renumbered
+    copies = graph.csc.nbytes + 8 * graph.num_nodes + 4 * graph.num_nodes * program.in_channels
+    return planned.nbytes + transpose + min(CompileOptions().allowed_bytes(), copies)

@@ -18,11 +18,9 @@ from torch import Tensor, nn
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph.device import Device, device_for
 from graphbraid.fullgraph.lowering.costs import Evidence
-from graphbraid.fullgraph.lowering.locality import LOCALITY_BYTES
 from graphbraid.fullgraph.lowering.lowered import Lowered
 from graphbraid.fullgraph.lowering.options import (
     ALL,
-    HOIST_BYTES,
     CompileOptions,
     names_of,
     storage_of,
@@ -69,8 +67,7 @@ class Engine:
             (:func:`.kept_rates.measured_rates`), with trials where they leave two choices close.
         device: device to run on. If None, the device of the model's parameters.
         storage: see :func:`graphbraid.compile`.
-        hoist_bytes: see :func:`graphbraid.compile`.
-        locality_bytes: see :func:`graphbraid.compile`.
+        spare_bytes: see :func:`graphbraid.compile`.
         cache_bytes: bytes of the processor's cache available to rows. If None, this machine's, as measured.
         evidence: see :func:`graphbraid.compile`.
         ranks: see :func:`graphbraid.compile`.
@@ -98,8 +95,7 @@ class Engine:
         rates: Rates | None = None,
         device: Device | torch.device | str | None = None,
         storage: str = "float32",
-        hoist_bytes: int = HOIST_BYTES,
-        locality_bytes: int = LOCALITY_BYTES,
+        spare_bytes: int | None = None,
         cache_bytes: int | None = None,
         evidence: Evidence | None = None,
         ranks: Ranks | None = None,
@@ -114,8 +110,7 @@ class Engine:
             passes=names_of(passes),
             device=self._device,
             storage=storage_of(storage),
-            hoist_bytes=hoist_bytes,
-            locality_bytes=locality_bytes,
+            spare_bytes=spare_bytes,
             cache_bytes=cache_bytes,
             rates=rates,
             evidence=evidence,

@@ -165,6 +165,9 @@ class TrainConfig:
     from its files ahead of their use (:class:`graphbraid.features.HostTiers`). 0 reads all from there,
     ``all`` keeps all. In mode ``full`` it is for feature rows alone, which each step reads in blocks. None:
     the graph is used as it is. What is learned does not depend on it."""
+    spare: MemorySize | None = option(None, "In mode full: memory spent to save time, as 4GiB.")
+    """Memory that mode ``full`` may take in addition to save time, in bytes or as ``4GiB``
+    (``spare_bytes`` of :func:`graphbraid.compile`). 0 takes none; None: a quarter of what is free."""
     hot: MemorySize | None = option(
         None, "Device memory for the feature rows read most, as 4GiB.", traits="free own"
     )

@@ -135,6 +135,11 @@ def _check_partition(config: TrainConfig) -> None:
             f"exchange={config.exchange!r} is for rows that ranks exchange on the whole graph, and "
             f"mode={config.mode!r} exchanges none; set mode='full', or leave exchange out."
         )
+    if config.spare is not None and config.mode == "sampled":
+        raise ConfigError(
+            f"spare={config.spare!r} is for the lowered program of the whole graph, and mode='sampled' does "
+            "not train on it; set mode='full', or leave spare out."
+        )
     if config.partition is not None and config.mode != "full":
         raise ConfigError(
             f"partition={str(config.partition)!r} divides the whole graph among ranks, and "

@@ -99,13 +99,13 @@ def hoist(program: Program, facts: Facts) -> Program:
         return program.decided("hoist", False, f"it would not save time{tried}")
     allowed, some = hoisted(program, facts, limit=facts.hoist_bytes)
     more = (
-        f"aggregated features would take {in_bytes(_bytes_of(best, facts))} of the "
+        f"aggregated features would take {in_bytes(constant_bytes(best, facts))} of the "
         f"{in_bytes(facts.hoist_bytes)} allowed, and save {in_seconds(saves)} an epoch; "
-        "hoist_bytes allows more"
+        "spare_bytes allows more"
     )
     if allowed is program:
         return program.decided("hoist", False, more)
-    what = f"features aggregated once, {in_bytes(_bytes_of(allowed, facts))}{tried}"
+    what = f"features aggregated once, {in_bytes(constant_bytes(allowed, facts))}{tried}"
     if allowed.ops != best.ops:
         what, saves = f"{what}; all {more}", some["every epoch"] - some["once"]
     return program.decided("hoist", True, what, saves=f"{in_seconds(saves)} an epoch", ops=allowed.ops)
@@ -122,14 +122,14 @@ def hoisted(program: Program, facts: Facts, *, limit: float) -> tuple[Program, d
         concerned: ``"every epoch"`` if they run as they are, ``"once"`` if the constants are there.
     """
     after, folds = _folded(program, facts, float("inf"))
-    if _bytes_of(after, facts) > limit:  # one combination may take less than its parts
+    if constant_bytes(after, facts) > limit:  # one combination may take less than its parts
         after, folds = _folded(program, facts, limit)
     costs = [_seconds(before, fold, facts) for before, fold in folds]
     every, once = (sum(cost[i] for cost in costs) for i in range(2))
     return after, {"every epoch": every, "once": once}
 
 
-def _bytes_of(program: Program, facts: Facts) -> int:
+def constant_bytes(program: Program, facts: Facts) -> int:
     """Return the bytes of a program's constants."""
     constants = [op.out for op in program.ops if isinstance(op, Hoisted)]
     return sum(4 * facts.num_rows(program.place(value)) * program.width(value) for value in constants)
@@ -154,7 +154,7 @@ def _folded(program: Program, facts: Facts, limit: float) -> tuple[Program, list
     folds, refused = list[tuple[Program, _Fold]](), set[str]()
     while (fold := _next(program, refused)) is not None:
         after = _applied(program, fold)
-        if _bytes_of(after, facts) <= limit:
+        if constant_bytes(after, facts) <= limit:
             folds.append((program, fold))
             program = after
         else:

@@ -29,8 +29,6 @@ from graphbraid.fullgraph.program import (
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.orders import community_order, degree_order, inverse_of
 
-LOCALITY_BYTES = 1 << 28
-"""Bytes that renumbered edges may take by default."""
 LEAST_GAIN = 0.1
 """Share of the aggregations' time that an order must save; less is within the error of the cache model, which
 tends to promise too much."""
@@ -94,7 +92,7 @@ def choose_order(
     needed = 0 if is_pruned else added_bytes(program, csc, facts)
     if needed > allowed_bytes:
         what = f"renumbered edges would take {_mega(needed)} of the {_mega(allowed_bytes)} allowed"
-        return None, _left(f"{what}; locality_bytes allows more")
+        return None, _left(f"{what}; spare_bytes allows more")
     candidates = [before]
     if is_pruned:  # then the training nodes come first, in the order they were listed
         candidates.append(scale.weigh("the graph's own order", reached.ordered(None)))

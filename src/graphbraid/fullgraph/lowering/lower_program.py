@@ -16,6 +16,7 @@ from torch import Tensor
 
 from graphbraid.fullgraph.device import HOST, Device, on_place
 from graphbraid.fullgraph.lowering.costs import Basis, Facts, NodeTypeFacts, density, facts_of
+from graphbraid.fullgraph.lowering.hoisting import constant_bytes
 from graphbraid.fullgraph.lowering.levels import (
     Block,
     Blocks,
@@ -163,7 +164,7 @@ def _facts_of(
     program: Program, graph: Graph, reached: Reach | None, options: CompileOptions, basis: Basis
 ) -> Facts:
     rows, edges = _sizes(graph.csc, program.num_levels - 1, reached)
-    allowed = _hoist_bytes(options)
+    allowed = options.hoist_bytes()
     sample = None if options.features is None else options.features.sample()
     facts = facts_of(
         graph, rows, edges, basis.rates, hoist_bytes=allowed, storage=options.storage, sample=sample
@@ -176,15 +177,6 @@ def _sizes(csc: Csc, num_blocks: int, reached: Reach | None) -> tuple[tuple[int,
     if reached is None:
         return (csc.num_dst,) * (num_blocks + 1), (csc.num_edges,) * num_blocks
     return reached.sizes[::-1], reached.edges(csc)
-
-
-def _hoist_bytes(options: CompileOptions) -> int:
-    return min(options.hoist_bytes, available_bytes(options)) if "hoist" in options.passes else 0
-
-
-def available_bytes(options: CompileOptions) -> int:
-    """Return the bytes that a choice may take: half of what is free."""
-    return (options.device.free_bytes() or 0) // 2
 
 
 def _renumbered(
@@ -210,7 +202,7 @@ def _renumbered(
         csc,
         reached or everything(csc.num_dst, program.num_levels - 1),
         facts,
-        allowed_bytes=min(options.locality_bytes, available_bytes(options)),
+        allowed_bytes=options.allowed_bytes() - constant_bytes(program, facts),
         cache_bytes=options.cache_bytes_by(facts.rates),
     )
     return program.rewritten(program.ops, decision), better or reached
@@ -306,7 +298,7 @@ def _typed_facts(
         density=max((one.density for one in node_types), default=0.0),
         is_sparse=any(one.is_sparse for one in node_types),
         is_binary=False,
-        hoist_bytes=_hoist_bytes(options),
+        hoist_bytes=options.hoist_bytes(),
         rates=basis.rates,
         storage=options.storage,
     )

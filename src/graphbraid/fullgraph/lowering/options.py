@@ -14,7 +14,6 @@ from graphbraid.arguments import shown
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.fullgraph.device import HOST, Device
 from graphbraid.fullgraph.lowering.costs import Evidence
-from graphbraid.fullgraph.lowering.locality import LOCALITY_BYTES
 from graphbraid.fullgraph.lowering.passes import PASSES
 from graphbraid.fullgraph.lowering.streamed import StreamedFeatures
 from graphbraid.graph import Graph, NodeSet
@@ -24,8 +23,9 @@ from graphbraid.signatures import typed
 
 ALL = frozenset({*PASSES, "prune", "symmetry", "locality", "halo"})
 """Names of all lowering passes; each can be switched off."""
-HOIST_BYTES = 1 << 28
-"""Bytes that hoisted aggregations may take by default, since saved time is not worth unbounded memory."""
+LEAST_SPARE_BYTES = 1 << 28
+SPARE_SHARE = 4
+"""A program may take one part in so many of the free memory to save time, and :data:`LEAST_SPARE_BYTES`."""
 STORAGE = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -43,8 +43,8 @@ class CompileOptions:
     device: Device = HOST
     storage: torch.dtype = torch.float32
     """Dtype to which rows may be rounded before they are aggregated."""
-    hoist_bytes: int = HOIST_BYTES
-    locality_bytes: int = LOCALITY_BYTES
+    spare_bytes: int | None = None
+    """Bytes that may be taken to save time: features aggregated once, renumbered edges."""
     cache_bytes: int | None = None
     """Bytes of the processor's cache available to rows. If None, as measured with the rates."""
     rates: Rates | None = None
@@ -64,6 +64,16 @@ class CompileOptions:
             )
         if self.storage != torch.float32 and not self.device.is_host:
             raise ConfigError("on a device rows are stored in float32; storage='bfloat16' needs the CPU")
+
+    def allowed_bytes(self) -> int:
+        """Return the bytes that may be taken to save time, never more than half of what is free."""
+        free = self.device.free_bytes() or 0
+        usual = max(LEAST_SPARE_BYTES, free // SPARE_SHARE)
+        return min(usual if self.spare_bytes is None else self.spare_bytes, free // 2)
+
+    def hoist_bytes(self) -> int:
+        """Return the bytes that features aggregated once may take."""
+        return self.allowed_bytes() if "hoist" in self.passes else 0
 
     def cache_bytes_by(self, rates: Rates) -> int:
         """Return the bytes of the processor's cache available to rows."""

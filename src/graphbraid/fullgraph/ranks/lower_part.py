@@ -10,7 +10,6 @@ from torch import Tensor
 
 from graphbraid.fullgraph.lowering.costs import Basis, Facts, facts_of
 from graphbraid.fullgraph.lowering.levels import Block
-from graphbraid.fullgraph.lowering.lower_program import available_bytes
 from graphbraid.fullgraph.lowering.lowered import Lowered
 from graphbraid.fullgraph.lowering.options import CompileOptions
 from graphbraid.fullgraph.lowering.passes import through_passes
@@ -90,9 +89,13 @@ def _facts(program: Program, part: RankPart, ranks: Ranks, options: CompileOptio
     num_blocks = program.num_levels - 1
     rows, edges = (part.num_nodes,) * (num_blocks + 1), (part.num_edges,) * num_blocks
     comm = ranks.comm
-    allowed = min(options.hoist_bytes, available_bytes(options)) if "hoist" in options.passes else 0
     own = facts_of(
-        part.graph, rows, edges, basis.rates, hoist_bytes=allowed * comm.size, storage=options.storage
+        part.graph,
+        rows,
+        edges,
+        basis.rates,
+        hoist_bytes=options.hoist_bytes() * comm.size,
+        storage=options.storage,
     )
     said = comm.gather([own.density, own.is_sparse, own.is_binary, own.hoist_bytes])
     return dataclasses.replace(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
+from graphbraid.arguments import as_budget
 from graphbraid.distributed import Communicator, SavedPartition
 from graphbraid.distributed.ranks.joining import check_alike
 from graphbraid.errors import ConfigError, ResourceError
@@ -115,6 +116,7 @@ def compile_for(
             node_type=runner.learned_type,
             tiers=runner.rows,
             host=config.host,
+            spare_bytes=None if config.spare is None else as_budget(config.spare, "spare"),
         )
     if isinstance(engine, Uncompiled):
         return None, f"{engine.why.part}: {engine.why.reason}"
