@@ -32,12 +32,39 @@ _WIDE = 200
 _PLACE = "\ue000"  # a private-use character that stands for {} while markup is parsed
 
 JsonOption = Annotated[
-    bool,
-    typer.Option("--json", help="Print one JSON object on standard output, all else on standard error."),
+    bool, typer.Option("--json", help="Print one JSON object on standard output, all else on standard error.")
 ]
 DebugOption = Annotated[
     bool, typer.Option("--debug", envvar=DEBUG_VARIABLE, help="Show the whole traceback of an error.")
 ]
+
+
+def flag(flags: str, text: str, *, metavar: str | None = None, panel: str | None = None) -> Any:
+    """Return the declaration of an option.
+
+    Args:
+        flags: its flags, such as ``--data -d``. If empty, the parameter's name.
+        text: its help. The default is added, unless there is none or the text says it.
+        metavar: word of the help for the value. If None, the value's type.
+        panel: heading of the help under which it stands.
+    """
+    return _declared(flags, text, metavar, panel, None)
+
+
+def path_flag(flags: str, text: str, *, metavar: str, panel: str | None = None) -> Any:
+    """Return the declaration of an option that is a path, which must not be empty."""
+    return _declared(flags, text, metavar, panel, path_given)
+
+
+def _declared(flags: str, text: str, metavar: str | None, panel: str | None, parser: Any) -> Any:
+    return typer.Option(
+        *flags.split(),
+        help=text,
+        metavar=metavar,
+        rich_help_panel=panel,
+        show_default="(default:" not in text,
+        parser=parser,
+    )
 
 
 def path_given(text: str) -> Path:

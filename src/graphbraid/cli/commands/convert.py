@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from graphbraid.arguments import check_choice
-from graphbraid.cli.common import DebugOption, JsonOption, err_console, guarded, path_given, say
+from graphbraid.cli.common import (
+    DebugOption,
+    JsonOption,
+    err_console,
+    flag,
+    guarded,
+    path_flag,
+    path_given,
+    say,
+)
 from graphbraid.errors import ConfigError
 from graphbraid.files.writing import require_absent
 
@@ -32,10 +41,6 @@ _TABLE_OPTIONS = (
 )
 
 
-def _option(flags: str, panel: str, text: str) -> Any:
-    return typer.Option(*flags.split(), help=text, rich_help_panel=panel, show_default=False)
-
-
 @guarded
 def convert(
     *,
@@ -52,73 +57,83 @@ def convert(
     ],
     nodes: Annotated[
         Path | None,
-        typer.Option(
-            help="Table with a row per node: features, label, split.",
-            rich_help_panel=_TABLE,
-            metavar="FILE",
-            show_default=False,
-            parser=path_given,
-        ),
+        path_flag("", "Table with a row per node: features, label, split.", metavar="FILE", panel=_TABLE),
     ] = None,
     source: Annotated[
-        str | None, _option("--source", _TABLE, "Column of the sources. (default: source)")
+        str | None, flag("--source", "Column of the sources. (default: source)", panel=_TABLE)
     ] = None,
     destination: Annotated[
-        str | None, _option("--destination", _TABLE, "Column of the destinations. (default: destination)")
+        str | None, flag("--destination", "Column of the destinations. (default: destination)", panel=_TABLE)
     ] = None,
-    weight: Annotated[str | None, _option("--weight", _TABLE, "Column of the edge weights.")] = None,
-    id_column: Annotated[str | None, _option("--id", _TABLE, "Column of the node ids. (default: id)")] = None,
+    weight: Annotated[str | None, flag("--weight", "Column of the edge weights.", panel=_TABLE)] = None,
+    id_column: Annotated[
+        str | None, flag("--id", "Column of the node ids. (default: id)", panel=_TABLE)
+    ] = None,
     features: Annotated[
         str | None,
-        _option("--features", _TABLE, "Feature columns, comma-separated. (default: all other numeric ones)"),
+        flag(
+            "--features", "Feature columns, comma-separated. (default: all other numeric ones)", panel=_TABLE
+        ),
     ] = None,
     label: Annotated[
-        str | None, _option("--label", _TABLE, "Label column; several, comma-separated, are a label matrix.")
+        str | None,
+        flag("--label", "Label column; several, comma-separated, are a label matrix.", panel=_TABLE),
     ] = None,
     split: Annotated[
-        str | None, _option("--split", _TABLE, "Column with train, val, test or nothing.")
+        str | None, flag("--split", "Column with train, val, test or nothing.", panel=_TABLE)
     ] = None,
     fill_missing: Annotated[
-        float | None, _option("--fill-missing", _TABLE, "Value of empty feature fields.")
+        float | None, flag("--fill-missing", "Value of empty feature fields.", panel=_TABLE)
     ] = None,
     delimiter: Annotated[
-        str | None, _option("--delimiter", _TABLE, "Character between fields. (default: comma; tab in .tsv)")
+        str | None,
+        flag("--delimiter", "Character between fields. (default: comma; tab in .tsv)", panel=_TABLE),
     ] = None,
     header: Annotated[
         bool,
-        _option("--header/--no-header", _TABLE, "Whether the first line names the columns; else 0, 1, ..."),
+        flag(
+            "--header/--no-header", "Whether the first line names the columns; else 0, 1, ...", panel=_TABLE
+        ),
     ] = True,
-    skip_rows: Annotated[int, _option("--skip-rows", _TABLE, "Lines to skip at the start.")] = 0,
+    skip_rows: Annotated[int, flag("--skip-rows", "Lines to skip at the start.", panel=_TABLE)] = 0,
     without_types: Annotated[
         bool,
-        _option("--without-types", _GRAPH, "Leave out an .npz file's types, and times and splits of edges."),
+        flag(
+            "--without-types", "Leave out an .npz file's types, and times and splits of edges.", panel=_GRAPH
+        ),
     ] = False,
     symmetrize: Annotated[
-        bool, _option("--symmetrize", _GRAPH, "Store both directions of every edge.")
+        bool, flag("--symmetrize", "Store both directions of every edge.", panel=_GRAPH)
     ] = False,
     add_self_loops: Annotated[
-        bool, _option("--self-loops", _GRAPH, "Add a self-loop to every node without one.")
+        bool, flag("--self-loops", "Add a self-loop to every node without one.", panel=_GRAPH)
     ] = False,
-    dedupe: Annotated[bool, _option("--dedupe", _GRAPH, "Keep one of several equal edges.")] = False,
+    dedupe: Annotated[bool, flag("--dedupe", "Keep one of several equal edges.", panel=_GRAPH)] = False,
     normalize_features: Annotated[
         bool,
-        _option("--normalize-features", _GRAPH, "Divide feature rows by the sum of their absolute values."),
+        flag(
+            "--normalize-features", "Divide feature rows by the sum of their absolute values.", panel=_GRAPH
+        ),
     ] = False,
     split_seed: Annotated[
         int | None,
-        _option("--split-seed", _GRAPH, "Draw a new split with this seed: 20 and 30 nodes per class."),
+        flag("--split-seed", "Draw a new split with this seed: 20 and 30 nodes per class.", panel=_GRAPH),
     ] = None,
     features_dtype: Annotated[
         str | None,
-        _option("--features-dtype", _GRAPH, "Round features to float16, bfloat16 or int8 (a scale per row)."),
+        flag(
+            "--features-dtype", "Round features to float16, bfloat16 or int8 (a scale per row).", panel=_GRAPH
+        ),
     ] = None,
     order: Annotated[
         str | None,
-        _option(
-            "--order", _GRAPH, "Renumber the nodes: degree, rcm, communities or a PageRank; see reorder."
+        flag(
+            "--order",
+            "Renumber the nodes: degree, rcm, communities or a PageRank; see reorder.",
+            panel=_GRAPH,
         ),
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing store.")] = False,
+    overwrite: Annotated[bool, flag("--overwrite", "Replace an existing store.")] = False,
     json_output: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
@@ -148,13 +163,13 @@ def convert(
         name: value for name, value in locals().items() if name in _TABLE_OPTIONS and value is not None
     }
     is_text = source_path.endswith(_TABLES) and not source_path.endswith((".parquet", ".pq"))
-    for flag, is_given in {
+    for name, is_given in {
         "--delimiter": delimiter is not None,
         "--no-header": not header,
         "--skip-rows": skip_rows != 0,
     }.items():
         if is_given and not is_text:
-            raise ConfigError(f"{flag} is for tables of text (.csv, .tsv, .txt); got {source_path}")
+            raise ConfigError(f"{name} is for tables of text (.csv, .tsv, .txt); got {source_path}")
     text = {"delimiter": "\t" if delimiter == r"\t" else delimiter, "header": header, "skip_rows": skip_rows}
     preparation = {
         "symmetrize": symmetrize,

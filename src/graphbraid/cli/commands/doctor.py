@@ -16,17 +16,7 @@ from graphbraid.cli.common import DebugOption, JsonOption, facts, guarded, out_c
 from graphbraid.errors import KernelError
 from graphbraid.machine.hardware import Hardware
 
-REQUIRED = (
-    "torch",
-    "numpy",
-    "scipy",
-    "pydantic",
-    "PyYAML",
-    "rich",
-    "typer",
-    "torchmetrics",
-    "xxhash",
-)
+REQUIRED = ("torch", "numpy", "scipy", "pydantic", "PyYAML", "rich", "typer", "torchmetrics", "xxhash")
 OPTIONAL = {
     "torch-geometric": ("pyg", "PyG graphs, datasets and models"),
     "pyarrow": ("tabular", "CSV and Parquet tables"),

@@ -5,20 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from graphbraid.cli.commands.train import CommOption, RanksOption
 from graphbraid.cli.common import (
     DebugOption,
     JsonOption,
+    flag,
     guarded,
     marked,
     out_console,
+    path_flag,
     print_json,
     say,
     table,
 )
-from graphbraid.cli.run.flags import path_option, with_flags
+from graphbraid.cli.run.flags import with_flags
 from graphbraid.cli.run.settings import GivenOptions
 from graphbraid.errors import ConfigError
 
@@ -39,18 +39,20 @@ def estimate(
     *,
     hardware: Annotated[
         Path | None,
-        path_option("--hardware", "Estimate for the machine that this file describes.", "FILE", _PANEL),
+        path_flag(
+            "--hardware", "Estimate for the machine that this file describes.", metavar="FILE", panel=_PANEL
+        ),
     ] = None,
     save_hardware: Annotated[
         Path | None,
-        path_option(
-            "--save-hardware", "Write this machine to a file for --hardware, and end.", "FILE", _PANEL
+        path_flag(
+            "--save-hardware",
+            "Write this machine to a file for --hardware, and end.",
+            metavar="FILE",
+            panel=_PANEL,
         ),
     ] = None,
-    times: Annotated[
-        bool,
-        typer.Option("--times/--no-times", help="Try some steps for the times.", rich_help_panel=_PANEL),
-    ] = True,
+    times: Annotated[bool, flag("--times/--no-times", "Try some steps for the times.", panel=_PANEL)] = True,
     ranks: RanksOption = None,
     comm: CommOption = None,
     json_output: JsonOption = False,

@@ -6,21 +6,18 @@ from typing import Annotated, Any
 
 import typer
 
-from graphbraid.cli.common import DebugOption, JsonOption, guarded, out_console, print_json, say
+from graphbraid.cli.common import DebugOption, JsonOption, flag, guarded, out_console, print_json, say
 
 
 @guarded
 def info(
     *,
     data: Annotated[
-        str,
-        typer.Argument(metavar="DATA", help="A store or OGB folder, an .npz file, or a name."),
+        str, typer.Argument(metavar="DATA", help="A store or OGB folder, an .npz file, or a name.")
     ],
     check: Annotated[
         bool,
-        typer.Option(
-            "--check", help="Compare a store's files with their checksums and check every value of the graph."
-        ),
+        flag("--check", "Compare a store's files with their checksums and check every value of the graph."),
     ] = False,
     json_output: JsonOption = False,
     debug: DebugOption = False,  # noqa: ARG001

@@ -11,6 +11,7 @@ from graphbraid.cli.common import (
     DebugOption,
     JsonOption,
     err_console,
+    flag,
     guarded,
     out_console,
     path_given,
@@ -34,26 +35,21 @@ _STRATEGIES = "auto, metis, components, greedy, contiguous, streaming or random"
 def partition(
     *,
     out: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to make.", parser=path_given)],
-    data: Annotated[
-        str, typer.Option("--data", "-d", help="A store, an .npz file, an embedded dataset or an OGB folder.")
-    ],
-    parts: Annotated[int, typer.Option("--parts", "-n", help="Number of parts, one for each rank.")],
-    strategy: Annotated[str, typer.Option(help=f"{_STRATEGIES}.")] = "auto",
+    data: Annotated[str, flag("--data -d", "A store, an .npz file, an embedded dataset or an OGB folder.")],
+    parts: Annotated[int, flag("--parts -n", "Number of parts, one for each rank.")],
+    strategy: Annotated[str, flag("", f"{_STRATEGIES}.")] = "auto",
     balance: Annotated[
-        str, typer.Option(help="What is made equal: edges, nodes or work (edges and four times nodes).")
+        str, flag("", "What is made equal: edges, nodes or work (edges and four times nodes).")
     ] = "edges",
-    tolerance: Annotated[float, typer.Option(help="Largest part by what is possible.")] = 1.03,
+    tolerance: Annotated[float, flag("", "Largest part by what is possible.")] = 1.03,
     memory: Annotated[
-        str | None,
-        typer.Option(
-            help="Of streaming: what it may take, such as 1GiB.", metavar="SIZE", show_default=False
-        ),
+        str | None, flag("", "Of streaming: what it may take, such as 1GiB.", metavar="SIZE")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of METIS and of random partitions.")] = 0,
+    seed: Annotated[int, flag("", "Of METIS and of random partitions.")] = 0,
     keep_edges: Annotated[
-        bool, typer.Option("--keep-edges", help="Keep each edge's position in the graph, for edge features.")
+        bool, flag("--keep-edges", "Keep each edge's position in the graph, for edge features.")
     ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing partition.")] = False,
+    overwrite: Annotated[bool, flag("--overwrite", "Replace an existing partition.")] = False,
     json_output: JsonOption = False,
     debug: DebugOption = False,  # noqa: ARG001
 ) -> None:

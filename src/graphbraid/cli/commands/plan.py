@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from graphbraid.cli.common import DebugOption, JsonOption, guarded, out_console, print_json, say, table
-from graphbraid.cli.run.flags import path_option, with_flags
-from graphbraid.cli.run.settings import GivenOptions, flag_of
+from graphbraid.cli.common import (
+    DebugOption,
+    JsonOption,
+    flag,
+    guarded,
+    out_console,
+    path_flag,
+    print_json,
+    say,
+    table,
+)
+from graphbraid.cli.run.flags import with_flags
+from graphbraid.cli.run.settings import GivenOptions, ResolvedRun, flag_of
 from graphbraid.errors import ConfigError
+from graphbraid.train.config import TrainConfig
+from graphbraid.train.option_values import names_with
 
 if TYPE_CHECKING:
     from graphbraid.collective import Plan, Profile
@@ -30,34 +41,27 @@ def plan(
     *,
     profile: Annotated[
         Path | None,
-        path_option("--profile", "Plan from this file of --save-profile instead of measuring.", "FILE"),
+        path_flag("--profile", "Plan from this file of --save-profile instead of measuring.", metavar="FILE"),
     ] = None,
-    batches: Annotated[
-        int | None,
-        typer.Option(help="Mini-batches per epoch, with --profile. (default: 500)", show_default=False),
-    ] = None,
-    ranks: Annotated[
-        str | None,
-        typer.Option(help="Predict training on so many ranks: 8, 2,4,6 or 2..1024.", show_default=False),
-    ] = None,
+    batches: Annotated[int | None, flag("", "Mini-batches per epoch, with --profile. (default: 500)")] = None,
+    ranks: Annotated[str | None, flag("", "Predict training on so many ranks: 8, 2,4,6 or 2..1024.")] = None,
     mode: Annotated[
-        str | None,
-        typer.Option(
-            help="With --ranks: sampled, batches that ranks share, or full. (default: full)",
-            show_default=False,
-        ),
+        str | None, flag("", "With --ranks: sampled, batches that ranks share, or full. (default: full)")
     ] = None,
     validation: Annotated[
-        bool,
-        typer.Option("--validation", help="With --ranks --mode sampled: epochs with their validation."),
+        bool, flag("--validation", "With --ranks --mode sampled: epochs with their validation.")
     ] = False,
     hardware: Annotated[
         Path | None,
-        path_option("--hardware", "Plan for the machine, or with --ranks the cluster, of this file.", "FILE"),
+        path_flag(
+            "--hardware", "Plan for the machine, or with --ranks the cluster, of this file.", metavar="FILE"
+        ),
     ] = None,
-    out: Annotated[Path | None, path_option("--out -o", "Write the plan, for train --plan.", "FILE")] = None,
+    out: Annotated[
+        Path | None, path_flag("--out -o", "Write the plan, for train --plan.", metavar="FILE")
+    ] = None,
     save_profile: Annotated[
-        Path | None, path_option("--save-profile", "Write the measured times.", "FILE")
+        Path | None, path_flag("--save-profile", "Write the measured times.", metavar="FILE")
     ] = None,
     json_output: JsonOption = False,
     debug: DebugOption = False,  # noqa: ARG001
@@ -83,11 +87,10 @@ def plan(
         from graphbraid.cli.run.saved_run import resolve_given
         from graphbraid.cli.steps.forecast import plan_ranks
 
-        own: dict[str, Any] = {
-            **{"profile": profile, "batches": batches, "out": out, "save_profile": save_profile},
-            **{"ranks": ranks, "hardware": hardware, "validation": validation, "json_output": json_output},
-        }
-        plan_ranks(dict.fromkeys(_OPTIONS) | dict(given.values) | own, resolve_given(given))
+        run = resolve_given(given)
+        unread = {"--profile": profile, "--batches": batches, "--out": out, "--save-profile": save_profile}
+        _refuse_unread(run, given, unread, validation=validation)
+        plan_ranks(run, ranks, hardware, validates=validation, json_output=json_output)
         return
     for name, is_given in (("mode", mode is not None), ("validation", validation)):
         if is_given:
@@ -107,6 +110,23 @@ def plan(
         print_json(_as_json(found, others, machine))
     else:
         _show(found, others, out)
+
+
+def _refuse_unread(
+    run: ResolvedRun, given: GivenOptions, unread: Mapping[str, object], *, validation: bool
+) -> None:
+    """Refuse flags that say nothing about the training on ranks that is predicted."""
+    of_batches: dict[str, object] = {}
+    if not run.is_sampled:
+        of_batches = {flag_of(name): given.values.get(name) for name in names_with("batches", TrainConfig)}
+        of_batches["--validation"] = validation or None
+    for flag_given, value in {**of_batches, **unread, "--device": given.values.get("device")}.items():
+        if value is not None:
+            what = "training on mini-batches" if run.is_sampled else "training on the whole graph"
+            instead = ", or give --mode sampled" if flag_given in of_batches else ""
+            raise ConfigError(
+                f"--ranks predicts {what}, which {flag_given} is not for; leave it out{instead}"
+            )
 
 
 def _profile(given: GivenOptions, file: Path | None, batches: int | None) -> tuple[Profile, int]:

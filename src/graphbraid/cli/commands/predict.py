@@ -5,9 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from graphbraid.cli.common import DebugOption, JsonOption, err_console, guarded, path_given, print_json, say
+from graphbraid.cli.common import (
+    DebugOption,
+    JsonOption,
+    err_console,
+    flag,
+    guarded,
+    path_flag,
+    print_json,
+    say,
+)
 from graphbraid.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -24,68 +31,46 @@ if TYPE_CHECKING:
 @guarded
 def predict(
     *,
-    run: Annotated[
-        Path,
-        typer.Option(
-            "--run", "-r", help="Folder of a run of graphbraid train.", metavar="DIR", parser=path_given
-        ),
-    ],
-    out: Annotated[
-        Path,
-        typer.Option(
-            "--out", "-o", help="File to write: .csv, .npz or .parquet.", metavar="FILE", parser=path_given
-        ),
-    ],
+    run: Annotated[Path, path_flag("--run -r", "Folder of a run of graphbraid train.", metavar="DIR")],
+    out: Annotated[Path, path_flag("--out -o", "File to write: .csv, .npz or .parquet.", metavar="FILE")],
     nodes: Annotated[
         Path | None,
-        typer.Option(
+        path_flag(
             "--nodes",
-            help="Node ids to predict: a text file, one per line, or .npy. (default: all)",
+            "Node ids to predict: a text file, one per line, or .npy. (default: all)",
             metavar="FILE",
-            parser=path_given,
         ),
     ] = None,
     split: Annotated[
-        str | None,
-        typer.Option("--split", help="Predict the nodes, or links, of this split of the data, such as test."),
+        str | None, flag("--split", "Predict the nodes, or links, of this split of the data, such as test.")
     ] = None,
     pairs: Annotated[
         Path | None,
-        typer.Option(
+        path_flag(
             "--pairs",
-            help="Of links: pairs to score, a line each: source, relation if there are several, destination "
+            "Of links: pairs to score, a line each: source, relation if there are several, destination "
             "(text or .npy). With --top without destination. (default: the split test)",
             metavar="FILE",
-            parser=path_given,
         ),
     ] = None,
     top: Annotated[
-        int | None,
-        typer.Option("--top", help="Of links: find the likeliest destinations, this many of each source."),
+        int | None, flag("--top", "Of links: find the likeliest destinations, this many of each source.")
     ] = None,
-    known: Annotated[
-        bool, typer.Option("--known", help="Of --top: also list the links that the graph has.")
-    ] = False,
+    known: Annotated[bool, flag("--known", "Of --top: also list the links that the graph has.")] = False,
     data: Annotated[
-        str | None, typer.Option("--data", "-d", help="Another graph of the same kind. (default: the run's)")
+        str | None, flag("--data -d", "Another graph of the same kind. (default: the run's)")
     ] = None,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Compare all of a store with its checksums.")
-    ] = False,
-    checkpoint: Annotated[
-        str, typer.Option(help="best, last, or a checkpoint's path. (default: best)", show_default=False)
-    ] = "best",
-    scores: Annotated[
-        bool, typer.Option("--scores", help="Also write the score of every class (probabilities).")
-    ] = False,
+    verify: Annotated[bool, flag("--verify", "Compare all of a store with its checksums.")] = False,
+    checkpoint: Annotated[str, flag("", "best, last, or a checkpoint's path. (default: best)")] = "best",
+    scores: Annotated[bool, flag("--scores", "Also write the score of every class (probabilities).")] = False,
     sampled: Annotated[
-        bool, typer.Option("--sampled", help="Use sampled neighbourhoods instead of all neighbours.")
+        bool, flag("--sampled", "Use sampled neighbourhoods instead of all neighbours.")
     ] = False,
     trust_checkpoint: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--trust-checkpoint",
-            help="Also load a checkpoint with Python objects, which can run any code: only files you wrote.",
+            "Also load a checkpoint with Python objects, which can run any code: only files you wrote.",
         ),
     ] = False,
     json_output: JsonOption = False,

@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from graphbraid.cli.common import DebugOption, JsonOption, guarded, path_given
+from graphbraid.cli.common import DebugOption, JsonOption, flag, guarded, path_flag
 from graphbraid.errors import ConfigError
 from graphbraid.files.writing import require_absent
 
@@ -22,31 +20,23 @@ if TYPE_CHECKING:
 def reorder(
     *,
     data: Annotated[
-        str,
-        typer.Option("--data", "-d", help="A store, which is read from disk in parts, or any other dataset."),
+        str, flag("--data -d", "A store, which is read from disk in parts, or any other dataset.")
     ],
     by: Annotated[
         str,
-        typer.Option(
+        flag(
             "--by",
-            help="Order: degree, rcm (reverse Cuthill-McKee), communities, reverse_pagerank, "
+            "Order: degree, rcm (reverse Cuthill-McKee), communities, reverse_pagerank, "
             "weighted_reverse_pagerank, inclusion, presampled, or auto (the best score of a trial).",
-            show_default=False,
         ),
     ],
-    out: Annotated[
-        Path,
-        typer.Option("--out", "-o", help="Folder of the store to make.", metavar="STORE", parser=path_given),
-    ],
+    out: Annotated[Path, path_flag("--out -o", "Folder of the store to make.", metavar="STORE")],
     fanouts: Annotated[
-        str | None,
-        typer.Option(help="Of inclusion, presampled and auto: neighbours per hop. (default: 15,10)"),
+        str | None, flag("", "Of inclusion, presampled and auto: neighbours per hop. (default: 15,10)")
     ] = None,
-    batch_size: Annotated[
-        int | None, typer.Option(help="Of the same: seed nodes per batch. (default: 1024)")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Of the same: random seed. (default: 0)")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing store.")] = False,
+    batch_size: Annotated[int | None, flag("", "Of the same: seed nodes per batch. (default: 1024)")] = None,
+    seed: Annotated[int | None, flag("", "Of the same: random seed. (default: 0)")] = None,
+    overwrite: Annotated[bool, flag("--overwrite", "Replace an existing store.")] = False,
     json_output: JsonOption = False,
     debug: DebugOption = False,  # noqa: ARG001
 ) -> None:
@@ -74,13 +64,7 @@ def reorder(
         require_absent(out)
     graph, names = _opened(data)
     followed = _sampling(graph, fanouts, batch_size, seed) if by in OF_SAMPLER else {}
-    summary = store(
-        graph,
-        out,
-        names=names,
-        order=make_order(graph, by, **followed),
-        overwrite=overwrite,
-    )
+    summary = store(graph, out, names=names, order=make_order(graph, by, **followed), overwrite=overwrite)
     tell(graph, out, summary | {"order": by}, as_json=json_output)
 
 

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graphbraid.cli.common import DebugOption, JsonOption, err_console, guarded, path_given, print_json, say
+from graphbraid.cli.common import (
+    DebugOption,
+    JsonOption,
+    err_console,
+    flag,
+    guarded,
+    path_flag,
+    path_given,
+    print_json,
+    say,
+)
 from graphbraid.errors import ConfigError, DataError, ResourceError
 
 if TYPE_CHECKING:
@@ -28,58 +38,49 @@ def synth(
     program: Annotated[
         Path | None, typer.Argument(help="The program's file.", metavar="[PROGRAM]", parser=path_given)
     ] = None,
-    data: Annotated[
-        Path, typer.Option("--data", "-d", help="Store to train on.", metavar="STORE", parser=path_given)
-    ],
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="Folder to make.", metavar="FOLDER", parser=path_given)
-    ],
-    target: Annotated[str, typer.Option(help="What to write: openmp, cuda or mpi.")] = "openmp",
+    data: Annotated[Path, path_flag("--data -d", "Store to train on.", metavar="STORE")],
+    out: Annotated[Path, path_flag("--out -o", "Folder to make.", metavar="FOLDER")],
+    target: Annotated[str, flag("", "What to write: openmp, cuda or mpi.")] = "openmp",
     ranks: Annotated[
-        int | None,
-        typer.Option(help="Of mpi: number of ranks, among which the graph is divided.", show_default=False),
+        int | None, flag("", "Of mpi: number of ranks, among which the graph is divided.")
     ] = None,
     partition: Annotated[
         Path | None,
-        typer.Option(
-            help="Of mpi: a partition's folder, a rank for each of its parts.",
-            metavar="FOLDER",
-            parser=path_given,
-            show_default=False,
-        ),
+        path_flag("", "Of mpi: a partition's folder, a rank for each of its parts.", metavar="FOLDER"),
     ] = None,
     transpose: Annotated[
         str,
-        typer.Option(
-            help="Of cuda: stored keeps the reversed edges on the GPU; implicit saves their memory, and sums "
-            "gradients in no fixed order."
+        flag(
+            "",
+            "Of cuda: stored keeps the reversed edges on the GPU; implicit saves their memory, and sums "
+            "gradients in no fixed order.",
         ),
     ] = "stored",
     inputs: Annotated[
         str | None,
-        typer.Option(
+        flag(
             "--input",
-            help="Of openmp: forms of the features, some of dense,csr,bits, of which the program takes the "
+            "Of openmp: forms of the features, some of dense,csr,bits, of which the program takes the "
             "fastest as it starts. (default: all that could be)",
-            show_default=False,
         ),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="Take the usual program of gcn, sage, gin or gat instead of a file.")
+        str | None, flag("", "Take the usual program of gcn, sage, gin or gat instead of a file.")
     ] = None,
     layers: Annotated[
         str | None,
-        typer.Option(
-            help="Columns of the features, of each hidden layer and of the output. (default: the store's and "
-            f"one hidden layer of {_HIDDEN})"
+        flag(
+            "",
+            "Columns of the features, of each hidden layer and of the output. (default: the store's and "
+            f"one hidden layer of {_HIDDEN})",
         ),
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", help="NAME=NUMBER for totalEpoch and the program's own numbers; repeat it."),
+        flag("--set", "NAME=NUMBER for totalEpoch and the program's own numbers; repeat it."),
     ] = None,
-    build: Annotated[bool, typer.Option("--build", help="Build it with CMake, too.")] = False,
-    run: Annotated[bool, typer.Option("--run", help="Build it and train.")] = False,
+    build: Annotated[bool, flag("--build", "Build it with CMake, too.")] = False,
+    run: Annotated[bool, flag("--run", "Build it and train.")] = False,
     json_output: JsonOption = False,
     debug: DebugOption = False,  # noqa: ARG001
 ) -> None:

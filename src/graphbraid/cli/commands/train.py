@@ -15,6 +15,7 @@ from graphbraid.cli.common import (
     JsonOption,
     err_console,
     facts,
+    flag,
     guarded,
     print_json,
     say,
@@ -31,17 +32,15 @@ if TYPE_CHECKING:
     from graphbraid.train import Callback, RunResult, Trainer
 
 
-def _run_option(flag: str, text: str) -> Any:
-    return typer.Option(flag, help=text, rich_help_panel=RUN, show_default=False)
-
-
 RanksOption = Annotated[
     int | None,
-    _run_option("--ranks", "Start this many processes here, which share the work and divide the cores."),
+    flag("--ranks", "Start this many processes here, which share the work and divide the cores.", panel=RUN),
 ]
 CommOption = Annotated[
     str | None,
-    _run_option("--comm", "How ranks of a launcher talk: torch (torchrun) or mpi (mpirun); auto finds out."),
+    flag(
+        "--comm", "How ranks of a launcher talk: torch (torchrun) or mpi (mpirun); auto finds out.", panel=RUN
+    ),
 ]
 
 
@@ -52,7 +51,7 @@ def train(
     *,
     ranks: RanksOption = None,
     comm: CommOption = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing but errors.")] = False,
+    quiet: Annotated[bool, flag("--quiet -q", "Show nothing but errors.")] = False,
     json_output: JsonOption = False,
     debug: DebugOption = False,  # noqa: ARG001
 ) -> None:

@@ -11,26 +11,12 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Concatenate, ParamSpec
 
-import typer
-
-from graphbraid.cli.common import path_given
+from graphbraid.cli.common import flag, path_flag
 from graphbraid.cli.run.settings import GivenOptions, RunSettings
 from graphbraid.train.config import RUN, TrainConfig
 from graphbraid.train.option_values import Flag
 
 P = ParamSpec("P")
-
-
-def path_option(flags: str, text: str, metavar: str, panel: str | None = None) -> Any:
-    """Return the declaration of an option that is a path, which must not be empty."""
-    return typer.Option(
-        *flags.split(),
-        help=text,
-        metavar=metavar,
-        rich_help_panel=panel,
-        show_default=False,
-        parser=path_given,
-    )
 
 
 def with_flags(
@@ -51,11 +37,9 @@ def with_flags(
         if name not in but and (only is None or name in only)
     }
     panel = RUN if in_panels else None
-    config = path_option("--config -c", "Read options from this YAML file.", "FILE", panel)
+    config = path_flag("--config -c", "Read options from this YAML file.", metavar="FILE", panel=panel)
     text = "Any other option of run.yaml, as often as needed."
-    assignments = typer.Option(
-        "--set", help=text, metavar="OPTION=VALUE", rich_help_panel=panel, show_default=False
-    )
+    assignments = flag("--set", text, metavar="OPTION=VALUE", panel=panel)
     shared = {
         "config": _parameter("config", Annotated[Path | None, config]),
         "assignments": _parameter("assignments", Annotated[list[str] | None, assignments]),
@@ -88,17 +72,12 @@ def _flags(*, in_panels: bool) -> Iterator[tuple[str, inspect.Parameter]]:
         # Any class stands for the one that only PyTorch has: on a command line an optimizer is a name.
         hints = typing.get_type_hints(kind, localns={"Optimizer": object}, include_extras=True)
         for one in fields(kind):
-            if (flag := one.metadata.get("flag")) is not None:
-                names = (flag.names or "--" + one.name.replace("_", "-")).split()
-                parsed = _type_of(hints[one.name])
-                declared = typer.Option(
-                    *names,
-                    help=_help(flag, one.default),
-                    rich_help_panel=flag.panel if in_panels else None,
-                    metavar=flag.metavar,
-                    show_default=False,
-                    parser=path_given if parsed is Path else None,
-                )
+            if (shown := one.metadata.get("flag")) is not None:
+                names = shown.names or "--" + one.name.replace("_", "-")
+                parsed, text = _type_of(hints[one.name]), _help(shown, one.default)
+                declare = path_flag if parsed is Path else flag
+                panel = shown.panel if in_panels else None
+                declared = declare(names, text, metavar=shown.metavar, panel=panel)
                 yield one.name, _parameter(one.name, Annotated[parsed | None, declared])
 
 

@@ -134,6 +134,11 @@ class ResolvedRun:
             if name not in hidden
         ]
 
+    @property
+    def is_sampled(self) -> bool:
+        """Whether the run is asked to train on mini-batches, not by default."""
+        return self.train.mode == "sampled" and "mode" in self.sources
+
     def _value(self, name: str) -> Any:
         return getattr(self.settings if name in _OWN else self.train, name)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from graphbraid.cli.common import out_console, print_json, say, table
+from graphbraid.errors import ConfigError
 from graphbraid.files.writing import printable
 
 if TYPE_CHECKING:
@@ -13,8 +15,6 @@ if TYPE_CHECKING:
     from graphbraid.estimates.cluster import Cluster, RankEpoch, RanksForecast
 
 MOST_RANKS = 1 << 16
-_NOT_FOR_RANKS = ("profile", "batches", "out", "save_profile", "device")
-_OF_MINI_BATCHES = ("fanouts", "batch_size", "layout")
 
 
 def parse_ranks(text: str) -> list[int]:
@@ -23,8 +23,6 @@ def parse_ranks(text: str) -> list[int]:
     Raises:
         ConfigError: the text is none of these, or a number is out of range.
     """
-    from graphbraid.errors import ConfigError
-
     first, dots, last = text.partition("..")
     try:
         given = [int(part) for part in ([first, last] if dots else text.split(","))]
@@ -41,58 +39,37 @@ def parse_ranks(text: str) -> list[int]:
     return sorted({1, *given})
 
 
-def plan_ranks(given: dict[str, Any], run: ResolvedRun) -> None:
-    """Predict epochs for the numbers of ranks in ``given`` and show them.
-
-    They are of mini-batches if the run's mode is given as ``sampled``, else of the whole graph.
+def plan_ranks(
+    run: ResolvedRun, ranks: str, hardware: Path | None, *, validates: bool, json_output: bool
+) -> None:
+    """Predict epochs on ranks and show them: of mini-batches if the run asks for these, else of whole graphs.
 
     Args:
-        given: the options of the command by name.
         run: the options of the run.
+        ranks: the numbers of ranks, as :func:`parse_ranks` takes them.
+        hardware: file of the cluster. If None, the default one.
+        validates: whether epochs on mini-batches include their validation.
+        json_output: whether to print JSON.
 
     Raises:
-        ConfigError: an option is for mini-batches, or ranks cannot train the model together.
+        ConfigError: the run learns links, or ranks cannot train the model together.
     """
-    from graphbraid.errors import ConfigError
-
     if run.train.task == "link":
         raise ConfigError("--ranks predicts training on labels of nodes; task='link' has none")
-    is_sampled = run.train.mode == "sampled" and "mode" in run.sources
-    _check_flags(given, is_sampled=is_sampled)
-    counts = parse_ranks(given["ranks"])
-    cluster, source = _cluster(given["hardware"])
-    if is_sampled:
-        found = _of_mini_batches(run, counts, cluster, validates=given["validation"])
+    counts = parse_ranks(ranks)
+    cluster, source = _cluster(hardware)
+    if run.is_sampled:
+        found = _of_mini_batches(run, counts, cluster, validates=validates)
     else:
         found = _of_whole_graph(run, counts, cluster)
-    if given["json_output"]:
-        mode = "sampled" if is_sampled else "full"
+    if json_output:
+        mode = "sampled" if run.is_sampled else "full"
         print_json({"cluster": dataclasses.asdict(cluster), "mode": mode, "graph": found.to_json()})
     else:
         _show(found, cluster, source)
 
 
-def _check_flags(given: dict[str, Any], *, is_sampled: bool) -> None:
-    """Refuse what says nothing about the training that is predicted.
-
-    Raises:
-        ConfigError: a flag is for another kind of plan, or of training.
-    """
-    from graphbraid.errors import ConfigError
-
-    what, instead = "training on mini-batches", ""
-    others = [name for name in _NOT_FOR_RANKS if given[name] is not None]
-    if not is_sampled:
-        what = "training on the whole graph"
-        of_batches = [name for name in _OF_MINI_BATCHES if given[name] is not None]
-        of_batches += ["validation"] * given["validation"]
-        instead, others = ", or give --mode sampled" * bool(of_batches), of_batches + others
-    if others:
-        flag = "--" + others[0].replace("_", "-")
-        raise ConfigError(f"--ranks predicts {what}, which {flag} is not for; leave it out{instead}")
-
-
-def _cluster(file: str | None) -> tuple[Cluster, str]:
+def _cluster(file: Path | None) -> tuple[Cluster, str]:
     """Return the cluster of a file or the default one, and where its cost of a byte is from."""
     import torch
 
@@ -132,7 +109,6 @@ def _of_mini_batches(
 
 def _of_whole_graph(run: ResolvedRun, counts: list[int], cluster: Cluster) -> RanksForecast:
     from graphbraid.cli.run.build import build_model, check_trainable, load_graph
-    from graphbraid.errors import ConfigError
     from graphbraid.estimates.full_ranks import forecast_full
     from graphbraid.fullgraph import NotLoweredError, Uncompiled, compile  # noqa: A004
 
@@ -207,6 +183,3 @@ def _cells(forecast: RanksForecast, epoch: RankEpoch, cluster: Cluster) -> dict[
             "sums sent": format_bytes(round(epoch.sent_bytes)),
         }
     return cells | {"memory": format_bytes(round(epoch.memory_bytes)) + " (too much)" * is_too_large}
-
-
-__all__ = ["parse_ranks", "plan_ranks"]
