@@ -81,25 +81,18 @@ def load_graph(settings: RunSettings) -> Graph:
     )
 
 
-def labels_of(graph: Graph, node_type: str | None) -> Graph | NodeSet:
-    """Return the nodes to learn: those of a graph of one type, or of the type that is named or has labels.
-
-    Raises:
-        ConfigError: there is no such type, or none is named and several have labels.
-        DataError: no type has labels.
-    """
-    return graph.nodes_of(learned_type(graph, node_type)) if graph.is_typed else graph
-
-
-def check_trainable(graph: Graph, settings: RunSettings, node_type: str | None = None) -> None:
+def check_trainable(graph: Graph, labels: Graph | NodeSet, settings: RunSettings) -> None:
     """Check what training needs of a graph and, unless ``check_data`` is off, every value of it.
 
-    In a graph with types, labels and splits are those of ``node_type``, by default the only one with labels.
+    Args:
+        graph: the graph.
+        labels: its nodes, or those of the node type, whose labels are learned.
+        settings: options of the run.
 
     Raises:
         DataError: features, labels or the training split are missing, or a value is wrong; says which.
     """
-    data, labels = settings.data, labels_of(graph, node_type)
+    data = settings.data
     if not graph.is_typed and graph.num_features == 0:
         raise DataError(f"{data} has no features, and training needs some: an array x, or feature columns")
     if labels.y is None:
@@ -111,8 +104,17 @@ def check_trainable(graph: Graph, settings: RunSettings, node_type: str | None =
         )
     if labels.task == "single-label":
         _check_classes(labels, data)
+    check_values_of(graph, settings)
+
+
+def check_values_of(graph: Graph, settings: RunSettings) -> None:
+    """Check every value of a graph, unless ``check_data`` is off.
+
+    Raises:
+        DataError: a value is wrong; says which.
+    """
     if settings.check_data:
-        naming(data, graph.validate)
+        _naming(settings.data, graph.validate)
 
 
 def check_predictable(graph: Graph, settings: RunSettings) -> None:
@@ -121,14 +123,13 @@ def check_predictable(graph: Graph, settings: RunSettings) -> None:
     Raises:
         DataError: there are no features, or a value is wrong.
     """
-    held = [graph.nodes_of(node_type).x for node_type in graph.node_types]
     if not graph.is_typed and graph.x is None:
         raise DataError(f"{settings.data} has no features, and the model needs some")
     if settings.check_data:
-        naming(settings.data, lambda: validate_topology(graph.csc))
-        for x in held:
+        _naming(settings.data, lambda: validate_topology(graph.csc))
+        for x in (graph.nodes_of(node_type).x for node_type in graph.node_types):
             if x is not None:
-                naming(settings.data, functools.partial(validate_features, x))
+                _naming(settings.data, functools.partial(validate_features, x))
 
 
 def _check_classes(labels: Graph | NodeSet, data: str) -> None:
@@ -144,7 +145,7 @@ def _check_classes(labels: Graph | NodeSet, data: str) -> None:
         )
 
 
-def naming(data: str, check: Callable[[], Graph | None]) -> None:
+def _naming(data: str, check: Callable[[], Graph | None]) -> None:
     """Run a check of the data, whose errors then begin with its name."""
     try:
         check()
@@ -152,48 +153,32 @@ def naming(data: str, check: Callable[[], Graph | None]) -> None:
         raise DataError(f"{data}: {error}") from error
 
 
-def build_model_for(graph: Graph, run: ResolvedRun, num_outputs: int) -> nn.Module:
-    """Make a model for a graph, with types or without, as :func:`build_model` does.
+def build_model(graph: Graph, run: ResolvedRun, num_outputs: int) -> nn.Module:
+    """Make a model for the labels of a graph, with new weights drawn from the run's seed.
 
     Raises:
-        ConfigError: the model is for graphs of the other kind; otherwise as :func:`build_model`.
+        ConfigError: no model has that name, it is for graphs of the other kind, with types or without, or it
+            does not take an option or its value.
+        ResourceError: its weights, gradients and optimizer state need more than the free memory.
     """
-    settings, name = run.settings, run.settings.model
+    name, data = run.settings.model, run.settings.data
     if graph.is_typed != (name in TYPED_MODELS):
         kind = "a graph with types" if graph.is_typed else "a graph without types"
         choices = ", ".join(TYPED_MODELS if graph.is_typed else MODELS)
         hint = ". An .npz file is read without types by --set 'data_options={with_types: false}'"
         raise ConfigError(
-            f"--model {name} does not go with {settings.data}, {kind}; choose one of {choices}"
-            + (hint if graph.is_typed and settings.data.endswith(".npz") else "")
+            f"--model {name} does not go with {data}, {kind}; choose one of {choices}"
+            + (hint if graph.is_typed and data.endswith(".npz") else "")
         )
     if not graph.is_typed:
-        return build_model(settings, graph.num_features, num_outputs, run.train.seed)
+        return _built(run, functools.partial(make_model, name, graph.num_features, num_outputs))
     node_type = learned_type(graph, run.train.node_type)
-
-    def make(**options: Any) -> nn.Module:
-        return make_typed_model(name, graph, num_outputs, node_type=node_type, **options)
-
-    return built(settings, make, run.train.seed)
+    return _built(run, functools.partial(make_typed_model, name, graph, num_outputs, node_type=node_type))
 
 
-def build_model(settings: RunSettings, num_features: int, num_outputs: int, seed: int) -> nn.Module:
-    """Make a model with new weights drawn from ``seed``.
-
-    Raises:
-        ConfigError: no model has that name, or it does not take an option or its value.
-        ResourceError: its weights, gradients and optimizer state need more than the free memory.
-    """
-    return built(settings, functools.partial(make_model, settings.model, num_features, num_outputs), seed)
-
-
-def built(settings: RunSettings, make: Callable[..., nn.Module], seed: int) -> nn.Module:
-    """Make a model by ``make`` with the options of the settings, and new weights drawn from ``seed``.
-
-    Raises:
-        ConfigError: the model does not take an option or its value.
-        ResourceError: its weights, gradients and optimizer state need more than the free memory.
-    """
+def _built(run: ResolvedRun, make: Callable[..., nn.Module]) -> nn.Module:
+    """Make a model by ``make`` with the options of a run, and new weights drawn from its seed."""
+    settings = run.settings
     if taken := _MODEL_OPTIONS & set(settings.model_options):
         name = min(taken)
         raise ConfigError(
@@ -206,7 +191,7 @@ def built(settings: RunSettings, make: Callable[..., nn.Module], seed: int) -> n
     with torch.device("meta"):  # allocates no memory
         sizes = _made(settings.model, make, options)
     _refuse_too_large(sizes)
-    torch.manual_seed(seed)
+    torch.manual_seed(run.train.seed)
     return _made(settings.model, make, options)
 
 
@@ -257,19 +242,6 @@ ENCODERS = (EMBEDDING, RELATIONAL, *MODELS)
 """Names of the encoders: learned rows alone, relational layers on them, and the models of nodes."""
 
 
-def load_links(settings: RunSettings) -> Graph:
-    """Load the graph whose links are learned, and check every value of it unless ``check_data`` is off.
-
-    Raises:
-        ConfigError: the kind of source does not take an option.
-        DataError: no dataset or file has that name, or it is broken; says which.
-    """
-    graph = load_graph(settings)
-    if settings.check_data:
-        naming(settings.data, graph.validate)
-    return graph
-
-
 def build_link_model(graph: Graph, run: ResolvedRun) -> LinkModel:
     """Make an encoder, with a learned row for each node where there are no features, and a predictor.
 
@@ -294,21 +266,19 @@ def build_link_model(graph: Graph, run: ResolvedRun) -> LinkModel:
         encoder = _by_type if len(graph.node_types) > 1 else _encoder
         return LinkModel(encoder(name, graph, options), _predictor(graph, settings, several=several))
 
-    model = built(settings, make, run.train.seed)
+    model = _built(run, make)
     assert isinstance(model, LinkModel)
     return model
 
 
 def _encoder(name: str, graph: Graph, options: dict[str, Any]) -> nn.Module:
     nodes, width = graph.nodes_of(graph.node_types[0]), options["hidden_channels"]
+    rest = {key: value for key, value in options.items() if key != "hidden_channels"}
     if name == EMBEDDING:
-        others = {
-            key: value for key, value in options.items() if key not in ("hidden_channels", "num_layers")
-        }
+        others = {key: value for key, value in rest.items() if key != "num_layers"}
         return NodeEmbedding(nodes.num_nodes, width, **others)
     in_channels = width if nodes.x is None else int(nodes.x.shape[1])
     if name == RELATIONAL:
-        rest = {key: value for key, value in options.items() if key != "hidden_channels"}
         encoder: nn.Module = RGCNEncoder(in_channels, width, width, len(graph.edge_types), **rest)
     else:
         encoder = make_model(name, in_channels, width, **options)
@@ -352,17 +322,6 @@ class Outputs:
     width: int
     class_names: tuple[str, ...] | None
 
-    @classmethod
-    def of_links(cls) -> Outputs:
-        """Return the output of a model trained on links: a score."""
-        return cls("link", 1, None)
-
-    @classmethod
-    def of(cls, labels: Graph | NodeSet, class_names: tuple[str, ...] | None) -> Outputs:
-        """Return the outputs of a model trained on the labels of a graph, or of a node type."""
-        width = labels.num_classes
-        return cls(labels.task, width, None if class_names is None else class_names[:width])
-
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class Learning:
@@ -389,23 +348,29 @@ def learning(run: ResolvedRun) -> Learning:
         ResourceError: the model's weights with what training adds need more than the free memory.
     """
     if run.train.task == "link":
-        graph = load_links(run.settings)
-        model = build_link_model(graph, run)
-        return Learning(run=run, graph=graph, labels=None, model=model, outputs=Outputs.of_links())
+        graph = load_graph(run.settings)
+        check_values_of(graph, run.settings)
+        outputs = Outputs("link", 1, None)  # a score
+        return Learning(
+            run=run, graph=graph, labels=None, model=build_link_model(graph, run), outputs=outputs
+        )
     if run.settings.predictor is not None:
         raise ConfigError(
             f"predictor={run.settings.predictor!r} scores links, and task='node' has none; give --task link"
         )
     graph = load_graph(run.settings)
-    check_trainable(graph, run.settings, run.train.node_type)
+    labels: Graph | NodeSet = graph
     if graph.is_typed:  # kept with the run, since data to predict may have no labels
         node_type = learned_type(graph, run.train.node_type)
+        labels = graph.nodes_of(node_type)
         run = dataclasses.replace(run, train=run.train.updated(node_type=node_type))
-    labels = labels_of(graph, run.train.node_type)
+    check_trainable(graph, labels, run.settings)
+    width = labels.num_classes
+    names = graph.schema.class_names.get(run.train.node_type or ONLY_NODE_TYPE)
     return Learning(
         run=run,
         graph=graph,
         labels=labels,
-        model=build_model_for(graph, run, labels.num_classes),
-        outputs=Outputs.of(labels, graph.schema.class_names.get(run.train.node_type or ONLY_NODE_TYPE)),
+        model=build_model(graph, run, width),
+        outputs=Outputs(labels.task, width, None if names is None else names[:width]),
     )

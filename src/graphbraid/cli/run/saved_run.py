@@ -16,10 +16,10 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from graphbraid.cli.run.build import (
     Outputs,
     build_link_model,
-    build_model_for,
+    build_model,
     check_predictable,
+    check_values_of,
     load_graph,
-    load_links,
 )
 from graphbraid.cli.run.settings import GivenOptions, ResolvedRun, RunSettings, parse_assignments, resolve
 from graphbraid.errors import ConfigError, DataError, ResourceError
@@ -144,7 +144,6 @@ def trained(
         ConfigError: the folder holds no run, or the checkpoint is of another model.
         DataError: the data or the checkpoint is not there or is damaged.
     """
-    from graphbraid.cli.run.saved_run import read_saved
     from graphbraid.train import Trainer
 
     saved, outputs, contract = read_saved(run_dir)
@@ -152,30 +151,29 @@ def trained(
         saved |= {"split_seed": None}
     kept = {name: value for name, value in saved.items() if name not in _NOT_PREDICTING}
     run = resolve({"data": data, "trust_checkpoint": trust, "verify": verify}, saved=kept, saved_in=run_dir)
+    graph = _load(run, moved=data is None)
     of_links = outputs.task == "link"
-    graph = _load(run, moved=data is None, of_links=of_links)
+    if of_links:
+        check_values_of(graph, run.settings)
     if contract is not None:
         graph = contract.matched(graph, labels=False)
     if not of_links:
         check_predictable(graph, run.settings)
     weights = _checkpoint_path(run_dir, checkpoint)
-    model = build_link_model(graph, run) if of_links else build_model_for(graph, run, outputs.width)
+    model = build_link_model(graph, run) if of_links else build_model(graph, run, outputs.width)
     trainer = Trainer(model, graph, config=run.train)
     trainer.load_weights(weights)
     return TrainedRun(trainer=trainer, run=run, outputs=outputs, weights=weights)
 
 
-def _load(run: ResolvedRun, *, moved: bool, of_links: bool) -> Graph:
-
-    settings = run.settings
+def _load(run: ResolvedRun, *, moved: bool) -> Graph:
+    data = run.settings.data
     try:
-        if of_links:
-            return load_links(settings)
-        return load_graph(settings)
+        return load_graph(run.settings)
     except DataError as error:
-        if moved and "/" in settings.data and not Path(settings.data).exists():
+        if moved and "/" in data and not Path(data).exists():
             raise DataError(
-                f"the run's data {settings.data} is not there any more; say where it is with --data"
+                f"the run's data {data} is not there any more; say where it is with --data"
             ) from error
         raise
 

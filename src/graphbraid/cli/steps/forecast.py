@@ -112,12 +112,11 @@ def _of_whole_graph(run: ResolvedRun, counts: list[int], cluster: Cluster) -> Ra
     from graphbraid.estimates.full_ranks import forecast_full
     from graphbraid.fullgraph import NotLoweredError, Uncompiled, compile  # noqa: A004
 
-    graph, settings = load_graph(run.settings), run.settings
+    graph = load_graph(run.settings)
     graph.check_one_type("plan --ranks")
-    check_trainable(graph, settings)
+    check_trainable(graph, graph, run.settings)
 
-    model = build_model(settings, graph.num_features, graph.num_classes, run.train.seed)
-    engine = compile(model, graph)
+    engine = compile(build_model(graph, run, graph.num_classes), graph)
     if isinstance(engine, Uncompiled):
         raise ConfigError(f"ranks train only lowered models together, and {engine.why}")
     wire_bytes = 2 if run.train.wire == "bfloat16" else 4
