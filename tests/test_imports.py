@@ -77,7 +77,7 @@ INNER_FLOORS = {
     "fullgraph": (
         ("device", "program"),
         ("lowering", "reading"),
-        ("ranks", "step"),
+        ("ranks", "step", "batches"),
         ("measured", "explain"),
     ),
     "train": (

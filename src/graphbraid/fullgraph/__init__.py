@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from graphbraid.lazy import names_of
 
 if TYPE_CHECKING:
+    from graphbraid.fullgraph.batches.engine import BatchEngine
     from graphbraid.fullgraph.compiling import Uncompiled, compile, estimated_bytes  # noqa: A004
     from graphbraid.fullgraph.engine import Engine
     from graphbraid.fullgraph.lower_model import lower
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ALL",
+    "BatchEngine",
     "CompileOptions",
     "Engine",
     "Evidence",
@@ -35,6 +37,7 @@ __all__ = [
 __getattr__ = names_of(
     __name__,
     {
+        "batches.engine": "BatchEngine",
         "compiling": "Uncompiled compile estimated_bytes",
         "engine": "Engine",
         "lower_model": "lower",

@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any
+from inspect import signature
+from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
 
 from graphbraid.arguments import check_type
 from graphbraid.errors import ConfigError
+from graphbraid.fullgraph.batches.engine import BatchEngine
 from graphbraid.fullgraph.device import Device, device_for
-from graphbraid.fullgraph.engine import Engine, lock_of
+from graphbraid.fullgraph.engine import Engine
 from graphbraid.fullgraph.lowering.costs import Evidence
 from graphbraid.fullgraph.lowering.levels import copied_bytes, whole_graph
 from graphbraid.fullgraph.lowering.lower_program import check_kernels, whole_typed
@@ -23,7 +25,7 @@ from graphbraid.fullgraph.measured.trials import basis_for
 from graphbraid.fullgraph.model_tracker import TrainingNodes
 from graphbraid.fullgraph.program import NotLoweredError
 from graphbraid.fullgraph.ranks.ranks import Ranks
-from graphbraid.fullgraph.reading.modes import in_mode
+from graphbraid.fullgraph.reading.modes import in_mode, lock_of
 from graphbraid.fullgraph.reading.source import Source, graph_of_data, source_of
 from graphbraid.fullgraph.step.device_copies import WORKSPACE_BYTES, CopySizes
 from graphbraid.fullgraph.step.planned_step import PlannedStep
@@ -83,10 +85,14 @@ class Uncompiled:
         return self._source.explained(self._model, self.why)
 
 
-def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compile
+@overload
+def compile(model: nn.Module, graph: None = None, *, strict: bool = False) -> BatchEngine: ...  # noqa: A001
+@overload
+def compile(  # noqa: A001
     model: nn.Module,
     graph: Any,
     *,
+    strict: bool = False,
     nodes: Any = "train",
     passes: Iterable[str] = ALL,
     device: Device | torch.device | str | None = None,
@@ -97,8 +103,24 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
     node_type: str | None = None,
     tiers: FeatureSource | None = None,
     host: int | str | None = None,
-) -> Engine | Uncompiled:
-    """Lower a model over a whole graph to the cheapest equivalent program.
+) -> Engine | Uncompiled: ...
+def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compile
+    model: nn.Module,
+    graph: Any = None,
+    *,
+    strict: bool = False,
+    nodes: Any = "train",
+    passes: Iterable[str] = ALL,
+    device: Device | torch.device | str | None = None,
+    storage: str = "float32",
+    spare_bytes: int | None = None,
+    evidence: Evidence | None = None,
+    ranks: Ranks | None = None,
+    node_type: str | None = None,
+    tiers: FeatureSource | None = None,
+    host: int | str | None = None,
+) -> Engine | Uncompiled | BatchEngine:
+    """Lower a model to the cheapest equivalent program, over a whole graph or for mini-batches.
 
     Example::
 
@@ -113,6 +135,13 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
             optimizer.step()
         outputs = engine.predict()
 
+    Without a graph, the result is a module that takes mini-batches of any loader, or nodes and edges::
+
+        engine = graphbraid.compile(model)
+        for batch in loader:
+            loss = torch.nn.functional.cross_entropy(engine(batch), batch.y[: batch.batch_size])
+        outputs = engine(data.x, data.edge_index)
+
     The model's ``forward`` receives its arguments by the names of its parameters, as in :class:`.Trainer`, or
     any attribute of the user's data. The model may change later: every call checks its modes, modules and
     attributes, and the graph's features.
@@ -123,7 +152,10 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
         graph: a graph with features, used in place; or PyG's ``Data``, whose attributes the model may take,
             or ``HeteroData``. A graph with types runs :class:`graphbraid.nn.RGCN`, and PyG's models of
             ``HeteroConv`` or made by ``to_hetero``, called as ``model(x_dict, edge_index_dict)``; layers over
-            relations of one type get the ``edge_type`` of ``Data``.
+            relations of one type get the ``edge_type`` of ``Data``. None for mini-batches; the options below
+            that are about a graph then keep their defaults.
+        strict: whether to raise an error where the model would run as it is written. Without it, a model on
+            mini-batches warns once, and ``explain()`` says why.
         nodes: the training nodes, whose outputs ``engine()`` returns: the name of a split, distinct ids (a
             tensor, array, list or range), or a mask.
         passes: names of the lowering passes that may run (:data:`graphbraid.fullgraph.ALL`).
@@ -151,12 +183,21 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
             64 MiB; without ``tiers``, features are in memory. Given alone, rows are read from a store's file.
 
     Raises:
-        ConfigError: a node is out of range or named twice, a pass or storage name is unknown, or the
+        ConfigError: ``strict`` is set and the model has no lowered form; an option about a graph is given
+            without one; a node is out of range or named twice, a pass or storage name is unknown, or the
             parameters are not on ``device``; ``ranks`` cannot run the model together; ``node_type`` is needed
             or unknown; features in tiers are read in another way than in blocks.
         DataError: the graph has no features or no such split.
         ResourceError: there is too little memory; the message says how much is needed and what would fit.
     """
+    if graph is None:
+        given: dict[str, Any] = {"nodes": nodes, "passes": passes, "device": device, "storage": storage}
+        given |= {"spare_bytes": spare_bytes, "evidence": evidence}
+        given |= {"ranks": ranks, "node_type": node_type, "tiers": tiers, "host": host}
+        defaults = signature(compile).parameters
+        if wrong := [name for name, value in given.items() if value is not defaults[name].default]:
+            raise ConfigError(f"{wrong[0]} is about a whole graph; give one, or leave {wrong[0]} out")
+        return BatchEngine(model, strict=strict)
     data = None if isinstance(graph, Graph) else graph
     whole = graph if isinstance(graph, Graph) else graph_of_data(graph)
     if ranks is not None:
@@ -180,6 +221,8 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
             ) from why
         if tiers is not None or host is not None:
             raise ConfigError(needs_lowering(why)) from why
+        if strict:
+            raise ConfigError(f"strict=True, and {why.explained()}") from why
         source, place = source_of(model, whole, data, node_type), device_for(model, device).place
         return Uncompiled(model, source, TrainingNodes(nodes, source), why, place)
 

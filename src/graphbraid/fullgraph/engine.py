@@ -7,10 +7,8 @@ as it is written.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +27,7 @@ from graphbraid.fullgraph.lowering.streamed import StreamedFeatures
 from graphbraid.fullgraph.model_tracker import ModelTracker
 from graphbraid.fullgraph.program import NotLoweredError, Program
 from graphbraid.fullgraph.ranks.ranks import Ranks
-from graphbraid.fullgraph.reading.modes import CountedMasks, in_mode, kept_buffers, plain_tensors
+from graphbraid.fullgraph.reading.modes import CountedMasks, in_mode, kept_buffers, lock_of, plain_tensors
 from graphbraid.fullgraph.runner import Runner
 from graphbraid.fullgraph.step.differentiable import Behind
 from graphbraid.graph import Graph
@@ -40,15 +38,6 @@ from graphbraid.signatures import typed
 
 if TYPE_CHECKING:
     from graphbraid.fullgraph.explain.floor import Floor
-
-_LOCKS: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
-_MAKING_LOCKS = threading.Lock()
-
-
-def lock_of(model: nn.Module) -> threading.RLock:
-    """Return the lock shared by all engines of a model: its modes and buffers allow one call at a time."""
-    with _MAKING_LOCKS:
-        return _LOCKS.setdefault(model, threading.RLock())
 
 
 class Engine:
@@ -298,4 +287,4 @@ class Engine:
             return runner.explain(measure=measure)
 
 
-__all__ = ["Engine", "lock_of"]
+__all__ = ["Engine"]

@@ -169,6 +169,12 @@ class SampledData(Data):
         batch: MiniBatch = self._store._mapping.batch
         return batch
 
+    @property
+    def with_sampled_edges(self) -> MiniBatch | None:
+        """Mini-batch that computes the values; None if ``edge_index`` was read or set, and may be another."""
+        values: LazyValues = self._store._mapping
+        return None if "edge_index" in values and values.is_made("edge_index") else self.sampled
+
     def __getattr__(self, name: str) -> Any:
         try:
             return super().__getattr__(name)

@@ -28,34 +28,41 @@ its row, -1 for an empty row; for the others the number of shares, 0 for an empt
 _CHUNK_ELEMENTS = 1 << 20
 
 
-def largest(csc: Csc, x: Tensor, weight: Tensor | None) -> Tensor:
-    """Return the maximum of ``weight[e] * x[u]`` over in-edges, whose gradient equal messages share.
+def largest(csc: Csc, x: Tensor, weight: Tensor | None, ties: Ties = "shared") -> Tensor:
+    """Return the maximum of ``weight[e] * x[u]`` over in-edges; ``ties`` says who has the gradient of equals.
 
     ``spmm`` has checked the arguments. Weighted 16-bit rows are compared in float32, before rounding.
     """
     wide = x if weight is None else x.to(sum_dtype(x.dtype))
-    out: Tensor = _max(wide, weight, csc)
+    out: Tensor = _max(wide, weight, csc, TIES.index(ties))
     return out.to(x.dtype)
 
 
 class _Max(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor | None, csc: Csc) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None, csc: Csc, ties: int) -> Tensor:
         out = x.new_empty(csc.num_dst, x.shape[1])
-        shares = torch.empty(out.shape, dtype=torch.int32, device=x.device)
+        found = torch.empty(out.shape, dtype=torch.int32, device=x.device)
         rows = x.detach().contiguous()
         factors = None if weight is None else weight.detach().contiguous()
-        backend(x).spmm_max(csc.indptr, csc.indices, rows, factors, TIES.index("shared"), out, shares)
-        ctx.csc = csc
-        ctx.save_for_backward(rows, factors, out, shares)
+        backend(x).spmm_max(csc.indptr, csc.indices, rows, factors, ties, out, found)
+        ctx.csc, ctx.ties = csc, ties
+        ctx.save_for_backward(rows, factors, out, found)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         csc: Csc = ctx.csc
-        x, weight, out, shares = ctx.saved_tensors
-        share = row_contiguous(grad / shares)
+        x, weight, out, found = ctx.saved_tensors
+        if TIES[ctx.ties] == "first":
+            assert weight is None, "only unweighted messages are read with this rule"
+            transposed, perm = csc.transpose()
+            edges = transposed.indptr, transposed.indices, perm, csc.indptr
+            to_first = x.new_empty(x.shape)
+            backend(x).spmm_max_backward(*edges, row_contiguous(grad), None, found, to_first)
+            return to_first, None, None, None
+        share = row_contiguous(grad / found)
         grad_x = grad_weight = None
         if ctx.needs_input_grad[0]:
             transposed, perm = csc.transpose()
@@ -66,7 +73,7 @@ class _Max(torch.autograd.Function):
             )
         if ctx.needs_input_grad[1]:
             grad_weight = _weight_grad(csc, share, x, weight, out)
-        return grad_x, grad_weight, None
+        return grad_x, grad_weight, None, None
 
 
 _max = operator("spmm_max", _Max, lambda a: a.x.new_empty(a.csc.num_dst, a.x.shape[1]))

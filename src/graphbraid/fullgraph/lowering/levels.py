@@ -262,31 +262,32 @@ def edges_of(csc: Csc, nodes: Tensor) -> Iterator[tuple[int, Tensor]]:
         row = next_row
 
 
-def aggregation(adjacency: AdjacencyMatrix, csc: Csc) -> Aggregation:
-    """Return the linear map over a graph that an adjacency stands for.
+def aggregation(adjacency: AdjacencyMatrix, csc: Csc, dtype: torch.dtype = torch.float32) -> Aggregation:
+    """Return the linear map over a graph that an adjacency stands for, with coefficients of ``dtype``.
 
     Raises:
         ValueError: the adjacency is of an unknown kind.
     """
-    whole = _unscaled(adjacency, csc)
+    whole = _unscaled(adjacency, csc, dtype)
     if adjacency.scale == 1:
         return whole
-    ones = whole.dst_scale if whole.dst_scale is not None else torch.ones(csc.num_dst)
+    ones = whole.dst_scale
+    if ones is None:
+        ones = torch.ones(csc.num_dst, dtype=dtype, device=csc.indptr.device)
     return replace(whole, dst_scale=ones * adjacency.scale)
 
 
-def _unscaled(adjacency: AdjacencyMatrix, csc: Csc) -> Aggregation:
+def _unscaled(adjacency: AdjacencyMatrix, csc: Csc, dtype: torch.dtype) -> Aggregation:
     weight = csc.weight if adjacency.weighted else None
     plain = csc if csc.weight is weight else Csc(csc.indptr, csc.indices, csc.num_src, trusted=True)
     if adjacency.kind == "gcn":
         from graphbraid.nn.gcn import gcn_norm
 
-        whole = gcn_norm(
-            plain, add_self_loops=adjacency.loop_scale != 0, improved=adjacency.loop_scale == 2.0
-        )
+        loops = {"add_self_loops": adjacency.loop_scale != 0, "improved": adjacency.loop_scale == 2.0}
+        whole = gcn_norm(plain, **loops, dtype=dtype)
         return replace(whole, csc=csc)
     if adjacency.kind in LAPLACIANS:
-        return replace(scaled_laplacian(plain, LAPLACIANS[adjacency.kind]), csc=csc)
+        return replace(scaled_laplacian(plain, LAPLACIANS[adjacency.kind], dtype), csc=csc)
     if adjacency.kind not in ("sum", "mean"):
         raise ValueError(f"no aggregation is called {adjacency.kind!r}")
     return Aggregation(csc=csc, weight=weight, mean=adjacency.kind == "mean", loop_scale=adjacency.loop_scale)
@@ -302,7 +303,7 @@ LAPLACIANS: dict[str, str | None] = {"laplacian": None, "laplacian sym": "sym", 
 """PyG's name of the normalisation for each Laplacian kind of adjacency."""
 
 
-def scaled_laplacian(csc: Csc, normalization: str | None) -> Aggregation:
+def scaled_laplacian(csc: Csc, normalization: str | None, dtype: torch.dtype = torch.float32) -> Aggregation:
     """Return the aggregation by ``2 L / lambda_max - I`` of a graph without its stored self-loops.
 
     ``L`` is ``I - D^-1/2 A D^-1/2`` (sym), ``I - A D^-1`` (rw) or ``D - A`` (None), and ``lambda_max`` is
@@ -312,16 +313,18 @@ def scaled_laplacian(csc: Csc, normalization: str | None) -> Aggregation:
     Args:
         csc: in-edges, with weights of any sign.
         normalization: ``sym``, ``rw`` or None.
+        dtype: dtype of the coefficients.
     """
-    weight = torch.ones(csc.num_edges) if csc.weight is None else csc.weight.float()
+    ones = torch.ones(csc.num_edges, dtype=dtype, device=csc.indices.device)
+    weight = ones if csc.weight is None else csc.weight.to(dtype)
     sources, destinations = csc.indices.long(), csc.destinations().long()
     weight = weight.masked_fill(sources == destinations, 0.0)
-    degree = torch.zeros(csc.num_src).index_add_(0, sources, weight)
+    degree = weight.new_zeros(csc.num_src).index_add_(0, sources, weight)
     src, dst = _scales(degree, normalization)
     entries = weight * (src[sources] * dst[destinations])
-    diagonal = degree if normalization is None else torch.ones(csc.num_src)
+    diagonal = degree if normalization is None else torch.ones_like(degree)
     largest = (
-        torch.cat((-entries[sources != destinations], diagonal)).max() if csc.num_src else torch.ones(())
+        torch.cat((-entries[sources != destinations], diagonal)).max() if csc.num_src else degree.new_ones(())
     )
     scale = 1 / largest  # 2 / lambda_max
     loop = scale * diagonal - 1

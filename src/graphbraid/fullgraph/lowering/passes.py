@@ -160,6 +160,13 @@ def fuse(program: Program, facts: Facts) -> Program:
     return program.decided("fuse", saved > 0, what, saves=saves, ops=after.ops)
 
 
+def merged_epilogues(program: Program) -> Program:
+    """Return a program in which bias, activation and dropout in succession are one pass over the rows."""
+    while (merged := _merge_epilogues(program)) is not None:
+        program = merged
+    return program
+
+
 def _merge_epilogues(program: Program) -> Program | None:
     for op in program.ops:
         before = program.producer(op.inputs[0])

@@ -56,8 +56,8 @@ class View:
     identity: float = 0.0
 
     def matrix(self, parameter: Tensor) -> Tensor:
-        """Return the detached ``(out_channels, in_channels)`` matrix, in the parameter's memory if it can."""
-        part = self._part(parameter.detach())
+        """Return the ``(out_channels, in_channels)`` matrix, in the parameter's memory if it can."""
+        part = self._part(parameter)
         if self.scale != 1:
             part = part * self.scale
         if self.identity:
@@ -204,11 +204,13 @@ class Linear(Following):
         """Shape ``(out_channels, in_channels)`` of the matrix."""
         return self.view.shape(self.weight)
 
-    def matrix(self) -> Tensor:
-        """Return the detached ``(out_channels, in_channels)`` matrix."""
+    def matrix(self, *, learns: bool = False) -> Tensor:
+        """Return the ``(out_channels, in_channels)`` matrix; detached unless ``learns``."""
+        weight = self.weight if learns else self.weight.detach()
         if self.mixed is not None:
-            return self._of_base.matrix(torch.tensordot(self._coefficients, self.weight.detach(), 1))
-        return self.weight.detach() if self.view == WHOLE else self.view.matrix(self.weight)
+            coefficients = self.mixed[self.view.at] if learns else self._coefficients
+            return self._of_base.matrix(torch.tensordot(coefficients, weight, 1))
+        return weight if self.view == WHOLE else self.view.matrix(weight)
 
     def mixed_gradients(self, grad: Tensor) -> tuple[Tensor, Tensor]:
         """Return the gradients of ``weight`` and ``mixed`` from that of a mixed :meth:`matrix`."""

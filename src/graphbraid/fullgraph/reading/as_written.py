@@ -160,7 +160,7 @@ class AsWritten:
         if self._node_type is not None:
             return self().index_select(0, nodes)
         count = self._value(NUM_NODES)
-        return _map(self(), lambda t: t.index_select(0, nodes) if t.shape[:1] == (count,) else t)
+        return map_tensors(self(), lambda t: t.index_select(0, nodes) if t.shape[:1] == (count,) else t)
 
     def _value(self, what: str) -> Any:
         """Return the current value of an argument: the user's own, if their data has it now."""
@@ -193,14 +193,14 @@ class AsWritten:
         return {one: held.to(place) if isinstance(held, Tensor) else held for one, held in found.items()}
 
 
-def _map(returned: Any, change: Callable[[Tensor], Tensor]) -> Any:
+def map_tensors(returned: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """Apply ``change`` to all tensors that a model returned, also in tuples, lists and dicts."""
     if isinstance(returned, Tensor):
         return change(returned)
     if isinstance(returned, dict):
-        return {key: _map(value, change) for key, value in returned.items()}
+        return {key: map_tensors(value, change) for key, value in returned.items()}
     if isinstance(returned, tuple) and hasattr(returned, "_fields"):
-        return type(returned)(*(_map(value, change) for value in returned))
+        return type(returned)(*(map_tensors(value, change) for value in returned))
     if isinstance(returned, list | tuple):
-        return type(returned)(_map(value, change) for value in returned)
+        return type(returned)(map_tensors(value, change) for value in returned)
     return returned

@@ -217,6 +217,14 @@ def _beside_blocks(given: Given) -> Given:
     )
 
 
+def argument_named(name: str, place: int) -> str | None:
+    """Return what a parameter receives by its name or, if that says nothing, its place; None if neither."""
+    what = _KNOWN.get(name)
+    if what is None and name not in _MEANT and place < len(_BY_PLACE):
+        return _BY_PLACE[place]
+    return what
+
+
 def parameters_of(model: nn.Module) -> list[inspect.Parameter]:
     """Return the parameters of ``forward``: of a wrapper, those of what it wraps."""
     own = getattr(getattr(model, "signature", None), "param_dict", None)

@@ -165,20 +165,25 @@ def _check_tensors(name: str, module: nn.Module, known: Known) -> None:
 
 
 def check_parameter(name: str, key: str, parameter: nn.Parameter) -> None:
-    """Refuse anything but a plain float32 parameter; kernels read matrices alone with any strides.
+    """Refuse anything but a plain parameter of float32 or float64; only matrices may have any strides.
 
     Raises:
         NotLoweredError: it is something else; the message names it.
     """
     if type(parameter) is not nn.Parameter:
         raise NotLoweredError(name, f"{key} is a {type(parameter).__name__}", "a plain torch.nn.Parameter")
-    if parameter.dtype != torch.float32 or parameter.layout != torch.strided:
-        what = str(parameter.dtype).removeprefix("torch.")
-        raise NotLoweredError(name, f"{key} is {what}, and kernels run in float32", "model.float()")
+    if parameter.dtype not in (torch.float32, torch.float64) or parameter.layout != torch.strided:
+        raise other_dtype(name, key, parameter)
     if parameter.ndim != 2 and not parameter.is_contiguous():
         raise NotLoweredError(name, f"{key} is not contiguous", f"{key}.data = {key}.data.contiguous()")
     if parameter.is_inference():
         raise NotLoweredError(name, f"{key} was made in inference mode", "a model made outside of it")
+
+
+def other_dtype(name: str, key: str, parameter: nn.Parameter) -> NotLoweredError:
+    """Return the error for a parameter of a dtype or layout that no kernel takes."""
+    what = str(parameter.dtype).removeprefix("torch.")
+    return NotLoweredError(name, f"{key} is {what}, and kernels run in float32", "model.float()")
 
 
 def runs_something(key: str) -> bool:

@@ -1,10 +1,12 @@
-"""Context managers for a model's modes, buffers and dropout masks, and torch's inference mode."""
+"""A model's lock, and context managers for its modes, buffers and masks, and torch's inference mode."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +14,15 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from graphbraid.ops.dropout import draw_seed, keep_mask
+
+_LOCKS: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
+_MAKING_LOCKS = threading.Lock()
+
+
+def lock_of(model: nn.Module) -> threading.RLock:
+    """Return the lock shared by all engines of a model: its modes and buffers allow one call at a time."""
+    with _MAKING_LOCKS:
+        return _LOCKS.setdefault(model, threading.RLock())
 
 
 @contextmanager

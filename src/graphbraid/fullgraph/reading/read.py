@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
+import torch
 from torch import nn
 
 from graphbraid.errors import did_you_mean
@@ -19,7 +20,16 @@ from graphbraid.fullgraph.program import (
     Program,
 )
 from graphbraid.fullgraph.reading.calling import Calling, Given, calling_of
-from graphbraid.fullgraph.reading.exact import Known, anything, check, check_model, count, one_of, probability
+from graphbraid.fullgraph.reading.exact import (
+    Known,
+    anything,
+    check,
+    check_model,
+    count,
+    one_of,
+    other_dtype,
+    probability,
+)
 from graphbraid.fullgraph.reading.reader import Edges, LayerCall, Writer
 from graphbraid.fullgraph.reading.relational import MOST_READ, OWN_CONV, sum_over_relations
 from graphbraid.fullgraph.reading.rowwise import as_linear, rowwise
@@ -34,7 +44,12 @@ MOST_OPERATIONS = 800
 
 
 def read_model(
-    model: nn.Module, in_channels: int, given: Given | None = None, calling: Calling | None = None
+    model: nn.Module,
+    in_channels: int,
+    given: Given | None = None,
+    calling: Calling | None = None,
+    *,
+    dtypes: Collection[torch.dtype] = (torch.float32,),
 ) -> Program:
     """Read a model in its current mode into a program.
 
@@ -45,6 +60,7 @@ def read_model(
         given: the arguments available to call it with. If None, features and edges without weights.
         calling: how to call it. If None, determined by
             :func:`graphbraid.fullgraph.reading.calling.calling_of`.
+        dtypes: dtypes that parameters may have: float32, also float64, or both.
 
     Raises:
         NotLoweredError: part of the model cannot be read; the message names it.
@@ -61,7 +77,7 @@ def read_model(
     ops = _reached(writer.ops, out)
     only = NodeType(name=ONLY_NODE_TYPE, input=INPUT, channels=in_channels)
     return _checked(
-        name, ops=ops, in_channels=in_channels, node_types=(only,) if _reads_relations(ops) else ()
+        model, dtypes, ops=ops, in_channels=in_channels, node_types=(only,) if _reads_relations(ops) else ()
     )
 
 
@@ -107,14 +123,20 @@ def read_typed(model: nn.Module, calling: Calling, given: Given, types: Types, n
     if len(ops) > MOST_OPERATIONS:
         what = f"it comes to {len(ops)} operations, and reading takes up to {MOST_OPERATIONS}"
         raise NotLoweredError(name, what, "mini-batches (mode='sampled')")
-    return _checked(name, ops=ops, in_channels=0, node_types=node_types)
+    return _checked(model, (torch.float32,), ops=ops, in_channels=0, node_types=node_types)
 
 
-def _checked(name: str, **fields: Any) -> Program:
+def _checked(model: nn.Module, dtypes: Collection[torch.dtype], **fields: Any) -> Program:
     try:
-        return Program(**fields)
+        program = Program(**fields)
     except ValueError as error:
-        raise NotLoweredError(name, str(error)) from None
+        raise NotLoweredError(type(model).__name__, str(error)) from None
+    read = {id(parameter) for parameter in program.parameters()}
+    for name, parameter in model.named_parameters():
+        if id(parameter) in read and parameter.dtype not in dtypes:
+            module, _, key = name.rpartition(".")
+            raise other_dtype(module, key, parameter)
+    return program
 
 
 def _reads_relations(ops: tuple[Operation, ...]) -> bool:

@@ -142,6 +142,11 @@ class MiniBatch(TensorHolder):
         return self._sampled
 
     @property
+    def with_sampled_edges(self) -> MiniBatch | None:
+        """The batch itself; None if ``edge_index`` was read or set, and may be another."""
+        return self if self._cache.get("edge_index") is None else None
+
+    @property
     def x(self) -> Tensor | None:
         """Dense feature rows, ``(num_nodes, F)``; sparse features are made dense (see :attr:`features`)."""
         return self._once("x", lambda: self._rows("x"))

@@ -1,0 +1,216 @@
+"""BatchCall: one call of a model on a mini-batch, by what each argument of its ``forward`` is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from graphbraid.fullgraph.batches.edges import BatchEdges, with_all_rows
+from graphbraid.fullgraph.program import NotLoweredError
+from graphbraid.fullgraph.reading.calling import (
+    CSC,
+    DATA,
+    EDGE_ATTR,
+    EDGES,
+    NUM_NODES,
+    WEIGHTS,
+    Calling,
+    CallValues,
+    Given,
+    X,
+    argument_named,
+    calling_of,
+    parameters_of,
+)
+from graphbraid.graph.csc import Csc
+from graphbraid.sampling.minibatch.mini_batch import MiniBatch
+
+_OF_LOADERS = frozenset(
+    "batch_size input_id epoch step num_sampled_nodes num_sampled_edges".split()  # noqa: SIM905
+)
+"""What loaders write of a batch; PyG's models take ``batch_size`` for a number of graphs."""
+_LINKS = frozenset({"edge_label_index", "src_index"})
+"""Attributes of batches whose seeds are links, whose outputs are wanted of all their nodes."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class BatchCall:
+    """One call of a model on a batch."""
+
+    calling: Calling
+    values: Mapping[str, Any]
+    """The values of the call by what parameters receive."""
+    given: Given
+    """What is available to call it with."""
+    batch: Any = None
+    """The batch, for the order of its hops; None for a call with tensors."""
+    num_seeds: int | None = None
+    """Number of rows that are wanted, the first ones; None for all."""
+
+    @property
+    def signature(self) -> tuple[Any, ...]:
+        """What a program is read for: another one needs another program."""
+        given = self.given
+        width = self.values[X].shape[1]
+        named = tuple(self.calling.named.items())
+        return self.calling.positional, named, given.weights, given.edge_channels, width, given.data_class
+
+    def why_not(self, parameter: Tensor | None) -> NotLoweredError | None:
+        """Return why these arguments cannot go with a parameter of the model; None if they can."""
+        x: Any = self.values.get(X) if self.batch is None else self.values[X]
+        if not _is_plain(x) or x.ndim != 2 or not x.is_floating_point():
+            return NotLoweredError("x", "it is not one dense matrix of floats with a row per node")
+        edges = self.values.get(EDGES)  # of a batch, usually not made
+        if edges is not None and not _is_edge_list(edges, x):
+            return NotLoweredError("edge_index", "it is not a dense (2, num_edges) matrix of ids beside x")
+        if parameter is not None and (parameter.dtype != x.dtype or parameter.device != x.device):
+            what = f"it is {x.dtype} on {x.device}, parameters are {parameter.dtype} on {parameter.device}"
+            return NotLoweredError("x", what, "one dtype and device")
+        weight = None if self.given.weights is None else self.values[self.given.weights]
+        attr = None if self.given.edge_channels is None else self.values[EDGE_ATTR]
+        for name, held in (("edge_weight", weight), ("edge_attr", attr)):
+            if held is not None and (held.requires_grad or held.device != x.device):
+                what = f"{name} requires a gradient or is on another device than x"
+                return NotLoweredError(name, what, "a tensor that does not, on one device")
+        return None
+
+    def edges(self) -> BatchEdges:
+        """Return the edges of the batch, with their weights if the model receives them."""
+        weight = None if self.given.weights is None else self.values[self.given.weights]
+        num_nodes, batch = int(self.values[X].shape[0]), self.batch
+        own = getattr(batch, "with_sampled_edges", None)
+        if isinstance(own, MiniBatch) and (found := _as_sampled(own, weight, num_nodes)) is not None:
+            return found
+        return BatchEdges.of_list(self.values[EDGES], num_nodes, weight, hops=_hops_of(batch, num_nodes))
+
+
+def _is_plain(value: Any) -> bool:
+    return type(value) in (Tensor, nn.Parameter) and value.layout == torch.strided
+
+
+def _is_edge_list(edges: Any, x: Tensor) -> bool:
+    fits = _is_plain(edges) and edges.ndim == 2 and edges.shape[0] == 2 and edges.device == x.device
+    return fits and edges.dtype in (torch.int32, torch.int64)
+
+
+def _as_sampled(batch: MiniBatch, weight: Tensor | None, num_nodes: int) -> BatchEdges | None:
+    """Return the edges as the sampler left them; None if they are not hop by hop."""
+    if batch.layout == "blocks":
+        blocks = (Csc(b.indptr, b.indices, b.num_src, b.weight, trusted=True) for b in batch.blocks)
+        return BatchEdges(blocks=tuple(blocks))
+    if not batch.sampled.by_hop or not batch.blocks:
+        return None
+    first = batch.blocks[0]
+    csc = with_all_rows(Csc(first.indptr, first.indices, num_nodes, weight, trusted=True))
+    return BatchEdges(csc=csc, hops=tuple(accumulate(batch.num_sampled_nodes)), is_directed=True)
+
+
+def _hops_of(batch: Any, num_nodes: int) -> tuple[int, ...]:
+    """Return the nodes up to each hop of a batch; empty if it does not say, or not of all its nodes."""
+    counts = getattr(batch, "num_sampled_nodes", None)
+    if not isinstance(counts, list) or not counts:
+        return ()
+    hops = tuple(accumulate(int(count) for count in counts))
+    return hops if hops[-1] == num_nodes else ()
+
+
+# ---- calls with tensors
+
+
+def call_with(model: nn.Module, args: Sequence[Any], named: Mapping[str, Any]) -> BatchCall:
+    """Return the call ``model(*args, **named)``.
+
+    Raises:
+        NotLoweredError: an argument has no parameter of its own.
+    """
+    parameters = parameters_of(model)
+    if len(args) > len(parameters) or any(p.kind is p.KEYWORD_ONLY for p in parameters[: len(args)]):
+        raise NotLoweredError("forward", "it is called with arguments that have no parameter of their own")
+    places = {p.name: place for place, p in enumerate(parameters)}
+    given_to = {p.name: value for p, value in zip(parameters, args, strict=False)}
+    if unknown := [name for name in named if name not in places or name in given_to]:
+        raise NotLoweredError("forward", f"it is called with {unknown[0]!r}, which no parameter takes once")
+    given_to |= named
+    defaults = {p.name: p.default for p in parameters}
+    given_to = {name: v for name, v in given_to.items() if v is not None or defaults[name] is not None}
+    values: dict[str, Any] = {}
+    positional, by_name = list[str](), dict[str, str]()
+    for name, value in given_to.items():
+        what = argument_named(name, places[name])
+        what = name if what is None or what in values else what
+        values[what] = value
+        if places[name] == len(positional) and name not in named:
+            positional.append(what)
+        else:
+            by_name[name] = what
+    calling = Calling(tuple(positional), by_name)
+    given = _with_edges(Given(names=frozenset(values), held=frozenset(values)), values, list(values))
+    return BatchCall(calling=calling, values=values, given=given)
+
+
+# ---- calls with batches
+
+
+def call_of_batch(model: nn.Module, batch: Any, callings: dict[Any, Calling]) -> BatchCall:
+    """Return the call of a model on a batch, with its attributes by the names of ``forward``'s parameters.
+
+    Args:
+        model: the model.
+        batch: a :class:`.MiniBatch`, or PyG's ``Data`` or ``Batch``.
+        callings: how batches with the same attributes were called before; written.
+
+    Raises:
+        ConfigError: a parameter without a default matches no attribute.
+    """
+    held = frozenset(batch.keys())
+    is_sampled = isinstance(batch, MiniBatch) or "input_id" in held
+    keys = held - _OF_LOADERS if is_sampled else held
+    given = Given(names=keys | {EDGES, NUM_NODES, DATA}, held=keys, data_class=_class_of(batch))
+    key = type(batch), keys
+    if key not in callings:
+        callings[key] = calling_of(model, given)
+    calling = callings[key]
+    values = CallValues(partial(_of_batch, batch))
+    is_whole = calling.takes(DATA)
+    taken = [what for what in (WEIGHTS, EDGE_ATTR) if what in keys and (is_whole or calling.takes(what))]
+    return BatchCall(
+        calling=calling,
+        values=values,
+        given=_with_edges(given, values, taken),
+        batch=batch,
+        num_seeds=batch.batch_size if is_sampled and not held & _LINKS else None,
+    )
+
+
+def _with_edges(given: Given, values: Mapping[str, Any], taken: Sequence[str]) -> Given:
+    """Say which of the values are numbers of edges, and which rows of features."""
+    for what in taken:
+        value = values[what]
+        if what in (WEIGHTS, EDGE_ATTR) and _is_plain(value) and value.is_floating_point():
+            if value.ndim == 1:
+                given = replace(given, weights=given.weights or what)
+            elif value.ndim == 2 and what == EDGE_ATTR:
+                given = replace(given, edge_channels=int(value.shape[1]))
+    return given
+
+
+def _class_of(batch: Any) -> type | None:
+    """Return the class that a model finds its data of; None for PyG's ``Data``."""
+    return None if isinstance(batch, MiniBatch) else type(batch)
+
+
+def _of_batch(batch: Any, what: str) -> Any:
+    if what == DATA:
+        return batch.to_data() if isinstance(batch, MiniBatch) else batch
+    if what == CSC:
+        return batch.blocks if hasattr(batch, "blocks") else batch.edge_index
+    return getattr(batch, what)
+
+
+__all__ = ["BatchCall", "call_of_batch", "call_with"]

@@ -1,0 +1,118 @@
+"""BatchEngine: a model compiled for mini-batches, as a module in its place."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from torch import Tensor, nn
+
+from graphbraid.errors import ConfigError
+from graphbraid.fullgraph.batches.calls import call_of_batch, call_with
+from graphbraid.fullgraph.batches.runner import BatchRunner
+from graphbraid.fullgraph.program import NotLoweredError
+from graphbraid.fullgraph.reading.calling import Calling
+from graphbraid.sampling.minibatch.mini_batch import MiniBatch
+
+_TO_CALLER = 4
+"""Frames from a call of the engine, which is a module, to its user."""
+
+
+class BatchEngine(nn.Module):
+    """Runs a model on mini-batches, or on any nodes and edges, with graphbraid's operators.
+
+    ``engine(batch)`` returns the rows of the batch's seeds, and ``engine(x, edge_index, ...)`` those of all
+    nodes, as the model would. Both run under autograd. Create engines with :func:`graphbraid.compile`.
+
+    Parameters, buffers and submodules are the model's own, under the model's names, and so are the keys of
+    ``state_dict``. A copy of an engine is an engine of a copy of its model. A pickle holds no programs.
+
+    Args:
+        model: any module.
+        strict: whether to raise an error instead of running a model as it is written.
+    """
+
+    _runner: BatchRunner
+    _callings: dict[Any, Calling]
+
+    def __init__(self, model: nn.Module, *, strict: bool = False) -> None:
+        super().__init__()
+        own = vars(self)  # nn.Module would look for these names among the model's submodules
+        own |= {name: vars(model)[name] for name in ("_parameters", "_buffers", "_modules")}
+        own["_runner"], own["_callings"] = BatchRunner(model, strict=strict), dict[Any, Calling]()
+        own["training"] = model.training
+
+    @property
+    def model(self) -> nn.Module:
+        """The user's model."""
+        return self._runner.model
+
+    @property
+    def why(self) -> NotLoweredError | None:
+        """The reason why the last call ran as it is written; None if it ran by a program."""
+        last = self._runner.last
+        return last if isinstance(last, NotLoweredError) else None
+
+    def explain(self) -> str:
+        """Describe the program that ran last, or say why the model ran as it is written."""
+        return str(self._runner.explain())
+
+    def train(self, mode: bool = True) -> BatchEngine:
+        """Set the mode of the model and of its modules."""
+        self.model.train(mode)
+        vars(self)["training"] = mode
+        return self
+
+    def forward(self, *args: Any, **named: Any) -> Any:
+        """Call the model on a batch, or with the arguments of its own ``forward``.
+
+        Args:
+            *args: one mini-batch of any loader, whose attributes the model receives by the names of its
+                parameters; or the model's own arguments.
+            **named: the model's own arguments by name.
+
+        Returns:
+            What the model returns. Of a batch with seeds, only their rows.
+
+        Raises:
+            ConfigError: ``strict`` is set and the model has no lowered form; or the batch lacks what the
+                model takes, or has several node types.
+        """
+        runner = self._runner
+        if len(args) == 1 and not named and _is_batch(args[0]):
+            return runner.run(call_of_batch(runner.model, args[0], self._callings), stacklevel=_TO_CALLER)
+        try:
+            call = call_with(runner.model, args, named)
+        except NotLoweredError as why:
+            runner.runs_as_written(why, stacklevel=_TO_CALLER)
+            return runner.model(*args, **named)
+        return runner.run(call, stacklevel=_TO_CALLER)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> BatchEngine:
+        return BatchEngine(copy.deepcopy(self.model, memo), strict=self._runner.strict)
+
+    def __reduce__(self) -> Any:
+        return _made, (self.model, self._runner.strict)
+
+
+def _made(model: nn.Module, strict: bool) -> BatchEngine:
+    return BatchEngine(model, strict=strict)
+
+
+def _is_batch(value: Any) -> bool:
+    """Return whether an argument is a batch of one node type.
+
+    Raises:
+        ConfigError: it is one of several node types.
+    """
+    if isinstance(value, Tensor | dict) or not callable(getattr(value, "keys", None)):
+        return False
+    if value.is_typed if isinstance(value, MiniBatch) else hasattr(value, "node_types"):
+        raise ConfigError(
+            "engine(batch) takes batches of one node type; engine(batch.x_dict, batch.edge_index_dict) runs "
+            "the model as it is written"
+        )
+    return hasattr(value, "num_nodes")
+
+
+__all__ = ["BatchEngine"]

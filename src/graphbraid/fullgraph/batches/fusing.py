@@ -1,0 +1,189 @@
+"""Fusing for mini-batches: products join the sums beside them, and epilogues each other.
+
+The sizes of batches are not known here, so the order of a product and a sum is left to
+:func:`graphbraid.ops.aggregate_linear`, which chooses it by each batch's numbers of nodes and edges.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import nn
+
+from graphbraid.fullgraph.lowering.passes import merged_epilogues
+from graphbraid.fullgraph.program import (
+    Add,
+    AdjacencyMatrix,
+    Aggregate,
+    Break,
+    Combine,
+    DestinationRows,
+    Epilogue,
+    Gine,
+    Linear,
+    Module,
+    Normalise,
+    Operation,
+    Program,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AggregateLinear(Linear):
+    """``out = A x Wᵀ``, plus ``x_dst W_rootᵀ`` of the destinations' own rows if there is a root."""
+
+    adjacency: AdjacencyMatrix
+    root: Linear | None = None
+    """The operation that would multiply the destinations' own rows alone."""
+    symbol = "aggregate and linear"
+    moves = True
+
+    def parameters(self) -> tuple[nn.Parameter, ...]:
+        """Return the parameters it learns."""
+        return (*super().parameters(), *(() if self.root is None else self.root.parameters()))
+
+    def details(self) -> str:
+        """Return the text to print after the inputs."""
+        return f"{self.adjacency}, {super().details()}{', and own rows' if self.root else ''}"
+
+
+_LEAVES_RESULT = (AggregateLinear, Aggregate, Linear, Add, Combine, Gine, Normalise)
+"""Operations whose result is new memory that their backward does not read."""
+
+
+class BatchProgram:
+    """A program as it runs on batches.
+
+    Args:
+        program: the program as it was read from the model.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.read = program
+        """The program as it was read."""
+        fused = _fused(program)
+        self.ops, self.output = fused.ops, fused.output
+        self._level = {value: fused.level(value) for value in (*fused.inputs, *(op.out for op in fused.ops))}
+        self.num_levels = fused.num_levels
+        self.last_coupled = max((fused.level(op.out) for op in fused.ops if _couples_rows(op)), default=-1)
+        """The last level with an operation whose result depends on all rows; -1 if there is none."""
+        self.in_place = frozenset(op.out for op in fused.ops if _may_overwrite(fused, op))
+        """Results that may be written over the first input."""
+        self.last_read = _last_reads(fused)
+        """The values that no operation after each one reads."""
+        self._text = str(fused)
+
+    def level(self, value: str) -> int:
+        """Return the level for whose nodes a value has rows."""
+        return self._level[value]
+
+    def __str__(self) -> str:
+        return self._text
+
+
+def _couples_rows(op: Operation) -> bool:
+    """Return whether a row's result depends on other rows, in the mode that the model is in."""
+    if isinstance(op, Normalise) and op.couples_rows:
+        norm: Any = op.module
+        return bool(norm.training) or norm.running_mean is None
+    return isinstance(op, Break | Module) and op.couples_rows
+
+
+def _may_overwrite(program: Program, op: Operation) -> bool:
+    """Return whether an epilogue is the only reader of rows that backward does not read either."""
+    maker = program.producer(op.inputs[0])
+    return (
+        isinstance(op, Epilogue)
+        and isinstance(maker, _LEAVES_RESULT)
+        and len(program.consumers(op.inputs[0])) == 1
+    )
+
+
+def _last_reads(program: Program) -> list[tuple[str, ...]]:
+    last: dict[str, int] = {}
+    for place, op in enumerate(program.ops):
+        last |= dict.fromkeys(op.inputs, place)
+    last.pop(program.output, None)
+    found: list[list[str]] = [[] for _ in program.ops]
+    for value, place in last.items():
+        found[place].append(value)
+    return [tuple(values) for values in found]
+
+
+def _fused(program: Program) -> Program:
+    for step in (_with_later_bias, _joined, _with_root):
+        while (changed := step(program)) is not None:
+            program = changed
+    return merged_epilogues(_reached(program))
+
+
+def _with_later_bias(program: Program) -> Program | None:
+    """Add a bias after a sum rather than to one of its sides, where an activation may follow it."""
+    for op in program.ops:
+        if not isinstance(op, Add):
+            continue
+        for place, value in enumerate(op.inputs):
+            bias = program.producer(value)
+            is_bias = isinstance(bias, Epilogue) and bias.act == "none" and bias.p == 0
+            if is_bias and bias is not None and len(program.consumers(value)) == 1:
+                sides = [*op.inputs]
+                sides[place] = bias.inputs[0]
+                new = replace(op, out=value, inputs=tuple(sides))
+                return program.replaced({value: new, op.out: replace(bias, out=op.out, inputs=(value,))})
+    return None
+
+
+def _joined(program: Program) -> Program | None:
+    """Join a sum over neighbours with the product before or after it."""
+    for op in program.ops:
+        before = program.producer(op.inputs[0])
+        if (
+            before is None
+            or len(program.consumers(before.out)) > 1
+            or len(op.inputs) + len(before.inputs) > 2
+        ):
+            continue
+        sums, product = (op, before) if isinstance(op, Aggregate) else (before, op)
+        if isinstance(sums, Aggregate) and type(product) is Linear:
+            joined = AggregateLinear(
+                out=op.out,
+                inputs=before.inputs,
+                adjacency=sums.adjacency,
+                weight=product.weight,
+                view=product.view,
+                mixed=product.mixed,
+            )
+            return program.replaced({op.out: joined}, without=before.out)
+    return None
+
+
+def _with_root(program: Program) -> Program | None:
+    """Join a product of the destinations' own rows with that of the same rows' sums."""
+    for op in program.ops:
+        if not isinstance(op, Add):
+            continue
+        for one, other in (op.inputs, op.inputs[::-1]):
+            summed, product = program.producer(one), program.producer(other)
+            if not isinstance(summed, AggregateLinear) or type(product) is not Linear or summed.root:
+                continue
+            own = program.producer(product.inputs[0])
+            is_own = isinstance(own, DestinationRows) and own.inputs == summed.inputs
+            is_alone = all(len(program.consumers(value)) == 1 for value in (one, other))
+            if is_own and is_alone and len(product.inputs) == 1:
+                joined = replace(summed, out=op.out, root=product)
+                return program.replaced({op.out: joined}, without=one)
+    return None
+
+
+def _reached(program: Program) -> Program:
+    """Return the program without operations whose results nothing reads."""
+    wanted, kept = {program.output}, []
+    for op in reversed(program.ops):
+        if op.out in wanted:
+            wanted.update(op.inputs)
+            kept.append(op)
+    return program.rewritten(tuple(reversed(kept)))
+
+
+__all__ = ["AggregateLinear", "BatchProgram"]

@@ -1,0 +1,293 @@
+"""How each operation of a program runs on a mini-batch: a call of a differentiable operator.
+
+There is one function for each class of operation, in :data:`RUN`. It reads the rows of its inputs and the
+edges between its two levels, and returns the result's rows. No operator keeps a row for each edge, except the
+mapped edge features of GINE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from graphbraid.fullgraph.batches.edges import LevelEdges, Levels
+from graphbraid.fullgraph.batches.fusing import AggregateLinear, BatchProgram
+from graphbraid.fullgraph.program import (
+    Add,
+    Aggregate,
+    Attention,
+    Break,
+    Combine,
+    Concat,
+    DestinationRows,
+    Epilogue,
+    Exchange,
+    Gine,
+    Hoisted,
+    Largest,
+    Learned,
+    Linear,
+    Maximum,
+    Module,
+    Normalise,
+    Operation,
+    Prelu,
+    RowFunction,
+    Scale,
+    UnitRows,
+)
+from graphbraid.nn.gat import head_dot
+from graphbraid.ops import (
+    aggregate,
+    aggregate_linear,
+    batch_norm,
+    bias_act_dropout,
+    dense_linear,
+    gat_attention,
+    gatv2_attention,
+    gine,
+    layer_norm,
+)
+from graphbraid.ops.spmm import largest
+
+_Op = TypeVar("_Op", bound=Operation)
+
+
+class BatchRun:
+    """One run of a program on a batch.
+
+    Args:
+        program: the program.
+        levels: the program's levels on the batch.
+        features: rows of the program's inputs, by name.
+        given: what the model is called with, by what parameters receive; for calls as they are written.
+        edge_attr: ``(num_edges, num_edge_features)`` in the order of the user's list; None if none is read.
+    """
+
+    def __init__(
+        self,
+        program: BatchProgram,
+        levels: Levels,
+        features: Mapping[str, Tensor],
+        given: Mapping[str, Any],
+        edge_attr: Tensor | None,
+    ) -> None:
+        self.given = given
+        self._program, self._levels, self._edge_attr = program, levels, edge_attr
+        self._values = {name: rows[: levels.sizes[0]] for name, rows in features.items()}
+
+    def outputs(self) -> Tensor:
+        """Run all operations in their order; return the rows of the last level."""
+        for op, last_read in zip(self._program.ops, self._program.last_read, strict=True):
+            self._values[op.out] = RUN[type(op)](op, self)
+            for value in last_read:  # without autograd, nothing else holds these rows
+                del self._values[value]
+        return self._values[self._program.output]
+
+    def read(self, op: Operation, place: int = 0) -> Tensor:
+        """Return the rows of an operation's input."""
+        return self._values[op.inputs[place]]
+
+    def edges(self, op: Operation) -> LevelEdges:
+        """Return the edges from the level of an operation's first input to the next level."""
+        return self._levels.edges[self._program.level(op.inputs[0])]
+
+    def num_rows(self, op: Operation) -> int:
+        """Return the number of rows of an operation's result."""
+        return self._levels.sizes[self._program.level(op.out)]
+
+    def edge_attr(self, op: Operation, dtype: torch.dtype) -> Tensor:
+        """Return the features of :meth:`edges`, in their order."""
+        assert self._edge_attr is not None
+        return self.edges(op).rows_of(self._edge_attr).to(dtype)
+
+    def may_overwrite(self, op: Operation) -> bool:
+        """Return whether an operation may write its result over its input."""
+        return op.out in self._program.in_place
+
+
+RUN: dict[type[Operation], Callable[[Any, BatchRun], Tensor]] = {}
+"""The function of each class of operation."""
+NOT_IN_BATCHES: dict[type[Operation], str] = {
+    Hoisted: "lowering over a whole graph makes it of what stays from step to step",
+    Exchange: "ranks exchange rows of a whole graph",
+    Learned: "rows of a node type; models over node types run on mini-batches as they are written",
+}
+"""Operations without a function, each with the reason why no program of a mini-batch has one."""
+
+
+def _runs(
+    kind: type[_Op],
+) -> Callable[[Callable[[_Op, BatchRun], Tensor]], Callable[[_Op, BatchRun], Tensor]]:
+    """Enter a function into :data:`RUN`."""
+
+    def enter(function: Callable[[_Op, BatchRun], Tensor]) -> Callable[[_Op, BatchRun], Tensor]:
+        RUN[kind] = function
+        return function
+
+    return enter
+
+
+# ---- along edges
+
+
+@_runs(AggregateLinear)
+def _aggregate_linear(op: AggregateLinear, run: BatchRun) -> Tensor:
+    x = run.read(op)
+    how = run.edges(op).aggregation(op.adjacency, x.dtype)
+    root = None if op.root is None else op.root.matrix(learns=True)
+    return aggregate_linear(how, x, op.matrix(learns=True), root)
+
+
+@_runs(Aggregate)
+def _aggregate(op: Aggregate, run: BatchRun) -> Tensor:
+    x = run.read(op)
+    addend = run.read(op, 1) if len(op.inputs) > 1 else None
+    return aggregate(run.edges(op).aggregation(op.adjacency, x.dtype), x, addend=addend)
+
+
+@_runs(Maximum)
+def _maximum(op: Maximum, run: BatchRun) -> Tensor:
+    return largest(run.edges(op).csc, run.read(op), None, op.ties)
+
+
+@_runs(Gine)
+def _gine(op: Gine, run: BatchRun) -> Tensor:
+    x = run.read(op)
+    edges = run.edge_attr(op, x.dtype)
+    if op.weight is not None:
+        edges = dense_linear(edges, op.weight, op.bias)
+    return gine(run.edges(op).csc, x, edges, loop_scale=op.loop_scale)
+
+
+@_runs(Attention)
+def _attention(op: Attention, run: BatchRun) -> Tensor:
+    csc, rows = run.edges(op).csc, run.read(op)
+    how: dict[str, Any] = {
+        "negative_slope": op.negative_slope,
+        "self_loops": op.self_loops,
+        "dropout": op.dropout,
+    }
+    last = run.read(op, -1)
+    own = last[: csc.num_dst]
+    if op.kind == "gat":
+        scored = rows if op.own_rows else last
+        logits = head_dot(scored, op.vectors[0]), head_dot(own, op.vectors[1])
+        out = gat_attention(csc, rows, *logits, **how)
+    else:
+        out = gatv2_attention(csc, rows, own, op.vectors[0][0], **how)
+    return out.view(-1, op.heads, op.channels).mean(1) if op.averages else out
+
+
+# ---- row by row
+
+
+@_runs(Linear)
+def _linear(op: Linear, run: BatchRun) -> Tensor:
+    out = dense_linear(run.read(op), op.matrix(learns=True))
+    return out + run.read(op, 1) if len(op.inputs) > 1 else out
+
+
+@_runs(Epilogue)
+def _epilogue(op: Epilogue, run: BatchRun) -> Tensor:
+    bias = None if op.bias is None else op.bias_of(op.bias)
+    return bias_act_dropout(run.read(op), bias, op.act, op.p, inplace=run.may_overwrite(op))
+
+
+@_runs(DestinationRows)
+def _destination_rows(op: DestinationRows, run: BatchRun) -> Tensor:
+    return run.read(op)[: run.num_rows(op)]
+
+
+@_runs(Normalise)
+def _normalise(op: Normalise, run: BatchRun) -> Tensor:
+    x, module = run.read(op), op.module
+    norm: Any = module
+    if op.kind == "layer":
+        return layer_norm(x, norm.weight, norm.bias, norm.eps)
+    if len(x) == 1 and op.couples_rows:
+        refused: Tensor = norm(x)  # PyTorch's own error
+        return refused
+    tracks = norm.track_running_stats or not norm.training
+    return batch_norm(
+        x,
+        norm.running_mean if tracks else None,
+        norm.running_var if tracks else None,
+        norm.weight,
+        norm.bias,
+        training=norm.training,
+        momentum=norm.momentum,
+        eps=norm.eps,
+        num_batches_tracked=norm.num_batches_tracked,
+    )
+
+
+@_runs(Module)
+def _module(op: Module, run: BatchRun) -> Tensor:
+    out: Tensor = op.module(run.read(op))
+    return out
+
+
+@_runs(Break)
+def _break(op: Break, run: BatchRun) -> Tensor:
+    return op.run([run.read(op, place) for place in range(len(op.inputs))], run.given)
+
+
+@_runs(Add)
+def _add(op: Add, run: BatchRun) -> Tensor:
+    return run.read(op) + run.read(op, 1)
+
+
+@_runs(Combine)
+def _combine(op: Combine, run: BatchRun) -> Tensor:
+    out = run.read(op) * op.factors[0]
+    for place, factor in enumerate(op.factors[1:], 1):
+        out = torch.add(out, run.read(op, place), alpha=factor)
+    return out
+
+
+@_runs(Concat)
+def _concat(op: Concat, run: BatchRun) -> Tensor:
+    return torch.cat([run.read(op, place) for place in range(len(op.inputs))], 1)
+
+
+@_runs(Largest)
+def _largest(op: Largest, run: BatchRun) -> Tensor:
+    out = run.read(op)
+    for place in range(1, len(op.inputs)):
+        other = run.read(op, place)
+        out = torch.where((other > out) | other.isnan(), other, out)  # the first of equals has the gradient
+    return out
+
+
+@_runs(RowFunction)
+def _row_function(op: RowFunction, run: BatchRun) -> Tensor:
+    x = run.read(op)
+    if op.kind in ("softmax", "log_softmax"):
+        return (x.softmax if op.kind == "softmax" else x.log_softmax)(1)
+    if op.kind == "gelu":
+        return F.gelu(x, approximate=str(op.arguments[0]))
+    out: Tensor = getattr(torch.ops.aten, op.kind)(x, *op.arguments)
+    return out
+
+
+@_runs(Prelu)
+def _prelu(op: Prelu, run: BatchRun) -> Tensor:
+    return F.prelu(run.read(op), op.slope)
+
+
+@_runs(Scale)
+def _scale(op: Scale, run: BatchRun) -> Tensor:
+    return run.read(op) * (1 + op.factor)
+
+
+@_runs(UnitRows)
+def _unit_rows(op: UnitRows, run: BatchRun) -> Tensor:
+    return F.normalize(run.read(op), p=2.0, dim=1, eps=op.eps)
+
+
+__all__ = ["NOT_IN_BATCHES", "RUN", "BatchRun"]

@@ -1,0 +1,192 @@
+"""BatchRunner: runs a model on mini-batches by programs that it was read into, and follows its changes."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._C._functorch import peek_interpreter_stack
+from torch.autograd import forward_ad
+
+from graphbraid.errors import ConfigError, GraphbraidError
+from graphbraid.fullgraph.batches.calls import BatchCall
+from graphbraid.fullgraph.batches.edges import levels_of
+from graphbraid.fullgraph.batches.fusing import BatchProgram
+from graphbraid.fullgraph.batches.operations import RUN, BatchRun
+from graphbraid.fullgraph.program import Attention, NotLoweredError
+from graphbraid.fullgraph.reading.as_written import map_tensors
+from graphbraid.fullgraph.reading.calling import EDGE_ATTR, X
+from graphbraid.fullgraph.reading.modes import lock_of, plain_tensors
+from graphbraid.fullgraph.reading.read import read_model
+from graphbraid.fullgraph.reading.watch import ModelWatch
+from graphbraid.graph.scans import tracing
+
+_DTYPES = (torch.float32, torch.float64)
+_MOST_FORMS = 4
+"""Number of states of a model whose programs are kept, since a model alternates between modes."""
+_MOST_CHANGES = 16
+"""Number of calls in succession that may each find another state, before calls run as written."""
+
+
+class _Form:
+    """A model in one state, and what it was read into by the signatures of its calls."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.seen = ModelWatch(model)
+        self.programs: dict[Any, BatchProgram | NotLoweredError] = {}
+
+
+class BatchRunner:
+    """Runs calls of one model on mini-batches.
+
+    Args:
+        model: any module.
+        strict: whether to raise an error instead of running a model as it is written.
+        warns: whether to warn once if it runs as it is written.
+    """
+
+    def __init__(self, model: nn.Module, *, strict: bool = False, warns: bool = True) -> None:
+        self.model, self.strict, self.warns = model, strict, warns
+        self._forms: list[_Form] = []
+        self._num_changes = 0
+        self._unread: ModelWatch | None = None
+        self.last: BatchProgram | NotLoweredError | None = None
+        """The program that ran last, or the reason why the last call ran as written; None before a call."""
+
+    def run(self, call: BatchCall, *, stacklevel: int = 1) -> Any:
+        """Run a call, by a program if there is one; of a batch with seeds, return only their rows.
+
+        Args:
+            call: the call.
+            stacklevel: which caller a warning is shown at.
+
+        Raises:
+            ConfigError: ``strict`` is set and a part of the model has no lowered form; or the batch does not
+                have edges for as many layers as the model.
+        """
+        found = self._program_for(call)
+        if isinstance(found, BatchProgram):
+            self.last = found
+            return _outputs(found, call)
+        self.runs_as_written(found, stacklevel=stacklevel + 1)
+        out = call.calling.run(self.model, call.values)
+        if call.num_seeds is None:
+            return out
+        num_nodes, num_seeds = int(call.batch.num_nodes), call.num_seeds
+        return map_tensors(out, lambda t: t[:num_seeds] if t.shape[:1] == (num_nodes,) else t)
+
+    def runs_as_written(self, why: NotLoweredError, *, stacklevel: int = 1) -> None:
+        """Note that a call runs as it is written, and warn of the first one.
+
+        Raises:
+            ConfigError: ``strict`` is set.
+        """
+        self.last = why
+        if self.strict:
+            raise ConfigError(f"strict=True, and {self._text_of(why)}")
+        if self.warns:
+            self.warns = False
+            warnings.warn(self._text_of(why), stacklevel=stacklevel + 1)
+
+    def _text_of(self, why: NotLoweredError) -> str:
+        name = f"{type(self.model).__name__} ({_place_of(self.model)})"
+        return f"{name} runs as it is written. {why.explained()}"
+
+    def explain(self) -> str:
+        """Describe the program that ran last, or say why the model ran as it is written."""
+        if self.last is None:
+            return "Nothing has run yet: a model is read at its first batch."
+        return self._text_of(self.last) if isinstance(self.last, NotLoweredError) else str(self.last)
+
+    # ---- programs
+
+    def _program_for(self, call: BatchCall) -> BatchProgram | NotLoweredError:
+        """Return the program of a call, read anew if the model has changed, or why there is none."""
+        first = next(self.model.parameters(), None)
+        why = why_not_now("cpu" if first is None else first.device.type) or call.why_not(first)
+        if why is not None:
+            return why
+        with lock_of(self.model), plain_tensors():
+            form = self._form()
+            if isinstance(form, NotLoweredError):
+                return form
+            key = call.signature
+            if key not in form.programs:
+                form.programs[key] = self._read(call)
+            return form.programs[key]
+
+    def _form(self) -> _Form | NotLoweredError:
+        """Return the model's current state."""
+        for form in reversed(self._forms):
+            if not form.seen.has_changed():
+                self._num_changes = 0
+                return form
+        if self._num_changes >= _MOST_CHANGES and (self._unread is None or self._unread.has_changed()):
+            self._unread = ModelWatch(self.model)
+            what = f"what it reads was another in each of the last {_MOST_CHANGES} calls"
+            return NotLoweredError("forward", what, "values that stay between calls")
+        self._num_changes += 1
+        self._forms = [*self._forms[1 - _MOST_FORMS :], _Form(self.model)]
+        return self._forms[-1]
+
+    def _read(self, call: BatchCall) -> BatchProgram | NotLoweredError:
+        try:
+            for name, module in self.model.named_modules():
+                if getattr(module, "cached", False) is True:
+                    what = "with cached=True it would keep what it computed from the first batch"
+                    raise NotLoweredError(name, what, "cached=False")
+            if len({(p.dtype, p.device) for p in self.model.parameters()}) > 1:
+                raise NotLoweredError("parameters", "they are of several dtypes or on several devices")
+            width = int(call.values[X].shape[1])
+            program = read_model(self.model, width, call.given, call.calling, dtypes=_DTYPES)
+            if program.node_types:
+                raise NotLoweredError("forward", "it reads relations", "layers over all edges together")
+            made = BatchProgram(program)
+            for op in made.ops:
+                if type(op) not in RUN:
+                    raise NotLoweredError(op.symbol, "no operator stands for it on mini-batches")
+                if isinstance(op, Attention) and op.reads_edges:
+                    raise NotLoweredError(op.symbol, "with edge features it has no operator on mini-batches")
+            return made
+        except NotLoweredError as why:
+            return why
+        except GraphbraidError:
+            raise
+        except Exception as error:  # reading must never make a model fail that runs as written
+            return NotLoweredError.of_failure(self.model, error)
+
+
+def _outputs(program: BatchProgram, call: BatchCall) -> Tensor:
+    x, edges = call.values[X], call.edges()
+    sizes = edges.sizes(program.num_levels, program.last_coupled, int(x.shape[0]))
+    features = dict.fromkeys(program.read.inputs, x)
+    attr = call.values[EDGE_ATTR] if program.read.reads_edges else None
+    run = BatchRun(program, levels_of(edges, sizes), features, call.values, attr)
+    return run.outputs()[: call.num_seeds]
+
+
+def why_not_now(device: str) -> NotLoweredError | None:
+    """Return why no model can run by a program at this moment; None if it can."""
+    if torch.is_autocast_enabled(device):
+        return NotLoweredError(
+            "autocast", "operators run in the precision of the rows", "a call outside of it"
+        )
+    if peek_interpreter_stack() is not None or forward_ad._current_level >= 0 or tracing():
+        what = "torch.func, forward-mode differentiation and traces need PyTorch's own operations"
+        return NotLoweredError("transform", what, "a call outside of them")
+    return None
+
+
+def _place_of(model: nn.Module) -> str:
+    """Return file and line of a model's ``forward``."""
+    try:
+        lines = inspect.getsourcelines(type(model).forward)
+        return f"{inspect.getsourcefile(type(model).forward)}:{lines[1]}"
+    except (OSError, TypeError):
+        return type(model).__module__
+
+
+__all__ = ["BatchRunner", "why_not_now"]

@@ -1,0 +1,467 @@
+"""Models compiled for mini-batches beside the models themselves, in double precision, on the same batches."""
+
+import copy
+import pickle
+import warnings
+
+import pytest
+import torch
+from tests.extras import NO_PYG
+from torch import nn
+
+pytest.importorskip("torch_geometric", reason=NO_PYG)
+import torch_geometric.nn as pyg
+from tests.fullgraph.matrix.cases import CASES
+from tests.fullgraph.matrix.compare import LOWERED, in_double
+from tests.fullgraph.matrix.graphs import CHANNELS, CLASSES, NODES, data_of
+from torch_geometric.data import Batch, Data, HeteroData
+
+import graphbraid
+from graphbraid.errors import ConfigError
+from graphbraid.fullgraph.batches import edges as batch_edges
+from graphbraid.fullgraph.batches.edges import BatchEdges, levels_of
+from graphbraid.fullgraph.batches.fusing import BatchProgram
+from graphbraid.fullgraph.batches.operations import NOT_IN_BATCHES, RUN, BatchRun
+from graphbraid.fullgraph.program import AdjacencyMatrix, Aggregate, Break, Operation, Program
+from graphbraid.fullgraph.program.graph_break import FromInput, WrittenCall
+from graphbraid.loader import ClusterData, ClusterLoader, NeighborLoader
+
+CLOSE = {"rtol": 1e-8, "atol": 1e-9}
+NOT_YET = {"RGCNConv", "FastRGCNConv", "graphbraid's RGCNConv"}
+"""Parts of the matrix whose models run as they are written on batches: their layers read relations."""
+KEEPS = "cached=True"
+
+
+def sampled(data, *, layout="subgraph", num_neighbors=(3, 2), as_pyg=False, **options):
+    """The first batch of a loader."""
+    options = {"batch_size": 5, "input_nodes": torch.tensor([7, 0, 23, 3, 11]), "seed": 3} | options
+    with NeighborLoader(data, num_neighbors=list(num_neighbors), layout=layout, **options) as loader:
+        batch = next(iter(loader))
+    return batch.to_data() if as_pyg else batch
+
+
+def batches(name, case):
+    """A batch of a kind, with the data in double precision."""
+    data = case.prepare(data_of("untidy"))
+    if name == "whole":
+        return in_double(data)
+    batch = sampled(data, as_pyg=True) if data.get("edge_index") is not None else data
+    return in_double(batch)
+
+
+def run(model, batch, weights=None):
+    """Outputs of a model on a batch, with its gradients and buffers after a backward pass."""
+    out = model(batch)
+    weights = torch.randn(out.shape, dtype=out.dtype, generator=torch.Generator().manual_seed(1))
+    model.zero_grad()
+    if out.requires_grad:
+        (out * weights).sum().backward()
+    grads = {
+        n: torch.zeros_like(p) if p.grad is None else p.grad.clone() for n, p in model.named_parameters()
+    }
+    return out.detach(), grads, {n: b.clone() for n, b in model.named_buffers()}
+
+
+class AsWritten(nn.Module):
+    """The model called by the user: on all rows of the batch, of which the seeds' are kept."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch):
+        engine = graphbraid.compile(self.model)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            hook = self.model.register_forward_hook(lambda *_: None)  # a hook makes it run as it is written
+            out = engine(batch)
+            hook.remove()
+        assert engine.why is not None
+        return out
+
+    def named_parameters(self, *_, **__):
+        return self.model.named_parameters()
+
+    def named_buffers(self, *_, **__):
+        return self.model.named_buffers()
+
+
+def assert_same(model, batch, *, lowered=True):
+    """Two calls of the engine, the second after buffers have moved, beside the model as written."""
+    twin = AsWritten(copy.deepcopy(model))
+    engine = graphbraid.compile(model)
+    for _ in range(2):
+        ours, theirs = run(engine, batch), run(twin, batch)
+        assert (engine.why is None) == lowered, engine.explain()
+        torch.testing.assert_close(ours, theirs, **CLOSE)
+
+
+LOWERED_CASES = [case for case in CASES if case.expected == LOWERED and case.part not in NOT_YET]
+
+
+@pytest.mark.parametrize("kind", ["whole", "sampled"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=case.id, marks=[pytest.mark.slow] if number % 8 else [])
+        for number, case in enumerate(LOWERED_CASES)
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*runs as it is written")
+def test_the_models_of_the_matrix_equal_themselves(case, kind):
+    torch.manual_seed(5)
+    model = case.make().double()
+    batch = batches(kind, case)
+    reads_edges = ("edge_attr" in case.part and "GAT" in case.part) or "edge_dim" in case.name
+    lowered = KEEPS not in case.name and not reads_edges and batch.get("edge_index") is not None
+    engine = graphbraid.compile(model)
+    engine(batch)
+    if engine.why is not None and not lowered:
+        return
+    torch.manual_seed(5)
+    assert_same(case.make().double(), batch)
+
+
+def test_every_operation_has_a_form_on_batches_or_a_reason():
+    def below(kind):
+        return {kind, *(one for sub in kind.__subclasses__() for one in below(sub))}
+
+    kinds = {kind for kind in below(Operation) if kind.__module__.startswith("graphbraid.")}
+    abstract = {kind for kind in kinds if "symbol" not in vars(kind)}
+    assert kinds - {Operation} - abstract == set(RUN) | set(NOT_IN_BATCHES)
+    assert not set(RUN) & set(NOT_IN_BATCHES)
+
+
+@pytest.mark.parametrize("couples", [False, True])
+def test_a_break_runs_under_autograd_on_the_rows_it_needs(couples):
+    batch = in_double(sampled(data_of("untidy"), as_pyg=True))
+    hops = torch.tensor(batch.num_sampled_nodes).cumsum(0).tolist()
+    seen, slope = [], nn.Parameter(torch.tensor(0.7, dtype=torch.float64))
+
+    def scaled(x, by):
+        seen.append(len(x))
+        return x.tanh() * by
+
+    calls = (WrittenCall(target=scaled, args=(FromInput(0), slope), kwargs={}, name="scaled"),)
+    done = Break(out="a", inputs=("x",), calls=calls, width_out=CHANNELS, couples_rows=couples)
+    mean = Aggregate(out="b", inputs=("a",), adjacency=AdjacencyMatrix(kind="mean"))
+    program = BatchProgram(Program(ops=(done, mean), in_channels=CHANNELS))
+    edges = BatchEdges.of_list(batch.edge_index, batch.num_nodes, None, hops=tuple(hops))
+    sizes = edges.sizes(program.num_levels, program.last_coupled, batch.num_nodes)
+    out = BatchRun(program, levels_of(edges, sizes), {"x": batch.x}, {}, None).outputs()
+    rows = scaled(batch.x, slope)
+    expected = pyg.SimpleConv("mean")(rows, batch.edge_index)[: batch.batch_size]
+    torch.testing.assert_close(out, expected, **CLOSE)
+    grads = [torch.autograd.grad(one.square().sum(), slope)[0] for one in (out, expected)]
+    torch.testing.assert_close(*grads, **CLOSE)
+    assert seen[0] == (batch.num_nodes if couples else hops[1])
+
+
+# ---- trimming
+
+MODELS = {
+    "GCN": lambda layers, **o: pyg.GCN(CHANNELS, 8, layers, CLASSES, **o),
+    "SAGE": lambda layers, **o: pyg.GraphSAGE(CHANNELS, 8, layers, CLASSES, **o),
+    "SAGE max": lambda layers, **o: pyg.GraphSAGE(CHANNELS, 8, layers, CLASSES, aggr="max", **o),
+    "GIN": lambda layers, **o: pyg.GIN(CHANNELS, 8, layers, CLASSES, **o),
+    "GAT": lambda layers, **o: pyg.GAT(CHANNELS, 8, layers, CLASSES, heads=2, **o),
+    "GATv2": lambda layers, **o: pyg.GAT(CHANNELS, 8, layers, CLASSES, heads=2, v2=True, **o),
+}
+
+
+def sizes_of(monkeypatch):
+    """The rows of each level of the calls that follow."""
+    seen = []
+    plain = batch_edges.BatchEdges.sizes
+
+    def sizes(self, *args):
+        seen.append(plain(self, *args))
+        return seen[-1]
+
+    monkeypatch.setattr(batch_edges.BatchEdges, "sizes", sizes)
+    return seen
+
+
+@pytest.mark.parametrize("as_pyg", [False, True])
+@pytest.mark.parametrize("layers", [1, 2, 3, 4])  # fewer than hops, as many, more
+@pytest.mark.parametrize("name", MODELS)
+def test_trimmed_rows_are_those_of_the_whole_batch(name, layers, as_pyg, monkeypatch):
+    batch = sampled(data_of("untidy"), num_neighbors=(2, 2, 1), as_pyg=as_pyg)
+    batch.x, batch.edge_weight = batch.x.double(), batch.edge_weight.double()
+    hops = torch.tensor(batch.num_sampled_nodes).cumsum(0).tolist()
+    seen = sizes_of(monkeypatch)
+    model = MODELS[name](layers).double()
+    twin = copy.deepcopy(model)
+    ours, theirs = run(graphbraid.compile(model, strict=True), batch), run(AsWritten(twin), batch)
+    torch.testing.assert_close(ours, theirs, **CLOSE)
+    torch.testing.assert_close(run(graphbraid.compile(model), batch), ours, **CLOSE)  # edge_index was read
+    assert seen[0] == [hops[min(3, left)] for left in reversed(range(layers + 1))]
+
+
+@pytest.mark.parametrize("norm", ["BatchNorm", "LayerNorm"])
+@pytest.mark.parametrize("training", [True, False])
+def test_what_couples_rows_reads_all_of_them(norm, training, monkeypatch):
+    model = pyg.GraphSAGE(CHANNELS, 8, 3, CLASSES, norm=norm).double().train(training)
+    batch = in_double(sampled(data_of("untidy"), num_neighbors=(2, 2, 1), as_pyg=True))
+    seen = sizes_of(monkeypatch)
+    engine = graphbraid.compile(model, strict=True)
+    engine(batch)
+    assert_same(model, batch)
+    hops = torch.tensor(batch.num_sampled_nodes).cumsum(0).tolist()
+    coupled = training or norm == "LayerNorm"  # PyG's is of the whole graph
+    assert seen[0] == ([batch.num_nodes] * 3 + hops[:1] if coupled else hops[::-1])
+
+
+def test_counts_that_do_not_fit_the_edges_are_not_used(monkeypatch):
+    batch = in_double(sampled(data_of("untidy"), as_pyg=True))
+    last = batch.num_nodes - 1
+    batch.edge_index = torch.cat([batch.edge_index, torch.tensor([[last], [0]])], 1)  # over two hops
+    del batch.edge_weight
+    seen = sizes_of(monkeypatch)
+    assert_same(MODELS["SAGE"](2).double(), batch)
+    assert seen[0] == [batch.num_nodes] * 3
+
+
+def test_layout_blocks_runs_each_layer_on_its_own_block():
+    batch = sampled(data_of("untidy"), layout="blocks")
+    model = pyg.GraphSAGE(CHANNELS, 8, 2, CLASSES)
+    out = graphbraid.compile(model, strict=True)(batch)
+    x = batch.x
+    for conv, block in zip(model.convs, batch.blocks, strict=True):
+        edges = torch.stack([block.indices.long(), block.destinations().long()])
+        x = conv((x, x[: block.num_dst]), edges)
+        x = x.relu() if conv is model.convs[0] else x
+    torch.testing.assert_close(out, x)
+    with pytest.raises(ConfigError, match="aggregates 3 times"):
+        graphbraid.compile(pyg.GraphSAGE(CHANNELS, 8, 3, CLASSES))(batch)
+
+
+# ---- kinds of batches and calls
+
+
+def test_batches_of_other_loaders_give_all_rows():
+    data = data_of("undirected")
+    model = MODELS["GCN"](2).double()
+    for batch in ClusterLoader(ClusterData(data, num_parts=2), batch_size=1):
+        assert_same(model, in_double(batch))
+    merged = Batch.from_data_list(
+        [Data(x=torch.randn(n, CHANNELS), edge_index=torch.zeros(2, n - 1).long()) for n in (1, 3)]
+    )
+    merged = in_double(merged)
+    out = graphbraid.compile(model, strict=True)(merged.x, merged.edge_index)
+    torch.testing.assert_close(out, model(merged.x, merged.edge_index))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_calls_with_tensors_give_every_row(name):
+    model, data = MODELS[name](2).double(), in_double(data_of("untidy"))
+    engine = graphbraid.compile(model, strict=True)
+    out = engine(data.x, edge_index=data.edge_index)
+    torch.testing.assert_close(out, model(data.x, data.edge_index), **CLOSE)
+    x = data.x.clone().requires_grad_()
+    engine(x, data.edge_index).sum().backward()
+    ours, x.grad = x.grad, None
+    model(x, data.edge_index).sum().backward()
+    torch.testing.assert_close(ours, x.grad, **CLOSE)
+
+
+def test_weights_and_features_of_edges_go_by_the_names_of_the_parameters():
+    data = in_double(data_of("untidy"))
+    gcn = pyg.GCNConv(CHANNELS, CLASSES).double()
+    engine = graphbraid.compile(gcn, strict=True)
+    for weight in (data.edge_weight, None):
+        out = engine(data.x, data.edge_index, edge_weight=weight)
+        torch.testing.assert_close(out, gcn(data.x, data.edge_index, weight), **CLOSE)
+    gine = pyg.GINEConv(nn.Linear(CHANNELS, CLASSES), edge_dim=3).double()
+    attr = torch.randn(data.num_edges, 3).double()
+    out = graphbraid.compile(gine, strict=True)(data.x, data.edge_index, attr)
+    torch.testing.assert_close(out, gine(data.x, data.edge_index, attr), **CLOSE)
+    weight = data.edge_weight.clone().requires_grad_()
+    with pytest.warns(UserWarning, match="requires a gradient"):
+        graphbraid.compile(gcn)(data.x, data.edge_index, weight).sum().backward()
+    assert weight.grad is not None
+
+
+@pytest.mark.parametrize("num_nodes", [0, 1, 4])
+@pytest.mark.parametrize("name", MODELS)
+def test_no_edges_and_no_nodes(name, num_nodes):
+    model = MODELS[name](2).double()
+    x = torch.randn(num_nodes, CHANNELS, dtype=torch.float64)
+    edges = torch.zeros(2, 0, dtype=torch.long)
+    out = graphbraid.compile(model, strict=True)(x, edges)
+    torch.testing.assert_close(out, model(x, edges) if num_nodes else out.new_zeros(0, CLASSES), **CLOSE)
+    out.sum().backward()
+
+
+def test_seeds_without_edges():
+    batch = sampled(data_of("untidy"), input_nodes=torch.tensor([NODES - 1, NODES - 2]))
+    assert batch.num_edges == 0
+    for make in MODELS.values():
+        model = make(2)
+        out = graphbraid.compile(model, strict=True)(batch)
+        torch.testing.assert_close(out, model(batch.x, batch.edge_index)[:2])
+
+
+def test_batches_of_several_node_types_are_refused_with_what_to_do():
+    batch = HeteroData()
+    batch["a"].x = torch.randn(3, 2)
+    with pytest.raises(ConfigError, match="x_dict"):
+        graphbraid.compile(MODELS["GCN"](1))(batch)
+
+
+def test_an_edge_list_that_is_written_to_is_sorted_again():
+    data = data_of("untidy")
+    model = MODELS["SAGE"](1)
+    engine = graphbraid.compile(model, strict=True)
+    engine(data.x, data.edge_index)
+    data.edge_index[0] = data.edge_index[0].flip(0)
+    torch.testing.assert_close(engine(data.x, data.edge_index), model(data.x, data.edge_index))
+
+
+# ---- a module like the model
+
+
+def test_an_engine_has_the_models_parameters_and_state():
+    model = MODELS["GIN"](2, norm="BatchNorm")
+    engine = graphbraid.compile(model)
+    assert list(engine.state_dict()) == list(model.state_dict())
+    assert all(a is b for a, b in zip(engine.parameters(), model.parameters(), strict=True))
+    assert nn.Sequential(engine).load_state_dict({f"0.{k}": v for k, v in model.state_dict().items()})
+    assert not engine.eval().training
+    assert not any(module.training for module in model.modules())
+    assert engine.train().training
+    assert all(module.training for module in model.modules())
+    engine.double()
+    assert {p.dtype for p in model.parameters()} == {torch.float64}
+
+
+def test_copies_and_pickles_hold_a_copy_of_the_model_and_no_programs():
+    batch, model = sampled(data_of("untidy")), MODELS["GCN"](2)
+    engine = graphbraid.compile(model, strict=True)
+    out = engine(batch)
+    for made in (copy.deepcopy(engine), pickle.loads(pickle.dumps(engine))):
+        assert made.model is not model
+        assert "Nothing has run" in made.explain()
+        torch.testing.assert_close(made(batch), out)
+
+
+def test_a_submodule_may_have_any_name():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model, self.why, self.training_ = pyg.GCNConv(CHANNELS, CLASSES), nn.Identity(), 1
+
+        def forward(self, x, edge_index):
+            return self.model(x, edge_index)
+
+    model, batch = Model(), sampled(data_of("untidy"))
+    out = graphbraid.compile(model, strict=True)(batch)
+    torch.testing.assert_close(out, model(batch.x, batch.edge_index)[: batch.batch_size])
+
+
+# ---- changes, modes, and what runs as it is written
+
+
+def test_changes_of_the_model_are_followed():
+    batch, model = sampled(data_of("untidy")), MODELS["SAGE"](2, dropout=0.5)
+    engine = graphbraid.compile(model.eval(), strict=True)
+    expected = model(batch.x, batch.edge_index)[: batch.batch_size]
+    torch.testing.assert_close(engine(batch), expected)
+    torch.manual_seed(0)
+    first = engine.train()(batch)
+    torch.manual_seed(0)
+    torch.testing.assert_close(engine(batch), first, rtol=0, atol=0)
+    assert not torch.equal(engine(batch), first)  # another mask
+    model.convs[1] = pyg.SAGEConv(8, CLASSES, aggr="max")
+    expected = model.eval()(batch.x, batch.edge_index)[: batch.batch_size]
+    torch.testing.assert_close(engine(batch), expected)
+
+
+def test_hooks_are_run():
+    batch, model, seen = sampled(data_of("untidy")), MODELS["SAGE"](2), []
+    engine = graphbraid.compile(model)
+    engine(batch)
+    hook = model.convs[0].register_forward_hook(lambda *_: seen.append(1))
+    with pytest.warns(UserWarning, match="runs as it is written.*hook"):
+        engine(batch)
+    engine(batch)  # warns once
+    hook.remove()
+    engine(batch)
+    assert seen == [1, 1]
+    assert engine.why is None
+
+
+class Written(nn.Module):
+    """A model without a lowered form."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = pyg.GCNConv(CHANNELS, CLASSES)
+
+    def forward(self, x, edge_index):
+        return torch.linalg.qr(self.conv(x, edge_index))[0]
+
+
+def test_strict_refuses_what_would_run_as_written():
+    batch = sampled(data_of("untidy"))
+    with pytest.raises(ConfigError, match=r"strict=True.*test_batches.py:\d+.*qr"):
+        graphbraid.compile(Written(), strict=True)(batch)
+    with pytest.raises(ConfigError, match="strict=True"):
+        graphbraid.compile(Written(), data_of("untidy"), strict=True)
+    with pytest.warns(UserWarning, match=r"test_batches.py:\d+.*qr") as found:
+        out = graphbraid.compile(Written())(batch)
+    assert found[0].filename == __file__
+    assert out.shape == (batch.batch_size, CLASSES)
+
+
+def test_options_about_a_graph_need_one():
+    with pytest.raises(ConfigError, match="nodes is about a whole graph"):
+        graphbraid.compile(Written(), nodes="val")
+
+
+def test_autocast_and_other_dtypes_run_as_written():
+    batch, model = sampled(data_of("untidy")), MODELS["SAGE"](2)
+    engine = graphbraid.compile(model)
+    with pytest.warns(UserWarning, match="autocast"), torch.autocast("cpu", dtype=torch.bfloat16):
+        out = engine(batch)
+        expected = model(batch.x, batch.edge_index)[: batch.batch_size]
+    torch.testing.assert_close(out, expected)
+    with pytest.raises(RuntimeError, match="dtype"):
+        engine(batch.x.double(), batch.edge_index)
+    batch.x = batch.x.to("meta")
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        engine(batch)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_evaluation_without_gradients(mode):
+    batch, model = sampled(data_of("untidy")), MODELS["GAT"](2).eval()
+    engine = graphbraid.compile(model, strict=True)
+    with mode():
+        out = engine(batch)
+        expected = model(batch.x, batch.edge_index)[: batch.batch_size]
+    torch.testing.assert_close(out, expected)
+    assert not out.requires_grad
+    engine(batch).sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+
+
+def test_second_derivatives_are_refused():
+    batch, model = sampled(data_of("untidy")), MODELS["SAGE"](2)
+    out = graphbraid.compile(model, strict=True)(batch)
+    with pytest.raises(ConfigError, match="second derivatives"):
+        torch.autograd.grad(out.sum(), list(model.parameters()), create_graph=True)
+
+
+def test_a_single_row_has_no_variance():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.norm = pyg.SAGEConv(CHANNELS, 8), nn.BatchNorm1d(8)
+
+        def forward(self, x, edge_index):
+            return self.norm(self.conv(x, edge_index))
+
+    engine = graphbraid.compile(Model(), strict=True)
+    with pytest.raises(ValueError, match="more than 1 value per channel"):
+        engine(torch.randn(1, CHANNELS), torch.zeros(2, 0).long())
