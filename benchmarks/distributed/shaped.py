@@ -48,7 +48,7 @@ from benchmarks.distributed.training import Training
 from graphbraid import distributed
 from graphbraid.distributed import Division, report_of
 from graphbraid.estimates.cluster import Cluster
-from graphbraid.estimates.full_ranks import Step, cut_of, degrees_of, predict, share_of, step_of
+from graphbraid.estimates.full_ranks import Step, largest_share, predict, step_of
 from graphbraid.graph import Graph
 
 MODES = ("overlapped", "blocking", "nothing sent", "nothing computed")
@@ -182,8 +182,7 @@ def row_of(num_ranks: int, rate: float, options: argparse.Namespace) -> dict[str
         raise SystemExit(f"one process begins with a loss of {loss}, {num_ranks} ranks with {found['loss']}")
     parts = partition_of(graph, num_ranks)
     report = report_of(parts, Division(graph, parts).outlines)
-    degrees = degrees_of(graph)
-    share = share_of(num_ranks, [cut_of(report, degrees)], degrees)
+    share = largest_share(report)
     low, high = found["byte_processor_quartiles"]
     cluster = Cluster(
         latency_seconds=found["latency_seconds"],

@@ -13,22 +13,20 @@ from tests.fullgraph.graphs import NUM_NODES, make_graph
 from tests.fullgraph.test_engine import MODELS
 from tests.train.communities import community_graph
 
-from graphbraid.distributed import Division, report_of
+from graphbraid.distributed import Division, partition, report_of
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.estimates.cluster import Cluster, EpochClock, Sending
 from graphbraid.estimates.full_ranks import (
-    RANDOM,
-    Cut,
     LargestShare,
     OperationSeconds,
     Step,
     StepSegment,
-    cut_of,
     degrees_of,
     forecast_full,
-    measured_cuts,
+    largest_share,
+    measured_shares,
     predict,
-    random_halo,
+    random_share,
     share_of,
     step_of,
 )
@@ -91,7 +89,7 @@ def test_what_travels_is_hidden_by_what_is_computed_meanwhile(hiding, byte_secon
 def test_a_faster_network_never_makes_an_epoch_longer_and_no_overlap_beats_the_link(step, num_ranks, cost):
     slow = Cluster(bandwidth_bytes=1e8, byte_processor_seconds=cost, message_processor_seconds=cost)
     fast = dataclasses.replace(slow, bandwidth_bytes=1e10, latency_seconds=1e-6)
-    share = share_of(num_ranks, [RANDOM], DEGREES)
+    share = share_of(num_ranks, [], DEGREES)
     before, after = (predict([step], share, cluster) for cluster in (slow, fast))
     assert after.seconds <= before.seconds * (1 + 1e-9)
     assert (after.sent_bytes, after.compute_seconds) == (before.sent_bytes, before.compute_seconds)
@@ -104,7 +102,7 @@ def test_a_faster_network_never_makes_an_epoch_longer_and_no_overlap_beats_the_l
 
 @given(step=steps(), latency=st.floats(0, 1))
 def test_one_rank_neither_sends_nor_waits(step, latency):
-    share = share_of(1, [RANDOM], DEGREES)
+    share = share_of(1, [], DEGREES)
     found = predict([step], share, Cluster(latency_seconds=latency, bandwidth_bytes=1.0))
     assert (found.link_seconds, found.sent_bytes, found.waiting_seconds) == (0.0, 0.0, 0.0)
     assert found.seconds == pytest.approx(step.seconds)
@@ -169,50 +167,47 @@ def test_the_halo_of_random_owners_follows_from_the_degrees():
     distinct = torch.unique(torch.stack([graph.csc.destinations().long(), graph.csc.indices.long()]), dim=1)
     distinct = distinct[:, distinct[0] != distinct[1]]
     degrees = torch.bincount(distinct[1], minlength=NUM_NODES).tolist()
-    expected = NUM_NODES * random_halo([(degree, 1 / NUM_NODES) for degree in degrees], 4)
+    expected = 4 * NUM_NODES * random_share(4, [(degree, 1 / NUM_NODES) for degree in degrees]).halo
     assert sum(rows) / len(rows) == pytest.approx(expected, rel=0.02)
-    assert NUM_NODES * random_halo(degrees_of(graph), 4) >= expected
-    mean = [(graph.num_edges / NUM_NODES, 1.0)]
-    for parts in (2, 8, 64):
-        assert random_halo(degrees_of(graph), parts) <= random_halo(mean, parts)
+    assert 4 * NUM_NODES * random_share(4, degrees_of(graph)).halo >= expected
+
+
+def share_by_chance(num_ranks, halo_ratio, remote_ratio):
+    """What a rank has of a graph that divides by these ratios to random owners."""
+    chance = random_share(num_ranks, DEGREES)
+    return chance._replace(halo=halo_ratio * chance.halo, remote=remote_ratio * chance.remote)
 
 
 def test_measured_partitions_count_and_others_follow_them_but_never_beyond_chance():
-    cuts = [Cut(2, 0.1, 0.1), Cut(4, 0.2, 0.3), Cut(8, 0.4, 0.3)]
-    assert share_of(4, cuts, DEGREES).halo == pytest.approx(0.2 * random_halo(DEGREES, 4) / 4)
-    assert share_of(4, cuts, DEGREES).remote == pytest.approx(0.3 * 0.75)
-    assert share_of(16, cuts, DEGREES).halo == pytest.approx(0.8 * random_halo(DEGREES, 16) / 16)
-    assert share_of(16, cuts, DEGREES).remote == pytest.approx(0.3 * 15 / 16)
-    assert share_of(1024, cuts, DEGREES).halo == pytest.approx(random_halo(DEGREES, 1024) / 1024)
+    measured = [share_by_chance(2, 0.1, 0.1), share_by_chance(4, 0.2, 0.3), share_by_chance(8, 0.4, 0.3)]
+    assert share_of(4, measured, DEGREES) == measured[1]
+    assert share_of(16, measured, DEGREES) == pytest.approx(share_by_chance(16, 0.8, 0.3))
+    assert share_of(1024, measured, DEGREES) == pytest.approx(share_by_chance(1024, 1.0, 0.3))
+    assert share_of(64, measured[:1], DEGREES) == pytest.approx(share_by_chance(64, 0.1, 0.1))
+    assert share_of(64, [], DEGREES) == random_share(64, DEGREES)
 
 
 @given(ratios=st.lists(st.floats(0, 1), min_size=1, max_size=4), num_ranks=st.integers(1, 4096))
 def test_a_share_is_a_share(ratios, num_ranks):
-    cuts = [Cut(2 << i, ratio, ratio) for i, ratio in enumerate(ratios)]
-    found = share_of(num_ranks, cuts, DEGREES)
+    measured = [share_by_chance(2 << i, ratio, ratio) for i, ratio in enumerate(ratios)]
+    found = share_of(num_ranks, measured, DEGREES)
     assert 0 < found.rows <= 1
     assert 0 <= found.remote <= 1
-    assert 0 <= found.halo <= num_ranks
+    assert 0 <= found.halo <= 1
     assert num_ranks > 1 or found.halo == 0
 
 
-def test_a_partition_gives_back_what_its_report_says():
-    graph, parts = make_graph(), owners(torch.arange(NUM_NODES) * 7 % 11 % 2, 2)
-    report = report_of(parts, Division(graph, parts).outlines)
-    degrees = degrees_of(graph)
-    found = share_of(2, [cut_of(report, degrees)], degrees)
-    rows = [max(part.halo_rows, part.sent_rows) for part in report.parts]
-    assert found.halo * NUM_NODES == pytest.approx(max(rows))
-    assert found.rows * NUM_NODES == pytest.approx(max(part.nodes for part in report.parts))
-    assert found.edges * graph.num_edges == pytest.approx(max(part.edges for part in report.parts))
-    assert found.remote == pytest.approx(report.edge_cut_share)
-
-
 def test_a_graph_is_divided_where_its_parts_are_large_enough_to_tell():
-    assert measured_cuts(make_graph(), [1, 4]) == (RANDOM,)
-    cuts = measured_cuts(community_graph(num_nodes=600), [1, 2, 8, 16, 1024])
-    assert [cut.num_parts for cut in cuts] == [2, 8]
-    assert all(0 < cut.halo_ratio < 1.2 and cut.halo_balance >= 1 for cut in cuts)
+    assert measured_shares(make_graph(), [1, 4]) == []
+    graph = community_graph(num_nodes=600)
+    shares = measured_shares(graph, [1, 2, 8, 16, 1024])
+    assert [share.num_ranks for share in shares] == [2, 8]
+    for share in shares:
+        assert 0 < share.halo < 1.2 * random_share(share.num_ranks, degrees_of(graph)).halo
+        assert share.rows >= 1 / share.num_ranks
+    report = report_of(*((parts := partition(graph, 8)), Division(graph, parts).outlines))
+    assert largest_share(report) == shares[1]
+    assert shares[1].rows * 600 == max(part.nodes for part in report.parts)
 
 
 # ---- steps of models

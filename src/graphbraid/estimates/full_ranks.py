@@ -70,26 +70,6 @@ class LargestShare(NamedTuple):
     """The rows that it receives or sends in an exchange, whichever are more, by all nodes."""
 
 
-class Cut(NamedTuple):
-    """A partition beside random owners of the nodes, in numbers that do not depend on the graph's size."""
-
-    num_parts: int
-    halo_ratio: float
-    """Halo rows of all parts by those of random owners."""
-    cut_ratio: float
-    """Cut edges by those of random owners."""
-    node_balance: float = 1.0
-    """The largest part's nodes by the mean."""
-    edge_balance: float = 1.0
-    """The largest part's in-edges by the mean."""
-    halo_balance: float = 1.0
-    """Most rows that a part receives or sends by the mean."""
-
-
-RANDOM = Cut(2, 1.0, 1.0)
-"""Random owners, in equal parts: the most rows that can travel."""
-
-
 def degrees_of(graph: Graph) -> Degrees:
     """Count the out-edges of a graph's nodes."""
     degrees = torch.bincount(graph.csc.indices, minlength=graph.num_nodes)
@@ -97,31 +77,30 @@ def degrees_of(graph: Graph) -> Degrees:
     return list(zip(found.tolist(), (nodes / graph.num_nodes).tolist(), strict=True))
 
 
-def random_halo(degrees: Degrees, num_parts: int) -> float:
-    """Return the halo rows of all parts by the number of nodes that random owners would give.
+def random_share(num_ranks: int, degrees: Degrees) -> LargestShare:
+    """Return what a rank has of nodes with random owners, in equal parts: the most rows that can travel.
 
     A node with d out-edges is in the halo of ``(p - 1) (1 - (1 - 1/p)^d)`` of p parts.
     """
-    missed = 1 - 1 / num_parts
-    return math.fsum(share * (num_parts - 1) * (1 - missed**degree) for degree, share in degrees)
+    part = 1 / num_ranks
+    halo = math.fsum(share * (1 - part) * (1 - (1 - part) ** degree) for degree, share in degrees)
+    return LargestShare(num_ranks, rows=part, edges=part, remote=1 - part, halo=halo)
 
 
-def cut_of(report: PartitionReport, degrees: Degrees) -> Cut:
-    """Weigh a partition against random owners."""
-    parts = report.num_parts
+def largest_share(report: PartitionReport) -> LargestShare:
+    """Return what the busiest part of a partition has."""
     most = max(max(part.halo_rows, part.sent_rows) for part in report.parts)
-    return Cut(
-        num_parts=parts,
-        halo_ratio=report.halo_rows / max(report.num_nodes * random_halo(degrees, parts), 1.0),
-        cut_ratio=report.edge_cut / max(report.num_edges * (1 - 1 / parts), 1.0),
-        node_balance=report.imbalance("nodes"),
-        edge_balance=report.imbalance("edges"),
-        halo_balance=most * parts / max(report.halo_rows, 1),
+    return LargestShare(
+        num_ranks=report.num_parts,
+        rows=max(part.nodes for part in report.parts) / report.num_nodes,
+        edges=max(part.edges for part in report.parts) / max(report.num_edges, 1),
+        remote=report.edge_cut_share,
+        halo=most / report.num_nodes,
     )
 
 
-def measured_cuts(graph: Graph, counts: Sequence[int]) -> tuple[Cut, ...]:
-    """Divide a graph into some numbers of parts; return the partitions, or :data:`RANDOM` if none is made.
+def measured_shares(graph: Graph, counts: Sequence[int]) -> list[LargestShare]:
+    """Divide a graph into some numbers of parts; return what the busiest part of each partition has.
 
     Args:
         graph: the graph at hand.
@@ -130,13 +109,10 @@ def measured_cuts(graph: Graph, counts: Sequence[int]) -> tuple[Cut, ...]:
     """
     wanted = sorted({count for count in counts if 1 < count <= MOST_PARTS} or {2, 4})
     made = [partition(graph, count) for count in wanted if count * LEAST_NODES <= graph.num_nodes]
-    degrees = degrees_of(graph)
-    return tuple(cut_of(report_of(each, Division(graph, each).outlines), degrees) for each in made) or (
-        RANDOM,
-    )
+    return [largest_share(report_of(each, Division(graph, each).outlines)) for each in made]
 
 
-def share_of(num_ranks: int, cuts: Sequence[Cut], degrees: Degrees) -> LargestShare:
+def share_of(num_ranks: int, measured: Sequence[LargestShare], degrees: Degrees) -> LargestShare:
     """Return what the busiest of some ranks has.
 
     If no partition into as many parts was made, the ratios to random owners follow a power of the number of
@@ -144,32 +120,33 @@ def share_of(num_ranks: int, cuts: Sequence[Cut], degrees: Degrees) -> LargestSh
 
     Args:
         num_ranks: number of ranks.
-        cuts: partitions, by ascending number of parts.
+        measured: partitions, by ascending number of parts. If empty, owners are random.
         degrees: those of the graph.
     """
-    if num_ranks == 1:
-        return LargestShare(num_ranks=1, rows=1.0, edges=1.0, remote=0.0, halo=0.0)
-    cut = next((cut for cut in cuts if cut.num_parts == num_ranks), cuts[-1])
-    growth, others = num_ranks / cut.num_parts, 1 - 1 / num_ranks
-    halo_ratio, cut_ratio = (
-        min(1.0, getattr(cut, name) * growth ** growth_of(cuts, name)) for name in ("halo_ratio", "cut_ratio")
-    )
-    halo = halo_ratio * random_halo(degrees, num_ranks) / num_ranks * cut.halo_balance
+    chance = random_share(num_ranks, degrees)
+    exact = [share for share in measured if share.num_ranks == num_ranks]
+    if num_ranks == 1 or exact or not measured:
+        return exact[0] if exact else chance
+    last, before = measured[-1], measured[-2] if len(measured) > 1 else measured[-1]
+    more = num_ranks / last.num_ranks
+
+    def grown(name: str) -> float:
+        by_chance = [getattr(random_share(share.num_ranks, degrees), name) for share in (before, last)]
+        low, high = (
+            max(getattr(share, name) / max(most, _LEAST_RATIO), _LEAST_RATIO)
+            for share, most in zip((before, last), by_chance, strict=True)
+        )
+        steps = math.log(last.num_ranks / before.num_ranks) or 1.0
+        ratio: float = min(1.0, high * more ** max(0.0, math.log(high / low) / steps))
+        return ratio * float(getattr(chance, name))
+
     return LargestShare(
         num_ranks=num_ranks,
-        rows=min(1.0, cut.node_balance / num_ranks),
-        edges=min(1.0, cut.edge_balance / num_ranks),
-        remote=cut_ratio * others,
-        halo=min(halo, others * (num_ranks - 1)),
+        rows=min(1.0, last.rows / more),
+        edges=min(1.0, last.edges / more),
+        remote=grown("remote"),
+        halo=grown("halo"),
     )
-
-
-def growth_of(cuts: Sequence[Cut], name: str) -> float:
-    """Return the power of the number of parts by which a ratio of the partitions grows."""
-    if len(cuts) < 2:
-        return 0.0
-    low, high = (max(getattr(cut, name), _LEAST_RATIO) for cut in cuts[-2:])
-    return max(0.0, math.log(high / low) / math.log(cuts[-1].num_parts / cuts[-2].num_parts))
 
 
 # ---- a step
@@ -333,17 +310,17 @@ def forecast_full(
         NotLoweredError: an operation cannot be divided among ranks; the message names it.
         ResourceError: there is too little memory to measure a step.
     """
-    cuts, degrees = measured_cuts(graph, counts), degrees_of(graph)
+    measured, degrees = measured_shares(graph, counts), degrees_of(graph)
     steps = steps_of(engine.lowered, engine.floor(measure=True), wire_bytes)
     return RanksForecast(
         name=graph.name or "the graph at hand",
         num_nodes=graph.num_nodes,
         num_edges=graph.num_edges,
-        epochs=tuple(predict(steps, share_of(count, cuts, degrees), cluster) for count in counts),
+        epochs=tuple(predict(steps, share_of(count, measured, degrees), cluster) for count in counts),
         assumptions=(
             "An operation takes a rank's share, of edges or of rows, of what it took here on one rank "
             f"({1e3 * steps[0].seconds:.3g} ms a step).",
-            f"The graph divides as {_in_words(cuts)}.",
+            f"The graph divides as {_in_words(measured)}.",
         ),
     )
 
@@ -398,14 +375,13 @@ def _run(step: Step, share: LargestShare, cluster: Cluster) -> EpochClock:
     return clock
 
 
-def _in_words(cuts: Sequence[Cut]) -> str:
-    if tuple(cuts) == (RANDOM,):
+def _in_words(measured: Sequence[LargestShare]) -> str:
+    if not measured:
         return "among random owners of the nodes, the most rows that can travel"
-    counts, last = ", ".join(str(cut.num_parts) for cut in cuts), cuts[-1]
+    counts = ", ".join(str(share.num_ranks) for share in measured)
     return (
-        f"measured for {counts} ranks; beyond, halo rows are {last.halo_ratio:.3g} times those of random "
-        f"owners at {last.num_parts} ranks, growing with their number to the power "
-        f"{growth_of(cuts, 'halo_ratio'):.2f}, at most 1"
+        f"measured for {counts} ranks; beyond, the rows that travel by those of random owners grow with the "
+        "number of ranks as between the last two, at most to 1"
     )
 
 
@@ -418,22 +394,3 @@ FULL_ASSUMPTIONS = (
     "The loss and the optimizer are not in it, nor the evaluation.",
 )
 """What all forecasts of whole-graph training rest on."""
-
-__all__ = [
-    "FULL_ASSUMPTIONS",
-    "RANDOM",
-    "Cut",
-    "LargestShare",
-    "OperationSeconds",
-    "Step",
-    "StepSegment",
-    "cut_of",
-    "degrees_of",
-    "forecast_full",
-    "measured_cuts",
-    "predict",
-    "random_halo",
-    "share_of",
-    "step_of",
-    "steps_of",
-]
