@@ -45,7 +45,7 @@ from benchmarks.gpu.collective import (
 )
 from graphbraid import features
 from graphbraid.collective import Plan, Profile, fixed_plan
-from graphbraid.collective.hardware.device_placement import part_bytes_of
+from graphbraid.collective.hardware.device_resident import part_bytes_of
 from graphbraid.collective.plan.times import Duration, StageTimes
 from graphbraid.collective.run.stages import Context
 from graphbraid.graph import Graph

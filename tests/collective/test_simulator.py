@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 from tests.collective.cases import stage_times, two_routes
 from tests.collective.checker import check_schedule
 
-from graphbraid.collective.plan.braid import braid
 from graphbraid.collective.plan.dispatcher import CPU, GPU, bound_with, spread_routes
-from graphbraid.collective.plan.simulator import Durations, ScheduleSetting, simulate
+from graphbraid.collective.plan.simulator import Durations, ScheduleSetting, braid, simulate
 from graphbraid.errors import ConfigError
 
 settings = st.builds(

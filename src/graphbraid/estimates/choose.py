@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import nn
 
+from graphbraid.collective.hardware.device_resident import sampled_part_bytes
 from graphbraid.errors import ConfigError
 from graphbraid.estimates.allocation import capacity_bytes
 from graphbraid.estimates.machine import RankMemory, device_memory, memory_name, memory_of_rank
 from graphbraid.estimates.memory import SampledNeeds, bytes_beside_graph, may_try_steps, sampled_needs
 from graphbraid.estimates.records import Mode
 from graphbraid.estimates.seconds import rows_made_up
-from graphbraid.estimates.tiers import RunSeconds, sampler_bytes
+from graphbraid.estimates.tiers import RunSeconds, batch_context
 from graphbraid.estimates.trial import Trial
 from graphbraid.features import Score
 from graphbraid.features.budgets import HostBudget, host_budget
@@ -282,6 +283,8 @@ def auto_device(
         memory: of the device.
         run_seconds: of all training steps. If None, not known.
     """
-    needed = needs.device.nbytes + sampler_bytes(trial, memory.free_bytes)
+    needed = needs.device.nbytes
+    if trial.config.plan != "cpu" and memory.free_bytes is not None:  # half of it is for what it samples from
+        needed += sampled_part_bytes(memory.free_bytes // 2, batch_context(trial))
     seconds = None if run_seconds is None else run_seconds / trial.config.epochs
     return device_budget(trial.graph, reads.values, memory, needed_bytes=needed, epoch_seconds=seconds)

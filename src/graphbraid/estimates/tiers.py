@@ -11,8 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.arguments import as_budget
-from graphbraid.collective.hardware.device_placement import PARTS, choose_placement, part_bytes_of
-from graphbraid.collective.hardware.device_resident import LOCAL_ID_BYTES, resident_bytes, resident_in
+from graphbraid.collective.hardware.device_resident import (
+    resident_bytes,
+    resident_in,
+)
 from graphbraid.collective.run.stages import Context
 from graphbraid.errors import GraphbraidError
 from graphbraid.estimates.memory import SampledNeeds, are_mapped, may_try_steps
@@ -268,7 +270,7 @@ def device_needs(
             held.append(Need(name="hot rows", nbytes=nbytes, why=f"{num_hot:,} rows, and what finds them"))
     samples = config.plan != "cpu" if config.plan is not None else tiers is not None  # whose plan is auto
     if free_bytes is not None and samples:
-        context = _context(trial)
+        context = batch_context(trial)
         context = replace(context, source=dataclasses.replace(context.source, rows=tiers))
         placed = dict(resident_bytes(resident_in(free_bytes // 2, context), context))
         if tiers is not None:
@@ -277,22 +279,7 @@ def device_needs(
     return replace(needs, held=tuple(need for need in held if need.nbytes)), num_hot
 
 
-def sampler_bytes(trial: Trial, free_bytes: int | None) -> int:
-    """Return what topology, labels and local ids take on a device that samples, as far as they fit.
-
-    Args:
-        trial: the run.
-        free_bytes: free memory of the device; half of it is for them. If None, not known.
-    """
-    if trial.config.plan == "cpu" or free_bytes is None:
-        return 0
-    context, local_ids = _context(trial), LOCAL_ID_BYTES * trial.graph.num_nodes
-    sizes = part_bytes_of(context)
-    placement = choose_placement(sizes, free_bytes // 2 - local_ids)
-    return local_ids + sum(sizes[part] for part in PARTS[:2] if placement[part] == "device")
-
-
-def _context(trial: Trial) -> Context:
+def batch_context(trial: Trial) -> Context:
     """Return the context of the run's mini-batches, with which nothing is placed."""
     with make_loader(trial.runner, trial.config.updated(plan=None), trial.nodes) as loader:
         return loader.context(1)

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.arguments import as_count, shown
-from graphbraid.collective.hardware.device_placement import PARTS, choose_placement, part_bytes_of
-from graphbraid.collective.hardware.device_resident import LOCAL_ID_BYTES
+from graphbraid.collective.hardware.device_resident import sampled_part_bytes
 from graphbraid.collective.plan.plan import Plan
 from graphbraid.collective.run.stages import Context, ReportsMemory, find
 from graphbraid.errors import ConfigError
@@ -199,9 +198,7 @@ class _TierSizing:
         context = dataclasses.replace(self._loader.context(1), device=self._settings.batch_device)
         if not _samples(self._settings.plan, context):
             return 0
-        sizes, local_ids = part_bytes_of(context), LOCAL_ID_BYTES * self._graph.num_nodes
-        placement = choose_placement(sizes, room - local_ids)
-        return local_ids + sum(sizes[part] for part in PARTS[:2] if placement[part] == "device")
+        return sampled_part_bytes(room, context)
 
 
 def _samples(plan: object, context: Context) -> bool:

@@ -12,7 +12,7 @@ from graphbraid import Graph, ScaledFeatures
 from graphbraid.collective import Profile, fixed_plan
 from graphbraid.collective.hardware.cpu import CpuBatching, NoMarks, NoTransfer
 from graphbraid.collective.hardware.device_batching import DeviceBatching
-from graphbraid.collective.hardware.device_placement import (
+from graphbraid.collective.hardware.device_resident import (
     PARTS,
     DeviceSplit,
     choose_placement,

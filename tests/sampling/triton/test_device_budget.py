@@ -11,7 +11,7 @@ from tests.sampling.graphs import power_law_csc
 from tests.suites import examples
 
 from graphbraid import Graph
-from graphbraid.collective.hardware.device_placement import divide
+from graphbraid.collective.hardware.device_resident import divide
 from graphbraid.collective.run.stages import Context
 from graphbraid.features.scores import walks
 from graphbraid.sampling import SamplerConfig, SeedSchedule

@@ -19,14 +19,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from graphbraid.collective.hardware.device_placement import (
+from graphbraid.collective.hardware.device_resident import (
     PARTS,
     PartPlacement,
+    Placed,
+    Resident,
     part_bytes_of,
     placed_source,
+    resident_in,
     shown,
 )
-from graphbraid.collective.hardware.device_resident import Placed, Resident, resident_in
 from graphbraid.collective.run.stages import Context, DeviceMemoryError
 from graphbraid.graph import ScaledFeatures
 from graphbraid.ops.gather import TierTable

@@ -1,38 +1,266 @@
-"""Parts, rows and lists of a graph that a device which samples keeps: chosen by free memory, and placed."""
+"""Parts, feature rows and adjacency lists of a graph that a device which samples keeps, by its free memory.
+
+One budget serves adjacency lists and feature rows.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeVar, cast
 
+import torch
 from torch import Tensor
 
-from graphbraid.collective.hardware.device_placement import (
-    PARTS,
-    PartPlacement,
-    PlacedPart,
-    choose_placement,
-    divide,
-    held_list_bytes,
-    may_choose_rows,
-    part_bytes_of,
-    shown,
-)
 from graphbraid.collective.run.stages import Context
-from graphbraid.features.scores.walks import out_degree
+from graphbraid.features.budgets import Curve, list_blocks, split
+from graphbraid.features.scores import walks
+from graphbraid.files.writing import format_bytes
 from graphbraid.graph import ScaledFeatures, SparseFeatures
+from graphbraid.graph.csc import Csc, index_dtype
+from graphbraid.graph.interop.convert import is_plain
 from graphbraid.graph.scaled_features import kept_row_bytes, scale_of, stored_rows
 from graphbraid.ops.gather import gather_rows
 from graphbraid.sampling.gpu import GpuPipeline
 from graphbraid.sampling.lists import ListReads
 from graphbraid.sampling.rows.device_cache import MAP_BYTES, DeviceCache
-from graphbraid.sampling.rows.transfer_counter import list_bytes_read
+from graphbraid.sampling.rows.transfer_counter import (
+    SECTOR_BYTES,
+    SUM_BYTES,
+    WEIGHT_BYTES,
+    list_bytes_read,
+    row_sectors,
+)
 from graphbraid.sampling.sample import Sampled
 from graphbraid.sampling.source import BatchSource
 
+T = TypeVar("T")
+PlacedPart = Literal["topology", "labels", "features"]
+PARTS: tuple[PlacedPart, ...] = ("topology", "labels", "features")
+"""Parts of a graph in the order in which they are made resident. Topology comes first: over the link a read
+of it moves a whole cache line for one number, whereas a read of features moves whole rows."""
+PartPlacement = Mapping[PlacedPart, str]
+"""Placement of each part: ``device`` or ``host``."""
 
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+
+def choose_placement(part_bytes: Mapping[PlacedPart, int], room: int) -> PartPlacement:
+    """Return the placement that makes parts resident in ``room`` bytes, taken in the order of ``PARTS``."""
+    placement: dict[PlacedPart, str] = {}
+    for part in PARTS:
+        fits = part_bytes[part] <= room
+        placement[part] = "device" if fits else "host"
+        room -= part_bytes[part] if fits else 0
+    return placement
+
+
+def part_bytes_of(context: Context) -> dict[PlacedPart, int]:
+    """Return the bytes of each part of the source that a loader's batches are read from."""
+    csc, x = context.source.graph.csc, context.source.graph.x
+    draws_by_running_sums = context.sampler.weighted and context.sampler.replace
+    return {
+        "topology": csc.indptr.nbytes + csc.indices.nbytes + 8 * csc.num_edges * draws_by_running_sums,
+        "labels": sum(table.nbytes for table in _label_tables(context)),
+        "features": 0 if isinstance(x, SparseFeatures | None) or not _can_read(context.source) else x.nbytes,
+    }
+
+
+LOCAL_ID_BYTES = 8
+"""Bytes of each node in the table of the device's sampler."""
+
+
+def sampled_part_bytes(room: int, context: Context) -> int:
+    """Return the bytes of topology, labels and local ids on a device that samples, if ``room`` holds them."""
+    sizes, local_ids = part_bytes_of(context), LOCAL_ID_BYTES * context.source.graph.num_nodes
+    placement = choose_placement(sizes, room - local_ids)
+    return local_ids + sum(sizes[part] for part in PARTS[:2] if placement[part] == "device")
+
+
+def placed_source(
+    context: Context, placement: PartPlacement, place: Callable[[Tensor, str], Tensor]
+) -> BatchSource:
+    """Return the source with everything that batches look up by id placed where the device reads it.
+
+    The topology is left in place, since the sampler places its own copy. So are sparse features, whose rows
+    are read on the CPU.
+    """
+    source, graph = context.source, context.source.graph
+    by_edge = context.sampler.return_edge_id  # without edge ids nothing is looked up by edge
+
+    def placed(table: T) -> T:  # rows of any other table are taken by torch where it is
+        if not isinstance(table, Tensor) or not is_plain(table):
+            return table
+        return cast("T", place(table, placement["labels"]))
+
+    def label(table: Tensor | None, needed: bool = True) -> Tensor | None:
+        return table if table is None or not needed else placed(table)
+
+    csc = Csc(graph.csc.indptr, graph.csc.indices, graph.csc.num_src, label(graph.csc.weight), trusted=True)
+    x = graph.x
+    is_read = _can_read(source)
+    if isinstance(x, ScaledFeatures) and is_read:
+        values, scale = (place(part, placement["features"]) for part in (x.values, x.scale))
+        x = ScaledFeatures(values=values, scale=scale, trusted=True)
+    elif isinstance(x, Tensor) and is_read:
+        x = place(x, placement["features"])
+    return dataclasses.replace(
+        source,
+        rows=None if is_read else source.rows,
+        graph=graph.replace(
+            csc=csc,
+            x=x,
+            y=label(graph.y),
+            edge_id=label(graph.edge_id, by_edge),
+            edge_attr=label(graph.edge_attr, by_edge),
+        ),
+        node_attrs={
+            one: {name: placed(table) for name, table in attrs.items()}
+            for one, attrs in source.node_attrs.items()
+        },
+        edge_attrs={
+            one: {name: placed(table) if by_edge else table for name, table in attrs.items()}
+            for one, attrs in source.edge_attrs.items()
+        },
+        src_degree=label(source.src_degree),
+        src_loop=label(source.src_loop),
+    )
+
+
+def _can_read(source: BatchSource) -> bool:
+    """Return whether the device can read all features: they are in memory, not in a file."""
+    return source.rows is None or source.rows.in_memory is not None
+
+
+def may_choose_rows(source: BatchSource) -> bool:
+    """Return whether the device may choose hot rows itself: no tiers were made, which would say them."""
+    rows = source.rows
+    return rows is None or (rows.hot is None and isinstance(rows.in_memory, ScaledFeatures))
+
+
+def _label_tables(context: Context) -> list[Tensor]:
+    """Return the tables that :func:`placed_source` places besides features: labels, masks, weights, ids."""
+    source, graph = context.source, context.source.graph
+    tables = [graph.y, graph.csc.weight, source.src_degree, source.src_loop]
+    if context.sampler.return_edge_id:
+        of_edges = source.edge_attrs.values()
+        tables += [graph.edge_id, graph.edge_attr, *(t for attrs in of_edges for t in attrs.values())]
+    of_nodes = [table for attrs in source.node_attrs.values() for table in attrs.values()]
+    return [t for t in (*tables, *of_nodes) if isinstance(t, Tensor) and is_plain(t)]
+
+
+def shown(placement: PartPlacement, part_bytes: Mapping[PlacedPart, int]) -> str:
+    """Return the parts on the device with their sizes, in words."""
+    resident = [part for part in PARTS if placement[part] == "device"]
+    return ", ".join(f"{part} ({format_bytes(part_bytes[part])})" for part in resident)
+
+
+class DeviceSplit(NamedTuple):
+    """The parts of topology and features on a device that does not hold the topology as a whole."""
+
+    lists: Tensor | None
+    """``(num_lists,)`` int64 nodes whose adjacency lists are on the device; None: none."""
+    rows: Tensor | None
+    """``(num_rows,)`` int64 nodes whose feature rows are there, those read most first; None: none."""
+    reason: str
+    """How memory is divided, in words."""
+
+
+def divide(room: int, context: Context, *, with_rows: bool) -> DeviceSplit:
+    """Divide device memory between adjacency lists and feature rows by the link's bytes that each saves.
+
+    A row is read once by each batch that has its node; a list by each hop that draws among its edges, and
+    every draw moves a sector of it. Both are expected under the sampler's fanouts and seeds. The items that
+    save most per byte are held until nothing more fits.
+
+    Args:
+        room: bytes for both and for what is noted of them.
+        context: context of the loader; its graph is on the CPU.
+        with_rows: whether rows take part; else all room is for lists.
+    """
+    csc, x = context.source.graph.csc, context.source.graph.x
+    by_list = _curve_of_lists(context)
+    notes, rows_notes = _notes_of_lists(csc), MAP_BYTES * csc.num_dst
+    if not with_rows or isinstance(x, SparseFeatures | None):
+        [num_lists] = split(room - notes, [by_list])
+        return _divided(room, (by_list, num_lists), None)
+    reads = walks.inclusion(csc, context.sampler, context.schedule)
+    row_bytes = max(kept_row_bytes(x), 1)
+    sectors = row_sectors(x, torch.arange(csc.num_dst))
+    by_row = Curve.of(reads * (sectors * SECTOR_BYTES), row_bytes)
+    num_lists, num_rows = split(room - notes - rows_notes, (by_list, by_row))
+    if not num_lists:  # nor is anything noted of them
+        [num_rows] = split(room - rows_notes, [by_row])
+    if not num_rows:
+        [num_lists] = split(room - notes, [by_list])
+    return _divided(room, (by_list, num_lists), (by_row, num_rows))
+
+
+def _divided(room: int, lists: tuple[Curve, int], rows: tuple[Curve, int] | None) -> DeviceSplit:
+    said = []
+    for name, part in (("adjacency lists", lists), ("feature rows", rows)):
+        if part is not None:
+            curve, count = part
+            said.append(
+                f"{format_bytes(curve.num_bytes(count))} to {count:,} of {len(curve):,} {name} "
+                f"({curve.share(count):.1%} of what they are expected to move over the link)"
+            )
+    return DeviceSplit(
+        lists=_first(*lists),
+        rows=None if rows is None else _first(*rows),
+        reason=f"device {format_bytes(max(room, 0))}: " + " and ".join(said) + ", by bytes saved per byte",
+    )
+
+
+def _first(curve: Curve, count: int) -> Tensor | None:
+    return curve.order[:count].clone() if count else None
+
+
+def _notes_of_lists(csc: Csc) -> int:
+    """Bytes of ``indptr`` and of the map of the nodes, which go to the device with hot lists."""
+    return csc.indptr.nbytes + csc.num_dst * index_dtype(csc.num_edges).itemsize
+
+
+def held_list_bytes(lists: Tensor, context: Context) -> int:
+    """Bytes of the adjacency lists of ``lists``, ``(num_lists,)`` int64, on a device, with what is noted."""
+    csc = context.source.graph.csc
+    edge_bytes = csc.indices.itemsize + _weight_bytes(context)
+    return _notes_of_lists(csc) + int(csc.degrees()[lists].sum()) * edge_bytes
+
+
+def _curve_of_lists(context: Context) -> Curve:
+    """The curve of the lists that are not empty."""
+    csc, sampler = context.source.graph.csc, context.sampler
+    degrees = csc.degrees()
+    filled = degrees.nonzero().flatten()
+    sectors = torch.zeros(csc.num_dst, dtype=torch.float64)
+    for fanout, reads in walks.expansions(csc, sampler, context.schedule):
+        if fanout:
+            sectors += reads * _sectors_of(degrees, fanout, context)
+    size = degrees[filled] * (csc.indices.itemsize + _weight_bytes(context))
+    curve = Curve.of(sectors[filled] * SECTOR_BYTES, size)
+    return Curve(order=filled[curve.order], size=curve.size, saved=curve.saved)
+
+
+def _weight_bytes(context: Context) -> int:
+    """Bytes of each edge that draws by weight read beside its id: running sums, or the weights."""
+    if not context.sampler.weighted:
+        return 0
+    return SUM_BYTES if context.sampler.replace else WEIGHT_BYTES
+
+
+def _sectors_of(degrees: Tensor, fanout: int, context: Context) -> Tensor:
+    """Sectors that a hop reads of each list: of the drawn ids, and of the weights that decide the draws."""
+    ids = list_blocks(degrees, fanout, context.source.graph.csc.indices.itemsize, SECTOR_BYTES)
+    if not context.sampler.weighted:
+        return ids
+    if not context.sampler.replace:  # a race of all edges
+        return ids + list_blocks(degrees, -1, _weight_bytes(context), SECTOR_BYTES)
+    steps = (degrees + 1).log2().ceil().long()  # of a bisection for each draw
+    return ids + list_blocks(degrees, 1, _weight_bytes(context), SECTOR_BYTES) * steps * fanout
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class Resident:
     """What is to be on the device."""
 
@@ -50,7 +278,7 @@ class Resident:
         return set(self.placement.values()) == {"host"} and self.rows is None and self.lists is None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class Placed:
     """The source of a loader placed where the device reads it, and its sampler."""
 
@@ -124,10 +352,6 @@ def _sized(placement: PartPlacement, sizes: Mapping[PlacedPart, int]) -> str:
     return shown({part: placement[part] if part in sizes else "host" for part in PARTS}, sizes)
 
 
-LOCAL_ID_BYTES = 8
-"""Bytes of each node in the table of the device's sampler."""
-
-
 def resident_in(room: int, context: Context) -> Resident:
     """Choose parts as far as they fit, and rows and lists of those that do not.
 
@@ -173,7 +397,7 @@ def hot_rows_in(room: int, context: Context) -> DeviceCache | None:
     num_rows = (room - MAP_BYTES * num_nodes) // max(kept_row_bytes(x), 1)
     if num_rows < 1:
         return None
-    order = out_degree(context.source.graph.csc).argsort(descending=True, stable=True)
+    order = walks.out_degree(context.source.graph.csc).argsort(descending=True, stable=True)
     return _hot_rows(order[:num_rows], context)
 
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from pydantic import ConfigDict
 
 from graphbraid.arguments import as_number
-from graphbraid.collective.plan.braid import braid_routes
 from graphbraid.collective.plan.dispatcher import Resource, Routes
-from graphbraid.collective.plan.simulator import ScheduleSetting
+from graphbraid.collective.plan.simulator import ScheduleSetting, braid_routes
 from graphbraid.collective.plan.times import Arrangement, StageTimes, format_seconds
 from graphbraid.errors import ConfigError
 from graphbraid.files.schema import STRICT, load_record, save_record
@@ -54,7 +53,7 @@ class Plan:
     num_cpu: int
     """Number of those steps whose batches the CPU prepares."""
     stock: int | None = None
-    """Number of untrained batches on the device at which copies begin (see ``braid.py``). If None, the routes
+    """Number of untrained batches on the device at which copies begin (see ``braid``). If None, the routes
     are spread evenly, which is better if one copy takes as long as many training steps."""
     cbs: int
     """Number of host buffers; each holds one batch."""

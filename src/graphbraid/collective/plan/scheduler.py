@@ -14,10 +14,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from graphbraid.arguments import as_count, as_number
-from graphbraid.collective.plan.braid import braid, braid_routes
 from graphbraid.collective.plan.dispatcher import CPU, EpochBound, balanced_split, bound_with, epoch_bound
 from graphbraid.collective.plan.plan import MOST_BATCHES, Plan, RunnerUp
-from graphbraid.collective.plan.simulator import Durations, ScheduleSetting, SimulatedEpoch, simulate
+from graphbraid.collective.plan.simulator import (
+    Durations,
+    ScheduleSetting,
+    SimulatedEpoch,
+    braid,
+    braid_routes,
+    simulate,
+)
 from graphbraid.collective.plan.times import Arrangement, Profile, StageTimes
 from graphbraid.errors import ConfigError, ResourceError
 from graphbraid.files.writing import format_bytes
