@@ -21,9 +21,10 @@ directed, an undirected and a real one. Of each, outputs, every gradient, buffer
 predictions are held to PyG in float64, whether it is lowered or left alone. Left alone, a model
 runs as it is written, and `explain()` names the module, the reason and what would be needed.
 
-A class is recognised by what it is, not by its name: a subclass, a hook, a parametrization, a
-method of an instance's own, an option or an attribute that is not listed makes a model run as it is
-written.
+A class is recognised by what it is, not by its name: a subclass of a listed layer, a hook, a
+parametrization, a method of an instance's own, an option or an attribute that is not listed makes a
+model run as it is written. Layers of one's own, made from PyG's `MessagePassing`, are read by a trace
+([layers of your own](fullgraph.md#layers-of-your-own)).
 """
 
 _TYPED = """## Models over node types

@@ -17,7 +17,7 @@ from graphbraid.fullgraph.lowering import locality
 from graphbraid.graph.orders import community_order
 from graphbraid.ops import binary, linear
 from graphbraid.ops.attention import both_ways
-from graphbraid.ops.gather import spread_rows
+from graphbraid.ops.gather import add_rows, spread_rows
 from graphbraid.ops.spmm import TIES
 
 Arguments = tuple[Any, ...]
@@ -84,6 +84,7 @@ def _run_operators() -> None:
     for part in linear.rounds_of(5, most=5):
         rounds.add(part, x.detach())
     ops.cross_entropy(torch.rand(3, 4, requires_grad=True), torch.tensor([0, 3, 1]), torch.ones(4))
+    add_rows(torch.rand(3, 2), torch.tensor([1, 0, 1]), torch.rand(4, 2))
     spread_rows(torch.rand(3, 2), torch.tensor([2, -1, 0, 1], dtype=torch.int32), torch.empty(4, 2))
     bits = torch.tensor([[1, 2, 3, 4, 5]], dtype=torch.int32)
     binary.bit_product(bits, torch.rand(7, 3), out=torch.empty(5, 3), factors=torch.ones(5))

@@ -53,6 +53,7 @@ FREE = {
     ("sddmm", 6): "its columns are the heads",
     ("spmm", 2): SOURCES,
     ("spmm_max", 2): SOURCES,
+    ("add_rows", 2): "ids may name any of its rows",
     ("spread_rows", 0): "rows that no place names may be there",
     ("tall_gram", 1): "with ids, any rows may be there",
     ("tall_gram_round", 0): "of its rows a round needs some",

@@ -6,7 +6,7 @@ from tests.ops.graphs import assert_same_bits_with_any_threads, values
 
 from graphbraid import native
 from graphbraid.ops import reference
-from graphbraid.ops.gather import places_of, spread_rows
+from graphbraid.ops.gather import add_rows, places_of, spread_rows
 
 
 @pytest.mark.parametrize("num_out", [0, 1, 7, 20_000])  # the last is worth two threads
@@ -53,3 +53,27 @@ def test_bits_do_not_depend_on_the_number_of_threads():
 def test_what_does_not_fit_is_refused(rows, places, out, message):
     with pytest.raises(ValueError, match=message):
         spread_rows(torch.zeros(rows), torch.tensor(places, dtype=torch.int32), torch.zeros(out))
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize(("count", "width"), [(0, 4), (7, 1), (900, 5), (9_000, 64)])  # the last: two threads
+def test_rows_are_added_in_order_by_any_number_of_threads(count, width, dtype):
+    ids = torch.randint(0, 40, (count,), generator=torch.Generator().manual_seed(1)).to(dtype)
+    rows, before = values(count, width), values(40, width)
+    twin = before.clone()
+    reference.add_rows(rows, ids, twin)
+
+    def run():
+        out = before.clone()
+        add_rows(rows, ids, out)
+        return [out]
+
+    assert_same_bits_with_any_threads(run)
+    assert torch.equal(run()[0], twin)
+
+
+@pytest.mark.skipif(native.kernels() is None, reason="needs the compiled kernels")
+@pytest.mark.parametrize("ids", [[0, 3], [-1, 0]])
+def test_rows_are_added_only_to_rows_that_are_there(ids):
+    with pytest.raises(ValueError, match="ids must name rows"):
+        add_rows(torch.zeros(2, 3), torch.tensor(ids), torch.zeros(3, 3))

@@ -7,6 +7,7 @@ from graphbraid.ops.epilogue import bias_act_dropout
 from graphbraid.ops.gather import gather_rows
 from graphbraid.ops.gine import gine
 from graphbraid.ops.linear import aggregate_linear, dense_linear, sparse_dropout, sparse_linear
+from graphbraid.ops.messages import aggregate_messages
 from graphbraid.ops.norm import batch_norm, layer_norm
 from graphbraid.ops.sddmm import sddmm
 from graphbraid.ops.spmm import aggregate, spmm
@@ -15,6 +16,7 @@ __all__ = [
     "Aggregation",
     "aggregate",
     "aggregate_linear",
+    "aggregate_messages",
     "batch_norm",
     "bias_act_dropout",
     "cross_entropy",

@@ -310,3 +310,19 @@ def spread_rows(rows: Tensor, places: Tensor, out: Tensor) -> None:
         out: ``(num_out, width)`` float32, contiguous, written.
     """
     backend(out).spread_rows(rows.detach().contiguous(), places, out)
+
+
+def add_rows(rows: Tensor, ids: Tensor, out: Tensor) -> None:
+    """Add ``out[ids[i]] += rows[i]``, for each row of ``out`` in the order of ``i``. Without autograd.
+
+    The compiled kernel is for float32 on the CPU; PyTorch adds all others, on the CPU in the same order.
+
+    Args:
+        rows: ``(num_rows, width)``.
+        ids: ``(num_rows,)`` int32 or int64 rows of ``out``, each as often as it likes.
+        out: ``(num_out, width)`` of the same dtype, contiguous, written.
+    """
+    if rows.dtype != torch.float32 or rows.device.type != "cpu":
+        out.index_add_(0, ids, rows.detach())
+        return
+    backend(out).add_rows(rows.detach().contiguous(), ids, out)

@@ -8,6 +8,7 @@ from tests.fullgraph.matrix.cases_edges import EDGES
 from tests.fullgraph.matrix.cases_forwards import FORWARDS
 from tests.fullgraph.matrix.cases_instances import INSTANCES
 from tests.fullgraph.matrix.cases_layers import LAYERS
+from tests.fullgraph.matrix.cases_messages import MESSAGES
 from tests.fullgraph.matrix.cases_modes import MODES
 from tests.fullgraph.matrix.cases_pairs import PAIRS
 from tests.fullgraph.matrix.cases_propagation import PROPAGATION
@@ -25,4 +26,5 @@ CASES = [
     *EDGES,
     *RELATIONAL,
     *PAIRS,
+    *MESSAGES,
 ]

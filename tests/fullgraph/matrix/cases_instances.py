@@ -137,8 +137,8 @@ _OF_NUMPY = {
 INSTANCES = [
     *(Case("instances", f"numbers of NumPy, {name}", make) for name, make in _OF_NUMPY.items()),
     *(left("instances", name, with_hook(GCN, attach)) for name, attach in _ATTACHED.items()),
-    left("instances", "a layer of one's own called GCNConv", lambda: Stack(type("GCNConv", (_Named,), {}))),
-    left("instances", "a layer of one's own called SAGEConv", lambda: Stack(type("SAGEConv", (_Named,), {}))),
+    Case("instances", "a layer of one's own called GCNConv", lambda: Stack(type("GCNConv", (_Named,), {}))),
+    Case("instances", "a layer of one's own called SAGEConv", lambda: Stack(type("SAGEConv", (_Named,), {}))),
     left("instances", "a subclass of GCNConv", lambda: Stack(_Louder)),
     left("instances", "a bias with gaps", with_hook(GCN, _with_gaps), "bias is not contiguous"),
     left("instances", "float64", lambda: Stack(GCN).double(), prepare=in_double),

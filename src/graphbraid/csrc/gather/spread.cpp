@@ -1,11 +1,21 @@
-// Spreading rows, what gathering them is the other way round:
+// Spreading rows, what gathering them is the other way round, and adding them by id.
+//
+// Spreading:
 //
 //   rows   (num_rows, width)  float
 //   place  (num_out,)         int32, the row that each row of out is; -1: none, and it is zero
 //   out    (num_out, width)   float, overwritten; must not overlap rows
 //
-// ops/gather.py describes the operator. Bound by writing out; its rows are taken in order, so that
-// nothing is cleared first and threads share them.
+// Bound by writing out; its rows are taken in order, so that nothing is cleared first and threads share them.
+//
+// Adding, out[ids[i], :] += rows[i, :] in the order of i:
+//
+//   rows   (num_rows, width)  float
+//   ids    (num_rows,)        int32 or int64, rows of out, each as often as it likes
+//   out    (num_out, width)   float, added to; must not overlap rows
+//
+// A thread owns some rows of out and passes over all ids, so no two write one row, and each row's terms are
+// added in the order of i by any number of threads. ops/gather.py describes both operators.
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -43,9 +53,41 @@ static void spread_rows(const Array2<const float>& rows, const Array1<const int3
   need(fits, "place must name rows");
 }
 
+// A thread's rows of out come in groups, so that threads seldom share a cache line of narrow rows.
+inline constexpr int64_t kGroup = 16;
+
+template <typename T>
+static void add_owned(const float* rows, const T* ids, int64_t num_rows, int64_t width, float* out,
+                      int64_t owner, int64_t owners) {
+  for (int64_t i = 0; i < num_rows; ++i) {
+    if (owners > 1 && (ids[i] / kGroup) % owners != owner) continue;
+    float* to = out + static_cast<int64_t>(ids[i]) * width;
+    const float* from = rows + i * width;
+    for (int64_t c = 0; c < width; ++c) to[c] += from[c];
+  }
+}
+
+static void add_rows(const Array2<const float>& rows, const Ids& ids, const Array2<float>& out) {
+  const int64_t num_rows = rows.num_rows(), width = rows.num_columns(), num_out = out.num_rows();
+  need_length(ids, num_rows);
+  need_shape(out, num_out, width);
+  const float* from = rows.data();
+  float* to = out.data();
+  nb::gil_scoped_release release;
+  with_ids(ids, [&](const auto* at) {
+    for (int64_t i = 0; i < num_rows; ++i) need(at[i] >= 0 && at[i] < num_out, "ids must name rows of out");
+    const int64_t owners = num_rows * width >= 2 * kFloatsWorth ? max_threads() : 1;
+    parallel_dynamic(owners, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t owner = begin; owner < end; ++owner)
+        add_owned(from, at, num_rows, width, to, owner, owners);
+    });
+  });
+}
+
 void bind_spread(nb::module_& m) {
   using namespace nb::literals;
   def_native(m, "spread_rows", &spread_rows, "rows"_a, "place"_a, "out"_a);
+  def_native(m, "add_rows", &add_rows, "rows"_a, "ids"_a, "out"_a);
 }
 
 }  // namespace gb

@@ -27,6 +27,7 @@ from graphbraid.fullgraph.program import (
     Hoisted,
     Linear,
     Maximum,
+    Messages,
     Operation,
     Program,
 )
@@ -205,6 +206,14 @@ class Ledger:
             return self._work(2 * self._size(op.out) + self._learning(op))
         return self._edges(op, 3 * self._size(op.out) + self._learning(op), times=1)
 
+    def _messages(self, op: Messages) -> Work:
+        """Count one row per edge, where the message reads both ends, too: those of one end come in order."""
+        return self._edges(op, self._size(op.out) + self._added(op), times=1)
+
+    def _messages_backward(self, op: Messages) -> Work:
+        """Count the rows that the messages read again, and those that their gradients are added to."""
+        return self._edges(op, self._size(op.out) + self._learning(op), times=2)
+
     def _gine(self, op: Gine) -> Work:
         return self._with_edge_rows(op, self._size(op.out) + self._added(op), times=1, products=1)
 
@@ -298,6 +307,7 @@ _FORWARD: dict[type[Operation], _Count] = {
     Aggregate: Ledger._aggregate,
     Attention: Ledger._attention,
     Maximum: Ledger._maximum,
+    Messages: Ledger._messages,
     Gine: Ledger._gine,
 }
 _BACKWARD: dict[type[Operation], _Count] = {
@@ -308,6 +318,7 @@ _BACKWARD: dict[type[Operation], _Count] = {
     Aggregate: Ledger._aggregate_backward,
     Attention: Ledger._attention_backward,
     Maximum: Ledger._maximum_backward,
+    Messages: Ledger._messages_backward,
     Gine: Ledger._gine_backward,
 }
 """Counting methods of operations on edges and products; all others read and write their rows once."""

@@ -36,6 +36,7 @@ from graphbraid.fullgraph.program import (
     Attention,
     Break,
     Decision,
+    Messages,
     Module,
     Normalise,
     NotLoweredError,
@@ -158,6 +159,8 @@ def check_kernels(program: Program, device: Device) -> None:
     if not device.is_host and any(isinstance(op, Attention) and op.reads_edges for op in program.ops):
         what = f"attention to edge features has no kernel on {device.place}"
         raise NotLoweredError("attention", what, "the CPU, or edge_dim=None")
+    if not device.is_host and any(isinstance(op, Messages) for op in program.ops):
+        raise NotLoweredError("messages", f"a user's own have no kernel on {device.place}", "the CPU")
 
 
 def _facts_of(

@@ -1,6 +1,14 @@
 """The program that a model is read into: a short list of operations on node matrices."""
 
-from graphbraid.fullgraph.program.edge_operations import FILLS, Aggregate, Attention, Gine, Maximum
+from graphbraid.fullgraph.program.edge_operations import (
+    FILLS,
+    Aggregate,
+    Attention,
+    Gine,
+    Maximum,
+    Messages,
+    ReadRows,
+)
 from graphbraid.fullgraph.program.graph_break import (
     Break,
     FromCall,
@@ -71,6 +79,7 @@ __all__ = [
     "LevelNodes",
     "Linear",
     "Maximum",
+    "Messages",
     "Module",
     "NodeType",
     "Normalise",
@@ -78,6 +87,7 @@ __all__ = [
     "Operation",
     "Prelu",
     "Program",
+    "ReadRows",
     "RowFunction",
     "Scale",
     "UnitRows",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from graphbraid.fullgraph.program.operations import AdjacencyMatrix, Following, Operation, name_of
 from graphbraid.graph.types import Relation
+from graphbraid.ops.messages import MessageReduction
 from graphbraid.ops.spmm import Ties
 
 FILLS = ("mean", "add", "sum", "min", "max", "mul")
@@ -91,6 +94,63 @@ class Gine(Operation):
         loops = f" + {self.loop_scale:g} I" if self.loop_scale else ""
         made = "edge features" if self.weight is None else f"{self.edge_channels} edge features, mapped"
         return f"{made}{loops}"
+
+
+class ReadRows(Enum):
+    """What a message reads a row of for each edge ``u -> v``."""
+
+    SOURCE = "x_j"
+    """Row ``u`` of an input."""
+    DESTINATION = "x_i"
+    """Row ``v`` of an input."""
+    FEATURES = "edge features"
+    """The edge's row of the graph's edge features."""
+    WEIGHT = "edge weight"
+    """The edge's weight, one number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Messages(Operation):
+    """``out[v] = reduction of message(row u, row v, row of the edge)`` over the in-edges of ``v``.
+
+    The message is a method of the user's layer that maps each edge's rows to a row, and runs as it is
+    written, on some edges at a time.
+    """
+
+    layer: nn.Module
+    """The layer whose ``message`` runs."""
+    reads: tuple[tuple[str, ReadRows, int], ...]
+    """The message's parameters that receive rows, by name, and what of: rows of the input of this number."""
+    constants: tuple[tuple[str, Any], ...]
+    """The message's other arguments, by name."""
+    used: tuple[nn.Parameter, ...]
+    """The parameters that the message reads."""
+    reduction: MessageReduction
+    ties: Ties
+    """Which of several equal messages receive the gradient of a maximum or minimum."""
+    width_out: int
+    """Columns of the result."""
+    symbol = "messages"
+    moves = True
+
+    @property
+    def reads_edges(self) -> bool:
+        """Whether the operation reads edge features."""
+        return any(role is ReadRows.FEATURES for _, role, _ in self.reads)
+
+    @property
+    def selects(self) -> bool:
+        """Whether backward reads the result, that of a maximum or minimum."""
+        return self.reduction in ("max", "min")
+
+    def parameters(self) -> tuple[nn.Parameter, ...]:
+        """Return the parameters it learns."""
+        return self.used
+
+    def details(self) -> str:
+        """Return the text to print after the inputs."""
+        read = ", ".join(name for name, _, _ in self.reads)
+        return f"{self.reduction} of {type(self.layer).__name__}.message({read}), on blocks of edges"
 
 
 @dataclass(frozen=True, kw_only=True)

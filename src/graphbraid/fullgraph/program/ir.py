@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from graphbraid.fullgraph.program.edge_operations import Aggregate, Attention, Gine
+from graphbraid.fullgraph.program.edge_operations import Aggregate, Attention, Gine, Messages
 from graphbraid.fullgraph.program.graph_break import Break, WrittenCall
 from graphbraid.fullgraph.program.operations import (
     INPUT,
@@ -198,7 +198,7 @@ class Program:
             return sum(self.width(i) for i in op.inputs)
         if isinstance(op, Attention):
             return op.heads * op.channels if op.concat else op.channels
-        if isinstance(op, Module | Break) and op.width_out is not None:
+        if isinstance(op, Module | Break | Messages) and op.width_out is not None:
             return op.width_out
         return self.width(op.inputs[0])
 
@@ -311,6 +311,8 @@ def shape_errors(program: Program, op: Operation) -> Iterator[str]:
         of_edges = op.edge_channels if op.weight is None else op.weight.shape[0]
         if of_edges != width:
             yield f"adds rows of {of_edges} edge features to rows of {width} columns"
+    if isinstance(op, Messages) and len({program.place(value) for value in op.inputs}) > 1:
+        yield "reads rows of several levels"
     if op.walks is not None and program.node_type(op.inputs[0]) != op.walks.source:
         yield "reads rows of another type than the relation's sources have"
     if isinstance(op, Attention) and op.own_rows and program.place(op.inputs[1]) != program.place(op.out):

@@ -21,6 +21,7 @@ from graphbraid.fullgraph.program import (
     DestinationRows,
     Exchange,
     Hoisted,
+    Messages,
     Module,
     NotLoweredError,
     Operation,
@@ -192,7 +193,7 @@ def _check_divisible(program: Program) -> None:
     if program.num_levels == 1:
         raise NotLoweredError("the model", "reads no edges, so that ranks have nothing to divide", "one rank")
     for op in program.ops:
-        if isinstance(op, Module | Break):
+        if isinstance(op, Module | Break | Messages):
             reason = "runs in PyTorch, which knows only this rank's rows"
             raise NotLoweredError(f"{op.out}, {op.details()}", reason, "batch or layer normalisation")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import fx, nn
 
-from graphbraid.fullgraph.program import INPUT, Learned, NodeType, NotLoweredError
+from graphbraid.fullgraph.program import INPUT, Learned, NodeType, NotLoweredError, Program, ReadRows
 from graphbraid.fullgraph.reading.calling import (
     ADJACENCY,
     EDGE_ATTR,
@@ -19,6 +19,7 @@ from graphbraid.fullgraph.reading.calling import (
     X,
 )
 from graphbraid.fullgraph.reading.exact import Known, anything, check, count, one_of
+from graphbraid.fullgraph.reading.messages import Propagation, read_messages
 from graphbraid.fullgraph.reading.reader import (
     NEEDED,
     Edges,
@@ -150,6 +151,8 @@ class _TraceReader:
                 self._values[node] = self._rows[str(node.target)]
         elif node.op == "call_module":
             self._values[node] = self._module(node)
+        elif isinstance(node.target, Propagation):
+            self._values[node] = self._messages(node, node.target)
         elif node.op in ("call_function", "call_method"):
             made = self._call(node)
             if isinstance(made, Stacked):
@@ -252,6 +255,36 @@ class _TraceReader:
                 "SAGEConv, GraphConv or GATConv",
             )
         return self._relations[target]
+
+    def _messages(self, node: fx.Node, of: Propagation) -> str:
+        """Read a call of a user's own layer's ``propagate``."""
+        if self._types is not None or self._sparse or _target(node.args[0]) != EDGES_TARGET:
+            raise of.refuse("its propagate takes other edges than the list of all of them", "edge_index")
+        rows: dict[str, str | ReadRows] = {}
+        constants, widths = dict[str, Any](), dict[str, int]()
+        for key, value in node.kwargs.items():
+            by_node = key[-2:] in ("_i", "_j")
+            if by_node and isinstance(value, fx.Node) and value in self._values:
+                rows[key] = self._values[value]
+                widths[key] = self._width(self._values[value])
+            elif not by_node and _target(value) == EDGE_ATTR and self._given.edge_channels:
+                rows[key], widths[key] = ReadRows.FEATURES, self._given.edge_channels
+            elif not by_node and _target(value) == _WEIGHTS:
+                rows[key], widths[key] = ReadRows.WEIGHT, 0
+            elif isinstance(value, fx.Node | tuple | list):
+                what = f"its message's {key!r} is neither rows of nodes nor the graph's own of edges"
+                raise of.refuse(what, "x_j, x_i, edge_attr or edge_weight")
+            else:
+                constants[key] = value
+        return read_messages(self._writer, of, rows, constants, widths)
+
+    def _width(self, value: str) -> int:
+        """Return the number of columns of a value."""
+        graph = self._given.graph
+        if graph is None or graph.x is None:
+            raise NotLoweredError("forward", "its graph has no features, so that widths are unknown")
+        channels = int(graph.x.shape[1])
+        return Program(ops=tuple(self._writer.ops), in_channels=channels).width(value)
 
     # ---- calls
 

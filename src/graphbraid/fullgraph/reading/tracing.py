@@ -30,6 +30,11 @@ from graphbraid.fullgraph.reading.calling import (
     Given,
 )
 from graphbraid.fullgraph.reading.exact import python_value
+from graphbraid.fullgraph.reading.messages import (
+    is_message_passing,
+    is_users_layer,
+    recorded_propagations,
+)
 from graphbraid.fullgraph.reading.reached import Reached, package_of
 from graphbraid.fullgraph.reading.reader import no_reader
 from graphbraid.fullgraph.reading.table import reader_of
@@ -61,7 +66,12 @@ def traced(
     if reached.why:
         raise NotLoweredError(type(model).__name__, f"its forward cannot be followed: {reached.why}")
     try:
-        with _TRACING, restore_after_trace(model, reached), as_tensors(reached.functions):
+        with (
+            _TRACING,
+            restore_after_trace(model, reached),
+            as_tensors(reached.functions),
+            recorded_propagations(model),
+        ):
             root = _Root(model, calling, given, targets)
             graph = root.traced()
             with torch.inference_mode():
@@ -159,14 +169,15 @@ class _Tracer(fx.Tracer):
         self._gradients, self._classes = torch.is_grad_enabled(), classes
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        is_layer = _is_pyg_layer(m) or reader_of(type(m)) is not None
+        is_layer = (is_message_passing(m) and not is_users_layer(m)) or reader_of(type(m)) is not None
         return is_layer or super().is_leaf_module(m, module_qualified_name)
 
     def call_module(
         self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         by_type = any(isinstance(value, dict) for value in (*args, *kwargs.values()))
-        if by_type and _is_pyg_layer(m):  # its result would be a dict, too, which a trace cannot look into
+        # Its result would be a dict, too, which a trace cannot look into.
+        if by_type and is_message_passing(m):
             raise no_reader(self.path_of_module(m).removeprefix("model."), m)
         return super().call_module(m, forward, args, kwargs)
 
@@ -189,10 +200,6 @@ class _Tracer(fx.Tracer):
         if torch.is_autocast_enabled("cpu"):
             raise NotLoweredError("forward", "a part of it runs under autocast", "a forward in float32")
         return super().create_node(*args, **kwargs)
-
-
-def _is_pyg_layer(module: nn.Module) -> bool:
-    return any(base.__module__ == "torch_geometric.nn.conv.message_passing" for base in type(module).__mro__)
 
 
 # ---- TensorProxy: what a trace hands to a forward, which takes it for the tensor that it stands for

@@ -25,6 +25,7 @@ from graphbraid.fullgraph.program import (
     LevelNodes,
     Linear,
     Maximum,
+    Messages,
     Operation,
     RowFunction,
     UnitRows,
@@ -226,6 +227,7 @@ class StepPlan:
             isinstance(maker, Attention) and not maker.averages
         )
         is_read |= isinstance(maker, Maximum) and maker.ties != "first"
+        is_read |= isinstance(maker, Messages) and maker.selects
         is_read |= isinstance(maker, RowFunction) and FUNCTIONS[maker.kind].reads_result
         return alone and not is_read and not self.program.ends_in_epilogue(value)
 

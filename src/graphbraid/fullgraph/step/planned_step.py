@@ -11,9 +11,26 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.program import Break, Exchange, Linear, Module, Normalise, Operation
+from graphbraid.fullgraph.program import (
+    Break,
+    Exchange,
+    Linear,
+    Messages,
+    Module,
+    Normalise,
+    Operation,
+)
 from graphbraid.fullgraph.step.arena import Arena, StepTask
-from graphbraid.fullgraph.step.operations import edges, exchange, gat, graph_break, linear, norm, rowwise
+from graphbraid.fullgraph.step.operations import (
+    edges,
+    exchange,
+    gat,
+    graph_break,
+    linear,
+    messages,
+    norm,
+    rowwise,
+)
 from graphbraid.fullgraph.step.operations.peer_reads import PeerReads, why_rows_travel
 from graphbraid.fullgraph.step.operations.row_exchange import route_of
 from graphbraid.fullgraph.step.plan import PlannedClass, StepPlan, WhenWhole
@@ -301,7 +318,8 @@ class PlannedStep:
 
     def run_by_torch(self) -> list[str]:
         """Return the operations that run through PyTorch's autograd."""
-        return [f"{op.symbol} {op.out}" for op in self.program.ops if isinstance(op, Module | Break)]
+        by_torch = Module | Break | Messages
+        return [f"{op.symbol} {op.out}" for op in self.program.ops if isinstance(op, by_torch)]
 
     def first_not_finite(self) -> str:
         """Describe the first non-finite value, found by running the forward pass again task by task."""
@@ -342,6 +360,7 @@ _PLANNED: dict[type[Operation], PlannedClass] = {
     **gat.PLANNED,
     **graph_break.PLANNED,
     **linear.PLANNED,
+    **messages.PLANNED,
     **norm.PLANNED,
     **rowwise.PLANNED,
 }

@@ -33,6 +33,7 @@ from graphbraid.ops.reference.dense import (
     tall_product,
 )
 from graphbraid.ops.reference.gather import (
+    add_rows,
     gather_as_float,
     gather_rows,
     gather_scaled,
@@ -52,6 +53,7 @@ from graphbraid.ops.reference.rowwise import (
 
 __all__ = [
     "WORD_BITS",
+    "add_rows",
     "batch_norm",
     "batch_norm_backward",
     "bit_gram",

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from graphbraid.ops.reference.kinds import ByteMatrix, Ids, Matrix, Matrix8, Matrix32, RowPlaces, Vector32
+from graphbraid.ops.reference.kinds import (
+    ByteMatrix,
+    Ids,
+    Indices,
+    Matrix,
+    Matrix8,
+    Matrix32,
+    RowPlaces,
+    Vector32,
+)
 
 if TYPE_CHECKING:
     from graphbraid.ops.gather import TierTable
@@ -49,3 +58,8 @@ def spread_rows(rows: Matrix32, place: RowPlaces, out: Matrix32) -> None:
     """Twin of ``spread.cpp``: ``out[v] = rows[place[v]]``, zeros where that is -1."""
     is_there = place >= 0
     out.zero_()[is_there] = rows[place[is_there].long()]
+
+
+def add_rows(rows: Matrix32, ids: Indices, out: Matrix32) -> None:
+    """Twin of ``spread.cpp``'s ``add_rows``: ``out[ids[i]] += rows[i]`` in the order of ``i``."""
+    out.index_add_(0, ids, rows)

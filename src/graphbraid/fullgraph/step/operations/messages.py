@@ -1,0 +1,127 @@
+"""Messages of a user's own layer, run by PyTorch on blocks of edges."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphbraid.fullgraph.program import Messages, Operation, ReadRows
+from graphbraid.fullgraph.step.arena import FirstRows, Rows
+from graphbraid.fullgraph.step.plan import PlannedClass, PlannedOperation, StepPlan
+from graphbraid.ops.aggregation import Aggregation
+from graphbraid.ops.messages import BlockedMessages, EdgeGradients, EdgeRows
+
+
+class PlannedMessages(PlannedOperation[Messages]):
+    """The reduction of a user's messages. Nothing is stored per edge; backward runs the messages again."""
+
+    def __init__(self, plan: StepPlan, op: Messages) -> None:
+        super().__init__(plan, op)
+        self._level = plan.program.level(self.source)
+        block = plan.request.blocks[self._level].of(None)
+        self._blocked = BlockedMessages(block.csc, self._message, op.reduction, op.width_out, op.ties)
+        self._names = [
+            name for role in (ReadRows.SOURCE, ReadRows.DESTINATION, None) for name in self._of(role)
+        ]
+        self._count: FirstRows | None = None
+
+    def forward(self) -> None:
+        """Plan the value."""
+        plan, op, out = self.plan, self.op, self.plan.result(self.op)
+        if op.selects:
+            self._count = plan.scratch(f"{op.out}: shares", out.count, op.width_out, dtype=torch.int32)
+        inputs, count = self._inputs, self._count
+
+        def run() -> None:
+            self._blocked.forward(self._rows(), out.tensor, None if count is None else count.tensor)
+
+        plan.do(op.out, run, out, count, *inputs)
+
+    def backward(self) -> None:
+        """Plan one more run of the messages, which gives the gradients of the inputs and parameters."""
+        plan, op, grad = self.plan, self.op, self.grad
+        learned = [value for value in dict.fromkeys(op.inputs) if plan.program.learns(value)]
+        parts = {value: plan.part_of_grad(value) for value in learned}
+        used = [parameter for parameter in op.used if parameter.requires_grad]
+        if not learned and not used:
+            return
+        out, count = plan.values[op.out], self._count
+        targets = [target for target, _ in parts.values()]
+
+        def run() -> None:
+            for target in targets:
+                target.tensor.zero_()
+            totals = [plan.parameters.lend(parameter).zero_() for parameter in used]
+            tensors = {value: target.tensor for value, (target, _) in parts.items()}
+            sources, destinations = (
+                tuple(tensors.get(op.inputs[at]) for _, is_role, at in op.reads if is_role is role)
+                for role in (ReadRows.SOURCE, ReadRows.DESTINATION)
+            )
+            rows = self._rows()
+            into = EdgeGradients(
+                sources=sources,
+                destinations=destinations,
+                edges=(None,) * len(rows.edges),
+                parameters=tuple(totals),
+            )
+            kept = None if count is None else count.tensor
+            self._blocked.backward(rows, grad.tensor, into, used, out=out.tensor, count=kept)
+            for parameter, total in zip(used, totals, strict=True):
+                plan.parameters.give(parameter, total)
+
+        plan.do(f"gradient of {self.source}", run, grad, out, count, *self._inputs, *targets)
+        for value, (target, total) in parts.items():
+            plan.add_part(value, target, total)
+
+    def _message(self, *rows: Tensor) -> Tensor:
+        given: dict[str, Any] = dict(self.op.constants) | dict(zip(self._names, rows, strict=True))
+        layer: Any = self.op.layer
+        made: Tensor = layer.message(**given)
+        return made
+
+    def _of(self, role: ReadRows | None) -> list[str]:
+        """Return the message's parameters that read rows of a role; None for those of edges."""
+        of_nodes = (ReadRows.SOURCE, ReadRows.DESTINATION)
+        return [
+            name
+            for name, is_role, _ in self.op.reads
+            if is_role is role or (role is None and is_role not in of_nodes)
+        ]
+
+    @property
+    def _inputs(self) -> list[Rows]:
+        return [self.plan.rows(value) for value in self.op.inputs]
+
+    def _rows(self) -> EdgeRows:
+        """Return what the messages read, while a task runs."""
+        inputs, reads = self._inputs, self.op.reads
+        sources, destinations = (
+            tuple(inputs[at].tensor for _, is_role, at in reads if is_role is role)
+            for role in (ReadRows.SOURCE, ReadRows.DESTINATION)
+        )
+        edges = []
+        for _, role, _ in reads:
+            if role is ReadRows.FEATURES:
+                edges.append(self.plan.edge_features.rows(self._level))
+            elif role is ReadRows.WEIGHT:
+                edges.append(self._weights)
+        return EdgeRows(sources=sources, destinations=destinations, edges=tuple(edges))
+
+    @cached_property
+    def _weights(self) -> Tensor:
+        """The weights of the level's edges."""
+        whole = self.plan.request.whole_edges(None)
+        found = (
+            self.plan.request.blocks[self._level].of(None).bind(Aggregation(csc=whole, weight=whole.weight))
+        )
+        assert found.weight is not None
+        return found.weight.detach().to(torch.float32)
+
+
+PLANNED: dict[type[Operation], PlannedClass] = {Messages: PlannedMessages}
+"""The class of messages, by the operation that it plans."""
+
+__all__ = ["PLANNED"]

@@ -1,0 +1,342 @@
+"""aggregate_messages: any function of an edge's rows, reduced over in-neighbours on blocks of edges."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from graphbraid.errors import ConfigError, DataError
+from graphbraid.graph.csc import Csc
+from graphbraid.ops.derived import inverse_degrees
+from graphbraid.ops.gather import add_rows
+from graphbraid.ops.kernels import backend, check_row_dtype
+from graphbraid.ops.library import once_differentiable, run
+from graphbraid.ops.spmm import TIES, Ties
+from graphbraid.signatures import typed
+
+MessageReduction = Literal["sum", "mean", "max", "min"]
+REDUCTIONS: tuple[MessageReduction, ...] = ("sum", "mean", "max", "min")
+_BLOCK_FLOATS = 1 << 18
+"""Elements of a block's messages: a megabyte, so that a few temporaries of a message stay in the cache."""
+_LEAST_EDGES = 256
+"""Edges of a block at any width: calls of PyTorch cost some microseconds each."""
+
+
+@typed
+def aggregate_messages(
+    csc: Csc,
+    message: Callable[..., Tensor],
+    *,
+    sources: Sequence[Tensor] = (),
+    destinations: Sequence[Tensor] = (),
+    edges: Sequence[Tensor] = (),
+    parameters: Sequence[Tensor] = (),
+    reduction: MessageReduction = "sum",
+    ties: Ties = "shared",
+) -> Tensor:
+    """Reduce the messages of all edges ``u -> v`` to rows of their destinations.
+
+    The message runs on some thousand edges at a time, whose rows stay in the cache; in backward once more.
+    Memory is taken for those edges and not for all. Sums are added edge by edge in order, so results do not
+    depend on the number of threads.
+
+    Args:
+        csc: the graph or block.
+        message: takes one matrix with a row per edge for each of ``sources``, then ``destinations``, then
+            ``edges``; returns ``(num_edges, ...)``. Each row of its result may depend only on the same row of
+            its arguments, and it must give the same each time: it is run twice.
+        sources: each ``(num_src, ...)``; the message gets row ``u``.
+        destinations: each ``(at least num_dst, ...)``; the message gets row ``v``.
+        edges: each ``(num_edges, ...)``, in the order of ``csc``; the message gets the edge's own row.
+        parameters: the tensors beside these that the message reads and that need gradients.
+        reduction: ``sum``, ``mean``, ``max`` or ``min``. Nodes without messages have zeros.
+        ties: which of several equal messages receive a maximum's or minimum's gradient; not ``first``.
+
+    Returns:
+        ``(num_dst, ...)`` of the message's dtype.
+
+    Raises:
+        ConfigError: ``reduction`` or ``ties`` is not one of those.
+        DataError: rows do not fit the graph, or the message returns something else than one row per edge.
+    """
+    if reduction not in REDUCTIONS:
+        raise ConfigError(f"reduction must be one of {', '.join(REDUCTIONS)}; got {reduction!r}")
+    if ties not in TIES[1:]:
+        raise ConfigError(f"ties must be one of {', '.join(TIES[1:])}; got {ties!r}")
+    if not (sources or destinations or edges):
+        raise DataError("a message needs rows to read: sources, destinations or edges")
+    counts = (csc.num_src, "source"), (csc.num_dst, "destination"), (csc.num_edges, "edge")
+    for group, (number, of) in zip((sources, destinations, edges), counts, strict=True):
+        for rows in group:
+            check_row_dtype(rows, f"{of} rows")
+            found = rows.shape[0] if rows.ndim else -1
+            if found != number and not (of == "destination" and found > number):
+                raise DataError(f"{of} rows must be {number}; got shape {tuple(rows.shape)}")
+    with torch.no_grad():
+        shape = message(*(rows.detach()[:0] for rows in (*sources, *destinations, *edges))).shape
+    if len(shape) == 0 or shape[0] != 0:
+        raise DataError(f"the message must return one row per edge; of no edges it returned {tuple(shape)}")
+    blocked = BlockedMessages(csc, message, reduction, math.prod(shape[1:]), ties)
+    sizes = len(sources), len(destinations), len(edges)
+    out: Tensor = run(_AggregateMessages, blocked, sizes, *sources, *destinations, *edges, *parameters)
+    return out.view(csc.num_dst, *shape[1:])
+
+
+class _AggregateMessages(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, blocked: BlockedMessages, sizes: tuple[int, int, int], *tensors: Tensor) -> Tensor:
+        rows, _ = _parted(sizes, tensors)
+        first = next(iter((*rows.sources, *rows.destinations, *rows.edges)))
+        out = first.new_empty(blocked.shape)
+        count = torch.empty(out.shape, dtype=torch.int32) if blocked.selects else None
+        blocked.forward(rows, out, count)
+        ctx.blocked, ctx.sizes = blocked, sizes
+        ctx.save_for_backward(*tensors, *((out, count) if blocked.selects else ()))
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        blocked, needs, tensors = ctx.blocked, ctx.needs_input_grad[2:], ctx.saved_tensors
+        kept, tensors = tensors[len(needs) :], tensors[: len(needs)]
+        out, count = kept or (None, None)
+        rows, parameters = _parted(ctx.sizes, tensors)
+        into = [torch.zeros_like(t) if needed else None for t, needed in zip(tensors, needs, strict=True)]
+        given, of_parameters = _parted(ctx.sizes, into)
+        blocked.backward(
+            rows,
+            grad.contiguous(),
+            EdgeGradients(
+                sources=given.sources,
+                destinations=given.destinations,
+                edges=given.edges,
+                parameters=of_parameters,
+            ),
+            parameters,
+            out=out,
+            count=count,
+        )
+        return None, None, *into
+
+
+def _parted(sizes: tuple[int, int, int], tensors: Sequence[Any]) -> tuple[EdgeRows, tuple[Any, ...]]:
+    """Return the rows among some tensors, and what follows them."""
+    ends = list(accumulate(sizes))
+    sources, destinations, edges = (
+        tuple(tensors[start:end]) for start, end in zip((0, *ends), ends, strict=False)
+    )
+    return EdgeRows(sources=sources, destinations=destinations, edges=edges), tuple(tensors[ends[-1] :])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class EdgeRows:
+    """The rows that a message reads of each edge ``u -> v``, as tuples of matrices."""
+
+    sources: tuple[Tensor, ...] = ()
+    """Each ``(num_src, ...)``: row ``u`` is read."""
+    destinations: tuple[Tensor, ...] = ()
+    """Each ``(at least num_dst, ...)``: row ``v`` is read."""
+    edges: tuple[Tensor, ...] = ()
+    """Each ``(num_edges, ...)``: the edge's own row is read, in the order of the graph."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class EdgeGradients:
+    """Where gradients are added to, in the order of :class:`EdgeRows`; None for what needs none."""
+
+    sources: tuple[Tensor | None, ...] = ()
+    destinations: tuple[Tensor | None, ...] = ()
+    edges: tuple[Tensor | None, ...] = ()
+    parameters: tuple[Tensor | None, ...] = ()
+
+
+class BlockedMessages:
+    """Messages of a graph's edges and their reduction by destination, block by block.
+
+    A block is some thousand edges in the graph's order. The message runs on a block's rows alone, so that
+    memory is taken for a block and not for all edges; backward runs it once more under autograd. Sums are
+    added in the order of the edges, so results do not depend on the number of threads.
+
+    Args:
+        csc: the graph or block.
+        message: takes an edge's rows of all sources, then of all destinations, then of all edges, as
+            matrices with one row per edge; returns ``(num_edges, ...)``. Each row of its result may depend
+            only on the same row of its arguments.
+        reduction: how the messages to a node become one row. Nodes without any have zeros.
+        width: elements of one edge's message.
+        ties: for a maximum or minimum, which of several equal messages receive the gradient.
+    """
+
+    def __init__(
+        self,
+        csc: Csc,
+        message: Callable[..., Tensor],
+        reduction: MessageReduction,
+        width: int,
+        ties: Ties = "shared",
+    ) -> None:
+        self._csc, self._message, self._reduction, self._ties = csc, message, reduction, ties
+        self._width = width
+        self._step = max(_LEAST_EDGES, _BLOCK_FLOATS // max(1, width))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Shape ``(num_dst, width)`` of the result."""
+        return self._csc.num_dst, self._width
+
+    @property
+    def selects(self) -> bool:
+        """Whether the reduction is a maximum or minimum; backward then reads the result."""
+        return self._reduction in ("max", "min")
+
+    def forward(self, rows: EdgeRows, out: Tensor, count: Tensor | None = None) -> None:
+        """Compute the reduced messages.
+
+        Args:
+            rows: what the message reads.
+            out: ``(num_dst, width)``, contiguous, written.
+            count: ``(num_dst, width)`` int32, written: how many messages share a maximum's or minimum's
+                gradient. Needed for backward of these alone.
+        """
+        out.zero_()
+        if count is not None:
+            count.zero_()
+        with torch.no_grad():
+            for block in self._blocks():
+                found = self._message(*block.gathered(rows)).reshape(len(block.indices), self._width)
+                if self.selects:
+                    self._select(block, found, out, count)
+                else:
+                    add_rows(found.contiguous(), block.destinations, out)
+        if self._reduction == "mean":
+            out.mul_(inverse_degrees(self._csc, out.dtype)[:, None])
+        if count is not None and self._ties == "shared with zero":
+            count.add_((out == 0) & (self._csc.indptr.diff() > 0)[:, None])
+
+    def backward(
+        self,
+        rows: EdgeRows,
+        grad: Tensor,
+        into: EdgeGradients,
+        parameters: Sequence[Tensor] = (),
+        *,
+        out: Tensor | None = None,
+        count: Tensor | None = None,
+    ) -> None:
+        """Add the gradients of what the message reads.
+
+        Args:
+            rows: as in :meth:`forward`.
+            grad: ``(num_dst, width)`` gradient of the result.
+            into: where the gradients are added.
+            parameters: the tensors that the message reads beside the rows, as many as ``into.parameters``.
+            out: the result of :meth:`forward`, for a maximum or minimum.
+            count: what :meth:`forward` wrote, for these.
+        """
+        if self.selects:
+            assert count is not None
+            grad = grad / count.clamp(min=1)
+        elif self._reduction == "mean":
+            grad = grad * inverse_degrees(self._csc, grad.dtype)[:, None]
+        learned = [(p, g) for p, g in zip(parameters, into.parameters, strict=True) if g is not None]
+        for block in self._blocks():
+            leaves = block.leaves(rows, into)
+            with torch.enable_grad():
+                found = self._message(*(leaf for leaf, _ in leaves))
+            if not found.requires_grad:
+                return
+            given = grad.index_select(0, block.destinations)
+            if out is not None and self.selects:
+                given = given.masked_fill_(
+                    found.detach().reshape(given.shape) != out.index_select(0, block.destinations), 0
+                )
+            wanted = [leaf for leaf, target in leaves if target is not None]
+            wanted += [parameter for parameter, _ in learned]
+            grads = iter(torch.autograd.grad(found, wanted, given.view_as(found), allow_unused=True))
+            for _, target in leaves:
+                if target is not None and (one := next(grads)) is not None:
+                    target(one)
+            for (_, total), one in zip(learned, grads, strict=True):
+                if one is not None:
+                    total.add_(one)
+
+    def _blocks(self) -> Iterator[_Block]:
+        csc, indptr = self._csc, self._csc.indptr
+        starts = torch.arange(0, csc.num_edges, self._step)
+        ends = (starts + self._step).clamp_(max=csc.num_edges)
+        first_rows = torch.searchsorted(indptr, starts, right=True).sub_(1).tolist()
+        end_rows = torch.searchsorted(indptr, ends).tolist()
+        for start, end, first, last in zip(starts.tolist(), ends.tolist(), first_rows, end_rows, strict=True):
+            local = indptr[first : last + 1].clamp(start, end).sub_(start)
+            rows = torch.arange(first, last, dtype=csc.indices.dtype)
+            yield _Block(start, first, local, csc.indices[start:end], rows.repeat_interleave(local.diff()))
+
+    def _select(self, block: _Block, found: Tensor, out: Tensor, count: Tensor | None) -> None:
+        """Join a block's messages to the largest or least so far."""
+        shape = block.indptr.numel() - 1, self._width
+        best, shared = found.new_empty(shape), torch.empty(shape, dtype=torch.int32)
+        each = torch.arange(len(block.indices), dtype=block.indices.dtype)
+        rows = (found.neg() if self._reduction == "min" else found).contiguous()
+        backend(rows).spmm_max(block.indptr, each, rows, None, TIES.index("shared"), best, shared)
+        if self._reduction == "min":
+            best.neg_().add_(0.0)  # 0 rather than -0 where there are no messages
+        row = block.first_row
+        if block.first > int(self._csc.indptr[row]):  # the row began in an earlier block
+            before, new = out[row], best[0].clone()
+            best[0] = torch.minimum(before, new) if self._reduction == "min" else torch.maximum(before, new)
+            shared[0] *= new == best[0]
+            if count is not None:
+                shared[0] += count[row] * (before == best[0])
+        out[row : row + shape[0]] = best
+        if count is not None:
+            count[row : row + shape[0]] = shared
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Block:
+    """Some edges in succession, with the rows at both ends."""
+
+    first: int
+    """Number of the first edge."""
+    first_row: int
+    """The first destination row."""
+    indptr: Tensor
+    """``(num_rows + 1,)``: which of these edges lead to each of the rows from ``first_row`` on."""
+    indices: Tensor
+    """``(num_edges,)`` source of each edge."""
+    destinations: Tensor
+    """``(num_edges,)`` destination of each edge."""
+
+    def gathered(self, rows: EdgeRows) -> list[Tensor]:
+        """Return the block's rows, in the order in which the message takes them."""
+        end = self.first + len(self.indices)
+        found = [x.detach().index_select(0, self.indices) for x in rows.sources]
+        found += [x.detach().index_select(0, self.destinations) for x in rows.destinations]
+        return found + [e.detach()[self.first : end] for e in rows.edges]
+
+    def leaves(
+        self, rows: EdgeRows, into: EdgeGradients
+    ) -> list[tuple[Tensor, Callable[[Tensor], object] | None]]:
+        """Return the block's rows as autograd's leaves, each with what adds its gradient, or None."""
+        end = self.first + len(self.indices)
+        adds: list[Callable[[Tensor], object] | None] = []
+        for ids, targets in ((self.indices, into.sources), (self.destinations, into.destinations)):
+            adds += [None if t is None else _adding(ids, t) for t in targets]
+        adds += [None if t is None else t[self.first : end].add_ for t in into.edges]
+        found = self.gathered(rows)
+        for leaf, add in zip(found, adds, strict=True):
+            leaf.requires_grad_(add is not None)
+        return list(zip(found, adds, strict=True))
+
+
+def _adding(ids: Tensor, target: Tensor) -> Callable[[Tensor], None]:
+    def add(rows: Tensor) -> None:
+        add_rows(rows.reshape(len(ids), -1), ids, target.view(target.shape[0], -1))
+
+    return add

@@ -1,0 +1,243 @@
+"""Message passing layers of a user's own: messages that work row by row, and others."""
+
+from itertools import count
+
+import torch
+import torch.nn.functional as F
+import torch_geometric.nn as pyg
+from tests.fullgraph.matrix.case import Case, layer, left
+from tests.fullgraph.matrix.cases_edges import FEATURED, FEATURES, Featured
+from tests.fullgraph.matrix.models import Stack, Weighted
+from torch import nn
+from torch_geometric.utils import softmax
+
+
+class Own(pyg.MessagePassing):
+    """A linear map, the messages of a subclass, and the nodes' own rows."""
+
+    def __init__(self, i, o, **options):
+        super().__init__(**options)
+        self.lin, self.own = nn.Linear(i, o), nn.Linear(i, o)
+        self.mlp = nn.Sequential(nn.Linear(2 * o, o), nn.ReLU(inplace=True), nn.Linear(o, o), nn.LayerNorm(o))
+        self.att = nn.Parameter(torch.linspace(-1, 1, o).view(1, o))
+        self.edge, self.slope, self.kept = nn.Linear(FEATURES, o), 0.1, None
+
+    def forward(self, x, edge_index):
+        return self.own(x) + self.propagate(edge_index, x=self.lin(x))
+
+
+_NUMBERS = count()
+
+
+def own(message, **options):
+    """A maker of layers with this message."""
+    return layer(_made(message=message), **options)
+
+
+def _made(**members):
+    for name, member in members.items():
+        member.__name__ = name  # by which PyG finds its signature
+    return type(f"Own{next(_NUMBERS)}", (Own,), members)  # PyG keeps what it makes for a class by its name
+
+
+def _gate(self, x_i, x_j):
+    return torch.sigmoid(x_i + x_j) * x_j
+
+
+def _tanh(self, x_i, x_j):
+    return torch.tanh(x_i) * torch.tanh(x_j) - x_j
+
+
+def _network(self, x_i, x_j):
+    return self.mlp(torch.cat([x_i, x_j - x_i], dim=-1))
+
+
+def _with_parameter(self, x_j):
+    return F.leaky_relu(x_j * torch.tanh(self.att), self.slope) + self.att
+
+
+def _distance(self, x_i, x_j):
+    distance = (x_i - x_j).pow(2).sum(dim=-1, keepdim=True)
+    return x_j * torch.exp(-distance)
+
+
+def _heads(self, x_i, x_j):
+    heads, count = x_j.view(-1, 2, x_j.size(-1) // 2), x_j.size(0)
+    scores = (heads * x_i.view(count, 2, -1)).sum(-1).softmax(dim=-1)
+    return (heads * scores.unsqueeze(-1)).reshape(count, -1)
+
+
+def _halves(self, x_i, x_j):
+    first, second = x_j.chunk(2, dim=-1)
+    return torch.cat([first * second, x_i[:, : first.shape[1]]], dim=1)
+
+
+def _product(self, x_j):
+    return x_j @ self.att.t() * x_j.clamp(min=0)
+
+
+_ROW_BY_ROW = {
+    "a gate": _gate,
+    "a product of tanh": _tanh,
+    "a network of both ends": _network,
+    "a parameter": _with_parameter,
+    "the distance of both ends": _distance,
+    "heads": _heads,
+    "halves": _halves,
+    "a product with a parameter": _product,
+    "the neighbour alone": lambda self, x_j: x_j,
+    "the node alone": lambda self, x_i: F.relu(x_i),
+}
+
+
+def _first_rows(self, x_j):
+    return x_j - x_j[:1]
+
+
+def _mean_of_edges(self, x_j):
+    return x_j - x_j.mean(0)
+
+
+def _by_count(self, x_j):
+    return x_j / x_j.size(0)
+
+
+def _flipped(self, x_j):
+    return x_j.flip(0)
+
+
+def _over_edges(self, x_i, x_j):
+    return (x_i @ x_j.t()).tanh() @ x_j / 100
+
+
+def _stored(self, x_j):
+    self.kept = x_j
+    return x_j
+
+
+def _softmax(self, x_i, x_j, index, ptr, size_i):
+    return x_j * softmax((x_i * x_j).sum(-1), index, ptr, size_i).view(-1, 1)
+
+
+def _written_over(self, x_j):
+    return x_j.mul_(2.0)
+
+
+def _relu_over(self, x_j):
+    return F.relu(x_j, inplace=True)
+
+
+def _by_value(self, x_j):
+    return x_j if x_j.sum() > 0 else -x_j
+
+
+_LEFT = {
+    "the first edge's row": (_first_rows, "selects some edges"),
+    "the mean of all edges": (_mean_of_edges, "joins edges"),
+    "the number of edges": (_by_count, "reads the number of edges"),
+    "edges in another order": (_flipped, "flip"),
+    "a product of edges": (_over_edges, "t, which is not known to leave edges apart"),
+    "a message that is kept": (_stored, "changes 'kept'"),
+    "softmax of the neighbourhood": (_softmax, "reads 'index'"),
+    "rows written over": (_written_over, "mul_"),
+    "rows written over by relu": (_relu_over, "writes in place"),
+    "a branch on a value": (_by_value, "cannot be traced"),
+}
+
+
+class Updating(Own):
+    """Updates with the nodes' own rows."""
+
+    def forward(self, x, edge_index):
+        return self.propagate(edge_index, x=self.lin(x), own=self.own(x), scale=0.5)
+
+    def message(self, x_j, scale):
+        return scale * x_j.tanh()
+
+    def update(self, inputs, own):
+        return inputs.relu() + own
+
+
+class Pairs(Own):
+    """Sources and destinations have rows of their own."""
+
+    def forward(self, x, edge_index):
+        return self.propagate(edge_index, x=(self.lin(x), self.own(x)), h=self.own(x))
+
+    def message(self, x_i, x_j, h_j):
+        return torch.sigmoid(x_i - x_j) * h_j
+
+
+class WithFeatures(Own):
+    """Reads the edges' features."""
+
+    def forward(self, x, edge_index, edge_attr):
+        return self.own(x) + self.propagate(edge_index, x=self.lin(x), edge_attr=edge_attr)
+
+    def message(self, x_j, edge_attr):
+        return torch.relu(x_j + self.edge(edge_attr))
+
+
+class WithWeights(Own):
+    """Reads the edges' weights."""
+
+    def forward(self, x, edge_index, edge_weight=None):
+        return self.propagate(edge_index, x=self.lin(x), edge_weight=edge_weight)
+
+    def message(self, x_i, x_j, edge_weight):
+        return x_j - x_i if edge_weight is None else edge_weight.view(-1, 1) * (x_j - x_i)
+
+
+def _with(**members):
+    return layer(_made(message=_gate, **members))
+
+
+def _aggregated(self, inputs, index, ptr=None, dim_size=None):
+    return self.aggr_module(inputs * 2, index, ptr=ptr, dim_size=dim_size)
+
+
+def _propagated(self, edge_index, x):
+    return x * 2
+
+
+_OVERRIDDEN = {
+    "an aggregate of its own": (_with(aggregate=_aggregated), "aggregate of its own"),
+    "a propagate of its own": (_with(propagate=_propagated), "propagate of its own"),
+    "flow='target_to_source'": (own(_gate, flow="target_to_source"), "flow"),
+    "decomposed_layers=2": (own(_gate, decomposed_layers=2), "replaces that of its class|decomposed_layers"),
+    "aggr='median'": (own(_gate, aggr="median"), "aggr"),
+    "aggr=['mean']": (own(_gate, aggr=["mean"]), "aggr"),
+    "an aggregation module": (own(_gate, aggr=pyg.aggr.SoftmaxAggregation()), "aggr"),
+}
+
+
+def _hooked():
+    model = Stack(own(_gate))
+    model.first.register_message_forward_hook(lambda module, args, out: out * 2)
+    return model
+
+
+_PART = "layers of one's own"
+MESSAGES = [
+    *(
+        Case(_PART, f"{name}, aggr={aggr!r}", lambda m=message, a=aggr: Stack(own(m, aggr=a)))
+        for number, (name, message) in enumerate(_ROW_BY_ROW.items())
+        for aggr in (
+            ("sum", "mean", "max", "min") if number < 2 else ("mean", "max") if number % 2 else ("add",)
+        )
+    ),
+    Case(_PART, "an update", lambda: Stack(layer(Updating))),
+    Case(_PART, "a pair of matrices", lambda: Stack(layer(Pairs))),
+    Case(_PART, "edge features", lambda: Featured(layer(WithFeatures)), prepare=FEATURED),
+    Case(_PART, "edge features, max", lambda: Featured(layer(WithFeatures, aggr="max")), prepare=FEATURED),
+    Case(_PART, "edge weights", lambda: Weighted(layer(WithWeights))),
+    Case(_PART, "edge weights, mean", lambda: Weighted(layer(WithWeights, aggr="mean"))),
+    Case(_PART, "no edge weights", lambda: Stack(layer(WithWeights))),
+    Case(_PART, "node_dim=0", lambda: Stack(own(_gate, node_dim=0))),
+    *(
+        left(_PART, name, lambda m=message: Stack(own(m)), reason)
+        for name, (message, reason) in _LEFT.items()
+    ),
+    *(left(_PART, name, lambda m=make: Stack(m), reason) for name, (make, reason) in _OVERRIDDEN.items()),
+    left(_PART, "a message hook", _hooked, "hooks"),
+]
