@@ -1,5 +1,6 @@
 """Every option of PyG's and torch's loaders is honoured, meaningless with a reason, or refused with one."""
 
+import dataclasses
 import inspect
 import re
 from pathlib import Path
@@ -15,7 +16,15 @@ from torch_geometric.loader.link_loader import LinkLoader
 from torch_geometric.loader.node_loader import NodeLoader
 
 from graphbraid.errors import ConfigError
-from graphbraid.loader import LinkNeighborLoader, NeighborLoader
+from graphbraid.loader import (
+    ClusterLoader,
+    LinkNeighborLoader,
+    LoaderOptions,
+    NeighborLoader,
+    ShaDowKHopSampler,
+)
+from graphbraid.loader import keywords as keywords_module
+from graphbraid.loader.keywords import WithoutEffect
 from graphbraid.loader.options import LINK_REFUSED, MEANINGLESS, REFUSED, REPLACED
 
 PAGE = Path(__file__).parents[2] / "docs" / "sampling.md"
@@ -54,6 +63,19 @@ def test_every_option_of_pyg_and_torch_is_known():
     assert set(OTHERS) == {*REFUSED, *LINK_REFUSED}
     assert set(LINK_PYGS) - LINK_OURS == {*LINK_REFUSED, *MEANINGLESS, *REPLACED}
     assert not LINK_OURS & {*LINK_REFUSED, *MEANINGLESS, *REPLACED}
+
+
+def test_type_checkers_see_every_option_with_its_type():
+    fields = {field.name: field.type for field in dataclasses.fields(LoaderOptions)}
+    seen = {"weighted", "part", "num_parts"}  # no options of users
+    for loader in (NeighborLoader, LinkNeighborLoader, ClusterLoader, ShaDowKHopSampler):
+        parameters = inspect.get_annotations(loader.__init__)
+        keywords = getattr(keywords_module, re.fullmatch(r"Unpack\[(\w+)\]", parameters["options"])[1])
+        types = {name: hint.__forward_arg__ for name, hint in keywords.__annotations__.items()}
+        assert {name: fields.get(name, hint) for name, hint in types.items()} == types
+        assert WithoutEffect.__annotations__.keys() == MEANINGLESS.keys() == types.keys() - fields.keys()
+        seen |= {*parameters, *types} & fields.keys()
+    assert seen == fields.keys()
 
 
 @pytest.mark.parametrize("name", sorted({*REFUSED, *MEANINGLESS}))

@@ -26,9 +26,8 @@ from graphbraid.errors import ConfigError
 from graphbraid.graph import EdgeType, Graph
 from graphbraid.graph.types import ONLY_NODE_TYPE
 from graphbraid.loader.gather_ahead import GatherAhead
-from graphbraid.loader.inputs import as_seeds
 from graphbraid.loader.options import LoaderSettings
-from graphbraid.loader.sources import completed
+from graphbraid.loader.sources import as_seeds, completed
 from graphbraid.sampling.batch_seeds import BatchSeeds, SeedSource
 from graphbraid.sampling.config import DIRECTIONAL
 from graphbraid.sampling.cpu import HostPipeline, make_pipeline

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import torch
@@ -20,7 +20,8 @@ from graphbraid.files.checksums import check_zip, seal_zip
 from graphbraid.files.writing import atomic_write
 from graphbraid.graph import Graph
 from graphbraid.graph.identity import check_made_for
-from graphbraid.loader.base import Inputs, PyGLoaderBase
+from graphbraid.loader.keywords import ClusterKeywords, names_in
+from graphbraid.loader.neighbor import Inputs, PyGLoaderBase
 from graphbraid.loader.options import LoaderOptions
 from graphbraid.loader.sources import is_typed, source_of
 from graphbraid.sampling.batch_seeds import BatchSeeds, EdgeTimes
@@ -145,19 +146,16 @@ class ClusterLoader(PyGLoaderBase):
     """
 
     pyg_name = "ClusterLoader"
-    takes = (
-        *("batch_size", "shuffle", "drop_last", "sampler", "batch_sampler", "generator", "pin_memory"),
-        *("transform", "seed", "num_workers", "prefetch_factor", "device"),
-    )
+    takes = names_in(ClusterKeywords)
     refused: dict[str, tuple[tuple[Any, ...], str]] = {}  # noqa: RUF012  (declared by the base class)
     inputs_name = "cluster_data"
 
-    def __init__(self, cluster_data: ClusterData, **options: Any) -> None:
+    def __init__(self, cluster_data: ClusterData, **options: Unpack[ClusterKeywords]) -> None:
         check_type(cluster_data, "cluster_data", ClusterData, "a ClusterData", error=ConfigError)
         self.cluster_data = cluster_data
         # No neighbours are drawn, and all edges are taken.
-        self._set_up(cluster_data.data, options, num_neighbors=[0], subgraph_type=INDUCED)
-        self._arguments = {"cluster_data": cluster_data} | options | {"seed": self.seed}
+        self._set_up(cluster_data.data, {**options}, num_neighbors=[0], subgraph_type=INDUCED)
+        self._arguments = {"cluster_data": cluster_data, **options, "seed": self.seed}
 
     def _inputs(self, source: BatchSource, options: LoaderOptions) -> Inputs:
         clusters = self.cluster_data

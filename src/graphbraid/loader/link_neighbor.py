@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import warnings
+from typing import TYPE_CHECKING, Any, Unpack
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from graphbraid.errors import ConfigError
+from graphbraid.arguments import MOST_AMOUNT, as_number, shown
+from graphbraid.errors import ConfigError, DataError, did_you_mean
 from graphbraid.graph import EdgeType, Graph
 from graphbraid.graph.csc import Csc
-from graphbraid.loader.base import Inputs, PyGLoaderBase
-from graphbraid.loader.inputs import as_exclusion, as_input_id, as_links, as_negatives, labels_of
-from graphbraid.loader.options import LINK_REFUSED, OF_NODES, LoaderOptions, names_without
+from graphbraid.graph.interop.convert import as_tensor
+from graphbraid.graph.scans import first_out_of_range
+from graphbraid.graph.types import ONLY_EDGE_TYPE
+from graphbraid.loader.keywords import LinkNeighborKeywords, names_in
+from graphbraid.loader.neighbor import Inputs, PyGLoaderBase
+from graphbraid.loader.options import LINK_REFUSED, LoaderOptions
+from graphbraid.loader.sources import as_input_id, is_whole
 from graphbraid.loader.times import read_times, seed_times
 from graphbraid.sampling.config import BIDIRECTIONAL
 from graphbraid.sampling.links.edge_lookup import LinkLookup
 from graphbraid.sampling.links.link_seeds import OF_LINKS, LinkEnds, LinkSeeds
-from graphbraid.sampling.links.negatives import NegativeDraws
+from graphbraid.sampling.links.negatives import NegativeDraws, NegativeSampling
 from graphbraid.sampling.source import BatchSource
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
+
+_ENDS = ("source", "destination")
+_NEEDED = (
+    "edge_label_index must name a relation, or be a pair of a relation and (2, num_links) ids within its two "
+    "types, such as (('user', 'rates', 'movie'), links)"
+)
 
 
 class LinkNeighborLoader(PyGLoaderBase):
@@ -63,7 +76,9 @@ class LinkNeighborLoader(PyGLoaderBase):
     """
 
     pyg_name = "LinkNeighborLoader"
-    takes = names_without(*OF_NODES)
+    takes = names_in(
+        LinkNeighborKeywords, "num_neighbors", "edge_label_index", "edge_label", "edge_label_time"
+    )
     refused = LINK_REFUSED
     inputs_name = "edge_label_index"
     is_also_pygs = True
@@ -75,7 +90,7 @@ class LinkNeighborLoader(PyGLoaderBase):
         edge_label_index: Any = None,
         edge_label: Tensor | None = None,
         edge_label_time: Tensor | None = None,
-        **options: Any,
+        **options: Unpack[LinkNeighborKeywords],
     ) -> None:
         named = {
             "num_neighbors": num_neighbors,
@@ -83,7 +98,7 @@ class LinkNeighborLoader(PyGLoaderBase):
             "edge_label": edge_label,
             "edge_label_time": edge_label_time,
         }
-        self._set_up(data, named | options)
+        self._set_up(data, {**named, **options})
         self.link_sampler = self._batches.config
         """Options of the sampler: ``num_neighbors``, ``replace`` and more."""
 
@@ -165,3 +180,152 @@ def _lookup(graph: Graph, edge_type: EdgeType) -> LinkLookup:
             "does not have: leave it out, or name the relation as the graph does"
         )
     return LinkLookup(graph.all_types, edge_type)
+
+
+def as_links(edge_label_index: Any, data: Any, graph: Graph) -> tuple[EdgeType, Tensor]:
+    """Return the relation of the links, and ``(2, num_links)`` int64 ids of their ends within its types.
+
+    Args:
+        edge_label_index: links, or None for the edges of the data, in their order. Of a graph with types, a
+            relation of it, for all its edges in the order of its list, or a pair of a relation and links or
+            None. A relation is three names, or two if one joins these types; with links, it may be one that
+            the graph does not have, between two of its types.
+        data: what the loader was given.
+        graph: the graph.
+
+    Raises:
+        ConfigError: there is no such relation or type, links are not such a tensor, or an end is not a node;
+            the message names the first.
+    """
+    if graph.is_typed:
+        return _typed_links(edge_label_index, graph)
+    if edge_label_index is None:
+        edge_label_index = None if isinstance(data, Graph) else data.get("edge_index")
+        if edge_label_index is None:
+            return ONLY_EDGE_TYPE, graph.to_edge_index(original_order=True)
+    is_pair = isinstance(edge_label_index, tuple) and bool(edge_label_index)
+    if is_pair and not isinstance(edge_label_index[0], Tensor):
+        raise ConfigError(
+            "edge_label_index must be a (2, num_links) tensor; pairs of an edge type and links are for "
+            "heterogeneous graphs"
+        )
+    return ONLY_EDGE_TYPE, _checked_links(edge_label_index, (graph.num_nodes, graph.num_nodes))
+
+
+def _typed_links(edge_label_index: Any, graph: Graph) -> tuple[EdgeType, Tensor]:
+    if not isinstance(edge_label_index, tuple | list) or not edge_label_index:
+        raise ConfigError(f"{_NEEDED}; got {shown(edge_label_index)}")
+    named, links = edge_label_index, None
+    if not isinstance(named[0], str):
+        if len(named) != 2:
+            raise ConfigError(f"{_NEEDED}; got {shown(edge_label_index)}")
+        named, links = edge_label_index
+    edge_type = _edge_type(named, graph, may_be_new=links is not None)
+    if links is None:
+        return edge_type, graph.to_edge_indices()[edge_type].contiguous()
+    source, destination = graph.nodes_of(edge_type[0]), graph.nodes_of(edge_type[-1])
+    return edge_type, _checked_links(links, (source.num_nodes, destination.num_nodes))
+
+
+def _edge_type(named: Any, graph: Graph, *, may_be_new: bool) -> EdgeType:
+    """Return the relation of this name; as in PyG, two names are one that joins these types, or ``to``."""
+    is_name = isinstance(named, tuple | list) and all(isinstance(part, str) for part in named)
+    if not is_name or len(named) not in (2, 3):
+        raise ConfigError(f"{_NEEDED}; got a relation {shown(named)}")
+    for end in (named[0], named[-1]):
+        if end not in graph.node_types:
+            raise ConfigError(
+                f"edge_label_index names the node type {shown(end)}, and there are "
+                f"{', '.join(graph.node_types)}.{did_you_mean(end, graph.node_types)}"
+            )
+    if len(named) == 2:
+        joining = [one for one in graph.edge_types if (one[0], one[-1]) == tuple(named)]
+        edge_type = joining[0] if len(joining) == 1 else (named[0], "to", named[1])
+    else:
+        edge_type = (named[0], named[1], named[2])
+    if edge_type not in graph.edge_types and not may_be_new:
+        texts = ["__".join(one) for one in graph.edge_types]
+        raise ConfigError(
+            f"edge_label_index names the relation {'__'.join(named)}, which the graph does not have; it has "
+            f"{', '.join(texts)}.{did_you_mean('__'.join(edge_type), texts)}"
+        )
+    return edge_type
+
+
+def _checked_links(edge_label_index: Any, counts: tuple[int, int]) -> Tensor:
+    """Return ``(2, num_links)`` int64 links between as many sources and destinations as ``counts`` says."""
+    try:
+        links = as_tensor(edge_label_index, "edge_label_index").cpu()
+    except (DataError, TypeError, ValueError) as error:
+        raise ConfigError(f"edge_label_index must be a (2, num_links) tensor of node ids; {error}") from error
+    if links.ndim != 2 or links.shape[0] != 2 or (links.numel() and not is_whole(links)):
+        raise ConfigError(
+            f"edge_label_index must be a (2, num_links) tensor of node ids; got {shown(edge_label_index)}"
+        )
+    links = links.to(torch.int64).contiguous()
+    for row, end, count in zip(links, _ENDS, counts, strict=True):
+        wrong = first_out_of_range(row, count)
+        if wrong >= 0:
+            raise ConfigError(
+                f"edge_label_index must hold node ids in [0, {count}); the {end} of link {wrong} "
+                f"is {int(row[wrong])}"
+            )
+    return links
+
+
+def as_negatives(neg_sampling: Any, ratio: Any) -> NegativeSampling | None:
+    """Return how negatives are drawn; a ratio that is not 0 stands for pairs, and comes first, as in PyG.
+
+    Raises:
+        ConfigError: an option is invalid.
+    """
+    if ratio is not None:
+        number = as_number(ratio, "neg_sampling_ratio", least=0, most=MOST_AMOUNT)
+        if number:
+            return NegativeSampling("binary", number)
+    return NegativeSampling.of(neg_sampling)
+
+
+def labels_of(edge_label: Any, num_links: int, how: NegativeSampling | None) -> Tensor | None:
+    """Return the links' labels, raised by 1 if 0 is to stand for negatives.
+
+    Raises:
+        ConfigError: negatives are triplets, which labels do not go with.
+        DataError: there is not one label for each link.
+    """
+    if edge_label is None:
+        return None
+    if how is not None and how.is_triplet:
+        raise ConfigError(
+            "edge_label does not go with negatives of mode 'triplet': src_index, dst_pos_index and "
+            "dst_neg_index of a batch tell links and negatives apart"
+        )
+    label = as_tensor(edge_label, "edge_label").cpu()
+    if not label.ndim or label.shape[0] != num_links:
+        raise DataError(
+            f"edge_label must have one label for each of the {num_links} links; got shape "
+            f"{tuple(label.shape)}"
+        )
+    if how is None or not label.numel() or not bool(label.min() == 0):
+        return label
+    if bool((label <= 1).all()):
+        warnings.warn(
+            "edge_label has the label 0, so labels are raised by 1, as in PyG: 0 and 1 become 1 and 2, and "
+            "0 is the label of negatives that the loader draws. If the links with label 0 are negatives "
+            "already, as those of RandomLinkSplit are, leave out neg_sampling and neg_sampling_ratio",
+            stacklevel=2,
+        )
+    return label + 1
+
+
+def as_exclusion(value: Any) -> bool | str:
+    """Return ``exclude_seed_edges`` after checking it.
+
+    Raises:
+        ConfigError: it is neither a bool nor ``"reverse"``.
+    """
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    if isinstance(value, str) and value == "reverse":
+        return value
+    raise ConfigError(f"exclude_seed_edges must be True, False or 'reverse'; got {shown(value)}")

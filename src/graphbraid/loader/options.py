@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,6 @@ from graphbraid.collective.plan.plan import Plan
 from graphbraid.collective.run.stages import Accelerator, BatchDevice
 from graphbraid.errors import ConfigError, did_you_mean
 from graphbraid.graph import Graph
-from graphbraid.loader.inputs import as_device, check_lists, check_order
 from graphbraid.sampling.config import (
     DIRECTIONAL,
     EGO,
@@ -257,9 +257,9 @@ class LoaderOptions(LoaderSettings):
             raise ConfigError("a plan is made for the loader's own order: leave out plan= or the sampler")
         if self.transform is not None and not callable(self.transform):
             raise ConfigError(f"transform must be a function of a batch or None; got {shown(self.transform)}")
-        check_order(self.sampler, "sampler")
-        check_order(self.batch_sampler, "batch_sampler")
-        check_lists(self.topology)
+        _check_order(self.sampler, "sampler")
+        _check_order(self.batch_sampler, "batch_sampler")
+        _check_lists(self.topology)
         self._set(
             shuffle=self.shuffle is not None and as_flag(self.shuffle, "shuffle"),
             drop_last=as_flag(self.drop_last, "drop_last"),
@@ -300,25 +300,6 @@ class LoaderOptions(LoaderSettings):
             batch_size=1 if self.batch_sampler is not None else self.batch_size,
             drop_last=self.drop_last and self.is_ordered,
         )
-
-
-OF_LINKS = (
-    "edge_label_index",
-    "edge_label",
-    "edge_label_time",
-    "neg_sampling",
-    "neg_sampling_ratio",
-    "exclude_seed_edges",
-)
-"""Options of loaders of links alone."""
-OF_NODES = ("input_nodes", "input_time", "epochs")
-"""Options of loaders of nodes alone."""
-
-
-def names_without(*left_out: str) -> tuple[str, ...]:
-    """Return the names of the options that users give, without some."""
-    hidden = (*left_out, "weighted", "part", "num_parts")
-    return tuple(field.name for field in dataclasses.fields(LoaderOptions) if field.name not in hidden)
 
 
 ONE_TYPE_ONLY: dict[str, tuple[Any, str]] = {
@@ -429,6 +410,48 @@ def read_plan(plan: Plan | str | os.PathLike[str] | None) -> Plan | None:
     )
 
 
+def _check_order(value: Any, name: str) -> None:
+    """Check that an order of positions in the inputs can be iterated; None stands for the loader's own.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    if value is not None and (not isinstance(value, Iterable) or getattr(value, "ndim", 1) == 0):
+        raise ConfigError(f"{name} must be an iterable of positions of the inputs; got {shown(value)}")
+
+
+def _check_lists(topology: Any) -> None:
+    """Check that ``topology`` is a source of adjacency lists or None.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    if topology is not None and inspect.getattr_static(topology, "native", None) is None:
+        raise ConfigError(
+            "topology must be a source of adjacency lists, such as TieredTopology, or None; got "
+            f"{shown(topology)}"
+        )
+
+
+def _as_device(device: str | torch.device) -> torch.device:
+    """Return a torch device that is present.
+
+    Raises:
+        ConfigError: there is no such device.
+    """
+    try:
+        found = torch.device(device)
+    except RuntimeError:
+        raise ConfigError(
+            f"device must be a torch device such as 'cpu' or 'cuda:0', or an accelerator; got {device!r}"
+        ) from None
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(
+            f"device={str(device)!r} needs a CUDA device that is not here ({torch.cuda.device_count()} found)"
+        )
+    return found
+
+
 def _as_strategy(asked: Any) -> str:
     strategy: str = getattr(asked, "value", "uniform" if asked is None else asked)  # PyG's enumerations
     check_choice(strategy, "temporal_strategy", STRATEGIES)
@@ -437,7 +460,7 @@ def _as_strategy(asked: Any) -> str:
 
 def _as_batch_device(device: Any) -> BatchDevice:
     if isinstance(device, str | torch.device):
-        return as_device(device)
+        return _as_device(device)
     if not isinstance(device, Accelerator):
         raise ConfigError(
             "device must be a torch device such as 'cpu' or 'cuda:0', or an accelerator, which names its "

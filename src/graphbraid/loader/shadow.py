@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 from torch import Tensor
@@ -10,6 +10,7 @@ from torch import Tensor
 from graphbraid.arguments import as_count
 from graphbraid.errors import ConfigError, MissingPackageError
 from graphbraid.graph import Graph
+from graphbraid.loader.keywords import ShadowKeywords
 from graphbraid.loader.neighbor import NeighborLoader
 from graphbraid.loader.sources import is_typed
 from graphbraid.sampling.config import EGO
@@ -62,7 +63,7 @@ class ShaDowKHopSampler(NeighborLoader):
         num_neighbors: int,
         node_idx: Tensor | str | None = None,
         replace: bool = False,
-        **options: Any,
+        **options: Unpack[ShadowKeywords],
     ) -> None:
         for name in ("disjoint", "subgraph_type", "directed", "layout", "input_nodes", "gather"):
             if name in options:
@@ -77,7 +78,7 @@ class ShaDowKHopSampler(NeighborLoader):
         fanout = as_count(num_neighbors, "num_neighbors", least=-1, most=(1 << 31) - 1)
         named: dict[str, Any] = {"subgraph_type": EGO, "disjoint": True, "replace": replace, "gather": False}
         try:
-            super().__init__(data, [fanout] * depth, node_idx, **named | options)
+            super().__init__(data, [fanout] * depth, node_idx, **{**named, **options})
         except ConfigError as error:
             raise ConfigError(str(error).replace("input_nodes", "node_idx")) from error
         own = {
@@ -87,7 +88,7 @@ class ShaDowKHopSampler(NeighborLoader):
             "node_idx": node_idx,
             "replace": replace,
         }
-        self._arguments = own | options | {"seed": self.seed}
+        self._arguments = {**own, **options, "seed": self.seed}
         self.depth, self.num_neighbors, self.node_idx = depth, fanout, self.schedule.seeds
 
     def _to_user_batch(self, batch: MiniBatch) -> Batch:

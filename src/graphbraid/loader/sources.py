@@ -1,27 +1,48 @@
-"""Sources of mini-batches, made from a loader's data: a Graph, or a PyG ``Data`` or ``HeteroData``."""
+"""Sources and seeds of mini-batches, made from a loader's data and ``input_nodes``."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from graphbraid.errors import ConfigError, DataError
+from graphbraid.arguments import shown
+from graphbraid.errors import ConfigError, DataError, did_you_mean
 from graphbraid.features.rows.memory import MemoryRows
 from graphbraid.features.tiers.tiered_features import TieredFeatures
 from graphbraid.graph import EdgeType, Graph, ScaledFeatures
 from graphbraid.graph.csc import degrees_and_loops
-from graphbraid.graph.interop.convert import as_table, features_from_torch_sparse, is_plain
+from graphbraid.graph.interop.convert import (
+    as_table,
+    features_from_torch_sparse,
+    is_plain,
+    refuse_mask_of_integers,
+)
 from graphbraid.graph.interop.pyg import entries_of, exact_graph_from_pyg, is_held, is_hetero
+from graphbraid.graph.scans import first_out_of_range
 from graphbraid.graph.types import ONLY_EDGE_TYPE, ONLY_NODE_TYPE
 from graphbraid.sampling.source import ADJ_VALUES, BatchSource
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class SeedNodes:
+    """The nodes that a loader's batches start from."""
+
+    node_type: str
+    """Their type; that of all nodes in a graph of one type."""
+    ids: Tensor
+    """``(num_seeds,)`` int64 ids within the type."""
+    is_mask: bool = False
+    """Whether they were given as a mask: ``input_id`` of a batch is then node ids."""
+
 
 _Key = str | EdgeType
 
@@ -245,3 +266,114 @@ class _DataSorter:
         values = entries_of(adj_t, "adj_t")[2] if isinstance(adj_t, Tensor) else adj_t.coo()[2]
         if values is not None:
             self._attrs[ONLY_EDGE_TYPE][ADJ_VALUES] = values
+
+
+def as_seeds(input_nodes: Any, graph: Graph) -> SeedNodes:
+    """Return the seeds from ids, a bool mask, a split's name, or None for all nodes.
+
+    Args:
+        input_nodes: the seeds; of a graph with types a node type, or a pair of it and one of these.
+        graph: the graph.
+
+    Raises:
+        ConfigError: the argument is none of these, the type does not exist, or an id is outside it; the
+            message names the first.
+        DataError: the split does not exist or is empty.
+    """
+    node_type, given, what = ONLY_NODE_TYPE, input_nodes, "input_nodes"
+    if graph.is_typed:
+        node_type, given = (input_nodes, None) if isinstance(input_nodes, str) else _pair(input_nodes, graph)
+        what = f"input_nodes of type {node_type!r}"
+        if node_type not in graph.node_types:
+            raise ConfigError(
+                f"input_nodes names the node type {shown(node_type)}, and there are "
+                f"{', '.join(graph.node_types)}.{did_you_mean(node_type, graph.node_types)}"
+            )
+    nodes = graph.nodes_of(node_type)
+    if given is None:
+        return SeedNodes(node_type=node_type, ids=torch.arange(nodes.num_nodes))
+    if isinstance(given, str):
+        if not graph.is_typed:
+            return SeedNodes(node_type=node_type, ids=graph.split(given))
+        if given not in nodes.splits:
+            known = ", ".join(nodes.splits) or "none"
+            raise ConfigError(f"nodes of type {node_type!r} have no split {given!r}; they have {known}")
+        return SeedNodes(node_type=node_type, ids=nodes.splits[given])
+    ids = as_ids(given, what)
+    if ids.dtype == torch.bool:
+        if ids.shape != (nodes.num_nodes,):
+            raise ConfigError(
+                f"a mask of {what} must have shape ({nodes.num_nodes},); got {tuple(ids.shape)}"
+            )
+        return SeedNodes(node_type=node_type, ids=ids.nonzero().flatten(), is_mask=True)
+    ids = check_ids(ids, nodes.num_nodes, what)
+    refuse_mask_of_integers(ids, nodes.num_nodes, what, ConfigError)
+    return SeedNodes(node_type=node_type, ids=ids)
+
+
+def _pair(input_nodes: Any, graph: Graph) -> tuple[Any, Any]:
+    is_pair = isinstance(input_nodes, tuple | list) and len(input_nodes) == 2
+    if is_pair and isinstance(input_nodes[0], str):
+        return input_nodes[0], input_nodes[1]
+    raise ConfigError(
+        "input_nodes must name a node type, or be a pair of a type and ids, such as ("
+        f"{(*graph.node_types, 'paper')[0]!r}, ids); got {shown(input_nodes)}"
+    )
+
+
+def as_ids(values: Any, what: str) -> Tensor:
+    """Return ids or a mask as a tensor on the CPU.
+
+    Raises:
+        ConfigError: ``values`` cannot be converted to a tensor.
+    """
+    try:
+        return torch.as_tensor(values).detach().cpu()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigError(
+            f"{what} must be node ids, a mask or a split's name; got {type(values).__name__} "
+            f"({error}). Pairs of a node type and ids are for heterogeneous graphs"
+        ) from error
+
+
+def check_ids(ids: Tensor, bound: int, what: str) -> Tensor:
+    """Return ``ids`` as a 1-d int64 tensor after checking them; an empty list may have any dtype.
+
+    Raises:
+        ConfigError: they are not integers of one dimension, or one is outside ``[0, bound)``; the message
+            names the first.
+    """
+    if ids.ndim != 1 or (ids.numel() and not is_whole(ids)):
+        raise ConfigError(
+            f"{what} must be a 1-d tensor of ids or a mask of all nodes; "
+            f"got {ids.dtype} of shape {tuple(ids.shape)}"
+        )
+    ids = ids.to(torch.int64).contiguous()
+    outside = first_out_of_range(ids, bound)
+    if outside >= 0:
+        raise ConfigError(f"{what} must be ids in [0, {bound}); {what}[{outside}] is {int(ids[outside])}")
+    return ids
+
+
+def is_whole(values: Tensor) -> bool:
+    """Return whether values are integers."""
+    return not (values.is_floating_point() or values.is_complex() or values.dtype == torch.bool)
+
+
+def as_input_id(values: Any, number: int, what: str) -> Tensor:
+    """Return the values that batches have as ``input_id``, one for each of a ``number`` of ``what``.
+
+    Raises:
+        ConfigError: they are no tensor, or of another length.
+    """
+    try:
+        ids = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigError(
+            f"input_id must be a tensor with an entry per {what}; got {shown(values)}"
+        ) from error
+    if ids.shape != (number,):
+        raise ConfigError(
+            f"input_id must have an entry per {what}, shape ({number},); got {tuple(ids.shape)}"
+        )
+    return ids
