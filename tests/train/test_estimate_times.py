@@ -30,7 +30,7 @@ from graphbraid.estimates.whole_graph import full_needs, full_seconds
 from graphbraid.features import HostTiers, TieredFeatures
 from graphbraid.graph import Graph
 from graphbraid.train import HardwareFile, TrainConfig
-from graphbraid.train.inference.layer_wise import LayerWise
+from graphbraid.train.inference.infer import LayerWise
 from graphbraid.train.step.tiers import expected_reads, make_tiers
 
 OPTIONS = {"fanouts": (4, 3), "batch_size": 32}

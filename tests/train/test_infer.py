@@ -25,7 +25,7 @@ from graphbraid.graph.csc import Csc
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.nn import module_traits
 from graphbraid.train import TrainConfig, Trainer
-from graphbraid.train.inference import infer, layer_wise
+from graphbraid.train.inference import infer
 
 SMALL = 1 << 16  # the least a budget may be: forces many chunks on these graphs
 
@@ -65,7 +65,7 @@ def spied(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
             kept.append(in_memory)
             super().__init__(*args, in_memory=in_memory, **kwargs)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(layer_wise, "ScratchRows", Spy)
+    monkeypatch.setattr(infer, "ScratchRows", Spy)
     return kept
 
 

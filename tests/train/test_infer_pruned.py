@@ -10,7 +10,7 @@ from graphbraid import nn as gnn
 from graphbraid.features.rows.row_stream import ScratchRows
 from graphbraid.graph import Graph
 from graphbraid.train import Trainer
-from graphbraid.train.inference import layer_wise
+from graphbraid.train.inference import infer
 
 SMALL = 1 << 16
 
@@ -37,7 +37,7 @@ def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             found.append(num_nodes)
             super().__init__(num_nodes, *args, **kwargs)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(layer_wise, "ScratchRows", Spy)
+    monkeypatch.setattr(infer, "ScratchRows", Spy)
     return found
 
 
@@ -92,6 +92,6 @@ def test_what_is_read_does_not_depend_on_how_its_edges_are_divided(
     trainer_of(graph).predict(nodes)
     found = list(sizes)
     sizes.clear()
-    monkeypatch.setattr(layer_wise, "_EDGE_BYTES", 1 << 14)  # a few edges at a time
+    monkeypatch.setattr(infer, "_CHUNK_EDGE_BYTES", 1 << 14)  # a few edges at a time
     trainer_of(graph).predict(nodes)
     assert sizes == found

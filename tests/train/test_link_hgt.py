@@ -21,7 +21,7 @@ from graphbraid.graph import Graph
 from graphbraid.nn import DotProduct, LinkModel
 from graphbraid.train import Trainer
 from graphbraid.train.step.feed import make_loader
-from graphbraid.train.step.links import typed_encoder as link_typed_encoder
+from graphbraid.train.step.links import encoder as link_encoder
 
 GRAPH = films()
 OPTIONS: dict[str, Any] = {
@@ -79,7 +79,7 @@ def heads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def as_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let PyG's own layers run from here on."""
-    monkeypatch.setattr(link_typed_encoder, "fused_layers", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(link_encoder, "fused_layers", lambda _: contextlib.nullcontext())
 
 
 def first_step(trainer: Trainer) -> tuple[Tensor, dict[str, Tensor]]:

@@ -20,7 +20,7 @@ from graphbraid.train import TrainConfig, Trainer
 from graphbraid.train.inference import infer
 from graphbraid.train.step.feed import make_loader
 from graphbraid.train.step.links.data import LinkData
-from graphbraid.train.step.links.typed_encoder import ByType, TypedEncoderRunner
+from graphbraid.train.step.links.encoder import ByType, TypedEncoderRunner
 
 OPTIONS: dict[str, Any] = {
     "task": "link",

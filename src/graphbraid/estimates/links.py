@@ -14,9 +14,8 @@ from graphbraid.estimates.trial import Trial, timed
 from graphbraid.files.writing import format_bytes
 from graphbraid.fullgraph.reading.modes import in_mode
 from graphbraid.train import runtime
-from graphbraid.train.inference.evaluate import EvalMode, encoder_rows
+from graphbraid.train.inference.evaluate import PAIRS, EvalMode, beside_negatives, encoder_rows, ranking_of
 from graphbraid.train.inference.infer import whole_bytes
-from graphbraid.train.inference.link_scores import PAIRS, beside_negatives, ranking_of
 from graphbraid.train.inference.metrics import AUC, metric_names
 from graphbraid.train.inference.ranking import MOST_SCORES
 from graphbraid.train.step.feed import make_loader

@@ -27,8 +27,7 @@ from graphbraid.machine.measurements import OtherPrograms
 from graphbraid.nn import module_traits
 from graphbraid.sampling import MiniBatch
 from graphbraid.train.inference.evaluate import EvalMode, score
-from graphbraid.train.inference.infer import depth, whole_bytes
-from graphbraid.train.inference.layer_wise import Layer, LayerWise
+from graphbraid.train.inference.infer import Layer, LayerWise, depth, whole_bytes
 from graphbraid.train.inference.metrics import Scores, metric_names
 from graphbraid.train.run_folder import checkpoint
 from graphbraid.train.step.feed import ALONE, Share, make_loader

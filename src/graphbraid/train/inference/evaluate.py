@@ -1,24 +1,25 @@
-"""Evaluation: loss and metrics of nodes, on sampled neighbourhoods or exactly."""
+"""Evaluation: loss and metrics of nodes or links, on sampled neighbourhoods or exactly."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from graphbraid.distributed import Communicator
-from graphbraid.errors import ConfigError
+from graphbraid.errors import ConfigError, ResourceError
+from graphbraid.files.writing import format_bytes
 from graphbraid.fullgraph.reading.modes import in_mode
 from graphbraid.graph import Graph, NodeSet
 from graphbraid.graph.interop.convert import as_node_ids, as_tensor
-from graphbraid.sampling.schedule import part_of
+from graphbraid.sampling import rng
+from graphbraid.sampling.schedule import MOST_EPOCHS, part_of
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.inference.infer import exact_chunks
-from graphbraid.train.inference.layer_wise import Chunk
-from graphbraid.train.inference.link_scores import check_rows_fit, score_links
-from graphbraid.train.inference.metrics import Scores
+from graphbraid.train.inference.infer import Chunk, exact_chunks
+from graphbraid.train.inference.metrics import AUC, LOSS, MRR, Scores, hits_of
+from graphbraid.train.inference.ranking import Ranking, link_auc, rank_links
 from graphbraid.train.step.links.runner import LinkRunner
 from graphbraid.train.step.runner import ModelRunner
 from graphbraid.train.task import Task
@@ -67,12 +68,8 @@ def score(
         with in_mode(runner.model, training=False):
             rows = encoder_rows(runner, config, runner.data.ends.nodes, mode, check)
             return score_links(runner, config, nodes, rows, task=task, metrics=metrics, check=check)
-    labels = runner.labels.y
-    assert labels is not None
-    scores = Scores(task.to(torch.device("cpu")), metrics, torch.device("cpu"))
-    for start, outputs in outputs_in_chunks(runner, config, nodes, mode, check):
-        scores.update(outputs, labels.index_select(0, nodes[start : start + outputs.shape[0]]))
-    return scores.compute()
+    chunks = (rows for _, rows in outputs_in_chunks(runner, config, nodes, mode, check))
+    return _scored(runner, nodes, chunks, task, metrics)
 
 
 def encoder_rows(
@@ -165,66 +162,188 @@ def score_by_ranks(
 ) -> dict[str, float]:
     """Return, on every rank, the loss and metrics of labelled ``nodes``; all ranks must call it together.
 
-    Sampled evaluation divides whole mini-batches, so that each is the one that a single rank would draw.
+    On the whole graph each rank computes the outputs of the nodes that it owns. Sampled evaluation divides
+    whole mini-batches, so that each is the one that a single rank would draw.
     """
+    chunk = nodes.numel()
     if config.mode == "full":
-        return _score_whole(comm, runner, nodes, task=task, metrics=metrics)
-    sampled = mode == "sampled"
-    chunk = config.eval_batch_size if sampled else 1
-    first, last = part_of(-(-nodes.numel() // chunk), comm.rank, comm.size)
-    steps = (first, last) if sampled else None
-    own = nodes if sampled else nodes[first:last]
-    outputs = [torch.empty(0, task.width)]
-    if first < last:
-        outputs += [rows.cpu() for _, rows in outputs_in_chunks(runner, config, own, mode, steps=steps)]
-    size = chunk if sampled else nodes.numel()
-    return _scored_at_first(comm, runner, nodes, torch.cat(outputs), chunk=size, task=task, metrics=metrics)
-
-
-def _score_whole(
-    comm: Communicator, runner: ModelRunner, nodes: Tensor, *, task: Task, metrics: Sequence[str]
-) -> dict[str, float]:
-    """Score by the engine that the ranks share: each computes the outputs of the nodes that it owns."""
-    engine = runner.engine
-    assert engine is not None
-    assert engine.ranks is not None
-    by_owner = nodes[engine.ranks.partition.part_of[nodes].argsort(stable=True)]
-    outputs = engine.predict_owned(nodes).float()
-    size = nodes.numel()
-    return _scored_at_first(comm, runner, by_owner, outputs, chunk=size, task=task, metrics=metrics)
-
-
-def _scored_at_first(
-    comm: Communicator,
-    runner: ModelRunner,
-    nodes: Tensor,
-    outputs: Tensor,
-    *,
-    chunk: int,
-    task: Task,
-    metrics: Sequence[str],
-) -> dict[str, float]:
-    """Return on every rank what the first one finds; ``nodes`` are those of all ranks' outputs, in order."""
-    gathered = _rows_at_first(comm, outputs)
+        engine = runner.engine
+        assert engine is not None
+        assert engine.ranks is not None
+        outputs = engine.predict_owned(nodes).float()
+        nodes = nodes[engine.ranks.partition.part_of[nodes].argsort(stable=True)]
+    elif mode == "sampled":
+        chunk = config.eval_batch_size
+        steps = part_of(-(-nodes.numel() // chunk), comm.rank, comm.size)
+        outputs = _own_outputs(runner, config, nodes, task, steps)
+    else:
+        first, last = part_of(chunk, comm.rank, comm.size)
+        outputs = _own_outputs(runner, config, nodes[first:last], task, None)
+    # All outputs go to rank 0, in the order of the ranks.
+    send_rows = [outputs.shape[0], *[0] * (comm.size - 1)]
+    gathered = comm.all_to_all(outputs.contiguous(), send_rows, comm.counts(send_rows)).wait()
     values: dict[str, float] = {}
     if comm.rank == 0:
-        values = _scored(runner, nodes, gathered, chunk=chunk, task=task, metrics=metrics)
+        values = _scored(runner, nodes, torch.split(gathered, chunk), task, metrics)
     shared: dict[str, float] = comm.share(values)
     return shared
 
 
-def _rows_at_first(comm: Communicator, rows: Tensor) -> Tensor:
-    """Return all ranks' rows, in the order of the ranks, on rank 0, and none on the others."""
-    send_rows = [rows.shape[0], *[0] * (comm.size - 1)]
-    return comm.all_to_all(rows.contiguous(), send_rows, comm.counts(send_rows)).wait()
+def _own_outputs(
+    runner: ModelRunner, config: TrainConfig, nodes: Tensor, task: Task, steps: tuple[int, int] | None
+) -> Tensor:
+    """Return a rank's outputs on the CPU: of ``nodes``, or with ``steps`` of these mini-batches of them."""
+    outputs = [torch.empty(0, task.width)]
+    if nodes.numel() and (steps is None or steps[0] < steps[1]):
+        mode: EvalMode = "exact" if steps is None else "sampled"
+        outputs += [rows.cpu() for _, rows in outputs_in_chunks(runner, config, nodes, mode, steps=steps)]
+    return torch.cat(outputs)
 
 
 def _scored(
-    runner: ModelRunner, nodes: Tensor, outputs: Tensor, *, chunk: int, task: Task, metrics: Sequence[str]
+    runner: ModelRunner, nodes: Tensor, chunks: Iterable[Tensor], task: Task, metrics: Sequence[str]
 ) -> dict[str, float]:
+    """Return the loss and metrics of ``nodes``, whose outputs come in chunks, in order."""
     labels = runner.labels.y
     assert labels is not None
-    scores = Scores(task.to(torch.device("cpu")), metrics, torch.device("cpu"))
-    for rows, ids in zip(torch.split(outputs, chunk), torch.split(nodes, chunk), strict=True):
-        scores.update(rows, labels.index_select(0, ids))
+    scores, start = Scores(task.to(torch.device("cpu")), metrics, torch.device("cpu")), 0
+    for outputs in chunks:
+        scores.update(outputs, labels.index_select(0, nodes[start : start + outputs.shape[0]]))
+        start += outputs.shape[0]
     return scores.compute()
+
+
+PAIRS = 1 << 16
+"""Number of pairs that are scored at a time."""
+_DRAWN_IN = MOST_EPOCHS - 1  # epoch of the negatives of every evaluation; no run gets there
+
+
+def score_links(
+    runner: LinkRunner,
+    config: TrainConfig,
+    positions: Tensor,
+    rows: Tensor,
+    *,
+    task: Task,
+    metrics: Sequence[str],
+    check: Callable[[], None] = lambda: None,
+) -> dict[str, float]:
+    """Return loss and metrics of the links at ``positions``.
+
+    Loss and AUC compare each link with a pair of nodes that is no edge, the same in every evaluation. Ranks
+    are those of both ends among all nodes, without other known links of the other end and the relation.
+
+    Args:
+        runner: the model and its graph.
+        config: options of the run.
+        positions: ``(num_links,)`` int64 positions in ``runner.labels``.
+        rows: ``(num_nodes, channels)`` the encoder's rows of the nodes that links join.
+        task: the loss.
+        metrics: names of the metrics.
+        check: function called between parts, which may raise to stop.
+    """
+    own, others = beside_negatives(runner, config, positions, rows, check)
+    values = {LOSS: float(_loss(task, own, others))}
+    hits = {name: k for name in metrics if (k := hits_of(name)) is not None}
+    if AUC in metrics:
+        values[AUC] = link_auc(own, others)
+    if hits or MRR in metrics:
+        ranking = ranking_of(runner, positions, rows, check)
+        values |= {MRR: ranking.mrr} | {name: ranking.hits(k) for name, k in hits.items()}
+    return {name: values[name] for name in (LOSS, *metrics)}
+
+
+def check_rows_fit(num_nodes: int, channels: int, budget: int) -> None:
+    """Check that the rows of all nodes fit the memory budget.
+
+    Raises:
+        ResourceError: they do not.
+    """
+    needed = 4 * num_nodes * channels
+    if needed > budget:
+        raise ResourceError(
+            f"ranking links needs the rows of all {num_nodes} nodes, {format_bytes(needed)}; "
+            f"memory_budget_bytes allows {format_bytes(budget)}. Raise it, or set eval_every=0 and "
+            "test_at_end=False."
+        )
+
+
+def _loss(task: Task, own: Tensor, others: Tensor) -> Tensor:
+    if task.width > 1:
+        return task.loss(torch.stack([own, others], 1), torch.zeros(own.numel(), dtype=torch.int64))
+    labels = torch.cat([torch.ones_like(own), torch.zeros_like(others)])
+    return task.loss(torch.cat([own, others]).unsqueeze(1), labels)
+
+
+def beside_negatives(
+    runner: LinkRunner,
+    config: TrainConfig,
+    positions: Tensor,
+    rows: Tensor,
+    check: Callable[[], None] = lambda: None,
+) -> tuple[Tensor, Tensor]:
+    """Return the scores of the links, and of as many pairs that are no edges, each of its link's relation."""
+    ends, relation = runner.labels.ends[:, positions], runner.labels.relations_at(positions)
+    key = rng.batch_key(config.seed, _DRAWN_IN, 0)
+    heads, tails = runner.negatives_of_evaluation().draw(key, ends[0].numpy(), None)
+    drawn = torch.stack([torch.from_numpy(heads), torch.from_numpy(tails)])
+    place = runner.data.ends.places
+    own, others = (pair_scores(runner, rows, place(pairs), relation, check) for pairs in (ends, drawn))
+    return own, others
+
+
+def pair_scores(
+    runner: LinkRunner,
+    rows: Tensor,
+    pairs: Tensor,
+    relation: Tensor | None,
+    check: Callable[[], None] = lambda: None,
+) -> Tensor:
+    """Return the scores of pairs of rows, ``(2, num_pairs)``, as ``(num_pairs,)`` float32."""
+    found = [torch.empty(0)]
+    for begin in range(0, pairs.shape[1], PAIRS):
+        check()
+        part = slice(begin, begin + PAIRS)
+        src, dst = (rows[ends].to(runner.device) for ends in pairs[:, part])
+        found.append(runner.score_pairs(src, dst, None if relation is None else relation[part]))
+    return torch.cat(found)
+
+
+def scores_with_all(
+    runner: LinkRunner, rows: Tensor, check: Callable[[], None] = lambda: None, *, sources: bool = False
+) -> Callable[..., Tensor]:
+    """Return a function that scores nodes with all destinations, or with all ``sources``, of their links.
+
+    It takes ``(b,)`` int64 ids within their type, and relations if there are, and returns ``(b, num)``.
+
+    Args:
+        runner: the model and its graph.
+        rows: ``(num_nodes, channels)`` the encoder's rows of the nodes that links join.
+        check: function called each time, which may raise to stop.
+        sources: whether destinations are given, and scored with all sources.
+    """
+    of_sources, of_destinations = (rows[part].to(runner.device) for part in runner.data.ends.rows)
+    of_given, of_all = (of_destinations, of_sources) if sources else (of_sources, of_destinations)
+
+    def score(given: Tensor, relation: Tensor | None = None) -> Tensor:
+        check()
+        return runner.score_all(of_given[given.to(runner.device)], of_all, relation, sources=sources)
+
+    return score
+
+
+def ranking_of(
+    runner: LinkRunner, positions: Tensor, rows: Tensor, check: Callable[[], None] = lambda: None
+) -> Ranking:
+    """Return the ranks of both ends of the links at ``positions`` among all nodes of their types."""
+    links, ends = runner.labels, runner.data.ends
+    return rank_links(
+        scores_with_all(runner, rows, check),
+        ends.within(links.ends[:, positions]),
+        ends.counts[1],
+        num_sources=ends.counts[0],
+        relation=links.relations_at(positions),
+        score_sources=scores_with_all(runner, rows, check, sources=True),
+        known=ends.within(links.ends),
+        known_relation=links.relation,
+    )

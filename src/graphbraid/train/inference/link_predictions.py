@@ -12,8 +12,7 @@ from graphbraid.errors import ConfigError
 from graphbraid.fullgraph.reading.modes import in_mode
 from graphbraid.graph.interop.convert import as_tensor
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.inference.evaluate import EvalMode, encoder_rows
-from graphbraid.train.inference.link_scores import pair_scores, scores_with_all
+from graphbraid.train.inference.evaluate import EvalMode, encoder_rows, pair_scores, scores_with_all
 from graphbraid.train.inference.ranking import MOST_SCORES, KnownLinks
 from graphbraid.train.step.links.runner import LinkRunner
 

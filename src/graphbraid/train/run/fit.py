@@ -185,7 +185,8 @@ class FitRun:
         with contextlib.closing(PrefetchIterator(feed.batches(progress.epoch, first))) as batches:
             while progress.step < num_steps:
                 record = self._make_step(batches)
-                self._saving.log_step(record)
+                if self._saving.log is not None:
+                    self._saving.log.step(record)
                 self._listeners.call(Callback.on_step_end, record)
                 if self._ranks.must_stop():
                     return False
@@ -223,7 +224,8 @@ class FitRun:
             is_best=is_best,
         )
         progress.history.append(record.row())
-        self._saving.log_epoch(record)
+        if self._saving.log is not None:
+            self._saving.log.epoch(record)
         self._listeners.call(Callback.on_epoch_end, record)
         progress.start_next_epoch()
         self._save(is_best=is_best)

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from graphbraid.train import runtime
-from graphbraid.train.callbacks import Callback, EpochRecord, Listeners, Progress, RunResult, StepRecord
+from graphbraid.train.callbacks import Callback, Listeners, Progress, RunResult
 from graphbraid.train.inference.metrics import LOSS
 from graphbraid.train.run.ranks import RunRanks
 from graphbraid.train.run.setup import RunParts, RunState
@@ -38,7 +38,8 @@ class Saving:
         self._state, self._parts, self._listeners, self._folder = state, parts, listeners, folder
         self._graph_identity: dict[str, Any] = {}
         self._best_weights: dict[str, Tensor] | None = None
-        self._log: RunLog | None = None
+        self.log: RunLog | None = None
+        """Log files, once the run begins; None without a folder."""
 
     # ---- the start
 
@@ -50,7 +51,7 @@ class Saving:
         self._folder.clear()
         self._describe(self._folder)
         keep(self._folder.path, self._state.runner.engine, self._state.plan)
-        self._log = RunLog(self._folder.path, self._columns())
+        self.log = RunLog(self._folder.path, self._columns())
 
     def go_on(self) -> None:
         """Continue the run from the folder's last checkpoint.
@@ -77,28 +78,18 @@ class Saving:
 
     # ---- on the way
 
-    def log_step(self, record: StepRecord) -> None:
-        """Append a step to the log."""
-        if self._log is not None:
-            self._log.step(record)
-
-    def log_epoch(self, record: EpochRecord) -> None:
-        """Append an epoch to the log."""
-        if self._log is not None:
-            self._log.epoch(record)
-
     def save(self, *, is_best: bool) -> None:
         """Write a checkpoint, also as the best one if it is; without a folder, keep the best weights.
 
         Raises:
             ResourceError: the disk is full; the former checkpoints are intact.
         """
-        if self._folder is None or self._log is None:
+        if self._folder is None or self.log is None:
             if is_best:
                 weights = self._state.runner.model.state_dict()
                 self._best_weights = {name: v.detach().cpu().clone() for name, v in weights.items()}
             return
-        contents = self._contents(self._log)
+        contents = self._contents(self.log)
         # The best one first: otherwise a kill between the two would leave a finished epoch without it.
         for path in (self._folder.best, self._folder.last) if is_best else (self._folder.last,):
             checkpoint.write(path, contents)
@@ -133,7 +124,7 @@ class Saving:
         self._listeners.load_state_dict(contents["callbacks"])
         state.progress = Progress(**contents["progress"])
         if folder is not None:
-            self._log = RunLog(folder.path, self._columns(), position=contents["log_position"])
+            self.log = RunLog(folder.path, self._columns(), position=contents["log_position"])
         runtime.set_random_state(contents["random"])
 
     def _read(self, path: Path) -> dict[str, Any]:
@@ -159,5 +150,5 @@ class Saving:
 
     def close(self) -> None:
         """Close the log files."""
-        if self._log is not None:
-            self._log.close()
+        if self.log is not None:
+            self.log.close()

@@ -278,19 +278,7 @@ def _short(value: Any) -> str:
 FORMAT = "graphbraid-checkpoint-2"
 _WITHOUT_CHECKSUM = "graphbraid-checkpoint-1"
 """Format of earlier versions, which is still read and checked by the CRC-32 sums of the zip file."""
-_KEYS = (
-    "model",
-    "optimizer",
-    "scheduler",
-    "callbacks",
-    "random",
-    "progress",
-    "log_position",
-    "config",
-    "model_identity",
-    "graph_identity",
-    "info",
-)
+_KEYS = tuple(_Checkpoint.model_fields)
 
 
 def write(path: Path, contents: dict[str, Any]) -> None:

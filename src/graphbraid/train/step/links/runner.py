@@ -23,8 +23,7 @@ from graphbraid.sampling.links.negatives import NegativeDraws, NegativeSampling
 from graphbraid.sampling.source import BatchSource
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.step.links.data import LinkData, LinkSet
-from graphbraid.train.step.links.encoder import EncoderRunner
-from graphbraid.train.step.links.typed_encoder import TypedEncoderRunner
+from graphbraid.train.step.links.encoder import EncoderRunner, TypedEncoderRunner
 from graphbraid.train.step.runner import ModelRunner
 from graphbraid.train.task import Task
 
