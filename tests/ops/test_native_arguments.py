@@ -69,7 +69,7 @@ NOT_ARRAYS = {
     "RowCache": "tests/features/test_caches.py",
     "bound": "binds entries that are called here by their own names",
     "Run": "tests/sampling/test_threads.py",
-    "Types": "tests/sampling/typed/test_sampler.py",
+    "Types": "tests/sampling/test_sampler.py",
     "draws": "numbers only",
     "is_compiled": "a name",
     "is_supported": "a name",

@@ -238,62 +238,28 @@ def test_times_that_no_edge_has_exclude_none():
 
 
 @pytest.mark.parametrize(
-    ("change", "options", "error", "message"),
+    ("change", "error", "message"),
     [
         (
             lambda data: data["paper"].update({"t": torch.arange(40)}),
-            {},
             ConfigError,
             "times of nodes .paper. and of",
         ),
         (
             lambda data: data[WRITES].t.resize_(3),
-            {},
             DataError,
             "'writes', 'paper'. must have a time for each edge",
         ),
-        (lambda data: None, {"input_time": None}, ConfigError, "input_time must be given"),
-        (
-            lambda data: None,
-            {"input_time": torch.zeros(3)},
-            DataError,
-            "a time for each of the 40 inputs; got 3",
-        ),
-        (lambda data: None, {"input_time": torch.full((40,), -5)}, ConfigError, "earlier than every edge"),
-        (lambda data: None, {"input_time": torch.full((40,), 0.5)}, ConfigError, "must be whole numbers"),
         (
             lambda data: data[CITES].update({"t": torch.full((300,), torch.nan)}),
-            {},
             DataError,
             r"t of \('paper', 'cites', 'paper'\) must be finite times",
         ),
-        (lambda data: data[CITES].update({"t": torch.zeros(300, 2)}), {}, DataError, "of one dimension"),
-        (
-            lambda data: None,
-            {"input_time": torch.full((40,), torch.nan)},
-            DataError,
-            r"input_time must be finite times; input_time\[0\] is nan",
-        ),
+        (lambda data: data[CITES].update({"t": torch.zeros(300, 2)}), DataError, "of one dimension"),
     ],
 )
-def test_times_that_do_not_fit_are_refused(change, options, error, message):
+def test_times_that_do_not_fit_are_refused(change, error, message):
     data = dated()
     change(data)
     with pytest.raises(error, match=message):
-        make(data, **{"time_attr": "t", "input_time": torch.full((PAPERS,), 30)} | options)
-
-
-@pytest.mark.parametrize(
-    ("time", "message"),
-    [
-        (torch.zeros(3), "edge_label_time must have a time for each of the 2 inputs; got 3"),
-        (
-            torch.tensor([1.0, torch.nan]),
-            r"edge_label_time must be finite times; edge_label_time\[1\] is nan",
-        ),
-    ],
-)
-def test_times_of_links_that_do_not_fit_are_refused(time, message):
-    links = (WRITES, torch.tensor([[0, 1], [1, 0]]))
-    with pytest.raises(DataError, match=message):
-        LinkNeighborLoader(dated(), [2], links, time_attr="t", edge_label_time=time)
+        make(data, time_attr="t", input_time=torch.full((PAPERS,), 30))
