@@ -394,7 +394,7 @@ def test_what_is_more_than_normalisation_stays_a_module(make_norm):
                 (nn.LayerNorm,),
                 {"forward": lambda self, x: F.linear(x, self.weight.diag() / 2, self.bias)},
             ),
-            "norms.0.weight: a tensor of the model's own",
+            "diag: no operation stands for this call",
         ),
         (
             lambda width: parametrize.register_parametrization(nn.LayerNorm(width), "weight", nn.ReLU()),

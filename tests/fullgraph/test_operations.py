@@ -1,5 +1,6 @@
 """Operations as plain programs, under any lowering passes, beside the same sums written with autograd."""
 
+import operator
 from dataclasses import replace
 
 import pytest
@@ -19,16 +20,23 @@ from graphbraid.fullgraph.program import (
     Add,
     AdjacencyMatrix,
     Aggregate,
+    AlongRow,
+    Columns,
     Combine,
     Concat,
     DestinationRows,
     Epilogue,
     Largest,
+    Leaf,
     Linear,
     Prelu,
+    Product,
     Program,
     RowFunction,
+    RowOfParameters,
+    SmallTensor,
     View,
+    itself,
 )
 from graphbraid.fullgraph.step.planned_step import PlannedStep
 from graphbraid.fullgraph.step.request import StepRequest
@@ -46,7 +54,11 @@ ARGUMENTS = {
     "leaky_relu": [(0.2,), (-0.3,)],
     "softplus": [(1.0, 20.0), (2.0, 0.5)],
     "hardtanh": [(0.0, 6.0), (-0.2, 0.5)],
+    "plus": [(1.5,)],
+    "clamp": [(-0.2, 0.5), (0.0, float("inf"))],
+    "pow": [(2.0,), (3.0,)],
 }
+POSITIVE = ("log", "sqrt", "reciprocal")
 BY_AUTOGRAD = {
     "tanh": torch.tanh,
     "sigmoid": torch.sigmoid,
@@ -58,11 +70,19 @@ BY_AUTOGRAD = {
     "leaky_relu": F.leaky_relu,
     "softmax": lambda x: x.softmax(1),
     "log_softmax": lambda x: x.log_softmax(1),
+    "plus": torch.add,
+    "clamp": torch.clamp,
+    "pow": torch.pow,
+    "abs": torch.abs,
+    "exp": torch.exp,
+    "log": torch.log,
+    "sqrt": torch.sqrt,
+    "reciprocal": torch.reciprocal,
 }
 
 
 def parameter(*shape, seed=0):
-    return nn.Parameter(torch.randn(*shape, generator=torch.Generator().manual_seed(seed + 7)) * 0.4)
+    return nn.Parameter(torch.randn(shape, generator=torch.Generator().manual_seed(seed + 7)) * 0.4)
 
 
 def expected(program, graph):
@@ -102,9 +122,31 @@ def run(op, inputs, parameters, graph):
         return y.relu() if op.act == "relu" else y
     if isinstance(op, Largest):
         return torch.stack(inputs, -1).max(-1)[0]
+    if isinstance(op, Columns):
+        return x[:, op.first : op.last]
+    if isinstance(op, AlongRow):
+        return x.sum(1, keepdim=True) if op.kind == "sum" else x.norm(dim=1, keepdim=True)
+    if isinstance(op, RowOfParameters):
+        row = value_of(op.row, parameters).reshape(-1)
+        return x + row if op.adds else x * row
+    if isinstance(op, Product):
+        return x * inputs[1]
     return {Add: lambda: x + inputs[1], DestinationRows: lambda: x, Concat: lambda: torch.cat(inputs, 1)}[
         type(op)
     ]()
+
+
+def value_of(small, parameters):
+    """A small tensor in double precision."""
+    arguments = [
+        parameters[one.tensor]
+        if isinstance(one, Leaf)
+        else value_of(one, parameters)
+        if isinstance(one, SmallTensor)
+        else one
+        for one in small.args
+    ]
+    return small.function(*arguments, **dict(small.kwargs))
 
 
 def assert_runs(program, graph, passes=frozenset(PASSES), hoist_bytes=1 << 30):
@@ -144,11 +186,64 @@ def first(width=6):
 def test_a_function_of_rows_and_its_gradient(kind, is_read_again):
     for arguments in ARGUMENTS.get(kind, [()]):
         ops = [first(), RowFunction(out="f", inputs=("h",), kind=kind, arguments=arguments)]
+        if kind in POSITIVE:
+            ops[1:1] = [RowFunction(out="e", inputs=("h",), kind="softplus", arguments=(1.0, 20.0))]
+            ops[2] = RowFunction(out="f", inputs=("e",), kind=kind)
         if is_read_again:
             ops.append(Combine(out="y", inputs=("f", "h"), factors=(0.5, 2.0)))
         ops.append(Epilogue(out="z", inputs=(ops[-1].out,), bias=parameter(6, seed=1), act="relu"))
         assert_runs(program_of(*ops), make_graph())
         assert_runs(program_of(*ops[:-1]), make_graph())
+
+
+SHARED = parameter(6, seed=4)
+ROWS = {
+    "a number": SmallTensor(itself, (Leaf(parameter(1, seed=1)),)),
+    "a number without dimensions": SmallTensor(itself, (Leaf(parameter(seed=2)),)),
+    "a row": SmallTensor(itself, (Leaf(parameter(1, 6, seed=3)),)),
+    "a share": SmallTensor(torch.softmax, (Leaf(SHARED), 0)),
+    "twice one parameter": SmallTensor(
+        torch.mul, (Leaf(SHARED), SmallTensor(torch.add, (Leaf(SHARED), Leaf(parameter(6, seed=5)))))
+    ),
+    "one of several": SmallTensor(operator.getitem, (Leaf(SHARED), 2)),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("adds", [False, True])
+def test_rows_times_and_plus_a_row_of_parameters(name, adds):
+    by_row = RowOfParameters(out="y", inputs=("h",), row=ROWS[name], adds=adds)
+    assert_runs(program_of(first(), by_row), make_graph())
+    again = RowOfParameters(out="z", inputs=("y",), row=ROWS["twice one parameter"])
+    both = Add(out="s", inputs=("y", "z"))
+    assert_runs(program_of(first(), by_row, again, both), make_graph())
+
+
+@pytest.mark.parametrize("kind", ["sum", "norm"])
+def test_rows_by_a_number_of_each(kind):
+    ops = [first(), AlongRow(out="n", inputs=("h",), kind=kind)]
+    ops.append(RowFunction(out="g", inputs=("n",), kind="clamp", arguments=(0.3, 0.9)))
+    ops.append(Product(out="y", inputs=("h", "g")))
+    assert_runs(program_of(*ops), make_graph())
+    assert_runs(program_of(*ops, Product(out="z", inputs=("y", "n"))), make_graph())
+
+
+def test_a_norm_of_zero_has_no_gradient():
+    ops = [first(), Epilogue(out="r", inputs=("h",), bias=nn.Parameter(torch.full((6,), -1e3)), act="relu")]
+    assert_runs(program_of(*ops, AlongRow(out="n", inputs=("r",), kind="norm")), make_graph())
+
+
+def test_operands_that_do_not_fit_are_refused():
+    for op, message in (
+        (Columns(out="y", inputs=("h",), first=3, last=7), "takes columns 3 to 7 of 6"),
+        (
+            RowOfParameters(out="y", inputs=("h",), row=SmallTensor(itself, (Leaf(parameter(4)),))),
+            "4 numbers",
+        ),
+        (Product(out="y", inputs=("h", INPUT)), f"6 columns by {CHANNELS}"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            program_of(first(), op)
 
 
 @pytest.mark.parametrize("slopes", [1, 6])
@@ -243,6 +338,7 @@ def test_programs_drawn_at_random_keep_their_numbers_under_any_passes(data, pass
 
 
 KINDS = ("linear", "aggregate", "own", "combine", "concat", "largest", "function", "bias", "add")
+KINDS += ("product", "columns", "along", "row")
 ADJACENCIES = (
     AdjacencyMatrix(kind="sum", weighted=True),
     AdjacencyMatrix(kind="mean", scale=-0.5),
@@ -260,7 +356,7 @@ def draw_ops(draw):
         like = sorted(v for v, s in state.items() if s == (level, width) and v != x)
         other = draw(st.sampled_from(like)) if like else None
         kind = draw(st.sampled_from(KINDS))
-        if kind in ("combine", "largest", "add") and other is None:
+        if kind in ("combine", "largest", "add", "product") and other is None:
             kind = "bias"
         out, change = f"v{number}", (level, width)
         if kind == "linear":
@@ -281,6 +377,18 @@ def draw_ops(draw):
             beside = draw(st.sampled_from([v for v, s in state.items() if s[0] == level]))
             op = Concat(out=out, inputs=(x, beside))
             change = (level, width + state[beside][1])
+        elif kind == "product":
+            op = Product(out=out, inputs=(x, other))
+        elif kind == "columns":
+            op = Columns(out=out, inputs=(x,), first=draw(st.integers(0, width - 1)), last=width)
+            change = (level, width - op.first)
+        elif kind == "along":
+            op, change = AlongRow(out=out, inputs=(x,), kind="sum"), (level, 1)
+        elif kind == "row":
+            row = SmallTensor(
+                torch.sigmoid, (Leaf(parameter(draw(st.sampled_from([1, width])), seed=number)),)
+            )
+            op = RowOfParameters(out=out, inputs=(x,), row=row, adds=draw(st.booleans()))
         elif kind == "function":
             op = RowFunction(out=out, inputs=(x,), kind=draw(st.sampled_from(["tanh", "softmax", "silu"])))
         else:

@@ -10,6 +10,7 @@ from tests.fullgraph.matrix.cases_instances import INSTANCES
 from tests.fullgraph.matrix.cases_layers import LAYERS
 from tests.fullgraph.matrix.cases_messages import MESSAGES
 from tests.fullgraph.matrix.cases_modes import MODES
+from tests.fullgraph.matrix.cases_operands import OPERANDS
 from tests.fullgraph.matrix.cases_pairs import PAIRS
 from tests.fullgraph.matrix.cases_propagation import PROPAGATION
 from tests.fullgraph.matrix.cases_relations import RELATIONAL
@@ -27,4 +28,5 @@ CASES = [
     *RELATIONAL,
     *PAIRS,
     *MESSAGES,
+    *OPERANDS,
 ]

@@ -287,7 +287,7 @@ FORWARDS = [
         for run, reason in _LEFT_FORWARDS.items()
     ),
     left("forwards", "appends to a list", lambda: calls(appends)(GCN, seen=[]), "changes 'seen'"),
-    left(
+    Case(
         "forwards",
         "a parameter of its own",
         lambda: calls(a_parameter)(GCN, shift=nn.Parameter(torch.ones(CLASSES))),

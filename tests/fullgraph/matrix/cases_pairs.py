@@ -60,11 +60,6 @@ PAIRS = [
         Case("stacks", run.__name__.replace("_", " "), lambda r=run: calls(r)(SAGE))
         for run in (sum_of_a_stack, mean_of_a_stack)
     ),
-    left(
-        "stacks",
-        "sum of columns",
-        lambda: calls(sum_of_columns)(SAGE),
-        "sum: no operation stands for this call",
-    ),
+    left("stacks", "sum of columns", lambda: calls(sum_of_columns)(SAGE), "sub: it adds 1 columns to 8"),
     left("stacks", "another dimension", lambda: calls(another_stack)(SAGE), "stack: with dim=1"),
 ]

@@ -141,8 +141,6 @@ _MODULES = {
     "PyG's MLP": lambda: pyg.MLP([HIDDEN, 5, HIDDEN], act="elu", act_first=True),
 }
 _LEFT = {
-    "1 - x": lambda x: 1 - x,
-    "x * x.relu()": lambda x: x * x.relu(),
     "F.softmax(x, dim=0)": lambda x: F.softmax(x, dim=0),
 }
 

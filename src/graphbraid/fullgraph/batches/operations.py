@@ -19,8 +19,10 @@ from graphbraid.fullgraph.batches.fusing import AggregateLinear, BatchProgram
 from graphbraid.fullgraph.program import (
     Add,
     Aggregate,
+    AlongRow,
     Attention,
     Break,
+    Columns,
     Combine,
     Concat,
     DestinationRows,
@@ -36,7 +38,9 @@ from graphbraid.fullgraph.program import (
     Normalise,
     Operation,
     Prelu,
+    Product,
     RowFunction,
+    RowOfParameters,
     Scale,
     UnitRows,
 )
@@ -115,7 +119,7 @@ RUN: dict[type[Operation], Callable[[Any, BatchRun], Tensor]] = {}
 NOT_IN_BATCHES: dict[type[Operation], str] = {
     Hoisted: "lowering over a whole graph makes it of what stays from step to step",
     Exchange: "ranks exchange rows of a whole graph",
-    Learned: "rows of a node type; models over node types run on mini-batches as they are written",
+    Learned: "rows for each node of one whole graph; on mini-batches such models run as they are written",
 }
 """Operations without a function, each with the reason why no program of a mini-batch has one."""
 
@@ -271,7 +275,8 @@ def _row_function(op: RowFunction, run: BatchRun) -> Tensor:
         return (x.softmax if op.kind == "softmax" else x.log_softmax)(1)
     if op.kind == "gelu":
         return F.gelu(x, approximate=str(op.arguments[0]))
-    out: Tensor = getattr(torch.ops.aten, op.kind)(x, *op.arguments)
+    name = "add" if op.kind == "plus" else op.kind
+    out: Tensor = getattr(torch.ops.aten, name)(x, *op.arguments)
     return out
 
 
@@ -288,6 +293,28 @@ def _scale(op: Scale, run: BatchRun) -> Tensor:
 @_runs(UnitRows)
 def _unit_rows(op: UnitRows, run: BatchRun) -> Tensor:
     return F.normalize(run.read(op), p=2.0, dim=1, eps=op.eps)
+
+
+@_runs(Product)
+def _product(op: Product, run: BatchRun) -> Tensor:
+    return run.read(op) * run.read(op, 1)
+
+
+@_runs(RowOfParameters)
+def _row_of_parameters(op: RowOfParameters, run: BatchRun) -> Tensor:
+    x, row = run.read(op), op.row.tensor().reshape(-1)
+    return x + row if op.adds else x * row
+
+
+@_runs(Columns)
+def _columns(op: Columns, run: BatchRun) -> Tensor:
+    return run.read(op)[:, op.first : op.last]
+
+
+@_runs(AlongRow)
+def _along_row(op: AlongRow, run: BatchRun) -> Tensor:
+    x = run.read(op)
+    return x.sum(1, keepdim=True) if op.kind == "sum" else x.norm(dim=1, keepdim=True)
 
 
 __all__ = ["NOT_IN_BATCHES", "RUN", "BatchRun"]

@@ -25,6 +25,7 @@ from graphbraid.fullgraph.program.ir import (
     Program,
     check,
     same_program,
+    width_of,
 )
 from graphbraid.fullgraph.program.operations import (
     INPUT,
@@ -51,6 +52,15 @@ from graphbraid.fullgraph.program.operations import (
     View,
     name_of,
 )
+from graphbraid.fullgraph.program.row_operations import (
+    AlongRow,
+    Columns,
+    Leaf,
+    Product,
+    RowOfParameters,
+    SmallTensor,
+    itself,
+)
 
 __all__ = [
     "FILLS",
@@ -59,8 +69,10 @@ __all__ = [
     "Add",
     "AdjacencyMatrix",
     "Aggregate",
+    "AlongRow",
     "Attention",
     "Break",
+    "Columns",
     "Combine",
     "Concat",
     "Decision",
@@ -75,6 +87,7 @@ __all__ = [
     "GraphValues",
     "Hoisted",
     "Largest",
+    "Leaf",
     "Learned",
     "LevelNodes",
     "Linear",
@@ -86,14 +99,19 @@ __all__ = [
     "NotLoweredError",
     "Operation",
     "Prelu",
+    "Product",
     "Program",
     "ReadRows",
     "RowFunction",
+    "RowOfParameters",
     "Scale",
+    "SmallTensor",
     "UnitRows",
     "View",
     "WrittenCall",
     "check",
+    "itself",
     "name_of",
     "same_program",
+    "width_of",
 ]

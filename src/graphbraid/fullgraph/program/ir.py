@@ -6,7 +6,7 @@ equivalent one (:mod:`graphbraid.fullgraph.lowering.passes`) and run (:mod:`grap
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
@@ -30,6 +30,7 @@ from graphbraid.fullgraph.program.operations import (
     Operation,
     Prelu,
 )
+from graphbraid.fullgraph.program.row_operations import AlongRow, Columns, Product, RowOfParameters
 
 
 class NotLoweredError(Exception):
@@ -190,17 +191,7 @@ class Program:
 
     def _width(self, value: str) -> int:
         op = self.producer(value)
-        if op is None:
-            return self.inputs[value]
-        if isinstance(op, Linear | Learned):
-            return op.shape[0] if isinstance(op, Linear) else int(op.table.shape[1])
-        if isinstance(op, Concat):
-            return sum(self.width(i) for i in op.inputs)
-        if isinstance(op, Attention):
-            return op.heads * op.channels if op.concat else op.channels
-        if isinstance(op, Module | Break | Messages) and op.width_out is not None:
-            return op.width_out
-        return self.width(op.inputs[0])
+        return self.inputs[value] if op is None else width_of(op, self.width)
 
     def learns(self, value: str) -> bool:
         """Return whether a value depends on a parameter, so that a gradient flows into it."""
@@ -281,6 +272,21 @@ class Program:
         return "\n".join(lines)
 
 
+def width_of(op: Operation, width: Callable[[str], int]) -> int:
+    """Return the number of columns of an operation's result, given that of its inputs."""
+    if isinstance(op, Linear | Learned):
+        return op.shape[0] if isinstance(op, Linear) else int(op.table.shape[1])
+    if isinstance(op, Concat):
+        return sum(width(i) for i in op.inputs)
+    if isinstance(op, Attention):
+        return op.heads * op.channels if op.concat else op.channels
+    if isinstance(op, Module | Break | Messages) and op.width_out is not None:
+        return op.width_out
+    if isinstance(op, Columns | AlongRow):
+        return op.last - op.first if isinstance(op, Columns) else 1
+    return width(op.inputs[0])
+
+
 def check(program: Program) -> None:
     """Raise ``ValueError`` unless each value is made once, before it is read, and levels and widths fit."""
     made = set(program.inputs)
@@ -307,6 +313,8 @@ def shape_errors(program: Program, op: Operation) -> Iterator[str]:
         yield f"normalises {width} columns with a module for {op.channels}"
     if isinstance(op, Prelu) and op.slope.numel() not in (1, width):
         yield f"has {op.slope.numel()} slopes for {width} columns"
+    if isinstance(op, Columns | RowOfParameters | Product):
+        yield from _errors_of_operand(program, op, width)
     if isinstance(op, Gine):
         of_edges = op.edge_channels if op.weight is None else op.weight.shape[0]
         if of_edges != width:
@@ -321,6 +329,22 @@ def shape_errors(program: Program, op: Operation) -> Iterator[str]:
         is_as_wide = isinstance(op, Concat | Break) or program.width(other) == program.width(op.out)
         if program.place(other) != program.place(op.out) or not is_as_wide:
             yield f"adds {other}, whose level or width is not that of {op.inputs[0]}'s result"
+
+
+def _errors_of_operand(
+    program: Program, op: Columns | RowOfParameters | Product, width: int
+) -> Iterator[str]:
+    """Yield what does not fit an operation's input of ``width`` columns."""
+    if isinstance(op, Columns):
+        if not 0 <= op.first < op.last <= width:
+            yield f"takes columns {op.first} to {op.last} of {width}"
+    elif isinstance(op, RowOfParameters):
+        if (numbers := op.row.tensor().numel()) not in (1, width):
+            yield f"has a row of {numbers} numbers for {width} columns"
+    elif program.place(op.inputs[1]) != program.place(op.out):
+        yield f"multiplies {op.inputs[1]}, whose level is not that of {op.inputs[0]}"
+    elif program.width(op.inputs[1]) not in (1, width):
+        yield f"multiplies {width} columns by {program.width(op.inputs[1])}"
 
 
 _ADDING = (Add, Aggregate, Linear, Combine, Largest, Concat, Break)

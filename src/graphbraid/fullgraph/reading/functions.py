@@ -1,9 +1,8 @@
-"""Readers of the functions and methods that a forward calls, and of activations in all their forms."""
+"""Readers of dropout, and of activations in all their forms: modules, functions and methods."""
 
 from __future__ import annotations
 
 import inspect
-import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,14 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from graphbraid.fullgraph.program import NotLoweredError, Prelu
+from graphbraid.fullgraph.program import Prelu
 from graphbraid.fullgraph.reading.exact import Allowed, Known, anything, flag, number, one_of, probability
 from graphbraid.fullgraph.reading.reader import (
     NEEDED,
     FunctionCall,
     LayerCall,
-    NodeRows,
-    Stacked,
     Writer,
     reads,
     reads_calls,
@@ -28,119 +25,10 @@ from graphbraid.ops.epilogue import LEAKY_SLOPE
 # ---- dropout
 
 
-@reads_calls(F.dropout, takes={"input": NEEDED, "p": 0.5, "training": True, "inplace": False})
+@reads_calls(F.dropout, takes={"input": NEEDED, "p": 0.5, "training": True, "inplace": False}, views=True)
 def _dropout(call: FunctionCall) -> str:
     p, training = call.constant("p", probability), call.constant("training", flag)
     return call.writer.epilogue(call.rows("input"), p=float(p) if training else 0.0)
-
-
-# ---- arithmetic on matrices of node rows and constants, and concatenation
-
-_PAIR: dict[str, Any] = {"input": NEEDED, "other": NEEDED}
-
-
-def _arithmetic(
-    function: Any, method: str, takes: Mapping[str, Any], by_name: tuple[str, ...] = ()
-) -> Callable[[Callable[[FunctionCall], str]], Callable[[FunctionCall], str]]:
-    """Enter a reader of a function, its operator, their in-place forms, and its methods."""
-
-    def enter(read: Callable[[FunctionCall], str]) -> Callable[[FunctionCall], str]:
-        name = {"div": "truediv"}.get(method, method)
-        in_place = [getattr(operator, f"i{name}")] if hasattr(operator, f"i{name}") else []
-        reads_calls(function, getattr(operator, name), takes=takes, methods=(method,), by_name=by_name)(read)
-        return reads_calls(*in_place, takes=takes, methods=(f"{method}_",), in_place=True, by_name=by_name)(
-            read
-        )
-
-    return enter
-
-
-@_arithmetic(torch.add, "add", _PAIR | {"alpha": 1}, ("alpha",))
-def _add(call: FunctionCall) -> str:
-    alpha = float(call.constant("alpha", number))
-    return call.writer.combine((1.0, call.rows("input")), (alpha, call.rows("other")))
-
-
-@_arithmetic(torch.sub, "sub", _PAIR | {"alpha": 1}, ("alpha",))
-def _sub(call: FunctionCall) -> str:
-    alpha = float(call.constant("alpha", number))
-    return call.writer.combine((1.0, call.rows("input")), (-alpha, call.rows("other")))
-
-
-@_arithmetic(torch.mul, "mul", _PAIR)
-def _mul(call: FunctionCall) -> str:
-    first, second = "input", "other"
-    if not isinstance(call.arguments[first], NodeRows):
-        first, second = second, first
-    return call.writer.combine((float(call.constant(second, number)), call.rows(first)))
-
-
-@_arithmetic(torch.div, "div", _PAIR | {"rounding_mode": None}, ("rounding_mode",))
-def _div(call: FunctionCall) -> str:
-    call.constant("rounding_mode", one_of(None))
-    divisor = call.constant("other", lambda value: number(value) and value != 0)
-    return call.writer.combine((1.0 / divisor, call.rows("input")))
-
-
-@_arithmetic(torch.neg, "neg", {"input": NEEDED})
-def _neg(call: FunctionCall) -> str:
-    return call.writer.combine((-1.0, call.rows("input")))
-
-
-def _all_rows(call: FunctionCall, joins: str) -> tuple[str, ...]:
-    values = call.arguments["tensors"]
-    if not isinstance(values, list | tuple) or not all(isinstance(value, NodeRows) for value in values):
-        raise NotLoweredError(call.name, f"it {joins} something that is not a matrix of node rows")
-    return tuple(value.value for value in values)
-
-
-@reads_calls(torch.cat, torch.concat, torch.concatenate, takes={"tensors": NEEDED, "dim": 0})
-def _cat(call: FunctionCall) -> str:
-    call.constant("dim", one_of(1, -1))
-    return call.writer.beside(*_all_rows(call, "joins"))
-
-
-# ---- stacks of matrices, and their sum, mean and maximum, as in ``HeteroConv``
-
-_REDUCED: dict[str, Any] = {"input": NEEDED, "dim": None, "keepdim": False}
-
-
-@reads_calls(torch.stack, takes={"tensors": NEEDED, "dim": 0})
-def _stack(call: FunctionCall) -> Stacked:
-    call.constant("dim", one_of(0))
-    return Stacked(_all_rows(call, "stacks"))
-
-
-def _stacked(call: FunctionCall) -> tuple[str, ...]:
-    stacked = call.arguments["input"]
-    if not isinstance(stacked, Stacked):
-        raise NotLoweredError(
-            call.name, "no operation stands for this call but of a stack", "a call of docs/lowered_models.md"
-        )
-    call.constant("dim", one_of(0))
-    call.constant("keepdim", one_of(False))
-    return stacked.values
-
-
-@reads_calls(torch.sum, takes=_REDUCED, methods=("sum",))
-def _sum(call: FunctionCall) -> str:
-    first, *others = _stacked(call)
-    if len({first, *others}) <= len(others):
-        return call.writer.combine(*((1.0, value) for value in (first, *others)))
-    for value in others:  # a sum of two can be part of an aggregation; one of many is a pass of its own
-        first = call.writer.sum(value, first)
-    return first
-
-
-@reads_calls(torch.mean, takes=_REDUCED, methods=("mean",))
-def _mean(call: FunctionCall) -> str:
-    return call.writer.combine((1 / len(_stacked(call)), _sum(call)))
-
-
-@reads_calls(torch.max, takes=_REDUCED)
-def _max(call: FunctionCall) -> str:
-    """Read ``torch.max`` along the stack: ``HeteroConv`` takes the first of the pair that it returns."""
-    return call.writer.largest(*_stacked(call))
 
 
 # ---- activations: as modules, as functions and as methods of a tensor

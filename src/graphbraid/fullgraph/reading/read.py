@@ -67,7 +67,7 @@ def read_model(
     """
     given = given or Given()
     check_model(model)
-    writer, name = Writer(), type(model).__name__
+    writer, name = Writer({INPUT: in_channels}), type(model).__name__
     if type(model) in _OWN_MODELS:
         out = _read_own(writer, model)
     else:
@@ -106,7 +106,8 @@ def read_typed(model: nn.Module, calling: Calling, given: Given, types: Types, n
         NodeType(name=one, input=f"{INPUT}[{one}]", channels=0 if nodes.x is None else int(nodes.x.shape[1]))
         for one, nodes in types.nodes.items()
     )
-    writer = Writer({one.input: number for number, one in enumerate(node_types)})
+    widths = {one.input: one.channels for one in node_types}
+    writer = Writer(widths, {one.input: number for number, one in enumerate(node_types)})
     out: str | None
     if type(model) is RGCN:
         check(name, model, _RGCN)
@@ -268,7 +269,7 @@ class _RGCNReader:
         number = model.node_types.index(one.name)
         name, layer = f"inputs.{number}", model.inputs[number]
         if type(layer) is nn.Embedding:
-            rows = learned_rows(writer, name, layer, one, self._types)
+            rows = learned_rows(writer, name, layer, one, self._types.nodes[one.name].num_nodes)
             return writer.epilogue(rows, p=self._dropout)
         linear = as_linear(name, layer)
         if linear is None:

@@ -18,7 +18,11 @@ from graphbraid.fullgraph.program import (
     Linear,
     NotLoweredError,
     Operation,
+    Product,
     RowFunction,
+    RowOfParameters,
+    SmallTensor,
+    width_of,
 )
 from graphbraid.fullgraph.reading.exact import Known, check, is_from, python_value
 from graphbraid.graph import Graph
@@ -38,11 +42,13 @@ class Writer:
     """Collects operations and names their values in order.
 
     Args:
+        widths: number of columns of each input.
         node_types: number of the node type of each input, where there are types.
     """
 
-    def __init__(self, node_types: Mapping[str, int] | None = None) -> None:
+    def __init__(self, widths: Mapping[str, int], node_types: Mapping[str, int] | None = None) -> None:
         self.ops: list[Operation] = []
+        self._widths = dict(widths)
         self._levels: dict[str, int] = {}
         self._node_types = dict(node_types or {})
         self._made: dict[Hashable, str] = {}
@@ -58,6 +64,7 @@ class Writer:
         if key is not None:
             self._made[key] = out
         self._levels[out] = self.level(inputs[0]) + self.ops[-1].num_blocks()
+        self._widths[out] = width_of(self.ops[-1], self.width)
         walked = self.ops[-1].walks
         self._node_types[out] = self.node_type(inputs[0]) if walked is None else walked.destination
         return out
@@ -65,6 +72,10 @@ class Writer:
     def level(self, value: str) -> int:
         """Return the level of a value: the number of aggregations before it."""
         return self._levels.get(value, 0)
+
+    def width(self, value: str) -> int:
+        """Return the number of columns of a value."""
+        return self._widths[value]
 
     def node_type(self, value: str) -> int:
         """Return the number of the node type for whose nodes a value has rows."""
@@ -93,6 +104,31 @@ class Writer:
         if set(factors.values()) == {1.0} and len(factors) <= 2:
             return self.sum(*factors) if len(factors) == 2 else next(iter(factors))
         return self.add(Combine, *factors, factors=tuple(factors.values()))
+
+    def product(self, first: str, second: str) -> str:
+        """Append ``first * second``, at any levels; one may have a single column for all of the other's.
+
+        Raises:
+            NotLoweredError: their columns do not fit.
+        """
+        widths = self.width(first), self.width(second)
+        if widths[0] != widths[1] and 1 not in widths:
+            raise NotLoweredError("mul", f"it multiplies {widths[0]} columns by {widths[1]}")
+        if widths[0] < widths[1]:
+            first, second = second, first
+        return self.add(Product, *self.on_one_level(first, second))
+
+    def by_row(self, x: str, row: SmallTensor, *, adds: bool = False) -> str:
+        """Append ``x * row`` or ``x + row``, of a number or a row computed of parameters.
+
+        Raises:
+            NotLoweredError: it is no row for the columns of ``x``.
+        """
+        shape, width = row.tensor().shape, self.width(x)
+        if not (shape.numel() in (1, width) and len(shape) <= 2 and (len(shape) < 2 or shape[0] == 1)):
+            what = f"a parameter of shape {tuple(shape)} is no row for {width} columns"
+            raise NotLoweredError("add" if adds else "mul", what, "one number, or one for each column")
+        return self.add(RowOfParameters, x, row=row, adds=adds)
 
     def beside(self, *values: str) -> str:
         """Append the concatenation of the columns of values at any levels."""
@@ -142,8 +178,9 @@ class FunctionCall:
     Attributes:
         writer: the writer that collects operations.
         name: name of the function.
-        arguments: arguments by parameter; a matrix of node rows is a :class:`NodeRows`, and any other
-            computed value an object that no reader accepts.
+        arguments: arguments by parameter; a matrix of node rows is a :class:`NodeRows`, a tensor computed of
+            parameters a :class:`.SmallTensor`, what a reader returned is that, and any other computed value
+            an object that no reader accepts.
     """
 
     writer: Writer
@@ -182,9 +219,37 @@ class NodeRows:
 
 @dataclass(frozen=True)
 class Stacked:
-    """Matrices of node rows stacked along a new first dimension, by the names of their values."""
+    """Matrices of node rows stacked along a new dimension, by the names of their values."""
 
     values: tuple[str, ...]
+    dim: int = 0
+    """The new dimension: 0, or 2, the last."""
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Several matrices of node rows as one result, by the names of their values."""
+
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Heads:
+    """A matrix of node rows seen as ``(num_rows, heads, channels)``."""
+
+    value: str
+    heads: int
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The shape ``(num_rows, width)`` of a matrix of node rows."""
+
+    width: int
+
+
+class NumRows:
+    """The number of rows of all matrices of nodes of one type."""
 
 
 @dataclass(frozen=True)
@@ -192,16 +257,19 @@ class FunctionReader:
     """Reader of the calls of one function.
 
     Attributes:
-        read: appends the operations and returns the name of the result, or what is stacked without any.
+        read: appends the operations and returns the name of the result, or an object that is none by itself,
+            such as a :class:`Stacked`, for the readers of the calls that take it.
         takes: the function's parameters in order, with their defaults (:data:`NEEDED` if there is none).
         in_place: whether it always overwrites its first argument; an argument ``inplace`` may also say so.
         by_name: keyword-only parameters.
+        views: whether the result may share its memory with the first argument.
     """
 
-    read: Callable[[FunctionCall], str | Stacked]
+    read: Callable[[FunctionCall], Any]
     takes: Mapping[str, Any]
     in_place: bool = False
     by_name: Collection[str] = ()
+    views: bool = False
 
 
 # ---- interface of readers of graph layers and of modules that map rows to rows
@@ -302,7 +370,7 @@ FUNCTIONS: dict[Any, FunctionReader] = {}
 METHODS: dict[str, FunctionReader] = {}
 """The readers of a tensor's methods, by name; the first argument is the tensor."""
 _Read = TypeVar("_Read", bound=Callable[..., str])
-_ReadCall = TypeVar("_ReadCall", bound=Callable[[FunctionCall], str | Stacked])
+_ReadCall = TypeVar("_ReadCall", bound=Callable[[FunctionCall], Any])
 
 
 def reads(
@@ -329,11 +397,12 @@ def reads_calls(
     methods: Collection[str] = (),
     in_place: bool = False,
     by_name: Collection[str] = (),
+    views: bool = False,
 ) -> Callable[[_ReadCall], _ReadCall]:
     """Enter a function as the reader of ``functions`` and ``methods``; see :class:`FunctionReader`."""
 
     def enter(read: _ReadCall) -> _ReadCall:
-        reader = FunctionReader(read, takes, in_place, by_name)
+        reader = FunctionReader(read, takes, in_place, by_name, views)
         FUNCTIONS.update(dict.fromkeys(functions, reader))
         METHODS.update(dict.fromkeys(methods, reader))
         return read

@@ -164,6 +164,63 @@ def _pyg_layer_norm(call: LayerCall) -> str:
     return call.writer.add(Module, call.x, module=norm, width_out=norm.in_channels, couples_rows=True)
 
 
+# ---- normalisations and activations that PyTorch runs, by themselves or on the rows of all nodes together
+
+
+def _run_by_torch(name: str, attributes: dict[str, Any], *, couples_rows: bool = False, **known: Any) -> None:
+    """Enter a class whose module maps rows to as many columns, and has no kernel here."""
+
+    def read(call: LayerCall) -> str:
+        return call.writer.add(Module, call.x, module=call.layer, width_out=None, couples_rows=couples_rows)
+
+    of_pyg = name.startswith(_PYG)
+    takes = ("x", "batch", "batch_size") if of_pyg else ("x",) if "RMSNorm" in name else ("input",)
+    reads(name, known=Known(attributes, **known), takes=takes)(read)
+
+
+_NORM: dict[str, Any] = {"eps": number, "affine": flag}
+_run_by_torch(
+    f"{_TORCH}.normalization.RMSNorm",
+    {
+        "normalized_shape": lambda shape: isinstance(shape, tuple) and len(shape) == 1,
+        "eps": lambda value: value is None or number(value),
+        "elementwise_affine": flag,
+    },
+    parameters=("weight",),
+)
+_run_by_torch(
+    f"{_TORCH}.normalization.GroupNorm",
+    _NORM | {"num_groups": count, "num_channels": count},
+    parameters=_AFFINE,
+)
+_run_by_torch(
+    f"{_PYG}.norm.graph_norm.GraphNorm",
+    {"in_channels": count, "eps": number},
+    couples_rows=True,
+    parameters=("weight", "bias", "mean_scale"),
+)
+_run_by_torch(
+    f"{_PYG}.norm.pair_norm.PairNorm",
+    {"scale": number, "scale_individually": flag, "eps": number},
+    couples_rows=True,
+)
+_run_by_torch(f"{_PYG}.norm.graph_size_norm.GraphSizeNorm", {}, couples_rows=True)
+_run_by_torch(f"{_PYG}.norm.mean_subtraction_norm.MeanSubtractionNorm", {}, couples_rows=True)
+_ACTIVATIONS: dict[str, dict[str, Any]] = {
+    "Mish": {},
+    "Hardswish": {},
+    "Hardsigmoid": {},
+    "LogSigmoid": {},
+    "Softsign": {},
+    "Tanhshrink": {},
+    "Softshrink": {"lambd": number},
+    "Hardshrink": {"lambd": number},
+    "Threshold": {"threshold": number, "value": number},
+}
+for _name, _attributes in _ACTIVATIONS.items():
+    _run_by_torch(f"{_TORCH}.activation.{_name}", _attributes | {"inplace": one_of(False)})
+
+
 @reads(
     f"{_PYG}.models.mlp.MLP",
     known=Known(

@@ -5,6 +5,7 @@ A reader of a further class or function is one function in one of them, under :f
 """
 
 from graphbraid.fullgraph.reading import (  # noqa: F401
+    arithmetic,
     attention,
     convolutions,
     functions,

@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
+import torch
 from torch import fx, nn
 
-from graphbraid.fullgraph.program import INPUT, Learned, NodeType, NotLoweredError, Program, ReadRows
+from graphbraid.fullgraph.program import (
+    INPUT,
+    Leaf,
+    Learned,
+    NodeType,
+    NotLoweredError,
+    Operation,
+    ReadRows,
+    SmallTensor,
+    itself,
+)
+from graphbraid.fullgraph.reading.arithmetic import of_parameters
 from graphbraid.fullgraph.reading.calling import (
     ADJACENCY,
     EDGE_ATTR,
@@ -18,7 +31,7 @@ from graphbraid.fullgraph.reading.calling import (
     Given,
     X,
 )
-from graphbraid.fullgraph.reading.exact import Known, anything, check, count, one_of
+from graphbraid.fullgraph.reading.exact import Known, anything, check, check_parameter, count, one_of
 from graphbraid.fullgraph.reading.messages import Propagation, read_messages
 from graphbraid.fullgraph.reading.reader import (
     NEEDED,
@@ -27,14 +40,15 @@ from graphbraid.fullgraph.reading.reader import (
     FunctionReader,
     LayerCall,
     NodeRows,
+    Pieces,
     Reader,
-    Stacked,
     Writer,
 )
 from graphbraid.fullgraph.reading.table import FUNCTIONS, METHODS, checked_reader
 from graphbraid.fullgraph.reading.tracing import EDGES_TARGET, traced
-from graphbraid.graph.types import Relation, Types
+from graphbraid.graph.types import ONLY_NODE_TYPE, Relation, Types
 
+_COUNTED = ("running_mean", "running_var", "num_batches_tracked")
 _WEIGHTS = "weights"
 """Target of the placeholder of the edge weights."""
 
@@ -75,7 +89,8 @@ def read_traced(
         targets |= {EDGE_ATTR: EDGE_ATTR} if given.edge_channels is not None else {}
         targets |= {given.weights: _WEIGHTS} if given.weights is not None else {}
         targets |= {EDGE_TYPE: EDGE_TYPE} if given.relations else {}
-        rows = {X: INPUT}
+        rows, node_types = {X: INPUT}, (NodeType(name=ONLY_NODE_TYPE, input=INPUT, channels=0),)
+        targets |= {N_ID: _ids_target(node_types[0])} if given.graph is not None else {}
     else:
         targets = {
             X: {one.name: one.input for one in node_types if types.nodes[one.name].x is not None},
@@ -83,9 +98,11 @@ def read_traced(
             N_ID: {one.name: _ids_target(one) for one in node_types},
         }
         rows = {one.input: one.input for one in node_types}
-    graph, modules = traced(model, calling, given, targets)
+    graph, modules, root = traced(model, calling, given, targets)
     sparse = types is None and calling.takes(ADJACENCY)
-    reader = _TraceReader(writer, modules, given, rows, sparse=sparse, types=types, node_types=node_types)
+    reader = _TraceReader(
+        writer, modules, root, given, rows, sparse=sparse, types=types, node_types=node_types
+    )
     return reader.read_all(graph, node_type)
 
 
@@ -109,6 +126,7 @@ class _TraceReader:
         self,
         writer: Writer,
         modules: dict[str, nn.Module],
+        root: nn.Module,
         given: Given,
         rows: Mapping[str, str],
         *,
@@ -117,12 +135,16 @@ class _TraceReader:
         node_types: Sequence[NodeType] = (),
     ) -> None:
         self._writer, self._modules, self._given, self._rows = writer, modules, given, rows
+        self._root = root
         self._sparse, self._types, self._node_types = sparse, types, node_types
         relations = () if types is None else types.relations()
         self._relations = {_edges_target(one): one for one in relations}
         self._ids = {_ids_target(one): one for one in node_types}
         self._values: dict[fx.Node, str] = {}
-        self._stacks: dict[fx.Node, Stacked] = {}
+        self._others: dict[fx.Node, Any] = {}
+        """What the readers of calls returned that is no value: stacks, shapes, tensors of parameters."""
+        self._memory: dict[fx.Node, fx.Node] = {}
+        """The node whose memory a result shares, where that is not its own."""
 
     def read_all(self, graph: fx.Graph, node_type: str | None) -> str:
         """Read all nodes in order; return the name of the result, empty without outputs of ``node_type``."""
@@ -136,10 +158,11 @@ class _TraceReader:
             if node_type not in returned:
                 return ""
             returned = returned[node_type]
-        if not isinstance(returned, fx.Node) or returned not in self._values:
+        rows = self._seen(returned)
+        if not isinstance(rows, NodeRows):
             what = str(returned) if isinstance(returned, fx.Node) else f"a {type(returned).__name__}"
             raise NotLoweredError("forward", f"it returns {what}, not one matrix of node rows", "one result")
-        out = self._values[returned]
+        out = rows.value
         if node_type is not None and self._type_of(out) != node_type:
             what = f"it returns rows of {self._type_of(out)!r}, and those of {node_type!r} are wanted"
             raise NotLoweredError("forward", what, f"node_type={self._type_of(out)!r}")
@@ -154,16 +177,38 @@ class _TraceReader:
         elif isinstance(node.target, Propagation):
             self._values[node] = self._messages(node, node.target)
         elif node.op in ("call_function", "call_method"):
-            made = self._call(node)
-            if isinstance(made, Stacked):
-                self._stacks[node] = made
-            else:
-                self._values[node] = made
+            self._keep(node, self._call(node))
         elif node.users:
-            name = str(node.target).removeprefix("model.")
+            self._keep(node, self._own_tensor(node))
+
+    def _keep(self, node: fx.Node, made: Any) -> None:
+        if isinstance(made, str):
+            self._values[node] = made
+        else:
+            self._others[node] = made
+
+    def _own_tensor(self, node: fx.Node) -> str | SmallTensor:
+        """Read a tensor of the model's own: a learned row for each node, or a few numbers."""
+        name, tensor = str(node.target).removeprefix("model."), attrgetter(str(node.target))(self._root)
+        if isinstance(tensor, nn.Parameter):
+            check_parameter(name, "it", tensor)
+            graph = self._given.graph
+            by_node = graph is not None and tensor.ndim == 2 and tensor.shape[0] == graph.num_nodes > 1
+            if by_node and self._types is None:
+                return self._writer.add(Learned, INPUT, table=tensor)
+        elif not self._is_of_buffer(tensor):
             raise NotLoweredError(
-                name, "a tensor of the model's own takes part in its forward", "a layer that holds it"
+                name, "a tensor of the model's own takes part in its forward", "a parameter or a buffer"
             )
+        return SmallTensor(itself, (Leaf(tensor),))
+
+    def _is_of_buffer(self, tensor: Any) -> bool:
+        """Return whether a constant is a view of a buffer, whose numbers it has in each step."""
+        own = (b for name, b in self._root.named_buffers() if not name.endswith(_COUNTED))
+        memory = {buffer.untyped_storage().data_ptr() for buffer in own}
+        keeps_dtype = tensor.dtype == torch.float32 or (tensor.is_floating_point() and tensor.ndim == 0)
+        is_plain = keeps_dtype and not tensor.requires_grad
+        return is_plain and tensor.untyped_storage().data_ptr() in memory
 
     def _type_of(self, value: str) -> str:
         return self._node_types[self._writer.node_type(value)].name
@@ -175,8 +220,7 @@ class _TraceReader:
         name = str(node.target).removeprefix("model.") if node.target != "model" else type(module).__name__
         ids = self._ids.get(_target(node.args[0])) if len(node.args) == 1 and not node.kwargs else None
         if type(module) is nn.Embedding and ids is not None:
-            assert self._types is not None
-            return learned_rows(self._writer, name, module, ids, self._types)
+            return learned_rows(self._writer, name, module, ids, self._num_nodes(ids))
         reader = checked_reader(name, module)
         bound = dict(_bound(name, reader.takes, node.args, node.kwargs))
         rows = bound.pop(reader.takes[0], None)
@@ -190,7 +234,10 @@ class _TraceReader:
         if reader.edges is not None:
             self._check_ends(call, reader)
         out = reader.read(call)
-        if getattr(module, "inplace", False):
+        in_place = getattr(module, "inplace", False)
+        if isinstance(rows, fx.Node) and (out == x or in_place):  # an identity and a resting dropout share it
+            self._memory[node] = self._memory.get(rows, rows)
+        if in_place:
             self._overwrite(name, rows, out)
         return out
 
@@ -266,7 +313,7 @@ class _TraceReader:
             by_node = key[-2:] in ("_i", "_j")
             if by_node and isinstance(value, fx.Node) and value in self._values:
                 rows[key] = self._values[value]
-                widths[key] = self._width(self._values[value])
+                widths[key] = self._writer.width(self._values[value])
             elif not by_node and _target(value) == EDGE_ATTR and self._given.edge_channels:
                 rows[key], widths[key] = ReadRows.FEATURES, self._given.edge_channels
             elif not by_node and _target(value) == _WEIGHTS:
@@ -278,19 +325,15 @@ class _TraceReader:
                 constants[key] = value
         return read_messages(self._writer, of, rows, constants, widths)
 
-    def _width(self, value: str) -> int:
-        """Return the number of columns of a value."""
-        graph = self._given.graph
-        if graph is None or graph.x is None:
-            raise NotLoweredError("forward", "its graph has no features, so that widths are unknown")
-        channels = int(graph.x.shape[1])
-        return Program(ops=tuple(self._writer.ops), in_channels=channels).width(value)
-
     # ---- calls
 
-    def _call(self, node: fx.Node) -> str | Stacked:
+    def _call(self, node: fx.Node) -> Any:
         target = node.target
         name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
+        args, kwargs = fx.node.map_aggregate((node.args, node.kwargs), self._seen)
+        is_small = any(isinstance(one, SmallTensor) for one in (*args, *kwargs.values()))
+        if is_small and (small := of_parameters(target, args, kwargs)) is not None:
+            return small
         function = METHODS.get(name) if node.op == "call_method" else FUNCTIONS.get(target)
         if function is None:
             raise NotLoweredError(
@@ -298,8 +341,11 @@ class _TraceReader:
             )
         arguments = self._arguments(name, function, node)
         out = function.read(FunctionCall(self._writer, name, arguments))
-        if isinstance(out, str) and (function.in_place or arguments.get("inplace", False) is not False):
-            first = node.args[0] if node.args else node.kwargs[next(iter(function.takes))]
+        first: Any = node.args[0] if node.args else node.kwargs[next(iter(function.takes))]
+        in_place = function.in_place or arguments.get("inplace", False) is not False
+        if isinstance(first, fx.Node) and (function.views or in_place):
+            self._memory[node] = self._memory.get(first, first)
+        if isinstance(out, str) and in_place:
             self._overwrite(name, first, out)
         return out
 
@@ -321,11 +367,17 @@ class _TraceReader:
             return argument
         if argument in self._values:
             return NodeRows(self._values[argument])
-        return self._stacks.get(argument, argument)
+        other = self._others.get(argument, argument)
+        if self._types is not None and argument.target is torch.max and isinstance(other, Pieces):
+            return NodeRows(other.values[0])  # HeteroConv takes the pair that torch.max returns for its first
+        return other
 
     def _value(self, name: str, argument: Any) -> str:
         if isinstance(argument, fx.Node) and argument in self._values:
             return self._values[argument]
+        seen = self._seen(argument)
+        if isinstance(seen, NodeRows):
+            return seen.value
         if _target(argument) == EDGE_ATTR:
             raise NotLoweredError(
                 name,
@@ -336,12 +388,24 @@ class _TraceReader:
 
     def _overwrite(self, name: str, argument: Any, out: str) -> None:
         """Make all names of an argument refer to the value written over it from here on."""
-        before = self._value(name, argument)
+        before, memory = self._value(name, argument), self._memory.get(argument, argument)
         if before == INPUT:
             raise NotLoweredError(name, "it writes over the features", "an operation that is not in place")
-        for node, value in self._values.items():
-            if value == before:
-                self._values[node] = out
+        shares = [one for one in (*self._values, *self._others) if self._memory.get(one, one) is memory]
+        if any(self._values.get(one, out) not in (before, out) or one in self._others for one in shares):
+            raise NotLoweredError(name, "it writes over a matrix that is seen in parts", "one not in place")
+        if isinstance(self._producer(before), Learned):
+            raise NotLoweredError(name, "it writes over a parameter", "an operation that is not in place")
+        for node in shares:
+            self._values[node] = out
+
+    def _producer(self, value: str) -> Operation | None:
+        return next((op for op in self._writer.ops if op.out == value), None)
+
+    def _num_nodes(self, one: NodeType) -> int:
+        graph = self._given.graph
+        assert graph is not None
+        return graph.num_nodes if self._types is None else self._types.nodes[one.name].num_nodes
 
 
 def _bound(name: str, takes: Sequence[str], args: Sequence[Any], kwargs: Any) -> Iterator[tuple[str, Any]]:
@@ -355,14 +419,13 @@ def _bound(name: str, takes: Sequence[str], args: Sequence[Any], kwargs: Any) ->
         yield key, value
 
 
-def learned_rows(writer: Writer, name: str, layer: Any, one: NodeType, types: Types) -> str:
-    """Append the rows of an embedding of all nodes of a type.
+def learned_rows(writer: Writer, name: str, layer: Any, one: NodeType, num_nodes: int) -> str:
+    """Append the rows of an embedding of all nodes of a type, of which there are ``num_nodes``.
 
     Raises:
         NotLoweredError: the embedding does more, or has other rows than the type has nodes.
     """
     check(name, layer, _ROWS)
-    num_nodes = types.nodes[one.name].num_nodes
     if layer.num_embeddings != num_nodes:
         what = f"it has {layer.num_embeddings} rows, and the graph {num_nodes} nodes of {one.name!r}"
         raise NotLoweredError(name, what)

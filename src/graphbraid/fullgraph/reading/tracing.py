@@ -49,8 +49,8 @@ _TRACING = threading.Lock()
 
 def traced(
     model: nn.Module, calling: Calling, given: Given, targets: Mapping[str, str | Mapping[Any, str]]
-) -> tuple[fx.Graph, dict[str, nn.Module]]:
-    """Trace a call of the model; return the calls that it makes, in order, and the modules by name.
+) -> tuple[fx.Graph, dict[str, nn.Module], nn.Module]:
+    """Trace a call of the model; return its calls in order, the modules by name, and their root.
 
     Args:
         model: the model.
@@ -89,7 +89,7 @@ def traced(
         raise NotLoweredError(
             type(model).__name__, "its forward is another without gradients", "a forward that does not ask"
         )
-    return graph, dict(root.named_modules())
+    return graph, dict(root.named_modules()), root
 
 
 def _calls(graph: fx.Graph) -> list[str]:

@@ -18,6 +18,7 @@ from graphbraid.fullgraph.lowering.levels import Blocks, aggregation, nodes_of
 from graphbraid.fullgraph.program import (
     AdjacencyMatrix,
     Aggregate,
+    AlongRow,
     Attention,
     DestinationRows,
     Epilogue,
@@ -223,7 +224,7 @@ class StepPlan:
         """Return whether a value's consumer may overwrite it: neither another one nor a backward reads it."""
         alone = value in self.values and len(self.program.consumers(value)) == 1
         maker = self.program.producer(value)
-        is_read = isinstance(maker, DestinationRows | UnitRows) or (
+        is_read = isinstance(maker, DestinationRows | UnitRows | AlongRow) or (
             isinstance(maker, Attention) and not maker.averages
         )
         is_read |= isinstance(maker, Maximum) and maker.ties != "first"

@@ -29,6 +29,7 @@ from graphbraid.fullgraph.step.operations import (
     linear,
     messages,
     norm,
+    products,
     rowwise,
 )
 from graphbraid.fullgraph.step.operations.peer_reads import PeerReads, why_rows_travel
@@ -362,6 +363,7 @@ _PLANNED: dict[type[Operation], PlannedClass] = {
     **linear.PLANNED,
     **messages.PLANNED,
     **norm.PLANNED,
+    **products.PLANNED,
     **rowwise.PLANNED,
 }
 """What plans each kind of operation."""

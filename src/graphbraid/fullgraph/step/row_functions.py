@@ -56,6 +56,32 @@ def _leaky_backward(grad: Tensor, kept: Tensor, arguments: Arguments, grad_x: Te
     return _aten.leaky_relu_backward.grad_input(grad, kept, *arguments, False, grad_input=grad_x)
 
 
+def _by_factor(
+    forward: Any,
+    backward: Callable[[Tensor, Tensor, Arguments, Tensor], object],
+    *,
+    reads_result: bool = False,
+) -> RowFunctionKernels:
+    """Make a function of PyTorch's ``forward(x, ..., out=)``, and of a rule for its gradient."""
+    return RowFunctionKernels(
+        lambda x, arguments, out: forward(x, *arguments, out=out), backward, reads_result
+    )
+
+
+def _abs_backward(grad: Tensor, kept: Tensor, _: Arguments, grad_x: Tensor) -> Any:
+    return torch.sign(kept, out=grad_x).mul_(grad)
+
+
+def _clamp_backward(grad: Tensor, kept: Tensor, arguments: Arguments, grad_x: Tensor) -> Any:
+    least, largest = map(float, arguments)
+    return torch.mul(grad, (kept >= least) & (kept <= largest), out=grad_x)
+
+
+def _pow_backward(grad: Tensor, kept: Tensor, arguments: Arguments, grad_x: Tensor) -> Any:
+    (exponent,) = arguments
+    return torch.pow(kept, float(exponent) - 1, out=grad_x).mul_(grad).mul_(float(exponent))
+
+
 FUNCTIONS: dict[str, RowFunctionKernels] = {
     "tanh": _pointwise("tanh", reads_result=True),
     "sigmoid": _pointwise("sigmoid", reads_result=True),
@@ -71,6 +97,25 @@ FUNCTIONS: dict[str, RowFunctionKernels] = {
     ),
     "softmax": _softmax("_softmax", "grad_input"),
     "log_softmax": _softmax("_log_softmax", "out"),
+    "plus": _by_factor(torch.add, lambda grad, _, __, grad_x: grad_x.copy_(grad), reads_result=True),
+    "abs": _by_factor(torch.abs, _abs_backward),
+    "clamp": _by_factor(torch.clamp, _clamp_backward),
+    "pow": _by_factor(torch.pow, _pow_backward),
+    "exp": _by_factor(
+        torch.exp, lambda grad, kept, _, grad_x: torch.mul(grad, kept, out=grad_x), reads_result=True
+    ),
+    "log": _by_factor(torch.log, lambda grad, kept, _, grad_x: torch.div(grad, kept, out=grad_x)),
+    "sqrt": _by_factor(
+        torch.sqrt,
+        lambda grad, kept, _, grad_x: torch.div(grad, kept, out=grad_x).mul_(0.5),
+        reads_result=True,
+    ),
+    "reciprocal": _by_factor(
+        torch.reciprocal,
+        lambda grad, kept, _, grad_x: torch.mul(kept, kept, out=grad_x).mul_(grad).neg_(),
+        reads_result=True,
+    ),
 }
 """Functions by name. Their arguments are GELU's approximation; ELU's alpha, scale and input scale; leaky
-ReLU's slope; softplus's beta and threshold; hardtanh's least and largest value."""
+ReLU's slope; softplus's beta and threshold; the least and largest value of hardtanh and clamp, which differ
+in the gradient of a value at either end; what plus adds; and pow's exponent."""

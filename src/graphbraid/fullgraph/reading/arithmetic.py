@@ -1,0 +1,429 @@
+"""Readers of calls on matrices of node rows: arithmetic, concatenation, stacks, columns, and shapes.
+
+The second operand may be other rows, a number, or a tensor that is computed of the model's own parameters.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from graphbraid.fullgraph.program import (
+    AlongRow,
+    Columns,
+    NotLoweredError,
+    SmallTensor,
+    UnitRows,
+)
+from graphbraid.fullgraph.reading.exact import flag, number, one_of
+from graphbraid.fullgraph.reading.reader import (
+    NEEDED,
+    FunctionCall,
+    Heads,
+    NodeRows,
+    NumRows,
+    Pieces,
+    Shape,
+    Stacked,
+    Writer,
+    reads_calls,
+)
+
+# ---- arithmetic: a matrix of node rows with another one, a number, or a tensor computed of parameters
+
+_PAIR: dict[str, Any] = {"input": NEEDED, "other": NEEDED}
+
+
+def _arithmetic(
+    function: Any, method: str, takes: Mapping[str, Any], by_name: tuple[str, ...] = ()
+) -> Callable[[Callable[[FunctionCall], str]], Callable[[FunctionCall], str]]:
+    """Enter a reader of a function, its operator, their in-place forms, and its methods."""
+
+    def enter(read: Callable[[FunctionCall], str]) -> Callable[[FunctionCall], str]:
+        name = {"div": "truediv"}.get(method, method)
+        in_place = [getattr(operator, f"i{name}")] if hasattr(operator, f"i{name}") else []
+        reads_calls(function, getattr(operator, name), takes=takes, methods=(method,), by_name=by_name)(read)
+        return reads_calls(*in_place, takes=takes, methods=(f"{method}_",), in_place=True, by_name=by_name)(
+            read
+        )
+
+    return enter
+
+
+@_arithmetic(torch.add, "add", _PAIR | {"alpha": 1}, ("alpha",))
+def _add(call: FunctionCall) -> str:
+    return _sum_of_two(call, float(call.constant("alpha", number)))
+
+
+@_arithmetic(torch.sub, "sub", _PAIR | {"alpha": 1}, ("alpha",))
+def _sub(call: FunctionCall) -> str:
+    return _sum_of_two(call, -float(call.constant("alpha", number)))
+
+
+def _sum_of_two(call: FunctionCall, alpha: float) -> str:
+    """Write ``input + alpha other``; ``0 + x``, with which Python's ``sum`` begins, is ``x``."""
+    writer, (first, second) = call.writer, (call.arguments["input"], call.arguments["other"])
+    if isinstance(first, NodeRows) and isinstance(second, NodeRows):
+        widths = writer.width(first.value), writer.width(second.value)
+        if widths[0] != widths[1]:
+            raise NotLoweredError(call.name, f"it adds {widths[1]} columns to {widths[0]}")
+        return writer.combine((1.0, first.value), (alpha, second.value))
+    if isinstance(first, NodeRows):
+        return _plus(call, first.value, second, alpha)
+    return _plus(call, writer.combine((alpha, call.rows("other"))), first, 1.0)
+
+
+def _plus(call: FunctionCall, rows: str, other: Any, alpha: float) -> str:
+    if isinstance(other, SmallTensor):
+        row = other if alpha == 1 else SmallTensor(torch.mul, (other, alpha))
+        return call.writer.by_row(rows, row, adds=True)
+    if not number(other):
+        raise NotLoweredError(call.name, f"it adds {other}, which is neither node rows nor a number")
+    shift = float(alpha * other)
+    return rows if shift == 0 else call.writer.function(rows, "plus", shift)
+
+
+@_arithmetic(torch.mul, "mul", _PAIR)
+def _mul(call: FunctionCall) -> str:
+    first, second = call.arguments["input"], call.arguments["other"]
+    if not isinstance(first, NodeRows):
+        first, second = second, first
+    if not isinstance(first, NodeRows):
+        raise NotLoweredError(call.name, "neither factor is a matrix of node rows")
+    return _times(call, first.value, second)
+
+
+def _times(call: FunctionCall, rows: str, factor: Any) -> str:
+    if isinstance(factor, NodeRows):
+        return call.writer.product(rows, factor.value)
+    if isinstance(factor, SmallTensor):
+        return call.writer.by_row(rows, factor)
+    if not number(factor):
+        raise NotLoweredError(
+            call.name, f"it multiplies by {factor}, which is neither node rows nor a number"
+        )
+    return call.writer.combine((float(factor), rows))
+
+
+@_arithmetic(torch.div, "div", _PAIR | {"rounding_mode": None}, ("rounding_mode",))
+def _div(call: FunctionCall) -> str:
+    call.constant("rounding_mode", one_of(None))
+    writer, (first, divisor) = call.writer, (call.arguments["input"], call.arguments["other"])
+    if isinstance(divisor, NodeRows):
+        divisor = NodeRows(writer.function(divisor.value, "reciprocal"))
+        if not isinstance(first, NodeRows):
+            return _times(call, divisor.value, first)
+        if writer.width(first.value) < writer.width(divisor.value):
+            raise NotLoweredError(call.name, "it divides a column by several")
+    elif isinstance(divisor, SmallTensor):
+        divisor = SmallTensor(torch.reciprocal, (divisor,))
+    else:
+        divisor = 1.0 / call.constant("other", lambda value: number(value) and value != 0)
+    return _times(call, call.rows("input"), divisor)
+
+
+@_arithmetic(torch.neg, "neg", {"input": NEEDED})
+def _neg(call: FunctionCall) -> str:
+    return call.writer.combine((-1.0, call.rows("input")))
+
+
+@_arithmetic(torch.pow, "pow", {"input": NEEDED, "exponent": NEEDED})
+def _pow(call: FunctionCall) -> str:
+    exponent = float(call.constant("exponent", lambda value: number(value) and value != 0))
+    return call.writer.function(call.rows("input"), "pow", exponent)
+
+
+@reads_calls(torch.square, takes={"input": NEEDED}, methods=("square",))
+def _square(call: FunctionCall) -> str:
+    return call.writer.function(call.rows("input"), "pow", 2.0)
+
+
+@reads_calls(
+    torch.clamp, torch.clip, takes={"input": NEEDED, "min": None, "max": None}, methods=("clamp", "clip")
+)
+def _clamp(call: FunctionCall) -> str:
+    least, largest = (
+        call.constant(key, lambda value: value is None or number(value)) for key in ("min", "max")
+    )
+    ends = (-math.inf if least is None else float(least), math.inf if largest is None else float(largest))
+    return call.writer.function(call.rows("input"), "clamp", *ends)
+
+
+def _of_each_element(name: str) -> None:
+    def read(call: FunctionCall) -> str:
+        return call.writer.function(call.rows("input"), name)
+
+    reads_calls(getattr(torch, name), takes={"input": NEEDED}, methods=(name,))(read)
+
+
+for _name in ("abs", "exp", "log", "sqrt", "reciprocal"):
+    _of_each_element(_name)
+
+
+# ---- concatenation, and stacks with their sum, mean and maximum, as in ``HeteroConv``
+
+
+def _all_rows(call: FunctionCall, joins: str) -> tuple[str, ...]:
+    values = call.arguments["tensors"]
+    if not isinstance(values, list | tuple) or not all(isinstance(value, NodeRows) for value in values):
+        raise NotLoweredError(call.name, f"it {joins} something that is not a matrix of node rows")
+    return tuple(value.value for value in values)
+
+
+@reads_calls(torch.cat, torch.concat, torch.concatenate, takes={"tensors": NEEDED, "dim": 0})
+def _cat(call: FunctionCall) -> str:
+    call.constant("dim", one_of(1, -1))
+    return call.writer.beside(*_all_rows(call, "joins"))
+
+
+@reads_calls(torch.stack, takes={"tensors": NEEDED, "dim": 0})
+def _stack(call: FunctionCall) -> Stacked:
+    dim = call.constant("dim", one_of(0, 2, -1))
+    return Stacked(_all_rows(call, "stacks"), dim=dim % 3)
+
+
+_REDUCED: dict[str, Any] = {"input": NEEDED, "dim": None, "keepdim": False}
+
+
+def _stacked(call: FunctionCall) -> tuple[str, ...]:
+    """Return the values of a stack that is reduced along its new dimension, or the columns of each head."""
+    stacked = call.arguments["input"]
+    if isinstance(stacked, Heads):
+        call.constant("dim", one_of(1, -2))
+        call.constant("keepdim", one_of(False))
+        width = call.writer.width(stacked.value) // stacked.heads
+        starts = range(0, stacked.heads * width, width)
+        return tuple(_columns(call.writer, stacked.value, first, first + width) for first in starts)
+    if not isinstance(stacked, Stacked):
+        raise NotLoweredError(
+            call.name,
+            "no operation stands for this call but of a stack or along each row, with keepdim=True",
+            "a call of docs/lowered_models.md",
+        )
+    call.constant("dim", one_of(stacked.dim, stacked.dim - 3))
+    call.constant("keepdim", one_of(False))
+    return stacked.values
+
+
+def _is_along_rows(call: FunctionCall) -> bool:
+    keeps, dim = call.arguments["keepdim"], call.arguments["dim"]
+    return isinstance(call.arguments["input"], NodeRows) and keeps is True and dim in (1, -1, [1], [-1])
+
+
+@reads_calls(torch.sum, takes=_REDUCED, methods=("sum",))
+def _sum(call: FunctionCall) -> str:
+    if _is_along_rows(call):
+        return call.writer.add(AlongRow, call.rows("input"), kind="sum")
+    return _total(call.writer, _stacked(call))
+
+
+def _total(writer: Writer, values: tuple[str, ...]) -> str:
+    first, *others = values
+    if len({first, *others}) <= len(others):
+        return writer.combine(*((1.0, value) for value in (first, *others)))
+    for value in others:  # a sum of two can be part of an aggregation; one of many is a pass of its own
+        first = writer.sum(value, first)
+    return first
+
+
+@reads_calls(torch.mean, takes=_REDUCED, methods=("mean",))
+def _mean(call: FunctionCall) -> str:
+    if _is_along_rows(call):
+        x = call.rows("input")
+        return call.writer.combine(
+            (1 / call.writer.width(x), call.writer.add(AlongRow, x, kind="sum")),
+        )
+    values = _stacked(call)
+    return call.writer.combine((1 / len(values), _total(call.writer, values)))
+
+
+@reads_calls(torch.max, takes=_REDUCED, methods=("max",))
+def _max(call: FunctionCall) -> Pieces:
+    """Read the first of the pair that ``torch.max`` returns: ``HeteroConv`` takes it without an index."""
+    return Pieces((call.writer.largest(*_stacked(call)),))
+
+
+# ---- lengths of rows
+
+
+_NORM = {"input": NEEDED, "p": "fro", "dim": None, "keepdim": False, "out": None, "dtype": None}
+
+
+@reads_calls(torch.norm, takes=_NORM, methods=("norm",))
+def _norm(call: FunctionCall) -> str:
+    call.constant("p", one_of("fro", 2, 2.0))
+    call.constant("dim", one_of(1, -1))
+    call.constant("keepdim", one_of(True))
+    call.constant("out", one_of(None))
+    call.constant("dtype", one_of(None))
+    return call.writer.add(AlongRow, call.rows("input"), kind="norm")
+
+
+@reads_calls(F.normalize, takes={"input": NEEDED, "p": 2.0, "dim": 1, "eps": 1e-12, "out": None})
+def _normalize(call: FunctionCall) -> str:
+    call.constant("p", one_of(2, 2.0))
+    call.constant("dim", one_of(1, -1))
+    call.constant("out", one_of(None))
+    eps = call.constant("eps", lambda value: number(value) and value > 0)
+    return call.writer.add(UnitRows, call.rows("input"), eps=float(eps))
+
+
+# ---- columns
+
+
+def _columns(writer: Writer, x: str, first: int, last: int) -> str:
+    return x if (first, last) == (0, writer.width(x)) else writer.add(Columns, x, first=first, last=last)
+
+
+@reads_calls(operator.getitem, takes={"input": NEEDED, "index": NEEDED}, views=True)
+def _item(call: FunctionCall) -> Any:
+    of, index = call.arguments["input"], call.arguments["index"]
+    if isinstance(of, Pieces) and type(index) is int and -len(of.values) <= index < len(of.values):
+        return of.values[index]
+    if isinstance(of, Shape) and index in (0, 1, -1, -2):
+        return NumRows() if index in (0, -2) else of.width
+    x, places = call.rows("input"), index if isinstance(index, tuple) else (index,)
+    whole = places[:1] in ((slice(None),), (...,)) and len(places) == 2 and isinstance(places[1], slice)
+    if not whole or not all(type(end) in (int, type(None)) for end in (places[1].start, places[1].stop)):
+        raise NotLoweredError(call.name, f"with index {index} it has no lowered form", "x[:, first:last]")
+    first, last, step = places[1].indices(call.writer.width(x))
+    if step != 1 or last <= first:
+        raise NotLoweredError(call.name, f"with index {index} it has no lowered form", "x[:, first:last]")
+    return _columns(call.writer, x, first, last)
+
+
+@reads_calls(torch.chunk, takes={"input": NEEDED, "chunks": NEEDED, "dim": 0}, methods=("chunk",), views=True)
+def _chunk(call: FunctionCall) -> Pieces:
+    width = call.writer.width(call.rows("input"))
+    chunks = call.constant("chunks", lambda value: type(value) is int and value >= 1)
+    return _pieces(call, [-(-width // chunks)])
+
+
+@reads_calls(torch.split, takes={"tensor": NEEDED, "split_size_or_sections": NEEDED, "dim": 0}, views=True)
+def _split(call: FunctionCall) -> Pieces:
+    return _split_into(call, "tensor", call.arguments["split_size_or_sections"])
+
+
+@reads_calls(takes={"input": NEEDED, "split_size": NEEDED, "dim": 0}, methods=("split",), views=True)
+def _split_method(call: FunctionCall) -> Pieces:
+    return _split_into(call, "input", call.arguments["split_size"])
+
+
+def _split_into(call: FunctionCall, key: str, sizes: Any) -> Pieces:
+    sizes = [sizes] if type(sizes) is int else sizes
+    if not isinstance(sizes, list | tuple) or not all(type(size) is int and size >= 1 for size in sizes):
+        raise NotLoweredError(call.name, f"with sizes {sizes} it has no lowered form")
+    several = len(sizes) > 1
+    return _pieces(call, list(sizes), key, several=several)
+
+
+def _pieces(call: FunctionCall, sizes: list[int], key: str = "input", *, several: bool = False) -> Pieces:
+    """Cut columns into pieces of these sizes; of the only one, repeated, unless there are ``several``."""
+    call.constant("dim", one_of(1, -1))
+    x, width, first = call.rows(key), call.writer.width(call.rows(key)), 0
+    found = []
+    while first < width:
+        size = sizes.pop(0) if several and sizes else sizes[0] if sizes else 0
+        if size == 0:
+            raise NotLoweredError(call.name, f"its sizes are not those of {width} columns")
+        last = min(first + size, width)
+        found.append(_columns(call.writer, x, first, last))
+        first = last
+    return Pieces(tuple(found))
+
+
+# ---- shapes that change nothing: ``x.view(x.size(0), -1)``, ``x.squeeze(-1)``, and heads
+
+
+@reads_calls(takes={"input": NEEDED, "dim": None}, methods=("size",))
+def _size(call: FunctionCall) -> Any:
+    width, dim = call.writer.width(call.rows("input")), call.constant("dim", one_of(None, 0, 1, -1, -2))
+    if dim is None:
+        return Shape(width)
+    return NumRows() if dim in (0, -2) else width
+
+
+@reads_calls(getattr, takes={"input": NEEDED, "name": NEEDED})
+def _attribute(call: FunctionCall) -> Shape:
+    call.constant("name", one_of("shape"))
+    return Shape(call.writer.width(call.rows("input")))
+
+
+_SIZES = {"input": NEEDED, "size": NEEDED, "size_1": None, "size_2": None}
+
+
+@reads_calls(torch.reshape, takes=_SIZES, methods=("view", "reshape"), views=True)
+def _view(call: FunctionCall) -> Any:
+    of = call.arguments["input"]
+    value = of.value if isinstance(of, Heads) else call.rows("input")
+    width, size = call.writer.width(value), call.arguments["size"]
+    sizes = list(size) if isinstance(size, list | tuple) else [size]
+    sizes += [one for one in (call.arguments["size_1"], call.arguments["size_2"]) if one is not None]
+    rows, *rest = sizes
+    if not (isinstance(rows, NumRows) or rows == -1) or rest.count(-1) > isinstance(rows, NumRows):
+        raise NotLoweredError(call.name, f"with sizes {sizes} it has no lowered form", "x.view(-1, columns)")
+    known = math.prod(one for one in rest if one != -1) if all(type(one) is int for one in rest) else 0
+    if known < 1 or width % known or (-1 not in rest and known != width):
+        raise NotLoweredError(call.name, f"with sizes {sizes} it has no lowered form", "x.view(-1, columns)")
+    if len(rest) == 1:
+        return value
+    if len(rest) != 2:
+        raise NotLoweredError(call.name, f"with {len(sizes)} sizes it has no lowered form")
+    return Heads(value, width // known if rest[0] == -1 else rest[0])
+
+
+@reads_calls(torch.squeeze, takes={"input": NEEDED, "dim": NEEDED}, methods=("squeeze",), views=True)
+def _squeeze(call: FunctionCall) -> str:
+    x = call.rows("input")
+    call.constant("dim", one_of(1, -1))
+    if call.writer.width(x) == 1:
+        raise NotLoweredError(call.name, "it makes a vector of a column")
+    return x
+
+
+@reads_calls(takes={"input": NEEDED}, methods=("contiguous",), views=True)
+def _contiguous(call: FunctionCall) -> str:
+    return call.rows("input")
+
+
+# ---- tensors that are computed of parameters alone
+
+_OF_PARAMETERS = {
+    operator.add, operator.sub, operator.mul, operator.truediv, operator.neg, operator.pow, operator.getitem,
+    torch.add, torch.sub, torch.mul, torch.div, torch.neg, torch.pow, torch.exp, torch.log, torch.sqrt,
+    torch.sigmoid, torch.tanh, torch.softmax, torch.relu, torch.abs, torch.square, torch.clamp,
+    torch.reciprocal, torch.unsqueeze, torch.sum, torch.mean,
+    F.softmax, F.softplus, F.sigmoid, F.tanh, F.relu, F.elu, F.leaky_relu, F.normalize,
+}  # fmt: skip
+_METHODS_OF_PARAMETERS = {
+    "add", "sub", "mul", "div", "neg", "pow", "exp", "log", "sqrt", "sigmoid", "tanh", "softmax", "relu",
+    "abs", "square", "clamp", "reciprocal", "unsqueeze", "view", "reshape", "sum", "mean",
+}  # fmt: skip
+
+
+def of_parameters(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> SmallTensor | None:
+    """Return the tensor that a call computes of parameters alone; None if it is another call.
+
+    Args:
+        target: the function, or the name of the method.
+        args: its arguments, of which one at least is a :class:`.SmallTensor`.
+        kwargs: its arguments by name.
+    """
+    function: Any = target if not isinstance(target, str) and target in _OF_PARAMETERS else None
+    if isinstance(target, str) and target in _METHODS_OF_PARAMETERS:
+        function = getattr(torch.Tensor, target)
+    known = all(isinstance(one, SmallTensor) or _is_constant(one) for one in (*args, *kwargs.values()))
+    return SmallTensor(function, args, tuple(sorted(kwargs.items()))) if function and known else None
+
+
+def _is_constant(value: Any) -> bool:
+    if isinstance(value, tuple | list):
+        return all(map(_is_constant, value))
+    if isinstance(value, slice):
+        return all(type(one) in (int, type(None)) for one in (value.start, value.stop, value.step))
+    return value is None or value is ... or number(value) or flag(value)
