@@ -17,11 +17,7 @@ _draws = np.random.default_rng(0)
 ENDS = _draws.integers(0, NODES, (2, EDGES)).astype(np.int32)
 X = _draws.standard_normal((NODES, 6)).astype(np.float32)
 Y = np.arange(NODES) % 3
-IDS = {
-    "train_idx": np.arange(0, 30),
-    "val_idx": np.arange(30, 45),
-    "test_idx": np.arange(45, 60),
-}
+IDS = {"train_idx": np.arange(0, 30), "val_idx": np.arange(30, 45), "test_idx": np.arange(45, 60)}
 MASKS = {
     f"{name}_masks": np.arange(NODES)[None] % 3 == np.array([[at], [2 - at]])
     for at, name in enumerate(("train", "val", "test"))
@@ -102,8 +98,7 @@ def written(folder, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_converted_archive_holds_what_the_file_does(graphbraid, tmp_path, kind):
     file = written(tmp_path, kind)
-    done = graphbraid("convert", file, tmp_path / "s")
-    assert done.exit_code == 0, done.stderr
+    graphbraid("convert", file, tmp_path / "s")
     graph = datasets.load(file)
     assert_same(datasets.load(tmp_path / "s"), graph)
     # Nothing that a graph holds of edges was left out on the way.
@@ -125,7 +120,6 @@ def test_training_on_the_store_has_the_losses_of_training_on_the_file(graphbraid
         done = graphbraid(
             "train", "--data", data, "--out", tmp_path / f"of-{data.name}", *COMMANDS[kind], *QUICK
         )
-        assert done.exit_code == 0, done.stderr
         losses.append(
             [(row["train_loss"], row.get("val_loss")) for row in done.json["result"]["history"]]
             + [done.json["result"]["test"]]
@@ -136,16 +130,15 @@ def test_training_on_the_store_has_the_losses_of_training_on_the_file(graphbraid
 def test_types_are_left_out_only_where_asked_for(graphbraid, tmp_path):
     file = written(tmp_path, "relations")
     done = graphbraid("convert", file, tmp_path / "s", "--without-types", "--order", "degree", "--json")
-    assert (done.exit_code, done.json["num_edges"]) == (0, EDGES), done.stderr
+    assert done.json["num_edges"] == EDGES
     assert not datasets.open_store(tmp_path / "s").is_typed
-    done = graphbraid("convert", file, tmp_path / "t", "--order", "degree")
-    assert done.exit_code == 3
+    done = graphbraid("convert", file, tmp_path / "t", "--order", "degree", code=3)
     assert "--without-types" in done.stderr
-    done = graphbraid("convert", tmp_path / "s", tmp_path / "t", "--without-types")
-    assert (done.exit_code, "is for .npz files" in done.stderr) == (2, True)
+    done = graphbraid("convert", tmp_path / "s", tmp_path / "t", "--without-types", code=2)
+    assert "is for .npz files" in done.stderr
     for options in (("--delimiter", ";"), ("--no-header",), ("--skip-rows", 2)):
-        done = graphbraid("convert", file, tmp_path / "t", "--without-types", *options)
-        assert (done.exit_code, f"{options[0]} is for tables of text" in done.stderr) == (2, True)
+        done = graphbraid("convert", file, tmp_path / "t", "--without-types", *options, code=2)
+        assert f"{options[0]} is for tables of text" in done.stderr
 
 
 def test_features_of_no_type_in_a_file_of_several_are_refused(tmp_path):

@@ -88,15 +88,13 @@ def test_a_reader_that_goes_away_is_no_error():
     "arguments", [("trian",), ("train", "--epoch-count", 3), ("train", "--epochs", "many")]
 )
 def test_a_mistyped_command_or_option_ends_with_2(graphbraid, arguments):
-    done = graphbraid(*arguments)
-    assert done.exit_code == 2
+    done = graphbraid(*arguments, code=2)
     assert "Traceback" not in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("command", ["train", "predict", "convert", "doctor"])
 def test_every_command_has_help_with_examples(graphbraid, command):
     done = graphbraid(command, "--help")
-    assert done.exit_code == 0
     assert "Examples:" in done.stdout
     assert done.stdout.count(f"graphbraid {command}") >= 3
     assert "--json" in done.stdout

@@ -40,7 +40,6 @@ def test_a_run_is_measured_planned_and_trained_by_the_plan(graphbraid, store, tm
     done = graphbraid(
         "plan", *options, "--out", tmp_path / "plan.json", "--save-profile", tmp_path / "p.json"
     )
-    assert done.exit_code == 0, done.stderr
     for part in ("T_cpu", "T_model", "split", "predicted", "limited by the", "what if", "speedup"):
         assert part in done.stdout
     plan = Plan.load(tmp_path / "plan.json")
@@ -57,7 +56,6 @@ def test_a_run_is_measured_planned_and_trained_by_the_plan(graphbraid, store, tm
         1,
         "--json",
     )
-    assert trained.exit_code == 0, trained.stderr
     assert trained.json["options"]["plan"] == str(tmp_path / "plan.json")
 
 
@@ -85,12 +83,14 @@ def test_a_saved_profile_is_planned_without_measuring_and_for_other_hardware(gra
 )
 def test_a_broken_machine_is_refused(graphbraid, profile, tmp_path, machine, code, says):
     (tmp_path / "machine.json").write_text(json.dumps(machine))
-    done = graphbraid("plan", "--profile", profile, "--hardware", tmp_path / "machine.json", "--json")
-    assert (done.exit_code, says in done.json["error"]["message"]) == (code, True)
+    done = graphbraid(
+        "plan", "--profile", profile, "--hardware", tmp_path / "machine.json", "--json", code=code
+    )
+    assert says in done.json["error"]["message"]
 
 
 def test_a_number_of_batches_that_is_none_is_refused(graphbraid, profile):
-    assert graphbraid("plan", "--profile", profile, "--batches", 0).exit_code == 2
+    graphbraid("plan", "--profile", profile, "--batches", 0, code=2)
 
 
 def test_options_of_a_measurement_are_refused_beside_a_profile(graphbraid, profile):
@@ -100,8 +100,8 @@ def test_options_of_a_measurement_are_refused_beside_a_profile(graphbraid, profi
         ("--set", "lr=0.1"),
         ("--data", "braid-10k"),
     ):
-        done = graphbraid("plan", "--profile", profile, option, value)
-        assert (done.exit_code, f"{option} says what to measure" in done.stderr) == (2, True), done.stderr
+        done = graphbraid("plan", "--profile", profile, option, value, code=2)
+        assert f"{option} says what to measure" in done.stderr
 
 
 def test_a_long_epoch_goes_on_as_its_beginning_does(monkeypatch):

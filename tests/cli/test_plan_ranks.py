@@ -41,7 +41,6 @@ def test_epochs_are_predicted_for_this_graph(graphbraid, store, tmp_path):
     )
     options = ("plan", "--data", store, "--model", "gcn", "--hidden", 8, "--ranks", "2..8")
     done = graphbraid(*options, "--hardware", tmp_path / "cluster.json", "--json")
-    assert done.exit_code == 0, done.stderr
     assert done.json["cluster"]["bandwidth_bytes"] == 1.25e8
     assert done.json["cluster"]["message_processor_seconds"] == 3e-5
     graph = done.json["graph"]
@@ -56,7 +55,6 @@ def test_epochs_are_predicted_for_this_graph(graphbraid, store, tmp_path):
 @pytest.mark.slow
 def test_the_table_says_what_it_rests_on(graphbraid, store, tmp_path):
     done = graphbraid("plan", "--data", store, "--model", "gcn", "--hidden", 8, "--ranks", "4")
-    assert done.exit_code == 0, done.stderr
     for part in (
         "waiting",
         "speedup",
@@ -81,10 +79,10 @@ def test_rows_rounded_on_the_wire_are_half_the_bytes(graphbraid, store):
 
 @pytest.mark.slow
 def test_options_of_mini_batches_and_models_of_no_edges_are_refused(graphbraid, store):
-    done = graphbraid("plan", "--data", store, "--ranks", "4", "--batch-size", 32, "--json")
-    assert (done.exit_code, "--batch-size is not for" in done.json["error"]["message"]) == (2, True)
-    done = graphbraid("plan", "--data", store, "--model", "mlp", "--ranks", "4", "--json")
-    assert (done.exit_code, "reads no edges" in done.json["error"]["message"]) == (2, True)
+    done = graphbraid("plan", "--data", store, "--ranks", "4", "--batch-size", 32, "--json", code=2)
+    assert "--batch-size is not for" in done.json["error"]["message"]
+    done = graphbraid("plan", "--data", store, "--model", "mlp", "--ranks", "4", "--json", code=2)
+    assert "reads no edges" in done.json["error"]["message"]
 
 
 OF_BATCHES = ("--model", "sage", "--hidden", 8, "--fanouts", "5,5", "--batch-size", 32, "--mode", "sampled")
@@ -110,7 +108,6 @@ def test_epochs_of_mini_batches_are_predicted_for_ranks_that_share_them(
         tmp_path / "cluster.json",
     )
     done = graphbraid(*options, "--validation", "--json")
-    assert done.exit_code == 0, done.stderr
     assert (done.json["mode"], done.json["cluster"]["bandwidth_bytes"]) == ("sampled", 1.25e8)
     graph = done.json["graph"]
     assert graph["epoch"] == {"num_seeds": 100, "batch_size": 32, "accumulate": 1}
@@ -121,7 +118,6 @@ def test_epochs_of_mini_batches_are_predicted_for_ranks_that_share_them(
         assert (p["sent_bytes"] == 0) == (p["num_ranks"] == 1)
         assert p["validation_seconds"] > 0
     told = graphbraid(*options)
-    assert told.exit_code == 0, told.stderr
     for part in ("100 training nodes in batches of 32", "read by", "(too much)", "nothing is extrapolated"):
         assert part in " ".join(told.stdout.split()), part
     assert "validation, test and checkpoints" in told.stdout.lower().replace("\n", " ")
@@ -130,8 +126,9 @@ def test_epochs_of_mini_batches_are_predicted_for_ranks_that_share_them(
 @pytest.mark.slow
 def test_the_mode_of_a_file_counts_as_one_that_is_given(graphbraid, store, tmp_path):
     (tmp_path / "run.yaml").write_text("mode: sampled\nbatch_size: 16\nfanouts: [5, 5]\n")
-    done = graphbraid("plan", "--data", store, "--config", tmp_path / "run.yaml", "--ranks", "64", "--json")
-    assert done.exit_code == 2
+    done = graphbraid(
+        "plan", "--data", store, "--config", tmp_path / "run.yaml", "--ranks", "64", "--json", code=2
+    )
     assert "64 ranks are more than a batch has seeds (batch_size=16)" in done.json["error"]["message"]
 
 
@@ -158,5 +155,5 @@ def test_the_mode_of_a_file_counts_as_one_that_is_given(graphbraid, store, tmp_p
     ],
 )
 def test_options_that_do_not_go_with_the_prediction_are_refused(options, says, graphbraid, store):
-    done = graphbraid("plan", "--data", store, *options, "--json")
-    assert (done.exit_code, says in done.json["error"]["message"]) == (2, True), done.json
+    done = graphbraid("plan", "--data", store, *options, "--json", code=2)
+    assert says in done.json["error"]["message"]

@@ -3,12 +3,7 @@
 import pytest
 
 from graphbraid.cli.run.saved_run import read_saved
-from graphbraid.cli.run.settings import (
-    RunSettings,
-    option_names,
-    parse_assignments,
-    resolve,
-)
+from graphbraid.cli.run.settings import RunSettings, option_names, parse_assignments, resolve
 from graphbraid.datasets import DEFAULT
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.files.yaml_file import read_yaml

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from pathlib import Path
 
@@ -18,14 +17,14 @@ from graphbraid.distributed import partition, save_partition
 
 
 @pytest.fixture
-def call(tmp_path: Path):
-    """Run the command on a small store; returns its exit code, output and errors."""
+def call(graphbraid, tmp_path: Path):
+    """Run the command on a small store."""
     datasets.save_store(make_graph(train=30), tmp_path / "store")
 
-    def run(text: str, *options: str):
+    def run(text: str, *options: str, code: int = 0):
         (tmp_path / "one.gnn").write_text(text, encoding="utf-8")
-        words = ["synth", str(tmp_path / "one.gnn"), "--data", str(tmp_path / "store")]
-        return CliRunner().invoke(app, [*words, "--out", str(tmp_path / "out"), *options])
+        words = ("synth", tmp_path / "one.gnn", "--data", tmp_path / "store", "--out", tmp_path / "out")
+        return graphbraid(*words, *options, code=code)
 
     return run
 
@@ -33,8 +32,7 @@ def call(tmp_path: Path):
 @pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
 def test_a_program_becomes_a_folder(call, tmp_path: Path):
     done = call(LISTING, "--set", "totalEpoch=5", "--json")
-    assert done.exit_code == 0, done.stderr
-    assert json.loads(done.stdout) == {
+    assert done.json == {
         "out": str(tmp_path / "out"),
         "target": "openmp",
         "layers": [CHANNELS, 32, CLASSES],
@@ -57,11 +55,7 @@ def test_a_program_becomes_a_folder(call, tmp_path: Path):
             ("--target", "cuda", "--transpose", "none"),
             "--transpose must be stored or implicit; got 'none'",
         ),
-        (
-            program(),
-            ("--target", "mpi"),
-            "--target mpi needs --ranks, or --partition with",
-        ),
+        (program(), ("--target", "mpi"), "--target mpi needs --ranks, or --partition with"),
         (program(), ("--ranks", "2"), "--ranks and --partition are of --target mpi; the target is openmp"),
         (
             program(),
@@ -81,31 +75,27 @@ def test_a_program_becomes_a_folder(call, tmp_path: Path):
 )
 @pytest.mark.whole
 def test_wrong_options_are_refused(call, tmp_path: Path, text: str, options: tuple[str, ...], says: str):
-    done = call(text, *options)
-    assert done.exit_code == 2
+    done = call(text, *options, code=2)
     assert says in done.stderr
     assert not (tmp_path / "out").exists()
 
 
 def test_a_graph_that_does_not_fit_is_refused(call):
-    done = call(program(), "--layers", "7,16,5")
-    assert done.exit_code == 3
+    done = call(program(), "--layers", "7,16,5", code=3)
     assert "the first layer takes 7 columns of features; the graph has 12" in done.stderr
 
 
 @pytest.mark.parametrize("data", ["braid-10k", "one.gnn"])
 def test_what_is_no_store_yet_is_told_how_to_become_one(call, data: str, tmp_path: Path):
     there = str(tmp_path / data) if data.endswith(".gnn") else data
-    done = call(program(), "--data", there)
-    assert done.exit_code == 3
+    done = call(program(), "--data", there, code=3)
     assert "a program reads a store, and" in done.stderr
     assert "make one of it: graphbraid convert" in done.stderr
 
 
 @pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
 def test_what_the_target_lacks_is_refused(call, tmp_path: Path):
-    done = call(program(after_epoch='if (epoch == 3 || epoch == 4) { gnn.evaluate("val"); }'))
-    assert done.exit_code == 2
+    done = call(program(after_epoch='if (epoch == 3 || epoch == 4) { gnn.evaluate("val"); }'), code=2)
     assert "one.gnn cannot be written for openmp: evaluations at epochs without a fixed" in done.stderr
     assert not (tmp_path / "out").exists()
 
@@ -134,38 +124,35 @@ def test_ranks_are_divided_anew_or_by_a_partition(call, tmp_path: Path, monkeypa
 
     monkeypatch.setattr("graphbraid.cli.commands.synth.subprocess.run", run)
     done = call(program(), "--target", "mpi", "--ranks", "2", "--run", "--json")
-    assert done.exit_code == 0, done.stderr
-    assert json.loads(done.stdout)["ranks"] == 2
+    assert done.json["ranks"] == 2
     out = tmp_path / "out"
     assert commands[-1] == ["mpirun", "-n", "2", f"{out}/build/train", "--home", str(out)]
     graph, parts = datasets.open_store(tmp_path / "store"), tmp_path / "parts"
     save_partition(graph, partition(graph, 3), parts)
     words = ("--target", "mpi", "--partition", str(parts), "--out", str(tmp_path / "three"))
-    assert call(program(), *words).exit_code == 0
+    call(program(), *words)
     assert len(list((tmp_path / "three" / "plan").iterdir())) == 3
-    done = call(program(), *words[:-1], str(tmp_path / "four"), "--ranks", "4")
-    assert done.exit_code == 2
+    done = call(program(), *words[:-1], str(tmp_path / "four"), "--ranks", "4", code=2)
     assert "parts has 3 parts; leave out --ranks 4" in " ".join(done.stderr.split())
     other = graph.replace(csc=graph.csc.reversed())
     save_partition(other, partition(other, 3), tmp_path / "others")
-    done = call(program(), *words[:2], "--partition", str(tmp_path / "others"), "--out", str(tmp_path / "x"))
-    assert done.exit_code == 3
+    done = call(
+        program(), *words[:2], "--partition", str(tmp_path / "others"), "--out", str(tmp_path / "x"), code=3
+    )
     assert "was made for another graph" in done.stderr
 
 
 @pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
 def test_a_program_for_a_gpu_with_or_without_stored_transposes(call, tmp_path: Path):
     done = call(program(), "--target", "cuda", "--transpose", "implicit", "--json")
-    assert done.exit_code == 0, done.stderr
-    assert json.loads(done.stdout)["target"] == "cuda"
+    assert done.json["target"] == "cuda"
     text = (tmp_path / "out" / "main.cu").read_text()
     assert "//   - transpose: implicit: gradients scattered along the edges by atomics" in text
     assert "spmm_transposed(" in text
 
 
 def test_a_program_or_a_model_is_needed_and_not_both(call, tmp_path: Path):
-    done = call(program(), "--model", "gcn")
-    assert done.exit_code == 2
+    done = call(program(), "--model", "gcn", code=2)
     assert "one.gnn names its model; leave out --model" in done.stderr
     words = ["synth", "--data", str(tmp_path / "store"), "--out", str(tmp_path / "out")]
     done = CliRunner().invoke(app, words)
@@ -190,7 +177,7 @@ def test_it_builds_and_runs_by_the_readmes_commands(
         return subprocess.CompletedProcess(command, 0)
 
     monkeypatch.setattr("graphbraid.cli.commands.synth.subprocess.run", run)
-    assert call(LISTING, option).exit_code == 0
+    call(LISTING, option)
     folder = str(tmp_path / "out")
     built = ["cmake", "-S", folder, "-B", f"{folder}/build"], ["cmake", "--build", f"{folder}/build"]
     trained = [f"{folder}/build/train", "--data", str(tmp_path / "store"), "--home", folder]
@@ -206,10 +193,8 @@ def test_a_build_that_fails_is_told(call, tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "bin" / "cmake").write_text("#!/bin/sh\nexit 7\n")
     (tmp_path / "bin" / "cmake").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    done = call(LISTING, "--build")
-    assert done.exit_code == 4
+    done = call(LISTING, "--build", code=4)
     assert "cmake failed with code 7" in done.stderr
     monkeypatch.setenv("PATH", str(tmp_path))
-    done = call(LISTING, "--build", "--out", str(tmp_path / "other"))
-    assert done.exit_code == 4
+    done = call(LISTING, "--build", "--out", str(tmp_path / "other"), code=4)
     assert "cannot run cmake: No such file" in done.stderr

@@ -55,16 +55,13 @@ def test_a_file_with_types_trains_goes_on_and_predicts(
     done = graphbraid(
         "train", "--data", typed_file, "--symmetrize", "--out", run, *QUICK, *learning, "--json"
     )
-    assert done.exit_code == 0, done.stderr
     kept = json.loads((run / "config.json").read_text())
     assert kept["info"]["settings"]["node_type"] == "paper"  # data to predict may have no labels
     assert done.json["result"]["test"]["accuracy"] > 0.5
     more = graphbraid("train", "--resume", "--out", run, "--epochs", 6, "--quiet", "--json")
-    assert more.exit_code == 0, more.stderr
     assert more.json["result"]["num_epochs"] == 6
     out = tmp_path / "papers.csv"
     done = graphbraid("predict", "--run", run, "--out", out, "--json")
-    assert done.exit_code == 0, done.stderr
     assert done.json["num_nodes"] == PAPERS
     rows = list(csv.DictReader(out.read_text().splitlines()))
     graph = datasets.load(typed_file)
@@ -89,7 +86,7 @@ def test_a_file_with_types_trains_goes_on_and_predicts(
 def test_wrong_options_are_named(
     graphbraid: Any, typed_file: Path, tmp_path: Path, options: tuple[str, ...], says: str
 ) -> None:
-    done = graphbraid("train", "--data", typed_file, "--out", tmp_path / "run", *QUICK, *options)
+    done = graphbraid("train", "--data", typed_file, "--out", tmp_path / "run", *QUICK, *options, code=None)
     assert done.exit_code != 0
     assert re.search(says, done.stderr.replace("\n", " ")), done.stderr
 
@@ -99,7 +96,6 @@ def test_rgcn_trains_on_the_whole_graph(graphbraid: Any, typed_file: Path, tmp_p
     run = tmp_path / "run"
     options = ("--model", "rgcn", "--mode", "full", "--symmetrize", "--epochs", 20, "--json", "--quiet")
     done = graphbraid("train", "--data", typed_file, "--out", run, *options)
-    assert done.exit_code == 0, done.stderr
     assert done.json["result"]["num_epochs"] == 20
     done = graphbraid("predict", "--run", run, "--out", tmp_path / "papers.csv", "--json")
     assert done.json["num_nodes"] == PAPERS
@@ -108,9 +104,11 @@ def test_rgcn_trains_on_the_whole_graph(graphbraid: Any, typed_file: Path, tmp_p
 def test_a_model_of_types_needs_them_and_estimates_do_not_take_them(
     graphbraid: Any, typed_file: Path, tmp_path: Path
 ) -> None:
-    done = graphbraid("train", "--out", tmp_path / "run", "--set", "data_options={cache: false}", *QUICK)
+    done = graphbraid(
+        "train", "--out", tmp_path / "run", "--set", "data_options={cache: false}", *QUICK, code=2
+    )
     assert "a graph without types; choose one of gcn" in done.stderr.replace("\n", " ")
-    done = graphbraid("estimate", "--data", typed_file, "--model", "rgcn")
+    done = graphbraid("estimate", "--data", typed_file, "--model", "rgcn", code=None)
     assert "graphbraid estimate takes graphs of one node type" in done.stderr.replace("\n", " ")
 
 
@@ -133,11 +131,9 @@ def test_predictions_of_a_store_have_the_type_s_own_ids_and_classes(graphbraid: 
     }
     datasets.save_store(graph, tmp_path / "store", names=names)
     run, out, chosen = tmp_path / "run", tmp_path / "papers.csv", tmp_path / "ids.txt"
-    done = graphbraid("train", "--data", tmp_path / "store", "--out", run, *QUICK)
-    assert done.exit_code == 0, done.stderr
+    graphbraid("train", "--data", tmp_path / "store", "--out", run, *QUICK)
     chosen.write_text("paper 12\npaper 3\n")
-    done = graphbraid("predict", "--run", run, "--nodes", chosen, "--out", out)
-    assert done.exit_code == 0, done.stderr
+    graphbraid("predict", "--run", run, "--nodes", chosen, "--out", out)
     rows = list(csv.DictReader(out.read_text().splitlines()))
     assert [row["node"] for row in rows] == ["paper 12", "paper 3"]
     assert all(row["class"] == ("art", "law", "war")[int(row["prediction"])] for row in rows)
