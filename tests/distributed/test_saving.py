@@ -12,7 +12,7 @@ from graphbraid import Graph
 from graphbraid.datasets import open_store, save_store
 from graphbraid.datasets.store.arrays import ArrayParts, write_array
 from graphbraid.distributed import SavedPartition, is_partition, partition, save_partition, split
-from graphbraid.distributed.parts.saving import MANIFEST, write_manifest
+from graphbraid.distributed.parts.saving import PART, PARTITION
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.features import reorder
 from graphbraid.files.checksums import sealed, unsealed
@@ -125,7 +125,7 @@ def test_damage_is_found_and_named(saved, name, damage):
 
 
 def test_a_changed_manifest_is_refused(saved):
-    path = saved / MANIFEST
+    path = saved / PARTITION.manifest
     text = path.read_text()
     path.write_text(text.replace('"num_parts": 3', '"num_parts": 4'))
     with pytest.raises(DataError, match=r"partition\.json has changed since it was written"):
@@ -183,7 +183,7 @@ def rewritten(folder, part, **arrays):
     manifest = unsealed(json.loads((place / "part.json").read_text()), place)
     for name, values in arrays.items():
         manifest["arrays"][name] = write_array(place / f"{name}.npy", ArrayParts.whole(values))
-    write_manifest(place / "part.json", manifest)
+    PART.write(place, manifest)
 
 
 def exchanged(values, first, second):

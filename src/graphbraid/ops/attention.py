@@ -39,8 +39,7 @@ def edge_softmax(csc: Csc, logits: Tensor) -> Tensor:
             f"logits must have one row per edge ({csc.num_edges}); got shape {tuple(logits.shape)}"
         )
     matrix = (logits if logits.ndim == 2 else logits.unsqueeze(1)).to(sum_dtype(logits.dtype))
-    out: Tensor = _edge_softmax(matrix, csc)
-    return out.reshape(logits.shape).to(logits.dtype)
+    return _edge_softmax(matrix, csc).reshape(logits.shape).to(logits.dtype)
 
 
 class _EdgeSoftmax(torch.autograd.Function):
@@ -109,8 +108,7 @@ def gat_attention(
         )
     dtype = sum_dtype(x.dtype)
     how = _how(csc, negative_slope, self_loops, dropout)
-    out: Tensor = _gat(x, src_logit.to(dtype), dst_logit.to(dtype), csc, how)
-    return out
+    return _gat(x, src_logit.to(dtype), dst_logit.to(dtype), csc, how)
 
 
 def gatv2_attention(
@@ -155,8 +153,7 @@ def gatv2_attention(
         )
     how = _how(csc, negative_slope, self_loops, dropout)
     att = att.to(sum_dtype(x_src.dtype))
-    out: Tensor = _gatv2(x_src, x_dst, att, csc, how)
-    return out
+    return _gatv2(x_src, x_dst, att, csc, how)
 
 
 def _how(csc: Csc, slope: float, self_loops: bool, dropout: float) -> tuple[float, int, float, AnySeed]:
@@ -314,8 +311,7 @@ def dot_attention(csc: Csc, query: Tensor, key: Tensor, value: Tensor, heads: in
                 "query, key and value must be of one dtype, float32 or float64, on the CPU; "
                 f"{name} is {rows.dtype} on {rows.device}"
             )
-    out: Tensor = _dot_attention(query, key, value, csc, heads)
-    return out
+    return _dot_attention(query, key, value, csc, heads)
 
 
 class _DotAttention(torch.autograd.Function):

@@ -61,8 +61,7 @@ def bias_act_dropout(
         return x
     seed = seed_of_call() if p > 0 else 0
     inplace = inplace and not tracing()
-    out: Tensor = _epilogue(x, bias, ACTIVATION_CODES[act], p, seed, inplace)
-    return out
+    return _epilogue(x, bias, ACTIVATION_CODES[act], p, seed, inplace)
 
 
 class _Epilogue(torch.autograd.Function):

@@ -44,8 +44,7 @@ def gine(csc: Csc, x: Tensor, edges: Tensor, *, loop_scale: float = 0.0) -> Tens
             f"each edge; got {edges.dtype} of {tuple(edges.shape)}"
         )
     loop_scale = as_number(loop_scale, "loop_scale")
-    out: Tensor = _gine(x, edges, csc, loop_scale)
-    return out
+    return _gine(x, edges, csc, loop_scale)
 
 
 class _Gine(torch.autograd.Function):

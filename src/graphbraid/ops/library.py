@@ -93,11 +93,11 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
-def operator(name: str, function: AutogradFunction, shape: Callable[..., Any]) -> Callable[..., Any]:
+def operator(name: str, function: AutogradFunction, shape: Callable[..., Any]) -> Callable[..., Tensor]:
     """Make an operator: a call of an autograd function or, while torch traces, of a library operator.
 
     The library operator of the gradient calls ``forward`` again for what ``backward`` reads; only the
-    arguments are kept until then.
+    arguments are kept until then. The call is typed for one result; that of several is cast.
 
     Args:
         name: name of the library operator.
@@ -108,8 +108,9 @@ def operator(name: str, function: AutogradFunction, shape: Callable[..., Any]) -
     library.add_gradient(function)
     traced = library.call
 
-    def call(*arguments: Any) -> Any:
-        return traced(*arguments) if tracing() else run(function, *arguments)
+    def call(*arguments: Any) -> Tensor:
+        found: Tensor = traced(*arguments) if tracing() else run(function, *arguments)
+        return found
 
     return call
 

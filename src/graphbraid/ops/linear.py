@@ -220,8 +220,7 @@ def sparse_linear(x: SparseFeatures, weight: Tensor) -> Tensor:
         )
     if torch.is_autocast_enabled(weight.device.type):
         weight = weight.to(torch.get_autocast_dtype(weight.device.type))
-    out: Tensor = _sparse_linear(weight, x.values, structure(x))
-    return out
+    return _sparse_linear(weight, x.values, structure(x))
 
 
 @typed
@@ -308,8 +307,7 @@ def aggregate_linear(
         dtype = torch.get_autocast_dtype(x.device.type)
         x, weight = x.to(dtype), weight.to(dtype)
         root_weight = None if root_weight is None else root_weight.to(dtype)
-    out: Tensor = _aggregate_linear(x, weight, root_weight, how)
-    return out
+    return _aggregate_linear(x, weight, root_weight, how)
 
 
 def _check_weight(how: Aggregation, x: Tensor | SparseFeatures, weight: Tensor, name: str) -> None:

@@ -43,8 +43,7 @@ def layer_norm(
         DataError: ``x`` is not a matrix of floating-point numbers, or ``weight`` or ``bias`` does not fit it.
     """
     check_norm(x, eps, weight=weight, bias=bias)
-    out: Tensor = _layer_norm(x, weight, bias, eps)
-    return out
+    return _layer_norm(x, weight, bias, eps)
 
 
 @typed
@@ -97,8 +96,7 @@ def batch_norm(
         eps=eps,
         num_batches_tracked=num_batches_tracked,
     )
-    out: Tensor = _batch_norm(x, weight, bias, mean, rstd, from_rows)
-    return out
+    return _batch_norm(x, weight, bias, mean, rstd, from_rows)
 
 
 @recorded_whole

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -95,8 +95,7 @@ def relation_columns(relations: Relations, xs: Sequence[Tensor], *, own: bool = 
             )
         if x.shape[0] < count:
             raise DataError(f"xs[{number}] must have at least {count} rows; got {x.shape[0]}")
-    outs: tuple[Tensor, ...] = _relation_columns(relations, own, *xs)
-    return outs
+    return cast("tuple[Tensor, ...]", _relation_columns(relations, own, *xs))
 
 
 def relation_sums(
@@ -130,8 +129,7 @@ def relation_sums(
                 f"hs[{number}] must be {addend.dtype} with {columns} columns; got {h.dtype} of "
                 f"{tuple(h.shape)}"
             )
-    outs: tuple[Tensor, ...] = _sums(relations, *hs, *addends)
-    return outs
+    return cast("tuple[Tensor, ...]", _sums(relations, *hs, *addends))
 
 
 class _RelationColumns(torch.autograd.Function):
@@ -264,8 +262,7 @@ def weighted_columns(csc: Csc, x: Tensor, weight: Tensor, *, own: bool = False) 
         )
     if own and csc.num_src < csc.num_dst:
         raise DataError(f"own rows of {csc.num_dst} destinations need as many sources; got {csc.num_src}")
-    out: Tensor = _weighted_columns(csc, x, weight.to(sum_dtype(x.dtype)), own)
-    return out
+    return _weighted_columns(csc, x, weight.to(sum_dtype(x.dtype)), own)
 
 
 class _WeightedColumns(torch.autograd.Function):

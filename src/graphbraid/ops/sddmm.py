@@ -44,8 +44,7 @@ def sddmm(csc: Csc, dst_rows: Tensor, src_rows: Tensor) -> Tensor:
         raise DataError(
             f"dst_rows and src_rows must have one dtype; got {dst_rows.dtype} and {src_rows.dtype}"
         )
-    out: Tensor = _sddmm(dst_rows, src_rows, csc)
-    return out
+    return _sddmm(dst_rows, src_rows, csc)
 
 
 def edge_dot(

@@ -34,8 +34,7 @@ def largest(csc: Csc, x: Tensor, weight: Tensor | None, ties: Ties = "shared") -
     ``spmm`` has checked the arguments. Weighted 16-bit rows are compared in float32, before rounding.
     """
     wide = x if weight is None else x.to(sum_dtype(x.dtype))
-    out: Tensor = _max(wide, weight, csc, TIES.index(ties))
-    return out.to(x.dtype)
+    return _max(wide, weight, csc, TIES.index(ties)).to(x.dtype)
 
 
 class _Max(torch.autograd.Function):
@@ -167,8 +166,7 @@ def aggregate(
 def _summed(
     how: Aggregation, x: Tensor, weight: Tensor | None, addend: Tensor | None, *, wide: bool
 ) -> Tensor:
-    out: Tensor = _spmm(x, weight, addend, how, wide)
-    return out
+    return _spmm(x, weight, addend, how, wide)
 
 
 class _Spmm(torch.autograd.Function):

@@ -1,40 +1,44 @@
-"""Arrays of an on-disk store: one ``.npy`` file each, written with a checksum and read or mapped."""
+"""Folders of arrays, such as stores: a ``.npy`` file for each, and a manifest with their checksums."""
 
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import mmap
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 from torch import Tensor
 
 from graphbraid.arguments import shown
-from graphbraid.errors import DataError
+from graphbraid.errors import DataError, ResourceError
 from graphbraid.files.block_sums import BLOCK_BYTES, BlockSums
-from graphbraid.files.checksums import Checksum, of_file
+from graphbraid.files.checksums import Checksum, of_file, sealed, unsealed
 from graphbraid.files.mapped import remember
 from graphbraid.files.npy_header import header_bytes, numpy_dtype, read_alone, without_padding
-from graphbraid.files.opening import open_file
-from graphbraid.files.schema import Count
+from graphbraid.files.opening import open_file, read_text
+from graphbraid.files.schema import Count, checked
+from graphbraid.files.writing import restore
 from graphbraid.graph.identity import keep_mark
 
 _CHUNK = 1 << 24  # bytes written or checked at a time
 DType = Literal[
     "float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool"
 ]
+_Model = TypeVar("_Model", bound=BaseModel)
 _DTYPES: tuple[str, ...] = DType.__args__  # type: ignore[attr-defined]
 
 
 class ArrayEntry(BaseModel):
-    """The entry of an array in ``graph.json``."""
+    """The entry of an array in its folder's manifest."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -45,16 +49,93 @@ class ArrayEntry(BaseModel):
     xxh3: str
 
 
-@dataclass(frozen=True, slots=True)
-class Words:
-    """What messages call a folder of arrays."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FolderKind:
+    """A kind of folder of arrays, which a manifest in JSON describes."""
 
-    folder: str = "store"
-    manifest: str = "graph.json"
-    again: str = "store"
-    """What makes it anew."""
-    hint: str = ""
-    """Why a file may be another than was written, a sentence behind the message."""
+    name: str
+    """The folder's name in messages."""
+    manifest: str
+    """File name of the manifest, which carries a checksum of its own."""
+    again: str
+    """The verb that makes the folder anew."""
+    version: int | None = None
+    """Version of the format, which the manifest states; None for the manifest of a folder inside."""
+
+    @property
+    def header(self) -> dict[str, Any]:
+        """The first fields of the manifest."""
+        return {"format": f"graphbraid-{self.name}", "version": self.version}
+
+    def is_at(self, path: str | os.PathLike[str]) -> bool:
+        """Return whether ``path`` is a folder with such a manifest."""
+        restore(path)
+        return (Path(path) / self.manifest).is_file()
+
+    def refuse_others(self, folder: Path) -> None:
+        """Refuse to replace, and so delete, any folder that is neither of this kind nor empty.
+
+        Raises:
+            ResourceError: the folder is another one.
+        """
+        if folder.exists() and not self.is_at(folder) and not (folder.is_dir() and not any(folder.iterdir())):
+            raise ResourceError(
+                f"{folder} exists and is not a graphbraid {self.name}, so it is not replaced; choose another "
+                "name"
+            )
+
+    def write(self, folder: Path, values: dict[str, Any]) -> None:
+        """Write the manifest."""
+        text = json.dumps(sealed(values), indent=1) + "\n"
+        (folder / self.manifest).write_text(text, encoding="utf-8")
+
+    def read(self, folder: Path, model: type[_Model]) -> _Model:
+        """Read the manifest, compare its checksum, and check that it is what ``model`` says.
+
+        Raises:
+            DataError: there is none, it is damaged, or a newer graphbraid wrote it.
+            ResourceError: it cannot be read.
+        """
+        path = folder / self.manifest
+        restore(folder)
+        try:
+            values = json.loads(read_text(path))
+        except FileNotFoundError as error:
+            what = f"it has no {self.manifest}" if folder.exists() else "no such folder"
+            raise DataError(f"{folder} is not a graphbraid {self.name}: {what}") from error
+        except OSError as error:
+            raise ResourceError(f"{path} cannot be read: {error.strerror}") from error
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{path} is not valid JSON ({error}); {self.again} the graph again") from error
+        if self.version is not None:
+            self._check_version(folder, values)
+        refuse = f"{path} cannot be understood: {{}}; {self.again} again"
+        return checked(
+            TypeAdapter(model), unsealed(values, path), lambda text: DataError(refuse.format(text))
+        )
+
+    def _check_version(self, folder: Path, values: Any) -> None:
+        form = self.header["format"]
+        if not isinstance(values, dict) or values.get("format") != form:
+            raise DataError(
+                f'{folder} is not a graphbraid {self.name}: {self.manifest} does not say "format": "{form}"'
+            )
+        version = values.get("version")
+        if version != self.version:
+            raise DataError(
+                f"{folder} has {self.name} version {version}; this graphbraid reads version {self.version}. "
+                f"Upgrade graphbraid, or {self.again} the graph again with this one."
+            )
+
+    def array(self, folder: Path, entry: ArrayEntry, hint: str = "") -> StoredArray:
+        """Return the array that an entry of the manifest describes.
+
+        Raises:
+            DataError: the entry names a file outside the folder.
+        """
+        if not entry.file or Path(entry.file).name != entry.file:
+            raise DataError(f"{folder / self.manifest} names a file outside the {self.name}: {entry.file!r}")
+        return StoredArray(folder / entry.file, entry, self, hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +144,9 @@ class StoredArray:
 
     path: Path
     entry: ArrayEntry
-    words: Words = Words()
+    kind: FolderKind
+    hint: str = ""
+    """Why the file may be another than was written, a sentence behind the message."""
 
     def load(self, *, mapped: bool, verify: bool, sums: Callable[[], Tensor] | None = None) -> Tensor:
         """Map or read the array; its size and header are checked even without ``verify``.
@@ -109,21 +192,21 @@ class StoredArray:
             actual = self.path.stat().st_size
         except OSError as error:
             raise DataError(
-                f"{self.path} of the {self.words.folder} cannot be read ({error.strerror}); "
-                f"{self.words.again} the graph again"
+                f"{self.path} of the {self.kind.name} cannot be read ({error.strerror}); "
+                f"{self.kind.again} the graph again"
             ) from error
         written = self.entry.bytes
         if actual != written:
             what = "truncated" if actual < written else "longer than written"
             raise DataError(
-                f"{self.path} is {what}: {actual} bytes, {written} were written; {self.words.again} again"
+                f"{self.path} is {what}: {actual} bytes, {written} were written; {self.kind.again} again"
             )
         shape, dtype = tuple(self.entry.shape), getattr(torch, self.entry.dtype)
         found, kept, offset = self._header()
         if found != shape or kept != numpy_dtype(dtype):
             raise DataError(
-                f"{self.path} holds {kept} of shape {found}, but {self.words.manifest} says {dtype} of shape "
-                f"{shape}; {self.words.again} again"
+                f"{self.path} holds {kept} of shape {found}, but {self.kind.manifest} says {dtype} of shape "
+                f"{shape}; {self.kind.again} again"
             )
         if offset + math.prod(shape) * dtype.itemsize != written:
             needed = offset + math.prod(shape) * dtype.itemsize
@@ -145,7 +228,7 @@ class StoredArray:
                 raise
             except Exception as error:  # NumPy parses it as Python, which may raise anything
                 raise DataError(
-                    f"{self.path} has no valid .npy header ({error}); {self.words.again} again"
+                    f"{self.path} has no valid .npy header ({error}); {self.kind.again} again"
                 ) from error
             return shape, dtype, file.tell()
 
@@ -154,7 +237,7 @@ class StoredArray:
         if was != now:
             raise DataError(
                 f"{self.path} has changed since it was written (its checksum is {now}, was {was}); "
-                f"{self.words.again} again{self.words.hint}"
+                f"{self.kind.again} again{self.hint}"
             )
 
 
@@ -213,7 +296,7 @@ def _checked_rows(parts: Iterator[Tensor], first: Tensor, num_rows: int) -> Iter
 
 
 def write_array(path: Path, array: ArrayParts, sums: BlockSums | None = None) -> dict[str, Any]:
-    """Write a ``.npy`` file and return its entry for ``graph.json``.
+    """Write a ``.npy`` file and return its entry for the folder's manifest.
 
     Args:
         path: The file to write.

@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, field_validator
+from pydantic import BaseModel, ConfigDict, field_validator
 from torch import Tensor
 
 from graphbraid.datasets.ids import NodeIds
-from graphbraid.datasets.store.arrays import ArrayEntry
+from graphbraid.datasets.store.arrays import ArrayEntry, FolderKind
 from graphbraid.datasets.store.types import TypesEntry, described_types
-from graphbraid.errors import ConfigError, DataError, ResourceError
-from graphbraid.files.checksums import unsealed
-from graphbraid.files.opening import read_text
-from graphbraid.files.schema import Count, checked
-from graphbraid.files.writing import restore
+from graphbraid.errors import ConfigError, DataError
+from graphbraid.files.schema import Count
 from graphbraid.graph import Columns, Graph, Schema
 from graphbraid.graph.schema import NodesOrEdges
 from graphbraid.graph.types import ONLY_NODE_TYPE
 
-MANIFEST = "graph.json"
-FORMAT = "graphbraid-store"
-VERSION = 4
-"""Version of the format."""
+STORE = FolderKind(name="store", manifest="graph.json", again="store", version=4)
+"""Stores of graphs."""
 
 _IDS = re.compile(r"(?:node(\d+)_)?ids_(\w+)")
 
@@ -215,8 +208,7 @@ def manifest_of(
 ) -> dict[str, Any]:
     """Return the content of ``graph.json`` for a graph, its names and its described arrays."""
     manifest: dict[str, Any] = {
-        "format": FORMAT,
-        "version": VERSION,
+        **STORE.header,
         "name": graph.name,
         "num_nodes": graph.num_nodes,
         "num_edges": graph.num_edges,
@@ -235,34 +227,3 @@ def manifest_of(
 
 def _listed(names: Sequence[str] | None) -> list[str] | None:
     return None if names is None else list(names)
-
-
-def read_manifest(folder: Path) -> StoreManifest:
-    """Read the content of a store's ``graph.json``.
-
-    Raises:
-        DataError: the folder is not a store, or its ``graph.json`` is damaged or of a newer graphbraid.
-        ResourceError: the file cannot be read.
-    """
-    path = folder / MANIFEST
-    restore(folder)
-    try:
-        manifest = json.loads(read_text(path))
-    except FileNotFoundError as error:
-        what = "no such folder" if not folder.exists() else f"it has no {MANIFEST}"
-        raise DataError(f"{folder} is not a graphbraid store: {what}") from error
-    except OSError as error:
-        raise ResourceError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} is not valid JSON ({error}); store the graph again") from error
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise DataError(f'{folder} is not a graphbraid store: {MANIFEST} does not say "format": "{FORMAT}"')
-    version = manifest.get("version")
-    if version != VERSION:
-        raise DataError(
-            f"{folder} has store version {version}; this graphbraid reads version {VERSION}. Upgrade "
-            "graphbraid, or store the graph again with this one."
-        )
-    manifest = unsealed(manifest, path)
-    refuse = f"{path} cannot be understood: {{}}; store again"
-    return checked(TypeAdapter(StoreManifest), manifest, lambda text: DataError(refuse.format(text)))

@@ -8,7 +8,6 @@ carries a checksum; the first open verifies all of them, see docs/datasets.md.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -19,16 +18,15 @@ from torch import Tensor
 
 from graphbraid.datasets.ids import NodeIds
 from graphbraid.datasets.store import verified
-from graphbraid.datasets.store.arrays import ArrayParts, StoredArray, Words, write_array
+from graphbraid.datasets.store.arrays import ArrayParts, StoredArray, write_array
 from graphbraid.datasets.store.manifest import (
-    MANIFEST,
+    STORE,
     StoreManifest,
     StoreNames,
     ids_to_store,
     is_ids,
     manifest_of,
     names_to_store,
-    read_manifest,
     stored_names,
 )
 from graphbraid.datasets.store.narrowing import Narrowing
@@ -42,10 +40,9 @@ from graphbraid.datasets.store.types import (
     typed_graph_of,
     types_to_store,
 )
-from graphbraid.errors import ConfigError, DataError, ResourceError
+from graphbraid.errors import ConfigError, DataError
 from graphbraid.files.block_sums import BLOCK_BYTES, BlockSums
-from graphbraid.files.checksums import sealed
-from graphbraid.files.writing import IfExists, atomic_directory, require_free_space, restore
+from graphbraid.files.writing import IfExists, atomic_directory, require_free_space
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.scaled_features import stored_rows
@@ -53,11 +50,11 @@ from graphbraid.graph.sparse_features import FEATURE_DTYPES
 from graphbraid.signatures import typed
 
 _SPACE_FOR_REST = 1 << 20  # headers and graph.json
-_WITH_IDS = Words(
-    hint=". Is it the file of the store from before its nodes were renumbered? Then its entries belong to "
-    "other nodes: put it into the store of before, and reorder that"
+_IF_RENUMBERED = (
+    ". Is it the file of the store from before its nodes were renumbered? Then its entries belong to other "
+    "nodes: put it into the store of before, and reorder that"
 )
-"""Version of stores that keep original ids, as all do whose nodes were renumbered."""
+"""Hint for stores that keep original ids, as all do whose nodes were renumbered."""
 
 
 @typed
@@ -134,7 +131,7 @@ def save_store(
     size += 0 if order is None else bucket_bytes(stored_rows(graph.x))
     require_free_space(folder, size + _SPACE_FOR_REST, f"storing the graph in {folder}")
     if if_exists == "replace":
-        _refuse_other_folders(folder)
+        STORE.refuse_others(folder)
     with atomic_directory(folder, if_exists=if_exists) as temp:
         described = {}
         for name, array in arrays.items():
@@ -146,8 +143,7 @@ def save_store(
                     temp / f"{sums_name}.npy", ArrayParts.whole(torch.from_numpy(sums.all()))
                 )
         num_features = arrays["x"].shape[1] if "x" in arrays else graph.num_features
-        manifest = manifest_of(graph, named, num_features, described)
-        (temp / MANIFEST).write_text(json.dumps(sealed(manifest), indent=1) + "\n", encoding="utf-8")
+        STORE.write(temp, manifest_of(graph, named, num_features, described))
     return folder
 
 
@@ -162,8 +158,7 @@ def sums_of(name: str) -> str:
 @typed
 def is_store(path: str | os.PathLike[str]) -> bool:
     """Return whether ``path`` is a folder with a store's ``graph.json``."""
-    restore(path)
-    return (Path(path) / MANIFEST).is_file()
+    return STORE.is_at(path)
 
 
 @typed
@@ -182,9 +177,9 @@ def open_store(path: str | os.PathLike[str], *, mmap: bool = True, verify: bool 
             truncated, not what ``graph.json`` says, or (if verified) changed.
     """
     folder = Path(path)
-    manifest = read_manifest(folder)
+    manifest = STORE.read(folder, StoreManifest)
     arrays = {name: array for name, array in _arrays_in(folder, manifest).items() if not is_ids(name)}
-    files = [folder / MANIFEST, *(array.path for array in arrays.values())]
+    files = [folder / STORE.manifest, *(array.path for array in arrays.values())]
     if verify is None:
         verify = not verified.is_noted(folder, files)
     before = verified.state([file for file in files if file.exists()])
@@ -206,7 +201,7 @@ def open_names(path: str | os.PathLike[str]) -> StoreNames:
         DataError: As in :func:`open_store`.
     """
     folder = Path(path)
-    manifest = read_manifest(folder)
+    manifest = STORE.read(folder, StoreManifest)
     entries = [] if manifest.types is None else manifest.types.nodes
     of_types = [(entry.name, entry.class_names) for entry in entries]
     arrays = {name: array.read() for name, array in _arrays_in(folder, manifest).items() if is_ids(name)}
@@ -217,15 +212,8 @@ def open_names(path: str | os.PathLike[str]) -> StoreNames:
 
 
 def _arrays_in(folder: Path, manifest: StoreManifest) -> dict[str, StoredArray]:
-    arrays = {}
-    words = _WITH_IDS if any(map(is_ids, manifest.arrays)) else Words()
-    for name, entry in manifest.arrays.items():
-        if not entry.file or Path(entry.file).name != entry.file:
-            raise DataError(
-                f"{folder / MANIFEST}: array {name!r} names a file outside the store: {entry.file!r}"
-            )
-        arrays[name] = StoredArray(folder / entry.file, entry, words)
-    return arrays
+    hint = _IF_RENUMBERED if any(map(is_ids, manifest.arrays)) else ""
+    return {name: STORE.array(folder, entry, hint) for name, entry in manifest.arrays.items()}
 
 
 def _arrays_of(graph: Graph) -> Iterator[tuple[str, ArrayParts]]:
@@ -265,15 +253,7 @@ def _graph_of(manifest: StoreManifest, tensors: Mapping[str, Tensor], folder: Pa
         )
     except KeyError as error:
         raise DataError(
-            f"{folder / MANIFEST} describes no {error}; the store is not complete: store again"
+            f"{folder / STORE.manifest} describes no {error}; the store is not complete: store again"
         ) from error
     except DataError as error:
         raise DataError(f"{folder} does not hold a valid graph: {error}") from error
-
-
-def _refuse_other_folders(folder: Path) -> None:
-    """Refuse to replace, and so delete, any folder that is neither a store nor empty."""
-    if folder.exists() and not is_store(folder) and not (folder.is_dir() and not any(folder.iterdir())):
-        raise ResourceError(
-            f"{folder} exists and is not a graphbraid store, so it is not replaced; choose another name"
-        )

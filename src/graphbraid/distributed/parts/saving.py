@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 from torch import Tensor
 
 from graphbraid.arguments import as_count
-from graphbraid.datasets.store.arrays import ArrayEntry, ArrayParts, StoredArray, Words, write_array
+from graphbraid.datasets.store.arrays import ArrayEntry, ArrayParts, FolderKind, write_array
 from graphbraid.distributed.partitioning.records import Partition
 from graphbraid.distributed.parts.report import PartitionReport, picture_of, report_of
 from graphbraid.distributed.parts.split import Division, Part, list_sums
-from graphbraid.errors import DataError, ResourceError
-from graphbraid.files.checksums import sealed, unsealed
-from graphbraid.files.opening import read_text
+from graphbraid.errors import DataError
 from graphbraid.files.schema import Count, checked
-from graphbraid.files.writing import IfExists, atomic_directory, require_absent, require_free_space, restore
+from graphbraid.files.writing import IfExists, atomic_directory, require_absent, require_free_space
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.identity import topology_mark
@@ -72,11 +69,10 @@ def check_sizes(found: GraphIdentity, csc: Csc, what: str) -> None:
             )
 
 
-MANIFEST, PART_MANIFEST = "partition.json", "part.json"
-FORMAT = "graphbraid-partition"
-VERSION = 2
-"""Version 1 knew its graph by another checksum."""
-_T = TypeVar("_T", bound=BaseModel)
+PARTITION = FolderKind(name="partition", manifest="partition.json", again="partition", version=2)
+"""Folders of partitions; version 1 knew its graph by another checksum."""
+PART = FolderKind(name="partition", manifest="part.json", again="partition")
+"""The folder of each part inside."""
 
 
 class Manifest(BaseModel):
@@ -101,58 +97,6 @@ class PartManifest(BaseModel):
     part_of_xxh3: str
     """Checksum of the ``part_of.npy`` that the part was cut by: parts of two partitions are told apart."""
     arrays: dict[str, ArrayEntry]
-
-
-def write_manifest(path: Path, values: dict[str, Any]) -> None:
-    """Write a manifest with a checksum of its own."""
-    path.write_text(json.dumps(sealed(values), indent=1) + "\n", encoding="utf-8")
-
-
-def array_of(folder: Path, entry: ArrayEntry, manifest: str) -> StoredArray:
-    """Return the array that an entry of the folder's ``manifest`` describes.
-
-    Raises:
-        DataError: the entry names a file outside the folder.
-    """
-    if not entry.file or Path(entry.file).name != entry.file:
-        raise DataError(f"{folder / manifest} names a file outside the partition: {entry.file!r}")
-    return StoredArray(folder / entry.file, entry, Words("partition", manifest, "partition"))
-
-
-def read_manifest(path: Path, model: type[_T]) -> _T:
-    """Read a manifest, compare its checksum, and check that it is what ``model`` says.
-
-    Raises:
-        DataError: there is none, it is damaged, or a newer graphbraid wrote it.
-        ResourceError: it cannot be read.
-    """
-    restore(path.parent)
-    try:
-        values = json.loads(read_text(path))
-    except FileNotFoundError as error:
-        what = "no such folder" if not path.parent.exists() else f"it has no {path.name}"
-        raise DataError(f"{path.parent} is not a graphbraid partition: {what}") from error
-    except OSError as error:
-        raise ResourceError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} is not valid JSON ({error}); partition again") from error
-    if model is Manifest:
-        _check_version(values, path)
-    refuse = f"{path} cannot be understood: {{}}; partition again"
-    return checked(TypeAdapter(model), unsealed(values, path), lambda text: DataError(refuse.format(text)))
-
-
-def _check_version(values: Any, path: Path) -> None:
-    if not isinstance(values, dict) or values.get("format") != FORMAT:
-        raise DataError(
-            f'{path.parent} is not a graphbraid partition: {MANIFEST} does not say "format": "{FORMAT}"'
-        )
-    version = values.get("version")
-    if version != VERSION:
-        raise DataError(
-            f"{path.parent} has partition version {version}; this graphbraid reads version {VERSION}. "
-            "Partition the graph again with this one, or take the graphbraid that wrote it."
-        )
 
 
 PICTURE = "partition.svg"
@@ -201,7 +145,7 @@ def save_partition(
         folder, size + _SPACE_PER_PART * (1 + report.num_parts), f"storing the partition in {folder}"
     )
     if if_exists == "replace":
-        _refuse_other_folders(folder)
+        PARTITION.refuse_others(folder)
     with atomic_directory(folder, if_exists=if_exists) as temp:
         whole = write_array(temp / f"{_PART_OF}.npy", ArrayParts.whole(partition.part_of))
         for part in range(partition.num_parts):
@@ -209,14 +153,13 @@ def save_partition(
             _write_part(temp / _name(part), found, whole["xxh3"])
         (temp / PICTURE).write_text(picture_of(report), encoding="utf-8")
         manifest = {
-            "format": FORMAT,
-            "version": VERSION,
+            **PARTITION.header,
             "graph": identity_of(csc).model_dump(),
             "options": dict(options or {}),
             "report": asdict(report),
             "part_of": whole,
         }
-        write_manifest(temp / MANIFEST, manifest)
+        PARTITION.write(temp, manifest)
     return report
 
 
@@ -243,13 +186,13 @@ class SavedPartition:
                 graph.
         """
         self.folder = Path(path)
-        self._manifest = read_manifest(self.folder / MANIFEST, Manifest)
+        self._manifest = PARTITION.read(self.folder, Manifest)
         self._partition: Partition | None = None
         self.options: dict[str, Any] = self._manifest.options
         self.report = checked(
             TypeAdapter(PartitionReport),
             self._manifest.report,
-            lambda text: DataError(f"{self.folder / MANIFEST}: report: {text}; partition again"),
+            lambda text: DataError(f"{self.folder / PARTITION.manifest}: report: {text}; partition again"),
         )
         if graph is not None:
             csc = graph.csc if isinstance(graph, Graph) else graph
@@ -283,7 +226,7 @@ class SavedPartition:
         if self._partition is None:
             report = self.report
             self._partition = Partition(
-                part_of=array_of(self.folder, self._manifest.part_of, MANIFEST).read(),
+                part_of=PARTITION.array(self.folder, self._manifest.part_of).read(),
                 num_parts=report.num_parts,
                 strategy=report.strategy,
                 balance=report.balance,
@@ -302,17 +245,15 @@ class SavedPartition:
         """
         as_count(part, "part", most=self.num_parts - 1)
         folder = self.folder / _name(part)
-        manifest = read_manifest(folder / PART_MANIFEST, PartManifest)
+        manifest = PART.read(folder, PartManifest)
         if manifest.part != part or manifest.part_of_xxh3 != self._manifest.part_of.xxh3:
             raise DataError(f"{folder} is part {manifest.part} of another partition; partition again")
-        arrays = {
-            name: array_of(folder, entry, PART_MANIFEST).read() for name, entry in manifest.arrays.items()
-        }
+        arrays = {name: PART.array(folder, entry).read() for name, entry in manifest.arrays.items()}
         try:
             found = _part_of_arrays(part, self.num_parts, arrays)
             found.check_lists(self.partition())
         except KeyError as error:
-            raise DataError(f"{folder / PART_MANIFEST} describes no {error}; partition again") from error
+            raise DataError(f"{folder / PART.manifest} describes no {error}; partition again") from error
         except DataError as error:
             raise DataError(f"{folder} does not hold a valid part: {error}; partition again") from error
         return found
@@ -347,8 +288,7 @@ class SavedPartition:
 @typed
 def is_partition(path: str | os.PathLike[str]) -> bool:
     """Return whether ``path`` is a folder with a partition's manifest."""
-    restore(path)
-    return (Path(path) / MANIFEST).is_file()
+    return PARTITION.is_at(path)
 
 
 def _write_part(folder: Path, part: Part, part_of_xxh3: str) -> None:
@@ -357,7 +297,7 @@ def _write_part(folder: Path, part: Part, part_of_xxh3: str) -> None:
         name: write_array(folder / f"{name}.npy", ArrayParts.whole(values)) for name, values in _arrays(part)
     }
     manifest = {"part": part.part, "part_of_xxh3": part_of_xxh3, "arrays": arrays}
-    write_manifest(folder / PART_MANIFEST, manifest)
+    PART.write(folder, manifest)
 
 
 def _arrays(part: Part) -> Iterator[tuple[str, Tensor]]:
@@ -397,11 +337,3 @@ def _part_of_arrays(part: int, num_parts: int, arrays: Mapping[str, Tensor]) -> 
 
 def _name(part: int) -> str:
     return f"part-{part:05}"
-
-
-def _refuse_other_folders(folder: Path) -> None:
-    """Refuse to replace, and so delete, any folder that is neither a partition nor empty."""
-    if folder.exists() and not is_partition(folder) and not (folder.is_dir() and not any(folder.iterdir())):
-        raise ResourceError(
-            f"{folder} exists and is not a graphbraid partition, so it is not replaced; choose another name"
-        )
