@@ -17,6 +17,7 @@ from graphbraid.nn import rgcn
 from graphbraid.ops.attention import dot_attention
 from graphbraid.ops.library import NAMES
 from graphbraid.ops.relations import relation_columns, relation_sums, weighted_columns
+from graphbraid.ops.spmm import TIES
 
 CSC = coo_to_csc(*torch.randint(0, 12, (2, 50), generator=torch.Generator().manual_seed(0)), 12, 12)[0]
 WEIGHTED = Csc(CSC.indptr, CSC.indices, 12, torch.linspace(0.1, 1, 50), torch.full((12,), 5.0))
@@ -161,7 +162,7 @@ def test_an_adjacency_whose_arrays_changed_is_checked_and_transposed_anew():
     indptr, indices = CSC.indptr.clone(), CSC.indices.clone()
 
     def call():
-        return torch.ops.graphbraid.spmm_max(rows(12, 4), None, indptr, indices, 12)
+        return torch.ops.graphbraid.spmm_max(rows(12, 4), None, indptr, indices, 12, TIES.index("shared"))
 
     call().sum().backward()
     indices[0] = (indices[0] + 1) % 12
