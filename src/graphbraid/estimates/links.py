@@ -9,7 +9,7 @@ from torch import Tensor
 
 from graphbraid.estimates.allocation import allocation_of, may_be_tried
 from graphbraid.estimates.records import Need
-from graphbraid.estimates.sizes import batch_sizes
+from graphbraid.estimates.sizes import sampled_pass
 from graphbraid.estimates.trial import Trial, timed
 from graphbraid.files.writing import format_bytes
 from graphbraid.fullgraph.reading.modes import in_mode
@@ -123,18 +123,7 @@ def _encoding_bytes(trial: Trial, runner: LinkRunner, mode: EvalMode, rows_bytes
     """Return what it takes to make the rows, beside these ``rows_bytes``."""
     config, encoder, nodes = trial.config, runner.encoder_runner(), runner.data.ends.nodes
     if mode == "sampled":
-        options = config.updated(
-            plan=None,
-            fanouts=config.eval_fanouts or config.fanouts,
-            batch_size=config.eval_batch_size,
-            eval_fanouts=None,
-        )
-        sizes = batch_sizes(encoder, options, nodes)
-        with make_loader(encoder, options, nodes) as loader:
-            ahead, batch = loader.ahead, next(loader.batches(0, 0, 1))
-            with trial.evaluating():
-                forward = allocation_of(lambda: encoder.on_batch(batch), trial.device).peak
-        return sizes.in_flight(config.workers, ahead) + forward
+        return sampled_pass(trial, encoder, nodes).nbytes
     needed = whole_bytes(encoder)
     if needed > config.memory_budget_bytes:
         return config.memory_budget_bytes

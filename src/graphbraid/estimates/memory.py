@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
 from graphbraid.estimates.allocation import Allocation, allocation_of, baseline_bytes, may_be_tried
 from graphbraid.estimates.links import after_steps, link_evaluation_needs, link_needs
 from graphbraid.estimates.records import Need, Needs
-from graphbraid.estimates.sizes import BatchSizes, batch_sizes, forward_bytes
+from graphbraid.estimates.sizes import FEWER, BatchSizes, batch_sizes, forward_bytes, sampled_pass
 from graphbraid.estimates.trial import Trial, parameter_bytes
 from graphbraid.features.budgets import list_bytes
 from graphbraid.files import mapped
@@ -35,10 +35,8 @@ DEVICE_BATCHES = 2
 """Batches that a device holds: the one it trains on, and the next."""
 HEAP_BYTES = 16 << 20
 """Taken by a run for modules imported late and for heaps of threads."""
-_FEWER = 16
-"""Part of a batch's seeds on which a step or a pass is tried first."""
-_STEP_BYTES, _PASS_BYTES = 4, 8
-"""Bytes that a step and a pass are taken to allocate for each byte of their batch where nothing was tried."""
+_STEP_BYTES = 4
+"""Bytes that a step is taken to allocate for each byte of its batch where nothing was tried."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -218,11 +216,9 @@ def _step(trial: Trial, loader: BatchLoader, sizes: BatchSizes) -> Allocation:
 def _scaled(trial: Trial, loader: BatchLoader, sizes: BatchSizes) -> tuple[int, bool]:
     """Return what a step is expected to allocate, and whether it can be tried beside batches under way."""
     flying = sizes.in_flight(trial.config.workers, loader.ahead)
-    if not may_be_tried(flying // _FEWER):  # not even a small step can be tried
+    if not may_be_tried(flying // FEWER):  # not even a small step can be tried
         return _STEP_BYTES * sizes.nbytes, False
-    few = trial.config.updated(
-        mode="sampled", plan=None, batch_size=max(1, trial.config.batch_size // _FEWER)
-    )
+    few = trial.config.updated(mode="sampled", plan=None, batch_size=max(1, trial.config.batch_size // FEWER))
     with make_loader(trial.runner, few, trial.nodes) as smaller:
         tried, nodes = _tried(trial, smaller)
     scaled = int(tried.peak * max(1.0, sizes.nodes / max(nodes, 1)))
@@ -274,29 +270,14 @@ def _evaluation_needs(trial: Trial) -> tuple[tuple[Need, ...], int]:
     """Return what a sampled run's evaluations hold at their peak, and the bytes they put into files."""
     if isinstance(trial.runner, LinkRunner):
         return link_evaluation_needs(trial, trial.runner), 0
-    is_sampled, validates = trial.config.eval_mode == "sampled", trial.val_nodes is not None
-    needs, file_bytes = [_sampled_validation(trial, trial.val_nodes)] if is_sampled and validates else [], 0
-    exact = ["validation"] * (validates and not is_sampled) + ["test"] * (trial.test_nodes is not None)
+    needs, file_bytes, exact = list[Need](), 0, ["test"] * (trial.test_nodes is not None)
+    if trial.val_nodes is not None and trial.config.eval_mode == "sampled":
+        tried = sampled_pass(trial, trial.runner, trial.val_nodes)
+        needs.append(Need(name="validation", nbytes=tried.nbytes, why=f"{tried.batches} batches, a pass"))
+    elif trial.val_nodes is not None:
+        exact.insert(0, "validation")
     if exact:
         found = exact_inference(trial)
         file_bytes = found.file_bytes
         needs += [Need(name=name, nbytes=found.memory_bytes, why=found.how) for name in exact]
     return tuple(needs), file_bytes
-
-
-def _sampled_validation(trial: Trial, nodes: Tensor | None) -> Need:
-    assert nodes is not None, "asked for only where the run validates"
-    config, fanouts = trial.config, trial.config.eval_fanouts or trial.config.fanouts
-    options: dict[str, Any] = {"fanouts": fanouts, "batch_size": config.eval_batch_size, "plan": None}
-    sizes = batch_sizes(trial.runner, config.updated(**options), nodes)
-    # A pass takes several times a batch's rows: where that may not fit, it is tried on fewer seeds.
-    if not may_be_tried((_PASS_BYTES + config.workers + 4) * sizes.nbytes):
-        options["batch_size"] = -(-config.eval_batch_size // _FEWER)
-    with make_loader(trial.runner, config.updated(**options), nodes) as loader:
-        ahead, batch = loader.ahead, next(loader.batches(0, 0, 1))
-        with trial.evaluating():
-            forward = allocation_of(lambda: trial.runner.on_batch(batch), trial.device).peak
-    if options["batch_size"] < config.eval_batch_size:
-        forward = int(forward * max(1.0, sizes.nodes / max(batch.num_nodes, 1)))
-    held, count = sizes.in_flight(config.workers, ahead), min(ahead + 1, sizes.num_batches)
-    return Need(name="validation", nbytes=held + forward, why=f"{count} batches, a pass")

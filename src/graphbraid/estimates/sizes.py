@@ -9,21 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from graphbraid.estimates.allocation import allocation_of
+from graphbraid.estimates.allocation import allocation_of, may_be_tried
 from graphbraid.estimates.trial import Trial
 from graphbraid.graph import Graph, ScaledFeatures, SparseFeatures
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.scaled_features import Features, given_row_bytes
 from graphbraid.loader import LoaderSettings
 from graphbraid.train.config import TrainConfig
+from graphbraid.train.step.feed import make_loader
 from graphbraid.train.step.links.runner import LinkRunner
 from graphbraid.train.step.runner import ModelRunner, WholeGraph
 from graphbraid.train.step.typed_runner import TypedRunner
 
+FEWER = 16
+"""Part of a batch's seeds on which a step or a pass is tried first."""
+_PASS_BYTES = 8
+"""Bytes that a pass is taken to allocate for each byte of its batch where nothing was tried."""
 SAMPLED = 6
 """Batches that are sampled, spread over the first epoch."""
 _SCRATCH_BYTES = 48
@@ -105,6 +111,39 @@ def batch_sizes(runner: ModelRunner, config: TrainConfig, nodes: Tensor) -> Batc
         seeds=seeds,
         row_bytes=row_bytes,
     )
+
+
+class SampledPass(NamedTuple):
+    """What an evaluation on mini-batches holds."""
+
+    batches: int
+    """Batches prepared ahead, and the one in use."""
+    nbytes: int
+    """Bytes of these, and of a forward pass."""
+
+
+def sampled_pass(trial: Trial, runner: ModelRunner, nodes: Tensor) -> SampledPass:
+    """Return what sampled outputs of nodes take; a pass is tried, on fewer seeds if a whole one may not fit.
+
+    Args:
+        trial: the run, whose evaluation's options count.
+        runner: its runner, or that of its encoder.
+        nodes: ``(n,)`` int64 whose outputs are computed.
+    """
+    config, size = trial.config, trial.config.eval_batch_size
+    fanouts = config.eval_fanouts or config.fanouts
+    options = config.updated(plan=None, fanouts=fanouts, batch_size=size, eval_fanouts=None)
+    sizes = batch_sizes(runner, options, nodes)
+    if not may_be_tried((_PASS_BYTES + config.workers + 4) * sizes.nbytes):
+        options = options.updated(batch_size=-(-size // FEWER))
+    with make_loader(runner, options, nodes) as loader:
+        ahead, batch = loader.ahead, next(loader.batches(0, 0, 1))
+        with trial.evaluating():
+            forward = allocation_of(lambda: runner.on_batch(batch), trial.device).peak
+    if options.batch_size < size:
+        forward = int(forward * max(1.0, sizes.nodes / max(batch.num_nodes, 1)))
+    held = sizes.in_flight(config.workers, ahead)
+    return SampledPass(batches=min(ahead + 1, sizes.num_batches), nbytes=held + forward)
 
 
 # ---- passes over the whole graph
