@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from graphbraid.cli.common import (
     DebugOption,
     JsonOption,
+    facts,
     flag,
     guarded,
     out_console,
@@ -161,7 +162,7 @@ def _show(found: Plan, others: list[tuple[str, Plan]], out: Path | None) -> None
     from graphbraid.collective.plan.times import format_seconds
 
     console = out_console()
-    console.print(found.table())
+    console.print(facts(found.rows()))
     rows = []
     for name, other in others:
         speedup = found.predicted_seconds / other.predicted_seconds

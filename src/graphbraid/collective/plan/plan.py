@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import ConfigDict
 
@@ -15,9 +15,6 @@ from graphbraid.collective.plan.times import Arrangement, StageTimes, format_sec
 from graphbraid.errors import ConfigError
 from graphbraid.files.schema import STRICT, load_record, save_record
 from graphbraid.signatures import typed
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 PlanName = Literal["cpu", "gpu", "braided"]
 """Kind of plan: the CPU prepares all batches, the device prepares all, or both prepare some."""
@@ -155,19 +152,7 @@ class Plan:
             rows.append((other.name, text))
         return rows
 
-    def table(self) -> Table:
-        """Return the plan as a table for a terminal."""
-        from rich.table import Table
-
-        table = Table(show_header=False, box=None, pad_edge=False)
-        for label, value in self.rows():
-            table.add_row(label, value)
-        return table
-
     def __str__(self) -> str:
-        from rich.console import Console
-
-        console = Console(width=100, force_terminal=False, color_system=None, markup=False, emoji=False)
-        with console.capture() as capture:
-            console.print(self.table())
-        return "\n".join(line.rstrip() for line in capture.get().rstrip().splitlines())
+        rows = self.rows()
+        width = max(len(label) for label, _ in rows)
+        return "\n".join(f"{label:<{width}}  {value}" for label, value in rows)
