@@ -15,7 +15,6 @@ from __future__ import annotations
 import functools
 import logging
 import math
-import os
 import socket
 import statistics
 import time
@@ -26,10 +25,9 @@ from datetime import timedelta
 from typing import Any, ClassVar, NamedTuple
 
 import torch
-from pydantic import ConfigDict
 
 from graphbraid.errors import ConfigError
-from graphbraid.files.schema import STRICT, load_record, save_record
+from graphbraid.files.schema import SavedRecord
 from graphbraid.fullgraph.device import HOST
 from graphbraid.machine.measurements import NOT_KEPT, Kept
 
@@ -57,16 +55,17 @@ def ring_sum(num_ranks: int, nbytes: float) -> Sending:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Cluster:
+class Cluster(SavedRecord):
     """Ranks that are alike, and a network on which each reaches every other at the same rate.
 
-    The defaults are those of 10 Gbit/s Ethernet.
+    The defaults are those of 10 Gbit/s Ethernet. A file names what differs:
+    ``{"graphbraid": "cluster", "bandwidth_bytes": 1.25e8}``.
 
     Raises:
         ConfigError: a field is out of range.
     """
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    KIND: ClassVar[str] = "cluster"
 
     latency_seconds: float = 5e-5
     """Seconds that a message takes whatever its size (alpha)."""
@@ -96,19 +95,6 @@ class Cluster:
             _check("byte_processor_range", value, value >= 0, "two numbers of 0 or more")
         if self.memory_bytes is not None and self.memory_bytes < 1:
             raise ConfigError(f"memory_bytes must be at least 1; got {self.memory_bytes}")
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the cluster to a JSON file."""
-        save_record(self, "cluster", path)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Cluster:
-        """Read a JSON file ``{"graphbraid": "cluster", "bandwidth_bytes": 1.25e9, ...}``; see the defaults.
-
-        Raises:
-            DataError: the file does not exist or does not hold a valid cluster.
-        """
-        return load_record(cls, "cluster", path)
 
     def extremes(self) -> list[Cluster]:
         """Return the cluster with the lower and with the upper cost of moving a byte."""

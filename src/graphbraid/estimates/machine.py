@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 import shutil
 import time
 from collections.abc import Sequence
@@ -14,14 +13,13 @@ from statistics import median
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 
 import torch
-from pydantic import ConfigDict
 from torch import Tensor
 
 from graphbraid.collective.run.stages import ReportsMemory
 from graphbraid.errors import ConfigError
 from graphbraid.estimates.allocation import capacity_bytes
 from graphbraid.features.tiers.device_sizing import DeviceMemory
-from graphbraid.files.schema import STRICT, load_record, save_record
+from graphbraid.files.schema import SavedRecord
 from graphbraid.files.writing import format_bytes
 from graphbraid.fullgraph.measured.rates import machine_rates
 from graphbraid.machine.hardware import Hardware, free_memory_bytes, own_anonymous_bytes
@@ -34,16 +32,15 @@ if TYPE_CHECKING:
     from graphbraid.distributed import Communicator
 
 _Number = TypeVar("_Number", int, float)
-_KIND = "hardware"
 _RATES = ("disk_bytes_per_second", "multiply_flops", "row_bytes_per_second", "link_bytes_per_second")
 
 
 @typed
 @dataclass(frozen=True, kw_only=True, slots=True)
-class HardwareFile:
+class HardwareFile(SavedRecord):
     """What an estimate asks of a machine; fields that are None are not known, and limit nothing."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    KIND: ClassVar[str] = "hardware"
 
     name: str = ""
     """Name of the machine in reports."""
@@ -79,23 +76,6 @@ class HardwareFile:
         """The device's memory and link."""
         rate = self.link_bytes_per_second
         return DeviceMemory(free_bytes=self.device_memory_bytes, link_bytes_per_second=rate)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the machine to a JSON file.
-
-        Raises:
-            ResourceError: the file cannot be written.
-        """
-        save_record(self, _KIND, path)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> HardwareFile:
-        """Read a JSON file ``{"graphbraid": "hardware", "memory_bytes": ...}``; fields may be left out.
-
-        Raises:
-            DataError: the file does not exist or does not hold a valid machine.
-        """
-        return load_record(cls, _KIND, path)
 
     def slowness(self, here: HardwareFile) -> float:
         """Return how many times as long the same work takes as ``here``, by the rates that both have.

@@ -7,7 +7,7 @@ import json
 import os
 import reprlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar, cast
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -57,48 +57,51 @@ _short = reprlib.Repr()
 _short.maxstring = _short.maxother = 80
 
 
-STRICT = ConfigDict(extra="forbid")
-"""Pydantic configuration of every record read from a file: unknown fields are errors."""
+class StrictRecord:
+    """Base of the dataclasses that are read from files: unknown fields are errors."""
 
-Record = TypeVar("Record", bound="DataclassInstance")
-
-
-def save_record(record: DataclassInstance, kind: str, path: str | os.PathLike[str]) -> None:
-    """Write a record as JSON.
-
-    Args:
-        record: a dataclass of plain values, tuples and dataclasses.
-        kind: name of the kind of record, such as ``"plan"``, which :func:`load_record` checks.
-        path: path of the file; an existing file is replaced.
-
-    Raises:
-        ResourceError: the file cannot be written.
-    """
-    text = json.dumps(sealed({"graphbraid": kind, **dataclasses.asdict(record)}), indent=1)
-    with atomic_write(path) as aside:
-        aside.write_text(text + "\n", encoding="utf-8")
+    __slots__ = ()
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
 
-def load_record(record: type[Record], kind: str, path: str | os.PathLike[str]) -> Record:
-    """Read a record that :func:`save_record` wrote.
+class SavedRecord(StrictRecord):
+    """Base of the frozen dataclasses of plain values, tuples and dataclasses that are kept as JSON files."""
 
-    Raises:
-        DataError: the file does not exist, is not JSON, holds another kind of record, has a field missing,
-            unknown or out of range, or was changed since it was written.
-    """
-    try:
-        values = json.loads(read_text(path))
-    except OSError as error:
-        raise DataError(f"cannot read the {kind} {path}: {error.strerror or error}") from None
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} is no {kind}: it is not JSON ({error})") from None
-    values = unsealed(values, path)
-    found = values.pop("graphbraid", None) if isinstance(values, dict) else None
-    if found != kind:
-        holds = f"it holds a {found}" if isinstance(found, str) else "it has no field 'graphbraid'"
-        raise DataError(f"{path} is no {kind}: {holds}; a {kind} is written by its save()")
-    return _checked(record, kind, values, path)
+    __slots__ = ()
+    KIND: ClassVar[str]
+    """Name of the kind of record, such as ``"plan"``: the file's field ``graphbraid``."""
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the record to a JSON file; an existing file is replaced.
 
-def _checked(record: type[Record], kind: str, values: dict[str, Any], path: str | os.PathLike[str]) -> Record:
-    return checked(TypeAdapter(record), values, lambda text: DataError(f"{path} is no sound {kind}: {text}"))
+        Raises:
+            ResourceError: the file cannot be written.
+        """
+        values = dataclasses.asdict(cast("DataclassInstance", self))
+        text = json.dumps(sealed({"graphbraid": self.KIND, **values}), indent=1)
+        with atomic_write(path) as aside:
+            aside.write_text(text + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a record that :meth:`save` wrote, or a file ``{"graphbraid": KIND, ...}`` written by hand.
+
+        Fields that have a default may be left out.
+
+        Raises:
+            DataError: the file does not exist, is not JSON, holds another kind of record, has a field
+                missing, unknown or out of range, or was changed since it was written.
+        """
+        kind = cls.KIND
+        try:
+            values = json.loads(read_text(path))
+        except OSError as error:
+            raise DataError(f"cannot read the {kind} {path}: {error.strerror or error}") from None
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{path} is no {kind}: it is not JSON ({error})") from None
+        values = unsealed(values, path)
+        found = values.pop("graphbraid", None) if isinstance(values, dict) else None
+        if found != kind:
+            holds = f"it holds a {found}" if isinstance(found, str) else "it has no field 'graphbraid'"
+            raise DataError(f"{path} is no {kind}: {holds}; a {kind} is written by its save()")
+        return checked(TypeAdapter(cls), values, lambda text: DataError(f"{path} is no sound {kind}: {text}"))

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import ClassVar, Literal
-
-from pydantic import ConfigDict
 
 from graphbraid.arguments import as_number
 from graphbraid.collective.plan.dispatcher import Resource, Routes
 from graphbraid.collective.plan.simulator import ScheduleSetting, braid_routes
 from graphbraid.collective.plan.times import Arrangement, StageTimes, format_seconds
 from graphbraid.errors import ConfigError
-from graphbraid.files.schema import STRICT, load_record, save_record
+from graphbraid.files.schema import SavedRecord, StrictRecord
 from graphbraid.signatures import typed
 
 PlanName = Literal["cpu", "gpu", "braided"]
@@ -21,10 +18,8 @@ PlanName = Literal["cpu", "gpu", "braided"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RunnerUp:
+class RunnerUp(StrictRecord):
     """The best schedule of another kind, for comparison."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     name: str
     """Kind of the schedule, such as ``"cpu"`` or ``"braided, 2 workers"``."""
@@ -40,10 +35,10 @@ MOST_BATCHES = 10_000_000
 
 @typed
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
+class Plan(SavedRecord):
     """A plan for running an epoch. Results do not depend on it: a batch is the same whoever prepares it."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    KIND: ClassVar[str] = "plan"
 
     num_batches: int
     """Number of steps of the epoch that the plan was made for."""
@@ -119,19 +114,6 @@ class Plan:
         n = self.num_batches if num_batches is None else num_batches
         num_cpu = self.num_cpu if n == self.num_batches else round(self.split * n)
         return braid_routes(self.times, n, num_cpu, self.stock, self.setting)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the plan to a JSON file."""
-        save_record(self, "plan", path)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Plan:
-        """Read a plan that :meth:`save` wrote.
-
-        Raises:
-            DataError: the file does not exist or does not hold a valid plan.
-        """
-        return load_record(cls, "plan", path)
 
     def rows(self) -> list[tuple[str, str]]:
         """Return the label and value of each line of the plan's table."""

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, pstdev
 from typing import ClassVar
 
-from pydantic import ConfigDict
-
 from graphbraid.errors import ConfigError
-from graphbraid.files.schema import STRICT, load_record, save_record
+from graphbraid.files.schema import SavedRecord, StrictRecord
 from graphbraid.signatures import typed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Arrangement:
+class Arrangement(StrictRecord):
     """A division of the cores between preparing batches and training."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     workers: int
     """Number of threads that prepare batches."""
@@ -44,10 +39,8 @@ class Arrangement:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TimedArrangement:
+class TimedArrangement(StrictRecord):
     """An arrangement and the measured time of a mini-batch with it."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     cores: Arrangement
     seconds: float
@@ -56,10 +49,8 @@ class TimedArrangement:
 
 @typed
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Duration:
+class Duration(StrictRecord):
     """The time that a stage takes for one mini-batch."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     seconds: float
     """Mean in seconds."""
@@ -93,14 +84,12 @@ ZERO = Duration(seconds=0.0)
 
 @typed
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StageTimes:
+class StageTimes(StrictRecord):
     """The stage durations that planning is based on (MorphGL, section 4.2.1), for one number of CPU workers.
 
     Route 0 occupies one worker for ``cpu``, then the link for ``dma``, then the device for ``model``. Route 1
     occupies device and link together for ``uva``, then the device for ``model``.
     """
-
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     workers: int
     """Number of threads that prepare batches on the CPU."""
@@ -165,10 +154,10 @@ class StageTimes:
 
 @typed
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Profile:
+class Profile(SavedRecord):
     """Measured stage times for each number of workers tried, and the memory of a batch."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    KIND: ClassVar[str] = "profile"
 
     times: tuple[StageTimes, ...]
     """Stage times in strictly increasing order of the number of workers."""
@@ -189,19 +178,6 @@ class Profile:
             raise ConfigError(f"times must be given for rising, distinct numbers of workers; got {workers}")
         if min(self.host_batch_bytes, self.device_batch_bytes, self.lookahead_bytes) < 0:
             raise ConfigError("host_batch_bytes, device_batch_bytes and lookahead_bytes must not be negative")
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the profile to a JSON file."""
-        save_record(self, "profile", path)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Profile:
-        """Read a profile that :meth:`save` wrote.
-
-        Raises:
-            DataError: the file does not exist or does not hold a valid profile.
-        """
-        return load_record(cls, "profile", path)
 
 
 def format_seconds(seconds: float) -> str:

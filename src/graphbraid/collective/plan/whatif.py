@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 from dataclasses import dataclass
 from typing import ClassVar
-
-from pydantic import ConfigDict
 
 from graphbraid.arguments import MOST_THREADS, as_count
 from graphbraid.collective.plan.plan import Plan
 from graphbraid.collective.plan.scheduler import Limits, make_plan
 from graphbraid.collective.plan.times import Profile, StageTimes
 from graphbraid.errors import ConfigError
-from graphbraid.files.schema import STRICT, load_record, save_record
+from graphbraid.files.schema import SavedRecord
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Machine:
-    """Hardware to plan for, relative to the machine that was measured."""
+class Machine(SavedRecord):
+    """Hardware to plan for, relative to the machine that was measured.
 
-    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    A file names what differs: ``{"graphbraid": "machine", "cores": 16}``.
+    """
+
+    KIND: ClassVar[str] = "machine"
 
     cores: int | None = None
     """Number of cores that may prepare batches. If None, as measured."""
@@ -44,19 +44,6 @@ class Machine:
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
                 raise ConfigError(f"{name} must be a positive factor; got {value!r}")
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the machine to a JSON file."""
-        save_record(self, "machine", path)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Machine:
-        """Read a JSON file ``{"graphbraid": "machine", "cores": 16, ...}``; fields left out are as measured.
-
-        Raises:
-            DataError: the file does not exist or does not hold a valid machine.
-        """
-        return load_record(cls, "machine", path)
 
     @property
     def limits(self) -> Limits:
