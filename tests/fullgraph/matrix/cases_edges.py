@@ -262,7 +262,35 @@ EDGES = [
         "GINEConv",
         "encoded edge features",
         lambda: featured(encoded)(GINE, encoder=nn.Linear(FEATURES, FEATURES)),
-        "encoder.*maps edge features",
+        "maps edge features that are mapped before",
+    ),
+    left_alone(
+        "GINEConv",
+        "edge features encoded by several layers",
+        lambda: featured(encoded)(
+            gine(edge_dim=None), encoder=nn.Sequential(nn.Linear(FEATURES, CHANNELS), nn.ReLU())
+        ),
+        "maps edge features",
+    ),
+    *(
+        case(
+            "GINEConv",
+            f"edge features encoded by {name}",
+            lambda m=make, o=options: featured(encoded)(
+                gine(edge_dim=None, **o), encoder=m(FEATURES, CHANNELS)
+            ),
+        )
+        for name, make, options in (
+            ("a linear layer", nn.Linear, {}),
+            ("PyG's Linear", pyg.Linear, {"train_eps": True}),
+            ("a linear layer without bias", lambda i, o: nn.Linear(i, o, bias=False), {"eps": 0.5}),
+        )
+    ),
+    left_alone(
+        "GATConv with edge_attr",
+        "encoded edge features",
+        lambda: featured(encoded)(lambda i, o: pyg.GATConv(i, o, edge_dim=5), encoder=nn.Linear(FEATURES, 5)),
+        "its edge features are not the graph's own",
     ),
     left_alone(
         "GINEConv",

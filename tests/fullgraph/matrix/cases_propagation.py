@@ -23,6 +23,10 @@ _LAYERS = {
     ],
 }
 _UNWEIGHTED = {
+    "MixHopConv": lambda i, o: pyg.MixHopConv(i, o // 2, powers=[0, 2]),
+    "MixHopConv of powers in another order": lambda i, o: pyg.MixHopConv(
+        i, o // 2, powers=[3, 1], add_self_loops=False, bias=False
+    ),
     "GraphConv, max": layer(pyg.GraphConv, aggr="max"),
     "GINConv of PyG's MLP": lambda i, o: pyg.GINConv(pyg.MLP([i, HIDDEN, o])),
     "GINConv of an MLP without norm": lambda i, o: pyg.GINConv(pyg.MLP([i, o], norm=None, plain_last=False)),
@@ -144,7 +148,15 @@ _LEFT = {
     "F.softmax(x, dim=0)": lambda x: F.softmax(x, dim=0),
 }
 
+
+def light(self, x, edge_index, edge_weight=None):
+    x = self.first(x, edge_index)
+    return self.head(x + self.own(self.own(x, edge_index, edge_weight), edge_index, edge_weight))
+
+
 PROPAGATION = [
+    Case("LGConv", "plain", lambda: calls(light)(GCN, own=pyg.LGConv())),
+    Case("LGConv", "normalize=False", lambda: calls(light)(SAGE, own=pyg.LGConv(normalize=False))),
     *_layers("", lambda name, o, hidden: Stack(layer(getattr(pyg, name), **o), hidden=hidden)),
     *_layers(
         " with edge_weight", lambda name, o, hidden: Weighted(layer(getattr(pyg, name), **o), hidden=hidden)

@@ -161,12 +161,17 @@ def _gin(call: LayerCall) -> str:
     buffers=("eps",),
     optional=("eps",),
     takes=("x", "edge_index", "edge_attr", "size"),
+    encodes=True,
 )
 def _gine(call: LayerCall) -> str:
     conv, writer, channels = call.layer, call.writer, call.edges.channels
     if channels is None:
         raise call.refuse("without edge_attr has no lowered form", "edge_attr, a matrix of floats")
-    linear = checked_linear(call, "lin") if conv._modules.get("lin") is not None else None
+    linear = call.edges.encoder
+    if conv._modules.get("lin") is not None:
+        if linear is not None:
+            raise call.refuse("maps edge features that are mapped before", "one linear map of edge_attr")
+        linear = checked_linear(call, "lin")
     if linear is not None and linear.weight.shape[1] != channels:
         raise call.refuse(f"takes {linear.weight.shape[1]} edge features; the graph has {channels}")
     out = writer.add(

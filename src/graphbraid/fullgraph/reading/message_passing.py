@@ -71,6 +71,7 @@ def reads_pyg(
     gives: tuple[str, ...] = (),
     relates: bool = False,
     weights: bool = True,
+    encodes: bool = False,
     **known: tuple[str, ...],
 ) -> Callable[[_Read], _Read]:
     """Enter a function as the reader of PyG's layers, each ``file.Class`` of ``torch_geometric.nn.conv``.
@@ -82,6 +83,7 @@ def reads_pyg(
         gives: see :class:`.Reader`.
         relates: see :class:`.Reader`.
         weights: whether edges may have weights. Some layers use them only if they come in a sparse matrix.
+        encodes: see :class:`.Reader`.
         known: see :class:`.Known`.
     """
 
@@ -93,9 +95,14 @@ def reads_pyg(
             return read(call)
 
         names = [f"{PYG}.{name}" for name in classes]
-        reads(*names, known=pyg_layer(attributes, **known), takes=takes, gives=gives, relates=relates)(
-            checked
-        )
+        reads(
+            *names,
+            known=pyg_layer(attributes, **known),
+            takes=takes,
+            gives=gives,
+            relates=relates,
+            encodes=encodes,
+        )(checked)
         return read
 
     return enter

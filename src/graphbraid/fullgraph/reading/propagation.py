@@ -1,4 +1,4 @@
-"""Readers of PyG's propagating layers: GraphConv, SGConv, SSGConv, APPNP, GCN2Conv, ARMAConv and others.
+"""Readers of PyG's propagating layers: GraphConv, SGConv, SSGConv, APPNP, GCN2Conv and others.
 
 TAGConv and ChebConv are polynomials of an adjacency with one weight per term. Their sums over powers are
 written so that rows are aggregated at the narrower side: as powers of the input, or nested by Horner's scheme
@@ -37,6 +37,12 @@ from graphbraid.fullgraph.reading.rowwise import checked_linear, rowwise
 
 _KEPT: dict[str, Allowed] = {"cached": flag, "add_self_loops": flag}
 _KEPT_EDGES = _KEPT | {"_cached_edge_index": anything, "_cached_adj_t": anything, "normalize": flag}
+
+
+def _are_powers(value: Any) -> bool:
+    return (
+        isinstance(value, list | tuple) and all(type(k) is int and k >= 0 for k in value) and len(value) > 0
+    )
 
 
 def _checked(call: LayerCall) -> LayerCall:
@@ -142,6 +148,37 @@ def _read_gcn2(call: LayerCall) -> str:
     scaled = replace(view, scale=alpha * beta, identity=alpha * (1 - beta))
     first = writer.rows_at(first, writer.level(out))
     return writer.sum(writer.add(Linear, first, weight=conv.weight2, view=scaled), out)
+
+
+# ---- LGConv and MixHopConv
+
+
+@reads_pyg("lg_conv.LGConv", attributes={"normalize": flag})
+def _read_lg(call: LayerCall) -> str:
+    adjacency = normalised(call, loops=False, normalize=call.layer.normalize)
+    return call.writer.add(Aggregate, call.x, adjacency=adjacency)
+
+
+@reads_pyg(
+    "mixhop_conv.MixHopConv",
+    attributes=SIZES | {"powers": _are_powers, "add_self_loops": flag},
+    children=("lins",),
+    parameters=("bias",),
+)
+def _read_mixhop(call: LayerCall) -> str:
+    conv, writer = call.layer, call.writer
+    check(f"{call.name}.lins", conv.lins, Known(children=None))
+    lins = LayerCall(writer, f"{call.name}.lins", conv.lins, call.x)
+    hop, outs = call.x, {}
+    for power in range(max(conv.powers) + 1):
+        if power:
+            hop = writer.add(Aggregate, hop, adjacency=normalised(call, loops=conv.add_self_loops))
+        if power in conv.powers:
+            outs[power] = writer.add(
+                Linear, hop, weight=checked_linear(lins, str(power), has_bias=False).weight
+            )
+    beside = writer.beside(*(outs[power] for power in conv.powers))
+    return writer.epilogue(beside, bias=conv.bias)
 
 
 # ---- ARMAConv

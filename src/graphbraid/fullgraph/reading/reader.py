@@ -248,6 +248,13 @@ class Shape:
     width: int
 
 
+@dataclass(frozen=True)
+class MappedEdges:
+    """The graph's edge features, mapped by a linear layer."""
+
+    linear: Any
+
+
 class NumRows:
     """The number of rows of all matrices of nodes of one type."""
 
@@ -285,6 +292,8 @@ class Edges:
     """Whether the edges are a sparse matrix, whose values are the weights."""
     channels: int | None = None
     """Number of edge features that the layer receives; None if it receives none."""
+    encoder: Any = None
+    """The linear layer that maps the edge features before the layer receives them; None if none does."""
     graph: Graph | None = field(default=None, compare=False)
     """The graph that the edges belong to, for checks that must look at them."""
     relations: tuple[Relation, ...] = ()
@@ -349,6 +358,7 @@ class Reader:
         gives: parameters that ``read`` handles itself.
         relates: whether ``read`` handles the edges of one relation between two node types, with a pair of
             matrices, and a pair in a graph of one type.
+        encodes: whether ``read`` handles edge features that a linear layer has mapped.
     """
 
     read: Callable[[LayerCall], str]
@@ -356,6 +366,7 @@ class Reader:
     takes: tuple[str, ...] = ("x",)
     gives: tuple[str, ...] = ()
     relates: bool = False
+    encodes: bool = False
 
     @property
     def edges(self) -> str | None:
@@ -379,13 +390,14 @@ def reads(
     takes: tuple[str, ...] = ("x",),
     gives: tuple[str, ...] = (),
     relates: bool = False,
+    encodes: bool = False,
 ) -> Callable[[_Read], _Read]:
     """Enter a function as the reader of ``classes``, each ``module.name``; see :class:`Reader`."""
 
     def enter(read: _Read) -> _Read:
         for name in classes:
             home, _, kind = name.rpartition(".")
-            READERS[home, kind] = Reader(read, known, takes, gives, relates)
+            READERS[home, kind] = Reader(read, known, takes, gives, relates, encodes)
         return read
 
     return enter

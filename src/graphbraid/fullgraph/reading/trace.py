@@ -39,11 +39,13 @@ from graphbraid.fullgraph.reading.reader import (
     FunctionCall,
     FunctionReader,
     LayerCall,
+    MappedEdges,
     NodeRows,
     Pieces,
     Reader,
     Writer,
 )
+from graphbraid.fullgraph.reading.rowwise import as_linear
 from graphbraid.fullgraph.reading.table import FUNCTIONS, METHODS, checked_reader
 from graphbraid.fullgraph.reading.tracing import EDGES_TARGET, traced
 from graphbraid.graph.types import ONLY_NODE_TYPE, Relation, Types
@@ -173,7 +175,7 @@ class _TraceReader:
             if node.target in self._rows:
                 self._values[node] = self._rows[str(node.target)]
         elif node.op == "call_module":
-            self._values[node] = self._module(node)
+            self._keep(node, self._module(node))
         elif isinstance(node.target, Propagation):
             self._values[node] = self._messages(node, node.target)
         elif node.op in ("call_function", "call_method"):
@@ -215,12 +217,15 @@ class _TraceReader:
 
     # ---- modules
 
-    def _module(self, node: fx.Node) -> str:
+    def _module(self, node: fx.Node) -> str | MappedEdges:
         module = self._modules[str(node.target)]
         name = str(node.target).removeprefix("model.") if node.target != "model" else type(module).__name__
         ids = self._ids.get(_target(node.args[0])) if len(node.args) == 1 and not node.kwargs else None
         if type(module) is nn.Embedding and ids is not None:
             return learned_rows(self._writer, name, module, ids, self._num_nodes(ids))
+        of_edges = len(node.args) == 1 and not node.kwargs and _target(node.args[0]) == EDGE_ATTR
+        if of_edges and not self._sparse and (linear := as_linear(name, module)) is not None:
+            return MappedEdges(linear)
         reader = checked_reader(name, module)
         bound = dict(_bound(name, reader.takes, node.args, node.kwargs))
         rows = bound.pop(reader.takes[0], None)
@@ -271,7 +276,9 @@ class _TraceReader:
         weights, attr = bound.pop("edge_weight", None), bound.pop(EDGE_ATTR, None)
         if weights is not None and _target(weights) != _WEIGHTS:
             raise NotLoweredError(name, "it takes other weights than the graph's")
-        if attr is not None and (_target(attr) != EDGE_ATTR or self._sparse):
+        mapped = self._others.get(attr) if isinstance(attr, fx.Node) else None
+        encoder = mapped.linear if isinstance(mapped, MappedEdges) and reader.encodes else None
+        if attr is not None and encoder is None and (_target(attr) != EDGE_ATTR or self._sparse):
             raise NotLoweredError(
                 name,
                 "its edge features are not the graph's own as they are",
@@ -279,7 +286,9 @@ class _TraceReader:
             )
         if not self._sparse:
             channels = None if attr is None else self._given.edge_channels
-            return Edges(weighted=weights is not None, channels=channels, graph=self._given.graph)
+            return Edges(
+                weighted=weights is not None, channels=channels, encoder=encoder, graph=self._given.graph
+            )
         if not self._given.is_simple():
             raise NotLoweredError(
                 name,
@@ -378,7 +387,7 @@ class _TraceReader:
         seen = self._seen(argument)
         if isinstance(seen, NodeRows):
             return seen.value
-        if _target(argument) == EDGE_ATTR:
+        if _target(argument) == EDGE_ATTR or isinstance(seen, MappedEdges):
             raise NotLoweredError(
                 name,
                 "it maps edge features, which layers read as the graph has them",
