@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -35,7 +35,7 @@ from graphbraid.fullgraph.reading.calling import (
 )
 from graphbraid.fullgraph.reading.modes import in_mode
 from graphbraid.graph import Graph, NodeSet, SparseFeatures
-from graphbraid.graph.scaled_features import is_widened
+from graphbraid.graph.scaled_features import Features, is_widened
 from graphbraid.nn import module_traits
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.sampling.minibatch.pyg_forms import adj_t_of
@@ -188,24 +188,32 @@ class ModelRunner:
 
     @property
     def feature_text(self) -> str:
-        """Number of features, for messages."""
-        return f"{self.graph.num_features} features per node"
+        """Number of features, by type where there are types, for messages."""
+        if not self.graph.is_typed:
+            return f"{self.graph.num_features} features per node"
+        widths = {one: self.graph.nodes_of(one).x for one in self.graph.node_types}
+        told = (f"{one!r}: {'none' if x is None else x.shape[1]}" for one, x in widths.items())
+        return f"features per node by type: {', '.join(told)}"
 
     @property
     def features_bytes(self) -> int:
         """Bytes of all feature rows if they were float32 and dense."""
-        return self.graph.num_nodes * self.graph.num_features * 4
+        return self._float32_bytes(lambda _: True)
 
     @property
     def widened_bytes(self) -> int:
-        """Bytes of the float32 copy that a pass over the whole graph makes of features kept in fewer bits."""
-        return self.features_bytes if is_widened(self.graph.x) else 0
+        """Bytes of the float32 copies that a pass over the whole graph makes of narrower features."""
+        return self._float32_bytes(is_widened)
 
     @property
     def made_dense_bytes(self) -> int:
         """Bytes of the rows of sparse features that a pass over the whole graph makes dense."""
-        makes_dense = isinstance(self.graph.x, SparseFeatures) and not self.native
-        return self.features_bytes if makes_dense else 0
+        return 0 if self.native else self._float32_bytes(lambda x: isinstance(x, SparseFeatures))
+
+    def _float32_bytes(self, counts: Callable[[Features], bool]) -> int:
+        """Return the bytes as float32 of the feature rows of those node types whose features count."""
+        held = (self.graph.nodes_of(one).x for one in self.graph.node_types)
+        return sum(4 * x.shape[0] * x.shape[1] for x in held if x is not None and counts(x))
 
     def rows_bytes(self, batch: MiniBatch) -> int:
         """Return the bytes of a batch's feature rows if they are float32 and dense."""

@@ -26,9 +26,7 @@ from graphbraid.fullgraph.reading.calling import (
 )
 from graphbraid.fullgraph.reading.fused_hgt import fused_layers
 from graphbraid.graph import Graph, SparseFeatures
-from graphbraid.graph.scaled_features import is_widened
 from graphbraid.graph.types import NodeSet
-from graphbraid.sampling.source import BatchSource
 from graphbraid.train.step.runner import ModelRunner, missing_in_batches
 
 if TYPE_CHECKING:
@@ -65,7 +63,6 @@ class TypedRunner(ModelRunner):
                 "Graph.from_relations(x={node type: rows}), or a model that learns a row per node "
                 "(forward takes n_id_dict)."
             )
-        self._source = BatchSource(graph=self.graph)
 
     @property
     def learned_type(self) -> str:
@@ -82,33 +79,6 @@ class TypedRunner(ModelRunner):
         """False: the layers of such models are not run one by one over all nodes."""
         return False
 
-    @property
-    def feature_text(self) -> str:
-        """Widths of the features by type, for messages."""
-        widths = {one: self.graph.nodes_of(one).x for one in self.graph.node_types}
-        told = (f"{one!r}: {'none' if x is None else x.shape[1]}" for one, x in widths.items())
-        return f"features per node by type: {', '.join(told)}"
-
-    @property
-    def features_bytes(self) -> int:
-        """Bytes of all feature rows if they were float32 and dense."""
-        held = (self.graph.nodes_of(one).x for one in self.graph.node_types)
-        return sum(4 * x.shape[0] * x.shape[1] for x in held if x is not None)
-
-    @property
-    def widened_bytes(self) -> int:
-        """Bytes of the float32 copies that a pass over the whole graph makes of narrower features."""
-        held = (self.graph.nodes_of(one).x for one in self.graph.node_types)
-        return sum(4 * x.shape[0] * x.shape[1] for x in held if x is not None and is_widened(x))
-
-    @property
-    def made_dense_bytes(self) -> int:
-        """Bytes of the rows of sparse features that a pass over the whole graph makes dense."""
-        if self.native:
-            return 0
-        held = (self.graph.nodes_of(one).x for one in self.graph.node_types)
-        return sum(4 * x.shape[0] * x.shape[1] for x in held if isinstance(x, SparseFeatures))
-
     def rows_bytes(self, batch: MiniBatch) -> int:
         """Return the bytes of a batch's feature rows if they are float32 and dense."""
         held = ((ids, self.graph.nodes_of(one).x) for one, ids in batch.n_id_dict.items())
@@ -120,11 +90,7 @@ class TypedRunner(ModelRunner):
 
         settings = self.settings(settings)
         nodes = (self.node_type, settings.input_nodes)
-        return BatchLoader(self._source, dataclasses.replace(settings, input_nodes=nodes))
-
-    def source(self) -> BatchSource:
-        """What mini-batches are read from."""
-        return self._source
+        return BatchLoader(self.source(), dataclasses.replace(settings, input_nodes=nodes))
 
     def on_batch(self, batch: MiniBatch) -> Tensor:
         """Return the outputs for a mini-batch's seeds, ``(batch_size, width)``."""

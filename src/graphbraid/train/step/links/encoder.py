@@ -303,6 +303,7 @@ class TypedEncoderRunner(TypedRunner):
         assert data.message_relation is not None, "of a graph with types"
         self._relation, self._times = data.message_relation, data.times
         self._prepare_types(encoder, _messages(graph, data), place)
+        self._rows_by_type = BatchSource(graph=self.graph)
 
     def settings(self, settings: LoaderSettings) -> LoaderSettings:
         """Return a loader's settings with what the encoder needs."""
@@ -397,7 +398,7 @@ class TypedEncoderRunner(TypedRunner):
         made: tuple[ByType, dict[str, Tensor]] | None = getattr(batch, _BY_TYPE, None)
         if made is None:
             parts = ByType(batch, self.graph, self._relation, self._plain.graph.csc.weight)
-            made = parts, parts.features(self._source)
+            made = parts, parts.features(self._rows_by_type)
             setattr(batch, _BY_TYPE, made)
         return made
 
