@@ -23,10 +23,9 @@ from graphbraid.train.callbacks import Progress, StepRecord
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.step.feed import BatchShare
 from graphbraid.train.step.links.runner import LinkRunner
-from graphbraid.train.step.optimizers import LearningRateSchedule, make_optimizer
 from graphbraid.train.step.preflight import dry_run, has_split, split_nodes
 from graphbraid.train.step.runner import Batch, ModelRunner
-from graphbraid.train.step.step import Clock, TrainStep
+from graphbraid.train.step.step import Clock, LearningRateSchedule, TrainStep, make_optimizer
 from graphbraid.train.step.typed_runner import TypedRunner
 from graphbraid.train.task import Task, with_class_weights
 

@@ -35,7 +35,7 @@ from graphbraid.train.run_folder.checkpoint import check_weights
 from graphbraid.train.run_folder.contract import Contract, check_same_model, learned_by
 from graphbraid.train.run_folder.folder import RunFolder
 from graphbraid.train.runtime import TrainerLock
-from graphbraid.train.step.feed import ALONE, Share
+from graphbraid.train.step.feed import Share
 from graphbraid.train.step.links.runner import LinkRunner
 from graphbraid.train.step.preflight import check_fanouts, split_nodes
 from graphbraid.train.step.runner import ModelRunner
@@ -123,7 +123,7 @@ class Trainer:
         """Ranks that train together, by :func:`graphbraid.distributed.init`; None for one rank."""
         passed = TrainerInputs(tiers=tiers, topology=topology, accelerator=accelerator)
         chosen = choose(model, graph, given.updated(**overrides), passed, self.comm)
-        self._share = ALONE if self.comm is None else Share(self.comm.rank, self.comm.size)
+        self._share = Share.of(self.comm)
         self.mode_reason = chosen.mode_reason
         """Reason for the mode that ``auto`` chose; empty if the mode was given."""
         self.tiers_reason = chosen.tiers_reason

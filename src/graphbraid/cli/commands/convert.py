@@ -28,17 +28,6 @@ if TYPE_CHECKING:
 _TABLES = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz", ".parquet", ".pq")
 _DESCRIPTIONS = (".yaml", ".yml")
 _GRAPH, _TABLE = "Graph", "Tables"
-_TABLE_OPTIONS = (
-    "nodes",
-    "source",
-    "destination",
-    "weight",
-    "id_column",
-    "features",
-    "label",
-    "split",
-    "fill_missing",
-)
 
 
 @guarded
@@ -135,7 +124,7 @@ def convert(
     ] = None,
     overwrite: Annotated[bool, flag("--overwrite", "Replace an existing store.")] = False,
     json_output: JsonOption = False,
-    debug: DebugOption = False,
+    debug: DebugOption = False,  # noqa: ARG001
 ) -> None:
     """Convert a graph to an on-disk store, which opens at once, mapped into memory instead of read.
 
@@ -159,9 +148,18 @@ def convert(
     from graphbraid.datasets.store.narrowing import DTYPES, Narrowing
     from graphbraid.features.reordering import check_order_name
 
-    columns = {
-        name: value for name, value in locals().items() if name in _TABLE_OPTIONS and value is not None
+    of_tables = {
+        "nodes": nodes,
+        "source": source,
+        "destination": destination,
+        "weight": weight,
+        "id_column": id_column,
+        "features": features,
+        "label": label,
+        "split": split,
+        "fill_missing": fill_missing,
     }
+    columns = {name: value for name, value in of_tables.items() if value is not None}
     is_text = source_path.endswith(_TABLES) and not source_path.endswith((".parquet", ".pq"))
     for name, is_given in {
         "--delimiter": delimiter is not None,

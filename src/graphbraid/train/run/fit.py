@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Generator, Iterator
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -29,12 +29,41 @@ from graphbraid.train.run_folder.loggers import TensorBoard
 from graphbraid.train.step.feed import BatchShare
 from graphbraid.train.step.preflight import has_split, split_nodes
 from graphbraid.train.step.step import Clock, TrainStep
-from graphbraid.train.step.tiers import EpochCounts
 
 if TYPE_CHECKING:
     from graphbraid.train.run.hot_sharing import HotSharing
 
 T = TypeVar("T")
+
+
+@runtime_checkable
+class NotesEpochs(Protocol):
+    """Optional protocol of sources of rows and of lists that report what an epoch has read."""
+
+    @property
+    def counts(self) -> Any:
+        """What was read so far."""
+        ...
+
+    def note_epoch(self, before: Any) -> None:
+        """Take what was read since ``before``, ``counts`` then, as an epoch."""
+        ...
+
+
+class EpochCounts:
+    """What tiers had read when an epoch began.
+
+    Args:
+        tiers: sources of rows and of lists; others than :class:`NotesEpochs` are left out.
+    """
+
+    def __init__(self, *tiers: object) -> None:
+        self._before = [(tier, tier.counts) for tier in tiers if isinstance(tier, NotesEpochs)]
+
+    def end(self) -> None:
+        """Note the epoch, which was trained to its end."""
+        for tier, before in self._before:
+            tier.note_epoch(before)
 
 
 class PrefetchIterator(Iterator[T], Generic[T]):

@@ -27,13 +27,11 @@ from graphbraid.train.config import TrainConfig
 from graphbraid.train.inference.metrics import check_monitor, metric_names, monitored
 from graphbraid.train.run_folder.folder import kept_evidence, kept_plan
 from graphbraid.train.step.feed import (
-    ALONE,
     Feed,
     Share,
     make_feed,
 )
 from graphbraid.train.step.links.runner import LinkRunner
-from graphbraid.train.step.optimizers import LearningRateSchedule, make_optimizer
 from graphbraid.train.step.preflight import (
     check_fanouts,
     check_needs_no_val,
@@ -43,6 +41,7 @@ from graphbraid.train.step.preflight import (
     split_nodes,
 )
 from graphbraid.train.step.runner import ModelRunner
+from graphbraid.train.step.step import LearningRateSchedule, make_optimizer
 from graphbraid.train.task import Task, with_class_weights
 
 if TYPE_CHECKING:
@@ -203,7 +202,7 @@ def set_up(state: RunState, former: Path | None) -> RunParts:
         train_nodes,
         plan=state.plan,
         accelerator=state.accelerator,
-        share=_share(state),
+        share=Share.of(state.comm),
     )
     steps = state.steps_per_epoch = math.ceil(feed.num_batches / config.accumulate)
     optimizer, maximize = make_optimizer(config, runner.model), state.monitored[1]
@@ -218,10 +217,6 @@ def set_up(state: RunState, former: Path | None) -> RunParts:
             config, optimizer, total_steps=steps * config.epochs, maximize=maximize
         ),
     )
-
-
-def _share(state: RunState) -> Share:
-    return ALONE if state.comm is None else Share(state.comm.rank, state.comm.size)
 
 
 def _val_nodes(state: RunState) -> Tensor | None:
@@ -280,7 +275,7 @@ def _compile(state: RunState, train_nodes: Tensor, evidence: Evidence | None) ->
 
 def _plan(state: RunState, task: Task, train_nodes: Tensor, former: Path | None) -> Plan | None:
     """Return the plan that ``former`` kept, or a new one; on the CPU also set the training threads."""
-    config, runner, share = state.config, state.runner, _share(state)
+    config, runner, share = state.config, state.runner, Share.of(state.comm)
     if config.plan is not None and train_nodes.numel() < share.num_ranks:
         raise ConfigError(
             f"plan={config.plan!r} needs batches to prepare on each rank, and {train_nodes.numel()} training "

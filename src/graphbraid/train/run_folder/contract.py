@@ -25,7 +25,7 @@ from graphbraid.graph.schema import NodesOrEdges, Schema, features_by_type
 from graphbraid.graph.types import ONLY_EDGE_TYPE, ONLY_NODE_TYPE
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.option_values import names_with
-from graphbraid.train.step.optimizers import PER_STEP
+from graphbraid.train.step.step import PER_STEP
 
 _log = logging.getLogger(__name__)
 _DROP = "or let columns go by their position: graph.replace(schema=Schema())"

@@ -26,6 +26,7 @@ from graphbraid.train.task import Task
 if TYPE_CHECKING:
     from graphbraid.collective import Plan
     from graphbraid.collective.run.stages import Accelerator
+    from graphbraid.distributed import Communicator
     from graphbraid.loader.batch_loader import BatchLoader
     from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 
@@ -60,6 +61,11 @@ class Share(NamedTuple):
 
     rank: int
     num_ranks: int
+
+    @classmethod
+    def of(cls, comm: Communicator | None) -> Share:
+        """Return the share of a rank among those that train together; None for one that is alone."""
+        return ALONE if comm is None else cls(comm.rank, comm.size)
 
 
 ALONE = Share(0, 1)
