@@ -5,6 +5,7 @@ import pickle
 
 import pytest
 import torch
+from tests.graph.typed_cases import bibliography
 from tests.sampling.graphs import power_law_csc
 from tests.sampling.test_loader import make_graph
 
@@ -314,3 +315,31 @@ def test_an_adj_t_that_is_no_tensor_is_made_anew_where_the_batch_is():
     batch: MiniBatch = small_batch(source)
     assert batch.adj_t.row.device.type == "cpu"
     assert batch.to("meta").adj_t.row.device.type == "meta"
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_batch_of_a_graph_with_types_moves_and_is_pickled_as_any_other(layout):
+    options = {"num_neighbors": [3, 2], "input_nodes": "paper", "batch_size": 8, "layout": layout}
+    batch = next(BatchLoader(bibliography(weighted=True), LoaderSettings(**options)).batches(0))
+
+    def arrays(of):
+        found = {
+            (name, one): rows
+            for name in of.keys()
+            if name.endswith("_dict")
+            for one, rows in of[name].items()
+            if isinstance(rows, torch.Tensor)
+        }
+        for hop, relations in enumerate(of.blocks):
+            found |= {(hop, one, "indptr"): csc.indptr for one, csc in relations.items()}
+            found |= {(hop, one, "weight"): c.weight for one, c in relations.items() if c.weight is not None}
+        return found | {"seed_y": of.seed_y}
+
+    moved = arrays(batch.to("meta"))
+    here, again = arrays(batch), arrays(pickle.loads(pickle.dumps(batch)))
+    assert moved.keys() == here.keys() == again.keys()
+    assert {rows.device.type for rows in moved.values()} == {"meta"}
+    assert all(torch.equal(rows, again[key]) for key, rows in here.items())
+    for name in ("x", "y", "e_id", "n_id"):
+        with pytest.raises(AttributeError, match=f"no attribute '{name}'; it has .*x_dict"):
+            getattr(batch, name)
