@@ -57,7 +57,7 @@ def main() -> None:
         tiers, topology = trainer.tiers, trainer.topology
         found["peak"] = bound.peak_bytes()
         found["host_share"] = [tiers.counts.host_share, topology.counts.host_share]
-        found["disk"] = [tiers.counts.disk_rows, topology.counts.disk_lists]
+        found["disk"] = [tiers.counts.disk_rows, topology.counts.disk_rows]
     finally:
         bound.end()
     print(json.dumps(found))

@@ -14,7 +14,7 @@ from tests.suites import examples
 
 from graphbraid import native
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.features import POLICIES, RowCache
+from graphbraid.features import POLICIES, RowCache, TierCounts
 from graphbraid.features.rows import cache_reference, disk_reference
 
 NUM_ROWS = 40
@@ -47,7 +47,7 @@ def run(cache, batches, window=0, table=None):
         rows = cache.gather(ids_of(batch), batch=numbers.get(at, -1))
         if table is not None:
             assert same(rows, table[ids_of(batch)])
-        assert cache.counts.kept <= cache.num_rows
+        assert cache.num_kept <= cache.num_rows
     return cache.counts
 
 
@@ -61,12 +61,12 @@ def run(cache, batches, window=0, table=None):
 def test_rows_are_the_tables_and_never_more_are_kept(table, disk, batches, num_rows, policy, window, filled):
     cache = RowCache(disk, num_rows, policy=policy)
     cache.fill(torch.arange(filled))
-    before = disk.counts.rows
+    before = disk.counts.disk_rows
     counts = run(cache, batches, window, table)
-    assert counts.filled == min(filled, num_rows)
-    assert counts.hits + counts.misses == counts.reads == sum(map(len, batches))
+    assert counts.filled_rows == min(filled, num_rows)
+    assert counts.host_rows + counts.disk_rows == counts.reads == sum(map(len, batches))
     repeats = sum(len(batch) - len(set(batch)) for batch in batches)
-    assert disk.counts.rows - before <= counts.misses <= disk.counts.rows - before + repeats
+    assert disk.counts.disk_rows - before <= counts.disk_rows <= disk.counts.disk_rows - before + repeats
 
 
 @needs_kernels
@@ -113,7 +113,7 @@ def test_no_policy_reads_fewer_rows_than_belady_with_every_batch_announced(disk,
             often = Counter(row for batch in batches for row in batch).most_common(num_rows)
             cache.fill(ids_of([row for row, _ in often]))
         counts = run(cache, batches, window=len(batches) or 1)
-        read[policy] = counts.misses + counts.filled
+        read[policy] = counts.disk_rows + counts.filled_rows
     assert read["belady"] <= min(read.values())
 
 
@@ -127,7 +127,7 @@ def test_belady_from_the_same_start_hits_as_often_as_the_best_choice_that_stays(
     for policy in ("belady", "static"):
         cache = RowCache(disk, num_rows, policy=policy)
         cache.fill(ids_of(often))
-        hits.append(run(cache, batches, window=len(batches) or 1).hits)
+        hits.append(run(cache, batches, window=len(batches) or 1).host_rows)
     assert hits[0] >= hits[1]
 
 
@@ -135,18 +135,18 @@ def test_belady_by_hand(disk):
     cache = RowCache(disk, 2, policy="belady")
     counts = run(cache, [[1, 2, 3], [1], [2], [3], [1, 2]], window=9)
     # 1 and 2 are kept for the next two batches; 3, read last, is not.
-    assert (counts.hits, counts.reads) == (1 + 1 + 0 + 2, 8)
+    assert (counts.host_rows, counts.reads) == (1 + 1 + 0 + 2, 8)
 
 
 def test_sieve_keeps_what_was_read_again(disk):
     cache = RowCache(disk, 2, policy="sieve")
-    assert run(cache, [[1], [2], [1], [3], [1], [3]]).hits == 3
+    assert run(cache, [[1], [2], [1], [3], [1], [3]]).host_rows == 3
 
 
 def test_rows_of_a_higher_score_stay_where_nothing_is_announced(disk):
     cache = RowCache(disk, 2, policy="belady", score=torch.arange(NUM_ROWS).flip(0))
     run(cache, [[0, 1], [20, 21, 22], [39]])
-    assert run(cache, [[0, 1]]).hits == 2
+    assert run(cache, [[0, 1]]).host_rows == 2
 
 
 def test_a_full_cache_reads_the_file_once(table, tmp_path):
@@ -154,8 +154,8 @@ def test_a_full_cache_reads_the_file_once(table, tmp_path):
     cache = RowCache(disk, NUM_ROWS, policy="static")
     cache.fill(torch.arange(NUM_ROWS))
     counts = run(cache, [list(range(NUM_ROWS))] * 3, table=table)
-    assert counts.hits == counts.reads
-    assert disk.counts.rows == NUM_ROWS
+    assert counts.host_rows == counts.reads
+    assert disk.counts.disk_rows == NUM_ROWS
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -172,7 +172,7 @@ def test_rows_that_stay_are_the_tables_for_several_threads(table, disk, policy, 
             found = list(threads.map(cache.gather, batches))
         assert all(same(rows, table[ids]) for rows, ids in zip(found, batches, strict=True))
         if policy == "static" or num_rows == NUM_ROWS:
-            assert cache.counts.hits == sum(int((ids < num_rows).sum()) for ids in batches)
+            assert cache.counts.host_rows == sum(int((ids < num_rows).sum()) for ids in batches)
 
 
 def test_nothing_is_announced_to_a_cache_of_all_rows(table, disk):
@@ -185,7 +185,7 @@ def test_nothing_is_announced_to_a_cache_of_all_rows(table, disk):
     assert cache.announce(every) == -1
     for ids, batch in ((every.flip(0), second), (every[:7], -1)):
         assert same(cache.gather(ids, batch=batch), table[ids])
-    assert cache.counts.misses == NUM_ROWS
+    assert cache.counts.disk_rows == NUM_ROWS
 
 
 def test_a_read_that_fails_leaves_a_cache_that_works(table, tmp_path):
@@ -198,7 +198,7 @@ def test_a_read_that_fails_leaves_a_cache_that_works(table, tmp_path):
     flip_a_byte(path, 128 + 4 * 1200)
     assert same(cache.gather(ids_of([3, 4]), batch=first), table[[3, 4]])
     assert same(cache.gather(ids_of([4, 3])), table[[4, 3]])
-    assert cache.counts == (4, 2, 0, 2)
+    assert (cache.counts, cache.num_kept) == (TierCounts(host_rows=2, disk_rows=2), 2)
 
 
 def test_a_forked_process_has_a_cache_of_its_own(table, disk):
@@ -206,7 +206,7 @@ def test_a_forked_process_has_a_cache_of_its_own(table, disk):
     cache.gather(ids_of([1, 2]))
     child = os.fork()
     if not child:
-        right = same(cache.gather(ids_of([2, 5])), table[[2, 5]]) and cache.counts.hits == 0
+        right = same(cache.gather(ids_of([2, 5])), table[[2, 5]]) and cache.counts.host_rows == 0
         os._exit(0 if right else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert cache.counts.reads == 2

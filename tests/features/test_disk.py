@@ -16,7 +16,7 @@ from tests.suites import examples
 from graphbraid import native
 from graphbraid.datasets import open_store, save_store
 from graphbraid.errors import ConfigError, DataError, ResourceError
-from graphbraid.features import DiskOptions, DiskRows
+from graphbraid.features import DiskOptions, DiskRows, TierCounts
 from graphbraid.features.rows import disk_reference as reference
 from graphbraid.files.block_sums import BlockSums, of_file
 
@@ -57,7 +57,7 @@ def test_any_rows_by_any_requests(tmp_path_factory, ids, width, gap, longest, de
     rows = rows_of(written(tmp_path_factory.mktemp("t"), table), table, options=options)
     wanted = torch.tensor(ids, dtype=torch.int64)
     assert same(rows.gather(wanted), table[wanted])
-    assert rows.counts.rows == len(set(ids))
+    assert rows.counts.disk_rows == len(set(ids))
 
 
 @needs_kernels
@@ -65,11 +65,11 @@ def test_rows_near_each_other_come_by_one_request_and_repeated_ones_are_read_onc
     table = table_of(4096, 1024)  # a row is a block
     rows = rows_of(written(tmp_path, table, 4096), table, 4096, DiskOptions(gap_blocks=1))
     rows.gather(torch.tensor([7, 8, 9, 7, 8]))
-    assert rows.counts == (3, 1, 3 * 4096)
+    assert rows.counts == TierCounts(disk_rows=3, disk_requests=1, disk_bytes=3 * 4096)
     rows.gather(torch.tensor([100, 102, 2000]))  # a gap of one block is read along
-    assert rows.counts == (6, 3, (3 + 3 + 1) * 4096)
+    assert rows.counts == TierCounts(disk_rows=6, disk_requests=3, disk_bytes=(3 + 3 + 1) * 4096)
     rows.gather(torch.arange(64))  # 64 KiB are the longest request
-    assert rows.counts.requests == 3 + 4
+    assert rows.counts.disk_requests == 3 + 4
 
 
 def test_the_rows_of_a_mapped_tensor_are_read_from_its_file(tmp_path):
@@ -86,7 +86,7 @@ def test_rows_of_a_store_that_divide_a_block_lie_in_one_each(tmp_path):
     np.testing.assert_array_equal(np.load(tmp_path / "store" / "x.npy"), graph.x.numpy())
     rows = DiskRows.behind(graph.x)
     rows.gather(torch.tensor([7]))  # the last of eight rows of 512 bytes
-    assert rows.counts.bytes == 4096
+    assert rows.counts.disk_bytes == 4096
 
 
 def test_rows_that_are_not_in_a_file_are_refused(tmp_path):

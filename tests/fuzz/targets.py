@@ -39,7 +39,7 @@ UNTOUCHED = {
     *("Rounding", "TypedTableGraph", "LinkPredictor"),
     *("MiniBatch", "Callback", "Conv", "GraphModel", "NotLoweredError", "Uncompiled", "Evidence"),
     *("Lowered", "CompileOptions", "DeviceMemoryError", "WorkerDiedError", "Estimate", "Ranks"),
-    *("CacheCounts", "DiskCounts", "ListCounts", "TierCounts", "CurvePoint", "TierReport", "TierRow"),
+    *("TierCounts", "CurvePoint", "TierReport", "TierRow"),
     *("Reordered", "Score", "Attempt", "Part", "PartSize", "PartitionReport", "NeighborPartitions"),
     *("Communicator", "init", "EarlyStop", "OptimizerRecipe", "Recipe", "Synthesis", "Trained"),
     *("Place", "ProgramError"),

@@ -325,7 +325,7 @@ def test_a_batch_of_a_graph_with_types_moves_and_is_pickled_as_any_other(layout)
     def arrays(of):
         found = {
             (name, one): rows
-            for name in of.keys()
+            for name in (*of.lazy_keys(), "n_id_dict")
             if name.endswith("_dict")
             for one, rows in of[name].items()
             if isinstance(rows, torch.Tensor)

@@ -12,28 +12,26 @@ from graphbraid.lazy import names_of
 
 if TYPE_CHECKING:
     from graphbraid.features.reordering import Reordered, reorder
-    from graphbraid.features.rows.caches import POLICIES, CacheCounts, RowCache
-    from graphbraid.features.rows.disk import DiskCounts, DiskOptions, DiskRows
+    from graphbraid.features.rows.caches import POLICIES, RowCache
+    from graphbraid.features.rows.disk import DiskOptions, DiskRows
+    from graphbraid.features.rows.tier_counts import TierCounts
     from graphbraid.features.scores.choice import coverage
     from graphbraid.features.scores.reads import batch_reads
     from graphbraid.features.scores.score import KINDS, Score, score
     from graphbraid.features.tiers.host_tiers import HostTiers, expected_list_blocks
-    from graphbraid.features.tiers.tier_report import CurvePoint, TierCounts, TierReport, TierRow
+    from graphbraid.features.tiers.tier_report import CurvePoint, TierReport, TierRow
     from graphbraid.features.tiers.tiered_features import TieredFeatures
-    from graphbraid.features.tiers.topology import ListCounts, TieredTopology
+    from graphbraid.features.tiers.topology import TieredTopology
     from graphbraid.graph.orders import ORDERS, order_by
 
 __all__ = [
     "KINDS",
     "ORDERS",
     "POLICIES",
-    "CacheCounts",
     "CurvePoint",
-    "DiskCounts",
     "DiskOptions",
     "DiskRows",
     "HostTiers",
-    "ListCounts",
     "Reordered",
     "RowCache",
     "Score",
@@ -54,15 +52,16 @@ __getattr__ = names_of(
     __name__,
     {
         "reordering": "Reordered reorder",
-        "rows.caches": "POLICIES CacheCounts RowCache",
-        "rows.disk": "DiskCounts DiskOptions DiskRows",
+        "rows.caches": "POLICIES RowCache",
+        "rows.disk": "DiskOptions DiskRows",
+        "rows.tier_counts": "TierCounts",
         "scores.choice": "coverage",
         "scores.reads": "batch_reads",
         "scores.score": "KINDS Score score",
         "tiers.host_tiers": "HostTiers expected_list_blocks",
-        "tiers.tier_report": "CurvePoint TierCounts TierReport TierRow",
+        "tiers.tier_report": "CurvePoint TierReport TierRow",
         "tiers.tiered_features": "TieredFeatures",
-        "tiers.topology": "ListCounts TieredTopology",
+        "tiers.topology": "TieredTopology",
         ".graph.orders": "ORDERS order_by",
     },
 )

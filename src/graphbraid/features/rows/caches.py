@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from graphbraid.arguments import MOST_BYTES, as_count, check_choice, check_tenso
 from graphbraid.errors import DataError
 from graphbraid.features.rows import cache_reference as reference
 from graphbraid.features.rows.disk import DiskRows, as_bytes
+from graphbraid.features.rows.tier_counts import TierCounts
 from graphbraid.native import plain_errors
 from graphbraid.signatures import typed
 
@@ -102,23 +103,6 @@ _MOST_ROWS = (1 << 31) - 1
 _RANKS = 256
 
 
-class CacheCounts(NamedTuple):
-    """What a cache did since it was made, in rows."""
-
-    reads: int
-    hits: int
-    """Reads of rows that were kept; the other reads went to the file."""
-    filled: int
-    """Rows that :meth:`RowCache.fill` read."""
-    kept: int
-    """Rows that it holds now."""
-
-    @property
-    def misses(self) -> int:
-        """Reads that went to the file."""
-        return self.reads - self.hits
-
-
 @typed
 class RowCache:
     """Rows of a file, at most ``num_rows``, kept in memory.
@@ -162,9 +146,15 @@ class RowCache:
         )
 
     @property
-    def counts(self) -> CacheCounts:
+    def counts(self) -> TierCounts:
         """What it did since it was made, in this process."""
-        return CacheCounts(*self._own().counts())
+        reads, hits, filled, _ = self._own().counts()
+        return TierCounts(host_rows=hits, disk_rows=reads - hits, filled_rows=filled)
+
+    @property
+    def num_kept(self) -> int:
+        """Number of rows that it holds now."""
+        return int(self._own().counts()[3])
 
     def fill(self, ids: Tensor) -> None:
         """Read rows into free room, the first of ``ids`` as far as there is some.
@@ -176,7 +166,7 @@ class RowCache:
             DataError: as :meth:`DiskRows.gather`.
             ResourceError: as :meth:`DiskRows.gather`.
         """
-        room = self.num_rows - self.counts.kept
+        room = self.num_rows - self.num_kept
         chosen = _checked(ids)[:room].sort().values  # in the order of the file
         with plain_errors():
             self._own().fill(chosen)

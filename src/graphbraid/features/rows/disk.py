@@ -6,7 +6,7 @@ import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from graphbraid import native
 from graphbraid.arguments import MOST_BYTES, as_count, as_flag, check_choice, check_tensor, shown
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.features.rows import disk_reference as reference
+from graphbraid.features.rows.tier_counts import TierCounts
 from graphbraid.files import mapped
 from graphbraid.files.block_sums import BLOCK_BYTES
 from graphbraid.native import plain_errors
@@ -54,16 +55,6 @@ class DiskOptions:
         }
         for name, value in checked.items():
             object.__setattr__(self, name, value)
-
-
-class DiskCounts(NamedTuple):
-    """What was read of a file since it was opened."""
-
-    rows: int
-    """Distinct rows of each call."""
-    requests: int
-    bytes: int
-    """Whole blocks, those read along with rows included."""
 
 
 @typed
@@ -164,9 +155,10 @@ class DiskRows:
         return self._sums is not None
 
     @property
-    def counts(self) -> DiskCounts:
+    def counts(self) -> TierCounts:
         """What was read since the file was opened, in this process."""
-        return DiskCounts(*self.native.counts())
+        rows, requests, num_bytes = self.native.counts()
+        return TierCounts(disk_rows=rows, disk_requests=requests, disk_bytes=num_bytes)
 
     @property
     def buffer_bytes(self) -> int:

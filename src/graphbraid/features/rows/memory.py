@@ -9,8 +9,9 @@ from torch import Tensor
 
 from graphbraid.arguments import shown
 from graphbraid.errors import DataError
-from graphbraid.features.rows.caches import CacheCounts, RowCache
+from graphbraid.features.rows.caches import RowCache
 from graphbraid.features.rows.disk import DiskRows
+from graphbraid.features.rows.tier_counts import TierCounts
 from graphbraid.graph.scaled_features import ScaledFeatures, stored_rows, widened
 from graphbraid.ops.gather import gather_features, gather_rows
 from graphbraid.signatures import typed
@@ -56,7 +57,7 @@ class WidenedCache:
         return self.cache.overhead_bytes + self.scale.nbytes
 
     @property
-    def counts(self) -> CacheCounts:
+    def counts(self) -> TierCounts:
         """What was read from where; see :attr:`RowCache.counts`."""
         return self.cache.counts
 
@@ -120,9 +121,9 @@ class MemoryRows:
         self._reads, self._lock = 0, threading.Lock()
 
     @property
-    def counts(self) -> CacheCounts:
+    def counts(self) -> TierCounts:
         """Reads so far; memory served all of them."""
-        return CacheCounts(self._reads, self._reads, 0, self.num_rows)
+        return TierCounts(host_rows=self._reads)
 
     def announce(self, ids: Tensor) -> int:
         """Take no notice: nothing is read ahead; gives -1."""

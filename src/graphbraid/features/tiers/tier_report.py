@@ -1,70 +1,18 @@
-"""TierReport: what lies in each tier, how often it was read (TierCounts), and what more memory would buy."""
+"""TierReport: what lies in each tier, how often it was read, and what more memory would buy."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from graphbraid.features.rows.tier_counts import TierCounts
 from graphbraid.files.writing import format_bytes
 from graphbraid.sampling.rows.transfer_counter import SECTOR_BYTES
-
-
-class TierCounts(NamedTuple):
-    """What was read of the tiers of rows."""
-
-    host_rows: int
-    """Reads of rows that lay in memory, by a device itself or by who prepares its batches."""
-    disk_rows: int
-    """Reads of rows that came from the file."""
-    filled_rows: int
-    """Rows read to fill memory beforehand."""
-    disk_requests: int
-    disk_bytes: int
-    """Whole blocks, for all of these."""
-    hot_rows: int = 0
-    """Reads of rows that a device had for itself."""
-    link_rows: int = 0
-    """Rows that travelled to a device, or that it read of the host's memory."""
-    link_row_bytes: int = 0
-    """Bytes of these rows."""
-    link_list_bytes: int = 0
-    """Bytes of sampled lists that went to a device: ids and edges of batches, what belongs to them, and the
-    weights that draws by weight read of lists on the host."""
-    link_label_bytes: int = 0
-    """Bytes of labels that did."""
-    ring_rows: int = 0
-    """Reads of rows that a batch before had brought to the device."""
-    peer_rows: int = 0
-    """Reads of rows that were interleaved over devices that read each other's."""
-    link_sector_bytes: int = 0
-    """Bytes of the whole sectors that moved for rows which devices read of the host themselves, by where each
-    row lies: more than these rows' own bytes where rows do not begin and end with sectors. No part of
-    :attr:`link_bytes`, which are those of the rows themselves; copies move no more than these."""
-
-    @property
-    def reads(self) -> int:
-        """Reads of all tiers, and of rows that a batch before had brought."""
-        return self.hot_rows + self.peer_rows + self.ring_rows + self.host_rows + self.disk_rows
-
-    @property
-    def link_bytes(self) -> int:
-        """Bytes of all that travelled to a device: rows, lists and labels."""
-        return self.link_row_bytes + self.link_list_bytes + self.link_label_bytes
-
-    @property
-    def host_share(self) -> float:
-        """Share of the reads that memory served; 0 before the first."""
-        return self.host_rows / max(self.reads, 1)
-
-    def since(self, before: TierCounts) -> TierCounts:
-        """Return what was read after ``before``."""
-        return TierCounts(*(now - then for now, then in zip(self, before, strict=True)))
-
 
 SHARES = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
 """Shares of the rows, or of the lists' bytes: the points of a curve of tiers."""

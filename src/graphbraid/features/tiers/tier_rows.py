@@ -8,7 +8,8 @@ from typing import Any
 from graphbraid.features.rows.caches import RowCache
 from graphbraid.features.rows.disk import DiskRows
 from graphbraid.features.rows.memory import MemoryRows, WidenedCache
-from graphbraid.features.tiers.tier_report import RING, ReadShareCurve, TierCounts, TierRow
+from graphbraid.features.rows.tier_counts import TierCounts
+from graphbraid.features.tiers.tier_report import RING, ReadShareCurve, TierRow
 from graphbraid.sampling.rows.device_cache import DeviceCache
 from graphbraid.sampling.rows.shared_cache import SharedDeviceCache
 

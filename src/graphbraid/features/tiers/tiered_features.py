@@ -15,8 +15,9 @@ from graphbraid.features import budgets
 from graphbraid.features.rows.caches import POLICIES, RowCache, checked_score
 from graphbraid.features.rows.disk import DiskOptions, DiskRows
 from graphbraid.features.rows.memory import MemoryRows, WidenedCache
+from graphbraid.features.rows.tier_counts import TierCounts
 from graphbraid.features.scores.walks import out_degree
-from graphbraid.features.tiers.tier_report import ReadShareCurve, TierCounts, TierReport, reads_per_epoch
+from graphbraid.features.tiers.tier_report import ReadShareCurve, TierReport, reads_per_epoch
 from graphbraid.features.tiers.tier_rows import SeenTiers
 from graphbraid.graph import Graph, ScaledFeatures
 from graphbraid.graph.identity import check_made_for, features_mark
@@ -205,16 +206,13 @@ class TieredFeatures:
     @property
     def counts(self) -> TierCounts:
         """What was read since the tiers were made."""
-        cache, disk = self.cache.counts, None if self.disk is None else self.disk.counts
-        requests, disk_bytes = (0, 0) if disk is None else (disk.requests, disk.bytes)
+        cache, disk = self.cache.counts, TierCounts() if self.disk is None else self.disk.counts
         hot = HotReads(0, 0, 0, 0) if self.hot is None else self.hot.read.now()
         link = self.link.counts
-        return TierCounts(
-            host_rows=cache.hits + hot.direct,
-            disk_rows=cache.misses,
-            filled_rows=cache.filled,
-            disk_requests=requests,
-            disk_bytes=disk_bytes,
+        return cache._replace(
+            host_rows=cache.host_rows + hot.direct,
+            disk_requests=disk.disk_requests,
+            disk_bytes=disk.disk_bytes,
             hot_rows=hot.own,
             link_rows=link.rows + hot.direct,
             link_row_bytes=link.row_bytes + hot.direct * self.row_bytes,

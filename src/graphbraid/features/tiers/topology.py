@@ -14,6 +14,7 @@ from graphbraid.errors import ConfigError
 from graphbraid.features.budgets import Curve, list_options_for, require_free, split
 from graphbraid.features.rows.caches import checked_score
 from graphbraid.features.rows.disk import DiskOptions, DiskRows
+from graphbraid.features.rows.tier_counts import TierCounts
 from graphbraid.features.scores import walks
 from graphbraid.features.tiers import lists_reference
 from graphbraid.features.tiers.tier_report import SHARES
@@ -28,40 +29,6 @@ from graphbraid.signatures import typed
 _LIST_BYTES = 8  # noted of each hot list: where it begins
 _NODES_PER_WORD, _WORD_BYTES = 64, 16  # csrc/disk/neighbor_lists.h
 _READ_AT_ONCE = 1 << 20  # edges
-
-
-class ListCounts(NamedTuple):
-    """What was read of adjacency lists since they were tiered, in this process."""
-
-    host_lists: int
-    """Lists whose drawn edges memory served."""
-    host_edges: int
-    disk_lists: int
-    """Lists whose drawn edges came from the file."""
-    disk_edges: int
-    disk_requests: int
-    disk_bytes: int
-    """Whole blocks, those that filled memory included."""
-
-    @property
-    def reads(self) -> int:
-        """Reads of lists."""
-        return self.host_lists + self.disk_lists
-
-    @property
-    def host_share(self) -> float:
-        """Share of the reads of lists that memory served; 0 before the first."""
-        return self.host_lists / max(self.reads, 1)
-
-    def since(self, before: ListCounts) -> ListCounts:
-        """Return what was read after ``before``."""
-        return ListCounts(*(now - then for now, then in zip(self, before, strict=True)))
-
-    def __str__(self) -> str:
-        return (
-            f"{self.host_share:.1%} of {self.reads:,} reads of lists from memory; "
-            f"{format_bytes(self.disk_bytes)} from disk by {self.disk_requests:,} requests"
-        )
 
 
 class ExpectedReads(NamedTuple):
@@ -104,7 +71,7 @@ class TieredTopology:
         """:func:`.graph.identity.topology_mark` of the lists; empty where it is not known."""
         self.disk, self._csc, self._hot, self._expected = disk, csc, hot, expected
         self._process, self._native = os.getpid(), self._make()
-        self._last_epoch: ListCounts | None = None
+        self._last_epoch: TierCounts | None = None
 
     @classmethod
     @typed
@@ -168,13 +135,13 @@ class TieredTopology:
         return int(held + self._native.overhead_bytes()) + (self._csc.indptr.nbytes if self.num_lists else 0)
 
     @property
-    def counts(self) -> ListCounts:
+    def counts(self) -> TierCounts:
         """What was read since the tiers were made; of lists that all are in memory reads are not counted."""
         reader, disk = self.native, self.disk.counts
         kept_lists, kept_edges, lists, edges = (0, 0, 0, 0) if reader is None else reader.counts()
-        return ListCounts(kept_lists, kept_edges, lists, edges, disk.requests, disk.bytes)
+        return disk._replace(host_rows=kept_lists, host_edges=kept_edges, disk_rows=lists, disk_edges=edges)
 
-    def note_epoch(self, before: ListCounts) -> None:
+    def note_epoch(self, before: TierCounts) -> None:
         """Take what was read since ``before``, :attr:`counts` then, as an epoch of training, for reports."""
         self._last_epoch = self.counts.since(before)
 
@@ -197,7 +164,9 @@ class TieredTopology:
         if self._expected is not None:
             lines.append(f"expected: {self._expected.share:.1%} of the reads from memory")
         measured = (("measured", self.counts), ("the last epoch", self._last_epoch))
-        lines += [f"{what}: {counts}" for what, counts in measured if counts is not None and counts.reads]
+        lines += [
+            f"{what}: {_read(counts)}" for what, counts in measured if counts is not None and counts.reads
+        ]
         if self._expected is not None:
             lines += ["memory for lists, and the share of the reads that those read most per byte have:"]
             lines += [
@@ -281,6 +250,13 @@ class ListParts:
         return TieredTopology(
             self.disk, held, nodes.sort().values, expected=expected, mark=topology_mark(csc)
         )
+
+
+def _read(counts: TierCounts) -> str:
+    return (
+        f"{counts.host_share:.1%} of {counts.reads:,} reads of lists from memory; "
+        f"{format_bytes(counts.disk_bytes)} from disk by {counts.disk_requests:,} requests"
+    )
 
 
 _Array = Tensor | mapped.Sent

@@ -200,11 +200,6 @@ class DeviceCache:
         read = self.read.now()
         return read.reads, read.own + read.peers
 
-    @property
-    def direct_rows(self) -> int:
-        """Rows that devices that sample have read of the host themselves so far; waits for them."""
-        return self.read.now().direct
-
     def slots(self, ids: Tensor) -> Tensor:
         """Return the slot of each of ``ids``, -1 where it is not hot: ``(num_ids,)`` int32 on the CPU."""
         if self._map is not None:
