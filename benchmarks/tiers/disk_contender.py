@@ -96,8 +96,8 @@ def limit(path: Path, request_bytes: int) -> dict[str, Any]:
     return {
         "seconds": seconds,
         "request_bytes": request_bytes,
-        "requests_per_second": blocks.counts.requests / seconds,
-        "bytes_per_second": blocks.counts.bytes / seconds,
+        "requests_per_second": blocks.counts.disk_requests / seconds,
+        "bytes_per_second": blocks.counts.disk_bytes / seconds,
         "how": blocks.how(),
     }
 

@@ -281,7 +281,7 @@ add(
     lambda w: Call(
         sampling.sample_batch,
         {
-            "csc": w.csc,
+            "graph": w.csc,
             "config": gb.SamplerConfig(fanouts=(3, 3), return_edge_id=True),
             "seeds": torch.arange(7),
             "key": 9,
