@@ -136,7 +136,7 @@ def coverage() -> str:
     rows = read_rows("fullgraph_coverage")
     lines = [_of_family(family, rows) for family in dict.fromkeys(row["family"] for row in rows)]
     lines.append(_of_family("all", rows, lambda _: True))
-    heads = ("models of", "listed", "lowered", "equal to PyG")
+    heads = ("models of", "listed", "lowered", "all message passing", "partly", "as written", "equal to PyG")
     stopped = (
         [f"{row['family']}: {row['model']}", row["status"], _without_pipes(f"{row['part']}: {row['reason']}")]
         for row in rows
@@ -148,8 +148,9 @@ def coverage() -> str:
 
 def _of_family(family: str, rows: list[Row], belongs: Callable[[Row], bool] | None = None) -> list[str]:
     some = [row for row in rows if (belongs(row) if belongs else row["family"] == family)]
-    lowered = sum(row["status"] == "lowered" for row in some)
-    return [family, str(len(some)), str(lowered), str(sum(row["equal"] for row in some))]
+    kinds = ("lowered", "all message passing", "partly", "as written")
+    counts = [sum(row["status"] == kind for row in some) for kind in kinds]
+    return [family, *map(str, [len(some), *counts, sum(row["equal"] for row in some)])]
 
 
 def _without_pipes(text: str) -> str:

@@ -5,7 +5,7 @@ from tests.extras import NO_PYG
 
 pytest.importorskip("torch_geometric", reason=NO_PYG)
 from benchmarks.common.rows import read_rows
-from benchmarks.fullgraph.models.check import MODELS, WHOLLY, find
+from benchmarks.fullgraph.models.check import MESSAGES, MODELS, PARTLY, WHOLLY, WRITTEN, find
 
 SAMPLE = 12
 LEAST = {"GCN": 28, "SAGE": 20, "GIN": 12, "GAT": 14, "GraphConv": 5, "RGCN": 4, "GINE": 4, "Transformer": 4}
@@ -24,7 +24,8 @@ def test_equals_pyg_and_is_lowered_as_the_table_says(listed):
     found = find(listed)
     assert found.equal, found
     was = {(row["family"], row["model"]): row["status"] for row in read_rows("fullgraph_coverage")}
-    assert found.status == WHOLLY or was[listed.family, listed.name] != WHOLLY, found
+    order = (WHOLLY, MESSAGES, PARTLY, WRITTEN)
+    assert order.index(found.status) <= order.index(was[listed.family, listed.name]), found
 
 
 def test_the_list_has_the_mix_of_what_people_write():

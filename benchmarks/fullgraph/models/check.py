@@ -7,6 +7,7 @@ import inspect
 import re
 import statistics
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,17 +15,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.nn import Sequential
+from torch_geometric.nn import MessagePassing, Sequential
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 import graphbraid
 from benchmarks.fullgraph.models import attention, gcn, gin, own, propagation, sage
 from benchmarks.fullgraph.models.listed import Listed, Sizes
 from graphbraid.fullgraph import Engine, Uncompiled
+from graphbraid.fullgraph.program import Break
 
 MODELS: list[Listed] = [one for of in (gcn, sage, gin, attention, propagation, own) for one in of.MODELS]
 """All models of the lists."""
-WHOLLY, WRITTEN = "lowered", "as written"
+WHOLLY, MESSAGES, PARTLY, WRITTEN = "lowered", "all message passing", "partly", "as written"
+"""What of a model is lowered: everything; all but calls between the layers; some of the layers; nothing."""
 STEPS = 10
 """Steps of Adam in which a model is compared with PyG."""
 RELATIVE, ABSOLUTE = 2e-4, 2e-5
@@ -99,7 +102,9 @@ def compiled(model: nn.Module, data: Any) -> Engine | Uncompiled:
     """Compile a model on its data."""
     store = data[NODE_TYPE] if isinstance(data, HeteroData) else data
     options = {"node_type": NODE_TYPE} if isinstance(data, HeteroData) else {}
-    return graphbraid.compile(model, data, nodes=store.train_mask, **options)
+    with warnings.catch_warnings():  # of what runs as it is written, which the table says
+        warnings.simplefilter("ignore")
+        return graphbraid.compile(model, data, nodes=store.train_mask, **options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,8 +112,8 @@ class Found:
     """What was found of one model.
 
     Attributes:
-        status: ``lowered`` or ``as written``.
-        part: the module or call that stops it; empty if nothing does.
+        status: what of it is lowered: ``lowered``, ``all message passing``, ``partly`` or ``as written``.
+        part: the first module or call that runs as it is written; empty if none does.
         reason: why it does.
         error: the largest difference to PyG in float64, as a multiple of the tolerance: of outputs,
             gradients, buffers and parameters in ten steps, and of the predictions after them.
@@ -132,14 +137,26 @@ def find(listed: Listed, sizes: Sizes | None = None) -> Found:
     """
     sizes = sizes or Sizes()
     data = data_of(listed.data, sizes)
-    engine = compiled(_made(listed, sizes, data), data)
-    why = engine.why if isinstance(engine, Uncompiled) else None
+    status, part, reason = _status(compiled(_made(listed, sizes, data), data))
     return Found(
-        status=WHOLLY if why is None else WRITTEN,
-        part="" if why is None else why.part,
-        reason="" if why is None else re.sub(" at 0x[0-9a-f]+", "", why.reason),
+        status=status,
+        part=part,
+        reason=re.sub(" at 0x[0-9a-f]+", "", reason),
         error=_largest_error(listed, replace(sizes, dropout=NO_DROPOUT), data),
     )
+
+
+def _status(engine: Engine | Uncompiled) -> tuple[str, str, str]:
+    """Return what of a model is lowered, and the first part that is not with the reason."""
+    if isinstance(engine, Uncompiled):
+        return WRITTEN, engine.why.part, engine.why.reason
+    breaks = [op for op in engine.program.ops if isinstance(op, Break)]
+    if not breaks:
+        return WHOLLY, "", ""
+    layers = any(
+        isinstance(one, MessagePassing) for op in breaks for m in op.modules() for one in m.modules()
+    )
+    return PARTLY if layers else MESSAGES, str(breaks[0].calls[0].name), breaks[0].why
 
 
 def _made(listed: Listed, sizes: Sizes, data: Any) -> nn.Module:
