@@ -30,7 +30,7 @@ TEST_PROCESSES ?= 3
 ifneq ($(wildcard $(PEERS)/.installed),)
 export GRAPHBRAID_DGL_PYTHON ?= $(abspath $(PEERS))/bin/python
 endif
-PYTEST_PARALLEL := $(PYTEST) --dist loadscope -n $(TEST_PROCESSES)
+PYTEST_PARALLEL := $(PYTEST) --dist worksteal -n $(TEST_PROCESSES)
 
 .PHONY: help demo test test-slow test-all test-long variants lint format types docs sanitize wheel constraints rehearse wheels peers clean
 

@@ -8,12 +8,10 @@ import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from tests import processor_times, shortcuts, suites
-from tests.warm import PYTHON, WarmProcesses, WarmServer
+from tests import shortcuts, suites
 
 if not torch.cuda.is_available():
     # Triton's kernels run on the CPU through its interpreter. Whether a process interprets or compiles them
@@ -25,33 +23,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 suites.register_profiles()
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option of tests/processor_times.py."""
-    text = "write each test's processor seconds, with those of its processes, as JSON"
-    parser.addoption("--processor-times", metavar="FILE", help=text)
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Start what serves all test processes; measure where tests run, and add up where they are given out."""
-    if "PYTEST_XDIST_WORKER" not in os.environ and "LD_PRELOAD" not in os.environ:
-        # Where processes share a run, its first tests begin programs and would all wait for these imports.
-        is_shared = bool(config.getoption("numprocesses", None))
-        config.add_cleanup(WarmServer(at_once=is_shared).close)
-    if (path := config.getoption("processor_times")) is None:
-        return
-    config.pluginmanager.register(processor_times.Clock(_seconds_of_warm_processes))
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        config.pluginmanager.register(processor_times.Record(Path(path)))
-
-
-_warm: list[WarmProcesses] = []
-"""Warm processes that this process has started."""
-
-
-def _seconds_of_warm_processes() -> float:
-    return sum(map(WarmProcesses.processor_seconds, _warm))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -69,18 +40,6 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark as slow and as long what tests/suites.py says."""
     suites.mark(items)
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        suites.longest_first(items)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Give out units of work to several processes in the order of :func:`suites.longest_first`."""
-    if config.getvalue("dist") != "loadscope":
-        return None
-    from tests.units import Units
-
-    return Units(config, log, suites.unit_of)
 
 
 NOBODY = 65534
@@ -109,24 +68,6 @@ def shared_graph() -> Callable[[str], Path]:
         return path
 
     return find
-
-
-@pytest.fixture(scope="session")
-def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmProcesses]:
-    """Starts Python programs as processes of their own, without importing torch again."""
-    processes = WarmProcesses(tmp_path_factory.mktemp("warm"))
-    _warm.append(processes)
-    yield processes
-    processes.close()
-
-
-@pytest.fixture
-def warm_python(warm: WarmProcesses, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test starts as ``sys.executable``, itself or by ``warm``, does not import torch again either."""
-    if "LD_PRELOAD" not in os.environ:
-        python = warm.python()
-        monkeypatch.setattr(sys, "executable", python)
-        monkeypatch.setenv(PYTHON, python)
 
 
 @pytest.fixture(scope="session", autouse=True)

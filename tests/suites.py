@@ -15,7 +15,6 @@ Random examples are few, some and many in these.
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Container, Hashable, Iterable, Sequence
@@ -102,44 +101,6 @@ def mark_product(cases: list[pytest.Function]) -> None:
         sought = [with_pairs(values) for values in shown] if quick and not is_interpreted else shown
         for number in set(range(len(cases))) - set(covering(sought, kept)):
             cases[number].add_marker(pytest.mark.long)
-
-
-def longest_first(items: list[pytest.Item]) -> None:
-    """Order the units of work (:func:`unit_of`) so that processes which share them end together."""
-    units = defaultdict[str, list[pytest.Item]](list)
-    for item in items:
-        units[unit_of(item.nodeid)].append(item)
-    items[:] = [item for unit in sorted(units.values(), key=_minus_length) for item in unit]
-
-
-def unit_of(test: str) -> str:
-    """What one of several processes runs as a whole: the test's file, or the test alone.
-
-    Tests of a file share what their module makes once. They are given out singly where they share no fixture
-    and some are slow.
-    """
-    file = test.partition("::")[0]
-    return file if _is_one_unit(file) else test
-
-
-@functools.cache
-def _is_one_unit(file: str) -> bool:
-    # From the text: which tests are slow is not known to the process that gives them out, only their names.
-    text = (ROOT / file).read_text(encoding="utf-8")
-    return 'scope="module"' in text or "mark.slow" not in text
-
-
-def _minus_length(unit: list[pytest.Item]) -> int:
-    return -sum(map(_length, unit))
-
-
-def _length(item: pytest.Item) -> int:
-    """About how many plain tests take as long."""
-    if item.get_closest_marker("slow") and not item.get_closest_marker("rest"):
-        return 100
-    if item.get_closest_marker("distributed") or "warm" in getattr(item, "fixturenames", ()):
-        return 20
-    return 10 if item.get_closest_marker("interpreted") else 1
 
 
 def with_pairs(values: Values) -> Values:

@@ -10,6 +10,7 @@ from benchmarks.graphs import generated, make, rmat
 from benchmarks.graphs.folder import load, save
 from benchmarks.sampling import typed_graphs
 from benchmarks.tables import pages
+from tests import warm
 from tests.extras import NO_PYG
 
 ROOT = Path(__file__).parents[1]
@@ -23,7 +24,7 @@ def graphs(tmp_path_factory):
     return folder
 
 
-def run(warm, module, *arguments):
+def run(module, *arguments):
     """What a benchmark's process printed last, as JSON."""
     done = warm.run(["-m", f"benchmarks.{module}", *arguments], cwd=ROOT)
     assert done.returncode == 0, done.stderr
@@ -51,23 +52,23 @@ def test_a_remark_on_how_it_was_measured_stays_with_a_row(tmp_path, monkeypatch)
 
 
 @pytest.mark.slow
-def test_relational_contenders_have_one_loss(tmp_path, warm):
+def test_relational_contenders_have_one_loss(tmp_path):
     pytest.importorskip("torch_geometric", reason=NO_PYG)
     folder = str(typed_graphs.make(tmp_path, "mag-like", tmp_path, 0.0003))
     options = (folder, "--features", "6", "--hidden", "8", "--epochs", "2")
-    mine = run(warm, "fullgraph.relational_ours", *options)
-    theirs = run(warm, "peers.relational", "pyg", *options)
+    mine = run("fullgraph.relational_ours", *options)
+    theirs = run("peers.relational", "pyg", *options)
     assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-4)
     assert mine["floor_s"] > 0
 
 
 @pytest.mark.slow
-def test_contenders_of_the_graph_transformer_have_one_loss(tmp_path, warm):
+def test_contenders_of_the_graph_transformer_have_one_loss(tmp_path):
     pytest.importorskip("torch_geometric", reason=NO_PYG)
     folder = str(typed_graphs.make(tmp_path, "mag-like", tmp_path, 0.0003))
     options = (folder, "--features", "6", "--hidden", "8", "--heads", "2", "--epochs", "2")
-    mine = run(warm, "fullgraph.transformer_ours", *options)
-    theirs = run(warm, "peers.transformer", *options)
+    mine = run("fullgraph.transformer_ours", *options)
+    theirs = run("peers.transformer", *options)
     assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-4)
 
 
@@ -142,12 +143,12 @@ def test_an_archive_becomes_a_folder_and_shuffled_has_the_same_degrees(tmp_path)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["gat", "gcn", "sage", "gin"])
-def test_pyg_s_both_ways_train_what_ours_trains(graphs, model, warm):
+def test_pyg_s_both_ways_train_what_ours_trains(graphs, model):
     pytest.importorskip("torch_geometric", reason=NO_PYG)
     arguments = [graphs / "tiny", "--model", model, "--epochs", "3", "--heads", "2"]
-    ours = run(warm, "fullgraph.ours", *arguments)
+    ours = run("fullgraph.ours", *arguments)
     for library in ("pyg", "pyg-csr"):
-        theirs = run(warm, "peers.fullgraph", library, *arguments)
+        theirs = run("peers.fullgraph", library, *arguments)
         assert theirs["loss"] == pytest.approx(ours["loss"], rel=2e-4)
         assert theirs["peak_rss_gb"] >= theirs["data_rss_gb"] > 0
         assert len(theirs["epochs_s"]) == 3
@@ -168,10 +169,9 @@ TINY = {
 PRINT_JSON = {"sampling.ours", "fullgraph.ablation"}
 
 
-@pytest.mark.usefixtures("warm_python")
 @pytest.mark.slow
 @pytest.mark.parametrize("module", TINY)
-def test_an_entry_point_runs_at_a_tiny_size(graphs, tmp_path, module, warm):
+def test_an_entry_point_runs_at_a_tiny_size(graphs, tmp_path, module):
     if module.startswith(("fullgraph", "training")):
         pytest.importorskip("torch_geometric", reason=NO_PYG)
     places = {"graph": graphs / "tiny", "graphs": graphs}

@@ -35,7 +35,6 @@ def project(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.usefixtures("warm_python")
 @pytest.mark.slow
 def test_a_part_runs_once_and_its_rows_and_minutes_are_published(project, capsys):
     assert run_all.main(["--parts", "dispatch"]) == 0
@@ -52,7 +51,6 @@ def test_a_part_runs_once_and_its_rows_and_minutes_are_published(project, capsys
     assert rows.read_lines(project / "results" / "dispatch.jsonl") == published
 
 
-@pytest.mark.usefixtures("warm_python")
 @pytest.mark.slow
 def test_a_part_that_fails_is_named_and_tried_again_and_the_others_count(project, capsys):
     assert run_all.main([]) == 1
@@ -63,7 +61,6 @@ def test_a_part_that_fails_is_named_and_tried_again_and_the_others_count(project
     assert len(rows.read_lines(project / "results" / "dispatch.jsonl")) == 4  # not all parts: others stay
 
 
-@pytest.mark.usefixtures("warm_python")
 @pytest.mark.slow
 def test_rows_of_other_commits_go_where_all_parts_were_run(project, monkeypatch):
     monkeypatch.setattr(run_all, "PARTS", (QUICK,))
@@ -91,7 +88,6 @@ def test_a_commit_that_moves_is_refused(project, monkeypatch):
         run_all.main(["--parts", "dispatch"])
 
 
-@pytest.mark.usefixtures("warm_python")
 @pytest.mark.slow
 def test_a_busy_machine_is_refused_or_said_in_every_row(project, monkeypatch):
     monkeypatch.setattr(quiet, "others_share", lambda *_: 0.4)

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from tests import warm
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 # What the output must match, and the least test accuracy; chance is 1 in 8, in the CSV example 1 in 3.
@@ -49,7 +50,7 @@ QUICK = {"pyg_by_one_import.py"}
     "name",
     [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in sorted(EXPECTED)],
 )
-def test_example_runs(name, cache, tmp_path, warm):
+def test_example_runs(name, cache, tmp_path):
     pattern, least_accuracy = EXPECTED[name]
     environment = os.environ | {"GRAPHBRAID_CACHE": cache}
     done = warm.run([EXAMPLES / name], cwd=tmp_path, environment=environment)

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests import warm
 
 from graphbraid.errors import ResourceError
 from graphbraid.files import writing as files
@@ -141,7 +142,7 @@ def test_the_real_errors_of_a_full_device_are_understood(tmp_path):
 
 
 @pytest.mark.slow
-def test_torch_save_past_the_limit_is_understood(tmp_path, warm):
+def test_torch_save_past_the_limit_is_understood(tmp_path):
     code = (
         "import resource, sys, torch\n"
         "from graphbraid.errors import ResourceError\n"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests import warm
 from tests.extras import NO_KERNELS
 from tests.fuzz import api, files, links, memory, run, threads
 from tests.fuzz import kernels as kernel_cases
@@ -19,7 +20,6 @@ from tests.fuzz.kernel_inputs import Inputs
 from tests.fuzz.targets import TARGETS
 from tests.fuzz.verdict import judge
 from tests.fuzz.world import World, numbers_of, unequal
-from tests.warm import WarmProcesses
 
 from graphbraid import native
 from graphbraid.errors import DataError
@@ -58,7 +58,7 @@ def test_everything_public_is_called():
 
 
 @pytest.mark.slow
-def test_planted_faults_are_found(tmp_path: Path, warm: WarmProcesses):
+def test_planted_faults_are_found(tmp_path: Path):
     done = warm.run(["-c", PLANTED, tmp_path])
     assert done.stdout.split() == ["ok", "signal", "hang", "hang", "signal", "broken"], done.stderr
 

@@ -20,6 +20,7 @@ from benchmarks.gpu import suite as gpu_suite
 from benchmarks.gpu import tiers as gpu_tiers
 from benchmarks.graphs import generated
 from benchmarks.tables import gpu as gpu_table
+from tests import warm
 from tests.extras import NO_PYG, PATIENCE
 
 ROOT = Path(__file__).parents[1]
@@ -171,7 +172,7 @@ def test_graphs_are_what_their_specs_say():
         ),
     ],
 )
-def test_without_a_device_a_benchmark_says_what_to_do(module, warm):
+def test_without_a_device_a_benchmark_says_what_to_do(module):
     done = warm.run(["-m", f"benchmarks.gpu.{module}"], cwd=ROOT)
     assert done.returncode == 1
     assert "there is no CUDA device here; --smoke" in done.stderr

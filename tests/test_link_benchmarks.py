@@ -8,6 +8,7 @@ import pytest
 from benchmarks.accuracy import knowledge, temporal
 from benchmarks.common.contenders import Contender
 from benchmarks.common.rows import read_lines
+from tests import warm
 from tests.extras import NO_PYG
 from tests.train.linked_communities import relations
 
@@ -69,7 +70,7 @@ def test_neighbours_of_any_time_leak_and_those_before_the_link_do_not(archive, m
     assert "leakage" in capsys.readouterr().out
 
 
-def test_temporal_batches_of_ours_are_counted_and_compared_by_edge(tmp_path, warm):
+def test_temporal_batches_of_ours_are_counted_and_compared_by_edge(tmp_path):
     pytest.importorskip("torch_geometric", reason=NO_PYG)
     from benchmarks.sampling import temporal as sampling
 

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests import warm
 from tests.extras import PATIENCE
 from typer.testing import CliRunner
 
@@ -18,7 +19,7 @@ SNIPPETS = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL
 
 
 @pytest.mark.slow
-def test_the_snippets_run(tmp_path, warm):
+def test_the_snippets_run(tmp_path):
     assert len(SNIPPETS) >= 2
     environment = os.environ | {"GRAPHBRAID_CACHE": str(tmp_path / "cache")}
     done = warm.run(["-c", "\n".join(SNIPPETS)], cwd=tmp_path, environment=environment)

@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 from benchmarks.peers.reordering import degree_order, digest
 from benchmarks.tiers import reordering, topology
+from tests import warm
 
 from graphbraid import Graph
 from graphbraid.features import reorder
@@ -26,7 +27,7 @@ def test_a_digest_tells_edges_and_not_their_order_within_a_list(tmp_path):
     assert digest(again.indptr, again.indices) == found
 
 
-def test_our_side_prints_a_line_with_the_digest_of_the_reordered_graph(tmp_path, warm):
+def test_our_side_prints_a_line_with_the_digest_of_the_reordered_graph(tmp_path):
     folder = topology.make(tmp_path, 5000)
     done = warm.run(["-m", "benchmarks.tiers.reordering_ours", folder], cwd=ROOT)
     assert done.returncode == 0, done.stderr

@@ -1,14 +1,10 @@
-"""Which cases of a product of parameters the suites run, and what one process runs of them."""
+"""Which cases of a product of parameters the suites run."""
 
 import itertools
-import os
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
-from tests.extras import PATIENCE
-from tests.suites import ROOT, covering, every, few_of, longest_first, mark_product, unit_of, with_pairs
+from tests.suites import covering, every, few_of, mark_product, with_pairs
 
 
 def product(*counts):
@@ -118,63 +114,3 @@ def test_values_that_make_test_leaves_out_are_the_rest_of_a_product():
     first, second, third = every(2, [("a", 1), ("b", 2), ("c", 3)])
     assert (first, second.values, third) == (("a", 1), ("b", 2), ("c", 3))
     assert few_of([("a", 1), ("b", 2)], {"b"})[1] == ("b", 2)
-
-
-@pytest.mark.parametrize(
-    ("test", "unit"),
-    [
-        ("tests/ops/test_spmm.py::test_a[1]", "tests/ops/test_spmm.py"),
-        ("tests/train/test_resume.py::test_a", "tests/train/test_resume.py"),
-        ("tests/robustness/test_signals.py::test_a[3]", "tests/robustness/test_signals.py::test_a[3]"),
-    ],
-    ids=["all short", "a fixture of the module", "long ones"],
-)
-def test_a_files_tests_stay_together_but_long_ones_without_a_common_fixture(test, unit):
-    assert unit_of(test) == unit
-
-
-def test_long_units_come_first_and_stay_whole():
-    def made(name, *markers):
-        item = SimpleNamespace(nodeid=name, fixturenames=[])
-        item.get_closest_marker = lambda name: name in markers
-        return item
-
-    spmm, signals = "tests/ops/test_spmm.py::", "tests/robustness/test_signals.py::"
-    items = [made(spmm + "a"), made(signals + "a"), made(signals + "b", "slow"), made(spmm + "b")]
-    longest_first(items)
-    assert [item.nodeid for item in items] == [signals + "b", spmm + "a", spmm + "b", signals + "a"]
-
-
-TESTS_THAT_END_THEIR_PROCESS = """
-import os, pytest
-
-@pytest.mark.parametrize("number", range(5))
-def test_one(number):
-    if number in {dying}:
-        os._exit(3)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "dying", [(2,), *(pytest.param(one, marks=pytest.mark.slow) for one in ((0, 4), (4,)))]
-)
-def test_a_test_that_ends_its_process_fails_once_and_the_others_run(tmp_path, dying):
-    (tmp_path / "conftest.py").write_text(
-        "from tests.units import Units\n"
-        "def pytest_xdist_make_scheduler(config, log):\n"
-        "    return Units(config, log, lambda test: test.partition('[')[0])\n"
-    )
-    (tmp_path / "test_a.py").write_text(TESTS_THAT_END_THEIR_PROCESS.replace("{dying}", str(dying)))
-    (tmp_path / "test_b.py").write_text("def test_other(): pass\n")
-    options = ["-n", "2", "-p", "xdist", "-p", "no:cacheprovider", "--rootdir", tmp_path]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, tmp_path],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
-    assert f"{len(dying)} failed, {6 - len(dying)} passed" in done.stdout, done.stdout
-    assert all(f"crashed while running 'test_a.py::test_one[{number}]'" in done.stdout for number in dying)

@@ -22,7 +22,6 @@ OPTIONS = whole.argparse.Namespace(
 )
 
 
-@pytest.mark.usefixtures("warm_python")
 @pytest.mark.slow
 @pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
 def test_both_runs_of_a_small_graph_learn_the_same(tmp_path, capsys):

@@ -1,165 +1,96 @@
-"""Python programs as processes of their own that need not import torch again, which outlasts most of them."""
+"""Python programs in processes that are forked from one which has imported what most programs import."""
 
 from __future__ import annotations
 
+import atexit
 import contextlib
-import json
+import functools
+import multiprocessing
 import os
-import shlex
-import shutil
-import signal
-import socket
+import runpy
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
+from unittest import mock
 
 from tests.extras import PATIENCE
 
 ROOT = Path(__file__).parents[1]
-ADDRESS = "GRAPHBRAID_WARM_PROCESSES"
-"""Variable with the path of the server's socket, for all processes of a test run."""
-PYTHON = "GRAPHBRAID_WARM_PYTHON"
-"""Variable with what programs of the warm processes are to take for Python."""
 
 
-class WarmServer:
-    """Runs tests/warm_server.py, which imports nothing before the first test asks for a process.
+def run(
+    arguments: Sequence[object],
+    *,
+    cwd: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    timeout: float = 2 * PATIENCE,
+) -> subprocess.CompletedProcess[str]:
+    """Do as ``subprocess.run([sys.executable, *arguments], capture_output=True, text=True)`` does.
 
-    Args:
-        at_once: whether it imports now, while tests are collected, instead.
+    Not for a test of what happens while Python starts and imports, nor of variables that a library reads when
+    it is loaded, as OpenMP does.
     """
-
-    def __init__(self, *, at_once: bool = False) -> None:
-        self._folder = tempfile.mkdtemp(prefix="warm-")
-        os.environ[ADDRESS] = str(Path(self._folder) / "socket")
-        paths = (os.environ.get("PYTHONPATH"), str(ROOT), str(ROOT / "src"))
-        with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(os.environ[ADDRESS])
-            listener.listen()
-            command = [sys.executable, str(ROOT / "tests" / "warm_server.py"), str(listener.fileno())]
-            self._process = subprocess.Popen(
-                [*command, *(["at-once"] if at_once else [])],
-                stdin=subprocess.PIPE,  # which ends with this process, however that ends
-                stdout=subprocess.DEVNULL,
-                pass_fds=[listener.fileno()],
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
-            )
-
-    def close(self) -> None:
-        """End it."""
-        self._process.communicate(timeout=PATIENCE)
-        shutil.rmtree(self._folder)
+    texts, folder = [str(argument) for argument in arguments], str(cwd or Path.cwd())
+    given = dict(os.environ if environment is None else environment)
+    if "LD_PRELOAD" in os.environ:  # a sanitizer, which does not follow threads begun after a fork
+        command = [sys.executable, *texts]
+        return subprocess.run(
+            command, cwd=folder, env=given, capture_output=True, text=True, timeout=timeout, check=False
+        )
+    with tempfile.TemporaryDirectory(prefix="warm-") as place:
+        streams = [f"{place}/stdout", f"{place}/stderr"]
+        process = _server().Process(target=_program, args=(texts, folder, given, streams))
+        process.start()
+        process.join(timeout)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+            raise subprocess.TimeoutExpired(texts, timeout)
+        out, err = (Path(stream).read_text(encoding="utf-8") for stream in streams)
+    return subprocess.CompletedProcess(texts, process.exitcode, out, err)
 
 
-class WarmProcesses:
-    """Starts programs by forking from the server's process for this one.
+@functools.cache
+def _server() -> ForkServerContext:
+    """Start the process that is forked, which imports tests/warm_imports.py."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.warm_imports"])
+    paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    with mock.patch.dict(os.environ, PYTHONPATH=paths):  # a test may have left the repository's folder
+        forkserver.ensure_running()
+    return context
 
-    Not for a test of what happens while Python starts and imports, or lets go of its modules at its end, nor
-    of variables that a library reads when it is loaded, as OpenMP does.
-    """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._started_seconds = folder, folder / "seconds"
-        self._connection: socket.socket | None = None
-        self._received, self._pid, self._seconds = b"", 0, 0.0
-        self._seconds_read = 0.0
-
-    def run(
-        self,
-        arguments: Sequence[object],
-        *,
-        cwd: Path | None = None,
-        environment: Mapping[str, str] | None = None,
-        timeout: float = 2 * PATIENCE,
-    ) -> subprocess.CompletedProcess[str]:
-        """Do as ``subprocess.run([sys.executable, *arguments], capture_output=True, text=True)`` does."""
-        texts = [str(argument) for argument in arguments]
-        if "LD_PRELOAD" in os.environ:  # a sanitizer, which does not follow threads begun after a fork
-            return subprocess.run(
-                [sys.executable, *texts],
-                cwd=cwd,
-                env=environment,
-                capture_output=True,
-                text=True,
-                timeout=timeout,
-                check=False,
-            )
-        connection = self._connected()
-        streams = {name: str(self._folder / name) for name in ("stdout", "stderr")}
-        where = {"cwd": str(cwd or Path.cwd()), "environment": dict(environment or os.environ)}
-        connection.sendall(json.dumps({"arguments": texts, **where, **streams}).encode() + b"\n")
-        process = self._answer(timeout)
-        try:
-            status = self._answer(timeout)
-        except subprocess.TimeoutExpired:
-            os.kill(process, signal.SIGKILL)
-            self._answer(timeout)
-            raise
-        out, err = (Path(path).read_text() for path in streams.values())
-        return subprocess.CompletedProcess(texts, os.waitstatus_to_exitcode(status), out, err)
-
-    def python(self) -> str:
-        """A program that stands for Python: it has a warm process run its arguments, and ends as that does.
-
-        Signals but SIGINT and SIGTERM reach the program alone. When it is killed, the process is, too.
-        """
-        program = self._folder / "python"
-        stand_in = shlex.join([sys.executable, "-IS", str(ROOT / "tests" / "warm_python.py")])
-        program.write_text(f'#!/bin/sh\nexec {stand_in} {shlex.quote(str(self._started_seconds))} "$@"\n')
-        program.chmod(0o755)
-        return str(program)
-
-    def close(self) -> None:
-        """Let go of the server."""
-        if self._connection is not None:
-            self._seconds = self._own_seconds()
-            self._connection.close()
-            self._connection = None
-
-    def processor_seconds(self) -> float:
-        """Processor seconds of the programs that have ended, as Linux knows them; 0 elsewhere."""
-        return self._own_seconds() + self._seconds_of_started()
-
-    def _seconds_of_started(self) -> float:
-        """Processor seconds of the processes that programs have started by :meth:`python`."""
-        with contextlib.suppress(OSError):  # none was started, or this process is nobody meanwhile
-            self._seconds_read = sum(map(float, self._started_seconds.read_text().split()))
-        return self._seconds_read
-
-    def _own_seconds(self) -> float:
-        if self._connection is None:
-            return self._seconds
-        try:
-            fields = Path(f"/proc/{self._pid}/stat").read_text().rpartition(") ")[2].split()
-        except OSError:
-            return 0.0
-        return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
-
-    def _connected(self) -> socket.socket:
-        if self._connection is None:
-            self._connection = socket.socket(socket.AF_UNIX)
-            self._connection.connect(os.environ[ADDRESS])
-            self._pid = self._answer(2 * PATIENCE)
-        return self._connection
-
-    def _answer(self, timeout: float) -> int:
-        assert self._connection is not None
-        self._connection.settimeout(timeout)
-        while b"\n" not in self._received:
-            try:
-                more = self._connection.recv(4096)
-            except TimeoutError as error:
-                raise subprocess.TimeoutExpired("a warm process", timeout) from error
-            assert more, "the server of warm processes has ended"
-            self._received += more
-        line, _, self._received = self._received.partition(b"\n")
-        return int(line)
+def _program(arguments: list[str], cwd: str, environment: dict[str, str], streams: list[str]) -> None:
+    """Run a program in this process, which has just been forked."""
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(cwd)
+    for number, stream in enumerate(streams, start=1):
+        file = os.open(stream, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(file, number)
+        os.close(file)
+    kind, name = arguments[0], arguments[1] if len(arguments) > 1 else ""
+    try:
+        if kind == "-m":
+            sys.argv, sys.path[0] = [kind, *arguments[2:]], ""
+            runpy.run_module(name, run_name="__main__", alter_sys=True)
+        elif kind == "-c":
+            sys.argv, sys.path[0] = [kind, *arguments[2:]], ""
+            exec(compile(name, "<string>", "exec"), {"__name__": "__main__"})
+        else:
+            sys.argv, sys.path[0] = arguments, str(Path(kind).resolve().parent)
+            runpy.run_path(kind, run_name="__main__")
+    finally:
+        atexit._run_exitfuncs()  # which multiprocessing leaves out
 
 
 def processes_in(folder: Path) -> list[int]:
-    """Living processes that work in a folder, as a command that was started there and those it started do."""
+    """Return the living processes that work in a folder, as a command that was started there does."""
     found = []
     for link in Path("/proc").glob("[0-9]*/cwd"):
         with contextlib.suppress(OSError):  # it ended meanwhile

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 import torch
+from tests import warm
 from tests.extras import PATIENCE
 from typer.testing import CliRunner
 
@@ -63,7 +64,7 @@ def graphbraid_process():
 
 
 @pytest.fixture
-def graphbraid_warm(warm):
+def graphbraid_warm():
     """Call a command in a process that need not import torch again."""
 
     def call(*arguments, code=0, **variables):

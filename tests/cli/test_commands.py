@@ -106,7 +106,6 @@ def test_a_resumed_run_equals_one_that_was_never_stopped(graphbraid, store, tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("warm_python")
 def test_ctrl_c_saves_and_leaves_no_half_written_file(store, tmp_path, graphbraid):
     run_dir = tmp_path / "run"
     arguments = (

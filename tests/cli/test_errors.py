@@ -73,7 +73,6 @@ def test_debug_shows_the_traceback(capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("warm_python")
 def test_a_reader_that_goes_away_is_no_error():
     import subprocess
     import sys

@@ -187,7 +187,6 @@ def test_the_callers_own_error_leaves_no_thread():
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("warm_python")
 def test_ctrl_c_ends_a_run_that_waits_for_a_batch():
     code = """
 from tests.collective.emulation import make_executor, stage_times

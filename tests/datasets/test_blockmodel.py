@@ -4,6 +4,7 @@ import os
 import numpy as np
 import pytest
 import torch
+from tests import warm
 from tests.datasets.helpers import assert_same_graph
 from tests.extras import NO_KERNELS
 
@@ -50,7 +51,7 @@ def test_the_twin_does_not_depend_on_its_chunks(monkeypatch):
 
 @pytest.mark.slow
 @needs_kernels
-def test_bits_do_not_depend_on_threads_or_variant(warm):
+def test_bits_do_not_depend_on_threads_or_variant():
     code = (
         "import sys, torch, zlib; torch.set_num_threads(int(sys.argv[1]))\n"
         "from graphbraid.datasets.blockmodel import BlockModel, generate\n"

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests import warm
 from tests.datasets.helpers import small_graph
 from tests.extras import NO_KERNELS, NO_PEAK
 from tests.features.cases import arrays, assert_same, full_graphs
@@ -189,7 +190,7 @@ print(max(seen) - before)
 
 @pytest.mark.skipif(sys.platform != "linux", reason=NO_PEAK)
 @pytest.mark.slow
-def test_memory_is_that_of_the_nodes_maps_and_some_parts(tmp_path, warm):
+def test_memory_is_that_of_the_nodes_maps_and_some_parts(tmp_path):
     if native.kernels() is None:
         pytest.skip(NO_KERNELS)
     num_nodes, part = 200_000, 2 << 20

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests import warm
 from tests.datasets.helpers import assert_same_graph, small_graph, tensors
 
 from graphbraid.datasets import NodeIds, is_store, open_names, open_store, save_store
@@ -157,7 +158,7 @@ def test_too_little_space_is_said_before_writing(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_disk_that_fills_while_writing_is_said_and_leaves_nothing(tmp_path, warm):
+def test_a_disk_that_fills_while_writing_is_said_and_leaves_nothing(tmp_path):
     """The limit on file sizes stands in for the disk: the write fails in the middle of an array."""
     code = (
         "import resource, sys, torch; sys.path.insert(0, sys.argv[2])\n"
@@ -175,7 +176,6 @@ def test_a_disk_that_fills_while_writing_is_said_and_leaves_nothing(tmp_path, wa
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("warm_python")
 def test_a_killed_writer_leaves_no_store(tmp_path):
     code = (
         "import os, sys, torch; sys.path.insert(0, sys.argv[2]); print(os.getpid(), flush=True)\n"

@@ -103,7 +103,6 @@ for _ in range(2):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("warm_python")
 def test_two_processes_may_ask_at_once(cache):
     command = [sys.executable, "-c", ASK_TWICE]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]

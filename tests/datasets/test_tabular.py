@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 import torch
 from pyarrow import parquet
+from tests import warm
 
 from graphbraid.datasets import CsvOptions, from_csv, from_parquet, from_tables, open_names, save_store
 from graphbraid.errors import ConfigError, DataError
@@ -348,7 +349,7 @@ def test_options_that_cannot_be_meant_are_refused(files):
         from_tables(*files, label="class", features=["class"])
 
 
-def test_without_pyarrow_the_command_to_install_it_is_named(files, warm):
+def test_without_pyarrow_the_command_to_install_it_is_named(files):
     code = (
         "import sys; sys.modules['pyarrow'] = None\n"
         "from graphbraid.datasets import from_csv\n"

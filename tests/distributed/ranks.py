@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import warm
 from tests.extras import PATIENCE
-from tests.warm import WarmProcesses
 
 PROGRAM = Path(__file__).with_name("rank_program.py")
 ROOT = Path(__file__).parents[2]
@@ -44,7 +44,6 @@ def environment(**variables: str) -> dict[str, str]:
 
 
 def run(
-    warm: WarmProcesses,
     size: int,
     function: Any,
     *arguments: object,
@@ -54,7 +53,6 @@ def run(
     """Run ``function(comm, *arguments)`` on ``size`` ranks over Gloo.
 
     Args:
-        warm: where the ranks are forked from.
         size: number of ranks.
         function: a function of a module that can be imported.
         arguments: texts.

@@ -25,27 +25,26 @@ def test_a_rank_alone_keeps_the_contract():
         *(pytest.param(*one, marks=pytest.mark.long) for one in ((1, "1"), (2, "0"))),
     ],
 )
-def test_gloo_keeps_the_contract(size, memory, warm):
+def test_gloo_keeps_the_contract(size, memory):
     name = "gloo+memory" if memory == "1" and size > 1 else "gloo"
-    for said in run(warm, size, contract.every_case, GRAPHBRAID_RANK_MEMORY=memory):
+    for said in run(size, contract.every_case, GRAPHBRAID_RANK_MEMORY=memory):
         assert said.result == {"size": size, "name": name, "cases": len(contract.CASES)}
 
 
 @pytest.mark.slow
-def test_one_rank_that_does_not_share_its_memory_decides_for_all(warm):
+def test_one_rank_that_does_not_share_its_memory_decides_for_all():
     each = {1: {"GRAPHBRAID_RANK_MEMORY": "0"}}
-    assert [said.result["name"] for said in run(warm, 3, contract.every_case, each=each)] == ["gloo"] * 3
+    assert [said.result["name"] for said in run(3, contract.every_case, each=each)] == ["gloo"] * 3
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", few_of((1, 3), {3}))
-def test_checks_change_nothing_where_the_ranks_agree(size, warm):
-    for said in run(warm, size, contract.every_case, GRAPHBRAID_RANK_CHECKS="1"):
+def test_checks_change_nothing_where_the_ranks_agree(size):
+    for said in run(size, contract.every_case, GRAPHBRAID_RANK_CHECKS="1"):
         assert said.result["cases"] == len(contract.CASES)
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("warm_python")
 @pytest.mark.parametrize("size", [3, *(pytest.param(size, marks=pytest.mark.long) for size in (1, 2, 4))])
 def test_mpi_keeps_the_contract_and_trains_the_whole_graph(size):
     done = run_mpi(size, whole_training.by_one_after_the_contract)
@@ -75,8 +74,8 @@ def test_the_only_rank_of_mpirun_does_without_mpi_where_there_is_none(monkeypatc
         {"shape", "rows"},
     ),
 )
-def test_with_checks_calls_that_differ_end_the_job_with_both_named(what, says, warm):
-    first, second = run(warm, 2, contract.differing, what, GRAPHBRAID_RANK_CHECKS="1")
+def test_with_checks_calls_that_differ_end_the_job_with_both_named(what, says):
+    first, second = run(2, contract.differing, what, GRAPHBRAID_RANK_CHECKS="1")
     codes = {first.code, second.code}
     assert codes in ({2}, {2, 8}), (first, second)  # one may hear of it from the other first
     for part in says:

@@ -25,8 +25,8 @@ SOON = PATIENCE
 
 
 @pytest.mark.slow
-def test_a_killed_rank_is_named_and_a_restart_goes_on(tmp_path, warm):
-    first, second, third = run(warm, 3, training.faulty, "killed", tmp_path)
+def test_a_killed_rank_is_named_and_a_restart_goes_on(tmp_path):
+    first, second, third = run(3, training.faulty, "killed", tmp_path)
     assert third.code == -signal.SIGKILL
     for said in (first, second):
         assert said.code == 8, said.stderr
@@ -38,14 +38,14 @@ def test_a_killed_rank_is_named_and_a_restart_goes_on(tmp_path, warm):
         assert "Traceback" not in said.stderr
         assert said.seconds < SOON
     assert not [path for path in tmp_path.rglob("*") if "tmp" in path.name]
-    again = run(warm, 2, training.with_checkpoints, tmp_path, 3, "resume")
+    again = run(2, training.with_checkpoints, tmp_path, 3, "resume")
     assert [len(one.result["losses"]) for one in again] == [14, 14]  # from the end of the first epoch
 
 
 @pytest.mark.slow
-def test_a_rank_that_is_lost_while_ranks_connect_is_missed(warm):
+def test_a_rank_that_is_lost_while_ranks_connect_is_missed():
     """Gloo alone would wait for it until its own timeout, 31 minutes."""
-    *others, lost = run(warm, 3, every_case, each={2: {"LOST_AT_GROUP": "1"}}, **LIMIT)
+    *others, lost = run(3, every_case, each={2: {"LOST_AT_GROUP": "1"}}, **LIMIT)
     assert lost.code == -signal.SIGKILL
     for said in others:
         assert said.code == 8, said.stderr
@@ -54,8 +54,8 @@ def test_a_rank_that_is_lost_while_ranks_connect_is_missed(warm):
 
 
 @pytest.mark.slow
-def test_the_rank_that_holds_the_meeting_point_is_missed(tmp_path, warm):
-    _, *others = run(warm, 3, training.faulty, "first killed", tmp_path, **LIMIT)
+def test_the_rank_that_holds_the_meeting_point_is_missed(tmp_path):
+    _, *others = run(3, training.faulty, "first killed", tmp_path, **LIMIT)
     for said in others:
         assert said.code == 8, said.stderr
         assert "rank 0 is lost" in said.stderr or "which rank 0 holds, is lost" in said.stderr
@@ -63,8 +63,8 @@ def test_the_rank_that_holds_the_meeting_point_is_missed(tmp_path, warm):
 
 
 @pytest.mark.slow
-def test_a_stopped_rank_is_missed(tmp_path, warm):
-    first, second, _ = run(warm, 3, training.faulty, "stopped", tmp_path, STOPPED="1", **LIMIT)
+def test_a_stopped_rank_is_missed(tmp_path):
+    first, second, _ = run(3, training.faulty, "stopped", tmp_path, STOPPED="1", **LIMIT)
     for said in (first, second):
         assert said.code == 8, said.stderr
         assert "rank 2 has given no sign of life for" in said.stderr
@@ -72,19 +72,19 @@ def test_a_stopped_rank_is_missed(tmp_path, warm):
 
 
 @pytest.mark.slow
-def test_a_stopped_rank_is_missed_where_ranks_share_no_memory(tmp_path, warm):
+def test_a_stopped_rank_is_missed_where_ranks_share_no_memory(tmp_path):
     """Gloo would wait for it until its own timeout, at the latest when its process group is destroyed."""
     limits = {"GRAPHBRAID_RANK_MEMORY": "0", **LIMIT}
-    said, _ = run(warm, 2, training.faulty, "stopped", tmp_path, STOPPED="1", **limits)
+    said, _ = run(2, training.faulty, "stopped", tmp_path, STOPPED="1", **limits)
     assert said.code == 8, said.stderr
     assert "rank 1 has given no sign of life for" in said.stderr
     assert said.seconds < 45
 
 
 @pytest.mark.slow
-def test_a_rank_that_is_stuck_is_named_when_patience_ends(tmp_path, warm):
+def test_a_rank_that_is_stuck_is_named_when_patience_ends(tmp_path):
     # Long beside what ranks may wait for each other at the start of a busy machine's run.
-    first, _ = run(warm, 2, training.faulty, "stuck", tmp_path, STOPPED="1", GRAPHBRAID_RANK_PATIENCE="8")
+    first, _ = run(2, training.faulty, "stuck", tmp_path, STOPPED="1", GRAPHBRAID_RANK_PATIENCE="8")
     assert first.code == 8
     assert "rank 0 has waited 8 s in all_reduce" in first.stderr
     assert "not there yet: rank 1 (" in first.stderr
@@ -98,8 +98,8 @@ def test_a_rank_that_is_stuck_is_named_when_patience_ends(tmp_path, warm):
         ("raises", "rank 1 failed: a user's own mistake"),
     ],
 )
-def test_what_a_rank_raises_is_told_by_all(what, says, tmp_path, warm):
-    first, second = run(warm, 2, training.faulty, what, tmp_path)
+def test_what_a_rank_raises_is_told_by_all(what, says, tmp_path):
+    first, second = run(2, training.faulty, what, tmp_path)
     assert first.code == 8
     assert says in first.stderr
     assert second.code == 1
@@ -107,8 +107,8 @@ def test_what_a_rank_raises_is_told_by_all(what, says, tmp_path, warm):
 
 
 @pytest.mark.slow
-def test_replicas_that_drift_apart_are_noticed(tmp_path, warm):
-    for said in run(warm, 2, training.faulty, "drifts", tmp_path):
+def test_replicas_that_drift_apart_are_noticed(tmp_path):
+    for said in run(2, training.faulty, "drifts", tmp_path):
         assert said.code == 8
         assert "rank 1 no longer holds the same parameters as rank 0 at the end of epoch 1" in said.stderr
 
@@ -118,8 +118,8 @@ def test_replicas_that_drift_apart_are_noticed(tmp_path, warm):
     ("what", "status"),
     [pytest.param("asks to stop", "stopped", marks=pytest.mark.slow), ("terminated", "interrupted")],
 )
-def test_all_ranks_stop_after_the_same_step(what, status, tmp_path, warm):
-    said = run(warm, 2, training.faulty, what, tmp_path)
+def test_all_ranks_stop_after_the_same_step(what, status, tmp_path):
+    said = run(2, training.faulty, what, tmp_path)
     first, second = (one.result for one in said)
     assert first == second
     assert first["status"] == status
@@ -127,10 +127,10 @@ def test_all_ranks_stop_after_the_same_step(what, status, tmp_path, warm):
 
 
 @pytest.mark.slow
-def test_a_port_in_use_is_said(warm):
+def test_a_port_in_use_is_said():
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
-        first, second = run(warm, 2, every_case, MASTER_PORT=port, GRAPHBRAID_RANK_MEETING="3")
+        first, second = run(2, every_case, MASTER_PORT=port, GRAPHBRAID_RANK_MEETING="3")
     assert first.code == 4
     assert f"port {port} is in use by another program on this machine" in first.stderr
     assert second.code == 8
@@ -164,17 +164,17 @@ def test_a_rank_that_finds_no_meeting_point_says_so_in_one_line(stranger):
 
 
 @pytest.mark.slow
-def test_ranks_that_do_not_come_are_named(warm):
+def test_ranks_that_do_not_come_are_named():
     each = {0: {"WORLD_SIZE": "3"}, 1: {"WORLD_SIZE": "3"}}
-    said = run(warm, 2, every_case, each=each, **MEETING)
+    said = run(2, every_case, each=each, **MEETING)
     assert [one.code for one in said] == [8, 8], said
     assert "of 3 ranks, 2 did not come to" in said[0].stderr
     assert "of 3 ranks, 2 did not come to" in said[1].stderr
     assert [one.stderr.count("\n") for one in said] == [1, 1]  # no stack trace of a store that went away
 
 
-def test_ranks_that_count_differently_are_told_so(warm):
-    said = run(warm, 2, every_case, each={1: {"WORLD_SIZE": "3"}}, **MEETING)
+def test_ranks_that_count_differently_are_told_so():
+    said = run(2, every_case, each={1: {"WORLD_SIZE": "3"}}, **MEETING)
     assert [one.code for one in said] == [2, 2], said
     assert "rank 0 was started as one of 2 ranks, rank 1 as one of 3" in said[0].stderr
     assert "rank 1 was started as one of 3 ranks, rank 0 as one of 2" in said[1].stderr
@@ -182,15 +182,15 @@ def test_ranks_that_count_differently_are_told_so(warm):
 
 
 @pytest.mark.slow
-def test_two_processes_with_one_number_are_refused(warm):
-    said = run(warm, 3, every_case, each={2: {"RANK": "1"}}, **MEETING)
+def test_two_processes_with_one_number_are_refused():
+    said = run(3, every_case, each={2: {"RANK": "1"}}, **MEETING)
     assert said[0].code == 8  # rank 2 does not come
     assert sorted(one.code for one in said[1:]) == [2, 8], said
     assert "two processes say that they are rank 1 at" in said[1].stderr + said[2].stderr
 
 
-def test_different_versions_are_refused(warm):
-    for said in run(warm, 2, every_case, each={1: {"PRETENDED_VERSION": "0.0.9"}}):
+def test_different_versions_are_refused():
+    for said in run(2, every_case, each={1: {"PRETENDED_VERSION": "0.0.9"}}):
         assert said.code == 2
         assert (
             "rank 0 has graphbraid '0.1.0', rank 1 has '0.0.9'; install the same on all machines."

@@ -18,12 +18,12 @@ SIZES = (1, 2, LONG)
 
 
 @pytest.fixture(scope="module")
-def results(warm, tmp_path_factory):
+def results(tmp_path_factory):
     """What so many ranks have learned, as results(2): one job for each number of them that is asked for."""
     return functools.cache(
         lambda size: [
             said.result
-            for said in run(warm, size, hot_training.every_case, tmp_path_factory.mktemp(f"ranks{size}"))
+            for said in run(size, hot_training.every_case, tmp_path_factory.mktemp(f"ranks{size}"))
         ]
     )
 
@@ -63,9 +63,9 @@ def test_rows_are_interleaved_and_read_at_peers(size, share, results):
 
 
 @pytest.fixture(scope="module")
-def odd(warm, tmp_path_factory):
+def odd(tmp_path_factory):
     folder = tmp_path_factory.mktemp("odd")
-    return [said.result for said in run(warm, 3, hot_training.odd_cases, folder, HANG_SECONDS="120")]
+    return [said.result for said in run(3, hot_training.odd_cases, folder, HANG_SECONDS="120")]
 
 
 CASES = ("slower peers", "known by one", "some without", "unequal", "all fit", "unread")
@@ -145,8 +145,8 @@ def test_the_first_rank_writes_the_trace(odd):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", (2, LONG))
-def test_rows_of_a_store_are_on_devices_at_peers_in_memory_and_on_disk(size, warm, tmp_path):
-    for said in run(warm, size, hot_training.from_a_store, tmp_path):
+def test_rows_of_a_store_are_on_devices_at_peers_in_memory_and_on_disk(size, tmp_path):
+    for said in run(size, hot_training.from_a_store, tmp_path):
         found = said.result
         assert found["tiers"] == found["plain"]
         assert found["shared"]["shared"] == 30 * size
@@ -157,9 +157,9 @@ def test_rows_of_a_store_are_on_devices_at_peers_in_memory_and_on_disk(size, war
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_in_mid_epoch_with_other_rows_and_ranks(warm, tmp_path):
+def test_a_run_goes_on_in_mid_epoch_with_other_rows_and_ranks(tmp_path):
     def trained(size, folder, *arguments):
-        ran = run(warm, size, hot_training.with_checkpoints, tmp_path / folder, *arguments)
+        ran = run(size, hot_training.with_checkpoints, tmp_path / folder, *arguments)
         first, *others = (said.result for said in ran)
         assert all(other == first for other in others)
         return first
@@ -189,8 +189,8 @@ def test_a_run_goes_on_in_mid_epoch_with_other_rows_and_ranks(warm, tmp_path):
         {"killed"},
     ),
 )
-def test_a_rank_that_is_lost_while_peers_have_its_rows_is_named(what, says, warm, tmp_path):
-    first, second = run(warm, 2, hot_training.faulty, what, tmp_path)
+def test_a_rank_that_is_lost_while_peers_have_its_rows_is_named(what, says, tmp_path):
+    first, second = run(2, hot_training.faulty, what, tmp_path)
     assert first.code == 8, first.stderr
     assert says in first.stderr
     assert "Traceback" not in first.stderr
@@ -205,9 +205,9 @@ def test_a_rank_that_is_lost_while_peers_have_its_rows_is_named(what, says, warm
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
-def test_tiers_auto_size_the_devices_of_ranks(size, warm, tmp_path):
+def test_tiers_auto_size_the_devices_of_ranks(size, tmp_path):
     """Ranks that use one device take a part of its memory each, as if each had one of that size."""
-    for said in run(warm, size, hot_training.sized, tmp_path):
+    for said in run(size, hot_training.sized, tmp_path):
         found = said.result
         for case in ("own", "one"):
             assert found[case]["ran"] == found["plain"]
@@ -229,8 +229,8 @@ def test_tiers_auto_size_the_devices_of_ranks(size, warm, tmp_path):
         assert "from the files: no memory is left" in found["store"]["said"]
 
 
-def test_a_batch_and_a_device_that_samples_read_rows_of_peers(warm):
-    for said in run(warm, 2, hot_training.between_two, "cpu"):
+def test_a_batch_and_a_device_that_samples_read_rows_of_peers():
+    for said in run(2, hot_training.between_two, "cpu"):
         assert (said.result["shared"], said.result["left"]) == (200, 0)
 
 

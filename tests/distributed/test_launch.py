@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests import warm
 from tests.extras import PATIENCE
 from typer.testing import CliRunner
 
@@ -163,8 +164,7 @@ def test_ranks_are_told_who_they_are_and_the_first_that_fails_counts(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("warm_python")
-def test_two_ranks_give_one_result_and_learn_what_one_does(data, warm):
+def test_two_ranks_give_one_result_and_learn_what_one_does(data):
     both = start(data, "--epochs", 2, "--json", "--out", data.parent / "two", "--ranks", 2)
     words = called(data, "--epochs", 2, "--json", "--out", data.parent / "one")
     alone = warm.run(words, cwd=data.parent)
@@ -177,7 +177,6 @@ def test_two_ranks_give_one_result_and_learn_what_one_does(data, warm):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("warm_python")
 def test_sigterm_saves_and_ends_all_ranks(data):
     out = data.parent / "run"
     process = start(data, "--epochs", 100_000, "--ranks", 2, "--out", out)
@@ -227,7 +226,6 @@ def test_so_do_ranks_that_train(data):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("warm_python")
 def test_a_killed_rank_ends_the_others_and_is_named(data):
     out = data.parent / "run"
     process = start(data, "--epochs", 100_000, "--ranks", 3, "--out", out)

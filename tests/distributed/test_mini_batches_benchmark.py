@@ -73,7 +73,6 @@ def test_latency_and_rate_of_sums_are_measured_between_ranks(monkeypatch):
     assert found == other and found[0] > 0
 
 
-@pytest.mark.usefixtures("warm_python")
 @pytest.mark.slow
 def test_ranks_of_one_machine_are_measured_and_predicted(tmp_path, capsys):
     out, threads = tmp_path / "out.jsonl", torch.get_num_threads()

@@ -11,9 +11,9 @@ CASES = [f"{name}, {mode}" for name in odd_graphs.graphs() for mode in odd_graph
 
 
 @pytest.fixture(scope="module")
-def results(warm):
+def results():
     """What so many ranks have learned, as results(2): one job for each number of them that is asked for."""
-    return functools.cache(lambda size: [said.result for said in run(warm, size, odd_graphs.every_graph)])
+    return functools.cache(lambda size: [said.result for said in run(size, odd_graphs.every_graph)])
 
 
 @pytest.mark.parametrize("size", [4, pytest.param(2, marks=pytest.mark.long)])

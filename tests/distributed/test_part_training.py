@@ -3,6 +3,7 @@
 import csv
 
 import pytest
+from tests import warm
 from tests.distributed import whole_training
 from tests.distributed.ranks import run
 from tests.distributed.training import graph_of
@@ -27,10 +28,10 @@ def folder(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [3, pytest.param(2, marks=pytest.mark.long)])
-def test_losses_and_scores_are_those_of_one_rank(size, folder, warm):
+def test_losses_and_scores_are_those_of_one_rank(size, folder):
     called = (whole_training.by_parts, folder, folder / "store")
-    alone = run(warm, 1, *called)[0].result
-    for said in run(warm, size, *called):
+    alone = run(1, *called)[0].result
+    for said in run(size, *called):
         for kind, found in said.result.items():
             assert found["losses"] == pytest.approx(alone[kind]["losses"], rel=1e-5)
             assert found["weights"] == pytest.approx(alone[kind]["weights"], rel=1e-4, abs=1e-6)
@@ -64,11 +65,11 @@ def damage(folder):
         {"other", "damaged"},
     ),
 )
-def test_partitions_that_do_not_fit_are_refused_on_every_rank(what, strategy, size, says, folder, warm):
+def test_partitions_that_do_not_fit_are_refused_on_every_rank(what, strategy, size, says, folder):
     save_partition(graph_of(), partition(graph_of(), size, strategy=strategy), folder / "odd")
     if what == "damaged":
         damage(folder)
-    for said in run(warm, 2, whole_training.misled_parts, folder, what):
+    for said in run(2, whole_training.misled_parts, folder, what):
         assert said.code in (2, 3, 8), said.stderr
         assert says in said.stderr, said.stderr
 
@@ -83,8 +84,7 @@ def test_partition_is_for_several_ranks_and_the_whole_graph(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("warm_python")
-def test_the_command_trains_from_a_partition(folder, warm):
+def test_the_command_trains_from_a_partition(folder):
     losses = []
     for out, more in (("one", ()), ("two", ("--ranks", "2", "--partition", folder / "2"))):
         command = ("train", "--data", folder / "store", "--model", "gcn", "--hidden", 8, "--mode", "full")

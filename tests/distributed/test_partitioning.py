@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests import warm
 from tests.extras import NO_KERNELS, NO_PEAK
 from tests.graph.cases import graphs, reference_kernels
 from tests.ops.graphs import square
@@ -363,7 +364,7 @@ print(status("VmHWM") - before)
 @needs_native
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason=NO_PEAK)
-def test_streaming_a_store_stays_within_its_memory(tmp_path, warm):
+def test_streaming_a_store_stays_within_its_memory(tmp_path):
     num_nodes, memory = 100_000, 4 << 20
     draw = torch.Generator().manual_seed(0)
     edges = torch.randint(0, num_nodes, (2, 8_000_000), generator=draw, dtype=torch.int32)

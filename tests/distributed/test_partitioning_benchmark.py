@@ -15,7 +15,6 @@ def graphs(tmp_path):
     return tmp_path
 
 
-@pytest.mark.usefixtures("warm_python")
 @pytest.mark.slow
 def test_every_contender_divides_and_rows_are_kept(graphs, capsys):
     out = graphs / "out.jsonl"

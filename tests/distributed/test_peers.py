@@ -173,24 +173,24 @@ def test_rows_and_edges_that_do_not_fit_are_refused():
 
 @pytest.mark.distributed
 @pytest.mark.parametrize("size", few_of((2, 3), {2}))
-def test_processes_read_each_others_rows_through_shared_memory(size, warm):
-    for said in run(warm, size, peers.check_in_processes, "twin", "all"):
+def test_processes_read_each_others_rows_through_shared_memory(size):
+    for said in run(size, peers.check_in_processes, "twin", "all"):
         assert said.result["checked"] == 2
 
 
 @pytest.mark.slow
 @pytest.mark.distributed
 @pytest.mark.parametrize("size", [3, pytest.param(2, marks=pytest.mark.long)])
-def test_the_interpreted_kernel_reads_the_rows_of_other_processes(size, warm):
+def test_the_interpreted_kernel_reads_the_rows_of_other_processes(size):
     pytest.importorskip("triton", reason=NO_TRITON)
-    said = run(warm, size, peers.check_in_processes, "interpreted", "scales", TRITON_INTERPRET="1")
+    said = run(size, peers.check_in_processes, "interpreted", "scales", TRITON_INTERPRET="1")
     assert [one.result["rows"] for one in said] == {2: [24, 0], 3: [12, 12, 0]}[size]
 
 
 @pytest.mark.slow
 @pytest.mark.distributed
-def test_a_rank_that_fails_ends_the_wait_for_its_rows(warm):
-    first, second = run(warm, 2, peers.failing)
+def test_a_rank_that_fails_ends_the_wait_for_its_rows():
+    first, second = run(2, peers.failing)
     assert (first.code, second.code) == (8, 2)
     assert "rank 1 failed: no rows today" in first.stderr
 
@@ -224,8 +224,8 @@ def test_processes_on_one_card_read_each_others_rows(tmp_path):
         {"memory"},
     ),
 )
-def test_all_ranks_know_why_they_cannot_read_each_other(what, why, warm):
-    assert [said.result for said in run(warm, 2, peers.probed, what)] == [why] * 2
+def test_all_ranks_know_why_they_cannot_read_each_other(what, why):
+    assert [said.result for said in run(2, peers.probed, what)] == [why] * 2
 
 
 def test_ranks_on_other_kinds_of_devices_are_no_peers_and_share_nothing(monkeypatch):

@@ -15,12 +15,12 @@ pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 
 @pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.usefixtures("known_baseline")
-def test_shares_sums_and_steps_are_those_of_ranks_that_train(size, warm):
+def test_shares_sums_and_steps_are_those_of_ranks_that_train(size):
     graph = training.graph_of()
     config = TrainConfig(**share_training.OPTIONS)
     options = {"cluster": Cluster(), "validates": True, "seconds": 1.0}
     found = forecast_sampled(training.make("sage", graph), graph, config, counts=[1, size], **options)
-    epoch, said = found.epochs[1], [one.result for one in run(warm, size, share_training.counted)]
+    epoch, said = found.epochs[1], [one.result for one in run(size, share_training.counted)]
     times = epoch.details["times"]
     # Each step adds up the buckets and the tail, and nothing else.
     for own in said:

@@ -51,7 +51,6 @@ def test_blocking_calls_are_over_and_nothing_is_sent_where_it_is_left_out():
     assert [total[0] for _, total, _ in left_out] == [1.0, 2.0]
 
 
-@pytest.mark.usefixtures("warm_python")
 @pytest.mark.slow
 def test_ranks_behind_shaped_links_are_measured(tmp_path, capsys):
     if why := why_not():

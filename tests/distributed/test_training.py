@@ -29,9 +29,9 @@ SIZES = (2, pytest.param(3, marks=pytest.mark.long), pytest.param(4, marks=pytes
 
 
 @pytest.fixture(scope="module")
-def results(warm):
+def results():
     """What so many ranks have learned, as results(2): one job for each number of them that is asked for."""
-    return functools.cache(lambda size: run(warm, size, training.every_case))
+    return functools.cache(lambda size: run(size, training.every_case))
 
 
 @pytest.mark.parametrize("case", EQUAL)
@@ -63,17 +63,17 @@ def test_dropout_draws_other_numbers_on_each_rank_and_learns_as_well(results):
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_with_another_number_of_ranks(tmp_path, warm):
-    whole = run(warm, 2, training.with_checkpoints, tmp_path / "whole", 3, "new")[0].result
-    run(warm, 2, training.with_checkpoints, tmp_path / "parts", 1, "new")
-    again = [said.result for said in run(warm, 2, training.with_checkpoints, tmp_path / "parts", 3, "resume")]
+def test_a_run_goes_on_with_another_number_of_ranks(tmp_path):
+    whole = run(2, training.with_checkpoints, tmp_path / "whole", 3, "new")[0].result
+    run(2, training.with_checkpoints, tmp_path / "parts", 1, "new")
+    again = [said.result for said in run(2, training.with_checkpoints, tmp_path / "parts", 3, "resume")]
     assert again[0]["losses"] == whole["losses"][7:]  # to the bit, with dropout, as with the same ranks
     assert again[0]["weights"] == again[1]["weights"] == whole["weights"]
     assert again[0]["history"] == whole["history"]
-    more = [said.result for said in run(warm, 3, training.with_checkpoints, tmp_path / "parts", 4, "resume")]
+    more = [said.result for said in run(3, training.with_checkpoints, tmp_path / "parts", 4, "resume")]
     assert len(more[2]["losses"]) == 7
     assert more[0] == more[1] == more[2]
-    one = run(warm, 1, training.with_checkpoints, tmp_path / "parts", 5, "resume")[0].result
+    one = run(1, training.with_checkpoints, tmp_path / "parts", 5, "resume")[0].result
     assert len(one["losses"]) == 7
     assert len(one["history"]) == 5
     assert not (tmp_path / "parts-not-there").exists()
@@ -199,7 +199,7 @@ def test_tiers_auto_of_ranks_divide_the_memory_of_a_device_that_they_share(other
         {"dropout", "graph"},
     ),
 )
-def test_ranks_that_differ_are_told_so_before_the_first_step(what, says, warm):
-    for said in run(warm, 2, training.misled, what):
+def test_ranks_that_differ_are_told_so_before_the_first_step(what, says):
+    for said in run(2, training.misled, what):
         assert said.code == 2, said.stderr
         assert says in said.stderr

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests import warm
 from tests.distributed import peers
 from tests.distributed.ranks import environment, run
 from tests.distributed.test_rank_part import assert_parts_suffice
@@ -309,11 +310,11 @@ def test_mini_batches_exchange_no_rows():
 @pytest.mark.slow
 @pytest.mark.distributed
 @pytest.mark.parametrize("kernel", ["twin", pytest.param("interpreted", marks=pytest.mark.slow)])
-def test_processes_train_by_reading_each_others_rows(kernel, warm):
+def test_processes_train_by_reading_each_others_rows(kernel):
     if kernel == "interpreted":
         pytest.importorskip("triton", reason=NO_TRITON)
-    [alone] = run(warm, 1, peers.trained_in_processes, "host")
-    for said in run(warm, 2, peers.trained_in_processes, kernel, TRITON_INTERPRET="1"):
+    [alone] = run(1, peers.trained_in_processes, "host")
+    for said in run(2, peers.trained_in_processes, kernel, TRITON_INTERPRET="1"):
         assert said.result["reads"] > 0
         assert said.result["losses"] == pytest.approx(alone.result["losses"], rel=1e-5)
 
@@ -321,8 +322,8 @@ def test_processes_train_by_reading_each_others_rows(kernel, warm):
 @pytest.mark.slow
 @pytest.mark.distributed
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.long)])
-def test_so_do_processes_of_a_group_that_torch_made(method, warm, tmp_path):
-    [alone] = run(warm, 1, peers.trained_in_processes, "host")
+def test_so_do_processes_of_a_group_that_torch_made(method, tmp_path):
+    [alone] = run(1, peers.trained_in_processes, "host")
     call = f"peers.train_on_one_card({str(tmp_path)!r}, 'twin', {method!r})"
     done = warm.run(["-c", f"from tests.distributed import peers; {call}"], environment=environment())
     assert done.returncode == 0, done.stderr
@@ -335,8 +336,8 @@ def test_so_do_processes_of_a_group_that_torch_made(method, warm, tmp_path):
 @pytest.mark.gpu
 @pytest.mark.distributed
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, which two processes share")
-def test_processes_on_one_card_train_by_reading_each_others_rows(warm, tmp_path):
-    [alone] = run(warm, 1, peers.trained_in_processes, "host")
+def test_processes_on_one_card_train_by_reading_each_others_rows(tmp_path):
+    [alone] = run(1, peers.trained_in_processes, "host")
     for said in peers.run_on_one_card(2, tmp_path, peers.trained_in_processes, "compiled"):
         assert said["reads"] > 0
         assert said["losses"] == pytest.approx(alone.result["losses"], rel=1e-4)

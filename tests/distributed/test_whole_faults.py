@@ -22,28 +22,26 @@ def ended(said, folder, rank):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["killed", "killed while rows travel"])
-def test_a_killed_rank_is_named_and_a_restart_goes_on(what, tmp_path, warm):
-    *others, last = run(warm, 3, whole_faults.faulty, what, tmp_path)
+def test_a_killed_rank_is_named_and_a_restart_goes_on(what, tmp_path):
+    *others, last = run(3, whole_faults.faulty, what, tmp_path)
     assert last.code == -signal.SIGKILL
     for rank, said in enumerate(others):
         assert "rank 2 is lost: its process" in ended(said, tmp_path, rank)
     assert not [path for path in tmp_path.rglob("*") if "tmp" in path.name]
-    for said in run(warm, 2, whole_faults.resumed, tmp_path):
+    for said in run(2, whole_faults.resumed, tmp_path):
         assert said.result == 6
 
 
 @pytest.mark.slow
-def test_a_stopped_rank_is_missed(tmp_path, warm):
-    *others, _ = run(
-        warm, 3, whole_faults.faulty, "stopped", tmp_path, STOPPED="1", GRAPHBRAID_RANK_LIMIT="5"
-    )
+def test_a_stopped_rank_is_missed(tmp_path):
+    *others, _ = run(3, whole_faults.faulty, "stopped", tmp_path, STOPPED="1", GRAPHBRAID_RANK_LIMIT="5")
     for rank, said in enumerate(others):
         assert "rank 2 has given no sign of life for" in ended(said, tmp_path, rank)
 
 
 @pytest.mark.slow
-def test_a_rank_that_is_stuck_is_named_when_patience_ends(tmp_path, warm):
-    first, _ = run(warm, 2, whole_faults.faulty, "stuck", tmp_path, STOPPED="1")
+def test_a_rank_that_is_stuck_is_named_when_patience_ends(tmp_path):
+    first, _ = run(2, whole_faults.faulty, "stuck", tmp_path, STOPPED="1")
     said = ended(first, tmp_path, 0)
     assert "rank 0 has waited 3 s in" in said
     assert "not there yet: rank 1 (" in said
@@ -54,8 +52,8 @@ def test_a_rank_that_is_stuck_is_named_when_patience_ends(tmp_path, warm):
     ("what", "says"),
     [("memory", "rank 1 failed: [enforce fail"), ("raises", "rank 1 failed: a user's own mistake")],
 )
-def test_what_a_rank_raises_is_told_by_all(what, says, tmp_path, warm):
-    first, second = run(warm, 2, whole_faults.faulty, what, tmp_path)
+def test_what_a_rank_raises_is_told_by_all(what, says, tmp_path):
+    first, second = run(2, whole_faults.faulty, what, tmp_path)
     assert says in ended(first, tmp_path, 0)
     assert second.code == 1
 
@@ -73,7 +71,7 @@ def test_what_a_rank_raises_is_told_by_all(what, says, tmp_path, warm):
         {"graph"},
     ),
 )
-def test_ranks_that_differ_are_told_before_the_first_step(what, says, warm):
-    for said in run(warm, 2, whole_faults.misled, what):
+def test_ranks_that_differ_are_told_before_the_first_step(what, says):
+    for said in run(2, whole_faults.misled, what):
         assert said.code == 2, said
         assert says in said.stderr

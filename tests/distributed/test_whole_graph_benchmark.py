@@ -8,7 +8,6 @@ from benchmarks.graphs.folder import save
 from tests.extras import NO_PYG
 
 
-@pytest.mark.usefixtures("warm_python")
 @pytest.mark.slow
 def test_ranks_and_one_process_are_measured(tmp_path, capsys):
     pytest.importorskip("torch_geometric", reason=NO_PYG)

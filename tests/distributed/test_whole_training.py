@@ -4,6 +4,7 @@ import csv
 import functools
 
 import pytest
+from tests import warm
 from tests.distributed import whole_training
 from tests.distributed.ranks import run
 from tests.distributed.test_launch import data  # noqa: F401 (a fixture)
@@ -13,9 +14,9 @@ EQUAL = [*whole_training.CASES, "one training node"]
 
 
 @pytest.fixture(scope="module")
-def results(warm):
+def results():
     """What ranks have learned, for a number of them: one job each, run when it is first asked for."""
-    return functools.cache(lambda size: run(warm, size, whole_training.every_case))
+    return functools.cache(lambda size: run(size, whole_training.every_case))
 
 
 @pytest.mark.slow
@@ -42,36 +43,35 @@ def test_all_ranks_hold_the_same_weights_to_the_bit(results):
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_with_another_number_of_ranks(tmp_path, warm):
-    whole = run(warm, 1, whole_training.with_checkpoints, tmp_path / "whole", 4, "new")[0].result
-    run(warm, 2, whole_training.with_checkpoints, tmp_path / "parts", 2, "new")
-    again = [s.result for s in run(warm, 3, whole_training.with_checkpoints, tmp_path / "parts", 4, "resume")]
+def test_a_run_goes_on_with_another_number_of_ranks(tmp_path):
+    whole = run(1, whole_training.with_checkpoints, tmp_path / "whole", 4, "new")[0].result
+    run(2, whole_training.with_checkpoints, tmp_path / "parts", 2, "new")
+    again = [s.result for s in run(3, whole_training.with_checkpoints, tmp_path / "parts", 4, "resume")]
     assert again[0]["losses"] == pytest.approx(whole["losses"][2:], rel=1e-5)  # the masks are the same
     assert again[0]["weights"] == again[2]["weights"] == pytest.approx(whole["weights"], rel=1e-3)
-    one = run(warm, 1, whole_training.with_checkpoints, tmp_path / "parts", 5, "resume")[0].result
+    one = run(1, whole_training.with_checkpoints, tmp_path / "parts", 5, "resume")[0].result
     assert len(one["losses"]) == 1
     assert len(one["history"]) == 5
 
 
 @pytest.mark.slow
-def test_a_loss_that_is_not_finite_ends_all_ranks_with_the_first_node_named(warm):
-    for said in run(warm, 2, whole_training.overflowing):
+def test_a_loss_that_is_not_finite_ends_all_ranks_with_the_first_node_named():
+    for said in run(2, whole_training.overflowing):
         assert said.code != 0
         assert "the loss is" in said.stderr, said.stderr
         assert "is the first to go wrong, at node" in said.stderr, said.stderr
 
 
 @pytest.mark.slow
-def test_one_rank_evaluates_and_predicts_by_itself(warm):
-    alone = run(warm, 1, whole_training.by_one)[0].result
-    first, second = run(warm, 2, whole_training.by_one)
+def test_one_rank_evaluates_and_predicts_by_itself():
+    alone = run(1, whole_training.by_one)[0].result
+    first, second = run(2, whole_training.by_one)
     assert first.result == pytest.approx(alone, rel=1e-4)
     assert second.result == []
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("warm_python")
-def test_the_command_trains_the_whole_graph_on_several_ranks(data, warm):  # noqa: F811 (the fixture)
+def test_the_command_trains_the_whole_graph_on_several_ranks(data):  # noqa: F811 (the fixture)
     losses = []
     command = ("-m", "graphbraid", "train", "--data", data, "--model", "gcn", "--hidden", 8, "--mode", "full")
     for ranks, out in ((1, "one"), (2, "two")):

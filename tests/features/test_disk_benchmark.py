@@ -9,7 +9,6 @@ from benchmarks.tiers.disk_figures import figures
 from benchmarks.tiers.limited import MemoryLimit
 
 
-@pytest.mark.usefixtures("warm_python")
 @pytest.mark.slow
 def test_contenders_agree_and_figures_are_kept(tmp_path, capsys, monkeypatch):
     out = tmp_path / "out.jsonl"

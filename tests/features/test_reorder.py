@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests import warm
 from tests.extras import NO_KERNELS, NO_PEAK
 from tests.features.cases import arrays, assert_same, expected, full_graphs
 from tests.graph.cases import reference_kernels
@@ -221,7 +222,7 @@ print((status("VmHWM") - before) / graph.csc.nbytes)
 
 @pytest.mark.skipif(sys.platform != "linux", reason=NO_PEAK)
 @pytest.mark.slow
-def test_peak_memory_is_the_topology_twice_and_the_nodes_maps(warm):
+def test_peak_memory_is_the_topology_twice_and_the_nodes_maps():
     if native.kernels() is None:
         pytest.skip(NO_KERNELS)
 

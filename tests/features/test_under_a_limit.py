@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests import warm
 from tests.extras import NO_KERNELS, PATIENCE
 from tests.features.tables import stored_graph
 
@@ -65,7 +66,7 @@ def found(done):
 
 @pytest.mark.slow
 @pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
-def test_training_under_a_limit_of_memory_learns_the_same_to_the_bit(stores, warm):
+def test_training_under_a_limit_of_memory_learns_the_same_to_the_bit(stores):
     under_limit = limited(stores)
     if "refused" in under_limit:
         pytest.skip(f"needs a limit of memory: {under_limit['refused']}")

@@ -3,6 +3,7 @@
 import sys
 
 import pytest
+from tests import warm
 from tests.extras import NO_KERNELS
 from tests.peaks import least_peak
 
@@ -70,7 +71,7 @@ print((status("VmHWM") - before) / (16 * largest))
         pytest.param("validate", 1, marks=pytest.mark.slow),
     ],
 )
-def test_peak_memory_stays_below_a_multiple_of_the_edges(operation, bound, warm):
+def test_peak_memory_stays_below_a_multiple_of_the_edges(operation, bound):
     if native.kernels() is None:
         pytest.skip(NO_KERNELS)
 

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests import warm
 from tests.robustness.workplace import graph
-from tests.warm import WarmProcesses
 
 from graphbraid.nn import GraphSAGE
 from graphbraid.train import Trainer
@@ -64,9 +64,7 @@ print(newest)
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_killed_writer_leaves_a_whole_checkpoint_and_loses_none(
-    tmp_path: Path, warm: WarmProcesses
-) -> None:
+def test_a_killed_writer_leaves_a_whole_checkpoint_and_loses_none(tmp_path: Path) -> None:
     options = {"epochs": 1, "fanouts": (3, 3), "batch_size": 32, "test_at_end": False}
     Trainer(GraphSAGE(6, 8, 3), graph(), **options, out_dir=tmp_path / "run").fit()
     last = tmp_path / "run" / "checkpoints" / "last.pt"

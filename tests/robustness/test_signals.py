@@ -65,7 +65,6 @@ def steps_of(run: Path) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("warm_python")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
 def test_signal_in_the_middle_of_an_epoch_leaves_a_whole_run_that_goes_on(
     number: signal.Signals, data: Path, tmp_path: Path, start: Start

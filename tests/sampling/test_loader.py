@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests import warm
 from tests.extras import PATIENCE
 from tests.peaks import least_peak
 from tests.sampling.graphs import power_law_csc
@@ -175,7 +176,7 @@ def test_bits_depend_on_neither_threads_nor_order():
     assert digest(reversed(alone)) == expected
 
 
-def test_bits_are_those_of_another_process(warm):
+def test_bits_are_those_of_another_process():
     code = (
         "from tests.sampling.test_loader import *\n"
         "print(digest(NeighborLoader(make_graph(), **SHUFFLED).batches(3)))"
@@ -366,7 +367,6 @@ def test_pygs_options_about_processes_are_taken():
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("warm_python")
 def test_ctrl_c_ends_the_wait_for_a_batch():
     code = """
 import signal, sys, torch
@@ -392,7 +392,7 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.slow
-def test_a_workers_memory_does_not_grow_with_the_graph(warm):
+def test_a_workers_memory_does_not_grow_with_the_graph():
     """Table and buffers are of the batch's size: 16 times the graph costs no more beyond its arrays."""
     code = """
 import sys, torch

@@ -4,6 +4,7 @@ import os
 
 import pytest
 import torch
+from tests import warm
 from tests.extras import PATIENCE
 from tests.sampling.test_loader import digest, make_data, make_graph
 from torch import multiprocessing
@@ -44,7 +45,7 @@ print(digest(used.batches(0)))
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a system whose processes fork")
-def test_a_forked_child_begins_anew_and_its_open_iterators_raise(warm):
+def test_a_forked_child_begins_anew_and_its_open_iterators_raise():
     if native.kernels() is None:
         pytest.skip("without the compiled kernels a loader has no threads to lose")
     done = warm.run(["-c", FORKED])

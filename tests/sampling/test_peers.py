@@ -168,7 +168,6 @@ def check_two_processes(folder, kind):
 
 @pytest.mark.slow
 @pytest.mark.distributed
-@pytest.mark.usefixtures("warm_python")
 def test_two_processes_read_each_others_rows(tmp_path):
     check_two_processes(tmp_path, "cpu")
 

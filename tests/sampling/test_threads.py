@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from tests import warm
 from tests.extras import NO_KERNELS
-from tests.warm import WarmProcesses
 
 from graphbraid import Graph, native
 from graphbraid.errors import ConfigError
@@ -25,7 +25,7 @@ def ring(num_nodes: int = 50) -> Graph:
 
 
 @pytest.fixture
-def run_python(warm: WarmProcesses) -> Callable[[str], str]:
+def run_python() -> Callable[[str], str]:
     """What code prints in a process that has imported and no more; it must end by itself and well."""
 
     def run(code: str) -> str:

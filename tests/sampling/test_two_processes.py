@@ -72,7 +72,6 @@ def train(rank, layout, folder):
 
 @pytest.mark.slow
 @pytest.mark.distributed
-@pytest.mark.usefixtures("warm_python")
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_two_processes_learn_what_one_does_from_the_seeds_of_both(layout, tmp_path):
     program = "import sys; from tests.sampling.test_two_processes import train; train(*sys.argv[1:])"

@@ -65,7 +65,6 @@ def quick_build(parts: Compiled, folder: Path) -> str:
 @pytest.mark.parametrize(
     "is_quick", [True, pytest.param(False, marks=pytest.mark.long)], ids=["quick", "as written"]
 )
-@pytest.mark.usefixtures("warm_python")
 def test_listing_1_becomes_a_program_that_builds_and_runs_without_python(
     place: Path, tmp_path: Path, bare: dict[str, str], is_quick: bool, request
 ):

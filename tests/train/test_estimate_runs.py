@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests import warm
 from tests.extras import NO_PEAK, PATIENCE
 from tests.train.communities import random_graph
 
@@ -93,7 +94,7 @@ def started(code, *arguments):
 
 
 @pytest.fixture(scope="module")
-def ran(warm):
+def ran():
     """Returns the peak resident bytes that a program would print which had to import all it needs.
 
     It runs in a process that has more of that already. A run of next to nothing says how much more, and as
@@ -271,7 +272,7 @@ def knowledge():
         ("knowledge", {"fanouts": (0,), "negatives": "shared"}),
     ],
 )
-def test_memory_of_a_run_on_links_is_within_fifteen_per_cent(tmp_path, warm, ran, shape, options):
+def test_memory_of_a_run_on_links_is_within_fifteen_per_cent(tmp_path, ran, shape, options):
     graph = knowledge() if shape == "knowledge" else graph_of(shape).replace(y=None, splits={})
     store = save_store(graph, tmp_path / "store")
     arguments = [str(store), json.dumps(LINK_OPTIONS | options)]

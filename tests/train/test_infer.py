@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests import warm
 from tests.extras import NO_PEAK
 from tests.peaks import least_peak
 from tests.train.communities import Sage, community_graph
-from tests.warm import WarmProcesses
 
 from graphbraid import nn as gnn
 from graphbraid.errors import ConfigError, DataError, ResourceError
@@ -323,7 +323,7 @@ print(peak() - before)
 
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason=NO_PEAK)
-def test_peak_memory_stays_within_the_budget(warm: WarmProcesses) -> None:
+def test_peak_memory_stays_within_the_budget() -> None:
     """One pass holds 3 x 61 MB of activations; with a budget of 32 MB it must do with about that."""
 
     def growth(budget: int) -> int:

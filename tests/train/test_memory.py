@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests import warm
 from tests.extras import NO_PEAK
 from tests.peaks import least_peak
-from tests.warm import WarmProcesses
 
 TRAIN = """
 import json, resource, sys, torch
@@ -51,9 +51,7 @@ print(json.dumps([g.nbytes, peak - before]))
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason=NO_PEAK)
 @pytest.mark.parametrize("model", ["GraphSAGE", "GCN"])
-def test_training_adds_a_fifth_of_the_graph_and_a_constant_at_most(
-    model: str, tmp_path: Path, warm: WarmProcesses
-) -> None:
+def test_training_adds_a_fifth_of_the_graph_and_a_constant_at_most(model: str, tmp_path: Path) -> None:
     """The constant: 96 MiB for batches under way, the model, and exact inference under its 16 MiB."""
     for num_nodes in (50_000, 400_000):
 

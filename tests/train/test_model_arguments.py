@@ -113,8 +113,8 @@ def test_every_route_gives_what_pyg_gives(route, name):
 @pytest.mark.slow
 @pytest.mark.distributed
 @pytest.mark.parametrize("mode", ["sampled", "full"])
-def test_so_do_two_ranks(mode, warm):
-    for said in run(warm, 2, argument_ranks.trained, mode):
+def test_so_do_two_ranks(mode):
+    for said in run(2, argument_ranks.trained, mode):
         for name, found in said.result.items():
             case = CASES[name]
             data = case.data()

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests import warm
 from tests.extras import NO_PEAK
 from tests.peaks import least_peak
-from tests.warm import WarmProcesses
 
 from graphbraid import Graph
 from graphbraid.datasets import save_store
@@ -55,7 +55,7 @@ def made(num_nodes: int) -> Graph:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason=NO_PEAK)
-def test_memory_of_training_falls_by_what_features_take_less(tmp_path: Path, warm: WarmProcesses) -> None:
+def test_memory_of_training_falls_by_what_features_take_less(tmp_path: Path) -> None:
     environment = os.environ | {"TMPDIR": str(tmp_path)}
 
     def peak(dtype: str | None) -> int:

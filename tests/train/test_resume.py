@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests import warm
 from tests.extras import PATIENCE
 from tests.train.communities import Sage, community_graph, new_model
-from tests.warm import WarmProcesses
 
 from graphbraid.errors import ResourceError
 from graphbraid.train import Callback, Trainer
@@ -37,7 +37,7 @@ Run = Callable[..., int]
 
 
 @pytest.fixture(scope="module")
-def run(warm: WarmProcesses) -> Run:
+def run() -> Run:
     def train(out_dir: Path, *options: str) -> int:
         done = warm.run([SCRIPT, out_dir, *options])
         assert done.returncode in (0, -signal.SIGKILL), done.stdout + done.stderr
@@ -131,7 +131,6 @@ def test_run_killed_twice_and_then_finished_resumes_to_the_bit(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("warm_python")
 def test_ctrl_c_stops_cleanly_and_the_run_goes_on(run: Run, uninterrupted: Path, tmp_path: Path) -> None:
     process = start(str(tmp_path), "--slow")
     assert process.stdout is not None
