@@ -104,7 +104,7 @@ def choose(
         share = ALONE if comm is None else Share(comm.rank, comm.size)
         config, tiers_reason, reads = _with_sizes(model, graph, config, memory, share)
     if config.mode == "auto" and _is_in_tiers(config, passed):
-        mode_reason = "the graph is in tiers, of which mini-batches read what they need"
+        mode_reason = "the graph is in tiers, and mini-batches read only what they need"
         config = config.updated(mode="sampled")
     if config.mode == "auto" and graph.x is not None:
         mode, mode_reason = choose_mode(model, graph, config)

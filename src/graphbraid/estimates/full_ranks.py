@@ -329,7 +329,7 @@ def predict(steps: Sequence[Step], share: LargestShare, cluster: Cluster) -> Ran
     """Predict an epoch of whole-graph training, which is one step, on the busiest of some ranks.
 
     Args:
-        steps: steps on one rank, of which ranks choose the fastest.
+        steps: steps on one rank; ranks choose the fastest.
         share: what the busiest rank has of the graph.
         cluster: the ranks and their network.
     """

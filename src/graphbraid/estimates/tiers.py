@@ -139,9 +139,10 @@ def tiered_needs(needs: SampledNeeds, host_bytes: int, list_bytes: int) -> Needs
 
 
 def rows_per_second(graph: Graph, host: int | str) -> float:
-    """Measure how many rows at random a second come from the file, some that no cache has first.
+    """Measure how many rows in random order come from the file in a second.
 
-    On a slow disk as many as come in about half a second, and an eighth of all tried ones at least.
+    Other rows are read first, so that the requests are set up. On a slow disk the measurement stops after
+    half a second, once it has read an eighth of its rows.
     """
     x = stored_rows(graph.x)
     assert x is not None, "only dense rows are in a file"

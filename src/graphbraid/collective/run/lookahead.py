@@ -207,7 +207,7 @@ class RowBuffer:
             self._start_anew()
 
     def complete(self, moved: MiniBatch) -> None:
-        """Append a batch's rows to the ring on the device, and read all its features from what is there.
+        """Append a batch's rows to the ring on the device, and assemble all its features there.
 
         Runs on the current stream. If device memory runs out, nothing has changed.
 
