@@ -328,3 +328,26 @@ def test_sums_begin_while_rows_travel(name, overlaps, monkeypatch):
     for events in text:
         assert ("depart sum wait sum" in events) == overlaps
         assert ("sum back depart back sum back wait" in events) == overlaps
+
+
+class Operands(torch.nn.Module):
+    """Products of rows, rows of parameters, columns, and a learned row for each node."""
+
+    def __init__(self, num_nodes):
+        super().__init__()
+        pyg = pytest.importorskip("torch_geometric").nn
+        self.conv1, self.conv2 = pyg.GCNConv(CHANNELS + 4, 16), pyg.GCNConv(8, CLASSES)
+        self.rows, self.scale = torch.nn.Embedding(num_nodes, 4), torch.nn.Parameter(torch.rand(8))
+        self.alpha = torch.nn.Parameter(torch.tensor([0.3, 0.6]))
+
+    def forward(self, x, edge_index):
+        x = self.conv1(torch.cat([x, self.rows.weight], 1), edge_index)
+        a, b = x.chunk(2, dim=-1)
+        x = (1 - self.alpha[0]) * a * torch.sigmoid(b) + self.scale * b
+        return self.conv2(x / x.norm(dim=1, keepdim=True).clamp(min=0.1), edge_index)
+
+
+@pytest.mark.parametrize("size", few_of((2, 3, 4), {3}))
+def test_operands_and_learned_rows_are_divided_too(size):
+    graph = make_graph()
+    assert_as_one_rank(Operands(graph.num_nodes), graph, mixed(size))

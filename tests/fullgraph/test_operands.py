@@ -1,0 +1,76 @@
+"""Models with parameters and buffers of their own as operands follow what becomes of these."""
+
+import pytest
+import torch
+from tests.extras import NO_PYG
+from torch import nn
+
+pytest.importorskip("torch_geometric", reason=NO_PYG)
+from tests.fullgraph.matrix.case import GCN
+from tests.fullgraph.matrix.cases_operands import Buffered, mixed
+from tests.fullgraph.matrix.compare import LOWERED, engine_of, verdict
+from tests.fullgraph.matrix.graphs import data_of
+from tests.fullgraph.matrix.models import calls
+
+
+def assert_as_written(engine, model, data):
+    torch.testing.assert_close(
+        engine(), model(data.x, data.edge_index)[data.train_mask], rtol=1e-4, atol=1e-5
+    )
+
+
+def mixing():
+    return calls(mixed)(GCN, own=nn.Parameter(torch.tensor([0.3, 0.1])))
+
+
+def test_numbers_of_a_buffer_that_change_in_place():
+    model, data = Buffered(), data_of("untidy")
+    engine = engine_of(model, data)
+    assert_as_written(engine, model, data)
+    model.own.mul_(3)
+    assert_as_written(engine, model, data)
+    model.own = torch.tensor([-1.0, 0.5])
+    assert_as_written(engine, model, data)
+    assert verdict(engine) == LOWERED
+
+
+def test_a_parameter_that_is_replaced_written_to_or_frozen():
+    model, data = mixing(), data_of("untidy")
+    engine = engine_of(model, data)
+    assert_as_written(engine, model, data)
+    with torch.no_grad():
+        model.own.fill_(0.7)
+    assert_as_written(engine, model, data)
+    model.own = nn.Parameter(torch.tensor([0.9, 0.0]))
+    assert_as_written(engine, model, data)
+    engine().sum().backward()
+    assert model.own.grad[0] != 0
+    model.own.requires_grad_(False)
+    model.own.grad = None
+    engine().sum().backward()
+    assert model.own.grad is None
+
+
+def test_passes_that_wait_for_their_backward_passes():
+    model, data = mixing(), data_of("untidy")
+    engine = engine_of(model, data)
+    first, second = engine(), engine()
+    (first.sum() + second.sum()).backward()
+    twice = model.own.grad.clone()
+    model.own.grad = None
+    (2 * model(data.x, data.edge_index)[data.train_mask].sum()).backward()
+    torch.testing.assert_close(twice, model.own.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_a_row_is_not_computed_of_what_no_step_can_follow():
+    def by_norm(self, x, edge_index):
+        shift = sum(p.detach().norm() for p in self.parameters())
+        return self.head(self.first(x, edge_index) + shift)
+
+    model, data = calls(by_norm)(GCN), data_of("untidy")
+    engine = engine_of(model, data)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(2):
+        assert_as_written(engine, model, data)
+        engine().sum().backward()
+        optimizer.step()
