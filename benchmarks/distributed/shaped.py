@@ -61,8 +61,8 @@ def as_rank(graph: Graph, epochs: int) -> dict[str, Any]:
     with distributed.init() as comm:
         (latency, bandwidth), windows = measured_link(comm), moving_seconds(comm)
         message = message_seconds(comm)
-        transport = ModalTransport(comm._transport)
-        comm._transport = transport
+        transport = ModalTransport(comm.transport)
+        comm.transport = transport
         training = Training(graph, comm)
         seconds: dict[str, list[float]] = {}
         first = training.epoch()

@@ -128,7 +128,7 @@ def trained_in_processes(comm: Communicator, kernel: str) -> dict[str, Any]:
     ranks = Ranks(comm=comm, partition=owners(part_of, comm.size))
     device = FakeDevice() if kernel != "compiled" else device_at(place_of(kernel))
     found = trained(model.to(device.place), graph, ranks, epochs=2, device=device)
-    return {"losses": found["losses"], "reads": len(found["engine"].runner._train.peer_reads)}
+    return {"losses": found["losses"], "reads": len(found["engine"].runner.training_step.peer_reads)}
 
 
 def failing(comm: Communicator) -> None:

@@ -19,7 +19,7 @@ class _Counts(Callback):
         self.shares: list[list[int]] = []
         self.sums: list[list[int]] = []
         self._step: list[int] = []
-        on_batch, all_reduce = runner.on_batch, comm._transport.all_reduce
+        on_batch, all_reduce = runner.on_batch, comm.transport.all_reduce
 
         def noted_batch(batch):
             if runner.model.training:
@@ -30,7 +30,7 @@ class _Counts(Callback):
             self._step.append(tensor.nbytes)
             return all_reduce(tensor, op)
 
-        runner.on_batch, comm._transport.all_reduce = noted_batch, noted_sum
+        runner.on_batch, comm.transport.all_reduce = noted_batch, noted_sum
 
     def on_epoch_start(self, trainer, epoch) -> None:
         self._step.clear()  # what was agreed on before

@@ -54,8 +54,8 @@ def test_mpi_keeps_the_contract_and_trains_the_whole_graph(size):
 
 def test_the_only_rank_of_mpirun_does_without_mpi_where_there_is_none(monkeypatch):
     monkeypatch.setenv("PMI_SIZE", "1")
-    monkeypatch.setattr(joining, "_has_mpi", lambda: False)
-    assert joining._join("auto", joining.RankLimits.of({})).name == "none"
+    monkeypatch.setattr(joining, "has_mpi", lambda: False)
+    assert joining.join("auto", joining.RankLimits.of({})).name == "none"
 
 
 @pytest.mark.parametrize(

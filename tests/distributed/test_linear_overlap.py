@@ -21,7 +21,7 @@ def threads(monkeypatch):
 
 def plan_of(rank):
     """The training step's plan of a rank."""
-    return rank["engine"].runner._train._plan
+    return rank["engine"].runner.training_step._plan
 
 
 def names_of(rank):

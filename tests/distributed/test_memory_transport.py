@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(
 @contextlib.contextmanager
 def sharing(comm, patience=60.0):
     """The same ranks, which share memory until all of them are done."""
-    transport = sharing_memory(comm, comm._transport)
+    transport = sharing_memory(comm, comm.transport)
     try:
         ranks = Communicator(transport, patience_seconds=patience)
         yield ranks
@@ -98,7 +98,7 @@ def test_memory_is_used_again_once_all_have_read_it():
         with sharing(comm) as ranks:
             for _ in range(50):
                 ranks.all_to_all(torch.rand(600, 8), [200] * 3, [200] * 3).wait()
-            return len(ranks._transport._own._all), len(ranks._transport._opened)
+            return len(ranks.transport._own._all), len(ranks.transport._opened)
 
     for own, opened in run_threads(3, run):
         assert 1 <= own <= 3
@@ -122,9 +122,9 @@ def test_large_reductions_go_round_the_others_ring(monkeypatch):
     monkeypatch.setattr(memory_transport, "_MOST_REDUCED_BYTES", 8)
 
     def run(comm):
-        calls, reduce = [], comm._transport.all_reduce
+        calls, reduce = [], comm.transport.all_reduce
         with sharing(comm) as ranks:
-            comm._transport.all_reduce = lambda tensor, op: (
+            comm.transport.all_reduce = lambda tensor, op: (
                 calls.append(tensor.numel()),
                 reduce(tensor, op),
             )[1]
@@ -180,7 +180,7 @@ def test_where_one_rank_cannot_all_go_the_other_way(why, monkeypatch):
         if comm.rank == 1 and why == "no way":
             monkeypatch.setattr(MemoryTransport, "_write", lambda *_: 0)
         comm.barrier()
-        return sharing_memory(comm, comm._transport) is comm._transport
+        return sharing_memory(comm, comm.transport) is comm.transport
 
     names = ["a", "b"]
     assert run_threads(2, run) == [True, True]

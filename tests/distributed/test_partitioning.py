@@ -105,7 +105,7 @@ def test_disconnected_cliques_stay_whole_whoever_divides_them(monkeypatch):
 
 
 def test_without_pymetis_components_are_packed_if_that_is_balanced(monkeypatch):
-    monkeypatch.setattr(metis, "_pymetis", lambda: None)
+    monkeypatch.setattr(metis, "load_pymetis", lambda: None)
     found = partition(cliques(6, 5), 3)
     assert [a.strategy for a in found.attempts] == ["metis", "components"]
     assert "pymetis is not installed" in found.attempts[0].outcome
@@ -113,7 +113,7 @@ def test_without_pymetis_components_are_packed_if_that_is_balanced(monkeypatch):
 
 
 def test_components_fail_on_a_connected_graph_and_where_one_is_too_large(monkeypatch):
-    monkeypatch.setattr(metis, "_pymetis", lambda: None)
+    monkeypatch.setattr(metis, "load_pymetis", lambda: None)
     connected = partition(grid(6), 4)
     assert [a.strategy for a in connected.attempts] == ["metis", "components", "greedy"]
     assert connected.attempts[1].outcome == "the graph is connected"
@@ -166,7 +166,7 @@ def test_a_failure_of_metis_is_noted_and_the_next_phase_taken(monkeypatch):
         def __init__(self, part_of):
             self.vertex_part = part_of
 
-    pymetis = metis._pymetis()
+    pymetis = metis.load_pymetis()
     monkeypatch.setattr(pymetis, "part_graph", fails)
     monkeypatch.setattr("graphbraid.distributed.partitioning.metis.PASSES", 0)
     found = partition(grid(6), 4)
@@ -188,13 +188,13 @@ def test_a_part_left_empty_is_a_failure(monkeypatch):
     class Result:
         vertex_part = (0, 1, 0, 1, 0, 1)
 
-    monkeypatch.setattr(metis._pymetis(), "part_graph", lambda *_, **__: Result)
+    monkeypatch.setattr(metis.load_pymetis(), "part_graph", lambda *_, **__: Result)
     found = partition(graph, 3)
     assert found.attempts[0].outcome == "it leaves 1 of 3 parts empty"
 
 
 def test_recursive_bisection_may_be_less_balanced(monkeypatch):
-    graph, asked = grid(10), metis._asked
+    graph, asked = grid(10), metis.asked_metis
     calls = []
 
     def lopsided(*args, tolerance, recursive, seed):
@@ -204,7 +204,7 @@ def test_recursive_bisection_may_be_less_balanced(monkeypatch):
         part_of[own[: own.numel() // 10]] = 0  # 1.1 times the mean
         return part_of
 
-    monkeypatch.setattr(metis, "_asked", lopsided)
+    monkeypatch.setattr(metis, "asked_metis", lopsided)
     monkeypatch.setattr("graphbraid.distributed.partitioning.metis.PASSES", 0)
     found = partition(graph, 2)
     assert found.strategy == "metis recursive bisection"

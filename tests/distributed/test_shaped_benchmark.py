@@ -25,8 +25,8 @@ def test_the_halo_of_a_planted_graph_is_known(num_blocks, visible):
 
 def sums(comm, mode):
     """What an exchange and a sum give in a mode, and whether they are over when the call returns."""
-    transport = ModalTransport(comm._transport)
-    comm._transport = transport
+    transport = ModalTransport(comm.transport)
+    comm.transport = transport
     received, total = torch.zeros(2), torch.full((3,), comm.rank + 1.0)
     with transport.in_mode(mode):
         exchange = comm.all_to_all(torch.full((2,), comm.rank + 1.0), [1, 1], [1, 1], received)

@@ -33,7 +33,7 @@ def learned(name, dropout, num_ranks, *, loops):
     torch.manual_seed(3)
     graph, parts = blocks(num_ranks, loops=loops)
     found = assert_as_one_rank(model_of(name, dropout), graph, parts, epochs=3)
-    plans = [rank["engine"].runner._train._plan for rank in found]
+    plans = [rank["engine"].runner.training_step._plan for rank in found]
     return found, [bool(plan.exchanges.source_splits) for plan in plans]
 
 
@@ -70,7 +70,7 @@ def test_own_rows_are_computed_between_departure_and_wait(monkeypatch):
     note(RowExchange, "add", "add")
     found, _ = learned("sage max", 0.0, 2, loops=False)
     for rank in found:
-        tasks = [task.name for task in rank["engine"].runner._train.tasks]
+        tasks = [task.name for task in rank["engine"].runner.training_step.tasks]
         halos = [number for number, name in enumerate(tasks) if name.endswith(": halo")]
         assert halos
         for halo in halos:

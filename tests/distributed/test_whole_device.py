@@ -203,18 +203,18 @@ def explained(found):
 @pytest.mark.slow
 def test_sums_of_rows_read_them_where_peers_keep_them_and_others_have_them_travel():
     found = assert_devices_learn_alike(make_model("gcn"), make_graph(), mixed(2), epochs=2)
-    step = found[0]["engine"].runner._train
+    step = found[0]["engine"].runner.training_step
     assert set(step.peer_reads) == set(step.exchanged_rows) != set()
     assert "read where peers keep them: " in explained(found)
     assert "partitions of 16 edges, 1 of a kind a warp, 4 warps a block" in explained(found)
     found = assert_devices_learn_alike(make_model("sage max"), make_graph(), mixed(2), epochs=2)
-    assert not found[0]["engine"].runner._train.peer_reads
+    assert not found[0]["engine"].runner.training_step.peer_reads
     assert "what reads them is not one sum of float32 rows alone" in explained(found)
 
 
 def test_why_rows_travel_is_explained(travel):
     found = assert_devices_learn_alike(make_model("gcn"), make_graph(), mixed(2), epochs=1)
-    assert not found[0]["engine"].runner._train.peer_reads
+    assert not found[0]["engine"].runner.training_step.peer_reads
     assert ": rank 1 is on another machine than rank 0" in explained(found)
 
 
@@ -248,7 +248,7 @@ def test_a_configuration_is_found_in_the_first_steps_and_known_in_the_next_run(q
     found = learned_by("tuned", DeviceOfWarps, epochs=2 * MOST_TRIALS + 2)
     runners = [rank["engine"].runner for rank in found]
     first = runners[0].tuned
-    assert all(runner.tuned == first and runner._train.pipeline == first.config for runner in runners)
+    assert all(runner.tuned == first and runner.training_step.pipeline == first.config for runner in runners)
     assert 1 < len(first.table) <= first.num_trials <= MOST_TRIALS
     assert first.table[first.chosen] <= next(iter(first.table.values()))
     assert explained(found).count(" ms\n") >= len(first.table)
@@ -294,7 +294,7 @@ def test_without_limits_or_a_search_the_configuration_is_the_given_one(quick_tri
     for pipeline, device in (("tuned", FakeDevice), (None, DeviceOfWarps), (few, DeviceOfWarps)):
         runner = learned_by(pipeline, device, epochs=1)[0]["engine"].runner
         assert runner.tuned is None
-        assert runner._train.pipeline == (few if pipeline is few else PipelineConfig())
+        assert runner.training_step.pipeline == (few if pipeline is few else PipelineConfig())
 
 
 def test_other_words_for_a_pipeline_are_refused():

@@ -129,7 +129,7 @@ def test_bits_of_binary_features_train_as_on_the_host(binary):
         assert engine.program.input_path == "binary"
         engine()
         if where is device:
-            moved = engine.runner._copies.nbytes + engine.runner._train.arena.nbytes
+            moved = engine.runner.device_copies.nbytes + engine.runner.training_step.arena.nbytes
             assert moved <= engine.nbytes <= 1.1 * moved
         results.append(epochs_without_the_host(engine, graph, where))
     assert_alike(*results)
@@ -239,7 +239,7 @@ def test_too_little_memory_on_a_device_is_said_before_anything_is_moved():
     engine = make_engine(make_graph(), "gcn", device=FakeDevice(free=10_000))
     with pytest.raises(ResourceError, match=r"needs [\d,]+ MB on cpu, but 0 MB are free"):
         engine()
-    assert engine.runner._copies.nbytes == 0
+    assert engine.runner.device_copies.nbytes == 0
 
 
 @pytest.mark.parametrize("kind", GRAPHS)
@@ -248,7 +248,7 @@ def test_the_plan_counts_what_is_moved(name, kind):
     graph = make_graph(**GRAPHS[kind])
     engine = make_engine(graph, name, device=FakeDevice())
     engine()
-    moved = engine.runner._copies.nbytes + engine.runner._train.arena.nbytes
+    moved = engine.runner.device_copies.nbytes + engine.runner.training_step.arena.nbytes
     assert moved <= engine.nbytes <= 1.1 * moved
 
 

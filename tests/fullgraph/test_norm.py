@@ -353,7 +353,7 @@ def test_no_more_of_the_arena_than_with_pytorch_s_and_the_same_numbers(how, norm
     assert any(isinstance(op, Module) for op in plain.program.ops)
     torch.testing.assert_close(ours(), plain(), rtol=1e-4, atol=1e-5)
     statistics = 2 * 2 * (4 * graph.num_nodes + 64)  # mean and rstd of two layer normalisations
-    ours, plain = (engine.runner._train.arena.least_bytes for engine in (ours, plain))
+    ours, plain = (engine.runner.training_step.arena.least_bytes for engine in (ours, plain))
     assert ours <= plain + statistics * (norm == "layer")
 
 

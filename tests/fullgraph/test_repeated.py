@@ -53,7 +53,7 @@ def each_time_anew(monkeypatch):
 
 
 def bound_calls(engine):
-    return engine.runner._train._plan.bound_calls
+    return engine.runner.training_step._plan.bound_calls
 
 
 def pair(make):
@@ -191,6 +191,6 @@ def test_the_gradient_of_many_wide_outputs_is_spread_to_the_same_bits(monkeypatc
         engine = graphbraid.compile(net, graph, **for_all)
         out = engine()
         out.square().sum().backward()
-        assert engine.runner._train.spreads == (many == 1)
+        assert engine.runner.training_step.spreads == (many == 1)
         found.append([out, *(p.grad for p in net.parameters())])
     assert_same_bits(*([some] for some in found))

@@ -163,7 +163,7 @@ def test_layers_that_aggregate_alike_share_one_choice():
     device = FakeDevice()
     engine = Engine(model, graph, graph.split("train"), passes=(), device=device, rates=Rates())
     loss_of(engine(), graph).backward()
-    widths = [choice.width for choice in engine.runner._copies.picker.choices]
+    widths = [choice.width for choice in engine.runner.device_copies.picker.choices]
     assert len(widths) == 4  # 16 columns and the classes, forward and backward
     engine.predict()
-    assert len(engine.runner._copies.picker.choices) == 4
+    assert len(engine.runner.device_copies.picker.choices) == 4

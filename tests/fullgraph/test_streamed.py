@@ -126,7 +126,7 @@ def test_tiers_are_read_block_by_block(graph):
 @pytest.mark.slow
 def test_memory_for_features_stays_within_the_budget(graph):
     for host in (64_000, SMALL, 4 * NODES * WIDTH):
-        step = trained(graph, gcn, host=host)[2].runner._train
+        step = trained(graph, gcn, host=host)[2].runner.training_step
         kept = [
             *(rows for stream in step.streams.streams.values() for rows in stream._kept.values()),
             *(rows for stream in step.streams.streams.values() for rows in stream._buffers),
@@ -151,7 +151,7 @@ def test_a_damaged_block_is_told(graph, tmp_path):
 
 def test_a_damaged_temporary_file_is_told(graph):
     engine = trained(graph, gcn, steps=1, host=SMALL)[2]
-    (table,) = engine.runner._train.streams._tables.values()
+    (table,) = engine.runner.training_step.streams._tables.values()
     last = 4 * table.shape.numel() - 1  # of rows that the memory for features does not hold
     byte = os.pread(table._file.fileno(), 1, last)
     os.pwrite(table._file.fileno(), bytes([byte[0] ^ 1]), last)

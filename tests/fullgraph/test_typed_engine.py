@@ -245,6 +245,6 @@ def test_bytes_are_counted_before_anything_is_allocated() -> None:
     assert isinstance(engine, Engine)
     engine()
     assert 0 < engine.nbytes <= estimated_bytes(model, graph)
-    arena = engine.runner._train.arena
+    arena = engine.runner.training_step.arena
     largest = 4 * 16 * max(PAPERS, AUTHORS, VENUES)
     assert arena.nbytes < 40 * largest  # rows of relations share memory

@@ -476,7 +476,7 @@ def test_the_memory_of_evaluations_is_counted_beside_that_of_steps():
     engine = trainer.runner.engine
     outputs = 4 * graph.num_nodes * graph.num_classes
     assert engine.runner._evaluate.is_allocated
-    assert engine.runner._train.is_allocated
+    assert engine.runner.training_step.is_allocated
     assert needs.bytes_of("evaluation") == engine.evaluation_nbytes + outputs
 
 

@@ -60,11 +60,13 @@ class Runner:
         rows = lowered.rows
         self._rows = None if rows is None else rows.to(device.place)
         self._peers = None if ranks is None or device.is_host else Peers(ranks.comm, device.place)
-        self._copies = None if device.is_host else DeviceCopies(device)
+        self.device_copies = None if device.is_host else DeviceCopies(device)
+        """The lowered arrays on the device; None on the host."""
         self._sizes = None if device.is_host else CopySizes(device)
-        self._train = self._planned(lowered.program, lowered.blocks, training=True)
+        self.training_step = self._planned(lowered.program, lowered.blocks, training=True)
+        """The step that is planned for training."""
         self._tuner: PipelineTuner | None = None
-        if ranks is not None and self._train.peer_reads:
+        if ranks is not None and self.training_step.peer_reads:
             self._tuner = ranks.tuner(lowered, device)
         self._evaluated: Program | None = None
         self._evaluate: PlannedStep | None = None
@@ -76,11 +78,11 @@ class Runner:
 
     def __call__(self, behind: Behind = UNCHANGED) -> Tensor:
         """Return the ``(len(nodes), width)`` outputs of the training nodes, in order; differentiable."""
-        self._train = self._ready(self._train)
+        self.training_step = self._ready(self.training_step)
         if self._tuner is not None:
-            self._tuner.before_step(self._train)
+            self._tuner.before_step(self.training_step)
         when_whole = None if self._ranks is None else self._ranks.tell_of_whole
-        return run_step(self._train, self._outputs, self._rows, behind, when_whole)
+        return run_step(self.training_step, self._outputs, self._rows, behind, when_whole)
 
     def serves(self, read: Program) -> bool:
         """Return whether :meth:`predict` can run a program with the edges in this one's order.
@@ -137,7 +139,7 @@ class Runner:
     @property
     def exchanged_rows(self) -> dict[str, tuple[int, int]]:
         """Rows that each exchange of a training step sends forward and back; see :class:`.PlannedStep`."""
-        return self._train.exchanged_rows
+        return self.training_step.exchanged_rows
 
     @property
     def tuned(self) -> TunedPipeline | None:
@@ -150,19 +152,21 @@ class Runner:
 
         On a device this includes what is copied there of the graph and its features.
         """
-        return self._train.nbytes + self._level_bytes
+        return self.training_step.nbytes + self._level_bytes
 
     @property
     def streams(self) -> Streams | None:
         """The features that a training step reads block by block; None where they lie in memory."""
-        return self._train.streams
+        return self.training_step.streams
 
     @property
     def _level_bytes(self) -> int:
         """Bytes of edges and ids in the levels' order on the host; a device counts its copies itself."""
         if not self._device.is_host:
             return 0
-        places = 0 if self._rows is None or not self._train.spreads else 4 * self._train.output.count
+        places = (
+            0 if self._rows is None or not self.training_step.spreads else 4 * self.training_step.output.count
+        )
         row_of = self.lowered.row_of
         return copied_bytes(self.lowered.blocks) + places + (0 if row_of is None else row_of.nbytes)
 
@@ -194,8 +198,8 @@ class Runner:
 
     def first_not_finite(self) -> str:
         """Describe the operation and first node where the last forward pass gave a non-finite value."""
-        self._train = self._ready(self._train)
-        return self._train.first_not_finite()
+        self.training_step = self._ready(self.training_step)
+        return self.training_step.first_not_finite()
 
     def floor(self, *, measure: bool = False) -> Floor:
         """Return the least work and time of a step at this machine's rates, operation by operation.
@@ -230,17 +234,17 @@ class Runner:
         """
         from graphbraid.fullgraph.explain.text import exchanges, explain
 
-        choices = [] if self._copies is None else self._copies.picker.choices
-        said = explain(self.lowered, self._train, choices, level_bytes=self._level_bytes)
-        travel = [] if self._ranks is None else exchanges(self._train, self._tuner)
+        choices = [] if self.device_copies is None else self.device_copies.picker.choices
+        said = explain(self.lowered, self.training_step, choices, level_bytes=self._level_bytes)
+        travel = [] if self._ranks is None else exchanges(self.training_step, self._tuner)
         return "\n".join([said, *travel, str(self.floor(measure=measure))])
 
     def _timed(self) -> StepTimes:
         """Time some steps on a copy of the program."""
         from graphbraid.fullgraph.explain.timing import TimedStep
 
-        lowered, request = self.lowered, self._train.request
-        copied = replace(request, program=copy.deepcopy(lowered.program), copies=self._copies)
+        lowered, request = self.lowered, self.training_step.request
+        copied = replace(request, program=copy.deepcopy(lowered.program), copies=self.device_copies)
         timed = TimedStep(copied, wait=self._device.wait)
         self._ready(timed)
         return timed.measured(self._rows, lowered.nodes.numel())
@@ -272,7 +276,7 @@ class Runner:
 
     def _step_of(self, request: StepRequest) -> PlannedStep:
         """Plan a step. One that trains on a device records its passes, unless ranks wait in these."""
-        ranks, is_copied = self._ranks, request.copies is not None and request.copies is self._copies
+        ranks, is_copied = self._ranks, request.copies is not None and request.copies is self.device_copies
         is_recorded = ranks is None and is_copied and request.training
         step = (ReplayedStep if is_recorded else PlannedStep)(request)
         if ranks is not None and request.training:
@@ -294,11 +298,11 @@ class Runner:
                 "mini-batches (mode='sampled') need a few hundred MB whatever the graph's size."
             )
         step = planned
-        if self._copies is not None and planned.request.copies is not self._copies:
-            step = self._step_of(replace(planned.request, copies=self._copies))
+        if self.device_copies is not None and planned.request.copies is not self.device_copies:
+            step = self._step_of(replace(planned.request, copies=self.device_copies))
         step.allocate()
-        if self._copies is not None:
-            self._copies.forget_host()
+        if self.device_copies is not None:
+            self.device_copies.forget_host()
         return step
 
 

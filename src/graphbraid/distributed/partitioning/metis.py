@@ -48,7 +48,7 @@ def symmetric(csc: Csc) -> Symmetric:
 
 def refusal(csc: Csc, num_parts: int) -> str:
     """Return why METIS cannot be asked for a partition, or an empty text if it can."""
-    if _pymetis() is None:
+    if load_pymetis() is None:
         return f"pymetis is not installed: {INSTALL}"
     if num_parts > csc.num_dst:
         return f"there are more parts ({num_parts}) than nodes ({csc.num_dst})"
@@ -90,7 +90,7 @@ def metis(
     Raises:
         RefusedError: METIS failed, left a part empty, or a part is too heavy even when repaired.
     """
-    part_of = _asked(graph.csc, loads, num_parts, tolerance=tolerance, recursive=recursive, seed=seed)
+    part_of = asked_metis(graph.csc, loads, num_parts, tolerance=tolerance, recursive=recursive, seed=seed)
     sums = part_loads(part_of, loads, num_parts)
     before = imbalance(sums)
     if int(sums.max()) > limit:
@@ -105,10 +105,15 @@ def metis(
     return part_of
 
 
-def _asked(
+def asked_metis(
     csc: Csc, loads: Tensor, num_parts: int, *, tolerance: float, recursive: bool, seed: int
 ) -> Tensor:
-    pymetis = _pymetis()
+    """Return METIS's own partition, ``(num_nodes,)`` int32, whatever its balance.
+
+    Raises:
+        RefusedError: METIS failed.
+    """
+    pymetis = load_pymetis()
     assert pymetis is not None
     dtype = torch.int64 if pymetis.zero_copy_dtype().itemsize == 8 else torch.int32
 
@@ -133,7 +138,8 @@ def _asked(
     return torch.as_tensor(found.vertex_part, dtype=torch.int32)
 
 
-def _pymetis() -> Any | None:
+def load_pymetis() -> Any | None:
+    """Return the pymetis module; None if it is not installed."""
     try:
         import pymetis
     except ImportError:

@@ -82,7 +82,9 @@ class Communicator:
         patience_seconds: float = 1800.0,
         checks: bool = False,
     ) -> None:
-        self._transport, self._watch = transport, watch or NoWatch()
+        self.transport = transport
+        """Library that moves the bytes, with its operations."""
+        self._watch = watch or NoWatch()
         self._to_itself = Alone()  # Gloo has no way from a rank to itself
         self._patience_seconds, self._checks = patience_seconds, checks
         self.rank = transport.rank
@@ -119,7 +121,7 @@ class Communicator:
         if op not in ("sum", "max", "min"):
             raise ConfigError(f"op must be 'sum', 'max' or 'min'; got {op!r}.")
         self._agree(f"all_reduce({op})", tensor, tuple(tensor.shape))
-        return self._handle(self._transport.all_reduce(tensor, op), "all_reduce", lambda: tensor)
+        return self._handle(self.transport.all_reduce(tensor, op), "all_reduce", lambda: tensor)
 
     def all_to_all(
         self,
@@ -173,7 +175,7 @@ class Communicator:
         check_contiguous(tensor, "tensor")
         root = self._rank(root, "root")
         self._agree(f"broadcast({root})", tensor, tuple(tensor.shape))
-        pending = self._transport.broadcast(as_bytes(tensor), root)
+        pending = self.transport.broadcast(as_bytes(tensor), root)
         return self._handle(pending, "broadcast", lambda: tensor)
 
     def isend(self, tensor: Tensor, to: int, tag: int = 0) -> Handle[None]:
@@ -204,7 +206,7 @@ class Communicator:
     def barrier(self) -> None:
         """Wait until all ranks are here."""
         self._agree("barrier")
-        self._handle(self._transport.all_reduce(torch.zeros(1), "sum"), "barrier", lambda: None).wait()
+        self._handle(self.transport.all_reduce(torch.zeros(1), "sum"), "barrier", lambda: None).wait()
 
     def share(self, value: Any, root: int = 0) -> Any:
         """Return rank ``root``'s ``value``, made of plain values that JSON can hold; waits for it."""
@@ -212,10 +214,10 @@ class Communicator:
         self._agree(f"share({root})")
         data = packed(value) if self.rank == root else torch.empty(0, dtype=torch.uint8)
         length = torch.tensor([data.numel()], dtype=torch.int64)
-        self._handle(self._transport.broadcast(as_bytes(length), root), "share", lambda: None).wait()
+        self._handle(self.transport.broadcast(as_bytes(length), root), "share", lambda: None).wait()
         if self.rank != root:
             data = torch.empty(int(length), dtype=torch.uint8)
-        self._handle(self._transport.broadcast(data, root), "share", lambda: None).wait()
+        self._handle(self.transport.broadcast(data, root), "share", lambda: None).wait()
         return unpacked(data)
 
     def gather(self, value: Any) -> list[Any]:
@@ -230,7 +232,7 @@ class Communicator:
         if not isinstance(error, RankError):
             self._watch.report(f"rank {self.rank} failed: {str(error) or type(error).__name__}")
         self._watch.close()
-        self._transport.abort()
+        self.transport.abort()
 
     def close(self) -> None:
         """Leave the job after all ranks have come here.
@@ -240,7 +242,7 @@ class Communicator:
         """
         self.barrier()
         self._watch.leave()
-        self._transport.close()
+        self.transport.close()
 
     def check(self) -> None:
         """Check that all ranks are alive, as far as is known by now.
@@ -287,7 +289,7 @@ class Communicator:
         self, send: Tensor, send_rows: Sequence[int], receive_rows: Sequence[int], received: Tensor
     ) -> Handle[Tensor]:
         width = row_bytes(send)
-        pending = self._transport.all_to_all(
+        pending = self.transport.all_to_all(
             as_bytes(send),
             [rows * width for rows in send_rows],
             as_bytes(received),
@@ -317,7 +319,7 @@ class Communicator:
                 )
 
     def _way(self, rank: int) -> Transport:
-        return self._to_itself if rank == self.rank else self._transport
+        return self._to_itself if rank == self.rank else self.transport
 
     def _rank(self, rank: int, name: str) -> int:
         return as_count(rank, name, most=self.size - 1)

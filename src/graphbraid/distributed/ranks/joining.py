@@ -78,7 +78,7 @@ def init(comm: CommName = "auto") -> Communicator:
     """
     global _current  # noqa: PLW0603 (one process is one rank of one job)
     if _current is None:
-        made = _join(comm, RankLimits.of(os.environ))
+        made = join(comm, RankLimits.of(os.environ))
         try:
             _check_versions(made)
         except BaseException as error:
@@ -99,10 +99,11 @@ def local_rank() -> int:
     return next((int(os.environ[name]) for name in names if name in os.environ), 0)
 
 
-def _join(comm: CommName, limits: RankLimits) -> Communicator:
+def join(comm: CommName, limits: RankLimits) -> Communicator:
+    """Join the job as :func:`init` does, which also compares versions and keeps the communicator."""
     launched = "WORLD_SIZE" in os.environ and "RANK" in os.environ
     size = _mpi_size()
-    if comm == "mpi" or (comm == "auto" and size and not launched and (size > 1 or _has_mpi())):
+    if comm == "mpi" or (comm == "auto" and size and not launched and (size > 1 or has_mpi())):
         return _join_mpi(limits)
     import torch.distributed as dist
 
@@ -124,7 +125,7 @@ def _mpi_size() -> int:
     return next((int(os.environ[name]) for name in _MPI_SIZES if os.environ.get(name, "").isdigit()), 0)
 
 
-def _has_mpi() -> bool:
+def has_mpi() -> bool:
     """Return whether mpi4py is installed, which the only rank of a job can do without."""
     return importlib.util.find_spec("mpi4py") is not None
 
