@@ -237,7 +237,7 @@ def _try_model(state: RunState, task: Task, train_nodes: Tensor, evidence: Evide
 
         comm = None if state.config.partition is None else state.comm
         num_parts = 1 if comm is None else comm.size
-        require_whole(state.runner.model, state.graph, state.config, num_parts, state.runner.learned_type)
+        require_whole(state.runner, state.config, num_parts)
         _compile(state, train_nodes, evidence)
         if state.comm is not None and state.runner.engine is not None:  # which lowering has tried already
             program = state.runner.engine.program

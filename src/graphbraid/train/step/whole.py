@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.parameter import UninitializedParameter
 
 from graphbraid.arguments import as_budget
@@ -23,7 +23,6 @@ from graphbraid.fullgraph import (
 from graphbraid.fullgraph.lowering.costs import Evidence
 from graphbraid.fullgraph.reading.modes import in_mode
 from graphbraid.graph import Graph
-from graphbraid.graph.scaled_features import is_widened
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.runtime import device_named
 
@@ -33,50 +32,30 @@ if TYPE_CHECKING:
 _TIGHT = 1.5  # the estimate is an upper bound, so a model above it by less may still fit
 
 
-def require_whole(
-    model: nn.Module,
-    graph: Graph,
-    config: TrainConfig,
-    num_parts: int = 1,
-    node_type: str | None = None,
-) -> None:
+def require_whole(runner: ModelRunner, config: TrainConfig, num_parts: int = 1) -> None:
     """Check that training on the whole graph can fit in the free memory, before the system kills the process.
 
     Args:
-        model: the model.
-        graph: the graph.
+        runner: the model and its graph.
         config: options of the run.
         num_parts: number of ranks that hold a part of the graph each, about equal ones.
-        node_type: the type to learn, in a graph with types.
 
     Raises:
         ResourceError: it needs more memory than is free; the message says how much.
     """
     device = device_named(config.device)
-    free = device.free_bytes()
+    free, widened = device.free_bytes(), runner.widened_bytes
     try:
-        needed = estimated_bytes(model, graph, device, node_type=node_type) // num_parts
-        if config.host is not None:  # rows are widened block by block
-            needed -= _widened_bytes(graph)
+        needed = estimated_bytes(runner.model, runner.graph, device, node_type=runner.learned_type)
     except (NotLoweredError, ValueError, RuntimeError):  # unknown, or an error that is raised later
         return
+    needed = needed // num_parts - (widened if config.host is not None else 0)  # widened block by block
     if free is not None and needed > _TIGHT * free:
+        of_it = f", {format_bytes(widened)} of it for all features as float32" if widened else ""
         raise ResourceError(
-            f"training on the whole graph needs up to {format_bytes(needed)}{_of_it_widened(graph)}; "
+            f"training on the whole graph needs up to {format_bytes(needed)}{of_it}; "
             f"{format_bytes(free)} are free. Use mode='sampled' (--mode sampled), or a smaller model"
         )
-
-
-def _of_it_widened(graph: Graph) -> str:
-    """Say what features in fewer bits take as a whole, which mini-batches would widen a few at a time."""
-    if not _widened_bytes(graph):
-        return ""
-    return f", {format_bytes(_widened_bytes(graph))} of it for all features as float32"
-
-
-def _widened_bytes(graph: Graph) -> int:
-    """Return the bytes of a float32 copy of features that are kept in fewer bits."""
-    return 4 * graph.num_nodes * graph.num_features if is_widened(graph.x) else 0
 
 
 def compile_for(
