@@ -18,8 +18,10 @@ _HEAD = """# Lowered models
 This page is the list: made by `scripts/lowered_models.py` from the {count} models that the tests
 (`tests/fullgraph/matrix`) run on four graphs: one with isolated nodes, loops and repeated edges, a
 directed, an undirected and a real one. Of each, outputs, every gradient, buffers, steps of Adam and
-predictions are held to PyG in float64, whether it is lowered or left alone. Left alone, a model
-runs as it is written, and `explain()` names the module, the reason and what would be needed.
+predictions are held to PyG in float64, whether it is lowered or left alone. Partly lowered, a model
+has [graph breaks](fullgraph.md#graph-breaks): parts that run as they are written, between lowered ones.
+Left alone, all of it runs as it is written. `explain()` names the module or call, the reason and what
+would be needed.
 
 A class is recognised by what it is, not by its name: a subclass of a listed layer, a hook, a
 parametrization, a method of an instance's own, an option or an attribute that is not listed makes a
@@ -40,13 +42,13 @@ def page() -> str:
     for folder in (ROOT, ROOT / "src"):
         sys.path.insert(0, str(folder))
     from tests.fullgraph.matrix.cases import CASES
-    from tests.fullgraph.matrix.compare import LEFT_ALONE, LOWERED
+    from tests.fullgraph.matrix.compare import LEFT_ALONE, LOWERED, PARTLY
 
     lines = [_HEAD.format(count=len(CASES))]
     for part, group in groupby(CASES, key=lambda case: case.part):
         cases = list(group)
         lines.append(f"## {part[0].upper()}{part[1:]}\n")
-        for verdict in (LOWERED, LEFT_ALONE):
+        for verdict in (LOWERED, PARTLY, LEFT_ALONE):
             names = [_quoted(case) for case in cases if case.expected == verdict]
             if names:
                 lines.append(f"{verdict.capitalize()}: {'; '.join(names)}.\n")

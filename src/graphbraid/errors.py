@@ -52,6 +52,10 @@ class RankError(GraphbraidError, RuntimeError):
     exit_code = 8
 
 
+class RunsAsWrittenWarning(UserWarning):
+    """A compiled model, or a part of it, has no lowered form and runs as it is written: it lists which."""
+
+
 def did_you_mean(name: object, known: Iterable[str], *, joined: bool = False) -> str:
     """Return a question that suggests the known name nearest to ``name``, ignoring case, or an empty string.
 

@@ -418,7 +418,7 @@ def test_a_model_without_lowered_form_gets_the_graph_s_weights_too():
     net.forward = lambda self, x, e, edge_weight=None: WeightedNet.forward(self, x, e, edge_weight).sin()
     model = net(pyg_layers()["gcn, edge weights"])
     engine = graphbraid.compile(model, graph)
-    assert isinstance(engine, Uncompiled)
+    assert [call.name for op in engine.breaks for call in op.calls] == ["sin"]
     edge_index = torch.stack([graph.csc.indices.long(), graph.csc.destinations().long()])
     expected = model(graph.x, edge_index, graph.csc.weight)
     torch.testing.assert_close(engine.predict(), expected.detach())
@@ -446,7 +446,7 @@ def test_an_option_without_lowered_form_is_named_with_its_layer(layer, options, 
     ("forward", "reason"),
     [
         (lambda self, x, e: self.convs[0](x, e).sin(), "sin"),
-        (lambda self, x, e: self.convs[0](x, e.flip(0)), "flip"),
+        (lambda self, x, e: self.convs[0](x, e.flip(0)), "it takes other edges"),
         (lambda self, x, e: x if x.sum() > 0 else -x, "cannot be traced"),
         (lambda self, x, e: F.rrelu(self.convs[0](x, e)), "rrelu"),
         (lambda self, x, e, w=2.0: self.convs[0](x, e, w), "convs.0: it takes other weights"),
@@ -457,7 +457,7 @@ def test_a_forward_that_cannot_be_read_is_named(forward, reason):
     pytest.importorskip("torch_geometric", reason=NO_PYG)
     model = type("Odd", (PygNet,), {"forward": forward})(pyg_layers()["gcn"])
     engine = graphbraid.compile(model, make_graph())
-    assert isinstance(engine, Uncompiled)
+    assert isinstance(engine, Uncompiled) or engine.breaks
     assert reason in engine.explain()
 
 

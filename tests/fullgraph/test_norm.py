@@ -407,7 +407,7 @@ def test_what_is_no_normalisation_of_pytorch_s_own_is_left_alone(make_norm, reas
     model = Net(nn.LayerNorm, "stack")
     model.norms = nn.ModuleList(make_norm(HIDDEN) for _ in range(2))
     engine = graphbraid.compile(model, make_graph())
-    assert isinstance(engine, Uncompiled)
+    assert engine.breaks
     assert reason in engine.explain()
 
 
@@ -418,7 +418,7 @@ class ByGraphs(Net):
 
 def test_normalisation_by_graphs_is_not_lowered():
     engine = graphbraid.compile(ByGraphs(NORMS["pyg layer"]), make_graph())
-    assert isinstance(engine, Uncompiled)
+    assert len(engine.breaks) == 1
     assert "norms.0: it takes 'batch' too" in engine.explain()
 
 

@@ -191,7 +191,7 @@ LEFT_ALONE = {
     "HGTConv": (Transformer, "first: no operation stands for HGTConv"),
     "a subclass": (hetero(of(OwnSage)), "no operation stands for OwnSage"),
     "edges turned round": (swapped, "flip: no operation stands for this call"),
-    "minimum": (hetero(of(SAGEConv), "min"), "min: no operation stands for this call"),
+    "minimum": (hetero(of(SAGEConv), "min"), "its argument min"),
     "an aggregation without a form": (hetero(of(SAGEConv, aggr="std")), "aggr='std' has no lowered form"),
     "outputs of one type": (residual(lambda: SAGEConv(8, 8)), "it returns rows of 'a'"),
 }

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from inspect import signature
 from typing import Any, overload
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 
 from graphbraid.arguments import check_type
-from graphbraid.errors import ConfigError
+from graphbraid.errors import ConfigError, RunsAsWrittenWarning
 from graphbraid.fullgraph.batches.engine import BatchEngine
 from graphbraid.fullgraph.device import Device, device_for
-from graphbraid.fullgraph.engine import Engine
+from graphbraid.fullgraph.engine import Engine, strict_text
 from graphbraid.fullgraph.lowering.costs import Evidence
 from graphbraid.fullgraph.lowering.levels import copied_bytes, whole_graph
 from graphbraid.fullgraph.lowering.lower_program import check_kernels, whole_typed
@@ -148,14 +150,15 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
 
     Args:
         model: one of :mod:`graphbraid.nn`, or a PyG model made of the parts in ``docs/lowered_models.md``.
-            Its parameters stay its own. Any other model runs as it is written; ``explain()`` says why.
+            Its parameters stay its own. Other parts run as they are written, between lowered ones, or the
+            whole model does; a warning says once per model which, and ``explain()`` why.
         graph: a graph with features, used in place; or PyG's ``Data``, whose attributes the model may take,
             or ``HeteroData``. A graph with types runs :class:`graphbraid.nn.RGCN`, and PyG's models of
             ``HeteroConv`` or made by ``to_hetero``, called as ``model(x_dict, edge_index_dict)``; layers over
             relations of one type get the ``edge_type`` of ``Data``. None for mini-batches; the options below
             that are about a graph then keep their defaults.
-        strict: whether to raise an error where the model would run as it is written. Without it, a model on
-            mini-batches warns once, and ``explain()`` says why.
+        strict: whether to raise an error where the model, or a part of it, would run as it is written.
+            Without it, a warning says so once, and ``explain()`` says why.
         nodes: the training nodes, whose outputs ``engine()`` returns: the name of a split, distinct ids (a
             tensor, array, list or range), or a mask.
         passes: names of the lowering passes that may run (:data:`graphbraid.fullgraph.ALL`).
@@ -183,10 +186,10 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
             64 MiB; without ``tiers``, features are in memory. Given alone, rows are read from a store's file.
 
     Raises:
-        ConfigError: ``strict`` is set and the model has no lowered form; an option about a graph is given
-            without one; a node is out of range or named twice, a pass or storage name is unknown, or the
-            parameters are not on ``device``; ``ranks`` cannot run the model together; ``node_type`` is needed
-            or unknown; features in tiers are read in another way than in blocks.
+        ConfigError: ``strict`` is set and a part of the model has no lowered form; an option about a graph
+            is given without one; a node is out of range or named twice, a pass or storage name is unknown,
+            or the parameters are not on ``device``; ``ranks`` cannot run the model together; ``node_type``
+            is needed or unknown; features in tiers are read in another way than in blocks.
         DataError: the graph has no features or no such split.
         ResourceError: there is too little memory; the message says how much is needed and what would fit.
     """
@@ -204,7 +207,7 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
         whole.check_one_type("compile with several ranks")
     options: dict[str, Any] = {"device": device, "storage": storage, "data": data, "node_type": node_type}
     options["spare_bytes"] = spare_bytes
-    options |= {"tiers": tiers, "host": host}
+    options |= {"tiers": tiers, "host": host, "strict": strict}
     options["passes"] = names_of(passes)
     if ranks is not None:
         check_type(ranks, "ranks", Ranks, "the ranks of fullgraph.Ranks", error=ConfigError)
@@ -212,7 +215,7 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
             ranks, lambda: evidence or _found_alone(ranks, model, whole, nodes, options)
         )
     try:
-        return Engine(model, whole, nodes, evidence=evidence, ranks=ranks, **options)
+        engine = Engine(model, whole, nodes, evidence=evidence, ranks=ranks, **options)
     except NotLoweredError as why:
         if ranks is not None:
             raise ConfigError(
@@ -222,9 +225,26 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
         if tiers is not None or host is not None:
             raise ConfigError(needs_lowering(why)) from why
         if strict:
-            raise ConfigError(f"strict=True, and {why.explained()}") from why
+            raise ConfigError(strict_text(why)) from why
         source, place = source_of(model, whole, data, node_type), device_for(model, device).place
+        _warn_once(model, [str(why)], "the whole model runs as it is written")
         return Uncompiled(model, source, TrainingNodes(nodes, source), why, place)
+    calls = (call for op in engine.breaks for call in op.calls if call.why)
+    if reasons := list(dict.fromkeys(call.explained() for call in calls)):
+        _warn_once(model, reasons, "parts of the model run as they are written, between lowered ones")
+    return engine
+
+
+_WARNED: WeakSet[nn.Module] = WeakSet()
+
+
+def _warn_once(model: nn.Module, reasons: Sequence[str], what: str) -> None:
+    """Warn, once per model, of what runs as it is written."""
+    if model in _WARNED:
+        return
+    _WARNED.add(model)
+    lines = "".join(f"\n  {reason}" for reason in reasons)
+    warnings.warn(f"{type(model).__name__}: {what}:{lines}", RunsAsWrittenWarning, stacklevel=3)
 
 
 def _found_alone(

@@ -25,8 +25,9 @@ from graphbraid.fullgraph.lowering.options import (
 )
 from graphbraid.fullgraph.lowering.streamed import StreamedFeatures
 from graphbraid.fullgraph.model_tracker import ModelTracker
-from graphbraid.fullgraph.program import NotLoweredError, Program
+from graphbraid.fullgraph.program import Break, NotLoweredError, Program
 from graphbraid.fullgraph.ranks.ranks import Ranks
+from graphbraid.fullgraph.reading.as_written import AsWritten
 from graphbraid.fullgraph.reading.modes import CountedMasks, in_mode, kept_buffers, lock_of, plain_tensors
 from graphbraid.fullgraph.runner import Runner
 from graphbraid.fullgraph.step.differentiable import Behind
@@ -38,6 +39,11 @@ from graphbraid.signatures import typed
 
 if TYPE_CHECKING:
     from graphbraid.fullgraph.explain.floor import Floor
+
+
+def strict_text(why: NotLoweredError | None) -> str:
+    """Return the text of the error of a strict engine for a part that would run as written."""
+    return "strict=True" if why is None else f"strict=True, and {why.explained()}"
 
 
 class Engine:
@@ -64,6 +70,7 @@ class Engine:
         data: the user's own data object, if ``graph`` was made from one.
         tiers: see :func:`graphbraid.compile`.
         host: see :func:`graphbraid.compile`.
+        strict: whether to raise an error where a part of the model would run as written.
 
     Raises:
         NotLoweredError: part of the model has no lowered form; the message names it.
@@ -92,8 +99,9 @@ class Engine:
         data: Any = None,
         tiers: FeatureSource | None = None,
         host: int | str | None = None,
+        strict: bool = False,
     ) -> None:
-        self.model = model
+        self.model, self._strict = model, strict
         self._device = device_for(model, device)
         self._options = CompileOptions(
             passes=names_of(passes),
@@ -112,7 +120,14 @@ class Engine:
         self._lock = lock_of(model)
         with self._lock, plain_tensors():
             self._tracker = ModelTracker(
-                model, graph, nodes, self._options, ranks=ranks, node_type=node_type, data=data
+                model,
+                graph,
+                nodes,
+                self._options,
+                ranks=ranks,
+                node_type=node_type,
+                data=data,
+                strict=strict,
             )
             snapshot = self._tracker.now()
             runner = self._tracker.runner_of(snapshot)
@@ -153,7 +168,7 @@ class Engine:
     def _rows_as_written(self) -> Tensor:
         nodes = self._tracker.nodes
         nodes = nodes if self._ranks is None else self._ranks.owned(nodes)
-        rows: Tensor = self._tracker.as_written().rows(nodes.to(self._device.place))
+        rows: Tensor = self._as_written().rows(nodes.to(self._device.place))
         return rows
 
     def _written_again(self, seeds: Sequence[int]) -> Tensor:
@@ -196,10 +211,25 @@ class Engine:
             snapshot = self._tracker.now()
             runner = self._tracker.runner_serving(snapshot)
             if runner is None or snapshot.program is None:
-                return of_all(self._tracker.as_written()())
+                return of_all(self._as_written()())
             return run(runner, snapshot.program)
 
+    def _as_written(self) -> AsWritten:
+        """Return a runner of the model as it is written.
+
+        Raises:
+            ConfigError: the engine is strict.
+        """
+        if self._strict:
+            raise ConfigError(strict_text(self._tracker.now().why))
+        return self._tracker.as_written()
+
     # ---- properties and explanations
+
+    @property
+    def breaks(self) -> tuple[Break, ...]:
+        """The graph breaks of the program that ran last: the parts that PyTorch runs as they are written."""
+        return tuple(op for op in self.program.ops if isinstance(op, Break))
 
     @property
     def ranks(self) -> Ranks | None:

@@ -91,6 +91,7 @@ class ModelTracker:
         ranks: the ranks that run the program together. If None, there is one.
         node_type: the type whose outputs are wanted, where there are types.
         data: the user's own data object, if ``graph`` was made from one.
+        strict: whether the program may have no graph breaks.
 
     Raises:
         ConfigError: a node is out of range or named twice, or ``node_type`` does not go with the graph.
@@ -106,8 +107,12 @@ class ModelTracker:
         ranks: Ranks | None,
         node_type: str | None,
         data: Any,
+        strict: bool,
     ) -> None:
         self._model, self._options, self._ranks = model, options, ranks
+        alone = ranks is None and options.features is None
+        self._breaks_at = options.device.place if alone and not strict else None
+        """The device of graph breaks; None if there may be none."""
         self._snapshots: list[ModelSnapshot] = []
         self._num_changes = 0
         self._unread: ModelWatch | None = None
@@ -191,7 +196,7 @@ class ModelTracker:
 
     def _read(self, now: ModelWatch) -> ModelSnapshot:
         try:
-            program = self.source.read(self._model)
+            program = self.source.read(self._model, self._breaks_at)
         except NotLoweredError as why:
             return ModelSnapshot(now, None, why)
         known = (r for r in self._snapshots if r.seen is not None and r.seen.numbers == now.numbers)

@@ -7,6 +7,7 @@ import torch_geometric.nn as pyg
 from tests.fullgraph.matrix.compare import (
     LEFT_ALONE,
     LOWERED,
+    PARTLY,
 )
 from torch import nn
 
@@ -21,7 +22,7 @@ class Case:
         make: builds it.
         expected: whether it is lowered.
         prepare: changes the data for it.
-        reason: what ``explain()`` says of a model that is left alone.
+        reason: what ``explain()`` says of a model of which a part, or all, is left alone.
     """
 
     part: str
@@ -55,3 +56,8 @@ BASES = {"GCNConv": GCN, "SAGEConv": SAGE, "GINConv": GIN, "GATConv": GAT, "GATv
 def left(part, name, make, reason="", **more):
     """A case that runs as it is written."""
     return Case(part, name, make, LEFT_ALONE, reason=reason, **more)
+
+
+def partly(part, name, make, reason="", **more):
+    """A case of which a part runs as it is written."""
+    return Case(part, name, make, PARTLY, reason=reason, **more)

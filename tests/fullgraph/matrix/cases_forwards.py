@@ -10,6 +10,7 @@ from tests.fullgraph.matrix.case import (
     SAGE,
     Case,
     left,
+    partly,
 )
 from tests.fullgraph.matrix.graphs import CLASSES
 from tests.fullgraph.matrix.models import (
@@ -211,7 +212,7 @@ def without_gradients(self, x, edge_index):
     return self.head(self.second(h, edge_index))
 
 
-def writes_over_x(self, x, edge_index):
+def writes_over_a_copy(self, x, edge_index):
     return self.head(self.first(F.relu(x.clone()), edge_index))
 
 
@@ -245,10 +246,8 @@ _LEFT_FORWARDS = {
     by_value: "cannot be traced",
     by_shape: "cannot be traced|no operation",
     without_gradients: "without gradients",
-    writes_over_x: "",
     counts: "changes 'calls'",
     draws: "draws random numbers",
-    asks_for_sizes: "cannot be traced|no operation",
     through_numpy: "",
 }
 
@@ -286,6 +285,8 @@ FORWARDS = [
         left("forwards", run.__name__, lambda r=run: calls(r)(GCN), reason)
         for run, reason in _LEFT_FORWARDS.items()
     ),
+    partly("forwards", "asks for sizes of rows", lambda: calls(asks_for_sizes)(GCN)),
+    partly("forwards", "writes over a copy of x", lambda: calls(writes_over_a_copy)(GCN)),
     left("forwards", "appends to a list", lambda: calls(appends)(GCN, seen=[]), "changes 'seen'"),
     Case(
         "forwards",

@@ -5,7 +5,7 @@ from itertools import cycle
 import torch
 import torch.nn.functional as F
 import torch_geometric.nn as pyg
-from tests.fullgraph.matrix.case import BASES, GCN, SAGE, Case, left
+from tests.fullgraph.matrix.case import BASES, GCN, SAGE, Case, left, partly
 from tests.fullgraph.matrix.graphs import CHANNELS, NODES
 from tests.fullgraph.matrix.models import HIDDEN, Doubled, Stack, calls, functional
 from torch import nn
@@ -240,13 +240,16 @@ _TORCH = {
     "PyG's MeanSubtractionNorm": pyg.MeanSubtractionNorm,
     "a class called ReLU": type("ReLU", (nn.Module,), {"forward": lambda self, x: x.abs()}),
 }
+_IN_PLACE = ("in place on a part", "a part of what is overwritten")
 OPERANDS = [
     *(
         Case("rows with rows and numbers", name, lambda c=call, b=base: functional(c)(b))
         for (name, call), base in zip(_FUNCTIONS.items(), cycle(BASES.values()))
     ),
     *(
-        left("rows with rows and numbers", name, lambda c=call: functional(c)(GCN))
+        (left if name in _IN_PLACE else partly)(
+            "rows with rows and numbers", name, lambda c=call: functional(c)(GCN)
+        )
         for name, call in _LEFT.items()
     ),
     *(Case("rows with parameters", name, make) for name, make in _OWN.items()),

@@ -2,7 +2,7 @@
 
 import torch
 import torch_geometric.nn as pyg
-from tests.fullgraph.matrix.case import GAT, GIN, SAGE, Case, layer, left
+from tests.fullgraph.matrix.case import GAT, GIN, SAGE, Case, layer, partly
 from tests.fullgraph.matrix.models import Stack, calls
 
 
@@ -54,12 +54,14 @@ PAIRS = [
     *(Case("pairs of matrices", name, lambda k=kind: calls(of_a_pair)(k)) for name, kind in _LOWERED.items()),
     Case("pairs of matrices", "GATConv, the same twice", lambda: calls(of_the_same_twice)(GAT)),
     Case("pairs of matrices", "one matrix, a map for each end", lambda: Stack(two_maps)),
-    left("pairs of matrices", "GINConv", lambda: calls(of_a_pair)(GIN), "of a pair of matrices"),
-    left("pairs of matrices", "GATConv with self-loops", lambda: calls(of_a_pair)(GAT), "self-loops between"),
+    partly("pairs of matrices", "GINConv", lambda: calls(of_a_pair)(GIN), "of a pair of matrices"),
+    partly(
+        "pairs of matrices", "GATConv with self-loops", lambda: calls(of_a_pair)(GAT), "self-loops between"
+    ),
     *(
         Case("stacks", run.__name__.replace("_", " "), lambda r=run: calls(r)(SAGE))
         for run in (sum_of_a_stack, mean_of_a_stack)
     ),
-    left("stacks", "sum of columns", lambda: calls(sum_of_columns)(SAGE), "sub: it adds 1 columns to 8"),
-    left("stacks", "another dimension", lambda: calls(another_stack)(SAGE), "stack: with dim=1"),
+    partly("stacks", "sum of columns", lambda: calls(sum_of_columns)(SAGE), "sub: it adds 1 columns to 8"),
+    partly("stacks", "another dimension", lambda: calls(another_stack)(SAGE), "stack: with dim=1"),
 ]

@@ -5,7 +5,7 @@ from itertools import cycle
 import torch
 import torch.nn.functional as F
 import torch_geometric.nn as pyg
-from tests.fullgraph.matrix.case import BASES, GCN, SAGE, Case, layer, left
+from tests.fullgraph.matrix.case import BASES, GCN, SAGE, Case, layer, left, partly
 from tests.fullgraph.matrix.graphs import CHANNELS, CLASSES
 from tests.fullgraph.matrix.models import HIDDEN, Stack, Weighted, calls, functional
 from torch import nn
@@ -182,10 +182,10 @@ PROPAGATION = [
     ),
     *(Case("between layers", name, lambda m=make: Stack(SAGE, m())) for name, make in _MODULES.items()),
     *(
-        left("arithmetic and activations", name, lambda c=call: functional(c)(GCN))
+        partly("arithmetic and activations", name, lambda c=call: functional(c)(GCN))
         for name, call in _LEFT.items()
     ),
-    left("PyG's ready GCN", "jk='lstm'", lambda: _ready("GCN", {"jk": "lstm"}), "lstm"),
+    partly("PyG's ready GCN", "jk='lstm'", lambda: _ready("GCN", {"jk": "lstm"}), "lstm"),
     left("SGConv", "cached=True, second layer", lambda: Stack(layer(pyg.SGConv, cached=True)), "cached"),
     left("TAGConv", "aggr='max'", lambda: Stack(layer(pyg.TAGConv, aggr="max")), "aggr"),
 ]

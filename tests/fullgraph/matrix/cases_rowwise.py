@@ -11,6 +11,7 @@ from tests.fullgraph.matrix.case import (
     GCN,
     Case,
     left,
+    partly,
 )
 from tests.fullgraph.matrix.models import (
     HIDDEN,
@@ -54,7 +55,6 @@ _MODULES = {
     "Dropout(0)": lambda: nn.Dropout(0.0),
 }
 _MODULES_LEFT = {
-    "Mish(inplace=True)": lambda: nn.Mish(inplace=True),
     "a class called Tanh": type("Tanh", (nn.Module,), {"forward": lambda self, x: x.sin()}),
     "a class called Linear": lambda: type("Linear", (nn.Linear,), {"forward": negated})(HIDDEN, HIDDEN),
     "a subclass of BatchNorm1d": lambda: type("Shifted", (nn.BatchNorm1d,), {"forward": shifted})(HIDDEN),
@@ -67,7 +67,8 @@ ROWWISE = [
         for i, (name, make) in enumerate(_MODULES.items())
         for base in ([*BASES][i % 5], [*BASES][(i + 2) % 5])
     ),
-    *(left("between layers", name, lambda m=make: Stack(GCN, m())) for name, make in _MODULES_LEFT.items()),
+    left("between layers", "Mish(inplace=True)", lambda: Stack(GCN, nn.Mish(inplace=True)), "writes over"),
+    *(partly("between layers", name, lambda m=make: Stack(GCN, m())) for name, make in _MODULES_LEFT.items()),
 ]
 
 
@@ -103,5 +104,5 @@ FUNCTIONS = [
         Case("functions", name, lambda c=call, b=base: functional(c)(b))
         for (name, call), base in zip(_FUNCTIONS.items(), cycle(BASES.values()))
     ),
-    *(left("functions", name, lambda c=call: functional(c)(GCN)) for name, call in _FUNCTIONS_LEFT.items()),
+    *(partly("functions", name, lambda c=call: functional(c)(GCN)) for name, call in _FUNCTIONS_LEFT.items()),
 ]

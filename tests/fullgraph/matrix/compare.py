@@ -10,7 +10,7 @@ from graphbraid.fullgraph import Uncompiled
 from graphbraid.fullgraph.reading.calling import calling_of
 from graphbraid.fullgraph.reading.source import Source
 
-LOWERED, LEFT_ALONE = "lowered", "left alone"
+LOWERED, PARTLY, LEFT_ALONE = "lowered", "partly lowered", "left alone"
 
 
 def engine_of(model, data):
@@ -19,8 +19,10 @@ def engine_of(model, data):
 
 
 def verdict(engine):
-    """Whether it was lowered."""
-    return LEFT_ALONE if isinstance(engine, Uncompiled) else LOWERED
+    """Whether it was lowered, as a whole or with parts that run as they are written."""
+    if isinstance(engine, Uncompiled):
+        return LEFT_ALONE
+    return PARTLY if engine.breaks else LOWERED
 
 
 class Plain:

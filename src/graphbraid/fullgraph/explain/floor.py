@@ -8,7 +8,7 @@ from typing import Any
 
 from graphbraid.fullgraph.explain.ledger import Ledger, Work
 from graphbraid.fullgraph.explain.timing import StepTimes, TaskTime
-from graphbraid.fullgraph.program import Operation, Program
+from graphbraid.fullgraph.program import Break, Operation, Program
 from graphbraid.machine.rates import Rates
 
 
@@ -27,6 +27,8 @@ class OperationFloor:
     """Least seconds for that work."""
     tasks: tuple[TaskTime, ...] = ()
     """Its kernel calls with their times; empty if nothing was measured or nothing is left to do."""
+    is_written: bool = False
+    """Whether PyTorch runs it as the model is written; its floor counts its matrices of node rows alone."""
 
     @property
     def seconds(self) -> float:
@@ -55,6 +57,11 @@ class Floor:
     def between_seconds(self) -> float:
         """Measured seconds of a step outside its tasks; negative where timing each task slowed them down."""
         return (self.step_seconds or 0.0) - sum(operation.seconds for operation in self.operations)
+
+    @property
+    def written_seconds(self) -> float:
+        """Measured seconds of graph breaks, which PyTorch runs as the model is written."""
+        return sum(operation.seconds for operation in self.operations if operation.is_written)
 
     @property
     def ratio(self) -> float | None:
@@ -124,6 +131,7 @@ def floor_of(
             work=work,
             floor_seconds=work.seconds(rates),
             tasks=its,
+            is_written=isinstance(program.producer(name), Break),
         )
 
     forward = [entry(op.out, _words(op), ledger.forward(op), backward=False) for op in program.ops]
@@ -200,6 +208,11 @@ def _totals(floor: Floor) -> list[str]:
             f"  {1e3 * floor.step_seconds:.3f} ms is what it took (median){times}; "
             f"{1e3 * floor.between_seconds:.3f} ms of it between the tasks"
         )
+        if any(operation.is_written for operation in floor.operations):
+            share = floor.written_seconds / floor.step_seconds if floor.step_seconds else 0.0
+            lines.append(
+                f"  {1e3 * floor.written_seconds:.3f} ms of it, {share:.0%}, in parts that run as written"
+            )
     return lines
 
 

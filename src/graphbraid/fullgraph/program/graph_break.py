@@ -47,9 +47,17 @@ class WrittenCall:
     """Name of the module or function, for people."""
     where: str = ""
     """File and line of the user's code that makes the call; empty if no such line was found."""
+    code: str = ""
+    """A short name of the kind of reason why it has no lowered form; see :class:`.NotLoweredError`."""
+    why: str = ""
+    """The part and the reason."""
+    needed: str = ""
+    """What would have to be in its place for it to be lowered; may be empty."""
 
-    def __str__(self) -> str:
-        return f"{self.name} ({self.where})" if self.where else self.name
+    def explained(self) -> str:
+        """Return the line of ``explain()`` about the call."""
+        needed = f". Needed: {self.needed}" if self.needed else ""
+        return f"{self.where + ': ' if self.where else ''}{self.why} [{self.code}]{needed}"
 
     def run(self, find: Callable[[Any], Any]) -> Any:
         """Make the call; ``find`` returns what a reference among its arguments stands for."""
@@ -88,8 +96,6 @@ class Break(Operation):
     node, in the graph's order."""
     given: GraphValues = field(default_factory=GraphValues)
     """What the calls read of the graph that the model was read for."""
-    why: str = ""
-    """Why the first call without a lowered form has none, as a clause."""
     symbol = "as written"
 
     def run(self, inputs: Sequence[Tensor], given: Mapping[str, Any] | None = None) -> Tensor:
@@ -139,7 +145,7 @@ class Break(Operation):
 
     def details(self) -> str:
         """Return the text to print after the inputs."""
-        return ", ".join(map(str, self.calls)) + (f"; {self.why}" if self.why else "")
+        return ", ".join(call.name for call in self.calls)
 
 
 def _with(value: Any, find: Callable[[Any], Any]) -> Any:

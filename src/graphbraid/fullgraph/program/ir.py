@@ -40,11 +40,16 @@ class NotLoweredError(Exception):
         part: name of the module or call.
         reason: why it has none, as a clause.
         needed: what would have to be in its place for it to be lowered, as a clause; may be empty.
+        code: a short name of the kind of reason, which stays from version to version
+            (``docs/fullgraph.md``).
+        where: file and line of the user's code that makes the call; empty if unknown.
     """
 
-    def __init__(self, part: str, reason: str, needed: str = "") -> None:
-        super().__init__(f"{part}: {reason}")
-        self.part, self.reason, self.needed = part, reason, needed
+    def __init__(
+        self, part: str, reason: str, needed: str = "", *, code: str = "no-operation", where: str = ""
+    ) -> None:
+        super().__init__(part, reason, needed)
+        self.part, self.reason, self.needed, self.code, self.where = part, reason, needed, code, where
 
     @classmethod
     def of_failure(cls, model: nn.Module, error: Exception) -> NotLoweredError:
@@ -55,8 +60,12 @@ class NotLoweredError(Exception):
 
     def explained(self) -> str:
         """Return the text of the error, as ``explain()`` prints it."""
-        needed = f" Needed: {self.needed}." if self.needed else ""
-        return f"Runs uncompiled. {self.part}: {self.reason}.{needed}"
+        return f"Runs uncompiled. {self}."
+
+    def __str__(self) -> str:
+        at = f" ({self.where})" if self.where else ""
+        needed = f". Needed: {self.needed}" if self.needed else ""
+        return f"{self.part}: {self.reason}{at} [{self.code}]{needed}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -147,7 +147,7 @@ class AsWritten:
         self._values.forget()
         node_type = self._node_type
         with contextlib.nullcontext() if node_type is None else fused_layers(self._model):
-            out = self._calling.run(self._model, CallValues(self._value))
+            out = self._calling.run(self._model, CallValues(self.value))
         if node_type is None or not isinstance(out, dict):
             return out
         if node_type not in out:
@@ -159,10 +159,10 @@ class AsWritten:
         """Call the model and reduce each returned tensor with one row per node to the rows of ``nodes``."""
         if self._node_type is not None:
             return self().index_select(0, nodes)
-        count = self._value(NUM_NODES)
+        count = self.value(NUM_NODES)
         return map_tensors(self(), lambda t: t.index_select(0, nodes) if t.shape[:1] == (count,) else t)
 
-    def _value(self, what: str) -> Any:
+    def value(self, what: str) -> Any:
         """Return the current value of an argument: the user's own, if their data has it now."""
         data, place = self._data, self._values.place
         if data is None or what == CSC:

@@ -90,6 +90,8 @@ _RUNS_SOMETHING = (
 )
 TORCH_OWN = frozenset(vars(nn.Module()))
 _OURS = ("torch", "torch_geometric", "graphbraid")
+COUNTED = ("running_mean", "running_var", "num_batches_tracked")
+"""Buffers that every step updates and that no program depends on."""
 GLOBAL_HOOKS = (
     "_global_forward_hooks",
     "_global_forward_pre_hooks",

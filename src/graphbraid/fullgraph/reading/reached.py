@@ -26,7 +26,8 @@ graphbraid torch torch_geometric torch_scatter torch_sparse torch_cluster torch_
 numpy scipy pandas sklearn networkx ogb einops tqdm rich wandb mlflow tensorboard
 lightning pytorch_lightning torchmetrics
 """
-_NOT_USERS = {*_PACKAGES.split(), *sys.stdlib_module_names}
+NOT_USERS = {*_PACKAGES.split(), *sys.stdlib_module_names}
+"""Outermost packages whose code is taken to stay as it is."""
 _ENTERED = ("forward", "message", "message_and_aggregate", "aggregate", "update", "edge_update", "propagate")
 """Methods that a call of a module enters, besides those that Python calls by operators."""
 _BY_TEXT = frozenset({"getattr", "vars", "attrgetter", "__dict__"})
@@ -168,7 +169,7 @@ class Reached:
                 self._waiting.append(member)
 
     def _function(self, function: types.FunctionType) -> None:
-        if package_of(function.__globals__) in _NOT_USERS:
+        if package_of(function.__globals__) in NOT_USERS:
             return
         self.functions.append(function)
         names = _names_of(function.__code__)
@@ -248,7 +249,7 @@ def users_classes(kind: type) -> list[type]:
 
 def is_of_library(kind: type) -> bool:
     """Return whether a class is of Python or of a package whose code stays as it is."""
-    return kind.__module__.split(".")[0] in _NOT_USERS
+    return kind.__module__.split(".")[0] in NOT_USERS
 
 
 def _slots_of(kind: type) -> tuple[str, ...]:

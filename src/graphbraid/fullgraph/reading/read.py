@@ -11,6 +11,7 @@ from torch import nn
 from graphbraid.errors import did_you_mean
 from graphbraid.fullgraph.program import (
     INPUT,
+    Break,
     DestinationRows,
     Module,
     NodeType,
@@ -30,11 +31,13 @@ from graphbraid.fullgraph.reading.exact import (
     other_dtype,
     probability,
 )
+from graphbraid.fullgraph.reading.islands import Breaks
 from graphbraid.fullgraph.reading.reader import Edges, LayerCall, Writer
 from graphbraid.fullgraph.reading.relational import MOST_READ, OWN_CONV, sum_over_relations
 from graphbraid.fullgraph.reading.rowwise import as_linear, rowwise
 from graphbraid.fullgraph.reading.table import checked_reader, reader_of
 from graphbraid.fullgraph.reading.trace import learned_rows, read_traced
+from graphbraid.graph import Graph
 from graphbraid.graph.types import ONLY_NODE_TYPE, Relation, Types
 from graphbraid.nn import GAT, GCN, GIN, MLP, RGCN, GATv2, GraphSAGE, module_traits
 from graphbraid.ops.epilogue import ACTIVATIONS
@@ -50,6 +53,7 @@ def read_model(
     calling: Calling | None = None,
     *,
     dtypes: Collection[torch.dtype] = (torch.float32,),
+    breaks: Breaks | None = None,
 ) -> Program:
     """Read a model in its current mode into a program.
 
@@ -61,6 +65,7 @@ def read_model(
         calling: how to call it. If None, determined by
             :func:`graphbraid.fullgraph.reading.calling.calling_of`.
         dtypes: dtypes that parameters may have: float32, also float64, or both.
+        breaks: how calls without a lowered form become graph breaks. If None, they are refused.
 
     Raises:
         NotLoweredError: part of the model cannot be read; the message names it.
@@ -71,17 +76,27 @@ def read_model(
     if type(model) in _OWN_MODELS:
         out = _read_own(writer, model)
     else:
-        out = read_traced(writer, model, calling or calling_of(model, given), given)
+        calling = calling or calling_of(model, given)
+        out = read_traced(writer, model, calling, given, breaks=breaks)
     if out == INPUT:
         raise NotLoweredError(name, "it returns its input")
     ops = _reached(writer.ops, out)
+    _check_worth(ops, given.graph)
     only = NodeType(name=ONLY_NODE_TYPE, input=INPUT, channels=in_channels)
     return _checked(
         model, dtypes, ops=ops, in_channels=in_channels, node_types=(only,) if _reads_relations(ops) else ()
     )
 
 
-def read_typed(model: nn.Module, calling: Calling, given: Given, types: Types, node_type: str) -> Program:
+def read_typed(
+    model: nn.Module,
+    calling: Calling,
+    given: Given,
+    types: Types,
+    node_type: str,
+    *,
+    breaks: Breaks | None = None,
+) -> Program:
     """Read a model over node types and relations, in its current mode, into a program.
 
     Args:
@@ -92,6 +107,7 @@ def read_typed(model: nn.Module, calling: Calling, given: Given, types: Types, n
         given: the arguments available to call it with.
         types: the types of the graph that it runs on.
         node_type: the type whose outputs are wanted.
+        breaks: how calls without a lowered form become graph breaks. If None, they are refused.
 
     Raises:
         NotLoweredError: part of the model cannot be read; the message names it.
@@ -114,11 +130,19 @@ def read_typed(model: nn.Module, calling: Calling, given: Given, types: Types, n
         out = _RGCNReader(writer, model, types, node_types).outputs()[list(types.nodes).index(node_type)]
     else:
         out = read_traced(
-            writer, model, calling, given, types=types, node_types=node_types, node_type=node_type
+            writer,
+            model,
+            calling,
+            given,
+            types=types,
+            node_types=node_types,
+            node_type=node_type,
+            breaks=breaks,
         )
     if not out:
         raise NotLoweredError(name, f"it gives no outputs of {node_type!r}", f"node_type={node_type!r}")
     ops = _reached(writer.ops, out)
+    _check_worth(ops, None)
     if not any(op.moves for op in ops):
         raise NotLoweredError(name, f"its outputs of {node_type!r} read no edges", "a layer over a relation")
     if len(ops) > MOST_OPERATIONS:
@@ -162,9 +186,42 @@ def _reached(ops: list[Operation], out: str) -> tuple[Operation, ...]:
         if op.out in wanted:
             wanted.update(op.inputs)
             kept.append(op)
+        elif isinstance(op, Break):
+            raise NotLoweredError(op.calls[-1].name, "nothing reads its result", code="unread")
         elif isinstance(op, Module | Normalise) and op.couples_rows:
             raise NotLoweredError(str(op.symbol), "it moves statistics and nothing reads its result")
     return tuple(reversed(kept))
+
+
+_BREAK_ROWS, _EDGE_ROWS = 7, 8
+"""Rows that a graph break copies for each node, and that a lowered layer saves for each edge, in a step.
+
+A break copies its result (2), and in backward its gradient (2) and its input's (3). PyTorch's layer gathers
+a row for each edge (2), scales it (2) and adds it up (2), and the same backward, where a lowered one reads 4.
+"""
+
+
+def _check_worth(ops: tuple[Operation, ...], graph: Graph | None) -> None:
+    """Refuse graph breaks that would cost more than the lowered operations save.
+
+    Raises:
+        NotLoweredError: no layer over edges is lowered, or there are too few edges for the breaks.
+    """
+    calls = [call for op in ops if isinstance(op, Break) for call in op.calls]
+    if not calls:
+        return
+    first = next((call for call in calls if call.code), calls[0])
+    part, _, reason = first.why.partition(": ")
+    layers = [op for op in ops if op.moves and not isinstance(op, DestinationRows)]
+    if not layers:
+        raise NotLoweredError(part, reason, first.needed, code=first.code, where=first.where)
+    if graph is None:
+        return
+    copied = _BREAK_ROWS * graph.num_nodes * sum(isinstance(op, Break) for op in ops)
+    saved = _EDGE_ROWS * graph.num_edges * len(layers)
+    if copied > saved:
+        what = f"{reason}; breaks around it would cost more than the {len(layers)} lowered layers save"
+        raise NotLoweredError(part, what, first.needed, code="small", where=first.where)
 
 
 # ---- graphbraid's models

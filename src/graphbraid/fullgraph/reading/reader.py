@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from torch import nn
+from torch import fx, nn
 
 from graphbraid.fullgraph.program import (
     Add,
@@ -68,6 +68,16 @@ class Writer:
         walked = self.ops[-1].walks
         self._node_types[out] = self.node_type(inputs[0]) if walked is None else walked.destination
         return out
+
+    def state(self) -> int:
+        """Return what :meth:`put_back` needs."""
+        return len(self.ops)
+
+    def put_back(self, state: int) -> None:
+        """Forget the operations appended since :meth:`state`."""
+        dropped = {op.out for op in self.ops[state:]}
+        del self.ops[state:]
+        self._made = {key: out for key, out in self._made.items() if out not in dropped}
 
     def level(self, value: str) -> int:
         """Return the level of a value: the number of aggregations before it."""
@@ -196,7 +206,8 @@ class FunctionCall:
         given = self.arguments[key]
         if isinstance(given, NodeRows):
             return given.value
-        raise NotLoweredError(self.name, f"its argument {given} is not a matrix of node rows")
+        what = f"its argument {given} is not a matrix of node rows"
+        raise NotLoweredError(self.name, what, code="argument")
 
     def constant(self, key: str, allowed: Callable[[Any], bool]) -> Any:
         """Return an argument that must be a constant accepted by ``allowed``.
@@ -206,7 +217,9 @@ class FunctionCall:
         """
         given = self.arguments[key]
         if not allowed(given):
-            raise NotLoweredError(self.name, f"with {key}={given} it has no lowered form", f"another {key}")
+            code = "argument" if isinstance(given, NodeRows | fx.Node) else "no-operation"
+            what = f"with {key}={given} it has no lowered form"
+            raise NotLoweredError(self.name, what, f"another {key}", code=code)
         return given
 
 

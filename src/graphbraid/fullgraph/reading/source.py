@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -13,10 +14,23 @@ from graphbraid.arguments import shown
 from graphbraid.errors import ConfigError, DataError, GraphbraidError
 from graphbraid.fullgraph.program import NotLoweredError, Program
 from graphbraid.fullgraph.reading.as_written import AsWritten, WholeValues
-from graphbraid.fullgraph.reading.calling import EDGE_TYPE, Calling, Given, X, calling_of, of_data
+from graphbraid.fullgraph.reading.calling import (
+    ADJACENCY,
+    EDGE_ATTR,
+    EDGE_TYPE,
+    EDGES,
+    Calling,
+    Given,
+    X,
+    calling_of,
+    of_data,
+)
 from graphbraid.fullgraph.reading.fused_hgt import explained_fused
+from graphbraid.fullgraph.reading.islands import Breaks
 from graphbraid.fullgraph.reading.read import read_model, read_typed
 from graphbraid.fullgraph.reading.table import reader_of
+from graphbraid.fullgraph.reading.trace import WEIGHTS_TARGET
+from graphbraid.fullgraph.reading.tracing import EDGES_TARGET
 from graphbraid.fullgraph.reading.watch import GraphWatch
 from graphbraid.graph import Graph, NodeSet
 from graphbraid.graph.interop.convert import as_edge_attr
@@ -73,6 +87,8 @@ class Source:
         self._held = [(one, key, one.get(key)) for one in stores if hasattr(one, "get") for key in READ]
         self.watch = GraphWatch(graph, [value for *_, value in self._held])
         self._by_relation: Graph | None = None
+        self._values: dict[str, Any] = {}
+        """What graph breaks get of the graph, the same objects whenever the model is read."""
 
     @property
     def nodes(self) -> Graph | NodeSet:
@@ -109,8 +125,13 @@ class Source:
         classes = {key: type(value) for _, key, value in self._held if value is not None}
         return replace(given, edge_channels=self._edge_channels(), classes=classes)
 
-    def read(self, model: nn.Module) -> Program:
+    def read(self, model: nn.Module, breaks_at: torch.device | None = None) -> Program:
         """Read a model in its current mode into a program.
+
+        Args:
+            model: the model.
+            breaks_at: the device on which calls without a lowered form run between lowered operations. If
+                None, they are refused.
 
         Raises:
             NotLoweredError: part of the model cannot be read; the message names it.
@@ -130,23 +151,46 @@ class Source:
             what = "its features, edge features or edge weights require gradients"
             raise NotLoweredError("graph", what, "tensors that do not")
         try:
-            return self._read(model, given, calling)
+            return self._read(model, given, calling, breaks_at)
         except (NotLoweredError, GraphbraidError):
             raise
         except Exception as error:  # reading must never make a model fail that runs as written
             raise NotLoweredError.of_failure(model, error) from error
 
-    def _read(self, model: nn.Module, given: Given, calling: Calling) -> Program:
+    def _read(
+        self, model: nn.Module, given: Given, calling: Calling, breaks_at: torch.device | None
+    ) -> Program:
+        breaks = None if breaks_at is None else self._breaks(model, given, calling, breaks_at)
         if self.node_type is not None:
             assert self.graph.types is not None
-            return read_typed(model, calling, given, self.graph.types, self.node_type)
+            return read_typed(model, calling, given, self.graph.types, self.node_type, breaks=breaks)
         if self._data is not None and has_relational_layer(model):
             given = replace(given, relations=self._relations())
         assert self.graph.x is not None
-        program = read_model(model, int(self.graph.x.shape[1]), given, calling)
+        program = read_model(model, int(self.graph.x.shape[1]), given, calling, breaks=breaks)
         if program.reads_edges:
             self._bring_edge_features()
         return program
+
+    def _breaks(self, model: nn.Module, given: Given, calling: Calling, place: torch.device) -> Breaks:
+        """Return what graph breaks get: the user's own tensors, if there are some."""
+        graph = self.graph
+        if graph.is_typed:
+            return Breaks(
+                num_rows=tuple(graph.nodes_of(one).num_nodes for one in graph.node_types), place=place
+            )
+        edges = ADJACENCY if calling.takes(ADJACENCY) else EDGES
+        names = {EDGES_TARGET: edges, EDGE_ATTR: EDGE_ATTR, EDGE_TYPE: EDGE_TYPE}
+        names |= {} if given.weights is None else {WEIGHTS_TARGET: given.weights}
+        written = self.as_written(model, place)
+
+        def value(target: str) -> Any:
+            if target not in self._values:
+                self._values[target] = written.value(names[target])
+            return self._values[target]
+
+        makers = {target: partial(value, target) for target in names}
+        return Breaks(num_rows=(graph.num_nodes,), values=makers, place=place)
 
     def graph_for(self, program: Program) -> Graph:
         """Return the graph that a program runs on, with its relations apart if the program reads them."""

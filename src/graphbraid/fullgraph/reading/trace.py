@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from operator import attrgetter
 from typing import Any
 
 import torch
@@ -31,7 +30,8 @@ from graphbraid.fullgraph.reading.calling import (
     Given,
     X,
 )
-from graphbraid.fullgraph.reading.exact import Known, anything, check, check_parameter, count, one_of
+from graphbraid.fullgraph.reading.exact import COUNTED, Known, anything, check, check_parameter, count, one_of
+from graphbraid.fullgraph.reading.islands import Breaks, Islands
 from graphbraid.fullgraph.reading.messages import Propagation, read_messages
 from graphbraid.fullgraph.reading.reader import (
     NEEDED,
@@ -47,11 +47,10 @@ from graphbraid.fullgraph.reading.reader import (
 )
 from graphbraid.fullgraph.reading.rowwise import as_linear
 from graphbraid.fullgraph.reading.table import FUNCTIONS, METHODS, checked_reader
-from graphbraid.fullgraph.reading.tracing import EDGES_TARGET, traced
+from graphbraid.fullgraph.reading.tracing import EDGES_TARGET, WHERE, TracedCalls, traced
 from graphbraid.graph.types import ONLY_NODE_TYPE, Relation, Types
 
-_COUNTED = ("running_mean", "running_var", "num_batches_tracked")
-_WEIGHTS = "weights"
+WEIGHTS_TARGET = "weights"
 """Target of the placeholder of the edge weights."""
 
 
@@ -64,6 +63,7 @@ def read_traced(
     types: Types | None = None,
     node_types: Sequence[NodeType] = (),
     node_type: str | None = None,
+    breaks: Breaks | None = None,
 ) -> str:
     """Append the operations of a model's call to a writer.
 
@@ -78,6 +78,7 @@ def read_traced(
         types: the graph's types; None in a graph without.
         node_types: the node types as values of the program.
         node_type: the type whose outputs are wanted; None in a graph without types.
+        breaks: how calls without a lowered form become graph breaks. If None, they are refused.
 
     Returns:
         The name of the result; empty if there are no outputs of ``node_type``.
@@ -89,7 +90,7 @@ def read_traced(
     if types is None:
         targets = {X: X, EDGES: EDGES_TARGET, ADJACENCY: EDGES_TARGET}
         targets |= {EDGE_ATTR: EDGE_ATTR} if given.edge_channels is not None else {}
-        targets |= {given.weights: _WEIGHTS} if given.weights is not None else {}
+        targets |= {given.weights: WEIGHTS_TARGET} if given.weights is not None else {}
         targets |= {EDGE_TYPE: EDGE_TYPE} if given.relations else {}
         rows, node_types = {X: INPUT}, (NodeType(name=ONLY_NODE_TYPE, input=INPUT, channels=0),)
         targets |= {N_ID: _ids_target(node_types[0])} if given.graph is not None else {}
@@ -100,12 +101,28 @@ def read_traced(
             N_ID: {one.name: _ids_target(one) for one in node_types},
         }
         rows = {one.input: one.input for one in node_types}
-    graph, modules, root = traced(model, calling, given, targets)
     sparse = types is None and calling.takes(ADJACENCY)
-    reader = _TraceReader(
-        writer, modules, root, given, rows, sparse=sparse, types=types, node_types=node_types
-    )
-    return reader.read_all(graph, node_type)
+    whole: dict[str, NotLoweredError] | None = None if breaks is None else {}
+    while True:
+        trace = traced(model, calling, given, targets, whole=whole)
+        reader = _TraceReader(writer, trace, given, rows, sparse=sparse, types=types, node_types=node_types)
+        if breaks is None or whole is None:
+            return reader.read_all(node_type)
+        reader.allow(breaks, whole)
+        before = writer.state()
+        try:
+            return reader.read_all(node_type)
+        except _KeepWholeError as error:
+            writer.put_back(before)
+            whole[f"model.{error.name}"] = error.why
+
+
+class _KeepWholeError(Exception):
+    """Raised for a layer whose messages have no lowered form, and which may be a graph break as a whole."""
+
+    def __init__(self, name: str, why: NotLoweredError) -> None:
+        super().__init__(name)
+        self.name, self.why = name, why
 
 
 def _edges_target(relation: Relation) -> str:
@@ -127,8 +144,7 @@ class _TraceReader:
     def __init__(
         self,
         writer: Writer,
-        modules: dict[str, nn.Module],
-        root: nn.Module,
+        trace: TracedCalls,
         given: Given,
         rows: Mapping[str, str],
         *,
@@ -136,8 +152,7 @@ class _TraceReader:
         types: Types | None = None,
         node_types: Sequence[NodeType] = (),
     ) -> None:
-        self._writer, self._modules, self._given, self._rows = writer, modules, given, rows
-        self._root = root
+        self._writer, self._trace, self._given, self._rows = writer, trace, given, rows
         self._sparse, self._types, self._node_types = sparse, types, node_types
         relations = () if types is None else types.relations()
         self._relations = {_edges_target(one): one for one in relations}
@@ -147,20 +162,29 @@ class _TraceReader:
         """What the readers of calls returned that is no value: stacks, shapes, tensors of parameters."""
         self._memory: dict[fx.Node, fx.Node] = {}
         """The node whose memory a result shares, where that is not its own."""
+        self._islands: Islands | None = None
+        self._whole: Mapping[str, NotLoweredError] = {}
 
-    def read_all(self, graph: fx.Graph, node_type: str | None) -> str:
+    def allow(self, breaks: Breaks, whole: Mapping[str, NotLoweredError]) -> None:
+        """Make graph breaks of calls without a lowered form, and of modules that were kept ``whole``."""
+        self._whole = whole
+        self._islands = Islands(self._writer, self._trace, breaks, self._values)
+
+    def read_all(self, node_type: str | None) -> str:
         """Read all nodes in order; return the name of the result, empty without outputs of ``node_type``."""
         returned = None
-        for node in graph.nodes:
+        for node in self._trace.graph.nodes:
             if node.op == "output":
                 returned = node.args[0]
             else:
-                self._read(node)
+                self._read_or_break(node)
         if node_type is not None and isinstance(returned, dict):
             if node_type not in returned:
                 return ""
             returned = returned[node_type]
         rows = self._seen(returned)
+        if self._islands is not None:
+            self._islands.check_all_run()
         if not isinstance(rows, NodeRows):
             what = str(returned) if isinstance(returned, fx.Node) else f"a {type(returned).__name__}"
             raise NotLoweredError("forward", f"it returns {what}, not one matrix of node rows", "one result")
@@ -169,6 +193,46 @@ class _TraceReader:
             what = f"it returns rows of {self._type_of(out)!r}, and those of {node_type!r} are wanted"
             raise NotLoweredError("forward", what, f"node_type={self._type_of(out)!r}")
         return out
+
+    def _read_or_break(self, node: fx.Node) -> None:
+        """Read a node; if it has no lowered form and may become part of a graph break, keep it for that."""
+        islands, writer = self._islands, self._writer
+        if islands is None:
+            before = None
+        else:
+            islands.see(node)
+            before = (
+                writer.state(),
+                dict(self._values),
+                dict(self._others),
+                dict(self._memory),
+                islands.state(),
+            )
+        try:
+            self._read(node)
+        except NotLoweredError as why:
+            why.where = why.where or str(node.meta.get(WHERE, ""))
+            if islands is None or before is None:
+                raise
+            state, values, self._others, self._memory, run = before
+            writer.put_back(state)
+            self._values.clear()  # islands hold this dict
+            self._values.update(values)
+            islands.put_back(run)
+            if node.op == "get_attr":  # an argument of calls, which a break takes as it is
+                return
+            if isinstance(node.target, Propagation):
+                if f"model.{node.target.name}" not in self._trace.modules:
+                    raise
+                raise _KeepWholeError(node.target.name, why) from why
+            islands.add(node, why)
+
+    def _make_rows(self, argument: Any) -> None:
+        """Make a graph break of an argument that has node rows, if it is a call without a lowered form."""
+        if self._islands is None or not isinstance(argument, fx.Node) or argument.op == "placeholder":
+            return
+        if argument not in self._values and argument not in self._others:
+            self._islands.value(argument)
 
     def _read(self, node: fx.Node) -> None:
         if node.op == "placeholder":
@@ -191,7 +255,7 @@ class _TraceReader:
 
     def _own_tensor(self, node: fx.Node) -> str | SmallTensor:
         """Read a tensor of the model's own: a learned row for each node, or a few numbers."""
-        name, tensor = str(node.target).removeprefix("model."), attrgetter(str(node.target))(self._root)
+        name, tensor = str(node.target).removeprefix("model."), self._trace.attribute(str(node.target))
         if isinstance(tensor, nn.Parameter):
             check_parameter(name, "it", tensor)
             graph = self._given.graph
@@ -206,7 +270,7 @@ class _TraceReader:
 
     def _is_of_buffer(self, tensor: Any) -> bool:
         """Return whether a constant is a view of a buffer, whose numbers it has in each step."""
-        own = (b for name, b in self._root.named_buffers() if not name.endswith(_COUNTED))
+        own = (b for name, b in self._trace.root.named_buffers() if not name.endswith(COUNTED))
         memory = {buffer.untyped_storage().data_ptr() for buffer in own}
         keeps_dtype = tensor.dtype == torch.float32 or (tensor.is_floating_point() and tensor.ndim == 0)
         is_plain = keeps_dtype and not tensor.requires_grad
@@ -218,8 +282,10 @@ class _TraceReader:
     # ---- modules
 
     def _module(self, node: fx.Node) -> str | MappedEdges:
-        module = self._modules[str(node.target)]
+        module = self._trace.modules[str(node.target)]
         name = str(node.target).removeprefix("model.") if node.target != "model" else type(module).__name__
+        if (why := self._whole.get(str(node.target))) is not None:
+            raise why
         ids = self._ids.get(_target(node.args[0])) if len(node.args) == 1 and not node.kwargs else None
         if type(module) is nn.Embedding and ids is not None:
             return learned_rows(self._writer, name, module, ids, self._num_nodes(ids))
@@ -274,7 +340,7 @@ class _TraceReader:
                 )
             return Edges(graph=self._given.graph, relations=self._given.relations)
         weights, attr = bound.pop("edge_weight", None), bound.pop(EDGE_ATTR, None)
-        if weights is not None and _target(weights) != _WEIGHTS:
+        if weights is not None and _target(weights) != WEIGHTS_TARGET:
             raise NotLoweredError(name, "it takes other weights than the graph's")
         mapped = self._others.get(attr) if isinstance(attr, fx.Node) else None
         encoder = mapped.linear if isinstance(mapped, MappedEdges) and reader.encodes else None
@@ -320,12 +386,13 @@ class _TraceReader:
         constants, widths = dict[str, Any](), dict[str, int]()
         for key, value in node.kwargs.items():
             by_node = key[-2:] in ("_i", "_j")
+            self._make_rows(value)
             if by_node and isinstance(value, fx.Node) and value in self._values:
                 rows[key] = self._values[value]
                 widths[key] = self._writer.width(self._values[value])
             elif not by_node and _target(value) == EDGE_ATTR and self._given.edge_channels:
                 rows[key], widths[key] = ReadRows.FEATURES, self._given.edge_channels
-            elif not by_node and _target(value) == _WEIGHTS:
+            elif not by_node and _target(value) == WEIGHTS_TARGET:
                 rows[key], widths[key] = ReadRows.WEIGHT, 0
             elif isinstance(value, fx.Node | tuple | list):
                 what = f"its message's {key!r} is neither rows of nodes nor the graph's own of edges"
@@ -339,11 +406,15 @@ class _TraceReader:
     def _call(self, node: fx.Node) -> Any:
         target = node.target
         name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
+        function = METHODS.get(name) if node.op == "call_method" else FUNCTIONS.get(target)
+        if function is None and not any(one in self._others for one in node.all_input_nodes):
+            raise NotLoweredError(
+                name, "no operation stands for this call", "a call of docs/lowered_models.md"
+            )
         args, kwargs = fx.node.map_aggregate((node.args, node.kwargs), self._seen)
         is_small = any(isinstance(one, SmallTensor) for one in (*args, *kwargs.values()))
         if is_small and (small := of_parameters(target, args, kwargs)) is not None:
             return small
-        function = METHODS.get(name) if node.op == "call_method" else FUNCTIONS.get(target)
         if function is None:
             raise NotLoweredError(
                 name, "no operation stands for this call", "a call of docs/lowered_models.md"
@@ -374,6 +445,7 @@ class _TraceReader:
         """Return an argument as the readers of functions see it, with node rows as :class:`NodeRows`."""
         if not isinstance(argument, fx.Node):
             return argument
+        self._make_rows(argument)
         if argument in self._values:
             return NodeRows(self._values[argument])
         other = self._others.get(argument, argument)
@@ -382,6 +454,7 @@ class _TraceReader:
         return other
 
     def _value(self, name: str, argument: Any) -> str:
+        self._make_rows(argument)
         if isinstance(argument, fx.Node) and argument in self._values:
             return self._values[argument]
         seen = self._seen(argument)
@@ -393,7 +466,8 @@ class _TraceReader:
                 "it maps edge features, which layers read as the graph has them",
                 "a layer's edge_dim, which maps them linearly, or features that are encoded before",
             )
-        raise NotLoweredError(name, f"its argument {argument} is not a matrix of node rows")
+        what = f"its argument {argument} is not a matrix of node rows"
+        raise NotLoweredError(name, what, code="argument")
 
     def _overwrite(self, name: str, argument: Any, out: str) -> None:
         """Make all names of an argument refer to the value written over it from here on."""
@@ -402,6 +476,8 @@ class _TraceReader:
             raise NotLoweredError(name, "it writes over the features", "an operation that is not in place")
         shares = [one for one in (*self._values, *self._others) if self._memory.get(one, one) is memory]
         if any(self._values.get(one, out) not in (before, out) or one in self._others for one in shares):
+            raise NotLoweredError(name, "it writes over a matrix that is seen in parts", "one not in place")
+        if self._islands is not None and self._islands.sees_memory_of(before):
             raise NotLoweredError(name, "it writes over a matrix that is seen in parts", "one not in place")
         if isinstance(self._producer(before), Learned):
             raise NotLoweredError(name, "it writes over a parameter", "an operation that is not in place")

@@ -7,7 +7,9 @@ if the model changes itself or draws random numbers on the way, since another ca
 from __future__ import annotations
 
 import builtins
+import functools
 import operator
+import os
 import random
 import sys
 import threading
@@ -15,11 +17,14 @@ import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, fx, nn
+from torch.overrides import TorchFunctionMode
 
 from graphbraid.fullgraph.program import NotLoweredError
 from graphbraid.fullgraph.reading.calling import (
@@ -29,28 +34,48 @@ from graphbraid.fullgraph.reading.calling import (
     Calling,
     Given,
 )
-from graphbraid.fullgraph.reading.exact import python_value
+from graphbraid.fullgraph.reading.exact import COUNTED, python_value
 from graphbraid.fullgraph.reading.messages import (
     is_message_passing,
     is_users_layer,
     recorded_propagations,
 )
-from graphbraid.fullgraph.reading.reached import Reached, package_of
+from graphbraid.fullgraph.reading.reached import NOT_USERS, Reached, package_of
 from graphbraid.fullgraph.reading.reader import no_reader
 from graphbraid.fullgraph.reading.table import reader_of
 
 EDGES_TARGET = "edges"
 """Target of the placeholder of all edges together, as a list or as a sparse matrix."""
-EDGES_TARGET = "edges"
-"""Target of the placeholder of all edges together, as a list or as a sparse matrix."""
+WHERE = "where"
+"""Key of a node's ``meta`` with the file and line of the user's code that makes the call."""
 _TRACING = threading.Lock()
 """Serializes traces, since a trace patches ``torch.nn.Module`` while it runs."""
 
 
+@dataclass(frozen=True, slots=True)
+class TracedCalls:
+    """The calls that a model makes, in order, with the modules and tensors that they name."""
+
+    graph: fx.Graph
+    modules: Mapping[str, nn.Module]
+    """The modules, by the targets of calls."""
+    root: nn.Module
+    """The module whose attributes the targets of tensors are."""
+
+    def attribute(self, target: str) -> Any:
+        """Return what a ``get_attr`` node reads."""
+        return attrgetter(target)(self.root)
+
+
 def traced(
-    model: nn.Module, calling: Calling, given: Given, targets: Mapping[str, str | Mapping[Any, str]]
-) -> tuple[fx.Graph, dict[str, nn.Module], nn.Module]:
-    """Trace a call of the model; return its calls in order, the modules by name, and their root.
+    model: nn.Module,
+    calling: Calling,
+    given: Given,
+    targets: Mapping[str, str | Mapping[Any, str]],
+    *,
+    whole: dict[str, NotLoweredError] | None = None,
+) -> TracedCalls:
+    """Trace a call of the model.
 
     Args:
         model: the model.
@@ -58,6 +83,8 @@ def traced(
         given: the arguments that are available.
         targets: by what parameters receive, the target of a placeholder; where there are types, a dict of
             targets by node type or relation.
+        whole: names of modules to keep whole, each as one call, and why. One whose forward cannot be
+            followed is added. If None, its exception is raised.
 
     Raises:
         NotLoweredError: the call cannot be followed, or is another without gradients.
@@ -72,24 +99,61 @@ def traced(
             as_tensors(reached.functions),
             recorded_propagations(model),
         ):
-            root = _Root(model, calling, given, targets)
-            graph = root.traced()
+            root = _Root(model, calling, given, targets, whole)
+            with _ValueReads(model) as reads:
+                graph = root.traced()
+            reads.check(graph)
             with torch.inference_mode():
-                without = _Root(model, calling, given, targets).traced()
+                without = _Root(model, calling, given, targets, whole).traced()
     except NotLoweredError:
         raise
     except Exception as error:  # whatever a user's forward may raise under tracing
-        why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise NotLoweredError(
-            type(model).__name__,
-            f"its forward cannot be traced ({why})",
-            "a forward without branches on tensors' values or shapes",
-        ) from error
+        raise _why_not_traced(type(model).__name__, error) from error
     if _calls(without) != _calls(graph):
         raise NotLoweredError(
             type(model).__name__, "its forward is another without gradients", "a forward that does not ask"
         )
-    return graph, dict(root.named_modules()), root
+    return TracedCalls(graph, dict(root.named_modules()), root)
+
+
+class _ValueReads(TorchFunctionMode):
+    """Notices constants that a trace made of numbers that steps change: of parameters and statistics."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        changing: list[Tensor] = [*model.parameters()]
+        changing += [b for name, b in model.named_buffers() if name.endswith(COUNTED)]
+        self._changing, self._made = {id(one) for one in changing}, False
+        self._name = type(model).__name__
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        is_number = isinstance(out, float | int) and getattr(func, "__name__", "") in _TO_NUMBERS
+        if (is_number or isinstance(out, Tensor)) and any(id(one) in self._changing for one in args):
+            if is_number:
+                raise self._refused()
+            self._made = True
+        return out
+
+    def check(self, graph: fx.Graph) -> None:
+        """Refuse a trace that holds constants, if any may come from such numbers.
+
+        Raises:
+            NotLoweredError: it does.
+        """
+        made = (node for node in graph.nodes if node.op == "get_attr")
+        if self._made and any(str(node.target).startswith("_tensor_constant") for node in made):
+            raise self._refused()
+
+    def _refused(self) -> NotLoweredError:
+        what = "its forward computes with a parameter's or a statistic's numbers apart from its inputs"
+        needed = "parameters that are attributes of a module"
+        return NotLoweredError(self._name, what, needed, code="reads-values")
+
+
+_TO_NUMBERS = {"item", "__bool__", "__float__", "__int__", "__index__"}
 
 
 def _calls(graph: fx.Graph) -> list[str]:
@@ -100,13 +164,18 @@ class _Root(nn.Module):
     """The module that is traced: it makes the placeholders and calls the model as a user would."""
 
     def __init__(
-        self, model: nn.Module, calling: Calling, given: Given, targets: Mapping[str, str | Mapping[Any, str]]
+        self,
+        model: nn.Module,
+        calling: Calling,
+        given: Given,
+        targets: Mapping[str, str | Mapping[Any, str]],
+        whole: dict[str, NotLoweredError] | None,
     ) -> None:
         super().__init__()
         self.model = model
         self._calling, self._given, self._targets = calling, given, targets
         edges = given.classes.get(ADJACENCY if calling.takes(ADJACENCY) else EDGES, Tensor)
-        self._tracer = _Tracer({**given.classes, EDGES_TARGET: edges})
+        self._tracer = _Tracer({**given.classes, EDGES_TARGET: edges}, whole)
         self._made: dict[str, fx.Proxy] = {}
 
     def traced(self) -> fx.Graph:
@@ -163,12 +232,20 @@ class _Data:
 class _Tracer(fx.Tracer):
     """A tracer that keeps modules with a reader whole, and refuses switched gradients or precision."""
 
-    def __init__(self, classes: Mapping[str, type]) -> None:
-        """Make a tracer whose placeholders are of these classes, by their names; others are plain tensors."""
+    def __init__(self, classes: Mapping[str, type], whole: dict[str, NotLoweredError] | None) -> None:
+        """Make a tracer.
+
+        Args:
+            classes: the classes of placeholders, by their names; others are plain tensors.
+            whole: names of modules to keep whole, and why; a module whose forward cannot be followed is
+                added. If None, its exception is raised.
+        """
         super().__init__()
-        self._gradients, self._classes = torch.is_grad_enabled(), classes
+        self._gradients, self._classes, self._whole = torch.is_grad_enabled(), classes, whole
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        if self._whole is not None and (module_qualified_name in self._whole or _is_pyg_part(m)):
+            return True
         is_layer = (is_message_passing(m) and not is_users_layer(m)) or reader_of(type(m)) is not None
         return is_layer or super().is_leaf_module(m, module_qualified_name)
 
@@ -179,7 +256,26 @@ class _Tracer(fx.Tracer):
         # Its result would be a dict, too, which a trace cannot look into.
         if by_type and is_message_passing(m):
             raise no_reader(self.path_of_module(m).removeprefix("model."), m)
-        return super().call_module(m, forward, args, kwargs)
+        if self._whole is None or m is self.root.model:
+            return super().call_module(m, forward, args, kwargs)
+        last, stack = next(iter(reversed(self.graph.nodes)), None), dict(self.module_stack)
+        try:
+            return super().call_module(m, forward, args, kwargs)
+        except Exception as error:  # whatever a forward may raise under tracing, it runs as written
+            name = self.path_of_module(m)
+            self._whole[name] = _why_not_traced(name.removeprefix("model."), error)
+            self._forget_after(last)
+            self.module_stack.clear()
+            self.module_stack.update(stack)
+            return super().call_module(m, forward, args, kwargs)
+
+    def _forget_after(self, last: fx.Node | None) -> None:
+        """Erase the calls that were recorded after a node; tensors stay, as the tracer holds them by name."""
+        for node in reversed(self.graph.nodes):
+            if node is last:
+                return
+            if node.op != "get_attr":
+                self.graph.erase_node(node)
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         made = TensorProxy(node, self)
@@ -199,7 +295,52 @@ class _Tracer(fx.Tracer):
             )
         if torch.is_autocast_enabled("cpu"):
             raise NotLoweredError("forward", "a part of it runs under autocast", "a forward in float32")
-        return super().create_node(*args, **kwargs)
+        node = super().create_node(*args, **kwargs)
+        node.meta[WHERE] = _line_of_user(sys._getframe(1))
+        return node
+
+
+def _line_of_user(frame: types.FrameType | None) -> str:
+    """Return the file and line of the innermost caller outside of libraries; empty if there is none."""
+    while frame is not None and frame.f_code is not _Root.forward.__code__:
+        if package_of(frame.f_globals) not in NOT_USERS and package_of(frame.f_globals):
+            return f"{_short(frame.f_code.co_filename)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+def _why_not_traced(name: str, error: Exception) -> NotLoweredError:
+    """Return the error for a module whose forward raises an exception under tracing."""
+    if isinstance(error, NotLoweredError):
+        return error
+    why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    what, needed = (
+        f"its forward cannot be traced ({why})",
+        "a forward without branches on tensors' values or shapes",
+    )
+    return NotLoweredError(name, what, needed, code="reads-values", where=_where_raised(error))
+
+
+def _short(path: str) -> str:
+    """Return a path relative to the working directory, if it lies there."""
+    short = os.path.relpath(path)
+    return path if short.startswith(os.pardir) else short
+
+
+def _where_raised(error: BaseException) -> str:
+    """Return the file and line of the user's innermost code that an exception passed through."""
+    found, at = "", error.__traceback__
+    while at is not None:
+        if package_of(at.tb_frame.f_globals) not in NOT_USERS:
+            found = f"{_short(at.tb_frame.f_code.co_filename)}:{at.tb_lineno}"
+        at = at.tb_next
+    return found
+
+
+def _is_pyg_part(module: nn.Module) -> bool:
+    """Return whether a module is of PyG and has no graph layers inside, which could be read."""
+    home = type(module).__module__
+    return home.startswith("torch_geometric.nn.") and not any(map(is_message_passing, module.modules()))
 
 
 # ---- TensorProxy: what a trace hands to a forward, which takes it for the tensor that it stands for
@@ -252,22 +393,45 @@ for _name in (
 def as_tensors(functions: Iterable[types.FunctionType]) -> Iterator[None]:
     """Answer ``isinstance`` and ``type`` of a proxy, where a forward asks, by what it stands for.
 
+    Functions that make tensors are recorded if they take a size that is computed.
     A property ``__class__`` would not do: torch's C++ goes by it, too, and would read a tensor.
     For all other objects, and in libraries, both stay what they are, so other threads do not notice.
     ``type``, which may be compared with itself, is replaced only for ``functions``, those of the forward.
     """
-    plain = builtins.isinstance
+    plain, factories = builtins.isinstance, {name: getattr(torch, name) for name in _FACTORIES}
     by_id = {id(function.__globals__): function.__globals__ for function in functions}
     globals_of_forward = [names for names in by_id.values() if "type" not in names]
     builtins.isinstance = _answering(plain)
+    for name, factory in factories.items():
+        setattr(torch, name, _recording(factory))
     for names in globals_of_forward:
         names["type"] = _Type
     try:
         yield
     finally:
         builtins.isinstance = plain
+        for name, factory in factories.items():
+            setattr(torch, name, factory)
         for names in globals_of_forward:
             del names["type"]
+
+
+_FACTORIES = ("arange", "empty", "eye", "full", "linspace", "ones", "rand", "randn", "zeros")
+
+
+def _recording(factory: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of torch's that makes tensors, recorded if it is called with proxies."""
+
+    @functools.wraps(factory)
+    def make(*args: Any, **kwargs: Any) -> Any:
+        given = (*args, *kwargs.values())
+        parts = [part for one in given for part in (one if type(one) in (tuple, list) else (one,))]
+        proxy = next((part for part in parts if isinstance(part, fx.Proxy)), None)
+        if proxy is None:
+            return factory(*args, **kwargs)
+        return proxy.tracer.create_proxy("call_function", factory, args, kwargs)
+
+    return make
 
 
 def _answering(plain: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
@@ -320,13 +484,13 @@ def restore_after_trace(model: nn.Module, reached: Reached) -> Iterator[None]:
     looked_up = [(names, {n: names[n] for n in of if n in names}) for names, of in reached.named]
     tensors = [t for t in (*reached.tensors, *model.buffers()) if not t.is_inference()]
     numbers = [(t, t._version, t.detach().clone()) for t in tensors]
-    generators = _generators()
+    drawn_before = generators()
     drew, changed = False, ""
     try:
         with torch.inference_mode(False), torch.enable_grad(), torch.autocast("cpu", enabled=False):
             yield
     finally:
-        drew = _put_back(generators)
+        drew = put_back(drawn_before)
         for name, container, contents in held:
             changed = _restored(name, container, contents) or changed
         for names, values in looked_up:
@@ -339,23 +503,28 @@ def restore_after_trace(model: nn.Module, reached: Reached) -> Iterator[None]:
                 changed = "a tensor"
     if drew:
         raise NotLoweredError(
-            type(model).__name__, "its forward draws random numbers of its own", "dropout, which has a form"
+            type(model).__name__,
+            "its forward draws random numbers of its own",
+            "dropout, which has a form",
+            code="draws",
         )
     if changed:
         raise NotLoweredError(
             type(model).__name__,
             f"its forward changes {changed!r}, which its next call may read",
             "a forward without effects",
+            code="effects",
         )
 
 
-def _generators() -> tuple[Any, Any, torch.Tensor]:
+def generators() -> tuple[Any, Any, torch.Tensor]:
+    """Return the states of Python's, NumPy's and torch's generators of random numbers."""
     return random.getstate(), np.random.get_state(legacy=True), torch.get_rng_state()  # noqa: NPY002
 
 
-def _put_back(before: tuple[Any, Any, torch.Tensor]) -> bool:
+def put_back(before: tuple[Any, Any, torch.Tensor]) -> bool:
     """Restore the generators and return whether anything was drawn."""
-    python, numpy, torch_state = _generators()
+    python, numpy, torch_state = generators()
     drew = python != before[0] or not torch.equal(torch_state, before[2])
     drew = drew or numpy[2] != before[1][2] or not np.array_equal(numpy[1], before[1][1])
     if drew:

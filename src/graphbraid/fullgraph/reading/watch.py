@@ -21,7 +21,7 @@ from torch import Tensor, nn, strided
 from torch.nn.modules import module as torch_module
 from torch.nn.parameter import is_lazy
 
-from graphbraid.fullgraph.reading.exact import GLOBAL_HOOKS, TORCH_OWN, runs_something
+from graphbraid.fullgraph.reading.exact import COUNTED, GLOBAL_HOOKS, TORCH_OWN, runs_something
 from graphbraid.fullgraph.reading.reached import Reached, is_of_library, users_classes
 from graphbraid.graph import Graph
 from graphbraid.graph.identity import mark
@@ -30,8 +30,6 @@ from graphbraid.graph.sparse_features import SparseFeatures
 
 _ABOUT_PARAMETERS = attrgetter("dtype", "requires_grad", "shape")
 _END = (object(),)
-_COUNTED = ("running_mean", "running_var", "num_batches_tracked")
-"""Buffers that every step updates and that no program depends on."""
 _LISTS = (list, tuple, set, frozenset, deque)
 _DEEPEST, _LONGEST = 4, 80
 """Containers inside each other in which options are looked for, and characters of one that are shown."""
@@ -60,7 +58,7 @@ class ModelWatch:
         self._classes = [*(vars(kind) for kind in kinds), *reached.classes]
         self._named = reached.named
         self._parameters = [p for p in model.parameters() if not is_lazy(p)]
-        buffers = [b for name, b in model.named_buffers() if not name.endswith(_COUNTED)]
+        buffers = [b for name, b in model.named_buffers() if not name.endswith(COUNTED)]
         self._buffers = [b for b in buffers if not b.is_inference()]
         # Single numbers, such as GIN's epsilon, by value: a write through `data` has no version.
         on_host = (b for b in self._buffers if b.layout is strided and b.device.type == "cpu")

@@ -1,0 +1,468 @@
+"""Islands: calls of a trace without a lowered form, which become graph breaks where their results are read.
+
+Each such call is tried once while the model is read, on rows of random numbers and copies of its modules. So
+it is known which results are matrices of node rows, and a call that overwrites its arguments is refused. When
+an operation reads a matrix of node rows that such a call makes, the calls that lead to it from other node
+rows become one break. Results of any other form stay inside a break; those that two breaks need are computed
+in both, unless a call draws random numbers or is one of a module.
+"""
+
+from __future__ import annotations
+
+import copy
+import types
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from graphbraid.fullgraph.program import (
+    INPUT,
+    Break,
+    FromCall,
+    FromGraph,
+    FromInput,
+    GraphValues,
+    NotLoweredError,
+    WrittenCall,
+)
+from graphbraid.fullgraph.reading.reader import Writer
+from graphbraid.fullgraph.reading.row_wise import Dependence, kind_of_result
+from graphbraid.fullgraph.reading.tracing import WHERE, TracedCalls, generators, put_back
+
+_HOST = torch.device("cpu")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Breaks:
+    """What a model is read with if calls without a lowered form become graph breaks.
+
+    Attributes:
+        num_rows: number of rows that calls are tried on, by node type; one in a graph of one type. A call
+            that walks the edges needs the number of nodes.
+        values: by the target of a placeholder, makes what calls get of the graph: its edges, their weights
+            and their features. Calls that take any other are refused.
+        place: the device of the model and of these values.
+    """
+
+    num_rows: tuple[int, ...]
+    values: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
+    place: torch.device = _HOST
+
+
+class _NoBreakError(Exception):
+    """Raised for a call that cannot run between lowered operations: the code of the reason, and a clause."""
+
+    def __init__(self, code: str, what: str) -> None:
+        super().__init__(what)
+        self.code = code
+
+
+@dataclass(eq=False)
+class _Written:
+    """A call that a break may make."""
+
+    why: NotLoweredError | None
+    """Why it has no lowered form; None if only a call that takes its result has none."""
+    result: Any
+    """Result of the trial, without a graph."""
+    kind: Dependence
+    node_type: int
+    """Number of the node type of the rows that it depends on."""
+    repeats: bool
+    """Whether it may be computed twice: it draws no random numbers and calls no module."""
+    is_run: bool = False
+    """Whether a break computes it."""
+    value: str | None = None
+    """Name of its rows, if these are the result of a break."""
+
+
+class Islands:
+    """The calls of one trace without a lowered form.
+
+    Args:
+        writer: collects the operations.
+        trace: the trace.
+        breaks: how and on what calls are tried.
+        values: the names of values by the nodes of the trace that made them; added to.
+    """
+
+    def __init__(
+        self, writer: Writer, trace: TracedCalls, breaks: Breaks, values: dict[fx.Node, str]
+    ) -> None:
+        self._writer, self._trace, self._breaks, self._values = writer, trace, breaks, values
+        self._written: dict[fx.Node, _Written] = {}
+        self._seen: dict[fx.Node, dict[fx.Node, str]] = {}
+        """By call, the names that the values of its arguments had when it was made."""
+        self._place_of = {node: number for number, node in enumerate(trace.graph.nodes)}
+        self._rows: dict[str, Tensor] = {}
+        self._copies: dict[int, Any] = {}
+        self._tried: dict[fx.Node, Any] = {}
+        self._given = GraphValues()
+        self._last: dict[int, int] = {}
+        """Place of the last call of each module that a break makes."""
+
+    # ---- calls that have no lowered form
+
+    def see(self, node: fx.Node) -> None:
+        """Note what a call's arguments are before it is read: others may be written over them later."""
+        self._seen[node] = {one: self._values[one] for one in node.all_input_nodes if one in self._values}
+
+    def add(self, node: fx.Node, why: NotLoweredError) -> None:
+        """Take a call, and try it.
+
+        Raises:
+            NotLoweredError: it cannot run between lowered operations.
+        """
+        if node.op not in _CALLS:
+            raise why
+        try:
+            self._written[node] = self._tried_call(node, why)
+        except _NoBreakError as error:
+            raise _both(why, error) from error
+
+    def sees_memory_of(self, value: str) -> bool:
+        """Return whether a call's result may share the memory of a value."""
+        own = [self._rows[value]] if value in self._rows else []
+        made = (one.result for one in self._written.values() if one.value == value)
+        own += [tensor for result in made for tensor in _tensors(result)]
+        others = (one.result for one in self._written.values() if one.value != value)
+        return bool(_memory(own) & _memory(_tensors(list(others))))
+
+    def _tried_call(self, node: fx.Node, why: NotLoweredError | None) -> _Written:
+        for one in node.all_input_nodes:
+            if one.op in _CALLS and one not in self._written and self._value_for(node, one) is None:
+                self._written[one] = self._tried_call(one, None)
+        results = {one: self._result_for(node, one) for one in node.all_input_nodes}
+        before = [_versions(result) for result in results.values()]
+        result, drew = self._try(node, results)
+        if before != [_versions(result) for result in results.values()]:
+            raise _NoBreakError("in-place", "it writes over its argument")
+        kinds = {one: self._kind_for(node, one) for one in node.all_input_nodes}
+        types = {self._type_for(node, one) for one, kind in kinds.items() if kind is not Dependence.NONE}
+        types -= {None}
+        if len(types) > 1:
+            raise _NoBreakError("node-types", "it computes with rows of several node types")
+        node_type = types.pop() if types else 0
+        assert node_type is not None
+        module, num_rows = self._module(node), self._breaks.num_rows[node_type]
+        kind = kind_of_result(node, module, kinds, results, result=result, num_rows=num_rows)
+        repeats = module is None and not drew and _is_torchs(node.target)
+        return _Written(why, result, kind, node_type, repeats)
+
+    # ---- arguments
+
+    def _value_for(self, node: fx.Node, one: fx.Node) -> str | None:
+        """Return the name of the value that a call gets for an argument; None if that is no value."""
+        value = self._seen[node].get(one)
+        return self._written[one].value if value is None and one in self._written else value
+
+    def _result_for(self, node: fx.Node, one: fx.Node) -> Any:
+        """Return what a call gets for an argument in the trials."""
+        if (value := self._seen[node].get(one)) is not None:
+            return self._rows_of(value)
+        if one in self._written:
+            return self._written[one].result
+        if one not in self._tried:
+            self._tried[one] = self._of_model_or_graph(one)
+        return self._tried[one]
+
+    def _kind_for(self, node: fx.Node, one: fx.Node) -> Dependence:
+        if self._value_for(node, one) is not None:
+            return Dependence.ALIGNED
+        if one in self._written:
+            return self._written[one].kind
+        return Dependence.NONE if one.op == "get_attr" else Dependence.COUPLED
+
+    def _type_for(self, node: fx.Node, one: fx.Node) -> int | None:
+        if (value := self._value_for(node, one)) is not None:
+            return self._writer.node_type(value)
+        return self._written[one].node_type if one in self._written else None
+
+    def _members(self, node: fx.Node) -> list[fx.Node]:
+        """Return a call and all those that it depends on, back to values, in order."""
+        found, waiting = {node}, [node]
+        while waiting:
+            at = waiting.pop()
+            for one in at.all_input_nodes:
+                if one in self._written and one not in found and self._value_for(at, one) is None:
+                    found.add(one)
+                    waiting.append(one)
+        return sorted(found, key=self._place_of.__getitem__)
+
+    # ---- trials
+
+    def _try(self, node: fx.Node, arguments: Mapping[fx.Node, Any]) -> tuple[Any, bool]:
+        """Return what a call gives on random rows, and whether it drew random numbers.
+
+        Raises:
+            _NoBreakError: it fails.
+        """
+        args, kwargs = _plain(fx.node.map_arg((node.args, node.kwargs), arguments.__getitem__))
+        devices = [self._breaks.place] if self._breaks.place.type == "cuda" else []
+        module = self._module(node)
+        target = self._copied(module) if module is not None else node.target
+        if isinstance(target, str):
+            args, target = args[1:], getattr(args[0], target)
+        with torch.random.fork_rng(devices), warnings.catch_warnings(), torch.enable_grad():
+            warnings.simplefilter("ignore")
+            before, held = generators(), _held(target)
+            try:
+                result = target(*args, **kwargs)
+            except Exception as error:  # whatever the user's code may raise
+                lines = str(error).strip().splitlines() or [type(error).__name__]
+                what = f"as written it fails on rows of random numbers ({lines[0]})"
+                raise _NoBreakError("fails", what) from error
+            finally:
+                drew = put_back(before)
+            if _held(target) != held:
+                raise _NoBreakError("state", "it changes attributes of its own when it is called")
+        return _detached(result), drew or bool(devices)
+
+    def _of_model_or_graph(self, node: fx.Node) -> Any:
+        if node.op == "get_attr":
+            found = self._trace.attribute(str(node.target))
+            if not isinstance(found, Tensor):
+                raise _NoBreakError("needs", f"its argument {node} is no tensor")
+            if found.requires_grad and not isinstance(found, nn.Parameter):
+                what = f"its argument {node} was computed apart from the model's inputs"
+                raise _NoBreakError("reads-values", what)
+            return found.detach().clone()
+        found = self._of_graph(node)
+        return found.clone() if hasattr(found, "clone") else found
+
+    def _of_graph(self, node: fx.Node) -> Any:
+        target = str(node.target)
+        if node.op != "placeholder" or target not in self._breaks.values:
+            what = f"it needs {node}, which is neither node rows nor edges of the whole graph"
+            raise _NoBreakError("needs", what)
+        if target not in self._given:
+            self._given[target] = self._breaks.values[target]()
+        return self._given[target]
+
+    def _rows_of(self, value: str) -> Tensor:
+        if value not in self._rows:
+            count, width = self._breaks.num_rows[self._writer.node_type(value)], self._writer.width(value)
+            self._rows[value] = torch.rand(
+                count, width, generator=torch.Generator().manual_seed(len(self._rows))
+            ).to(self._breaks.place)
+        return self._rows[value]
+
+    def _module(self, node: fx.Node) -> nn.Module | None:
+        return self._trace.modules[str(node.target)] if node.op == "call_module" else None
+
+    def _copied(self, module: nn.Module) -> Any:
+        """Return a copy of a module, whose buffers and attributes a trial may change.
+
+        Raises:
+            _NoBreakError: it cannot be copied.
+        """
+        try:
+            return copy.deepcopy(module, self._copies)
+        except Exception as error:  # whatever a user's attributes may raise
+            raise _NoBreakError("state", "it holds what cannot be copied") from error
+
+    # ---- breaks
+
+    def value(self, node: fx.Node) -> str | None:
+        """Return the name of the value with a node's rows, made by a break; None if it has no node rows."""
+        if node in self._values:
+            return self._values[node]
+        written = self._written.get(node)
+        if written is None or not self._is_rows(written):
+            return None
+        try:
+            self._run(node)
+        except _NoBreakError as error:
+            raise _both(written.why or NotLoweredError(str(node), "a break makes it"), error) from error
+        return self._values[node]
+
+    def _is_rows(self, written: _Written) -> bool:
+        """Return whether a call's result is a matrix of node rows, as operations read."""
+        result = written.result
+        return (
+            isinstance(result, Tensor)
+            and result.layout == torch.strided
+            and result.ndim == 2
+            and result.shape[0] == self._breaks.num_rows[written.node_type]
+            and result.shape[1] > 0
+            and result.dtype == torch.float32
+        )
+
+    def _run(self, node: fx.Node) -> None:
+        """Append the break that makes a node's rows, after those that make other rows on the way to it."""
+        for one in self._members(node):
+            inside = set(self._members(node))
+            is_between = one is not node and one in inside and self._written[one].why is not None
+            if is_between and self._is_rows(self._written[one]) and any(u not in inside for u in one.users):
+                self._run(one)
+        members = self._members(node)
+        values = (self._value_for(at, one) for at in members for one in at.all_input_nodes)
+        inputs = list(dict.fromkeys(value for value in values if value is not None))
+        for one in members:
+            self._check_once(one)
+        self._values[node] = self._written[node].value = self._append(node, members, inputs)
+
+    def _check_once(self, node: fx.Node) -> None:
+        """Note that a break makes a call.
+
+        Raises:
+            _NoBreakError: another one makes it, too, or makes a later call of the same module.
+        """
+        written = self._written[node]
+        if written.is_run and not written.repeats:
+            what = f"several parts of the model read {node}, which has another form than node rows"
+            raise _NoBreakError("form", what)
+        written.is_run = True
+        if (module := self._module(node)) is not None:
+            place = self._place_of[node]
+            if self._last.get(id(module), -1) > place:
+                raise _NoBreakError("order", f"{node} would run after a later call of the same module")
+            self._last[id(module)] = place
+
+    def _append(self, node: fx.Node, members: list[fx.Node], inputs: list[str]) -> str:
+        result = self._written[node].result
+        if not inputs and len(self._breaks.num_rows) > 1:
+            raise _NoBreakError("node-types", "it makes node rows of a type that is not known")
+        couples = not inputs or any(self._written[one].kind is Dependence.COUPLED for one in members)
+        rows = self._writer.on_one_level(*inputs) if inputs else [INPUT]
+        place_of_input = {value: number for number, value in enumerate(inputs)}
+        place_of_call = {one: number for number, one in enumerate(members)}
+        given = GraphValues()
+
+        def argument(at: fx.Node, one: fx.Node) -> Any:
+            if (value := self._value_for(at, one)) is not None:
+                return FromInput(place_of_input[value])
+            if one in place_of_call:
+                return FromCall(place_of_call[one])
+            if one.op == "get_attr":
+                return self._trace.attribute(str(one.target))
+            given[str(one.target)] = self._of_graph(one)
+            return FromGraph(str(one.target))
+
+        calls = tuple(self._call(one, partial(argument, one)) for one in members)
+        return self._writer.add(
+            Break,
+            *rows,
+            calls=calls,
+            width_out=int(result.shape[1]),
+            couples_rows=couples,
+            given=given,
+        )
+
+    def _call(self, node: fx.Node, argument: Callable[[fx.Node], Any]) -> WrittenCall:
+        why, module = self._written[node].why, self._module(node)
+        args, kwargs = fx.node.map_arg((node.args, node.kwargs), argument)
+        target: Any = node.target if module is None else module
+        name = getattr(node.target, "__name__", str(node.target))
+        if module is not None:
+            name = f"{str(node.target).removeprefix('model.')} {type(module).__name__}"
+        return WrittenCall(
+            target=target,
+            args=_plain(args),
+            kwargs=_plain(kwargs),
+            name=name,
+            where=str(node.meta.get(WHERE, "")),
+            code="" if why is None else why.code,
+            why="" if why is None else f"{why.part}: {why.reason}",
+            needed="" if why is None else why.needed,
+        )
+
+    def check_all_run(self) -> None:
+        """Refuse calls whose results nothing reads, if they may do more than return one.
+
+        Raises:
+            NotLoweredError: there is such a call.
+        """
+        for node, written in self._written.items():
+            if written.why is not None and not written.is_run and not written.repeats:
+                what = f"nothing reads {node}, and it may do more than return a result"
+                raise _both(written.why, _NoBreakError("unread", what))
+
+    # ---- undoing
+
+    def state(self) -> tuple[dict[fx.Node, tuple[bool, str | None]], dict[int, int]]:
+        """Return what :meth:`put_back` needs."""
+        return {node: (one.is_run, one.value) for node, one in self._written.items()}, dict(self._last)
+
+    def put_back(self, state: tuple[dict[fx.Node, tuple[bool, str | None]], dict[int, int]]) -> None:
+        """Forget the breaks made since :meth:`state`, after the writer has forgotten them."""
+        before, self._last = state
+        for node, one in self._written.items():
+            one.is_run, one.value = before.get(node, (False, None))
+        made = {op.out for op in self._writer.ops}
+        for value in [one for one in self._rows if one.startswith("v") and one not in made]:
+            del self._rows[value]
+
+
+_CALLS = ("call_function", "call_method", "call_module")
+
+
+def _held(target: Any) -> list[tuple[str, int]]:
+    """Return the attributes, parameters and buffers of a module and those inside, by name and identity."""
+    modules = list(target.modules()) if isinstance(target, nn.Module) else []
+    parts = (part for m in modules for part in (vars(m), m._parameters, m._buffers, m._modules))
+    return [(name, id(value)) for part in parts for name, value in part.items()]
+
+
+def _both(why: NotLoweredError, error: _NoBreakError) -> NotLoweredError:
+    """Return the error for a call that has neither a lowered form nor can run between lowered operations."""
+    what = f"{why.reason}, and it cannot be a graph break: {error}"
+    return NotLoweredError(why.part, what, why.needed, code=error.code, where=why.where)
+
+
+def _is_torchs(target: Any) -> bool:
+    """Return whether a function or method computes its result from its arguments alone."""
+    if isinstance(target, str):
+        return True
+    home = getattr(target, "__module__", None) or ""
+    return isinstance(target, types.BuiltinFunctionType) or home.split(".")[0] in (
+        "torch",
+        "_operator",
+        "builtins",
+        "math",
+    )
+
+
+def _detached(result: Any) -> Any:
+    """Return a result without its graph."""
+    if isinstance(result, Tensor):
+        return result.detach()
+    if isinstance(result, dict):
+        return {key: _detached(value) for key, value in result.items()}
+    if isinstance(result, tuple | list):
+        found = [_detached(one) for one in result]
+        return type(result)(*found) if hasattr(result, "_fields") else type(result)(found)
+    return result
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for one in value.values():
+            yield from _tensors(one)
+    elif isinstance(value, tuple | list):
+        for one in value:
+            yield from _tensors(one)
+
+
+def _versions(value: Any) -> list[int]:
+    return [tensor._version for tensor in _tensors(value)]
+
+
+def _memory(tensors: Iterable[Tensor]) -> set[int]:
+    return {one.untyped_storage().data_ptr() for one in tensors if one.layout == torch.strided}
+
+
+def _plain(value: Any) -> Any:
+    """Return containers of a trace as Python's own, which can be compared and copied."""
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, tuple) and not hasattr(value, "_fields"):
+        return tuple(map(_plain, value))
+    return list(map(_plain, value)) if isinstance(value, list) else value
