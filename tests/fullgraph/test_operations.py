@@ -21,7 +21,7 @@ from graphbraid.fullgraph.program import (
     AdjacencyMatrix,
     Aggregate,
     AlongRow,
-    Columns,
+    ColumnRange,
     Combine,
     Concat,
     DestinationRows,
@@ -122,7 +122,7 @@ def run(op, inputs, parameters, graph):
         return y.relu() if op.act == "relu" else y
     if isinstance(op, Largest):
         return torch.stack(inputs, -1).max(-1)[0]
-    if isinstance(op, Columns):
+    if isinstance(op, ColumnRange):
         return x[:, op.first : op.last]
     if isinstance(op, AlongRow):
         return x.sum(1, keepdim=True) if op.kind == "sum" else x.norm(dim=1, keepdim=True)
@@ -235,7 +235,7 @@ def test_a_norm_of_zero_has_no_gradient():
 
 def test_operands_that_do_not_fit_are_refused():
     for op, message in (
-        (Columns(out="y", inputs=("h",), first=3, last=7), "takes columns 3 to 7 of 6"),
+        (ColumnRange(out="y", inputs=("h",), first=3, last=7), "takes columns 3 to 7 of 6"),
         (
             RowOfParameters(out="y", inputs=("h",), row=SmallTensor(itself, (Leaf(parameter(4)),))),
             "4 numbers",
@@ -380,7 +380,7 @@ def draw_ops(draw):
         elif kind == "product":
             op = Product(out=out, inputs=(x, other))
         elif kind == "columns":
-            op = Columns(out=out, inputs=(x,), first=draw(st.integers(0, width - 1)), last=width)
+            op = ColumnRange(out=out, inputs=(x,), first=draw(st.integers(0, width - 1)), last=width)
             change = (level, width - op.first)
         elif kind == "along":
             op, change = AlongRow(out=out, inputs=(x,), kind="sum"), (level, 1)

@@ -22,7 +22,7 @@ from graphbraid.fullgraph.program import (
     AlongRow,
     Attention,
     Break,
-    Columns,
+    ColumnRange,
     Combine,
     Concat,
     DestinationRows,
@@ -306,8 +306,8 @@ def _row_of_parameters(op: RowOfParameters, run: BatchRun) -> Tensor:
     return x + row if op.adds else x * row
 
 
-@_runs(Columns)
-def _columns(op: Columns, run: BatchRun) -> Tensor:
+@_runs(ColumnRange)
+def _columns(op: ColumnRange, run: BatchRun) -> Tensor:
     return run.read(op)[:, op.first : op.last]
 
 

@@ -54,7 +54,7 @@ from graphbraid.fullgraph.program.operations import (
 )
 from graphbraid.fullgraph.program.row_operations import (
     AlongRow,
-    Columns,
+    ColumnRange,
     Leaf,
     Product,
     RowOfParameters,
@@ -72,7 +72,7 @@ __all__ = [
     "AlongRow",
     "Attention",
     "Break",
-    "Columns",
+    "ColumnRange",
     "Combine",
     "Concat",
     "Decision",

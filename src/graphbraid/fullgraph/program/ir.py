@@ -30,7 +30,7 @@ from graphbraid.fullgraph.program.operations import (
     Operation,
     Prelu,
 )
-from graphbraid.fullgraph.program.row_operations import AlongRow, Columns, Product, RowOfParameters
+from graphbraid.fullgraph.program.row_operations import AlongRow, ColumnRange, Product, RowOfParameters
 
 
 class NotLoweredError(Exception):
@@ -291,8 +291,8 @@ def width_of(op: Operation, width: Callable[[str], int]) -> int:
         return op.heads * op.channels if op.concat else op.channels
     if isinstance(op, Module | Break | Messages) and op.width_out is not None:
         return op.width_out
-    if isinstance(op, Columns | AlongRow):
-        return op.last - op.first if isinstance(op, Columns) else 1
+    if isinstance(op, ColumnRange | AlongRow):
+        return op.last - op.first if isinstance(op, ColumnRange) else 1
     return width(op.inputs[0])
 
 
@@ -322,7 +322,7 @@ def shape_errors(program: Program, op: Operation) -> Iterator[str]:
         yield f"normalises {width} columns with a module for {op.channels}"
     if isinstance(op, Prelu) and op.slope.numel() not in (1, width):
         yield f"has {op.slope.numel()} slopes for {width} columns"
-    if isinstance(op, Columns | RowOfParameters | Product):
+    if isinstance(op, ColumnRange | RowOfParameters | Product):
         yield from _errors_of_operand(program, op, width)
     if isinstance(op, Gine):
         of_edges = op.edge_channels if op.weight is None else op.weight.shape[0]
@@ -341,10 +341,10 @@ def shape_errors(program: Program, op: Operation) -> Iterator[str]:
 
 
 def _errors_of_operand(
-    program: Program, op: Columns | RowOfParameters | Product, width: int
+    program: Program, op: ColumnRange | RowOfParameters | Product, width: int
 ) -> Iterator[str]:
     """Yield what does not fit an operation's input of ``width`` columns."""
-    if isinstance(op, Columns):
+    if isinstance(op, ColumnRange):
         if not 0 <= op.first < op.last <= width:
             yield f"takes columns {op.first} to {op.last} of {width}"
     elif isinstance(op, RowOfParameters):

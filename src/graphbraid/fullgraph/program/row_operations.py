@@ -103,7 +103,7 @@ class Product(Operation):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Columns(Operation):
+class ColumnRange(Operation):
     """The columns ``[first, last)`` of ``x``."""
 
     first: int

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 
 from graphbraid.fullgraph.program import (
     AlongRow,
-    Columns,
+    ColumnRange,
     NotLoweredError,
     SmallTensor,
     UnitRows,
@@ -277,7 +277,7 @@ def _normalize(call: FunctionCall) -> str:
 
 
 def _columns(writer: Writer, x: str, first: int, last: int) -> str:
-    return x if (first, last) == (0, writer.width(x)) else writer.add(Columns, x, first=first, last=last)
+    return x if (first, last) == (0, writer.width(x)) else writer.add(ColumnRange, x, first=first, last=last)
 
 
 @reads_calls(operator.getitem, takes={"input": NEEDED, "index": NEEDED}, views=True)

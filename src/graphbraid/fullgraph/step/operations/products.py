@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.program import AlongRow, Columns, Operation, Product, RowOfParameters
+from graphbraid.fullgraph.program import AlongRow, ColumnRange, Operation, Product, RowOfParameters
 from graphbraid.fullgraph.step.arena import FirstRows
 from graphbraid.fullgraph.step.plan import PlannedClass, PlannedOperation
 
@@ -101,7 +101,7 @@ def _row(tensor: Tensor) -> Tensor:
     return tensor.detach().reshape(-1)
 
 
-class PlannedColumns(PlannedOperation[Columns]):
+class PlannedColumns(PlannedOperation[ColumnRange]):
     """Some columns of a value, copied."""
 
     def forward(self) -> None:
@@ -159,7 +159,7 @@ def _spread(grad: FirstRows, out: Tensor, add: bool) -> None:
 
 PLANNED: dict[type[Operation], PlannedClass] = {
     AlongRow: PlannedAlongRow,
-    Columns: PlannedColumns,
+    ColumnRange: PlannedColumns,
     Product: PlannedProduct,
     RowOfParameters: PlannedRowOfParameters,
 }
