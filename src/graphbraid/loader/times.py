@@ -102,7 +102,7 @@ def read_times(source: BatchSource, options: LoaderOptions, data: Any) -> Times 
         node_attrs = {one: source.tables[one] for one in source.graph.node_types}
         edge_attrs = {one: source.tables[one] for one in source.graph.edge_types}
     nodes = {one: attrs[name] for one, attrs in node_attrs.items() if name in attrs}
-    edges = {one: attrs[name] for one, attrs in edge_attrs.items() if name in attrs}
+    edges = {one: attrs[name] for one, attrs in edge_attrs.items() if attrs.get(name) is not None}
     if source.graph.is_typed and source.template is not None:
         # Times of another length would be taken for an attribute of the whole type.
         for key in (*(node_attrs.keys() - nodes), *(edge_attrs.keys() - edges)):

@@ -65,8 +65,8 @@ class BatchSource:
 
     tables: Mapping[str | EdgeType, dict[str, Any]] = field(init=False, repr=False)
     """What has a row for each node of a type, or for each edge of a relation in the order of its list: the
-    graph's own, then ``node_attrs`` or ``edge_attrs``. Weights are left out, and the ``edge_attr`` of a graph
-    of one type."""
+    graph's own, then ``node_attrs`` or ``edge_attrs``. None stands for the weights of a relation, which are
+    in the graph's order. Those of a graph of one type are left out, and so is its ``edge_attr``."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tables", self._all_tables())
@@ -102,14 +102,6 @@ class BatchSource:
             check_made_for(self.lists, self.graph.csc, "the topology's tiers were")
         if self.rows is not None:
             check_made_for(self.rows, self.graph.x, "the features' tiers were")
-
-    def edge_names(self, edge_type: EdgeType) -> list[str]:
-        """Return the names of a relation's attributes."""
-        names = list(self.tables[edge_type])
-        edges = self.graph.edges_of(edge_type)
-        if self.template is None and edges.weighted and edges.weight_name not in names:
-            names.append(edges.weight_name)
-        return names
 
     def keys(self, layout: str, *, by_edge: bool) -> list[str]:
         """Return the names of a batch's attributes in order; ``by_edge`` says whether it keeps edge ids.
@@ -211,10 +203,15 @@ class BatchSource:
                 edges = graph.edges_of(relation)
                 found[relation] = {"edge_attr": edges.edge_attr, "time": edges.time}
             found[relation] |= self.edge_attrs.get(relation, {})
-        return {
+        tables = {
             one: {name: rows for name, rows in held.items() if rows is not None}
             for one, held in found.items()
         }
+        for relation in graph.edge_types if graph.is_typed and self.template is None else ():
+            edges = graph.edges_of(relation)
+            if edges.weighted:
+                tables[relation].setdefault(edges.weight_name)
+        return tables
 
     def _x_rows(self, ids: Tensor) -> Tensor | None:
         """Return the graph's features of the nodes ``ids``, wherever they lie; None without features."""
@@ -261,7 +258,7 @@ class BatchSource:
     def _typed_keys(self, layout: str, *, by_edge: bool) -> list[str]:
         names = [name for one in self.graph.node_types for name in self.tables[one]]
         if by_edge:
-            names += [name for one in self.graph.edge_types for name in self.edge_names(one)] + ["e_id"]
+            names += [name for one in self.graph.edge_types for name in self.tables[one]] + ["e_id"]
         first = "blocks" if layout == "blocks" else "edge_index_dict"
         return [first, *dict.fromkeys(f"{name}_dict" for name in names)]
 

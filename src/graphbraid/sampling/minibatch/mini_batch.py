@@ -442,8 +442,8 @@ class MiniBatch(TensorHolder):
             if name in source.tables[one]:
                 gathered = self._cache.pop((one, name), None)
                 found[one] = self._rows(name, one) if gathered is None else gathered
-        for number, relation in edge_types:
-            if self._sampled.positions_are_kept and name in source.edge_names(relation):
+        for number, relation in edge_types if self._sampled.positions_are_kept else ():
+            if name in source.tables[relation]:
                 found[relation] = self._edge_rows(name, number)
         return found
 

@@ -79,7 +79,7 @@ def hetero_data(batch: MiniBatch) -> HeteroData:
     from torch_geometric.data import HeteroData
 
     out = HeteroData() if batch.template is None else copy.copy(batch.template)
-    edge_index = batch.edge_index_dict
+    _ = batch.edge_index_dict  # the first of all, which layout 'blocks' refuses
     rows = {name.removesuffix(BY_TYPE): batch.value(name) for name in batch.lazy_keys()}
     for node_type, ids in batch.n_id_dict.items():
         store = out[node_type]
@@ -97,7 +97,6 @@ def hetero_data(batch: MiniBatch) -> HeteroData:
         if not batch.sampled.positions_are_kept:
             for name in store.edge_attrs():  # the data's own, which are of all edges
                 store.pop(name)
-        store["edge_index"] = edge_index[edge_type]
         own = {name: values[edge_type] for name, values in rows.items() if edge_type in values}
         e_id = own.pop("e_id", None)
         store.update(own)
