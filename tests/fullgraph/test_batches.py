@@ -112,8 +112,7 @@ def test_the_models_of_the_matrix_equal_themselves(case, kind):
     torch.manual_seed(5)
     model = case.make().double()
     batch = batches(kind, case)
-    reads_edges = ("edge_attr" in case.part and "GAT" in case.part) or "edge_dim" in case.name
-    lowered = KEEPS not in case.name and not reads_edges and batch.get("edge_index") is not None
+    lowered = KEEPS not in case.name and batch.get("edge_index") is not None
     engine = graphbraid.compile(model)
     engine(batch)
     if engine.why is not None and not lowered:
@@ -231,6 +230,16 @@ def test_layout_blocks_runs_each_layer_on_its_own_block():
         edges = torch.stack([block.indices.long(), block.destinations().long()])
         x = conv((x, x[: block.num_dst]), edges)
         x = x.relu() if conv is model.convs[0] else x
+    torch.testing.assert_close(out, x)
+    weights = sampled(data_of("untidy"), layout="blocks", return_edge_id=True)
+    gcn = pyg.GCN(CHANNELS, 8, 2, CLASSES)
+    out = graphbraid.compile(gcn, strict=True)(weights)
+    x, ends = weights.x, [0, *torch.tensor(weights.num_sampled_edges).cumsum(0).tolist()]
+    for hop, (conv, block) in enumerate(zip(gcn.convs, weights.blocks, strict=True)):
+        edges = torch.stack([block.indices.long(), block.destinations().long()])
+        own = weights.edge_weight[ends[1 - hop] : ends[2 - hop]]
+        x = conv(x, edges, own)[: block.num_dst]
+        x = x.relu() if hop == 0 else x
     torch.testing.assert_close(out, x)
     with pytest.raises(ConfigError, match="aggregates 3 times"):
         graphbraid.compile(pyg.GraphSAGE(CHANNELS, 8, 3, CLASSES))(batch)

@@ -16,7 +16,7 @@ def shown(*, terminal: bool, quiet: bool = False, **options: object) -> str:
     text = io.StringIO()
     console = Console(file=text, force_terminal=terminal, width=140, color_system=None)
     graph = community_graph()
-    options = {"epochs": 3, "batch_size": 100, "fanouts": (5, 5), "threads": 1} | options
+    options = {"epochs": 3, "batch_size": 100, "fanouts": (5, 5), "threads": 1, "compiled": False} | options
     Trainer(new_model(graph), graph, **options, callbacks=[ProgressDisplay(console, quiet=quiet)]).fit()
     return text.getvalue()
 
@@ -31,6 +31,10 @@ def test_lines_in_a_file_show_loss_metric_and_stage_times() -> None:
     assert lines[4].startswith("finished after 3 epochs, 6 steps")
     assert any(line.startswith("test loss") for line in lines)
     assert "\x1b" not in "".join(lines)
+
+
+def test_a_model_that_runs_as_written_is_shown() -> None:
+    assert shown(terminal=False, compiled=True).startswith("uncompiled  ")
 
 
 def test_epoch_without_evaluation_shows_a_dash() -> None:

@@ -17,6 +17,7 @@ from torch_geometric.data.storage import E_KEYS, N_KEYS, GlobalStorage, recursiv
 
 from graphbraid.arguments import as_present_device
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
+from graphbraid.sampling.sample import SampledEdges
 
 _LATER = object()
 """Placeholder for a value that the batch computes when it is read."""
@@ -170,10 +171,11 @@ class SampledData(Data):
         return batch
 
     @property
-    def with_sampled_edges(self) -> MiniBatch | None:
-        """Mini-batch that computes the values; None if ``edge_index`` was read or set, and may be another."""
+    def sampled_edges(self) -> list[SampledEdges] | None:
+        """Edges as they were sampled; None if ``edge_index`` was read or set, and may be another."""
         values: LazyValues = self._store._mapping
-        return None if "edge_index" in values and values.is_made("edge_index") else self.sampled
+        is_made = "edge_index" in values and values.is_made("edge_index")
+        return None if is_made else self.sampled.sampled_edges
 
     def __getattr__(self, name: str) -> Any:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -73,6 +74,7 @@ def gat_attention(
     negative_slope: float = 0.2,
     self_loops: bool = True,
     dropout: float = 0.0,
+    edge_logit: Tensor | None = None,
 ) -> Tensor:
     """Sum in-neighbours' rows weighted by GAT's attention: a softmax of additive logits.
 
@@ -89,6 +91,8 @@ def gat_attention(
         self_loops: give each of the first ``min(num_src, num_dst)`` nodes one self-loop, which replaces any
             stored ones.
         dropout: probability of dropping a coefficient; pass 0 when not training.
+        edge_logit: ``(num_edges + number of self-loops, heads)``, added to the logits before the leaky ReLU;
+            the rows of the self-loops stand behind those of the edges. On the CPU. None for zeros.
 
     Returns:
         ``(num_dst, heads * channels)`` of ``x``'s dtype; zeros for a node without edges.
@@ -108,7 +112,15 @@ def gat_attention(
         )
     dtype = sum_dtype(x.dtype)
     how = _how(csc, negative_slope, self_loops, dropout)
-    return _gat(x, src_logit.to(dtype), dst_logit.to(dtype), csc, how)
+    if edge_logit is not None:
+        shape = (csc.num_edges + how[1], heads)
+        if check_tensor(edge_logit, "edge_logit", floating=True).shape != shape or x.device.type != "cpu":
+            raise DataError(
+                f"edge_logit must be {shape} on the CPU, a row for each edge and then for each self-loop; "
+                f"got {tuple(edge_logit.shape)} on {edge_logit.device}"
+            )
+        edge_logit = edge_logit.to(dtype)
+    return _gat(x, src_logit.to(dtype), dst_logit.to(dtype), edge_logit, csc, how)
 
 
 def gatv2_attention(
@@ -120,6 +132,7 @@ def gatv2_attention(
     negative_slope: float = 0.2,
     self_loops: bool = True,
     dropout: float = 0.0,
+    edges: AttendedFeatures | None = None,
 ) -> Tensor:
     """Sum in-neighbours' rows weighted by GATv2's attention.
 
@@ -134,6 +147,7 @@ def gatv2_attention(
         self_loops: give each of the first ``min(num_src, num_dst)`` nodes one self-loop, which replaces any
             stored ones.
         dropout: probability of dropping a coefficient; pass 0 when not training.
+        edges: features of the edges, whose linear map joins the sum inside the leaky ReLU. On the CPU.
 
     Returns:
         ``(num_dst, heads * channels)``; zeros for a node without edges.
@@ -153,7 +167,37 @@ def gatv2_attention(
         )
     how = _how(csc, negative_slope, self_loops, dropout)
     att = att.to(sum_dtype(x_src.dtype))
-    return _gatv2(x_src, x_dst, att, csc, how)
+    of_edges: tuple[Tensor | None, ...] = (None, None, None)
+    if edges is not None:
+        edges.check(csc, x_src, how[1])
+        of_edges = edges.weight, edges.features, edges.of_loops.expand(how[1], -1)
+    return _gatv2(x_src, x_dst, att, *of_edges, csc, how)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class AttendedFeatures:
+    """Features of edges that an attention maps linearly; they have no gradient, their map has."""
+
+    features: Tensor
+    """``(num_edges, num_edge_features)`` of the rows' dtype."""
+    of_loops: Tensor
+    """``(number of self-loops, num_edge_features)``, or one row for all self-loops."""
+    weight: Tensor
+    """``(heads * channels, num_edge_features)``."""
+
+    def check(self, csc: Csc, rows: Tensor, num_loops: int) -> None:
+        """Raise DataError unless the features fit the graph and rows of its nodes."""
+        width = self.weight.shape[-1]
+        loops = 1 if self.of_loops.shape[0] == 1 else num_loops
+        given = {"features": (self.features, csc.num_edges), "of_loops": (self.of_loops, loops)}
+        given["weight"] = self.weight, rows.shape[1]
+        for name, (tensor, count) in given.items():
+            is_known = tensor.dtype == rows.dtype and tensor.device == rows.device
+            if not is_known or rows.device.type != "cpu" or tensor.shape != (count, width):
+                raise DataError(
+                    f"{name} of edges must be {rows.dtype} of shape ({count}, {width}) on the CPU; got "
+                    f"{tensor.dtype} of {tuple(tensor.shape)} on {tensor.device}"
+                )
 
 
 def _how(csc: Csc, slope: float, self_loops: bool, dropout: float) -> tuple[float, int, float, AnySeed]:
@@ -181,6 +225,7 @@ class _Gat(torch.autograd.Function):
         x: Tensor,
         src_logit: Tensor,
         dst_logit: Tensor,
+        edge_logit: Tensor | None,
         csc: Csc,
         how: tuple[float, int, float, AnySeed],
     ) -> Tensor:
@@ -188,12 +233,16 @@ class _Gat(torch.autograd.Function):
         kept = [dst_logit.new_empty(dst_logit.shape)]
         if any(ctx.needs_input_grad):
             kept += [kept[0].new_empty(out.shape), torch.empty_like(kept[0])]
+        ctx.edges = {} if edge_logit is None else {"edge_logit": edge_logit.detach().contiguous()}
         return _forward(ctx, "gat_forward", (x, src_logit, dst_logit), csc, how, out, *kept)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return _backward(ctx, "gat_backward", grad)
+        to_edges = None
+        if ctx.edges:
+            to_edges = ctx.edges["grad_edge_logit"] = torch.empty_like(ctx.edges["edge_logit"])
+        return *_backward(ctx, "gat_backward", grad), to_edges, None, None
 
 
 _gat = operator("gat_attention", _Gat, lambda a: a.x.new_empty(a.csc.num_dst, a.x.shape[1]))
@@ -206,16 +255,27 @@ class _Gatv2(torch.autograd.Function):
         x_src: Tensor,
         x_dst: Tensor,
         att: Tensor,
+        edge_weight: Tensor | None,
+        edge_features: Tensor | None,
+        loop_features: Tensor | None,
         csc: Csc,
         how: tuple[float, int, float, AnySeed],
     ) -> Tensor:
+        ctx.edges = {}
+        if edge_weight is not None and edge_features is not None and loop_features is not None:
+            ctx.edges = {"edge_features": edge_features.detach().contiguous(), "loop_features": loop_features}
+            ctx.edges["edge_weight"] = edge_weight.detach().t().contiguous()
         out, lse = x_dst.new_empty(x_dst.shape), att.new_empty(csc.num_dst, att.shape[0])
         return _forward(ctx, "gatv2_forward", (x_src, x_dst, att), csc, how, out, lse)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return _backward(ctx, "gatv2_backward", grad)
+        to_weight = None
+        if ctx.edges:
+            to_weight = ctx.edges["grad_edge_weight"] = torch.empty_like(ctx.edges["edge_weight"])
+        grads = _backward(ctx, "gatv2_backward", grad)
+        return *grads, None if to_weight is None else to_weight.t(), None, None, None, None
 
 
 _gatv2 = operator("gatv2_attention", _Gatv2, lambda a: a.x_dst.new_empty(a.x_dst.shape))
@@ -226,20 +286,20 @@ def _forward(  # noqa: PLR0917 - as the kernels take them
 ) -> Tensor:
     """Run a forward kernel, and keep for backward its inputs, its result and what it wrote beside that."""
     inputs = [t.detach().contiguous() for t in given]
-    getattr(backend(out), name)(csc.indptr, csc.indices, *inputs, *how, out, *kept)
+    getattr(backend(out), name)(csc.indptr, csc.indices, *inputs, *how, out, *kept, **ctx.edges)
     ctx.csc, ctx.how = csc, how
     ctx.save_for_backward(*inputs, out, *kept)
     return out
 
 
 def _backward(ctx: Any, name: str, grad: Tensor) -> tuple[Tensor | None, ...]:
-    """Run a backward kernel, which writes the gradients of the inputs, as many as the forward kernel has."""
+    """Run a backward kernel, which gets ``ctx.edges`` too; return the gradients of its rows and logits."""
     *inputs, out, lse = ctx.saved_tensors[:5]
     grads = [torch.empty_like(t) for t in inputs]
-    ways = both_ways(ctx.csc, with_ids=needs_ids(grad, ctx.how[2]))
+    ways = both_ways(ctx.csc, with_ids=needs_ids(grad, ctx.how[2]) or bool(ctx.edges))
     kernel, kept = getattr(backend(grad), name), ctx.saved_tensors[5:]
-    kernel(*ways, *inputs, *ctx.how, out.detach(), lse, grad.contiguous(), *grads, *kept)
-    return *grads, None, None
+    kernel(*ways, *inputs, *ctx.how, out.detach(), lse, grad.contiguous(), *grads, *kept, **ctx.edges)
+    return tuple(grads)
 
 
 def needs_ids(rows: Tensor, p: float) -> bool:

@@ -39,6 +39,7 @@ def aggregate_messages(
     parameters: Sequence[Tensor] = (),
     reduction: MessageReduction = "sum",
     ties: Ties = "shared",
+    shape: tuple[int, ...] | None = None,
 ) -> Tensor:
     """Reduce the messages of all edges ``u -> v`` to rows of their destinations.
 
@@ -57,6 +58,7 @@ def aggregate_messages(
         parameters: the tensors beside these that the message reads and that need gradients.
         reduction: ``sum``, ``mean``, ``max`` or ``min``. Nodes without messages have zeros.
         ties: which of several equal messages receive a maximum's or minimum's gradient; not ``first``.
+        shape: the shape of one edge's message. If None, it is found by running the message on no edges.
 
     Returns:
         ``(num_dst, ...)`` of the message's dtype.
@@ -78,14 +80,18 @@ def aggregate_messages(
             found = rows.shape[0] if rows.ndim else -1
             if found != number and not (of == "destination" and found > number):
                 raise DataError(f"{of} rows must be {number}; got shape {tuple(rows.shape)}")
-    with torch.no_grad():
-        shape = message(*(rows.detach()[:0] for rows in (*sources, *destinations, *edges))).shape
-    if len(shape) == 0 or shape[0] != 0:
-        raise DataError(f"the message must return one row per edge; of no edges it returned {tuple(shape)}")
-    blocked = BlockedMessages(csc, message, reduction, math.prod(shape[1:]), ties)
+    if shape is None:
+        with torch.no_grad():
+            of_none = message(*(rows.detach()[:0] for rows in (*sources, *destinations, *edges))).shape
+        if len(of_none) == 0 or of_none[0] != 0:
+            raise DataError(
+                f"the message must return one row per edge; of no edges it returned {tuple(of_none)}"
+            )
+        shape = tuple(of_none[1:])
+    blocked = BlockedMessages(csc, message, reduction, math.prod(shape), ties)
     sizes = len(sources), len(destinations), len(edges)
     out: Tensor = run(_AggregateMessages, blocked, sizes, *sources, *destinations, *edges, *parameters)
-    return out.view(csc.num_dst, *shape[1:])
+    return out.view(csc.num_dst, *shape)
 
 
 class _AggregateMessages(torch.autograd.Function):

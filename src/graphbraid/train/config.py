@@ -134,6 +134,12 @@ class TrainConfig:
     """Device of the model: ``cpu``, ``cuda``, ``cuda:1`` or ``auto``."""
     precision: Literal["float32", "bfloat16"] = option("float32", "float32 or bfloat16.")
     """``bfloat16`` runs the model under autocast; parameters and optimizer stay float32."""
+    compiled: bool = option(
+        True, "On mini-batches, run PyG's layers by graphbraid's operators.", "--compiled/--as-written"
+    )
+    """Whether mini-batches run by graphbraid's operators (:func:`graphbraid.compile`), with only the rows of
+    each layer that later ones need, where the model has a lowered form. What is learned is the same up to
+    rounding, and dropout draws other masks. Models of ``graphbraid.nn`` run by these operators anyway."""
     seed: Seed = option(0, "Seed of all random draws.")
     """Random seed of the batches, of dropout, and of the generators of torch, NumPy and Python."""
     deterministic: bool = option(False, "Only deterministic algorithms.", "--deterministic/--any-algorithm")

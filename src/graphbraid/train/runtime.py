@@ -25,10 +25,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ModelPlace:
-    """The device and the precision in which a run's model computes."""
+    """Where and how a run's model computes."""
 
     device: torch.device
     precision: Literal["float32", "bfloat16"] = "float32"
+    compiled: bool = True
+    """Whether mini-batches run by graphbraid's operators where the model has a lowered form."""
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Return the context of the precision, for forward pass and loss."""
@@ -43,8 +45,10 @@ def place_of(config: TrainConfig) -> ModelPlace:
     if kind == "auto":
         kind = "cuda" if torch.cuda.is_available() else "cpu"
     if kind == "cpu":
-        return ModelPlace(torch.device("cpu"), config.precision)
-    return ModelPlace(torch.device(kind, int(index or torch.cuda.current_device())), config.precision)
+        place = torch.device("cpu")
+    else:
+        place = torch.device(kind, int(index or torch.cuda.current_device()))
+    return ModelPlace(place, config.precision, config.compiled)
 
 
 def device_named(name: str) -> Device:

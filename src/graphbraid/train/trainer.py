@@ -218,7 +218,7 @@ class Trainer:
 
     @property
     def uncompiled_reason(self) -> str:
-        """Reason why mode ``full`` runs the model uncompiled; empty if it is compiled."""
+        """Reason why the model runs as it is written; empty if it is compiled, or asked not to be."""
         return self._state.uncompiled_reason
 
     @property

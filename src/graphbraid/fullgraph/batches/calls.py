@@ -30,6 +30,7 @@ from graphbraid.fullgraph.reading.calling import (
 )
 from graphbraid.graph.csc import Csc
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
+from graphbraid.sampling.sample import SampledEdges
 
 _OF_LOADERS = frozenset(
     "batch_size input_id epoch step num_sampled_nodes num_sampled_edges".split()  # noqa: SIM905
@@ -84,9 +85,8 @@ class BatchCall:
         """Return the edges of the batch, with their weights if the model receives them."""
         weight = None if self.given.weights is None else self.values[self.given.weights]
         num_nodes, batch = int(self.values[X].shape[0]), self.batch
-        own = getattr(batch, "with_sampled_edges", None)
-        if isinstance(own, MiniBatch) and (found := _as_sampled(own, weight, num_nodes)) is not None:
-            return found
+        if (sampled := getattr(batch, "sampled_edges", None)) is not None:
+            return _as_sampled(batch, sampled, weight, num_nodes)
         return BatchEdges.of_list(self.values[EDGES], num_nodes, weight, hops=_hops_of(batch, num_nodes))
 
 
@@ -99,16 +99,21 @@ def _is_edge_list(edges: Any, x: Tensor) -> bool:
     return fits and edges.dtype in (torch.int32, torch.int64)
 
 
-def _as_sampled(batch: MiniBatch, weight: Tensor | None, num_nodes: int) -> BatchEdges | None:
-    """Return the edges as the sampler left them; None if they are not hop by hop."""
+def _as_sampled(
+    batch: Any, sampled: Sequence[SampledEdges], weight: Tensor | None, num_nodes: int
+) -> BatchEdges:
+    """Return the edges as the sampler left them, by destination."""
+    hops = tuple(accumulate(getattr(batch, "num_sampled_nodes", ())))  # empty if edges are not by hop
     if batch.layout == "blocks":
-        blocks = (Csc(b.indptr, b.indices, b.num_src, b.weight, trusted=True) for b in batch.blocks)
-        return BatchEdges(blocks=tuple(blocks))
-    if not batch.sampled.by_hop or not batch.blocks:
-        return None
-    first = batch.blocks[0]
-    csc = with_all_rows(Csc(first.indptr, first.indices, num_nodes, weight, trusted=True))
-    return BatchEdges(csc=csc, hops=tuple(accumulate(batch.num_sampled_nodes)), is_directed=True)
+        blocks, starts = [], (0, *accumulate(batch.num_sampled_edges))
+        for hop in reversed(range(len(sampled))):
+            own = None if weight is None else weight[starts[hop] : starts[hop + 1]]
+            indptr, indices = sampled[hop].indptr[: hops[hop] + 1], sampled[hop].indices
+            blocks.append(Csc(indptr, indices, hops[hop + 1], own, trusted=True))
+        return BatchEdges(blocks=tuple(blocks), starts=starts[-2::-1])
+    [edges] = sampled
+    csc = with_all_rows(Csc(edges.indptr, edges.indices, num_nodes, weight, trusted=True))
+    return BatchEdges(csc=csc, hops=hops, is_directed=True)
 
 
 def _hops_of(batch: Any, num_nodes: int) -> tuple[int, ...]:

@@ -42,6 +42,8 @@ class BatchEdges:
     """Whether the sampler guarantees that edges into a hop's nodes come from it and the next hop alone."""
     blocks: tuple[Csc, ...] = ()
     """Edges of each layer, outermost first, in a batch of layout ``blocks``."""
+    starts: tuple[int, ...] = ()
+    """Place of each block's first edge among all edges of the batch, which stand by hop."""
 
     @classmethod
     def of_list(cls, edge_index: Tensor, num_nodes: int, weight: Tensor | None, **hops: Any) -> BatchEdges:
@@ -107,17 +109,26 @@ class LevelEdges:
         whole: the edges of all of the batch's nodes, or the layer's block, with a destination for each
             source; degrees are counted in them.
         csc: the part of them into the next level's rows.
-        order: see :class:`BatchEdges`.
         maps: linear maps over ``whole`` made so far, which levels of one batch share.
+        order: see :class:`BatchEdges`.
+        start: place of the first edge of ``whole`` among those of the batch.
     """
 
-    def __init__(self, whole: Csc, csc: Csc, order: Tensor | None, maps: dict[Hashable, Aggregation]) -> None:
-        self._whole, self.csc, self._order, self._maps = whole, csc, order, maps
+    def __init__(
+        self,
+        whole: Csc,
+        csc: Csc,
+        maps: dict[Hashable, Aggregation],
+        *,
+        order: Tensor | None = None,
+        start: int = 0,
+    ) -> None:
+        self._whole, self.csc, self._maps, self._order, self._start = whole, csc, maps, order, start
 
     def rows_of(self, values: Tensor) -> Tensor:
         """Return the rows of ``values``, which has one for each edge of the user's list, for these edges."""
-        count = self.csc.num_edges
-        return values[:count] if self._order is None else values[self._order[:count]]
+        last = self._start + self.csc.num_edges
+        return values[self._start : last] if self._order is None else values[self._order[:last]]
 
     def aggregation(self, adjacency: AdjacencyMatrix, dtype: torch.dtype) -> Aggregation:
         """Return the linear map that an adjacency stands for, with the coefficients of the whole batch."""
@@ -153,7 +164,9 @@ class Levels:
 def levels_of(edges: BatchEdges, sizes: Sequence[int]) -> Levels:
     """Return levels of ``sizes`` rows, with the edges between them."""
     if edges.blocks:
-        return Levels(sizes, [LevelEdges(with_all_rows(block), block, None, {}) for block in edges.blocks])
+        pairs = zip(edges.blocks, edges.starts, strict=True)
+        of_blocks = [LevelEdges(with_all_rows(block), block, {}, start=start) for block, start in pairs]
+        return Levels(sizes, of_blocks)
     whole = edges.csc
     assert whole is not None
     maps: dict[Hashable, Aggregation] = {}
@@ -162,7 +175,7 @@ def levels_of(edges: BatchEdges, sizes: Sequence[int]) -> Levels:
     for between in pairwise(sizes):
         if between not in made:
             made[between] = _first_rows(whole, *between)
-        found.append(LevelEdges(whole, made[between], edges.order, maps))
+        found.append(LevelEdges(whole, made[between], maps, order=edges.order))
     return Levels(sizes, found)
 
 

@@ -50,8 +50,7 @@ class BatchEngine(nn.Module):
     @property
     def why(self) -> NotLoweredError | None:
         """The reason why the last call ran as it is written; None if it ran by a program."""
-        last = self._runner.last
-        return last if isinstance(last, NotLoweredError) else None
+        return self._runner.why
 
     def explain(self) -> str:
         """Describe the program that ran last, or say why the model ran as it is written."""

@@ -8,7 +8,7 @@ mapped edge features of GINE.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -34,16 +34,19 @@ from graphbraid.fullgraph.program import (
     Learned,
     Linear,
     Maximum,
+    Messages,
     Module,
     Normalise,
     Operation,
     Prelu,
     Product,
+    ReadRows,
     RowFunction,
     RowOfParameters,
     Scale,
     UnitRows,
 )
+from graphbraid.fullgraph.step.features import joined_by_node
 from graphbraid.nn.gat import head_dot
 from graphbraid.ops import (
     aggregate,
@@ -56,6 +59,8 @@ from graphbraid.ops import (
     gine,
     layer_norm,
 )
+from graphbraid.ops.attention import AttendedFeatures
+from graphbraid.ops.messages import aggregate_messages
 from graphbraid.ops.spmm import largest
 
 _Op = TypeVar("_Op", bound=Operation)
@@ -159,6 +164,37 @@ def _maximum(op: Maximum, run: BatchRun) -> Tensor:
     return largest(run.edges(op).csc, run.read(op), None, op.ties)
 
 
+@_runs(Messages)
+def _messages(op: Messages, run: BatchRun) -> Tensor:
+    edges, dtype, layer = run.edges(op), run.read(op).dtype, cast("Any", op.layer)
+    sources, destinations, of_edges = dict[str, Tensor](), dict[str, Tensor](), dict[str, Tensor]()
+    for name, role, place in op.reads:
+        if role in (ReadRows.SOURCE, ReadRows.DESTINATION):
+            (sources if role is ReadRows.SOURCE else destinations)[name] = run.read(op, place)
+        elif role is ReadRows.FEATURES:
+            of_edges[name] = run.edge_attr(op, dtype)
+        else:
+            assert edges.csc.weight is not None
+            of_edges[name] = edges.csc.weight.to(dtype)
+    names = (*sources, *destinations, *of_edges)
+
+    def message(*rows: Tensor) -> Tensor:
+        made: Tensor = layer.message(**dict(op.constants), **dict(zip(names, rows, strict=True)))
+        return made
+
+    return aggregate_messages(
+        edges.csc,
+        message,
+        sources=tuple(sources.values()),
+        destinations=tuple(destinations.values()),
+        edges=tuple(of_edges.values()),
+        parameters=op.used,
+        reduction=op.reduction,
+        ties=op.ties,
+        shape=(op.width_out,),
+    )
+
+
 @_runs(Gine)
 def _gine(op: Gine, run: BatchRun) -> Tensor:
     x = run.read(op)
@@ -181,10 +217,34 @@ def _attention(op: Attention, run: BatchRun) -> Tensor:
     if op.kind == "gat":
         scored = rows if op.own_rows else last
         logits = head_dot(scored, op.vectors[0]), head_dot(own, op.vectors[1])
-        out = gat_attention(csc, rows, *logits, **how)
+        out = gat_attention(csc, rows, *logits, edge_logit=_edge_logit(op, run), **how)
     else:
-        out = gatv2_attention(csc, rows, own, op.vectors[0][0], **how)
+        edges = None if op.edge_weight is None else AttendedFeatures(*_edge_rows(op, run), op.edge_weight)
+        out = gatv2_attention(csc, rows, own, op.vectors[0][0], edges=edges, **how)
     return out.view(-1, op.heads, op.channels).mean(1) if op.averages else out
+
+
+def _edge_logit(op: Attention, run: BatchRun) -> Tensor | None:
+    """Return the parts of the logits that edges have, and self-loops behind them; None without features."""
+    if op.edge_weight is None or op.edge_vector is None:
+        return None
+    by_head = op.edge_weight.view(op.heads, op.channels, -1)
+    folded = (by_head * op.edge_vector[0][:, :, None]).sum(1)
+    edges, loops = (dense_linear(rows, folded) for rows in _edge_rows(op, run))
+    num_loops = run.num_rows(op) if op.self_loops else 0
+    return torch.cat((edges, loops.expand(num_loops, -1)))
+
+
+def _edge_rows(op: Attention, run: BatchRun) -> tuple[Tensor, Tensor]:
+    """Return the features of edges, and of self-loops: a row for each, or one for all."""
+    dtype = run.read(op).dtype
+    edges = run.edge_attr(op, dtype)
+    if op.self_loops and isinstance(op.fill, str):
+        return edges, joined_by_node(run.edges(op).csc, edges, op.fill).to(dtype)
+    fill = (
+        torch.tensor(0.0) if isinstance(op.fill, str) else torch.as_tensor(op.fill)
+    )  # without loops, unused
+    return edges, fill.detach().to(edges).reshape(1, -1).expand(1, edges.shape[1]).contiguous()
 
 
 # ---- row by row

@@ -16,7 +16,7 @@ from graphbraid.fullgraph.batches.calls import BatchCall
 from graphbraid.fullgraph.batches.edges import levels_of
 from graphbraid.fullgraph.batches.fusing import BatchProgram
 from graphbraid.fullgraph.batches.operations import RUN, BatchRun
-from graphbraid.fullgraph.program import Attention, NotLoweredError
+from graphbraid.fullgraph.program import Attention, Messages, NotLoweredError
 from graphbraid.fullgraph.reading.as_written import map_tensors
 from graphbraid.fullgraph.reading.calling import EDGE_ATTR, X
 from graphbraid.fullgraph.reading.modes import lock_of, plain_tensors
@@ -91,6 +91,11 @@ class BatchRunner:
             self.warns = False
             warnings.warn(self._text_of(why), stacklevel=stacklevel + 1)
 
+    @property
+    def why(self) -> NotLoweredError | None:
+        """The reason why the last call ran as it is written; None if it ran by a program."""
+        return self.last if isinstance(self.last, NotLoweredError) else None
+
     def _text_of(self, why: NotLoweredError) -> str:
         name = f"{type(self.model).__name__} ({_place_of(self.model)})"
         return f"{name} runs as it is written. {why.explained()}"
@@ -148,8 +153,11 @@ class BatchRunner:
             for op in made.ops:
                 if type(op) not in RUN:
                     raise NotLoweredError(op.symbol, "no operator stands for it on mini-batches")
-                if isinstance(op, Attention) and op.reads_edges:
-                    raise NotLoweredError(op.symbol, "with edge features it has no operator on mini-batches")
+                of_edges = isinstance(op, Messages) or (isinstance(op, Attention) and op.reads_edges)
+                if of_edges and call.values[X].device.type != "cpu":
+                    raise NotLoweredError(
+                        op.symbol, "of features of edges, or a user's own, it needs the CPU"
+                    )
             return made
         except NotLoweredError as why:
             return why

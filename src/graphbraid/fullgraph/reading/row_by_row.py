@@ -198,6 +198,8 @@ class _FewRows:
     ) -> None:
         self._name, self._tensors, self._modules = name, tensors, modules
         self._widths, self._count = widths, count
+        held = (*tensors.values(), *(p for module in modules.values() for p in module.parameters()))
+        self._dtype = next((one.dtype for one in held if one.is_floating_point()), torch.float32)
 
     def run(self, graph: fx.Graph) -> Tensor:
         """Return the result for the first ``count`` of a few rows."""
@@ -233,6 +235,7 @@ class _FewRows:
             width = self._widths[str(node.target)]
             shape = (5, width) if width else (5,)
             some = torch.linspace(0.1, 1.3 + 0.1 * number, max(1, 5 * max(1, width)))[: 5 * max(1, width)]
+            some = some.to(self._dtype)
             return _Value(some.view(shape)[: self._count], by_edge=True)
         if node.op == "get_attr":
             return _Value(self._tensors[str(node.target)].detach())

@@ -244,13 +244,15 @@ class EdgeFeatures:
 def joined_by_node(csc: Csc, attr: Tensor, fill: str) -> Tensor:
     """Reduce the features of each node's in-edges, without self-loops, to ``(num_dst, num_edge_features)``.
 
-    The result is float32. Like PyG's ``scatter``, it is 0 for nodes without such edges, or 1 for a product.
+    The result is float32, or float64 as ``attr`` is. Like PyG's ``scatter``, it is 0 for nodes without such
+    edges, or 1 for a product.
     """
     dst = csc.destinations().long()
     kept = csc.indices.long() != dst
-    dst, rows = dst[kept], attr[kept].to(torch.float32)
+    dst, rows = dst[kept], attr[kept]
+    rows = rows if rows.dtype == torch.float64 else rows.to(torch.float32)
     how = {"mean": "sum", "add": "sum", "sum": "sum", "min": "amin", "max": "amax", "mul": "prod"}[fill]
-    out = torch.full((csc.num_dst, attr.shape[1]), float(fill == "mul"))
+    out = rows.new_full((csc.num_dst, attr.shape[1]), float(fill == "mul"))
     out.scatter_reduce_(0, dst[:, None].expand_as(rows), rows, how, include_self=fill == "mul")
     if fill == "mean":
         out /= torch.bincount(dst, minlength=csc.num_dst).clamp(min=1)[:, None]

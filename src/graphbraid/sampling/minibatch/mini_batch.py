@@ -17,7 +17,7 @@ from graphbraid.sampling.minibatch.pyg_forms import BY_TYPE, adj_t_of, edge_inde
 from graphbraid.sampling.minibatch.tensor_holder import Change, TensorHolder, apply_nested
 from graphbraid.sampling.rows.by_id import RowPart, take_rows
 from graphbraid.sampling.rows.transfer_counter import sent
-from graphbraid.sampling.sample import PreparedBatch, Sampled
+from graphbraid.sampling.sample import PreparedBatch, Sampled, SampledEdges
 from graphbraid.sampling.source import ADJ_VALUES, BatchSource
 
 if TYPE_CHECKING:
@@ -142,9 +142,12 @@ class MiniBatch(TensorHolder):
         return self._sampled
 
     @property
-    def with_sampled_edges(self) -> MiniBatch | None:
-        """The batch itself; None if ``edge_index`` was read or set, and may be another."""
-        return self if self._cache.get("edge_index") is None else None
+    def sampled_edges(self) -> list[SampledEdges] | None:
+        """Edges as they were sampled, on the batch's device, by hop or as one record for all hops.
+
+        None if ``edge_index`` was read or set, so that the edges may be others, or the graph has types.
+        """
+        return None if self._is_typed or self._cache.get("edge_index") is not None else self._edges[0]
 
     @property
     def x(self) -> Tensor | None:

@@ -118,7 +118,8 @@ class RunState:
     """Reason for the mode that ``auto`` chose; empty if the mode was given."""
 
     uncompiled_reason: str = ""
-    """Reason why mode ``full`` runs the model uncompiled; empty if it is compiled."""
+    """Reason why the model runs as it is written, on the whole graph or on mini-batches; empty if it is
+    compiled, or of ``graphbraid.nn``."""
     plan: Plan | None = None
     """Plan for preparing mini-batches; None before it is made."""
     placement: str = ""
@@ -251,6 +252,7 @@ def _try_model(state: RunState, task: Task, train_nodes: Tensor, evidence: Evide
         return
     _require_sampled(state)
     dry_run(state.runner, task, state.config, train_nodes)
+    state.uncompiled_reason = state.runner.uncompiled_reason
 
 
 def _require_sampled(state: RunState) -> None:

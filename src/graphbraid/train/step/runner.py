@@ -16,6 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from graphbraid.errors import ConfigError, DataError
+from graphbraid.fullgraph.batches.calls import BatchCall
+from graphbraid.fullgraph.batches.runner import BatchRunner
 from graphbraid.fullgraph.reading.as_written import WholeValues
 from graphbraid.fullgraph.reading.calling import (
     ADJACENCY,
@@ -123,6 +125,8 @@ class ModelRunner:
         self._whole: CallValues | None = None
         self.engine: Engine | None = None
         """Compiled engine that runs the whole graph in place of :attr:`model`; None if there is none."""
+        self.batches = BatchRunner(model, warns=False) if place.compiled and not self.native else None
+        """Runs mini-batches in place of :attr:`model`; None if the model's own layers do."""
 
     @property
     def learned_type(self) -> str | None:
@@ -257,8 +261,31 @@ class ModelRunner:
         values = CallValues(partial(self._of_batch, batch))
         # In training it is the batch's own; an evaluation may give the model the graph's.
         with unwritten(None if self.model.training else values[X]), self.autocast():
-            outputs = self.calling.run(self.model, values)
+            outputs = self._called(batch, values)
         return self._checked(outputs)[: batch.batch_size]
+
+    def _called(self, batch: MiniBatch, values: CallValues) -> Any:
+        """Return the rows of a mini-batch's seeds, or of all its nodes where the model runs as written."""
+        if self.batches is None:
+            return self.calling.run(self.model, values)
+        if self.batches.model is not self.model:  # a copy, for measurements
+            self.batches = BatchRunner(self.model, warns=False)
+        call = BatchCall(calling=self.calling, values=values, given=self._given_of_edges, batch=batch)
+        return self.batches.run(call)
+
+    @functools.cached_property
+    def _given_of_edges(self) -> Given:
+        """What the graph's edges can give, where the model takes it."""
+        given, takes = Given.of(self.graph), self.calling.takes
+        weights = given.weights if takes(DATA) or takes(given.weights or "") else None
+        channels = given.edge_channels if takes(DATA) or takes(EDGE_ATTR) else None
+        return dataclasses.replace(given, weights=weights, edge_channels=channels, graph=None)
+
+    @property
+    def uncompiled_reason(self) -> str:
+        """Reason why the last mini-batch ran by the model as it is written; empty if it did not."""
+        why = None if self.batches is None else self.batches.why
+        return "" if why is None else f"{why.part}: {why.reason}"
 
     def _of_batch(self, batch: MiniBatch, what: str) -> Any:
         """Return what an argument of the model is for a mini-batch."""

@@ -116,7 +116,7 @@ class EncoderRunner(ModelRunner):
     def rows_of_seeds(self, batch: MiniBatch, count: int) -> Tensor:
         """Return the rows of the first ``count`` nodes of a mini-batch on the encoder's device."""
         with self.autocast():
-            outputs = self.calling.run(self.model, CallValues(partial(self._of_batch, batch)))
+            outputs = self._called(batch, CallValues(partial(self._of_batch, batch)))
         return self._checked(outputs)[:count]
 
     def _of_batch(self, batch: MiniBatch, what: str) -> Any:

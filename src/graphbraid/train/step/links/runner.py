@@ -147,6 +147,11 @@ class LinkRunner(ModelRunner):
         """Number of features, for messages."""
         return self.encoder_runner().feature_text
 
+    @property
+    def uncompiled_reason(self) -> str:
+        """Reason why the encoder ran as it is written on the last mini-batch; empty if it did not."""
+        return self.encoder_runner().uncompiled_reason
+
     def task(self) -> Task:
         """Task of the links: binary if each pair has a label, else the choice of the link among others."""
         return Task(name="link", width=1 if self._config.negatives == "binary" else 2)

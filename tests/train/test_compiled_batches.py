@@ -1,0 +1,90 @@
+"""The Trainer compiles PyG's models for mini-batches: losses are those of the models as they are written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.extras import NO_PYG
+from tests.fullgraph.graphs import CHANNELS, CLASSES, make_graph
+from torch import Tensor, nn
+
+pytest.importorskip("torch_geometric", reason=NO_PYG)
+import torch_geometric.nn as pyg
+
+from graphbraid import Graph, Trainer
+from graphbraid import nn as gnn
+
+MODELS = {
+    "GCN": lambda: pyg.GCN(CHANNELS, 16, 2, CLASSES),
+    "SAGE": lambda: pyg.GraphSAGE(CHANNELS, 16, 2, CLASSES, norm="BatchNorm"),
+    "GAT": lambda: pyg.GAT(CHANNELS, 16, 2, CLASSES, heads=2),
+}
+
+
+def trained(make: Any, graph: Graph | None = None, **options: Any) -> Trainer:
+    """A short run on mini-batches."""
+    torch.manual_seed(0)
+    options = {"epochs": 3, "lr": 0.01, "fanouts": (4, 3), "batch_size": 16} | options
+    trainer = Trainer(make(), graph or make_graph(), **options)
+    trainer.fit()
+    return trainer
+
+
+def losses(trainer: Trainer) -> list[float]:
+    """The losses of a run's epochs."""
+    return [epoch["train_loss"] for epoch in trainer.progress.history]
+
+
+@pytest.mark.parametrize("layout", ["subgraph", "blocks"])
+@pytest.mark.parametrize("name", MODELS)
+def test_losses_and_scores_are_those_of_the_model_as_written(name: str, layout: str) -> None:
+    compiled = trained(MODELS[name], layout=layout)
+    assert compiled.uncompiled_reason == ""
+    if layout == "blocks":  # PyG's layers take no blocks
+        return
+    plain = trained(MODELS[name], compiled=False)
+    assert losses(compiled) == pytest.approx(losses(plain), rel=1e-3)
+    scores, expected = (one.evaluate("test", mode="sampled")["loss"] for one in (compiled, plain))
+    assert scores == pytest.approx(expected, rel=1e-2)
+    ours, theirs = (one.predict([1, 5, 7], mode="sampled") for one in (compiled, plain))
+    torch.testing.assert_close(ours, theirs, rtol=5e-2, atol=2e-2)  # six steps of Adam on
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_run_has_the_same_bits_with_any_workers_and_when_it_resumes(workers: int, tmp_path: Path) -> None:
+    def make() -> nn.Module:
+        return pyg.GraphSAGE(CHANNELS, 16, 2, CLASSES, dropout=0.5)
+
+    whole = trained(make, epochs=4, workers=1)
+    trained(make, epochs=2, workers=workers, out_dir=tmp_path / "run")
+    resumed = trained(make, epochs=4, workers=workers, out_dir=tmp_path / "run", resume=True)
+    for (name, ours), theirs in zip(resumed.model.named_parameters(), whole.model.parameters(), strict=True):
+        assert torch.equal(ours, theirs), name
+
+
+def test_what_runs_as_written_is_said() -> None:
+    class Written(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = pyg.SAGEConv(CHANNELS, CLASSES)
+
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            return torch.fft.fft(self.conv(x, edge_index)).real
+
+    assert "fft" in trained(Written, fanouts=(4,)).uncompiled_reason
+    assert "autocast" in trained(MODELS["SAGE"], precision="bfloat16").uncompiled_reason
+    assert trained(MODELS["SAGE"], compiled=False).uncompiled_reason == ""
+    assert trained(lambda: gnn.GCN(CHANNELS, 8, CLASSES, 2)).uncompiled_reason == ""
+
+
+def test_weights_go_to_models_that_take_them() -> None:
+    graph = make_graph()
+    weight = torch.rand(graph.num_edges) + 0.1
+    graph = graph.replace(csc=type(graph.csc)(graph.csc.indptr, graph.csc.indices, graph.num_nodes, weight))
+    for make in MODELS.values():  # GCN takes them, the others do not
+        compiled, plain = trained(make, graph), trained(make, graph, compiled=False)
+        assert compiled.uncompiled_reason == ""
+        assert losses(compiled) == pytest.approx(losses(plain), rel=1e-3)
