@@ -94,6 +94,14 @@ PARTS = (
         peers=True,
     ),
     Part(
+        name="sampling-models",
+        module="sampling.models",
+        results="sampled_models",
+        minutes=10,
+        graphs=("products-lite",),
+        pyg=True,
+    ),
+    Part(
         name="sampling-typed",
         module="sampling.typed",
         results="typed_sampling",

@@ -31,6 +31,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "batches in short": ("sampling", sampled.batches_in_short),
     "batches": ("sampling", sampled.batches),
     "scaling": ("sampling", sampled.scaling),
+    "models on batches": ("sampled_models", sampled.models),
     "batches with types": ("typed_sampling", typed.batches),
     "temporal batches": ("temporal_sampling", typed.temporal_batches),
     "epoch": ("epoch", sampled.epoch),

@@ -1,0 +1,149 @@
+"""Steps of models on mini-batches: as PyG runs them, trimmed by PyG, compiled, and those of graphbraid.nn.
+
+    python -m benchmarks.sampling.models --graphs GRAPHS
+
+Batches of 1,024 seeds, fanouts 15,10,5, are sampled beforehand, so that a step is the model's forward pass,
+the loss and the backward pass. Three layers. All contenders take turns in one process. Counted is the
+processor's time of one thread, which other programs change little, and of a batch's turns the least. PyG's
+own model, trimmed and compiled have the same weights, and their losses must agree. PyG's ``trim_to_layer``
+leaves GCN fewer edges to count degrees of, so its loss there is another.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+from torch_geometric import nn as pyg
+
+import graphbraid
+from benchmarks.common.options import add_graphs_argument, add_out_argument, parser_of
+from benchmarks.common.rows import write_rows
+from benchmarks.graphs.folder import load
+from graphbraid import Graph
+from graphbraid import nn as gnn
+from graphbraid.loader import NeighborLoader
+
+FANOUTS = [15, 10, 5]
+Maker = Callable[[int, int, int], nn.Module]
+THEIRS: dict[str, Maker] = {
+    "GCN": lambda i, h, o: pyg.GCN(i, h, 3, o),
+    "SAGE": lambda i, h, o: pyg.GraphSAGE(i, h, 3, o),
+    "SAGE max": lambda i, h, o: pyg.GraphSAGE(i, h, 3, o, aggr="max"),
+    "GIN": lambda i, h, o: pyg.GIN(i, h, 3, o),
+    "GAT": lambda i, h, o: pyg.GAT(i, h, 3, o, heads=4),
+    "GATv2": lambda i, h, o: pyg.GAT(i, h, 3, o, heads=4, v2=True),
+}
+OURS: dict[str, Maker] = {
+    "GCN": lambda i, h, o: gnn.GCN(i, h, o, num_layers=3),
+    "SAGE": lambda i, h, o: gnn.GraphSAGE(i, h, o, num_layers=3),
+    "SAGE max": lambda i, h, o: gnn.GraphSAGE(i, h, o, num_layers=3, aggr="max"),
+    "GIN": lambda i, h, o: gnn.GIN(i, h, o, num_layers=3),
+    "GAT": lambda i, h, o: gnn.GAT(i, h, o, num_layers=3, heads=4, out_heads=4),
+    "GATv2": lambda i, h, o: gnn.GATv2(i, h, o, num_layers=3, heads=4, out_heads=4),
+}
+Run = Callable[[Any], Tensor]
+WRITTEN, TRIMMED, LOWERED, OWN = "as written", "trim_to_layer", "compiled", "graphbraid.nn"
+
+
+def batches_of(graph: Graph, count: int, batch_size: int) -> list[Any]:
+    """Mini-batches as PyG's Data, whose edge lists PyG's models read."""
+    seeds = graph.split("train")[: count * batch_size]
+    options: dict[str, Any] = {"batch_size": batch_size, "seed": 0, "return_edge_id": False}
+    with NeighborLoader(graph, FANOUTS, input_nodes=seeds, **options) as loader:
+        return list(loader)
+
+
+def contenders(name: str, graph: Graph, hidden: int) -> dict[str, tuple[nn.Module, Run]]:
+    """The models, and how each runs on a batch; the first three share their weights."""
+    channels, classes = int(graph.x.shape[1]), int(graph.y.max()) + 1
+    torch.manual_seed(0)
+    written = THEIRS[name](channels, hidden, classes)
+    trimmed, lowered = copy.deepcopy(written), copy.deepcopy(written)
+    own = OURS[name](channels, hidden, classes)
+    engine = graphbraid.compile(lowered, strict=True)
+
+    def trim(batch: Any) -> Tensor:
+        out: Tensor = trimmed(
+            batch.x,
+            batch.edge_index,
+            num_sampled_nodes_per_hop=batch.num_sampled_nodes,
+            num_sampled_edges_per_hop=batch.num_sampled_edges,
+        )
+        return out[: batch.batch_size]
+
+    return {
+        WRITTEN: (written, lambda batch: written(batch.x, batch.edge_index)[: batch.batch_size]),
+        TRIMMED: (trimmed, trim),
+        LOWERED: (lowered, engine),
+        OWN: (own, lambda batch: own(batch.x, batch.blocks)),
+    }
+
+
+def measure(name: str, graph: Graph, hidden: int, options: argparse.Namespace) -> dict[str, Any]:
+    """The steps of one model."""
+    runs = contenders(name, graph, hidden)
+    turns: dict[str, list[list[float]]] = {who: [[] for _ in range(options.batches)] for who in runs}
+    losses: dict[str, float] = {}
+    for _ in range(options.repeats):
+        for who, (model, run) in runs.items():
+            # New batches, with which nothing of an earlier turn is kept; one more, since the first step of a
+            # turn pays for memory that the contender before it has left.
+            for number, batch in enumerate(batches_of(graph, options.batches + 1, options.batch_size)):
+                y = batch.y[: batch.batch_size]
+                _ = batch.x, batch.edge_index if who in (WRITTEN, TRIMMED) else batch.blocks
+                started = time.process_time()
+                model.zero_grad()
+                loss = F.cross_entropy(run(batch), y)
+                loss.backward()
+                if number:
+                    turns[who][number - 1].append(time.process_time() - started)
+                losses[who] = loss.item()
+    alike = [LOWERED] if name == "GCN" else [LOWERED, TRIMMED]
+    if any(abs(losses[who] - losses[WRITTEN]) > 1e-4 * max(1.0, losses[WRITTEN]) for who in alike):
+        sys.exit(f"{name}: the losses differ: {losses}")
+    ms = {who: 1e3 * statistics.mean(map(min, taken)) for who, taken in turns.items()}
+    return {"model": name, "hidden": hidden, "ms": ms, "turns": turns}
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = parser_of(__doc__)
+    add_graphs_argument(parser)
+    parser.add_argument("--names", nargs="+", default=["products-lite"])
+    parser.add_argument("--models", nargs="+", default=list(THEIRS), choices=list(THEIRS))
+    parser.add_argument("--hidden", nargs="+", type=int, default=[64])
+    parser.add_argument("--batches", type=int, default=4)
+    parser.add_argument("--batch-size", type=int, default=1024)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1)
+    add_out_argument(parser)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    ways = (WRITTEN, TRIMMED, LOWERED, OWN)
+    table = Table("graph, model, hidden", *(f"{who} ms" for who in ways), "x written", "x trimmed")
+    for graph_name in options.names:
+        graph = load(options.graphs / graph_name)
+        for hidden in options.hidden:
+            for name in options.models:
+                row = {"graph": graph_name, **measure(name, graph, hidden, options)}
+                key = f"{graph_name}, {name}, hidden {hidden}"
+                write_rows("sampled_models", {key: row}, repeats=options.repeats, out=options.out)
+                ms = row["ms"]
+                factors = (f"{ms[who] / ms[LOWERED]:.1f}" for who in (WRITTEN, TRIMMED))
+                table.add_row(key, *(f"{ms[who]:.1f}" for who in ways), *factors)
+    Console(width=140).print(table)
+
+
+if __name__ == "__main__":
+    main()
