@@ -18,6 +18,8 @@ from graphbraid.graph.orders import community_order
 from graphbraid.ops import binary, linear
 from graphbraid.ops.attention import both_ways
 from graphbraid.ops.gather import add_rows, spread_rows
+from graphbraid.ops.message_steps import FusedMessages, MessageOp, MessageStep
+from graphbraid.ops.messages import EdgeGradients, EdgeRows
 from graphbraid.ops.spmm import TIES
 
 Arguments = tuple[Any, ...]
@@ -84,6 +86,19 @@ def _run_operators() -> None:
     for part in linear.rounds_of(5, most=5):
         rounds.add(part, x.detach())
     ops.cross_entropy(torch.rand(3, 4, requires_grad=True), torch.tensor([0, 3, 1]), torch.ones(4))
+    steps = [(0, 0), (1, 0), (2, 0), (3, 0), (4, 0), (6, 0, 1), (8, 5, 2), (8, 6, 3), (8, 7, 4), (12, 8)]
+    message = FusedMessages(
+        csc,
+        [MessageStep(MessageOp(op), *of) for op, *of in steps],
+        "max",
+        2,
+        parameters=[torch.rand(2)],
+    )
+    some, out, count = torch.rand(5, 2), torch.rand(5, 2), torch.zeros(5, 2, dtype=torch.int32)
+    rows = EdgeRows(sources=(some,), destinations=(some,), edges=(torch.rand(6, 2), torch.rand(6)))
+    message.forward(rows, out, count)
+    grads = EdgeGradients(sources=(some,), destinations=(some,), parameters=(torch.zeros(2),))
+    message.backward(rows, torch.rand(5, 2), grads, out=out, count=count)
     add_rows(torch.rand(3, 2), torch.tensor([1, 0, 1]), torch.rand(4, 2))
     spread_rows(torch.rand(3, 2), torch.tensor([2, -1, 0, 1], dtype=torch.int32), torch.empty(4, 2))
     bits = torch.tensor([[1, 2, 3, 4, 5]], dtype=torch.int32)

@@ -29,6 +29,7 @@ void bind_gatv2_backward(nb::module_& m);
 void bind_gine(nb::module_& m);
 void bind_induced(nb::module_& m);
 void bind_locality(nb::module_& m);
+void bind_messages(nb::module_& m);
 void bind_norm(nb::module_& m);
 void bind_partition(nb::module_& m);
 void bind_reorder(nb::module_& m);
@@ -100,6 +101,7 @@ NB_MODULE(_native, m) {
   gb::bind_gine(m);
   gb::bind_induced(m);
   gb::bind_locality(m);
+  gb::bind_messages(m);
   gb::bind_norm(m);
   gb::bind_partition(m);
   gb::bind_reorder(m);

@@ -88,7 +88,7 @@ def aggregate_messages(
                 f"the message must return one row per edge; of no edges it returned {tuple(of_none)}"
             )
         shape = tuple(of_none[1:])
-    blocked = BlockedMessages(csc, message, reduction, math.prod(shape), ties)
+    blocked = BlockedMessages(csc, message, reduction, math.prod(shape), parameters=parameters, ties=ties)
     sizes = len(sources), len(destinations), len(edges)
     out: Tensor = run(_AggregateMessages, blocked, sizes, *sources, *destinations, *edges, *parameters)
     return out.view(csc.num_dst, *shape)
@@ -112,7 +112,7 @@ class _AggregateMessages(torch.autograd.Function):
         blocked, needs, tensors = ctx.blocked, ctx.needs_input_grad[2:], ctx.saved_tensors
         kept, tensors = tensors[len(needs) :], tensors[: len(needs)]
         out, count = kept or (None, None)
-        rows, parameters = _parted(ctx.sizes, tensors)
+        rows, _ = _parted(ctx.sizes, tensors)
         into = [torch.zeros_like(t) if needed else None for t, needed in zip(tensors, needs, strict=True)]
         given, of_parameters = _parted(ctx.sizes, into)
         blocked.backward(
@@ -124,7 +124,6 @@ class _AggregateMessages(torch.autograd.Function):
                 edges=given.edges,
                 parameters=of_parameters,
             ),
-            parameters,
             out=out,
             count=count,
         )
@@ -176,6 +175,7 @@ class BlockedMessages:
             only on the same row of its arguments.
         reduction: how the messages to a node become one row. Nodes without any have zeros.
         width: elements of one edge's message.
+        parameters: the tensors beside the rows that the message reads and that need gradients.
         ties: for a maximum or minimum, which of several equal messages receive the gradient.
     """
 
@@ -185,10 +185,12 @@ class BlockedMessages:
         message: Callable[..., Tensor],
         reduction: MessageReduction,
         width: int,
+        *,
+        parameters: Sequence[Tensor] = (),
         ties: Ties = "shared",
     ) -> None:
         self._csc, self._message, self._reduction, self._ties = csc, message, reduction, ties
-        self._width = width
+        self._width, self._parameters = width, parameters
         self._step = max(_LEAST_EDGES, _BLOCK_FLOATS // max(1, width))
 
     @property
@@ -230,7 +232,6 @@ class BlockedMessages:
         rows: EdgeRows,
         grad: Tensor,
         into: EdgeGradients,
-        parameters: Sequence[Tensor] = (),
         *,
         out: Tensor | None = None,
         count: Tensor | None = None,
@@ -241,7 +242,6 @@ class BlockedMessages:
             rows: as in :meth:`forward`.
             grad: ``(num_dst, width)`` gradient of the result.
             into: where the gradients are added.
-            parameters: the tensors that the message reads beside the rows, as many as ``into.parameters``.
             out: the result of :meth:`forward`, for a maximum or minimum.
             count: what :meth:`forward` wrote, for these.
         """
@@ -250,7 +250,7 @@ class BlockedMessages:
             grad = grad / count.clamp(min=1)
         elif self._reduction == "mean":
             grad = grad * inverse_degrees(self._csc, grad.dtype)[:, None]
-        learned = [(p, g) for p, g in zip(parameters, into.parameters, strict=True) if g is not None]
+        learned = [(p, g) for p, g in zip(self._parameters, into.parameters, strict=True) if g is not None]
         for block in self._blocks():
             leaves = block.leaves(rows, into)
             with torch.enable_grad():

@@ -205,7 +205,7 @@ _OVERRIDDEN = {
     "a propagate of its own": (_with(propagate=_propagated), "propagate of its own"),
     "flow='target_to_source'": (own(_gate, flow="target_to_source"), "flow"),
     "decomposed_layers=2": (own(_gate, decomposed_layers=2), "replaces that of its class|decomposed_layers"),
-    "aggr='median'": (own(_gate, aggr="median"), "aggr"),
+    "aggr='var'": (own(_gate, aggr="var"), "aggr"),
     "aggr=['mean']": (own(_gate, aggr=["mean"]), "aggr"),
     "an aggregation module": (own(_gate, aggr=pyg.aggr.SoftmaxAggregation()), "aggr"),
 }

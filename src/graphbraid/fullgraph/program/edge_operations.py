@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from graphbraid.fullgraph.program.operations import AdjacencyMatrix, Following, Operation, name_of
 from graphbraid.graph.types import Relation
+from graphbraid.ops.message_steps import MessageStep
 from graphbraid.ops.messages import MessageReduction
 from graphbraid.ops.spmm import Ties
 
@@ -113,8 +114,8 @@ class ReadRows(Enum):
 class Messages(Operation):
     """``out[v] = reduction of message(row u, row v, row of the edge)`` over the in-edges of ``v``.
 
-    The message is a method of the user's layer that maps each edge's rows to a row, and runs as it is
-    written, on some edges at a time.
+    The message is a method of the user's layer that maps each edge's rows to a row. It runs as the steps of a
+    kernel, or as it is written, on some edges at a time.
     """
 
     layer: nn.Module
@@ -130,6 +131,9 @@ class Messages(Operation):
     """Which of several equal messages receive the gradient of a maximum or minimum."""
     width_out: int
     """Columns of the result."""
+    steps: tuple[MessageStep, ...] = ()
+    """The message as a kernel's steps, which name parameters by their place in ``used``; none if it is made
+    of anything else."""
     symbol = "messages"
     moves = True
 
@@ -150,7 +154,8 @@ class Messages(Operation):
     def details(self) -> str:
         """Return the text to print after the inputs."""
         read = ", ".join(name for name, _, _ in self.reads)
-        return f"{self.reduction} of {type(self.layer).__name__}.message({read}), on blocks of edges"
+        how = "in one kernel" if self.steps else "on blocks of edges"
+        return f"{self.reduction} of {type(self.layer).__name__}.message({read}), {how}"
 
 
 @dataclass(frozen=True, kw_only=True)

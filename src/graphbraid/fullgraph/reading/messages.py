@@ -1,7 +1,8 @@
 """Reading a user's own message passing layer: its forward is traced, and its ``propagate`` recorded.
 
-The message runs as it is written, on some edges at a time. So each row of its result may depend only on the
-same row of what it reads, which :mod:`.row_by_row` shows.
+The message runs as the steps of a kernel (:mod:`.fused_messages`), or as it is written on some edges at a
+time. So each row of its result may depend only on the same row of what it reads, which :mod:`.row_by_row`
+shows.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch import Tensor, fx, nn
 
 from graphbraid.fullgraph.program import Messages, NotLoweredError, ReadRows
 from graphbraid.fullgraph.reading.exact import Known, check, flag
+from graphbraid.fullgraph.reading.fused_messages import steps_of
 from graphbraid.fullgraph.reading.reader import Writer, reader_of
 from graphbraid.fullgraph.reading.row_by_row import show_row_by_row, traced_message
 from graphbraid.ops.messages import MessageReduction
@@ -218,7 +220,7 @@ def read_messages(
     if not values:
         raise of.refuse("its message reads no node rows", "a message of x_j or x_i")
     at_level = dict(zip(values, writer.on_one_level(*values), strict=True))
-    reads = []
+    reads: list[tuple[str, ReadRows, int]] = []
     for key, value in rows.items():
         if isinstance(value, ReadRows):
             reads.append((key, value, 0))
@@ -239,6 +241,9 @@ def read_messages(
         reduction=reduction,
         ties=ties,
         width_out=shape[0],
+        steps=steps_of(
+            of.graph, of.layer, reads, tensors=of.tensors, widths=widths, used=parameters, width=shape[0]
+        ),
     )
 
 

@@ -320,7 +320,8 @@ class PlannedStep:
     def run_by_torch(self) -> list[str]:
         """Return the operations that run through PyTorch's autograd."""
         by_torch = Module | Break | Messages
-        return [f"{op.symbol} {op.out}" for op in self.program.ops if isinstance(op, by_torch)]
+        found = [op for op in self.program.ops if isinstance(op, by_torch)]
+        return [f"{op.symbol} {op.out}" for op in found if not (isinstance(op, Messages) and op.steps)]
 
     def first_not_finite(self) -> str:
         """Describe the first non-finite value, found by running the forward pass again task by task."""

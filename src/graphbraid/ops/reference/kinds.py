@@ -38,6 +38,8 @@ Matrix32 = Annotated[Tensor, Kind(2, (torch.float32,))]
 """A matrix of the kernels that multiply, or that widen rows."""
 WordMatrix = Annotated[Tensor, Kind(2, (torch.int32,))]
 """Bits, 32 to a word, or a count or a position for each element."""
+StepMatrix = Annotated[Tensor, Kind(2, (torch.int64,))]
+"""Steps of a message."""
 ByteMatrix = Annotated[Tensor, Kind(2, (torch.uint8,))]
 """Rows of any dtype as bytes."""
 Matrix8 = Annotated[Tensor, Kind(2, (torch.int8,))]

@@ -1,4 +1,4 @@
-"""Messages of a user's own layer, run by PyTorch on blocks of edges."""
+"""Messages of a user's own layer, by one kernel or by PyTorch on blocks of edges."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from graphbraid.fullgraph.program import Messages, Operation, ReadRows
 from graphbraid.fullgraph.step.arena import FirstRows, Rows
 from graphbraid.fullgraph.step.plan import PlannedClass, PlannedOperation, StepPlan
 from graphbraid.ops.aggregation import Aggregation
+from graphbraid.ops.message_steps import FusedMessages
 from graphbraid.ops.messages import BlockedMessages, EdgeGradients, EdgeRows
 
 
@@ -22,7 +23,13 @@ class PlannedMessages(PlannedOperation[Messages]):
         super().__init__(plan, op)
         self._level = plan.program.level(self.source)
         block = plan.request.blocks[self._level].of(None)
-        self._blocked = BlockedMessages(block.csc, self._message, op.reduction, op.width_out, op.ties)
+        how: dict[str, Any] = {"reduction": op.reduction, "width": op.width_out}
+        how |= {"parameters": op.used, "ties": op.ties}
+        self._how: BlockedMessages | FusedMessages
+        if op.steps:
+            self._how = FusedMessages(block.csc, op.steps, **how)
+        else:
+            self._how = BlockedMessages(block.csc, self._message, **how)
         self._names = [
             name for role in (ReadRows.SOURCE, ReadRows.DESTINATION, None) for name in self._of(role)
         ]
@@ -36,7 +43,7 @@ class PlannedMessages(PlannedOperation[Messages]):
         inputs, count = self._inputs, self._count
 
         def run() -> None:
-            self._blocked.forward(self._rows(), out.tensor, None if count is None else count.tensor)
+            self._how.forward(self._rows(), out.tensor, None if count is None else count.tensor)
 
         plan.do(op.out, run, out, count, *inputs)
 
@@ -45,8 +52,7 @@ class PlannedMessages(PlannedOperation[Messages]):
         plan, op, grad = self.plan, self.op, self.grad
         learned = [value for value in dict.fromkeys(op.inputs) if plan.program.learns(value)]
         parts = {value: plan.part_of_grad(value) for value in learned}
-        used = [parameter for parameter in op.used if parameter.requires_grad]
-        if not learned and not used:
+        if not learned and not any(parameter.requires_grad for parameter in op.used):
             return
         out, count = plan.values[op.out], self._count
         targets = [target for target, _ in parts.values()]
@@ -54,7 +60,8 @@ class PlannedMessages(PlannedOperation[Messages]):
         def run() -> None:
             for target in targets:
                 target.tensor.zero_()
-            totals = [plan.parameters.lend(parameter).zero_() for parameter in used]
+            lend = plan.parameters.lend
+            totals = [lend(parameter).zero_() if parameter.requires_grad else None for parameter in op.used]
             tensors = {value: target.tensor for value, (target, _) in parts.items()}
             sources, destinations = (
                 tuple(tensors.get(op.inputs[at]) for _, is_role, at in op.reads if is_role is role)
@@ -68,9 +75,10 @@ class PlannedMessages(PlannedOperation[Messages]):
                 parameters=tuple(totals),
             )
             kept = None if count is None else count.tensor
-            self._blocked.backward(rows, grad.tensor, into, used, out=out.tensor, count=kept)
-            for parameter, total in zip(used, totals, strict=True):
-                plan.parameters.give(parameter, total)
+            self._how.backward(rows, grad.tensor, into, out=out.tensor, count=kept)
+            for parameter, total in zip(op.used, totals, strict=True):
+                if total is not None:
+                    plan.parameters.give(parameter, total)
 
         plan.do(f"gradient of {self.source}", run, grad, out, count, *self._inputs, *targets)
         for value, (target, total) in parts.items():

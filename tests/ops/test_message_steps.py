@@ -1,0 +1,219 @@
+"""Messages as steps of a kernel, beside the same messages by PyTorch on blocks of edges, and the twins."""
+
+import itertools
+
+import pytest
+import torch
+from tests.extras import NO_KERNELS
+from tests.ops.graphs import assert_same_bits_with_any_threads
+from tests.ops.test_messages import csc_of
+
+from graphbraid import native
+from graphbraid.ops import message_steps, reference
+from graphbraid.ops.message_steps import FusedMessages, MessageOp, MessageStep
+from graphbraid.ops.messages import REDUCTIONS, BlockedMessages, EdgeGradients, EdgeRows
+
+_OF = MessageOp
+X, Y, X2, Y2 = (_OF.SOURCE, 0), (_OF.DESTINATION, 0), (_OF.SOURCE, 1), (_OF.DESTINATION, 1)
+EDGE, WEIGHT, PARAMETER, FACTOR = (_OF.EDGE,), (_OF.WEIGHT,), (_OF.PARAMETER, 0), (_OF.PARAMETER, 1)
+MESSAGES = {
+    "the source": ([X], lambda x, x2, y, y2, e, w, p, f: x),
+    "the destination": ([Y], lambda x, x2, y, y2, e, w, p, f: y),
+    "a gate": (
+        [X, Y, (_OF.ADD, 0, 1), (_OF.SIGMOID, 2), (_OF.MULTIPLY, 3, 0)],
+        lambda x, x2, y, y2, e, w, p, f: torch.sigmoid(x + y) * x,
+    ),
+    "all that can be read": (
+        [
+            X,
+            X2,
+            Y,
+            Y2,
+            EDGE,
+            WEIGHT,
+            PARAMETER,
+            FACTOR,
+            (_OF.ADD, 0, 1),
+            (_OF.SUBTRACT, 8, 2),
+            (_OF.MULTIPLY, 9, 3),
+            (_OF.ADD, 10, 4),
+            (_OF.MULTIPLY, 11, 5),
+            (_OF.ADD, 12, 6),
+            (_OF.MULTIPLY, 13, 7),
+            (_OF.TANH, 14),
+        ],
+        lambda x, x2, y, y2, e, w, p, f: torch.tanh(((((x + x2 - y) * y2 + e) * w[:, None]) + p) * f),
+    ),
+    "all that can be computed": (
+        [
+            X,
+            Y,
+            (_OF.NUMBER, 0, 0, 1.5),
+            (_OF.ABS, 1),
+            (_OF.ADD, 2, 3),
+            (_OF.DIVIDE, 0, 4),
+            (_OF.RELU, 5),
+            (_OF.LEAKY_RELU, 5, 0, 0.25),
+            (_OF.EXP, 7),
+            (_OF.MULTIPLY, 6, 8),
+            (_OF.SUM_COLUMNS, 9),
+            (_OF.TANH, 10),
+            (_OF.MULTIPLY, 11, 8),
+            (_OF.SUBTRACT, 12, 0),
+        ],
+        lambda x, x2, y, y2, e, w, p, f: _computed(x, y),
+    ),
+}
+
+
+def _computed(x, y):
+    z = x / (1.5 + y.abs())
+    power = torch.nn.functional.leaky_relu(z, 0.25).exp()
+    return (z.relu() * power).sum(1, keepdim=True).tanh() * power - x
+
+
+def _step(op, first=0, second=0, number=0.0):
+    return MessageStep(op, first, second, number)
+
+
+def _case(name, reduction, width, ties="shared"):
+    """Both forms of a message, and what it reads."""
+    steps, function = MESSAGES[name]
+    csc, draw = csc_of(), torch.Generator().manual_seed(2)
+    some = [torch.randn(csc.num_src, width, generator=draw) for _ in range(4)]
+    rows = EdgeRows(
+        sources=tuple(some[:2]),
+        destinations=tuple(some[2:]),
+        edges=(torch.randn(csc.num_edges, width, generator=draw), torch.rand(csc.num_edges, generator=draw)),
+    )
+    parameters = [torch.randn(1, width, generator=draw), torch.full((1,), 0.7)]
+    for parameter in parameters:
+        parameter.requires_grad_()
+    options = {"width": width, "parameters": parameters, "ties": ties}
+    fused = FusedMessages(csc, [_step(*step) for step in steps], reduction, **options)
+    blocked = BlockedMessages(csc, lambda *given: function(*given, *parameters), reduction, **options)
+    return fused, blocked, rows, parameters
+
+
+def _run(how, rows, parameters):
+    """The result, and the gradients of sources, destinations and parameters."""
+    nodes, width = rows.sources[0].shape
+    out = torch.full((nodes, width), torch.nan)
+    count = torch.empty(nodes, width, dtype=torch.int32) if how.selects else None
+    how.forward(rows, out, count)
+    into = EdgeGradients(
+        sources=tuple(torch.ones(nodes, width) for _ in range(2)),
+        destinations=tuple(torch.ones(nodes, width) for _ in range(2)),
+        edges=(None, None),
+        parameters=tuple(torch.zeros_like(p) for p in parameters),
+    )
+    grad = torch.randn(nodes, width, generator=torch.Generator().manual_seed(3))
+    how.backward(rows, grad, into, out=out, count=count)
+    return [out, *into.sources, *into.destinations, *into.parameters]
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("width", [1, 7, 64, 1500])  # the last: an edge at a time
+def test_equals_blocks_of_edges(name, reduction, width):
+    fused, blocked, rows, parameters = _case(name, reduction, width)
+    ours, theirs = (_run(how, rows, parameters) for how in (fused, blocked))
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=2e-4, atol=2e-4 * max(1.0, float(b.abs().max())) / 10)
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+def test_the_kernels_equal_their_twins(monkeypatch, name, reduction):
+    fused, _, rows, parameters = _case(name, reduction, 7)
+    ours = _run(fused, rows, parameters)
+    monkeypatch.setattr(message_steps, "backend", lambda _: reference)
+    for a, b in zip(ours, _run(fused, rows, parameters), strict=True):
+        torch.testing.assert_close(a, b, rtol=2e-4, atol=2e-5 * max(1.0, float(b.abs().max())))
+
+
+@pytest.mark.parametrize(
+    ("reduction", "ties"), [*itertools.product(["max", "min"], ["shared", "shared with zero"])]
+)
+def test_equal_messages_share_a_gradient(reduction, ties):
+    fused, blocked, rows, parameters = _case("the source", reduction, 5, ties)
+    rows.sources[0].copy_(torch.randint(-1, 2, rows.sources[0].shape))
+    for a, b in zip(*(_run(how, rows, parameters) for how in (fused, blocked)), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("op", [_OF.SIGMOID, _OF.TANH, _OF.EXP])
+def test_functions_equal_pytorch_from_the_smallest_to_the_largest(op):
+    x = torch.cat(
+        [torch.logspace(-30, 4, 3000), -torch.logspace(-30, 4, 3000), torch.tensor([0.0, torch.inf])]
+    )
+    x = torch.cat([x, torch.linspace(-90, 90, 6000), torch.tensor([-torch.inf, torch.nan])])[
+        :, None
+    ].contiguous()
+    csc = csc_of(len(x), len(x))
+    ids = torch.arange(len(x))
+    csc = type(csc)(torch.arange(len(x) + 1), ids, len(x))
+    out = torch.empty_like(x)
+    FusedMessages(csc, [_step(_OF.SOURCE), _step(op)], "sum", 1).forward(EdgeRows(sources=(x,)), out)
+    expected = getattr(x, op.name.lower())()
+    torch.testing.assert_close(
+        out, expected, rtol=1e-6, atol=1e-19 if op is _OF.SIGMOID else 1e-37, equal_nan=True
+    )
+
+
+def test_bits_do_not_depend_on_the_number_of_threads():
+    csc, x = csc_of(40_000, 900), torch.randn(900, 32)
+    parameter = torch.randn(32)
+    steps = [X, Y, PARAMETER, (_OF.ADD, 0, 1), (_OF.TANH, 3), (_OF.MULTIPLY, 4, 2)]
+    how = FusedMessages(csc, [_step(*step) for step in steps], "sum", 32, parameters=[parameter])
+
+    def run():
+        out, total, grad = torch.empty(900, 32), torch.zeros(32), torch.zeros(900, 32)
+        rows = EdgeRows(sources=(x,), destinations=(x,))
+        how.forward(rows, out)
+        into = EdgeGradients(sources=(grad,), destinations=(grad,), parameters=(total,))
+        how.backward(rows, x, into)
+        return [out, grad, total]
+
+    assert_same_bits_with_any_threads(run)
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize(("num_edges", "num_nodes"), [(0, 5), (0, 1), (3, 1)])
+def test_no_edges_and_one_node(reduction, num_edges, num_nodes):
+    csc, x = csc_of(num_edges, num_nodes), torch.rand(num_nodes, 3)
+    how = FusedMessages(csc, [_step(*X), _step(_OF.EXP)], reduction, 3)
+    out, grad = torch.empty(num_nodes, 3), torch.zeros(num_nodes, 3)
+    count = torch.empty(num_nodes, 3, dtype=torch.int32) if how.selects else None
+    how.forward(EdgeRows(sources=(x,)), out, count)
+    how.backward(EdgeRows(sources=(x,)), out, EdgeGradients(sources=(grad,)), out=out, count=count)
+    assert torch.isfinite(grad).all()
+    if not num_edges:
+        assert not out.any()
+        assert not grad.any()
+
+
+@pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [(_OF.SOURCE, 1)],
+        [(_OF.SOURCE, 2)],
+        [Y],
+        [EDGE],
+        [WEIGHT],
+        [PARAMETER],
+        [(_OF.RELU, 0)],
+        [X, (_OF.ADD, 0, 1)],
+        [X, (_OF.ADD, 1, 0)],
+        [X] * 49,
+        [],
+    ],
+)
+def test_steps_that_read_what_is_not_there_are_refused(steps):
+    csc, x = csc_of(), torch.rand(40, 2)
+    with pytest.raises((ValueError, TypeError), match="steps"):
+        FusedMessages(csc, [_step(*step) for step in steps], "sum", 2).forward(
+            EdgeRows(sources=(x,)), x.clone()
+        )
