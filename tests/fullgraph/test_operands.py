@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from tests.extras import NO_PYG
 from torch import nn
 
@@ -74,3 +75,16 @@ def test_a_row_is_not_computed_of_what_no_step_can_follow():
         assert_as_written(engine, model, data)
         engine().sum().backward()
         optimizer.step()
+
+
+def test_what_dropout_makes_may_be_written_over():
+    def in_place(self, x, edge_index):
+        y = F.dropout(self.first(x, edge_index).relu(), 0.5, training=self.training)
+        y += self.skip(x)
+        return self.head(y)
+
+    model, data = calls(in_place)(GCN), data_of("untidy")
+    engine = engine_of(model, data)
+    assert verdict(engine) == LOWERED
+    model.eval()
+    assert_as_written(engine, model, data)

@@ -22,7 +22,6 @@ import graphbraid
 from benchmarks.fullgraph.models import attention, gcn, gin, own, propagation, sage
 from benchmarks.fullgraph.models.listed import Listed, Sizes
 from graphbraid.fullgraph import Engine, Uncompiled
-from graphbraid.fullgraph.program import Break
 
 MODELS: list[Listed] = [one for of in (gcn, sage, gin, attention, propagation, own) for one in of.MODELS]
 """All models of the lists."""
@@ -150,13 +149,12 @@ def _status(engine: Engine | Uncompiled) -> tuple[str, str, str]:
     """Return what of a model is lowered, and the first part that is not with the reason."""
     if isinstance(engine, Uncompiled):
         return WRITTEN, engine.why.part, engine.why.reason
-    breaks = [op for op in engine.program.ops if isinstance(op, Break)]
-    if not breaks:
+    if not engine.breaks:
         return WHOLLY, "", ""
-    layers = any(
-        isinstance(one, MessagePassing) for op in breaks for m in op.modules() for one in m.modules()
-    )
-    return PARTLY if layers else MESSAGES, str(breaks[0].calls[0].name), breaks[0].why
+    called = (module for op in engine.breaks for one in op.modules() for module in one.modules())
+    status = PARTLY if any(isinstance(one, MessagePassing) for one in called) else MESSAGES
+    first = next(call for op in engine.breaks for call in op.calls if call.why)
+    return status, first.name, first.why
 
 
 def _made(listed: Listed, sizes: Sizes, data: Any) -> nn.Module:

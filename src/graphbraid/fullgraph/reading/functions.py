@@ -25,7 +25,7 @@ from graphbraid.ops.epilogue import LEAKY_SLOPE
 # ---- dropout
 
 
-@reads_calls(F.dropout, takes={"input": NEEDED, "p": 0.5, "training": True, "inplace": False}, views=True)
+@reads_calls(F.dropout, takes={"input": NEEDED, "p": 0.5, "training": True, "inplace": False})
 def _dropout(call: FunctionCall) -> str:
     p, training = call.constant("p", probability), call.constant("training", flag)
     return call.writer.epilogue(call.rows("input"), p=float(p) if training else 0.0)

@@ -423,7 +423,8 @@ class _TraceReader:
         out = function.read(FunctionCall(self._writer, name, arguments))
         first: Any = node.args[0] if node.args else node.kwargs[next(iter(function.takes))]
         in_place = function.in_place or arguments.get("inplace", False) is not False
-        if isinstance(first, fx.Node) and (function.views or in_place):
+        rests = target is nn.functional.dropout and out == self._values.get(first)  # it returns its argument
+        if isinstance(first, fx.Node) and (function.views or in_place or rests):
             self._memory[node] = self._memory.get(first, first)
         if isinstance(out, str) and in_place:
             self._overwrite(name, first, out)
