@@ -29,8 +29,11 @@ _RETURNED_BYTES = 1 << 25
 """Size from which the C library maps blocks by themselves, and so returns them when they are freed."""
 
 _NEVER = 1 << 30
-_MOST_TRIED = 0.5
-"""Largest share of the free memory that a step or a pass may take to be tried in full."""
+_MOST_TRIED = 0.4
+"""Largest share of the free memory that a step or a pass may take to be tried in full.
+
+Heaps of threads have kept twice what batches and a step take.
+"""
 _ONE_AT_A_TIME = threading.Lock()
 """The profiler and the collector's thresholds belong to the process: two threads that profile crash it."""
 

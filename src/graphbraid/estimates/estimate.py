@@ -167,7 +167,8 @@ class _Estimating:
         if tiers is not None and asked is not None:
             on_host = tiered_needs(needs, tiers.taken_bytes(asked), tiers.list_bytes)
         seconds = None
-        if times:
+        # Measuring the reads has taken memory, which the process keeps.
+        if times and may_try_steps(trial):
             planned = None if plan is None else plan.predicted_seconds
             seconds = self._timed(trial, planned, tiers, asked)
             steps = math.ceil(needs.sizes.num_batches / config.accumulate)

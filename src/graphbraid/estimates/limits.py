@@ -8,7 +8,7 @@ from torch import nn
 
 from graphbraid.arguments import as_budget
 from graphbraid.errors import ResourceError
-from graphbraid.estimates.memory import HEAP_BYTES, most_bytes, sampled_needs, width_and_bytes
+from graphbraid.estimates.memory import most_bytes, sampled_needs, width_and_bytes
 from graphbraid.estimates.seconds import rows_made_up
 from graphbraid.estimates.sizes import training_bytes
 from graphbraid.estimates.trial import Trial
@@ -21,7 +21,7 @@ from graphbraid.train.runtime import device_named
 _SMALLER = "Choose smaller fanouts, batch_size or model, or a machine with more memory"
 _HELD = ("software", "graph", "features", "model")
 """Parts of a run that are in memory before its first step."""
-_KEPT_SHARE = 8
+_KEPT_SHARE = 4
 """One part in so many of what a run holds is taken to lie between blocks, where nothing else fits."""
 _RESERVE_BYTES = 64 << 20
 """Kept free while stages are measured: heaps of threads, pools of arrangements tried before, copies."""
@@ -131,8 +131,7 @@ def _parts_to_come(
     most = max(phases, key=lambda need: need.nbytes, default=None)
     counted = [need for need in needs.held if need.name not in _HELD] + ([] if most is None else [most])
     parts = {_PARTS.get(need.name, need.name): need.nbytes for need in counted if need.nbytes}
-    kept = {"freed blocks that the process keeps": sum(parts.values()) // _KEPT_SHARE}
-    return parts | kept | {"late imports and heaps of threads": HEAP_BYTES}
+    return parts | {"freed blocks that the process keeps": sum(parts.values()) // _KEPT_SHARE}
 
 
 def _what_fits(model: nn.Module, graph: Graph, config: TrainConfig, needed: int, free: int) -> str:

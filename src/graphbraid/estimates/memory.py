@@ -33,8 +33,6 @@ from graphbraid.train.step.links.runner import LinkRunner
 
 DEVICE_BATCHES = 2
 """Batches that a device holds: the one it trains on, and the next."""
-HEAP_BYTES = 16 << 20
-"""Taken by a run for modules imported late and for heaps of threads."""
 _STEP_BYTES = 4
 """Bytes that a step is taken to allocate for each byte of its batch where nothing was tried."""
 
@@ -172,8 +170,7 @@ def most_bytes(model: nn.Module, graph: Graph, config: TrainConfig) -> int:
         nodes, edges = max(count for count, _ in reached), max(count for _, count in reached)
     of_all = 16 * width * (graph.num_nodes + graph.num_edges)
     exact = min(config.memory_budget_bytes, of_all)
-    batches = 4 * width * ((2 * config.workers + 16) * nodes + 4 * edges)
-    return of_parameters + batches + exact + HEAP_BYTES
+    return of_parameters + 4 * width * ((2 * config.workers + 16) * nodes + 4 * edges) + exact
 
 
 def width_and_bytes(model: nn.Module, graph: Graph) -> tuple[int, int]:
