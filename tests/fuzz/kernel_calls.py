@@ -23,6 +23,8 @@ from graphbraid.ops.epilogue import ACTIVATION_CODES
 from graphbraid.ops.gather import places_of, spread_rows
 from graphbraid.ops.kernels import ROW_DTYPES, backend
 from graphbraid.ops.linear import GramRounds, rounds_of, tall_gram, tall_product
+from graphbraid.ops.message_steps import FusedMessages, MessageOp, MessageStep
+from graphbraid.ops.messages import REDUCTIONS, EdgeGradients, EdgeRows
 
 Results = dict[str, Tensor | None]
 Call = Callable[[], Results]
@@ -337,6 +339,44 @@ def gine(i: Inputs) -> Call:
     csc, dtype, width, loop_scale = i.csc(), i.dtype(), i.width(), i.one_of("loops times", (0.0, 1.0, 1.5))
     x, rows = i.rows(csc.num_src, width, dtype), i.rows(csc.num_edges, width, dtype)
     return _both_ways(i, lambda: ops.gine(csc, x, rows, loop_scale=loop_scale), x=x, edges=rows)
+
+
+@_call
+def aggregate_messages(i: Inputs) -> Call:
+    """A user's message on blocks of edges."""
+    csc, width, dtype = i.csc(), i.width(), i.one_of("", (torch.float32, torch.float64))
+    x, y = i.rows(csc.num_src, width, dtype), i.rows(csc.num_dst, width, dtype)
+    rows, reduction = i.rows(csc.num_edges, width, dtype), i.one_of("", REDUCTIONS)
+
+    def run() -> Tensor:
+        def message(x_j: Tensor, y_i: Tensor, edge: Tensor) -> Tensor:
+            return torch.sigmoid(y_i) * x_j + edge
+
+        how = {"sources": [x], "destinations": [y], "edges": [rows], "reduction": reduction}
+        return ops.aggregate_messages(csc, message, **how)
+
+    return _both_ways(i, run, x=x, y=y, edges=rows)
+
+
+@_call
+def message_steps(i: Inputs) -> Call:
+    """A message of steps in one kernel, forward and backward."""
+    csc, width, op = i.csc(), max(i.width(), 1), MessageOp
+    x, y, factor = i.normal(csc.num_src, width), i.normal(csc.num_dst, width), i.normal(width)
+    steps = [(op.SOURCE, 0, 0), (op.DESTINATION, 0, 0), (op.PARAMETER, 0, 0)]
+    steps += [(op.ADD, 0, 1), (op.TANH, 3, 0), (op.MULTIPLY, 4, 2), (op.MULTIPLY, 5, 0)]
+    made = [MessageStep(*step, 0.0) for step in steps]
+    how = FusedMessages(csc, made, i.one_of("", ("sum", "mean")), width, parameters=[factor])
+    rows, grad = EdgeRows(sources=(x,), destinations=(y,)), i.normal(csc.num_dst, width)
+
+    def call() -> Results:
+        out, found = torch.empty(csc.num_dst, width), [torch.zeros_like(t) for t in (x, y, factor)]
+        how.forward(rows, out)
+        into = EdgeGradients(sources=(found[0],), destinations=(found[1],), parameters=(found[2],))
+        how.backward(rows, grad, into)
+        return dict(zip(("result", "of x", "of y", "of factor"), (out, *found), strict=True))
+
+    return call
 
 
 @_call

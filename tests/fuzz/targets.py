@@ -28,8 +28,8 @@ class Call:
     """Names that ``**options`` takes, which are not in the signature."""
     exact: bool = True
     """Whether the result is the same in every process."""
-    fixed: tuple[str, ...] = ()
-    """Arguments that stay."""
+    fixed: tuple[str, ...] = ("transform",)
+    """Arguments that stay. An error of the caller's own function is not ours."""
 
 
 TARGETS: dict[str, Callable[[World], Call]] = {}

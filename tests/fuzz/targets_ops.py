@@ -172,6 +172,22 @@ add(
         _with_grad,
     ),
 )
+add(
+    "ops.aggregate_messages",
+    lambda w: Call(
+        ops.aggregate_messages,
+        {
+            "csc": w.csc,
+            "message": lambda x_j, x_i, weight: torch.sigmoid(x_i) * x_j * weight[:, None],
+            "sources": [w.x.clone().requires_grad_()],
+            "destinations": [w.x],
+            "edges": [w.csc.weight],
+            "reduction": "mean",
+        },
+        _with_grad,
+        fixed=("message",),
+    ),
+)
 add("ops.sddmm", lambda w: Call(ops.sddmm, {"csc": w.csc, "dst_rows": w.x, "src_rows": w.x}, _with_grad))
 
 
@@ -259,6 +275,10 @@ def _engine_use(engine: Any) -> Any:
     return [out, engine.predict(), str(engine.explain())[:0]]
 
 
+def _batch_use(engine: Any) -> Any:
+    return [str(engine.explain())[:0], len(list(engine.parameters()))]
+
+
 def _compile_args(w: World, model: str) -> dict[str, Any]:
     return {"model": w.model(model).eval(), "graph": w.plain_graph, "nodes": torch.arange(20)}
 
@@ -266,6 +286,11 @@ def _compile_args(w: World, model: str) -> dict[str, Any]:
 for _name in ("gcn", "sage", "gat", "gin"):
     add(f"compile of {_name}", lambda w, name=_name: Call(gb.compile, _compile_args(w, name), _engine_use))
 add("compile", lambda w: Call(gb.compile, _compile_args(w, "gcn") | {"graph": w.graph}, _engine_use))
+add("compile for batches", lambda w: Call(gb.compile, {"model": w.model("gcn").eval()}, _batch_use))
+add(
+    "BatchEngine",
+    lambda w: Call(gb.compile(w.model("gcn").eval()), {"x": w.x, "edge_index": w.edge_index}, _with_grad),
+)
 add("Engine", lambda w: Call(gb.Engine, _compile_args(w, "gcn"), _engine_use, fixed=("rates",)))
 add(
     "fullgraph.lower",

@@ -186,7 +186,6 @@ add(
         },
         _stores,
         ("time_attr", "input_time", "temporal_strategy", "replace", "shuffle", "subgraph_type", "input_id"),
-        fixed=("transform",),  # an error of the caller's own function is not ours
     ),
 )
 add(
@@ -204,6 +203,5 @@ add(
         },
         _stores,
         ("edge_label", "edge_label_time", "time_attr", "disjoint", "neg_sampling_ratio", "input_id"),
-        fixed=("transform",),
     ),
 )

@@ -113,7 +113,11 @@ class _AggregateMessages(torch.autograd.Function):
         kept, tensors = tensors[len(needs) :], tensors[: len(needs)]
         out, count = kept or (None, None)
         rows, _ = _parted(ctx.sizes, tensors)
-        into = [torch.zeros_like(t) if needed else None for t, needed in zip(tensors, needs, strict=True)]
+        by_row = torch.contiguous_format  # as the kernel writes them, also for a transposed matrix
+        into = [
+            torch.zeros_like(t, memory_format=by_row) if needed else None
+            for t, needed in zip(tensors, needs, strict=True)
+        ]
         given, of_parameters = _parted(ctx.sizes, into)
         blocked.backward(
             rows,
