@@ -9,6 +9,7 @@ from tests.ops.graphs import assert_same_bits_with_any_threads
 from tests.ops.test_messages import csc_of
 
 from graphbraid import native
+from graphbraid.graph.csc import Csc
 from graphbraid.ops import message_steps, reference
 from graphbraid.ops.message_steps import FusedMessages, MessageOp, MessageStep
 from graphbraid.ops.messages import REDUCTIONS, BlockedMessages, EdgeGradients, EdgeRows
@@ -217,3 +218,16 @@ def test_steps_that_read_what_is_not_there_are_refused(steps):
         FusedMessages(csc, [_step(*step) for step in steps], "sum", 2).forward(
             EdgeRows(sources=(x,)), x.clone()
         )
+
+
+@pytest.mark.parametrize(("nodes", "sources"), [(3, 3), (0, 2), (0, 0)])
+def test_graphs_without_edges_or_nodes_have_zeros(nodes, sources):
+    csc = Csc(torch.zeros(nodes + 1, dtype=torch.int64), torch.empty(0, dtype=torch.int32), sources)
+    steps = [_step(*X), _step(*Y), _step(*EDGE), _step(_OF.ADD, 0, 1), _step(_OF.MULTIPLY, 3, 2)]
+    how = FusedMessages(csc, steps, "mean", 4)
+    rows = EdgeRows((torch.ones(sources, 4),), (torch.ones(nodes, 4),), (torch.ones(0, 4),))
+    out, found = torch.full((nodes, 4), torch.nan), [torch.ones(sources, 4), torch.ones(nodes, 4)]
+    how.forward(rows, out)
+    how.backward(rows, out, EdgeGradients((found[0],), (found[1],), (None,), ()))
+    assert bool((out == 0).all())
+    assert all(bool((gradient == 1).all()) for gradient in found)

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -65,6 +66,9 @@ static MessageArgs message_args_of(const Indptr& indptr, const Ids& indices, con
     need_length(*weight, topology.num_edges);
     a.weight = weight->data();
   }
+  // Not by their pointers: those of matrices without rows are null.
+  const bool of_sources[] = {x.has_value(), x2.has_value()}, of_destinations[] = {y.has_value(), y2.has_value()};
+  static_assert(std::size(of_sources) == kMostMatrices);
   for (int i = 0; i < a.num_steps; ++i) {
     const int64_t *step = a.steps + 3 * i, of = step[1];
     need(step[0] >= 0 && step[0] < kNumMessageOps, "steps must name operations");
@@ -72,16 +76,16 @@ static MessageArgs message_args_of(const Indptr& indptr, const Ids& indices, con
     bool has = of < i;  // of a step that computes
     switch (static_cast<MessageOp>(step[0])) {
       case MessageOp::kSource:
-        has = of < kMostMatrices && a.sources[of].data != nullptr;
+        has = of < kMostMatrices && of_sources[of];
         break;
       case MessageOp::kDestination:
-        has = of < kMostMatrices && a.destinations[of].data != nullptr;
+        has = of < kMostMatrices && of_destinations[of];
         break;
       case MessageOp::kEdge:
-        has = of == 0 && a.edges.data != nullptr;
+        has = of == 0 && edges.has_value();
         break;
       case MessageOp::kWeight:
-        has = of == 0 && a.weight != nullptr;
+        has = of == 0 && weight.has_value();
         break;
       case MessageOp::kParameter:
         has = of < a.num_parameters;

@@ -13,6 +13,7 @@ from graphbraid.fullgraph.batches.runner import BatchRunner
 from graphbraid.fullgraph.program import NotLoweredError
 from graphbraid.fullgraph.reading.calling import Calling
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
+from graphbraid.signatures import typed
 
 _TO_CALLER = 4
 """Frames from a call of the engine, which is a module, to its user."""
@@ -35,6 +36,7 @@ class BatchEngine(nn.Module):
     _runner: BatchRunner
     _callings: dict[Any, Calling]
 
+    @typed
     def __init__(self, model: nn.Module, *, strict: bool = False) -> None:
         super().__init__()
         own = vars(self)  # nn.Module would look for these names among the model's submodules
