@@ -224,10 +224,12 @@ def test_steps_that_read_what_is_not_there_are_refused(steps):
 def test_graphs_without_edges_or_nodes_have_zeros(nodes, sources):
     csc = Csc(torch.zeros(nodes + 1, dtype=torch.int64), torch.empty(0, dtype=torch.int32), sources)
     steps = [_step(*X), _step(*Y), _step(*EDGE), _step(_OF.ADD, 0, 1), _step(_OF.MULTIPLY, 3, 2)]
-    how = FusedMessages(csc, steps, "mean", 4)
-    rows = EdgeRows((torch.ones(sources, 4),), (torch.ones(nodes, 4),), (torch.ones(0, 4),))
+    how = FusedMessages(csc, steps, "mean", width=4)
+    rows = EdgeRows(
+        sources=(torch.ones(sources, 4),), destinations=(torch.ones(nodes, 4),), edges=(torch.ones(0, 4),)
+    )
     out, found = torch.full((nodes, 4), torch.nan), [torch.ones(sources, 4), torch.ones(nodes, 4)]
     how.forward(rows, out)
-    how.backward(rows, out, EdgeGradients((found[0],), (found[1],), (None,), ()))
+    how.backward(rows, out, EdgeGradients(sources=(found[0],), destinations=(found[1],)))
     assert bool((out == 0).all())
     assert all(bool((gradient == 1).all()) for gradient in found)
