@@ -67,9 +67,16 @@ class BatchSource:
     """What has a row for each node of a type, or for each edge of a relation in the order of its list: the
     graph's own, then ``node_attrs`` or ``edge_attrs``. None stands for the weights of a relation, which are
     in the graph's order. Those of a graph of one type are left out, and so is its ``edge_attr``."""
+    holders: Mapping[str, list[str | EdgeType]] = field(init=False, repr=False)
+    """The types, then the relations, that have an attribute in ``tables``, by its name."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "tables", self._all_tables())
+        tables, holders = self._all_tables(), dict[str, list[str | EdgeType]]()
+        for one, held in tables.items():
+            for name in held:
+                holders.setdefault(name, []).append(one)
+        object.__setattr__(self, "tables", tables)
+        object.__setattr__(self, "holders", holders)
         if self.rows is not None:
             object.__setattr__(self, "link", link_of(self.rows))
         x, rows, lists = self.graph.x, self.rows, self.lists
@@ -256,11 +263,9 @@ class BatchSource:
         return list(dict.fromkeys(("edge_index", *held_names, *nodes, *edges, *self.constants)))
 
     def _typed_keys(self, layout: str, *, by_edge: bool) -> list[str]:
-        names = [name for one in self.graph.node_types for name in self.tables[one]]
-        if by_edge:
-            names += [name for one in self.graph.edge_types for name in self.tables[one]] + ["e_id"]
         first = "blocks" if layout == "blocks" else "edge_index_dict"
-        return [first, *dict.fromkeys(f"{name}_dict" for name in names)]
+        names = [f"{name}_dict" for name, held in self.holders.items() if by_edge or isinstance(held[0], str)]
+        return [first, *names, *(["e_id_dict"] if by_edge and "e_id" not in self.holders else ())]
 
 
 def rows_on_device(rows: FeatureSource, ids: Tensor) -> Tensor:

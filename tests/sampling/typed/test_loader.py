@@ -352,6 +352,23 @@ def test_data_that_do_not_fit_are_refused():
         NeighborLoader(data, [1], "paper")
 
 
+def test_pyg_tells_what_a_batch_has_by_node_and_by_edge_also_where_it_was_asked_of_the_data_before():
+    data = papers_and_authors()
+    data["paper"].title, data[PAPER_PAPER].note = "of all", "of the relation"
+    held = [
+        store.node_attrs() if type(store._key) is str else store.edge_attrs() for store in data.stores[1:]
+    ]
+    assert held == [["x"]] * 2 + [["edge_index", "edge_attr"]] * 3
+    for by_edge, names in ((True, ["edge_index", "edge_attr", "e_id"]), (False, ["edge_index"])):
+        batch = next(
+            iter(NeighborLoader(data, [3, 2], input_nodes="paper", batch_size=5, return_edge_id=by_edge))
+        )
+        assert batch["paper"].node_attrs() == batch["author"].node_attrs() == ["x", "n_id"]
+        assert [batch[one].edge_attrs() for one in data.edge_types] == [names] * 3
+        assert (batch["paper"].title, batch[PAPER_PAPER].note) == ("of all", "of the relation")
+    assert "n_id" not in data["paper"] and data[PAPER_PAPER].edge_attr.numel() == 500
+
+
 class Library(HeteroData):
     """A user's kind of data."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from torch import Tensor, strided
@@ -60,6 +60,7 @@ class MiniBatch(TensorHolder):
     n_id: Tensor
     n_id_dict: dict[str, Tensor]
     batch: Tensor
+    batch_dict: dict[str, Tensor]
     num_sampled_nodes: list[int]
     num_sampled_nodes_dict: dict[str, list[int]]
     num_sampled_edges: list[int]
@@ -82,28 +83,30 @@ class MiniBatch(TensorHolder):
         self._edges, self._device = sampled.edges_by_relation, sampled.n_id_by_type[0].device
         self._kept: tuple[str, ...] = ()  # what was computed before pickling dropped the source
         self._row_part: RowPart | None = None
-        self._cache: dict[Any, Any] = {}
-        types, edge_types = source.graph.node_types, source.graph.edge_types
-        for one, rows in zip(types, x, strict=True):
-            if rows is not None:
-                self._cache[(one, "x") if self._is_typed else "x"] = rows
-        self._keep("n_id", types, sampled.n_id_by_type)
+        self._cache: dict[Any, Any]
+        if self._is_typed:
+            types, edge_types = source.graph.node_types, source.graph.edge_types
+            gathered = zip(types, x, strict=True)
+            self._cache = {(one, "x"): rows for one, rows in gathered if rows is not None}
+            self.n_id_dict = dict(zip(types, sampled.n_id_by_type, strict=True))
+        else:
+            [rows] = x
+            self._cache = {} if rows is None else {"x": rows}
+            [self.n_id] = sampled.n_id_by_type
         self.input_id, self.batch_size, self.epoch, self.step = input_id, input_id.numel(), epoch, step
-        if sampled.by_hop:
-            self._keep("num_sampled_nodes", types, sampled.nodes_by_type)
-            self._keep("num_sampled_edges", edge_types, sampled.counts_by_relation)
+        if sampled.by_hop and self._is_typed:
+            self.num_sampled_nodes_dict = dict(zip(types, sampled.nodes_by_type, strict=True))
+            self.num_sampled_edges_dict = dict(zip(edge_types, sampled.counts_by_relation, strict=True))
+        elif sampled.by_hop:
+            [self.num_sampled_nodes] = sampled.nodes_by_type
+            [self.num_sampled_edges] = sampled.counts_by_relation
         if seeds is not None:
             owners = seeds.owners_of(sampled)
-            if owners is not None:
-                self._keep("batch", types, owners)
+            if owners is not None and self._is_typed:
+                self.batch_dict = dict(zip(types, owners, strict=True))
+            elif owners is not None:
+                [self.batch] = owners
             vars(self).update(seeds.attributes)
-
-    def _keep(self, name: str, types: Sequence[str] | Sequence[EdgeType], values: Sequence[Any]) -> None:
-        """Keep an attribute of each node type or relation; of a graph of one type, of the only one."""
-        if self._is_typed:
-            vars(self)[name + BY_TYPE] = dict(zip(types, values, strict=True))
-        else:
-            [vars(self)[name]] = values
 
     @property
     def is_typed(self) -> bool:
@@ -288,7 +291,7 @@ class MiniBatch(TensorHolder):
         except ImportError as error:
             raise MissingPackageError("to_data needs PyG: pip install torch_geometric") from error
         if self._is_typed:
-            return hetero_data(self)
+            return hetero_data(self, self._source)
         return Data(**{name: self[name] for name in self.keys() if name not in APART})
 
     def keys(self) -> list[str]:
@@ -357,7 +360,8 @@ class MiniBatch(TensorHolder):
         if source is not None and self._is_typed:
             found = self._by_type(name.removesuffix(BY_TYPE)) if name.endswith(BY_TYPE) else {}
             if found:
-                return self._once(name, lambda: found)
+                known["_cache"][name] = found
+                return found
         elif source is not None:
             if source.has(name):
                 return self.value(name)
@@ -432,23 +436,23 @@ class MiniBatch(TensorHolder):
         Raises:
             ConfigError: it is ``edge_index``, and the layout is ``blocks``.
         """
-        source = self._from()
-        edge_types = list(enumerate(source.graph.edge_types))
+        source, by_edge = self._from(), self._sampled.positions_are_kept
+        edge_types, found = source.graph.edge_types, dict[Any, Any]()
         if name == "edge_index":
             if self._layout != "subgraph":
                 raise ConfigError("a batch in layout 'blocks' has edges per layer, in `blocks`")
-            return {one: edge_index_of(self._edges[number][0]) for number, one in edge_types}
-        if name == "e_id" and self._sampled.positions_are_kept:
-            return {one: source.edge_ids(self._positions(name, number)) for number, one in edge_types}
-        found: dict[Any, Any] = {}
-        for one in source.graph.node_types:
-            if name in source.tables[one]:
-                gathered = self._cache.pop((one, name), None)
-                found[one] = self._rows(name, one) if gathered is None else gathered
-        for number, relation in edge_types if self._sampled.positions_are_kept else ():
-            if name in source.tables[relation]:
-                found[relation] = self._edge_rows(name, number)
-        return found
+            return {one: edge_index_of(edges) for one, [edges] in zip(edge_types, self._edges, strict=True)}
+        if name == "e_id" and by_edge:
+            for number, one in enumerate(edge_types):
+                found[one] = source.edge_ids(self._positions(name, number))
+        else:
+            for key in source.holders.get(name, ()):
+                if isinstance(key, str):
+                    gathered = self._cache.pop((key, name), None)
+                    found[key] = self._rows(name, key) if gathered is None else gathered
+                elif by_edge:
+                    found[key] = self._edge_rows(name, edge_types.index(key))
+        return {one: sent(rows, self._device, name + BY_TYPE, source.link) for one, rows in found.items()}
 
     def _adj_t(self) -> Any:
         """Return the edges as a sparse matrix of the same kind as the source's ``adj_t``."""
@@ -472,24 +476,27 @@ class MiniBatch(TensorHolder):
         sampled, source = self._sampled, self._from()
         num_dst = sum(sampled.nodes_by_type[destination_type][: hop + 1])
         num_src = sum(sampled.nodes_by_type[source_type][: hop + 2])
-        index, num_edges = hop, None
+        index = 0 if self._layout == "subgraph" else hop
+        edges = self._edges[number][index]
+        indices = edges.indices
         if self._layout == "subgraph":
-            index, num_edges = 0, sum(sampled.counts_by_relation[number][: hop + 1])
+            indices = indices[: sum(sampled.counts_by_relation[number][: hop + 1])]
         weight = source.graph.csc.weight
         if weight is not None:
             positions = sampled.edges_by_relation[number][index].positions
             if positions is None:
                 raise ConfigError("blocks of a graph with weights need edge ids; use return_edge_id=True")
-            weight = self._sent_to_blocks(take_rows(weight, positions[:num_edges]))
-        sources = sampled.n_id_by_type[source_type][:num_src]
-        degree, loop = (
-            None if values is None else self._sent_to_blocks(take_rows(values, sources))
-            for values in (source.src_degree, source.src_loop)
-        )
-        edges = self._edges[number][index]
+            weight = self._sent_to_blocks(take_rows(weight, positions[: indices.numel()]))
+        degree, loop = source.src_degree, source.src_loop
+        if degree is not None or loop is not None:
+            sources = sampled.n_id_by_type[source_type][:num_src]
+            degree, loop = (
+                None if values is None else self._sent_to_blocks(take_rows(values, sources))
+                for values in (degree, loop)
+            )
         return Csc(
             edges.indptr[: num_dst + 1],
-            edges.indices[:num_edges],
+            indices,
             num_src,
             weight,
             src_degree=degree,

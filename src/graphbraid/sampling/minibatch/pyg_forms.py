@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from graphbraid.graph import EdgeType
 from graphbraid.sampling.links.link_seeds import OF_LINKS
 from graphbraid.sampling.sample import SampledEdges
 
@@ -17,23 +18,23 @@ if TYPE_CHECKING:
     from torch_geometric.data import HeteroData
 
     from graphbraid.sampling.minibatch.mini_batch import MiniBatch
+    from graphbraid.sampling.source import BatchSource
 
 BY_TYPE = "_dict"
 """End of the names of attributes by node type or relation."""
-_NOT_OF_INPUTS = (
+_NOT_OF_INPUTS = {
     *("n_id_dict", "batch_dict", "num_sampled_nodes_dict", "num_sampled_edges_dict"),
     *("input_id", "batch_size", "epoch", "step"),
-)
+}
 """Attributes of a batch that have places of their own in a ``HeteroData``, or none."""
 
 
 def edge_index_of(edges: SampledEdges) -> Tensor:
     """Return the edges as ``(2, num_edges)`` int64 local ids: sources in row 0, destinations in row 1."""
-    rows = torch.arange(edges.indptr.numel() - 1, device=edges.indptr.device)
-    out = torch.empty((2, edges.indices.numel()), dtype=torch.int64, device=rows.device)
-    out[0] = edges.indices
-    out[1] = torch.repeat_interleave(rows, edges.indptr.diff(), output_size=out.shape[1])
-    return out
+    num_edges = edges.indices.numel()
+    return torch.stack(
+        (edges.indices.long(), torch.repeat_interleave(edges.indptr.diff(), output_size=num_edges))
+    )
 
 
 def adj_t_of(like: Any, edge_index: Tensor, values: Tensor | None, num_nodes: int) -> Any:
@@ -70,8 +71,12 @@ def adj_t_of(like: Any, edge_index: Tensor, values: Tensor | None, num_nodes: in
         return make(ends, inner[order], values[order], size, check_invariants=False)
 
 
-def hetero_data(batch: MiniBatch) -> HeteroData:
+def hetero_data(batch: MiniBatch, source: BatchSource | None) -> HeteroData:
     """Return a batch of a graph with types as a PyG ``HeteroData`` with all its attributes.
+
+    Args:
+        batch: the batch.
+        source: what it is read from. If None, it was pickled, and holds all its attributes.
 
     Raises:
         ConfigError: the layout is ``blocks``, in which each layer has its own edges.
@@ -80,44 +85,55 @@ def hetero_data(batch: MiniBatch) -> HeteroData:
 
     out = HeteroData() if batch.template is None else copy.copy(batch.template)
     _ = batch.edge_index_dict  # the first of all, which layout 'blocks' refuses
-    rows = {name.removesuffix(BY_TYPE): batch.value(name) for name in batch.lazy_keys()}
+    own: dict[str | EdgeType, dict[str, Any]] = {}
+    for name in batch.lazy_keys():
+        for one, rows in batch.value(name).items():
+            own.setdefault(one, {})[name.removesuffix(BY_TYPE)] = rows
     for node_type, ids in batch.n_id_dict.items():
-        store = out[node_type]
-        own = {name: values[node_type] for name, values in rows.items() if node_type in values}
-        if "num_nodes" in store or not own:
-            store.num_nodes = ids.numel()
-        store.update(own)
-        if "n_id" not in store:
-            store["n_id"] = ids
+        store, rows = _written(out.get_node_store(node_type)), own.get(node_type, {})
+        if "num_nodes" in store or not rows:
+            store["num_nodes"] = ids.numel()
+        store.update(rows)
+        store.setdefault("n_id", ids)
         if "batch_dict" in vars(batch):
             store["batch"] = batch.batch_dict[node_type]
         store["num_sampled_nodes"] = batch.num_sampled_nodes_dict[node_type]
+    by_edge = batch.sampled.positions_are_kept
     for edge_type, counts in batch.num_sampled_edges_dict.items():
-        store = out[edge_type]
-        if not batch.sampled.positions_are_kept:
-            for name in store.edge_attrs():  # the data's own, which are of all edges
-                store.pop(name)
-        own = {name: values[edge_type] for name, values in rows.items() if edge_type in values}
-        e_id = own.pop("e_id", None)
-        store.update(own)
-        if e_id is not None and "e_id" not in store:
-            store["e_id"] = e_id
+        store, rows = _written(out.get_edge_store(*edge_type)), own[edge_type]
+        for name in () if source is None or by_edge else ("edge_index", *source.tables[edge_type]):
+            store.pop(name, None)  # the data's own, which are of all edges
+        e_id = rows.pop("e_id", None)
+        store.update(rows)
+        if e_id is not None:
+            store.setdefault("e_id", e_id)
         store["num_sampled_edges"] = counts
     _give_inputs(batch, out)
     return out
 
 
+def _written(store: Any) -> dict[str, Any]:
+    """Return what a new store of a ``HeteroData`` holds, by name, to be written to.
+
+    Each write to the store itself would look in it for what PyG keeps of the attributes read before.
+    """
+    held: dict[str, Any] = store._mapping
+    return held
+
+
 def _give_inputs(batch: MiniBatch, out: Any) -> None:
     """Give a ``HeteroData`` what a batch has of its seeds or links, in the stores where PyG has it."""
-    own = {name: value for name, value in vars(batch).items() if not name.startswith("_")}
-    attributes = {name: value for name, value in own.items() if name not in _NOT_OF_INPUTS}
-    inputs = out[batch.input_type]
-    inputs["input_id"] = batch.input_id
+    attributes = {
+        name: value for name, value in vars(batch).items() if name[0] != "_" and name not in _NOT_OF_INPUTS
+    }
     if isinstance(batch.input_type, str):
-        inputs["batch_size"] = batch.batch_size
+        inputs = _written(out.get_node_store(batch.input_type))
+        inputs.update(input_id=batch.input_id, batch_size=batch.batch_size)
         inputs.update(attributes)
         return
-    src, dst = out[batch.input_type[0]], out[batch.input_type[-1]]
+    inputs = _written(out.get_edge_store(*batch.input_type))
+    inputs["input_id"] = batch.input_id
+    src, dst = (_written(out.get_node_store(batch.input_type[end])) for end in (0, -1))
     for store, name in itertools.product((inputs, src, dst), OF_LINKS):
         store.pop(name, None)  # the data's own, which are of all links
     for name, value in attributes.items():

@@ -74,7 +74,8 @@ class TensorHolder(ABC):
             ConfigError: ``device`` is not available, or ``non_blocking`` is not a bool.
         """
         non_blocking = as_flag(non_blocking, "non_blocking")
-        if as_device(device) == self._device:
+        named = device if isinstance(device, torch.device) else as_device(device)
+        if named == self._device:
             return self
         target = as_present_device(device)
         return self.apply(lambda t: t.to(target, non_blocking=non_blocking))

@@ -251,7 +251,9 @@ def sent(value: Tensor, device: torch.device, name: str, link: TransferCounter |
         name: of the attribute.
         link: counts. If None, nothing is counted.
     """
-    if link is not None and value.device != device:
+    if value.device == device:
+        return value
+    if link is not None:
         link.add_attribute(name, value)
     return value.to(device)
 
