@@ -219,6 +219,7 @@ MODELS = {
     "RMSNorm": (a_module, GCN, lambda: {"part": nn.RMSNorm(HIDDEN)}),
     "batch norm of one's own": (a_module, GCN, lambda: {"part": Shifted(HIDDEN)}),
     "batch norm of one's own, twice": (a_module_twice, GCN, lambda: {"part": Shifted(HIDDEN)}),
+    "centered by a selection": (a_module, GCN, lambda: {"part": Centered()}),
     "by value": (a_module, GCN, lambda: {"part": ByValue()}),
     "by value, twice": (a_module_twice, GIN, lambda: {"part": ByValue()}),
     "attention of all to all": (a_module, GCN, lambda: {"part": Drawn()}),
@@ -309,6 +310,35 @@ def of_numbers(self, x, edge_index):
     return self.head(self.second(h, edge_index))
 
 
+def selected_rows(self, x, edge_index):
+    h = self.first(x, edge_index)
+    return self.head(self.second(h + h[h[:, 0] > 0].relu().mean(0), edge_index))
+
+
+def numbers_of_rows(self, x, edge_index):
+    h = self.first(x, edge_index)
+    return self.head(self.second(h + torch.where(h[:, 0] > -99)[0].cos()[:, None], edge_index))
+
+
+def rows_of_a_module(self, x, edge_index):
+    h = self.first(x, edge_index)
+    return self.head(self.second(h + self.part(h).relu().mean(0), edge_index))
+
+
+class Selecting(nn.Module):
+    """A module whose result has as many rows as values are positive."""
+
+    def forward(self, x):
+        return x[x[:, 0] > 0] if len(x) else x
+
+
+class Centered(nn.Module):
+    """A module that selects rows, and returns a row for each node."""
+
+    def forward(self, x):
+        return x - x[x[:, 0] > x.mean()].mean(0) if x.ndim == 2 else x
+
+
 class Counting(nn.Module):
     """A module that counts its calls, and reads the count."""
 
@@ -329,6 +359,9 @@ class Counting(nn.Module):
         (as_a_tuple, dict, "no-operation", ""),
         (of_numbers, lambda: {"values": [parameter(HIDDEN)]}, "", ""),
         (a_module, lambda: {"part": Counting()}, "effects", ""),
+        (selected_rows, dict, "form", "h[:, 0] > 0"),
+        (numbers_of_rows, dict, "form", "torch.where"),
+        (rows_of_a_module, lambda: {"part": Selecting()}, "form", ""),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
@@ -405,6 +438,21 @@ def test_lowering_alone_refuses_breaks():
     data = data_of("untidy")
     with pytest.raises(NotLoweredError):
         lower(made("by value"), Graph.from_pyg(data), data.train_mask)
+
+
+def test_a_break_whose_result_loses_rows_later_is_an_error():
+    """A copy of one row to all would be silent."""
+
+    class Falling(nn.Module):
+        def forward(self, x):
+            return x[:1] if x.mean() > 100 else x
+
+    data, model = data_of("untidy"), calls(a_module)(GCN, part=Falling())
+    engine = engine_of(model, data)
+    assert engine.breaks
+    model.first.bias.data.fill_(1e3)
+    with pytest.raises(ConfigError, match=r"returned \(1, 8\) where \(24, 8\) is expected"):
+        engine()
 
 
 # ---- changes

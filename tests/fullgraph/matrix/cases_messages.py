@@ -131,7 +131,12 @@ def _by_value(self, x_j):
     return x_j if x_j.sum() > 0 else -x_j
 
 
+def _default_of_ends(self, x_j, flag_j=True):
+    return 2 * x_j if flag_j else -x_j
+
+
 _LEFT = {
+    "a default of what propagate is not given": (_default_of_ends, "no matrix of node rows"),
     "the first edge's row": (_first_rows, "selects some edges"),
     "the mean of all edges": (_mean_of_edges, "joins edges"),
     "the number of edges": (_by_count, "reads the number of edges"),
@@ -188,6 +193,13 @@ class WithWeights(Own):
         return x_j - x_i if edge_weight is None else edge_weight.view(-1, 1) * (x_j - x_i)
 
 
+class Doubling(pyg.GCNConv):
+    """Calls PyG's own forward, which asks what class its arguments are of."""
+
+    def forward(self, x, edge_index):
+        return super().forward(2 * x, edge_index)
+
+
 def _with(**members):
     return layer(_made(message=_gate, **members))
 
@@ -240,4 +252,5 @@ MESSAGES = [
     ),
     *(left(_PART, name, lambda m=make: Stack(m), reason) for name, (make, reason) in _OVERRIDDEN.items()),
     left(_PART, "a message hook", _hooked, "hooks"),
+    left(_PART, "a layer of PyG's with another forward", lambda: Stack(layer(Doubling)), "Doubling"),
 ]

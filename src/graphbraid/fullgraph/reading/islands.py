@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from graphbraid.fullgraph.program import (
     INPUT,
@@ -139,7 +140,9 @@ class Islands:
                 self._written[one] = self._tried_call(one, None)
         results = {one: self._result_for(node, one) for one in node.all_input_nodes}
         before = [_versions(result) for result in results.values()]
-        result, drew = self._try(node, results)
+        sized = _SizedByValues()  # type: ignore[no-untyped-call]
+        with sized:
+            result, drew = self._try(node, results)
         if before != [_versions(result) for result in results.values()]:
             raise _NoBreakError("in-place", "it writes over its argument")
         kinds = {one: self._kind_for(node, one) for one in node.all_input_nodes}
@@ -150,9 +153,27 @@ class Islands:
         node_type = types.pop() if types else 0
         assert node_type is not None
         module, num_rows = self._module(node), self._breaks.num_rows[node_type]
+        if sized.found and any(one.shape[:1] == (num_rows,) for one in _tensors(result)):
+            self._check_size(node, module, results, result)
         kind = kind_of_result(node, module, kinds, results, result=result, num_rows=num_rows)
         repeats = module is None and not drew and _is_torchs(node.target)
         return _Written(why, result, kind, node_type, repeats)
+
+    def _check_size(
+        self, node: fx.Node, module: nn.Module | None, arguments: Mapping[fx.Node, Any], result: Any
+    ) -> None:
+        """Refuse a call that selects by values and gave a row for each node, if it may give other sizes.
+
+        A module may select edges, so it is tried again, on rows of the opposite sign.
+
+        Raises:
+            _NoBreakError: it may.
+        """
+        if module is not None:
+            again, _ = self._try(node, {one: _negated(value) for one, value in arguments.items()})
+        shapes = None if module is None else [one.shape for one in _tensors(again)]
+        if shapes != [one.shape for one in _tensors(result)]:
+            raise _NoBreakError("form", "how many rows it returns depends on their numbers")
 
     # ---- arguments
 
@@ -399,6 +420,21 @@ class Islands:
             del self._rows[value]
 
 
+class _SizedByValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notices operations whose results' sizes depend on numbers, as those that select by a mask."""
+
+    found = False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        by_mask = func is not torch.ops.aten.index.Tensor or any(
+            one is not None and one.dtype in (torch.bool, torch.uint8) for one in args[1]
+        )
+        self.found |= by_mask and torch.Tag.dynamic_output_shape in func.tags
+        return func(*args, **(kwargs or {}))
+
+
 _CALLS = ("call_function", "call_method", "call_module")
 
 
@@ -438,6 +474,10 @@ def _detached(result: Any) -> Any:
         found = [_detached(one) for one in result]
         return type(result)(*found) if hasattr(result, "_fields") else type(result)(found)
     return result
+
+
+def _negated(value: Any) -> Any:
+    return -value if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

@@ -25,7 +25,8 @@ from graphbraid.fullgraph.reading.row_by_row import show_row_by_row, traced_mess
 from graphbraid.ops.messages import MessageReduction
 from graphbraid.ops.spmm import Ties
 
-_HOME = "torch_geometric.nn.conv.message_passing"
+_LAYERS = "torch_geometric.nn"
+_HOME = f"{_LAYERS}.conv.message_passing"
 _AGGREGATIONS: dict[str, tuple[str, MessageReduction]] = {
     "add": ("SumAggregation", "sum"),
     "sum": ("SumAggregation", "sum"),
@@ -47,11 +48,15 @@ def is_message_passing(module: nn.Module) -> bool:
 
 
 def is_users_layer(module: nn.Module) -> bool:
-    """Return whether a module is a message passing layer of the user's own, whose forward is traced."""
+    """Return whether a module is a message passing layer of the user's own, whose forward is traced.
+
+    One made from another layer of PyG's is not: PyG's forward would ask what class a proxy is of.
+    """
     if not is_message_passing(module) or reader_of(type(module)) is not None:
         return False
     forward = getattr(type(module).forward, "__module__", "")
-    return not forward.startswith("torch_geometric.")
+    of_pyg = [one for one in type(module).__mro__ if one.__module__.startswith(f"{_LAYERS}.")]
+    return not forward.startswith("torch_geometric.") and of_pyg == [_base(module)]
 
 
 @contextmanager
@@ -126,7 +131,9 @@ def _argument(name: str, key: str, parameter: inspect.Parameter, given: dict[str
         if value is parameter.empty:
             raise NotLoweredError(name, f"its message takes {key!r}, which propagate is not given")
         return value
-    value = given.get(key[:-2])
+    value = given.get(key[:-2], parameter.default)
+    if value is parameter.empty:
+        raise NotLoweredError(name, f"its message takes {key!r}, and propagate is not given {key[:-2]!r}")
     if isinstance(value, tuple | list):
         value = value[1 if key.endswith("_i") else 0]
     if value is not None and not isinstance(value, fx.Proxy):

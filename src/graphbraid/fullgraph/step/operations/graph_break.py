@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from graphbraid.errors import ConfigError
 from graphbraid.fullgraph.program import Break, Operation
 from graphbraid.fullgraph.step.plan import PlannedClass, PlannedOperation, StepPlan
 
@@ -38,6 +39,9 @@ class PlannedBreak(PlannedOperation[Break]):
                 if keeps:
                     self._leaves = [inputs[number].requires_grad_() for number in self._learning]
                 result = op.run([inputs.get(number, out.tensor) for number in range(len(op.inputs))])
+            if result.shape != out.tensor.shape:  # a copy would repeat a single row
+                what = f"it returned {tuple(result.shape)} where {tuple(out.tensor.shape)} is expected"
+                raise ConfigError(f"{op.details()} cannot be a graph break: {what}")
             out.tensor.copy_(result.detach())
             self._result = result if keeps else None
 
