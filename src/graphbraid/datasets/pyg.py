@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from graphbraid.errors import DataError
@@ -21,7 +22,8 @@ def from_pyg_dataset(dataset: Any, *, split_index: int = 0) -> Graph:
         DataError: It holds no graph, several graphs or a heterogeneous one.
     """
     title = f"{type(dataset).__name__}({getattr(dataset, 'name', '') or ''})"
-    if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+    is_list = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+    if not is_list or isinstance(dataset, Mapping):
         raise DataError(f"{title} is no PyG dataset; for one Data object use Graph.from_pyg")
     if len(dataset) != 1:
         raise DataError(f"{title} holds {len(dataset)} graphs; graphbraid trains on one graph at a time")

@@ -35,10 +35,10 @@ def order_by(values: Tensor) -> Tensor:
     Raises:
         DataError: The values are not 1-d real numbers, or one of them is NaN.
     """
-    if values.ndim != 1 or values.dtype.is_complex:
+    if values.ndim != 1 or values.dtype.is_complex or values.is_meta:
         raise DataError(
             f"values must be 1-d real numbers, one for each node; got {values.dtype} of shape "
-            f"{tuple(values.shape)}"
+            f"{tuple(values.shape)} on {values.device}"
         )
     if values.dtype.is_floating_point and bool(values.isnan().any()):
         node = int(values.isnan().int().argmax())

@@ -263,6 +263,7 @@ class LoaderOptions(LoaderSettings):
         self._set(
             shuffle=self.shuffle is not None and as_flag(self.shuffle, "shuffle"),
             drop_last=as_flag(self.drop_last, "drop_last"),
+            gather=as_flag(self.gather, "gather"),
             disjoint=as_flag(self.disjoint, "disjoint"),
             weighted=self.weight_attr is not None,
             temporal_strategy=_as_strategy(self.temporal_strategy),

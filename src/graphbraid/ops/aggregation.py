@@ -75,6 +75,7 @@ class Aggregation:
             DataError: ``x`` or ``out`` does not fit the graph or each other.
         """
         check_rows(x, "x", self.csc.num_src, "source node")  # kernels do not know how many there are
+        _check_addend(addend)
         if out is not None:
             check_out(out, x.dtype, (self.csc.num_dst, x.shape[1]))
         return aggregated(self, x, addend=addend, out=out, after=after)
@@ -83,6 +84,7 @@ class Aggregation:
     def backward(self, grad: Tensor, *, addend: Tensor | None = None, out: Tensor | None = None) -> Tensor:
         """Apply the transposed map to ``grad``, ``(num_dst, width)``; otherwise like :meth:`forward`."""
         check_rows(grad, "grad", self.csc.num_dst, "destination node")
+        _check_addend(addend)
         if out is not None:
             check_out(out, grad.dtype, (self.csc.num_src, grad.shape[1]))
         return aggregated(self.transposed(grad.dtype), grad, addend=addend, out=out)
@@ -105,6 +107,11 @@ class Aggregation:
             inverse = inverse_degrees(self.csc, dtype)
             dst = inverse if dst is None else dst * inverse
         return src, dst
+
+
+def _check_addend(addend: Tensor | None) -> None:
+    if addend is not None and addend.ndim != 2:  # the kernels check the rest
+        raise DataError(f"addend must be a matrix; got shape {tuple(addend.shape)}")
 
 
 def aggregated(

@@ -169,6 +169,7 @@ def gatv2_attention(
     att = att.to(sum_dtype(x_src.dtype))
     of_edges: tuple[Tensor | None, ...] = (None, None, None)
     if edges is not None:
+        check_type(edges, "edges", AttendedFeatures, "an ops.attention.AttendedFeatures")
         edges.check(csc, x_src, how[1])
         of_edges = edges.weight, edges.features, edges.of_loops.expand(how[1], -1)
     return _gatv2(x_src, x_dst, att, *of_edges, csc, how)

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from graphbraid.errors import DataError
 from graphbraid.fullgraph import Engine
 from graphbraid.graph import Graph
 from graphbraid.signatures import typed
@@ -45,6 +46,9 @@ def train(synthesis: Synthesis, graph: Graph, **options: Any) -> Trained:
     optimizer = make_optimizer(recipe.optimizer, list(model.parameters()))
     assert graph.y is not None
     labels = graph.y[graph.split(recipe.train_split)]
+    width = engine.program.width(engine.program.output)
+    if labels.numel() and int(labels.max()) >= width:
+        raise DataError(f"the model's output has {width} columns; a label is {int(labels.max())}")
     losses: list[float] = []
     accuracies: list[dict[str, float]] = []
     with torch.random.fork_rng(devices=[]):

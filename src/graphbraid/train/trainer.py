@@ -128,6 +128,7 @@ class Trainer:
         """Reason for the mode that ``auto`` chose; empty if the mode was given."""
         self.tiers_reason = chosen.tiers_reason
         """What ``tiers="auto"`` chose, and why; empty if it was not asked for."""
+        check_type(callbacks, "callbacks", Iterable, "a list of callbacks", error=ConfigError)
         self.callbacks = list(callbacks)
         for i, callback in enumerate(self.callbacks):
             check_type(callback, f"callbacks[{i}]", Callback, "a train.Callback", error=ConfigError)

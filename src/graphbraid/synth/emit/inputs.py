@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphbraid import arguments
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph import Lowered, NotLoweredError
 from graphbraid.fullgraph.lowering.costs import Facts
@@ -149,6 +150,8 @@ def _allowed(program: Program, lowered: Lowered) -> bool:
 
 
 def _checked(asked: Sequence[str], x: Features, allowed: bool) -> tuple[str, ...]:
+    if not isinstance(asked, Sequence):
+        raise ConfigError(f"inputs must be a list of input paths; got {arguments.shown(asked)}")
     for name in asked:
         if name not in LOWERED:
             raise ConfigError(f"there is no input path {name!r}; there are {', '.join(LOWERED)}")
