@@ -484,6 +484,24 @@ def test_what_a_break_reads_may_change():
         torch.testing.assert_close(engine(), expected())
 
 
+def test_a_buffer_and_a_tensor_that_are_seen_in_parts_may_get_other_memory():
+    data, held = data_of("untidy"), [torch.rand(3, HIDDEN)]
+
+    def scaled(self, x, edge_index):
+        h = self.first(x, edge_index).sin() * self.rows[:, :1] * held[0][1]
+        return self.head(self.second(h * self.columns[0], edge_index))
+
+    torch.manual_seed(5)
+    model = calls(scaled)(GCN)
+    model.register_buffer("rows", torch.rand(NODES, 3))
+    model.register_buffer("columns", torch.rand(2, HIDDEN))
+    engine = engine_of(model, data)
+    assert engine.breaks
+    for tensor in (model.rows, model.columns, held[0]):
+        tensor.data = tensor.data * 3
+        torch.testing.assert_close(engine(), model(data.x, data.edge_index)[data.train_mask])
+
+
 def test_what_a_module_in_a_break_reads_may_change():
     data, model = data_of("untidy"), made("by value")
     engine = engine_of(model, data)

@@ -88,12 +88,17 @@ class ModelWatch:
 
     def _read_numbers(self) -> list[Any]:
         """Versions of tensors, and bytes of arrays, whose numbers a forward may read but no program holds."""
-        return [*(t._version for t in self._reached.tensors), *(a.tobytes() for a in self._reached.arrays)]
+        return [*map(_version, self._reached.tensors), *(a.tobytes() for a in self._reached.arrays)]
 
     def _numbers(self) -> tuple[Any, ...]:
         parameters = [(_ABOUT_PARAMETERS(p), p.is_contiguous()) for p in self._parameters]
-        versions, values = [b._version for b in self._buffers], [b.item() for b in self._single]
-        return any(self._hooks), parameters, versions, values
+        versions = list(map(_version, self._buffers))
+        return any(self._hooks), parameters, versions, [b.item() for b in self._single]
+
+
+def _version(tensor: Tensor) -> tuple[int, int]:
+    """Return a tensor's version and address: one put in the place of ``data`` leaves the version."""
+    return tensor._version, tensor.data_ptr() if tensor.layout is strided else 0
 
 
 def options_of(model: nn.Module) -> dict[str, str]:
