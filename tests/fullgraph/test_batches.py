@@ -3,6 +3,7 @@
 import copy
 import pickle
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -17,14 +18,20 @@ from tests.fullgraph.matrix.graphs import CHANNELS, CLASSES, NODES, data_of
 from torch_geometric.data import Batch, Data, HeteroData
 
 import graphbraid
-from graphbraid.errors import ConfigError
+from graphbraid.errors import ConfigError, DataError
 from graphbraid.fullgraph.batches import edges as batch_edges
 from graphbraid.fullgraph.batches.edges import BatchEdges, levels_of
 from graphbraid.fullgraph.batches.fusing import BatchProgram
 from graphbraid.fullgraph.batches.operations import NOT_IN_BATCHES, RUN, BatchRun
 from graphbraid.fullgraph.program import AdjacencyMatrix, Aggregate, Break, Operation, Program
 from graphbraid.fullgraph.program.graph_break import FromInput, WrittenCall
-from graphbraid.loader import ClusterData, ClusterLoader, NeighborLoader
+from graphbraid.loader import (
+    ClusterData,
+    ClusterLoader,
+    LinkNeighborLoader,
+    NeighborLoader,
+    ShaDowKHopSampler,
+)
 
 CLOSE = {"rtol": 1e-8, "atol": 1e-9}
 NOT_YET = {"RGCNConv", "FastRGCNConv", "graphbraid's RGCNConv", "learned rows of nodes"}
@@ -248,17 +255,46 @@ def test_layout_blocks_runs_each_layer_on_its_own_block():
 # ---- kinds of batches and calls
 
 
+@pytest.mark.filterwarnings("ignore:.*runs as it is written")
 def test_batches_of_other_loaders_give_all_rows():
     data = data_of("undirected")
     model = MODELS["GCN"](2).double()
-    for batch in ClusterLoader(ClusterData(data, num_parts=2), batch_size=1):
-        assert_same(model, in_double(batch))
+    roots = ShaDowKHopSampler(data, depth=2, num_neighbors=3, node_idx=torch.arange(4), batch_size=4)
+    links = LinkNeighborLoader(data, num_neighbors=[2], edge_label_index=data.edge_index[:, :4], batch_size=4)
+    clusters = ClusterLoader(ClusterData(data, num_parts=4), batch_size=2)
+    of_graph = ClusterLoader(ClusterData(graphbraid.Graph.from_pyg(data), num_parts=4), batch_size=2)
+    for loader in (clusters, of_graph, roots, links):
+        batch = next(iter(loader))
+        batch.x, batch.edge_weight = batch.x.double(), batch.edge_weight.double()
+        out = graphbraid.compile(model, strict=loader is not roots)(batch)  # PyG's models take batch.batch
+        torch.testing.assert_close(out, model(batch.x, batch.edge_index, batch.edge_weight), **CLOSE)
     merged = Batch.from_data_list(
         [Data(x=torch.randn(n, CHANNELS), edge_index=torch.zeros(2, n - 1).long()) for n in (1, 3)]
     )
     merged = in_double(merged)
     out = graphbraid.compile(model, strict=True)(merged.x, merged.edge_index)
     torch.testing.assert_close(out, model(merged.x, merged.edge_index))
+
+
+@pytest.mark.filterwarnings("ignore:.*runs as it is written")
+@pytest.mark.parametrize("change", ["fewer rows", "more rows", "more seeds"])
+@pytest.mark.parametrize("as_pyg", [False, True])
+def test_rows_and_seeds_that_the_user_changes(change, as_pyg):
+    data = data_of("untidy")
+    batch = sampled(data if as_pyg else graphbraid.Graph.from_pyg(data))
+    model, n = MODELS["SAGE"](2), len(batch.x)
+    engine = graphbraid.compile(model)
+    if change == "fewer rows":
+        batch.x = batch.x[: n // 2]
+        with pytest.raises((RuntimeError, IndexError, DataError), match=r"bounds|node ids in|larger than"):
+            engine(batch)
+        return
+    if change == "more rows":
+        batch.x = torch.cat((batch.x, batch.x[:2]))
+    else:
+        batch.batch_size = n
+    out = engine(batch)
+    torch.testing.assert_close(out, model(batch.x, batch.edge_index)[: batch.batch_size])
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -289,6 +325,22 @@ def test_weights_and_features_of_edges_go_by_the_names_of_the_parameters():
     with pytest.warns(UserWarning, match="requires a gradient"):
         graphbraid.compile(gcn)(data.x, data.edge_index, weight).sum().backward()
     assert weight.grad is not None
+
+
+@pytest.mark.filterwarnings("ignore:.*runs as it is written")
+def test_weights_and_features_that_do_not_fit_the_edges_fail_as_written():
+    data, fewer = data_of("untidy"), slice(0, 20)
+    gcn, gine = pyg.GCNConv(CHANNELS, CLASSES), pyg.GINEConv(nn.Linear(CHANNELS, CLASSES), edge_dim=3)
+    attr = torch.randn(data.num_edges, 3)
+    for model, values in ((gcn, data.edge_weight), (gine, attr)):
+        engine = graphbraid.compile(model)
+        for edges, rows in ((data.edge_index[:, fewer], values), (data.edge_index, values[fewer])):
+            with pytest.raises((IndexError, RuntimeError), match=r"shape|size"):
+                engine(data.x, edges, rows)
+        assert "edges" in str(engine.why)
+    weight = data.edge_weight.double()  # PyTorch's result is float64
+    out = graphbraid.compile(gcn)(data.x, data.edge_index, weight)
+    torch.testing.assert_close(out, gcn(data.x, data.edge_index, weight))
 
 
 @pytest.mark.parametrize("num_nodes", [0, 1, 4])
@@ -342,6 +394,50 @@ def test_an_engine_has_the_models_parameters_and_state():
     assert all(module.training for module in model.modules())
     engine.double()
     assert {p.dtype for p in model.parameters()} == {torch.float64}
+
+
+class Holds(nn.Module):
+    """A model with a buffer that is not saved, and a state beside its tensors."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = pyg.GCNConv(CHANNELS, CLASSES)
+        self.register_buffer("scratch", torch.ones(1), persistent=False)
+        self.extra = 0
+
+    def forward(self, x, edge_index):
+        return self.conv(x, edge_index)
+
+    def get_extra_state(self):
+        return self.extra
+
+    def set_extra_state(self, state):
+        self.extra = state
+
+
+def test_states_pass_between_engine_and_model():
+    model = Holds()
+    engine = graphbraid.compile(model)
+    assert list(engine.state_dict()) == list(model.state_dict())
+    for one, other in (
+        (engine, Holds()),
+        (Holds(), engine),
+        (nn.ModuleList([engine]), nn.ModuleList([Holds()])),
+    ):
+        model.extra += 1
+        state = one.state_dict()
+        other.load_state_dict(state)
+        assert str(other.state_dict()) == str(state)
+
+
+def test_threads_may_share_an_engine_from_its_first_call():
+    data, model = data_of("untidy"), MODELS["SAGE"](3)
+    expected = model(data.x, data.edge_index)
+    for _ in range(4):
+        engine = graphbraid.compile(model, strict=True)
+        with ThreadPoolExecutor(8) as pool:
+            for out in pool.map(engine, [data.x] * 16, [data.edge_index] * 16):
+                torch.testing.assert_close(out, expected)
 
 
 def test_copies_and_pickles_hold_a_copy_of_the_model_and_no_programs():

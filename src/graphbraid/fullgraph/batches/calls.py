@@ -30,14 +30,14 @@ from graphbraid.fullgraph.reading.calling import (
 )
 from graphbraid.graph.csc import Csc
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
-from graphbraid.sampling.sample import SampledEdges
+from graphbraid.sampling.sample import Sampled, SampledEdges
 
 _OF_LOADERS = frozenset(
     "batch_size input_id epoch step num_sampled_nodes num_sampled_edges".split()  # noqa: SIM905
 )
 """What loaders write of a batch; PyG's models take ``batch_size`` for a number of graphs."""
-_LINKS = frozenset({"edge_label_index", "src_index"})
-"""Attributes of batches whose seeds are links, whose outputs are wanted of all their nodes."""
+_OTHER_SEEDS = frozenset({"edge_label_index", "src_index", "root_n_id"})
+"""Attributes of batches whose seeds are links, or stand at the first row of each tree."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -52,7 +52,9 @@ class BatchCall:
     batch: Any = None
     """The batch, for the order of its hops; None for a call with tensors."""
     num_seeds: int | None = None
-    """Number of rows that are wanted, the first ones; None for all."""
+    """Number of rows that are returned, the first ones; None for all that are computed."""
+    trims: bool = True
+    """Whether only the rows of the batch's seeds, its first hop, need to be computed."""
 
     @property
     def signature(self) -> tuple[Any, ...]:
@@ -73,12 +75,26 @@ class BatchCall:
         if parameter is not None and (parameter.dtype != x.dtype or parameter.device != x.device):
             what = f"it is {x.dtype} on {x.device}, parameters are {parameter.dtype} on {parameter.device}"
             return NotLoweredError("x", what, "one dtype and device")
+        return self._why_not_edges(x)
+
+    def _why_not_edges(self, x: Tensor) -> NotLoweredError | None:
+        sampled = getattr(self.batch, "sampled_edges", None)
+        drawn = None if sampled is None else _drawn(self.batch)
+        if drawn is not None and len(x) != len(drawn.n_id):
+            return NotLoweredError("x", f"it has {len(x)} rows, and the batch {len(drawn.n_id)} nodes")
         weight = None if self.given.weights is None else self.values[self.given.weights]
         attr = None if self.given.edge_channels is None else self.values[EDGE_ATTR]
         for name, held in (("edge_weight", weight), ("edge_attr", attr)):
-            if held is not None and (held.requires_grad or held.device != x.device):
-                what = f"{name} requires a gradient or is on another device than x"
-                return NotLoweredError(name, what, "a tensor that does not, on one device")
+            if held is None:
+                continue
+            if held.requires_grad or held.device != x.device or held.dtype != x.dtype:
+                what = f"{name} requires a gradient, or has another dtype or device than x"
+                return NotLoweredError(name, what, "a tensor that does not, of one dtype, on one device")
+            num_edges = (
+                self.values[EDGES].shape[1] if sampled is None else sum(len(e.indices) for e in sampled)
+            )
+            if len(held) != num_edges:
+                return NotLoweredError(name, f"{name} has {len(held)} rows, and there are {num_edges} edges")
         return None
 
     def edges(self) -> BatchEdges:
@@ -86,8 +102,12 @@ class BatchCall:
         weight = None if self.given.weights is None else self.values[self.given.weights]
         num_nodes, batch = int(self.values[X].shape[0]), self.batch
         if (sampled := getattr(batch, "sampled_edges", None)) is not None:
-            return _as_sampled(batch, sampled, weight, num_nodes)
-        return BatchEdges.of_list(self.values[EDGES], num_nodes, weight, hops=_hops_of(batch, num_nodes))
+            edges = _as_sampled(batch, sampled, weight, num_nodes)
+        else:
+            edges = BatchEdges.of_list(self.values[EDGES], num_nodes, weight, hops=_hops_of(batch, num_nodes))
+        # More rows may be wanted than there are seeds, if the user has set batch_size.
+        is_enough = self.trims and (self.num_seeds is None or self.num_seeds <= (*edges.hops, 0)[0])
+        return edges if is_enough else replace(edges, hops=())
 
 
 def _is_plain(value: Any) -> bool:
@@ -183,14 +203,34 @@ def call_of_batch(model: nn.Module, batch: Any, callings: dict[Any, Calling]) ->
     calling = callings[key]
     values = CallValues(partial(_of_batch, batch))
     is_whole = calling.takes(DATA)
+    num_seeds = _num_seeds_of(batch, held) if is_sampled else None
     taken = [what for what in (WEIGHTS, EDGE_ATTR) if what in keys and (is_whole or calling.takes(what))]
     return BatchCall(
         calling=calling,
         values=values,
         given=_with_edges(given, values, taken),
         batch=batch,
-        num_seeds=batch.batch_size if is_sampled and not held & _LINKS else None,
+        num_seeds=num_seeds,
+        trims=num_seeds is not None,
     )
+
+
+def _num_seeds_of(batch: Any, held: frozenset[str]) -> int | None:
+    """Return the number of seeds, whose rows are the first of a batch; None if they are not, or are links."""
+    if held & _OTHER_SEEDS:
+        return None
+    drawn = _drawn(batch)
+    if drawn is not None and drawn.nodes_by_type[0][0] != batch.input_id.numel():
+        return None  # a batch of clusters
+    return int(batch.batch_size)
+
+
+def _drawn(batch: Any) -> Sampled | None:
+    """Return what graphbraid's sampler drew for a batch; None for a batch of another loader."""
+    sampled = getattr(batch, "sampled", None)
+    if isinstance(sampled, MiniBatch):  # of a batch that is PyG's Data
+        sampled = sampled.sampled
+    return sampled if isinstance(sampled, Sampled) else None
 
 
 def _with_edges(given: Given, values: Mapping[str, Any], taken: Sequence[str]) -> Given:

@@ -18,6 +18,9 @@ from graphbraid.signatures import typed
 _TO_CALLER = 4
 """Frames from a call of the engine, which is a module, to its user."""
 
+_SHARED = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
+"""What a module keeps its parameters, buffers and submodules in."""
+
 
 class BatchEngine(nn.Module):
     """Runs a model on mini-batches, or on any nodes and edges, with graphbraid's operators.
@@ -40,7 +43,7 @@ class BatchEngine(nn.Module):
     def __init__(self, model: nn.Module, *, strict: bool = False) -> None:
         super().__init__()
         own = vars(self)  # nn.Module would look for these names among the model's submodules
-        own |= {name: vars(model)[name] for name in ("_parameters", "_buffers", "_modules")}
+        own |= {name: vars(model)[name] for name in _SHARED}
         own["_runner"], own["_callings"] = BatchRunner(model, strict=strict), dict[Any, Calling]()
         own["training"] = model.training
 
@@ -63,6 +66,18 @@ class BatchEngine(nn.Module):
         self.model.train(mode)
         vars(self)["training"] = mode
         return self
+
+    def state_dict(self, *args: Any, **named: Any) -> Any:
+        """Return the model's state, as its own ``state_dict`` gives it."""
+        return self.model.state_dict(*args, **named)
+
+    def load_state_dict(self, *args: Any, **named: Any) -> Any:
+        """Load a state of the model, as its own ``load_state_dict`` does."""
+        return self.model.load_state_dict(*args, **named)
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        """Load the model's own part of the state of a module that holds this engine."""
+        self.model._load_from_state_dict(*args)
 
     def forward(self, *args: Any, **named: Any) -> Any:
         """Call the model on a batch, or with the arguments of its own ``forward``.

@@ -75,7 +75,8 @@ class BatchRunner:
         out = call.calling.run(self.model, call.values)
         if call.num_seeds is None:
             return out
-        num_nodes, num_seeds = int(call.batch.num_nodes), call.num_seeds
+        x, num_seeds = call.values[X], call.num_seeds
+        num_nodes = int(call.batch.num_nodes if x is None else x.shape[0])  # x may have been replaced
         return map_tensors(out, lambda t: t[:num_seeds] if t.shape[:1] == (num_nodes,) else t)
 
     def runs_as_written(self, why: NotLoweredError, *, stacklevel: int = 1) -> None:

@@ -242,6 +242,12 @@ class _Tracer(fx.Tracer):
         """
         super().__init__()
         self._gradients, self._classes, self._whole = torch.is_grad_enabled(), classes, whole
+        self._thread = threading.get_ident()  # modules that other threads call meanwhile are not traced
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
+        if threading.get_ident() != self._thread:
+            return attr_val
+        return super().getattr(attr, attr_val, parameter_proxy_cache)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         if self._whole is not None and (module_qualified_name in self._whole or _is_pyg_part(m)):
@@ -252,6 +258,8 @@ class _Tracer(fx.Tracer):
     def call_module(
         self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
+        if threading.get_ident() != self._thread:
+            return forward(*args, **kwargs)
         by_type = any(isinstance(value, dict) for value in (*args, *kwargs.values()))
         # Its result would be a dict, too, which a trace cannot look into.
         if by_type and is_message_passing(m):
