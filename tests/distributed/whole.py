@@ -35,9 +35,9 @@ def as_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     def draw() -> int:
         return int(torch.randint(0, 2**62, (), generator=_random.generator))
 
-    def read_alone(self: Source, model: nn.Module) -> Program:
+    def read_alone(self: Source, model: nn.Module, breaks_at: torch.device | None = None) -> Program:
         with lock:  # torch.fx changes PyTorch itself while it traces
-            return read(self, model)
+            return read(self, model, breaks_at)
 
     monkeypatch.setattr("graphbraid.fullgraph.step.epilogues.draw_seed", draw)
     monkeypatch.setattr(Source, "read", read_alone)
