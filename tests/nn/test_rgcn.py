@@ -168,7 +168,7 @@ def test_blocks_of_all_neighbours_give_the_rows_of_the_whole_graph(
             {name: graph.nodes_of(name).x for name in ("author", "paper")},
             {one: graph.relation(one) for one in graph.edge_types},
         )
-        found = model(batch.x_dict, batch.blocks, batch.n_id)
+        found = model(batch.x_dict, batch.blocks, batch.n_id_dict)
     if node_type is None:
         whole, found = whole[kind], found[kind]
     torch.testing.assert_close(found[:3], whole[seeds], atol=1e-5, rtol=1e-5)

@@ -230,7 +230,8 @@ def test_what_an_interrupted_evaluation_drew_shifts_nothing_after_the_resume(tmp
         torch.manual_seed(0)
         return Noisy(graph.num_features, graph.num_classes)
 
-    graph, options = community_graph(), OPTIONS | {"eval_batch_size": 50}
+    # Compiled, the model would be read first, by a call that interrupts the run once more.
+    graph, options = community_graph(), OPTIONS | {"eval_batch_size": 50, "compiled": False}
     Trainer(noisy(), graph, **options, out_dir=tmp_path / "whole").fit()
     options |= {"out_dir": tmp_path / "cut"}
     assert Trainer(noisy(), graph, **options, callbacks=[InterruptSecond()]).fit().status == "interrupted"

@@ -16,8 +16,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.fullgraph.batches.calls import BatchCall
-from graphbraid.fullgraph.batches.runner import BatchRunner
 from graphbraid.fullgraph.reading.as_written import WholeValues
 from graphbraid.fullgraph.reading.calling import (
     ADJACENCY,
@@ -47,6 +45,7 @@ from graphbraid.train.task import Task, task_of
 
 if TYPE_CHECKING:
     from graphbraid.fullgraph import Engine
+    from graphbraid.fullgraph.batches.runner import BatchRunner
     from graphbraid.loader.batch_loader import BatchLoader
     from graphbraid.loader.options import LoaderSettings
     from graphbraid.sampling.lists import NeighborLists
@@ -80,6 +79,12 @@ OF_EDGES = (WEIGHTS, EDGE_ATTR, EDGE_TYPE, DATA)
 _TRIED_SEEDS = (3, 7)
 """Seeds of the batches that a model is run on to see its width."""
 F = TypeVar("F", Tensor, SparseFeatures, Tensor | SparseFeatures)
+
+
+def _batch_runner(model: nn.Module) -> BatchRunner:
+    from graphbraid.fullgraph.batches.runner import BatchRunner  # here: graphbraid's own models need none
+
+    return BatchRunner(model, warns=False)
 
 
 class ModelRunner:
@@ -125,7 +130,7 @@ class ModelRunner:
         self._whole: CallValues | None = None
         self.engine: Engine | None = None
         """Compiled engine that runs the whole graph in place of :attr:`model`; None if there is none."""
-        self.batches = BatchRunner(model, warns=False) if place.compiled and not self.native else None
+        self.batches = _batch_runner(model) if place.compiled and not self.native else None
         """Runs mini-batches in place of :attr:`model`; None if the model's own layers do."""
 
     @property
@@ -268,8 +273,10 @@ class ModelRunner:
         """Return the rows of a mini-batch's seeds, or of all its nodes where the model runs as written."""
         if self.batches is None:
             return self.calling.run(self.model, values)
+        from graphbraid.fullgraph.batches.calls import BatchCall
+
         if self.batches.model is not self.model:  # a copy, for measurements
-            self.batches = BatchRunner(self.model, warns=False)
+            self.batches = _batch_runner(self.model)
         call = BatchCall(calling=self.calling, values=values, given=self._given_of_edges, batch=batch)
         return self.batches.run(call)
 
