@@ -48,7 +48,7 @@ logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
 declare -A running=()
 for variant in "${chosen[@]}"; do
-  tests=(tests/ops tests/nn tests/sampling/test_{sampler,constrained,link_loader}.py tests/sampling/typed/test_{sampler,constrained}.py)
+  tests=(tests/ops tests/nn tests/sampling/test_{sampler,constrained,link_loader}.py)
   [ "$variant" != reference ] || tests=(tests/ops tests/nn tests/sampling tests/graph)
   GRAPHBRAID_KERNELS=$variant OMP_WAIT_POLICY=passive "$python" -m pytest -q -p no:cacheprovider \
     -m "$cases" "${ignored[@]}" "${tests[@]}" "$@" >"$logs/$variant" 2>&1 &

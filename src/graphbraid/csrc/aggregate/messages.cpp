@@ -67,7 +67,8 @@ static MessageArgs message_args_of(const Indptr& indptr, const Ids& indices, con
     a.weight = weight->data();
   }
   // Not by their pointers: those of matrices without rows are null.
-  const bool of_sources[] = {x.has_value(), x2.has_value()}, of_destinations[] = {y.has_value(), y2.has_value()};
+  const bool of_sources[] = {x.has_value(), x2.has_value()},
+             of_destinations[] = {y.has_value(), y2.has_value()};
   static_assert(std::size(of_sources) == kMostMatrices);
   for (int i = 0; i < a.num_steps; ++i) {
     const int64_t *step = a.steps + 3 * i, of = step[1];

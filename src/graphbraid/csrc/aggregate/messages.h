@@ -38,9 +38,9 @@ inline constexpr int kMostSteps = 48;
 // The rows that are walked are the destinations, with the graph's in-edges; or by source, with those of its
 // transpose. All floats.
 struct MessageArgs {
-  EdgeRows walk;                  // its `x` and `weight` are not used
+  EdgeRows walk;  // its `x` and `weight` are not used
   bool by_source = false;
-  const int64_t* perm = nullptr;  // edge of the walk -> edge; null: the same
+  const int64_t* perm = nullptr;   // edge of the walk -> edge; null: the same
   const int64_t* steps = nullptr;  // (num_steps, 3): what, a, b
   const float* numbers = nullptr;  // (num_steps,)
   int num_steps = 0;
@@ -57,7 +57,7 @@ struct MessageForwardArgs : MessageArgs {
 };
 
 struct MessageBackwardArgs : MessageArgs {
-  const float* grad = nullptr;     // (num_dst, width), of each message alike
+  const float* grad = nullptr;  // (num_dst, width), of each message alike
   // (num_dst, width): only messages equal to it have the gradient; or null.
   const float* largest = nullptr;
   // Added to: of the matrices that are walked, (num_rows, width); or null.

@@ -75,8 +75,7 @@ struct MessageScratch {
     for (int i = 0; i < a.num_steps; ++i) {  // the same for all edges
       float* value = this->value(i);
       const int64_t* step = a.steps + 3 * i;
-      if (step[0] == static_cast<int64_t>(MessageOp::kNumber))
-        std::fill(value, value + stride, a.numbers[i]);
+      if (step[0] == static_cast<int64_t>(MessageOp::kNumber)) std::fill(value, value + stride, a.numbers[i]);
       if (step[0] == static_cast<int64_t>(MessageOp::kParameter))
         for (int64_t k = 0; k < at_a_time; ++k)
           std::copy_n(a.parameters + step[1] * width, width, value + k * width);
@@ -92,8 +91,7 @@ GB_INLINE void each_vector(int64_t count, const F& f) {
 }
 
 // out[k, :] = row ids[k] of a matrix.
-static void gather_message_rows(const Rows& rows, const int64_t* ids, int64_t n, int64_t width,
-                                float* out) {
+static void gather_message_rows(const Rows& rows, const int64_t* ids, int64_t n, int64_t width, float* out) {
   const float* from = static_cast<const float*>(rows.data);
   for (int64_t k = 0; k < n; ++k) {
     const float* row = from + ids[k] * rows.stride;
@@ -194,8 +192,7 @@ static void message_values(const MessageArgs& a, MessageScratch& s, int64_t n) {
         unary([](VecF32 p) GB_LAMBDA { return magnitude(p); });
         break;
       case MessageOp::kSumColumns:
-        for (int64_t k = 0; k < n; ++k)
-          std::fill_n(out + k * width, width, sum_of(x + k * width, width));
+        for (int64_t k = 0; k < n; ++k) std::fill_n(out + k * width, width, sum_of(x + k * width, width));
         break;
     }
   }
@@ -386,8 +383,8 @@ void message_backward(const MessageBackwardArgs& a) {
         s.needed[i] =
             (is(i, walked) && a.grads[step[1]]) || (is(i, MessageOp::kParameter) && a.grad_parameters);
       else
-        s.needed[i] = s.needed[step[1]] ||
-                      (step[0] <= static_cast<int64_t>(MessageOp::kDivide) && s.needed[step[2]]);
+        s.needed[i] =
+            s.needed[step[1]] || (step[0] <= static_cast<int64_t>(MessageOp::kDivide) && s.needed[step[2]]);
     }
     const int last = a.num_steps - 1;
     if (!s.needed[last]) return;
