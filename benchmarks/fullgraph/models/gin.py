@@ -135,7 +135,7 @@ class ResidualGIN(nn.Module):
 
 
 class ApplyNodeFunc(nn.Module):
-    """After benchmarking-gnns: what stands inside GIN is a class of one's own."""
+    """After benchmarking-gnns: the network inside GIN is a class of the user's."""
 
     def __init__(self, mlp: nn.Module, width: int) -> None:
         super().__init__()

@@ -113,7 +113,7 @@ _FUNCTIONS = {
 }
 _LEFT = {
     "in place on a part": a_part_is_the_same,
-    "a part of what is overwritten": an_overwritten_whole,
+    "a slice of rows that are overwritten": an_overwritten_whole,
     "x - x.mean(0)": lambda x: x - x.mean(0),
     "x[0]": lambda x: x * x[0],
     "x[:, 1]": lambda x: x + x[:, 1].unsqueeze(-1),
@@ -240,7 +240,7 @@ _TORCH = {
     "PyG's MeanSubtractionNorm": pyg.MeanSubtractionNorm,
     "a class called ReLU": type("ReLU", (nn.Module,), {"forward": lambda self, x: x.abs()}),
 }
-_IN_PLACE = ("in place on a part", "a part of what is overwritten")
+_IN_PLACE = ("in place on a part", "a slice of rows that are overwritten")
 OPERANDS = [
     *(
         Case("rows with rows and numbers", name, lambda c=call, b=base: functional(c)(b))

@@ -60,8 +60,8 @@ def synth(
         str | None,
         flag(
             "--input",
-            "Of openmp: forms of the features, some of dense,csr,bits, of which the program takes the "
-            "fastest as it starts. (default: all that could be)",
+            "For openmp: forms of the features, some of dense,csr,bits. The program tries them as it starts "
+            "and takes the fastest. (default: all that could be the fastest)",
         ),
     ] = None,
     model: Annotated[

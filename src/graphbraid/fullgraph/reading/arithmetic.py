@@ -411,7 +411,7 @@ def of_parameters(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any])
 
     Args:
         target: the function, or the name of the method.
-        args: its arguments, of which one at least is a :class:`.SmallTensor`.
+        args: its arguments. At least one is a :class:`.SmallTensor`.
         kwargs: its arguments by name.
     """
     function: Any = target if not isinstance(target, str) and target in _OF_PARAMETERS else None

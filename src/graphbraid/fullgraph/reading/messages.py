@@ -36,7 +36,7 @@ _AGGREGATIONS: dict[str, tuple[str, MessageReduction]] = {
 }
 """PyG's aggregation modules and the reductions, by the names in ``aggr``."""
 _UNCHANGED = ("aggregate", "_collect", "_lift", "_index_select", "_set_size", "_check_input", "__call__")
-"""Methods of PyG's ``MessagePassing`` that a call of ``propagate`` enters and that must be its own."""
+"""Methods that ``propagate`` calls. A layer must not replace them."""
 _SIZES = ("size", "size_i", "size_j", "dim_size")
 _SPECIAL = ("edge_index", "adj_t", "edge_index_i", "edge_index_j", "index", "ptr", *_SIZES)
 """Parameters of a message that PyG fills from the edges as a whole."""
@@ -88,8 +88,8 @@ class Propagation:
         self.name, self.layer, self.graph, self.tensors = name, layer, graph, tensors
 
     def __call__(self, *_: Any, **__: Any) -> Any:
-        """Never run: a trace is read, not called."""
-        raise NotImplementedError
+        """Raise an error: a trace is read and never called."""
+        raise NotImplementedError(f"{self!r} is part of a trace, which nobody calls")
 
     def __repr__(self) -> str:
         return f"propagate of {self.name}: {self.graph}"
@@ -210,8 +210,8 @@ def read_messages(
     Args:
         writer: collects the operations.
         of: the call.
-        rows: by parameter of the message, the node rows of which it reads a row per edge, by name, or what it
-            reads of the edges.
+        rows: by parameter of the message, the name of the node rows from which it gets a row per edge, or the
+            edge features or weights that it gets.
         constants: the message's other arguments, by parameter.
         widths: by parameter, how many numbers an edge's row has; 0 for a number per edge.
 

@@ -107,7 +107,7 @@ class _Value:
 
     Attributes:
         now: the value itself, of so many rows.
-        by_edge: whether it is a tensor with a row per edge, each of which depends on that edge alone.
+        by_edge: whether it is a tensor with a row per edge, and each row depends on its own edge alone.
         is_count: whether it is, or holds, the number of rows.
     """
 

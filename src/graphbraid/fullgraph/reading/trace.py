@@ -506,7 +506,7 @@ def _bound(name: str, takes: Sequence[str], args: Sequence[Any], kwargs: Any) ->
 
 
 def learned_rows(writer: Writer, name: str, layer: Any, one: NodeType, num_nodes: int) -> str:
-    """Append the rows of an embedding of all nodes of a type, of which there are ``num_nodes``.
+    """Append the ``(num_nodes, width)`` rows of an embedding of all nodes of a type.
 
     Raises:
         NotLoweredError: the embedding does more, or has other rows than the type has nodes.
