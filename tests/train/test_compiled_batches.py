@@ -80,6 +80,21 @@ def test_what_runs_as_written_is_said() -> None:
     assert trained(lambda: gnn.GCN(CHANNELS, 8, CLASSES, 2)).uncompiled_reason == ""
 
 
+def test_what_is_measured_on_the_model_does_not_become_the_reason_of_the_run() -> None:
+    class Plain(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = pyg.SAGEConv(CHANNELS, CLASSES)
+
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            return self.conv(x, edge_index).relu()
+
+    run = trained(Plain, fanouts=(4,))
+    vars(run.runner).pop("widest", None)  # found once and kept
+    assert run.runner.widest >= CLASSES  # seen by hooks, with which a model runs as written
+    assert run.runner.uncompiled_reason == ""
+
+
 def test_weights_go_to_models_that_take_them() -> None:
     graph = make_graph()
     weight = torch.rand(graph.num_edges) + 0.1

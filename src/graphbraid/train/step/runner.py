@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator
@@ -191,8 +192,11 @@ class ModelRunner:
         forked = torch.random.fork_rng([] if self.device.type == "cpu" else [self.device])
         with self.loader(settings) as loader, in_mode(model, training=False), forked, torch.no_grad():
             batch = next(loader.batches(0))
+            tried = copy.copy(self)
+            if self.batches is not None:  # whose reason to run as written must not be these hooks
+                tried.batches = _batch_runner(model)
             with _Shapes().of_calls(model) as seen:
-                self.on_batch(batch)
+                tried.on_batch(batch)
         return seen.shapes
 
     @property
