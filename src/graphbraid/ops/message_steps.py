@@ -10,9 +10,14 @@ import torch
 from torch import Tensor
 
 from graphbraid.graph.csc import Csc
-from graphbraid.ops.derived import inverse_degrees
 from graphbraid.ops.kernels import backend
-from graphbraid.ops.messages import EdgeGradients, EdgeRows, MessageReduction
+from graphbraid.ops.messages import (
+    EdgeGradients,
+    EdgeRows,
+    MessageReduction,
+    finish_reduction,
+    gradient_of_each,
+)
 from graphbraid.ops.spmm import Ties
 
 MOST_MATRICES, MOST_STEPS = 2, 48
@@ -108,10 +113,7 @@ class FusedMessages:
         if self.selects and count is None:
             count = torch.empty(out.shape, dtype=torch.int32)
         backend(out).message_forward(csc.indptr, csc.indices, *read, how, out, count)
-        if self._reduction == "mean":
-            out.mul_(inverse_degrees(csc, out.dtype)[:, None])
-        if count is not None and self._ties == "shared with zero":
-            count.add_((out == 0) & (csc.indptr.diff() > 0)[:, None])
+        finish_reduction(csc, self._reduction, self._ties, out, count)
 
     def backward(
         self,
@@ -126,11 +128,7 @@ class FusedMessages:
 
         ``into`` has none of edges.
         """
-        if self.selects:
-            assert count is not None
-            grad = grad / count.clamp(min=1)
-        elif self._reduction == "mean":
-            grad = grad * inverse_degrees(self._csc, grad.dtype)[:, None]
+        grad = gradient_of_each(self._csc, self._reduction, grad, count)
         largest = out if self.selects else None
         read, csc, parameters = self._read(rows), self._csc, self._parameters
         wanted = [total for total in into.parameters if total is not None]

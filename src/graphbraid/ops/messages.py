@@ -165,6 +165,24 @@ class EdgeGradients:
     parameters: tuple[Tensor | None, ...] = ()
 
 
+def finish_reduction(
+    csc: Csc, reduction: MessageReduction, ties: Ties, out: Tensor, count: Tensor | None
+) -> None:
+    """Divide sums of messages to get means, and count the zero of a maximum or minimum among its ties."""
+    if reduction == "mean":
+        out.mul_(inverse_degrees(csc, out.dtype)[:, None])
+    if count is not None and ties == "shared with zero":
+        count.add_((out == 0) & (csc.indptr.diff() > 0)[:, None])
+
+
+def gradient_of_each(csc: Csc, reduction: MessageReduction, grad: Tensor, count: Tensor | None) -> Tensor:
+    """Return the gradient of each message that has one, from that of the ``(num_dst, width)`` result."""
+    if reduction in ("max", "min"):
+        assert count is not None
+        return grad / count.clamp(min=1)
+    return grad * inverse_degrees(csc, grad.dtype)[:, None] if reduction == "mean" else grad
+
+
 class BlockedMessages:
     """Messages of a graph's edges and their reduction by destination, block by block.
 
@@ -226,10 +244,7 @@ class BlockedMessages:
                     self._select(block, found, out, count)
                 else:
                     add_rows(found.contiguous(), block.destinations, out)
-        if self._reduction == "mean":
-            out.mul_(inverse_degrees(self._csc, out.dtype)[:, None])
-        if count is not None and self._ties == "shared with zero":
-            count.add_((out == 0) & (self._csc.indptr.diff() > 0)[:, None])
+        finish_reduction(self._csc, self._reduction, self._ties, out, count)
 
     def backward(
         self,
@@ -249,11 +264,7 @@ class BlockedMessages:
             out: the result of :meth:`forward`, for a maximum or minimum.
             count: what :meth:`forward` wrote, for these.
         """
-        if self.selects:
-            assert count is not None
-            grad = grad / count.clamp(min=1)
-        elif self._reduction == "mean":
-            grad = grad * inverse_degrees(self._csc, grad.dtype)[:, None]
+        grad = gradient_of_each(self._csc, self._reduction, grad, count)
         learned = [(p, g) for p, g in zip(self._parameters, into.parameters, strict=True) if g is not None]
         for block in self._blocks():
             leaves = block.leaves(rows, into)
