@@ -46,7 +46,7 @@ from benchmarks.gpu.sampling import skewed_graph
 from graphbraid.distributed import Communicator, Part, Partition, split
 from graphbraid.distributed.peers.group import Peers
 from graphbraid.distributed.peers.peer_sum import SharedRows, places_of_halo
-from graphbraid.distributed.ranks.torch_transport import TorchTransport
+from graphbraid.distributed.ranks.transports import TorchTransport
 from graphbraid.fullgraph.device import Cuda, DeviceLimits
 from graphbraid.fullgraph.ranks.pipeline_tuner import (
     SIZES,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from graphbraid import Graph, SparseFeatures
-from graphbraid.datasets.blockmodel import BlockModel, generate
+from graphbraid.datasets.synthetic import BlockModel, generate
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ from benchmarks.common.contenders import Contender, ours, run_in_turn
 from benchmarks.common.options import add_out_argument, parser_of
 from benchmarks.common.rows import write_rows
 from graphbraid import Graph, datasets
-from graphbraid.datasets.blockmodel import BlockModel, generate
+from graphbraid.datasets.synthetic import BlockModel, generate
 
 GROWTH = (1, 4, 16)
 

@@ -41,7 +41,7 @@ from benchmarks.common.rows import commit, write_rows
 from benchmarks.tiers.disk_figures import figures, read_ahead_bytes, report
 from graphbraid.arguments import as_size
 from graphbraid.datasets import is_store, open_store, save_store
-from graphbraid.datasets.blockmodel import BlockModel, generate_in_parts
+from graphbraid.datasets.synthetic import BlockModel, generate_in_parts
 from graphbraid.loader import BatchLoader, LoaderSettings
 
 BLOCK, NODES_A_BLOCK = 4096, 2000

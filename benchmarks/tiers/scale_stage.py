@@ -21,7 +21,7 @@ from benchmarks.common.options import parser_of
 from benchmarks.tiers.limited import MemoryLimit, drop
 from graphbraid import Graph, Trainer
 from graphbraid.datasets import open_store, save_store
-from graphbraid.datasets.blockmodel import BlockModel, generate_in_parts
+from graphbraid.datasets.synthetic import BlockModel, generate_in_parts
 from graphbraid.features import TieredFeatures, TieredTopology
 from graphbraid.nn import GraphSAGE
 from graphbraid.train import Callback

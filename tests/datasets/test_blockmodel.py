@@ -9,8 +9,8 @@ from tests.datasets.helpers import assert_same_graph
 from tests.extras import NO_KERNELS
 
 from graphbraid import native
-from graphbraid.datasets import blockmodel
-from graphbraid.datasets.blockmodel import BlockModel, generate
+from graphbraid.datasets import synthetic
+from graphbraid.datasets.synthetic import BlockModel, generate
 from graphbraid.errors import ConfigError
 
 SPEC = BlockModel(num_nodes=3_001, num_edges=40_000, num_classes=5, blocks_per_class=3, num_features=7)
@@ -20,7 +20,7 @@ needs_kernels = pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
 
 def twin(spec, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(blockmodel.native, "kernels", lambda: None)
+        patch.setattr(synthetic.native, "kernels", lambda: None)
         return generate(spec)
 
 
@@ -45,7 +45,7 @@ def test_kernels_and_twin_give_the_same_bits(monkeypatch, change):
 
 def test_the_twin_does_not_depend_on_its_chunks(monkeypatch):
     whole = twin(SPEC, monkeypatch)
-    monkeypatch.setattr(blockmodel, "_TWIN_CHUNK", 999)
+    monkeypatch.setattr(synthetic, "_TWIN_CHUNK", 999)
     assert_same_graph(twin(SPEC, monkeypatch), whole)
 
 
@@ -54,7 +54,7 @@ def test_the_twin_does_not_depend_on_its_chunks(monkeypatch):
 def test_bits_do_not_depend_on_threads_or_variant():
     code = (
         "import sys, torch, zlib; torch.set_num_threads(int(sys.argv[1]))\n"
-        "from graphbraid.datasets.blockmodel import BlockModel, generate\n"
+        "from graphbraid.datasets.synthetic import BlockModel, generate\n"
         f"g = generate({SPEC!r})\n"
         "print([zlib.crc32(t.numpy().tobytes()) for t in (g.csc.indptr, g.csc.indices, g.x, g.y)])\n"
     )
@@ -111,13 +111,13 @@ def test_edges_stay_in_class_as_often_as_asked():
 
 def test_degrees_follow_a_power_law():
     spec = dataclasses.replace(SPEC, num_nodes=50_000, num_edges=1_000_000, blocks_per_class=10)
-    stubs = np.sort(blockmodel._stub_counts(spec))[::-1].astype(float)
+    stubs = np.sort(synthetic._stub_counts(spec))[::-1].astype(float)
     ranks = np.arange(30, 3000)  # past the capped hubs, before the many small ones
     slope = np.polyfit(np.log(stubs[ranks]), np.log(ranks + 1), 1)[0]
     assert slope == pytest.approx(-4 / 3, abs=0.1)  # P(stubs > s) ~ s^(1 - 7/3)
     degrees = generate(spec).csc.degrees().numpy()
     assert degrees.max() > 100 * np.median(degrees)
-    assert np.corrcoef(np.log(degrees), np.log(blockmodel._stub_counts(spec)))[0, 1] > 0.9
+    assert np.corrcoef(np.log(degrees), np.log(synthetic._stub_counts(spec)))[0, 1] > 0.9
 
 
 def test_label_noise_and_features_have_the_stated_statistics():

@@ -8,7 +8,7 @@ import torch
 from tests.datasets.helpers import assert_same_graph
 
 from graphbraid.datasets import open_store, save_store
-from graphbraid.datasets.blockmodel import BlockModel, generate, generate_in_parts
+from graphbraid.datasets.synthetic import BlockModel, generate, generate_in_parts
 from graphbraid.errors import ConfigError, DataError
 
 SPEC = BlockModel(num_nodes=1_003, num_edges=8_000, num_classes=5, blocks_per_class=3, num_features=7)

@@ -22,7 +22,7 @@ from torch import Tensor
 from graphbraid.distributed import Communicator
 from graphbraid.distributed.peers.group import Peers
 from graphbraid.distributed.peers.peer_sum import PeerMap, PeerSum, SharedRows
-from graphbraid.distributed.ranks.torch_transport import TorchTransport
+from graphbraid.distributed.ranks.transports import TorchTransport
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph import Ranks
 from graphbraid.fullgraph.device import device_at

@@ -15,7 +15,7 @@ from tests.suites import examples
 from graphbraid import native
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.features import POLICIES, RowCache, TierCounts
-from graphbraid.features.rows import cache_reference, disk_reference
+from graphbraid.features.rows import reference
 
 NUM_ROWS = 40
 needs_kernels = pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
@@ -82,10 +82,10 @@ def test_rows_are_the_tables_and_never_more_are_kept(table, disk, batches, num_r
 def test_the_twin_keeps_the_same_rows(disk, batches, capacity, policy, window, ranked, skipped):
     ranks = torch.arange(NUM_ROWS).flip(0).div(3, rounding_mode="floor").to(torch.uint8) if ranked else None
     compiled = native.kernels().RowCache(disk=disk.native, capacity=capacity, policy=policy, ranks=ranks)
-    twin_disk = disk_reference.DiskRows(
+    twin_disk = reference.DiskRows(
         path=str(disk.path), first_byte=128, num_rows=NUM_ROWS, row_bytes=disk.row_bytes, sums=None
     )
-    twin = cache_reference.RowCache(disk=twin_disk, capacity=capacity, policy=policy, ranks=ranks)
+    twin = reference.RowCache(disk=twin_disk, capacity=capacity, policy=policy, ranks=ranks)
     numbers = [{}, {}]
     for at, batch in enumerate(batches):
         for cache, its in zip((compiled, twin), numbers, strict=True):

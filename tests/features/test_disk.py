@@ -17,7 +17,7 @@ from graphbraid import native
 from graphbraid.datasets import open_store, save_store
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.features import DiskOptions, DiskRows, TierCounts
-from graphbraid.features.rows import disk_reference as reference
+from graphbraid.features.rows import reference
 from graphbraid.files.block_sums import BlockSums, of_file
 
 needs_kernels = pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)

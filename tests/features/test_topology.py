@@ -16,7 +16,7 @@ from graphbraid.datasets import open_store, save_store
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.features import DiskOptions, TieredTopology
 from graphbraid.features.budgets import list_blocks
-from graphbraid.features.rows import disk_reference as reference
+from graphbraid.features.rows import reference
 from graphbraid.features.rows.disk import DiskRows
 from graphbraid.features.tiers import lists_reference
 from graphbraid.files.checksums import sealed, unsealed

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from graphbraid import Csc, Graph, SparseFeatures, distributed, native, ops
-from graphbraid.datasets.blockmodel import BlockModel, generate
+from graphbraid.datasets.synthetic import BlockModel, generate
 from graphbraid.distributed.partitioning.streaming import place
 from graphbraid.features import reorder
 from graphbraid.features.scores import walks

@@ -21,8 +21,7 @@ from graphbraid.fullgraph import CompileOptions, NotLoweredError
 from graphbraid.machine.rates import Rates
 from graphbraid.synth import from_model, load_weights, train, write_cuda
 from graphbraid.synth.emit import cuda
-from graphbraid.synth.emit.cuda import sources_for_gpu
-from graphbraid.synth.emit.gpu_calls import parts_of
+from graphbraid.synth.emit.cuda import parts_of, sources_for_gpu
 from graphbraid.synth.weights import weights_of
 
 pytestmark = pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)

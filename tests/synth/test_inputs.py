@@ -16,8 +16,7 @@ from graphbraid.errors import ConfigError
 from graphbraid.fullgraph import CompileOptions, NotLoweredError
 from graphbraid.machine.rates import Rates
 from graphbraid.synth import Synthesis, from_model, train
-from graphbraid.synth.emit.inputs import inputs_of, trial_of
-from graphbraid.synth.emit.openmp import sources_of
+from graphbraid.synth.emit.openmp import inputs_of, sources_of, trial_of
 
 pytestmark = pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
 OPTIONS = CompileOptions(rates=Rates())

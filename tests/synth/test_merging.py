@@ -8,7 +8,7 @@ import torch
 from graphbraid.fullgraph import NotLoweredError
 from graphbraid.synth.emit.calls import Written
 from graphbraid.synth.emit.memory import ArrayFile, digest_of
-from graphbraid.synth.emit.merging import Merging
+from graphbraid.synth.emit.mpi import Merging
 from graphbraid.synth.emit.writer import PassText, TaskText
 
 

@@ -11,9 +11,8 @@ if TYPE_CHECKING:
     from graphbraid.datasets.ids import NodeIds
     from graphbraid.datasets.npz import load_npz
     from graphbraid.datasets.ogb.graphs import from_ogb, load_ogb
-    from graphbraid.datasets.preparing import prepare
     from graphbraid.datasets.pyg import from_pyg_dataset
-    from graphbraid.datasets.registry import load
+    from graphbraid.datasets.registry import load, prepare
     from graphbraid.datasets.splits import random_share_split, random_split
     from graphbraid.datasets.store.manifest import StoreNames
     from graphbraid.datasets.store.narrowing import Narrowing, Rounding
@@ -58,9 +57,8 @@ __getattr__ = names_of(
         "ids": "NodeIds",
         "npz": "load_npz",
         "ogb.graphs": "from_ogb load_ogb",
-        "preparing": "prepare",
         "pyg": "from_pyg_dataset",
-        "registry": "load",
+        "registry": "load prepare",
         "splits": "random_share_split random_split",
         "store.manifest": "StoreNames",
         "store.narrowing": "Narrowing Rounding",

@@ -1,19 +1,42 @@
-"""Random splits that depend only on the graph's labels and a seed, so that one number identifies a split."""
+"""Random splits, and the streams of the counter RNG that datasets draw from.
+
+Draw ``i`` of a stream is ``mix(key + i·φ)``. A split depends only on the graph's labels and a seed, so one
+number identifies it.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from graphbraid.datasets.draws import draws, stream_key
+from graphbraid.arguments import as_count
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph, NodeSet
 from graphbraid.graph.checks import named
 from graphbraid.graph.labelled import has_labels
+from graphbraid.sampling.rng import PHI, mix, mix_array
 from graphbraid.signatures import typed
+
+
+def stream_key(seed: int, purpose: int) -> int:
+    """Return the 64-bit key of one kind of draws under one seed.
+
+    Raises:
+        ConfigError: the seed is not a whole number of at most 64 bits.
+    """
+    seed = as_count(seed, "seed", most=(1 << 64) - 1)
+    return mix(seed ^ mix(purpose))
+
+
+def draws(key: int, count: int, first: int = 0) -> npt.NDArray[Any]:
+    """Return the draws ``first``, ``first + 1``, ... of a stream as ``(count,)`` uint64."""
+    return mix_array(np.arange(first, first + count, dtype=np.uint64) * np.uint64(PHI) + np.uint64(key))
+
 
 _PURPOSE = 0x53504C4954  # "SPLIT": keeps these draws apart from the generator's for the same seed
 

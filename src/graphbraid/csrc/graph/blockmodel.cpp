@@ -1,4 +1,4 @@
-// The generator of the embedded datasets: a degree-corrected stochastic block model (datasets/blockmodel.py
+// The generator of the embedded datasets: a degree-corrected stochastic block model (datasets/synthetic.py
 // says what it draws, and holds the twin). Bits depend on the key alone, not on threads or variant.
 #include <algorithm>
 #include <atomic>

@@ -108,7 +108,7 @@ def join(comm: CommName, limits: RankLimits) -> Communicator:
     import torch.distributed as dist
 
     if dist.is_available() and dist.is_initialized():
-        from graphbraid.distributed.ranks.torch_transport import TorchTransport
+        from graphbraid.distributed.ranks.transports import TorchTransport
 
         return _with_own_meeting(TorchTransport(owns=False), limits)
     if not launched:
@@ -153,7 +153,7 @@ def _join_torch(limits: RankLimits) -> Communicator:
 
 
 def _join_mpi(limits: RankLimits) -> Communicator:
-    from graphbraid.distributed.ranks.mpi_transport import MpiTransport
+    from graphbraid.distributed.ranks.transports import MpiTransport
 
     return _with_own_meeting(MpiTransport(), limits)
 
@@ -218,7 +218,7 @@ def _torch_group(store: Any, meeting: Any, limits: RankLimits, watch: Any) -> An
     """
     import torch.distributed as dist
 
-    from graphbraid.distributed.ranks.torch_transport import TorchTransport
+    from graphbraid.distributed.ranks.transports import TorchTransport
 
     backend = "gloo"
     if torch.cuda.is_available() and dist.is_nccl_available():

@@ -21,7 +21,7 @@ from torch import Tensor
 from graphbraid import native
 from graphbraid.arguments import MOST_BYTES, as_count, check_choice, check_tensor, shown
 from graphbraid.errors import DataError
-from graphbraid.features.rows import cache_reference as reference
+from graphbraid.features.rows import reference
 from graphbraid.features.rows.disk import DiskRows, as_bytes
 from graphbraid.features.rows.tier_counts import TierCounts
 from graphbraid.native import plain_errors

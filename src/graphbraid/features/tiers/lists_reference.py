@@ -7,7 +7,7 @@ import threading
 import torch
 from torch import Tensor
 
-from graphbraid.features.rows.disk_reference import DiskRows
+from graphbraid.features.rows.reference import DiskRows
 
 _NODES_PER_WORD, _WORD_BYTES = 64, 16
 

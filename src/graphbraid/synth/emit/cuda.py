@@ -1,26 +1,250 @@
-"""The CUDA target: a folder of CUDA C++ that trains on a GPU by the tasks of the full-graph engine."""
+"""The CUDA target: a folder of CUDA C++ that trains on a GPU by the tasks of the full-graph engine.
+
+Long rows are divided among blocks, transposes are computed instead of stored, and scratch memory is counted.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from graphbraid.errors import ConfigError
 from graphbraid.files.writing import require_absent
-from graphbraid.fullgraph import CompileOptions
+from graphbraid.fullgraph import CompileOptions, NotLoweredError
 from graphbraid.graph import Graph
+from graphbraid.graph.csc import Csc
 from graphbraid.signatures import typed
+from graphbraid.synth.emit.calls import CallWriter, Written, cpp_bool, write_spmm
 from graphbraid.synth.emit.folder import Sources, cuda_sources, files_of, rendered, write_folder
-from graphbraid.synth.emit.gpu_calls import LONG_ROW, GpuCallWriter, LongRows
 from graphbraid.synth.emit.memory import ArrayFile, Memory
+from graphbraid.synth.emit.recorded import RecordedTask, address_of
 from graphbraid.synth.emit.shares import whole
 from graphbraid.synth.emit.writer import TemplateWriter
 from graphbraid.synth.synthesis import Synthesis
+
+LONG_ROW = 1024
+"""Edges of a row from which on it is summed in parts, of so many edges each."""
+_MOST_PARTS = 512
+"""Parts of rows in which columns are summed, as in ``runtime_cuda/column_sums.cuh``."""
+_CHUNK_FLOATS = 1 << 24
+"""Numbers that are gathered at a time, as in ``runtime_cuda/kernels_dense.cu``."""
+_LACKING = frozenset(
+    {"gatv2_forward", "gatv2_backward", "layer_norm", "layer_norm_backward", "scale", "factor_gradient"}
+)
+"""Kernels that programs for processors have and ``runtime_cuda`` has not."""
+_READ_TRANSPOSES = frozenset({"spmm_max_shared_backward", "gat_backward"})
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class DividedRows:
+    """The long rows of some edges, in the form of ``LongRows`` in ``runtime_cuda/gpu_kernels.h``."""
+
+    rows: Tensor
+    """``(num_rows, 3)`` int64: a row, its first part, and the one behind its last."""
+    parts: Tensor
+    """``(num_parts, 3)`` int64: a row, its first edge, and the one behind its last."""
+
+
+def parts_of(indptr: Tensor, edges: int) -> DividedRows | None:
+    """Divide the rows with more than ``edges`` edges into parts of so many; None if there are none."""
+    degrees = indptr.diff()
+    rows = (degrees > edges).nonzero().squeeze(1)
+    if not rows.numel():
+        return None
+    counts = (degrees[rows] + edges - 1) // edges
+    ends = counts.cumsum(0)
+    number = torch.repeat_interleave(torch.arange(rows.numel()), counts)
+    row, part = rows[number], torch.arange(number.numel()) - (ends - counts)[number]
+    begin = indptr[row] + part * edges
+    end = torch.minimum(begin + edges, indptr[row + 1])
+    return DividedRows(torch.stack((rows, ends - counts, ends), 1), torch.stack((row, begin, end), 1))
+
+
+class LongRows:
+    """The long rows of all edges of a program, found once for each."""
+
+    def __init__(self, edges: int) -> None:
+        self.edges = edges
+        self._found: dict[tuple[int, int], DividedRows | None] = {}
+
+    def of(self, indptr: Tensor) -> DividedRows | None:
+        """Return the long rows of some edges."""
+        key = (address_of(indptr), indptr.numel())
+        if key not in self._found:
+            self._found[key] = parts_of(indptr, self.edges)
+        return self._found[key]
+
+
+class GpuCallWriter(CallWriter):
+    """Writes the calls of one step.
+
+    Args:
+        memory: see :class:`.CallWriter`.
+        long_rows: those of the whole program.
+        is_implicit: do without stored transposes.
+    """
+
+    def __init__(self, memory: Memory, long_rows: LongRows, *, is_implicit: bool) -> None:
+        super().__init__(memory)
+        self._long_rows, self._is_implicit = long_rows, is_implicit
+        self.workspace = 0
+        """Floats that a kernel needs at most while it runs."""
+        self.num_scattered = 0
+        """Number of the aggregations over transposes that are not stored."""
+        self._forward = _aggregations(memory.standing.recording.forward) if is_implicit else []
+
+    def written(self, task: RecordedTask) -> list[Written]:
+        """Return the calls of a task as statements; see :meth:`.CallWriter.written`."""
+        for name, arguments in task.calls:
+            if name in _WORKSPACES:
+                self.workspace = max(self.workspace, _WORKSPACES[name](self, arguments))
+            if self._is_implicit and name in _READ_TRANSPOSES:
+                what = f"the task {task.name!r} calls {name}, which reads the transpose of the edges"
+                raise NotLoweredError("synthesis", what, "transpose='stored'")
+        return super().written(task)
+
+    def writer_of(self, name: str) -> Callable[..., list[str]] | None:
+        """Return what writes the calls of a kernel; None if the target does not have it."""
+        if name in _LACKING:
+            return None
+        return _write_spmm if self._is_implicit and name == "spmm" else super().writer_of(name)
+
+    def edges(self, indptr: Tensor, indices: Tensor) -> str:
+        """Return the edges into some rows."""
+        plain, long = super().edges(indptr, indices), self._long_rows.of(indptr)
+        if long is None:
+            return plain
+        rows, parts = self.memory.array(long.rows, "long_rows"), self.memory.array(long.parts, "parts")
+        counts = long.rows.shape[0], long.parts.shape[0]
+        shown = f"{self._long_rows.edges}, {rows}.int64s(), {counts[0]}, {parts}.int64s(), {counts[1]}"
+        return f"{plain.removesuffix('}')}, LongRows{{{shown}}}}}"
+
+    def num_parts(self, indptr: Tensor) -> int:
+        """Return the number of parts of long rows."""
+        long = self._long_rows.of(indptr)
+        return 0 if long is None else long.parts.shape[0]
+
+    def forward_of(
+        self, indptr: Tensor, indices: Tensor, weight: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None] | None:
+        """Return the edges and weights of the forward pass whose transpose these are; None if none is."""
+        if any(address_of(of_forward[0]) == address_of(indptr) for of_forward in self._forward):
+            return None
+        for of_forward in self._forward:
+            if _is_transpose((indptr, indices, weight), of_forward):
+                return of_forward
+        return None
+
+
+def _aggregations(tasks: Sequence[RecordedTask]) -> list[tuple[Tensor, Tensor, Tensor | None]]:
+    calls = (call for task in tasks for call in task.calls)
+    return [(given[0], given[1], given[3]) for name, given in calls if name == "spmm"]
+
+
+def _is_transpose(
+    these: tuple[Tensor, Tensor, Tensor | None], those: tuple[Tensor, Tensor, Tensor | None]
+) -> bool:
+    (indptr, indices, weight), (of_indptr, of_indices, of_weight) = these, those
+    num_src = indptr.numel() - 1
+    if indices.numel() != of_indices.numel() or (weight is None) != (of_weight is None):
+        return False
+    if of_indices.numel() and int(of_indices.max()) >= num_src:
+        return False
+    transposed, perm = Csc(of_indptr, of_indices, num_src, trusted=True).transpose()
+    is_same = torch.equal(transposed.indptr, indptr) and torch.equal(transposed.indices, indices)
+    if weight is None or of_weight is None:
+        return is_same
+    return is_same and torch.equal(of_weight[perm], weight)
+
+
+def _write_spmm(
+    w: GpuCallWriter, at: int, indptr: Tensor, indices: Tensor, x: Tensor, *rest: Any
+) -> list[str]:
+    """Write an aggregation; over a transpose, one that scatters along the edges of the forward pass."""
+    weight, src, dst, loop, loop_scale, num_loops, skip_loops, mean, addend, out, after = rest
+    forward = None if mean or after is not None else w.forward_of(indptr, indices, weight)
+    if forward is None:
+        return write_spmm(w, at, indptr, indices, x, *rest)
+    w.num_scattered += 1
+    names = ("weight", "src_scale", "dst_scale", "loop")
+    given = zip((forward[2], src, dst, loop), names, strict=True)
+    factors = ", ".join(w.memory.pointer(factor, at, name) for factor, name in given)
+    numbers = f"{loop_scale!r}, {num_loops}, {cpp_bool(skip_loops)}"
+    m = w.memory
+    return [
+        f"spmm_transposed({w.edges(*forward[:2])}, {m.matrix(x, at)}, Factors{{{factors}}}, {numbers}, "
+        f"{m.matrix(addend, at)}, {m.matrix(out, at)});"
+    ]
+
+
+# ---- Floats of scratch memory, as the kernels in runtime_cuda/ ask for them, by a call's arguments
+
+
+def _of_spmm(w: GpuCallWriter, given: Sequence[Any]) -> int:
+    return w.num_parts(given[0]) * int(given[12].shape[1])
+
+
+def _of_spmm_max(w: GpuCallWriter, given: Sequence[Any]) -> int:
+    return 2 * w.num_parts(given[0]) * int(given[5].shape[1])
+
+
+def _of_spmm_max_back(w: GpuCallWriter, given: Sequence[Any]) -> int:
+    return w.num_parts(given[0]) * int(given[6].shape[1])
+
+
+def _of_product(_: GpuCallWriter, given: Sequence[Any]) -> int:
+    a, _b, out, _add, ids, _after = given
+    return 0 if ids is None else _gathered(out.shape[0], a.shape[1])
+
+
+def _of_gram(_: GpuCallWriter, given: Sequence[Any]) -> int:
+    a, b, _out, ids = given
+    return 0 if ids is None else _gathered(a.shape[0], b.shape[1])
+
+
+def _of_bit_product(_: GpuCallWriter, given: Sequence[Any]) -> int:
+    b: Tensor = given[2]
+    return 0 if b.stride(1) == 1 else b.numel()
+
+
+def _of_epilogue_backward(_: GpuCallWriter, given: Sequence[Any]) -> int:
+    grad, grad_bias = given[0], given[7]
+    return 0 if grad_bias is None else _MOST_PARTS * int(grad.shape[1])
+
+
+def _of_norm(_: GpuCallWriter, given: Sequence[Any]) -> int:
+    return (_MOST_PARTS + 2) * int(given[0].shape[1])
+
+
+def _of_gat_backward(_: GpuCallWriter, given: Sequence[Any]) -> int:
+    dst_logit: Tensor = given[7]  # one for each row and head
+    return dst_logit.numel()
+
+
+def _gathered(rows: int, columns: int) -> int:
+    return min(rows, max(1, _CHUNK_FLOATS // columns)) * columns
+
+
+_WORKSPACES: dict[str, Callable[[GpuCallWriter, Sequence[Any]], int]] = {
+    "spmm": _of_spmm,
+    "spmm_max": _of_spmm_max,
+    "spmm_max_shared_backward": _of_spmm_max_back,
+    "tall_product": _of_product,
+    "tall_gram": _of_gram,
+    "bit_product": _of_bit_product,
+    "epilogue_backward": _of_epilogue_backward,
+    "batch_statistics": _of_norm,
+    "batch_norm_backward": _of_norm,
+    "gat_backward": _of_gat_backward,
+}
+
 
 TRANSPOSES = ("stored", "implicit")
 _ALIGN, _WEIGHT_FLOATS = 256, 64
@@ -140,4 +364,4 @@ def _decisions(made: Sequence[GpuCallWriter], memory: dict[str, int], transpose:
     ]
 
 
-__all__ = ["TRANSPOSES", "sources_for_gpu", "write_cuda"]
+__all__ = ["LONG_ROW", "LongRows", "parts_of", "sources_for_gpu", "write_cuda"]

@@ -1,24 +1,205 @@
-"""The MPI target: one program for several ranks, each with its own part of the graph."""
+"""The MPI target: the programs of several ranks become one, which reads what differs as it starts.
+
+Ranks run the same calls on other numbers of rows, at other places of their arenas, with other arrays. So
+their programs are the same text except for numbers and arrays. A number that differs becomes an entry of
+``sizes``. Arrays at the same place of the text become one name, which each rank reads from its own folder.
+"""
 
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from graphbraid.distributed import Partition
 from graphbraid.files.writing import require_absent
-from graphbraid.fullgraph import CompileOptions, Lowered
+from graphbraid.fullgraph import CompileOptions, Lowered, NotLoweredError
 from graphbraid.graph import Graph
 from graphbraid.signatures import typed
+from graphbraid.synth.emit.calls import Written
 from graphbraid.synth.emit.folder import Sources, files_of, openmp_sources, rendered, write_folder
-from graphbraid.synth.emit.memory import digest_of
-from graphbraid.synth.emit.merging import Merging
+from graphbraid.synth.emit.memory import ArrayFile, digest_of
 from graphbraid.synth.emit.shares import RankShare, share_of
-from graphbraid.synth.emit.writer import TemplateWriter
+from graphbraid.synth.emit.writer import PassText, TaskText, TemplateWriter
 from graphbraid.synth.synthesis import Synthesis
+
+_TOKEN = re.compile(r"plan\.\w+|\d+\.\d+(?:e[+-]?\d+)?|\d+e[+-]?\d+|\w+|\W")
+_MAY_LACK = "spmm"
+"""The kernel that is not called where it would write no rows."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class RankArray:
+    """An array that each rank has in its own folder."""
+
+    name: str
+    dtype: str
+    shape: tuple[str, ...]
+    digest: str
+    tensors: tuple[Tensor, ...]
+    """What each rank reads."""
+
+
+class Merging:
+    """The program of all ranks.
+
+    Args:
+        files: the arrays of each rank's program.
+    """
+
+    def __init__(self, files: Sequence[Sequence[ArrayFile]]) -> None:
+        self._files = [{file.name: file for file in of_rank} for of_rank in files]
+        self._sizes: dict[tuple[int, ...], int] = {}
+        self._arrays: dict[tuple[str | None, ...], RankArray] = {}
+
+    @property
+    def arrays(self) -> list[RankArray]:
+        """The arrays, in the order of their first use."""
+        return list(self._arrays.values())
+
+    def numbers(self, rank: int) -> Tensor:
+        """Return a rank's sizes and, behind them, the digests of its arrays, int64."""
+        digests = np.array([digest_of(array.tensors[rank]) for array in self.arrays], np.uint64)
+        sizes = np.array([of_ranks[rank] for of_ranks in self._sizes], np.int64)
+        return torch.from_numpy(np.concatenate((sizes, digests.view(np.int64))))
+
+    @property
+    def num_sizes(self) -> int:
+        """Number of sizes."""
+        return len(self._sizes)
+
+    def merged(self, values: Sequence[Any], where: str = "the program") -> Any:
+        """Return what the template shows of all ranks, from what it would show of each.
+
+        Raises:
+            NotLoweredError: the ranks differ in more than numbers and arrays.
+        """
+        first = values[0]
+        if isinstance(first, str):
+            return self._text(values, where)
+        if isinstance(first, int) and not isinstance(first, bool):
+            return self._number(values)
+        if isinstance(first, PassText):
+            tasks = [self._task(each) for each in zip(*(of_rank.tasks for of_rank in values), strict=True)]
+            return replace(first, tasks=tasks)
+        if isinstance(first, dict):
+            return {key: self._entry(key, [of_rank[key] for of_rank in values], where) for key in first}
+        if isinstance(first, list | tuple):
+            return type(first)(self.merged(each, where) for each in zip(*values, strict=True))
+        return first  # records that ranks have in common
+
+    def _entry(self, key: str, values: Sequence[Any], where: str) -> Any:
+        return _comment(values) if key == "what" else self.merged(values, f"{where}, {key}")
+
+    def _task(self, tasks: Sequence[TaskText]) -> TaskText:
+        where = f"the task {tasks[0].comment!r}"
+        wanted = max((task.calls for task in tasks), key=len)
+        aligned = [_aligned(wanted, task.calls, where) for task in tasks]
+        calls = []
+        for number, call in enumerate(wanted):
+            found = [of_rank[number] for of_rank in aligned]
+            lines = [
+                self._text([None if one is None else one.lines[i] for one in found], where)
+                for i in range(len(call.lines))
+            ]
+            if None in found:
+                there = self._number([int(one is not None) for one in found])
+                lines = [f"if ({there} != 0) {{", *(f"  {line}" for line in lines), "}"]
+            calls.append(Written(call.kernel, lines))
+        return TaskText(_comment([task.comment for task in tasks]), calls, tasks[0].complete)
+
+    def _text(self, texts: Sequence[str | None], where: str) -> str:
+        """Merge texts; None is that of a rank that does not come here."""
+        tokens = [None if text is None else _TOKEN.findall(text) for text in texts]
+        wanted = next(of_rank for of_rank in tokens if of_rank is not None)
+        if any(of_rank is not None and len(of_rank) != len(wanted) for of_rank in tokens):
+            raise _differ(where, *[text for text in texts if text is not None][:2])
+        found = []
+        for number, token in enumerate(wanted):
+            each = [None if of_rank is None else of_rank[number] for of_rank in tokens]
+            there = [one for one in each if one is not None]
+            if token.startswith("plan."):
+                found.append(self._array_token(each, where))
+            elif len(set(there)) == 1:
+                found.append(token)
+            elif all(one.isdigit() for one in there):
+                found.append(self._number([int(one or 0) for one in each]))
+            else:
+                raise _differ(where, *[text for text in texts if text is not None][:2])
+        return "".join(found)
+
+    def _number(self, numbers: Sequence[int]) -> Any:
+        if len(set(numbers)) == 1:
+            return numbers[0]
+        return f"sizes[{self._sizes.setdefault(tuple(numbers), len(self._sizes))}]"
+
+    def _array_token(self, tokens: Sequence[str | None], where: str) -> str:
+        names = [None if token is None else token.removeprefix("plan.") for token in tokens]
+        return f"plan.{self._array(names, where).name}"
+
+    def _array(self, names: Sequence[str | None], where: str) -> RankArray:
+        key = tuple(names)
+        if key not in self._arrays:
+            pairs = zip(names, self._files, strict=True)
+            files = [None if name is None else of_rank[name] for name, of_rank in pairs]
+            number, first = len(self._arrays), next(file for file in files if file is not None)
+            tensors = _of_one_shape([None if file is None else file.tensor.detach() for file in files])
+            if len({tensor.ndim for tensor in tensors}) > 1:
+                raise _differ(where, *(f"an array {tuple(tensor.shape)}" for tensor in tensors[:2]))
+            lengths = zip(*(tensor.shape for tensor in tensors), strict=True)
+            self._arrays[key] = RankArray(
+                name=re.sub(r"\d+$", "", first.name) + str(number),
+                dtype=first.dtype,
+                shape=tuple(str(self._number(each)) for each in lengths),
+                digest=f"digests[{number}]",
+                tensors=tensors,
+            )
+        return self._arrays[key]
+
+
+def _of_one_shape(tensors: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+    """Return tensors of one shape: those that are missing or empty get no rows.
+
+    An empty one may be of another shape: it is known by where it begins, which for some is nowhere.
+    """
+    there = [tensor for tensor in tensors if tensor is not None]
+    like = next((tensor for tensor in there if tensor.numel()), there[0])
+    nothing = like.new_empty(0, *like.shape[1:])
+    return tuple(nothing if tensor is None or not tensor.numel() else tensor for tensor in tensors)
+
+
+def _aligned(wanted: Sequence[Written], calls: Sequence[Written], where: str) -> list[Written | None]:
+    """Return a rank's calls at the places of those of the rank that makes the most; None for none."""
+    left, found = list(calls), list[Written | None]()
+    for call in wanted:
+        is_there = bool(left) and left[0].kernel == call.kernel
+        if not is_there and call.kernel != _MAY_LACK:
+            raise _differ(where, call.kernel, "no such call")
+        found.append(left.pop(0) if is_there else None)
+    if left or (None in found and sum(call.kernel == _MAY_LACK for call in wanted) > 1):
+        raise _differ(where, f"{len(wanted)} calls", f"{len(calls)}")
+    return found
+
+
+def _comment(texts: Sequence[str]) -> str:
+    """Return a comment with an n in place of each number that differs."""
+    tokens = [_TOKEN.findall(text) for text in texts]
+    if len({len(of_rank) for of_rank in tokens}) > 1:
+        return texts[0]
+    return "".join(each[0] if len(set(each)) == 1 else "n" for each in zip(*tokens, strict=True))
+
+
+def _differ(where: str, one: str, other: str) -> NotLoweredError:
+    what = f"ranks differ in {where}: {one} on one, {other} on another"
+    return NotLoweredError("synthesis", what, "a partition that gives each rank rows to compute")
+
 
 _SOURCES = ("exchange.cpp", "ranks.cpp")
 _NORM_SOURCES = ("ranks_norm.cpp",)
@@ -103,4 +284,4 @@ def _rows(share: RankShare) -> str:
     return f"{lowered.nodes.numel():,} training nodes; rows per level {rows}"
 
 
-__all__ = ["sources_of_ranks", "write_mpi"]
+__all__ = ["Merging", "sources_of_ranks", "write_mpi"]

@@ -1,25 +1,211 @@
-"""The OpenMP target: a folder of C++ that trains by the tasks of the full-graph engine."""
+"""The OpenMP target: a folder of C++ that trains by the tasks of the full-graph engine.
+
+Which form of the features is the fastest depends on their zeros and on the machine that runs the program.
+So the training step is written for each form that could be the fastest. The program tries their products on
+some of the features' rows before it reads anything else (``runtime/input_choice.h``).
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from graphbraid import arguments
+from graphbraid.errors import ConfigError
 from graphbraid.files.writing import require_absent
-from graphbraid.fullgraph import CompileOptions, Lowered
+from graphbraid.fullgraph import CompileOptions, Lowered, NotLoweredError
+from graphbraid.fullgraph.lowering.costs import Facts
+from graphbraid.fullgraph.lowering.hoisting import input_seconds, input_width
+from graphbraid.fullgraph.lowering.passes import split
+from graphbraid.fullgraph.program import INPUT, Aggregate, Hoisted, Linear, Program
 from graphbraid.graph import Graph
+from graphbraid.graph.scaled_features import Features
+from graphbraid.ops.binary import dense_chunks, is_binary
 from graphbraid.signatures import typed
 from graphbraid.synth.emit.folder import Sources, files_of, openmp_sources, rendered, write_folder
-from graphbraid.synth.emit.inputs import LOWERED, inputs_of, shown, trial_of
-from graphbraid.synth.emit.memory import Arrays, Content
+from graphbraid.synth.emit.memory import ArrayFile, Arrays, Content
 from graphbraid.synth.emit.shares import whole
 from graphbraid.synth.emit.writer import TemplateWriter
 from graphbraid.synth.synthesis import Synthesis
+
+LOWERED = {"dense": "dense", "csr": "sparse", "bits": "binary"}
+"""What lowering calls each path."""
+MARGIN = 8.0
+"""How many times slower than the fastest a path may be by this machine's rates and still be written: the
+ratios of the rates differ less than that from machine to machine."""
+MOST_DENSITY = 0.5
+"""Share of features that are not zero above which CSR takes more memory than dense rows."""
+TRIED_VALUES = 1 << 18
+"""Features other than zero in the rows that a program tries."""
+LEAST_ROWS = 256
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class InputPaths:
+    """The paths that a program is written with."""
+
+    names: tuple[str, ...]
+    why: str
+    """Why it has these alone, as a clause."""
+    is_asked: bool
+    """Whether the caller named them; else lowering may decide about a path that is alone."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class PathTrial:
+    """What a program of several paths tries as it starts."""
+
+    shape: tuple[int, int, int]
+    """Rows and columns of the features, and columns of the weights that they are multiplied by."""
+    dense_rows: int
+    """Rows that the dense path multiplies: fewer where these are aggregated features, computed once."""
+    density: float
+    """Share of the features that are not zero."""
+    rows: tuple[ArrayFile, ArrayFile, ArrayFile]
+    """``indptr``, ``indices`` and values of some rows in CSR."""
+    sources: int
+    """Number of rows that the first aggregation reads."""
+    spared: int
+    """Numbers that aggregations read in the other paths and not in the dense one, where the aggregated
+    features are computed once; in one direction."""
+
+
+def inputs_of(program: Program, lowered: Lowered, asked: Sequence[str] | None) -> InputPaths:
+    """Return the paths that a program is to be written with.
+
+    Args:
+        program: the program as it was read from the model.
+        lowered: the same, lowered as the engine does.
+        asked: names of paths; None for all that could be the fastest.
+
+    Raises:
+        ConfigError: there is no such path, or it is named twice.
+        NotLoweredError: a path is asked for that the program or the features do not allow.
+    """
+    x = lowered.graph.x
+    assert x is not None
+    if asked is not None:
+        return InputPaths(_checked(asked, x, _allowed(program, lowered)), "others were not asked for", True)
+    if not _allowed(program, lowered):
+        return InputPaths(("dense",), "the features are read by something other than a linear map", False)
+    paths = {path: name for name, path in LOWERED.items()}
+    density = lowered.facts.density
+    if density > MOST_DENSITY:
+        name = paths[lowered.program.input_path]
+        return InputPaths((name,), f"{100 * density:.3g}% of the features are not zero", False)
+    seconds = _seconds(split(program, lowered.facts), replace(lowered.facts, is_binary=True))
+    limit = MARGIN * min(seconds.values())
+    if seconds["binary"] <= limit and not is_binary(x):
+        del seconds["binary"]
+        limit = MARGIN * min(seconds.values())
+    names = sorted((path for path in seconds if seconds[path] <= limit), key=lambda path: seconds[path])
+    return InputPaths(
+        tuple(paths[path] for path in names), f"the others take at least {MARGIN:g} times as long", False
+    )
+
+
+def trial_of(program: Program, lowered: dict[str, Lowered]) -> PathTrial:
+    """Return what a program tries.
+
+    Args:
+        program: the program as it was read from the model.
+        lowered: the same, lowered for each path.
+    """
+    first = next(iter(lowered.values()))
+    x, facts = first.graph.x, first.facts
+    assert x is not None
+    rows = _some_rows(x, facts.density)
+    names = ("trial_indptr", "trial_indices", "trial_values")
+    files = [ArrayFile(name, f"{name}.npy", False, part) for name, part in zip(names, rows, strict=True)]
+    reads = {name: _aggregated(of_path) for name, of_path in lowered.items()}
+    spared = max(reads.values()) - reads["dense"] if "dense" in reads else 0
+    return PathTrial(
+        shape=(facts.rows[0], facts.in_channels, input_width(split(program, facts))),
+        dense_rows=_dense_rows(lowered["dense"]) if "dense" in lowered else 0,
+        density=facts.density,
+        rows=(files[0], files[1], files[2]),
+        sources=facts.rows[0],
+        spared=spared,
+    )
+
+
+def shown(inputs: InputPaths, trial: PathTrial | None) -> dict[str, Any]:
+    """Return what the template shows of the paths."""
+    return {"names": inputs.names, "why": inputs.why, "trial": trial}
+
+
+def _seconds(program: Program, facts: Facts) -> dict[str, float]:
+    """Return the seconds per epoch on each path, all above 0: what the dense path spares, the others take."""
+    seconds = input_seconds(program, facts)
+    product = 2 * facts.multiply_seconds(facts.rows[0], facts.in_channels, input_width(program))
+    spared = max(0.0, product - seconds["dense"])
+    return {path: time + spared for path, time in seconds.items()}
+
+
+def _allowed(program: Program, lowered: Lowered) -> bool:
+    """Return whether lowering may choose how the features are multiplied."""
+    return (
+        not program.node_types
+        and program.in_channels > 0
+        and "input_path" in lowered.options.passes
+        and bool(input_width(split(program, lowered.facts)))
+    )
+
+
+def _checked(asked: Sequence[str], x: Features, allowed: bool) -> tuple[str, ...]:
+    if not isinstance(asked, Sequence):
+        raise ConfigError(f"inputs must be a list of input paths; got {arguments.shown(asked)}")
+    for name in asked:
+        if name not in LOWERED:
+            raise ConfigError(f"there is no input path {name!r}; there are {', '.join(LOWERED)}")
+    if not asked or len(set(asked)) < len(asked):
+        raise ConfigError(f"input paths must be some of {', '.join(LOWERED)}, each once; got {list(asked)}")
+    if set(asked) != {"dense"} and not allowed:
+        what = f"the path {next(name for name in asked if name != 'dense')}"
+        raise NotLoweredError(what, "something other than a linear map reads the features", "dense")
+    if "bits" in asked and not is_binary(x):
+        what = "a node's features other than zero are not all one number"
+        raise NotLoweredError("the path bits", what, "csr or dense")
+    return tuple(asked)
+
+
+def _aggregated(lowered: Lowered) -> int:
+    """Return how many numbers the aggregations of a step read in one direction."""
+    program, edges = lowered.program, lowered.facts.edges
+    return sum(
+        edges[program.level(op.inputs[0])] * program.width(op.inputs[0])
+        for op in program.ops
+        if isinstance(op, Aggregate)
+    )
+
+
+def _dense_rows(lowered: Lowered) -> int:
+    """Return the most rows of features, or of what was made of them once, that a weight multiplies."""
+    program, facts = lowered.program, lowered.facts
+    constant = {INPUT, *(op.out for op in program.ops if isinstance(op, Hoisted))}
+    products = [op for op in program.ops if isinstance(op, Linear) and constant & set(op.inputs)]
+    return max((facts.rows[program.level(op.out)] for op in products), default=facts.rows[0])
+
+
+def _some_rows(x: Features, density: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return evenly spaced rows in CSR: int64 ``indptr``, int32 ``indices`` and float32 values."""
+    num_rows, per_row = x.shape[0], max(density * x.shape[1], 1.0)
+    count = min(num_rows, max(LEAST_ROWS, int(TRIED_VALUES / per_row)))
+    ids = torch.arange(count) * num_rows // max(count, 1)
+    lengths, columns, values = [], [torch.empty(0, dtype=torch.int64)], [torch.empty(0)]
+    for _, rows in dense_chunks(x, ids):
+        row, column = rows.nonzero(as_tuple=True)
+        lengths.append(torch.bincount(row, minlength=len(rows)))
+        columns.append(column)
+        values.append(rows[row, column])
+    indptr = torch.cat((torch.zeros(1, dtype=torch.int64), *lengths)).cumsum(0)
+    return indptr, torch.cat(columns).to(torch.int32), torch.cat(values)
 
 
 @typed
@@ -119,4 +305,4 @@ class _Made:
         self.plan |= {array.file: array.tensor for array in arrays.files if not array.in_store}
 
 
-__all__ = ["sources_of", "write_openmp"]
+__all__ = ["LOWERED", "inputs_of", "shown", "sources_of", "trial_of", "write_openmp"]
