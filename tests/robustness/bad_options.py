@@ -436,9 +436,15 @@ def one_fanout(w: Workplace):
     NeighborLoader(graph(), 5)
 
 
-@call(LOADER, "no hops", ConfigError, "fanouts must name at least one hop, such as (15, 10, 5)")
+@call(
+    LOADER,
+    "no hops",
+    ConfigError,
+    "layout='blocks' has a block per hop",
+    "fanouts must name at least one hop, such as (15, 10, 5)",
+)
 def no_fanouts(w: Workplace):
-    NeighborLoader(graph(), [])
+    NeighborLoader(graph(), [], layout="blocks")
 
 
 @call(LOADER, "a fanout of zero neighbours below -1", ConfigError, "-1", "-3")

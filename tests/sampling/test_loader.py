@@ -321,7 +321,7 @@ def test_moving_to_the_same_device_is_free():
     [
         ({"num_neighbors": 5}, ConfigError, "a list with a fanout per hop"),
         ({"num_neighbors": {"a": [1]}}, ConfigError, "heterogeneous"),
-        ({"num_neighbors": []}, ConfigError, "at least one hop"),
+        ({"num_neighbors": [], "layout": "blocks"}, ConfigError, "at least one hop"),
         ({"batch_size": 0}, ConfigError, "batch_size must be a whole number in"),
         ({"num_workers": -1}, ConfigError, r"num_workers must be a whole number in \[0, 1024\]; got -1"),
         ({"prefetch_factor": 0}, ConfigError, r"prefetch_factor must be a whole number in \[1, .*got 0"),

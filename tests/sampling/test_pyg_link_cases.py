@@ -12,7 +12,6 @@ pytest.importorskip("torch_geometric", reason=NO_PYG)
 from torch_geometric.data import Data
 from torch_geometric.sampler import NegativeSampling
 
-from graphbraid.errors import ConfigError
 from graphbraid.loader import LinkNeighborLoader
 
 WITHOUT_TWIN = {
@@ -131,8 +130,10 @@ def test_homo_link_neighbor_loader_no_edges():
         assert isinstance(batch, Data)
         assert batch.input_id.numel() == batch.edge_label_index.size(1) == 20
         assert batch.num_nodes == batch.edge_label_index.unique().numel()
-    with pytest.raises(ConfigError, match="at least one hop"):  # PyG takes no hop at all
-        LinkNeighborLoader(Data(num_nodes=100), [], edge_label_index=links)
+    loader = LinkNeighborLoader(Data(num_nodes=100), [], batch_size=20, edge_label_index=links)
+    for batch in loader:
+        assert batch.num_nodes == batch.edge_label_index.unique().numel()
+        assert (batch.num_sampled_nodes, batch.num_sampled_edges) == ([batch.num_nodes], [])
 
 
 @pytest.mark.parametrize(("disjoint", "temporal"), [(False, False), (True, False), (True, True)])

@@ -366,7 +366,8 @@ def test_draws_with_replacement_are_uniform_and_may_repeat():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"fanouts": ()}, "at least one hop"),
+        ({"fanouts": (), "layout": "blocks"}, "at least one hop"),
+        ({"fanouts": (1,) * 65}, "at most 64; got 65"),
         ({"fanouts": (5, -2)}, r"fanouts\[1\] must be .*; got -2"),
         ({"fanouts": (5, 2.5)}, r"fanouts\[1\] must be .*; got 2.5"),
         ({"fanouts": (5,), "layout": "graph"}, "layout must be one of 'subgraph', 'blocks'; got 'graph'"),

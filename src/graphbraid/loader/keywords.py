@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import torch
@@ -93,6 +93,41 @@ class LinkNeighborKeywords(SampledKeywords, total=False):
     neg_sampling: Any
     neg_sampling_ratio: float | None
     exclude_seed_edges: bool | str
+
+
+_LAST = ("transform_sampler_output", "is_sorted", "filter_per_worker", "neighbor_sampler", "directed")
+NEIGHBOR_ORDER = (
+    *("input_time", "replace", "subgraph_type", "disjoint", "temporal_strategy", "time_attr", "weight_attr"),
+    *("transform", *_LAST),
+)
+"""PyG's order of the arguments of a NeighborLoader, after ``input_nodes``."""
+LINK_NEIGHBOR_ORDER = (
+    *("replace", "subgraph_type", "disjoint", "temporal_strategy", "neg_sampling", "neg_sampling_ratio"),
+    *("time_attr", "weight_attr", "transform", *_LAST),
+)
+"""PyG's order of the arguments of a LinkNeighborLoader, after ``edge_label_time``."""
+
+
+def by_name(
+    values: Sequence[Any], order: Sequence[str], options: Mapping[str, Any], loader: str
+) -> dict[str, Any]:
+    """Return the options of a call by name, those that were given by position, too.
+
+    Args:
+        values: the values that were given by position.
+        order: names of the positions.
+        options: the options that were given by name.
+        loader: name of the loader, for messages.
+
+    Raises:
+        TypeError: there are more values than positions, or an option was given twice, as in any call.
+    """
+    if len(values) > len(order):
+        raise TypeError(f"{loader} takes {len(order)} more arguments by position; got {len(values)}")
+    placed = dict(zip(order, values, strict=False))
+    if twice := placed.keys() & options.keys():
+        raise TypeError(f"{loader} got multiple values for argument {min(twice)!r}")
+    return {**placed, **options}
 
 
 def names_in(keywords: type[WithoutEffect], *positional: str) -> tuple[str, ...]:

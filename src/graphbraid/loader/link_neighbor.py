@@ -16,7 +16,7 @@ from graphbraid.graph.csc import Csc
 from graphbraid.graph.interop.convert import as_tensor
 from graphbraid.graph.scans import first_out_of_range
 from graphbraid.graph.types import ONLY_EDGE_TYPE
-from graphbraid.loader.keywords import LinkNeighborKeywords, names_in
+from graphbraid.loader.keywords import LINK_NEIGHBOR_ORDER, LinkNeighborKeywords, by_name, names_in
 from graphbraid.loader.neighbor import Inputs, PyGLoaderBase
 from graphbraid.loader.options import LINK_REFUSED, LoaderOptions
 from graphbraid.loader.sources import as_input_id, is_whole
@@ -60,11 +60,13 @@ class LinkNeighborLoader(PyGLoaderBase):
     Args:
         data: a :class:`graphbraid.Graph`, a PyG ``Data`` or a ``HeteroData``, whose dtypes and shapes batches
             keep.
-        num_neighbors: fanout per hop, the hop nearest the links first; -1 takes all neighbours.
+        num_neighbors: fanout per hop, the hop nearest the links first; -1 takes all neighbours. If empty,
+            batches have the links' ends alone.
         edge_label_index: ``(2, num_links)`` sources and destinations of the links. If None, all edges of the
             graph, in the order of its list.
         edge_label: ``(num_links, ...)`` labels of the links.
         edge_label_time: ``(num_links,)`` times of the links, given with ``time_attr``.
+        *more: other arguments in PyG's order, from ``replace`` on.
         **options: the other options of :class:`graphbraid.loader.LoaderOptions`, by name, but
             ``input_nodes``, ``input_time`` and ``epochs``; and those of PyG's and torch's loaders, as in
             :class:`NeighborLoader`. ``plan`` must be None, as plans are made for nodes.
@@ -79,6 +81,7 @@ class LinkNeighborLoader(PyGLoaderBase):
     takes = names_in(
         LinkNeighborKeywords, "num_neighbors", "edge_label_index", "edge_label", "edge_label_time"
     )
+    order = LINK_NEIGHBOR_ORDER
     refused = LINK_REFUSED
     inputs_name = "edge_label_index"
     is_also_pygs = True
@@ -90,6 +93,7 @@ class LinkNeighborLoader(PyGLoaderBase):
         edge_label_index: Any = None,
         edge_label: Tensor | None = None,
         edge_label_time: Tensor | None = None,
+        *more: Any,
         **options: Unpack[LinkNeighborKeywords],
     ) -> None:
         named = {
@@ -98,7 +102,7 @@ class LinkNeighborLoader(PyGLoaderBase):
             "edge_label": edge_label,
             "edge_label_time": edge_label_time,
         }
-        self._set_up(data, {**named, **options})
+        self._set_up(data, named | by_name(more, self.order, options, self.pyg_name))
         self.link_sampler = self._batches.config
         """Options of the sampler: ``num_neighbors``, ``replace`` and more."""
 

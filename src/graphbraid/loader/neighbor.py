@@ -26,7 +26,7 @@ from graphbraid.graph import EdgeType, Graph
 from graphbraid.graph.types import ONLY_NODE_TYPE
 from graphbraid.loader.auto_tiers import tiers_of
 from graphbraid.loader.batch_loader import BatchLoader
-from graphbraid.loader.keywords import NeighborKeywords, names_in
+from graphbraid.loader.keywords import NEIGHBOR_ORDER, NeighborKeywords, by_name, names_in
 from graphbraid.loader.options import REFUSED, LoaderOptions, check_others, refuse_one_type_only
 from graphbraid.loader.sources import FollowedData, as_ids, as_input_id, as_seeds, check_ids
 from graphbraid.loader.times import read_times, seed_times
@@ -73,6 +73,8 @@ class PyGLoaderBase(DataLoader[Any]):
     """Name of PyG's loader that has the same arguments."""
     takes: tuple[str, ...]
     """Names of the options that it takes."""
+    order: ClassVar[tuple[str, ...]] = ()
+    """PyG's order of the arguments that may be given by position, after those that its constructor names."""
     refused: Mapping[str, tuple[tuple[Any, ...], str]]
     """Arguments of that loader that this one refuses; see :func:`check_others`."""
     subgraph_types: tuple[str, ...] = SUBGRAPH_TYPES
@@ -366,17 +368,22 @@ def loader_class_for(called: type[T]) -> type[T]:
 def _with_options(kind: type[PyGLoaderBase]) -> inspect.Signature:
     """Return the signature of a loader's constructor with all options that it takes."""
     own = list(inspect.signature(vars(kind)["__init__"]).parameters.values())
-    named = {parameter.name for parameter in own}
+    explicit = [p for p in own if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    named = {parameter.name for parameter in explicit}
+    fields = {one.name: one for one in dataclasses.fields(LoaderOptions) if one.name in kind.takes}
+    placed = [name for name in kind.order if name in fields]
     options = [
         inspect.Parameter(
-            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type
+            name,
+            inspect.Parameter.POSITIONAL_OR_KEYWORD if name in placed else inspect.Parameter.KEYWORD_ONLY,
+            default=fields[name].default,
+            annotation=fields[name].type,
         )
-        for field in dataclasses.fields(LoaderOptions)
-        if field.name in kind.takes and field.name not in named
+        for name in dict.fromkeys((*placed, *fields))
+        if name not in named
     ]
-    *positional, _ = own
     return inspect.Signature(
-        [*positional, *options, inspect.Parameter("others", inspect.Parameter.VAR_KEYWORD)]
+        [*explicit, *options, inspect.Parameter("others", inspect.Parameter.VAR_KEYWORD)]
     )
 
 
@@ -409,9 +416,11 @@ class NeighborLoader(PyGLoaderBase):
     Args:
         data: a :class:`graphbraid.Graph`, a PyG ``Data`` or a ``HeteroData``, whose dtypes and shapes batches
             keep. Of a graph with types and of ``HeteroData``, batches are ``HeteroData``.
-        num_neighbors: fanout per hop, the hop nearest the seeds first; -1 takes all neighbours.
+        num_neighbors: fanout per hop, the hop nearest the seeds first; -1 takes all neighbours. If empty,
+            batches have the seeds alone.
         input_nodes: the seeds: node ids, a bool mask or the name of one of the graph's splits. If None, all
             nodes.
+        *more: other arguments in PyG's order, from ``input_time`` on.
         **options: the other options of :class:`graphbraid.loader.LoaderOptions`, by name, but those of links;
             and those of PyG's and torch's loaders. Of the latter, those about worker processes have no
             effect; those that would change the batches are refused (``docs/sampling.md`` lists them).
@@ -423,6 +432,7 @@ class NeighborLoader(PyGLoaderBase):
 
     pyg_name = "NeighborLoader"
     takes = names_in(NeighborKeywords, "num_neighbors", "input_nodes")
+    order = NEIGHBOR_ORDER
     refused = REFUSED
     inputs_name = "input_nodes"
     is_also_pygs = True
@@ -432,9 +442,11 @@ class NeighborLoader(PyGLoaderBase):
         data: Graph | Data | HeteroData,
         num_neighbors: Any,
         input_nodes: Any = None,
+        *more: Any,
         **options: Unpack[NeighborKeywords],
     ) -> None:
-        self._set_up(data, {"num_neighbors": num_neighbors, "input_nodes": input_nodes, **options})
+        named = by_name(more, self.order, options, self.pyg_name)
+        self._set_up(data, {"num_neighbors": num_neighbors, "input_nodes": input_nodes, **named})
         self.node_sampler = self._batches.config
         """Options of the sampler: ``num_neighbors``, ``replace`` and more."""
 

@@ -28,7 +28,8 @@ class SamplerConfig:
     """Options of neighbour sampling; with the graph and a key they determine a mini-batch."""
 
     fanouts: tuple[int, ...]
-    """In-neighbours drawn per node at each hop, the hop nearest the seeds first; -1 takes all."""
+    """In-neighbours drawn per node at each hop, the hop nearest the seeds first; -1 takes all. In layout
+    ``subgraph`` there may be no hop."""
     replace: bool = False
     """Whether to draw with replacement; a fanout above a node's degree then repeats neighbours."""
     layout: str = "subgraph"
@@ -115,6 +116,10 @@ class SamplerConfig:
             object.__setattr__(self, name, as_flag(getattr(self, name), name))
         object.__setattr__(self, "fanouts", as_fanouts(self.fanouts))
         check_choice(self.layout, "layout", LAYOUTS)
+        if self.layout == "blocks" and not self.fanouts:
+            raise ConfigError(
+                "layout='blocks' has a block per hop: fanouts must name at least one hop, such as (15, 10, 5)"
+            )
         if self.by_relation is not None:
             object.__setattr__(self, "by_relation", tuple(map(as_fanouts, self.by_relation)))
             hops = [len(fanouts) for fanouts in (self.fanouts, *self.all_fanouts)]
@@ -127,7 +132,7 @@ class SamplerConfig:
                 raise ConfigError(
                     "replace=True needs a fanout >= 0 at every hop; -1 takes each neighbour once"
                 )
-            if self.replace and max(fanouts) > MOST_DRAWS:
+            if self.replace and max(fanouts, default=0) > MOST_DRAWS:
                 raise ConfigError(
                     f"replace=True draws as often as the fanout says, at most {MOST_DRAWS} times; "
                     f"got fanouts {list(fanouts)}"
@@ -174,11 +179,8 @@ def as_fanouts(fanouts: Any, name: str = "fanouts") -> tuple[int, ...]:
             f"{name} must be a list with a fanout per hop, such as [15, 10, 5]; got {shown(fanouts)}"
         )
     hops = tuple(values)
-    if not 1 <= len(hops) <= MOST_HOPS:
-        raise ConfigError(
-            f"fanouts must name at least one hop, such as (15, 10, 5), and at most {MOST_HOPS}; "
-            f"got {len(hops)}"
-        )
+    if len(hops) > MOST_HOPS:
+        raise ConfigError(f"{name} must have a fanout per hop, at most {MOST_HOPS}; got {len(hops)}")
     try:
         return tuple(as_count(f, f"fanouts[{hop}]", least=-1, most=MOST_COUNT) for hop, f in enumerate(hops))
     except ConfigError as error:

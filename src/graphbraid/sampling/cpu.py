@@ -257,8 +257,8 @@ class _NativePipeline:
         sampled = Sampled(
             n_id_by_type=n_id,
             edges_by_relation=[edges[relation::num_relations] for relation in range(num_relations)],
-            nodes_by_type=_parts(nodes_per_hop, num_hops + 1),
-            counts_by_relation=_parts(edges_per_hop, num_hops),
+            nodes_by_type=_parts(nodes_per_hop, num_hops + 1, len(n_id)),
+            counts_by_relation=_parts(edges_per_hop, num_hops, num_relations),
             trees_by_type=trees,
         )
         return PreparedBatch(step, input_id, sampled, x)
@@ -285,8 +285,8 @@ class _NativePipeline:
         return 0 if self._process != os.getpid() else int(self._pipeline.busy_threads())
 
 
-def _parts(counts: list[int], size: int) -> list[list[int]]:
-    return [counts[begin : begin + size] for begin in range(0, len(counts), size)]
+def _parts(counts: list[int], size: int, number: int) -> list[list[int]]:
+    return [counts[place * size : (place + 1) * size] for place in range(number)]
 
 
 class _ReferencePipeline:

@@ -172,6 +172,7 @@ def _sources(csc: Csc, lists: NeighborLists | None, rows: I64, counts: I64, posi
 
 def edges_of_hops(hops: list[tuple[I64, I64, I64]], config: SamplerConfig) -> SampledEdges:
     """Join the hops of one record: degree of each row, local source and position of each edge."""
+    hops = hops or [(np.zeros(0, np.int64),) * 3]
     counts, local, positions = (np.concatenate(parts) for parts in zip(*hops, strict=True))
     return SampledEdges(
         indptr=torch.from_numpy(np.concatenate([[0], np.cumsum(counts)])),

@@ -100,7 +100,7 @@ void check_inputs(const Inputs& inputs, const SampleConfig& config) {
     need(lists->num_nodes() == num_nodes && lists->num_edges() == inputs.indices.length() &&
              lists->wide() == is_wide(inputs.indices),
          "lists must be those of indptr and indices");
-  need(!config.fanouts.empty(), "fanouts must name a hop");
+  need(!config.blocks || !config.fanouts.empty(), "layout blocks needs a hop");
   for (const int64_t fanout : config.fanouts) need_count(fanout, -1, kMostFanout, "a fanout");
 }
 
