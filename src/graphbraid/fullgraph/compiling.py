@@ -25,7 +25,7 @@ from graphbraid.fullgraph.lowering.options import ALL, CompileOptions, names_of
 from graphbraid.fullgraph.lowering.streamed import needs_lowering
 from graphbraid.fullgraph.measured.trials import basis_for
 from graphbraid.fullgraph.model_tracker import TrainingNodes
-from graphbraid.fullgraph.program import NotLoweredError
+from graphbraid.fullgraph.program import NotLoweredError, reasons_of
 from graphbraid.fullgraph.ranks.ranks import Ranks
 from graphbraid.fullgraph.reading.modes import in_mode, lock_of
 from graphbraid.fullgraph.reading.source import Source, graph_of_data, source_of
@@ -229,8 +229,7 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
         source, place = source_of(model, whole, data, node_type), device_for(model, device).place
         _warn_once(model, [str(why)], "the whole model runs as it is written")
         return Uncompiled(model, source, TrainingNodes(nodes, source), why, place)
-    calls = (call for op in engine.breaks for call in op.calls if call.why)
-    if reasons := list(dict.fromkeys(call.explained() for call in calls)):
+    if engine.breaks and (reasons := reasons_of(engine.breaks)):
         _warn_once(model, reasons, "parts of the model run as they are written, between lowered ones")
     return engine
 

@@ -219,7 +219,10 @@ class Trainer:
 
     @property
     def uncompiled_reason(self) -> str:
-        """Reason why the model runs as it is written; empty if it is compiled, or asked not to be."""
+        """Reason why the model, or on mini-batches parts of it, runs as written; empty if it is compiled.
+
+        It is empty, too, with ``compiled=False``.
+        """
         return self._state.uncompiled_reason
 
     @property

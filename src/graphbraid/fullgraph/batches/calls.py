@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,9 +12,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from graphbraid.fullgraph.batches.edges import BatchEdges, with_all_rows
-from graphbraid.fullgraph.program import NotLoweredError
+from graphbraid.fullgraph.program import Break, NotLoweredError
 from graphbraid.fullgraph.reading.calling import (
     CSC,
     DATA,
@@ -28,6 +31,9 @@ from graphbraid.fullgraph.reading.calling import (
     calling_of,
     parameters_of,
 )
+from graphbraid.fullgraph.reading.islands import Breaks
+from graphbraid.fullgraph.reading.trace import WEIGHTS_TARGET
+from graphbraid.fullgraph.reading.tracing import EDGES_TARGET
 from graphbraid.graph.csc import Csc
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.sampling.sample import Sampled, SampledEdges
@@ -36,6 +42,8 @@ _OF_LOADERS = frozenset(
     "batch_size input_id epoch step num_sampled_nodes num_sampled_edges".split()  # noqa: SIM905
 )
 """What loaders write of a batch; PyG's models take ``batch_size`` for a number of graphs."""
+_FEWEST_TRIED = 1000
+"""Fewest rows that calls without a lowered form are tried on: more than most widths of models."""
 _OTHER_SEEDS = frozenset({"edge_label_index", "src_index", "root_n_id"})
 """Attributes of batches whose seeds are links, or stand at the first row of each tree."""
 
@@ -55,6 +63,38 @@ class BatchCall:
     """Number of rows that are returned, the first ones; None for all that are computed."""
     trims: bool = True
     """Whether only the rows of the batch's seeds, its first hop, need to be computed."""
+
+    @property
+    def num_edges(self) -> int:
+        """Number of edges of the batch."""
+        if (sampled := getattr(self.batch, "sampled_edges", None)) is not None:
+            return sum(len(edges.indices) for edges in sampled)
+        edges = self.values.get(EDGES) if self.batch is None else self.values[EDGES]
+        return int(edges.shape[1]) if isinstance(edges, Tensor) else 0
+
+    def breaks(self, model: nn.Module) -> Breaks:
+        """Return what calls without a lowered form are tried on: the batch's own edges, and more nodes.
+
+        The program runs on batches of any size. So the number of nodes is here one that nothing else has, a
+        prime that is no size of the model: otherwise a ``(C, C)`` matrix could be taken for rows of nodes.
+        """
+        x = self.values[X]
+        held = (one for one in (*model.parameters(), *model.buffers()) if not is_lazy(one))
+        sizes = {self.num_edges, *x.shape[1:], *(size for one in held for size in one.shape)}
+        primes = filter(_is_prime, itertools.count(max(_FEWEST_TRIED, int(x.shape[0]))))
+        num_rows = next(number for number in primes if number not in sizes)
+        makers = {target: partial(self.values.__getitem__, what) for target, what in self._targets.items()}
+        return Breaks(num_rows=(num_rows,), values=makers, place=x.device, dtype=x.dtype)
+
+    def given_to(self, breaks: Sequence[Break]) -> dict[str, Any]:
+        """Return what graph breaks read of the batch, by the names in their calls."""
+        return {target: self.values[self._targets[target]] for op in breaks for target in op.reads}
+
+    @property
+    def _targets(self) -> dict[str, str]:
+        """What parameters receive, by the names that graph breaks read it by."""
+        targets = {EDGES_TARGET: EDGES, EDGE_ATTR: EDGE_ATTR}
+        return targets if self.given.weights is None else {**targets, WEIGHTS_TARGET: self.given.weights}
 
     @property
     def signature(self) -> tuple[Any, ...]:
@@ -78,8 +118,8 @@ class BatchCall:
         return self._why_not_edges(x)
 
     def _why_not_edges(self, x: Tensor) -> NotLoweredError | None:
-        sampled = getattr(self.batch, "sampled_edges", None)
-        drawn = None if sampled is None else _drawn(self.batch)
+        is_sampled = getattr(self.batch, "sampled_edges", None) is not None
+        drawn = _drawn(self.batch) if is_sampled else None
         if drawn is not None and len(x) != len(drawn.n_id):
             return NotLoweredError("x", f"it has {len(x)} rows, and the batch {len(drawn.n_id)} nodes")
         weight = None if self.given.weights is None else self.values[self.given.weights]
@@ -90,11 +130,9 @@ class BatchCall:
             if held.requires_grad or held.device != x.device or held.dtype != x.dtype:
                 what = f"{name} requires a gradient, or has another dtype or device than x"
                 return NotLoweredError(name, what, "a tensor that does not, of one dtype, on one device")
-            num_edges = (
-                self.values[EDGES].shape[1] if sampled is None else sum(len(e.indices) for e in sampled)
-            )
-            if len(held) != num_edges:
-                return NotLoweredError(name, f"{name} has {len(held)} rows, and there are {num_edges} edges")
+            if len(held) != self.num_edges:
+                what = f"{name} has {len(held)} rows, and there are {self.num_edges} edges"
+                return NotLoweredError(name, what)
         return None
 
     def edges(self) -> BatchEdges:
@@ -108,6 +146,10 @@ class BatchCall:
         # More rows may be wanted than there are seeds, if the user has set batch_size.
         is_enough = self.trims and (self.num_seeds is None or self.num_seeds <= (*edges.hops, 0)[0])
         return edges if is_enough else replace(edges, hops=())
+
+
+def _is_prime(number: int) -> bool:
+    return all(number % divisor for divisor in range(2, math.isqrt(number) + 1))
 
 
 def _is_plain(value: Any) -> bool:

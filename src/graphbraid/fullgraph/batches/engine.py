@@ -8,9 +8,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError
-from graphbraid.fullgraph.batches.calls import call_of_batch, call_with
+from graphbraid.fullgraph.batches.calls import BatchCall, call_of_batch, call_with
+from graphbraid.fullgraph.batches.fusing import BatchProgram
 from graphbraid.fullgraph.batches.runner import BatchRunner
-from graphbraid.fullgraph.program import NotLoweredError
+from graphbraid.fullgraph.program import Break, NotLoweredError
 from graphbraid.fullgraph.reading.calling import Calling
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.signatures import typed
@@ -57,9 +58,24 @@ class BatchEngine(nn.Module):
         """The reason why the last call ran as it is written; None if it ran by a program."""
         return self._runner.why
 
-    def explain(self) -> str:
-        """Describe the program that ran last, or say why the model ran as it is written."""
-        return str(self._runner.explain())
+    @property
+    def breaks(self) -> tuple[Break, ...]:
+        """The graph breaks of the program that ran last: the parts that PyTorch runs as they are written."""
+        last = self._runner.last
+        return last.breaks if isinstance(last, BatchProgram) else ()
+
+    def explain(self, *args: Any, **named: Any) -> str:
+        """Describe the program that ran last, or say why the model ran as it is written.
+
+        Args:
+            *args: a batch, or the model's own arguments, as for a call. If given, the program of that call is
+                described, and steps on it are timed, with the share of the parts that run as written.
+            **named: the model's own arguments by name.
+        """
+        try:
+            return self._runner.explain(self._call(args, named) if args or named else None)
+        except NotLoweredError as why:
+            return why.explained()
 
     def train(self, mode: bool = True) -> BatchEngine:
         """Set the mode of the model and of its modules."""
@@ -95,14 +111,17 @@ class BatchEngine(nn.Module):
                 model takes, or has several node types.
         """
         runner = self._runner
-        if len(args) == 1 and not named and _is_batch(args[0]):
-            return runner.run(call_of_batch(runner.model, args[0], self._callings), stacklevel=_TO_CALLER)
         try:
-            call = call_with(runner.model, args, named)
+            call = self._call(args, named)
         except NotLoweredError as why:
             runner.runs_as_written(why, stacklevel=_TO_CALLER)
             return runner.model(*args, **named)
         return runner.run(call, stacklevel=_TO_CALLER)
+
+    def _call(self, args: tuple[Any, ...], named: dict[str, Any]) -> BatchCall:
+        if len(args) == 1 and not named and _is_batch(args[0]):
+            return call_of_batch(self.model, args[0], self._callings)
+        return call_with(self.model, args, named)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> BatchEngine:
         return BatchEngine(copy.deepcopy(self.model, memo), strict=self._runner.strict)

@@ -26,6 +26,7 @@ from graphbraid.fullgraph.program import (
     Normalise,
     Operation,
     Program,
+    written_lines,
 )
 
 
@@ -72,7 +73,9 @@ class BatchProgram:
         """Results that may be written over the first input."""
         self.last_read = _last_reads(fused)
         """The values that no operation after each one reads."""
-        self._text = str(fused)
+        self.breaks = tuple(op for op in fused.ops if isinstance(op, Break))
+        """The parts that PyTorch runs as the model is written."""
+        self._text = "\n".join((*written_lines(self.breaks), str(fused)))
 
     def level(self, value: str) -> int:
         """Return the level for whose nodes a value has rows."""

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from graphbraid.errors import ConfigError
 from graphbraid.fullgraph.batches.edges import LevelEdges, Levels
 from graphbraid.fullgraph.batches.fusing import AggregateLinear, BatchProgram
 from graphbraid.fullgraph.program import (
@@ -73,7 +74,7 @@ class BatchRun:
         program: the program.
         levels: the program's levels on the batch.
         features: rows of the program's inputs, by name.
-        given: what the model is called with, by what parameters receive; for calls as they are written.
+        given: what graph breaks read of the batch, by the names in their calls.
         edge_attr: ``(num_edges, num_edge_features)`` in the order of the user's list; None if none is read.
     """
 
@@ -96,6 +97,15 @@ class BatchRun:
             for value in last_read:  # without autograd, nothing else holds these rows
                 del self._values[value]
         return self._values[self._program.output]
+
+    def lines(self) -> list[str]:
+        """Return the lines of ``explain()`` about the batch: rows of each level, and edges to the next."""
+        sizes, edges = self._levels.sizes, self._levels.edges
+        return [
+            f"  level {number}: {size:,} rows"
+            + (f", {edges[number].csc.num_edges:,} edges to the next" if number < len(edges) else "")
+            for number, size in enumerate(sizes)
+        ]
 
     def read(self, op: Operation, place: int = 0) -> Tensor:
         """Return the rows of an operation's input."""
@@ -298,7 +308,11 @@ def _module(op: Module, run: BatchRun) -> Tensor:
 
 @_runs(Break)
 def _break(op: Break, run: BatchRun) -> Tensor:
-    return op.run([run.read(op, place) for place in range(len(op.inputs))], run.given)
+    out = op.run([run.read(op, place) for place in range(len(op.inputs))], run.given)
+    if (shape := (run.num_rows(op), op.width_out)) != out.shape:
+        what = f"it returned {tuple(out.shape)} where {shape} is expected"
+        raise ConfigError(f"{op.details()} cannot be a graph break: {what}")
+    return out
 
 
 @_runs(Add)

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch._C._functorch import peek_interpreter_stack
 from torch.autograd import forward_ad
 
-from graphbraid.errors import ConfigError, GraphbraidError
+from graphbraid.errors import ConfigError, GraphbraidError, RunsAsWrittenWarning
 from graphbraid.fullgraph.batches.calls import BatchCall
 from graphbraid.fullgraph.batches.edges import levels_of
 from graphbraid.fullgraph.batches.fusing import BatchProgram
 from graphbraid.fullgraph.batches.operations import RUN, BatchRun
-from graphbraid.fullgraph.program import Attention, Messages, NotLoweredError
+from graphbraid.fullgraph.batches.timing import NotedRun, timed_lines
+from graphbraid.fullgraph.program import Attention, Messages, NotLoweredError, reasons_of
 from graphbraid.fullgraph.reading.as_written import map_tensors
 from graphbraid.fullgraph.reading.calling import EDGE_ATTR, X
 from graphbraid.fullgraph.reading.modes import lock_of, plain_tensors
@@ -70,7 +71,11 @@ class BatchRunner:
         found = self._program_for(call)
         if isinstance(found, BatchProgram):
             self.last = found
-            return _outputs(found, call)
+            if found.breaks and self.warns:
+                parts = "".join(f"\n  {reason}" for reason in reasons_of(found.breaks))
+                what = "parts of the model run as they are written, between lowered ones"
+                self._warn(f"{self._name}: {what}:{parts}", stacklevel + 1)
+            return _run_of(found, call, BatchRun).outputs()[: call.num_seeds]
         self.runs_as_written(found, stacklevel=stacklevel + 1)
         out = call.calling.run(self.model, call.values)
         if call.num_seeds is None:
@@ -89,20 +94,42 @@ class BatchRunner:
         if self.strict:
             raise ConfigError(f"strict=True, and {self._text_of(why)}")
         if self.warns:
-            self.warns = False
-            warnings.warn(self._text_of(why), stacklevel=stacklevel + 1)
+            self._warn(self._text_of(why), stacklevel + 1)
+
+    def _warn(self, text: str, stacklevel: int) -> None:
+        self.warns = False
+        warnings.warn(text, RunsAsWrittenWarning, stacklevel=stacklevel + 1)
 
     @property
     def why(self) -> NotLoweredError | None:
         """The reason why the last call ran as it is written; None if it ran by a program."""
         return self.last if isinstance(self.last, NotLoweredError) else None
 
-    def _text_of(self, why: NotLoweredError) -> str:
-        name = f"{type(self.model).__name__} ({_place_of(self.model)})"
-        return f"{name} runs as it is written. {why.explained()}"
+    @property
+    def reason(self) -> str:
+        """Why the last call, or parts of it, ran as written; empty if it all ran by a program."""
+        if isinstance(self.last, BatchProgram):
+            return "; ".join(reasons_of(self.last.breaks)) if self.last.breaks else ""
+        return "" if self.last is None else f"{self.last.part}: {self.last.reason}"
 
-    def explain(self) -> str:
-        """Describe the program that ran last, or say why the model ran as it is written."""
+    @property
+    def _name(self) -> str:
+        return f"{type(self.model).__name__} ({_place_of(self.model)})"
+
+    def _text_of(self, why: NotLoweredError) -> str:
+        return f"{self._name} runs as it is written. {why.explained()}"
+
+    def explain(self, call: BatchCall | None = None) -> str:
+        """Describe the program that ran last, or say why the model ran as it is written.
+
+        Args:
+            call: a call whose program is described and timed. If None, nothing is timed.
+        """
+        if call is not None:
+            self.last = program = self._program_for(call)
+            if isinstance(program, BatchProgram):
+                lines = timed_lines(self.model, program, lambda: _run_of(program, call, NotedRun))
+                return "\n".join((str(program), *lines))
         if self.last is None:
             return "Nothing has run yet: a model is read at its first batch."
         return self._text_of(self.last) if isinstance(self.last, NotLoweredError) else str(self.last)
@@ -147,10 +174,13 @@ class BatchRunner:
             if len({(p.dtype, p.device) for p in self.model.parameters()}) > 1:
                 raise NotLoweredError("parameters", "they are of several dtypes or on several devices")
             width = int(call.values[X].shape[1])
-            program = read_model(self.model, width, call.given, call.calling, dtypes=_DTYPES)
+            breaks = None if self.strict else call.breaks(self.model)
+            program = read_model(self.model, width, call.given, call.calling, dtypes=_DTYPES, breaks=breaks)
             if program.node_types:
                 raise NotLoweredError("forward", "it reads relations", "layers over all edges together")
             made = BatchProgram(program)
+            for written in made.breaks:
+                written.given.clear()  # the trial's; each batch gives its own
             for op in made.ops:
                 if type(op) not in RUN:
                     raise NotLoweredError(op.symbol, "no operator stands for it on mini-batches")
@@ -168,13 +198,17 @@ class BatchRunner:
             return NotLoweredError.of_failure(self.model, error)
 
 
-def _outputs(program: BatchProgram, call: BatchCall) -> Tensor:
+_Run = TypeVar("_Run", bound=BatchRun)
+
+
+def _run_of(program: BatchProgram, call: BatchCall, kind: type[_Run]) -> _Run:
+    """Return a run of a program on a call's batch."""
     x, edges = call.values[X], call.edges()
     sizes = edges.sizes(program.num_levels, program.last_coupled, int(x.shape[0]))
     features = dict.fromkeys(program.read.inputs, x)
     attr = call.values[EDGE_ATTR] if program.read.reads_edges else None
-    run = BatchRun(program, levels_of(edges, sizes), features, call.values, attr)
-    return run.outputs()[: call.num_seeds]
+    given = call.given_to(program.breaks)
+    return kind(program, levels_of(edges, sizes), features, given, attr)
 
 
 def why_not_now(device: str) -> NotLoweredError | None:

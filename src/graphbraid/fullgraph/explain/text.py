@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from graphbraid.fullgraph.lowering.lowered import decision_lines, operation_lines
-from graphbraid.fullgraph.program import Break
+from graphbraid.fullgraph.program import Break, written_lines
 from graphbraid.fullgraph.ranks.pipeline_tuner import described
 from graphbraid.fullgraph.step.replay import ReplayedStep
 
 if TYPE_CHECKING:
     from graphbraid.fullgraph.device import Device
     from graphbraid.fullgraph.lowering.lowered import Lowered
-    from graphbraid.fullgraph.program import Program
     from graphbraid.fullgraph.ranks.pipeline_tuner import PipelineTuner
     from graphbraid.fullgraph.step.maps import SpmmChoice
     from graphbraid.fullgraph.step.planned_step import PlannedStep
@@ -30,7 +29,8 @@ def explain(
         choices: the kernels chosen for a device's aggregations.
         level_bytes: bytes of the levels' own edges and node ids.
     """
-    lines = [*written_lines(lowered.program), *decision_lines(lowered.program, lowered.basis.doubt)]
+    breaks = [op for op in lowered.program.ops if isinstance(op, Break)]
+    lines = [*written_lines(breaks), *decision_lines(lowered.program, lowered.basis.doubt)]
     lines += operation_lines(lowered.program, lowered.num_rows)
     arena, device = planned.arena, lowered.options.device
     lines.append("Arena")
@@ -45,18 +45,6 @@ def explain(
     if level_bytes:
         lines.append(f"  {_mega(planned.nbytes + level_bytes)} with the levels' own edges and node ids")
     return "\n".join(lines if device.is_host else lines + _on_device(planned, device, choices))
-
-
-def written_lines(program: Program) -> list[str]:
-    """Return the lines about the graph breaks of a program; none if there are none."""
-    breaks = [op for op in program.ops if isinstance(op, Break)]
-    if not breaks:
-        return []
-    lines = [f"Runs as written, between lowered operations: {len(breaks)} graph breaks"]
-    for op in breaks:
-        lines.append(f"  {op.out} = {op.details()}")
-        lines += [f"    {call.explained()}" for call in op.calls if call.why]
-    return lines
 
 
 def _on_device(planned: PlannedStep, device: Device, choices: Sequence[SpmmChoice]) -> list[str]:

@@ -16,6 +16,8 @@ from graphbraid.fullgraph.program.graph_break import (
     FromInput,
     GraphValues,
     WrittenCall,
+    reasons_of,
+    written_lines,
 )
 from graphbraid.fullgraph.program.ir import (
     Decision,
@@ -112,6 +114,8 @@ __all__ = [
     "check",
     "itself",
     "name_of",
+    "reasons_of",
     "same_program",
     "width_of",
+    "written_lines",
 ]

@@ -148,6 +148,22 @@ class Break(Operation):
         return ", ".join(call.name for call in self.calls)
 
 
+def written_lines(breaks: Sequence[Break]) -> list[str]:
+    """Return the lines of ``explain()`` about the graph breaks of a program; none if there are none."""
+    if not breaks:
+        return []
+    lines = [f"Runs as written, between lowered operations: {len(breaks)} graph breaks"]
+    for op in breaks:
+        lines.append(f"  {op.out} = {op.details()}")
+        lines += [f"    {call.explained()}" for call in op.calls if call.why]
+    return lines
+
+
+def reasons_of(breaks: Sequence[Break]) -> list[str]:
+    """Return why calls of graph breaks have no lowered form, each reason once."""
+    return list(dict.fromkeys(call.explained() for op in breaks for call in op.calls if call.why))
+
+
 def _with(value: Any, find: Callable[[Any], Any]) -> Any:
     """Return a container with its references replaced, at any depth."""
     if isinstance(value, tuple):

@@ -48,11 +48,13 @@ class Breaks:
         values: by the target of a placeholder, makes what calls get of the graph: its edges, their weights
             and their features. Calls that take any other are refused.
         place: the device of the model and of these values.
+        dtype: the dtype of node rows.
     """
 
     num_rows: tuple[int, ...]
     values: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
     place: torch.device = _HOST
+    dtype: torch.dtype = torch.float32
 
 
 class _NoBreakError(Exception):
@@ -270,7 +272,7 @@ class Islands:
             count, width = self._breaks.num_rows[self._writer.node_type(value)], self._writer.width(value)
             self._rows[value] = torch.rand(
                 count, width, generator=torch.Generator().manual_seed(len(self._rows))
-            ).to(self._breaks.place)
+            ).to(self._breaks.place, self._breaks.dtype)
         return self._rows[value]
 
     def _module(self, node: fx.Node) -> nn.Module | None:
@@ -311,7 +313,7 @@ class Islands:
             and result.ndim == 2
             and result.shape[0] == self._breaks.num_rows[written.node_type]
             and result.shape[1] > 0
-            and result.dtype == torch.float32
+            and result.dtype == self._breaks.dtype
         )
 
     def _run(self, node: fx.Node) -> None:

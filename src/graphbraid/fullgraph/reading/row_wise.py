@@ -53,6 +53,7 @@ _ALONG = {
     "softmax": 1,
     "softmin": 1,
     "split": 2,
+    "stack": 1,
     "std": 1,
     "sum": 1,
     "unsqueeze": 1,
@@ -77,7 +78,7 @@ def _functions(names: Iterable[str]) -> dict[Any, str]:
 _OF_ELEMENTS = _functions(_ELEMENTWISE.split())
 _OF_DIMENSIONS = _functions(_ALONG)
 _OF_PRODUCTS = _functions(_PRODUCTS)
-_DEFAULTS = {"normalize": 1, "cat": 0, "concat": 0, "chunk": 0, "split": 0, "glu": -1}
+_DEFAULTS = {"normalize": 1, "cat": 0, "concat": 0, "chunk": 0, "split": 0, "stack": 0, "glu": -1}
 _MODULES: tuple[type[nn.Module], ...] = (
     nn.Linear,
     nn.Identity,
@@ -152,7 +153,7 @@ def _is_row_wise_call(
         return is_first and aligned[0].ndim == 2 and results[0].ndim == 2
     if target in _OF_DIMENSIONS:
         name = _OF_DIMENSIONS[target]
-        ndim = results[0].ndim if name == "unsqueeze" else _tensors_ndim(aligned)
+        ndim = results[0].ndim if name in ("stack", "unsqueeze") else _tensors_ndim(aligned)
         dims = node.kwargs.get("dim", _at(node.args, _ALONG[name], _DEFAULTS.get(name)))
         return _fit(aligned, constant, None) and ndim > 0 and _not_first(dims, ndim)
     if target in ("view", "reshape", "flatten", torch.reshape, torch.flatten):

@@ -294,9 +294,8 @@ class ModelRunner:
 
     @property
     def uncompiled_reason(self) -> str:
-        """Reason why the last mini-batch ran by the model as it is written; empty if it did not."""
-        why = None if self.batches is None else self.batches.why
-        return "" if why is None else f"{why.part}: {why.reason}"
+        """Reason why the model, or parts of it, ran as written on the last mini-batch; empty if none did."""
+        return "" if self.batches is None else self.batches.reason
 
     def _of_batch(self, batch: MiniBatch, what: str) -> Any:
         """Return what an argument of the model is for a mini-batch."""

@@ -149,7 +149,7 @@ class LinkRunner(ModelRunner):
 
     @property
     def uncompiled_reason(self) -> str:
-        """Reason why the encoder ran as it is written on the last mini-batch; empty if it did not."""
+        """Reason why the encoder, or parts of it, ran as written on the last mini-batch, or empty."""
         return self.encoder_runner().uncompiled_reason
 
     def task(self) -> Task:

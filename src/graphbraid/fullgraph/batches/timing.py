@@ -1,0 +1,74 @@
+"""What a step on one batch takes, and how much of it is in the parts that run as written."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from graphbraid.fullgraph.batches.fusing import BatchProgram
+from graphbraid.fullgraph.batches.operations import BatchRun
+from graphbraid.fullgraph.program import Break, Operation
+from graphbraid.fullgraph.reading.modes import kept_buffers
+
+_REPEATS = 5
+"""Number of timed steps, after one that is not timed."""
+
+
+class NotedRun(BatchRun):
+    """A run that notes the rows that graph breaks read."""
+
+    noted: dict[str, list[Tensor]]
+
+    def read(self, op: Operation, place: int = 0) -> Tensor:
+        """Return the rows of an operation's input."""
+        rows = super().read(op, place)
+        if isinstance(op, Break):
+            vars(self).setdefault("noted", {}).setdefault(op.out, []).append(rows.detach())
+        return rows
+
+
+def timed_lines(model: nn.Module, program: BatchProgram, make: Callable[[], NotedRun]) -> list[str]:
+    """Time steps, forward and backward without loss and optimizer; return the lines to print.
+
+    Gradients, buffers and torch's random state stay as they are.
+
+    Args:
+        model: the model.
+        program: what it was read into.
+        make: makes a run of the program on the batch.
+    """
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    devices = {one.device for one in parameters if one.is_cuda}
+    with torch.random.fork_rng(devices), torch.enable_grad(), kept_buffers(model):
+        step = _seconds(lambda: make().outputs(), parameters)
+        run = make()
+        run.outputs()
+        lines, written = [], 0.0
+        for op in program.breaks:
+            rows = [one.requires_grad_(one.is_floating_point()) for one in run.noted[op.out]]
+            seconds = _seconds(lambda op=op, rows=rows: op.run(rows, run.given), [*rows, *op.parameters()])  # type: ignore[misc]
+            lines.append(f"    {1e3 * seconds:.3f} ms in {op.out} = {op.details()}")
+            written += seconds
+    share = f"  {1e3 * written:.3f} ms of it, {written / step:.0%}, in parts that run as written"
+    return [f"A step on this batch: {1e3 * step:.3f} ms", *run.lines(), share, *lines]
+
+
+def _seconds(run: Callable[[], Tensor], wanted: Sequence[Tensor]) -> float:
+    """Return the median time of a forward pass and the gradients of ``wanted``."""
+    inputs, taken = [one for one in wanted if one.requires_grad], []
+    for _ in range(_REPEATS + 1):
+        started = time.perf_counter()
+        out = run()
+        if out.requires_grad and inputs:
+            torch.autograd.grad(out, inputs, torch.ones_like(out), allow_unused=True)
+        if out.is_cuda:
+            torch.cuda.synchronize(out.device)
+        taken.append(time.perf_counter() - started)
+    return statistics.median(taken[1:])
+
+
+__all__ = ["NotedRun", "timed_lines"]
