@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 
 import pytest
 import torch
@@ -186,3 +187,15 @@ def test_rows_that_share_memory_are_not_written(calls):
     arguments[12] = torch.zeros(1, 4).expand(5, 4)
     with pytest.raises(ValueError, match="out must have rows of its own"):
         native.kernels().spmm(*arguments)
+
+
+def test_tensors_cross_without_references_left_and_only_where_their_memory_is_what_they_show(calls):
+    indptr, indices, x, *rest = calls["spmm"]
+    kernels, storage = native.kernels(), x.untyped_storage()
+    held = sys.getrefcount(x), torch._C._storage_Use_Count(storage._cdata)
+    for _ in range(20):
+        kernels.spmm(indptr, indices, x, *rest)
+        for given in (x.to_sparse(), x.to("meta"), x.to(torch.complex64).conj()):
+            with pytest.raises(TypeError, match="x must be"):
+                kernels.spmm(indptr, indices, given, *rest)
+    assert held == (sys.getrefcount(x), torch._C._storage_Use_Count(storage._cdata))

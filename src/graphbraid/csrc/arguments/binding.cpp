@@ -57,6 +57,61 @@ std::string told(nb::handle given) {
 
 [[noreturn]] void refuse_type(const std::string& message) { throw nb::type_error(message.c_str()); }
 
+// ---- Tensors by DLPack's table of C functions ----
+//
+// Tensor.__dlpack__ is Python, and costs more than a kernel on a small batch. Newer PyTorch has a table of C
+// functions that do the same.
+
+struct ManagedTensor {  // DLManagedTensorVersioned of DLPack 1
+  uint32_t major, minor;
+  void* context;
+  void (*destroy)(ManagedTensor*);
+  uint64_t flags;
+  nb::dlpack::dltensor tensor;
+};
+
+struct ExchangeTable {  // the first members of DLPackExchangeAPI
+  uint32_t major, minor;
+  ExchangeTable* older;
+  int (*make)(void*, void*, ManagedTensor**, void*, void (*)(void*, const char*, const char*));
+  int (*export_tensor)(void* object, ManagedTensor** out);
+};
+
+constexpr const char* kCapsule = "dltensor_versioned";
+
+void destroy_unread(PyObject* capsule) noexcept {
+  if (PyCapsule_IsValid(capsule, kCapsule) == 0) return;  // who reads a capsule renames it
+  auto* managed = static_cast<ManagedTensor*>(PyCapsule_GetPointer(capsule, kCapsule));
+  if (managed->destroy != nullptr) managed->destroy(managed);
+}
+
+struct TensorClass {
+  PyTypeObject* type = nullptr;
+  const ExchangeTable* table = nullptr;
+
+  TensorClass() {
+    const nb::object tensor = nb::module_::import_("torch").attr("Tensor");
+    type = reinterpret_cast<PyTypeObject*>(tensor.ptr());
+    const nb::object capsule = nb::getattr(tensor, "__dlpack_c_exchange_api__", nb::none());
+    if (PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api") == 0) return;  // PyTorch before 2.10
+    table = static_cast<const ExchangeTable*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+    if (table->major != 1) table = nullptr;
+  }
+};
+
+// A plain tensor as a capsule; nothing if it must go the slower way, which says what is wrong with it.
+nb::object exported_tensor(nb::handle given) {
+  static const TensorClass* tensors = nullptr;  // guarded by the GIL: a lock of C++ could wait for it
+  if (tensors == nullptr) tensors = new TensorClass();
+  if (tensors->table == nullptr || Py_TYPE(given.ptr()) != tensors->type) return {};
+  ManagedTensor* managed = nullptr;
+  if (tensors->table->export_tensor(given.ptr(), &managed) != 0) {
+    PyErr_Clear();
+    return {};
+  }
+  return nb::steal(PyCapsule_New(managed, kCapsule, destroy_unread));
+}
+
 template <typename Values>
 int64_t rows_of_indptr(const Values& indptr, int64_t num_edges) {
   const std::string name = indptr.name();
@@ -88,6 +143,14 @@ void AnyArray::take(const char* name, const ArrayKind& kind) {
 
 void AnyArray::read(const ArrayKind& kind) {
   const std::string name = name_;
+  const nb::object exported = exported_tensor(given_);
+  if (exported.is_valid()) {
+    nb::ndarray<> array;
+    if (nb::try_cast(exported, array, false) && array.device_type() == nb::device::cpu::value) {
+      array_ = nb::ndarray<nb::ro>(array);
+      return;
+    }
+  }
   nb::ndarray<> writable;
   if (kind.is_written && nb::try_cast(given_, writable, false))
     array_ = nb::ndarray<nb::ro>(writable);
