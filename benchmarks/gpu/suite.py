@@ -30,7 +30,9 @@ from benchmarks.common.options import absolute_path
 from benchmarks.common.rows import machine_and_commit, read_lines
 
 TIERS = {"a": (90, 8), "b": (240, 4), "c": (300, 1)}
-"""Tier -> its seconds, and how many of its cases run at a time: measurements run alone."""
+"""Tier -> its seconds, and how many of its cases run at a time: measurements run alone.
+
+A machine with fewer cores runs fewer at a time, and has as much longer."""
 _KEPT_LINES = 30
 _SANITIZER = "compute-sanitizer"
 _SANITIZER_FOUND = 86
@@ -196,9 +198,10 @@ def _card() -> str:
 
 def _run_tier(chosen: Sequence[Case], seconds: float, at_a_time: int) -> Iterator[dict[str, Any]]:
     """Run cases until their tier's time is over; yields each one's row as it ends."""
-    end = time.monotonic() + seconds
+    workers = min(at_a_time, max(1, (os.cpu_count() or 1) // 2))
+    end = time.monotonic() + seconds * at_a_time / workers
     running: set[subprocess.Popen[str]] = set()
-    pool = ThreadPoolExecutor(min(at_a_time, max(1, (os.cpu_count() or 1) // 2)))
+    pool = ThreadPoolExecutor(workers)
     try:
         for ended in as_completed([pool.submit(_run, case, end, running) for case in chosen]):
             yield ended.result()
