@@ -21,7 +21,7 @@ from rich.table import Table
 from benchmarks.common.options import add_out_argument, parser_of
 from benchmarks.common.rows import write_rows
 from graphbraid import Graph, SparseFeatures
-from graphbraid.fullgraph.lowering.costs import facts_of
+from graphbraid.fullgraph.lowering.costs import cost_model
 from graphbraid.fullgraph.lowering.passes import choose_input_path
 from graphbraid.fullgraph.measured.rates import machine_rates
 from graphbraid.fullgraph.reading.read import read_model
@@ -54,8 +54,8 @@ def seconds(run: Callable[[], object], repeats: int) -> float:
 def choice(x: torch.Tensor) -> str:
     """The path that lowering takes for these features."""
     csc = Csc(torch.zeros(NODES + 1, dtype=torch.int64), torch.zeros(0, dtype=torch.int32), NODES)
-    facts = facts_of(Graph(csc=csc, x=x), (NODES,) * 3, (0, 0), machine_rates(), hoist_bytes=0)
-    program = choose_input_path(read_model(GCN(COLUMNS, HIDDEN, 10, 2), COLUMNS), facts)
+    costs = cost_model(Graph(csc=csc, x=x), machine_rates(), rows=(NODES,) * 3, edges=(0, 0), hoist_bytes=0)
+    program = choose_input_path(read_model(GCN(COLUMNS, HIDDEN, 10, 2), COLUMNS), costs)
     return str(program.settings["input_path"])
 
 

@@ -12,6 +12,7 @@ from tests.fullgraph.test_engine import MODELS
 
 from graphbraid.distributed.ranks.gradients import GradientSum
 from graphbraid.fullgraph import Engine, Evidence, Ranks
+from graphbraid.fullgraph.lowering.options import CompileOptions
 
 EVIDENCE = Evidence(rates=RATES)
 
@@ -37,7 +38,7 @@ def gradients_of_ranks(name, *, listens, penalty=0.0):
     def run(comm):
         own_model = copy.deepcopy(model)
         ranks = Ranks(comm=comm, partition=parts)
-        engine = Engine(own_model, graph, "train", evidence=EVIDENCE, ranks=ranks)
+        engine = Engine(own_model, graph, "train", CompileOptions(evidence=EVIDENCE), ranks=ranks)
         sums = GradientSum(comm, own_model.parameters(), num_extra=1, bucket_bytes=0)
         names, told = {id(p): name for name, p in own_model.named_parameters()}, []
 
@@ -117,7 +118,7 @@ def test_the_last_layers_sum_begins_before_its_rows_gradients_travel():
 
     def run(comm):
         ranks = Ranks(comm=comm, partition=parts)
-        engine = Engine(copy.deepcopy(model), graph, "train", evidence=EVIDENCE, ranks=ranks)
+        engine = Engine(copy.deepcopy(model), graph, "train", CompileOptions(evidence=EVIDENCE), ranks=ranks)
         return [task.name for task in engine.runner.training_step.tasks]
 
     for names in run_threads(2, run):

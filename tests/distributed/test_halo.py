@@ -69,7 +69,10 @@ def floor_of(lowered):
     """The floor of the step that one rank runs."""
     evidence = Evidence(rates=RATES)
     engine = Engine(
-        make_model("gcn"), lowered.graph, "train", passes=lowered.options.passes, evidence=evidence
+        make_model("gcn"),
+        lowered.graph,
+        "train",
+        CompileOptions(passes=lowered.options.passes, evidence=evidence),
     )
     return engine.floor()
 
@@ -140,7 +143,7 @@ def test_what_takes_less_by_the_link_is_chosen():
     for name in ("gcn", "gatv2", "gat"):
         lowered = lowered_of(name)
         rows, program = 10**6, lowered.program
-        fast, slow = (halo_seconds(program, lowered.facts, link, rows) for link in (FAST, SLOW))
+        fast, slow = (halo_seconds(program, lowered.costs, link, rows) for link in (FAST, SLOW))
         assert fast.computed == slow.computed > 0
         assert fast.should_travel
         assert not slow.should_travel
@@ -150,7 +153,7 @@ def test_what_takes_less_by_the_link_is_chosen():
 def test_seconds_grow_with_the_rows(few, many, name):
     lowered = lowered_of(name)
     link = Link(message_seconds=1e-4, byte_seconds=1e-9)
-    less, more = (halo_seconds(lowered.program, lowered.facts, link, n) for n in sorted((few, many)))
+    less, more = (halo_seconds(lowered.program, lowered.costs, link, n) for n in sorted((few, many)))
     assert less.computed <= more.computed
     assert less.travelling <= more.travelling
 
@@ -159,9 +162,9 @@ def test_seconds_are_those_of_the_products_and_of_the_bytes():
     """The first layer of a GCN: forward and for the gradient of its weight, a product of each row."""
     lowered = lowered_of("gcn", COMPUTES - {"input_path"})
     (value,) = values_that_may_travel(lowered.program)
-    width, rows, rates = lowered.program.width(value), 5000, lowered.facts.rates
+    width, rows, rates = lowered.program.width(value), 5000, lowered.costs.rates
     link = Link(message_seconds=1e-3, byte_seconds=1e-8)
-    found = halo_seconds(lowered.program, lowered.facts, link, rows)
+    found = halo_seconds(lowered.program, lowered.costs, link, rows)
     assert found.computed == 2 * rates.multiply_seconds(rows, lowered.graph.num_features, width)
     moved = 2 * 4 * rows * width
     assert found.travelling == pytest.approx(2 * 1e-3 + moved * (1e-8 + 4 / rates.stream_bytes))
@@ -254,7 +257,9 @@ def test_a_run_that_is_continued_decides_by_the_link_it_began_with(monkeypatch, 
             ranks = Ranks(comm=comm, partition=parts)
             known = evidence if comm.rank == 0 or evidence.trials == {} else Evidence(rates=rates)
             passes = COMPUTES - {"input_path"}
-            engine = Engine(models[comm.rank], graph, nodes, passes=passes, evidence=known, ranks=ranks)
+            engine = Engine(
+                models[comm.rank], graph, nodes, CompileOptions(passes=passes, evidence=known), ranks=ranks
+            )
             engine()
             return decision_of(engine).taken, engine.evidence
 

@@ -10,6 +10,7 @@ from tests.suites import few_of
 
 from graphbraid.estimates.full_ranks import step_of
 from graphbraid.fullgraph import Engine, Evidence
+from graphbraid.fullgraph.lowering.options import CompileOptions
 from graphbraid.fullgraph.step.operations import edges as maximum
 from graphbraid.fullgraph.step.operations.row_exchange import RowExchange
 
@@ -58,7 +59,7 @@ def test_own_rows_apart_from_the_halo_have_the_bits_of_both_together(
 def test_it_is_predicted_for_maxima_and_not_for_attention():
     graph, _ = blocks(2)
     for name, is_split in (("sage max", True), ("gat", False)):
-        alone = Engine(model_of(name, 0.0), graph, "train", evidence=Evidence(rates=RATES))
+        alone = Engine(model_of(name, 0.0), graph, "train", CompileOptions(evidence=Evidence(rates=RATES)))
         step = step_of(alone.lowered, alone.floor())
         assert any(one.backward and one.reader_splits for one in step.segments) == is_split
 

@@ -10,6 +10,7 @@ from tests.fullgraph.test_engine import MODELS
 
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph import Engine, Evidence, Ranks
+from graphbraid.fullgraph.lowering.options import CompileOptions
 from graphbraid.train import TrainConfig
 
 EPOCHS = 8
@@ -67,7 +68,13 @@ def test_evaluations_are_not_rounded():
         def run(comm):
             ranks = Ranks(comm=comm, partition=parts, wire=wire)
             return (
-                Engine(copy.deepcopy(model), graph, "train", evidence=Evidence(rates=RATES), ranks=ranks)
+                Engine(
+                    copy.deepcopy(model),
+                    graph,
+                    "train",
+                    CompileOptions(evidence=Evidence(rates=RATES)),
+                    ranks=ranks,
+                )
                 .predict()
                 .clone()
             )
@@ -92,7 +99,9 @@ def test_other_dtypes_and_ranks_that_differ_are_refused():
 
     def run(comm):
         ranks = Ranks(comm=comm, partition=parts, wire=("float32", "bfloat16")[comm.rank])
-        Engine(copy.deepcopy(model), graph, "train", evidence=Evidence(rates=RATES), ranks=ranks)
+        Engine(
+            copy.deepcopy(model), graph, "train", CompileOptions(evidence=Evidence(rates=RATES)), ranks=ranks
+        )
 
     with pytest.raises(ConfigError, match="rank 0 has wire 'float32', rank 1 has 'bfloat16'"):
         run_threads(2, run)

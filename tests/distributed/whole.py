@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from graphbraid.distributed import Communicator, Partition
 from graphbraid.fullgraph import ALL, Engine, Evidence, Ranks
-from graphbraid.fullgraph.device import Device
+from graphbraid.fullgraph.device import HOST, Device
+from graphbraid.fullgraph.lowering.options import CompileOptions
 from graphbraid.fullgraph.program import Program
 from graphbraid.fullgraph.reading.source import Source
 from graphbraid.graph import Graph
@@ -75,7 +76,7 @@ def trained(
     epochs: int = 8,
     passes: Any = ALL,
     before: Callable[[Engine], object] = lambda _: None,
-    device: Device | None = None,
+    device: Device = HOST,
 ) -> dict[str, Any]:
     """Losses of some epochs, then the parameters, statistics and outputs for all nodes.
 
@@ -83,8 +84,8 @@ def trained(
     """
     _random.generator = torch.Generator().manual_seed(5)
     model, nodes = copy.deepcopy(model), graph.splits["train"]
-    evidence = Evidence(rates=RATES)
-    engine = Engine(model, graph, nodes, passes=passes, evidence=evidence, ranks=ranks, device=device)
+    options = CompileOptions(passes=passes, evidence=Evidence(rates=RATES), device=device)
+    engine = Engine(model, graph, nodes, options, ranks=ranks)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.5)
     own = nodes if ranks is None else ranks.owned(nodes)
     losses = []
@@ -111,8 +112,8 @@ def _outputs(model: nn.Module, state: dict[str, Tensor], graph: Graph, passes: A
     """One rank's outputs by what ranks have learned: a statistic near 0 magnifies how they differ by then."""
     model = copy.deepcopy(model)
     model.load_state_dict(state)
-    nodes = graph.splits["train"]
-    return Engine(model, graph, nodes, passes=passes, evidence=Evidence(rates=RATES)).predict()
+    options = CompileOptions(passes=passes, evidence=Evidence(rates=RATES))
+    return Engine(model, graph, "train", options).predict()
 
 
 def _add_up(model: nn.Module, comm: Communicator) -> None:
@@ -130,7 +131,7 @@ def assert_as_one_rank(
     passes: Any = ALL,
     epochs: int = 8,
     part_of: Callable[[Communicator], tuple[Ranks, Graph]] | None = None,
-    device: Callable[[], Device | None] = lambda: None,
+    device: Callable[[], Device] = lambda: HOST,
 ) -> list[dict[str, Any]]:
     """Check that ranks learn what one does, and return what they have learned.
 

@@ -215,7 +215,9 @@ def test_a_graph_is_divided_where_its_parts_are_large_enough_to_tell():
 
 def lowered_with_floor(model, graph, passes=ALL):
     lowered = lower(model, graph, "train", CompileOptions(passes=passes, rates=Rates()))
-    engine = Engine(model, graph, graph.splits["train"], passes=passes, evidence=Evidence(rates=Rates()))
+    engine = Engine(
+        model, graph, graph.splits["train"], CompileOptions(passes=passes, evidence=Evidence(rates=Rates()))
+    )
     return lowered, engine.floor()
 
 

@@ -9,7 +9,8 @@ from tests.ops.bits import packed, zeros_and_ones
 
 from graphbraid import SparseFeatures, nn
 from graphbraid.fullgraph import Engine
-from graphbraid.fullgraph.lowering.costs import facts_of
+from graphbraid.fullgraph.lowering.costs import cost_model
+from graphbraid.fullgraph.lowering.options import CompileOptions
 from graphbraid.machine.rates import Rates
 from graphbraid.ops import binary
 from graphbraid.ops.binary import BinaryRows, binary_bytes, is_binary
@@ -87,7 +88,7 @@ def test_features_are_looked_at_only_where_bits_could_be_faster(monkeypatch):
     monkeypatch.setattr("graphbraid.fullgraph.lowering.costs.is_binary", lambda x: looks.append(x) or True)
     for density, expected in ((0.01, False), (0.5, True)):
         graph = make_graph(binary="ones", density=density, sparse=True)
-        made = facts_of(graph, (80, 80), (0,), Rates(), hoist_bytes=0)
+        made = cost_model(graph, Rates(), rows=(80, 80), edges=(0,), hoist_bytes=0)
         assert made.is_binary == expected
         assert len(looks) == expected
 
@@ -97,7 +98,7 @@ def test_an_engine_looks_at_the_features_once(monkeypatch):
     monkeypatch.setattr("graphbraid.fullgraph.lowering.costs.is_binary", lambda x: looks.append(x) or True)
     graph = make_graph(binary="ones", density=0.5)
     model = nn.GCN(CHANNELS, 8, CLASSES, 2)
-    engine = Engine(model, graph, graph.split("train"), rates=Rates())
+    engine = Engine(model, graph, graph.split("train"), CompileOptions(rates=Rates()))
     engine()
     engine.predict()
     assert len(looks) == 1

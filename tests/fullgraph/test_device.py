@@ -18,6 +18,7 @@ from graphbraid.errors import ConfigError, ResourceError
 from graphbraid.fullgraph import ALL, Engine, Uncompiled, estimated_bytes
 from graphbraid.fullgraph.device import HOST, Cuda, NotRecordedError
 from graphbraid.fullgraph.lowering.levels import reach, towards
+from graphbraid.fullgraph.lowering.options import CompileOptions
 from graphbraid.fullgraph.step.device_copies import DeviceCopies
 from graphbraid.graph import SparseFeatures
 from graphbraid.machine.rates import Rates
@@ -52,7 +53,12 @@ def make_engine(graph, name, *, device, p=0.4, rates=None, **options):
     torch.manual_seed(1)
     model = MODELS[name](dropout=p)
     torch.manual_seed(7)
-    return Engine(model, graph, graph.split("train"), device=device, rates=rates or Rates(), **options)
+    return Engine(
+        model,
+        graph,
+        graph.split("train"),
+        CompileOptions(device=device or HOST, rates=rates or Rates(), **options),
+    )
 
 
 def epochs(engine, graph, count=5):
@@ -109,7 +115,7 @@ def test_trains_as_on_the_host_without_reading_the_host(name, kind):
     assert device.num_replays > 0 or name not in RECORDED
 
 
-@pytest.mark.parametrize("passes", [set(), {"fuse"}, ALL - {"hoist"}, ALL - {"prune"}])
+@pytest.mark.parametrize("passes", [frozenset(), frozenset({"fuse"}), ALL - {"hoist"}, ALL - {"prune"}])
 @pytest.mark.parametrize("name", ["gcn", "sage"])
 def test_any_passes_train_as_on_the_host(name, passes):
     graph = make_graph(sparse=True, density=0.2)
@@ -162,7 +168,7 @@ def test_what_runs_through_autograd_is_not_recorded_and_explain_says_so():
     graph, device = make_graph(), FakeDevice()
     model = MODELS["layer norm, elu"](dropout=0.4)
     model.norms[0] = layers.LayerNorm(16, mode="graph")
-    engine = Engine(model, graph, graph.split("train"), device=device, rates=Rates())
+    engine = Engine(model, graph, graph.split("train"), CompileOptions(device=device, rates=Rates()))
     epochs(engine, graph, 3)
     assert device.num_records == 0
     assert "call of its own: module v" in engine.explain()
@@ -191,7 +197,7 @@ class Draws(FakeDevice):
 )
 def test_what_cannot_be_recorded_runs_as_it_is(device, reason):
     graph = make_graph()
-    expected = epochs(make_engine(graph, "gcn", device=None), graph)
+    expected = epochs(make_engine(graph, "gcn", device=HOST), graph)
     engine = make_engine(graph, "gcn", device=device)
     assert_alike(epochs(engine, graph), expected)
     assert reason in engine.explain()

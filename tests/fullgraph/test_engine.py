@@ -15,6 +15,7 @@ from graphbraid import Graph
 from graphbraid import nn as gnn
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.fullgraph import ALL, Engine, Uncompiled
+from graphbraid.fullgraph.lowering.options import CompileOptions
 from graphbraid.graph.csc import Csc
 from graphbraid.machine.rates import Rates
 
@@ -120,7 +121,9 @@ def test_memory_grows_with_nodes_and_not_with_edges(name):
     for degree in (4, 8):
         graph = regular_graph(degree)
         model = MODELS[name](dropout=0.0)
-        engine = Engine(model, graph, graph.split("train"), rates=Rates(), passes=ALL - {"prune"})
+        engine = Engine(
+            model, graph, graph.split("train"), CompileOptions(rates=Rates(), passes=ALL - {"prune"})
+        )
         sizes.append(engine.nbytes)
     assert sizes[0] == sizes[1]
 
@@ -143,8 +146,8 @@ def test_storage_has_two_names():
 def test_hoisting_takes_no_more_than_it_is_given():
     graph = make_graph()
     nodes, model = graph.split("train"), MODELS["gcn"](dropout=0.0)
-    assert "aggregated once" in Engine(model, graph, nodes, rates=Rates()).explain()
-    refused = Engine(model, graph, nodes, rates=Rates(), spare_bytes=100).explain()
+    assert "aggregated once" in Engine(model, graph, nodes, CompileOptions(rates=Rates())).explain()
+    refused = Engine(model, graph, nodes, CompileOptions(rates=Rates(), spare_bytes=100)).explain()
     assert "of the 0.0001 MB allowed" in refused
     assert "spare_bytes allows more" in refused
 
@@ -292,7 +295,7 @@ def test_a_pyg_stack_on_binary_features_trains_as_it_does_uncompiled(kind, binar
     pytest.importorskip("torch_geometric", reason=NO_PYG)
 
     def make(model, graph):
-        engine = Engine(model, graph, graph.split("train"), rates=BINARY, spare_bytes=0)
+        engine = Engine(model, graph, graph.split("train"), CompileOptions(rates=BINARY, spare_bytes=0))
         assert engine.program.input_path == "binary"
         return engine
 
@@ -349,7 +352,7 @@ def test_sparse_features_are_never_made_dense(name, monkeypatch):
     model = MODELS[name](dropout=0.0)
     expected = model(graph.x, graph.csc)[graph.split("train")].detach()
     monkeypatch.setattr(type(graph.x), "to_dense", lambda _: pytest.fail("made dense"))
-    engine = Engine(model, graph, graph.split("train"), rates=rates)
+    engine = Engine(model, graph, graph.split("train"), CompileOptions(rates=rates))
     assert engine.program.settings["input_path"] == "sparse"
     outputs = engine()
     torch.testing.assert_close(outputs, expected, rtol=1e-4, atol=1e-5)
@@ -368,7 +371,7 @@ def test_binary_features_are_read_as_bits_and_train_alike(name, binary, monkeypa
     model = MODELS[name](dropout=0.0)
     expected = model(graph.x, graph.csc)[graph.split("train")]
     wanted = [expected.detach(), *gradients(model, loss_of(expected, graph))]
-    engine = Engine(model, graph, graph.split("train"), rates=BINARY, spare_bytes=0)
+    engine = Engine(model, graph, graph.split("train"), CompileOptions(rates=BINARY, spare_bytes=0))
     assert engine.program.input_path == "binary"
     engine()
     graph.x.data.fill_(torch.nan)  # unnoticed: the bits are all it reads
@@ -384,7 +387,9 @@ def test_predictions_and_pruned_levels_agree_whatever_the_path(sparse):
     found = []
     for passes in (ALL, ALL - {"input_path"}, ALL - {"prune"}):
         torch.manual_seed(3)
-        engine = Engine(model, graph, graph.split("train"), rates=BINARY, passes=passes, spare_bytes=0)
+        engine = Engine(
+            model, graph, graph.split("train"), CompileOptions(rates=BINARY, passes=passes, spare_bytes=0)
+        )
         assert engine.program.input_path == ("binary" if "input_path" in passes else "dense")
         out = engine()
         found.append([out.detach(), *gradients(model, loss_of(out, graph)), engine.predict()])

@@ -19,9 +19,10 @@ from graphbraid.fullgraph.explain import timing
 from graphbraid.fullgraph.explain.floor import floor_of
 from graphbraid.fullgraph.explain.ledger import Ledger, Work
 from graphbraid.fullgraph.explain.timing import StepTimes, TaskTime, TimedStep
-from graphbraid.fullgraph.lowering.costs import facts_of
+from graphbraid.fullgraph.lowering.costs import cost_model
 from graphbraid.fullgraph.lowering.levels import whole_graph
 from graphbraid.fullgraph.lowering.locality import cached_share
+from graphbraid.fullgraph.lowering.options import CompileOptions
 from graphbraid.fullgraph.program import AdjacencyMatrix, Aggregate, Epilogue, Linear, Program
 from graphbraid.fullgraph.step.request import StepRequest
 from graphbraid.graph.csc import Csc
@@ -66,9 +67,9 @@ def two_layers():
 
 def make_ledger(program, graph, caches=None):
     edges = (graph.csc.num_edges,) * 2
-    facts = facts_of(graph, (NUM_NODES,) * 3, edges, RATES, hoist_bytes=0)
+    costs = cost_model(graph, RATES, rows=(NUM_NODES,) * 3, edges=edges, hoist_bytes=0)
     blocks = whole_graph(graph.csc, program.num_levels - 1)
-    return Ledger(program, blocks, lambda *_: NUM_NODES, facts, caches)
+    return Ledger(program, blocks, lambda *_: NUM_NODES, costs, caches)
 
 
 def test_a_floor_at_other_rates_keeps_the_work_and_the_times():
@@ -258,7 +259,9 @@ def test_a_copy_that_does_not_fit_is_refused(monkeypatch):
 def test_a_device_is_measured_too():
     graph = make_graph()
     model, nodes = gnn.GCN(CHANNELS, 8, CLASSES, 2), graph.split("train")
-    engine = graphbraid.fullgraph.Engine(model, graph, nodes, rates=RATES, device=FakeDevice())
+    engine = graphbraid.fullgraph.Engine(
+        model, graph, nodes, CompileOptions(rates=RATES, device=FakeDevice())
+    )
     floor = engine.floor(measure=True)
     assert floor.step_seconds > 0
     assert not any(operation.work.random_bytes for operation in floor.operations)  # no cache is modelled

@@ -19,6 +19,7 @@ from graphbraid.fullgraph.lowering import locality
 from graphbraid.fullgraph.lowering.levels import everything, reach, towards
 from graphbraid.fullgraph.lowering.locality import cached_share
 from graphbraid.fullgraph.lowering.lower_program import with_shared_transpose
+from graphbraid.fullgraph.lowering.options import CompileOptions
 from graphbraid.graph.csc import Csc, coo_to_csc
 from graphbraid.graph.orders import community_order
 from graphbraid.machine.rates import Rates
@@ -70,7 +71,7 @@ GRAPHS = {
 
 def engine_of(model, graph, *, without=(), **options):
     options = {"rates": SLOW_MEMORY, "cache_bytes": SMALL_CACHE} | options
-    return Engine(model, graph, graph.split("train"), passes=ALL - set(without), **options)
+    return Engine(model, graph, graph.split("train"), CompileOptions(passes=ALL - set(without), **options))
 
 
 def decision(engine):
@@ -239,7 +240,9 @@ def test_rows_that_are_read_often_are_put_side_by_side():
 
 def test_caches_of_a_device_are_left_alone():
     graph, model = planted(), MODELS["gcn"](dropout=0.0)
-    engine = Engine(model, graph, graph.split("train"), device=FakeDevice(), rates=SLOW_MEMORY)
+    engine = Engine(
+        model, graph, graph.split("train"), CompileOptions(device=FakeDevice(), rates=SLOW_MEMORY)
+    )
     assert "are not modelled" in decision(engine).what
 
 

@@ -9,7 +9,7 @@ from tests.fullgraph.graphs import CHANNELS, CLASSES, NUM_NODES, make_graph
 from torch import nn
 
 from graphbraid import nn as gnn
-from graphbraid.fullgraph.lowering.costs import facts_of
+from graphbraid.fullgraph.lowering.costs import cost_model
 from graphbraid.fullgraph.lowering.levels import reach, towards
 from graphbraid.fullgraph.lowering.passes import PASSES, choose_input_path, fuse, hoist, order
 from graphbraid.fullgraph.program import INPUT, Add, AdjacencyMatrix, Aggregate, Epilogue, Linear, Program
@@ -17,12 +17,12 @@ from graphbraid.fullgraph.reading.read import read_model
 from graphbraid.machine.rates import Rates
 
 
-def facts(graph, num_blocks=2, **changes):
-    made = facts_of(
+def costs(graph, num_blocks=2, **changes):
+    made = cost_model(
         graph,
-        (graph.num_nodes,) * (num_blocks + 1),
-        (graph.csc.num_edges,) * num_blocks,
         Rates(),
+        rows=(graph.num_nodes,) * (num_blocks + 1),
+        edges=(graph.csc.num_edges,) * num_blocks,
         hoist_bytes=1 << 30,
     )
     return replace(made, **changes)
@@ -36,15 +36,15 @@ def names(program):
 def test_a_pass_returns_a_new_program_with_its_decision_and_leaves_the_old_alone(name):
     program = read_model(gnn.GCN(CHANNELS, 8, CLASSES, 2), CHANNELS)
     before = str(program)
-    after = PASSES[name](program, facts(make_graph()))
+    after = PASSES[name](program, costs(make_graph()))
     assert str(program) == before
     assert [d.name for d in after.decisions] == [name.replace("_", " ")]
-    assert PASSES[name](program, facts(make_graph())) == after
+    assert PASSES[name](program, costs(make_graph())) == after
 
 
 def test_hoisting_leaves_no_aggregation_in_the_first_layer():
     program = read_model(gnn.GCN(CHANNELS, 8, CLASSES, 2), CHANNELS)
-    hoisted = hoist(program, facts(make_graph()))
+    hoisted = hoist(program, costs(make_graph()))
     assert names(program).count("aggregate") == 2
     assert names(hoisted).count("aggregate") == 1
     assert hoisted.ops[0].symbol == "constant"
@@ -53,27 +53,27 @@ def test_hoisting_leaves_no_aggregation_in_the_first_layer():
 @pytest.mark.parametrize("changes", [{"hoist_bytes": 10}])
 def test_hoisting_keeps_to_its_memory(changes):
     program = read_model(gnn.GCN(CHANNELS, 8, CLASSES, 2), CHANNELS)
-    after = hoist(program, facts(make_graph(), **changes))
+    after = hoist(program, costs(make_graph(), **changes))
     assert after.ops == program.ops
     assert "would take" in after.decisions[-1].what
 
 
 def test_input_dropout_is_never_hoisted_over():
     program = read_model(gnn.GCN(CHANNELS, 8, CLASSES, 2, input_dropout=0.2), CHANNELS)
-    assert hoist(program, facts(make_graph())).ops == program.ops
+    assert hoist(program, costs(make_graph())).ops == program.ops
 
 
 @pytest.mark.parametrize(("density", "path"), [(0.001, "sparse"), (1.0, "dense")])
 def test_the_input_path_follows_the_density(density, path):
     program = read_model(gnn.GCN(CHANNELS, 16, CLASSES, 2), CHANNELS)
-    after = choose_input_path(program, facts(make_graph(), density=density, in_channels=2000))
+    after = choose_input_path(program, costs(make_graph(), density=density, in_channels=2000))
     assert after.settings["input_path"] == path
 
 
 @pytest.mark.parametrize(("density", "path"), [(0.001, "sparse"), (0.3, "binary"), (1.0, "binary")])
 def test_the_input_path_of_binary_features_follows_the_density(density, path):
     program = read_model(gnn.GCN(CHANNELS, 16, CLASSES, 2), CHANNELS)
-    given = facts(make_graph(), density=density, in_channels=2000, is_binary=True)
+    given = costs(make_graph(), density=density, in_channels=2000, is_binary=True)
     after = choose_input_path(program, given)
     assert after.input_path == path
     decision = after.decisions[-1]
@@ -85,7 +85,7 @@ def test_the_input_path_of_binary_features_follows_the_density(density, path):
 def test_binary_features_are_not_hoisted_over():
     program = read_model(gnn.GCN(CHANNELS, 8, CLASSES, 2), CHANNELS)
     program = program.rewritten(program.ops, input_path="binary")
-    after = hoist(program, facts(make_graph()))
+    after = hoist(program, costs(make_graph()))
     assert after.ops == program.ops
     assert "stay binary" in after.decisions[-1].what
 
@@ -106,7 +106,7 @@ def test_order_aggregates_at_the_narrower_side(width_in, width_out, first):
                 Linear(out="y", inputs=("z",), weight=weight[1]),
             ]
         program = Program(ops=tuple(ops), in_channels=CHANNELS)
-        after = order(program, facts(make_graph(), num_blocks=1))
+        after = order(program, costs(make_graph(), num_blocks=1))
         assert names(after)[1] == first, (start, str(after))
 
 
@@ -122,7 +122,7 @@ def test_fusing_merges_bias_activation_and_dropout_but_never_out_of_order():
     def fused(*order):
         ops = [Linear(out="v0", inputs=(INPUT,), weight=weight)]
         ops += [make[kind](f"v{i + 1}", f"v{i}") for i, kind in enumerate(order)]
-        after = fuse(Program(ops=tuple(ops), in_channels=CHANNELS), facts(make_graph())).ops
+        after = fuse(Program(ops=tuple(ops), in_channels=CHANNELS), costs(make_graph())).ops
         return [after[0].after.details(), *(op.details() for op in after[1:])]
 
     assert fused("bias", "act", "drop") == ["bias, relu, dropout 0.5"]
@@ -144,7 +144,7 @@ def test_an_epilogue_joins_the_kernel_before_it_unless_others_read_its_rows(laye
     if read_twice:
         ops.append(Add(out="z", inputs=("y", rows)))
     program = Program(ops=tuple(ops), in_channels=CHANNELS)
-    after = fuse(program, facts(make_graph(), num_blocks=1))
+    after = fuse(program, costs(make_graph(), num_blocks=1))
     joined = [op for op in after.ops if getattr(op, "after", None)]
     assert len(joined) == (not read_twice)
     if joined:
@@ -158,7 +158,7 @@ def test_an_epilogue_joins_the_kernel_before_it_unless_others_read_its_rows(laye
 def test_an_addition_joins_the_kernel_that_makes_one_side():
     program = read_model(gnn.GraphSAGE(CHANNELS, 8, CLASSES, 1), CHANNELS)
     assert any(isinstance(op, Add) for op in program.ops)
-    assert not any(isinstance(op, Add) for op in fuse(program, facts(make_graph(), 1)).ops)
+    assert not any(isinstance(op, Add) for op in fuse(program, costs(make_graph(), 1)).ops)
 
 
 def test_a_program_that_reads_what_is_not_made_is_refused():

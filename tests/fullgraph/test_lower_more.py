@@ -21,6 +21,8 @@ from torch import nn
 import graphbraid
 from graphbraid import native
 from graphbraid.fullgraph import ALL, Engine, Uncompiled
+from graphbraid.fullgraph.device import HOST
+from graphbraid.fullgraph.lowering.options import CompileOptions
 from graphbraid.machine.rates import Rates
 
 models = pytest.importorskip("torch_geometric.nn.models", reason=NO_PYG)
@@ -375,9 +377,9 @@ def test_a_device_runs_and_records_the_same(name, monkeypatch):
     monkeypatch.setattr(native, "kernels", lambda: None)  # only the twins can be recorded by the fake
     graph, device = make_graph(), FakeDevice()
     found = []
-    for where in (None, device):
+    for where in (HOST, device):
         model = make_model(name)
-        engine = Engine(model, graph, graph.split("train"), rates=Rates(), device=where)
+        engine = Engine(model, graph, graph.split("train"), CompileOptions(rates=Rates(), device=where))
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
         for _ in range(4):
             loss = loss_of(engine(), graph)

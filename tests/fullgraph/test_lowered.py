@@ -27,7 +27,7 @@ def model_of(name="gcn"):
 def test_what_is_lowered_runs_as_the_engine_does(name):
     graph, model = make_graph(), model_of(name)
     lowered = lower(model, graph, options=OPTIONS)
-    engine = Engine(model, graph, graph.split("train"), rates=Rates())
+    engine = Engine(model, graph, graph.split("train"), CompileOptions(rates=Rates()))
     assert lowered.program == engine.program
     assert torch.equal(Runner(lowered)(), engine())
 

@@ -12,7 +12,7 @@ from tests.fullgraph.graphs import CHANNELS, make_graph
 from tests.suites import examples
 from torch import nn
 
-from graphbraid.fullgraph.lowering.costs import facts_of
+from graphbraid.fullgraph.lowering.costs import cost_model
 from graphbraid.fullgraph.lowering.levels import aggregation, whole_graph
 from graphbraid.fullgraph.lowering.passes import PASSES
 from graphbraid.fullgraph.program import (
@@ -153,10 +153,10 @@ def assert_runs(program, graph, passes=frozenset(PASSES), hoist_bytes=1 << 30):
     """The lowered program gives what the given one says."""
     blocks = whole_graph(graph.csc, program.num_levels - 1)
     rows, edges = (graph.num_nodes,) * (len(blocks) + 1), (graph.csc.num_edges,) * len(blocks)
-    facts = facts_of(graph, rows, edges, Rates(), hoist_bytes=hoist_bytes)
+    costs = cost_model(graph, Rates(), rows=rows, edges=edges, hoist_bytes=hoist_bytes)
     lowered = program
     for name in [name for name in PASSES if name in passes]:
-        lowered = PASSES[name](lowered, facts)
+        lowered = PASSES[name](lowered, costs)
     request = StepRequest(program=lowered, graph=graph, blocks=blocks, training=True)
     step = PlannedStep(request)
     step.allocate()

@@ -11,6 +11,7 @@ from tests.ops.test_spmm import COEFFICIENTS, arguments
 
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph import Engine
+from graphbraid.fullgraph.lowering.options import CompileOptions
 from graphbraid.fullgraph.step.maps import (
     OURS,
     SPARSE,
@@ -150,7 +151,7 @@ def test_the_engine_trains_with_either_and_says_which(monkeypatch, forced):
     model = MODELS["gcn"](dropout=0.0)
     expected = loss_of(model(graph.x, graph.csc)[graph.split("train")], graph)
     monkeypatch.setenv(VARIABLE, forced)
-    engine = Engine(model, graph, graph.split("train"), device=FakeDevice(), rates=Rates())
+    engine = Engine(model, graph, graph.split("train"), CompileOptions(device=FakeDevice(), rates=Rates()))
     loss = loss_of(engine(), graph)
     loss.backward()
     torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-6)
@@ -161,7 +162,9 @@ def test_layers_that_aggregate_alike_share_one_choice():
     graph = make_graph(train=60)
     model = MODELS["gcn"](dropout=0.0)
     device = FakeDevice()
-    engine = Engine(model, graph, graph.split("train"), passes=(), device=device, rates=Rates())
+    engine = Engine(
+        model, graph, graph.split("train"), CompileOptions(passes=frozenset(), device=device, rates=Rates())
+    )
     loss_of(engine(), graph).backward()
     widths = [choice.width for choice in engine.runner.device_copies.picker.choices]
     assert len(widths) == 4  # 16 columns and the classes, forward and backward

@@ -14,8 +14,8 @@ from graphbraid import nn as gnn
 from graphbraid.errors import DataError
 from graphbraid.fullgraph import Evidence
 from graphbraid.fullgraph.device import HOST
-from graphbraid.fullgraph.lowering import costs as facts_module
-from graphbraid.fullgraph.lowering.costs import CLOSE, facts_of
+from graphbraid.fullgraph.lowering import costs as costs_module
+from graphbraid.fullgraph.lowering.costs import CLOSE, cost_model
 from graphbraid.fullgraph.lowering.passes import choose_input_path, hoist, order
 from graphbraid.fullgraph.measured import rates as kept_rates
 from graphbraid.fullgraph.measured import trials
@@ -48,17 +48,21 @@ class Clock:
         return self.seconds[(self.calls - 1) % len(self.seconds)]
 
 
-def facts(graph, rates, tried):
-    made = facts_of(graph, (NUM_NODES,) * 3, (graph.csc.num_edges,) * 2, rates, hoist_bytes=0)
-    return dataclasses.replace(made, trials=tried, density=DENSITY)
+def costs(graph, rates, clock, *, density=DENSITY, **changes):
+    rows, edges = (NUM_NODES,) * 3, (graph.csc.num_edges,) * 2
+    made = cost_model(graph, rates, rows=rows, edges=edges, hoist_bytes=0)
+    tried = Trials(graph, {}, seconds=clock)
+    return dataclasses.replace(made, found=tried.found, trial=tried, density=density, **changes)
+
+
+def by_trial(graph, clock, **changes):
+    return costs(graph, BY_RATES, clock, density=1.0, by_trial=True, **changes)
 
 
 def input_path(times, clock):
     graph = make_graph(density=DENSITY)
     program = read_model(gnn.GCN(CHANNELS, 8, CLASSES, 2), CHANNELS)
-    rates = sparse_rates(times)
-    tried = Trials(graph, DENSITY, rates, {}, seconds=clock)
-    return choose_input_path(program, facts(graph, rates, tried))
+    return choose_input_path(program, costs(graph, sparse_rates(times), clock))
 
 
 @pytest.mark.parametrize("times", [1.3, 0.8])
@@ -84,7 +88,7 @@ def test_nothing_is_tried_where_rates_tell_the_paths_apart(times, path):
 
 def test_nothing_is_tried_where_next_to_nothing_is_at_stake(monkeypatch):
     clock = Clock(1.0)
-    monkeypatch.setattr(facts_module, "LEAST_STAKE", 10 * DENSE)
+    monkeypatch.setattr(costs_module, "LEAST_STAKE", 10 * DENSE)
     assert "tried" not in input_path(1.3, clock).decisions[-1].what
     assert clock.calls == 0
 
@@ -94,19 +98,18 @@ def test_the_order_and_hoisting_are_tried_too():
     # an aggregation over so few columns costs next to nothing: close by the rates once products dominate
     slow = dataclasses.replace(rates, multiply_flops=1e7, row_bytes=1e12)
     program = read_model(gnn.GCN(CHANNELS, CHANNELS, CLASSES, 2), CHANNELS)
-    tried = Trials(graph, 1.0, slow, {}, seconds=Clock(1.0))
-    made = dataclasses.replace(facts(graph, slow, tried), hoist_bytes=1 << 20)
+    made = costs(graph, slow, Clock(1.0), hoist_bytes=1 << 20)
     after = order(hoist(program, made), made)
-    assert sorted({name.split()[0] for name in tried.found}) == ["aggregate", "dense"]
+    assert sorted({name.split()[0] for name in made.found}) == ["aggregate", "dense"]
     assert "(tried)" in after.decisions[0].what
     names = [f"dense {NUM_NODES} {CHANNELS} {CHANNELS}", f"aggregate {graph.csc.num_edges} {CHANNELS}"]
-    assert set(names) <= set(tried.found)
+    assert set(names) <= set(made.found)
 
 
 def test_a_trial_of_part_of_the_rows_counts_for_all(monkeypatch):
     monkeypatch.setattr(trials, "RUN_SECONDS", 0.0)
     seen = []
-    tried = Trials(make_graph(), 1.0, BY_RATES, {}, seconds=Clock(0.5))
+    tried = by_trial(make_graph(), Clock(0.5))
     monkeypatch.setattr(trials, "tall_product", lambda x, *_, **__: seen.append(len(x)))
     rows = 10 * LEAST_ROWS
     assert tried.multiply_seconds(rows, CHANNELS, 8) == 0.5 * 10 / 2  # the product and the gradient
@@ -117,20 +120,19 @@ def test_a_trial_of_part_of_the_rows_counts_for_all(monkeypatch):
 
 def test_an_aggregation_is_tried_on_the_graph_s_edges_and_large_ones_go_by_rates(monkeypatch):
     graph, clock = make_graph(), Clock(0.25)
-    tried = Trials(graph, 1.0, BY_RATES, {}, seconds=clock)
-    assert tried.aggregate_seconds(graph.csc.num_edges, 8) == pytest.approx(0.25)
-    assert tried.aggregate_seconds(2 * graph.csc.num_edges, 8) == pytest.approx(0.5)
+    count = graph.csc.num_edges
+    tried = by_trial(graph, clock, edges=(count, 2 * count))
+    assert tried.aggregate_seconds(0, 8) == pytest.approx(0.25)
+    assert tried.aggregate_seconds(1, 8) == pytest.approx(0.5)
     monkeypatch.setattr(trials, "MOST_BYTES", 4 * NUM_NODES * 8)
-    assert tried.aggregate_seconds(graph.csc.num_edges, 9) == BY_RATES.aggregate_seconds(
-        graph.csc.num_edges, 9
-    )
+    assert tried.aggregate_seconds(0, 9) == BY_RATES.aggregate_seconds(count, 9)
     assert clock.calls == 2
 
 
 @pytest.mark.parametrize("sparse", [False, True])
 def test_features_are_tried_as_they_are(sparse):
     clock = Clock(1.0)
-    tried = Trials(make_graph(sparse=sparse, density=0.2, binary="ones"), 0.2, BY_RATES, {}, seconds=clock)
+    tried = by_trial(make_graph(sparse=sparse, density=0.2, binary="ones"), clock)
     assert tried.sparse_seconds(NUM_NODES, 8) == 0.5
     assert tried.binary_seconds(NUM_NODES, 8) == 0.5
     assert clock.calls == 2
@@ -145,10 +147,11 @@ def cache(monkeypatch, tmp_path):
 
 
 def kept(graph, clock, *, believed=True):
-    found = kept_trials(graph, 1.0, BY_RATES, HOST, believed=believed)
-    assert found is not None
-    found._seconds = clock
-    return found
+    tried = kept_trials(graph, 1.0, HOST, believed=believed)
+    assert tried is not None
+    tried._seconds = clock
+    made = cost_model(graph, BY_RATES, hoist_bytes=0)
+    return dataclasses.replace(made, found=tried.found, trial=tried, by_trial=True)
 
 
 def test_trials_are_kept_by_the_graph_s_sizes(cache):
@@ -173,7 +176,7 @@ def test_trials_made_beside_other_programs_are_kept_for_this_process_only(cache)
 
 def test_where_trials_cannot_be_kept_rates_decide(cache, caplog):
     (cache / "trials").write_text("a file where the folder should be")
-    assert kept_trials(make_graph(), 1.0, BY_RATES, HOST, believed=True) is None
+    assert kept_trials(make_graph(), 1.0, HOST, believed=True) is None
     assert "rates alone decide" in caplog.text
 
 

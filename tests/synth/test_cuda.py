@@ -105,7 +105,7 @@ def test_weights_of_edges_go_with_a_transpose_that_is_not_stored(programs: HostP
     folder = programs.built(synthesis, store, tmp_path / "out", transpose="implicit", options=OPTIONS)
     assert "spmm_transposed(" in (folder / "main.cu").read_text()
     losses = losses_of(run_on_host(folder, "--data", str(store)))
-    assert losses == pytest.approx(train(synthesis, graph, rates=Rates()).losses, rel=1e-5)
+    assert losses == pytest.approx(train(synthesis, graph, CompileOptions(rates=Rates())).losses, rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_features_with_zeros_are_multiplied_as_such(
     assert synthesis.lower(graph, lowering).program.input_path == path
     folder = programs.built(synthesis, tmp_path / "store", tmp_path / "out", options=lowering)
     losses = losses_of(run_on_host(folder, "--data", str(tmp_path / "store")))
-    assert losses == pytest.approx(train(synthesis, graph, rates=rates).losses, rel=1e-5)
+    assert losses == pytest.approx(train(synthesis, graph, CompileOptions(rates=rates)).losses, rel=1e-5)
 
 
 @pytest.mark.slow

@@ -95,10 +95,10 @@ def test_the_rows_to_try_are_the_features_own():
     found = torch.zeros(NUM_NODES, CHANNELS)
     found[torch.repeat_interleave(indptr.diff()), indices.long()] = values
     assert torch.equal(found, ZEROS.x)
-    facts = lowered["csr"].facts
-    assert trial.shape == (facts.rows[0], CHANNELS, 16)
-    assert trial.dense_rows == facts.rows[1] < facts.rows[0]  # of the aggregated features
-    assert trial.spared == facts.edges[0] * 16  # the first aggregation, of hidden rows
+    costs = lowered["csr"].costs
+    assert trial.shape == (costs.rows[0], CHANNELS, 16)
+    assert trial.dense_rows == costs.rows[1] < costs.rows[0]  # of the aggregated features
+    assert trial.spared == costs.edges[0] * 16  # the first aggregation, of hidden rows
 
 
 @pytest.mark.slow
@@ -124,7 +124,7 @@ def test_each_path_has_the_engines_losses(model: str, parts: Compiled, tmp_path:
     folder = built(synthesis, store, parts, tmp_path / "out", options=OPTIONS, inputs=ALL)
     data = ("--data", str(store))
     said = {name: run(folder, *data, "--input", name) for name in ALL} | {"": run(folder, *data)}
-    losses = train(synthesis, ZEROS, rates=Rates()).losses
+    losses = train(synthesis, ZEROS, CompileOptions(rates=Rates())).losses
     for name in ALL:
         assert f"input path {name}: as --input asks" in said[name]
         assert losses_of(said[name]) == pytest.approx(losses, rel=1e-5), name

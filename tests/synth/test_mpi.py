@@ -128,7 +128,7 @@ def test_features_with_zeros_are_multiplied_as_such(
     assert synthesis.lower(graph, lowering).program.input_path == path
     folder = built_for_ranks(synthesis, graph, divided(2), parts, tmp_path / "out", options=lowering)
     losses = losses_of(run_ranks(folder, 2))
-    assert losses == pytest.approx(train(synthesis, graph, rates=rates).losses, rel=1e-5)
+    assert losses == pytest.approx(train(synthesis, graph, CompileOptions(rates=rates)).losses, rel=1e-5)
 
 
 @pytest.fixture(scope="module")

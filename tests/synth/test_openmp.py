@@ -99,7 +99,7 @@ def test_features_with_zeros_are_multiplied_as_such(
     assert synthesis.lower(graph, lowering).program.input_path == path
     folder = built(synthesis, tmp_path / "store", parts, tmp_path / "out", options=lowering)
     losses = losses_of(run(folder, "--data", str(tmp_path / "store")))
-    assert losses == pytest.approx(train(synthesis, graph, rates=rates).losses, rel=1e-5)
+    assert losses == pytest.approx(train(synthesis, graph, CompileOptions(rates=rates)).losses, rel=1e-5)
 
 
 @pytest.mark.slow

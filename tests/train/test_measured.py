@@ -37,8 +37,8 @@ def machine(monkeypatch):
         monkeypatch.setattr("graphbraid.fullgraph.measured.trials.measured_rates", lambda _: measured)
         return taken
 
-    def watch(program, facts):
-        after = choose_input_path(program, facts)
+    def watch(program, costs):
+        after = choose_input_path(program, costs)
         taken.append(after.input_path)
         return after
 

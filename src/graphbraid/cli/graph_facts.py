@@ -1,4 +1,4 @@
-"""Facts about a graph, as a line of text and as values for ``--json``."""
+"""CostModel about a graph, as a line of text and as values for ``--json``."""
 
 from __future__ import annotations
 

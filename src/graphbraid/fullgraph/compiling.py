@@ -21,9 +21,9 @@ from graphbraid.fullgraph.engine import Engine, strict_text
 from graphbraid.fullgraph.lowering.costs import Evidence
 from graphbraid.fullgraph.lowering.levels import copied_bytes, whole_graph
 from graphbraid.fullgraph.lowering.lower_program import check_kernels, whole_typed
-from graphbraid.fullgraph.lowering.options import ALL, CompileOptions, names_of
-from graphbraid.fullgraph.lowering.streamed import needs_lowering
-from graphbraid.fullgraph.measured.trials import basis_for
+from graphbraid.fullgraph.lowering.options import ALL, CompileOptions, names_of, storage_of
+from graphbraid.fullgraph.lowering.streamed import StreamedFeatures, needs_lowering
+from graphbraid.fullgraph.measured.rates import machine_rates
 from graphbraid.fullgraph.model_tracker import TrainingNodes
 from graphbraid.fullgraph.program import NotLoweredError, reasons_of
 from graphbraid.fullgraph.ranks.ranks import Ranks
@@ -205,17 +205,28 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
     whole = graph if isinstance(graph, Graph) else graph_of_data(graph)
     if ranks is not None:
         whole.check_one_type("compile with several ranks")
-    options: dict[str, Any] = {"device": device, "storage": storage, "data": data, "node_type": node_type}
-    options["spare_bytes"] = spare_bytes
-    options |= {"tiers": tiers, "host": host, "strict": strict}
-    options["passes"] = names_of(passes)
+    options = CompileOptions(
+        passes=names_of(passes),
+        device=device_for(model, device),
+        storage=storage_of(storage),
+        spare_bytes=spare_bytes,
+        evidence=evidence,
+        features=StreamedFeatures.of(whole, tiers, host),
+    )
+    own: dict[str, Any] = {"node_type": node_type, "data": data, "strict": strict}
     if ranks is not None:
         check_type(ranks, "ranks", Ranks, "the ranks of fullgraph.Ranks", error=ConfigError)
-        evidence = _of_first_rank(
-            ranks, lambda: evidence or _found_alone(ranks, model, whole, nodes, options)
-        )
+
+        def measured() -> Evidence:
+            if evidence is not None:
+                return evidence
+            if ranks.part is None:
+                return Engine(model, whole, nodes, options, **own).evidence
+            return Evidence(rates=machine_rates(options.device))  # parts try nothing on the whole graph
+
+        options = replace(options, evidence=_of_first_rank(ranks, measured))
     try:
-        engine = Engine(model, whole, nodes, evidence=evidence, ranks=ranks, **options)
+        engine = Engine(model, whole, nodes, options, ranks=ranks, **own)
     except NotLoweredError as why:
         if ranks is not None:
             raise ConfigError(
@@ -226,7 +237,7 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
             raise ConfigError(needs_lowering(why)) from why
         if strict:
             raise ConfigError(strict_text(why)) from why
-        source, place = source_of(model, whole, data, node_type), device_for(model, device).place
+        source, place = source_of(model, whole, data, node_type), options.device.place
         _warn_once(model, [str(why)], "the whole model runs as it is written")
         return Uncompiled(model, source, TrainingNodes(nodes, source), why, place)
     if engine.breaks and (reasons := reasons_of(engine.breaks)):
@@ -244,15 +255,6 @@ def _warn_once(model: nn.Module, reasons: Sequence[str], what: str) -> None:
     _WARNED.add(model)
     lines = "".join(f"\n  {reason}" for reason in reasons)
     warnings.warn(f"{type(model).__name__}: {what}:{lines}", RunsAsWrittenWarning, stacklevel=3)
-
-
-def _found_alone(
-    ranks: Ranks, model: nn.Module, graph: Graph, nodes: Any, options: dict[str, Any]
-) -> Evidence:
-    """Return one rank's measurements. Ranks that hold parts try no operations on the whole graph."""
-    if ranks.part is None:
-        return Engine(model, graph, nodes, **options).evidence
-    return Evidence(rates=basis_for(CompileOptions(device=device_for(model, options["device"]))).rates)
 
 
 def _of_first_rank(ranks: Ranks, find: Callable[[], Evidence]) -> Evidence | None:

@@ -7,23 +7,19 @@ as it is written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError
-from graphbraid.fullgraph.device import Device, device_for
+from graphbraid.fullgraph.device import device_for
 from graphbraid.fullgraph.lowering.costs import Evidence
 from graphbraid.fullgraph.lowering.lowered import Lowered
 from graphbraid.fullgraph.lowering.options import (
-    ALL,
     CompileOptions,
-    names_of,
-    storage_of,
 )
-from graphbraid.fullgraph.lowering.streamed import StreamedFeatures
 from graphbraid.fullgraph.model_tracker import ModelTracker
 from graphbraid.fullgraph.program import Break, NotLoweredError, Program
 from graphbraid.fullgraph.ranks.ranks import Ranks
@@ -32,9 +28,7 @@ from graphbraid.fullgraph.reading.modes import CountedMasks, in_mode, kept_buffe
 from graphbraid.fullgraph.runner import Runner
 from graphbraid.fullgraph.step.differentiable import Behind
 from graphbraid.graph import Graph
-from graphbraid.machine.rates import Rates
 from graphbraid.ops.dropout import given_seeds
-from graphbraid.sampling.rows.by_id import FeatureSource
 from graphbraid.signatures import typed
 
 if TYPE_CHECKING:
@@ -57,25 +51,15 @@ class Engine:
         model: see :func:`graphbraid.fullgraph.reading.read.read_model`.
         graph: a graph with features; used in place.
         nodes: the training nodes, as distinct ids, a mask or the name of a split.
-        passes: names of the lowering passes that may run.
-        rates: machine rates for the cost model. If None, this machine's, measured once
-            (:func:`.kept_rates.measured_rates`), with trials where they leave two choices close.
-        device: device to run on. If None, the device of the model's parameters.
-        storage: see :func:`graphbraid.compile`.
-        spare_bytes: see :func:`graphbraid.compile`.
-        cache_bytes: bytes of the processor's cache available to rows. If None, this machine's, as measured.
-        evidence: see :func:`graphbraid.compile`.
+        options: how the model is lowered, and the device. If None, the defaults, on the parameters' device.
         ranks: see :func:`graphbraid.compile`.
         node_type: see :func:`graphbraid.compile`.
         data: the user's own data object, if ``graph`` was made from one.
-        tiers: see :func:`graphbraid.compile`.
-        host: see :func:`graphbraid.compile`.
         strict: whether to raise an error where a part of the model would run as written.
 
     Raises:
         NotLoweredError: part of the model has no lowered form; the message names it.
-        ConfigError: a pass name is unknown, a node is out of range or named twice, or the parameters are not
-            on ``device``.
+        ConfigError: a node is out of range or named twice, or the parameters are not on the options' device.
         DataError: the graph has no features.
         ResourceError: there is too little memory; the message says how much is needed and what would fit.
     """
@@ -86,35 +70,17 @@ class Engine:
         model: nn.Module,
         graph: Graph,
         nodes: Any,
+        options: CompileOptions | None = None,
         *,
-        passes: Iterable[str] = ALL,
-        rates: Rates | None = None,
-        device: Device | torch.device | str | None = None,
-        storage: str = "float32",
-        spare_bytes: int | None = None,
-        cache_bytes: int | None = None,
-        evidence: Evidence | None = None,
         ranks: Ranks | None = None,
         node_type: str | None = None,
         data: Any = None,
-        tiers: FeatureSource | None = None,
-        host: int | str | None = None,
         strict: bool = False,
     ) -> None:
-        self.model, self._strict = model, strict
-        self._device = device_for(model, device)
-        self._options = CompileOptions(
-            passes=names_of(passes),
-            device=self._device,
-            storage=storage_of(storage),
-            spare_bytes=spare_bytes,
-            cache_bytes=cache_bytes,
-            rates=rates,
-            evidence=evidence,
-            features=StreamedFeatures.of(graph, tiers, host),
-        )
-        self._ranks = ranks
-        if self._options.features is not None and (ranks is not None or not self._device.is_host):
+        self.model, self._strict, self._ranks = model, strict, ranks
+        self._device = device_for(model, None if options is None else options.device)
+        options = options or CompileOptions(device=self._device)
+        if options.features is not None and (ranks is not None or not self._device.is_host):
             who = f"a step on {self._device.place}" if ranks is None else "each of several ranks"
             raise ConfigError(f"{who} reads features in memory; leave tiers and host out.")
         self._lock = lock_of(model)
@@ -123,7 +89,7 @@ class Engine:
                 model,
                 graph,
                 nodes,
-                self._options,
+                options,
                 ranks=ranks,
                 node_type=node_type,
                 data=data,

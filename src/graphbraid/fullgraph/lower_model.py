@@ -6,11 +6,11 @@ from typing import Any
 
 from torch import nn
 
-from graphbraid.fullgraph.device import device_for
+from graphbraid.fullgraph.device import HOST, device_for, on_place
 from graphbraid.fullgraph.lowering.lower_program import lower_program
 from graphbraid.fullgraph.lowering.lowered import Lowered
 from graphbraid.fullgraph.lowering.options import CompileOptions, checked_nodes
-from graphbraid.fullgraph.measured.trials import basis_for
+from graphbraid.fullgraph.measured.trials import costs_for
 from graphbraid.fullgraph.program import Program
 from graphbraid.fullgraph.reading.source import source_of
 from graphbraid.graph import Graph
@@ -50,17 +50,18 @@ def lower(
         DataError: the graph has no features or no such split.
     """
     if isinstance(model, Program):
-        wanted = (
-            graph.nodes_of(model.node_types[model.node_type(model.output)].name)
-            if model.node_types
-            else graph
-        )
-        options = options or CompileOptions()
-        return lower_program(model, graph, checked_nodes(nodes, wanted), options, basis_for(options))
-    options = options or CompileOptions(device=device_for(model))
-    source = source_of(model, graph, node_type=node_type)
-    ids, program = checked_nodes(nodes, source.nodes), source.read(model)
-    return lower_program(program, source.graph_for(program), ids, options, basis_for(options))
+        program, options = model, options or CompileOptions()
+        types = program.node_types
+        own = graph.nodes_of(types[program.node_type(program.output)].name) if types else graph
+        ids = checked_nodes(nodes, own)
+    else:
+        options = options or CompileOptions(device=device_for(model))
+        source = source_of(model, graph, node_type=node_type)
+        ids, program = checked_nodes(nodes, source.nodes), source.read(model)
+        graph = source.graph_for(program)
+    if not program.node_types:
+        graph = on_place(graph, HOST.place)
+    return lower_program(program, graph, ids, options, costs_for(program, graph, options))
 
 
 __all__ = ["lower"]

@@ -19,7 +19,7 @@ from graphbraid.fullgraph.lower_model import lower
 from graphbraid.fullgraph.lowering.lowered import Lowered
 from graphbraid.fullgraph.lowering.options import CompileOptions, checked_nodes
 from graphbraid.fullgraph.lowering.streamed import needs_lowering
-from graphbraid.fullgraph.measured.trials import basis_for
+from graphbraid.fullgraph.measured.trials import costs_for
 from graphbraid.fullgraph.program import NotLoweredError, Program, same_program
 from graphbraid.fullgraph.ranks.lower_part import lower_part
 from graphbraid.fullgraph.ranks.ranks import Ranks
@@ -207,5 +207,6 @@ class ModelTracker:
 
     def _lower(self, program: Program) -> Lowered:
         if self._ranks is not None and self._ranks.part is not None:
-            return lower_part(program, self._ranks, self.nodes, self._options, basis_for(self._options))
+            costs = costs_for(program, self._ranks.part.graph, self._options)
+            return lower_part(program, self._ranks, self.nodes, self._options, costs)
         return lower(program, self.source.graph_for(program), self.nodes, self._options)

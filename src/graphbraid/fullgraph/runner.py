@@ -190,11 +190,10 @@ class Runner:
         """Return the rates and trials behind the choices, for training and for evaluation mode."""
         if evaluated is not None and self.lowered.part is None:
             lower_for_evaluation(self._whole, evaluated)  # runs the trials that belong to it
-        trials = self.lowered.facts.trials
-        found = {} if trials is None else dict(trials.found)
+        found = dict(self.lowered.costs.found or {})
         if self._ranks is not None:
             found |= self._ranks.trials
-        return Evidence(rates=self.lowered.basis.rates, trials=found)
+        return Evidence(rates=self.lowered.costs.rates, trials=found)
 
     def first_not_finite(self) -> str:
         """Describe the operation and first node where the last forward pass gave a non-finite value."""
@@ -218,12 +217,12 @@ class Runner:
         from graphbraid.fullgraph.explain.floor import floor_of
         from graphbraid.fullgraph.explain.ledger import Ledger
 
-        lowered, rates = self.lowered, self.lowered.basis.rates
+        lowered, rates = self.lowered, self.lowered.costs.rates
         sizes = (int(rates.inner_cache_bytes), lowered.options.cache_bytes_by(rates))
         caches = sizes if self._device.is_host else None
-        ledger = Ledger(lowered.program, lowered.blocks, lowered.num_rows, lowered.facts, caches)
+        ledger = Ledger(lowered.program, lowered.blocks, lowered.num_rows, lowered.costs, caches)
         times, num_nodes = self._timed() if measure else None, lowered.nodes.numel()
-        doubt = lowered.basis.doubt
+        doubt = lowered.costs.doubt
         return floor_of(lowered.program, ledger, rates, num_nodes=num_nodes, times=times, doubt=doubt)
 
     def explain(self, *, measure: bool = False) -> str:

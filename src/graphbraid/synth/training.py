@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from graphbraid.errors import DataError
-from graphbraid.fullgraph import Engine
+from graphbraid.fullgraph import CompileOptions, Engine
 from graphbraid.graph import Graph
 from graphbraid.signatures import typed
 from graphbraid.synth.recipe import EarlyStop, OptimizerRecipe
@@ -28,13 +27,13 @@ class Trained:
 
 
 @typed
-def train(synthesis: Synthesis, graph: Graph, **options: Any) -> Trained:
+def train(synthesis: Synthesis, graph: Graph, options: CompileOptions | None = None) -> Trained:
     """Train a model by its recipe; its parameters change, torch's own random state does not.
 
     Args:
         synthesis: the model, in any mode, and its recipe.
         graph: a graph with features, labels and the splits that the recipe names.
-        **options: passed to :class:`graphbraid.fullgraph.Engine`.
+        options: how the model is lowered. If None, the defaults.
 
     Raises:
         NotLoweredError: part of the model has no lowered form.
@@ -42,7 +41,7 @@ def train(synthesis: Synthesis, graph: Graph, **options: Any) -> Trained:
     """
     check_fits(synthesis, graph)
     model, recipe = synthesis.model.train(), synthesis.recipe
-    engine = Engine(model, graph, recipe.train_split, **options)
+    engine = Engine(model, graph, recipe.train_split, options)
     optimizer = make_optimizer(recipe.optimizer, list(model.parameters()))
     assert graph.y is not None
     labels = graph.y[graph.split(recipe.train_split)]

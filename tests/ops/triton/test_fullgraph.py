@@ -10,6 +10,7 @@ from tests.fullgraph.test_engine import MODELS, gradients, loss_of
 
 from graphbraid.fullgraph import Engine
 from graphbraid.fullgraph.device import NotRecordedError
+from graphbraid.fullgraph.lowering.options import CompileOptions
 from graphbraid.fullgraph.step.maps import OURS, VARIABLE
 from graphbraid.machine.rates import Rates
 
@@ -27,7 +28,7 @@ def results(device, name, kind):
     torch.manual_seed(1)
     place = "cpu" if device is None else device.place
     model = MODELS[name](dropout=0.4).to(place)
-    engine = Engine(model, graph, graph.split("train"), device=device, rates=Rates())
+    engine = Engine(model, graph, graph.split("train"), CompileOptions(device=device, rates=Rates()))
     torch.manual_seed(7)
     found = []
     for _ in range(2):

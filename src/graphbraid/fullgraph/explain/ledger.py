@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-from graphbraid.fullgraph.lowering.costs import Facts
+from graphbraid.fullgraph.lowering.costs import CostModel
 from graphbraid.fullgraph.lowering.levels import Block, Blocks
 from graphbraid.fullgraph.lowering.locality import ROWS_A_FETCH, cached_share
 from graphbraid.fullgraph.program import (
@@ -71,7 +71,7 @@ class Ledger:
         program: a lowered program.
         blocks: the edges from each level to the next, on the host.
         rows: returns the number of nodes of a level, where there are types those of one.
-        facts: gives the features' density and the time of products with features stored as bits.
+        costs: gives the features' density and the time of products with features stored as bits.
         caches: bytes of a core's own cache, and of all cache, for rows and matrices. If None, caches are not
             modelled: every row is read from memory once.
     """
@@ -81,11 +81,11 @@ class Ledger:
         program: Program,
         blocks: Blocks,
         rows: Callable[[int, int], int],
-        facts: Facts,
+        costs: CostModel,
         caches: tuple[int, int] | None,
     ) -> None:
         self._program, self._blocks, self._rows = program, blocks, rows
-        self._facts, self._caches = facts, caches
+        self._facts, self._caches = costs, caches
         self._shares: dict[tuple[int, int, int], float] = {}
 
     def forward(self, op: Operation) -> Work:
@@ -160,11 +160,11 @@ class Ledger:
     def _product(self, op: Linear, streams: float, times: int) -> Work:
         """Count ``times`` products of the rows and the weight, which stream ``streams`` bytes of matrices."""
         width, depth = op.shape
-        place, facts = self._program.place(op.inputs[0]), self._facts
+        place, costs = self._program.place(op.inputs[0]), self._facts
         rows, path = self._rows(*place), self._program.path_of(op.inputs[0])
         if path == "binary":
-            return self._work(streams, bit_seconds=times * facts.binary_seconds(rows, width))
-        cells = rows * depth * (facts.density_of(place.node_type) if path == "sparse" else 1.0)
+            return self._work(streams, bit_seconds=times * costs.binary_seconds(rows, width))
+        cells = rows * depth * (costs.density_of(place.node_type) if path == "sparse" else 1.0)
         rows_read = times * 4.0 * cells * width if path == "sparse" else 0.0  # weight rows, in cache
         return self._work(streams, flops=2.0 * times * cells * width, cached=rows_read)
 

@@ -30,7 +30,7 @@ def explain(
         level_bytes: bytes of the levels' own edges and node ids.
     """
     breaks = [op for op in lowered.program.ops if isinstance(op, Break)]
-    lines = [*written_lines(breaks), *decision_lines(lowered.program, lowered.basis.doubt)]
+    lines = [*written_lines(breaks), *decision_lines(lowered.program, lowered.costs.doubt)]
     lines += operation_lines(lowered.program, lowered.num_rows)
     arena, device = planned.arena, lowered.options.device
     lines.append("Arena")

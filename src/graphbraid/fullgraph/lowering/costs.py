@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -72,7 +72,7 @@ def sound_trials(found: Any) -> dict[str, float]:
     return {str(name): float(seconds) for name, seconds in found.items()}
 
 
-# ---- the facts that lowering weighs: sizes of the graph and its levels, and a machine's rates
+# ---- the cost model: sizes of the graph and its levels, a machine's rates, and trials
 
 CLOSE = 2.0
 """Factor within which two choices' predicted times are close, so that a trial decides."""
@@ -80,42 +80,8 @@ LEAST_STAKE = 20e-6
 """Seconds per step below which no trial runs: its noise would decide, and so change bits between runs."""
 
 
-class TriedSeconds(Protocol):
-    """Measured times of operations on the graph's own operands, where predictions by rates are too close."""
-
-    found: dict[str, float]
-    """Seconds measured so far, by the name of what was tried."""
-
-    def aggregate_seconds(self, num_edges: int, width: int) -> float:
-        """Return the seconds of an aggregation of rows of ``width`` columns over ``num_edges`` edges."""
-        ...
-
-    def multiply_seconds(self, rows: int, depth: int, width: int) -> float:
-        """Return the seconds of a dense ``(rows, depth) x (depth, width)`` product."""
-        ...
-
-    def sparse_seconds(self, rows: int, width: int) -> float:
-        """Return the seconds of the features' product with a weight on the sparse path."""
-        ...
-
-    def binary_seconds(self, rows: int, width: int) -> float:
-        """Return the seconds of the features' product with a weight on the binary path."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Basis:
-    """The measurements by which choices are weighed."""
-
-    rates: Rates
-    doubt: str = ""
-    """Why the rates may be wrong, as a sentence; empty if there is no doubt."""
-    trials: Callable[[Graph, float], TriedSeconds | None] | None = None
-    """Returns the trials of a graph, given its features' density. If None, rates alone decide."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NodeTypeFacts:
+class NodeTypeSizes:
     """Sizes of one node type, in a graph with types."""
 
     rows: tuple[int, ...]
@@ -126,14 +92,14 @@ class NodeTypeFacts:
     """Whether the graph holds its features in CSR."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Facts:
-    """Sizes and rates from which costs are computed."""
+Trial = Callable[[str, int, int, float], float]
+"""Returns the measured seconds of what has a name, given its rows or edges, columns and expected seconds."""
 
-    rows: tuple[int, ...]
-    """Number of nodes of each level."""
-    edges: tuple[int, ...]
-    """Number of edges from each level to the next."""
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CostModel:
+    """Predicts the seconds of operations from sizes and rates; trials decide between close choices."""
+
     in_channels: int
     """Number of feature columns; where there are types, of all types together."""
     density: float
@@ -146,32 +112,37 @@ class Facts:
     hoist_bytes: int
     """Bytes that hoisted aggregations may take."""
     rates: Rates
+    doubt: str = ""
+    """Why the rates may be wrong, as a sentence; empty if there is no doubt."""
     storage: torch.dtype = torch.float32
     """Dtype to which rows may be rounded before they are aggregated: float32 or bfloat16."""
 
-    trials: TriedSeconds | None = None
-    """Trials for choices that the rates leave close. If None, rates alone decide."""
-    by_trial: bool = False
-    """Whether the time methods return measured times of trials instead of predictions by rates."""
-    node_types: tuple[NodeTypeFacts, ...] = ()
+    rows: tuple[int, ...] = ()
+    """Number of nodes of each level."""
+    edges: tuple[int, ...] = ()
+    """Number of edges from each level to the next."""
+    node_types: tuple[NodeTypeSizes, ...] = ()
     """The node types; empty for a graph of one."""
     relation_edges: tuple[Mapping[int, int], ...] = ()
     """Number of edges of each relation, by the level that they lead from; empty for a graph of one type."""
 
-    @property
-    def _speed(self) -> Rates | TriedSeconds:
-        return self.trials if self.by_trial and self.trials is not None else self.rates
+    found: Mapping[str, float] | None = None
+    """Seconds of trials, by the name of what was tried. If None, nothing is tried, and rates alone decide."""
+    trial: Trial | None = None
+    """Times what :attr:`found` does not have, and adds it. If None, the rates predict it."""
+    by_trial: bool = False
+    """Whether the time methods return measured times of trials instead of predictions by rates."""
 
-    def weighed(self, seconds: Callable[[Facts], dict[str, float]]) -> tuple[dict[str, float], str]:
+    def weighed(self, seconds: Callable[[CostModel], dict[str, float]]) -> tuple[dict[str, float], str]:
         """Return the seconds of each choice, by the rates or, where the best two are close, by trial.
 
         Returns:
             The seconds by choice, and a suffix for the printed decision: ``" (tried)"`` or empty.
         """
-        found = seconds(self)
-        best, *others = sorted(found.values())
-        if self.trials is None or not others or others[0] > CLOSE * best or others[0] < LEAST_STAKE:
-            return found, ""
+        predicted = seconds(self)
+        best, *others = sorted(predicted.values())
+        if self.found is None or not others or others[0] > CLOSE * best or others[0] < LEAST_STAKE:
+            return predicted, ""
         return seconds(replace(self, by_trial=True)), " (tried)"
 
     def num_rows(self, place: LevelNodes) -> int:
@@ -190,36 +161,48 @@ class Facts:
 
     def aggregate_seconds(self, level: int, width: int, relation: Relation | None = None) -> float:
         """Return the seconds of an aggregation over the edges from ``level`` to the next."""
-        return self._speed.aggregate_seconds(self.num_edges(level, relation), width)
+        num_edges = self.num_edges(level, relation)
+        return self._seconds("aggregate", num_edges, width, self.rates.aggregate_seconds(num_edges, width))
 
     def multiply_seconds(self, rows: int, depth: int, width: int) -> float:
         """Return the seconds of a dense ``(rows, depth) x (depth, width)`` product."""
-        return self._speed.multiply_seconds(rows, depth, width)
+        return self._seconds("dense", rows, width, self.rates.multiply_seconds(rows, depth, width), depth)
 
     def sparse_seconds(self, rows: int, width: int) -> float:
         """Return the seconds of the features' product with a weight on the sparse path."""
-        if self.by_trial and self.trials is not None:
-            return self.trials.sparse_seconds(rows, width)
-        return self.rates.sparse_seconds(rows * self.in_channels * self.density, width)
+        expected = self.rates.sparse_seconds(rows * self.in_channels * self.density, width)
+        return self._seconds("sparse", rows, width, expected)
 
     def binary_seconds(self, rows: int, width: int) -> float:
         """Return the seconds of the features' product with a weight on the binary path."""
-        if self.by_trial and self.trials is not None:
-            return self.trials.binary_seconds(rows, width)
-        return self.rates.binary_seconds(rows, self.in_channels, width)
+        expected = self.rates.binary_seconds(rows, self.in_channels, width)
+        return self._seconds("binary", rows, width, expected)
+
+    def _seconds(self, kind: str, count: int, width: int, expected: float, depth: int | None = None) -> float:
+        """Return the expected seconds of an operation; by trial, those of a measured run.
+
+        A run of a product has both directions, the result and the weight's gradient: half of it counts.
+        """
+        if not self.by_trial or self.found is None or expected <= 0:
+            return expected
+        directions = 1 if kind == "aggregate" else 2
+        name = " ".join(str(part) for part in (kind, count, depth, width) if part is not None)
+        if name not in self.found and self.trial is not None:
+            return self.trial(name, count, width, directions * expected) / directions
+        return self.found.get(name, directions * expected) / directions
 
 
-def facts_of(
+def cost_model(
     graph: Graph,
-    rows: Sequence[int],
-    edges: Sequence[int],
     rates: Rates,
     *,
+    rows: Sequence[int] = (),
+    edges: Sequence[int] = (),
     hoist_bytes: int,
     storage: torch.dtype = torch.float32,
     sample: Tensor | None = None,
-) -> Facts:
-    """Collect the facts of a graph whose levels have ``rows`` nodes and ``edges`` edges to the next level.
+) -> CostModel:
+    """Make the cost model of a graph whose levels have ``rows`` nodes and ``edges`` edges to the next level.
 
     Of features that do not lie in memory, a ``sample`` of rows stands for all.
     """
@@ -227,7 +210,7 @@ def facts_of(
     assert x is not None
     in_channels, share = int(x.shape[1]), density(x)
     serves = rates.binary_seconds(1, in_channels, 1) < CLOSE * rates.sparse_seconds(share * in_channels, 1)
-    return Facts(
+    return CostModel(
         rows=tuple(rows),
         edges=tuple(edges),
         in_channels=in_channels,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.lowering.costs import Facts, in_bytes, in_seconds
+from graphbraid.fullgraph.lowering.costs import CostModel, in_bytes, in_seconds
 from graphbraid.fullgraph.lowering.levels import aggregation
 from graphbraid.fullgraph.program import (
     INPUT,
@@ -84,34 +84,34 @@ def _run(op: Operation, maps: Mapping[AdjacencyMatrix, Aggregation], inputs: lis
 # ---- hoisting: values that depend on no parameter and no random number are computed once, not every epoch
 
 
-def hoist(program: Program, facts: Facts) -> Program:
+def hoist(program: Program, costs: CostModel) -> Program:
     """Aggregate the features once instead of every epoch, where nothing learned or random comes before."""
-    best, _ = hoisted(program, facts, limit=float("inf"))
+    best, _ = hoisted(program, costs, limit=float("inf"))
     if best is program:
         what = "the features are not aggregated before something that learns"
         return program.decided("hoist", False, what)
     if not program.node_types and program.is_compact(INPUT):
         what = f"the features stay {program.input_path}; aggregated they would be dense"
         return program.decided("hoist", False, what)
-    seconds, tried = facts.weighed(lambda by: hoisted(program, by, limit=float("inf"))[1])
+    seconds, tried = costs.weighed(lambda by: hoisted(program, by, limit=float("inf"))[1])
     saves = seconds["every epoch"] - seconds["once"]
     if saves <= 0:
         return program.decided("hoist", False, f"it would not save time{tried}")
-    allowed, some = hoisted(program, facts, limit=facts.hoist_bytes)
+    allowed, some = hoisted(program, costs, limit=costs.hoist_bytes)
     more = (
-        f"aggregated features would take {in_bytes(constant_bytes(best, facts))} of the "
-        f"{in_bytes(facts.hoist_bytes)} allowed, and save {in_seconds(saves)} an epoch; "
+        f"aggregated features would take {in_bytes(constant_bytes(best, costs))} of the "
+        f"{in_bytes(costs.hoist_bytes)} allowed, and save {in_seconds(saves)} an epoch; "
         "spare_bytes allows more"
     )
     if allowed is program:
         return program.decided("hoist", False, more)
-    what = f"features aggregated once, {in_bytes(constant_bytes(allowed, facts))}{tried}"
+    what = f"features aggregated once, {in_bytes(constant_bytes(allowed, costs))}{tried}"
     if allowed.ops != best.ops:
         what, saves = f"{what}; all {more}", some["every epoch"] - some["once"]
     return program.decided("hoist", True, what, saves=f"{in_seconds(saves)} an epoch", ops=allowed.ops)
 
 
-def hoisted(program: Program, facts: Facts, *, limit: float) -> tuple[Program, dict[str, float]]:
+def hoisted(program: Program, costs: CostModel, *, limit: float) -> tuple[Program, dict[str, float]]:
     """Turn what can be computed once into constants, as far as ``limit`` bytes allow.
 
     ``A (x Wᵀ)`` becomes ``(A x) Wᵀ`` with ``A x`` a constant: no aggregation is left in the first layer,
@@ -121,18 +121,18 @@ def hoisted(program: Program, facts: Facts, *, limit: float) -> tuple[Program, d
         The program (the same object if nothing changes), and the seconds per epoch of the operations
         concerned: ``"every epoch"`` if they run as they are, ``"once"`` if the constants are there.
     """
-    after, folds = _folded(program, facts, float("inf"))
-    if constant_bytes(after, facts) > limit:  # one combination may take less than its parts
-        after, folds = _folded(program, facts, limit)
-    costs = [_seconds(before, fold, facts) for before, fold in folds]
-    every, once = (sum(cost[i] for cost in costs) for i in range(2))
+    after, folds = _folded(program, costs, float("inf"))
+    if constant_bytes(after, costs) > limit:  # one combination may take less than its parts
+        after, folds = _folded(program, costs, limit)
+    parts = [_seconds(before, fold, costs) for before, fold in folds]
+    every, once = (sum(part[i] for part in parts) for i in range(2))
     return after, {"every epoch": every, "once": once}
 
 
-def constant_bytes(program: Program, facts: Facts) -> int:
+def constant_bytes(program: Program, costs: CostModel) -> int:
     """Return the bytes of a program's constants."""
     constants = [op.out for op in program.ops if isinstance(op, Hoisted)]
-    return sum(4 * facts.num_rows(program.place(value)) * program.width(value) for value in constants)
+    return sum(4 * costs.num_rows(program.place(value)) * program.width(value) for value in constants)
 
 
 @dataclass(frozen=True)
@@ -149,12 +149,12 @@ class _Fold:
     """Name of the value that holds the features."""
 
 
-def _folded(program: Program, facts: Facts, limit: float) -> tuple[Program, list[tuple[Program, _Fold]]]:
+def _folded(program: Program, costs: CostModel, limit: float) -> tuple[Program, list[tuple[Program, _Fold]]]:
     """Apply all folds that the limit allows; return the program, and each fold with the program before it."""
     folds, refused = list[tuple[Program, _Fold]](), set[str]()
     while (fold := _next(program, refused)) is not None:
         after = _applied(program, fold)
-        if constant_bytes(after, facts) <= limit:
+        if constant_bytes(after, costs) <= limit:
             folds.append((program, fold))
             program = after
         else:
@@ -258,26 +258,26 @@ def _applied(program: Program, fold: _Fold) -> Program:
     return _replaced(program, new)
 
 
-def _seconds(program: Program, fold: _Fold, facts: Facts) -> tuple[float, float]:
+def _seconds(program: Program, fold: _Fold, costs: CostModel) -> tuple[float, float]:
     """Return the seconds per epoch of a fold's operations and linear map, before and after folding."""
     channels = program.width(fold.source)
     if fold.linear is None:
-        return sum(_seconds_of(program, op, facts, channels, channels) for op in fold.ops), 0.0
+        return sum(_seconds_of(program, op, costs, channels, channels) for op in fold.ops), 0.0
     width = program.width(fold.linear.out)
-    rows = [facts.num_rows(program.place(value)) for value in (fold.linear.out, fold.ops[-1].out)]
-    before, after = (2 * facts.multiply_seconds(count, channels, width) for count in rows)
-    return sum(_seconds_of(program, op, facts, width, channels) for op in fold.ops) + before, after
+    rows = [costs.num_rows(program.place(value)) for value in (fold.linear.out, fold.ops[-1].out)]
+    before, after = (2 * costs.multiply_seconds(count, channels, width) for count in rows)
+    return sum(_seconds_of(program, op, costs, width, channels) for op in fold.ops) + before, after
 
 
-def _seconds_of(program: Program, op: Operation, facts: Facts, width: int, channels: int) -> float:
+def _seconds_of(program: Program, op: Operation, costs: CostModel, width: int, channels: int) -> float:
     """Return an operation's seconds per epoch; an aggregation counts both ways, at its narrower side."""
     if isinstance(op, Aggregate):
         level, relation = program.level(op.inputs[0]), op.adjacency.relation
-        return 2 * facts.aggregate_seconds(level, min(width, channels), relation)
+        return 2 * costs.aggregate_seconds(level, min(width, channels), relation)
     if isinstance(op, DestinationRows):
         return 0.0
-    nbytes = 4 * facts.num_rows(program.place(op.out)) * width * (1 + len(op.inputs))
-    return nbytes / facts.rates.stream_bytes
+    nbytes = 4 * costs.num_rows(program.place(op.out)) * width * (1 + len(op.inputs))
+    return nbytes / costs.rates.stream_bytes
 
 
 def _replaced(program: Program, new: dict[str, tuple[Operation, ...]]) -> Program:
@@ -296,7 +296,7 @@ def _replaced(program: Program, new: dict[str, tuple[Operation, ...]]) -> Progra
 _OTHER_READERS = "the features are read by something other than a linear map"
 
 
-def choose_input_path(program: Program, facts: Facts) -> Program:
+def choose_input_path(program: Program, costs: CostModel) -> Program:
     """Choose to multiply the features as dense, as sparse or as bits, whichever takes the least time.
 
     A program whose settings name its ``input_path`` already, keeps it.
@@ -305,7 +305,7 @@ def choose_input_path(program: Program, facts: Facts) -> Program:
         NotLoweredError: a path is asked for, and something other than a linear map reads the features.
     """
     if program.node_types:
-        return _as_stored(program, facts)
+        return _as_stored(program, costs)
     width, asked = input_width(program), program.settings.get("input_path")
     if asked == "streamed":  # as has been decided before any pass
         return program
@@ -315,12 +315,12 @@ def choose_input_path(program: Program, facts: Facts) -> Program:
         return program.decided("input path", False, f"dense: {_OTHER_READERS}", input_path="dense")
     if asked is not None:
         ops = program.ops if asked == "dense" else _own_after_linear(program)
-        what = f"{asked}, as asked: {facts.density:.4g} of the features are not zero"
+        what = f"{asked}, as asked: {costs.density:.4g} of the features are not zero"
         return program.decided("input path", asked != "dense", what, ops=ops, input_path=asked)
-    seconds, tried = facts.weighed(lambda by: input_seconds(program, by))
+    seconds, tried = costs.weighed(lambda by: input_seconds(program, by))
     chosen = min(seconds, key=lambda path: seconds[path])
     others = sorted((path for path in seconds if path != chosen), key=lambda path: seconds[path])
-    what = f"{chosen}: {facts.density:.4g} of the features are not zero"
+    what = f"{chosen}: {costs.density:.4g} of the features are not zero"
     if chosen == "binary":
         what += ", one number in each row: 32 features are a word of bits"
     what += tried
@@ -335,13 +335,13 @@ def choose_input_path(program: Program, facts: Facts) -> Program:
     )
 
 
-def _as_stored(program: Program, facts: Facts) -> Program:
+def _as_stored(program: Program, costs: CostModel) -> Program:
     """Multiply the features of each node type as sparse where they are stored so, if only linear maps do."""
     paths = {}
     for number, one in enumerate(program.node_types):
         readers = _readers(program, one.input)
         fits = all(isinstance(op, Linear) and len(op.inputs) == 1 for op in readers)
-        is_sparse = facts.node_types[number].is_sparse and bool(readers) and fits
+        is_sparse = costs.node_types[number].is_sparse and bool(readers) and fits
         paths[one.input] = "sparse" if is_sparse else "dense"
     sparse = [one.name for one in program.node_types if paths[one.input] == "sparse"]
     what = f"features of {', '.join(sparse)} are stored sparse" if sparse else "dense: no type's are sparse"
@@ -365,18 +365,18 @@ def input_width(program: Program) -> int:
     return sum(program.width(op.out) for op in readers) if is_linear else 0
 
 
-def input_seconds(program: Program, facts: Facts) -> dict[str, float]:
+def input_seconds(program: Program, costs: CostModel) -> dict[str, float]:
     """Return the seconds per epoch of the features' products with weights, on each available path."""
-    rows, width = facts.rows[0], input_width(program)
+    rows, width = costs.rows[0], input_width(program)
     seconds = {
-        "dense": 2 * facts.multiply_seconds(rows, facts.in_channels, width),
-        "sparse": 2 * facts.sparse_seconds(rows, width),
+        "dense": 2 * costs.multiply_seconds(rows, costs.in_channels, width),
+        "sparse": 2 * costs.sparse_seconds(rows, width),
     }
-    if not facts.is_sparse:  # sparse features would have to be made dense to be hoisted
-        _, hoist = hoisted(program, facts, limit=facts.hoist_bytes)
+    if not costs.is_sparse:  # sparse features would have to be made dense to be hoisted
+        _, hoist = hoisted(program, costs, limit=costs.hoist_bytes)
         seconds["dense"] -= hoist["every epoch"] - hoist["once"]
-    if facts.is_binary:
-        seconds["binary"] = 2 * facts.binary_seconds(rows, width)
+    if costs.is_binary:
+        seconds["binary"] = 2 * costs.binary_seconds(rows, width)
     return seconds
 
 

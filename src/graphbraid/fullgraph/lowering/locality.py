@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from graphbraid import native
-from graphbraid.fullgraph.lowering.costs import Facts
+from graphbraid.fullgraph.lowering.costs import CostModel
 from graphbraid.fullgraph.lowering.levels import Reach
 from graphbraid.fullgraph.program import (
     INPUT,
@@ -67,7 +67,7 @@ class Weighed:
 
 
 def choose_order(
-    program: Program, csc: Csc, reached: Reach, facts: Facts, *, allowed_bytes: int, cache_bytes: int
+    program: Program, csc: Csc, reached: Reach, costs: CostModel, *, allowed_bytes: int, cache_bytes: int
 ) -> tuple[Reach | None, Decision]:
     """Choose the order of each level's nodes in which a program's aggregations read their rows fastest.
 
@@ -75,21 +75,21 @@ def choose_order(
         program: a lowered program.
         csc: the graph's in-edges.
         reached: the levels' nodes in their present order: pruned ones, which are free to reorder, or all.
-        facts: sizes of the levels, and rates.
+        costs: sizes of the levels, and rates.
         allowed_bytes: bytes that renumbered edges, and features in the same order, may take.
         cache_bytes: bytes of cache available to rows.
 
     Returns:
         The levels in the better order, or None if they stay as they are; and the decision with its reason.
     """
-    scale = _OrderComparison(csc, row_reads(program), facts, cache_bytes)
+    scale = _OrderComparison(csc, row_reads(program), costs, cache_bytes)
     if not scale.reads:
         return None, _left("nothing is aggregated every epoch")
     before = scale.weigh("", reached)
     if before.hits == 1:
         return None, _left(f"rows fit in {_mega(cache_bytes)} of cache in any order")
     is_pruned = min(reached.sizes) < csc.num_dst
-    needed = 0 if is_pruned else added_bytes(program, csc, facts)
+    needed = 0 if is_pruned else added_bytes(program, csc, costs)
     if needed > allowed_bytes:
         what = f"renumbered edges would take {_mega(needed)} of the {_mega(allowed_bytes)} allowed"
         return None, _left(f"{what}; spare_bytes allows more")
@@ -144,15 +144,15 @@ def row_reads(program: Program) -> list[Reads]:
     return reads
 
 
-def added_bytes(program: Program, csc: Csc, facts: Facts) -> int:
+def added_bytes(program: Program, csc: Csc, costs: CostModel) -> int:
     """Return the bytes that renumbering all nodes takes: edges, ids, and features where they are copied."""
     edges = csc.indices.nbytes + csc.indptr.nbytes + 2 * 8 * csc.num_dst
     if csc.weight is not None:  # each edge's position, and the reordered weights
         edges += 12 * csc.num_edges
-    cells = csc.num_dst * facts.in_channels
+    cells = csc.num_dst * costs.in_channels
     if program.is_compact(INPUT):  # a form made of the features anyway; sparse rows are copied
-        copied = program.input_path == "sparse" and facts.is_sparse
-        return edges + (int(8 * cells * facts.density) if copied else 0)
+        copied = program.input_path == "sparse" and costs.is_sparse
+        return edges + (int(8 * cells * costs.density) if copied else 0)
     return edges + 4 * cells * feature_copies(program)
 
 
@@ -176,8 +176,8 @@ def cached_share(csc: Csc, nodes: Tensor | None, capacity: int) -> float:
 class _OrderComparison:
     """Compares orders by the same reads in the same cache."""
 
-    def __init__(self, csc: Csc, reads: list[Reads], facts: Facts, cache_bytes: int) -> None:
-        self.csc, self.reads, self.facts, self.cache_bytes = csc, reads, facts, cache_bytes
+    def __init__(self, csc: Csc, reads: list[Reads], costs: CostModel, cache_bytes: int) -> None:
+        self.csc, self.reads, self.costs, self.cache_bytes = csc, reads, costs, cache_bytes
 
     def weigh(self, name: str, reached: Reach) -> Weighed:
         """Predict the time of an epoch's reads in an order by simulating the cache."""
@@ -189,7 +189,7 @@ class _OrderComparison:
 
     def could_pay(self, now: Weighed, making: float) -> bool:
         """Return whether an order that fetches each row only once would repay ``making`` seconds per edge."""
-        rows, edges = self.facts.rows, self.facts.edges
+        rows, edges = self.costs.rows, self.costs.edges
         once = [
             1.0
             if self._fits(read.level, read.row_bytes)
@@ -201,7 +201,7 @@ class _OrderComparison:
         return saved > max(LEAST_GAIN * now.seconds, making * slower * self.csc.num_edges / EPOCHS)
 
     def _fits(self, level: int, row_bytes: int) -> bool:
-        return self.facts.rows[level] * row_bytes <= self.cache_bytes
+        return self.costs.rows[level] * row_bytes <= self.cache_bytes
 
     def _fetches(self, nodes: Tensor) -> Csc:
         """Return the edges with each source replaced by the fetch, a group of rows, that it belongs to."""
@@ -217,10 +217,10 @@ class _OrderComparison:
 
     def _cost(self, shares: list[float]) -> tuple[float, float]:
         """Return the seconds of all reads and the share that hits, from each operation's share."""
-        rates = self.facts.rates
+        rates = self.costs.rates
         seconds = hits = total = 0.0
         for read, share in zip(self.reads, shares, strict=True):
-            rows = read.times * self.facts.edges[read.level]
+            rows = read.times * self.costs.edges[read.level]
             seconds += (
                 rows * read.row_bytes * (share / rates.cached_row_bytes + (1 - share) / rates.row_bytes)
             )

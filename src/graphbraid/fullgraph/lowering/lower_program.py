@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.device import HOST, Device, on_place
-from graphbraid.fullgraph.lowering.costs import Basis, Facts, NodeTypeFacts, density, facts_of
+from graphbraid.fullgraph.device import Device
+from graphbraid.fullgraph.lowering.costs import CostModel, NodeTypeSizes
 from graphbraid.fullgraph.lowering.hoisting import constant_bytes
 from graphbraid.fullgraph.lowering.levels import (
     Block,
@@ -45,12 +45,11 @@ from graphbraid.fullgraph.program import (
 )
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
-from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.graph.types import Types, csc_of
 
 
 def lower_program(
-    program: Program, graph: Graph, nodes: Tensor, options: CompileOptions, basis: Basis
+    program: Program, graph: Graph, nodes: Tensor, options: CompileOptions, costs: CostModel
 ) -> Lowered:
     """Lower a program over a whole graph.
 
@@ -59,11 +58,11 @@ def lower_program(
 
     Args:
         program: the program as it was read from the model.
-        graph: a graph with features; used in place, and on the host whatever the device.
+        graph: a graph with features, on the host whatever the device; used in place.
         nodes: ``(num_train,)`` int64, the distinct nodes whose outputs are needed; where there are types, of
             the output's type.
         options: the decisions that may be taken, and the device that the program will run on.
-        basis: the measurements by which choices are weighed.
+        costs: the cost model of the graph, whose levels have no sizes yet.
 
     Raises:
         NotLoweredError: an operation has no kernel on the device.
@@ -73,7 +72,6 @@ def lower_program(
         program = streamed(program)
     types, wanted = graph.types if program.node_types else None, "symmetry" in options.passes
     if types is None:
-        graph = on_place(graph, HOST.place)
         csc, shared = with_shared_transpose(graph.csc, wanted=wanted, ordered=program.reads_edges)
         graph, seeds = graph if csc is graph.csc else graph.replace(csc=csc), nodes
     else:
@@ -85,9 +83,10 @@ def lower_program(
     blocks: tuple[Block, ...] | tuple[TypedBlock, ...]
     row_of = None
     if types is None:
-        facts = _facts_of(program, graph, reached, options, basis)
-        passed = _passed(program, facts, options, options.passes)
-        passed, reached = _renumbered(passed, graph.csc, reached, facts, options)
+        rows_of, edges = _sizes(graph.csc, program.num_levels - 1, reached)
+        costs = replace(costs, rows=rows_of, edges=edges)
+        passed = _passed(program, costs, options, options.passes)
+        passed, reached = _renumbered(passed, graph.csc, reached, costs, options)
         if reached is None:
             blocks = tuple(whole_graph(graph.csc, program.num_levels - 1))
         else:
@@ -97,9 +96,9 @@ def lower_program(
         rows = output_rows(nodes, row_of, blocks)
     else:
         blocks = typed_blocks(types, _whole(types, program), program.num_levels - 1, reached)
-        facts = _typed_facts(graph, program, blocks, options, basis)
+        costs = replace(costs, **_typed_sizes(blocks, costs.node_types))
         left = "nodes of several types keep their order so far"
-        passed = through_passes(program, facts, options.passes).decided("locality", False, left)
+        passed = through_passes(program, costs, options.passes).decided("locality", False, left)
         rows = nodes if reached is None else None  # pruned levels begin with the training nodes, in order
     return Lowered(
         program=passed,
@@ -109,8 +108,7 @@ def lower_program(
         rows=rows,
         row_of=None if pruned.taken else row_of,
         options=options,
-        basis=basis,
-        facts=facts,
+        costs=costs,
     )
 
 
@@ -128,25 +126,25 @@ def lower_for_evaluation(lowered: Lowered, program: Program) -> tuple[Program, B
         assert isinstance(kept[0], TypedBlock)
         whole = {**kept[0].whole, **_whole(types, program, known=kept[0].whole)}
         blocks = typed_blocks(types, whole, num_blocks, None)
-        facts = replace(lowered.facts, **_typed_sizes(blocks, lowered.facts.node_types), hoist_bytes=0)
-        return through_passes(program, facts, options.passes - {"hoist"}), blocks
+        costs = replace(lowered.costs, **_typed_sizes(blocks, lowered.costs.node_types), hoist_bytes=0)
+        return through_passes(program, costs, options.passes - {"hoist"}), blocks
     csc = lowered.graph.csc
     rows, edges = _sizes(csc, num_blocks, None)
-    facts = replace(lowered.facts, rows=rows, edges=edges, hoist_bytes=0)
+    costs = replace(lowered.costs, rows=rows, edges=edges, hoist_bytes=0)
     if options.features is not None:
         program = streamed(program)
-    passed = _passed(program, facts, options, options.passes - {"hoist"})
+    passed = _passed(program, costs, options, options.passes - {"hoist"})
     if lowered.row_of is not None and not _needs_order(program) and not feature_copies(passed):
         return passed, kept
     return passed, whole_graph(csc, num_blocks)
 
 
-def _passed(program: Program, facts: Facts, options: CompileOptions, passes: frozenset[str]) -> Program:
+def _passed(program: Program, costs: CostModel, options: CompileOptions, passes: frozenset[str]) -> Program:
     """Return a program after the passes. Streamed features may need more of them."""
     if options.features is None:
-        return through_passes(program, facts, passes)
+        return through_passes(program, costs, passes)
     return lowered_to_stream(
-        lambda by, hoists: through_passes(program, by, passes | {"hoist"} if hoists else passes), facts
+        lambda by, hoists: through_passes(program, by, passes | {"hoist"} if hoists else passes), costs
     )
 
 
@@ -163,18 +161,6 @@ def check_kernels(program: Program, device: Device) -> None:
         raise NotLoweredError("messages", f"a user's own have no kernel on {device.place}", "the CPU")
 
 
-def _facts_of(
-    program: Program, graph: Graph, reached: Reach | None, options: CompileOptions, basis: Basis
-) -> Facts:
-    rows, edges = _sizes(graph.csc, program.num_levels - 1, reached)
-    allowed = options.hoist_bytes()
-    sample = None if options.features is None else options.features.sample()
-    facts = facts_of(
-        graph, rows, edges, basis.rates, hoist_bytes=allowed, storage=options.storage, sample=sample
-    )
-    return facts if basis.trials is None else replace(facts, trials=basis.trials(graph, facts.density))
-
-
 def _sizes(csc: Csc, num_blocks: int, reached: Reach | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the number of nodes of each level and of edges from each level to the next."""
     if reached is None:
@@ -183,7 +169,7 @@ def _sizes(csc: Csc, num_blocks: int, reached: Reach | None) -> tuple[tuple[int,
 
 
 def _renumbered(
-    program: Program, csc: Csc, reached: Reach | None, facts: Facts, options: CompileOptions
+    program: Program, csc: Csc, reached: Reach | None, costs: CostModel, options: CompileOptions
 ) -> tuple[Program, Reach | None]:
     """Choose the order of the levels' nodes; None for the levels means all nodes in the graph's order."""
     left_alone = None
@@ -204,9 +190,9 @@ def _renumbered(
         program,
         csc,
         reached or everything(csc.num_dst, program.num_levels - 1),
-        facts,
-        allowed_bytes=options.allowed_bytes() - constant_bytes(program, facts),
-        cache_bytes=options.cache_bytes_by(facts.rates),
+        costs,
+        allowed_bytes=options.allowed_bytes() - constant_bytes(program, costs),
+        cache_bytes=options.cache_bytes_by(costs.rates),
     )
     return program.rewritten(program.ops, decision), better or reached
 
@@ -285,30 +271,8 @@ def _whole(types: Types, program: Program, known: Collection[int] = ()) -> dict[
     }
 
 
-def _typed_facts(
-    graph: Graph, program: Program, blocks: tuple[TypedBlock, ...], options: CompileOptions, basis: Basis
-) -> Facts:
-    features = [graph.nodes_of(name).x for name in graph.node_types]
-    node_types = tuple(
-        NodeTypeFacts(
-            rows=(), density=0.0 if x is None else density(x), is_sparse=isinstance(x, SparseFeatures)
-        )
-        for x in features
-    )
-    return Facts(
-        **_typed_sizes(blocks, node_types),
-        in_channels=sum(program.inputs.values()),
-        density=max((one.density for one in node_types), default=0.0),
-        is_sparse=any(one.is_sparse for one in node_types),
-        is_binary=False,
-        hoist_bytes=options.hoist_bytes(),
-        rates=basis.rates,
-        storage=options.storage,
-    )
-
-
-def _typed_sizes(blocks: tuple[TypedBlock, ...], node_types: tuple[NodeTypeFacts, ...]) -> dict[str, Any]:
-    """Return the fields of facts about the numbers of nodes and edges of each level."""
+def _typed_sizes(blocks: tuple[TypedBlock, ...], node_types: tuple[NodeTypeSizes, ...]) -> dict[str, Any]:
+    """Return the fields of a cost model about the numbers of nodes and edges of each level."""
     levels = [*(block.num_src for block in blocks), blocks[-1].num_dst]
     edges = tuple({number: one.csc.num_edges for number, one in block.relations.items()} for block in blocks)
     return {

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from graphbraid.fullgraph.lowering.costs import Basis, Facts
+from graphbraid.fullgraph.lowering.costs import CostModel
 from graphbraid.fullgraph.lowering.levels import Block, Blocks, TypedBlock, num_rows_of
 from graphbraid.fullgraph.lowering.options import CompileOptions
 from graphbraid.fullgraph.lowering.route import PartView
@@ -35,10 +35,8 @@ class Lowered:
     graph's; None if row v is node v, or if only some nodes have rows."""
     options: CompileOptions
     """The options it was lowered with."""
-    basis: Basis
-    """The rates by which choices were weighed, and any doubt about them."""
-    facts: Facts
-    """The sizes by which choices were weighed, and the trials that decided between close ones."""
+    costs: CostModel
+    """What choices were weighed by: sizes, rates and any doubt about them, and trials between close ones."""
     part: PartView | None = None
     """The place of ``graph`` in the whole one, if it is one rank's part of it; then blocks number its nodes,
     and ``nodes`` are those of the whole graph."""
@@ -57,20 +55,20 @@ class Lowered:
         ).num_nodes
 
     def __str__(self) -> str:
-        lines = [*self._heading(), *decision_lines(self.program, self.basis.doubt)]
+        lines = [*self._heading(), *decision_lines(self.program, self.costs.doubt)]
         return "\n".join([*lines, *operation_lines(self.program, self.num_rows), *self._levels()])
 
     def _heading(self) -> list[str]:
         storage = str(self.options.storage).removeprefix("torch.")
         place = self.options.device.place
-        rates = self.basis.rates
+        rates = self.costs.rates
         cache_bytes = self.options.cache_bytes_by(rates)
         return [
             f"Lowered for the outputs of {self.nodes.numel():,} of {self.num_outputs:,} nodes on {place}, "
             f"rows stored in {storage}",
             f"  weighed by {rates.multiply_flops / 1e9:.3g} GFLOP/s, {rates.stream_bytes / 1e9:.3g} GB/s in "
             f"sequence, {rates.row_bytes / 1e9:.3g} at random, {rates.cached_row_bytes / 1e9:.3g} in "
-            f"{cache_bytes / 1e6:.3g} MB of cache; {self.facts.density:.4g} of the features are not zero",
+            f"{cache_bytes / 1e6:.3g} MB of cache; {self.costs.density:.4g} of the features are not zero",
         ]
 
     def _levels(self) -> list[str]:

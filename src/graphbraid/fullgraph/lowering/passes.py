@@ -1,6 +1,6 @@
 """The lowering passes: each turns a program into a cheaper equivalent one.
 
-A pass is a pure function ``(program, facts) -> program`` that records a :class:`Decision`, even where it
+A pass is a pure function ``(program, costs) -> program`` that records a :class:`Decision`, even where it
 changes nothing. Each can be switched off, as the ablation benchmark does.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import torch
 
-from graphbraid.fullgraph.lowering.costs import Facts, in_bytes, in_seconds
+from graphbraid.fullgraph.lowering.costs import CostModel, in_bytes, in_seconds
 from graphbraid.fullgraph.lowering.hoisting import choose_input_path, hoist
 from graphbraid.fullgraph.program import (
     WHOLE,
@@ -28,13 +28,13 @@ from graphbraid.fullgraph.program import (
 # ---- splitting: a linear map of concatenated values becomes a sum of linear maps, which saves the copies
 
 
-def split(program: Program, facts: Facts) -> Program:
+def split(program: Program, costs: CostModel) -> Program:
     """Multiply each concatenated value by its part of the weight, so that none has to be copied."""
     ops = _split_products(program)
     if ops is None:
         return program.decided("split", False, "no linear map reads values side by side")
     removed = [op for op in program.ops if isinstance(op, Concat) and op not in ops]
-    nbytes = sum(16 * facts.num_rows(program.place(op.out)) * program.width(op.out) for op in removed)
+    nbytes = sum(16 * costs.num_rows(program.place(op.out)) * program.width(op.out) for op in removed)
     what = "linear maps of values side by side are sums of linear maps"
     return program.decided("split", True, what, saves=f"{in_bytes(nbytes)} of copies an epoch", ops=ops)
 
@@ -73,7 +73,7 @@ def _parts(program: Program, op: Linear, before: Concat) -> list[Operation]:
 # ---- order: rows are transformed before or after they are aggregated, whichever is cheaper
 
 
-def order(program: Program, facts: Facts) -> Program:
+def order(program: Program, costs: CostModel) -> Program:
     """Transform before aggregating where that narrows the rows enough, and after it elsewhere."""
     moved: list[str] = []
     for _ in range(program.num_levels):  # aggregations in a row may each follow the one before
@@ -81,7 +81,7 @@ def order(program: Program, facts: Facts) -> Program:
         for aggregate in [op for op in program.ops if isinstance(op, Aggregate)]:
             if program.producer(aggregate.out) is not aggregate:
                 continue
-            program, note = _order_one(program, aggregate, facts)
+            program, note = _order_one(program, aggregate, costs)
             moved += [note] if note else []
         if len(moved) == before:
             break
@@ -89,13 +89,13 @@ def order(program: Program, facts: Facts) -> Program:
     return program.decided("order", bool(moved), what)
 
 
-def _order_one(program: Program, aggregate: Aggregate, facts: Facts) -> tuple[Program, str]:
+def _order_one(program: Program, aggregate: Aggregate, costs: CostModel) -> tuple[Program, str]:
     linear = program.producer(aggregate.inputs[0])
     if isinstance(linear, Linear) and len(linear.inputs) == 1:
         if len(program.consumers(linear.out)) > 1 or program.is_compact(linear.inputs[0]):
             return program, ""
         before_it: Linear = linear
-        seconds, tried = facts.weighed(lambda by: _order_seconds(program, before_it, aggregate, by))
+        seconds, tried = costs.weighed(lambda by: _order_seconds(program, before_it, aggregate, by))
         if seconds["first"] <= seconds["last"]:
             return program, ""
         # (A x) Wᵀ instead of A (x Wᵀ)
@@ -111,7 +111,7 @@ def _order_one(program: Program, aggregate: Aggregate, facts: Facts) -> tuple[Pr
     if not isinstance(linear, Linear) or linear.inputs[0] != aggregate.out or len(aggregate.inputs) > 1:
         return program, ""
     after_it: Linear = linear
-    seconds, tried = facts.weighed(lambda by: _order_seconds(program, after_it, aggregate, by))
+    seconds, tried = costs.weighed(lambda by: _order_seconds(program, after_it, aggregate, by))
     if seconds["last"] <= seconds["first"] and not program.is_compact(aggregate.inputs[0]):
         return program, ""
     rows = f"{linear.out}_rows"
@@ -122,25 +122,27 @@ def _order_one(program: Program, aggregate: Aggregate, facts: Facts) -> tuple[Pr
     return program.replaced(swapped), f"{linear.out}: transform first{tried}"
 
 
-def _order_seconds(program: Program, linear: Linear, aggregate: Aggregate, facts: Facts) -> dict[str, float]:
+def _order_seconds(
+    program: Program, linear: Linear, aggregate: Aggregate, costs: CostModel
+) -> dict[str, float]:
     """Return the seconds per epoch with the transformation ``"first"`` and with it ``"last"``."""
     x = linear.inputs[0] if linear.out == aggregate.inputs[0] else aggregate.inputs[0]
     level, relation = program.level(aggregate.inputs[0]), aggregate.adjacency.relation
-    before, after = (facts.num_rows(program.place(value)) for value in (aggregate.inputs[0], aggregate.out))
+    before, after = (costs.num_rows(program.place(value)) for value in (aggregate.inputs[0], aggregate.out))
     narrow, wide = program.width(linear.out), program.width(x)
     learns = program.learns(x)
     products = 3 if learns else 2
-    first = products * facts.multiply_seconds(before, wide, narrow)
-    first += 2 * facts.aggregate_seconds(level, narrow, relation)
-    last = products * facts.multiply_seconds(after, wide, narrow)
-    last += (2 if learns else 1) * facts.aggregate_seconds(level, wide, relation)
+    first = products * costs.multiply_seconds(before, wide, narrow)
+    first += 2 * costs.aggregate_seconds(level, narrow, relation)
+    last = products * costs.multiply_seconds(after, wide, narrow)
+    last += (2 if learns else 1) * costs.aggregate_seconds(level, wide, relation)
     return {"first": first, "last": last}
 
 
 # ---- fusing: row-wise operations are done by the kernel before them, while the cache holds the rows
 
 
-def fuse(program: Program, facts: Facts) -> Program:
+def fuse(program: Program, costs: CostModel) -> Program:
     """Fuse operations, so that fewer passes over the rows are left.
 
     Bias, activation and dropout become one pass, additions join the kernel that makes one of their sides, and
@@ -155,7 +157,7 @@ def fuse(program: Program, facts: Facts) -> Program:
     what = f"{saved} fewer passes over the rows" if saved else "nothing to fuse"
     if joined:
         what += f", {len(joined)} of them made in the cache by the kernel before"
-    nbytes = sum(8 * facts.num_rows(after.place(op.out)) * after.width(op.out) for op in joined)
+    nbytes = sum(8 * costs.num_rows(after.place(op.out)) * after.width(op.out) for op in joined)
     saves = f"{in_bytes(nbytes)} an epoch that need not leave the cache and come back" if joined else ""
     return program.decided("fuse", saved > 0, what, saves=saves, ops=after.ops)
 
@@ -217,9 +219,9 @@ def _join_epilogues(program: Program) -> Program | None:
 # ---- storage: the dtype to which rows are rounded before they are aggregated
 
 
-def store(program: Program, facts: Facts) -> Program:
+def store(program: Program, costs: CostModel) -> Program:
     """Round rows to bfloat16 before they are aggregated, if requested: half the bytes read per edge."""
-    if facts.storage == torch.float32:
+    if costs.storage == torch.float32:
         return program.decided("storage", False, "float32 rows; storage='bfloat16' halves what edges read")
     saved, ops = 0.0, []
     for op in program.ops:
@@ -228,9 +230,9 @@ def store(program: Program, facts: Facts) -> Program:
             continue
         place, width = program.place(op.inputs[0]), program.width(op.out)
         passes = 1 + program.learns(op.inputs[0])
-        rounding = 6.0 * facts.num_rows(place) * width / facts.rates.stream_bytes
-        saved += passes * (facts.aggregate_seconds(place.level, width, op.adjacency.relation) / 2 - rounding)
-        ops.append(replace(op, rows=facts.storage))
+        rounding = 6.0 * costs.num_rows(place) * width / costs.rates.stream_bytes
+        saved += passes * (costs.aggregate_seconds(place.level, width, op.adjacency.relation) / 2 - rounding)
+        ops.append(replace(op, rows=costs.storage))
     what = "rows are rounded to bfloat16 before they are aggregated, sums are float32"
     taken = any(isinstance(op, Aggregate) for op in ops)
     return program.decided(
@@ -244,7 +246,7 @@ def store(program: Program, facts: Facts) -> Program:
 
 # ---- the lowering passes: each turns a program into a cheaper equivalent one
 
-Pass = Callable[[Program, Facts], Program]
+Pass = Callable[[Program, CostModel], Program]
 PASSES: dict[str, Pass] = {
     "split": split,
     "input_path": choose_input_path,
@@ -256,9 +258,9 @@ PASSES: dict[str, Pass] = {
 """The passes by name, in the order they run."""
 
 
-def through_passes(program: Program, facts: Facts, wanted: frozenset[str]) -> Program:
+def through_passes(program: Program, costs: CostModel, wanted: frozenset[str]) -> Program:
     """Return a program after the passes whose names are wanted, in their order."""
     for name, run in PASSES.items():
         if name in wanted:
-            program = run(program, facts)
+            program = run(program, costs)
     return program

@@ -19,7 +19,7 @@ from graphbraid.features import DiskOptions, TieredFeatures
 from graphbraid.features.budgets import options_for
 from graphbraid.features.rows.row_stream import LONGEST_ROUND
 from graphbraid.files.writing import format_bytes
-from graphbraid.fullgraph.lowering.costs import Facts, in_bytes
+from graphbraid.fullgraph.lowering.costs import CostModel, in_bytes
 from graphbraid.fullgraph.program import (
     INPUT,
     Aggregate,
@@ -119,23 +119,23 @@ def streamed(program: Program) -> Program:
     return program.rewritten(program.ops, decision, input_path=STREAMED)
 
 
-def lowered_to_stream(lower: Callable[[Facts, bool], Program], facts: Facts) -> Program:
+def lowered_to_stream(lower: Callable[[CostModel, bool], Program], costs: CostModel) -> Program:
     """Lower a program so that only products read its features, hoisting more than usual if that is needed.
 
     Args:
-        lower: runs the passes by some facts; the second argument tells whether they must hoist.
-        facts: the facts, with the usual limit of hoisted bytes.
+        lower: runs the passes by a cost model; the second argument tells whether they must hoist.
+        costs: the cost model, with the usual limit of hoisted bytes.
 
     Raises:
         ConfigError: something reads the features at random; the message names it and what to do.
     """
-    program = lower(facts, False)
+    program = lower(costs, False)
     if _random_reader(program) is None:
         return program
-    program = lower(replace(facts, hoist_bytes=1 << 62), True)
+    program = lower(replace(costs, hoist_bytes=1 << 62), True)
     reader = _random_reader(program)
     if reader is not None:
-        raise ConfigError(_refusal(program, *reader, facts))
+        raise ConfigError(_refusal(program, *reader, costs))
     return program
 
 
@@ -173,14 +173,14 @@ def _random_reader(program: Program) -> tuple[Operation, str] | None:
     return None
 
 
-def _refusal(program: Program, op: Operation, value: str, facts: Facts) -> str:
+def _refusal(program: Program, op: Operation, value: str, costs: CostModel) -> str:
     layer = program.level(value) + 1
     if isinstance(op, Attention):
         why = "attends to rows of neighbours in any order before a product"
     elif isinstance(op, Aggregate):
         why = "aggregates rows of neighbours, in any order, in a way that cannot be computed once"
     else:
-        count = 4 * facts.rows[0] * facts.in_channels
+        count = 4 * costs.rows[0] * costs.in_channels
         why = f"needs all rows at once or makes as many new ones ({in_bytes(count)})"
     return (
         f"the features do not lie in memory, and layer {layer} reads them by {op.symbol} before any product "

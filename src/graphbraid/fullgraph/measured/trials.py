@@ -8,9 +8,8 @@ a few milliseconds each. The times are stored, so that later runs make the same 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -18,10 +17,17 @@ from torch import Tensor
 
 from graphbraid import native
 from graphbraid.fullgraph.device import HOST, Device, Run
-from graphbraid.fullgraph.lowering.costs import Basis, TriedSeconds, sound_trials
+from graphbraid.fullgraph.lowering.costs import (
+    CostModel,
+    NodeTypeSizes,
+    cost_model,
+    density,
+    sound_trials,
+)
 from graphbraid.fullgraph.lowering.levels import edges_of
 from graphbraid.fullgraph.lowering.options import CompileOptions
 from graphbraid.fullgraph.measured.rates import MeasuredRates, measured_rates
+from graphbraid.fullgraph.program import Program
 from graphbraid.fullgraph.step.inputs import BinaryInput, Input, SparseInput
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
@@ -43,7 +49,7 @@ MOST_BYTES = 1 << 26
 FeatureMatrix = Tensor | SparseFeatures
 
 _log = logging.getLogger(__name__)
-_doubtful: dict[Path, Mapping[str, float]] = {}
+_doubtful: dict[Path, dict[str, float]] = {}
 """Trials of this process made with doubtful rates, by the file they would otherwise be stored in."""
 
 
@@ -56,14 +62,11 @@ class _PartialRun:
 
 
 class Trials:
-    """Measured seconds of a graph's products and aggregations, each timed once.
+    """Times a graph's products and aggregations where a cost model leaves two choices close.
 
     Args:
         graph: the graph whose features and edges are used.
-        density: share of its features that are not zero.
-        rates: determine how many rows are tried, and replace trials that would take too much memory.
-        found: seconds found before, by the name of what was tried.
-        may_try: whether to time what is not in ``found``; if False, the rates predict it.
+        found: seconds found before, by the name of what was tried; each trial adds to it.
         keep: called with all seconds found so far after each trial.
         seconds: returns the time of a run.
     """
@@ -71,97 +74,79 @@ class Trials:
     def __init__(
         self,
         graph: Graph,
-        density: float,
-        rates: Rates,
-        found: Mapping[str, float],
+        found: dict[str, float],
         *,
-        may_try: bool = True,
-        keep: Callable[[Mapping[str, float]], None] = lambda _: None,
+        keep: Callable[[dict[str, float]], None] = lambda _: None,
         seconds: Callable[[Run], float] = lambda run: HOST.seconds(run, repeats=5),
     ) -> None:
         assert graph.x is not None
         self._csc, self._x, self._in_channels = graph.csc, graph.x, int(graph.x.shape[1])
-        self._density, self._rates, self._may_try = density, rates, may_try
-        self._keep, self._seconds = keep, seconds
-        self.found = dict(found)
-        """Seconds by the name of what was tried; part of the :class:`.Evidence` that a run stores."""
+        self._keep, self._seconds, self.found = keep, seconds, found
 
-    def multiply_seconds(self, rows: int, depth: int, width: int) -> float:
-        """Return the seconds of a dense product: the mean of the product and its weight's gradient."""
+    def __call__(self, name: str, count: int, width: int, expected: float) -> float:
+        """Return the seconds for ``count`` rows or edges, timed on a share that takes :data:`RUN_SECONDS`.
 
-        def make(share: float) -> _PartialRun:
-            count = _some(share, rows, 4 * depth)
-            x, weight, grad = torch.ones(count, depth), torch.ones(width, depth), torch.ones(count, width)
-            out, gram = torch.empty(count, width), torch.empty(width, depth)
-            return _PartialRun(
-                lambda: (tall_product(x, weight.t(), out=out), tall_gram(grad, x, out=gram)), count
-            )
-
-        expected = self._rates.multiply_seconds(rows, depth, width)
-        return self._tried(f"dense {rows} {depth} {width}", 2 * expected, rows, make) / 2
-
-    def sparse_seconds(self, rows: int, width: int) -> float:
-        """Return the seconds of the features' sparse product with a weight, the mean of both directions."""
-        expected = self._rates.sparse_seconds(rows * self._in_channels * self._density, width)
-        return self._input_seconds("sparse", rows, width, expected, _sparse)
-
-    def binary_seconds(self, rows: int, width: int) -> float:
-        """Return the seconds of the features' product as bits with a weight, the mean of both directions."""
-        expected = self._rates.binary_seconds(rows, self._in_channels, width)
-        return self._input_seconds("binary", rows, width, expected, lambda x: BinaryInput.of(x, None))
-
-    def aggregate_seconds(self, num_edges: int, width: int) -> float:
-        """Return the seconds of an aggregation of float32 rows over ``num_edges`` edges."""
-        csc, expected = self._csc, self._rates.aggregate_seconds(num_edges, width)
-        if 4 * csc.num_src * width > MOST_BYTES:
-            return expected
-
-        def make(share: float) -> _PartialRun:
-            part = _some_edges(csc, _some(share * num_edges / csc.num_edges, csc.num_dst, 0))
-            x, out = torch.ones(csc.num_src, width), torch.empty(part.num_dst, width)
-            how = Aggregation(csc=part)
-            return _PartialRun(lambda: how.forward(x, out=out), part.num_edges)
-
-        return self._tried(f"aggregate {num_edges} {width}", expected, num_edges, make)
-
-    def _input_seconds(
-        self, name: str, rows: int, width: int, expected: float, take: Callable[[FeatureMatrix], Input]
-    ) -> float:
-        def make(share: float) -> _PartialRun:
-            count = _some(share, rows, 4 * self._in_channels)
-            features, weight = take(_some_rows(self._x, count)), torch.ones(width, self._in_channels)
-            out, gram = torch.empty(count, width), torch.empty_like(weight)
-
-            def run() -> None:
-                features.multiply(weight, out, add=False)
-                features.weight_grad(out, gram)
-
-            return _PartialRun(run, count)
-
-        return self._tried(f"{name} {rows} {width}", 2 * expected, rows, make) / 2
-
-    def _tried(self, key: str, expected: float, count: int, make: Callable[[float], _PartialRun]) -> float:
-        """Return the seconds for ``count`` rows or edges, timed on a share that takes :data:`RUN_SECONDS`."""
-        if key in self.found or not self._may_try or expected <= 0:
-            return self.found.get(key, expected)
+        Args:
+            name: ``aggregate``, ``dense``, ``sparse`` or ``binary``, and the sizes; the depth of a dense
+                product is the second.
+            count: rows or edges.
+            width: columns of the result.
+            expected: seconds that the rates predict, returned where a trial would take too much memory.
+        """
+        kind, *sizes = name.split()
+        share = min(1.0, RUN_SECONDS / expected)
         with torch.no_grad():
-            part = make(min(1.0, RUN_SECONDS / expected))
-            if part.count == 0:
+            if kind == "aggregate":
+                part = self._aggregation(share, count, width)
+            elif kind == "dense":
+                part = _product(share, count, int(sizes[1]), width)
+            else:
+                part = self._input_product(_sparse if kind == "sparse" else _binary, share, count, width)
+            if part is None or part.count == 0:
                 return expected
-            self.found[key] = self._seconds(part.run) * count / part.count
+            self.found[name] = self._seconds(part.run) * count / part.count
         self._keep(self.found)
-        return self.found[key]
+        return self.found[name]
+
+    def _aggregation(self, share: float, num_edges: int, width: int) -> _PartialRun | None:
+        """Return an aggregation of float32 rows; None where these take too much memory."""
+        csc = self._csc
+        if 4 * csc.num_src * width > MOST_BYTES:
+            return None
+        part = _some_edges(csc, _some(share * num_edges / csc.num_edges, csc.num_dst, 0))
+        x, out = torch.ones(csc.num_src, width), torch.empty(part.num_dst, width)
+        how = Aggregation(csc=part)
+        return _PartialRun(lambda: how.forward(x, out=out), part.num_edges)
+
+    def _input_product(
+        self, take: Callable[[FeatureMatrix], Input], share: float, rows: int, width: int
+    ) -> _PartialRun:
+        """Return the features' product with a weight in both directions."""
+        count = _some(share, rows, 4 * self._in_channels)
+        features, weight = take(_some_rows(self._x, count)), torch.ones(width, self._in_channels)
+        out, gram = torch.empty(count, width), torch.empty_like(weight)
+
+        def run() -> None:
+            features.multiply(weight, out, add=False)
+            features.weight_grad(out, gram)
+
+        return _PartialRun(run, count)
 
 
-def kept_trials(
-    graph: Graph, density: float, rates: Rates, device: Device, *, believed: bool
-) -> Trials | None:
+def _product(share: float, rows: int, depth: int, width: int) -> _PartialRun:
+    """Return a dense product, and its weight's gradient."""
+    count = _some(share, rows, 4 * depth)
+    x, weight, grad = torch.ones(count, depth), torch.ones(width, depth), torch.ones(count, width)
+    out, gram = torch.empty(count, width), torch.empty(width, depth)
+    return _PartialRun(lambda: (tall_product(x, weight.t(), out=out), tall_gram(grad, x, out=gram)), count)
+
+
+def kept_trials(graph: Graph, density: float, device: Device, *, believed: bool) -> Trials | None:
     """Return the trials of a graph on this machine, with those stored by earlier runs.
 
     Args:
         graph: the graph, identified by its sizes.
         density: share of its features that are not zero.
-        rates: the machine's rates.
         device: the device that the program will run on; trials run on the host only.
         believed: whether the rates, and so trials made now, are free of doubt. If False, trials are kept for
             this process only, so that it makes the same choices throughout.
@@ -175,24 +160,26 @@ def kept_trials(
     key = f"{VERSION} {device.name} {torch.__version__} {not isinstance(graph.x, SparseFeatures)} {sizes}"
     file = _KEPT.file(key)
     if not believed:
-        return Trials(
-            graph, density, rates, _doubtful.get(file, {}), keep=partial(_doubtful.__setitem__, file)
-        )
+        return Trials(graph, _doubtful.setdefault(file, {}))
     found = _KEPT.read(file) or {}
     try:
         _KEPT.write(file, found)
     except NOT_KEPT as error:
         _log.warning("trials could not be kept, so that rates alone decide: %s", error)
         return None
-    return Trials(graph, density, rates, found, keep=lambda found: _KEPT.write(file, found))
+    return Trials(graph, found, keep=lambda found: _KEPT.write(file, found))
 
 
-_KEPT: Kept[Mapping[str, float]] = Kept("trials", dict, sound_trials)
+_KEPT: Kept[dict[str, float]] = Kept("trials", dict, sound_trials)
 
 
 def _sparse(x: FeatureMatrix) -> Input:
     sparse = x if isinstance(x, SparseFeatures) else SparseFeatures.from_dense(x)
     return SparseInput(sparse.to(torch.float32), None)
+
+
+def _binary(x: FeatureMatrix) -> Input:
+    return BinaryInput.of(x, None)
 
 
 def _some(share: float, count: int, nbytes: int) -> int:
@@ -216,22 +203,50 @@ def _some_edges(csc: Csc, count: int) -> Csc:
     return Csc(indptr, torch.cat(parts), csc.num_src, trusted=True)
 
 
-def basis_for(options: CompileOptions) -> Basis:
-    """Return the rates and trials that the options give, or else this machine's."""
+def costs_for(program: Program, graph: Graph, options: CompileOptions) -> CostModel:
+    """Return the cost model of a graph by the rates that the options give, or else this machine's.
+
+    Its levels have no sizes yet. Trials decide between close choices, if the options give no rates.
+
+    Args:
+        program: the program as it was read from the model.
+        graph: with its features on the host, unless the options stream them.
+        options: with the rates or the evidence to go by, and the memory that may be taken.
+    """
     given = options.rates if options.evidence is None else options.evidence.rates
     measured = measured_rates(options.device) if given is None else MeasuredRates(rates=given)
-    return Basis(rates=measured.rates, doubt=measured.doubt, trials=partial(_trials, options, measured))
-
-
-def _trials(
-    options: CompileOptions, measured: MeasuredRates, graph: Graph, density: float
-) -> TriedSeconds | None:
-    """Return the trials that decide between close choices; None if rates alone decide."""
+    allowed = options.hoist_bytes()
+    if program.node_types:
+        costs = _typed_costs(program, graph, measured.rates, allowed)
+        return replace(costs, storage=options.storage, doubt=measured.doubt)
+    sample = None if options.features is None else options.features.sample()
+    costs = cost_model(graph, measured.rates, hoist_bytes=allowed, storage=options.storage, sample=sample)
     if options.evidence is not None:
-        return Trials(graph, density, measured.rates, options.evidence.trials, may_try=False)
+        return replace(costs, found=options.evidence.trials)
     if options.rates is not None:
-        return None
-    return kept_trials(graph, density, measured.rates, options.device, believed=not measured.doubt)
+        return costs
+    trials = kept_trials(graph, costs.density, options.device, believed=not measured.doubt)
+    costs = replace(costs, doubt=measured.doubt)
+    return costs if trials is None else replace(costs, found=trials.found, trial=trials)
 
 
-__all__ = ["basis_for"]
+def _typed_costs(program: Program, graph: Graph, rates: Rates, hoist_bytes: int) -> CostModel:
+    features = [graph.nodes_of(name).x for name in graph.node_types]
+    node_types = tuple(
+        NodeTypeSizes(
+            rows=(), density=0.0 if x is None else density(x), is_sparse=isinstance(x, SparseFeatures)
+        )
+        for x in features
+    )
+    return CostModel(
+        in_channels=sum(program.inputs.values()),
+        density=max((one.density for one in node_types), default=0.0),
+        is_sparse=any(one.is_sparse for one in node_types),
+        is_binary=False,
+        hoist_bytes=hoist_bytes,
+        rates=rates,
+        node_types=node_types,
+    )
+
+
+__all__ = ["costs_for"]

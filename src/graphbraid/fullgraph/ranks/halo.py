@@ -18,7 +18,7 @@ from time import perf_counter
 import torch
 
 from graphbraid.distributed.ranks.communicator import Communicator
-from graphbraid.fullgraph.lowering.costs import LEAST_STAKE, Facts, in_seconds
+from graphbraid.fullgraph.lowering.costs import LEAST_STAKE, CostModel, in_seconds
 from graphbraid.fullgraph.program import (
     INPUT,
     Aggregate,
@@ -192,30 +192,30 @@ def values_that_may_travel(program: Program) -> list[str]:
     return sorted(read) if all(program.learns(value) for value in read) else []
 
 
-def halo_seconds(program: Program, facts: Facts, link: Link, num_rows: int) -> HaloSeconds:
+def halo_seconds(program: Program, costs: CostModel, link: Link, num_rows: int) -> HaloSeconds:
     """Return what the rows of a halo take at level 0, by the rates and a link.
 
     Args:
         program: the program of all ranks.
-        facts: with the rates of a rank.
+        costs: the cost model of a rank.
         link: the way between ranks.
         num_rows: rows that the busiest rank receives or sends, whichever are more.
     """
     widths = [program.width(value) for value in values_that_may_travel(program)]
     moved = 2 * num_rows * 4.0 * sum(widths)
     travelling = 2 * len(widths) * link.message_seconds
-    travelling += moved * (link.byte_seconds + _PASSES / facts.rates.stream_bytes)
+    travelling += moved * (link.byte_seconds + _PASSES / costs.rates.stream_bytes)
     computed = sum(
-        _seconds(program, op, facts, num_rows)
+        _seconds(program, op, costs, num_rows)
         for op in program.ops
         if program.level(op.out) == 0 and not isinstance(op, DestinationRows)
     )
     return HaloSeconds(computed=computed, travelling=travelling)
 
 
-def _seconds(program: Program, op: Operation, facts: Facts, num_rows: int) -> float:
+def _seconds(program: Program, op: Operation, costs: CostModel, num_rows: int) -> float:
     """Return the seconds that an operation takes for some rows, with its adjoints."""
-    width, rates = program.width(op.out), facts.rates
+    width, rates = program.width(op.out), costs.rates
     if not isinstance(op, Linear):
         return 2 * 4.0 * num_rows * 2 * width / rates.stream_bytes
     source = op.inputs[0]
@@ -224,10 +224,10 @@ def _seconds(program: Program, op: Operation, facts: Facts, num_rows: int) -> fl
         return products * rates.multiply_seconds(num_rows, program.width(source), width)
     path = program.settings.get("input_path", "dense")
     if path == "sparse":
-        return 2 * rates.sparse_seconds(num_rows * facts.in_channels * facts.density, width)
+        return 2 * rates.sparse_seconds(num_rows * costs.in_channels * costs.density, width)
     if path == "binary":
-        return 2 * rates.binary_seconds(num_rows, facts.in_channels, width)
-    return 2 * rates.multiply_seconds(num_rows, facts.in_channels, width)
+        return 2 * rates.binary_seconds(num_rows, costs.in_channels, width)
+    return 2 * rates.multiply_seconds(num_rows, costs.in_channels, width)
 
 
 def _couples_rows(op: Operation) -> bool:

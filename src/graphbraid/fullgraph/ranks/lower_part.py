@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.lowering.costs import Basis, Facts, facts_of
+from graphbraid.fullgraph.lowering.costs import CostModel
 from graphbraid.fullgraph.lowering.levels import Block
 from graphbraid.fullgraph.lowering.lowered import Lowered
 from graphbraid.fullgraph.lowering.options import CompileOptions
@@ -23,7 +22,7 @@ _LEFT = ("prune", "symmetry", "locality")
 
 
 def lower_part(
-    program: Program, ranks: Ranks, nodes: Tensor, options: CompileOptions, basis: Basis
+    program: Program, ranks: Ranks, nodes: Tensor, options: CompileOptions, costs: CostModel
 ) -> Lowered:
     """Lower a program over a graph where each rank holds its own part; all ranks call this together.
 
@@ -32,7 +31,7 @@ def lower_part(
         ranks: the ranks, with this one's part.
         nodes: ``(num_train,)`` int64, the training nodes of all ranks.
         options: the decisions that may be taken.
-        basis: the measurements by which choices are weighed; the first rank's count.
+        costs: the cost model of this rank's part; rates of the first rank count.
 
     Raises:
         NotLoweredError: an operation cannot be divided among ranks, or needs more than a part holds.
@@ -41,10 +40,10 @@ def lower_part(
     part = ranks.part
     assert part is not None
     part.check_divisible(program)
-    facts = _facts(program, part, ranks, options, basis)
+    costs = _shared_costs(program, part, ranks, costs)
     left = [Decision(name=name, taken=False, what="each rank holds its part alone") for name in _LEFT]
-    passed = through_passes(program.rewritten(program.ops, *left), facts, options.passes)
-    divided, blocks = part_of_program(passed, ranks, ranks.weigh(facts, options))
+    passed = through_passes(program.rewritten(program.ops, *left), costs, options.passes)
+    divided, blocks = part_of_program(passed, ranks, ranks.weigh(costs, options))
     own = ranks.owned(nodes)
     row_of = torch.full((part.num_nodes,), -1, dtype=torch.int64)
     row_of[part.view.ids[: part.view.num_own]] = torch.arange(part.view.num_own)
@@ -56,8 +55,7 @@ def lower_part(
         rows=row_of[own],
         row_of=None,
         options=options,
-        basis=basis,
-        facts=facts,
+        costs=costs,
         part=part.view,
     )
 
@@ -67,7 +65,7 @@ def evaluation_part(lowered: Lowered, program: Program, ranks: Ranks) -> tuple[P
     assert ranks.part is not None
     ranks.part.check_divisible(program)
     passed = through_passes(
-        program, replace(lowered.facts, hoist_bytes=0), lowered.options.passes - {"hoist"}
+        program, replace(lowered.costs, hoist_bytes=0), lowered.options.passes - {"hoist"}
     )
     return part_of_program(passed, ranks, as_decided(lowered.program))
 
@@ -84,22 +82,19 @@ def part_of_program(program: Program, ranks: Ranks, weigh: Weigh | None) -> tupl
     return divided, blocks[with_halo:]
 
 
-def _facts(program: Program, part: RankPart, ranks: Ranks, options: CompileOptions, basis: Basis) -> Facts:
-    """Return the same facts on all ranks: sizes of the whole graph, and what the ranks say of their parts."""
-    num_blocks = program.num_levels - 1
-    rows, edges = (part.num_nodes,) * (num_blocks + 1), (part.num_edges,) * num_blocks
-    comm = ranks.comm
-    own = facts_of(
-        part.graph,
-        rows,
-        edges,
-        basis.rates,
-        hoist_bytes=options.hoist_bytes() * comm.size,
-        storage=options.storage,
-    )
-    said = comm.gather([own.density, own.is_sparse, own.is_binary, own.hoist_bytes])
-    return dataclasses.replace(
+def _shared_costs(program: Program, part: RankPart, ranks: Ranks, own: CostModel) -> CostModel:
+    """Return one cost model on all ranks: sizes of the whole graph, and what the ranks say of their parts.
+
+    Nothing is tried, since ranks that try different parts would choose differently.
+    """
+    num_blocks, comm = program.num_levels - 1, ranks.comm
+    said = comm.gather([own.density, own.is_sparse, own.is_binary, own.hoist_bytes * comm.size])
+    return replace(
         own,
+        found=None,
+        trial=None,
+        rows=(part.num_nodes,) * (num_blocks + 1),
+        edges=(part.num_edges,) * num_blocks,
         density=said[0][0],
         is_sparse=said[0][1],
         is_binary=all(binary for _, _, binary, _ in said),

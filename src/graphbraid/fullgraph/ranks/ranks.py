@@ -19,7 +19,7 @@ from graphbraid.distributed.ranks.communicator import Communicator
 from graphbraid.distributed.ranks.joining import check_alike
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.fullgraph.device import Device
-from graphbraid.fullgraph.lowering.costs import Facts
+from graphbraid.fullgraph.lowering.costs import CostModel
 from graphbraid.fullgraph.lowering.levels import Block, Blocks
 from graphbraid.fullgraph.lowering.lowered import Lowered
 from graphbraid.fullgraph.lowering.options import CompileOptions
@@ -185,7 +185,7 @@ class Ranks:
             ConfigError: the ranks have not lowered alike, or the partition is of another graph.
         """
         self.check_alike_lowered(lowered.program, lowered.blocks)
-        weigh = self.weigh(lowered.facts, lowered.options)
+        weigh = self.weigh(lowered.costs, lowered.options)
         return distribute(lowered, self.partition, self.comm.rank, weigh)
 
     def divided(self, program: Program, blocks: Blocks, share: Lowered) -> tuple[Program, list[Block]]:
@@ -198,7 +198,7 @@ class Ranks:
         """
         return divided(program, blocks, self.partition, self.comm.rank, as_decided(share.program))
 
-    def weigh(self, facts: Facts, options: CompileOptions) -> Weigh | None:
+    def weigh(self, costs: CostModel, options: CompileOptions) -> Weigh | None:
         """Return what decides whether rows of level 0 travel; all ranks call it together.
 
         None on a device, whose link to others is not measured: there they are computed.
@@ -208,7 +208,7 @@ class Ranks:
 
         def weigh(program: Program, num_rows: int) -> Decision:
             link, counts = self._link(options), self.comm.gather(num_rows)
-            seconds = halo_seconds(program, facts, link, max(counts))
+            seconds = halo_seconds(program, costs, link, max(counts))
             said = self.comm.share(asdict(seconds.decision(values_that_may_travel(program))))
             return Decision(**said)
 

@@ -20,7 +20,7 @@ from graphbraid import arguments
 from graphbraid.errors import ConfigError
 from graphbraid.files.writing import require_absent
 from graphbraid.fullgraph import CompileOptions, Lowered, NotLoweredError
-from graphbraid.fullgraph.lowering.costs import Facts
+from graphbraid.fullgraph.lowering.costs import CostModel
 from graphbraid.fullgraph.lowering.hoisting import input_seconds, input_width
 from graphbraid.fullgraph.lowering.passes import split
 from graphbraid.fullgraph.program import INPUT, Aggregate, Hoisted, Linear, Program
@@ -95,11 +95,11 @@ def inputs_of(program: Program, lowered: Lowered, asked: Sequence[str] | None) -
     if not _allowed(program, lowered):
         return InputPaths(("dense",), "the features are read by something other than a linear map", False)
     paths = {path: name for name, path in LOWERED.items()}
-    density = lowered.facts.density
+    density = lowered.costs.density
     if density > MOST_DENSITY:
         name = paths[lowered.program.input_path]
         return InputPaths((name,), f"{100 * density:.3g}% of the features are not zero", False)
-    seconds = _seconds(split(program, lowered.facts), replace(lowered.facts, is_binary=True))
+    seconds = _seconds(split(program, lowered.costs), replace(lowered.costs, is_binary=True))
     limit = MARGIN * min(seconds.values())
     if seconds["binary"] <= limit and not is_binary(x):
         del seconds["binary"]
@@ -118,19 +118,19 @@ def trial_of(program: Program, lowered: dict[str, Lowered]) -> PathTrial:
         lowered: the same, lowered for each path.
     """
     first = next(iter(lowered.values()))
-    x, facts = first.graph.x, first.facts
+    x, costs = first.graph.x, first.costs
     assert x is not None
-    rows = _some_rows(x, facts.density)
+    rows = _some_rows(x, costs.density)
     names = ("trial_indptr", "trial_indices", "trial_values")
     files = [ArrayFile(name, f"{name}.npy", False, part) for name, part in zip(names, rows, strict=True)]
     reads = {name: _aggregated(of_path) for name, of_path in lowered.items()}
     spared = max(reads.values()) - reads["dense"] if "dense" in reads else 0
     return PathTrial(
-        shape=(facts.rows[0], facts.in_channels, input_width(split(program, facts))),
+        shape=(costs.rows[0], costs.in_channels, input_width(split(program, costs))),
         dense_rows=_dense_rows(lowered["dense"]) if "dense" in lowered else 0,
-        density=facts.density,
+        density=costs.density,
         rows=(files[0], files[1], files[2]),
-        sources=facts.rows[0],
+        sources=costs.rows[0],
         spared=spared,
     )
 
@@ -140,10 +140,10 @@ def shown(inputs: InputPaths, trial: PathTrial | None) -> dict[str, Any]:
     return {"names": inputs.names, "why": inputs.why, "trial": trial}
 
 
-def _seconds(program: Program, facts: Facts) -> dict[str, float]:
+def _seconds(program: Program, costs: CostModel) -> dict[str, float]:
     """Return the seconds per epoch on each path, all above 0: what the dense path spares, the others take."""
-    seconds = input_seconds(program, facts)
-    product = 2 * facts.multiply_seconds(facts.rows[0], facts.in_channels, input_width(program))
+    seconds = input_seconds(program, costs)
+    product = 2 * costs.multiply_seconds(costs.rows[0], costs.in_channels, input_width(program))
     spared = max(0.0, product - seconds["dense"])
     return {path: time + spared for path, time in seconds.items()}
 
@@ -154,7 +154,7 @@ def _allowed(program: Program, lowered: Lowered) -> bool:
         not program.node_types
         and program.in_channels > 0
         and "input_path" in lowered.options.passes
-        and bool(input_width(split(program, lowered.facts)))
+        and bool(input_width(split(program, lowered.costs)))
     )
 
 
@@ -177,7 +177,7 @@ def _checked(asked: Sequence[str], x: Features, allowed: bool) -> tuple[str, ...
 
 def _aggregated(lowered: Lowered) -> int:
     """Return how many numbers the aggregations of a step read in one direction."""
-    program, edges = lowered.program, lowered.facts.edges
+    program, edges = lowered.program, lowered.costs.edges
     return sum(
         edges[program.level(op.inputs[0])] * program.width(op.inputs[0])
         for op in program.ops
@@ -187,10 +187,10 @@ def _aggregated(lowered: Lowered) -> int:
 
 def _dense_rows(lowered: Lowered) -> int:
     """Return the most rows of features, or of what was made of them once, that a weight multiplies."""
-    program, facts = lowered.program, lowered.facts
+    program, costs = lowered.program, lowered.costs
     constant = {INPUT, *(op.out for op in program.ops if isinstance(op, Hoisted))}
     products = [op for op in program.ops if isinstance(op, Linear) and constant & set(op.inputs)]
-    return max((facts.rows[program.level(op.out)] for op in products), default=facts.rows[0])
+    return max((costs.rows[program.level(op.out)] for op in products), default=costs.rows[0])
 
 
 def _some_rows(x: Features, density: float) -> tuple[Tensor, Tensor, Tensor]:
