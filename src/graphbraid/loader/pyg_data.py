@@ -171,7 +171,7 @@ class SampledData(Data):
         return batch
 
     @property
-    def sampled_edges(self) -> list[SampledEdges] | None:
+    def sampled_edges(self) -> list[list[SampledEdges]] | None:
         """Edges as they were sampled; None if ``edge_index`` was read or set, and may be another."""
         values: LazyValues = self._store._mapping
         is_made = "edge_index" in values and values.is_made("edge_index")

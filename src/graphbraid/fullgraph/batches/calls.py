@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import accumulate
 from typing import Any
 
@@ -14,12 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from graphbraid.fullgraph.batches.edges import BatchEdges, with_all_rows
+from graphbraid.fullgraph.batches.edges import BatchEdges, RelationEdges, with_rows
 from graphbraid.fullgraph.program import Break, NotLoweredError
 from graphbraid.fullgraph.reading.calling import (
     CSC,
     DATA,
     EDGE_ATTR,
+    EDGE_TYPE,
     EDGES,
     NUM_NODES,
     WEIGHTS,
@@ -29,13 +30,19 @@ from graphbraid.fullgraph.reading.calling import (
     X,
     argument_named,
     calling_of,
+    node_type_of,
+    only_node_type,
     parameters_of,
 )
 from graphbraid.fullgraph.reading.islands import Breaks
 from graphbraid.fullgraph.reading.trace import WEIGHTS_TARGET
 from graphbraid.fullgraph.reading.tracing import EDGES_TARGET
+from graphbraid.graph import EdgeType
 from graphbraid.graph.csc import Csc
+from graphbraid.graph.types import ONLY_EDGE_TYPE, ONLY_NODE_TYPE, placed
+from graphbraid.nn.rgcn import relations_of
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
+from graphbraid.sampling.minibatch.pyg_forms import BY_TYPE
 from graphbraid.sampling.sample import Sampled, SampledEdges
 
 _OF_LOADERS = frozenset(
@@ -48,7 +55,7 @@ _OTHER_SEEDS = frozenset({"edge_label_index", "src_index", "root_n_id"})
 """Attributes of batches whose seeds are links, or stand at the first row of each tree."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class BatchCall:
     """One call of a model on a batch."""
 
@@ -59,32 +66,57 @@ class BatchCall:
     """What is available to call it with."""
     batch: Any = None
     """The batch, for the order of its hops; None for a call with tensors."""
+    seed_type: str | None = None
+    """Node type of the seeds, whose outputs are wanted; None in a batch of one type, or without seeds."""
     num_seeds: int | None = None
     """Number of rows that are returned, the first ones; None for all that are computed."""
     trims: bool = True
     """Whether only the rows of the batch's seeds, its first hop, need to be computed."""
 
+    @cached_property
+    def x(self) -> dict[str, Any]:
+        """The features by node type."""
+        x: Any = self.values.get(X) if self.batch is None else self.values[X]
+        return dict(x) if self.given.typed and isinstance(x, Mapping) else {ONLY_NODE_TYPE: x}
+
+    @cached_property
+    def num_nodes(self) -> dict[str, int]:
+        """Number of nodes by type, of those types with features or in the batch."""
+        counts = {one: int(rows.shape[0]) for one, rows in self.x.items()}
+        return _counts_of(self.batch) | counts if self.given.typed else counts
+
+    @cached_property
+    def edge_types(self) -> tuple[EdgeType, ...]:
+        """The relations of a batch with types."""
+        if not self.given.typed:
+            return ()
+        is_sampled = getattr(self.batch, "sampled_edges", None) is not None
+        return tuple(self.batch.num_sampled_edges_dict if is_sampled else self.values[EDGES])
+
     @property
     def num_edges(self) -> int:
         """Number of edges of the batch."""
         if (sampled := getattr(self.batch, "sampled_edges", None)) is not None:
-            return sum(len(edges.indices) for edges in sampled)
+            return sum(len(edges.indices) for records in sampled for edges in records)
         edges = self.values.get(EDGES) if self.batch is None else self.values[EDGES]
-        return int(edges.shape[1]) if isinstance(edges, Tensor) else 0
+        lists = edges.values() if isinstance(edges, Mapping) else [edges]
+        return sum(int(one.shape[1]) for one in lists if isinstance(one, Tensor))
 
     def breaks(self, model: nn.Module) -> Breaks:
         """Return what calls without a lowered form are tried on: the batch's own edges, and more nodes.
 
-        The program runs on batches of any size. So the number of nodes is here one that nothing else has, a
-        prime that is no size of the model: otherwise a ``(C, C)`` matrix could be taken for rows of nodes.
+        The program runs on batches of any size. So the number of nodes of each type is here one that nothing
+        else has, a prime that is no size of the model: otherwise a ``(C, C)`` matrix could be taken for rows
+        of nodes.
         """
-        x = self.values[X]
+        x, counts = next(iter(self.x.values())), self.num_nodes
         held = (one for one in (*model.parameters(), *model.buffers()) if not is_lazy(one))
-        sizes = {self.num_edges, *x.shape[1:], *(size for one in held for size in one.shape)}
-        primes = filter(_is_prime, itertools.count(max(_FEWEST_TRIED, int(x.shape[0]))))
-        num_rows = next(number for number in primes if number not in sizes)
-        makers = {target: partial(self.values.__getitem__, what) for target, what in self._targets.items()}
-        return Breaks(num_rows=(num_rows,), values=makers, place=x.device, dtype=x.dtype)
+        sizes = {self.num_edges, *self._widths().values(), *(size for one in held for size in one.shape)}
+        primes = filter(_is_prime, itertools.count(max(_FEWEST_TRIED, *counts.values())))
+        num_rows = itertools.islice((number for number in primes if number not in sizes), len(counts))
+        targets = {} if self.given.typed else self._targets
+        makers = {target: partial(self.values.__getitem__, what) for target, what in targets.items()}
+        return Breaks(num_rows=tuple(num_rows), values=makers, place=x.device, dtype=x.dtype)
 
     def given_to(self, breaks: Sequence[Break]) -> dict[str, Any]:
         """Return what graph breaks read of the batch, by the names in their calls."""
@@ -93,41 +125,74 @@ class BatchCall:
     @property
     def _targets(self) -> dict[str, str]:
         """What parameters receive, by the names that graph breaks read it by."""
-        targets = {EDGES_TARGET: EDGES, EDGE_ATTR: EDGE_ATTR}
+        targets = {EDGES_TARGET: EDGES, EDGE_ATTR: EDGE_ATTR, EDGE_TYPE: EDGE_TYPE}
         return targets if self.given.weights is None else {**targets, WEIGHTS_TARGET: self.given.weights}
 
     @property
     def signature(self) -> tuple[Any, ...]:
         """What a program is read for: another one needs another program."""
         given = self.given
-        width = self.values[X].shape[1]
-        named = tuple(self.calling.named.items())
-        return self.calling.positional, named, given.weights, given.edge_channels, width, given.data_class
+        named, widths = tuple(self.calling.named.items()), self._widths()
+        what = given.weights, given.edge_channels, given.data_class, self.seed_type
+        return self.calling.positional, named, *what, tuple(widths.items()), self.edge_types
+
+    def described(self) -> Given:
+        """Return what is available, with the node types and relations of the batch."""
+        given = self.given
+        if not given.typed:
+            [width] = self._widths().values()
+            return replace(given, node_types=(only_node_type(width),))
+        node_types = tuple(node_type_of(one, width) for one, width in self._widths().items())
+        counts, names = [0] * len(node_types), [one.name for one in node_types]
+        return replace(
+            given, node_types=node_types, relations=tuple(placed(counts, names, [*self.edge_types]))
+        )
+
+    def _widths(self) -> dict[str, int]:
+        """Return the number of feature columns by node type; 0 without features."""
+        return {one: int(self.x[one].shape[1]) if one in self.x else 0 for one in self.num_nodes}
 
     def why_not(self, parameter: Tensor | None) -> NotLoweredError | None:
         """Return why these arguments cannot go with a parameter of the model; None if they can."""
-        x: Any = self.values.get(X) if self.batch is None else self.values[X]
-        if not _is_plain(x) or x.ndim != 2 or not x.is_floating_point():
-            return NotLoweredError("x", "it is not one dense matrix of floats with a row per node")
+        kinds = set()
+        for one, x in self.x.items():
+            if not _is_plain(x) or x.ndim != 2 or not x.is_floating_point():
+                name = f"x of {one!r}" if self.given.typed else "x"
+                return NotLoweredError(name, "it is not one dense matrix of floats with a row per node")
+            kinds.add((x.dtype, x.device))
+        if parameter is not None:
+            kinds.add((parameter.dtype, parameter.device))
+        if len(kinds) != 1:
+            several = ", ".join(f"{dtype} on {device}" for dtype, device in kinds) or "no features"
+            return NotLoweredError("x", f"it and the parameters are {several}", "one dtype and device")
+        [(dtype, device)] = kinds
         edges = self.values.get(EDGES)  # of a batch, usually not made
-        if edges is not None and not _is_edge_list(edges, x):
+        lists = [] if edges is None else list(edges.values()) if self.given.typed else [edges]
+        if not all(_is_edge_list(one, device) for one in lists):
             return NotLoweredError("edge_index", "it is not a dense (2, num_edges) matrix of ids beside x")
-        if parameter is not None and (parameter.dtype != x.dtype or parameter.device != x.device):
-            what = f"it is {x.dtype} on {x.device}, parameters are {parameter.dtype} on {parameter.device}"
-            return NotLoweredError("x", what, "one dtype and device")
-        return self._why_not_edges(x)
+        ends = {end for edge_type in self.edge_types for end in (edge_type[0], edge_type[-1])}
+        if unknown := sorted(ends - self.num_nodes.keys()):
+            return NotLoweredError(
+                "edge_index", f"how many nodes of type {unknown[0]!r} there are is unknown"
+            )
+        return self._why_not_edges(dtype, device)
 
-    def _why_not_edges(self, x: Tensor) -> NotLoweredError | None:
+    def _why_not_edges(self, dtype: torch.dtype, device: torch.device) -> NotLoweredError | None:
         is_sampled = getattr(self.batch, "sampled_edges", None) is not None
         drawn = _drawn(self.batch) if is_sampled else None
-        if drawn is not None and len(x) != len(drawn.n_id):
-            return NotLoweredError("x", f"it has {len(x)} rows, and the batch {len(drawn.n_id)} nodes")
+        if drawn is not None and len(drawn.n_id_by_type) != len(self.num_nodes):
+            return NotLoweredError("x", "it has rows of a type of which the batch has no nodes")
+        if drawn is not None:
+            for (one, count), ids in zip(self.num_nodes.items(), drawn.n_id_by_type, strict=True):
+                if count != len(ids):
+                    what = f"it has {count} rows, and the batch {len(ids)} nodes"
+                    return NotLoweredError(f"x of {one!r}" if self.given.typed else "x", what)
         weight = None if self.given.weights is None else self.values[self.given.weights]
         attr = None if self.given.edge_channels is None else self.values[EDGE_ATTR]
         for name, held in (("edge_weight", weight), ("edge_attr", attr)):
             if held is None:
                 continue
-            if held.requires_grad or held.device != x.device or held.dtype != x.dtype:
+            if held.requires_grad or held.device != device or held.dtype != dtype:
                 what = f"{name} requires a gradient, or has another dtype or device than x"
                 return NotLoweredError(name, what, "a tensor that does not, of one dtype, on one device")
             if len(held) != self.num_edges:
@@ -135,17 +200,67 @@ class BatchCall:
                 return NotLoweredError(name, what)
         return None
 
-    def edges(self) -> BatchEdges:
-        """Return the edges of the batch, with their weights if the model receives them."""
+    def why_not_relations(self, num_relations: int) -> NotLoweredError | None:
+        """Return why a batch's ``edge_type`` does not divide its edges into relations; None if it does."""
+        if self.given.typed or not num_relations:
+            return None
+        edge_type, edges = self.values[EDGE_TYPE], self.values[EDGES]
+        is_vector = _is_plain(edge_type) and edge_type.dtype in (torch.int32, torch.int64)
+        if not is_vector or edge_type.shape != edges.shape[1:] or edge_type.device != edges.device:
+            return NotLoweredError("edge_type", "it is no vector of integers with a number for each edge")
+        if edge_type.numel():
+            first, last = (int(end) for end in edge_type.aminmax())
+            if first < 0 or last >= num_relations:
+                what = f"it goes from {first} to {last}, and the model has {num_relations} relations"
+                return NotLoweredError("edge_type", what)
+        return None
+
+    def edges(self, num_relations: int = 0) -> BatchEdges:
+        """Return the edges of the batch, with their weights if the model receives them.
+
+        Args:
+            num_relations: number of relations into which a batch of one type is divided by ``edge_type``.
+        """
         weight = None if self.given.weights is None else self.values[self.given.weights]
-        num_nodes, batch = int(self.values[X].shape[0]), self.batch
-        if (sampled := getattr(batch, "sampled_edges", None)) is not None:
-            edges = _as_sampled(batch, sampled, weight, num_nodes)
+        counts, batch = self.num_nodes, self.batch
+        sampled, numbers = getattr(batch, "sampled_edges", None), list(counts)
+        hops = _hops_of(batch, counts, typed=self.given.typed)
+        relations = []
+        if num_relations:
+            [num_nodes] = counts.values()
+            by_number = relations_of(self.values[EDGES], self.values[EDGE_TYPE], num_nodes, num_relations)
+            relations = [RelationEdges(csc=csc) for csc in by_number]
+        elif sampled is not None:
+            edge_types = self.edge_types or (ONLY_EDGE_TYPE,)
+            for records, (source, _, destination) in zip(sampled, edge_types, strict=True):
+                ends = numbers.index(source), numbers.index(destination)
+                of_hops = [hops[end] for end in ends] if hops else []
+                sizes = counts[source], counts[destination]
+                made = (
+                    _of_blocks(records, of_hops, weight)
+                    if batch.layout == "blocks"
+                    else _of_all(records, sizes, weight)
+                )
+                relations.append(replace(made, source=ends[0], destination=ends[1]))
         else:
-            edges = BatchEdges.of_list(self.values[EDGES], num_nodes, weight, hops=_hops_of(batch, num_nodes))
+            lists = self.values[EDGES] if self.given.typed else {ONLY_EDGE_TYPE: self.values[EDGES]}
+            for (source, _, destination), ends in lists.items():
+                made = RelationEdges.of_list(ends, counts[source], counts[destination], weight)
+                relations.append(
+                    replace(made, source=numbers.index(source), destination=numbers.index(destination))
+                )
         # More rows may be wanted than there are seeds, if the user has set batch_size.
-        is_enough = self.trims and (self.num_seeds is None or self.num_seeds <= (*edges.hops, 0)[0])
-        return edges if is_enough else replace(edges, hops=())
+        seeds = numbers.index(self.seed_type) if self.seed_type in numbers else 0
+        is_enough = self.trims and (
+            self.num_seeds is None or self.num_seeds <= (hops[seeds][0] if hops else 0)
+        )
+        has_blocks = any(one.blocks for one in relations)
+        return BatchEdges(
+            relations=relations,
+            num_nodes=list(counts.values()),
+            hops=hops if is_enough or has_blocks else (),
+            is_directed=sampled is not None and not num_relations,
+        )
 
 
 def _is_prime(number: int) -> bool:
@@ -156,35 +271,52 @@ def _is_plain(value: Any) -> bool:
     return type(value) in (Tensor, nn.Parameter) and value.layout == torch.strided
 
 
-def _is_edge_list(edges: Any, x: Tensor) -> bool:
-    fits = _is_plain(edges) and edges.ndim == 2 and edges.shape[0] == 2 and edges.device == x.device
+def _is_edge_list(edges: Any, device: torch.device) -> bool:
+    fits = _is_plain(edges) and edges.ndim == 2 and edges.shape[0] == 2 and edges.device == device
     return fits and edges.dtype in (torch.int32, torch.int64)
 
 
-def _as_sampled(
-    batch: Any, sampled: Sequence[SampledEdges], weight: Tensor | None, num_nodes: int
-) -> BatchEdges:
-    """Return the edges as the sampler left them, by destination."""
-    hops = tuple(accumulate(getattr(batch, "num_sampled_nodes", ())))  # empty if edges are not by hop
-    if batch.layout == "blocks":
-        blocks, starts = [], (0, *accumulate(batch.num_sampled_edges))
-        for hop in reversed(range(len(sampled))):
-            own = None if weight is None else weight[starts[hop] : starts[hop + 1]]
-            indptr, indices = sampled[hop].indptr[: hops[hop] + 1], sampled[hop].indices
-            blocks.append(Csc(indptr, indices, hops[hop + 1], own, trusted=True))
-        return BatchEdges(blocks=tuple(blocks), starts=starts[-2::-1])
-    [edges] = sampled
-    csc = with_all_rows(Csc(edges.indptr, edges.indices, num_nodes, weight, trusted=True))
-    return BatchEdges(csc=csc, hops=hops, is_directed=True)
+def _of_blocks(
+    records: Sequence[SampledEdges], hops: Sequence[Sequence[int]], weight: Tensor | None
+) -> RelationEdges:
+    """Return a relation's edges as they were sampled, hop by hop, outermost first."""
+    blocks, starts, (sources, destinations) = [], (0, *accumulate(len(one.indices) for one in records)), hops
+    for hop, edges in reversed([*enumerate(records)]):
+        own = None if weight is None else weight[starts[hop] : starts[hop + 1]]
+        indptr = edges.indptr[: destinations[hop] + 1]
+        blocks.append(Csc(indptr, edges.indices, sources[hop + 1], own, trusted=True))
+    return RelationEdges(blocks=tuple(blocks), starts=starts[-2::-1])
 
 
-def _hops_of(batch: Any, num_nodes: int) -> tuple[int, ...]:
-    """Return the nodes up to each hop of a batch; empty if it does not say, or not of all its nodes."""
-    counts = getattr(batch, "num_sampled_nodes", None)
-    if not isinstance(counts, list) or not counts:
-        return ()
-    hops = tuple(accumulate(int(count) for count in counts))
-    return hops if hops[-1] == num_nodes else ()
+def _of_all(records: Sequence[SampledEdges], counts: tuple[int, int], weight: Tensor | None) -> RelationEdges:
+    """Return a relation's edges as they were sampled, those of all hops together."""
+    [edges], (num_src, num_dst) = records, counts
+    csc = Csc(edges.indptr, edges.indices, num_src, weight, trusted=True)
+    return RelationEdges(csc=with_rows(csc, num_dst))
+
+
+def _counts_of(batch: Any) -> dict[str, int]:
+    """Return the number of nodes of each type of a batch; empty if there is no batch."""
+    if isinstance(batch, MiniBatch):
+        return {one: ids.numel() for one, ids in batch.n_id_dict.items()}
+    counts = {} if batch is None else {one: batch[one].num_nodes for one in batch.node_types}
+    return {one: count for one, count in counts.items() if count is not None}
+
+
+def _hops_of(batch: Any, num_nodes: Mapping[str, int], *, typed: bool) -> list[list[int]]:
+    """Return the nodes of each type up to each hop; empty if the batch does not say, or not of all nodes."""
+    counts: list[Any]
+    if not typed:
+        counts = [getattr(batch, "num_sampled_nodes", None)]
+    elif isinstance(batch, MiniBatch):
+        counts = [getattr(batch, "num_sampled_nodes_dict", {}).get(one) for one in num_nodes]
+    else:
+        counts = [None if batch is None else batch[one].get("num_sampled_nodes") for one in num_nodes]
+    if not all(isinstance(one, list) and one for one in counts) or len({len(one) for one in counts}) != 1:
+        return []
+    hops = [list(accumulate(map(int, one))) for one in counts]
+    fits = all(of_type[-1] == count for of_type, count in zip(hops, num_nodes.values(), strict=True))
+    return hops if fits else []
 
 
 # ---- calls with tensors
@@ -209,7 +341,8 @@ def call_with(model: nn.Module, args: Sequence[Any], named: Mapping[str, Any]) -
     values: dict[str, Any] = {}
     positional, by_name = list[str](), dict[str, str]()
     for name, value in given_to.items():
-        what = argument_named(name, places[name])
+        is_by_type = isinstance(value, Mapping)
+        what = argument_named(name.removesuffix(BY_TYPE) if is_by_type else name, places[name])
         what = name if what is None or what in values else what
         values[what] = value
         if places[name] == len(positional) and name not in named:
@@ -217,7 +350,9 @@ def call_with(model: nn.Module, args: Sequence[Any], named: Mapping[str, Any]) -
         else:
             by_name[name] = what
     calling = Calling(tuple(positional), by_name)
-    given = _with_edges(Given(names=frozenset(values), held=frozenset(values)), values, list(values))
+    typed = isinstance(values.get(X), Mapping) and isinstance(values.get(EDGES), Mapping)
+    given = Given(names=frozenset(values), held=frozenset(values), typed=typed)
+    given = given if typed else _with_edges(given, values, list(values))
     return BatchCall(calling=calling, values=values, given=given)
 
 
@@ -229,42 +364,54 @@ def call_of_batch(model: nn.Module, batch: Any, callings: dict[Any, Calling]) ->
 
     Args:
         model: the model.
-        batch: a :class:`.MiniBatch`, or PyG's ``Data`` or ``Batch``.
+        batch: a :class:`.MiniBatch`, or PyG's ``Data``, ``Batch`` or ``HeteroData``.
         callings: how batches with the same attributes were called before; written.
 
     Raises:
         ConfigError: a parameter without a default matches no attribute.
     """
-    held = frozenset(batch.keys())
+    typed = batch.is_typed if isinstance(batch, MiniBatch) else hasattr(batch, "node_types")
+    held = frozenset(key.removesuffix(BY_TYPE) if typed else key for key in batch.keys())  # noqa: SIM118 - of PyG
     is_sampled = isinstance(batch, MiniBatch) or "input_id" in held
     keys = held - _OF_LOADERS if is_sampled else held
-    given = Given(names=keys | {EDGES, NUM_NODES, DATA}, held=keys, data_class=_class_of(batch))
-    key = type(batch), keys
+    made = {EDGES, DATA} if typed else {EDGES, NUM_NODES, DATA}
+    given = Given(names=keys | made, held=keys, data_class=_class_of(batch), typed=typed)
+    key = type(batch), typed, keys
     if key not in callings:
         callings[key] = calling_of(model, given)
     calling = callings[key]
-    values = CallValues(partial(_of_batch, batch))
+    values = CallValues(partial(_of_typed_batch if typed else _of_batch, batch))
     is_whole = calling.takes(DATA)
-    num_seeds = _num_seeds_of(batch, held) if is_sampled else None
+    seed_type, num_seeds = _seeds_of(batch, held, typed=typed) if is_sampled else (None, None)
     taken = [what for what in (WEIGHTS, EDGE_ATTR) if what in keys and (is_whole or calling.takes(what))]
     return BatchCall(
         calling=calling,
         values=values,
-        given=_with_edges(given, values, taken),
+        given=given if typed else _with_edges(given, values, taken),
         batch=batch,
+        seed_type=seed_type,
         num_seeds=num_seeds,
         trims=num_seeds is not None,
     )
 
 
-def _num_seeds_of(batch: Any, held: frozenset[str]) -> int | None:
-    """Return the number of seeds, whose rows are the first of a batch; None if they are not, or are links."""
+def _seeds_of(batch: Any, held: frozenset[str], *, typed: bool) -> tuple[str | None, int | None]:
+    """Return the type of the seeds, whose rows are the first of theirs, and their number.
+
+    The number is None if the seeds' rows are not the first, or if the seeds are links.
+    """
     if held & _OTHER_SEEDS:
-        return None
+        return None, None
+    if typed and not isinstance(batch, MiniBatch):
+        [*stores] = [
+            one for one in batch.node_types if "input_id" in batch[one] and "batch_size" in batch[one]
+        ]
+        return (stores[0], int(batch[stores[0]].batch_size)) if len(stores) == 1 else (None, None)
     drawn = _drawn(batch)
-    if drawn is not None and drawn.nodes_by_type[0][0] != batch.input_id.numel():
-        return None  # a batch of clusters
-    return int(batch.batch_size)
+    number = list(batch.n_id_dict).index(batch.input_type) if typed else 0
+    if drawn is not None and drawn.nodes_by_type[number][0] != batch.input_id.numel():
+        return None, None  # a batch of clusters
+    return batch.input_type if typed else None, int(batch.batch_size)
 
 
 def _drawn(batch: Any) -> Sampled | None:
@@ -298,6 +445,14 @@ def _of_batch(batch: Any, what: str) -> Any:
     if what == CSC:
         return batch.blocks if hasattr(batch, "blocks") else batch.edge_index
     return getattr(batch, what)
+
+
+def _of_typed_batch(batch: Any, what: str) -> Any:
+    if what == DATA:
+        return batch.to_data() if isinstance(batch, MiniBatch) else batch
+    if isinstance(batch, MiniBatch):
+        return batch.blocks if what == CSC else getattr(batch, what + BY_TYPE)
+    return batch.collect(what)
 
 
 __all__ = ["BatchCall", "call_of_batch", "call_with"]

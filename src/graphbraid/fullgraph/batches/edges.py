@@ -1,9 +1,9 @@
 """The edges of one mini-batch as a program reads them, level by level, each with only the rows it needs.
 
-Nodes of a sampled batch stand in the order of their hops, so what a layer needs is a prefix: of the nodes,
-and of the edges sorted by destination. Level ``l`` of a program with ``L`` levels of edges has the nodes
-within ``L - l`` hops of the seeds. A prefix is used only where the sources of its edges lie in the prefix of
-the level before, which is checked where the sampler does not guarantee it.
+Nodes of a sampled batch stand in the order of their hops, so what a layer needs is a prefix: of the nodes of
+each type, and of the edges of each relation sorted by destination. Level ``l`` of a program with ``L`` levels
+of edges has the nodes within ``L - l`` hops of the seeds. A prefix is used only where the sources of its
+edges lie in the prefix of the level before, which is checked where the sampler does not guarantee it.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph.lowering.levels import aggregation
-from graphbraid.fullgraph.program import AdjacencyMatrix
+from graphbraid.fullgraph.program import AdjacencyMatrix, LevelNodes
 from graphbraid.graph.csc import Csc, coo_to_csc
 from graphbraid.nn.adjacency import MadeOfTensors, check_edge_list, ends_of
 from graphbraid.ops import Aggregation
@@ -28,32 +27,34 @@ _SORTED = MadeOfTensors()
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class BatchEdges:
-    """The edges of one batch by destination: of all its nodes together, or a block for each layer."""
+class RelationEdges:
+    """The edges of one relation by destination: of all nodes together, or a block for each layer."""
 
     csc: Csc | None = None
-    """In-edges of all nodes, with their weights. None with ``blocks``."""
+    """In-edges of all destinations, with their weights. None with ``blocks``."""
     order: Tensor | None = None
     """``(num_edges,)`` int64: edge ``e`` of ``csc`` is edge ``order[e]`` of the user's list; None if it is
     edge ``e``."""
-    hops: tuple[int, ...] = ()
-    """Number of nodes that the batch holds up to each hop, the seeds first; empty if that is not known."""
-    is_directed: bool = False
-    """Whether the sampler guarantees that edges into a hop's nodes come from it and the next hop alone."""
+    source: int = 0
+    """Number of the node type of the sources."""
+    destination: int = 0
+    """Number of the node type of the destinations."""
     blocks: tuple[Csc, ...] = ()
     """Edges of each layer, outermost first, in a batch of layout ``blocks``."""
     starts: tuple[int, ...] = ()
-    """Place of each block's first edge among all edges of the batch, which stand by hop."""
+    """Place of each block's first edge among all edges of the relation, which stand by hop."""
 
     @classmethod
-    def of_list(cls, edge_index: Tensor, num_nodes: int, weight: Tensor | None, **hops: Any) -> BatchEdges:
+    def of_list(
+        cls, edge_index: Tensor, num_src: int, num_dst: int, weight: Tensor | None = None
+    ) -> RelationEdges:
         """Sort an edge list by destination; the result is kept for as long as the tensors live unchanged.
 
         Args:
             edge_index: ``(2, num_edges)`` int32 or int64, sources in row 0.
-            num_nodes: number of the batch's nodes.
+            num_src: number of the batch's nodes of the sources' type.
+            num_dst: number of the batch's nodes of the destinations' type.
             weight: ``(num_edges,)`` weights, or None.
-            **hops: ``hops`` and ``is_directed``.
 
         Raises:
             DataError: it is no edge list, or an id is out of range.
@@ -61,44 +62,64 @@ class BatchEdges:
         check_edge_list(edge_index)
 
         def make() -> tuple[Csc, Tensor | None]:
-            csc, order = coo_to_csc(*ends_of(edge_index, num_nodes), num_nodes, num_nodes)
+            csc, order = coo_to_csc(*ends_of(edge_index, max(num_src, num_dst)), num_src, num_dst)
             values = weight if weight is None or order is None else weight[order]
-            return Csc(csc.indptr, csc.indices, num_nodes, values, trusted=True), order
+            return Csc(csc.indptr, csc.indices, num_src, values, trusted=True), order
 
         tensors = [edge_index] if weight is None else [weight, edge_index]
-        csc, order = _SORTED.get(tensors, num_nodes, make)
-        return cls(csc=csc, order=order, **hops)
+        csc, order = _SORTED.get(tensors, (num_src, num_dst), make)
+        return cls(csc=csc, order=order)
 
-    def sizes(self, num_levels: int, last_coupled: int, num_nodes: int) -> list[int]:
-        """Return the number of rows that each level needs, from the features' level to the seeds'.
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class BatchEdges:
+    """The edges of one batch, and the nodes that they join."""
+
+    relations: Sequence[RelationEdges]
+    """The edges of each relation, by its number; of a batch of one relation, all edges."""
+    num_nodes: Sequence[int]
+    """Number of the batch's nodes of each type."""
+    hops: Sequence[Sequence[int]] = ()
+    """Number of nodes of each type that the batch holds up to each hop, the seeds first; empty if that is not
+    known."""
+    is_directed: bool = False
+    """Whether the sampler guarantees that edges into a hop's nodes come from it and the next hop alone."""
+
+    def sizes(self, num_levels: int, last_coupled: int) -> list[tuple[int, ...]]:
+        """Return the rows of each node type that each level needs, from the features' level to the seeds'.
 
         Args:
             num_levels: levels of the program, including the features'.
             last_coupled: the last level with an operation whose result depends on all rows; -1 if none.
-            num_nodes: number of the batch's nodes.
 
         Raises:
             ConfigError: the batch has another number of blocks than the program has levels of edges.
         """
-        if self.blocks:
-            if len(self.blocks) != num_levels - 1:
-                raise ConfigError(
-                    f"the model aggregates {num_levels - 1} times, and a batch of layout 'blocks' has edges "
-                    f"for {len(self.blocks)}; sample as many hops, or use layout='subgraph'"
-                )
-            return [self.blocks[0].num_src, *(block.num_dst for block in self.blocks)]
-        hops = self.hops or (num_nodes,)
-        needed = [hops[min(left, len(hops) - 1)] for left in reversed(range(num_levels))]
-        sizes = [num_nodes if level <= last_coupled else count for level, count in enumerate(needed)]
-        return sizes if self.is_directed or self._are_closed(sizes) else [num_nodes] * num_levels
+        every = tuple(self.num_nodes)
+        num_blocks = len(self.relations[0].blocks) if self.relations else 0
+        if num_blocks not in (0, num_levels - 1):
+            raise ConfigError(
+                f"the model aggregates {num_levels - 1} times, and a batch of layout 'blocks' has edges "
+                f"for {num_blocks}; sample as many hops, or use layout='subgraph'"
+            )
+        if not self.hops:
+            return [every] * num_levels
+        last = len(self.hops[0]) - 1
+        needed = [tuple(hops[min(left, last)] for hops in self.hops) for left in reversed(range(num_levels))]
+        if num_blocks:
+            return needed
+        sizes = [every if level <= last_coupled else counts for level, counts in enumerate(needed)]
+        return sizes if self.is_directed or self._are_closed(sizes) else [every] * num_levels
 
-    def _are_closed(self, sizes: Sequence[int]) -> bool:
+    def _are_closed(self, sizes: Sequence[tuple[int, ...]]) -> bool:
         """Return whether the in-edges of each level's rows come from rows of the level before."""
-        assert self.csc is not None
-        for num_src, num_dst in dict.fromkeys(pairwise(sizes)):
-            sources = self.csc.indices[: int(self.csc.indptr[num_dst])]
-            if num_src < self.csc.num_src and sources.numel() and int(sources.max()) >= num_src:
-                return False
+        for one in self.relations:
+            csc, ends = one.csc, ((src[one.source], dst[one.destination]) for src, dst in pairwise(sizes))
+            assert csc is not None
+            for num_src, num_dst in dict.fromkeys(ends):
+                sources = csc.indices[: int(csc.indptr[num_dst])]
+                if num_src < csc.num_src and sources.numel() and int(sources.max()) >= num_src:
+                    return False
         return True
 
 
@@ -110,8 +131,8 @@ class LevelEdges:
             source; degrees are counted in them.
         csc: the part of them into the next level's rows.
         maps: linear maps over ``whole`` made so far, which levels of one batch share.
-        order: see :class:`BatchEdges`.
-        start: place of the first edge of ``whole`` among those of the batch.
+        order: see :class:`RelationEdges`.
+        start: place of the first edge of ``whole`` among those of the relation.
     """
 
     def __init__(
@@ -151,46 +172,57 @@ class LevelEdges:
         )
 
 
-@dataclass(frozen=True, eq=False, slots=True)
 class Levels:
-    """The levels of a program on one batch."""
+    """The levels of a program on one batch, with the edges between them, which are made when first read.
 
-    sizes: Sequence[int]
-    """Number of rows of each level, from the features' to the outputs'."""
-    edges: Sequence[LevelEdges]
-    """The edges from each level to the next."""
+    Args:
+        edges: the edges of the batch.
+        sizes: number of rows of each node type at each level, from the features' to the outputs'.
+    """
+
+    def __init__(self, edges: BatchEdges, sizes: Sequence[tuple[int, ...]]) -> None:
+        self._edges, self.sizes = edges, sizes
+        self._made: dict[tuple[int, ...], LevelEdges] = {}
+        self._parts: dict[tuple[int, ...], Csc] = {}
+        self._maps: dict[int, dict[Hashable, Aggregation]] = {}
+
+    def num_rows(self, place: LevelNodes) -> int:
+        """Return the number of rows that a value has."""
+        return self.sizes[place.level][place.node_type]
+
+    def edges(self, level: int, number: int) -> LevelEdges:
+        """Return the edges of the relation of a number from a level to the next."""
+        if (found := self._made.get((level, number))) is None:
+            found = self._made[level, number] = self._between(level, number)
+        return found
+
+    def _between(self, level: int, number: int) -> LevelEdges:
+        of = self._edges.relations[number]
+        if of.blocks:
+            block, num_dst = of.blocks[level], self.sizes[level][of.destination]
+            return LevelEdges(with_rows(block, num_dst), block, {}, start=of.starts[level])
+        whole, maps = of.csc, self._maps.setdefault(number, {})
+        assert whole is not None
+        num_src, num_dst = self.sizes[level][of.source], self.sizes[level + 1][of.destination]
+        if (part := self._parts.get((number, num_src, num_dst))) is None:
+            part = self._parts[number, num_src, num_dst] = _first_rows(whole, num_src, num_dst)
+        return LevelEdges(whole, part, maps, order=of.order)
 
 
-def levels_of(edges: BatchEdges, sizes: Sequence[int]) -> Levels:
-    """Return levels of ``sizes`` rows, with the edges between them."""
-    if edges.blocks:
-        pairs = zip(edges.blocks, edges.starts, strict=True)
-        of_blocks = [LevelEdges(with_all_rows(block), block, {}, start=start) for block, start in pairs]
-        return Levels(sizes, of_blocks)
-    whole = edges.csc
-    assert whole is not None
-    maps: dict[Hashable, Aggregation] = {}
-    made: dict[tuple[int, int], Csc] = {(whole.num_src, whole.num_dst): whole}
-    found = []
-    for between in pairwise(sizes):
-        if between not in made:
-            made[between] = _first_rows(whole, *between)
-        found.append(LevelEdges(whole, made[between], maps, order=edges.order))
-    return Levels(sizes, found)
-
-
-def with_all_rows(csc: Csc) -> Csc:
-    """Return the same edges with a destination for each source; the last ones have no in-edges."""
-    if csc.num_dst == csc.num_src:
+def with_rows(csc: Csc, num_dst: int) -> Csc:
+    """Return the same edges with ``num_dst`` destinations; the last ones have no in-edges."""
+    if csc.num_dst == num_dst:
         return csc
-    rest = csc.indptr[-1:].expand(csc.num_src - csc.num_dst)
+    rest = csc.indptr[-1:].expand(num_dst - csc.num_dst)
     return Csc(torch.cat((csc.indptr, rest)), csc.indices, csc.num_src, csc.weight, trusted=True)
 
 
 def _first_rows(whole: Csc, num_src: int, num_dst: int) -> Csc:
+    if (num_src, num_dst) == (whole.num_src, whole.num_dst):
+        return whole
     last = int(whole.indptr[num_dst])
     weight = None if whole.weight is None else whole.weight[:last]
     return Csc(whole.indptr[: num_dst + 1], whole.indices[:last], num_src, weight, trusted=True)
 
 
-__all__ = ["BatchEdges", "LevelEdges", "Levels", "levels_of", "with_all_rows"]
+__all__ = ["BatchEdges", "LevelEdges", "Levels", "RelationEdges", "with_rows"]

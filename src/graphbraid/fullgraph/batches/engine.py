@@ -7,13 +7,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from graphbraid.errors import ConfigError
 from graphbraid.fullgraph.batches.calls import BatchCall, call_of_batch, call_with
 from graphbraid.fullgraph.batches.fusing import BatchProgram
 from graphbraid.fullgraph.batches.runner import BatchRunner
 from graphbraid.fullgraph.program import Break, NotLoweredError
 from graphbraid.fullgraph.reading.calling import Calling
-from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.signatures import typed
 
 _TO_CALLER = 4
@@ -104,11 +102,13 @@ class BatchEngine(nn.Module):
             **named: the model's own arguments by name.
 
         Returns:
-            What the model returns. Of a batch with seeds, only their rows.
+            What the model returns. Of a batch with seeds, only their rows; where the model returns a dict by
+            node type, those of the seeds' type.
 
         Raises:
             ConfigError: ``strict`` is set and the model has no lowered form; or the batch lacks what the
-                model takes, or has several node types.
+                model takes.
+            DataError: the model returns outputs by node type, and none of the seeds' type.
         """
         runner = self._runner
         try:
@@ -135,18 +135,8 @@ def _made(model: nn.Module, strict: bool) -> BatchEngine:
 
 
 def _is_batch(value: Any) -> bool:
-    """Return whether an argument is a batch of one node type.
-
-    Raises:
-        ConfigError: it is one of several node types.
-    """
     if isinstance(value, Tensor | dict) or not callable(getattr(value, "keys", None)):
         return False
-    if value.is_typed if isinstance(value, MiniBatch) else hasattr(value, "node_types"):
-        raise ConfigError(
-            "engine(batch) takes batches of one node type; engine(batch.x_dict, batch.edge_index_dict) runs "
-            "the model as it is written"
-        )
     return hasattr(value, "num_nodes")
 
 

@@ -21,6 +21,7 @@ from graphbraid.fullgraph.program import (
     DestinationRows,
     Epilogue,
     Gine,
+    LevelNodes,
     Linear,
     Module,
     Normalise,
@@ -28,6 +29,7 @@ from graphbraid.fullgraph.program import (
     Program,
     written_lines,
 )
+from graphbraid.graph.types import Relation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +41,11 @@ class AggregateLinear(Linear):
     """The operation that would multiply the destinations' own rows alone."""
     symbol = "aggregate and linear"
     moves = True
+
+    @property
+    def walks(self) -> Relation | None:
+        """The relation whose edges it reads; None if it reads all edges together."""
+        return self.adjacency.relation
 
     def parameters(self) -> tuple[nn.Parameter, ...]:
         """Return the parameters it learns."""
@@ -65,8 +72,11 @@ class BatchProgram:
         """The program as it was read."""
         fused = _fused(program)
         self.ops, self.output = fused.ops, fused.output
-        self._level = {value: fused.level(value) for value in (*fused.inputs, *(op.out for op in fused.ops))}
+        self._places = {value: fused.place(value) for value in (*fused.inputs, *(op.out for op in fused.ops))}
         self.num_levels = fused.num_levels
+        walked = (op.walks.number for op in fused.ops if op.walks is not None)
+        self.num_relations = 1 + max(walked, default=-1)
+        """Largest number of a relation that the program reads, and 1; 0 if it reads all edges together."""
         self.last_coupled = max((fused.level(op.out) for op in fused.ops if _couples_rows(op)), default=-1)
         """The last level with an operation whose result depends on all rows; -1 if there is none."""
         self.in_place = frozenset(op.out for op in fused.ops if _may_overwrite(fused, op))
@@ -77,9 +87,9 @@ class BatchProgram:
         """The parts that PyTorch runs as the model is written."""
         self._text = "\n".join((*written_lines(self.breaks), str(fused)))
 
-    def level(self, value: str) -> int:
-        """Return the level for whose nodes a value has rows."""
-        return self._level[value]
+    def place(self, value: str) -> LevelNodes:
+        """Return the nodes for which a value has rows."""
+        return self._places[value]
 
     def __str__(self) -> str:
         return self._text

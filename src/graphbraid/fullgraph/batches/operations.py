@@ -88,7 +88,7 @@ class BatchRun:
     ) -> None:
         self.given = given
         self._program, self._levels, self._edge_attr = program, levels, edge_attr
-        self._values = {name: rows[: levels.sizes[0]] for name, rows in features.items()}
+        self._values = {name: rows[: levels.num_rows(program.place(name))] for name, rows in features.items()}
 
     def outputs(self) -> Tensor:
         """Run all operations in their order; return the rows of the last level."""
@@ -100,11 +100,15 @@ class BatchRun:
 
     def lines(self) -> list[str]:
         """Return the lines of ``explain()`` about the batch: rows of each level, and edges to the next."""
-        sizes, edges = self._levels.sizes, self._levels.edges
+        moving = [op for op in self._program.ops if op.moves and not isinstance(op, DestinationRows)]
+        edges = [dict[LevelEdges, int]() for _ in self._levels.sizes]
+        for op in moving:
+            found = self.edges(op)
+            edges[self._program.place(op.inputs[0]).level][found] = found.csc.num_edges
         return [
-            f"  level {number}: {size:,} rows"
-            + (f", {edges[number].csc.num_edges:,} edges to the next" if number < len(edges) else "")
-            for number, size in enumerate(sizes)
+            f"  level {number}: {sum(counts):,} rows"
+            + (f", {sum(read.values()):,} edges to the next" if read else "")
+            for number, (counts, read) in enumerate(zip(self._levels.sizes, edges, strict=True))
         ]
 
     def read(self, op: Operation, place: int = 0) -> Tensor:
@@ -113,11 +117,12 @@ class BatchRun:
 
     def edges(self, op: Operation) -> LevelEdges:
         """Return the edges from the level of an operation's first input to the next level."""
-        return self._levels.edges[self._program.level(op.inputs[0])]
+        number = 0 if op.walks is None else op.walks.number
+        return self._levels.edges(self._program.place(op.inputs[0]).level, number)
 
     def num_rows(self, op: Operation) -> int:
         """Return the number of rows of an operation's result."""
-        return self._levels.sizes[self._program.level(op.out)]
+        return self._levels.num_rows(self._program.place(op.out))
 
     def edge_attr(self, op: Operation, dtype: torch.dtype) -> Tensor:
         """Return the features of :meth:`edges`, in their order."""

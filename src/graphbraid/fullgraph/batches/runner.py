@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import warnings
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
@@ -11,19 +14,22 @@ from torch import nn
 from torch._C._functorch import peek_interpreter_stack
 from torch.autograd import forward_ad
 
-from graphbraid.errors import ConfigError, GraphbraidError, RunsAsWrittenWarning
+from graphbraid.errors import ConfigError, DataError, GraphbraidError, RunsAsWrittenWarning
 from graphbraid.fullgraph.batches.calls import BatchCall
-from graphbraid.fullgraph.batches.edges import levels_of
+from graphbraid.fullgraph.batches.edges import Levels
 from graphbraid.fullgraph.batches.fusing import BatchProgram
 from graphbraid.fullgraph.batches.operations import RUN, BatchRun
 from graphbraid.fullgraph.batches.timing import NotedRun, timed_lines
-from graphbraid.fullgraph.program import Attention, Messages, NotLoweredError, reasons_of
+from graphbraid.fullgraph.program import Attention, Messages, NotLoweredError, Program, reasons_of
 from graphbraid.fullgraph.reading.as_written import map_tensors
-from graphbraid.fullgraph.reading.calling import EDGE_ATTR, X
+from graphbraid.fullgraph.reading.calling import EDGE_ATTR, EDGE_TYPE, X
+from graphbraid.fullgraph.reading.fused_hgt import fused_layers
 from graphbraid.fullgraph.reading.modes import lock_of, plain_tensors
-from graphbraid.fullgraph.reading.read import read_model
+from graphbraid.fullgraph.reading.read import read_model, read_typed
+from graphbraid.fullgraph.reading.relational import relations_of_layers
 from graphbraid.fullgraph.reading.watch import ModelWatch
 from graphbraid.graph.scans import tracing
+from graphbraid.graph.types import ONLY_NODE_TYPE
 
 _DTYPES = (torch.float32, torch.float64)
 _MOST_FORMS = 4
@@ -77,12 +83,11 @@ class BatchRunner:
                 self._warn(f"{self._name}: {what}:{parts}", stacklevel + 1)
             return _run_of(found, call, BatchRun).outputs()[: call.num_seeds]
         self.runs_as_written(found, stacklevel=stacklevel + 1)
-        out = call.calling.run(self.model, call.values)
+        with fused_layers(self.model) if call.given.typed else contextlib.nullcontext():
+            out = call.calling.run(self.model, call.values)
         if call.num_seeds is None:
             return out
-        x, num_seeds = call.values[X], call.num_seeds
-        num_nodes = int(call.batch.num_nodes if x is None else x.shape[0])  # x may have been replaced
-        return map_tensors(out, lambda t: t[:num_seeds] if t.shape[:1] == (num_nodes,) else t)
+        return _of_seeds(out, call, call.num_seeds)
 
     def runs_as_written(self, why: NotLoweredError, *, stacklevel: int = 1) -> None:
         """Note that a call runs as it is written, and warn of the first one.
@@ -149,7 +154,12 @@ class BatchRunner:
             key = call.signature
             if key not in form.programs:
                 form.programs[key] = self._read(call)
-            return form.programs[key]
+            found = form.programs[key]
+        return (
+            found
+            if isinstance(found, NotLoweredError)
+            else call.why_not_relations(found.num_relations) or found
+        )
 
     def _form(self) -> _Form | NotLoweredError:
         """Return the model's current state."""
@@ -173,19 +183,14 @@ class BatchRunner:
                     raise NotLoweredError(name, what, "cached=False")
             if len({(p.dtype, p.device) for p in self.model.parameters()}) > 1:
                 raise NotLoweredError("parameters", "they are of several dtypes or on several devices")
-            width = int(call.values[X].shape[1])
-            breaks = None if self.strict else call.breaks(self.model)
-            program = read_model(self.model, width, call.given, call.calling, dtypes=_DTYPES, breaks=breaks)
-            if program.node_types:
-                raise NotLoweredError("forward", "it reads relations", "layers over all edges together")
-            made = BatchProgram(program)
+            made = BatchProgram(_program_of(self.model, call, strict=self.strict))
             for written in made.breaks:
                 written.given.clear()  # the trial's; each batch gives its own
             for op in made.ops:
                 if type(op) not in RUN:
                     raise NotLoweredError(op.symbol, "no operator stands for it on mini-batches")
                 of_edges = isinstance(op, Messages) or (isinstance(op, Attention) and op.reads_edges)
-                if of_edges and call.values[X].device.type != "cpu":
+                if of_edges and next(iter(call.x.values())).device.type != "cpu":
                     raise NotLoweredError(
                         op.symbol, "of features of edges, or a user's own, it needs the CPU"
                     )
@@ -198,17 +203,57 @@ class BatchRunner:
             return NotLoweredError.of_failure(self.model, error)
 
 
+def _program_of(model: nn.Module, call: BatchCall, *, strict: bool) -> Program:
+    """Read a model as a call calls it.
+
+    Raises:
+        NotLoweredError: part of the model has no lowered form.
+    """
+    given, breaks = call.described(), None if strict else call.breaks(model)
+    how: dict[str, Any] = {"dtypes": _DTYPES, "breaks": breaks}
+    if given.typed:
+        return read_typed(model, call.calling, given, call.seed_type, **how)
+    if EDGE_TYPE in given.held:
+        given = replace(given, relations=relations_of_layers(model))
+    return read_model(model, given.node_types[0].channels, given, call.calling, **how)
+
+
 _Run = TypeVar("_Run", bound=BatchRun)
+
+
+def _of_seeds(out: Any, call: BatchCall, num_seeds: int) -> Any:
+    """Return the rows of a batch's seeds of what the model returned; of a dict by node type, of their type.
+
+    Raises:
+        DataError: the model returns no outputs of their type.
+    """
+    x: Any = call.values[X]
+    count = 0 if call.given.typed else int(call.batch.num_nodes)
+    if call.seed_type is not None:
+        x, count = x.get(call.seed_type), call.num_nodes[call.seed_type]
+        if isinstance(out, Mapping) and call.num_nodes.keys() >= out.keys():
+            if call.seed_type not in out:
+                found = ", ".join(map(str, out)) or "no type"
+                raise DataError(
+                    f"the model returns outputs of {found}, and the seeds are of {call.seed_type!r}; a type "
+                    "gets some if a relation leads into it (Graph.with_reverse_relations)"
+                )
+            out = out[call.seed_type]
+    num_nodes = count if x is None else x.shape[0]  # x may have been replaced
+    return map_tensors(out, lambda t: t[:num_seeds] if t.shape[:1] == (num_nodes,) else t)
 
 
 def _run_of(program: BatchProgram, call: BatchCall, kind: type[_Run]) -> _Run:
     """Return a run of a program on a call's batch."""
-    x, edges = call.values[X], call.edges()
-    sizes = edges.sizes(program.num_levels, program.last_coupled, int(x.shape[0]))
-    features = dict.fromkeys(program.read.inputs, x)
+    edges = call.edges(0 if call.given.typed else program.num_relations)
+    sizes = edges.sizes(program.num_levels, program.last_coupled)
+    if call.given.typed:
+        features = {one.input: call.x[one.name] for one in program.read.node_types if one.name in call.x}
+    else:
+        features = dict.fromkeys(program.read.inputs, call.x[ONLY_NODE_TYPE])
     attr = call.values[EDGE_ATTR] if program.read.reads_edges else None
     given = call.given_to(program.breaks)
-    return kind(program, levels_of(edges, sizes), features, given, attr)
+    return kind(program, Levels(edges, sizes), features, given, attr)
 
 
 def why_not_now(device: str) -> NotLoweredError | None:

@@ -15,9 +15,11 @@ import torch
 from torch import nn
 
 from graphbraid.errors import ConfigError
+from graphbraid.fullgraph.program import INPUT, NodeType
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
-from graphbraid.graph.types import Relation
+from graphbraid.graph.scaled_features import Features
+from graphbraid.graph.types import ONLY_NODE_TYPE, Relation
 from graphbraid.nn import module_traits
 
 X, EDGES, ADJACENCY, WEIGHTS, DATA, CSC = "x", "edge_index", "adj_t", "edge_weight", "data", "csc"
@@ -60,7 +62,9 @@ class Given:
         typed: whether the values are dicts by node type or relation, under names that may end in ``_dict``.
         data_class: the class of the user's data.
         classes: the classes of tensors in the user's data, by the names of what parameters receive.
-        relations: the relations that have edges, if the data say of each edge which it belongs to.
+        node_types: the node types as values of a program.
+        relations: the relations where there are types; in a graph of one, those that have edges, if the data
+            say of each edge which it belongs to.
     """
 
     names: frozenset[str] = frozenset({X, EDGES, ADJACENCY, DATA})
@@ -72,6 +76,7 @@ class Given:
     typed: bool = False
     data_class: type | None = None
     classes: Mapping[str, type] = field(default_factory=dict)
+    node_types: tuple[NodeType, ...] = ()
     relations: tuple[Relation, ...] = ()
 
     @classmethod
@@ -101,6 +106,11 @@ class Given:
             edge_channels=None if attr is None else int(attr.shape[1]),
             graph=graph,
             typed=typed,
+            node_types=tuple(
+                node_type_of(one, _width_of(held.x)) if typed else only_node_type(_width_of(held.x))
+                for one, held in zip(graph.node_types, nodes, strict=True)
+            ),
+            relations=() if graph.types is None else tuple(graph.types.relations()),
         )
 
     @property
@@ -111,6 +121,20 @@ class Given:
     def is_simple(self) -> bool:
         """Return whether there are no repeated edges and no self-loops."""
         return self.graph is not None and _is_simple(self.graph.csc)
+
+
+def node_type_of(name: str, channels: int) -> NodeType:
+    """Return one of several node types as a value of a program, with its number of feature columns."""
+    return NodeType(name=name, input=f"{INPUT}[{name}]", channels=channels)
+
+
+def only_node_type(channels: int) -> NodeType:
+    """Return the node type of a graph of one, with its number of feature columns."""
+    return NodeType(name=ONLY_NODE_TYPE, input=INPUT, channels=channels)
+
+
+def _width_of(x: Features | None) -> int:
+    return 0 if x is None else int(x.shape[1])
 
 
 def of_data(given: Given, data: Any) -> Given:

@@ -92,9 +92,9 @@ def read_typed(
     model: nn.Module,
     calling: Calling,
     given: Given,
-    types: Types,
-    node_type: str,
+    node_type: str | None,
     *,
+    dtypes: Collection[torch.dtype] = (torch.float32,),
     breaks: Breaks | None = None,
 ) -> Program:
     """Read a model over node types and relations, in its current mode, into a program.
@@ -105,8 +105,8 @@ def read_typed(
             modules and functions that have a reader.
         calling: how to call it.
         given: the arguments available to call it with.
-        types: the types of the graph that it runs on.
-        node_type: the type whose outputs are wanted.
+        node_type: the type whose outputs are wanted; None if the model returns those of one alone.
+        dtypes: dtypes that parameters may have: float32, also float64, or both.
         breaks: how calls without a lowered form become graph breaks. If None, they are refused.
 
     Raises:
@@ -118,27 +118,17 @@ def read_typed(
             name, "no operations stand for it on a graph with types so far", "graphbraid.nn.RGCN"
         )
     check_model(model)
-    node_types = tuple(
-        NodeType(name=one, input=f"{INPUT}[{one}]", channels=0 if nodes.x is None else int(nodes.x.shape[1]))
-        for one, nodes in types.nodes.items()
-    )
+    node_types, types = given.node_types, None if given.graph is None else given.graph.types
     widths = {one.input: one.channels for one in node_types}
     writer = Writer(widths, {one.input: number for number, one in enumerate(node_types)})
     out: str | None
     if type(model) is RGCN:
+        if types is None or node_type is None:
+            raise NotLoweredError(name, "on mini-batches its own layers run it", "calls with blocks")
         check(name, model, _RGCN)
         out = _RGCNReader(writer, model, types, node_types).outputs()[list(types.nodes).index(node_type)]
     else:
-        out = read_traced(
-            writer,
-            model,
-            calling,
-            given,
-            types=types,
-            node_types=node_types,
-            node_type=node_type,
-            breaks=breaks,
-        )
+        out = read_traced(writer, model, calling, given, node_type=node_type, breaks=breaks)
     if not out:
         raise NotLoweredError(name, f"it gives no outputs of {node_type!r}", f"node_type={node_type!r}")
     ops = _reached(writer.ops, out)
@@ -148,7 +138,7 @@ def read_typed(
     if len(ops) > MOST_OPERATIONS:
         what = f"it comes to {len(ops)} operations, and reading takes up to {MOST_OPERATIONS}"
         raise NotLoweredError(name, what, "mini-batches (mode='sampled')")
-    return _checked(model, (torch.float32,), ops=ops, in_channels=0, node_types=node_types)
+    return _checked(model, dtypes, ops=ops, in_channels=0, node_types=node_types)
 
 
 def _checked(model: nn.Module, dtypes: Collection[torch.dtype], **fields: Any) -> Program:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, cast
+
+from torch import nn
 
 from graphbraid.fullgraph.program import AdjacencyMatrix, Aggregate, DestinationRows, Linear, View
+from graphbraid.fullgraph.reading.calling import EDGE_TYPE
 from graphbraid.fullgraph.reading.exact import Known, anything, count, flag, one_of
 from graphbraid.fullgraph.reading.message_passing import OWN, SIZES, reads_pyg
-from graphbraid.fullgraph.reading.reader import LayerCall, Writer, reads
-from graphbraid.graph.types import Relation
+from graphbraid.fullgraph.reading.reader import LayerCall, Writer, reader_of, reads
+from graphbraid.graph.types import ONLY_NODE_TYPE, Relation, placed
 
 MOST_READ = 64
 """Largest number of relations with edges: the time of lowering grows with the cube of the operations."""
@@ -95,6 +98,15 @@ def _read_pyg(call: LayerCall) -> str:
             "torch_geometric.backend.use_segment_matmul = False",
         )
     return _read(call)
+
+
+def relations_of_layers(model: nn.Module) -> tuple[Relation, ...]:
+    """Return a relation for each number of ``edge_type`` that a model's layers know; empty without such."""
+    readers = ((layer, reader_of(type(layer))) for layer in model.modules())
+    of_layers = (layer for layer, reader in readers if reader is not None and EDGE_TYPE in reader.takes)
+    most = max((int(cast("Any", layer).num_relations) for layer in of_layers), default=0)
+    names = [(ONLY_NODE_TYPE, f"relation {number}", ONLY_NODE_TYPE) for number in range(most)]
+    return tuple(placed([0], [ONLY_NODE_TYPE], names))
 
 
 def _adds_up_means(conv: Any) -> bool:

@@ -162,8 +162,7 @@ class Source:
     ) -> Program:
         breaks = None if breaks_at is None else self._breaks(model, given, calling, breaks_at)
         if self.node_type is not None:
-            assert self.graph.types is not None
-            return read_typed(model, calling, given, self.graph.types, self.node_type, breaks=breaks)
+            return read_typed(model, calling, given, self.node_type, breaks=breaks)
         if self._data is not None and has_relational_layer(model):
             given = replace(given, relations=self._relations())
         assert self.graph.x is not None

@@ -48,7 +48,7 @@ from graphbraid.fullgraph.reading.reader import (
 from graphbraid.fullgraph.reading.rowwise import as_linear
 from graphbraid.fullgraph.reading.table import FUNCTIONS, METHODS, checked_reader
 from graphbraid.fullgraph.reading.tracing import EDGES_TARGET, WHERE, TracedCalls, traced
-from graphbraid.graph.types import ONLY_NODE_TYPE, Relation, Types
+from graphbraid.graph.types import Relation
 
 WEIGHTS_TARGET = "weights"
 """Target of the placeholder of the edge weights."""
@@ -60,8 +60,6 @@ def read_traced(
     calling: Calling,
     given: Given,
     *,
-    types: Types | None = None,
-    node_types: Sequence[NodeType] = (),
     node_type: str | None = None,
     breaks: Breaks | None = None,
 ) -> str:
@@ -75,9 +73,7 @@ def read_traced(
         model: the model.
         calling: how to call it.
         given: the arguments that are available.
-        types: the graph's types; None in a graph without.
-        node_types: the node types as values of the program.
-        node_type: the type whose outputs are wanted; None in a graph without types.
+        node_type: the type whose outputs are wanted; None if the model returns those of one alone.
         breaks: how calls without a lowered form become graph breaks. If None, they are refused.
 
     Returns:
@@ -87,25 +83,26 @@ def read_traced(
         NotLoweredError: part of the model cannot be read; the message names it.
     """
     targets: dict[str, str | dict[Any, str]]
-    if types is None:
+    if not given.typed:
         targets = {X: X, EDGES: EDGES_TARGET, ADJACENCY: EDGES_TARGET}
         targets |= {EDGE_ATTR: EDGE_ATTR} if given.edge_channels is not None else {}
         targets |= {given.weights: WEIGHTS_TARGET} if given.weights is not None else {}
         targets |= {EDGE_TYPE: EDGE_TYPE} if given.relations else {}
-        rows, node_types = {X: INPUT}, (NodeType(name=ONLY_NODE_TYPE, input=INPUT, channels=0),)
-        targets |= {N_ID: _ids_target(node_types[0])} if given.graph is not None else {}
+        rows = {X: INPUT}
+        targets |= {} if given.graph is None else {N_ID: _ids_target(given.node_types[0])}
     else:
         targets = {
-            X: {one.name: one.input for one in node_types if types.nodes[one.name].x is not None},
-            EDGES: {one.edge_type: _edges_target(one) for one in types.relations()},
-            N_ID: {one.name: _ids_target(one) for one in node_types},
+            X: {one.name: one.input for one in given.node_types if one.channels},
+            EDGES: {one.edge_type: _edges_target(one) for one in given.relations},
         }
-        rows = {one.input: one.input for one in node_types}
-    sparse = types is None and calling.takes(ADJACENCY)
+        if given.graph is not None:
+            targets[N_ID] = {one.name: _ids_target(one) for one in given.node_types}
+        rows = {one.input: one.input for one in given.node_types}
+    sparse = not given.typed and calling.takes(ADJACENCY)
     whole: dict[str, NotLoweredError] | None = None if breaks is None else {}
     while True:
         trace = traced(model, calling, given, targets, whole=whole)
-        reader = _TraceReader(writer, trace, given, rows, sparse=sparse, types=types, node_types=node_types)
+        reader = _TraceReader(writer, trace, given, rows, sparse=sparse)
         if breaks is None or whole is None:
             return reader.read_all(node_type)
         reader.allow(breaks, whole)
@@ -149,14 +146,11 @@ class _TraceReader:
         rows: Mapping[str, str],
         *,
         sparse: bool,
-        types: Types | None = None,
-        node_types: Sequence[NodeType] = (),
     ) -> None:
         self._writer, self._trace, self._given, self._rows = writer, trace, given, rows
-        self._sparse, self._types, self._node_types = sparse, types, node_types
-        relations = () if types is None else types.relations()
-        self._relations = {_edges_target(one): one for one in relations}
-        self._ids = {_ids_target(one): one for one in node_types}
+        self._sparse, self._typed = sparse, given.typed
+        self._relations = {_edges_target(one): one for one in given.relations if given.typed}
+        self._ids = {_ids_target(one): one for one in given.node_types}
         self._values: dict[fx.Node, str] = {}
         self._others: dict[fx.Node, Any] = {}
         """What the readers of calls returned that is no value: stacks, shapes, tensors of parameters."""
@@ -260,7 +254,7 @@ class _TraceReader:
             check_parameter(name, "it", tensor)
             graph = self._given.graph
             by_node = graph is not None and tensor.ndim == 2 and tensor.shape[0] == graph.num_nodes > 1
-            if by_node and self._types is None:
+            if by_node and not self._typed:
                 return self._writer.add(Learned, INPUT, table=tensor)
         elif not self._is_of_buffer(tensor):
             raise NotLoweredError(
@@ -277,7 +271,7 @@ class _TraceReader:
         return is_plain and tensor.untyped_storage().data_ptr() in memory
 
     def _type_of(self, value: str) -> str:
-        return self._node_types[self._writer.node_type(value)].name
+        return self._given.node_types[self._writer.node_type(value)].name
 
     # ---- modules
 
@@ -318,16 +312,15 @@ class _TraceReader:
             raise call.refuse("of a pair of matrices has no lowered form", "one matrix of node rows")
         relation = call.edges.relation
         ends = () if relation is None else ((call.x, relation.source), (call.own, relation.destination))
-        for value, needed in ends:
-            if self._writer.node_type(value) != needed:
-                what = (
-                    f"takes rows of {self._type_of(value)!r} for those of {self._node_types[needed].name!r}"
-                )
+        for value, number in ends:
+            needed = self._given.node_types[number].name
+            if self._type_of(value) != needed:
+                what = f"takes rows of {self._type_of(value)!r} for those of {needed!r}"
                 raise call.refuse(what, "the rows of the relation's two types")
 
     def _edges_of(self, name: str, reader: Reader, key: str, bound: dict[str, Any]) -> Edges:
         target = _target(bound.pop(key, None))
-        if self._types is not None:
+        if self._typed:
             return Edges(relation=self._relation_of(name, reader, target))
         if target != EDGES_TARGET:
             raise NotLoweredError(name, "it takes other edges than the model's own edge_index")
@@ -380,7 +373,7 @@ class _TraceReader:
 
     def _messages(self, node: fx.Node, of: Propagation) -> str:
         """Read a call of a user's own layer's ``propagate``."""
-        if self._types is not None or self._sparse or _target(node.args[0]) != EDGES_TARGET:
+        if self._typed or self._sparse or _target(node.args[0]) != EDGES_TARGET:
             raise of.refuse("its propagate takes other edges than the list of all of them", "edge_index")
         rows: dict[str, str | ReadRows] = {}
         constants, widths = dict[str, Any](), dict[str, int]()
@@ -450,7 +443,7 @@ class _TraceReader:
         if argument in self._values:
             return NodeRows(self._values[argument])
         other = self._others.get(argument, argument)
-        if self._types is not None and argument.target is torch.max and isinstance(other, Pieces):
+        if self._typed and argument.target is torch.max and isinstance(other, Pieces):
             return NodeRows(other.values[0])  # HeteroConv takes the pair that torch.max returns for its first
         return other
 
@@ -491,7 +484,7 @@ class _TraceReader:
     def _num_nodes(self, one: NodeType) -> int:
         graph = self._given.graph
         assert graph is not None
-        return graph.num_nodes if self._types is None else self._types.nodes[one.name].num_nodes
+        return graph.nodes_of(one.name).num_nodes
 
 
 def _bound(name: str, takes: Sequence[str], args: Sequence[Any], kwargs: Any) -> Iterator[tuple[str, Any]]:

@@ -145,12 +145,14 @@ class MiniBatch(TensorHolder):
         return self._sampled
 
     @property
-    def sampled_edges(self) -> list[SampledEdges] | None:
-        """Edges as they were sampled, on the batch's device, by hop or as one record for all hops.
+    def sampled_edges(self) -> list[list[SampledEdges]] | None:
+        """Edges of each relation as they were sampled, on the batch's device, as in :class:`.Sampled`.
 
-        None if ``edge_index`` was read or set, so that the edges may be others, or the graph has types.
+        None if ``edge_index`` or ``edge_index_dict`` was read or set, so that the edges may be others.
         """
-        return None if self._is_typed or self._cache.get("edge_index") is not None else self._edges[0]
+        name = "edge_index" + BY_TYPE if self._is_typed else "edge_index"
+        is_made = self._cache.get(name) is not None or name in vars(self)
+        return None if is_made else self._edges
 
     @property
     def x(self) -> Tensor | None:

@@ -1,0 +1,333 @@
+"""Models of several node types compiled for mini-batches, beside PyG's own in double precision."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+from tests.extras import NO_PYG
+from torch import nn
+
+pytest.importorskip("torch_geometric", reason=NO_PYG)
+from tests.fullgraph.typed_cases import (
+    HETERO,
+    TRANSFORMED,
+    Transformer,
+    hetero,
+    of,
+    residual,
+    untidy,
+)
+from torch_geometric.data import Data
+from torch_geometric.nn import FastRGCNConv, HeteroConv, RGCNConv, SAGEConv
+
+import graphbraid
+from graphbraid.errors import DataError
+from graphbraid.fullgraph.batches.edges import BatchEdges
+from graphbraid.loader import BatchLoader, LinkNeighborLoader, LoaderSettings, NeighborLoader
+from graphbraid.sampling.source import BatchSource
+
+CLOSE = {"rtol": 1e-8, "atol": 1e-9}
+SEEDS = torch.tensor([3, 0, 12, 7, 9])
+pytestmark = pytest.mark.filterwarnings("ignore:There exist node types")
+
+
+def in_double(batch):
+    """A HeteroData with features in double precision."""
+    for store in batch.node_stores:
+        store.x = store.x.double()
+    return batch
+
+
+def sampled(graph, *, seeds=SEEDS, num_neighbors=(2, 2), node_type="a", **options):
+    """The first batch of graphbraid's loader, as PyG's HeteroData."""
+    options = {"batch_size": 3, "seed": 1} | options
+    with NeighborLoader(
+        graph.to_pyg(), list(num_neighbors), input_nodes=(node_type, seeds), **options
+    ) as loader:
+        return in_double(next(iter(loader)))
+
+
+def shuffled(batch):
+    """The batch with the edges of each relation in another order, as other loaders may have them."""
+    draw = torch.Generator().manual_seed(0)
+    for store in batch.edge_stores:
+        store.edge_index = store.edge_index[:, torch.randperm(store.edge_index.shape[1], generator=draw)]
+    return batch
+
+
+def without_counts(batch):
+    """The batch without the numbers of nodes and edges by hop."""
+    for store in (*batch.node_stores, *batch.edge_stores):
+        store.pop(
+            "num_sampled_nodes" if "num_sampled_nodes" in store else "num_sampled_edges",
+        )
+    return batch
+
+
+def own(graph, **options):
+    """The first batch as graphbraid's MiniBatch, whose edge lists nobody has made."""
+    settings = LoaderSettings(num_neighbors=[2, 2], batch_size=3, input_nodes=("a", SEEDS), seed=1, **options)
+    with BatchLoader(BatchSource(graph=graph), settings) as loader:
+        batch = next(loader.batches(0))
+    batch.x_dict = {one: x.double() for one, x in batch.x_dict.items()}
+    return batch
+
+
+KINDS = {
+    "HeteroData": sampled,
+    "in another order": lambda graph: shuffled(sampled(graph)),
+    "without counts": lambda graph: without_counts(sampled(graph)),
+    "MiniBatch": own,
+}
+
+
+def ready(make, graph):
+    """A model in double precision whose parameters have been made by a first run."""
+    torch.manual_seed(0)
+    model = make(graph)
+    with torch.no_grad():
+        model.eval()({name: graph.nodes_of(name).x for name in graph.node_types}, graph.to_edge_indices())
+    return model.train().double()
+
+
+def as_written(model, batch, node_type="a"):
+    """The outputs of the batch's seeds as PyG's user would take them."""
+    out = model(batch.x_dict, batch.edge_index_dict)
+    rows = out[node_type] if isinstance(out, dict) else out
+    return rows[: batch.batch_size if hasattr(batch, "layout") else batch[node_type].batch_size]
+
+
+def trained(model, run, steps=2):
+    """Outputs, gradients and buffers of steps of Adam, with the parameters at the end."""
+    optimizer, seen = torch.optim.Adam(model.parameters(), lr=0.01), []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        out = run()
+        weights = torch.randn(out.shape, dtype=out.dtype, generator=torch.Generator().manual_seed(1))
+        (out * weights).sum().backward()
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in model.parameters()]
+        seen.append((out.detach().clone(), grads, [b.clone() for b in model.buffers()]))
+        optimizer.step()
+    return seen, [p.detach().clone() for p in model.parameters()]
+
+
+def assert_same(model, batch, twin_batch, steps=2, node_type="a"):
+    """Steps of the engine beside those of the model as it is written."""
+    twin = copy.deepcopy(model)
+    engine = graphbraid.compile(model, strict=True)
+    ours = trained(model, lambda: engine(batch), steps)
+    theirs = trained(twin, lambda: as_written(twin, twin_batch, node_type), steps)
+    torch.testing.assert_close(ours, theirs, **CLOSE)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if number % 4 else [])
+        for number, name in enumerate([*TRANSFORMED, *HETERO])
+    ],
+)
+def test_models_equal_themselves(name, kind):
+    graph = untidy(only_sources=name in HETERO)
+    model = ready((HETERO | TRANSFORMED)[name], graph)
+    assert_same(model, KINDS[kind](graph), KINDS[kind](graph))
+
+
+def test_ten_steps_of_adam():
+    graph = untidy()
+    assert_same(ready(HETERO["mixed, mean"], graph), own(graph), own(graph), steps=10)
+
+
+def sizes_of(monkeypatch):
+    """The rows of each level of the calls that follow, by type."""
+    seen, plain = [], BatchEdges.sizes
+
+    def sizes(self, *args):
+        seen.append(plain(self, *args))
+        return seen[-1]
+
+    monkeypatch.setattr(BatchEdges, "sizes", sizes)
+    return seen
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3])  # fewer than hops, as many, more
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_level_has_the_rows_of_its_hops(kind, layers, monkeypatch):
+    graph, seen = untidy(), sizes_of(monkeypatch)
+    batch = KINDS[kind](graph)
+    hops = [
+        torch.tensor(counts).cumsum(0).tolist() for counts in sampled(graph).num_sampled_nodes_dict.values()
+    ]
+    model = ready(hetero(of(SAGEConv), widths=(8, 5, 3)[-layers:]), graph)
+    assert_same(model, batch, KINDS[kind](graph), steps=1)
+    levels = [tuple(of_type[min(left, 2)] for of_type in hops) for left in reversed(range(layers + 1))]
+    expected = [levels[0] if layers > 1 else tuple(of_type[2] for of_type in hops)] * (layers + 1)
+    assert seen[0] == (expected if kind == "without counts" else levels)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_what_couples_rows_reads_all_of_them(training, monkeypatch):
+    graph, seen = untidy(), sizes_of(monkeypatch)
+    model = ready(residual(lambda: SAGEConv(8, 8), nn.BatchNorm1d), graph).train(training)
+    assert_same(model, own(graph), own(graph), steps=2)
+    hops = [
+        torch.tensor(counts).cumsum(0).tolist() for counts in sampled(graph).num_sampled_nodes_dict.values()
+    ]
+    every, seeds = (tuple(of_type[hop] for of_type in hops) for hop in (-1, 0))
+    middle = every if training else tuple(of_type[1] for of_type in hops)
+    assert seen[0] == [every, middle, seeds]
+
+
+def test_counts_that_do_not_fit_the_edges_are_not_used(monkeypatch):
+    graph, seen = untidy(), sizes_of(monkeypatch)
+    batch = sampled(graph)
+    last = batch["b"].num_nodes - 1
+    store = batch["b", "to", "a"]
+    store.edge_index = torch.cat([store.edge_index, torch.tensor([[last], [0]])], 1)  # over two hops
+    model = ready(hetero(of(SAGEConv)), graph)
+    assert_same(model, batch, batch, steps=1)
+    assert len(set(seen[0])) == 1
+
+
+def test_layout_blocks_runs_each_layer_on_its_own_blocks():
+    graph = untidy()
+    batch = own(graph, layout="blocks")
+    model = ready(hetero(of(SAGEConv)), graph)
+    out = graphbraid.compile(model, strict=True)(batch)
+    x = batch.x_dict
+    for number, (layer, blocks) in enumerate(zip(model.layers, batch.blocks, strict=True)):
+        edges = {
+            one: torch.stack([csc.indices.long(), csc.destinations().long()]) for one, csc in blocks.items()
+        }
+        x = {name: rows.relu() if number else rows for name, rows in x.items()}
+        x = x | layer(x, edges)
+    torch.testing.assert_close(out, x["a"][:3], **CLOSE)
+
+
+def test_seeds_of_another_type_and_seeds_without_edges():
+    graph = untidy()
+    model = ready(hetero(of(SAGEConv)), graph)
+    batch = sampled(graph, seeds=torch.tensor([8, 2]), node_type="b")
+    assert batch["b"].batch_size == 2
+    assert_same(model, batch, batch, node_type="b")
+    alone = sampled(graph, seeds=torch.tensor([13, 12]))
+    assert alone.num_edges == 0
+    assert_same(model, alone, alone)
+
+
+# ---- calls that are not lowered, and calls with tensors
+
+
+def test_a_call_with_dicts_returns_what_the_model_does():
+    graph = untidy()
+    one = ready(residual(lambda: SAGEConv(8, 8)), graph)
+    batch = sampled(graph)
+    given = batch.x_dict, batch.edge_index_dict
+    engine = graphbraid.compile(one, strict=True)
+    torch.testing.assert_close(engine(*given), one(*given), **CLOSE)
+    several = ready(hetero(of(SAGEConv)), graph)
+    engine = graphbraid.compile(several)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.testing.assert_close(engine(*given), several(*given), **CLOSE)
+
+
+class One(nn.Module):
+    """One layer, whose results alone are returned."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x_dict, edge_index_dict):
+        return self.layer(x_dict, edge_index_dict)
+
+
+@pytest.mark.filterwarnings("ignore:.*runs as it is written")
+def test_a_model_as_written_returns_the_rows_of_the_seeds():
+    graph = untidy(only_sources=False)
+    model = ready(Transformer, graph)
+    engine, batch = graphbraid.compile(model), sampled(graph)
+    torch.testing.assert_close(engine(batch), as_written(model, batch), **CLOSE)
+    assert "HGTConv" in str(engine.why)
+    only_b = ready(lambda _: One(HeteroConv({("a", "back", "b"): SAGEConv((6, 4), 3)})), graph)
+    with pytest.raises(DataError, match="outputs of b, and the seeds are of 'a'"):
+        graphbraid.compile(only_b)(batch)
+
+
+@pytest.mark.filterwarnings("ignore:.*runs as it is written")
+def test_batches_of_links_give_all_that_the_model_returns():
+    data = untidy().to_pyg()
+    with LinkNeighborLoader(data, [2, 2], edge_label_index=(("b", "to", "a"), None), batch_size=4) as loader:
+        batch = in_double(next(iter(loader)))
+    model = ready(hetero(of(SAGEConv)), untidy())
+    out, expected = graphbraid.compile(model)(batch), model(batch.x_dict, batch.edge_index_dict)
+    torch.testing.assert_close(out, expected, **CLOSE)
+
+
+def test_dtypes_of_features_that_differ_are_no_programs():
+    graph = untidy()
+    model, batch = ready(hetero(of(SAGEConv)), graph), sampled(graph)
+    batch["b"].x = batch["b"].x.float()
+    engine = graphbraid.compile(model)
+    with pytest.raises(RuntimeError), warnings.catch_warnings():  # PyTorch's own
+        warnings.simplefilter("ignore")
+        engine(batch)
+    assert "one dtype and device" in str(engine.why)
+
+
+# ---- relations of one node type
+
+
+class Relational(nn.Module):
+    """Two layers of R-GCN."""
+
+    def __init__(self, kind, **options):
+        super().__init__()
+        self.first = kind(6, 8, 4, **options)
+        self.second = kind(8, 3, 4, **options)
+
+    def forward(self, x, edge_index, edge_type):
+        return self.second(self.first(x, edge_index, edge_type).relu(), edge_index, edge_type)
+
+
+def related(num_relations=4, seed=0):
+    """A batch of one node type whose edges have relations; the last relation has no edges."""
+    draw = torch.Generator().manual_seed(seed)
+    edge_index = torch.randint(30, (2, 120), generator=draw)
+    data = Data(
+        x=torch.randn(30, 6, generator=draw),
+        edge_index=edge_index,
+        edge_type=torch.randint(num_relations - 1, (120,), generator=draw),
+    )
+    with NeighborLoader(data, [3, 2], input_nodes=SEEDS, batch_size=3, seed=2) as loader:
+        batch = next(iter(loader)).to_data()
+    batch.x = batch.x.double()
+    return batch
+
+
+@pytest.mark.parametrize("kind", [RGCNConv, FastRGCNConv])
+@pytest.mark.parametrize("options", [{}, {"num_bases": 2}, {"aggr": "add", "root_weight": False}])
+def test_relations_by_edge_type(kind, options):
+    torch.manual_seed(0)
+    model, batch = Relational(kind, **options).double(), related()
+    twin, engine = copy.deepcopy(model), graphbraid.compile(model, strict=True)
+
+    def plain():
+        return twin(batch.x, batch.edge_index, batch.edge_type)[:3]
+
+    torch.testing.assert_close(trained(model, lambda: engine(batch), 3), trained(twin, plain, 3), **CLOSE)
+
+
+@pytest.mark.filterwarnings("ignore:.*runs as it is written")
+def test_a_relation_that_the_layers_do_not_know_runs_as_written():
+    model, batch = Relational(RGCNConv).double(), related()
+    engine = graphbraid.compile(model)
+    engine(batch)
+    assert engine.why is None
+    batch.edge_type[0] = 4
+    with pytest.raises(RuntimeError, match="out of bounds"):  # PyTorch's own
+        engine(batch)
+    assert "goes from 0 to 4" in str(engine.why)
