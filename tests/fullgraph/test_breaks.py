@@ -300,9 +300,9 @@ def unread(self, x, edge_index):
     return self.head(self.second(h, edge_index))
 
 
-def as_a_tuple(self, x, edge_index):
+def beside_a_mean(self, x, edge_index):
     h = self.second(self.first(x, edge_index).sin(), edge_index)
-    return self.head(h), h
+    return self.head(h), h.mean()
 
 
 def of_numbers(self, x, edge_index):
@@ -356,7 +356,7 @@ class Counting(nn.Module):
         (fewer_rows, dict, "no-operation", ""),
         (by_a_value, dict, "reads-values", "h.mean() > 0"),
         (unread, lambda: {"part": Shifted(HIDDEN)}, "unread", "super().forward(x) + 1.0"),
-        (as_a_tuple, dict, "no-operation", ""),
+        (beside_a_mean, dict, "no-operation", ""),
         (of_numbers, lambda: {"values": [parameter(HIDDEN)]}, "", ""),
         (a_module, lambda: {"part": Counting()}, "effects", ""),
         (selected_rows, dict, "form", "h[:, 0] > 0"),

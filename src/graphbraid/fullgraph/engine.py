@@ -8,6 +8,7 @@ as it is written.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,7 +22,7 @@ from graphbraid.fullgraph.lowering.options import (
     CompileOptions,
 )
 from graphbraid.fullgraph.model_tracker import ModelTracker
-from graphbraid.fullgraph.program import Break, NotLoweredError, Program
+from graphbraid.fullgraph.program import Break, NotLoweredError, Program, Returned
 from graphbraid.fullgraph.ranks.ranks import Ranks
 from graphbraid.fullgraph.reading.as_written import AsWritten
 from graphbraid.fullgraph.reading.modes import CountedMasks, in_mode, kept_buffers, lock_of, plain_tensors
@@ -119,6 +120,7 @@ class Engine:
     def __call__(self) -> Tensor:
         """Return the ``(len(nodes), width)`` outputs of the training nodes, in their order; differentiable.
 
+        If the model returns several matrices, in tuples, lists or dicts, return the same structure of them.
         These are the model's outputs in its current mode. Any number of calls may wait for their backward
         passes, in any thread; a backward pass that does not belong to the last call runs that forward pass
         again first, with the same masks. A backward pass raises ``RuntimeError`` if the parameters or the
@@ -129,7 +131,11 @@ class Engine:
             if runner is None:
                 return self._rows_as_written()
             self.runner = runner
-            return runner(Behind(self._tracker.source.watch.has_changed, self._written_again))
+            program = runner.lowered.program
+            written_again = partial(self._written_again, program.returned)
+            return _as_returned(
+                runner(Behind(self._tracker.source.watch.has_changed, written_again)), program
+            )
 
     def _rows_as_written(self) -> Tensor:
         nodes = self._tracker.nodes
@@ -137,7 +143,7 @@ class Engine:
         rows: Tensor = self._as_written().rows(nodes.to(self._device.place))
         return rows
 
-    def _written_again(self, seeds: Sequence[int]) -> Tensor:
+    def _written_again(self, returned: Returned | None, seeds: Sequence[int]) -> Tensor:
         """Return the outputs of a call by the model as it is written, so that they have second derivatives.
 
         Later calls with gradients then run as written from the start.
@@ -152,10 +158,10 @@ class Engine:
         with self._lock, kept_buffers(self.model), given_seeds(seeds), CountedMasks():
             rows = self._rows_as_written()
             self._tracker.differentiates_twice = True
-            return rows
+            return rows if returned is None else returned.joined(rows)
 
     def predict(self) -> Tensor:
-        """Return the ``(num_nodes, width)`` outputs of every node in evaluation mode."""
+        """Return the ``(num_nodes, width)`` outputs of every node in evaluation mode, as the model does."""
         return self._evaluated(lambda runner, program: runner.predict(program), lambda out: out)
 
     def predict_owned(self, nodes: Tensor) -> Tensor:
@@ -178,7 +184,7 @@ class Engine:
             runner = self._tracker.runner_serving(snapshot)
             if runner is None or snapshot.program is None:
                 return of_all(self._as_written()())
-            return run(runner, snapshot.program)
+            return _as_returned(run(runner, snapshot.program), snapshot.program)
 
     def _as_written(self) -> AsWritten:
         """Return a runner of the model as it is written.
@@ -281,6 +287,12 @@ class Engine:
                 return self._tracker.source.explained(self.model, snapshot.why)
             self.runner = runner
             return runner.explain(measure=measure)
+
+
+def _as_returned(out: Tensor, program: Program) -> Tensor:
+    """Return a program's output, or the structure that the model returns of it."""
+    returned: Tensor = out if program.returned is None else program.returned.of(out)
+    return returned
 
 
 __all__ = ["Engine"]

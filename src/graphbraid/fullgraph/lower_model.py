@@ -11,7 +11,7 @@ from graphbraid.fullgraph.lowering.lower_program import lower_program
 from graphbraid.fullgraph.lowering.lowered import Lowered
 from graphbraid.fullgraph.lowering.options import CompileOptions, checked_nodes
 from graphbraid.fullgraph.measured.trials import costs_for
-from graphbraid.fullgraph.program import Program
+from graphbraid.fullgraph.program import NotLoweredError, Program
 from graphbraid.fullgraph.reading.source import source_of
 from graphbraid.graph import Graph
 from graphbraid.signatures import typed
@@ -58,6 +58,8 @@ def lower(
         options = options or CompileOptions(device=device_for(model))
         source = source_of(model, graph, node_type=node_type)
         ids, program = checked_nodes(nodes, source.nodes), source.read(model)
+        if program.returned is not None:
+            raise NotLoweredError("forward", "it returns several matrices", "one result")
         graph = source.graph_for(program)
     if not program.node_types:
         graph = on_place(graph, HOST.place)

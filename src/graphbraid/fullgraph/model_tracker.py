@@ -197,6 +197,8 @@ class ModelTracker:
     def _read(self, now: ModelWatch) -> ModelSnapshot:
         try:
             program = self.source.read(self._model, self._breaks_at)
+            if program.returned is not None and self._ranks is not None:
+                raise NotLoweredError("forward", "it returns several matrices", "one result")
         except NotLoweredError as why:
             return ModelSnapshot(now, None, why)
         known = (r for r in self._snapshots if r.seen is not None and r.seen.numbers == now.numbers)

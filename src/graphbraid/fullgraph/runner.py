@@ -97,7 +97,11 @@ class Runner:
         if self._ranks is not None:
             return self._ranks.gathered(out, self._blocks)
         rows = self.lowered.row_of if step.request.blocks is self.lowered.blocks else None
-        return copied(out, self._predictions, rows)
+        program = self.lowered.program
+        as_wide = out.shape[1] == program.width(
+            program.output
+        )  # a model may return other columns in training
+        return copied(out, self._predictions if as_wide else None, rows)
 
     def predict_owned(self, read: Program, own: Tensor) -> Tensor:
         """Return the outputs of ``own`` nodes of this one of several ranks, in evaluation mode."""

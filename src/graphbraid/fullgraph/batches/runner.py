@@ -81,7 +81,9 @@ class BatchRunner:
                 parts = "".join(f"\n  {reason}" for reason in reasons_of(found.breaks))
                 what = "parts of the model run as they are written, between lowered ones"
                 self._warn(f"{self._name}: {what}:{parts}", stacklevel + 1)
-            return _run_of(found, call, BatchRun).outputs()[: call.num_seeds]
+            out = _run_of(found, call, BatchRun).outputs()[: call.num_seeds]
+            returned = found.read.returned
+            return out if returned is None else returned.of(out)
         self.runs_as_written(found, stacklevel=stacklevel + 1)
         with fused_layers(self.model) if call.given.typed else contextlib.nullcontext():
             out = call.calling.run(self.model, call.values)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from graphbraid.fullgraph.program.operations import Operation
@@ -146,6 +147,29 @@ class Break(Operation):
     def details(self) -> str:
         """Return the text to print after the inputs."""
         return ", ".join(call.name for call in self.calls)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Returned:
+    """What a model returns that is no matrix of node rows: a structure that holds one or several."""
+
+    value: Any
+    """Tuples, lists and dicts, at any depth, with a :class:`FromInput` in the place of each matrix."""
+    widths: tuple[int, ...]
+    """Columns of each matrix. The program's output has them side by side."""
+
+    def of(self, out: Tensor) -> Any:
+        """Return what the model returns, given the program's ``(num_rows, sum of widths)`` output."""
+        parts = [
+            part.clone() for part in torch.split(out, [*self.widths], 1)
+        ]  # views could not be written over
+        return _with(self.value, lambda one: parts[one.number] if isinstance(one, FromInput) else one)
+
+    def joined(self, returned: Any) -> Tensor:
+        """Return the program's output, given what the model returns."""
+        pairs = zip(_inside(self.value), _inside(returned), strict=True)
+        parts = {place.number: part for place, part in pairs if isinstance(place, FromInput)}
+        return torch.cat([parts[number] for number in range(len(self.widths))], 1)
 
 
 def written_lines(breaks: Sequence[Break]) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from graphbraid.fullgraph.program.edge_operations import Aggregate, Attention, Gine, Messages
-from graphbraid.fullgraph.program.graph_break import Break, WrittenCall
+from graphbraid.fullgraph.program.graph_break import Break, Returned, WrittenCall
 from graphbraid.fullgraph.program.operations import (
     INPUT,
     Add,
@@ -113,6 +113,8 @@ class Program:
     node_types: tuple[NodeType, ...] = ()
     """The node types of a program over relations; empty for a program over all edges together."""
     decisions: tuple[Decision, ...] = ()
+    returned: Returned | None = None
+    """What the model returns; None if that is the output itself."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Decisions of passes that are not expressed as operations: ``input_path``, or ``input_paths``."""
     _producers: dict[str, Operation] = field(init=False, default_factory=dict, repr=False, compare=False)
@@ -363,6 +365,7 @@ def same_program(first: Program, second: Program) -> bool:
     """Return whether two programs are the same operations on the same parameters and modules."""
     return (
         first.inputs == second.inputs
+        and first.returned == second.returned
         and len(first.ops) == len(second.ops)
         and all(
             type(a) is type(b) and _same(vars(a), vars(b)) for a, b in zip(first.ops, second.ops, strict=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -198,7 +199,9 @@ def map_tensors(returned: Any, change: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(returned, Tensor):
         return change(returned)
     if isinstance(returned, dict):
-        return {key: map_tensors(value, change) for key, value in returned.items()}
+        changed = copy.copy(returned)  # keeps the class and what else it holds
+        changed.update((key, map_tensors(value, change)) for key, value in returned.items())
+        return changed
     if isinstance(returned, tuple) and hasattr(returned, "_fields"):
         return type(returned)(*(map_tensors(value, change) for value in returned))
     if isinstance(returned, list | tuple):

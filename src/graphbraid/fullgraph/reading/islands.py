@@ -225,7 +225,7 @@ class Islands:
         Raises:
             _NoBreakError: it fails.
         """
-        args, kwargs = _plain(fx.node.map_arg((node.args, node.kwargs), arguments.__getitem__))
+        args, kwargs = plain(fx.node.map_arg((node.args, node.kwargs), arguments.__getitem__))
         devices = [self._breaks.place] if self._breaks.place.type == "cuda" else []
         module = self._module(node)
         target = self._copied(module) if module is not None else node.target
@@ -386,8 +386,8 @@ class Islands:
             name = f"{str(node.target).removeprefix('model.')} {type(module).__name__}"
         return WrittenCall(
             target=target,
-            args=_plain(args),
-            kwargs=_plain(kwargs),
+            args=plain(args),
+            kwargs=plain(kwargs),
             name=name,
             where=str(node.meta.get(WHERE, "")),
             code="" if why is None else why.code,
@@ -501,10 +501,10 @@ def _memory(tensors: Iterable[Tensor]) -> set[int]:
     return {one.untyped_storage().data_ptr() for one in tensors if one.layout == torch.strided}
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Return containers of a trace as Python's own, which can be compared and copied."""
     if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
+        return {key: plain(one) for key, one in value.items()}
     if isinstance(value, tuple) and not hasattr(value, "_fields"):
-        return tuple(map(_plain, value))
-    return list(map(_plain, value)) if isinstance(value, list) else value
+        return tuple(map(plain, value))
+    return list(map(plain, value)) if isinstance(value, list) else value

@@ -19,6 +19,7 @@ from graphbraid.fullgraph.program import (
     NotLoweredError,
     Operation,
     Program,
+    Returned,
 )
 from graphbraid.fullgraph.reading.calling import Calling, Given, calling_of
 from graphbraid.fullgraph.reading.exact import (
@@ -73,19 +74,19 @@ def read_model(
     given = given or Given()
     check_model(model)
     writer, name = Writer({INPUT: in_channels}), type(model).__name__
+    returned: Returned | None = None
     if type(model) in _OWN_MODELS:
         out = _read_own(writer, model)
     else:
         calling = calling or calling_of(model, given)
-        out = read_traced(writer, model, calling, given, breaks=breaks)
+        out, returned = read_traced(writer, model, calling, given, breaks=breaks)
     if out == INPUT:
         raise NotLoweredError(name, "it returns its input")
     ops = _reached(writer.ops, out)
     _check_worth(ops, given.graph)
     only = NodeType(name=ONLY_NODE_TYPE, input=INPUT, channels=in_channels)
-    return _checked(
-        model, dtypes, ops=ops, in_channels=in_channels, node_types=(only,) if _reads_relations(ops) else ()
-    )
+    node_types = (only,) if _reads_relations(ops) else ()
+    return _checked(model, dtypes, ops=ops, in_channels=in_channels, node_types=node_types, returned=returned)
 
 
 def read_typed(
@@ -128,7 +129,7 @@ def read_typed(
         check(name, model, _RGCN)
         out = _RGCNReader(writer, model, types, node_types).outputs()[list(types.nodes).index(node_type)]
     else:
-        out = read_traced(writer, model, calling, given, node_type=node_type, breaks=breaks)
+        out, _ = read_traced(writer, model, calling, given, node_type=node_type, breaks=breaks)
     if not out:
         raise NotLoweredError(name, f"it gives no outputs of {node_type!r}", f"node_type={node_type!r}")
     ops = _reached(writer.ops, out)

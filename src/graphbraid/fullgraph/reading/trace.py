@@ -10,12 +10,14 @@ from torch import fx, nn
 
 from graphbraid.fullgraph.program import (
     INPUT,
+    FromInput,
     Leaf,
     Learned,
     NodeType,
     NotLoweredError,
     Operation,
     ReadRows,
+    Returned,
     SmallTensor,
     itself,
 )
@@ -31,7 +33,7 @@ from graphbraid.fullgraph.reading.calling import (
     X,
 )
 from graphbraid.fullgraph.reading.exact import COUNTED, Known, anything, check, check_parameter, count, one_of
-from graphbraid.fullgraph.reading.islands import Breaks, Islands
+from graphbraid.fullgraph.reading.islands import Breaks, Islands, plain
 from graphbraid.fullgraph.reading.messages import Propagation, read_messages
 from graphbraid.fullgraph.reading.reader import (
     NEEDED,
@@ -62,7 +64,7 @@ def read_traced(
     *,
     node_type: str | None = None,
     breaks: Breaks | None = None,
-) -> str:
+) -> tuple[str, Returned | None]:
     """Append the operations of a model's call to a writer.
 
     Over node types, ``HeteroConv`` and what ``to_hetero`` makes are read as what they call: one layer for
@@ -77,7 +79,8 @@ def read_traced(
         breaks: how calls without a lowered form become graph breaks. If None, they are refused.
 
     Returns:
-        The name of the result; empty if there are no outputs of ``node_type``.
+        The name of the result, empty if there are no outputs of ``node_type``; and what the model returns,
+        None if that is the result itself.
 
     Raises:
         NotLoweredError: part of the model cannot be read; the message names it.
@@ -164,8 +167,8 @@ class _TraceReader:
         self._whole = whole
         self._islands = Islands(self._writer, self._trace, breaks, self._values)
 
-    def read_all(self, node_type: str | None) -> str:
-        """Read all nodes in order; return the name of the result, empty without outputs of ``node_type``."""
+    def read_all(self, node_type: str | None) -> tuple[str, Returned | None]:
+        """Read all nodes in order; return the result as :func:`read_traced` does."""
         returned = None
         for node in self._trace.graph.nodes:
             if node.op == "output":
@@ -174,19 +177,36 @@ class _TraceReader:
                 self._read_or_break(node)
         if node_type is not None and isinstance(returned, dict):
             if node_type not in returned:
-                return ""
+                return "", None
             returned = returned[node_type]
-        rows = self._seen(returned)
+        rows = self._seen(returned) if node_type is not None else fx.node.map_aggregate(returned, self._seen)
         if self._islands is not None:
             self._islands.check_all_run()
-        if not isinstance(rows, NodeRows):
-            what = str(returned) if isinstance(returned, fx.Node) else f"a {type(returned).__name__}"
-            raise NotLoweredError("forward", f"it returns {what}, not one matrix of node rows", "one result")
-        out = rows.value
+        out, structure = self._returned(rows, returned)
         if node_type is not None and self._type_of(out) != node_type:
             what = f"it returns rows of {self._type_of(out)!r}, and those of {node_type!r} are wanted"
             raise NotLoweredError("forward", what, f"node_type={self._type_of(out)!r}")
-        return out
+        return out, structure
+
+    def _returned(self, rows: Any, returned: Any) -> tuple[str, Returned | None]:
+        """Return the value with all node rows that the model returns, and the structure that holds them."""
+        if isinstance(rows, NodeRows):
+            return rows.value, None
+        places: dict[str, FromInput] = {}
+
+        def place(one: Any) -> Any:
+            if isinstance(one, NodeRows):
+                return places.setdefault(one.value, FromInput(len(places)))
+            if one is None or type(one) in (bool, int, float, str):
+                return one
+            what = f"it returns {returned}, which is not made of matrices of node rows"
+            raise NotLoweredError("forward", what, "node rows in tuples, lists and dicts")
+
+        structure = fx.node.map_aggregate(rows, place)
+        if not places:
+            place(returned)
+        widths = tuple(self._writer.width(value) for value in places)
+        return self._writer.beside(*places), Returned(value=plain(structure), widths=widths)
 
     def _read_or_break(self, node: fx.Node) -> None:
         """Read a node; if it has no lowered form and may become part of a graph break, keep it for that."""
@@ -397,7 +417,10 @@ class _TraceReader:
     # ---- calls
 
     def _call(self, node: fx.Node) -> Any:
-        target = node.target
+        target: Any = node.target
+        if isinstance(target, type) and issubclass(target, tuple) and hasattr(target, "_fields"):
+            fields: Any = fx.node.map_aggregate(node.args, self._seen)
+            return target(*fields)  # a namedtuple, made to be returned
         name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
         function = METHODS.get(name) if node.op == "call_method" else FUNCTIONS.get(target)
         if function is None and not any(one in self._others for one in node.all_input_nodes):

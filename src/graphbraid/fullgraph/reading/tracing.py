@@ -193,14 +193,27 @@ class _Root(nn.Module):
             )
             for what, of in self._targets.items()
         )
-        if not self._given.typed:
-            values[DATA] = _Data(self._given, values)
-        return self._calling.run(self.model, values)
+        if self._given.typed:
+            return self._calling.run(self.model, values)
+        values[DATA] = _Data(self._given, values)
+        returned = self._calling.run(self.model, values)
+        _check_containers(returned)
+        return returned
 
     def _proxy(self, target: str) -> fx.Proxy:
         if target not in self._made:
             self._made[target] = self._tracer.create_proxy("placeholder", target, (), {})
         return self._made[target]
+
+
+def _check_containers(returned: Any) -> None:
+    """Refuse containers of classes of their own, of which a trace keeps only what they hold."""
+    kind = type(returned)
+    if isinstance(returned, dict | list | tuple):
+        if kind not in (dict, list, tuple) and not hasattr(kind, "_fields"):
+            raise NotLoweredError("forward", f"it returns a {kind.__name__}", "a tuple, a list or a dict")
+        for one in returned.values() if isinstance(returned, dict) else returned:
+            _check_containers(one)
 
 
 class _CallArguments(dict[str, Any]):

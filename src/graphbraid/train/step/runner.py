@@ -261,7 +261,7 @@ class ModelRunner:
             return self.on_batch(batch)
         evaluates = not (torch.is_grad_enabled() or self.model.training)  # by the engine's smaller arena
         if self.engine is not None and not evaluates:  # compiled for exactly these nodes
-            return self.engine()
+            return self._checked(self.engine())
         return self.on_graph().index_select(0, batch.nodes)
 
     def on_batch(self, batch: MiniBatch) -> Tensor:
