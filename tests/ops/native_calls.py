@@ -18,8 +18,7 @@ from graphbraid.graph.orders import community_order
 from graphbraid.ops import binary, linear
 from graphbraid.ops.attention import both_ways
 from graphbraid.ops.gather import add_rows, spread_rows
-from graphbraid.ops.message_steps import FusedMessages, MessageOp, MessageStep
-from graphbraid.ops.messages import EdgeGradients, EdgeRows
+from graphbraid.ops.message_steps import MessageOp
 from graphbraid.ops.spmm import TIES
 
 Arguments = tuple[Any, ...]
@@ -86,25 +85,45 @@ def _run_operators() -> None:
     for part in linear.rounds_of(5, most=5):
         rounds.add(part, x.detach())
     ops.cross_entropy(torch.rand(3, 4, requires_grad=True), torch.tensor([0, 3, 1]), torch.ones(4))
-    steps = [(0, 0), (1, 0), (2, 0), (3, 0), (4, 0), (6, 0, 1), (8, 5, 2), (8, 6, 3), (8, 7, 4), (12, 8)]
-    message = FusedMessages(
-        csc,
-        [MessageStep(MessageOp(op), *of) for op, *of in steps],
-        "max",
-        2,
-        parameters=[torch.rand(2)],
-    )
-    some, out, count = torch.rand(5, 2), torch.rand(5, 2), torch.zeros(5, 2, dtype=torch.int32)
-    rows = EdgeRows(sources=(some,), destinations=(some,), edges=(torch.rand(6, 2), torch.rand(6)))
-    message.forward(rows, out, count)
-    grads = EdgeGradients(sources=(some,), destinations=(some,), parameters=(torch.zeros(2),))
-    message.backward(rows, torch.rand(5, 2), grads, out=out, count=count)
+    _every_argument_of_messages(csc)
     add_rows(torch.rand(3, 2), torch.tensor([1, 0, 1]), torch.rand(4, 2))
     spread_rows(torch.rand(3, 2), torch.tensor([2, -1, 0, 1], dtype=torch.int32), torch.empty(4, 2))
     bits = torch.tensor([[1, 2, 3, 4, 5]], dtype=torch.int32)
     binary.bit_product(bits, torch.rand(7, 3), out=torch.empty(5, 3), factors=torch.ones(5))
     binary.bit_gram(torch.rand(7, 3), bits, out=torch.empty(3, 5), factors=torch.ones(7))
     both_ways(csc)
+
+
+def _every_argument_of_messages(csc: Csc) -> None:
+    """Steps of all that can be read, as a maximum, a sum by heads, and sums over all edges."""
+    op = MessageOp
+    steps = [(op.SOURCE, i) for i in range(4)] + [(op.DESTINATION, i) for i in range(6)]
+    steps += [(op.EDGE, 0), (op.WEIGHT, 0), (op.PARAMETER, 0), (op.NUMBER, 0)]
+    rows = [[*step, 0, 0] for step in steps]
+    for i in range(1, len(steps)):
+        rows.append([op.ADD, len(rows) - 1 if i > 1 else 0, i, 0])
+    last = len(rows) - 1
+    rows += [[op.SUM_COLUMNS, last, 0, 1]]
+    results = torch.tensor([[1, last, 0], [0, last + 1, 1], [0, last, 2], [0, last + 1, 3], [4, last, 0]])
+    matrices = [torch.rand(csc.num_src, 4) for _ in range(4)] + [torch.rand(csc.num_dst, 4) for _ in range(6)]
+    native.kernels().reduce_messages(
+        csc.indptr,
+        csc.indices,
+        torch.arange(csc.num_edges),
+        False,
+        2,
+        torch.tensor(rows),
+        torch.rand(len(rows)),
+        *matrices,
+        torch.rand(csc.num_edges, 4),
+        torch.rand(csc.num_edges),
+        torch.rand(3, 4),
+        results,
+        False,
+        *(torch.rand(csc.num_dst, columns) for columns in (4, 2, 4, 2)),
+        torch.zeros(csc.num_dst, 4, dtype=torch.int32),
+        torch.rand(3, 4),
+    )
 
 
 def _first_of_the_largest(csc: Csc) -> None:

@@ -45,6 +45,27 @@ MESSAGES = {
         ],
         lambda x, x2, y, y2, e, w, p, f: torch.tanh(((((x + x2 - y) * y2 + e) * w[:, None]) + p) * f),
     ),
+    "costly steps of one end": (
+        [
+            X,
+            Y,
+            PARAMETER,
+            (_OF.MULTIPLY, 0, 2),
+            (_OF.TANH, 3),
+            X2,
+            (_OF.EXP, 5),
+            (_OF.ADD, 4, 6),
+            (_OF.DIVIDE, 1, 2),
+            (_OF.SIGMOID, 8),
+            (_OF.MULTIPLY, 7, 9),
+            (_OF.SUBTRACT, 10, 0),
+        ],
+        lambda x, x2, y, y2, e, w, p, f: ((x * p).tanh() + x2.exp()) * (y / p).sigmoid() - x,
+    ),
+    "a costly step of the source alone": (
+        [X, (_OF.SIGMOID, 0)],
+        lambda x, x2, y, y2, e, w, p, f: x.sigmoid(),
+    ),
     "all that can be computed": (
         [
             X,
@@ -121,6 +142,60 @@ def test_equals_blocks_of_edges(name, reduction, width):
     ours, theirs = (_run(how, rows, parameters) for how in (fused, blocked))
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a, b, rtol=2e-4, atol=2e-4 * max(1.0, float(b.abs().max())) / 10)
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("channels", [1, 5, 32])
+@pytest.mark.parametrize("has_kernels", [True, False])
+def test_rows_by_head(monkeypatch, reduction, channels, has_kernels):
+    """A number for each head of both ends and of a parameter, a sum over channels, and an edge's weight."""
+    heads, csc, draw = 3, csc_of(), torch.Generator().manual_seed(4)
+    if not has_kernels:
+        monkeypatch.setattr(message_steps, "backend", lambda _: reference)
+    x, y = (torch.randn(csc.num_src, heads * channels, generator=draw) for _ in range(2))
+    alpha, beta = (torch.randn(csc.num_src, heads, generator=draw) for _ in range(2))
+    rows = EdgeRows(sources=(x, alpha), destinations=(y, beta), edges=(torch.rand(csc.num_edges),))
+    factor = torch.randn(heads, requires_grad=True)
+    narrow = [MessageStep(_OF.SOURCE, 1, narrow=True), MessageStep(_OF.DESTINATION, 1, narrow=True)]
+    narrow += [MessageStep(_OF.PARAMETER, 0, narrow=True)]
+    steps = [*narrow, *map(_step, (_OF.SOURCE, _OF.DESTINATION, _OF.WEIGHT))]
+    for one in [
+        (_OF.ADD, 0, 1),
+        (_OF.MULTIPLY, 3, 4),
+        (_OF.SUM_COLUMNS, 7),
+        (_OF.MULTIPLY, 8, 5),
+        (_OF.ADD, 9, 6),
+        (_OF.MULTIPLY, 10, 2),
+        (_OF.TANH, 11),
+        (_OF.MULTIPLY, 12, 3),
+    ]:
+        steps.append(_step(*one))
+
+    def message(x, alpha, y, beta, weight):
+        x, y = x.unflatten(1, (heads, -1)), y.unflatten(1, (heads, -1))
+        score = ((x * y).sum(2) * weight[:, None] + alpha + beta) * factor
+        return (score.tanh()[:, :, None] * x).flatten(1)
+
+    options = {"width": heads * channels, "parameters": [factor]}
+    found = []
+    for how in (
+        FusedMessages(csc, steps, reduction, heads=heads, **options),
+        BlockedMessages(csc, message, reduction, **options),
+    ):
+        out = torch.empty(csc.num_dst, heads * channels)
+        count = torch.empty(out.shape, dtype=torch.int32) if how.selects else None
+        how.forward(rows, out, count)
+        into = EdgeGradients(
+            sources=(torch.zeros_like(x), torch.zeros_like(alpha)),
+            destinations=(torch.zeros_like(y), torch.zeros_like(beta)),
+            edges=(None,),
+            parameters=(torch.zeros_like(factor),),
+        )
+        grad = torch.randn(out.shape, generator=torch.Generator().manual_seed(5))
+        how.backward(rows, grad, into, out=out, count=count)
+        found.append([out, *into.sources, *into.destinations, *into.parameters])
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=2e-5 * max(1.0, float(theirs.abs().max())))
 
 
 @pytest.mark.parametrize("name", MESSAGES)

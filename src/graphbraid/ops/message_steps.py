@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import IntEnum
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from graphbraid.errors import DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.kernels import backend
 from graphbraid.ops.messages import (
@@ -20,8 +22,12 @@ from graphbraid.ops.messages import (
 )
 from graphbraid.ops.spmm import Ties
 
-MOST_MATRICES, MOST_STEPS = 2, 48
-"""Matrices of sources, and of destinations, and steps of a message that the kernel takes."""
+MOST_MATRICES, MOST_STEPS = 4, 48
+"""Matrices of sources, of destinations, and steps of a message that the kernel takes."""
+_PASSED_DESTINATIONS = 6
+"""Matrices of destinations that the kernel takes: backward reads the gradient and the result, too."""
+_EDGES_TO_HOIST = 4
+"""Edges for each node from which on steps of one end are computed once for each node."""
 
 
 class MessageOp(IntEnum):
@@ -29,7 +35,8 @@ class MessageOp(IntEnum):
 
     The first six read rows: ``u`` of a matrix of the sources, ``v`` of one of the destinations, the edge's
     own, its weight, a parameter's, or a number; a weight or number fills the row. All others compute a row
-    from those of one or two earlier steps.
+    from those of one or two earlier steps. Those named after gradients and behind them are what backward is
+    made of.
     """
 
     SOURCE = 0
@@ -42,13 +49,29 @@ class MessageOp(IntEnum):
     SUBTRACT = 7
     MULTIPLY = 8
     DIVIDE = 9
-    RELU = 10
-    LEAKY_RELU = 11
-    SIGMOID = 12
-    TANH = 13
-    EXP = 14
-    ABS = 15
-    SUM_COLUMNS = 16
+    RELU_GRADIENT = 10
+    LEAKY_RELU_GRADIENT = 11
+    SIGMOID_GRADIENT = 12
+    TANH_GRADIENT = 13
+    ABS_GRADIENT = 14
+    EQUAL = 15
+    WHERE = 16
+    RELU = 17
+    LEAKY_RELU = 18
+    SIGMOID = 19
+    TANH = 20
+    EXP = 21
+    ABS = 22
+    SUM_COLUMNS = 23
+    SPREAD = 24
+
+
+_OP = MessageOp
+_CHANGES_WIDTH = (_OP.SUM_COLUMNS, _OP.SPREAD)
+_SIDES = (_OP.SOURCE, _OP.DESTINATION)
+_COSTLY = (_OP.DIVIDE, _OP.SIGMOID, _OP.TANH, _OP.EXP)
+_SUM, _MAX, _MIN, _OVER_ALL = 0, 1, 2, 4
+"""Kinds of results, by the number that the kernels take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,22 +85,246 @@ class MessageStep:
     """The other step of those that read two."""
     number: float = 0.0
     """The number, or the slope below zero."""
+    narrow: bool = False
+    """Whether the row has one number for each head and not all columns."""
+
+
+class _StepList:
+    """Steps, each once, with the widths of their rows.
+
+    A narrow row that meets a wide one is spread over its heads' columns.
+    """
+
+    def __init__(self) -> None:
+        self.all: list[MessageStep] = []
+        self.alike = set[int]()
+        """Leaves with the same number in all columns, which are read as narrow or wide rows."""
+        self._known = dict[MessageStep, int]()
+
+    def leaf(self, op: MessageOp, at: int = 0, *, number: float = 0.0, narrow: bool = False) -> int:
+        """Return the number of a step that reads a row."""
+        return self._entered(MessageStep(op, at, 0, number, narrow))
+
+    def add(self, op: MessageOp, *of: int, number: float = 0.0) -> int:
+        """Return the number of a step that computes a row from those of others."""
+        if op in _CHANGES_WIDTH:
+            narrow = op is _OP.SUM_COLUMNS
+        else:
+            told = [self.all[i].narrow for i in of if i not in self.alike]
+            narrow = bool(told) and all(told)
+            if not narrow:
+                of = tuple(self.wide(i) for i in of)
+        return self._entered(MessageStep(op, of[0], of[1] if len(of) > 1 else 0, number, narrow))
+
+    def wide(self, i: int) -> int:
+        """Return a step with a wide row of the same numbers."""
+        return self.add(_OP.SPREAD, i) if self.all[i].narrow else i
+
+    def number(self, value: float) -> int:
+        """Return a step with the number in each column."""
+        made = self.leaf(_OP.NUMBER, number=value)
+        self.alike.add(made)
+        return made
+
+    def _entered(self, step: MessageStep) -> int:
+        if step not in self._known:
+            self._known[step] = len(self.all)
+            self.all.append(step)
+        return self._known[step]
+
+    def reads(self, i: int) -> tuple[int, ...]:
+        """Return the steps that a step reads."""
+        step = self.all[i]
+        if step.op < _OP.ADD:
+            return ()
+        return (step.first, step.second) if step.op <= _OP.WHERE else (step.first,)
+
+    def matrices(self, side: MessageOp) -> int:
+        """Return how many matrices are read of the sources, or of the destinations."""
+        return 1 + max((step.first for step in self.all if step.op is side), default=-1)
+
+    def of_one_side(self, side: MessageOp, message: int) -> list[int]:
+        """Return the costly steps that read one side alone and that others read, or are the message."""
+        sides, costs = list[set[MessageOp]](), list[bool]()
+        for i, step in enumerate(self.all):
+            reads = self.reads(i)
+            own = {step.op} if step.op in (*_SIDES, _OP.EDGE, _OP.WEIGHT) else set[MessageOp]()
+            sides.append(own.union(*(sides[j] for j in reads)))
+            costs.append(step.op in _COSTLY or any(costs[j] for j in reads))
+        read = {message} | {j for i in range(len(self.all)) if sides[i] != {side} for j in self.reads(i)}
+        return sorted(i for i in read if sides[i] == {side} and costs[i])
+
+    def replaced(self, message: int, leaves: Mapping[int, MessageStep]) -> tuple[_StepList, int]:
+        """Return steps that read some of these as rows, and the number of the message's among them."""
+        made, numbers = _StepList(), dict[int, int]()
+        for i in range(message + 1):
+            step = leaves.get(i, self.all[i])
+            if step.op < _OP.ADD:
+                numbers[i] = made.leaf(step.op, step.first, number=step.number, narrow=step.narrow)
+                if i in self.alike:
+                    made.alike.add(numbers[i])
+            else:
+                numbers[i] = made.add(step.op, *(numbers[j] for j in self.reads(i)), number=step.number)
+        return made, numbers[message]
+
+    def gradients(self, seeds: Mapping[int, int], wanted: Collection[int]) -> dict[int, int]:
+        """Append the steps of a gradient.
+
+        Args:
+            seeds: for each step that is differentiated the step that is its gradient.
+            wanted: the leaves for which gradients are wanted.
+
+        Returns:
+            the gradient's step for each of these that has one.
+        """
+        needed, found = list[bool](), dict(seeds)
+        for i in range(max(seeds) + 1):
+            needed.append(i in wanted or any(needed[j] for j in self.reads(i)))
+        for i in reversed(range(len(needed))):
+            if i in found and needed[i]:
+                for to, made in self._passed_on(i, found[i], needed):
+                    found[to] = self._joined(found[to], made) if to in found else made
+        return {i: found[i] for i in wanted if i in found}
+
+    def _joined(self, one: int, other: int) -> int:
+        if self.all[one].narrow != self.all[other].narrow:  # of a number that is the same in all columns
+            one, other = (i if self.all[i].narrow else self.add(_OP.SUM_COLUMNS, i) for i in (one, other))
+        return self.add(_OP.ADD, one, other)
+
+    def _passed_on(self, i: int, grad: int, needed: Sequence[bool]) -> Iterable[tuple[int, int]]:
+        """Give what a step's gradient adds to those of the steps that it reads."""
+        step, add = self.all[i], self.add
+        x, y = step.first, step.second
+        takes_x, takes_y = (j in self.reads(i) and needed[j] for j in (x, y))
+        if step.op in (_OP.ADD, _OP.SUBTRACT):
+            if takes_x:
+                yield x, grad
+            if takes_y:
+                yield y, grad if step.op is _OP.ADD else add(_OP.MULTIPLY, grad, self.number(-1.0))
+        elif step.op is _OP.MULTIPLY:
+            if takes_x:
+                yield x, add(_OP.MULTIPLY, grad, y)
+            if takes_y:
+                yield y, add(_OP.MULTIPLY, grad, x)
+        elif step.op is _OP.DIVIDE:
+            part = add(_OP.DIVIDE, grad, y)
+            if takes_x:
+                yield x, part
+            if takes_y:
+                yield y, add(_OP.MULTIPLY, add(_OP.MULTIPLY, part, i), self.number(-1.0))
+        elif step.op in _CHANGES_WIDTH and takes_x:
+            yield x, add(_OP.SPREAD if step.op is _OP.SUM_COLUMNS else _OP.SUM_COLUMNS, grad)
+        elif step.op in _GRADIENTS and takes_x:
+            op, of = _GRADIENTS[step.op]
+            yield x, add(op, grad, i if of == "result" else x, number=step.number)
+
+
+_GRADIENTS = {
+    _OP.RELU: (_OP.RELU_GRADIENT, "result"),
+    _OP.LEAKY_RELU: (_OP.LEAKY_RELU_GRADIENT, "argument"),
+    _OP.SIGMOID: (_OP.SIGMOID_GRADIENT, "result"),
+    _OP.TANH: (_OP.TANH_GRADIENT, "result"),
+    _OP.EXP: (_OP.MULTIPLY, "result"),
+    _OP.ABS: (_OP.ABS_GRADIENT, "argument"),
+}
+"""What makes the gradient of a function from the result's, and what else it reads."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Program:
+    """Steps as the kernel takes them, without those that nothing reads."""
+
+    steps: Tensor
+    numbers: Tensor
+    results: Tensor
+    places: tuple[int, ...]
+    """The number of the matrix that each row result is of."""
+
+    @classmethod
+    def of(
+        cls,
+        steps: _StepList,
+        rows: Sequence[tuple[int, int]],
+        over_all: Sequence[tuple[int, int]] = (),
+        kind: int = _SUM,
+    ) -> _Program:
+        """Make one from results: places of matrices or parameters, each with the step that it gets."""
+        used, waiting = set[int](), [step for _, step in (*rows, *over_all)]
+        while waiting:
+            if (i := waiting.pop()) not in used:
+                used.add(i)
+                waiting += steps.reads(i)
+        at = {i: n for n, i in enumerate(sorted(used))}
+        packed = []
+        for i in at:
+            step = steps.all[i]
+            reads = [at[j] for j in steps.reads(i)] or [step.first]
+            packed.append([step.op, *(*reads, 0)[:2], step.narrow])
+        results = [(kind, at[step], n) for n, (_, step) in enumerate(rows)]
+        results += [(_OVER_ALL, at[step], place) for place, step in over_all]
+        return cls(
+            torch.tensor(packed),
+            torch.tensor([steps.all[i].number for i in at], dtype=torch.float32),
+            torch.tensor(results),
+            tuple(place for place, _ in rows),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Walk:
+    """The rows and edges that a program runs on."""
+
+    indptr: Tensor
+    indices: Tensor
+    by_source: bool
+    perm: Tensor | None = None
+
+    @classmethod
+    def of_nodes(cls, count: int, by_source: bool) -> _Walk:
+        """Return the walk of each node alone."""
+        return cls(torch.arange(count + 1), torch.arange(count, dtype=torch.int32), by_source)
+
+
+@dataclass(frozen=True, eq=False)
+class _Given:
+    """What a message reads, as the kernels take it."""
+
+    sources: tuple[Tensor | None, ...]
+    destinations: tuple[Tensor | None, ...]
+    parameters: Tensor
+    edges: Tensor | None = None
+    weight: Tensor | None = None
+
+    def of(self, side: MessageOp) -> tuple[Tensor | None, ...]:
+        """Return the matrices of one side."""
+        return self.sources if side is _OP.SOURCE else self.destinations
+
+    def having(self, side: MessageOp, matrices: Sequence[Tensor | None]) -> _Given:
+        """Return the same with other matrices of one side."""
+        kept = tuple(matrices)
+        return replace(self, sources=kept) if side is _OP.SOURCE else replace(self, destinations=kept)
 
 
 class FusedMessages:
     """Messages of a graph's edges and their reduction, by one kernel that stores no row per edge.
 
-    The values of all steps stand in the cache for some edges at a time. Backward computes them again, once
-    over the in-edges for the destinations' gradients, and once over the out-edges for the sources'. Sums are
-    in the order of the edges, so results do not depend on the number of threads. Runs in float32.
+    An edge's steps run in registers on some columns at a time. Costly steps that read one end alone run once
+    for each node. Backward computes the steps again, once over the out-edges for the sources' gradients, and
+    once over the in-edges for the destinations'. Sums are in the order of the edges, so results do not depend
+    on the number of threads. Runs in float32.
 
     Args:
         csc: the graph or block.
         steps: the message; the last step gives it.
         reduction: how the messages to a node become one row. Nodes without any have zeros.
-        width: columns of all rows and of the result.
-        parameters: what the message reads beside the rows, each of ``width`` numbers or of one.
+        width: columns of wide rows and of the result.
+        parameters: what the message reads beside the rows, each of ``width`` numbers, of one, or of one for
+            each head where the step that reads it is narrow.
         ties: see :class:`.BlockedMessages`.
+        heads: a wide row has this many heads, one behind the other; a narrow row has a number for each.
+
+    Raises:
+        DataError: there are too many steps, or one reads something else than earlier ones and parameters.
     """
 
     def __init__(
@@ -89,11 +336,28 @@ class FusedMessages:
         *,
         parameters: Sequence[Tensor] = (),
         ties: Ties = "shared",
+        heads: int = 1,
     ) -> None:
         self._csc, self._reduction, self._width, self._ties = csc, reduction, width, ties
-        self._parameters = parameters
-        self._steps = torch.tensor([[step.op, step.first, step.second] for step in steps])
-        self._numbers = torch.tensor([step.number for step in steps], dtype=torch.float32)
+        self._parameters, self._heads = parameters, heads
+        self._whole, message = _entered(steps, parameters)
+        self._nodes = {_OP.SOURCE: csc.num_src, _OP.DESTINATION: csc.num_dst}
+        self._counts = {side: self._whole.matrices(side) for side in _SIDES}
+        self._hoisted = {side: self._to_hoist(side, message) for side in _SIDES}
+        leaves = {
+            step: MessageStep(side, self._counts[side] + n, narrow=self._whole.all[step].narrow)
+            for side, hoisted in self._hoisted.items()
+            for n, step in enumerate(hoisted)
+        }
+        self._steps, self._message = self._whole.replaced(message, leaves)
+        kind = {"max": _MAX, "min": _MIN}.get(reduction, _SUM)
+        self._forward = _Program.of(self._steps, [(0, self._message)], kind=kind)
+        self._at_nodes = {
+            side: _Program.of(self._whole, list(enumerate(hoisted)))
+            for side, hoisted in self._hoisted.items()
+            if hoisted
+        }
+        self._backward = dict[tuple[Any, ...], _Program | None]()
 
     @property
     def selects(self) -> bool:
@@ -108,12 +372,11 @@ class FusedMessages:
             out: ``(num_dst, width)`` float32, written.
             count: ``(num_dst, width)`` int32, written, for a maximum or minimum alone.
         """
-        csc, how = self._csc, {"max": 1, "min": 2}.get(self._reduction, 0)
-        read = self._read(rows)
         if self.selects and count is None:
             count = torch.empty(out.shape, dtype=torch.int32)
-        backend(out).message_forward(csc.indptr, csc.indices, *read, how, out, count)
-        finish_reduction(csc, self._reduction, self._ties, out, count)
+        walk = _Walk(self._csc.indptr, self._csc.indices, by_source=False)
+        self._run(self._forward, walk, self._given(rows), [out], count=count)
+        finish_reduction(self._csc, self._reduction, self._ties, out, count)
 
     def backward(
         self,
@@ -128,43 +391,188 @@ class FusedMessages:
 
         ``into`` has none of edges.
         """
-        grad = gradient_of_each(self._csc, self._reduction, grad, count)
-        largest = out if self.selects else None
-        read, csc, parameters = self._read(rows), self._csc, self._parameters
-        wanted = [total for total in into.parameters if total is not None]
-        learned = torch.empty(len(parameters), self._width) if wanted else None
-        kernels, first = backend(grad), learned
-        if any(target is not None for target in into.sources):
-            reverse, perm = csc.transpose()
-            to = _pair(into.sources)
-            kernels.message_backward(
-                reverse.indptr, reverse.indices, perm, True, *read, grad, largest, *to, first
-            )
-            first = None
-        if any(target is not None for target in into.destinations) or first is not None:
-            to = _pair([None if t is None else t[: csc.num_dst] for t in into.destinations])
-            kernels.message_backward(csc.indptr, csc.indices, None, False, *read, grad, largest, *to, first)
-        if learned is not None:
-            for row, parameter, total in zip(learned, parameters, into.parameters, strict=True):
-                if total is not None:
-                    total.add_((row.sum() if parameter.numel() == 1 else row).view(total.shape))
+        csc, given = self._csc, self._given(rows)
+        more = [gradient_of_each(csc, self._reduction, grad, count).contiguous()]
+        more += [out] if self.selects and out is not None else []
+        given = given.having(_OP.DESTINATION, (*given.destinations, *more))
+        learned = tuple(total is not None for total in into.parameters)
+        totals = torch.zeros_like(given.parameters)
+        left = learned  # the parameters whose gradients no walk has given yet
+        for side, targets in zip(_SIDES, (into.sources, into.destinations), strict=True):
+            number = self._nodes[side]
+            to = [None if t is None else t[:number] for t in targets[: self._counts[side]]]
+            to += [None] * (self._counts[side] - len(to))
+            reaches = any(t is not None for t in to) or any(learned)
+            inner = [self._empty(step, number).zero_() if reaches else None for step in self._hoisted[side]]
+            program = self._gradient(side, (*to, *inner), left, is_last=side is _SIDES[-1])
+            if program is not None:
+                walk = _Walk(csc.indptr, csc.indices, by_source=False)
+                if side is _OP.SOURCE:
+                    reverse, perm = csc.transpose()
+                    walk = _Walk(reverse.indptr, reverse.indices, True, perm)
+                totals += self._run(program, walk, given, [*to, *inner], adds=True)
+                left = ()
+            if inner and reaches and (program := self._gradient_at_nodes(side, to, learned)) is not None:
+                read = replace(given, edges=None, weight=None)
+                read = read.having(side, (*given.of(side)[: self._counts[side]], *inner))
+                totals += self._run(program, _Walk.of_nodes(number, side is _OP.SOURCE), read, to, adds=True)
+        for row, parameter, total in zip(totals, self._parameters, into.parameters, strict=True):
+            if total is not None:
+                given_to = row.sum() if parameter.numel() == 1 else row[: parameter.numel()]
+                total.add_(given_to.view(total.shape))
 
-    def _read(self, rows: EdgeRows) -> tuple[Tensor | None, ...]:
-        """Return the kernels' arguments that say what is computed from what."""
-        of_edges = [e.detach().contiguous() for e in rows.edges]
-        edges = next((e for e in of_edges if e.ndim == 2), None)
-        weight = next((e for e in of_edges if e.ndim == 1), None)
-        learned = torch.empty(len(self._parameters), self._width)
+    def _to_hoist(self, side: MessageOp, message: int) -> list[int]:
+        """Return the steps to run once for each node of one side, where nodes have several edges each."""
+        whole, number = self._whole, self._nodes[side]
+        if self._csc.num_edges < _EDGES_TO_HOIST * number:
+            return []
+        found = whole.of_one_side(side, message)
+        return found if self._counts[side] + len(found) <= MOST_MATRICES else []
+
+    def _empty(self, step: int, number: int) -> Tensor:
+        return torch.empty(number, self._heads if self._whole.all[step].narrow else self._width)
+
+    def _gradient(
+        self, side: MessageOp, to: Sequence[Tensor | None], learned: tuple[bool, ...], *, is_last: bool
+    ) -> _Program | None:
+        """Return the program of one walk of backward; None if it gives nothing that is wanted."""
+        wanted = tuple(t is not None for t in to)
+        key = side, wanted, learned
+        if not any(wanted) and not (is_last and any(learned)):
+            return None
+        if key not in self._backward:
+            steps = self._steps
+            place = self._counts[_OP.DESTINATION] + len(self._hoisted[_OP.DESTINATION])
+            seed = steps.leaf(_OP.DESTINATION, place)
+            if self.selects:
+                equal = steps.add(_OP.EQUAL, self._message, steps.leaf(_OP.DESTINATION, place + 1))
+                seed = steps.add(_OP.WHERE, seed, equal)
+            self._backward[key] = _gradient_program(steps, {self._message: seed}, side, wanted, learned)
+        return self._backward[key]
+
+    def _gradient_at_nodes(
+        self, side: MessageOp, to: Sequence[Tensor | None], learned: tuple[bool, ...]
+    ) -> _Program | None:
+        """Return the program of what runs once for each node, in backward."""
+        wanted = tuple(t is not None for t in to)
+        key = "at nodes", side, wanted, learned
+        if key not in self._backward:
+            whole, first = self._whole, self._counts[side]
+            seeds = {
+                step: whole.leaf(side, first + n, narrow=whole.all[step].narrow)
+                for n, step in enumerate(self._hoisted[side])
+            }
+            self._backward[key] = _gradient_program(whole, seeds, side, wanted, learned)
+        return self._backward[key]
+
+    def _given(self, rows: EdgeRows) -> _Given:
+        """Return what the kernels read, with what runs once for each node computed."""
+        learned = torch.zeros(len(self._parameters), self._width)
         for row, parameter in zip(learned, self._parameters, strict=True):
-            row.copy_(parameter.detach().reshape(-1))
-        sources, destinations = _pair(rows.sources), _pair(rows.destinations)
-        return self._steps, self._numbers, *sources, *destinations, edges, weight, learned
+            row[: parameter.numel() if parameter.numel() > 1 else None] = parameter.detach().reshape(-1)
+        given = _Given(
+            sources=self._padded(_OP.SOURCE, rows.sources),
+            destinations=self._padded(_OP.DESTINATION, rows.destinations),
+            parameters=learned,
+        )
+        for side, program in self._at_nodes.items():
+            number = self._nodes[side]
+            made = [self._empty(step, number) for step in self._hoisted[side]]
+            self._run(program, _Walk.of_nodes(number, side is _OP.SOURCE), given, made)
+            given = given.having(side, (*given.of(side), *made))
+        of_edges = [e.detach().contiguous() for e in rows.edges]
+        return replace(
+            given,
+            edges=next((e for e in of_edges if e.ndim == 2), None),
+            weight=next((e for e in of_edges if e.ndim == 1), None),
+        )
+
+    def _padded(self, side: MessageOp, rows: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
+        found = [one.detach().contiguous() for one in rows[: self._counts[side]]]
+        return (*found, *[None] * (self._counts[side] - len(found)))
+
+    def _run(
+        self,
+        program: _Program,
+        walk: _Walk,
+        given: _Given,
+        out: Sequence[Tensor | None],
+        *,
+        count: Tensor | None = None,
+        adds: bool = False,
+    ) -> Tensor:
+        """Run a program, whose results go to their places in ``out``; return the sums over all edges."""
+        totals = torch.zeros_like(given.parameters)
+        to = [out[place] for place in program.places]
+        over_all = bool((program.results[:, 0] == _OVER_ALL).any())
+        backend(given.parameters).reduce_messages(
+            walk.indptr,
+            walk.indices,
+            walk.perm,
+            walk.by_source,
+            self._heads,
+            program.steps,
+            program.numbers,
+            *_filled(given.sources, MOST_MATRICES),
+            *_filled(given.destinations, _PASSED_DESTINATIONS),
+            given.edges,
+            given.weight,
+            given.parameters,
+            program.results,
+            adds,
+            *_filled(to, MOST_MATRICES),
+            count,
+            totals if over_all else None,
+        )
+        return totals
 
 
-def _pair(tensors: Sequence[Tensor | None]) -> tuple[Tensor | None, Tensor | None]:
-    """Return up to two matrices, contiguous, as two."""
-    found = [None if one is None else one.detach().contiguous() for one in tensors]
-    return (*found, None, None)[0], (*found, None, None)[1]
+def _entered(steps: Sequence[MessageStep], parameters: Sequence[Tensor]) -> tuple[_StepList, int]:
+    """Return a message's steps, each once, and the one that gives the message as a wide row."""
+    if not 1 <= len(steps) <= MOST_STEPS:
+        raise DataError(f"a message must have 1 to {MOST_STEPS} steps; got {len(steps)}")
+    made, numbers = _StepList(), list[int]()
+    for step in steps:
+        if step.op >= _OP.ADD:
+            of = (step.first, step.second) if step.op <= _OP.WHERE else (step.first,)
+            if any(not 0 <= i < len(numbers) for i in of):
+                raise DataError(f"steps must read earlier ones; got {step} as number {len(numbers)}")
+            named = [made.wide(numbers[i]) if step.op is _OP.SUM_COLUMNS else numbers[i] for i in of]
+            numbers.append(made.add(step.op, *named, number=step.number))
+            continue
+        if step.op is _OP.PARAMETER and not 0 <= step.first < len(parameters):
+            raise DataError(f"steps must read parameters that are given; got {step}")
+        numbers.append(made.leaf(step.op, step.first, number=step.number, narrow=step.narrow))
+        alike = step.op is _OP.PARAMETER and parameters[step.first].numel() == 1
+        if alike or step.op in (_OP.NUMBER, _OP.WEIGHT):
+            made.alike.add(numbers[-1])
+    return made, made.wide(numbers[-1])
+
+
+def _gradient_program(
+    steps: _StepList,
+    seeds: Mapping[int, int],
+    side: MessageOp,
+    wanted: Sequence[bool],
+    learned: Sequence[bool],
+) -> _Program | None:
+    """Return what computes the gradients of matrices of one side, and of parameters; None if none has any."""
+    leaves = list(enumerate(steps.all))
+    rows = {i: s.first for i, s in leaves if s.op is side and s.first < len(wanted) and wanted[s.first]}
+    parameters = [(i, s.first) for i, s in leaves if s.op is _OP.PARAMETER]
+    over_all = {i: place for i, place in parameters if place < len(learned) and learned[place]}
+    found = steps.gradients(seeds, {*rows, *over_all})
+    if not found:
+        return None
+    return _Program.of(
+        steps,
+        [(place, found[i]) for i, place in rows.items() if i in found],
+        [(place, found[i]) for i, place in over_all.items() if i in found],
+    )
+
+
+def _filled(tensors: Sequence[Tensor | None], number: int) -> tuple[Tensor | None, ...]:
+    return (*tensors, *[None] * number)[:number]
 
 
 __all__ = ["FusedMessages", "MessageOp", "MessageStep"]

@@ -3,13 +3,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <iterator>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "arguments/edge_rows.h"
+#include "base/prefetch.h"
 #include "threads/balance.h"
 #include "variants/variants.h"
 #include "variants/x86.h"
@@ -21,14 +21,149 @@ namespace gb {
 
 using Floats = Array<const float, 2>;
 using OptionalFloats = std::optional<Floats>;
+using WrittenFloats = std::optional<Array2<float>>;
 
-// The walk, the steps and what they read. Rows of x and y are read by the ids that the graph was checked for.
-static MessageArgs message_args_of(const Indptr& indptr, const Ids& indices, const OptionalIds& perm,
-                                   const Array2<const int64_t>& steps, const Array1<const float>& numbers,
-                                   const OptionalFloats& x, const OptionalFloats& x2, const OptionalFloats& y,
-                                   const OptionalFloats& y2, const OptionalFloats& edges,
-                                   const std::optional<Array1<const float>>& weight, const Floats& parameters,
-                                   int64_t width) {
+// The steps, checked one by one.
+class MessageCompiler {
+ public:
+  MessageCompiler(const int64_t* steps, int num_steps) : steps_(steps), num_steps_(num_steps) {}
+
+  MessageOp op(int i) const { return static_cast<MessageOp>(steps_[4 * i]); }
+  int first(int i) const { return static_cast<int>(steps_[4 * i + 1]); }
+  int second(int i) const { return static_cast<int>(steps_[4 * i + 2]); }
+  bool narrow(int i) const { return steps_[4 * i + 3] != 0; }
+
+  void check() const {
+    for (int i = 0; i < num_steps_; ++i) {
+      const int64_t* step = steps_ + 4 * i;
+      need(step[0] >= 0 && step[0] < kNumMessageOps, "steps must name operations");
+      need(step[1] >= 0 && step[2] >= 0 && (step[2] < i || step[2] == 0), "steps must read earlier ones");
+      need(step[3] == 0 || step[3] == 1, "steps must be narrow or wide");
+      if (is_leaf(op(i))) continue;
+      need(step[1] < i, "steps must read earlier ones");
+      const bool to_narrow = op(i) == MessageOp::kSumColumns, to_wide = op(i) == MessageOp::kSpread;
+      need(!to_narrow || narrow(i), "steps must be narrow where they sum columns");
+      need(!to_wide || !narrow(i), "steps must be wide where they spread");
+      const bool of_narrow = changes_width(op(i)) ? to_wide : narrow(i);
+      need(fits(first(i), of_narrow), "steps must read rows as wide as theirs");
+      if (reads_two(op(i))) need(fits(second(i), of_narrow), "steps must read rows as wide as theirs");
+    }
+  }
+
+  // Fills the phases and says which steps are stored; results: pairs of a kind and a step.
+  void compile(const float* numbers, const std::vector<std::pair<MessageResult, int>>& results,
+               MessageArgs& a) const {
+    std::vector<int> phase(static_cast<size_t>(num_steps_), 0);
+    int last = 0;
+    for (int i = 0; i < num_steps_; ++i) {
+      if (is_leaf(op(i))) continue;
+      int& own = phase[static_cast<size_t>(i)];
+      own = phase[static_cast<size_t>(first(i))];
+      if (reads_two(op(i))) own = std::max(own, phase[static_cast<size_t>(second(i))]);
+      if (changes_width(op(i)) && !is_leaf(op(first(i)))) ++own;
+      last = std::max(last, own);
+    }
+    a.phases.resize(static_cast<size_t>(last) + 1);
+    std::vector<uint8_t> is_stored(static_cast<size_t>(num_steps_), 0);
+    for (int p = 0; p <= last; ++p) {
+      MessagePhase& to = a.phases[static_cast<size_t>(p)];
+      for (int i = 0; i < num_steps_; ++i)
+        if (changes_width(op(i)) && phase[static_cast<size_t>(i)] == p) {
+          to.reshaped.push_back(i);
+          is_stored[static_cast<size_t>(i)] = 1;
+        }
+      for (const bool of_narrow : {true, false}) {
+        std::vector<int> members;
+        for (int i = 0; i < num_steps_; ++i)
+          if (phase[static_cast<size_t>(i)] == p && narrow(i) == of_narrow) members.push_back(i);
+        emit(members, numbers, results, is_stored, of_narrow ? to.narrow : to.wide);
+      }
+    }
+    for (int i = 0; i < num_steps_; ++i)
+      if (is_stored[static_cast<size_t>(i)]) a.stored.push_back(i);
+  }
+
+ private:
+  bool is_computed(int i) const { return !is_leaf(op(i)) && !changes_width(op(i)); }
+  // Whether a step's row may be read as a narrow or wide one; those that are alike in all columns as either.
+  bool fits(int i, bool as_narrow) const {
+    const MessageOp what = op(i);
+    return what == MessageOp::kNumber || what == MessageOp::kWeight || what == MessageOp::kParameter ||
+           narrow(i) == as_narrow;
+  }
+  // How step i reads what the accumulator holds: 1 as its first operand, 2 as its second, 0 not at all.
+  int takes(int i, int held) const {
+    if (held < 0) return 0;
+    if (first(i) == held) return 1;
+    const bool turns = op(i) == MessageOp::kAdd || op(i) == MessageOp::kMultiply ||
+                       op(i) == MessageOp::kSubtract || op(i) == MessageOp::kDivide;
+    return turns && second(i) == held ? 2 : 0;
+  }
+
+  void emit(const std::vector<int>& members, const float* numbers,
+            const std::vector<std::pair<MessageResult, int>>& results, std::vector<uint8_t>& is_stored,
+            std::vector<MessageInstruction>& code) const {
+    // A row is stored where a step reads it that does not follow at once, or reads it twice.
+    std::vector<int> computed;
+    for (const int i : members)
+      if (is_computed(i)) computed.push_back(i);
+    for (int j = 0; j < num_steps_; ++j) {
+      if (is_leaf(op(j))) continue;
+      for (size_t k = 0; k < computed.size(); ++k) {
+        const int i = computed[k];
+        const bool follows = k + 1 < computed.size() && computed[k + 1] == j;
+        const int taken = follows ? takes(j, i) : 0;
+        if ((first(j) == i && taken != 1) || (reads_two(op(j)) && second(j) == i && taken != 2))
+          is_stored[static_cast<size_t>(i)] = 1;
+      }
+    }
+    int held = -1;
+    const auto put = [&](int what, int step, float number) { code.push_back({what, step, number}); };
+    const auto give = [&](int i) {
+      for (size_t r = 0; r < results.size(); ++r)
+        if (results[r].second == i)
+          put(kResult + static_cast<int>(results[r].first), static_cast<int>(r), 0.0f);
+    };
+    for (const int i : computed) {
+      const int taken = takes(i, held);
+      int what = static_cast<int>(op(i)), operand = reads_two(op(i)) ? second(i) : first(i);
+      if (taken == 0) put(kLoad, first(i), 0.0f);
+      if (taken == 2) {
+        operand = first(i);
+        if (op(i) == MessageOp::kSubtract) what = kReverseSubtract;
+        if (op(i) == MessageOp::kDivide) what = kReverseDivide;
+      }
+      put(what, operand, numbers[i]);
+      held = i;
+      if (is_stored[static_cast<size_t>(i)]) put(kStore, i, 0.0f);
+      give(i);
+    }
+    for (const int i : members) {
+      if (is_computed(i)) continue;
+      for (const auto& result : results)
+        if (result.second == i) {
+          put(kLoad, i, 0.0f);
+          give(i);
+          break;
+        }
+    }
+  }
+
+  const int64_t* steps_;
+  int num_steps_;
+};
+
+static void reduce_messages(const Indptr& indptr, const Ids& indices, const OptionalIds& perm, bool by_source,
+                            int64_t heads, const Array2<const int64_t>& steps,
+                            const Array1<const float>& numbers, const OptionalFloats& x,
+                            const OptionalFloats& x2, const OptionalFloats& x3, const OptionalFloats& x4,
+                            const OptionalFloats& y, const OptionalFloats& y2, const OptionalFloats& y3,
+                            const OptionalFloats& y4, const OptionalFloats& y5, const OptionalFloats& y6,
+                            const OptionalFloats& edges, const std::optional<Array1<const float>>& weight,
+                            const Floats& parameters, const Array2<const int64_t>& results, bool adds,
+                            const WrittenFloats& out, const WrittenFloats& out2, const WrittenFloats& out3,
+                            const WrittenFloats& out4, const std::optional<Array2<int32_t>>& count,
+                            const WrittenFloats& to_parameters) {
   const Topology topology = topology_of(indptr, indices);
   MessageArgs a;
   a.walk.wide_indices = topology.wide;
@@ -36,60 +171,72 @@ static MessageArgs message_args_of(const Indptr& indptr, const Ids& indices, con
   a.walk.indices = topology.indices;
   a.walk.num_dst = topology.num_dst;
   a.walk.num_edges = topology.num_edges;
-  a.walk.width = width;
+  const int64_t width = a.walk.width = parameters.num_columns();
+  need(width > 0, "messages must have columns");
+  need(heads > 0 && width % heads == 0, "heads must divide the columns");
+  a.heads = heads;
+  a.adds = adds;
   if (perm) {
     need_length(*perm, topology.num_edges);
     a.perm = perm->data();
   }
-  need(width > 0, "messages must have columns");
-  need_columns(steps, 3);
+  need_columns(steps, 4);
   need_count(steps.num_rows(), 1, kMostSteps, "the number of steps");
   need_length(numbers, steps.num_rows());
-  need_columns(parameters, width);
   a.steps = steps.data();
   a.numbers = numbers.data();
   a.num_steps = static_cast<int>(steps.num_rows());
   a.parameters = parameters.data();
-  a.num_parameters = parameters.num_rows();
-  const auto read = [&](const OptionalFloats& given, Rows& rows) {
-    if (!given) return;
-    need_columns(*given, width);
-    rows = {given->data(), width};
+  const MessageCompiler compiler(a.steps, a.num_steps);
+  compiler.check();
+
+  const OptionalFloats* of_sources[] = {&x, &x2, &x3, &x4};
+  const OptionalFloats* of_destinations[] = {&y, &y2, &y3, &y4, &y5, &y6};
+  static_assert(std::size(of_sources) == kMostSources && std::size(of_destinations) == kMostDestinations);
+  for (const auto* walked : {by_source ? of_sources : of_destinations})
+    for (int i = 0; i < (by_source ? kMostSources : kMostDestinations); ++i)
+      if (*walked[i])
+        need((*walked[i])->num_rows() >= topology.num_dst, "rows that are walked must be there");
+  const auto need_width = [&](const Floats& rows) {
+    if (rows.num_columns() != heads) need_columns(rows, width);
   };
-  read(x, a.sources[0]);
-  read(x2, a.sources[1]);
-  read(y, a.destinations[0]);
-  read(y2, a.destinations[1]);
-  read(edges, a.edges);
-  if (edges) need_shape(*edges, topology.num_edges, width);
-  if (weight) {
-    need_length(*weight, topology.num_edges);
-    a.weight = weight->data();
+  for (const auto* one : of_sources)
+    if (*one) need_width(**one);
+  for (const auto* one : of_destinations)
+    if (*one) need_width(**one);
+  if (edges) {
+    need_width(*edges);
+    need_shape(*edges, topology.num_edges, edges->num_columns());
   }
-  // Not by their pointers: those of matrices without rows are null.
-  const bool of_sources[] = {x.has_value(), x2.has_value()},
-             of_destinations[] = {y.has_value(), y2.has_value()};
-  static_assert(std::size(of_sources) == kMostMatrices);
+  need_length(weight, topology.num_edges);
+  const auto read = [&](int step, const OptionalFloats& rows, std::vector<MessageLeaf>& to) {
+    need(rows.has_value(), "steps must read what is given");
+    const int64_t columns = compiler.narrow(step) ? heads : width;
+    need_columns(*rows, columns);
+    to.push_back({step, {rows->data(), columns}, columns});
+  };
   for (int i = 0; i < a.num_steps; ++i) {
-    const int64_t *step = a.steps + 3 * i, of = step[1];
-    need(step[0] >= 0 && step[0] < kNumMessageOps, "steps must name operations");
-    need(of >= 0 && step[2] >= 0 && (step[2] < i || step[2] == 0), "steps must read earlier ones");
-    bool has = of < i;  // of a step that computes
-    switch (static_cast<MessageOp>(step[0])) {
+    const int64_t of = a.steps[4 * i + 1];
+    bool has = true;
+    switch (compiler.op(i)) {
       case MessageOp::kSource:
-        has = of < kMostMatrices && of_sources[of];
+        has = of < kMostSources;
+        if (has) read(i, *of_sources[of], by_source ? a.walked : a.reached);
         break;
       case MessageOp::kDestination:
-        has = of < kMostMatrices && of_destinations[of];
+        has = of < kMostDestinations;
+        if (has) read(i, *of_destinations[of], by_source ? a.reached : a.walked);
         break;
       case MessageOp::kEdge:
-        has = of == 0 && edges.has_value();
+        has = of == 0;
+        if (has) read(i, edges, a.of_edges);
         break;
       case MessageOp::kWeight:
         has = of == 0 && weight.has_value();
+        if (has) a.weight = weight->data();
         break;
       case MessageOp::kParameter:
-        has = of < a.num_parameters;
+        has = of < parameters.num_rows();
         break;
       case MessageOp::kNumber:
         has = of == 0;
@@ -99,75 +246,52 @@ static MessageArgs message_args_of(const Indptr& indptr, const Ids& indices, con
     }
     need(has, "steps must read what is given");
   }
-  return a;
-}
 
-static void message_forward(const Indptr& indptr, const Ids& indices, const Array2<const int64_t>& steps,
-                            const Array1<const float>& numbers, const OptionalFloats& x,
-                            const OptionalFloats& x2, const OptionalFloats& y, const OptionalFloats& y2,
-                            const OptionalFloats& edges, const std::optional<Array1<const float>>& weight,
-                            const Floats& parameters, int64_t reduction, const Array2<float>& out,
-                            const std::optional<Array2<int32_t>>& count) {
-  MessageForwardArgs a{message_args_of(indptr, indices, std::nullopt, steps, numbers, x, x2, y, y2, edges,
-                                       weight, parameters, out.num_columns())};
-  need_count(reduction, 0, static_cast<int64_t>(MessageReduction::kMin), "reduction");
-  a.reduction = static_cast<MessageReduction>(reduction);
-  need_shape(out, a.walk.num_dst, a.walk.width);
-  need(count.has_value() == (a.reduction != MessageReduction::kSum), "count goes with a maximum or minimum");
-  for (const OptionalFloats& own : {y, y2})
-    if (own) need(own->num_rows() >= a.walk.num_dst, "destinations must have a row for each node");
-  if (count) {
-    need_shape(*count, a.walk.num_dst, a.walk.width);
-    a.count = count->data();
+  const WrittenFloats* targets[] = {&out, &out2, &out3, &out4};
+  static_assert(std::size(targets) == kMostResults);
+  need_columns(results, 3);
+  std::vector<std::pair<MessageResult, int>> wanted;
+  bool is_given[kMostResults] = {}, selects = false;
+  for (int64_t r = 0; r < results.num_rows(); ++r) {
+    const int64_t* row = results.data() + 3 * r;
+    need(row[0] >= 0 && row[0] < kNumMessageResults, "results must be of a kind");
+    need(row[1] >= 0 && row[1] < a.num_steps && row[2] >= 0, "results must be of steps");
+    const auto kind = static_cast<MessageResult>(row[0]);
+    const int step = static_cast<int>(row[1]);
+    const bool narrow = compiler.narrow(step);
+    const int64_t columns = narrow ? heads : width;
+    if (kind == MessageResult::kOverAll) {
+      need(to_parameters && row[2] < parameters.num_rows(), "results must have a place");
+      a.results.push_back({kind, narrow, to_parameters->data() + row[2] * width, columns});
+    } else {
+      need(row[2] < kMostResults && *targets[row[2]], "results must have a place");
+      need_shape(**targets[row[2]], topology.num_dst, columns);
+      is_given[row[2]] = true;
+      a.results.push_back({kind, narrow, (*targets[row[2]])->data(), columns});
+      if (kind == MessageResult::kMax || kind == MessageResult::kMin) {
+        need(!selects && count.has_value(), "count goes with one maximum or minimum");
+        need_shape(*count, topology.num_dst, columns);
+        a.count = count->data();
+        selects = true;
+      }
+    }
+    wanted.emplace_back(kind, step);
   }
-  a.out = out.data();
+  for (int i = 0; i < kMostResults; ++i)
+    need(is_given[i] == targets[i]->has_value(), "results must have a place");
+  need(selects == count.has_value(), "count goes with one maximum or minimum");
+  if (to_parameters) need_shape(*to_parameters, parameters.num_rows(), width);
+  compiler.compile(a.numbers, wanted, a);
   nb::gil_scoped_release release;
-  GB_PICK(message_forward)(a);
-}
-
-static void message_backward(const Indptr& indptr, const Ids& indices, const OptionalIds& perm,
-                             bool by_source, const Array2<const int64_t>& steps,
-                             const Array1<const float>& numbers, const OptionalFloats& x,
-                             const OptionalFloats& x2, const OptionalFloats& y, const OptionalFloats& y2,
-                             const OptionalFloats& edges, const std::optional<Array1<const float>>& weight,
-                             const Floats& parameters, const Floats& grad, const OptionalFloats& largest,
-                             const std::optional<Array2<float>>& to_rows,
-                             const std::optional<Array2<float>>& to_rows2,
-                             const std::optional<Array2<float>>& to_parameters) {
-  MessageBackwardArgs a{message_args_of(indptr, indices, perm, steps, numbers, x, x2, y, y2, edges, weight,
-                                        parameters, grad.num_columns())};
-  a.by_source = by_source;
-  const int64_t width = a.walk.width;
-  if (!by_source) need_shape(grad, a.walk.num_dst, width);
-  if (largest) {
-    need_shape(*largest, grad.num_rows(), width);
-    a.largest = largest->data();
-  }
-  const OptionalFloats* walked[] = {by_source ? &x : &y, by_source ? &x2 : &y2};
-  const std::optional<Array2<float>>* targets[] = {&to_rows, &to_rows2};
-  for (int i = 0; i < kMostMatrices; ++i) {
-    if (*walked[i]) need((*walked[i])->num_rows() >= a.walk.num_dst, "rows that are walked must be there");
-    if (!*targets[i]) continue;
-    need(walked[i]->has_value(), "gradients belong to rows that are given");
-    need_shape(**targets[i], a.walk.num_dst, width);
-    a.grads[i] = (*targets[i])->data();
-  }
-  if (to_parameters) {
-    need_shape(*to_parameters, a.num_parameters, width);
-    a.grad_parameters = to_parameters->data();
-  }
-  a.grad = grad.data();
-  nb::gil_scoped_release release;
-  GB_PICK(message_backward)(a);
+  GB_PICK(reduce_messages)(a);
 }
 
 void bind_messages(nb::module_& m) {
   using namespace nb::literals;
-  def_native(m, "message_forward", &message_forward, "indptr"_a, "indices"_a, "steps"_a, "numbers"_a, "x"_a,
-             "x2"_a, "y"_a, "y2"_a, "edges"_a, "weight"_a, "parameters"_a, "reduction"_a, "out"_a, "count"_a);
-  def_native(m, "message_backward", &message_backward, "indptr"_a, "indices"_a, "perm"_a, "by_source"_a,
-             "steps"_a, "numbers"_a, "x"_a, "x2"_a, "y"_a, "y2"_a, "edges"_a, "weight"_a, "parameters"_a,
-             "grad"_a, "largest"_a, "to_rows"_a, "to_rows2"_a, "to_parameters"_a);
+  def_native(m, "reduce_messages", &reduce_messages, "indptr"_a, "indices"_a, "perm"_a, "by_source"_a,
+             "heads"_a, "steps"_a, "numbers"_a, "x"_a, "x2"_a, "x3"_a, "x4"_a, "y"_a, "y2"_a, "y3"_a, "y4"_a,
+             "y5"_a, "y6"_a, "edges"_a, "weight"_a, "parameters"_a, "results"_a, "adds"_a, "out"_a, "out2"_a,
+             "out3"_a, "out4"_a, "count"_a, "to_parameters"_a);
 }
 
 }  // namespace gb

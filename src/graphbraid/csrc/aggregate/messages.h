@@ -1,14 +1,15 @@
-// Arguments of the kernels of messages (messages.inl), checked by messages.cpp.
+// Arguments of the kernel of messages (messages.inl), checked by messages.cpp, and the program that it runs.
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "arguments/rows.h"
 
 namespace gb {
 
-// What a step computes for each edge u -> v, a row of `width` floats. Python has the same numbers
-// (ops/message_steps.py).
+// What a step computes for each edge u -> v: a row of `width` floats, or of one for each head. Python has the
+// same numbers (ops/message_steps.py).
 enum class MessageOp : int64_t {
   kSource,       // row u of matrix a of the sources
   kDestination,  // row v of matrix a of the destinations
@@ -16,53 +17,95 @@ enum class MessageOp : int64_t {
   kWeight,       // the edge's weight in each column
   kParameter,    // row a of the parameters
   kNumber,       // the number in each column
-  kAdd,          // of steps a and b, as the next three
+  kAdd,          // of steps a and b, as all up to kWhere
   kSubtract,
   kMultiply,
   kDivide,
-  kRelu,       // of step a, as all below
-  kLeakyRelu,  // times the number below zero
+  kReluGradient,       // a, or 0 where b <= 0
+  kLeakyReluGradient,  // a, or a times the number where b is not above 0
+  kSigmoidGradient,    // a (1 - b) b
+  kTanhGradient,       // a (1 - b b)
+  kAbsGradient,        // a times the sign of b
+  kEqual,              // 1 where a equals b, else 0
+  kWhere,              // a, or 0 where b is 0
+  kRelu,               // of step a, as all below
+  kLeakyRelu,          // times the number below zero
   kSigmoid,
   kTanh,
   kExp,
   kAbs,
-  kSumColumns,  // the sum of the row in each column
+  kSumColumns,  // a wide row's sum over each head's columns: a narrow row
+  kSpread,      // a narrow row's numbers in all columns of their heads: a wide row
 };
-inline constexpr int64_t kNumMessageOps = static_cast<int64_t>(MessageOp::kSumColumns) + 1;
+inline constexpr int64_t kNumMessageOps = static_cast<int64_t>(MessageOp::kSpread) + 1;
+inline constexpr bool is_leaf(MessageOp op) { return op < MessageOp::kAdd; }
+inline constexpr bool reads_two(MessageOp op) { return op >= MessageOp::kAdd && op <= MessageOp::kWhere; }
+inline constexpr bool changes_width(MessageOp op) { return op >= MessageOp::kSumColumns; }
 
-enum class MessageReduction : int64_t { kSum, kMax, kMin };
+// What becomes of a step's rows.
+enum class MessageResult : int64_t {
+  kSum,  // over the edges of each walked row, as the next three
+  kMax,
+  kMin,
+  kLogSumExp,
+  kOverAll,  // the sum over all edges: a parameter's gradient
+};
+inline constexpr int64_t kNumMessageResults = static_cast<int64_t>(MessageResult::kOverAll) + 1;
 
-inline constexpr int kMostMatrices = 2;  // of sources, and of destinations
-inline constexpr int kMostSteps = 48;
+inline constexpr int kMostSources = 4, kMostDestinations = 6, kMostResults = 4;
+inline constexpr int kMostSteps = 256;
 
-// The rows that are walked are the destinations, with the graph's in-edges; or by source, with those of its
+// Where a matrix's row goes: the step that reads it.
+struct MessageLeaf {
+  int step;
+  Rows rows;
+  int64_t columns;
+};
+
+// The interpreter's instructions: elementwise steps on an accumulator, by MessageOp, and these.
+enum MessageCode : int {
+  kReverseSubtract = static_cast<int>(kNumMessageOps),  // operand - accumulator
+  kReverseDivide,
+  kLoad,    // accumulator = operand
+  kStore,   // the accumulator, as the row of a step
+  kResult,  // adds the accumulator to a result; by MessageResult, kResult + kind
+};
+struct MessageInstruction {
+  int code;
+  int step;  // whose row is the operand, or is stored; or the number of the result
+  float number;
+};
+
+// Steps in the order in which they run: those of a phase read one another and earlier phases.
+struct MessagePhase {
+  std::vector<int> reshaped;  // steps that change the width, before all others
+  std::vector<MessageInstruction> narrow, wide;
+};
+
+// The walked rows are the destinations, with the graph's in-edges; or the sources, with those of its
 // transpose. All floats.
 struct MessageArgs {
-  EdgeRows walk;  // its `x` and `weight` are not used
-  bool by_source = false;
+  EdgeRows walk;  // its `x` and `weight` are not used; `width` columns
+  int64_t heads = 1;
   const int64_t* perm = nullptr;   // edge of the walk -> edge; null: the same
-  const int64_t* steps = nullptr;  // (num_steps, 3): what, a, b
+  const int64_t* steps = nullptr;  // (num_steps, 4): what, a, b, whether its row is narrow
   const float* numbers = nullptr;  // (num_steps,)
   int num_steps = 0;
-  Rows sources[kMostMatrices] = {}, destinations[kMostMatrices] = {}, edges = {};
-  const float* weight = nullptr;      // (num_edges,)
-  const float* parameters = nullptr;  // (num_parameters, width)
-  int64_t num_parameters = 0;
-  MessageReduction reduction = MessageReduction::kSum;
-};
+  const float* weight = nullptr;      // (num_edges,); null if no step reads it
+  const float* parameters = nullptr;  // (num_parameters, width); a narrow one fills the first columns
+  std::vector<MessageLeaf> walked, reached, of_edges;  // what is read by walked row, other end and edge
+  std::vector<MessagePhase> phases;
+  std::vector<int> stored;  // steps that have a row of their own
 
-struct MessageForwardArgs : MessageArgs {
-  float* out = nullptr;      // (num_dst, width)
-  int32_t* count = nullptr;  // (num_dst, width): messages that share a maximum; null for sums
-};
-
-struct MessageBackwardArgs : MessageArgs {
-  const float* grad = nullptr;  // (num_dst, width), of each message alike
-  // (num_dst, width): only messages equal to it have the gradient; or null.
-  const float* largest = nullptr;
-  // Added to: of the matrices that are walked, (num_rows, width); or null.
-  float* grads[kMostMatrices] = {};
-  float* grad_parameters = nullptr;  // (num_parameters, width); may be null
+  struct Result {
+    MessageResult kind;
+    bool narrow;
+    float* to;  // (num_dst, columns); of kOverAll one row
+    int64_t columns;
+  };
+  std::vector<Result> results;
+  bool adds = false;         // to what sums' results hold
+  int32_t* count = nullptr;  // (num_dst, columns): messages that share a maximum; null without any
 };
 
 }  // namespace gb

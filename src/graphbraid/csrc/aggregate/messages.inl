@@ -3,11 +3,15 @@
 //   sources, destinations (num_src or num_dst, width), edges (num_edges, width)
 //     --- steps for each edge, then the reduction over v's edges --->  out (num_dst, width)
 //
-// Some edges at a time are gathered, and each step is one loop over all numbers of these edges, which stay in
-// the first cache; so no row per edge is written to memory, and reading the steps costs little. Backward runs
-// the steps again and then their adjoints: over v's edges for the destinations' gradients, over u's edges,
-// those of the transpose, for the sources'. A sum's terms are added in the order of the walk, and parameters'
-// gradients piece by piece, where pieces do not depend on the number of threads.
+// An edge's steps run one after the other on some columns at a time, which stay in registers from step to
+// step; rows of matrices are read where they stand, and each row's sums stay in the first cache. So no row
+// per edge is written to memory. A gradient is another list of steps, written by ops/message_steps.py: it
+// walks v's edges for the destinations' gradients, and u's edges, those of the transpose, for the sources'. A
+// sum's terms are added in the order of the walk, and sums over all edges piece by piece, where pieces do not
+// depend on the number of threads.
+//
+// Rows may be narrow, of one number for each head: sums over a head's columns, and what is computed from
+// them.
 //
 // Bound by reading num_edges rows per matrix whose rows are not walked, or by arithmetic: an exponential
 // takes about as long as reading ten numbers. Arguments: messages.h.
@@ -15,8 +19,6 @@
 namespace gb::GB_VARIANT {
 
 #include "variants/exp.inl"
-
-constexpr int64_t kNumbersAtATime = 1024;  // of each step: a dozen steps fit in the first cache
 
 // exp as PyTorch has it up to the largest float, too, where exp_lanes may stop at exp(88).
 GB_INLINE VecF32 exp_or_infinity(VecF32 x) {
@@ -53,372 +55,346 @@ GB_INLINE VecF32 sigmoid_lanes(VecF32 x) {
   return reciprocal(1.0f + exp_lanes(x < -44.0f ? splat<VecF32>(44.0f) : -x));
 }
 
-// Buffers of one piece of the work: values and adjoints of the steps for some edges.
-struct MessageScratch {
-  int64_t width, at_a_time, stride;  // edges at a time; floats from one step to the next
-  std::vector<float> memory;
-  std::vector<int64_t> own, other, edge;  // of each edge: its walked row, the other end, its number
-  std::vector<int64_t> none;              // row 0 for each
-  std::vector<uint8_t> needed;            // whether a step's adjoint is wanted
-  std::vector<uint8_t> begun;             // whether it holds a part already
-
-  MessageScratch(const MessageArgs& a, bool has_adjoints) : width(a.walk.width) {
-    at_a_time = std::max<int64_t>(1, kNumbersAtATime / width);
-    stride = (at_a_time * width + GB_LANES_F32 - 1) / GB_LANES_F32 * GB_LANES_F32;
-    memory.resize(static_cast<size_t>(stride * a.num_steps * (has_adjoints ? 2 : 1)));
-    own.resize(static_cast<size_t>(at_a_time));
-    other.resize(static_cast<size_t>(at_a_time));
-    edge.resize(static_cast<size_t>(at_a_time));
-    none.resize(static_cast<size_t>(at_a_time));
-    needed.resize(static_cast<size_t>(a.num_steps));
-    begun.resize(static_cast<size_t>(a.num_steps));
-    for (int i = 0; i < a.num_steps; ++i) {  // the same for all edges
-      float* value = this->value(i);
-      const int64_t* step = a.steps + 3 * i;
-      if (step[0] == static_cast<int64_t>(MessageOp::kNumber)) std::fill(value, value + stride, a.numbers[i]);
-      if (step[0] == static_cast<int64_t>(MessageOp::kParameter))
-        for (int64_t k = 0; k < at_a_time; ++k)
-          std::copy_n(a.parameters + step[1] * width, width, value + k * width);
-    }
-  }
-  float* value(int64_t step) { return memory.data() + step * stride; }
-  float* adjoint(int64_t step, int num_steps) { return memory.data() + (num_steps + step) * stride; }
+// What the steps of an edge read and write: addresses of rows.
+struct MessageRows {
+  std::vector<const float*> at;  // by step: where its row of this edge stands
+  std::vector<float*> to;        // by result: the walked row's
+  int32_t* count = nullptr;      // of a maximum or minimum
+  std::vector<float*> terms;     // by result: the sums of a LogSumExp
 };
 
-template <typename F>
-GB_INLINE void each_vector(int64_t count, const F& f) {
-  for (int64_t i = 0; i < count; i += GB_LANES_F32) f(i);
-}
-
-// out[k, :] = row ids[k] of a matrix.
-static void gather_message_rows(const Rows& rows, const int64_t* ids, int64_t n, int64_t width, float* out) {
-  const float* from = static_cast<const float*>(rows.data);
-  for (int64_t k = 0; k < n; ++k) {
-    const float* row = from + ids[k] * rows.stride;
-    float* to = out + k * width;
-    int64_t c = 0;
-    for (; c + GB_LANES_F32 <= width; c += GB_LANES_F32) store(to + c, load(row + c));
-    if (c < width) store_n(to + c, load_n(row + c, static_cast<int>(width - c)), static_cast<int>(width - c));
-  }
-}
-
-// to[own[k], :] += rows[k, :], in the order of k: those of one row in succession are added in registers.
-static void add_message_rows(const float* rows, const int64_t* own, int64_t n, int64_t width, float* to) {
-  for (int64_t k = 0; k < n;) {
-    int64_t end = k + 1;
-    while (end < n && own[end] == own[k]) ++end;
-    float* out = to + own[k] * width;
-    for (int64_t c = 0; c < width; c += GB_LANES_F32) {
-      const int lanes = static_cast<int>(std::min<int64_t>(GB_LANES_F32, width - c));
-      VecF32 sum = load_n(out + c, lanes);
-      for (int64_t e = k; e < end; ++e) sum += load_n(rows + e * width + c, lanes);
-      store_n(out + c, sum, lanes);
-    }
-    k = end;
-  }
-}
-
-GB_INLINE float sum_of(const float* row, int64_t width) {
-  VecF32 sum = {};
-  int64_t c = 0;
-  for (; c + GB_LANES_F32 <= width; c += GB_LANES_F32) sum += load(row + c);
-  if (c < width) sum += load_n(row + c, static_cast<int>(width - c));
-  float total = 0;
-  for (int l = 0; l < GB_LANES_F32; ++l) total += sum[l];
-  return total;
-}
-
-// Computes the values of all steps for the n edges whose ends stand in the scratch.
-static void message_values(const MessageArgs& a, MessageScratch& s, int64_t n) {
-  const int64_t width = s.width, count = n * width;
-  const int64_t* sources = a.by_source ? s.own.data() : s.other.data();
-  const int64_t* destinations = a.by_source ? s.other.data() : s.own.data();
-  for (int i = 0; i < a.num_steps; ++i) {
-    const int64_t* step = a.steps + 3 * i;
-    float* out = s.value(i);
-    const float *x = s.value(step[1]), *y = s.value(step[2]);
-    const auto unary = [&](const auto& f) GB_LAMBDA {
-      each_vector(count, [&](int64_t c) GB_LAMBDA { store(out + c, f(load(x + c))); });
-    };
+// The n columns from `column` on of an edge's elementwise steps; n fills NV vectors, or is less than one.
+template <int NV, bool Whole>
+__attribute__((noinline)) void run_steps(const std::vector<MessageInstruction>& code, const MessageRows& rows,
+                                         int64_t column, int n) {
+  constexpr int L = GB_LANES_F32;
+  static_assert(Whole || NV == 1);
+  const auto get = [&](const auto* from, int i) GB_LAMBDA {
+    if constexpr (Whole) return load(from + i * L);
+    return load_n(from, n);
+  };
+  const auto put = [&](auto* to, int i, auto value) GB_LAMBDA {
+    if constexpr (Whole) return store(to + i * L, value);
+    store_n(to, value, n);
+  };
+  VecF32 held[NV] = {};
+  const MessageInstruction *it = code.data(), *end = it + code.size();
+  for (; it != end; ++it) {
+    const auto unary = [&](const auto& f)
+                           GB_LAMBDA { unroll<NV>([&](auto i) GB_LAMBDA { held[i] = f(held[i]); }); };
     const auto binary = [&](const auto& f) GB_LAMBDA {
-      each_vector(count, [&](int64_t c) GB_LAMBDA { store(out + c, f(load(x + c), load(y + c))); });
+      const float* other = rows.at[static_cast<size_t>(it->step)] + column;
+      unroll<NV>([&](auto i) GB_LAMBDA { held[i] = f(held[i], get(other, i)); });
     };
-    switch (static_cast<MessageOp>(step[0])) {
-      case MessageOp::kSource:
-        gather_message_rows(a.sources[step[1]], sources, n, width, out);
+    const auto select = [&](const auto& is_better) GB_LAMBDA {
+      float* best = rows.to[static_cast<size_t>(it->step)] + column;
+      int32_t* count = rows.count + column;
+      unroll<NV>([&](auto i) GB_LAMBDA {
+        const VecF32 m = held[i], old = get(best, i);
+        const VecI32 shared = get(count, i), equal = m == old, better = is_better(m, old), none = m != m;
+        put(best, i, (better | none) != 0 ? m : old);
+        put(count, i, none != 0 ? VecI32{} : better != 0 ? splat<VecI32>(1) : shared - equal);
+      });
+    };
+    switch (it->code) {
+      case static_cast<int>(MessageOp::kAdd):
+        binary([&](VecF32 p, VecF32 q) GB_LAMBDA { return p + q; });
         break;
-      case MessageOp::kDestination:
-        gather_message_rows(a.destinations[step[1]], destinations, n, width, out);
+      case static_cast<int>(MessageOp::kSubtract):
+        binary([&](VecF32 p, VecF32 q) GB_LAMBDA { return p - q; });
         break;
-      case MessageOp::kEdge:
-        gather_message_rows(a.edges, s.edge.data(), n, width, out);
+      case kReverseSubtract:
+        binary([&](VecF32 p, VecF32 q) GB_LAMBDA { return q - p; });
         break;
-      case MessageOp::kWeight:
-        for (int64_t k = 0; k < n; ++k) std::fill_n(out + k * width, width, a.weight[s.edge[k]]);
+      case static_cast<int>(MessageOp::kMultiply):
+        binary([&](VecF32 p, VecF32 q) GB_LAMBDA { return p * q; });
         break;
-      case MessageOp::kParameter:
-      case MessageOp::kNumber:
+      case static_cast<int>(MessageOp::kDivide):
+        binary([&](VecF32 p, VecF32 q) GB_LAMBDA { return p / q; });
         break;
-      case MessageOp::kAdd:
-        binary([](VecF32 p, VecF32 q) GB_LAMBDA { return p + q; });
+      case kReverseDivide:
+        binary([&](VecF32 p, VecF32 q) GB_LAMBDA { return q / p; });
         break;
-      case MessageOp::kSubtract:
-        binary([](VecF32 p, VecF32 q) GB_LAMBDA { return p - q; });
+      case static_cast<int>(MessageOp::kReluGradient):
+        binary([&](VecF32 p, VecF32 q) GB_LAMBDA { return q <= 0 ? VecF32{} : p; });
         break;
-      case MessageOp::kMultiply:
-        binary([](VecF32 p, VecF32 q) GB_LAMBDA { return p * q; });
+      case static_cast<int>(MessageOp::kLeakyReluGradient):
+        binary([&, slope = it->number](VecF32 p, VecF32 q) GB_LAMBDA { return q > 0 ? p : p * slope; });
         break;
-      case MessageOp::kDivide:
-        binary([](VecF32 p, VecF32 q) GB_LAMBDA { return p / q; });
+      case static_cast<int>(MessageOp::kSigmoidGradient):
+        binary([&](VecF32 p, VecF32 q) GB_LAMBDA { return p * (1.0f - q) * q; });
         break;
-      case MessageOp::kRelu:
-        unary([](VecF32 p) GB_LAMBDA { return p < 0 ? VecF32{} : p; });
+      case static_cast<int>(MessageOp::kTanhGradient):
+        binary([&](VecF32 p, VecF32 q) GB_LAMBDA { return p * (1.0f - q * q); });
         break;
-      case MessageOp::kLeakyRelu: {
-        const float slope = a.numbers[i];
-        unary([slope](VecF32 p) GB_LAMBDA { return p < 0 ? p * slope : p; });
+      case static_cast<int>(MessageOp::kAbsGradient):
+        binary([&](VecF32 p, VecF32 q) GB_LAMBDA { return q > 0 ? p : q < 0 ? -p : VecF32{}; });
+        break;
+      case static_cast<int>(MessageOp::kEqual):
+        binary([&](VecF32 p, VecF32 q) GB_LAMBDA { return p == q ? splat<VecF32>(1.0f) : VecF32{}; });
+        break;
+      case static_cast<int>(MessageOp::kWhere):
+        binary([&](VecF32 p, VecF32 q) GB_LAMBDA { return q == 0 ? VecF32{} : p; });
+        break;
+      case static_cast<int>(MessageOp::kRelu):
+        unary([&](VecF32 p) GB_LAMBDA { return p < 0 ? VecF32{} : p; });
+        break;
+      case static_cast<int>(MessageOp::kLeakyRelu):
+        unary([&, slope = it->number](VecF32 p) GB_LAMBDA { return p < 0 ? p * slope : p; });
+        break;
+      case static_cast<int>(MessageOp::kSigmoid):
+        unary([&](VecF32 p) GB_LAMBDA { return sigmoid_lanes(p); });
+        break;
+      case static_cast<int>(MessageOp::kTanh):
+        unary([&](VecF32 p) GB_LAMBDA { return tanh_lanes(p); });
+        break;
+      case static_cast<int>(MessageOp::kExp):
+        unary([&](VecF32 p) GB_LAMBDA { return exp_or_infinity(p); });
+        break;
+      case static_cast<int>(MessageOp::kAbs):
+        unary([&](VecF32 p) GB_LAMBDA { return magnitude(p); });
+        break;
+      case kLoad: {
+        const float* from = rows.at[static_cast<size_t>(it->step)] + column;
+        unroll<NV>([&](auto i) GB_LAMBDA { held[i] = get(from, i); });
         break;
       }
-      case MessageOp::kSigmoid:
-        unary([](VecF32 p) GB_LAMBDA { return sigmoid_lanes(p); });
-        break;
-      case MessageOp::kTanh:
-        unary([](VecF32 p) GB_LAMBDA { return tanh_lanes(p); });
-        break;
-      case MessageOp::kExp:
-        unary([](VecF32 p) GB_LAMBDA { return exp_or_infinity(p); });
-        break;
-      case MessageOp::kAbs:
-        unary([](VecF32 p) GB_LAMBDA { return magnitude(p); });
-        break;
-      case MessageOp::kSumColumns:
-        for (int64_t k = 0; k < n; ++k) std::fill_n(out + k * width, width, sum_of(x + k * width, width));
-        break;
-    }
-  }
-}
-
-// Adds each step's adjoint to those of what it reads, from the last step back.
-static void message_adjoints(const MessageArgs& a, MessageScratch& s, int64_t n) {
-  const int64_t width = s.width, count = n * width;
-  for (int i = a.num_steps - 1; i >= 0; --i) {
-    if (!s.needed[i] || !s.begun[i]) continue;  // nothing reads it on the way to the message
-    const int64_t* step = a.steps + 3 * i;
-    const float *out = s.value(i), *x = s.value(step[1]), *y = s.value(step[2]);
-    const float* grad = s.adjoint(i, a.num_steps);
-    const int64_t to_x = step[1], to_y = step[2];
-    const auto give = [&](int64_t to_step, const auto& f) GB_LAMBDA {
-      float* to = s.adjoint(to_step, a.num_steps);
-      if (s.begun[to_step])
-        each_vector(count, [&](int64_t c) GB_LAMBDA { store(to + c, load(to + c) + f(c, load(grad + c))); });
-      else
-        each_vector(count, [&](int64_t c) GB_LAMBDA { store(to + c, f(c, load(grad + c))); });
-      s.begun[to_step] = 1;
-    };
-    const MessageOp op = static_cast<MessageOp>(step[0]);
-    const bool is_binary = op >= MessageOp::kAdd && op <= MessageOp::kDivide;
-    const bool gives_x = op >= MessageOp::kAdd && s.needed[step[1]], gives_y = is_binary && s.needed[step[2]];
-    switch (op) {
-      case MessageOp::kAdd:
-        if (gives_x) give(to_x, [](int64_t, VecF32 g) GB_LAMBDA { return g; });
-        if (gives_y) give(to_y, [](int64_t, VecF32 g) GB_LAMBDA { return g; });
-        break;
-      case MessageOp::kSubtract:
-        if (gives_x) give(to_x, [](int64_t, VecF32 g) GB_LAMBDA { return g; });
-        if (gives_y) give(to_y, [](int64_t, VecF32 g) GB_LAMBDA { return -g; });
-        break;
-      case MessageOp::kMultiply:
-        if (gives_x) give(to_x, [&](int64_t c, VecF32 g) GB_LAMBDA { return g * load(y + c); });
-        if (gives_y) give(to_y, [&](int64_t c, VecF32 g) GB_LAMBDA { return g * load(x + c); });
-        break;
-      case MessageOp::kDivide:
-        if (gives_x) give(to_x, [&](int64_t c, VecF32 g) GB_LAMBDA { return g / load(y + c); });
-        if (gives_y)
-          give(to_y, [&](int64_t c, VecF32 g) GB_LAMBDA { return -g * load(out + c) / load(y + c); });
-        break;
-      case MessageOp::kRelu:
-        if (gives_x)
-          give(to_x, [&](int64_t c, VecF32 g) GB_LAMBDA { return load(out + c) <= 0 ? VecF32{} : g; });
-        break;
-      case MessageOp::kLeakyRelu: {
-        const float slope = a.numbers[i];
-        if (gives_x)
-          give(to_x, [&](int64_t c, VecF32 g) GB_LAMBDA { return load(x + c) > 0 ? g : g * slope; });
+      case kStore: {  // to scratch, which ends at a whole vector
+        float* to = const_cast<float*>(rows.at[static_cast<size_t>(it->step)]) + column;
+        unroll<NV>([&](auto i) GB_LAMBDA { store(to + i * L, held[i]); });
         break;
       }
-      case MessageOp::kSigmoid:
-        if (gives_x)
-          give(to_x, [&](int64_t c, VecF32 g) GB_LAMBDA {
-            const VecF32 p = load(out + c);
-            return g * (1.0f - p) * p;
-          });
+      case kResult + static_cast<int>(MessageResult::kSum):
+      case kResult + static_cast<int>(MessageResult::kOverAll): {
+        float* sum = rows.to[static_cast<size_t>(it->step)] + column;
+        unroll<NV>([&](auto i) GB_LAMBDA { put(sum, i, get(sum, i) + held[i]); });
         break;
-      case MessageOp::kTanh:
-        if (gives_x)
-          give(to_x, [&](int64_t c, VecF32 g) GB_LAMBDA {
-            const VecF32 p = load(out + c);
-            return g * (1.0f - p * p);
-          });
+      }
+      case kResult + static_cast<int>(MessageResult::kMax):
+        select([&](VecF32 m, VecF32 old) GB_LAMBDA { return m > old; });
         break;
-      case MessageOp::kExp:
-        if (gives_x) give(to_x, [&](int64_t c, VecF32 g) GB_LAMBDA { return g * load(out + c); });
+      case kResult + static_cast<int>(MessageResult::kMin):
+        select([&](VecF32 m, VecF32 old) GB_LAMBDA { return m < old; });
         break;
-      case MessageOp::kAbs:
-        if (gives_x)
-          give(to_x, [&](int64_t c, VecF32 g) GB_LAMBDA {
-            const VecF32 p = load(x + c);
-            return p > 0 ? g : p < 0 ? -g : VecF32{};
-          });
+      case kResult + static_cast<int>(MessageResult::kLogSumExp): {
+        float* most = rows.to[static_cast<size_t>(it->step)] + column;
+        float* sum = rows.terms[static_cast<size_t>(it->step)] + column;
+        unroll<NV>([&](auto i) GB_LAMBDA {
+          const VecF32 old = get(most, i), m = held[i], top = m > old || m != m ? m : old;
+          const VecF32 shift = top == -INFINITY ? VecF32{} : top;
+          put(sum, i, get(sum, i) * exp_lanes(old - shift) + exp_lanes(m - shift));
+          put(most, i, top);
+        });
         break;
-      case MessageOp::kSumColumns:
-        if (gives_x) {
-          // Behind what it was computed from, its value serves to spread the sums.
-          float* spread = s.value(i);
-          for (int64_t k = 0; k < n; ++k)
-            std::fill_n(spread + k * width, width, sum_of(grad + k * width, width));
-          give(to_x, [&](int64_t c, VecF32) GB_LAMBDA { return load(spread + c); });
-        }
-        break;
+      }
       default:
         break;
     }
   }
 }
 
-// Asks for the rows at the other ends of some edges.
-static void prefetch_messages(const MessageArgs& a, int64_t first, int64_t last) {
-  for (int64_t e = first; e < last; ++e) {
-    const int64_t other = node_at(a.walk, e);
-    for (const Rows& rows : a.by_source ? a.destinations : a.sources) {
-      if (!rows.data) continue;
-      const float* row = static_cast<const float*>(rows.data) + other * rows.stride;
-      for (int64_t c = 0; c < a.walk.width; c += 16) __builtin_prefetch(row + c);
-    }
+// All columns of an edge's elementwise steps.
+GB_INLINE void run_columns(const std::vector<MessageInstruction>& code, const MessageRows& rows,
+                           int64_t columns) {
+  constexpr int L = GB_LANES_F32;
+  if (code.empty()) return;
+  int64_t c = 0;
+  for (; c + 4 * L <= columns; c += 4 * L) run_steps<4, true>(code, rows, c, 4 * L);
+  if (c + 2 * L <= columns) {
+    run_steps<2, true>(code, rows, c, 2 * L);
+    c += 2 * L;
   }
+  if (c + L <= columns) {
+    run_steps<1, true>(code, rows, c, L);
+    c += L;
+  }
+  if (c < columns) run_steps<1, false>(code, rows, c, static_cast<int>(columns - c));
 }
 
-// visit(number of edges, first edge of the walk) for the edges of some rows, whose ends stand in the scratch.
-template <typename Visit>
-GB_INLINE void over_messages(const MessageArgs& a, MessageScratch& s, int64_t first_row, int64_t last_row,
-                             const Visit& visit) {
-  const int64_t* indptr = a.walk.indptr;
-  int64_t row = first_row;
-  const int64_t end = indptr[last_row];
-  for (int64_t e = indptr[first_row]; e < end; e += s.at_a_time) {
-    const int64_t n = std::min(s.at_a_time, end - e);
-    for (int64_t k = 0; k < n; ++k) {
-      while (indptr[row + 1] <= e + k) ++row;
-      s.own[k] = row;
-      s.other[k] = node_at(a.walk, e + k);
-      s.edge[k] = a.perm ? a.perm[e + k] : e + k;
-    }
-    prefetch_messages(a, e + n, std::min(e + 2 * n, end));
-    message_values(a, s, n);
-    visit(n, e);
-  }
+GB_INLINE float sum_of(const float* row, int64_t n) {
+  VecF32 sum = {};
+  int64_t c = 0;
+  for (; c + GB_LANES_F32 <= n; c += GB_LANES_F32) sum += load(row + c);
+  if (c < n) sum += load_n(row + c, static_cast<int>(n - c));
+  float total = 0;
+  for (int l = 0; l < GB_LANES_F32; ++l) total += sum[l];
+  return total;
 }
 
-// body(piece, first row, last row) for pieces of about equal work, whose number depends on the graph alone.
-template <typename Body>
-void over_pieces(const MessageArgs& a, const Body& body) {
+// One thread's rows, and the walk over edges.
+class MessageWalk {
+ public:
+  explicit MessageWalk(const MessageArgs& a)
+      : a_(a), channels_(a.walk.width / a.heads), stride_((a.walk.width + kPad - 1) / kPad * kPad) {
+    const auto steps = static_cast<size_t>(a.num_steps);
+    scratch_.assign(static_cast<size_t>(stride_) * (steps + a.results.size()), 0.0f);
+    rows_.at.assign(steps, scratch_.data());
+    for (const int i : a.stored) rows_.at[static_cast<size_t>(i)] = own(i);
+    for (int i = 0; i < a.num_steps; ++i) {
+      const int64_t* step = a.steps + 4 * i;
+      if (step[0] == static_cast<int64_t>(MessageOp::kNumber)) {
+        std::fill_n(own(i), stride_, a.numbers[i]);
+        rows_.at[static_cast<size_t>(i)] = own(i);
+      } else if (step[0] == static_cast<int64_t>(MessageOp::kParameter)) {
+        rows_.at[static_cast<size_t>(i)] = a.parameters + step[1] * a.walk.width;
+      } else if (step[0] == static_cast<int64_t>(MessageOp::kWeight)) {
+        rows_.at[static_cast<size_t>(i)] = own(i);
+        weights_.push_back(i);
+      }
+    }
+    for (const MessageLeaf& leaf : a.reached) {
+      bool is_new = true;
+      for (const MessageLeaf& one : fetched_) is_new = is_new && one.rows.data != leaf.rows.data;
+      if (is_new) fetched_.push_back(leaf);
+    }
+    int64_t lines = 0;
+    for (const MessageLeaf& leaf : fetched_) lines += (leaf.columns + 15) / 16;
+    if (a.perm)
+      for (const MessageLeaf& leaf : a.of_edges) lines += (leaf.columns + 15) / 16;
+    ahead_ = prefetch_distance(static_cast<int>(std::clamp<int64_t>(lines, 1, kLinesAhead)));
+    rows_.to.resize(a.results.size());
+    rows_.terms.resize(a.results.size());
+    for (size_t r = 0; r < a.results.size(); ++r) rows_.terms[r] = own(a.num_steps + static_cast<int>(r));
+  }
+
+  // The rows [first, last); over_all: for each result the sum over these edges, where it is one over all.
+  void run(int64_t first, int64_t last, const std::vector<float*>& over_all) {
+    const int64_t* indptr = a_.walk.indptr;
+    const int64_t end = indptr[last];
+    for (int64_t v = first; v < last; ++v) {
+      begin_row(v, over_all);
+      for (int64_t e = indptr[v]; e < indptr[v + 1]; ++e) {
+        if (e + ahead_ < end) fetch(e + ahead_);
+        run_edge(e);
+      }
+      finish_row(indptr[v] == indptr[v + 1]);
+    }
+  }
+
+ private:
+  static constexpr int64_t kPad = 4 * GB_LANES_F32;
+
+  float* own(int i) { return scratch_.data() + i * stride_; }
+
+  static const float* row_of(const MessageLeaf& leaf, int64_t i) {
+    return static_cast<const float*>(leaf.rows.data) + i * leaf.rows.stride;
+  }
+
+  void begin_row(int64_t v, const std::vector<float*>& over_all) {
+    for (const MessageLeaf& leaf : a_.walked) rows_.at[static_cast<size_t>(leaf.step)] = row_of(leaf, v);
+    for (size_t r = 0; r < a_.results.size(); ++r) {
+      const MessageArgs::Result& result = a_.results[r];
+      float*& to = rows_.to[r];
+      to = result.kind == MessageResult::kOverAll ? over_all[r] : result.to + v * result.columns;
+      if (result.kind == MessageResult::kSum && !a_.adds) std::fill_n(to, result.columns, 0.0f);
+      if (result.kind == MessageResult::kMax || result.kind == MessageResult::kMin) {
+        std::fill_n(to, result.columns, result.kind == MessageResult::kMax ? -INFINITY : INFINITY);
+        rows_.count = a_.count + v * result.columns;
+        std::fill_n(rows_.count, result.columns, 0);
+      }
+      if (result.kind == MessageResult::kLogSumExp) {
+        std::fill_n(to, result.columns, -INFINITY);
+        std::fill_n(rows_.terms[r], result.columns, 0.0f);
+      }
+    }
+  }
+
+  void finish_row(bool is_empty) {
+    for (size_t r = 0; r < a_.results.size(); ++r) {
+      const MessageArgs::Result& result = a_.results[r];
+      float* to = rows_.to[r];
+      if (is_empty && result.kind != MessageResult::kSum && result.kind != MessageResult::kOverAll)
+        std::fill_n(to, result.columns, 0.0f);
+      else if (result.kind == MessageResult::kLogSumExp)
+        for (int64_t c = 0; c < result.columns; c += GB_LANES_F32) {
+          const int n = static_cast<int>(std::min<int64_t>(GB_LANES_F32, result.columns - c));
+          store_n(to + c, load_n(to + c, n) + log_lanes(load_n(rows_.terms[r] + c, n)), n);
+        }
+    }
+  }
+
+  // Inlined: GCC takes a function that only prefetches for one without effect, and drops its calls.
+  GB_INLINE void fetch(int64_t e) const {
+    const int64_t other = node_at(a_.walk, e);
+    for (const MessageLeaf& leaf : fetched_) {
+      const float* row = row_of(leaf, other);
+      for (int64_t c = 0; c < leaf.columns; c += 16) __builtin_prefetch(row + c, 0, kSecondLevel);
+    }
+    if (a_.perm)
+      for (const MessageLeaf& leaf : a_.of_edges) {
+        const float* row = row_of(leaf, a_.perm[e]);
+        for (int64_t c = 0; c < leaf.columns; c += 16) __builtin_prefetch(row + c, 0, kSecondLevel);
+      }
+  }
+
+  void run_edge(int64_t e) {
+    const int64_t other = node_at(a_.walk, e);
+    for (const MessageLeaf& leaf : a_.reached) rows_.at[static_cast<size_t>(leaf.step)] = row_of(leaf, other);
+    if (!a_.of_edges.empty() || a_.weight) {
+      const int64_t edge = a_.perm ? a_.perm[e] : e;
+      for (const MessageLeaf& leaf : a_.of_edges)
+        rows_.at[static_cast<size_t>(leaf.step)] = row_of(leaf, edge);
+      for (const int i : weights_) std::fill_n(own(i), a_.walk.width, a_.weight[edge]);
+    }
+    for (const MessagePhase& phase : a_.phases) {
+      for (const int i : phase.reshaped) reshape(i);
+      run_columns(phase.narrow, rows_, a_.heads);
+      run_columns(phase.wide, rows_, a_.walk.width);
+    }
+  }
+
+  // Sums each head's columns, or spreads its number over them.
+  void reshape(int i) {
+    const int64_t* step = a_.steps + 4 * i;
+    const float* from = rows_.at[static_cast<size_t>(step[1])];
+    float* to = own(i);
+    if (step[0] == static_cast<int64_t>(MessageOp::kSumColumns))
+      for (int64_t h = 0; h < a_.heads; ++h) to[h] = sum_of(from + h * channels_, channels_);
+    else
+      for (int64_t h = 0; h < a_.heads; ++h) std::fill_n(to + h * channels_, channels_, from[h]);
+  }
+
+  const MessageArgs& a_;
+  int64_t channels_, stride_;  // of a head; floats from one scratch row to the next
+  std::vector<float> scratch_;
+  MessageRows rows_;
+  std::vector<int> weights_;          // steps that read the edge's weight
+  std::vector<MessageLeaf> fetched_;  // matrices that are read by the other end, each once
+  int64_t ahead_;                     // edges from one that runs to one that is fetched
+};
+
+void reduce_messages(const MessageArgs& a) {
+  // Pieces of about equal work, whose number depends on the graph alone.
   constexpr int64_t kRowCost = 4, kEdgesOfAPiece = 4096, kMostPieces = 256;
-  const int64_t rows = a.walk.num_dst, work = a.walk.num_edges + rows * kRowCost;
+  const int64_t rows = a.walk.num_dst, work = a.walk.num_edges + rows * kRowCost, width = a.walk.width;
   const int64_t pieces = std::clamp<int64_t>(work / kEdgesOfAPiece, 1, kMostPieces);
+  int64_t num_sums = 0;
+  for (const MessageArgs::Result& result : a.results) num_sums += result.kind == MessageResult::kOverAll;
+  std::vector<float> sums(static_cast<size_t>(pieces * num_sums * width), 0.0f);
   parallel_dynamic(pieces, 1, [&](int64_t first, int64_t last) {
+    MessageWalk walk(a);
     for (int64_t piece = first; piece < last; ++piece) {
       const auto row_of = [&](int64_t p) {
         return p == pieces ? rows : row_at_work(a.walk.indptr, rows, kRowCost, work * p / pieces);
       };
-      const int64_t begin = row_of(piece), end = row_of(piece + 1);
-      if (begin < end) body(piece, begin, end);
+      std::vector<float*> over_all(a.results.size());
+      float* next = sums.data() + piece * num_sums * width;
+      for (size_t r = 0; r < a.results.size(); ++r)
+        if (a.results[r].kind == MessageResult::kOverAll) {
+          over_all[r] = next;
+          next += width;
+        }
+      walk.run(row_of(piece), row_of(piece + 1), over_all);
     }
   });
-}
-
-// out[c], count[c] after one more message.
-GB_INLINE void select_message(const float* message, int64_t width, bool least, float* out, int32_t* count) {
-  for (int64_t c = 0; c < width; ++c) {
-    const float m = message[c], o = out[c];
-    const bool better = least ? m < o : m > o;
-    count[c] = m != m ? 0 : better ? 1 : count[c] + (m == o);
-    out[c] = better || m != m ? m : o;
-  }
-}
-
-void message_forward(const MessageForwardArgs& a) {
-  const int64_t width = a.walk.width;
-  over_pieces(a, [&](int64_t, int64_t begin, int64_t end) {
-    MessageScratch s(a, false);
-    const bool selects = a.reduction != MessageReduction::kSum, least = a.reduction == MessageReduction::kMin;
-    std::fill(a.out + begin * width, a.out + end * width, 0.0f);
-    if (selects) std::fill(a.count + begin * width, a.count + end * width, 0);
-    const float* message = s.value(a.num_steps - 1);
-    over_messages(a, s, begin, end, [&](int64_t n, int64_t e) {
-      if (!selects) return add_message_rows(message, s.own.data(), n, width, a.out);
-      for (int64_t k = 0; k < n; ++k) {
-        const int64_t v = s.own[k];
-        const float* from = message + k * width;
-        float* out = a.out + v * width;
-        if (e + k == a.walk.indptr[v]) {
-          std::copy_n(from, width, out);
-          for (int64_t c = 0; c < width; ++c) a.count[v * width + c] = from[c] == from[c];
-        } else
-          select_message(from, width, least, out, a.count + v * width);
-      }
-    });
-  });
-}
-
-void message_backward(const MessageBackwardArgs& a) {
-  const int64_t width = a.walk.width, of_parameters = a.num_parameters * width;
-  std::vector<std::vector<float>> sums(a.grad_parameters ? 256 : 0);
-  const auto is = [&](int i, MessageOp op) { return a.steps[3 * i] == static_cast<int64_t>(op); };
-  over_pieces(a, [&](int64_t piece, int64_t begin, int64_t end) {
-    MessageScratch s(a, true);
-    if (a.grad_parameters) sums[static_cast<size_t>(piece)].assign(static_cast<size_t>(of_parameters), 0.0f);
-    const MessageOp walked = a.by_source ? MessageOp::kSource : MessageOp::kDestination;
-    for (int i = 0; i < a.num_steps; ++i) {
-      const int64_t* step = a.steps + 3 * i;
-      if (step[0] < static_cast<int64_t>(MessageOp::kAdd))
-        s.needed[i] =
-            (is(i, walked) && a.grads[step[1]]) || (is(i, MessageOp::kParameter) && a.grad_parameters);
-      else
-        s.needed[i] =
-            s.needed[step[1]] || (step[0] <= static_cast<int64_t>(MessageOp::kDivide) && s.needed[step[2]]);
-    }
-    const int last = a.num_steps - 1;
-    if (!s.needed[last]) return;
-    over_messages(a, s, begin, end, [&](int64_t n, int64_t) {
-      std::fill(s.begun.begin(), s.begun.end(), 0);
-      s.begun[last] = 1;
-      const int64_t* destinations = a.by_source ? s.other.data() : s.own.data();
-      float* seed = s.adjoint(last, a.num_steps);
-      gather_message_rows({a.grad, width}, destinations, n, width, seed);
-      if (a.largest) {
-        const float* message = s.value(last);
-        for (int64_t k = 0; k < n; ++k) {
-          const float* largest = a.largest + destinations[k] * width;
-          for (int64_t c = 0; c < width; ++c)
-            if (message[k * width + c] != largest[c]) seed[k * width + c] = 0;
-        }
-      }
-      message_adjoints(a, s, n);
-      for (int i = 0; i <= last; ++i) {
-        if (!s.needed[i] || !s.begun[i]) continue;
-        const int64_t at = a.steps[3 * i + 1];
-        const float* grad = s.adjoint(i, a.num_steps);
-        if (is(i, walked)) add_message_rows(grad, s.own.data(), n, width, a.grads[at]);
-        if (is(i, MessageOp::kParameter)) {
-          float* sum = sums[static_cast<size_t>(piece)].data() + at * width;
-          add_message_rows(grad, s.none.data(), n, width, sum);
-        }
-      }
-    });
-  });
-  if (a.grad_parameters) {
-    std::fill_n(a.grad_parameters, of_parameters, 0.0f);
-    for (const std::vector<float>& piece : sums)
-      for (size_t c = 0; c < piece.size(); ++c) a.grad_parameters[c] += piece[c];
+  int64_t place = 0;
+  for (const MessageArgs::Result& result : a.results) {
+    if (result.kind != MessageResult::kOverAll) continue;
+    std::fill_n(result.to, result.columns, 0.0f);
+    for (int64_t piece = 0; piece < pieces; ++piece)
+      for (int64_t c = 0; c < result.columns; ++c)
+        result.to[c] += sums[static_cast<size_t>((piece * num_sums + place) * width + c)];
+    ++place;
   }
 }
 

@@ -40,7 +40,7 @@ from graphbraid.ops.reference.gather import (
     gather_tiered,
     spread_rows,
 )
-from graphbraid.ops.reference.messages import message_backward, message_forward
+from graphbraid.ops.reference.messages import reduce_messages
 from graphbraid.ops.reference.rowwise import (
     batch_norm,
     batch_norm_backward,
@@ -77,9 +77,8 @@ __all__ = [
     "gine_edge_backward",
     "layer_norm",
     "layer_norm_backward",
-    "message_backward",
-    "message_forward",
     "pipelined_sum",
+    "reduce_messages",
     "sddmm",
     "spmm",
     "spmm_max",
