@@ -220,6 +220,18 @@ def test_seeds_of_another_type_and_seeds_without_edges():
 # ---- calls that are not lowered, and calls with tensors
 
 
+class Twice(nn.Module):
+    """A model that returns two matrices of rows of one type."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x_dict, edge_index_dict):
+        out = self.model(x_dict, edge_index_dict)
+        return out, {"positive": out.relu()}
+
+
 def test_a_call_with_dicts_returns_what_the_model_does():
     graph = untidy()
     one = ready(residual(lambda: SAGEConv(8, 8)), graph)
@@ -227,6 +239,8 @@ def test_a_call_with_dicts_returns_what_the_model_does():
     given = batch.x_dict, batch.edge_index_dict
     engine = graphbraid.compile(one, strict=True)
     torch.testing.assert_close(engine(*given), one(*given), **CLOSE)
+    both = graphbraid.compile(Twice(one), strict=True)
+    torch.testing.assert_close(both(*given), Twice(one)(*given), **CLOSE)
     several = ready(hetero(of(SAGEConv)), graph)
     engine = graphbraid.compile(several)
     with warnings.catch_warnings():
@@ -253,7 +267,7 @@ def test_a_model_as_written_returns_the_rows_of_the_seeds():
     torch.testing.assert_close(engine(batch), as_written(model, batch), **CLOSE)
     assert "HGTConv" in str(engine.why)
     only_b = ready(lambda _: One(HeteroConv({("a", "back", "b"): SAGEConv((6, 4), 3)})), graph)
-    with pytest.raises(DataError, match="outputs of b, and the seeds are of 'a'"):
+    with pytest.raises(DataError, match="outputs of the node type 'a'; got those of b"):
         graphbraid.compile(only_b)(batch)
 
 

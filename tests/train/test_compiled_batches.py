@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 pytest.importorskip("torch_geometric", reason=NO_PYG)
 import torch_geometric.nn as pyg
+from tests.train.test_typed_trainer import with_venue_features
+from tests.train.typed_communities import bibliography
 
 from graphbraid import Graph, Trainer
 from graphbraid import nn as gnn
@@ -103,3 +105,42 @@ def test_weights_go_to_models_that_take_them() -> None:
         compiled, plain = trained(make, graph), trained(make, graph, compiled=False)
         assert compiled.uncompiled_reason == ""
         assert losses(compiled) == pytest.approx(losses(plain), rel=1e-3)
+
+
+def of_types(make: Any) -> Any:
+    """A maker of what ``to_hetero`` makes of a model, whose widths the first run fills in."""
+
+    class Plain(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = make(8), make(3)
+
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            out: Tensor = self.second(self.first(x, edge_index).relu(), edge_index)
+            return out
+
+    graph = with_venue_features(bibliography())
+    return lambda: pyg.to_hetero(Plain(), (list(graph.node_types), list(graph.edge_types)))
+
+
+@pytest.mark.parametrize("layout", ["subgraph", "blocks"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        of_types(lambda width: pyg.SAGEConv((-1, -1), width)),
+        of_types(lambda width: pyg.GATConv((-1, -1), width, add_self_loops=False)),
+    ],
+)
+def test_models_over_node_types_learn_the_same(make: Any, layout: str) -> None:
+    graph = with_venue_features(bibliography())
+    if layout == "blocks":  # the first run, which fills in the widths, is of the model as it is written
+        model = make()
+        with torch.no_grad():
+            model({one: graph.nodes_of(one).x for one in graph.node_types}, graph.to_edge_indices())
+        assert trained(lambda: model, graph, layout=layout).uncompiled_reason == ""
+        return
+    compiled, plain = (trained(make, graph, compiled=compiled) for compiled in (True, False))
+    assert compiled.uncompiled_reason == ""
+    assert losses(compiled) == pytest.approx(losses(plain), rel=1e-3)
+    ours, theirs = (one.predict([1, 5, 7], mode="sampled") for one in (compiled, plain))
+    torch.testing.assert_close(ours, theirs, rtol=5e-2, atol=2e-2)

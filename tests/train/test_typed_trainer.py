@@ -300,7 +300,7 @@ def test_a_split_or_outputs_that_are_missing_are_named() -> None:
         def forward(self, x_dict: Any, edge_index_dict: Any) -> Any:
             return {"venue": torch.zeros(VENUES, 3, requires_grad=True)}
 
-    with pytest.raises(DataError, match=r"outputs of the labelled node type 'paper'; got those of venue"):
+    with pytest.raises(DataError, match=r"outputs of the node type 'paper'; got those of venue"):
         Trainer(OfVenues(), graph, **OPTIONS).fit()
     widths = r"features per node by type: 'author': 7, 'paper': 12, 'venue': none"
     needs_more = RGCN({"author": 8, "paper": 12, "venue": 0}, 16, 3, graph.edge_types, num_nodes={"venue": 5})

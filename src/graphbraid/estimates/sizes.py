@@ -24,7 +24,6 @@ from graphbraid.train.config import TrainConfig
 from graphbraid.train.step.feed import make_loader
 from graphbraid.train.step.links.runner import LinkRunner
 from graphbraid.train.step.runner import ModelRunner, WholeGraph
-from graphbraid.train.step.typed_runner import TypedRunner
 
 FEWER = 16
 """Part of a batch's seeds on which a step or a pass is tried first."""
@@ -90,7 +89,7 @@ def batch_sizes(runner: ModelRunner, config: TrainConfig, nodes: Tensor) -> Batc
         gather=False,
     )
     encoder = runner.encoder_runner() if isinstance(runner, LinkRunner) else runner
-    has_types = isinstance(encoder, TypedRunner)  # whose rows differ in width
+    has_types = encoder.graph.is_typed  # whose rows differ in width
     found, row_bytes = [], 0 if has_types else given_row_bytes(runner.graph.x)
     with runner.loader(settings) as loader:
         steps, seeds = len(loader), min(nodes.numel(), loader.schedule.batch_size)

@@ -26,7 +26,6 @@ from graphbraid.train.step.links.runner import LinkRunner
 from graphbraid.train.step.preflight import dry_run, has_split, split_nodes
 from graphbraid.train.step.runner import Batch, ModelRunner
 from graphbraid.train.step.step import Clock, LearningRateSchedule, TrainStep, make_optimizer
-from graphbraid.train.step.typed_runner import TypedRunner
 from graphbraid.train.task import Task, with_class_weights
 
 REPEATS = 3
@@ -207,10 +206,8 @@ def _runner(model: nn.Module, graph: Graph, config: TrainConfig, tiers: HostTier
     place = runtime.place_of(config)
     if isinstance(model, LinkModel):
         return LinkRunner(model, graph, place, config)
-    if graph.is_typed:
-        return TypedRunner(model, graph, place, config.node_type)
     rows, lists = (None, None) if tiers is None else (tiers.features, tiers.topology)
-    return ModelRunner(model, graph, place, rows, lists)
+    return ModelRunner(model, graph, place, rows, lists, node_type=config.node_type)
 
 
 def parameter_bytes(model: nn.Module) -> int:

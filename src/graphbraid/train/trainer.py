@@ -40,7 +40,6 @@ from graphbraid.train.step.links.runner import LinkRunner
 from graphbraid.train.step.preflight import check_fanouts, split_nodes
 from graphbraid.train.step.runner import ModelRunner
 from graphbraid.train.step.tiers import make_tiers
-from graphbraid.train.step.typed_runner import TypedRunner
 from graphbraid.train.task import Task
 
 
@@ -166,9 +165,8 @@ class Trainer:
         place = self._place
         if isinstance(self.model, LinkModel):
             return LinkRunner(self.model, self.graph, place, self.config)
-        if self.graph.is_typed:
-            return TypedRunner(self.model, self.graph, place, self.config.node_type)
-        return ModelRunner(self.model, self.graph, place, self.tiers, self.topology)
+        of_type = self.config.node_type
+        return ModelRunner(self.model, self.graph, place, self.tiers, self.topology, node_type=of_type)
 
     def _new_state(self) -> RunState:
         """Make the state of a run that has not begun."""

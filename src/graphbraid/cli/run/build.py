@@ -35,7 +35,7 @@ from graphbraid.nn import (
     make_typed_model,
 )
 from graphbraid.train.step.links.data import relation_learned
-from graphbraid.train.step.typed_runner import learned_type
+from graphbraid.train.step.runner import learned_type
 from graphbraid.train.task import AnyTaskName
 
 _PREPARATION = frozenset(

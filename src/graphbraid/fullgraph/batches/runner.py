@@ -14,14 +14,14 @@ from torch import nn
 from torch._C._functorch import peek_interpreter_stack
 from torch.autograd import forward_ad
 
-from graphbraid.errors import ConfigError, DataError, GraphbraidError, RunsAsWrittenWarning
+from graphbraid.errors import ConfigError, GraphbraidError, RunsAsWrittenWarning
 from graphbraid.fullgraph.batches.calls import BatchCall
 from graphbraid.fullgraph.batches.edges import Levels
 from graphbraid.fullgraph.batches.fusing import BatchProgram
 from graphbraid.fullgraph.batches.operations import RUN, BatchRun
 from graphbraid.fullgraph.batches.timing import NotedRun, timed_lines
 from graphbraid.fullgraph.program import Attention, Messages, NotLoweredError, Program, reasons_of
-from graphbraid.fullgraph.reading.as_written import map_tensors
+from graphbraid.fullgraph.reading.as_written import map_tensors, of_node_type
 from graphbraid.fullgraph.reading.calling import EDGE_ATTR, EDGE_TYPE, X
 from graphbraid.fullgraph.reading.fused_hgt import fused_layers
 from graphbraid.fullgraph.reading.modes import lock_of, plain_tensors
@@ -215,7 +215,7 @@ def _program_of(model: nn.Module, call: BatchCall, *, strict: bool) -> Program:
     how: dict[str, Any] = {"dtypes": _DTYPES, "breaks": breaks}
     if given.typed:
         return read_typed(model, call.calling, given, call.seed_type, **how)
-    if EDGE_TYPE in given.held:
+    if EDGE_TYPE in given.held or call.calling.takes(EDGE_TYPE):
         given = replace(given, relations=relations_of_layers(model))
     return read_model(model, given.node_types[0].channels, given, call.calling, **how)
 
@@ -234,13 +234,7 @@ def _of_seeds(out: Any, call: BatchCall, num_seeds: int) -> Any:
     if call.seed_type is not None:
         x, count = x.get(call.seed_type), call.num_nodes[call.seed_type]
         if isinstance(out, Mapping) and call.num_nodes.keys() >= out.keys():
-            if call.seed_type not in out:
-                found = ", ".join(map(str, out)) or "no type"
-                raise DataError(
-                    f"the model returns outputs of {found}, and the seeds are of {call.seed_type!r}; a type "
-                    "gets some if a relation leads into it (Graph.with_reverse_relations)"
-                )
-            out = out[call.seed_type]
+            out = of_node_type(out, call.seed_type)
     num_nodes = count if x is None else x.shape[0]  # x may have been replaced
     return map_tensors(out, lambda t: t[:num_seeds] if t.shape[:1] == (num_nodes,) else t)
 

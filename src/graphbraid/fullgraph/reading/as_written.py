@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -149,12 +149,7 @@ class AsWritten:
         node_type = self._node_type
         with contextlib.nullcontext() if node_type is None else fused_layers(self._model):
             out = self._calling.run(self._model, CallValues(self.value))
-        if node_type is None or not isinstance(out, dict):
-            return out
-        if node_type not in out:
-            found = ", ".join(map(str, out)) or "no type"
-            raise DataError(f"the model returns outputs of {found}, and those of {node_type!r} are wanted.")
-        return out[node_type]
+        return out if node_type is None else of_node_type(out, node_type)
 
     def rows(self, nodes: Tensor) -> Any:
         """Call the model and reduce each returned tensor with one row per node to the rows of ``nodes``."""
@@ -192,6 +187,23 @@ class AsWritten:
         if not found:
             return self._values[what]
         return {one: held.to(place) if isinstance(held, Tensor) else held for one, held in found.items()}
+
+
+def of_node_type(returned: Any, node_type: str) -> Any:
+    """Return the outputs of a node type, where a model has returned a dict of them by type.
+
+    Raises:
+        DataError: there are none of the type.
+    """
+    if not isinstance(returned, Mapping):
+        return returned
+    if node_type not in returned:
+        raise DataError(
+            f"the model must return outputs of the node type {node_type!r}; got those of "
+            f"{', '.join(map(str, returned)) or 'none'}. A type gets some if a relation leads into it "
+            "(Graph.with_reverse_relations)."
+        )
+    return returned[node_type]
 
 
 def map_tensors(returned: Any, change: Callable[[Tensor], Tensor]) -> Any:

@@ -123,13 +123,14 @@ def read_typed(
     widths = {one.input: one.channels for one in node_types}
     writer = Writer(widths, {one.input: number for number, one in enumerate(node_types)})
     out: str | None
+    returned: Returned | None = None
     if type(model) is RGCN:
         if types is None or node_type is None:
             raise NotLoweredError(name, "on mini-batches its own layers run it", "calls with blocks")
         check(name, model, _RGCN)
         out = _RGCNReader(writer, model, types, node_types).outputs()[list(types.nodes).index(node_type)]
     else:
-        out, _ = read_traced(writer, model, calling, given, node_type=node_type, breaks=breaks)
+        out, returned = read_traced(writer, model, calling, given, node_type=node_type, breaks=breaks)
     if not out:
         raise NotLoweredError(name, f"it gives no outputs of {node_type!r}", f"node_type={node_type!r}")
     ops = _reached(writer.ops, out)
@@ -139,7 +140,7 @@ def read_typed(
     if len(ops) > MOST_OPERATIONS:
         what = f"it comes to {len(ops)} operations, and reading takes up to {MOST_OPERATIONS}"
         raise NotLoweredError(name, what, "mini-batches (mode='sampled')")
-    return _checked(model, dtypes, ops=ops, in_channels=0, node_types=node_types)
+    return _checked(model, dtypes, ops=ops, in_channels=0, node_types=node_types, returned=returned)
 
 
 def _checked(model: nn.Module, dtypes: Collection[torch.dtype], **fields: Any) -> Program:

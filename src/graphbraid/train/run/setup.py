@@ -13,6 +13,7 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from graphbraid.errors import ConfigError
@@ -251,7 +252,10 @@ def _try_model(state: RunState, task: Task, train_nodes: Tensor, evidence: Evide
             _compile(state, train_nodes, evidence)
         return
     _require_sampled(state)
+    is_made = not any(map(is_lazy, state.runner.model.parameters()))
     dry_run(state.runner, task, state.config, train_nodes)
+    if not is_made:  # that run filled in widths; the model is read when it runs next
+        dry_run(state.runner, task, state.config, train_nodes)
     state.uncompiled_reason = state.runner.uncompiled_reason
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from graphbraid.errors import ConfigError, DataError
-from graphbraid.fullgraph.reading.as_written import WholeValues
+from graphbraid.errors import ConfigError, DataError, did_you_mean
+from graphbraid.fullgraph.reading.as_written import WholeValues, of_node_type
 from graphbraid.fullgraph.reading.calling import (
     ADJACENCY,
     CSC,
@@ -34,12 +34,14 @@ from graphbraid.fullgraph.reading.calling import (
     calling_of,
     withholding,
 )
+from graphbraid.fullgraph.reading.fused_hgt import fused_layers
 from graphbraid.fullgraph.reading.modes import in_mode
 from graphbraid.graph import Graph, NodeSet, SparseFeatures
 from graphbraid.graph.scaled_features import Features, is_widened
+from graphbraid.graph.types import ONLY_NODE_TYPE
 from graphbraid.nn import module_traits
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
-from graphbraid.sampling.minibatch.pyg_forms import adj_t_of
+from graphbraid.sampling.minibatch.pyg_forms import BY_TYPE, adj_t_of
 from graphbraid.sampling.rows.transfer_counter import link_of
 from graphbraid.sampling.source import BatchSource
 from graphbraid.train.task import Task, task_of
@@ -94,7 +96,13 @@ class ModelRunner:
     It is called as :func:`graphbraid.fullgraph.reading.calling.calling_of` says, on mini-batches and on the
     whole graph. The graph's arrays are used in place; other forms that a model needs are made once. If
     ``rows`` are given, features of mini-batches and of chunks of nodes come from there.
+
+    Where the graph has types, arguments are dicts by node type or relation, and outputs are for the nodes of
+    the type that is learned. The model returns a dict of outputs by node type, or those of that type alone.
     """
+
+    node_type: str = ONLY_NODE_TYPE
+    """The type whose outputs these are, in a graph with types."""
 
     def __init__(
         self,
@@ -103,13 +111,17 @@ class ModelRunner:
         place: ModelPlace,
         rows: FeatureSource | None = None,
         lists: NeighborLists | None = None,
+        *,
+        node_type: str | None = None,
     ) -> None:
-        if graph.x is None:
+        if graph.x is None and not graph.is_typed:
             raise DataError(
                 "the model needs node features, but graph.x is None; give some with graph.replace(x=...), "
                 "for example one-hot degrees or random vectors."
             )
-        self.calling = calling_of(model, Given.of(graph))
+        if graph.is_typed:
+            self.node_type = learned_type(graph, node_type)
+        self._bind(model, Given.of(graph))
         self._prepare(model, graph, place, rows, lists)
         self.source()  # refuses rows and lists of another graph
         self.uses_degrees = self.native and normalises_by_degree(model)
@@ -134,15 +146,28 @@ class ModelRunner:
         self.batches = _batch_runner(model) if place.compiled and not self.native else None
         """Runs mini-batches in place of :attr:`model`; None if the model's own layers do."""
 
+    def _bind(self, model: nn.Module, given: Given) -> None:
+        """Determine how the model is called; refuse one that reads features where no type has any."""
+        self.calling = calling_of(model, given)
+        graph = given.graph
+        assert graph is not None
+        has_features = any(graph.nodes_of(one).x is not None for one in graph.node_types)
+        if graph.is_typed and not has_features and not self.calling.takes(N_ID):
+            raise DataError(
+                "the model needs node features, but no node type has any; give some with "
+                "Graph.from_relations(x={node type: rows}), or a model that learns a row per node "
+                "(forward takes n_id_dict)."
+            )
+
     @property
     def learned_type(self) -> str | None:
         """The node type whose outputs these are; None in a graph of one type."""
-        return None
+        return self.node_type if self.graph.is_typed else None
 
     @property
     def labels(self) -> Graph | NodeSet:
-        """The nodes whose labels are learned, with their splits: those of the graph."""
-        return self.graph
+        """The nodes whose labels are learned, with their splits: those of the graph, or of one type."""
+        return self.graph.nodes_of(self.node_type) if self.graph.is_typed else self.graph
 
     def task(self) -> Task:
         """Return the task that the labels describe."""
@@ -150,8 +175,8 @@ class ModelRunner:
 
     @property
     def by_layer(self) -> bool:
-        """Whether the model's layers can be run one by one over all nodes."""
-        return self.native
+        """Whether the model's layers can be run one by one over all nodes: not where there are types."""
+        return self.native and not self.graph.is_typed
 
     @property
     def by_blocks(self) -> bool:
@@ -230,13 +255,21 @@ class ModelRunner:
 
     def rows_bytes(self, batch: MiniBatch) -> int:
         """Return the bytes of a batch's feature rows if they are float32 and dense."""
-        return batch.num_nodes * self.graph.num_features * 4
+        return self._rows_bytes(zip(self.graph.node_types, batch.sampled.n_id_by_type, strict=True))
+
+    def _rows_bytes(self, ids_by_type: Iterable[tuple[str, Tensor]]) -> int:
+        held = ((ids, self.graph.nodes_of(one).x) for one, ids in ids_by_type)
+        return sum(4 * ids.numel() * x.shape[1] for ids, x in held if x is not None)
 
     def loader(self, settings: LoaderSettings) -> BatchLoader:
-        """Return the loader of mini-batches of the graph's nodes."""
+        """Return the loader of mini-batches of the graph's nodes, or of those of the learned type."""
         from graphbraid.loader import BatchLoader
 
-        return BatchLoader(self.source(), self.settings(settings))
+        settings = self.settings(settings)
+        if self.graph.is_typed:
+            nodes = self.node_type, settings.input_nodes
+            settings = dataclasses.replace(settings, input_nodes=nodes)
+        return BatchLoader(self.source(), settings)
 
     def settings(self, settings: LoaderSettings) -> LoaderSettings:
         """Return a loader's settings, with edge ids if the model takes more of edges than their ends."""
@@ -267,9 +300,10 @@ class ModelRunner:
     def on_batch(self, batch: MiniBatch) -> Tensor:
         """Return the outputs for a mini-batch's seeds, ``(batch_size, width)``."""
         batch = batch if self.device.type == "cpu" else self._moved(batch)
-        values = CallValues(partial(self._of_batch, batch))
+        values = CallValues(partial(self._of_typed_batch if self.graph.is_typed else self._of_batch, batch))
         # In training it is the batch's own; an evaluation may give the model the graph's.
-        with unwritten(None if self.model.training else values[X]), self.autocast():
+        given = None if self.model.training or self.graph.is_typed else values[X]
+        with unwritten(given), self.autocast():
             outputs = self._called(batch, values)
         return self._checked(outputs)[: batch.batch_size]
 
@@ -281,7 +315,13 @@ class ModelRunner:
 
         if self.batches.model is not self.model:  # a copy, for measurements
             self.batches = _batch_runner(self.model)
-        call = BatchCall(calling=self.calling, values=values, given=self._given_of_edges, batch=batch)
+        call = BatchCall(
+            calling=self.calling,
+            values=values,
+            given=self._given_of_edges,
+            batch=batch,
+            seed_type=self.learned_type,
+        )
         return self.batches.run(call)
 
     @functools.cached_property
@@ -318,6 +358,24 @@ class ModelRunner:
         known = what in (EDGES, WEIGHTS, N_ID, NUM_NODES, "y")
         return getattr(batch, what) if known else missing_in_batches(what)
 
+    def _of_typed_batch(self, batch: MiniBatch, what: str) -> Any:
+        if what == CSC:
+            return batch.blocks
+        if what == X:
+            return self.features_of(batch)
+        if what in (EDGES, N_ID):
+            return batch[what + BY_TYPE]
+        if what in (WEIGHTS, EDGE_ATTR):
+            held = getattr(batch, what + BY_TYPE, {})
+            return {one: self._in_float32(rows) for one, rows in held.items()}
+        data = batch.to_data()
+        if what != DATA:
+            return data.collect(what, allow_empty=True) or missing_in_batches(what)
+        for name in (X, EDGE_ATTR):
+            for one, rows in self._of_typed_batch(batch, name).items():
+                data[one][name] = rows
+        return data
+
     def _moved(self, batch: MiniBatch) -> MiniBatch:
         """Return a batch on the device, which one that a plan prepared is already."""
         link = link_of(self.rows)
@@ -334,8 +392,13 @@ class ModelRunner:
             link.add_attribute("seed_y", labels)
         return labels
 
-    def features_of(self, batch: MiniBatch) -> Tensor | SparseFeatures:
-        """Return a mini-batch's feature rows, which may be sparse for models of ``graphbraid.nn``."""
+    def features_of(self, batch: MiniBatch) -> Any:
+        """Return a mini-batch's feature rows, which may be sparse for models of ``graphbraid.nn``.
+
+        Where there are types, a dict of float32 rows by node type.
+        """
+        if self.graph.is_typed:
+            return {one: self._in_float32(rows) for one, rows in batch.x_dict.items()}
         x = batch.features if self.native and self.device.type == "cpu" else batch.x
         assert x is not None
         return x
@@ -349,7 +412,7 @@ class ModelRunner:
         if self.engine is not None and is_own and not torch.is_grad_enabled() and not self.model.training:
             return self._checked(self.engine.predict())
         values = self._on_whole()
-        with unwritten(values[X]), self.autocast():
+        with unwritten(None if self.graph.is_typed else values[X]), self.autocast(), fused_layers(self.model):
             return self._checked(self.calling.run(self.model, values))
 
     def forget_graph(self) -> None:
@@ -370,6 +433,8 @@ class ModelRunner:
         return x if x.dtype == torch.float32 else x.to(torch.float32)
 
     def _checked(self, outputs: Any) -> Tensor:
+        if self.graph.is_typed:
+            outputs = of_node_type(outputs, self.node_type)
         if not isinstance(outputs, Tensor) or outputs.ndim != 2:
             got = f"shape {tuple(outputs.shape)}" if isinstance(outputs, Tensor) else type(outputs).__name__
             raise DataError(
@@ -434,3 +499,30 @@ def normalises_by_degree(model: nn.Module) -> bool:
     from graphbraid.nn import GCNConv
 
     return any(isinstance(module, GCNConv) for module in model.modules())
+
+
+def learned_type(graph: Graph, node_type: str | None) -> str:
+    """Return the node type whose labels are learned: the one given, or the only one that has some.
+
+    Raises:
+        ConfigError: there is no such type, or none was given and several have labels.
+        DataError: no type has labels, and none was given.
+    """
+    labelled = [one for one in graph.node_types if graph.nodes_of(one).y is not None]
+    if node_type is None:
+        if len(labelled) == 1:
+            return labelled[0]
+        if not labelled:
+            raise DataError(
+                "training needs labels, but no node type has any; give some with "
+                "Graph.from_relations(y={node type: labels})."
+            )
+        raise ConfigError(
+            f"several node types have labels ({', '.join(labelled)}); say which to learn, with node_type."
+        )
+    if node_type not in graph.node_types:
+        raise ConfigError(
+            f"node_type={node_type!r} is no node type; the graph has {', '.join(graph.node_types)}."
+            + did_you_mean(node_type, graph.node_types)
+        )
+    return node_type

@@ -20,7 +20,6 @@ from graphbraid.fullgraph.reading.calling import (
     CallValues,
     Given,
     X,
-    calling_of,
     parameters_of,
 )
 from graphbraid.fullgraph.reading.fused_hgt import fused_layers
@@ -32,7 +31,6 @@ from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.sampling.source import BatchSource
 from graphbraid.train.step.links.data import FOREVER, LinkData, LinkTimes, kept, left_out
 from graphbraid.train.step.runner import ModelRunner, missing_in_batches, normalises_by_degree
-from graphbraid.train.step.typed_runner import TypedFeatures, TypedRunner
 
 if TYPE_CHECKING:
     from graphbraid.loader.batch_loader import BatchLoader
@@ -63,7 +61,7 @@ class EncoderRunner(ModelRunner):
                     "the encoder takes the relation of each edge (edge_type), and the graph has no types; "
                     "use an encoder without, or a graph of relations."
                 )
-        self.calling = calling_of(encoder, dataclasses.replace(given, names=names))
+        self._bind(encoder, dataclasses.replace(given, names=names))
         self._prepare(encoder, graph, place)
         if graph.x is None and not self.calling.takes(N_ID):
             raise DataError(
@@ -281,11 +279,11 @@ _BY_TYPE = "by_type"
 """Attribute of a batch with what was made of it by type."""
 
 
-class TypedEncoderRunner(TypedRunner):
+class TypedEncoderRunner(ModelRunner):
     """A runner of an encoder that is called by node type and relation, over the edges that carry messages.
 
     Mini-batches are drawn over nodes of the whole graph, with one fanout per hop for the in-neighbours of all
-    relations together, and then taken apart by type. The encoder is called as :class:`TypedRunner` calls a
+    relations together, and then taken apart by type. The encoder is called as :class:`ModelRunner` calls a
     model, and returns rows by node type.
 
     Args:
@@ -302,7 +300,9 @@ class TypedEncoderRunner(TypedRunner):
         self._ends, self._plain = data.ends, BatchSource(graph=data.messages)
         assert data.message_relation is not None, "of a graph with types"
         self._relation, self._times = data.message_relation, data.times
-        self._prepare_types(encoder, _messages(graph, data), place)
+        messages = _messages(graph, data)
+        self._bind(encoder, Given.of(messages))
+        self._prepare(encoder, messages, place)
         self._rows_by_type = BatchSource(graph=self.graph)
 
     def settings(self, settings: LoaderSettings) -> LoaderSettings:
@@ -322,13 +322,12 @@ class TypedEncoderRunner(TypedRunner):
 
     def rows_bytes(self, batch: MiniBatch) -> int:
         """Return the bytes of a batch's feature rows if they are float32 and dense."""
-        held = ((ids, self.graph.nodes_of(one).x) for one, ids in self._by_type(batch)[0].n_id.items())
-        return sum(4 * ids.numel() * x.shape[1] for ids, x in held if x is not None)
+        return self._rows_bytes(self._by_type(batch)[0].n_id.items())
 
-    def features_of(self, batch: MiniBatch) -> TypedFeatures:  # type: ignore[override]
+    def features_of(self, batch: MiniBatch) -> dict[str, Tensor]:
         """Return a mini-batch's feature rows by node type, float32 on the model's device."""
-        rows = self._by_type(batch)[1]
-        return {one: self._in_float32(held.to(self.device)) for one, held in rows.items()}
+        rows = self._on_device(self._by_type(batch)[1])
+        return {one: self._in_float32(held) for one, held in rows.items()}
 
     def on_batch(self, batch: MiniBatch) -> Tensor:
         """Return the rows of a mini-batch's seeds, ``(batch_size, channels)``."""
@@ -361,6 +360,9 @@ class TypedEncoderRunner(TypedRunner):
         }
         found = {one: weight for one, weight in weights.items() if weight is not None}
         return self._on_device(found) if found else missing_in_batches(what)
+
+    def _on_device(self, values: Mapping[Any, Tensor]) -> dict[Any, Tensor]:
+        return {one: value.to(self.device) for one, value in values.items()}
 
     def on_graph(self) -> Tensor:
         """Return the rows of every node of the whole graph; of the types that links do not join, zeros."""
