@@ -81,6 +81,8 @@ NOT_ARRAYS = {
     "let_idle_threads_sleep": "no arguments",
     "mix": "numbers only",
     "permuted": "numbers only",
+    "pool_bytes": "no arguments",
+    "rows_in_pool": "numbers only",
     "raise_resource_errors_as": "a class",
     "select": "a name",
     "xxh64": "any bytes; tests/features/test_disk.py",
@@ -168,6 +170,9 @@ def test_a_message_names_the_argument_what_came_and_what_is_right(calls):
     [
         ("draws", (0, 0, 0, 0, 0, -1), "count must lie in"),
         ("draws", (0, 0, 0, 0, 0, 1 << 62), "count must lie in"),
+        ("rows_in_pool", (0, 4, 2, 32), "num_rows must lie in"),
+        ("rows_in_pool", (1 << 40, 1 << 40, 2, 32), "num_columns must lie in"),
+        ("rows_in_pool", (4, 4, 2, 128), "dtype_bits must lie in"),
         ("permuted", (4, 0, 0, 5), r"end must lie in \[0, 4\]; got 5"),
         ("permuted", (-1, 0, 0, 0), "n must lie in"),
         ("permuted", (4, 0, 3, 2), r"begin must lie in \[0, 2\]; got 3"),

@@ -32,6 +32,7 @@ void bind_locality(nb::module_& m);
 void bind_messages(nb::module_& m);
 void bind_norm(nb::module_& m);
 void bind_partition(nb::module_& m);
+void bind_pool(nb::module_& m);
 void bind_reorder(nb::module_& m);
 void bind_sampling(nb::module_& m);
 void bind_scores(nb::module_& m);
@@ -104,6 +105,7 @@ NB_MODULE(_native, m) {
   gb::bind_messages(m);
   gb::bind_norm(m);
   gb::bind_partition(m);
+  gb::bind_pool(m);
   gb::bind_reorder(m);
   gb::bind_types(m);  // before what takes them
   gb::bind_sampling(m);

@@ -23,6 +23,7 @@ from graphbraid import native
 from graphbraid.errors import DataError
 from graphbraid.machine.hardware import free_memory_bytes, own_anonymous_bytes
 from graphbraid.machine.measurements import NOT_KEPT, Kept
+from graphbraid.ops.kernels import without_pool
 
 _LOG_LEVEL = "KINETO_LOG_LEVEL"
 _RETURNED_BYTES = 1 << 25
@@ -57,7 +58,7 @@ def allocation_of(run: Callable[[], object], device: torch.device) -> Allocation
     if device.type == "cuda":
         return _on_cuda(run, device)
     recorded = profile(profile_memory=True, acc_events=True)
-    with _ONE_AT_A_TIME, _quiet(), _former_garbage_is_left(), recorded as seen:
+    with _ONE_AT_A_TIME, _quiet(), _former_garbage_is_left(), without_pool(), recorded as seen:
         run()
     assert seen.kineto_results is not None
     events = [

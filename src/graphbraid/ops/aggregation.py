@@ -11,7 +11,7 @@ from graphbraid.errors import DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.derived import inverse_degrees
 from graphbraid.ops.dropout import RowEpilogue
-from graphbraid.ops.kernels import backend, check_out, check_rows, row_contiguous, sum_dtype
+from graphbraid.ops.kernels import backend, check_out, check_rows, new_rows, row_contiguous, sum_dtype
 from graphbraid.signatures import typed
 
 
@@ -124,7 +124,7 @@ def aggregated(
 ) -> Tensor:
     """Run :meth:`Aggregation.forward` without its checks, for operators that have checked their inputs."""
     if out is None:
-        out = x.new_empty(how.csc.num_dst, x.shape[1])
+        out = new_rows(x, how.csc.num_dst, x.shape[1])
     run_spmm(how.csc, x, how, mean=how.mean, addend=addend, out=out, after=after)
     return out
 

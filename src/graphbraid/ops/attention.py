@@ -14,7 +14,7 @@ from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.aggregation import Aggregation, aggregated
 from graphbraid.ops.dropout import seed_of_call
-from graphbraid.ops.kernels import Watched, backend, check_row_dtype, sum_dtype
+from graphbraid.ops.kernels import Watched, backend, check_row_dtype, new_rows, sum_dtype
 from graphbraid.ops.library import AnySeed, once_differentiable, operator
 from graphbraid.ops.sddmm import edge_dot
 from graphbraid.signatures import typed
@@ -230,10 +230,10 @@ class _Gat(torch.autograd.Function):
         csc: Csc,
         how: tuple[float, int, float, AnySeed],
     ) -> Tensor:
-        out = x.new_empty(csc.num_dst, x.shape[1])
+        out = new_rows(x, csc.num_dst, x.shape[1])
         kept = [dst_logit.new_empty(dst_logit.shape)]
         if any(ctx.needs_input_grad):
-            kept += [kept[0].new_empty(out.shape), torch.empty_like(kept[0])]
+            kept += [new_rows(kept[0], *out.shape), torch.empty_like(kept[0])]
         ctx.edges = {} if edge_logit is None else {"edge_logit": edge_logit.detach().contiguous()}
         return _forward(ctx, "gat_forward", (x, src_logit, dst_logit), csc, how, out, *kept)
 
@@ -266,7 +266,7 @@ class _Gatv2(torch.autograd.Function):
         if edge_weight is not None and edge_features is not None and loop_features is not None:
             ctx.edges = {"edge_features": edge_features.detach().contiguous(), "loop_features": loop_features}
             ctx.edges["edge_weight"] = edge_weight.detach().t().contiguous()
-        out, lse = x_dst.new_empty(x_dst.shape), att.new_empty(csc.num_dst, att.shape[0])
+        out, lse = new_rows(x_dst, *x_dst.shape), att.new_empty(csc.num_dst, att.shape[0])
         return _forward(ctx, "gatv2_forward", (x_src, x_dst, att), csc, how, out, lse)
 
     @staticmethod
@@ -296,7 +296,7 @@ def _forward(  # noqa: PLR0917 - as the kernels take them
 def _backward(ctx: Any, name: str, grad: Tensor) -> tuple[Tensor | None, ...]:
     """Run a backward kernel, which gets ``ctx.edges`` too; return the gradients of its rows and logits."""
     *inputs, out, lse = ctx.saved_tensors[:5]
-    grads = [torch.empty_like(t) for t in inputs]
+    grads = [new_rows(t, *t.shape) for t in inputs]
     ways = both_ways(ctx.csc, with_ids=needs_ids(grad, ctx.how[2]) or bool(ctx.edges))
     kernel, kept = getattr(backend(grad), name), ctx.saved_tensors[5:]
     kernel(*ways, *inputs, *ctx.how, out.detach(), lse, grad.contiguous(), *grads, *kept, **ctx.edges)
@@ -382,7 +382,7 @@ class _DotAttention(torch.autograd.Function):
     ) -> Tensor:
         query, key, value = (t.detach().contiguous() for t in (query, key, value))
         logits = edge_dot(csc, query, key, heads=heads)
-        out, lse = torch.empty_like(query), query.new_empty(csc.num_dst, heads)
+        out, lse = new_rows(query, *query.shape), query.new_empty(csc.num_dst, heads)
         nothing = _nothing(csc, heads, query)
         backend(value).gat_forward(
             csc.indptr, csc.indices, value, *nothing, *_AS_THEY_ARE, out, lse, edge_logit=logits
@@ -396,7 +396,7 @@ class _DotAttention(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, out, lse, logits = ctx.saved_tensors
         csc: Csc = ctx.csc
-        grad_value, grad_logits = torch.empty_like(value), torch.empty_like(logits)
+        grad_value, grad_logits = new_rows(value, *value.shape), torch.empty_like(logits)
         nothing = _nothing(csc, logits.shape[1], query)
         # What GAT's forward pass keeps of logits above 0, their rows and shares, tells two slopes apart; with
         # a slope of 1 the kernel multiplies it by 0, so anything finite may stand in its place.
@@ -406,8 +406,8 @@ class _DotAttention(torch.autograd.Function):
             *(grad_value, *(torch.empty_like(t) for t in nothing)), *not_kept,
             edge_logit=logits, grad_edge_logit=grad_logits,
         )  # fmt: skip
-        grad_query = torch.empty_like(query) if ctx.needs_input_grad[0] else None
-        grad_key = torch.empty_like(key) if ctx.needs_input_grad[1] else None
+        grad_query = new_rows(query, *query.shape) if ctx.needs_input_grad[0] else None
+        grad_key = new_rows(key, *key.shape) if ctx.needs_input_grad[1] else None
         channels = query.shape[1] // logits.shape[1]
         for head, weight in enumerate(grad_logits.t().contiguous()):
             own = slice(head * channels, (head + 1) * channels)

@@ -12,7 +12,7 @@ from graphbraid.arguments import as_number, check_choice, check_tensor
 from graphbraid.errors import DataError
 from graphbraid.graph.scans import tracing
 from graphbraid.ops.dropout import seed_of_call
-from graphbraid.ops.kernels import backend, check_row_dtype, row_contiguous, sum_dtype
+from graphbraid.ops.kernels import backend, check_row_dtype, new_rows, row_contiguous, sum_dtype
 from graphbraid.ops.library import AnySeed, once_differentiable, operator
 from graphbraid.signatures import typed
 
@@ -76,7 +76,7 @@ class _Epilogue(torch.autograd.Function):
             ctx.mark_dirty(x)
         else:
             x = x.contiguous()
-            out = torch.empty_like(x)
+            out = new_rows(x, *x.shape)
         factors = None if bias is None else bias.detach().to(sum_dtype(x.dtype)).contiguous()
         backend(x).epilogue(x.detach(), factors, *ctx.how, out.detach())
         ctx.save_for_backward(out)
@@ -86,7 +86,7 @@ class _Epilogue(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (out,) = ctx.saved_tensors
-        grad_x = torch.empty_like(out)
+        grad_x = new_rows(out, *out.shape)
         grad_bias = None
         if ctx.needs_input_grad[1]:
             grad_bias = grad_x.new_empty(out.shape[1], dtype=sum_dtype(out.dtype))

@@ -10,7 +10,7 @@ from torch import Tensor
 from graphbraid.arguments import as_number, check_tensor
 from graphbraid.errors import DataError
 from graphbraid.graph.csc import Csc
-from graphbraid.ops.kernels import backend, check_row_dtype, check_rows, row_contiguous
+from graphbraid.ops.kernels import backend, check_row_dtype, check_rows, new_rows, row_contiguous
 from graphbraid.ops.library import once_differentiable, operator
 from graphbraid.signatures import typed
 
@@ -52,7 +52,7 @@ class _Gine(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, edges: Tensor, csc: Csc, loop_scale: float) -> Tensor:
         rows, of_edges = (row_contiguous(t.detach()) for t in (x, edges))
         num_loops = min(csc.num_src, csc.num_dst) if loop_scale != 0 else 0
-        out = x.new_empty(csc.num_dst, x.shape[1])
+        out = new_rows(x, csc.num_dst, x.shape[1])
         backend(x).gine(csc.indptr, csc.indices, rows, of_edges, loop_scale, num_loops, out)
         ctx.csc, ctx.how = csc, (loop_scale, num_loops)
         ctx.save_for_backward(rows, of_edges)
@@ -66,11 +66,11 @@ class _Gine(torch.autograd.Function):
         grad, grad_x, grad_edges = row_contiguous(grad), None, None
         kernels = backend(grad)
         if ctx.needs_input_grad[1]:
-            grad_edges = torch.empty_like(edges, memory_format=torch.contiguous_format)
+            grad_edges = new_rows(edges, *edges.shape)
             kernels.gine_edge_backward(csc.indptr, csc.indices, x, edges, grad, grad_edges)
         if ctx.needs_input_grad[0]:
             reverse, perm = csc.transpose()
-            grad_x = x.new_empty(x.shape)
+            grad_x = new_rows(x, *x.shape)
             rows = (x, edges) if grad_edges is None else (None, grad_edges)
             kernels.gine_backward(reverse.indptr, reverse.indices, perm, grad, *rows, *ctx.how, grad_x)
         return grad_x, grad_edges, None, None

@@ -11,6 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from graphbraid import native
 from graphbraid.arguments import check_tensor
@@ -21,6 +22,12 @@ sum_dtype = reference.sum_dtype
 
 ROW_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 """Dtypes that kernels over rows accept."""
+_CODES = {torch.int32: 0, torch.float32: 2, torch.float64: 2, torch.float16: 2, torch.bfloat16: 4}
+"""DLPack's codes of dtypes."""
+_LEAST_POOLED = 1 << 20
+"""Bytes from which rows lie in the kernels' pool: smaller blocks the C library reuses by itself."""
+_WITHOUT_POOL: list[bool] = []
+"""Not empty while torch's profiler counts memory."""
 
 
 def backend(tensor: Tensor) -> Any:
@@ -89,6 +96,37 @@ def row_contiguous(x: Tensor) -> Tensor:
         return x
     # The strides of an empty tensor may be anything, and contiguous() leaves them.
     return x.new_empty(x.shape) if x.numel() == 0 else x.contiguous()
+
+
+def new_rows(like: Tensor, num_rows: int, width: int, dtype: torch.dtype | None = None) -> Tensor:
+    """Return uninitialised rows on the device of ``like``; large ones of the host lie in the kernels' pool.
+
+    Args:
+        like: a matrix.
+        num_rows: number of rows.
+        width: number of columns.
+        dtype: dtype of the rows; None for that of ``like``.
+    """
+    dtype = like.dtype if dtype is None else dtype
+    is_large = type(like) in (Tensor, Parameter) and num_rows * width * dtype.itemsize >= _LEAST_POOLED
+    if is_large and like.device.type == "cpu" and dtype in _CODES and not _WITHOUT_POOL:
+        kernels: Any = native.kernels()
+        rows: Tensor | None = kernels and kernels.rows_in_pool(
+            num_rows, width, _CODES[dtype], 8 * dtype.itemsize
+        )
+        if rows is not None:
+            return rows
+    return like.new_empty((num_rows, width), dtype=dtype)
+
+
+@contextlib.contextmanager
+def without_pool() -> Iterator[None]:
+    """Take the memory of rows from torch alone inside the ``with`` block, so that its profiler counts it."""
+    _WITHOUT_POOL.append(True)
+    try:
+        yield
+    finally:
+        _WITHOUT_POOL.pop()
 
 
 Calls = list[tuple[str, tuple[Any, ...]]]

@@ -27,7 +27,7 @@ from graphbraid.ops import reference
 from graphbraid.ops.aggregation import Aggregation, aggregated, follow_up
 from graphbraid.ops.derived import derived, share
 from graphbraid.ops.dropout import RowEpilogue
-from graphbraid.ops.kernels import backend, check_row_dtype, check_rows, row_contiguous
+from graphbraid.ops.kernels import backend, check_row_dtype, check_rows, new_rows, row_contiguous
 from graphbraid.ops.library import once_differentiable, operator, run
 from graphbraid.ops.reference.dense import gram_parts, gram_sums_length
 from graphbraid.ops.spmm import aggregate
@@ -54,7 +54,7 @@ def tall_product(
         after: epilogue, applied to the rows while the cache holds them.
     """
     if out is None:
-        out = a.new_empty(a.shape[0] if ids is None else ids.numel(), b.shape[1])
+        out = new_rows(a, a.shape[0] if ids is None else ids.numel(), b.shape[1])
     kernels, rows = kernels_for(a, b, out), row_contiguous(a.detach())
     if kernels is reference:
         reference.tall_product(rows, b.detach(), out.detach(), add, ids)
@@ -379,7 +379,7 @@ def _aggregate_first(ctx: Any, x: Tensor, weight: Tensor, root_weight: Tensor | 
     width, num_dst = x.shape[1], how.csc.num_dst
     if root_weight is not None:
         weight = torch.cat((weight, root_weight), 1)
-    rows = x.new_empty((num_dst, weight.shape[1]), dtype=weight.dtype)
+    rows = new_rows(x, num_dst, weight.shape[1], weight.dtype)
     if x.dtype == weight.dtype or (x.dtype != torch.float64 and weight.dtype == torch.float32):
         aggregated(how, x, out=rows[:, :width])
     else:

@@ -15,7 +15,7 @@ from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.derived import inverse_degrees
 from graphbraid.ops.gather import add_rows
-from graphbraid.ops.kernels import backend, check_row_dtype
+from graphbraid.ops.kernels import backend, check_row_dtype, new_rows
 from graphbraid.ops.library import once_differentiable, run
 from graphbraid.ops.spmm import TIES, Ties
 from graphbraid.signatures import typed
@@ -99,8 +99,8 @@ class _AggregateMessages(torch.autograd.Function):
     def forward(ctx: Any, blocked: BlockedMessages, sizes: tuple[int, int, int], *tensors: Tensor) -> Tensor:
         rows, _ = _parted(sizes, tensors)
         first = next(iter((*rows.sources, *rows.destinations, *rows.edges)))
-        out = first.new_empty(blocked.shape)
-        count = torch.empty(out.shape, dtype=torch.int32) if blocked.selects else None
+        out = new_rows(first, *blocked.shape)
+        count = new_rows(out, blocked.shape[0], blocked.shape[1], torch.int32) if blocked.selects else None
         blocked.forward(rows, out, count)
         ctx.blocked, ctx.sizes = blocked, sizes
         ctx.save_for_backward(*tensors, *((out, count) if blocked.selects else ()))

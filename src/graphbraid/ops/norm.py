@@ -12,7 +12,7 @@ from torch import Tensor
 from graphbraid.arguments import check_tensor
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.scans import tracing
-from graphbraid.ops.kernels import backend, check_row_dtype, recorded_whole, sum_dtype
+from graphbraid.ops.kernels import backend, check_row_dtype, new_rows, recorded_whole, sum_dtype
 from graphbraid.ops.library import once_differentiable, operator
 from graphbraid.signatures import typed
 
@@ -196,7 +196,7 @@ class _LayerNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
         x = x.contiguous()
-        out = torch.empty_like(x)
+        out = new_rows(x, *x.shape)
         mean, rstd = (torch.empty(x.shape[0], dtype=sum_dtype(x.dtype), device=x.device) for _ in range(2))
         factors = as_factors(weight, x.dtype), as_factors(bias, x.dtype)
         backend(x).layer_norm(x.detach(), *factors, eps, out, mean, rstd)
@@ -208,7 +208,7 @@ class _LayerNorm(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, mean, rstd = ctx.saved_tensors
-        grad_x = torch.empty_like(x) if ctx.needs_input_grad[0] else None
+        grad_x = new_rows(x, *x.shape) if ctx.needs_input_grad[0] else None
         grad_weight, grad_bias = (
             torch.zeros(x.shape[1], dtype=mean.dtype, device=x.device) if needed else None
             for needed in ctx.needs_input_grad[1:3]
@@ -246,7 +246,7 @@ class _BatchNorm(torch.autograd.Function):
         from_rows: bool,
     ) -> Tensor:
         x = x.contiguous()
-        out = torch.empty_like(x)
+        out = new_rows(x, *x.shape)
         backend(x).batch_norm(
             x.detach(), mean, rstd, as_factors(weight, x.dtype), as_factors(bias, x.dtype), out
         )
@@ -258,7 +258,7 @@ class _BatchNorm(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, mean, rstd = ctx.saved_tensors
-        grad_x = torch.empty_like(x) if ctx.needs_input_grad[0] else None
+        grad_x = new_rows(x, *x.shape) if ctx.needs_input_grad[0] else None
         grad_weight, grad_bias = torch.zeros_like(mean), torch.zeros_like(mean)
         backend(x).batch_norm_backward(
             grad.to(x.dtype).contiguous(),

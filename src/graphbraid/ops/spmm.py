@@ -12,7 +12,7 @@ from graphbraid.arguments import check_choice, check_tensor
 from graphbraid.errors import DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.aggregation import Aggregation, aggregated
-from graphbraid.ops.kernels import backend, check_rows, row_contiguous, sum_dtype
+from graphbraid.ops.kernels import backend, check_rows, new_rows, row_contiguous, sum_dtype
 from graphbraid.ops.library import once_differentiable, operator
 from graphbraid.ops.sddmm import edge_dot
 from graphbraid.signatures import typed
@@ -40,8 +40,8 @@ def largest(csc: Csc, x: Tensor, weight: Tensor | None, ties: Ties = "shared") -
 class _Max(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, csc: Csc, ties: int) -> Tensor:
-        out = x.new_empty(csc.num_dst, x.shape[1])
-        found = torch.empty(out.shape, dtype=torch.int32, device=x.device)
+        out = new_rows(x, csc.num_dst, x.shape[1])
+        found = new_rows(x, csc.num_dst, x.shape[1], torch.int32)
         rows = x.detach().contiguous()
         factors = None if weight is None else weight.detach().contiguous()
         backend(x).spmm_max(csc.indptr, csc.indices, rows, factors, ties, out, found)
@@ -58,14 +58,14 @@ class _Max(torch.autograd.Function):
             assert weight is None, "only unweighted messages are read with this rule"
             transposed, perm = csc.transpose()
             edges = transposed.indptr, transposed.indices, perm, csc.indptr
-            to_first = x.new_empty(x.shape)
+            to_first = new_rows(x, *x.shape)
             backend(x).spmm_max_backward(*edges, row_contiguous(grad), None, found, to_first)
             return to_first, None, None, None
         share = row_contiguous(grad / found)
         grad_x = grad_weight = None
         if ctx.needs_input_grad[0]:
             transposed, perm = csc.transpose()
-            grad_x = x.new_empty(x.shape)
+            grad_x = new_rows(x, *x.shape)
             ordered = None if weight is None else weight[perm]
             backend(x).spmm_max_shared_backward(
                 transposed.indptr, transposed.indices, share, ordered, out, x, grad_x
@@ -179,8 +179,8 @@ class _Spmm(torch.autograd.Function):
         ctx.how, ctx.dtype = how, x.dtype
         ctx.num_addend = 0 if addend is None else addend.shape[0]
         ctx.save_for_backward(x if weight is not None and ctx.needs_input_grad[1] else None)
-        dtype = sum_dtype(x.dtype) if wide else x.dtype
-        return aggregated(how, x, addend=addend, out=x.new_empty((how.csc.num_dst, x.shape[1]), dtype=dtype))
+        out = new_rows(x, how.csc.num_dst, x.shape[1], sum_dtype(x.dtype) if wide else x.dtype)
+        return aggregated(how, x, addend=addend, out=out)
 
     @staticmethod
     @once_differentiable
