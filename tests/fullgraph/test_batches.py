@@ -18,7 +18,8 @@ from tests.fullgraph.matrix.graphs import CHANNELS, CLASSES, NODES, data_of
 from torch_geometric.data import Batch, Data
 
 import graphbraid
-from graphbraid.errors import ConfigError, DataError
+from graphbraid import nn as gnn
+from graphbraid.errors import ConfigError, DataError, RunsAsWrittenWarning
 from graphbraid.fullgraph.batches import edges as batch_edges
 from graphbraid.fullgraph.batches.edges import BatchEdges, Levels, RelationEdges
 from graphbraid.fullgraph.batches.fusing import BatchProgram
@@ -265,10 +266,12 @@ def test_batches_of_other_loaders_give_all_rows():
     links = LinkNeighborLoader(data, num_neighbors=[2], edge_label_index=data.edge_index[:, :4], batch_size=4)
     clusters = ClusterLoader(ClusterData(data, num_parts=4), batch_size=2)
     of_graph = ClusterLoader(ClusterData(graphbraid.Graph.from_pyg(data), num_parts=4), batch_size=2)
-    for loader in (clusters, of_graph, roots, links):
-        batch = next(iter(loader))
+    batches = [next(iter(loader)) for loader in (clusters, of_graph, roots, links)]
+    for batch in (*batches, *(one.to_data() for one in batches if one is not batches[2])):
         batch.x, batch.edge_weight = batch.x.double(), batch.edge_weight.double()
-        out = graphbraid.compile(model, strict=loader is not roots)(batch)  # PyG's models take batch.batch
+        out = graphbraid.compile(model, strict=batch is not batches[2])(
+            batch
+        )  # PyG's models take batch.batch
         torch.testing.assert_close(out, model(batch.x, batch.edge_index, batch.edge_weight), **CLOSE)
     merged = Batch.from_data_list(
         [Data(x=torch.randn(n, CHANNELS), edge_index=torch.zeros(2, n - 1).long()) for n in (1, 3)]
@@ -297,6 +300,29 @@ def test_rows_and_seeds_that_the_user_changes(change, as_pyg):
         batch.batch_size = n
     out = engine(batch)
     torch.testing.assert_close(out, model(batch.x, batch.edge_index)[: batch.batch_size])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_output_may_be_written_over_where_pytorch_allows_it(name):
+    batch = sampled(data_of("untidy"), as_pyg=True)
+    del batch.edge_weight
+    torch.manual_seed(0)
+    model = MODELS[name](2)
+    models = [model]
+    for last in (nn.Identity(), nn.Linear(CLASSES, CLASSES)):
+        models.append(pyg.Sequential("x, edge_index", [(copy.deepcopy(model), "x, edge_index -> x"), last]))
+    models += [pyg.GATConv(CHANNELS, CLASSES, bias=False), pyg.GATv2Conv(CHANNELS, CLASSES, 2, bias=False)]
+    models += [pyg.GATConv(CHANNELS, CLASSES, 2, concat=False, bias=False)]
+    for each in models:
+        engine = graphbraid.compile(each, strict=True)
+        found = []
+        for out in (engine(batch), each(batch.x, batch.edge_index)[: batch.batch_size]):
+            each.zero_grad()
+            out.mul_(2).add_(out[:1].detach().clone())
+            out[0] = 0
+            out.square().sum().backward()
+            found.append([out, *(p.grad.clone() for p in each.parameters())])
+        torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -354,6 +380,53 @@ def test_no_edges_and_no_nodes(name, num_nodes):
     out = graphbraid.compile(model, strict=True)(x, edges)
     torch.testing.assert_close(out, model(x, edges) if num_nodes else out.new_zeros(0, CLASSES), **CLOSE)
     out.sum().backward()
+
+
+OWN = {
+    "GCN": lambda **o: gnn.GCN(CHANNELS, 8, 5, **o),
+    "SAGE": lambda **o: gnn.GraphSAGE(CHANNELS, 8, 5, norm="batch", **o),
+    "SAGE max": lambda **o: gnn.GraphSAGE(CHANNELS, 8, 5, aggr="max", act="gelu", **o),
+    "GIN": lambda **o: gnn.GIN(CHANNELS, 8, 5, 3, **o),
+    "GAT": lambda **o: gnn.GAT(CHANNELS, 8, 5, heads=2, **o),
+    "GATv2": lambda **o: gnn.GATv2(CHANNELS, 8, 5, **o),
+    "MLP": lambda **o: gnn.MLP(CHANNELS, 8, 5, **o),
+}
+
+
+class Around(nn.Module):
+    """A user's model around one of graphbraid's."""
+
+    def __init__(self, make):
+        super().__init__()
+        self.inner, self.head, self.skip = make(dropout=0.0), nn.Linear(5, CLASSES), nn.Linear(CHANNELS, 5)
+        self.conv = pyg.SAGEConv(5, 5)
+
+    def forward(self, x, edge_index, edge_weight=None):
+        if isinstance(self.inner, gnn.MLP):
+            h = self.conv(self.inner(x), edge_index)
+        elif edge_weight is None:
+            h = self.inner(x, edge_index)
+        else:
+            h = self.inner(x, edge_index, edge_weight)
+        return self.head((h + self.skip(x)).relu())
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_model_of_graphbraids_inside_a_users_is_read(name):
+    torch.manual_seed(0)
+    model, batch = Around(OWN[name]).double(), in_double(sampled(data_of("untidy"), as_pyg=True))
+    if name != "GCN":
+        del batch.edge_weight
+    graphbraid.compile(model, strict=True)(batch)
+    assert_same(model, batch)
+    assert_same(model.eval(), batch)
+    weighted = in_double(sampled(data_of("untidy"), as_pyg=True))
+    if name in ("SAGE", "GAT"):
+        with (
+            pytest.raises(ConfigError, match="takes no edge weights"),
+            pytest.warns(RunsAsWrittenWarning, match="edges without weights"),
+        ):
+            graphbraid.compile(model)(weighted.x, weighted.edge_index, weighted.edge_weight)
 
 
 def test_seeds_without_edges():

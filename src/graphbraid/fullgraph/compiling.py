@@ -146,7 +146,8 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
 
     The model's ``forward`` receives its arguments by the names of its parameters, as in :class:`.Trainer`, or
     any attribute of the user's data. The model may change later: every call checks its modes, modules and
-    attributes, and the graph's features.
+    attributes, and the graph's features. Reading a model calls its ``forward``, so what that prints or writes
+    to files happens then, too.
 
     Args:
         model: one of :mod:`graphbraid.nn`, or a PyG model made of the parts in ``docs/lowered_models.md``.

@@ -28,6 +28,7 @@ def bias_act_dropout(
 ) -> Tensor:
     """Compute ``dropout(act(x + bias), p)`` in one pass; the backward pass reads only the output.
 
+    With ``act="none"`` it does not read that either, so the caller may write over it.
     The mask comes from a counter-based generator seeded by torch's, so it does not depend on the number of
     threads.
 
@@ -79,20 +80,20 @@ class _Epilogue(torch.autograd.Function):
             out = new_rows(x, *x.shape)
         factors = None if bias is None else bias.detach().to(sum_dtype(x.dtype)).contiguous()
         backend(x).epilogue(x.detach(), factors, *ctx.how, out.detach())
-        ctx.save_for_backward(out)
+        ctx.save_for_backward(out if act else None)  # without an activation, the caller may write over it
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (out,) = ctx.saved_tensors
+        grad = row_contiguous(grad.contiguous() if out is None else grad.to(out.dtype).contiguous())
+        out = grad if out is None else out  # whose values are then not looked at
         grad_x = new_rows(out, *out.shape)
         grad_bias = None
         if ctx.needs_input_grad[1]:
             grad_bias = grad_x.new_empty(out.shape[1], dtype=sum_dtype(out.dtype))
-        backend(out).epilogue_backward(
-            row_contiguous(grad.to(out.dtype).contiguous()), out.detach(), *ctx.how, grad_x, grad_bias
-        )
+        backend(out).epilogue_backward(grad, out.detach(), *ctx.how, grad_x, grad_bias)
         return grad_x, None if grad_bias is None else grad_bias.to(ctx.bias_dtype), None, None, None, None
 
 

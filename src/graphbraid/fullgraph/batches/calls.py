@@ -408,6 +408,8 @@ def _seeds_of(batch: Any, held: frozenset[str], *, typed: bool) -> tuple[str | N
         ]
         return (stores[0], int(batch[stores[0]].batch_size)) if len(stores) == 1 else (None, None)
     drawn = _drawn(batch)
+    if drawn is None and "batch_size" not in held:
+        return None, None
     number = list(batch.n_id_dict).index(batch.input_type) if typed else 0
     if drawn is not None and drawn.nodes_by_type[number][0] != batch.input_id.numel():
         return None, None  # a batch of clusters

@@ -16,6 +16,7 @@ from graphbraid.fullgraph.program import (
     Add,
     AdjacencyMatrix,
     Aggregate,
+    Attention,
     Break,
     Combine,
     DestinationRows,
@@ -79,6 +80,9 @@ class BatchProgram:
         """Largest number of a relation that the program reads, and 1; 0 if it reads all edges together."""
         self.last_coupled = max((fused.level(op.out) for op in fused.ops if _couples_rows(op)), default=-1)
         """The last level with an operation whose result depends on all rows; -1 if there is none."""
+        made = fused.producer(fused.output)
+        self.keeps_output = isinstance(made, Attention) and not made.averages
+        """Whether backward reads the output, which the caller must then not write over."""
         self.in_place = frozenset(op.out for op in fused.ops if _may_overwrite(fused, op))
         """Results that may be written over the first input."""
         self.last_read = _last_reads(fused)

@@ -96,7 +96,9 @@ class BatchRun:
             self._values[op.out] = RUN[type(op)](op, self)
             for value in last_read:  # without autograd, nothing else holds these rows
                 del self._values[value]
-        return self._values[self._program.output]
+        out = self._values[self._program.output]
+        # PyTorch's sum over edges does not keep its result for backward, so a caller may write over it.
+        return out.clone() if self._program.keeps_output else out
 
     def lines(self) -> list[str]:
         """Return the lines of ``explain()`` about the batch: rows of each level, and edges to the next."""

@@ -1,4 +1,4 @@
-"""Readers of GCNConv, SAGEConv, GINConv and GINEConv, PyG's and graphbraid's own."""
+"""Readers of GCNConv, SAGEConv, GINConv and GINEConv, PyG's and graphbraid's own, and of its models."""
 
 from __future__ import annotations
 
@@ -8,8 +8,17 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from graphbraid.fullgraph.program import AdjacencyMatrix, Aggregate, Gine, Linear, Maximum, UnitRows
-from graphbraid.fullgraph.reading.exact import Allowed, Known, anything, flag, one_of
+from graphbraid.fullgraph.program import INPUT, AdjacencyMatrix, Aggregate, Gine, Linear, Maximum, UnitRows
+from graphbraid.fullgraph.reading.exact import (
+    Allowed,
+    Known,
+    anything,
+    check,
+    count,
+    flag,
+    one_of,
+    probability,
+)
 from graphbraid.fullgraph.reading.message_passing import (
     OWN,
     SIZES,
@@ -20,8 +29,10 @@ from graphbraid.fullgraph.reading.message_passing import (
     reads_pyg,
     ties_of,
 )
-from graphbraid.fullgraph.reading.reader import LayerCall, reads
+from graphbraid.fullgraph.reading.reader import Edges, LayerCall, Writer, checked_reader, reader_of, reads
 from graphbraid.fullgraph.reading.rowwise import as_linear, checked_linear, rowwise
+from graphbraid.nn import GAT, GCN, GIN, MLP, GATv2, GraphSAGE, module_traits
+from graphbraid.ops.epilogue import ACTIVATIONS
 from graphbraid.ops.spmm import Ties
 
 # ---- GCN
@@ -183,3 +194,67 @@ def _gine(call: LayerCall) -> str:
         loop_scale=loop_scale(call),
     )
     return rowwise(writer, f"{call.name}.nn", conv.nn, plus_scaled(call, call.x, out))
+
+
+# ---- models of graphbraid.nn: alone, with the graph's own weights, or inside a user's model
+
+OWN_MODELS = (GCN, GraphSAGE, GIN, GAT, GATv2, MLP)
+_GRAPH_MODEL = Known(
+    {
+        "in_channels": count,
+        "hidden_channels": count,
+        "out_channels": count,
+        "num_layers": count,
+        "dropout": probability,
+        "input_dropout": probability,
+        "act": one_of(*ACTIVATIONS),
+        "norms": one_of(None),
+    },
+    children=("convs", "norms"),
+)
+
+
+def checked_call(writer: Writer, model: nn.Module) -> LayerCall:
+    """Return the call of a model on the features and the whole graph, whose weights are then its own."""
+    check(type(model).__name__, model, _GRAPH_MODEL)
+    return LayerCall(writer, "", model, INPUT, Edges(weighted=True))
+
+
+@reads(f"{OWN}.models.MLP", known=_GRAPH_MODEL)
+@reads(
+    *(f"{OWN}.models.{kind.__name__}" for kind in OWN_MODELS if kind is not MLP),
+    known=_GRAPH_MODEL,
+    takes=("x", "edge_index", "edge_weight"),
+)
+def read_own(call: LayerCall) -> str:
+    """Append a model's operations to the call's writer; return the name of the result."""
+    model, writer = call.layer, call.writer
+    if call.name and call.edges.weighted and not module_traits.takes_weights(model.layer or type(model)):
+        raise call.refuse("on edges with weights has no lowered form", "edges without weights")
+    prefix = f"{call.name}." if call.name else ""
+    dropout = model.dropout if model.training else 0.0
+    x = writer.epilogue(call.x, p=model.input_dropout if model.training else 0.0)
+    last = model.num_layers - 1
+    for i, conv in enumerate(model.convs):
+        x = _layer(writer, f"{prefix}convs.{i}", conv, x, call.edges)
+        if i == last:
+            break
+        if model.norms is not None:
+            x = rowwise(writer, f"{prefix}norms.{i}", model.norms[i], x)
+        x = own_activation(writer, model.act, x)
+        x = writer.epilogue(x, p=dropout)
+    return x
+
+
+def _layer(writer: Writer, name: str, conv: nn.Module, x: str, edges: Edges) -> str:
+    reader = reader_of(type(conv))
+    if reader is None or reader.edges is None:
+        return rowwise(writer, name, conv, x)
+    return checked_reader(name, conv).read(LayerCall(writer, name, conv, x, edges))
+
+
+def own_activation(writer: Writer, act: str, x: str) -> str:
+    """Append one of the activations that graphbraid's models have, by name."""
+    if act == "gelu":
+        return writer.function(x, "gelu", "none")
+    return writer.epilogue(x, act=act)

@@ -22,6 +22,7 @@ from graphbraid.fullgraph.program import (
     Returned,
 )
 from graphbraid.fullgraph.reading.calling import Calling, Given, calling_of
+from graphbraid.fullgraph.reading.convolutions import OWN_MODELS, checked_call, own_activation, read_own
 from graphbraid.fullgraph.reading.exact import (
     Known,
     anything,
@@ -33,14 +34,13 @@ from graphbraid.fullgraph.reading.exact import (
     probability,
 )
 from graphbraid.fullgraph.reading.islands import Breaks
-from graphbraid.fullgraph.reading.reader import Edges, LayerCall, Writer
+from graphbraid.fullgraph.reading.reader import Writer
 from graphbraid.fullgraph.reading.relational import MOST_READ, OWN_CONV, sum_over_relations
-from graphbraid.fullgraph.reading.rowwise import as_linear, rowwise
-from graphbraid.fullgraph.reading.table import checked_reader, reader_of
+from graphbraid.fullgraph.reading.rowwise import as_linear
 from graphbraid.fullgraph.reading.trace import learned_rows, read_traced
 from graphbraid.graph import Graph
 from graphbraid.graph.types import ONLY_NODE_TYPE, Relation, Types
-from graphbraid.nn import GAT, GCN, GIN, MLP, RGCN, GATv2, GraphSAGE, module_traits
+from graphbraid.nn import RGCN, module_traits
 from graphbraid.ops.epilogue import ACTIVATIONS
 
 MOST_OPERATIONS = 800
@@ -75,8 +75,8 @@ def read_model(
     check_model(model)
     writer, name = Writer({INPUT: in_channels}), type(model).__name__
     returned: Returned | None = None
-    if type(model) in _OWN_MODELS:
-        out = _read_own(writer, model)
+    if type(model) in OWN_MODELS:
+        out = read_own(checked_call(writer, model))
     else:
         calling = calling or calling_of(model, given)
         out, returned = read_traced(writer, model, calling, given, breaks=breaks)
@@ -216,52 +216,7 @@ def _check_worth(ops: tuple[Operation, ...], graph: Graph | None) -> None:
         raise NotLoweredError(part, what, first.needed, code="small", where=first.where)
 
 
-# ---- graphbraid's models
-
-_OWN_MODELS = (GCN, GraphSAGE, GIN, GAT, GATv2, MLP)
-_GRAPH_MODEL = Known(
-    {
-        "in_channels": count,
-        "hidden_channels": count,
-        "out_channels": count,
-        "num_layers": count,
-        "dropout": probability,
-        "input_dropout": probability,
-        "act": one_of(*ACTIVATIONS),
-        "norms": one_of(None),
-    },
-    children=("convs", "norms"),
-)
-
-
-def _read_own(writer: Writer, model: Any) -> str:
-    check(type(model).__name__, model, _GRAPH_MODEL)
-    dropout = model.dropout if model.training else 0.0
-    x = writer.epilogue(INPUT, p=model.input_dropout if model.training else 0.0)
-    last = model.num_layers - 1
-    for i, conv in enumerate(model.convs):
-        x = _own_layer(writer, f"convs.{i}", conv, x)
-        if i == last:
-            break
-        if model.norms is not None:
-            x = rowwise(writer, f"norms.{i}", model.norms[i], x)
-        x = _activation(writer, model.act, x)
-        x = writer.epilogue(x, p=dropout)
-    return x
-
-
-def _own_layer(writer: Writer, name: str, conv: nn.Module, x: str) -> str:
-    reader = reader_of(type(conv))
-    if reader is None or reader.edges is None:
-        return rowwise(writer, name, conv, x)
-    return checked_reader(name, conv).read(LayerCall(writer, name, conv, x, Edges(weighted=True)))
-
-
-def _activation(writer: Writer, act: str, x: str) -> str:
-    """Append one of the activations that graphbraid's models have, by name."""
-    if act == "gelu":
-        return writer.function(x, "gelu", "none")
-    return writer.epilogue(x, act=act)
+# ---- graphbraid's relational model
 
 
 class _RGCNReader:
@@ -326,14 +281,14 @@ class _RGCNReader:
         if linear.weight.shape[1] != one.channels:
             what = f"it takes {linear.weight.shape[1]} features; nodes of {one.name!r} have {one.channels}"
             raise NotLoweredError(name, what)
-        x = _activation(writer, model.act, writer.linear(one.input, linear))
+        x = own_activation(writer, model.act, writer.linear(one.input, linear))
         return writer.epilogue(x, p=self._dropout)
 
     def _layer(self, conv: Any, xs: Sequence[str], place: int, *, is_last: bool) -> str | None:
         out = sum_over_relations(self._writer, conv, xs, self._relations, place)
         if out is None or is_last:
             return out
-        return self._writer.epilogue(_activation(self._writer, self._model.act, out), p=self._dropout)
+        return self._writer.epilogue(own_activation(self._writer, self._model.act, out), p=self._dropout)
 
     def _there(self, one: NodeType, out: str | None) -> str:
         if out is None:

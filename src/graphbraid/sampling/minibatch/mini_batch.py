@@ -294,7 +294,10 @@ class MiniBatch(TensorHolder):
             raise MissingPackageError("to_data needs PyG: pip install torch_geometric") from error
         if self._is_typed:
             return hetero_data(self, self._source)
-        return Data(**{name: self[name] for name in self.keys() if name not in APART})
+        names = [name for name in self.keys() if name not in APART]
+        if self._sampled.nodes_by_type[0][0] != self.input_id.numel():
+            names.remove("batch_size")  # the number of clusters, which would be taken for that of seeds' rows
+        return Data(**{name: self[name] for name in names})
 
     def keys(self) -> list[str]:
         """Return the names of all attributes, including those not computed yet."""
