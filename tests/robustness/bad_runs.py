@@ -380,7 +380,7 @@ def budget_too_small(w: Workplace):
 
     edges = torch.stack([torch.arange(20_000) % 500, torch.arange(20_000) // 40])
     large = graphbraid.Graph.from_edge_index(edges, 500, x=torch.randn(500, 400), y=torch.zeros(500).long())
-    model = pyg.GraphSAGE(400, 64, 2, out_channels=1)
+    model = pyg.GraphSAGE(400, 64, 2, out_channels=1, norm="PairNorm")  # of all rows
     graphbraid.Trainer(model, large, memory_budget_bytes=1 << 16, fanouts=(3, 3)).predict()
 
 

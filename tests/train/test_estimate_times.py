@@ -28,9 +28,9 @@ from graphbraid.estimates.tiers import tiered_run
 from graphbraid.estimates.trial import Trial, of_tries, repeated
 from graphbraid.estimates.whole_graph import full_needs, full_seconds
 from graphbraid.features import HostTiers, TieredFeatures
+from graphbraid.fullgraph.batches.layer_wise import LayerWise
 from graphbraid.graph import Graph
 from graphbraid.train import HardwareFile, TrainConfig
-from graphbraid.train.inference.infer import LayerWise
 from graphbraid.train.step.tiers import expected_reads, make_tiers
 
 OPTIONS = {"fanouts": (4, 3), "batch_size": 32}
@@ -299,14 +299,14 @@ def alike_lists(num_nodes):
 
 
 def computed_by(monkeypatch):
-    """Keep the layer and the nodes of each chunk that is computed from now on."""
-    seen, compute = [], LayerWise.outputs
+    """Keep the level and the nodes of each chunk that is computed from now on."""
+    seen, compute = [], LayerWise.rows
 
-    def outputs(self, layer, source, chunk):
-        seen.append((layer, *chunk.tolist()))
-        return compute(self, layer, source, chunk)
+    def rows(self, one, chunk):
+        seen.append((one.place.level, *chunk.tolist()))
+        return compute(self, one, chunk)
 
-    monkeypatch.setattr(LayerWise, "outputs", outputs)
+    monkeypatch.setattr(LayerWise, "rows", rows)
     return seen
 
 
@@ -319,13 +319,14 @@ def test_chunks_of_layers_are_tried_that_the_evaluation_computes(monkeypatch, in
     nodes, seen = graph.split("val"), computed_by(monkeypatch)
     assert seconds._scoring(trial, nodes, "exact") > 0
     chunks = seen.copy()
-    assert len({ids for layer, *ids in chunks for ids in ids if layer == 0}) == graph.num_nodes, (
+    assert len({ids for level, *ids in chunks for ids in ids if level < 2}) == graph.num_nodes, (
         "alike lists reach all"
     )
     seen.clear()
     found = evaluation_seconds(trial, nodes, "exact", most=60.0)
     assert set(seen) == set(chunks)
-    assert len(seen) == len(chunks) + 2, "a warm-up of each layer"
+    levels = {level for level, *_ in chunks}
+    assert len(seen) == len(chunks) + len(levels), "a warm-up of each level"
     assert found.seconds > 0
 
 
@@ -335,10 +336,12 @@ def test_few_chunks_of_layers_stand_for_all(monkeypatch):
     ticks = itertools.count()
     monkeypatch.setattr(seconds, "time", types.SimpleNamespace(perf_counter=lambda: float(next(ticks))))
     monkeypatch.setattr(seconds, "timed", lambda run: (run(), 1.0)[1])
-    found = evaluation_seconds(trial, graph.split("val"), "exact", most=8.0)
+    found = evaluation_seconds(trial, graph.split("val"), "exact", most=12.0)
     tried, count = map(int, re.findall(r"[0-9]+", found.how))
-    assert tried == 2 * (1 + 4), "of each layer a warm-up, and as many as its share of the time holds"
-    assert found.seconds == pytest.approx(3 + count), "one for each chunk, to begin, to write, and to score"
+    assert tried == 3 * (1 + 4), "of each pass a warm-up, and as many as its share of the time holds"
+    assert found.seconds == pytest.approx(4 + count), (
+        "one for each chunk, to begin, to write twice, and to score"
+    )
     monkeypatch.setattr(seconds, "_MOST_LAYER_BYTES", 0)
     assert evaluation_seconds(trial, graph.split("val"), "exact").seconds is None
 

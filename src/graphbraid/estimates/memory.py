@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
 from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
@@ -25,9 +26,8 @@ from graphbraid.graph import Graph
 from graphbraid.graph.scaled_features import stored_rows
 from graphbraid.loader import BatchLoader
 from graphbraid.machine.hardware import free_memory_bytes
-from graphbraid.nn import module_traits
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.inference.infer import whole_bytes
+from graphbraid.train.inference.infer import by_level, whole_bytes
 from graphbraid.train.step.feed import make_loader
 from graphbraid.train.step.links.runner import LinkRunner
 
@@ -252,15 +252,16 @@ def exact_inference(trial: Trial) -> ExactNeeds:
         return ExactNeeds(needed, 0, "one pass over the whole graph")
     if needed <= budget:
         return ExactNeeds(forward_bytes(trial), 0, "one pass over the whole graph, tried on a small one")
-    if not runner.by_layer:
+    with trial.evaluating():
+        walk = by_level(runner, trial.config)
+    if isinstance(walk, Exception):
         return ExactNeeds(budget, 0, "chunks of nodes with all their neighbours, up to the budget")
-    layer = 4 * graph.num_nodes * runner.widest
-    kept = min(2, module_traits.layers_of(runner.model) - 1)  # the layer before and the one being made
-    in_memory = sum(layer for n in range(kept) if (n + 1) * layer <= budget // 2)
-    maps = (12 + 8 * runner.uses_degrees) * graph.num_nodes
+    passes = walk.passes(torch.arange(runner.labels.num_nodes))
+    in_memory, in_files = walk.kept_bytes(passes)
+    maps = 32 * graph.num_nodes  # places in a chunk, the nodes of a pass with their edges, and a factor
     chunk = min(budget // 2, 4 * graph.num_nodes * (graph.num_features + 3 * runner.widest))
     how = "layer by layer, in chunks of nodes that fit the budget"
-    return ExactNeeds(maps + chunk + in_memory, kept * layer - in_memory, how)
+    return ExactNeeds(maps + chunk + in_memory, in_files, how)
 
 
 def _evaluation_needs(trial: Trial) -> tuple[tuple[Need, ...], int]:

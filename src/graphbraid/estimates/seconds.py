@@ -7,7 +7,7 @@ import itertools
 import math
 import tempfile
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
@@ -21,13 +21,14 @@ from graphbraid.estimates.memory import are_mapped
 from graphbraid.estimates.records import EpochSeconds, PartSeconds
 from graphbraid.estimates.trial import Trial, of_tries, repeated, timed
 from graphbraid.files.writing import format_bytes
+from graphbraid.fullgraph.batches.layer_wise import LayerWise, Pass
 from graphbraid.fullgraph.measured.rates import machine_rates
 from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.machine.measurements import OtherPrograms
 from graphbraid.nn import module_traits
 from graphbraid.sampling import MiniBatch
 from graphbraid.train.inference.evaluate import EvalMode, score
-from graphbraid.train.inference.infer import Layer, LayerWise, depth, whole_bytes
+from graphbraid.train.inference.infer import by_level, depth, whole_bytes
 from graphbraid.train.inference.metrics import Scores, metric_names
 from graphbraid.train.run_folder import checkpoint
 from graphbraid.train.step.feed import ALONE, Share, make_loader
@@ -228,11 +229,13 @@ def evaluation_seconds(
 def _exact_seconds(trial: Trial, nodes: Tensor, most: float) -> PartSeconds:
     runner = trial.runner
     if runner.engine is None and whole_bytes(runner) > trial.config.memory_budget_bytes:
-        if not runner.by_layer:
+        with trial.evaluating():
+            walk = by_level(runner, trial.config)
+        if isinstance(walk, Exception):
             return _of_some(trial, nodes, "exact", _CHUNK_NODES, most)
         if 4 * trial.graph.num_nodes * runner.widest > _MOST_LAYER_BYTES:
             return PartSeconds(None, "its layers are too large to be tried")
-        return _of_chunks(trial, nodes, most)
+        return _of_chunks(trial, walk, nodes, most)
     seconds = 0.0 if runner.engine is not None else _pass_seconds(trial, runner)
     if seconds > _LONGEST_PASS:
         return PartSeconds(None if math.isinf(seconds) else seconds, "by the machine's rates, not tried")
@@ -277,11 +280,11 @@ def _pass_seconds(trial: Trial, runner: ModelRunner) -> float:
     return layers * machine_rates().aggregate_seconds(graph.num_edges, width)
 
 
-def _of_chunks(trial: Trial, nodes: Tensor, most: float) -> PartSeconds:
-    """Return the time of exact inference by layers: some chunks of each layer are computed and scored.
+def _of_chunks(trial: Trial, walk: LayerWise, nodes: Tensor, most: float) -> PartSeconds:
+    """Return the time of exact inference by layers: some chunks of each pass are computed and scored.
 
-    Which nodes a layer is computed for, and how they are cut, is found as the evaluation itself finds it.
-    Rows that a later layer reads are written all, as zeros.
+    Which nodes a pass is over, and how they are cut, is found as the evaluation itself finds it. Rows that a
+    later pass reads are written all, as zeros.
     """
     task, labels = trial.task.to(_CPU), trial.runner.labels.y
     assert labels is not None, "the task is that of labels"
@@ -289,32 +292,35 @@ def _of_chunks(trial: Trial, nodes: Tensor, most: float) -> PartSeconds:
     total = 0.0
     with trial.evaluating():
         started = time.perf_counter()
-        walk = LayerWise(trial.runner, trial.config.memory_budget_bytes, None, lambda: None)
-        layers, source = walk.layers(nodes), None
+        passes = walk.passes(nodes)
         scores = Scores(task, metric_names(task, trial.config.metrics), _CPU)
         total += time.perf_counter() - started
-        for layer, ids in enumerate(layers):
-            rows = torch.arange(trial.graph.num_nodes) if ids is None else ids
-            cuts, is_last = walk.cut(rows, source), layer == len(layers) - 1
-            times, width = list[float](), 0
-            for start, end in _spread(cuts, times, most / len(layers)):
+        for one in passes:
+            cuts, is_last = walk.cut(one), one is passes[-1]
+            times = list[float]()
+            for start, end in _spread(cuts, times, most / len(passes)):
                 began = time.perf_counter()
-                outputs = walk.outputs(layer, source, rows[start:end])
+                rows = walk.rows(one, one.nodes[start:end])
                 if is_last:
-                    scores.update(outputs.float(), labels.index_select(0, nodes[start:end]))
+                    outputs = rows[walk.program.output].float()
+                    scores.update(outputs, labels.index_select(0, nodes[start:end]))
                 times.append(time.perf_counter() - began)
-                width = outputs.shape[1]
             total += len(cuts) * fmean(times[1:] or times)  # the first one is a warm-up
             tried, count = tried + len(times), count + len(cuts)
             if not is_last:
-                started = time.perf_counter()
-                made = walk.make_room(rows.numel(), width, source)
-                for start, end in cuts:
-                    made.write(start, torch.zeros(end - start, width))
-                source = Layer(made, ids)
-                total += time.perf_counter() - started
+                total += timed(lambda one=one, cuts=cuts, rows=rows: _keep_zeros(walk, one, cuts, rows))  # type: ignore[misc]
         total += timed(scores.compute)
     return PartSeconds(total, f"exact, {tried:,} of {count:,} chunks tried")
+
+
+def _keep_zeros(
+    walk: LayerWise, one: Pass, cuts: Sequence[tuple[int, int]], like: Mapping[str, Tensor]
+) -> None:
+    walk.begin(one)
+    for start, end in cuts:
+        walk.keep(
+            one, start, {value: rows.new_zeros(end - start, rows.shape[1]) for value, rows in like.items()}
+        )
 
 
 def _spread(

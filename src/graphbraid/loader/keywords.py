@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import torch
@@ -106,28 +106,6 @@ LINK_NEIGHBOR_ORDER = (
     *("time_attr", "weight_attr", "transform", *_LAST),
 )
 """PyG's order of the arguments of a LinkNeighborLoader, after ``edge_label_time``."""
-
-
-def by_name(
-    values: Sequence[Any], order: Sequence[str], options: Mapping[str, Any], loader: str
-) -> dict[str, Any]:
-    """Return the options of a call by name, those that were given by position, too.
-
-    Args:
-        values: the values that were given by position.
-        order: names of the positions.
-        options: the options that were given by name.
-        loader: name of the loader, for messages.
-
-    Raises:
-        TypeError: there are more values than positions, or an option was given twice, as in any call.
-    """
-    if len(values) > len(order):
-        raise TypeError(f"{loader} takes {len(order)} more arguments by position; got {len(values)}")
-    placed = dict(zip(order, values, strict=False))
-    if twice := placed.keys() & options.keys():
-        raise TypeError(f"{loader} got multiple values for argument {min(twice)!r}")
-    return {**placed, **options}
 
 
 def names_in(keywords: type[WithoutEffect], *positional: str) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from graphbraid.graph.csc import Csc
 from graphbraid.graph.interop.convert import as_tensor
 from graphbraid.graph.scans import first_out_of_range
 from graphbraid.graph.types import ONLY_EDGE_TYPE
-from graphbraid.loader.keywords import LINK_NEIGHBOR_ORDER, LinkNeighborKeywords, by_name, names_in
+from graphbraid.loader.keywords import LINK_NEIGHBOR_ORDER, LinkNeighborKeywords, names_in
 from graphbraid.loader.neighbor import Inputs, PyGLoaderBase
 from graphbraid.loader.options import LINK_REFUSED, LoaderOptions
 from graphbraid.loader.sources import as_input_id, is_whole
@@ -102,7 +102,7 @@ class LinkNeighborLoader(PyGLoaderBase):
             "edge_label": edge_label,
             "edge_label_time": edge_label_time,
         }
-        self._set_up(data, named | by_name(more, self.order, options, self.pyg_name))
+        self._set_up(data, named | self._by_name(more, options))
         self.link_sampler = self._batches.config
         """Options of the sampler: ``num_neighbors``, ``replace`` and more."""
 

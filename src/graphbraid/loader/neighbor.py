@@ -26,7 +26,7 @@ from graphbraid.graph import EdgeType, Graph
 from graphbraid.graph.types import ONLY_NODE_TYPE
 from graphbraid.loader.auto_tiers import tiers_of
 from graphbraid.loader.batch_loader import BatchLoader
-from graphbraid.loader.keywords import NEIGHBOR_ORDER, NeighborKeywords, by_name, names_in
+from graphbraid.loader.keywords import NEIGHBOR_ORDER, NeighborKeywords, names_in
 from graphbraid.loader.options import REFUSED, LoaderOptions, check_others, refuse_one_type_only
 from graphbraid.loader.sources import FollowedData, as_ids, as_input_id, as_seeds, check_ids
 from graphbraid.loader.times import read_times, seed_times
@@ -100,6 +100,20 @@ class PyGLoaderBase(DataLoader[Any]):
     @abstractmethod
     def _inputs(self, source: BatchSource, options: LoaderOptions) -> Inputs:
         """Return what batches start from."""
+
+    def _by_name(self, values: Sequence[Any], options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the options of a call by name, those that were given by position in PyG's order, too.
+
+        Raises:
+            TypeError: there are too many, or an option was given twice, as in any call.
+        """
+        if len(values) > len(self.order):
+            what = f"takes {len(self.order)} more arguments by position; got {len(values)}"
+            raise TypeError(f"{self.pyg_name} {what}")
+        placed = dict(zip(self.order, values, strict=False))
+        if twice := placed.keys() & options.keys():
+            raise TypeError(f"{self.pyg_name} got multiple values for argument {min(twice)!r}")
+        return {**placed, **options}
 
     def _set_up(self, data: Any, given: dict[str, Any], **fixed: Any) -> None:
         """Make the loader.
@@ -445,7 +459,7 @@ class NeighborLoader(PyGLoaderBase):
         *more: Any,
         **options: Unpack[NeighborKeywords],
     ) -> None:
-        named = by_name(more, self.order, options, self.pyg_name)
+        named = self._by_name(more, options)
         self._set_up(data, {"num_neighbors": num_neighbors, "input_nodes": input_nodes, **named})
         self.node_sampler = self._batches.config
         """Options of the sampler: ``num_neighbors``, ``replace`` and more."""

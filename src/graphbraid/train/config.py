@@ -226,7 +226,7 @@ class TrainConfig:
     """Bytes that exact inference may hold in addition to graph, features and result; activations beyond it go
     to a file."""
     hops: Depth | None = option(None, traits="free")
-    """Number of hops that messages travel in a model that is not from ``graphbraid.nn``, for exact inference
+    """Number of hops that messages travel in a model that is not computed layer by layer, for exact inference
     beyond the budget. If None, its message-passing layers are counted (a layer with an attribute ``K``, such
     as APPNP, counts K times)."""
     metrics: Annotated[tuple[str, ...], Field(min_length=1)] | None = None

@@ -25,7 +25,7 @@ faults would bring one page after the other, with as much around each as the sys
 
 
 class ScratchRows:
-    """A ``(num_rows, width)`` float32 matrix that is written and then gathered by chunks of rows.
+    """A ``(num_rows, width)`` matrix that is written and then gathered by chunks of rows.
 
     What is read of a file is compared with checksums of its blocks, taken as they were written.
 
@@ -37,12 +37,11 @@ class ScratchRows:
         folder: folder of that file. If None, the system's folder for temporary files.
         need: what needs the file, for the message about a full disk.
         instead: what would do without the file, for the same message.
+        dtype: dtype of the numbers.
 
     Raises:
         ResourceError: the disk has no room for the file.
     """
-
-    dtype = torch.float32
 
     def __init__(
         self,
@@ -53,12 +52,14 @@ class ScratchRows:
         folder: Path | None,
         need: str = "exact inference",
         instead: str = "raise memory_budget_bytes so that no file is needed",
+        dtype: torch.dtype = torch.float32,
     ) -> None:
-        self.shape = torch.Size((num_rows, width))
-        self.memory_bytes = num_rows * width * 4 if in_memory else 0
-        self._rows = torch.empty(self.shape) if in_memory else None
+        self.shape, self.dtype = torch.Size((num_rows, width)), dtype
+        nbytes = num_rows * width * dtype.itemsize
+        self.memory_bytes = nbytes if in_memory else 0
+        self._rows = torch.empty(self.shape, dtype=dtype) if in_memory else None
         self._need, self._place = need, Path(tempfile.gettempdir() if folder is None else folder)
-        self._file = None if in_memory else _new_file(num_rows * width * 4, self._place, need, instead)
+        self._file = None if in_memory else _new_file(nbytes, self._place, need, instead)
         self._sums, self._num_written = BlockSums(), 0
         self._reader: DiskRows | None = None
         if self._file is not None:
@@ -76,7 +77,7 @@ class ScratchRows:
         assert self._file is not None
         assert start == self._num_written, "the sums of blocks are taken in the file's order"
         rest = memoryview(rows.contiguous().numpy().data).cast("B")
-        offset = start * self.shape[1] * 4
+        offset = start * self.shape[1] * self.dtype.itemsize
         self._sums.add(rest)
         self._num_written += rows.shape[0]
         try:
@@ -117,7 +118,7 @@ class ScratchRows:
             offset=0,
             num_rows=self.shape[0],
             row_shape=self.shape[1:],
-            dtype=torch.float32,
+            dtype=self.dtype,
             sums=torch.from_numpy(self._sums.all()),
             options=_READ,
         )

@@ -78,7 +78,7 @@ class BatchProgram:
         walked = (op.walks.number for op in fused.ops if op.walks is not None)
         self.num_relations = 1 + max(walked, default=-1)
         """Largest number of a relation that the program reads, and 1; 0 if it reads all edges together."""
-        self.last_coupled = max((fused.level(op.out) for op in fused.ops if _couples_rows(op)), default=-1)
+        self.last_coupled = max((fused.level(op.out) for op in fused.ops if couples_rows(op)), default=-1)
         """The last level with an operation whose result depends on all rows; -1 if there is none."""
         made = fused.producer(fused.output)
         self.keeps_output = isinstance(made, Attention) and not made.averages
@@ -99,7 +99,7 @@ class BatchProgram:
         return self._text
 
 
-def _couples_rows(op: Operation) -> bool:
+def couples_rows(op: Operation) -> bool:
     """Return whether a row's result depends on other rows, in the mode that the model is in."""
     if isinstance(op, Normalise) and op.couples_rows:
         norm: Any = op.module
@@ -203,4 +203,4 @@ def _reached(program: Program) -> Program:
     return program.rewritten(tuple(reversed(kept)))
 
 
-__all__ = ["AggregateLinear", "BatchProgram"]
+__all__ = ["AggregateLinear", "BatchProgram", "couples_rows"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
@@ -9,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from graphbraid.arguments import shown
 from graphbraid.errors import ConfigError, DataError, GraphbraidError
@@ -44,6 +47,14 @@ READ = ("x", "edge_index", "adj_t", "edge_weight", "edge_attr", "edge_type")
 def graph_of_data(data: Any) -> Graph:
     """Make a graph of PyG's data without edge features; a :class:`Source` adds them once they are read."""
     return graph_from_pyg(Graph, data, edge_features=False)
+
+
+def _tried_rows(model: nn.Module, count: int) -> tuple[int, ...]:
+    """Return numbers of rows to try calls on: primes that no size of the model is equal to or made of."""
+    held = (one for one in (*model.parameters(), *model.buffers()) if not is_lazy(one))
+    sizes = {size for one in held for size in one.shape}
+    primes = (n for n in itertools.count(1009, 2) if all(n % d for d in range(3, math.isqrt(n) + 1, 2)))
+    return tuple(itertools.islice((n for n in primes if n not in sizes), count))
 
 
 @runtime_checkable
@@ -125,13 +136,17 @@ class Source:
         classes = {key: type(value) for _, key, value in self._held if value is not None}
         return replace(given, edge_channels=self._edge_channels(), classes=classes)
 
-    def read(self, model: nn.Module, breaks_at: torch.device | None = None) -> Program:
+    def read(
+        self, model: nn.Module, breaks_at: torch.device | None = None, *, for_some_nodes: bool = False
+    ) -> Program:
         """Read a model in its current mode into a program.
 
         Args:
             model: the model.
             breaks_at: the device on which calls without a lowered form run between lowered operations. If
                 None, they are refused.
+            for_some_nodes: whether the program runs on some nodes at a time, so that these calls may not read
+                the edges, and are tried on few rows.
 
         Raises:
             NotLoweredError: part of the model cannot be read; the message names it.
@@ -151,16 +166,26 @@ class Source:
             what = "its features, edge features or edge weights require gradients"
             raise NotLoweredError("graph", what, "tensors that do not")
         try:
-            return self._read(model, given, calling, breaks_at)
+            return self._read(model, given, calling, breaks_at, for_some_nodes=for_some_nodes)
         except (NotLoweredError, GraphbraidError):
             raise
         except Exception as error:  # reading must never make a model fail that runs as written
             raise NotLoweredError.of_failure(model, error) from error
 
     def _read(
-        self, model: nn.Module, given: Given, calling: Calling, breaks_at: torch.device | None
+        self,
+        model: nn.Module,
+        given: Given,
+        calling: Calling,
+        breaks_at: torch.device | None,
+        *,
+        for_some_nodes: bool,
     ) -> Program:
-        breaks = None if breaks_at is None else self._breaks(model, given, calling, breaks_at)
+        breaks = None
+        if breaks_at is not None and for_some_nodes:
+            breaks = Breaks(num_rows=_tried_rows(model, len(self.graph.node_types)), place=breaks_at)
+        elif breaks_at is not None:
+            breaks = self._breaks(model, given, calling, breaks_at)
         if self.node_type is not None:
             return read_typed(model, calling, given, self.node_type, breaks=breaks)
         if self._data is not None and has_relational_layer(model):

@@ -35,7 +35,7 @@ from graphbraid.fullgraph.reading.calling import (
     withholding,
 )
 from graphbraid.fullgraph.reading.fused_hgt import fused_layers
-from graphbraid.fullgraph.reading.modes import in_mode
+from graphbraid.fullgraph.reading.modes import in_mode, lock_of, plain_tensors
 from graphbraid.graph import Graph, NodeSet, SparseFeatures
 from graphbraid.graph.scaled_features import Features, is_widened
 from graphbraid.graph.types import ONLY_NODE_TYPE
@@ -49,6 +49,7 @@ from graphbraid.train.task import Task, task_of
 if TYPE_CHECKING:
     from graphbraid.fullgraph import Engine
     from graphbraid.fullgraph.batches.runner import BatchRunner
+    from graphbraid.fullgraph.program import NotLoweredError, Program
     from graphbraid.loader.batch_loader import BatchLoader
     from graphbraid.loader.options import LoaderSettings
     from graphbraid.sampling.lists import NeighborLists
@@ -173,10 +174,30 @@ class ModelRunner:
         """Return the task that the labels describe."""
         return task_of(self.labels)
 
-    @property
-    def by_layer(self) -> bool:
-        """Whether the model's layers can be run one by one over all nodes: not where there are types."""
-        return self.native and not self.graph.is_typed
+    def program_by_level(self) -> Program | NotLoweredError:
+        """Return the program that evaluates the model level by level over all nodes, or why there is none.
+
+        The model must be in evaluation mode.
+        """
+        # Here: an evaluation whose graph fits the budget needs none of these.
+        from graphbraid.fullgraph.program import NotLoweredError
+        from graphbraid.fullgraph.reading.source import source_of
+
+        if not (self._place.compiled or self.native):
+            return NotLoweredError("compiled", "compiled=False asks for the model as it is written")
+        if not self.graph.is_typed and self.graph.x is None:
+            return NotLoweredError("x", "the graph has no features")
+        if not self.graph.is_typed and self.calling.takes(EDGE_TYPE):
+            return NotLoweredError("edge_type", "relations of a graph without types are told edge by edge")
+        with lock_of(self.model), plain_tensors():
+            try:
+                source = source_of(self.model, self.graph, None, self.learned_type)
+                program = source.read(self.model, self.device, for_some_nodes=True)
+            except NotLoweredError as why:
+                return why
+        if program.returned is not None:
+            return NotLoweredError("forward", "it returns other than one matrix of rows")
+        return program
 
     @property
     def by_blocks(self) -> bool:

@@ -33,6 +33,7 @@ from graphbraid.train.step.links.data import FOREVER, LinkData, LinkTimes, kept,
 from graphbraid.train.step.runner import ModelRunner, missing_in_batches, normalises_by_degree
 
 if TYPE_CHECKING:
+    from graphbraid.fullgraph.program import NotLoweredError, Program
     from graphbraid.loader.batch_loader import BatchLoader
     from graphbraid.loader.options import LoaderSettings
     from graphbraid.sampling.minibatch.mini_batch import MiniBatch
@@ -78,11 +79,6 @@ class EncoderRunner(ModelRunner):
                 "tell of the future: with temporal_strategy use an encoder without GCNConv, such as "
                 "nn.GraphSAGE, or PyG's, which counts the edges that were drawn."
             )
-
-    @property
-    def by_layer(self) -> bool:
-        """Whether the layers can be run one by one over all nodes: not with learned rows in front."""
-        return self.native and not self.calling.takes(N_ID)
 
     @property
     def by_blocks(self) -> bool:
@@ -304,6 +300,12 @@ class TypedEncoderRunner(ModelRunner):
         self._bind(encoder, Given.of(messages))
         self._prepare(encoder, messages, place)
         self._rows_by_type = BatchSource(graph=self.graph)
+
+    def program_by_level(self) -> Program | NotLoweredError:
+        """Return why there is no program: rows of several types are wanted."""
+        from graphbraid.fullgraph.program import NotLoweredError
+
+        return NotLoweredError("encoder", "it returns rows of several node types")
 
     def settings(self, settings: LoaderSettings) -> LoaderSettings:
         """Return a loader's settings with what the encoder needs."""

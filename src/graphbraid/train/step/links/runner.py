@@ -133,11 +133,6 @@ class LinkRunner(ModelRunner):
         return self.data.links
 
     @property
-    def by_layer(self) -> bool:
-        """False: it is the encoder that may be run layer by layer."""
-        return False
-
-    @property
     def widest(self) -> int:
         """Largest number of columns that the encoder holds for a node or an edge."""
         return self.encoder_runner().widest
