@@ -117,12 +117,15 @@ def _case(name, reduction, width, ties="shared"):
     return fused, blocked, rows, parameters
 
 
-def _run(how, rows, parameters):
+def _run(how, rows, parameters, *, slopes=False):
     """The result, and the gradients of sources, destinations and parameters."""
     nodes, width = rows.sources[0].shape
+    kept = (
+        {"slopes": [torch.full((nodes, width), torch.nan) for _ in range(how.num_slopes)]} if slopes else {}
+    )
     out = torch.full((nodes, width), torch.nan)
     count = torch.empty(nodes, width, dtype=torch.int32) if how.selects else None
-    how.forward(rows, out, count)
+    how.forward(rows, out, count, **kept)
     into = EdgeGradients(
         sources=tuple(torch.ones(nodes, width) for _ in range(2)),
         destinations=tuple(torch.ones(nodes, width) for _ in range(2)),
@@ -130,7 +133,7 @@ def _run(how, rows, parameters):
         parameters=tuple(torch.zeros_like(p) for p in parameters),
     )
     grad = torch.randn(nodes, width, generator=torch.Generator().manual_seed(3))
-    how.backward(rows, grad, into, out=out, count=count)
+    how.backward(rows, grad, into, out=out, count=count, **kept)
     return [out, *into.sources, *into.destinations, *into.parameters]
 
 
@@ -142,6 +145,17 @@ def test_equals_blocks_of_edges(name, reduction, width):
     ours, theirs = (_run(how, rows, parameters) for how in (fused, blocked))
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a, b, rtol=2e-4, atol=2e-4 * max(1.0, float(b.abs().max())) / 10)
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+def test_slopes_that_forward_keeps_spare_backward_a_walk(name, reduction):
+    fused, blocked, rows, parameters = _case(name, reduction, 7)
+    has_slopes = name not in ("the source", "all that can be computed", "a costly step of the source alone")
+    assert bool(fused.num_slopes) is has_slopes
+    for a, b in zip(_run(fused, rows, parameters, slopes=True), _run(blocked, rows, parameters), strict=True):
+        torch.testing.assert_close(a, b, rtol=2e-4, atol=2e-5 * max(1.0, float(b.abs().max())))
+    assert not _case(name, "max", 7)[0].num_slopes
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)

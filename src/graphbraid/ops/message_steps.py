@@ -89,6 +89,9 @@ class MessageStep:
     """Whether the row has one number for each head and not all columns."""
 
 
+_ONE = MessageStep(_OP.NUMBER, number=1.0)
+
+
 class _StepList:
     """Steps, each once, with the widths of their rows.
 
@@ -114,6 +117,8 @@ class _StepList:
             narrow = bool(told) and all(told)
             if not narrow:
                 of = tuple(self.wide(i) for i in of)
+            if op is _OP.MULTIPLY and self.all[of[0]] == _ONE and of[1] not in self.alike:
+                return of[1]
         return self._entered(MessageStep(op, of[0], of[1] if len(of) > 1 else 0, number, narrow))
 
     def wide(self, i: int) -> int:
@@ -138,6 +143,16 @@ class _StepList:
         if step.op < _OP.ADD:
             return ()
         return (step.first, step.second) if step.op <= _OP.WHERE else (step.first,)
+
+    def has_slope(self, message: int, leaf: int) -> bool:
+        """Return whether each number of a message depends on the one number of a leaf's row in its column."""
+        reaches = list[bool]()
+        for i in range(message + 1):
+            reached = [j for j in self.reads(i) if reaches[j]]
+            reaches.append(i == leaf or bool(reached))
+            if reached and self.all[i].op in _CHANGES_WIDTH:
+                return False
+        return not self.all[leaf].narrow
 
     def matrices(self, side: MessageOp) -> int:
         """Return how many matrices are read of the sources, or of the destinations."""
@@ -310,8 +325,9 @@ class FusedMessages:
 
     An edge's steps run in registers on some columns at a time. Costly steps that read one end alone run once
     for each node. Backward computes the steps again, once over the out-edges for the sources' gradients, and
-    once over the in-edges for the destinations'. Sums are in the order of the edges, so results do not depend
-    on the number of threads. Runs in float32.
+    once over the in-edges for the destinations', unless forward has kept slopes: a sum's gradient is the same
+    for all edges of a node, so it can be multiplied by the sum of what each message grows by. Sums are in the
+    order of the edges, so results do not depend on the number of threads. Runs in float32.
 
     Args:
         csc: the graph or block.
@@ -358,24 +374,46 @@ class FusedMessages:
             if hoisted
         }
         self._backward = dict[tuple[Any, ...], _Program | None]()
+        self._with_slopes: _Program | None = None
+        leaves_of = [i for i, step in enumerate(self._steps.all) if step.op is _OP.DESTINATION]
+        has_slopes = all(self._steps.has_slope(self._message, i) for i in leaves_of)
+        if leaves_of and has_slopes and not self.selects and len(leaves_of) < MOST_MATRICES:
+            seed = self._steps.number(1.0)
+            found = self._steps.gradients({self._message: seed}, leaves_of)
+            slopes = [(self._steps.all[i].first, step) for i, step in found.items()]
+            # The result's place is none of a matrix.
+            self._with_slopes = _Program.of(self._steps, [(-1, self._message), *slopes])
 
     @property
     def selects(self) -> bool:
         """Whether the reduction is a maximum or minimum; backward then reads the result."""
         return self._reduction in ("max", "min")
 
-    def forward(self, rows: EdgeRows, out: Tensor, count: Tensor | None = None) -> None:
+    @property
+    def num_slopes(self) -> int:
+        """How many matrices of slopes forward can give, which spare backward the walk over in-edges."""
+        return 0 if self._with_slopes is None else len(self._with_slopes.places) - 1
+
+    def forward(
+        self, rows: EdgeRows, out: Tensor, count: Tensor | None = None, *, slopes: Sequence[Tensor] = ()
+    ) -> None:
         """Compute the reduced messages; see :meth:`.BlockedMessages.forward`.
 
         Args:
             rows: what the message reads; an edge weight is a vector.
             out: ``(num_dst, width)`` float32, written.
             count: ``(num_dst, width)`` int32, written, for a maximum or minimum alone.
+            slopes: :attr:`num_slopes` matrices like ``out``, written: by how much the sum of the messages
+                grows with each row of the destinations. If none are given, backward walks the in-edges.
         """
         if self.selects and count is None:
             count = torch.empty(out.shape, dtype=torch.int32)
         walk = _Walk(self._csc.indptr, self._csc.indices, by_source=False)
-        self._run(self._forward, walk, self._given(rows), [out], count=count)
+        if slopes:
+            assert self._with_slopes is not None
+            self._run(self._with_slopes, walk, self._given(rows), [out, *slopes], in_order=True)
+        else:
+            self._run(self._forward, walk, self._given(rows), [out], count=count)
         finish_reduction(self._csc, self._reduction, self._ties, out, count)
 
     def backward(
@@ -386,10 +424,11 @@ class FusedMessages:
         *,
         out: Tensor | None = None,
         count: Tensor | None = None,
+        slopes: Sequence[Tensor] = (),
     ) -> None:
         """Add the gradients of what the message reads; see :meth:`.BlockedMessages.backward`.
 
-        ``into`` has none of edges.
+        ``into`` has none of edges. ``slopes`` are those of :meth:`forward`.
         """
         csc, given = self._csc, self._given(rows)
         more = [gradient_of_each(csc, self._reduction, grad, count).contiguous()]
@@ -404,13 +443,20 @@ class FusedMessages:
             to += [None] * (self._counts[side] - len(to))
             reaches = any(t is not None for t in to) or any(learned)
             inner = [self._empty(step, number).zero_() if reaches else None for step in self._hoisted[side]]
-            program = self._gradient(side, (*to, *inner), left, is_last=side is _SIDES[-1])
+            gets = (*to, *inner)
+            if slopes and side is _OP.DESTINATION:
+                assert self._with_slopes is not None
+                for place, slope in zip(self._with_slopes.places[1:], slopes, strict=True):
+                    if (target := gets[place]) is not None:
+                        target.addcmul_(more[0], slope)
+                gets = ()  # no walk, if it is not for parameters
+            program = self._gradient(side, gets, left, is_last=side is _SIDES[-1])
             if program is not None:
                 walk = _Walk(csc.indptr, csc.indices, by_source=False)
                 if side is _OP.SOURCE:
                     reverse, perm = csc.transpose()
                     walk = _Walk(reverse.indptr, reverse.indices, True, perm)
-                totals += self._run(program, walk, given, [*to, *inner], adds=True)
+                totals += self._run(program, walk, given, gets, adds=True)
                 left = ()
             if inner and reaches and (program := self._gradient_at_nodes(side, to, learned)) is not None:
                 read = replace(given, edges=None, weight=None)
@@ -500,10 +546,14 @@ class FusedMessages:
         *,
         count: Tensor | None = None,
         adds: bool = False,
+        in_order: bool = False,
     ) -> Tensor:
-        """Run a program, whose results go to their places in ``out``; return the sums over all edges."""
+        """Run a program; return the sums over all edges.
+
+        Results go to their places in ``out``, or in its order.
+        """
         totals = torch.zeros_like(given.parameters)
-        to = [out[place] for place in program.places]
+        to = out if in_order else [out[place] for place in program.places]
         over_all = bool((program.results[:, 0] == _OVER_ALL).any())
         backend(given.parameters).reduce_messages(
             walk.indptr,

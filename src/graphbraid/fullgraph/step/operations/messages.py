@@ -34,18 +34,26 @@ class PlannedMessages(PlannedOperation[Messages]):
             name for role in (ReadRows.SOURCE, ReadRows.DESTINATION, None) for name in self._of(role)
         ]
         self._count: FirstRows | None = None
+        self._slopes: list[FirstRows] = []
 
     def forward(self) -> None:
         """Plan the value."""
         plan, op, out = self.plan, self.op, self.plan.result(self.op)
         if op.selects:
             self._count = plan.scratch(f"{op.out}: shares", out.count, op.width_out, dtype=torch.int32)
+        if isinstance(self._how, FusedMessages) and plan.training and plan.program.learns(op.out):
+            self._slopes = [
+                plan.scratch(f"{op.out}: slope {number}", out.count, op.width_out)
+                for number in range(self._how.num_slopes)
+            ]
         inputs, count = self._inputs, self._count
 
         def run() -> None:
-            self._how.forward(self._rows(), out.tensor, None if count is None else count.tensor)
+            self._how.forward(
+                self._rows(), out.tensor, None if count is None else count.tensor, **self._kept()
+            )
 
-        plan.do(op.out, run, out, count, *inputs)
+        plan.do(op.out, run, out, count, *self._slopes, *inputs)
 
     def backward(self) -> None:
         """Plan one more run of the messages, which gives the gradients of the inputs and parameters."""
@@ -75,14 +83,18 @@ class PlannedMessages(PlannedOperation[Messages]):
                 parameters=tuple(totals),
             )
             kept = None if count is None else count.tensor
-            self._how.backward(rows, grad.tensor, into, out=out.tensor, count=kept)
+            self._how.backward(rows, grad.tensor, into, out=out.tensor, count=kept, **self._kept())
             for parameter, total in zip(op.used, totals, strict=True):
                 if total is not None:
                     plan.parameters.give(parameter, total)
 
-        plan.do(f"gradient of {self.source}", run, grad, out, count, *self._inputs, *targets)
+        plan.do(f"gradient of {self.source}", run, grad, out, count, *self._slopes, *self._inputs, *targets)
         for value, (target, total) in parts.items():
             plan.add_part(value, target, total)
+
+    def _kept(self) -> dict[str, Any]:
+        """Return what forward keeps for backward beside a maximum's count."""
+        return {"slopes": [slope.tensor for slope in self._slopes]} if self._slopes else {}
 
     def _message(self, *rows: Tensor) -> Tensor:
         given: dict[str, Any] = dict(self.op.constants) | dict(zip(self._names, rows, strict=True))
