@@ -137,6 +137,30 @@ print(sorted({{"torch._dynamo", "torchmetrics", "torch_geometric", "scipy", "pya
     assert out.strip() == "[]"
 
 
+def test_a_model_of_the_users_own_is_read_without_torchs_compiler():
+    code = """
+import sys, torch
+from graphbraid import Graph, Trainer, nn
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.SAGEConv(8, 4)
+
+    def forward(self, x, edge_index):
+        return self.conv(x, edge_index).relu()
+
+ids = torch.arange(64)
+edges = torch.stack([ids, ids.roll(1)])
+graph = Graph.from_edge_index(edges, 64, x=torch.rand(64, 8), y=ids % 4, splits={"train": ids, "test": ids})
+for mode in ("sampled", "full"):
+    Trainer(Net(), graph, mode=mode, epochs=1, fanouts=(2,), batch_size=8).fit()
+print("torch._dynamo" in sys.modules)
+"""
+    out, _ = run_python(code)
+    assert out.strip() == "False"
+
+
 @pytest.mark.slow
 def test_importing_every_module_prints_nothing_and_starts_no_thread():
     modules = sorted(_module_name(path) for path in PACKAGE.rglob("*.py") if path.name != "__main__.py")

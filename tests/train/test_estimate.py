@@ -16,7 +16,13 @@ from graphbraid import Trainer
 from graphbraid import nn as gnn
 from graphbraid.collective.run.profiler import batch_bytes_of
 from graphbraid.datasets import open_store, save_store
-from graphbraid.errors import ConfigError, DataError, GraphbraidError, ResourceError
+from graphbraid.errors import (
+    ConfigError,
+    DataError,
+    GraphbraidError,
+    ResourceError,
+    RunsAsWrittenWarning,
+)
 from graphbraid.estimates import choose, limits
 from graphbraid.estimates import sizes as batch_and_pass
 from graphbraid.estimates.allocation import allocation_of
@@ -28,6 +34,7 @@ from graphbraid.features import TieredFeatures
 from graphbraid.features.budgets import LEAST_RESERVE_BYTES, host_budget
 from graphbraid.loader import BatchLoader, LoaderSettings, NeighborLoader
 from graphbraid.train import HardwareFile, TrainConfig
+from graphbraid.train.step.runner import WholeGraph
 
 GIB = 1 << 30
 
@@ -495,6 +502,34 @@ def test_a_step_as_written_on_edge_features_is_tried():
     found = full_needs(Trial(Reads(), graph, TrainConfig(mode="full")))
     assert found.engine is None
     assert max(need.nbytes for need in found.host.phases) >= 4 * 1200 * 3
+
+
+def test_what_graph_breaks_allocate_beside_the_arena_is_counted():
+    graph = random_graph(60_000, 4, 16)
+
+    class ByValue(torch.nn.Module):
+        def forward(self, x):
+            return (x.sin() * x.cos()).exp() * x if x.abs().max() > 1e-3 else x
+
+    class Broken(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.part, self.last = gnn.GCNConv(16, 32), ByValue(), gnn.GCNConv(32, 4)
+
+        def forward(self, x, edge_index):
+            return self.last(self.part(self.first(x, edge_index)), edge_index)
+
+    trial = Trial(Broken(), graph, TrainConfig(mode="full"))
+    with pytest.warns(RunsAsWrittenWarning):
+        found = full_needs(trial)
+    assert (len(found.engine.breaks), found.why) == (1, "")
+    said = {need.name: need.nbytes for need in found.host.phases}["graph breaks"]
+    trial.runner.engine = found.engine
+    nodes = graph.split("train")
+    batch = WholeGraph(nodes=nodes, seed_y=graph.y[nodes])
+    for _ in range(2):  # the first takes the arena
+        taken = allocation_of(lambda: trial.step(batch), trial.device).peak
+    assert taken == pytest.approx(said, rel=0.02)
 
 
 @pytest.mark.parametrize("why", ["", "too large"])

@@ -251,8 +251,7 @@ with open("/proc/self/status") as file:
     print(next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM")))
 """
 )
-# Not compiled: what reading a model by a trace imports and holds is in no estimate so far.
-LINK_OPTIONS = {"compiled": False, "epochs": 1, "batch_size": 2048, "link_splits": (0.002, 0.002)}
+LINK_OPTIONS = {"epochs": 1, "batch_size": 2048, "link_splits": (0.002, 0.002)}
 
 
 def knowledge():

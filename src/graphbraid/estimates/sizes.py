@@ -7,6 +7,7 @@ not fit is run. What torch decides by size alone is not seen.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -14,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from graphbraid.errors import RunsAsWrittenWarning
 from graphbraid.estimates.allocation import allocation_of, may_be_tried
 from graphbraid.estimates.trial import Trial
 from graphbraid.graph import Graph, ScaledFeatures, SparseFeatures
@@ -24,6 +26,7 @@ from graphbraid.train.config import TrainConfig
 from graphbraid.train.step.feed import make_loader
 from graphbraid.train.step.links.runner import LinkRunner
 from graphbraid.train.step.runner import ModelRunner, WholeGraph
+from graphbraid.train.step.whole import compile_for
 
 FEWER = 16
 """Part of a batch's seeds on which a step or a pass is tried first."""
@@ -166,18 +169,36 @@ def forward_bytes(trial: Trial) -> int:
 
 def training_bytes(trial: Trial) -> int:
     """Return the bytes that a training step of a model that runs as it is written allocates."""
+    return _scaled(trial.graph, lambda graph: _second_step(*_whole_step(trial, graph)))
+
+
+def break_bytes(trial: Trial) -> int:
+    """Return the bytes that a compiled step's graph breaks allocate beside its arena, and its loss."""
 
     def step(graph: Graph) -> int:
-        other = Trial(trial.runner.model, graph, trial.config)
-        assert graph.y is not None
-        share = graph.num_nodes / trial.graph.num_nodes
-        ids = torch.arange(max(1, int(share * trial.nodes.numel())))
-        batch = WholeGraph(nodes=ids.to(trial.device), seed_y=graph.y[ids].to(trial.device))
-        other.step(batch)  # makes what stays: the optimizer's state
-        other.forget_gradients()
-        return allocation_of(lambda: other.step(batch), trial.device).peak
+        other, batch = _whole_step(trial, graph)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RunsAsWrittenWarning)  # said of the whole graph's step already
+            other.runner.engine, _ = compile_for(other.runner, trial.config, batch.nodes)
+        return _second_step(other, batch)
 
     return _scaled(trial.graph, step)
+
+
+def _whole_step(trial: Trial, graph: Graph) -> tuple[Trial, WholeGraph]:
+    """Return a trial of the same model on a smaller graph, and its whole graph as a batch."""
+    other = Trial(trial.runner.model, graph, trial.config)
+    assert graph.y is not None
+    share = graph.num_nodes / trial.graph.num_nodes
+    ids = torch.arange(max(1, int(share * trial.nodes.numel())))
+    return other, WholeGraph(nodes=ids.to(trial.device), seed_y=graph.y[ids].to(trial.device))
+
+
+def _second_step(trial: Trial, batch: WholeGraph) -> int:
+    """Return what a step allocates; the first makes what stays, such as the optimizer's state."""
+    trial.step(batch)
+    trial.forget_gradients()
+    return allocation_of(lambda: trial.step(batch), trial.device).peak
 
 
 def _scaled(graph: Graph, measure: Callable[[Graph], int]) -> int:

@@ -10,7 +10,7 @@ import torch
 from graphbraid.estimates.memory import baseline_need, graph_needs, learned_needs
 from graphbraid.estimates.records import EpochSeconds, Need, Needs, PartSeconds
 from graphbraid.estimates.seconds import SECONDS, evaluations
-from graphbraid.estimates.sizes import forward_bytes, training_bytes
+from graphbraid.estimates.sizes import break_bytes, forward_bytes, training_bytes
 from graphbraid.estimates.trial import Trial, of_tries, parameter_bytes, timed
 from graphbraid.features.rows.row_stream import LONGEST_ROUND
 from graphbraid.files.writing import format_bytes
@@ -62,6 +62,9 @@ def full_needs(trial: Trial) -> FullNeeds:
             Need(name="evaluation", nbytes=kept, why="its arena, and all outputs; kept from the start"),
         )
         phases = [Need(name="loss", nbytes=loss, why="outputs of the training nodes and their gradients")]
+        if engine.breaks:
+            told = "of parts that run as written, beside the arena, tried on a small graph"
+            phases.append(Need(name="graph breaks", nbytes=break_bytes(trial), why=told))
         if evaluates:
             phases.append(Need(name="scores", nbytes=outputs * graph.num_nodes, why="by all outputs"))
     else:

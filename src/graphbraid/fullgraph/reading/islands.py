@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from graphbraid.fullgraph.program import (
     INPUT,
@@ -31,6 +30,7 @@ from graphbraid.fullgraph.program import (
     NotLoweredError,
     WrittenCall,
 )
+from graphbraid.fullgraph.reading.modes import DispatchMode
 from graphbraid.fullgraph.reading.reader import Writer
 from graphbraid.fullgraph.reading.row_wise import Dependence, kind_of_result
 from graphbraid.fullgraph.reading.tracing import WHERE, TracedCalls, generators, put_back
@@ -422,7 +422,7 @@ class Islands:
             del self._rows[value]
 
 
-class _SizedByValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _SizedByValues(DispatchMode):
     """Notices operations whose results' sizes depend on numbers, as those that select by a mask."""
 
     found = False

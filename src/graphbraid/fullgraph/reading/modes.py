@@ -1,7 +1,9 @@
-"""A model's lock, and context managers for its modes, buffers and masks, and torch's inference mode."""
+"""A model's lock, and context managers for its modes, buffers and masks, and torch's own modes."""
 
 from __future__ import annotations
 
+import inspect
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from graphbraid.ops.dropout import draw_seed, keep_mask
 
@@ -56,6 +59,23 @@ def kept_buffers(model: nn.Module) -> Iterator[None]:
     finally:
         for buffer, value in before:
             buffer.data.copy_(value)  # without a new version, which a pending backward pass would refuse
+
+
+class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A dispatch mode that does not import torch's compiler, which takes 150 MB and a second.
+
+    PyTorch wraps ``__torch_dispatch__`` so that the compiler passes it over, and the wrapper imports it. A
+    compiler that nobody has imported compiles nothing.
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)  # type: ignore[no-untyped-call]
+        passed_over, plain = cls.__torch_dispatch__, inspect.unwrap(cls.__torch_dispatch__)
+
+        def dispatch(*args: Any, **kwargs: Any) -> Any:
+            return (passed_over if "torch._dynamo" in sys.modules else plain)(*args, **kwargs)
+
+        cls.__torch_dispatch__ = dispatch  # type: ignore[method-assign]
 
 
 class CountedMasks(TorchFunctionMode):

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from graphbraid.errors import ConfigError, DataError, did_you_mean
@@ -35,7 +34,7 @@ from graphbraid.fullgraph.reading.calling import (
     withholding,
 )
 from graphbraid.fullgraph.reading.fused_hgt import fused_layers
-from graphbraid.fullgraph.reading.modes import in_mode, lock_of, plain_tensors
+from graphbraid.fullgraph.reading.modes import DispatchMode, in_mode, lock_of, plain_tensors
 from graphbraid.graph import Graph, NodeSet, SparseFeatures
 from graphbraid.graph.scaled_features import Features, is_widened
 from graphbraid.graph.types import ONLY_NODE_TYPE
@@ -473,7 +472,7 @@ def missing_in_batches(what: str) -> NoReturn:
     )
 
 
-class _Shapes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Shapes(DispatchMode):
     """Notes the shapes of matrices of floating-point numbers that operators return."""
 
     def __init__(self) -> None:
