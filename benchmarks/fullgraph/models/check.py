@@ -22,6 +22,7 @@ import graphbraid
 from benchmarks.fullgraph.models import attention, gcn, gin, own, propagation, sage
 from benchmarks.fullgraph.models.listed import Listed, Sizes
 from graphbraid.fullgraph import Engine, Uncompiled
+from graphbraid.fullgraph.program import LoweredLayer, itself
 
 MODELS: list[Listed] = [one for of in (gcn, sage, gin, attention, propagation, own) for one in of.MODELS]
 """All models of the lists."""
@@ -149,12 +150,17 @@ def _status(engine: Engine | Uncompiled) -> tuple[str, str, str]:
     """Return what of a model is lowered, and the first part that is not with the reason."""
     if isinstance(engine, Uncompiled):
         return WRITTEN, engine.why.part, engine.why.reason
-    if not engine.breaks:
+    calls = [call for op in engine.breaks for call in op.calls]
+    written = [
+        call for call in calls if not isinstance(call.target, LoweredLayer) and call.target is not itself
+    ]
+    if not written:
         return WHOLLY, "", ""
-    called = (module for op in engine.breaks for one in op.modules() for module in one.modules())
-    status = PARTLY if any(isinstance(one, MessagePassing) for one in called) else MESSAGES
-    first = next(call for op in engine.breaks for call in op.calls if call.why)
-    return status, first.name, first.why
+    called = (call.target for call in written if isinstance(call.target, nn.Module))
+    parts = [module for one in called for module in one.modules()]
+    status = PARTLY if any(isinstance(one, MessagePassing) for one in parts) else MESSAGES
+    first = next((call for call in written if call.why), written[0])
+    return status, first.name, first.why or "PyTorch computes it for a layer that is lowered"
 
 
 def _made(listed: Listed, sizes: Sizes, data: Any) -> nn.Module:

@@ -9,6 +9,7 @@ from tests.fullgraph.matrix.case import (
     Case,
     layer,
     left,
+    partly,
 )
 from tests.fullgraph.matrix.graphs import CHANNELS, CLASSES
 from tests.fullgraph.matrix.models import (
@@ -121,6 +122,10 @@ def left_alone(part, name, make, reason="", prepare=FEATURED):
     return left(part, name, make, reason, prepare=prepare)
 
 
+def partly_lowered(part, name, make, reason="", prepare=FEATURED):
+    return partly(part, name, make, reason, prepare=prepare)
+
+
 _GINE_OPTIONS = {
     "edge_dim": GINE,
     "edge_dim, eps=0.3": gine(edge_dim=FEATURES, eps=0.3),
@@ -141,7 +146,6 @@ _GINE_LEFT = {
     "aggr='mean'": gine(edge_dim=FEATURES, aggr="mean"),
     "aggr='max'": gine(edge_dim=FEATURES, aggr="max"),
     "flow='target_to_source'": gine(edge_dim=FEATURES, flow="target_to_source"),
-    "a class of one's own inside": gine(type("Linear", (nn.Linear,), {}), edge_dim=FEATURES),
     "a subclass": lambda i, o: type("GINEConv", (pyg.GINEConv,), {})(nn.Linear(i, o), edge_dim=FEATURES),
 }
 
@@ -252,19 +256,20 @@ EDGES = [
     case("GINEConv", "a frozen layer", lambda: _frozen(Featured(GINE), "first.")),
     case("GINEConv", "of half precision", lambda: Featured(GINE), with_features(dtype=torch.bfloat16)),
     *(left_alone("GINEConv", name, lambda m=make: Featured(m)) for name, make in _GINE_LEFT.items()),
-    left_alone(
+    partly_lowered(
         "GINEConv",
-        "changed edge features",
-        lambda: featured(other_features)(GINE),
-        "not a matrix of node rows",
+        "a class of one's own inside",
+        lambda: Featured(gine(type("Linear", (nn.Linear,), {}), edge_dim=FEATURES)),
+        "linear: no operation",
     ),
-    left_alone(
+    partly_lowered("GINEConv", "changed edge features", lambda: featured(other_features)(GINE), "lowered"),
+    partly_lowered(
         "GINEConv",
         "encoded edge features",
         lambda: featured(encoded)(GINE, encoder=nn.Linear(FEATURES, FEATURES)),
-        "maps edge features that are mapped before",
+        "encoder Linear",
     ),
-    left_alone(
+    partly_lowered(
         "GINEConv",
         "edge features encoded by several layers",
         lambda: featured(encoded)(
@@ -286,13 +291,13 @@ EDGES = [
             ("a linear layer without bias", lambda i, o: nn.Linear(i, o, bias=False), {"eps": 0.5}),
         )
     ),
-    left_alone(
+    partly_lowered(
         "GATConv with edge_attr",
         "encoded edge features",
         lambda: featured(encoded)(lambda i, o: pyg.GATConv(i, o, edge_dim=5), encoder=nn.Linear(FEATURES, 5)),
-        "its edge features are not the graph's own",
+        "encoder Linear",
     ),
-    left_alone(
+    partly_lowered(
         "GINEConv",
         "some edge features",
         lambda: featured(some_features)(GINE),

@@ -241,8 +241,6 @@ def through_numpy(self, x, edge_index):
 
 
 _LEFT_FORWARDS = {
-    flipped: "its argument|it takes other edges|no operation",
-    other_edges: "",
     by_value: "cannot be traced",
     by_shape: "cannot be traced|no operation",
     without_gradients: "without gradients",
@@ -284,6 +282,10 @@ FORWARDS = [
     *(
         left("forwards", run.__name__, lambda r=run: calls(r)(GCN), reason)
         for run, reason in _LEFT_FORWARDS.items()
+    ),
+    *(
+        partly("forwards", run.__name__, lambda r=run: calls(r)(GCN), "on its own edges, lowered")
+        for run in (flipped, other_edges)
     ),
     partly("forwards", "asks for sizes of rows", lambda: calls(asks_for_sizes)(GCN)),
     partly("forwards", "writes over a copy of x", lambda: calls(writes_over_a_copy)(GCN)),

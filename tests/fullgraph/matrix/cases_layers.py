@@ -7,6 +7,7 @@ from tests.fullgraph.matrix.case import (
     gin,
     layer,
     left,
+    partly,
 )
 from tests.fullgraph.matrix.models import (
     Sine,
@@ -75,8 +76,10 @@ _GIN_LEFT = {
     "aggr='mean'": gin(aggr="mean"),
     "aggr='max'": gin(aggr="max"),
     "flow='target_to_source'": gin(flow="target_to_source"),
-    "a class of one's own inside": gin(type("Linear", (nn.Linear,), {"forward": negated})),
-    "a lambda module inside": gin(lambda i, o: nn.Sequential(nn.Linear(i, o), Sine())),
+}
+_GIN_PARTLY = {
+    "a class of one's own inside": (gin(type("Linear", (nn.Linear,), {"forward": negated})), "linear"),
+    "a lambda module inside": (gin(lambda i, o: nn.Sequential(nn.Linear(i, o), Sine())), "sin"),
 }
 _GAT_OPTIONS = {
     "plain": {},
@@ -130,6 +133,7 @@ LAYERS = [
     *_options("SAGEConv", pyg.SAGEConv, _SAGE_OPTIONS, _SAGE_LEFT),
     *(Case("GINConv", name, lambda m=make: Stack(m)) for name, make in _GIN_OPTIONS.items()),
     *(left("GINConv", name, lambda m=make: Stack(m)) for name, make in _GIN_LEFT.items()),
+    *(partly("GINConv", name, lambda m=make: Stack(m), why) for name, (make, why) in _GIN_PARTLY.items()),
     *_options("GATConv", pyg.GATConv, _GAT_OPTIONS, _GAT_LEFT),
     *_options(
         "GATv2Conv", pyg.GATv2Conv, _GAT_OPTIONS | {"share_weights=True": {"share_weights": True}}, _GAT_LEFT

@@ -89,6 +89,8 @@ class BatchProgram:
         """The values that no operation after each one reads."""
         self.breaks = tuple(op for op in fused.ops if isinstance(op, Break))
         """The parts that PyTorch runs as the model is written."""
+        self.producer = fused.producer
+        """Returns the operation that computes a value; None for an input."""
         self._text = "\n".join((*written_lines(self.breaks), str(fused)))
 
     def place(self, value: str) -> LevelNodes:

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from graphbraid.errors import ConfigError
-from graphbraid.fullgraph.batches.edges import LevelEdges, Levels
+from graphbraid.fullgraph.batches.edges import BatchEdges, LevelEdges, Levels, RelationEdges
 from graphbraid.fullgraph.batches.fusing import AggregateLinear, BatchProgram
 from graphbraid.fullgraph.program import (
+    INPUT,
     Add,
     Aggregate,
     AlongRow,
@@ -29,11 +31,13 @@ from graphbraid.fullgraph.program import (
     DestinationRows,
     Epilogue,
     Exchange,
+    FromBreak,
     Gine,
     Hoisted,
     Largest,
     Learned,
     Linear,
+    LoweredLayer,
     Maximum,
     Messages,
     Module,
@@ -46,6 +50,7 @@ from graphbraid.fullgraph.program import (
     RowOfParameters,
     Scale,
     UnitRows,
+    maker_of,
 )
 from graphbraid.fullgraph.step.features import joined_by_node
 from graphbraid.nn.gat import head_dot
@@ -76,6 +81,7 @@ class BatchRun:
         features: rows of the program's inputs, by name.
         given: what graph breaks read of the batch, by the names in their calls.
         edge_attr: ``(num_edges, num_edge_features)`` in the order of the user's list; None if none is read.
+        edge_weight: ``(num_edges,)`` in that order, for messages; if None, they read the edges' own.
     """
 
     def __init__(
@@ -85,9 +91,14 @@ class BatchRun:
         features: Mapping[str, Tensor],
         given: Mapping[str, Any],
         edge_attr: Tensor | None,
+        *,
+        edge_weight: Tensor | None = None,
     ) -> None:
-        self.given = given
-        self._program, self._levels, self._edge_attr = program, levels, edge_attr
+        self.given, self.producer = given, program.producer
+        self.kept: dict[str, dict[int, Any]] = {}
+        """Results that graph breaks keep for later ones, by the names of their values."""
+        self._program, self._levels = program, levels
+        self._edge_attr, self._edge_weight = edge_attr, edge_weight
         self._values = {name: rows[: levels.num_rows(program.place(name))] for name, rows in features.items()}
 
     def outputs(self) -> Tensor:
@@ -130,6 +141,13 @@ class BatchRun:
         """Return the features of :meth:`edges`, in their order."""
         assert self._edge_attr is not None
         return self.edges(op).rows_of(self._edge_attr).to(dtype)
+
+    def edge_weight(self, op: Operation, dtype: torch.dtype) -> Tensor:
+        """Return the weights of :meth:`edges`, in their order."""
+        edges = self.edges(op)
+        found = edges.csc.weight if self._edge_weight is None else edges.rows_of(self._edge_weight)
+        assert found is not None
+        return found.to(dtype)
 
     def may_overwrite(self, op: Operation) -> bool:
         """Return whether an operation may write its result over its input."""
@@ -191,8 +209,7 @@ def _messages(op: Messages, run: BatchRun) -> Tensor:
         elif role is ReadRows.FEATURES:
             of_edges[name] = run.edge_attr(op, dtype)
         else:
-            assert edges.csc.weight is not None
-            of_edges[name] = edges.csc.weight.to(dtype)
+            of_edges[name] = run.edge_weight(op, dtype)
     names = (*sources, *destinations, *of_edges)
 
     def message(*rows: Tensor) -> Tensor:
@@ -315,7 +332,14 @@ def _module(op: Module, run: BatchRun) -> Tensor:
 
 @_runs(Break)
 def _break(op: Break, run: BatchRun) -> Tensor:
-    out = op.run([run.read(op, place) for place in range(len(op.inputs))], run.given)
+    def earlier(one: FromBreak) -> Any:
+        maker = maker_of(run.producer, op.inputs[one.number])
+        assert maker is not None
+        return run.kept[maker.out][one.call]
+
+    inputs = [run.read(op, place) for place in range(len(op.inputs))]
+    keep = run.kept[op.out] = {}
+    out = op.run(inputs, run.given, run_layer=run_layer, earlier=earlier, keep=keep)
     if (shape := (run.num_rows(op), op.width_out)) != out.shape:
         what = f"it returned {tuple(out.shape)} where {shape} is expected"
         raise ConfigError(f"{op.details()} cannot be a graph break: {what}")
@@ -398,4 +422,43 @@ def _along_row(op: AlongRow, run: BatchRun) -> Tensor:
     return x.sum(1, keepdim=True) if op.kind == "sum" else x.norm(dim=1, keepdim=True)
 
 
-__all__ = ["NOT_IN_BATCHES", "RUN", "BatchRun"]
+# ---- single layers inside graph breaks: each runs by its own program on the edges that it is called with
+
+_FUSED: WeakKeyDictionary[LoweredLayer, BatchProgram] = WeakKeyDictionary()
+
+
+def run_layer(
+    layer: LoweredLayer,
+    rows: tuple[Tensor, ...],
+    edge_index: Tensor,
+    weight: Tensor | None,
+    edge_attr: Tensor | None,
+) -> Tensor:
+    """Return the rows of all nodes that a layer computes; differentiable.
+
+    An edge list that is passed again, unchanged, is sorted once.
+
+    Args:
+        layer: the layer.
+        rows: ``(num_nodes, width)`` matrices of node rows.
+        edge_index: ``(2, num_edges)`` int32 or int64 ids of nodes, sources in row 0.
+        weight: ``(num_edges,)`` weights; may require a gradient if ``layer.learns_weights``.
+        edge_attr: ``(num_edges, num_edge_features)``; may require a gradient.
+
+    Raises:
+        DataError: ``edge_index`` is no edge list, or an id is out of range.
+    """
+    if layer not in _FUSED:
+        _FUSED[layer] = BatchProgram(layer.program)
+    program, x = _FUSED[layer], rows[0] if len(rows) == 1 else torch.cat(rows, 1)
+    num_nodes = x.shape[0]
+    of_list = RelationEdges.of_list(
+        edge_index, num_nodes, num_nodes, None if layer.learns_weights else weight
+    )
+    levels = Levels(
+        BatchEdges(relations=(of_list,), num_nodes=(num_nodes,)), [(num_nodes,)] * program.num_levels
+    )
+    return BatchRun(program, levels, {INPUT: x}, {}, edge_attr, edge_weight=weight).outputs()
+
+
+__all__ = ["NOT_IN_BATCHES", "RUN", "BatchRun", "run_layer"]

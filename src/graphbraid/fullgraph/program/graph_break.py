@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from graphbraid.fullgraph.program.operations import Operation
+
+if TYPE_CHECKING:
+    from graphbraid.fullgraph.program.ir import Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +36,44 @@ class FromGraph:
     name: str
 
 
+@dataclass(frozen=True, slots=True)
+class FromBreak:
+    """An argument of a call: what an earlier break keeps of a call; its rows are an input of this one."""
+
+    number: int
+    """Number of that input."""
+    call: int
+    """Number of the earlier break's call."""
+
+
+@dataclass(frozen=True, eq=False)
+class LoweredLayer:
+    """A layer that gets other edges than the graph's, or other values of these: it runs by its own program.
+
+    It is called with a tuple of matrices of node rows, a ``(2, num_edges)`` edge list, and the edges' weights
+    and features or None. The program reads the matrices side by side.
+    """
+
+    module: nn.Module
+    """The user's layer."""
+    program: Program
+    learns_weights: bool
+    """Whether the weights need a gradient."""
+
+
+RunLayer = Callable[..., Tensor]
+"""Runs a :class:`LoweredLayer`, which comes first, with its arguments."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WrittenCall:
     """One call that a model makes, of a module, a function or a method of its first argument."""
 
-    target: nn.Module | Callable[..., Any] | str
+    target: nn.Module | LoweredLayer | Callable[..., Any] | str
     """What is called; the name of a method."""
     args: tuple[Any, ...]
-    """Arguments by position. Inside, also in containers, are :class:`FromInput`, :class:`FromCall` and
-    :class:`FromGraph`; tensors of the model are there themselves."""
+    """Arguments by position. Inside, also in containers, are :class:`FromInput`, :class:`FromCall`,
+    :class:`FromBreak` and :class:`FromGraph`; tensors of the model are there themselves."""
     kwargs: Mapping[str, Any]
     """Arguments by name."""
     name: str
@@ -60,11 +92,14 @@ class WrittenCall:
         needed = f". Needed: {self.needed}" if self.needed else ""
         return f"{self.where + ': ' if self.where else ''}{self.why} [{self.code}]{needed}"
 
-    def run(self, find: Callable[[Any], Any]) -> Any:
+    def run(self, find: Callable[[Any], Any], run_layer: RunLayer | None = None) -> Any:
         """Make the call; ``find`` returns what a reference among its arguments stands for."""
         args, kwargs = _with(self.args, find), _with(dict(self.kwargs), find)
         if isinstance(self.target, str):
             return getattr(args[0], self.target)(*args[1:], **kwargs)
+        if isinstance(self.target, LoweredLayer):
+            assert run_layer is not None
+            return run_layer(self.target, *args)
         return self.target(*args, **kwargs)
 
     def references(self) -> Iterator[Any]:
@@ -97,14 +132,27 @@ class Break(Operation):
     node, in the graph's order."""
     given: GraphValues = field(default_factory=GraphValues)
     """What the calls read of the graph that the model was read for."""
+    kept: frozenset[int] = frozenset()
+    """Numbers of the calls whose results later breaks read."""
     symbol = "as written"
 
-    def run(self, inputs: Sequence[Tensor], given: Mapping[str, Any] | None = None) -> Tensor:
+    def run(
+        self,
+        inputs: Sequence[Tensor],
+        given: Mapping[str, Any] | None = None,
+        *,
+        run_layer: RunLayer | None = None,
+        earlier: Callable[[FromBreak], Any] | None = None,
+        keep: dict[int, Any] | None = None,
+    ) -> Tensor:
         """Return the ``(num_rows, width_out)`` result; differentiable as PyTorch's operations are.
 
         Args:
             inputs: the rows of each input.
             given: what the calls read of the graph, by name. If None, :attr:`given`.
+            run_layer: runs layers by their own programs.
+            earlier: returns what an earlier break has kept.
+            keep: gets the results of the calls in :attr:`kept`, by number.
         """
         of_graph = self.given if given is None else given
         made: list[Any] = []
@@ -114,10 +162,15 @@ class Break(Operation):
                 return made[value.number]
             if isinstance(value, FromInput):
                 return inputs[value.number]
+            if isinstance(value, FromBreak):
+                assert earlier is not None
+                return earlier(value)
             return of_graph[value.name] if isinstance(value, FromGraph) else value
 
         for call in self.calls:
-            made.append(call.run(find))  # noqa: PERF401 - find reads what was made before
+            made.append(call.run(find, run_layer))  # noqa: PERF401 - find reads what was made before
+        if keep is not None:
+            keep |= {number: made[number] for number in self.kept}
         result: Tensor = made[-1]
         return result
 
@@ -133,14 +186,28 @@ class Break(Operation):
         found = (one for call in self.calls for one in call.references())
         return frozenset(one.number for one in found if isinstance(one, FromInput))
 
+    @property
+    def read_breaks(self) -> tuple[FromBreak, ...]:
+        """The results of earlier breaks that the calls read, each once."""
+        found = (one for call in self.calls for one in call.references())
+        return tuple(dict.fromkeys(one for one in found if isinstance(one, FromBreak)))
+
+    @property
+    def layers(self) -> tuple[LoweredLayer, ...]:
+        """The layers that run by programs of their own."""
+        return tuple(call.target for call in self.calls if isinstance(call.target, LoweredLayer))
+
     def modules(self) -> tuple[nn.Module, ...]:
         """Return the modules that are called, each once."""
-        found = {id(call.target): call.target for call in self.calls if isinstance(call.target, nn.Module)}
-        return tuple(found.values())
+        called = (call.target for call in self.calls)
+        found = (one.module if isinstance(one, LoweredLayer) else one for one in called)
+        return tuple({id(one): one for one in found if isinstance(one, nn.Module)}.values())
 
     def parameters(self) -> tuple[nn.Parameter, ...]:
         """Return the parameters that the calls use, of modules and among arguments, each once."""
-        of_modules = (parameter for module in self.modules() for parameter in module.parameters())
+        whole = (call.target for call in self.calls if isinstance(call.target, nn.Module))
+        of_modules = [parameter for module in whole for parameter in module.parameters()]
+        of_modules += [parameter for layer in self.layers for parameter in layer.program.parameters()]
         among = (one for call in self.calls for one in call.references() if isinstance(one, nn.Parameter))
         return tuple({id(one): one for one in (*of_modules, *among)}.values())
 

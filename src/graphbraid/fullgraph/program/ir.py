@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from graphbraid.fullgraph.program.edge_operations import Aggregate, Attention, Gine, Messages
-from graphbraid.fullgraph.program.graph_break import Break, Returned, WrittenCall
+from graphbraid.fullgraph.program.graph_break import Break, LoweredLayer, Returned, WrittenCall
 from graphbraid.fullgraph.program.operations import (
     INPUT,
     Add,
     Combine,
     Concat,
+    DestinationRows,
     Epilogue,
     Following,
     Hoisted,
@@ -283,6 +284,14 @@ class Program:
         return "\n".join(lines)
 
 
+def maker_of(producer: Callable[[str], Operation | None], value: str) -> Operation | None:
+    """Return the operation that computes a value's rows, of all nodes of their level."""
+    op = producer(value)
+    while isinstance(op, DestinationRows):
+        op = producer(op.inputs[0])
+    return op
+
+
 def width_of(op: Operation, width: Callable[[str], int]) -> int:
     """Return the number of columns of an operation's result, given that of its inputs."""
     if isinstance(op, Linear | Learned):
@@ -373,12 +382,16 @@ def same_program(first: Program, second: Program) -> bool:
     )
 
 
-def _same(first: Any, second: Any) -> bool:
+def _same(first: Any, second: Any) -> bool:  # noqa: PLR0911 - one for each kind of value
     """Return whether two values are equal, comparing tensors and modules by identity."""
     if first is second:
         return True
     if type(first) is not type(second) or isinstance(first, Tensor | nn.Module):
         return False
+    if isinstance(first, Program):
+        return same_program(first, second)
+    if isinstance(first, LoweredLayer):
+        first, second = vars(first), vars(second)
     if isinstance(first, dict):
         return list(first) == list(second) and _same(tuple(first.values()), tuple(second.values()))
     if isinstance(first, tuple | list):

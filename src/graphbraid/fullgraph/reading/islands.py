@@ -1,10 +1,12 @@
 """Islands: calls of a trace without a lowered form, which become graph breaks where their results are read.
 
 Each such call is tried once while the model is read, on rows of random numbers and copies of its modules. So
-it is known which results are matrices of node rows, and a call that overwrites its arguments is refused. When
-an operation reads a matrix of node rows that such a call makes, the calls that lead to it from other node
-rows become one break. Results of any other form stay inside a break; those that two breaks need are computed
-in both, unless a call draws random numbers or is one of a module.
+it is known which results are matrices of node rows, and what a call writes over. When an operation reads a
+matrix of node rows that such a call makes, the calls that lead to it from other node rows become one break.
+Results of any other form stay inside a break. Those that two breaks need are computed in both; if a call
+draws random numbers or is one of a module, the first break keeps them for the second. What is computed of
+the graph alone is computed once, while the model is read. A layer that gets edges or values of edges which
+calls make is one of the calls, and runs by a program of its own (:mod:`.own_edges`).
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import copy
 import types
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -23,16 +25,20 @@ from torch import Tensor, fx, nn
 from graphbraid.fullgraph.program import (
     INPUT,
     Break,
+    FromBreak,
     FromCall,
     FromGraph,
     FromInput,
     GraphValues,
     NotLoweredError,
     WrittenCall,
+    itself,
 )
+from graphbraid.fullgraph.reading.messages import Propagation, is_message_passing
 from graphbraid.fullgraph.reading.modes import DispatchMode
+from graphbraid.fullgraph.reading.own_edges import CallFacts, LayerOnEdges, layer_on_edges
 from graphbraid.fullgraph.reading.reader import Writer
-from graphbraid.fullgraph.reading.row_wise import Dependence, kind_of_result
+from graphbraid.fullgraph.reading.row_wise import Dependence, is_inert, kind_of_result
 from graphbraid.fullgraph.reading.tracing import WHERE, TracedCalls, generators, put_back
 
 _HOST = torch.device("cpu")
@@ -49,12 +55,15 @@ class Breaks:
             and their features. Calls that take any other are refused.
         place: the device of the model and of these values.
         dtype: the dtype of node rows.
+        constants: collects what is computed of the graph alone, by the call that computes it. If None, breaks
+            run on other graphs, too, and compute it in each run.
     """
 
     num_rows: tuple[int, ...]
     values: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
     place: torch.device = _HOST
     dtype: torch.dtype = torch.float32
+    constants: dict[Any, Any] | None = None
 
 
 class _NoBreakError(Exception):
@@ -78,8 +87,18 @@ class _Written:
     """Number of the node type of the rows that it depends on."""
     repeats: bool
     """Whether it may be computed twice: it draws no random numbers and calls no module."""
+    drew: bool = False
+    """Whether it drew random numbers in the trial."""
+    is_constant: bool = False
+    """Whether it is computed of the graph alone."""
+    writes_before: tuple[fx.Node, ...] = ()
+    """The calls that wrote over its arguments before it was made."""
+    layer: LayerOnEdges | None = None
+    """The layer that it calls, if that has a lowered form on any edges."""
     is_run: bool = False
-    """Whether a break computes it."""
+    """Whether a break computes it or, of a constant, holds it."""
+    kept_by: tuple[str, int] | None = None
+    """The value of the break that computes it, and the number of the call there."""
     value: str | None = None
     """Name of its rows, if these are the result of a break."""
 
@@ -108,6 +127,8 @@ class Islands:
         self._given = GraphValues()
         self._last: dict[int, int] = {}
         """Place of the last call of each module that a break makes."""
+        self._writes: list[tuple[fx.Node, set[int]]] = []
+        """The calls that wrote over an argument, in order, and the memory that they wrote to."""
 
     # ---- calls that have no lowered form
 
@@ -124,9 +145,54 @@ class Islands:
         if node.op not in _CALLS:
             raise why
         try:
-            self._written[node] = self._tried_call(node, why)
+            self._written[node] = self._layer_call(node, why) or self._tried_call(node, why)
         except _NoBreakError as error:
             raise _both(why, error) from error
+
+    def _layer_call(self, node: fx.Node, why: NotLoweredError) -> _Written | None:
+        """Return a call of a layer by its own program; None if that is not possible.
+
+        Raises:
+            NotLoweredError: it is not, and the call is one of ``propagate``, which cannot run as written.
+        """
+        module = self._module(node)
+        is_propagate = isinstance(node.target, Propagation)
+        if not is_propagate and (module is None or not is_message_passing(module)):
+            return None
+        if self._breaks.place.type != "cpu" or len(self._breaks.num_rows) > 1:
+            if is_propagate:
+                raise why
+            return None
+        before = self._try_arguments(node)
+        facts = CallFacts(
+            num_rows=self._breaks.num_rows[0],
+            dtype=self._breaks.dtype,
+            result_of=partial(self._result_for, node),
+            learns=partial(self._learns, node),
+        )
+        try:
+            layer = layer_on_edges(node, module, facts)
+        except NotLoweredError as error:
+            if is_propagate:
+                raise _both(why, _NoBreakError(error.code, error.reason)) from error
+            return None
+        draw = torch.Generator().manual_seed(len(self._written))
+        result = torch.rand(facts.num_rows, layer.width, generator=draw, dtype=facts.dtype)
+        return _Written(why, result, Dependence.COUPLED, 0, repeats=False, writes_before=before, layer=layer)
+
+    def _learns(self, at: fx.Node, one: fx.Node) -> bool:
+        """Return whether an argument of a call may require a gradient."""
+        if (value := self._value_for(at, one)) is not None:
+            return value != INPUT
+        if one.op == "get_attr":
+            return isinstance(self._trace.attribute(str(one.target)), nn.Parameter)
+        if one not in self._written or self._written[one].is_constant:
+            return False
+        module = self._module(one)
+        of_module = module is not None and any(True for _ in module.parameters())
+        of_layer = self._written[one].layer is not None
+        sources = (*one.all_input_nodes, *self._written[one].writes_before)
+        return of_module or of_layer or any(self._learns(one, other) for other in sources)
 
     def sees_memory_of(self, value: str) -> bool:
         """Return whether a call's result may share the memory of a value."""
@@ -136,17 +202,29 @@ class Islands:
         others = (one.result for one in self._written.values() if one.value != value)
         return bool(_memory(own) & _memory(_tensors(list(others))))
 
-    def _tried_call(self, node: fx.Node, why: NotLoweredError | None) -> _Written:
+    def _try_arguments(self, node: fx.Node) -> tuple[fx.Node, ...]:
+        """Try the calls among a call's arguments that have lowered forms; return what wrote over them."""
         for one in node.all_input_nodes:
             if one.op in _CALLS and one not in self._written and self._value_for(node, one) is None:
                 self._written[one] = self._tried_call(one, None)
+        read = _memory(_tensors([self._result_for(node, one) for one in node.all_input_nodes]))
+        return tuple(by for by, memory in self._writes if memory & read)
+
+    def _tried_call(self, node: fx.Node, why: NotLoweredError | None) -> _Written:
+        if isinstance(node.target, Propagation):
+            raise _NoBreakError("form", "it is part of a layer")
+        writes_before = self._try_arguments(node)
         results = {one: self._result_for(node, one) for one in node.all_input_nodes}
-        before = [_versions(result) for result in results.values()]
+        tensors = [tensor for result in results.values() for tensor in _tensors(result)]
+        before = [tensor._version for tensor in tensors]
         sized = _SizedByValues()  # type: ignore[no-untyped-call]
         with sized:
             result, drew = self._try(node, results)
-        if before != [_versions(result) for result in results.values()]:
-            raise _NoBreakError("in-place", "it writes over its argument")
+        written = [one for one, version in zip(tensors, before, strict=True) if one._version != version]
+        repeats = self._module(node) is None and not drew and _is_torchs(node.target)
+        is_constant = repeats and self._is_constant(node)
+        if written:
+            is_constant = self._note_write(node, _memory(written), is_constant=is_constant)
         kinds = {one: self._kind_for(node, one) for one in node.all_input_nodes}
         types = {self._type_for(node, one) for one, kind in kinds.items() if kind is not Dependence.NONE}
         types -= {None}
@@ -155,11 +233,49 @@ class Islands:
         node_type = types.pop() if types else 0
         assert node_type is not None
         module, num_rows = self._module(node), self._breaks.num_rows[node_type]
+        made = partial(
+            _Written, why, result, repeats=repeats, drew=drew, is_constant=is_constant, node_type=node_type
+        )
+        if written or writes_before:
+            return made(kind=Dependence.COUPLED, writes_before=writes_before)
         if sized.found and any(one.shape[:1] == (num_rows,) for one in _tensors(result)):
             self._check_size(node, module, results, result)
-        kind = kind_of_result(node, module, kinds, results, result=result, num_rows=num_rows)
-        repeats = module is None and not drew and _is_torchs(node.target)
-        return _Written(why, result, kind, node_type, repeats)
+        return made(kind=kind_of_result(node, module, kinds, results, result=result, num_rows=num_rows))
+
+    def _is_constant(self, node: fx.Node) -> bool:
+        """Return whether a call computes its result of the graph alone, or of the shapes of node rows."""
+        if self._breaks.constants is None:
+            return False
+        if node.target in ("size", "dim") or (node.target is getattr and node.args[1] in _OF_SHAPE):
+            return True
+        return all(self._is_constant_for(node, one) for one in node.all_input_nodes)
+
+    def _is_constant_for(self, node: fx.Node, one: fx.Node) -> bool:
+        if self._value_for(node, one) is not None or one.op == "get_attr":
+            return False
+        return one not in self._written or self._written[one].is_constant
+
+    def _note_write(self, node: fx.Node, memory: set[int], *, is_constant: bool) -> bool:
+        """Note that a call writes over an argument: calls that read it later come after this one.
+
+        Returns:
+            Whether the argument is still a constant, which nothing but constants has read before.
+
+        Raises:
+            _NoBreakError: others than the calls of one break see that memory.
+        """
+        others = _memory(_tensors([*self._rows.values(), *self._tried.values()]))
+        shares = [one for one in self._written.values() if _memory(_tensors(one.result)) & memory]
+        if memory & others or any(one.is_run or one.value is not None for one in shares):
+            raise _NoBreakError("in-place", "it writes over its argument")
+        readers = (at for at, one in self._written.items() if not one.is_constant)
+        read = [self._result_for(at, one) for at in readers for one in at.all_input_nodes]
+        if is_constant and not _memory(_tensors(read)) & memory:
+            return True
+        self._writes.append((node, memory))
+        for one in shares:  # each break makes it anew
+            one.is_constant = False
+        return False
 
     def _check_size(
         self, node: fx.Node, module: nn.Module | None, arguments: Mapping[fx.Node, Any], result: Any
@@ -211,11 +327,17 @@ class Islands:
         found, waiting = {node}, [node]
         while waiting:
             at = waiting.pop()
-            for one in at.all_input_nodes:
-                if one in self._written and one not in found and self._value_for(at, one) is None:
+            for one in (*at.all_input_nodes, *self._written[at].writes_before):
+                if one not in self._written or one in found or self._value_for(at, one) is not None:
+                    continue
+                if not self._is_kept(one) and not self._written[one].is_constant:
                     found.add(one)
                     waiting.append(one)
         return sorted(found, key=self._place_of.__getitem__)
+
+    def _is_kept(self, node: fx.Node) -> bool:
+        """Return whether an earlier break has computed a call that must be made once."""
+        return self._written[node].kept_by is not None and not self._written[node].repeats
 
     # ---- trials
 
@@ -321,26 +443,35 @@ class Islands:
         for one in self._members(node):
             inside = set(self._members(node))
             is_between = one is not node and one in inside and self._written[one].why is not None
+            is_between = is_between and not self._writes_to(one)
             if is_between and self._is_rows(self._written[one]) and any(u not in inside for u in one.users):
                 self._run(one)
-        members = self._members(node)
-        values = (self._value_for(at, one) for at in members for one in at.all_input_nodes)
+        found = {one for write in self._writes_to(node) for one in self._members(write)}
+        members = sorted({*found, *self._members(node)}, key=self._place_of.__getitem__)
+        kept = [one for one in self._written if self._is_kept(one)]
+        written = {by for one in kept for by in self._writes_to(one)}
+        if written.intersection(members) or any(self._is_kept(one) for one in members):
+            raise _NoBreakError("in-place", "it writes over what an earlier part of the model has computed")
+        values = [self._value_for(at, one) for at in members for one in at.all_input_nodes]
+        read = {one for at in members for one in at.all_input_nodes}
+        values += [self._written[one].kept_by[0] for one in kept if one in read]  # type: ignore[index]
         inputs = list(dict.fromkeys(value for value in values if value is not None))
         for one in members:
-            self._check_once(one)
+            self._check_order(one)
         self._values[node] = self._written[node].value = self._append(node, members, inputs)
 
-    def _check_once(self, node: fx.Node) -> None:
+    def _writes_to(self, node: fx.Node) -> list[fx.Node]:
+        """Return the calls so far that wrote over a call's result."""
+        memory = _memory(_tensors(self._written[node].result))
+        return [by for by, written in self._writes if memory & written]
+
+    def _check_order(self, node: fx.Node) -> None:
         """Note that a break makes a call.
 
         Raises:
-            _NoBreakError: another one makes it, too, or makes a later call of the same module.
+            _NoBreakError: another one makes a later call of the same module.
         """
-        written = self._written[node]
-        if written.is_run and not written.repeats:
-            what = f"several parts of the model read {node}, which has another form than node rows"
-            raise _NoBreakError("form", what)
-        written.is_run = True
+        self._written[node].is_run = True
         if (module := self._module(node)) is not None:
             place = self._place_of[node]
             if self._last.get(id(module), -1) > place:
@@ -358,38 +489,81 @@ class Islands:
         given = GraphValues()
 
         def argument(at: fx.Node, one: fx.Node) -> Any:
+            nonlocal couples
             if (value := self._value_for(at, one)) is not None:
                 return FromInput(place_of_input[value])
             if one in place_of_call:
                 return FromCall(place_of_call[one])
             if one.op == "get_attr":
                 return self._trace.attribute(str(one.target))
-            given[str(one.target)] = self._of_graph(one)
-            return FromGraph(str(one.target))
+            if one not in self._written:
+                given[str(one.target)] = self._of_graph(one)
+                return FromGraph(str(one.target))
+            if self._is_kept(one):
+                couples = True
+                return self._keep(one, place_of_input)
+            name = f"constant {one}"
+            given[name] = self._constant(one)
+            return given[name] if isinstance(given[name], _PLAIN) else FromGraph(name)
 
-        calls = tuple(self._call(one, partial(argument, one)) for one in members)
-        return self._writer.add(
+        calls = [self._call(one, partial(argument, one)) for one in members]
+        if members[-1] is not node:  # calls that write over it come behind it
+            calls.append(
+                WrittenCall(target=itself, args=(FromCall(place_of_call[node]),), kwargs={}, name="itself")
+            )
+        out = self._writer.add(
             Break,
             *rows,
-            calls=calls,
+            calls=tuple(calls),
             width_out=int(result.shape[1]),
             couples_rows=couples,
             given=given,
         )
+        for one in members:
+            self._written[one].kept_by = out, place_of_call[one]
+        return out
+
+    def _keep(self, node: fx.Node, place_of_input: Mapping[str, int]) -> FromBreak:
+        """Make the break that computes a call keep its result; return the reference to it."""
+        kept_by = self._written[node].kept_by
+        assert kept_by is not None
+        value, number = kept_by
+        ops = self._writer.ops
+        at = next(place for place, op in enumerate(ops) if op.out == value)
+        earlier: Any = ops[at]
+        ops[at] = replace(earlier, kept=earlier.kept | {number}, couples_rows=True)
+        return FromBreak(place_of_input[value], number)
+
+    def _constant(self, node: fx.Node) -> Any:
+        """Return a result that is computed of the graph alone, the same object whenever it is read again."""
+        written, constants = self._written[node], self._breaks.constants
+        assert constants is not None
+        written.is_run = True
+        return constants.setdefault(self._key_of(node), written.result)
+
+    def _key_of(self, node: fx.Node) -> Any:
+        """Return what tells the calls of a constant apart: all calls that lead to it, by their places."""
+        before = [one for one in self._place_of if self._place_of[one] <= self._place_of[node]]
+        return str([(one.op, one.target, one.args, one.kwargs) for one in before])
 
     def _call(self, node: fx.Node, argument: Callable[[fx.Node], Any]) -> WrittenCall:
-        why, module = self._written[node].why, self._module(node)
-        args, kwargs = fx.node.map_arg((node.args, node.kwargs), argument)
-        target: Any = node.target if module is None else module
+        written, module = self._written[node], self._module(node)
         name = getattr(node.target, "__name__", str(node.target))
         if module is not None:
             name = f"{str(node.target).removeprefix('model.')} {type(module).__name__}"
-        return WrittenCall(
+        target: Any = node.target if module is None else module
+        made = partial(WrittenCall, where=str(node.meta.get(WHERE, "")))
+        if (layer := written.layer) is not None:
+            args: Any = plain(fx.node.map_arg(layer.args, argument))
+            name = f"{name} on its own edges, lowered"
+            return made(target=layer.layer, args=args, kwargs={}, name=name)
+        args, kwargs = fx.node.map_arg((node.args, node.kwargs), argument)
+        why = written.why
+        return made(
             target=target,
             args=plain(args),
             kwargs=plain(kwargs),
             name=name,
-            where=str(node.meta.get(WHERE, "")),
             code="" if why is None else why.code,
             why="" if why is None else f"{why.part}: {why.reason}",
             needed="" if why is None else why.needed,
@@ -402,21 +576,23 @@ class Islands:
             NotLoweredError: there is such a call.
         """
         for node, written in self._written.items():
-            if written.why is not None and not written.is_run and not written.repeats:
+            is_free = written.repeats or (is_inert(self._module(node)) and not written.drew)
+            if written.why is not None and not written.is_run and not is_free:
                 what = f"nothing reads {node}, and it may do more than return a result"
                 raise _both(written.why, _NoBreakError("unread", what))
 
     # ---- undoing
 
-    def state(self) -> tuple[dict[fx.Node, tuple[bool, str | None]], dict[int, int]]:
+    def state(self) -> _State:
         """Return what :meth:`put_back` needs."""
-        return {node: (one.is_run, one.value) for node, one in self._written.items()}, dict(self._last)
+        runs = {node: (one.is_run, one.kept_by, one.value) for node, one in self._written.items()}
+        return runs, dict(self._last)
 
-    def put_back(self, state: tuple[dict[fx.Node, tuple[bool, str | None]], dict[int, int]]) -> None:
+    def put_back(self, state: _State) -> None:
         """Forget the breaks made since :meth:`state`, after the writer has forgotten them."""
         before, self._last = state
         for node, one in self._written.items():
-            one.is_run, one.value = before.get(node, (False, None))
+            one.is_run, one.kept_by, one.value = before.get(node, (False, None, None))
         made = {op.out for op in self._writer.ops}
         for value in [one for one in self._rows if one.startswith("v") and one not in made]:
             del self._rows[value]
@@ -437,6 +613,11 @@ class _SizedByValues(DispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+_State = tuple[dict[fx.Node, tuple[bool, tuple[str, int] | None, str | None]], dict[int, int]]
+_OF_SHAPE = ("shape", "dtype", "device", "ndim")
+"""Attributes of a tensor that do not depend on its numbers."""
+_PLAIN = (bool, int, float, str, torch.Size, torch.dtype, torch.device)
+"""Classes of constants that stand in a call themselves."""
 _CALLS = ("call_function", "call_method", "call_module")
 
 
@@ -493,18 +674,15 @@ def _tensors(value: Any) -> Iterator[Tensor]:
             yield from _tensors(one)
 
 
-def _versions(value: Any) -> list[int]:
-    return [tensor._version for tensor in _tensors(value)]
-
-
 def _memory(tensors: Iterable[Tensor]) -> set[int]:
-    return {one.untyped_storage().data_ptr() for one in tensors if one.layout == torch.strided}
+    found = {one.untyped_storage().data_ptr() for one in tensors if one.layout == torch.strided}
+    return found - {0}  # of tensors without elements
 
 
 def plain(value: Any) -> Any:
     """Return containers of a trace as Python's own, which can be compared and copied."""
     if isinstance(value, dict):
         return {key: plain(one) for key, one in value.items()}
-    if isinstance(value, tuple) and not hasattr(value, "_fields"):
+    if type(value) is tuple:
         return tuple(map(plain, value))
     return list(map(plain, value)) if isinstance(value, list) else value

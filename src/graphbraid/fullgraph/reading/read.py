@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -203,8 +204,9 @@ def _check_worth(ops: tuple[Operation, ...], graph: Graph | None) -> None:
     if not calls:
         return
     first = next((call for call in calls if call.code), calls[0])
-    part, _, reason = first.why.partition(": ")
-    layers = [op for op in ops if op.moves and not isinstance(op, DestinationRows)]
+    part, _, reason = (first.why or f"{first.name}: it runs inside a graph break").partition(": ")
+    apart = [layer.program.ops for op in ops if isinstance(op, Break) for layer in op.layers]
+    layers = [op for op in (*ops, *chain(*apart)) if op.moves and not isinstance(op, DestinationRows)]
     if not layers:
         raise NotLoweredError(part, reason, first.needed, code=first.code, where=first.where)
     if graph is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -453,6 +453,19 @@ def checked_reader(name: str, module: nn.Module, *, rows_only: bool = False) -> 
         raise no_reader(name, module)
     check(name, module, reader.known)
     return reader
+
+
+def bound_arguments(
+    name: str, takes: Sequence[str], args: Sequence[Any], kwargs: Any
+) -> Iterator[tuple[str, Any]]:
+    """Yield arguments by the names of their parameters."""
+    if len(args) > len(takes):
+        raise NotLoweredError(name, f"it takes {args[len(takes)]} too")
+    yield from zip(takes, args, strict=False)
+    for key, value in kwargs.items():
+        if key not in takes[len(args) :]:
+            raise NotLoweredError(name, f"it takes {key!r} too", f"a call without {key}")
+        yield key, value
 
 
 def no_reader(name: str, module: nn.Module) -> NotLoweredError:

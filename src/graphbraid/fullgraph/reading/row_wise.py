@@ -92,6 +92,11 @@ _MODULES: tuple[type[nn.Module], ...] = (
 )
 
 
+def is_inert(module: nn.Module | None) -> bool:
+    """Return whether calling a module does nothing but return a result, unless it draws random numbers."""
+    return type(module) in _MODULES
+
+
 def kind_of_result(
     node: fx.Node,
     module: nn.Module | None,
@@ -214,4 +219,4 @@ def _is_constant(part: Any) -> bool:
     return type(part) is int
 
 
-__all__ = ["Dependence", "kind_of_result"]
+__all__ = ["Dependence", "is_inert", "kind_of_result"]

@@ -100,6 +100,8 @@ class Source:
         self._by_relation: Graph | None = None
         self._values: dict[str, Any] = {}
         """What graph breaks get of the graph, the same objects whenever the model is read."""
+        self._constants: dict[Any, Any] = {}
+        """What graph breaks compute of the graph alone, by the calls that compute it."""
 
     @property
     def nodes(self) -> Graph | NodeSet:
@@ -214,7 +216,7 @@ class Source:
             return self._values[target]
 
         makers = {target: partial(value, target) for target in names}
-        return Breaks(num_rows=(graph.num_nodes,), values=makers, place=place)
+        return Breaks(num_rows=(graph.num_nodes,), values=makers, place=place, constants=self._constants)
 
     def graph_for(self, program: Program) -> Graph:
         """Return the graph that a program runs on, with its relations apart if the program reads them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -46,6 +46,7 @@ from graphbraid.fullgraph.reading.reader import (
     Pieces,
     Reader,
     Writer,
+    bound_arguments,
 )
 from graphbraid.fullgraph.reading.rowwise import as_linear
 from graphbraid.fullgraph.reading.table import FUNCTIONS, METHODS, checked_reader
@@ -235,11 +236,13 @@ class _TraceReader:
             islands.put_back(run)
             if node.op == "get_attr":  # an argument of calls, which a break takes as it is
                 return
-            if isinstance(node.target, Propagation):
-                if f"model.{node.target.name}" not in self._trace.modules:
+            try:
+                islands.add(node, why)
+            except NotLoweredError as error:
+                name = self._trace.module_around(node)
+                if name is None:
                     raise
-                raise _KeepWholeError(node.target.name, why) from why
-            islands.add(node, why)
+                raise _KeepWholeError(name, error) from error
 
     def _make_rows(self, argument: Any) -> None:
         """Make a graph break of an argument that has node rows, if it is a call without a lowered form."""
@@ -307,7 +310,7 @@ class _TraceReader:
         if of_edges and not self._sparse and (linear := as_linear(name, module)) is not None:
             return MappedEdges(linear)
         reader = checked_reader(name, module)
-        bound = dict(_bound(name, reader.takes, node.args, node.kwargs))
+        bound = dict(bound_arguments(name, reader.takes, node.args, node.kwargs))
         rows = bound.pop(reader.takes[0], None)
         several = tuple(self._value(name, row) for row in rows) if isinstance(rows, list | tuple) else ()
         x = several[0] if several else self._value(name, rows)
@@ -448,7 +451,7 @@ class _TraceReader:
 
     def _arguments(self, name: str, function: FunctionReader, node: fx.Node) -> dict[str, Any]:
         positional = [key for key in function.takes if key not in function.by_name]
-        given = dict(_bound(name, positional, node.args, {}))
+        given = dict(bound_arguments(name, positional, node.args, {}))
         for key, value in node.kwargs.items():
             if key not in function.takes or key in given:
                 raise NotLoweredError(name, f"it takes {key!r} too", f"a call without {key}")
@@ -508,17 +511,6 @@ class _TraceReader:
         graph = self._given.graph
         assert graph is not None
         return graph.nodes_of(one.name).num_nodes
-
-
-def _bound(name: str, takes: Sequence[str], args: Sequence[Any], kwargs: Any) -> Iterator[tuple[str, Any]]:
-    """Yield arguments by the names of their parameters."""
-    if len(args) > len(takes):
-        raise NotLoweredError(name, f"it takes {args[len(takes)]} too")
-    yield from zip(takes, args, strict=False)
-    for key, value in kwargs.items():
-        if key not in takes[len(args) :]:
-            raise NotLoweredError(name, f"it takes {key!r} too", f"a call without {key}")
-        yield key, value
 
 
 def learned_rows(writer: Writer, name: str, layer: Any, one: NodeType, num_nodes: int) -> str:

@@ -7,6 +7,7 @@ if the model changes itself or draws random numbers on the way, since another ca
 from __future__ import annotations
 
 import builtins
+import copy
 import functools
 import operator
 import os
@@ -19,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -31,11 +32,14 @@ from graphbraid.fullgraph.reading.calling import (
     ADJACENCY,
     DATA,
     EDGES,
+    NUM_NODES,
     Calling,
     Given,
+    X,
 )
 from graphbraid.fullgraph.reading.exact import COUNTED, python_value
 from graphbraid.fullgraph.reading.messages import (
+    Propagation,
     is_message_passing,
     is_users_layer,
     recorded_propagations,
@@ -65,6 +69,15 @@ class TracedCalls:
     def attribute(self, target: str) -> Any:
         """Return what a ``get_attr`` node reads."""
         return attrgetter(target)(self.root)
+
+    def module_around(self, node: fx.Node) -> str | None:
+        """Return the name of the innermost module whose forward makes a call; None for the model's own."""
+        if isinstance(node.target, Propagation):
+            name = node.target.name
+        else:
+            around = [path for path, _ in node.meta.get("nn_module_stack", {}).values()]
+            name = next((path for path in reversed(around) if path != node.target), "").removeprefix("model.")
+        return name if f"model.{name}" in self.modules else None
 
 
 def traced(
@@ -113,7 +126,7 @@ def traced(
         raise NotLoweredError(
             type(model).__name__, "its forward is another without gradients", "a forward that does not ask"
         )
-    return TracedCalls(graph, dict(root.named_modules()), root)
+    return TracedCalls(graph, {**dict(root.named_modules()), **root.bare}, root)
 
 
 class _ValueReads(TorchFunctionMode):
@@ -182,6 +195,11 @@ class _Root(nn.Module):
         """Return the calls that the model makes, in order."""
         return self._tracer.trace(self)
 
+    @property
+    def bare(self) -> Mapping[str, nn.Module]:
+        """See :class:`_Tracer`."""
+        return self._tracer.bare
+
     def forward(self) -> Any:
         """Call the model and return what it returns."""
         values = _CallArguments(
@@ -217,9 +235,11 @@ def _check_containers(returned: Any) -> None:
 
 
 class _CallArguments(dict[str, Any]):
-    """The arguments of the call; any other cannot be read."""
+    """The arguments of the call; any other cannot be read, except for the number of nodes."""
 
     def __missing__(self, what: str) -> Any:
+        if what == NUM_NODES and isinstance(x := self.get(X), fx.Proxy):
+            return x.size(0)
         raise NotLoweredError("forward", f"it takes {what!r}", "forward(x, edge_index)")
 
 
@@ -230,6 +250,7 @@ class _Data:
         plain: type = getattr(sys.modules.get("torch_geometric.data"), "Data", object)
         self._class = plain if given.data_class is None else given.data_class
         self._given = {name: value for name, value in values.items() if name in given.held - {ADJACENCY}}
+        self._counts = values if given.graph is not None else {}
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
@@ -237,6 +258,8 @@ class _Data:
         return self._class
 
     def __getattr__(self, name: str) -> Any:
+        if name == NUM_NODES and isinstance(self._counts, _CallArguments):
+            return self._counts[NUM_NODES]
         if name not in self._given:
             raise NotLoweredError("forward", f"it reads {name!r} of the data", "data.x and data.edge_index")
         return self._given[name]
@@ -256,6 +279,8 @@ class _Tracer(fx.Tracer):
         super().__init__()
         self._gradients, self._classes, self._whole = torch.is_grad_enabled(), classes, whole
         self._thread = threading.get_ident()  # modules that other threads call meanwhile are not traced
+        self.bare: dict[str, nn.Module] = {}
+        """Layers whose network is traced, without it, by the targets of calls."""
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
         if threading.get_ident() != self._thread:
@@ -277,6 +302,8 @@ class _Tracer(fx.Tracer):
         # Its result would be a dict, too, which a trace cannot look into.
         if by_type and is_message_passing(m):
             raise no_reader(self.path_of_module(m).removeprefix("model."), m)
+        if self._maps_by_users_code(m) and args and isinstance(args[0], fx.Proxy):
+            return self._call_in_two(m, args, kwargs)
         if self._whole is None or m is self.root.model:
             return super().call_module(m, forward, args, kwargs)
         last, stack = next(iter(reversed(self.graph.nodes)), None), dict(self.module_stack)
@@ -289,6 +316,21 @@ class _Tracer(fx.Tracer):
             self.module_stack.clear()
             self.module_stack.update(stack)
             return super().call_module(m, forward, args, kwargs)
+
+    def _maps_by_users_code(self, m: nn.Module) -> bool:
+        """Return whether a layer ends in a network that no reader knows as a whole, as GIN's may be."""
+        network = m._modules.get("nn")
+        is_kept = self._whole is not None and self.path_of_module(m) in self._whole
+        is_gin = reader_of(type(m)) is not None and type(m).__module__ == _GIN
+        return is_gin and not is_kept and network is not None and not _is_read(network)
+
+    def _call_in_two(self, m: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Record a call of GIN's layer with an identity in the place of its network, and trace that."""
+        name = f"{self.path_of_module(m)} before its nn"
+        bare = self.bare[name] = copy.copy(m)
+        bare._modules = {**m._modules, "nn": nn.Identity()}
+        network: Any = m._modules["nn"]
+        return network(self.create_proxy("call_module", name, args, kwargs))
 
     def _forget_after(self, last: fx.Node | None) -> None:
         """Erase the calls that were recorded after a node; tensors stay, as the tracer holds them by name."""
@@ -306,6 +348,30 @@ class _Tracer(fx.Tracer):
             made.kind = nn.Parameter
         return made
 
+    def iter(self, obj: fx.Proxy) -> Iterator[Any]:
+        """Iterate over the first dimension of a tensor that is computed of the model's own alone."""
+        made: Any = obj
+        try:
+            count = len(self._shaped(obj.node))
+        except Exception:  # whatever PyTorch raises for tensors without numbers
+            return super().iter(obj)
+        return iter([made[place] for place in range(count)])
+
+    def _shaped(self, argument: Any) -> Any:
+        """Return a tensor without numbers, of the shape of a node that depends on none of the graph's."""
+        if not isinstance(argument, fx.Node):
+            return argument
+        if argument.op == "get_attr":
+            *path, name = str(argument.target).split(".")
+            module: Any = functools.reduce(lambda held, key: held._modules[key], path, cast("Any", self.root))
+            return (module._parameters | module._buffers)[name].to("meta")
+        args, kwargs = fx.node.map_aggregate((argument.args, argument.kwargs), self._shaped)
+        if argument.op == "call_method":
+            return getattr(args[0], str(argument.target))(*args[1:], **kwargs)
+        if argument.op != "call_function" or not callable(argument.target):
+            raise TypeError("its shape depends on the graph")
+        return argument.target(*args, **kwargs)
+
     def create_arg(self, a: Any) -> Any:
         return super().create_arg(python_value(a))
 
@@ -319,6 +385,17 @@ class _Tracer(fx.Tracer):
         node = super().create_node(*args, **kwargs)
         node.meta[WHERE] = _line_of_user(sys._getframe(1))
         return node
+
+
+_GIN = "torch_geometric.nn.conv.gin_conv"
+
+
+def _is_read(network: nn.Module) -> bool:
+    """Return whether a network is of modules that map rows to rows and have a reader."""
+    if type(network) is nn.Sequential:
+        return all(map(_is_read, network.children()))
+    reader = reader_of(type(network))
+    return reader is not None and reader.edges is None
 
 
 def _line_of_user(frame: types.FrameType | None) -> str:
@@ -383,6 +460,9 @@ class TensorProxy(fx.Proxy):
         if not hasattr(self.kind, k):
             raise AttributeError(f"{self.kind.__name__!r} object has no attribute {k!r}")
         return super().__getattr__(k)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.tracer.create_proxy("call_function", operator.setitem, (self, index, value), {})
 
 
 def _in_place(name: str) -> Any:

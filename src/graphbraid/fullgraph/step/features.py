@@ -255,7 +255,8 @@ def joined_by_node(csc: Csc, attr: Tensor, fill: str) -> Tensor:
     out = rows.new_full((csc.num_dst, attr.shape[1]), float(fill == "mul"))
     out.scatter_reduce_(0, dst[:, None].expand_as(rows), rows, how, include_self=fill == "mul")
     if fill == "mean":
-        out /= torch.bincount(dst, minlength=csc.num_dst).clamp(min=1)[:, None]
+        # Not in place: autograd reads the sums, where the features are learned.
+        out = out / torch.bincount(dst, minlength=csc.num_dst).clamp(min=1)[:, None]
     return out
 
 

@@ -1,0 +1,215 @@
+"""Layers that get other edges than the graph's, or values of edges that the forward computes.
+
+Examples are turned edges, edges without some that dropout takes away, edges with self-loops and the weights
+that ``gcn_norm`` gives them, and edge features that an MLP has mapped. Such a layer is read by itself, as on
+a mini-batch, into a program that reads nothing of the graph. It runs inside a graph break, on the edges that
+it is called with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from graphbraid.fullgraph.program import (
+    INPUT,
+    Attention,
+    ColumnRange,
+    Gine,
+    LoweredLayer,
+    Messages,
+    NotLoweredError,
+    Program,
+    ReadRows,
+)
+from graphbraid.fullgraph.reading.calling import EDGE_ATTR, EDGE_TYPE
+from graphbraid.fullgraph.reading.messages import Propagation, read_messages
+from graphbraid.fullgraph.reading.reader import (
+    Edges,
+    LayerCall,
+    NodeRows,
+    Writer,
+    bound_arguments,
+    checked_reader,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerOnEdges:
+    """A layer, and the nodes of the trace with what it is called with.
+
+    Attributes:
+        layer: the layer with its program.
+        args: the arguments: a tuple of matrices of node rows, the edges, their weights and their features.
+        width: columns of the result.
+    """
+
+    layer: LoweredLayer
+    args: tuple[tuple[fx.Node, ...], fx.Node, fx.Node | None, fx.Node | None]
+    width: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallFacts:
+    """What is known of the arguments of a call.
+
+    Attributes:
+        num_rows: number of rows of matrices of node rows.
+        dtype: their dtype.
+        result_of: returns what a node of the trace gave in a trial.
+        learns: returns whether a node's result may require a gradient.
+    """
+
+    num_rows: int
+    dtype: torch.dtype
+    result_of: Callable[[fx.Node], Any]
+    learns: Callable[[fx.Node], bool]
+
+
+def layer_on_edges(node: fx.Node, module: nn.Module | None, facts: CallFacts) -> LayerOnEdges:
+    """Read a call of a layer by itself.
+
+    Args:
+        node: the call, of a module or of a user's ``propagate``.
+        module: the module; None for ``propagate``.
+        facts: what is known of its arguments.
+
+    Raises:
+        NotLoweredError: it is no layer that has a lowered form on any edges.
+    """
+    call = _Call(node, facts)
+    if isinstance(node.target, Propagation):
+        return call.of_messages(node.target)
+    assert module is not None
+    return call.of_layer(str(node.target).removeprefix("model."), module)
+
+
+@dataclass
+class _Call:
+    """A call that is read, and the arguments found so far."""
+
+    node: fx.Node
+    facts: CallFacts
+    rows: list[fx.Node] = field(default_factory=list)
+    edges: fx.Node | None = None
+    weight: fx.Node | None = None
+    features: fx.Node | None = None
+
+    def of_layer(self, name: str, module: nn.Module) -> LayerOnEdges:
+        """Read a call of a layer that has a reader."""
+        reader = checked_reader(name, module)
+        given = dict(bound_arguments(name, reader.takes, self.node.args, self.node.kwargs))
+        if reader.edges is None or EDGE_TYPE in reader.takes or getattr(module, "cached", False):
+            raise NotLoweredError(name, "it has no lowered form on edges that are made in the forward")
+        first, edges = given.pop(reader.takes[0], None), given.pop(reader.edges, None)
+        several = tuple(first) if isinstance(first, tuple | list) else (first,)
+        if len(several) > 1 and not (reader.relates and len(several) == 2):
+            raise NotLoweredError(name, "it takes several matrices", "one matrix of node rows")
+        self._take_edges(name, edges, given.pop("edge_weight", None), given.pop(EDGE_ATTR, None))
+        others = {key: value for key, value in given.items() if value is not None}
+        if unread := [key for key in others if key not in reader.gives]:
+            raise NotLoweredError(name, f"it takes {unread[0]!r} too", f"a call without {unread[0]}")
+        writer, values = self._inputs(name, [*several, *others.values()])
+        channels = None if self.features is None else int(self.facts.result_of(self.features).shape[1])
+        call = LayerCall(
+            writer,
+            name,
+            module,
+            values[0],
+            Edges(weighted=self.weight is not None, channels=channels),
+            {key: NodeRows(value) for key, value in zip(others, values[len(several) :], strict=True)},
+            tuple(values[: len(several)]) if len(several) > 1 else (),
+        )
+        return self._made(name, module, writer, reader.read(call))
+
+    def of_messages(self, of: Propagation) -> LayerOnEdges:
+        """Read a call of a user's ``propagate``."""
+        by_node = {key: value for key, value in self.node.kwargs.items() if key[-2:] in ("_i", "_j")}
+        of_edges = {key: value for key, value in self.node.kwargs.items() if key not in by_node}
+        constants = {key: value for key, value in of_edges.items() if not isinstance(value, fx.Node)}
+        roles: dict[str, ReadRows] = {}
+        found: dict[ReadRows, fx.Node] = {}
+        for key, value in of_edges.items():
+            if isinstance(value, fx.Node):
+                ndim = getattr(self.facts.result_of(value), "ndim", 0)
+                role = roles[key] = ReadRows.WEIGHT if ndim == 1 else ReadRows.FEATURES
+                if found.setdefault(role, value) is not value:
+                    raise of.refuse("its message reads several values of edges", "one of each edge")
+        edges, weight = self.node.args[0], found.get(ReadRows.WEIGHT)
+        self._take_edges(of.name, edges, weight, found.get(ReadRows.FEATURES))
+        writer, values = self._inputs(of.name, list(by_node.values()))
+        rows: dict[str, str | ReadRows] = {**dict(zip(by_node, values, strict=True)), **roles}
+        widths = {key: writer.width(value) for key, value in zip(by_node, values, strict=True)}
+        for key, role in roles.items():
+            widths[key] = 0 if role is ReadRows.WEIGHT else int(self.facts.result_of(found[role]).shape[1])
+        return self._made(of.name, of.layer, writer, read_messages(writer, of, rows, constants, widths))
+
+    def _take_edges(self, name: str, edges: Any, weight: Any, features: Any) -> None:
+        """Check the edges and their values."""
+        found: Any = self.facts.result_of(edges) if isinstance(edges, fx.Node) else None
+        is_list = _is_plain(found) and found.ndim == 2 and found.shape[0] == 2
+        if not is_list or found.dtype not in (torch.int32, torch.int64):
+            raise NotLoweredError(name, "it takes edges that are no list of pairs", "edge_index")
+        for value, ndim in ((weight, 1), (features, 2)):
+            if value is None:
+                continue
+            held: Any = self.facts.result_of(value) if isinstance(value, fx.Node) else None
+            fits = _is_plain(held) and held.dtype == self.facts.dtype and held.ndim == ndim
+            if not fits or held.shape[0] != found.shape[1] or 0 in held.shape[1:]:
+                raise NotLoweredError(name, f"it takes {value}, which is not one row for each edge")
+        self.edges, self.weight, self.features = edges, weight, features
+
+    def _inputs(self, name: str, given: Sequence[Any]) -> tuple[Writer, list[str]]:
+        """Return a writer whose input has the columns of all matrices side by side, and their values."""
+        for value in given:
+            held: Any = self.facts.result_of(value) if isinstance(value, fx.Node) else None
+            fits = _is_plain(held) and held.ndim == 2 and held.shape[0] == self.facts.num_rows
+            if not fits or held.dtype != self.facts.dtype or held.shape[1] == 0:
+                raise NotLoweredError(name, f"its argument {value} is not a matrix of node rows")
+        self.rows = list(dict.fromkeys(given))
+        widths = [int(self.facts.result_of(one).shape[1]) for one in self.rows]
+        writer, first, values = Writer({INPUT: sum(widths)}), 0, dict[fx.Node, str]()
+        for one, width in zip(self.rows, widths, strict=True):
+            whole = len(self.rows) == 1
+            values[one] = INPUT if whole else writer.add(ColumnRange, INPUT, first=first, last=first + width)
+            first += width
+        return writer, [values[one] for one in given]
+
+    def _made(self, name: str, module: nn.Module, writer: Writer, out: str) -> LayerOnEdges:
+        learns_weights = self.weight is not None and self.facts.learns(self.weight)
+        learns_features = self.features is not None and self.facts.learns(self.features)
+        for op in writer.ops:
+            if learns_weights and op.moves and not isinstance(op, Messages):
+                raise NotLoweredError(name, "its edge weights are learned", "weights that are not")
+            if learns_features and op.reads_edges and not _passes_gradients_of_features(op):
+                raise NotLoweredError(name, "its edge features are learned", "features that are not")
+        wanted, kept = {out}, []
+        for op in reversed(writer.ops):
+            if op.out in wanted:
+                wanted.update(op.inputs)
+                kept.append(op)
+        try:
+            program = Program(ops=tuple(reversed(kept)), in_channels=writer.width(INPUT))
+        except ValueError as error:
+            raise NotLoweredError(name, str(error)) from None
+        assert self.edges is not None
+        return LayerOnEdges(
+            layer=LoweredLayer(module, program, learns_weights),
+            args=(tuple(self.rows), self.edges, self.weight, self.features),
+            width=writer.width(out),
+        )
+
+
+def _passes_gradients_of_features(op: Any) -> bool:
+    return isinstance(op, Gine | Messages) or (isinstance(op, Attention) and op.kind == "gat")
+
+
+def _is_plain(value: Any) -> bool:
+    return type(value) in (Tensor, nn.Parameter) and value.layout == torch.strided
+
+
+__all__ = ["CallFacts", "LayerOnEdges", "layer_on_edges"]

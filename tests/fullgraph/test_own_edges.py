@@ -1,0 +1,787 @@
+"""Layers on edges that the forward makes, writes over what it has made, and results that two breaks read."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.extras import NO_PYG
+from torch import nn
+
+pytest.importorskip("torch_geometric", reason=NO_PYG)
+import torch_geometric.nn as pyg
+from tests.fullgraph.matrix.case import GAT, GCN, GIN, SAGE
+from tests.fullgraph.matrix.compare import LEFT_ALONE, assert_alike, engine_of, verdict
+from tests.fullgraph.matrix.graphs import NODES, data_of
+from tests.fullgraph.matrix.models import HIDDEN, calls
+from torch_geometric.nn import MessagePassing
+from torch_geometric.nn.conv.gcn_conv import gcn_norm
+from torch_geometric.utils import add_self_loops, degree, dropout_edge, remove_self_loops, to_undirected
+
+import graphbraid
+from graphbraid.fullgraph.program import LoweredLayer
+
+# ---- layers and modules of the models
+
+
+class Normed(MessagePassing):
+    """PyG's tutorial: self-loops, degrees and weights of edges in the forward."""
+
+    def __init__(self, width=HIDDEN, aggr="add"):
+        super().__init__(aggr=aggr)
+        self.lin = nn.Linear(width, width, bias=False)
+
+    def forward(self, x, edge_index):
+        edge_index, _ = add_self_loops(edge_index, num_nodes=x.size(0))
+        x = self.lin(x)
+        row, col = edge_index
+        deg = degree(col, x.size(0), dtype=x.dtype).pow(-0.5)
+        deg[deg == float("inf")] = 0
+        return self.propagate(edge_index, x=x, norm=deg[row] * deg[col])
+
+    def message(self, x_j, norm):
+        return norm.view(-1, 1) * x_j
+
+
+class Weighed(MessagePassing):
+    """Weights of edges that are learned: a parameter for each end's first column."""
+
+    def __init__(self, aggr="add"):
+        super().__init__(aggr=aggr)
+        self.scale = nn.Parameter(torch.rand(HIDDEN))
+
+    def forward(self, x, edge_index):
+        row, col = edge_index
+        weight = torch.sigmoid((x[row] * self.scale).sum(-1) - x[col][:, 0])
+        return self.propagate(edge_index, x=x, weight=weight)
+
+    def message(self, x_j, weight):
+        return weight.unsqueeze(-1) * x_j
+
+
+class Featured(MessagePassing):
+    """Features of edges that an MLP makes of both ends."""
+
+    def __init__(self, aggr="max"):
+        super().__init__(aggr=aggr)
+        self.mlp = nn.Sequential(nn.Linear(2 * HIDDEN, HIDDEN), nn.Tanh())
+
+    def forward(self, x, edge_index):
+        row, col = edge_index
+        return self.propagate(edge_index, x=x, e=self.mlp(torch.cat([x[row], x[col]], 1)))
+
+    def message(self, x_j, e):
+        return x_j + e
+
+
+class Walking(nn.Module):
+    """A module of the user's own inside GIN, with statistics, and its parts called by name."""
+
+    def __init__(self, width=HIDDEN):
+        super().__init__()
+        self.fc, self.bn = nn.Linear(width, HIDDEN), nn.BatchNorm1d(HIDDEN)
+
+    def forward(self, x):
+        return F.relu(self.bn(self.fc(x)) * 2)
+
+
+class Branching(Walking):
+    """The same, with a branch on values, which no trace follows."""
+
+    def forward(self, x):
+        return super().forward(x) if x.abs().sum() > 0 else x
+
+
+def gcn(**options):
+    return pyg.GCNConv(HIDDEN, HIDDEN, **options)
+
+
+def layer(make):
+    return lambda: {"layer": make()}
+
+
+# ---- forwards on edges that they make
+
+
+def turned(self, x, edge_index):
+    h = self.first(x, edge_index).relu()
+    return self.head(self.second(h, edge_index) + self.layer(h, edge_index.flip(0)))
+
+
+def turned_by_rows(self, x, edge_index):
+    row, col = edge_index
+    h = self.first(x, edge_index).relu()
+    return self.head(self.second(h, edge_index) + self.layer(h, torch.stack([col, row])))
+
+
+def without_loops(self, x, edge_index):
+    edges, _ = remove_self_loops(edge_index)
+    return self.head(self.layer(self.first(x, edge_index).relu(), edges))
+
+
+def both_ways(self, x, edge_index):
+    edges = torch.cat([edge_index, edge_index[[1, 0]]], dim=1)
+    return self.head(self.layer(self.first(x, edge_index).relu(), edges))
+
+
+def undirected(self, x, edge_index):
+    edges = to_undirected(edge_index, num_nodes=x.size(0))
+    return self.head(self.layer(self.first(x, edge_index).relu(), edges))
+
+
+def every_other(self, x, edge_index):
+    return self.head(self.layer(self.first(x, edge_index).relu(), edge_index[:, ::2]))
+
+
+def no_edges(self, x, edge_index):
+    return self.head(self.layer(self.first(x, edge_index).relu(), edge_index[:, :0]))
+
+
+def one_edge(self, x, edge_index):
+    return self.head(self.layer(self.first(x, edge_index).relu(), edge_index[:, :1]))
+
+
+def chosen_by_rows(self, x, edge_index):
+    h = self.first(x, edge_index).relu()
+    keep = (h[edge_index[0]] * h[edge_index[1]]).sum(1) > 0.1
+    return self.head(self.layer(h, edge_index[:, keep]))
+
+
+def nearest(self, x, edge_index):
+    h = self.first(x, edge_index).relu()
+    near = torch.cdist(h, h).topk(3, largest=False).indices
+    edges = torch.stack([near.reshape(-1), torch.arange(h.size(0)).repeat_interleave(3)])
+    return self.head(self.layer(h, edges))
+
+
+def normed_before(self, x, edge_index):
+    edges, weight = gcn_norm(edge_index, num_nodes=x.size(0))
+    h = self.first(x, edge_index).relu()
+    return self.head(self.layer(h, edges, weight) + self.second(h, edge_index))
+
+
+def weights_of_rows(self, x, edge_index):
+    h = self.first(x, edge_index).relu()
+    weight = torch.sigmoid((h[edge_index[0]] * h[edge_index[1]]).sum(-1))
+    return self.head(self.layer(h, edge_index, weight))
+
+
+def weights_of_features(self, x, edge_index):
+    h = self.first(x, edge_index).relu()
+    weight = F.cosine_similarity(x[edge_index[0]], x[edge_index[1]]).exp()
+    return self.head(self.layer(h, edge_index, weight))
+
+
+def features_of_rows(self, x, edge_index):
+    h = self.first(x, edge_index).relu()
+    e = self.part(torch.cat([h[edge_index[0]], h[edge_index[1]]], 1))
+    return self.head(self.layer(h, edge_index, e).relu())
+
+
+def own_layer(self, x, edge_index):
+    h = self.first(x, edge_index).relu()
+    return self.head(self.second(self.layer(h, edge_index), edge_index))
+
+
+def own_layer_twice(self, x, edge_index):
+    h = self.layer(self.first(x, edge_index).relu(), edge_index)
+    return self.head(self.layer(h, edge_index.flip(0)) + h)
+
+
+def moved_edges(self, x, edge_index):
+    edges = edge_index.clone()
+    h = self.layer(self.first(x, edge_index).relu(), edges)
+    edges[0] = edges[0].roll(1)
+    return self.head(self.second(h, edges))
+
+
+def moved_before(self, x, edge_index):
+    edges = edge_index.clone()
+    edges[0] = edges[0].roll(1)
+    return self.head(self.second(self.layer(self.first(x, edge_index).relu(), edges), edges))
+
+
+def a_view_of_edges_moved(self, x, edge_index):
+    edges = edge_index.clone()
+    row = edges[0]
+    h = self.first(x, edge_index).relu()
+    row += 0
+    row.copy_(row.flip(0))
+    return self.head(self.layer(h, edges))
+
+
+def users_edges_moved(self, x, edge_index):
+    row = edge_index[0]
+    h = self.first(x, edge_index).relu()
+    row.mul_(1)
+    return self.head(self.layer(h, edge_index.flip(0)))
+
+
+def a_pair_of_matrices(self, x, edge_index):
+    h = self.first(x, edge_index).relu()
+    return self.head(self.layer((h, h), edge_index.flip(0)))
+
+
+def first_rows_too(self, x, edge_index):
+    h = h0 = self.first(x, edge_index).relu()
+    return self.head(self.layer(h * 2, h0, edge_index.flip(0)))
+
+
+def in_float64(self, x, edge_index):
+    h = self.first(x, edge_index).relu()
+    weight = degree(edge_index[0], x.size(0), dtype=torch.float64)[edge_index[0]]
+    return self.head(self.layer(h, edge_index, weight.to(h.dtype)))
+
+
+ON_EDGES = {
+    "turned, GCN": (turned, GCN, layer(gcn)),
+    "turned, improved": (turned, SAGE, layer(lambda: gcn(improved=True, bias=False))),
+    "turned, no loops": (turned, GCN, layer(lambda: gcn(add_self_loops=False))),
+    "turned, cached": (turned, GCN, layer(lambda: gcn(cached=True))),
+    "turned, SAGE max": (turned, GCN, layer(lambda: pyg.SAGEConv(HIDDEN, HIDDEN, aggr="max"))),
+    "turned, SAGE mean": (turned_by_rows, GCN, layer(lambda: pyg.SAGEConv(HIDDEN, HIDDEN))),
+    "turned, GAT": (turned, GCN, layer(lambda: pyg.GATConv(HIDDEN, HIDDEN // 2, heads=2))),
+    "turned, GATv2": (turned, GAT, layer(lambda: pyg.GATv2Conv(HIDDEN, HIDDEN // 2, heads=2))),
+    "turned, SGC": (turned, GCN, layer(lambda: pyg.SGConv(HIDDEN, HIDDEN, K=2))),
+    "turned, APPNP": (turned, GCN, layer(lambda: pyg.APPNP(3, 0.1))),
+    "turned, TAG": (turned, GIN, layer(lambda: pyg.TAGConv(HIDDEN, HIDDEN))),
+    "turned, GIN": (turned, GCN, layer(lambda: pyg.GINConv(pyg.MLP([HIDDEN, HIDDEN, HIDDEN])))),
+    "turned, GIN of one's own": (turned, GCN, layer(lambda: pyg.GINConv(Walking(), train_eps=True))),
+    "turned, ResGated": (turned, GCN, layer(lambda: pyg.ResGatedGraphConv(HIDDEN, HIDDEN))),
+    "turned, own": (turned, GCN, layer(Weighed)),
+    "without loops": (without_loops, GCN, layer(gcn)),
+    "both ways": (both_ways, SAGE, layer(lambda: pyg.GraphConv(HIDDEN, HIDDEN, aggr="mean"))),
+    "undirected": (undirected, GCN, layer(gcn)),
+    "every other": (every_other, GCN, layer(gcn)),
+    "no edges": (no_edges, GCN, layer(gcn)),
+    "no edges, GAT": (no_edges, GCN, layer(lambda: pyg.GATConv(HIDDEN, HIDDEN))),
+    "no edges, own": (no_edges, GCN, layer(Featured)),
+    "one edge": (one_edge, GCN, layer(lambda: pyg.SAGEConv(HIDDEN, HIDDEN, aggr="max"))),
+    "chosen by rows": (chosen_by_rows, GCN, layer(gcn)),
+    "nearest": (nearest, GCN, layer(lambda: pyg.SAGEConv(HIDDEN, HIDDEN))),
+    "normed before": (normed_before, GCN, layer(lambda: gcn(normalize=False))),
+    "normed twice": (normed_before, GCN, layer(gcn)),
+    "weights of rows, GCN": (weights_of_rows, GCN, layer(gcn)),
+    "weights of rows, GraphConv": (weights_of_rows, GCN, layer(lambda: pyg.GraphConv(HIDDEN, HIDDEN))),
+    "weights of features": (weights_of_features, GCN, layer(gcn)),
+    "features of rows, GINE": (
+        features_of_rows,
+        GCN,
+        lambda: {"layer": pyg.GINEConv(nn.Linear(HIDDEN, HIDDEN)), "part": nn.Linear(2 * HIDDEN, HIDDEN)},
+    ),
+    "features of rows, GAT": (
+        features_of_rows,
+        GCN,
+        lambda: {
+            "layer": pyg.GATConv(HIDDEN, 4, heads=2, edge_dim=3),
+            "part": nn.Sequential(nn.Linear(2 * HIDDEN, 3), nn.ReLU()),
+        },
+    ),
+    "features of rows, GATv2": (
+        features_of_rows,
+        GCN,
+        lambda: {
+            "layer": pyg.GATv2Conv(HIDDEN, 4, heads=2, edge_dim=3),
+            "part": nn.Sequential(nn.Linear(2 * HIDDEN, 3), nn.ReLU()),
+        },
+    ),
+    "features of rows, batch norm": (
+        features_of_rows,
+        GCN,
+        lambda: {
+            "layer": pyg.GINEConv(Walking()),
+            "part": nn.Sequential(nn.Linear(2 * HIDDEN, HIDDEN), nn.BatchNorm1d(HIDDEN)),
+        },
+    ),
+    "tutorial": (own_layer, GCN, layer(Normed)),
+    "tutorial, mean": (own_layer, GCN, layer(lambda: Normed(aggr="mean"))),
+    "tutorial, max, twice": (own_layer_twice, GCN, layer(lambda: Normed(aggr="max"))),
+    "learned weights": (own_layer, GCN, layer(Weighed)),
+    "learned weights, max": (own_layer_twice, SAGE, layer(lambda: Weighed("max"))),
+    "learned features": (own_layer, GCN, layer(Featured)),
+    "learned features, twice": (own_layer_twice, GCN, layer(lambda: Featured("mean"))),
+    "moved edges": (moved_edges, GCN, layer(gcn)),
+    "moved before": (moved_before, GCN, layer(gcn)),
+    "a view of edges moved": (a_view_of_edges_moved, GCN, layer(gcn)),
+    "user's edges moved": (users_edges_moved, GCN, layer(gcn)),
+    "a pair of matrices": (a_pair_of_matrices, GCN, layer(lambda: pyg.SAGEConv(HIDDEN, HIDDEN))),
+    "first rows too": (first_rows_too, GCN, layer(lambda: pyg.GCN2Conv(HIDDEN, 0.1, 0.5, 1))),
+    "weights of another dtype": (in_float64, GCN, layer(gcn)),
+}
+LEFT = {"user's edges moved", "turned, cached", "undirected"}
+AS_WRITTEN = {"weights of rows, GCN", "weights of rows, GraphConv", "features of rows, GATv2"}
+AS_WRITTEN |= {"turned, ResGated"}
+"""Cases in which the model, or PyG's layer in question, runs as it is written."""
+
+
+def made(case):
+    run, make, parts = case
+    torch.manual_seed(5)
+    return calls(run)(make, **parts())
+
+
+def layers_of(engine):
+    return [layer for op in engine.breaks for layer in op.layers]
+
+
+@pytest.mark.parametrize("name", ON_EDGES)
+def test_a_layer_on_edges_of_the_forward_equals_pyg(name):
+    data, model = data_of("untidy"), made(ON_EDGES[name])
+    engine = engine_of(model, data)
+    assert (verdict(engine) == LEFT_ALONE) == (name in LEFT), engine.explain()
+    if name not in LEFT | AS_WRITTEN:
+        assert layers_of(engine), engine.explain()
+    assert_alike(model, made(ON_EDGES[name]), data, engine, steps=4)
+
+
+# ---- writes over what the forward has made
+
+
+def masked(self, x, edge_index):
+    h = self.first(x, edge_index).sin()
+    h[h > 0.5] = 0
+    return self.head(self.second(h, edge_index))
+
+
+def a_view_written(self, x, edge_index):
+    h = self.first(x, edge_index).cos()
+    part = h[:, :3]
+    part.mul_(2)
+    return self.head(self.second(h, edge_index))
+
+
+def a_view_of_a_view(self, x, edge_index):
+    h = self.first(x, edge_index).cos().view(-1, 2, HIDDEN // 2)
+    h[:, 0].mul_(2)
+    h.transpose(1, 2)[:, 1, 0].fill_(0.5)
+    return self.head(self.second(h.flatten(1), edge_index))
+
+
+def written_after_it_is_read(self, x, edge_index):
+    h = self.first(x, edge_index).cos()
+    out = self.second(h + 0, edge_index)
+    h[:, 0] = 1
+    return self.head(out + h)
+
+
+def copied_before(self, x, edge_index):
+    h = self.first(x, edge_index).cos()
+    before = h.clone()
+    h[:, 0] = 1
+    return self.head(self.second(before, edge_index) + h)
+
+
+def a_row_of_rows(self, x, edge_index):
+    h = self.first(x, edge_index)
+    h[0] = 0
+    return self.head(self.second(h, edge_index))
+
+
+def a_features_row(self, x, edge_index):
+    x[:, 0] = 0
+    return self.head(self.second(self.first(x, edge_index).relu(), edge_index))
+
+
+def summed_by_hand(self, x, edge_index):
+    h = self.first(x, edge_index).relu()
+    out = torch.zeros(h.size(0), h.size(1), dtype=h.dtype).index_add_(0, edge_index[1], h[edge_index[0]])
+    return self.head(self.second(h, edge_index) + out)
+
+
+def summed_into_zeros_like(self, x, edge_index):
+    h = self.first(x, edge_index).relu()
+    out = torch.zeros_like(h)
+    out.scatter_add_(0, edge_index[1][:, None].expand_as(h[edge_index[0]]), h[edge_index[0]])
+    count = torch.zeros(h.size(0)).scatter_add_(0, edge_index[1], torch.ones(edge_index.size(1)))
+    return self.head(self.second(h, edge_index) + out / count.clamp(min=1)[:, None])
+
+
+def a_constant_written(self, x, edge_index):
+    shift = torch.zeros(x.size(0), 1)
+    h = self.first(x, edge_index).cos() + shift
+    shift += 1
+    out = self.second(h, edge_index).cos() + shift
+    shift *= 3
+    return self.head(out.sin() + shift)
+
+
+def a_constant_written_by_rows(self, x, edge_index):
+    h = self.first(x, edge_index)
+    shift = torch.zeros(x.size(0), 1)
+    first = h.cos() + shift
+    shift += h[:, :1].sin()
+    return self.head(self.second(first + shift, edge_index))
+
+
+def a_constant_read_then_written(self, x, edge_index):
+    h = self.first(x, edge_index)
+    shift = torch.zeros(x.size(0), 1)
+    out = self.second(h.cos() + shift, edge_index)
+    shift += 1
+    return self.head(out.sin() + shift)
+
+
+def two_names(self, x, edge_index):
+    h = self.first(x, edge_index).cos()
+    same = h.view_as(h)
+    h += 1
+    same -= 0.5
+    return self.head(self.second(same, edge_index) + h)
+
+
+def degrees(self, x, edge_index):
+    deg = degree(edge_index[1], x.size(0), dtype=x.dtype)
+    h = self.first(x, edge_index).relu() * torch.log(deg + 1).unsqueeze(-1)
+    return self.head(self.second(h, edge_index))
+
+
+def a_parameter_written(self, x, edge_index):
+    with torch.no_grad():
+        self.gate.clamp_(0, 1)
+    return self.head(self.second(self.first(x, edge_index) * self.gate, edge_index))
+
+
+def a_buffer_counts(self, x, edge_index):
+    self.calls_made += 1
+    return self.head(self.second(self.first(x, edge_index) * self.calls_made, edge_index))
+
+
+def swapped(self, x, edge_index):
+    h = self.first(x, edge_index).cos()
+    h[:, :2], h[:, 2:4] = h[:, 2:4].clone(), h[:, :2].clone()
+    return self.head(self.second(h, edge_index))
+
+
+def overlapping(self, x, edge_index):
+    h = self.first(x, edge_index).cos()
+    h[:, 1:] += h[:, :-1]
+    return self.head(self.second(h, edge_index))
+
+
+# ---- results of another form that several breaks read
+
+
+def recurrent(self, x, edge_index):
+    out = self.first(x, edge_index).relu()
+    h = out.unsqueeze(0)
+    for _ in range(3):
+        out, h = self.part(self.second(out, edge_index).relu().unsqueeze(0), h)
+        out = out.squeeze(0)
+    return self.head(out)
+
+
+def virtual_node(self, x, edge_index):
+    h, virtual = self.skip(x), self.virtual
+    for conv in (self.second, self.layer, self.second):
+        h = h + virtual
+        h = conv(h, edge_index).relu()
+        virtual = virtual + self.part(h.mean(0, keepdim=True))
+    return self.head(h)
+
+
+def last_virtual_node_too(self, x, edge_index):
+    h, virtual = self.skip(x), self.virtual
+    for conv in (self.second, self.layer):
+        h = conv(h + virtual, edge_index).relu()
+        virtual = virtual + self.part(h.mean(0, keepdim=True))
+    return self.head(h + virtual)
+
+
+def a_code_of_the_graph(self, x, edge_index):
+    code = self.part(self.virtual)
+    h = self.first(x, edge_index) * code.cos()
+    h = self.second(h, edge_index) * code.sin()
+    return self.head(h.sin() + code)
+
+
+def a_code_of_rows(self, x, edge_index):
+    h = self.first(x, edge_index)
+    code = self.part(h.amax(0))
+    h = self.second(h.relu(), edge_index)
+    return self.head((h * code).sin() @ code.diag() + code)
+
+
+def a_code_written(self, x, edge_index):
+    code = self.part(self.virtual)
+    h = self.first(x, edge_index) + code
+    code += 1
+    return self.head(self.second(h, edge_index) * code.sin())
+
+
+def scores_of_edges(self, x, edge_index):
+    h = self.first(x, edge_index).relu()
+    score = self.part(h[edge_index[0]]).softmax(0)
+    h = self.second(h, edge_index).index_add(0, edge_index[1], score)
+    return self.head(h.cos().index_add(0, edge_index[0], score))
+
+
+def sorted_rows(self, x, edge_index):
+    h = self.first(x, edge_index)
+    top, places = h.sort(dim=0, descending=True)
+    h = self.second(h - top.values[0] if hasattr(top, "values[0]") else h - top[0], edge_index)
+    return self.head(h.cos().gather(0, places))
+
+
+def largest(self, x, edge_index):
+    h = self.first(x, edge_index)
+    return self.head(self.second(h - h.max(dim=0).values + h.topk(2, dim=0).values[1], edge_index))
+
+
+def stacked(self, x, edge_index):
+    h = self.first(x, edge_index)
+    both = torch.stack([h, self.second(h.relu(), edge_index)])
+    a, b = torch.unbind(both.softmax(0), 0)
+    return self.head(a * h + b)
+
+
+def frozen_part(self, x, edge_index):
+    h = self.first(x, edge_index)
+    with torch.no_grad():
+        center = h.mean(0)
+    return self.head(self.second(h - center, edge_index) + center)
+
+
+def detached(self, x, edge_index):
+    h = self.first(x, edge_index)
+    center = self.part(h.mean(0).detach())
+    return self.head((self.second(h - center, edge_index) * center.sin()).cos())
+
+
+def vector(*more):
+    return lambda: {
+        "virtual": nn.Parameter(torch.rand(1, HIDDEN)),
+        "layer": GIN(HIDDEN, HIDDEN),
+        "part": nn.Sequential(nn.Linear(HIDDEN, HIDDEN), *copy.deepcopy(more)),
+    }
+
+
+def linear():
+    return {"part": nn.Linear(HIDDEN, HIDDEN)}
+
+
+class Norms(nn.BatchNorm1d):
+    """Statistics of edges."""
+
+    def forward(self, x):
+        return super().forward(x) + 1
+
+
+FORMS = {
+    "masked": (masked, GCN, dict),
+    "a view written": (a_view_written, GCN, dict),
+    "a view of a view": (a_view_of_a_view, GCN, dict),
+    "written after it is read": (written_after_it_is_read, GCN, dict),
+    "copied before": (copied_before, SAGE, dict),
+    "a row of rows": (a_row_of_rows, GCN, dict),
+    "summed by hand": (summed_by_hand, GCN, dict),
+    "summed into zeros_like": (summed_into_zeros_like, GCN, dict),
+    "a constant written": (a_constant_written, GCN, dict),
+    "a constant written by rows": (a_constant_written_by_rows, GCN, dict),
+    "a constant read, then written": (a_constant_read_then_written, GCN, dict),
+    "two names": (two_names, GCN, dict),
+    "degrees": (degrees, GAT, dict),
+    "swapped": (swapped, GCN, dict),
+    "overlapping": (overlapping, GCN, dict),
+    "recurrent": (recurrent, GCN, lambda: {"part": nn.GRU(HIDDEN, HIDDEN)}),
+    "virtual node": (virtual_node, GCN, vector(nn.ReLU())),
+    "virtual node, dropout": (virtual_node, SAGE, vector(nn.Dropout(0.0))),
+    "last virtual node too": (last_virtual_node_too, GCN, vector(nn.LayerNorm(HIDDEN))),
+    "a code of the graph": (a_code_of_the_graph, GCN, vector(nn.Tanh())),
+    "a code of rows": (a_code_of_rows, GCN, linear),
+    "a code written": (a_code_written, GCN, vector()),
+    "scores of edges": (scores_of_edges, GCN, linear),
+    "scores of edges, statistics": (scores_of_edges, GCN, lambda: {"part": Norms(HIDDEN)}),
+    "sorted rows": (sorted_rows, GCN, dict),
+    "largest": (largest, GCN, dict),
+    "stacked": (stacked, GCN, dict),
+    "frozen part": (frozen_part, GCN, dict),
+    "detached": (detached, GCN, linear),
+    "GIN of one's own": (turned, lambda i, o: pyg.GINConv(Walking(i)), layer(gcn)),
+    "GIN of one's own, a branch": (turned, lambda i, o: pyg.GINConv(Branching(i)), layer(gcn)),
+    "a parameter written": (a_parameter_written, GCN, lambda: {"gate": nn.Parameter(torch.rand(HIDDEN))}),
+}
+LEFT_ALONE_FORMS = {"a row of rows", "frozen part", "a parameter written", "a code written"}
+LEFT_ALONE_FORMS |= {"written after it is read", "a view written", "a view of a view", "swapped"}
+LEFT_ALONE_FORMS |= {"overlapping"}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_writes_and_results_of_other_forms_equal_pyg(name):
+    data, model = data_of("untidy"), made(FORMS[name])
+    engine = engine_of(model, data)
+    assert (verdict(engine) == LEFT_ALONE) == (name in LEFT_ALONE_FORMS), engine.explain()
+    assert_alike(model, made(FORMS[name]), data, engine, steps=4)
+
+
+@pytest.mark.parametrize("name", [*ON_EDGES, *FORMS])
+def test_on_batches_equals_pyg_in_float64(name):
+    data, case = data_of("untidy"), {**ON_EDGES, **FORMS}[name]
+    model, twin = made(case).double(), made(case).double()
+    engine = graphbraid.compile(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        out = engine(data.x.double(), data.edge_index)
+    expected = twin(data.x.double(), data.edge_index)
+    torch.testing.assert_close(out, expected)
+    for outputs in (out, expected):
+        outputs.square().sum().backward()
+    for (key, a), b in zip(model.named_parameters(), twin.parameters(), strict=True):
+        zero = torch.zeros_like(a)
+        found, wanted = (zero if one.grad is None else one.grad for one in (a, b))
+        torch.testing.assert_close(found, wanted, msg=lambda m, key=key: f"{key}: {m}")
+    for a, b in zip(model.buffers(), twin.buffers(), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+# ---- random edges, repeated calls, and changes between calls
+
+
+def dropped(self, x, edge_index):
+    edges, _ = dropout_edge(edge_index, p=0.4, training=self.training)
+    return self.head(self.second(self.first(x, edges).relu(), edges))
+
+
+def dropped_by_layer(self, x, edge_index):
+    first, _ = dropout_edge(edge_index, p=0.4, training=self.training)
+    second, _ = dropout_edge(edge_index, p=0.4, training=self.training, force_undirected=True)
+    return self.head(self.second(self.first(x, first).relu(), second))
+
+
+def masked_weights(self, x, edge_index):
+    weight = (torch.rand(edge_index.size(1)) > 0.4).float()
+    h = self.first(x, edge_index, weight).relu()
+    return self.head(self.second(h, edge_index, weight))
+
+
+def noisy(self, x, edge_index):
+    noise = torch.randn(x.size(0), 1)
+    h = self.second((self.first(x, edge_index) + noise).cos(), edge_index)
+    return self.head(h.cos() * noise.exp())
+
+
+RANDOM = {"dropped": dropped, "by layer": dropped_by_layer, "weights": masked_weights, "noisy": noisy}
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_random_edges_are_those_that_pyg_draws(name):
+    """The same numbers of torch's generator, in the same order; each break has those of the first."""
+    data, case = data_of("untidy"), (RANDOM[name], GCN, dict)
+    model, twin = made(case), made(case).double()
+    engine = engine_of(model, data)
+    assert verdict(engine) != LEFT_ALONE, engine.explain()
+    for seed in range(4):
+        torch.manual_seed(seed)
+        out = engine()
+        torch.manual_seed(seed)
+        if name == "weights":  # the twin's weights are float64, drawn as float32
+            torch.set_default_dtype(torch.float32)
+        expected = twin(data.x.double(), data.edge_index)[data.train_mask]
+        torch.testing.assert_close(out, expected, check_dtype=False, rtol=2e-4, atol=2e-5)
+        for outputs, one in ((out, model), (expected, twin)):
+            one.zero_grad()
+            outputs.square().sum().backward()
+        for a, b in zip(model.parameters(), twin.parameters(), strict=True):
+            if b.grad is not None:
+                torch.testing.assert_close(a.grad, b.grad, check_dtype=False, rtol=2e-4, atol=2e-5)
+    model.eval()
+    twin.eval()
+    if name.startswith(("dropped", "by")):
+        predicted = twin(data.x.double(), data.edge_index)
+        torch.testing.assert_close(engine.predict(), predicted, check_dtype=False, rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", ["virtual node", "recurrent", "a code of rows", "GIN of one's own"])
+def test_backward_of_an_earlier_call_has_that_calls_numbers(name):
+    data, model, twin = data_of("untidy"), made(FORMS[name]), made(FORMS[name])
+    engine, same = engine_of(model, data), engine_of(twin, data)
+    first, second = engine(), engine()
+    second.square().sum().backward()
+    later = [p.grad for p in model.parameters()]
+    model.zero_grad()
+    first.square().sum().backward()  # runs the first call's forward pass again
+    for a, b in zip(model.parameters(), later, strict=True):
+        assert (a.grad is None) == (b is None)
+        if b is not None:
+            torch.testing.assert_close(a.grad, b)
+    same().square().sum().backward()
+    for a, b in zip(model.parameters(), twin.parameters(), strict=True):
+        if b.grad is not None:
+            torch.testing.assert_close(a.grad, b.grad)
+
+
+def test_edges_weights_and_parts_may_change_between_calls():
+    case = ON_EDGES["turned, GCN"]
+    data, model, twin = data_of("untidy"), made(case), made(case)
+    engine = engine_of(model, data)
+
+    def same():
+        expected = twin(data.x, data.edge_index)
+        torch.testing.assert_close(engine(), expected[data.train_mask], rtol=2e-4, atol=2e-5)
+        torch.testing.assert_close(engine.predict(), expected, rtol=2e-4, atol=2e-5)
+
+    same()
+    data.edge_index = data.edge_index.flip(1)[:, 3:]  # another tensor
+    same()
+    data.edge_index[0, 0] = (data.edge_index[0, 0] + 1) % NODES  # the same one, written to
+    same()
+    with torch.no_grad():
+        for one in (model, twin):
+            one.layer.lin.weight.mul_(2)
+    same()
+    for one in (model, twin):
+        one.layer.bias = nn.Parameter(torch.ones(HIDDEN))
+    same()
+    for one in (model, twin):
+        torch.manual_seed(9)
+        one.layer = pyg.SAGEConv(HIDDEN, HIDDEN, aggr="max")
+    same()
+    for one in (model, twin):
+        one.layer.aggr = "mean"
+        one.layer.aggr_module = pyg.SAGEConv(HIDDEN, HIDDEN, aggr="mean").aggr_module
+    same()
+    for one in (model, twin):
+        one.layer = nn.Module()
+        one.layer.forward = lambda h, edge_index: h
+    same()
+
+
+def test_statistics_of_a_layer_on_its_own_edges_move_once_a_step():
+    case = ON_EDGES["turned, GIN"]
+    data, model, twin = data_of("untidy"), made(case), made(case)
+    engine = engine_of(model, data)
+    outs = [engine(), engine()]
+    for out in outs:
+        out.sum().backward()
+    engine.predict()
+    for _ in range(2):
+        twin(data.x, data.edge_index)
+    for (name, a), b in zip(model.named_buffers(), twin.buffers(), strict=True):
+        torch.testing.assert_close(a, b, msg=name)
+
+
+def test_constants_of_the_graph_are_computed_once_and_freed():
+    case = ON_EDGES["tutorial"]
+    data, model = data_of("untidy"), made(case)
+    engine = engine_of(model, data)
+    (first,) = [op for op in engine.breaks if op.layers]
+    assert len(first.calls) == 1
+    assert len(first.given) == 2  # the edges with loops, and their weights
+    model.eval()
+    engine.predict()
+    model.train()
+    engine()
+    again = [op for op in engine.breaks if op.layers]
+    assert all(a is b for a, b in zip(first.given.values(), again[0].given.values(), strict=True))
+    before = len([one for one in gc.get_objects() if isinstance(one, LoweredLayer)])
+    del engine, first, again
+    gc.collect()
+    assert len([one for one in gc.get_objects() if isinstance(one, LoweredLayer)]) < before
+
+
+def test_a_layer_on_its_own_edges_is_named_in_the_explanation():
+    engine = engine_of(made(ON_EDGES["turned, GCN"]), data_of("untidy"))
+    assert "layer GCNConv on its own edges, lowered" in engine.explain()
