@@ -13,14 +13,17 @@ from torch import nn
 pytest.importorskip("torch_geometric", reason=NO_PYG)
 import torch_geometric.nn as pyg
 from tests.fullgraph.matrix.cases import CASES
+from tests.fullgraph.matrix.cases_messages import MESSAGES, own
 from tests.fullgraph.matrix.compare import LOWERED, in_double
 from tests.fullgraph.matrix.graphs import CHANNELS, CLASSES, NODES, data_of
+from tests.fullgraph.matrix.models import Stack
 from torch_geometric.data import Batch, Data
 
 import graphbraid
 from graphbraid import nn as gnn
 from graphbraid.errors import ConfigError, DataError, RunsAsWrittenWarning
 from graphbraid.fullgraph.batches import edges as batch_edges
+from graphbraid.fullgraph.batches import operations
 from graphbraid.fullgraph.batches.edges import BatchEdges, Levels, RelationEdges
 from graphbraid.fullgraph.batches.fusing import BatchProgram
 from graphbraid.fullgraph.batches.operations import NOT_IN_BATCHES, RUN, BatchRun
@@ -60,7 +63,8 @@ def batches(name, case):
 def run(model, batch, weights=None):
     """Outputs of a model on a batch, with its gradients and buffers after a backward pass."""
     out = model(batch)
-    weights = torch.randn(out.shape, dtype=out.dtype, generator=torch.Generator().manual_seed(1))
+    draw = torch.Generator().manual_seed(1)
+    weights = torch.randn(out.shape, dtype=torch.float64, generator=draw).to(out.dtype)
     model.zero_grad()
     if out.requires_grad:
         (out * weights).sum().backward()
@@ -127,6 +131,51 @@ def test_the_models_of_the_matrix_equal_themselves(case, kind):
         return
     torch.manual_seed(5)
     assert_same(case.make().double(), batch)
+
+
+OWN_CASES = [case for case in MESSAGES if case.expected == LOWERED]
+
+
+@pytest.mark.parametrize("kind", ["whole", "sampled"])
+@pytest.mark.parametrize("case", OWN_CASES, ids=lambda case: case.name)
+def test_messages_of_steps_are_those_of_the_model_in_double_precision(monkeypatch, case, kind):
+    """The kernel of steps takes single precision alone. Batches have more sources than destinations."""
+    calls, aggregate = [], operations.aggregate_steps
+    monkeypatch.setattr(
+        operations, "aggregate_steps", lambda *of, **how: calls.append(of) or aggregate(*of, **how)
+    )
+    torch.manual_seed(5)
+    model = case.make()
+    twin = AsWritten(copy.deepcopy(model).double())
+    data = case.prepare(data_of("untidy"))
+    batch = data if kind == "whole" else sampled(data, as_pyg=True, return_edge_id=True)
+    engine = graphbraid.compile(model)
+    ours, theirs = run(engine, batch), run(twin, in_double(batch))
+    assert engine.why is None, engine.explain()
+    assert bool(calls) == ("in one kernel" in engine.explain()), engine.explain()
+    for one, other in zip(ours[1].values(), theirs[1].values(), strict=True):
+        torch.testing.assert_close(
+            one.double(), other, rtol=2e-4, atol=2e-4 * max(1.0, float(other.abs().max()))
+        )
+    torch.testing.assert_close(ours[0].double(), theirs[0], rtol=2e-4, atol=2e-5)
+
+
+def test_layout_blocks_runs_messages_of_steps_on_each_layers_own_block():
+    def gate(self, x_i, x_j):
+        return torch.sigmoid(x_i + x_j) * torch.tanh(x_j)
+
+    batch, model = sampled(data_of("untidy"), layout="blocks"), Stack(own(gate))
+    out = graphbraid.compile(model, strict=True)(batch)
+    twin, x = copy.deepcopy(model).double(), batch.x.double()
+    for layer, block in zip((twin.first, twin.second), batch.blocks, strict=True):
+        src, dst = block.indices.long(), block.destinations().long()
+        rows = layer.lin(x)
+        found = gate(layer, rows[dst], rows[src])
+        x = layer.own(x[: block.num_dst]) + rows.new_zeros(block.num_dst, rows.shape[1]).index_add(
+            0, dst, found
+        )
+        x = x.relu() if layer is twin.first else x
+    torch.testing.assert_close(out.double(), x, rtol=1e-4, atol=1e-5)
 
 
 def test_every_operation_has_a_form_on_batches_or_a_reason():

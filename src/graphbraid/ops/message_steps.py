@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -12,7 +14,8 @@ from torch import Tensor
 
 from graphbraid.errors import DataError
 from graphbraid.graph.csc import Csc
-from graphbraid.ops.kernels import backend
+from graphbraid.ops.kernels import backend, new_rows
+from graphbraid.ops.library import once_differentiable, run
 from graphbraid.ops.messages import (
     EdgeGradients,
     EdgeRows,
@@ -26,6 +29,7 @@ MOST_MATRICES, MOST_STEPS = 4, 48
 """Matrices of sources, of destinations, and steps of a message that the kernel takes."""
 _PASSED_DESTINATIONS = 6
 """Matrices of destinations that the kernel takes: backward reads the gradient and the result, too."""
+_FLOAT = torch.empty(0, dtype=torch.float32)
 _EDGES_TO_HOIST = 4
 """Edges for each node from which on steps of one end are computed once for each node."""
 
@@ -103,6 +107,12 @@ class _StepList:
         self.alike = set[int]()
         """Leaves with the same number in all columns, which are read as narrow or wide rows."""
         self._known = dict[MessageStep, int]()
+
+    def copy(self) -> _StepList:
+        """Return a list that grows by itself."""
+        made = _StepList()
+        made.all, made.alike, made._known = self.all[:], self.alike.copy(), self._known.copy()
+        return made
 
     def leaf(self, op: MessageOp, at: int = 0, *, number: float = 0.0, narrow: bool = False) -> int:
         """Return the number of a step that reads a row."""
@@ -320,6 +330,139 @@ class _Given:
         return replace(self, sources=kept) if side is _OP.SOURCE else replace(self, destinations=kept)
 
 
+class _Message:
+    """A message's programs, which graphs share.
+
+    Args:
+        steps: the message; the last step gives it.
+        alike: for each parameter, whether it is one number.
+        kind: how messages become one row, by the number that the kernels take.
+        hoists: whether steps of the sources alone, and of the destinations alone, run once for each node.
+    """
+
+    def __init__(
+        self, steps: tuple[MessageStep, ...], alike: tuple[bool, ...], kind: int, hoists: tuple[bool, ...]
+    ) -> None:
+        self.whole, message = _entered(steps, alike)
+        self.counts = {side: self.whole.matrices(side) for side in _SIDES}
+        """How many matrices of each side the message reads."""
+        self.hoisted = {side: list[int]() for side in _SIDES}
+        """Steps that run once for each node, in the order in which their rows follow the side's matrices."""
+        for side in (side for side, is_worth in zip(_SIDES, hoists, strict=True) if is_worth):
+            found = self.whole.of_one_side(side, message)
+            if self.counts[side] + len(found) <= MOST_MATRICES:
+                self.hoisted[side] = found
+        leaves = {
+            step: MessageStep(side, self.counts[side] + n, narrow=self.whole.all[step].narrow)
+            for side, hoisted in self.hoisted.items()
+            for n, step in enumerate(hoisted)
+        }
+        self._steps, self._last = self.whole.replaced(message, leaves)
+        self._selects = kind != _SUM
+        self.forward = _Program.of(self._steps, [(0, self._last)], kind=kind)
+        self.with_slopes = self._forward_with_slopes()
+        self.at_nodes = {
+            side: _Program.of(self.whole, list(enumerate(hoisted)))
+            for side, hoisted in self.hoisted.items()
+            if hoisted
+        }
+        """What computes the rows of :attr:`hoisted`."""
+        self._backward = dict[tuple[Any, ...], _Program | None]()
+
+    @classmethod
+    @functools.lru_cache(256)
+    def of(cls, *key: Any) -> _Message:
+        """Return the message, made by the first call alone."""
+        return cls(*key)
+
+    def _forward_with_slopes(self) -> _Program | None:
+        leaves = [i for i, step in enumerate(self._steps.all) if step.op is _OP.DESTINATION]
+        has_slopes = all(self._steps.has_slope(self._last, i) for i in leaves)
+        if self._selects or not leaves or not has_slopes or len(leaves) >= MOST_MATRICES:
+            return None
+        steps = self._steps.copy()
+        found = steps.gradients({self._last: steps.number(1.0)}, leaves)
+        slopes = [(steps.all[i].first, slope) for i, slope in found.items()]
+        return _Program.of(steps, [(-1, self._last), *slopes])  # the result's place is none of a matrix
+
+    def gradient(
+        self, side: MessageOp, to: Sequence[Tensor | None], learned: tuple[bool, ...], *, is_last: bool
+    ) -> _Program | None:
+        """Return the program of one walk of backward; None if it gives nothing that is wanted."""
+        wanted = tuple(t is not None for t in to)
+        key = side, wanted, learned
+        if not any(wanted) and not (is_last and any(learned)):
+            return None
+        if key not in self._backward:
+            steps = self._steps.copy()
+            place = self.counts[_OP.DESTINATION] + len(self.hoisted[_OP.DESTINATION])
+            seed = steps.leaf(_OP.DESTINATION, place)
+            if self._selects:
+                equal = steps.add(_OP.EQUAL, self._last, steps.leaf(_OP.DESTINATION, place + 1))
+                seed = steps.add(_OP.WHERE, seed, equal)
+            self._backward[key] = _gradient_program(steps, {self._last: seed}, side, wanted, learned)
+        return self._backward[key]
+
+    def gradient_at_nodes(
+        self, side: MessageOp, to: Sequence[Tensor | None], learned: tuple[bool, ...]
+    ) -> _Program | None:
+        """Return the program of what runs once for each node, in backward."""
+        wanted = tuple(t is not None for t in to)
+        key = "at nodes", side, wanted, learned
+        if key not in self._backward:
+            steps, first = self.whole.copy(), self.counts[side]
+            seeds = {
+                step: steps.leaf(side, first + n, narrow=steps.all[step].narrow)
+                for n, step in enumerate(self.hoisted[side])
+            }
+            self._backward[key] = _gradient_program(steps, seeds, side, wanted, learned)
+        return self._backward[key]
+
+
+def _entered(steps: Sequence[MessageStep], alike: Sequence[bool]) -> tuple[_StepList, int]:
+    """Return a message's steps, each once, and the one that gives the message as a wide row."""
+    if not 1 <= len(steps) <= MOST_STEPS:
+        raise DataError(f"a message must have 1 to {MOST_STEPS} steps; got {len(steps)}")
+    made, numbers = _StepList(), list[int]()
+    for step in steps:
+        if step.op >= _OP.ADD:
+            of = (step.first, step.second) if step.op <= _OP.WHERE else (step.first,)
+            if any(not 0 <= i < len(numbers) for i in of):
+                raise DataError(f"steps must read earlier ones; got {step} as number {len(numbers)}")
+            named = [made.wide(numbers[i]) if step.op is _OP.SUM_COLUMNS else numbers[i] for i in of]
+            numbers.append(made.add(step.op, *named, number=step.number))
+            continue
+        if step.op is _OP.PARAMETER and not 0 <= step.first < len(alike):
+            raise DataError(f"steps must read parameters that are given; got {step}")
+        numbers.append(made.leaf(step.op, step.first, number=step.number, narrow=step.narrow))
+        is_alike = step.op is _OP.PARAMETER and alike[step.first]
+        if is_alike or step.op in (_OP.NUMBER, _OP.WEIGHT):
+            made.alike.add(numbers[-1])
+    return made, made.wide(numbers[-1])
+
+
+def _gradient_program(
+    steps: _StepList,
+    seeds: Mapping[int, int],
+    side: MessageOp,
+    wanted: Sequence[bool],
+    learned: Sequence[bool],
+) -> _Program | None:
+    """Return what computes the gradients of matrices of one side, and of parameters; None if none has any."""
+    leaves = list(enumerate(steps.all))
+    rows = {i: s.first for i, s in leaves if s.op is side and s.first < len(wanted) and wanted[s.first]}
+    parameters = [(i, s.first) for i, s in leaves if s.op is _OP.PARAMETER]
+    over_all = {i: place for i, place in parameters if place < len(learned) and learned[place]}
+    found = steps.gradients(seeds, {*rows, *over_all})
+    if not found:
+        return None
+    return _Program.of(
+        steps,
+        [(place, found[i]) for i, place in rows.items() if i in found],
+        [(place, found[i]) for i, place in over_all.items() if i in found],
+    )
+
+
 class FusedMessages:
     """Messages of a graph's edges and their reduction, by one kernel that stores no row per edge.
 
@@ -356,33 +499,13 @@ class FusedMessages:
     ) -> None:
         self._csc, self._reduction, self._width, self._ties = csc, reduction, width, ties
         self._parameters, self._heads = parameters, heads
-        self._whole, message = _entered(steps, parameters)
         self._nodes = {_OP.SOURCE: csc.num_src, _OP.DESTINATION: csc.num_dst}
-        self._counts = {side: self._whole.matrices(side) for side in _SIDES}
-        self._hoisted = {side: self._to_hoist(side, message) for side in _SIDES}
-        leaves = {
-            step: MessageStep(side, self._counts[side] + n, narrow=self._whole.all[step].narrow)
-            for side, hoisted in self._hoisted.items()
-            for n, step in enumerate(hoisted)
-        }
-        self._steps, self._message = self._whole.replaced(message, leaves)
-        kind = {"max": _MAX, "min": _MIN}.get(reduction, _SUM)
-        self._forward = _Program.of(self._steps, [(0, self._message)], kind=kind)
-        self._at_nodes = {
-            side: _Program.of(self._whole, list(enumerate(hoisted)))
-            for side, hoisted in self._hoisted.items()
-            if hoisted
-        }
-        self._backward = dict[tuple[Any, ...], _Program | None]()
-        self._with_slopes: _Program | None = None
-        leaves_of = [i for i, step in enumerate(self._steps.all) if step.op is _OP.DESTINATION]
-        has_slopes = all(self._steps.has_slope(self._message, i) for i in leaves_of)
-        if leaves_of and has_slopes and not self.selects and len(leaves_of) < MOST_MATRICES:
-            seed = self._steps.number(1.0)
-            found = self._steps.gradients({self._message: seed}, leaves_of)
-            slopes = [(self._steps.all[i].first, step) for i, step in found.items()]
-            # The result's place is none of a matrix.
-            self._with_slopes = _Program.of(self._steps, [(-1, self._message), *slopes])
+        self._message = _Message.of(
+            tuple(steps),
+            tuple(parameter.numel() == 1 for parameter in parameters),
+            {"max": _MAX, "min": _MIN}.get(reduction, _SUM),
+            tuple(csc.num_edges >= _EDGES_TO_HOIST * self._nodes[side] for side in _SIDES),
+        )
 
     @property
     def selects(self) -> bool:
@@ -392,7 +515,7 @@ class FusedMessages:
     @property
     def num_slopes(self) -> int:
         """How many matrices of slopes forward can give, which spare backward the walk over in-edges."""
-        return 0 if self._with_slopes is None else len(self._with_slopes.places) - 1
+        return 0 if self._message.with_slopes is None else len(self._message.with_slopes.places) - 1
 
     def forward(
         self, rows: EdgeRows, out: Tensor, count: Tensor | None = None, *, slopes: Sequence[Tensor] = ()
@@ -410,10 +533,10 @@ class FusedMessages:
             count = torch.empty(out.shape, dtype=torch.int32)
         walk = _Walk(self._csc.indptr, self._csc.indices, by_source=False)
         if slopes:
-            assert self._with_slopes is not None
-            self._run(self._with_slopes, walk, self._given(rows), [out, *slopes], in_order=True)
+            assert self._message.with_slopes is not None
+            self._run(self._message.with_slopes, walk, self._given(rows), [out, *slopes], in_order=True)
         else:
-            self._run(self._forward, walk, self._given(rows), [out], count=count)
+            self._run(self._message.forward, walk, self._given(rows), [out], count=count)
         finish_reduction(self._csc, self._reduction, self._ties, out, count)
 
     def backward(
@@ -439,18 +562,20 @@ class FusedMessages:
         left = learned  # the parameters whose gradients no walk has given yet
         for side, targets in zip(_SIDES, (into.sources, into.destinations), strict=True):
             number = self._nodes[side]
-            to = [None if t is None else t[:number] for t in targets[: self._counts[side]]]
-            to += [None] * (self._counts[side] - len(to))
+            to = [None if t is None else t[:number] for t in targets[: self._message.counts[side]]]
+            to += [None] * (self._message.counts[side] - len(to))
             reaches = any(t is not None for t in to) or any(learned)
-            inner = [self._empty(step, number).zero_() if reaches else None for step in self._hoisted[side]]
+            inner = [
+                self._empty(step, number).zero_() if reaches else None for step in self._message.hoisted[side]
+            ]
             gets = (*to, *inner)
             if slopes and side is _OP.DESTINATION:
-                assert self._with_slopes is not None
-                for place, slope in zip(self._with_slopes.places[1:], slopes, strict=True):
+                assert self._message.with_slopes is not None
+                for place, slope in zip(self._message.with_slopes.places[1:], slopes, strict=True):
                     if (target := gets[place]) is not None:
                         target.addcmul_(more[0], slope)
                 gets = ()  # no walk, if it is not for parameters
-            program = self._gradient(side, gets, left, is_last=side is _SIDES[-1])
+            program = self._message.gradient(side, gets, left, is_last=side is _SIDES[-1])
             if program is not None:
                 walk = _Walk(csc.indptr, csc.indices, by_source=False)
                 if side is _OP.SOURCE:
@@ -458,58 +583,22 @@ class FusedMessages:
                     walk = _Walk(reverse.indptr, reverse.indices, True, perm)
                 totals += self._run(program, walk, given, gets, adds=True)
                 left = ()
-            if inner and reaches and (program := self._gradient_at_nodes(side, to, learned)) is not None:
+            if (
+                inner
+                and reaches
+                and (program := self._message.gradient_at_nodes(side, to, learned)) is not None
+            ):
                 read = replace(given, edges=None, weight=None)
-                read = read.having(side, (*given.of(side)[: self._counts[side]], *inner))
+                read = read.having(side, (*given.of(side)[: self._message.counts[side]], *inner))
                 totals += self._run(program, _Walk.of_nodes(number, side is _OP.SOURCE), read, to, adds=True)
         for row, parameter, total in zip(totals, self._parameters, into.parameters, strict=True):
             if total is not None:
                 given_to = row.sum() if parameter.numel() == 1 else row[: parameter.numel()]
                 total.add_(given_to.view(total.shape))
 
-    def _to_hoist(self, side: MessageOp, message: int) -> list[int]:
-        """Return the steps to run once for each node of one side, where nodes have several edges each."""
-        whole, number = self._whole, self._nodes[side]
-        if self._csc.num_edges < _EDGES_TO_HOIST * number:
-            return []
-        found = whole.of_one_side(side, message)
-        return found if self._counts[side] + len(found) <= MOST_MATRICES else []
-
     def _empty(self, step: int, number: int) -> Tensor:
-        return torch.empty(number, self._heads if self._whole.all[step].narrow else self._width)
-
-    def _gradient(
-        self, side: MessageOp, to: Sequence[Tensor | None], learned: tuple[bool, ...], *, is_last: bool
-    ) -> _Program | None:
-        """Return the program of one walk of backward; None if it gives nothing that is wanted."""
-        wanted = tuple(t is not None for t in to)
-        key = side, wanted, learned
-        if not any(wanted) and not (is_last and any(learned)):
-            return None
-        if key not in self._backward:
-            steps = self._steps
-            place = self._counts[_OP.DESTINATION] + len(self._hoisted[_OP.DESTINATION])
-            seed = steps.leaf(_OP.DESTINATION, place)
-            if self.selects:
-                equal = steps.add(_OP.EQUAL, self._message, steps.leaf(_OP.DESTINATION, place + 1))
-                seed = steps.add(_OP.WHERE, seed, equal)
-            self._backward[key] = _gradient_program(steps, {self._message: seed}, side, wanted, learned)
-        return self._backward[key]
-
-    def _gradient_at_nodes(
-        self, side: MessageOp, to: Sequence[Tensor | None], learned: tuple[bool, ...]
-    ) -> _Program | None:
-        """Return the program of what runs once for each node, in backward."""
-        wanted = tuple(t is not None for t in to)
-        key = "at nodes", side, wanted, learned
-        if key not in self._backward:
-            whole, first = self._whole, self._counts[side]
-            seeds = {
-                step: whole.leaf(side, first + n, narrow=whole.all[step].narrow)
-                for n, step in enumerate(self._hoisted[side])
-            }
-            self._backward[key] = _gradient_program(whole, seeds, side, wanted, learned)
-        return self._backward[key]
+        narrow = self._message.whole.all[step].narrow
+        return new_rows(_FLOAT, number, self._heads if narrow else self._width)
 
     def _given(self, rows: EdgeRows) -> _Given:
         """Return what the kernels read, with what runs once for each node computed."""
@@ -521,9 +610,9 @@ class FusedMessages:
             destinations=self._padded(_OP.DESTINATION, rows.destinations),
             parameters=learned,
         )
-        for side, program in self._at_nodes.items():
+        for side, program in self._message.at_nodes.items():
             number = self._nodes[side]
-            made = [self._empty(step, number) for step in self._hoisted[side]]
+            made = [self._empty(step, number) for step in self._message.hoisted[side]]
             self._run(program, _Walk.of_nodes(number, side is _OP.SOURCE), given, made)
             given = given.having(side, (*given.of(side), *made))
         of_edges = [e.detach().contiguous() for e in rows.edges]
@@ -534,8 +623,8 @@ class FusedMessages:
         )
 
     def _padded(self, side: MessageOp, rows: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
-        found = [one.detach().contiguous() for one in rows[: self._counts[side]]]
-        return (*found, *[None] * (self._counts[side] - len(found)))
+        found = [one.detach().contiguous() for one in rows[: self._message.counts[side]]]
+        return (*found, *[None] * (self._message.counts[side] - len(found)))
 
     def _run(
         self,
@@ -577,52 +666,85 @@ class FusedMessages:
         return totals
 
 
-def _entered(steps: Sequence[MessageStep], parameters: Sequence[Tensor]) -> tuple[_StepList, int]:
-    """Return a message's steps, each once, and the one that gives the message as a wide row."""
-    if not 1 <= len(steps) <= MOST_STEPS:
-        raise DataError(f"a message must have 1 to {MOST_STEPS} steps; got {len(steps)}")
-    made, numbers = _StepList(), list[int]()
-    for step in steps:
-        if step.op >= _OP.ADD:
-            of = (step.first, step.second) if step.op <= _OP.WHERE else (step.first,)
-            if any(not 0 <= i < len(numbers) for i in of):
-                raise DataError(f"steps must read earlier ones; got {step} as number {len(numbers)}")
-            named = [made.wide(numbers[i]) if step.op is _OP.SUM_COLUMNS else numbers[i] for i in of]
-            numbers.append(made.add(step.op, *named, number=step.number))
-            continue
-        if step.op is _OP.PARAMETER and not 0 <= step.first < len(parameters):
-            raise DataError(f"steps must read parameters that are given; got {step}")
-        numbers.append(made.leaf(step.op, step.first, number=step.number, narrow=step.narrow))
-        alike = step.op is _OP.PARAMETER and parameters[step.first].numel() == 1
-        if alike or step.op in (_OP.NUMBER, _OP.WEIGHT):
-            made.alike.add(numbers[-1])
-    return made, made.wide(numbers[-1])
+def aggregate_steps(
+    csc: Csc,
+    steps: Sequence[MessageStep],
+    *,
+    sources: Sequence[Tensor] = (),
+    destinations: Sequence[Tensor] = (),
+    edges: Sequence[Tensor] = (),
+    parameters: Sequence[Tensor] = (),
+    reduction: MessageReduction = "sum",
+    ties: Ties = "shared",
+    width: int,
+) -> Tensor:
+    """Reduce messages made of steps, as :func:`.aggregate_messages` does, by one kernel.
 
+    Args:
+        csc: the graph or block.
+        steps: the message; see :class:`FusedMessages`.
+        sources: float32 matrices of ``num_src`` rows.
+        destinations: float32 matrices of at least ``num_dst`` rows.
+        edges: float32, at most one matrix and one vector; they get no gradients.
+        parameters: see :class:`FusedMessages`.
+        reduction: ``sum``, ``mean``, ``max`` or ``min``.
+        ties: see :class:`.BlockedMessages`.
+        width: columns of the result.
 
-def _gradient_program(
-    steps: _StepList,
-    seeds: Mapping[int, int],
-    side: MessageOp,
-    wanted: Sequence[bool],
-    learned: Sequence[bool],
-) -> _Program | None:
-    """Return what computes the gradients of matrices of one side, and of parameters; None if none has any."""
-    leaves = list(enumerate(steps.all))
-    rows = {i: s.first for i, s in leaves if s.op is side and s.first < len(wanted) and wanted[s.first]}
-    parameters = [(i, s.first) for i, s in leaves if s.op is _OP.PARAMETER]
-    over_all = {i: place for i, place in parameters if place < len(learned) and learned[place]}
-    found = steps.gradients(seeds, {*rows, *over_all})
-    if not found:
-        return None
-    return _Program.of(
-        steps,
-        [(place, found[i]) for i, place in rows.items() if i in found],
-        [(place, found[i]) for i, place in over_all.items() if i in found],
+    Returns:
+        ``(num_dst, width)`` float32.
+    """
+    how = FusedMessages(csc, steps, reduction, width, parameters=parameters, ties=ties)
+    sizes = len(sources), len(destinations), len(edges)
+    out: Tensor = run(
+        _AggregateSteps, how, (csc.num_dst, width), sizes, *sources, *destinations, *edges, *parameters
     )
+    return out
+
+
+class _AggregateSteps(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, how: FusedMessages, shape: tuple[int, int], sizes: tuple[int, int, int], *tensors: Tensor
+    ) -> Tensor:
+        rows = _edge_rows(sizes, tensors)
+        out = new_rows(_FLOAT, *shape)
+        count = new_rows(_FLOAT, *shape, torch.int32) if how.selects else None
+        of_destinations = slice(3 + sizes[0], 3 + sizes[0] + sizes[1])
+        keeps = any(ctx.needs_input_grad[of_destinations])
+        slopes = [new_rows(_FLOAT, *shape) for _ in range(how.num_slopes if keeps else 0)]
+        how.forward(rows, out, count, slopes=slopes)
+        ctx.how, ctx.sizes = how, sizes
+        ctx.save_for_backward(*tensors, *((out, count) if how.selects else slopes))
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        needs, tensors = ctx.needs_input_grad[3:], ctx.saved_tensors
+        kept, tensors = tensors[len(needs) :], tensors[: len(needs)]
+        rows = _edge_rows(ctx.sizes, tensors)
+        into = [None if not needed else _zeros(t) for t, needed in zip(tensors, needs, strict=True)]
+        a, b, c = accumulate(ctx.sizes)
+        targets = EdgeGradients(
+            sources=tuple(into[:a]), destinations=tuple(into[a:b]), parameters=tuple(into[c:])
+        )
+        selected = dict(zip(("out", "count"), kept, strict=True)) if ctx.how.selects else {"slopes": kept}
+        ctx.how.backward(rows, grad.contiguous(), targets, **selected)
+        return None, None, None, *into
+
+
+def _edge_rows(sizes: tuple[int, int, int], tensors: Sequence[Tensor]) -> EdgeRows:
+    a, b, c = accumulate(sizes)
+    return EdgeRows(sources=tuple(tensors[:a]), destinations=tuple(tensors[a:b]), edges=tuple(tensors[b:c]))
+
+
+def _zeros(like: Tensor) -> Tensor:
+    return new_rows(like, *like.shape).zero_() if like.ndim == 2 else torch.zeros_like(like)
 
 
 def _filled(tensors: Sequence[Tensor | None], number: int) -> tuple[Tensor | None, ...]:
     return (*tensors, *[None] * number)[:number]
 
 
-__all__ = ["FusedMessages", "MessageOp", "MessageStep"]
+__all__ = ["FusedMessages", "MessageOp", "MessageStep", "aggregate_steps"]

@@ -66,6 +66,7 @@ from graphbraid.ops import (
     layer_norm,
 )
 from graphbraid.ops.attention import AttendedFeatures
+from graphbraid.ops.message_steps import aggregate_steps
 from graphbraid.ops.messages import aggregate_messages
 from graphbraid.ops.spmm import largest
 
@@ -211,22 +212,25 @@ def _messages(op: Messages, run: BatchRun) -> Tensor:
         else:
             of_edges[name] = run.edge_weight(op, dtype)
     names = (*sources, *destinations, *of_edges)
+    how: dict[str, Any] = {
+        "sources": tuple(sources.values()),
+        "destinations": tuple(destinations.values()),
+        "edges": tuple(of_edges.values()),
+        "parameters": op.used,
+        "reduction": op.reduction,
+        "ties": op.ties,
+    }
+    read = (*how["sources"], *how["destinations"], *how["edges"], *op.used)
+    learns_edges = torch.is_grad_enabled() and any(rows.requires_grad for rows in how["edges"])
+    fits = all(rows.dtype == torch.float32 and rows.device.type == "cpu" for rows in read)
+    if op.steps and fits and not learns_edges:
+        return aggregate_steps(edges.csc, op.steps, **how, width=op.width_out)
 
     def message(*rows: Tensor) -> Tensor:
         made: Tensor = layer.message(**dict(op.constants), **dict(zip(names, rows, strict=True)))
         return made
 
-    return aggregate_messages(
-        edges.csc,
-        message,
-        sources=tuple(sources.values()),
-        destinations=tuple(destinations.values()),
-        edges=tuple(of_edges.values()),
-        parameters=op.used,
-        reduction=op.reduction,
-        ties=op.ties,
-        shape=(op.width_out,),
-    )
+    return aggregate_messages(edges.csc, message, **how, shape=(op.width_out,))
 
 
 @_runs(Gine)
