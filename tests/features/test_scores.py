@@ -282,11 +282,6 @@ def test_what_cannot_be_meant_is_refused(options, error, message):
         features.score(graph, **given_)
 
 
-def test_without_a_split_and_a_schedule_the_weighted_pagerank_has_no_beginning():
-    with pytest.raises(DataError, match="no split 'train'"):
-        features.score(Graph(csc=power_law_csc(100, 500)), "weighted_reverse_pagerank")
-
-
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=30), st.integers(0, 2**20))
 def test_no_choice_of_rows_serves_more_than_the_reads_themselves(reads, seed):
     reads = torch.tensor(reads)

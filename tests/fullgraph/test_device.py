@@ -297,12 +297,6 @@ def test_a_device_that_is_not_there_is_named(device, message):
         graphbraid.compile(MODELS["gcn"](), make_graph(), device=device)
 
 
-def test_a_model_elsewhere_is_named():
-    model = MODELS["gcn"]().to("meta")
-    with pytest.raises(ConfigError, match="parameters on meta, but is to run on cpu"):
-        graphbraid.compile(model, make_graph(), device="cpu")
-
-
 def test_a_model_that_cannot_be_lowered_runs_on_a_device_too():
     graph, model = make_graph(), unlowerable()
     engine = graphbraid.compile(model, graph, device=FakeDevice())

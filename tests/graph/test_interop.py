@@ -1,7 +1,5 @@
 """Conversions from and to SciPy and PyG give back what went in; DGL has tests/graph/test_dgl.py."""
 
-import sys
-
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -13,7 +11,7 @@ from tests.graph.edge_cases import random_edges
 from torch_geometric import EdgeIndex
 from torch_geometric.data import Data, HeteroData
 
-from graphbraid.errors import DataError, MissingPackageError
+from graphbraid.errors import DataError
 from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.graph.interop.pyg import entries_of
 
@@ -276,16 +274,6 @@ def test_scipy_matrices_that_do_not_fit_are_named(matrix, message):
     with pytest.raises(DataError) as error:
         Graph.from_scipy(matrix)
     assert message in str(error.value)
-
-
-def test_missing_packages_are_named(monkeypatch):
-    graph = Graph.from_edge_index([[0], [1]])
-    monkeypatch.setitem(sys.modules, "dgl", None)
-    with pytest.raises(MissingPackageError, match="to_dgl needs DGL"):
-        graph.to_dgl()
-    monkeypatch.setitem(sys.modules, "torch_geometric.data", None)
-    with pytest.raises(MissingPackageError, match="pip install torch-geometric"):
-        graph.to_pyg()
 
 
 class OwnGraph(Graph):

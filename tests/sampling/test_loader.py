@@ -130,12 +130,6 @@ def weights_into(graph, node):
     return graph.csc.weight[row][graph.csc.indices[row] != node].sum()
 
 
-def test_edge_index_of_blocks_says_what_to_do():
-    batch = next(iter(NeighborLoader(make_graph(), [3], layout="blocks")))
-    with pytest.raises(ConfigError, match="layout='subgraph'"):
-        _ = batch.edge_index
-
-
 @pytest.mark.parametrize("features", ["float32", "float16", "bfloat16", "sparse", None])
 def test_features_of_every_kind_are_gathered(features):
     graph = make_graph(features=features)

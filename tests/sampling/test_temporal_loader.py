@@ -3,7 +3,6 @@
 import pytest
 import torch
 from tests.extras import NO_PYG
-from tests.sampling.test_loader import make_graph
 from tests.sampling.test_pyg_cases import random_edges
 
 pytest.importorskip("torch_geometric", reason=NO_PYG)
@@ -223,11 +222,6 @@ def test_times_of_links_must_be_finite_and_one_each(time, message):
         LinkNeighborLoader(
             make_data(), [2], torch.tensor([[0, 1], [1, 0]]), time_attr="time", edge_label_time=time
         )
-
-
-def test_a_graph_has_no_times():
-    with pytest.raises(ConfigError, match="names an attribute of a PyG Data, and a Graph has none"):
-        NeighborLoader(make_graph(), [2], time_attr="time")
 
 
 @pytest.mark.parametrize("directed", [True])

@@ -113,11 +113,6 @@ def test_losses_are_those_of_a_plain_loop(form: str, mode: str) -> None:
     assert losses(trainer) == pytest.approx(expected, rel=1e-4)
 
 
-def test_labels_of_one_class_are_refused() -> None:
-    with pytest.raises(DataError, match="all labels are class 0; training needs at least two"):
-        task_of(brought(Y * 0))
-
-
 def test_one_label_has_the_metrics_of_several() -> None:
     """Those of the same label twice, which average to the same."""
     one, two = (Scores(task_of(brought(y)), list(METRICS["multi-label"]), CPU) for y in (BITS[:, :1], TWICE))

@@ -184,11 +184,6 @@ def test_metric_that_a_task_lacks_is_refused() -> None:
     assert monitored(task, ("accuracy",), "loss") == ("loss", False)
 
 
-def test_graph_without_labels_cannot_be_trained_on() -> None:
-    with pytest.raises(DataError, match="labels"):
-        task_of(community_graph(60).replace(y=None))
-
-
 @pytest.mark.parametrize("mode", ["sampled", "full"])
 def test_labels_of_one_class_are_refused_before_the_first_step(mode: str) -> None:
     graph = community_graph(num_nodes=600)

@@ -79,11 +79,6 @@ def test_decay_for_an_optimizer_without_it_is_refused() -> None:
         make_optimizer(TrainConfig(optimizer="rprop", weight_decay=0.1), model())
 
 
-def test_frozen_model_is_refused() -> None:
-    with pytest.raises(ConfigError, match="nothing to train"):
-        make_optimizer(TrainConfig(), model().requires_grad_(False))
-
-
 def rates(config: TrainConfig, total: int = 10) -> list[float]:
     optimizer = make_optimizer(config, model())
     schedule = LearningRateSchedule(config, optimizer, total_steps=total, maximize=True)
