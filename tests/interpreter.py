@@ -1,11 +1,74 @@
-"""Spares Triton's interpreter what it does again and again: most of an interpreted kernel's time."""
+"""Tests of Triton's kernels: where they run, and an interpreter spared what it does again and again.
+
+A process either compiles or interprets: tests/conftest.py decides which, before triton is imported.
+"""
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import functools
+import importlib.util
+import os
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+import pytest
+import torch
+from tests.extras import NO_TRITON, PATIENCE
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def mark(items: Iterable[pytest.Item], folder: Path) -> Iterator[pytest.Item]:
+    """Mark what runs on a device where there is one, and what is interpreted where there is none.
+
+    Returns:
+        The tests of a folder.
+    """
+    for item in items:
+        if item.path.is_relative_to(folder):
+            if "device" in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.interpreted if INTERPRETED else pytest.mark.gpu)
+            yield item
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quicker_interpreter() -> None:
+    """Spare the interpreter most of what it does besides the kernels."""
+    if INTERPRETED and importlib.util.find_spec("triton"):
+        hasten()
+
+
+@pytest.fixture(scope="session")
+def device() -> torch.device:
+    """Where the kernels run."""
+    if not INTERPRETED and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device, or TRITON_INTERPRET=1")
+    pytest.importorskip("triton", reason=NO_TRITON)
+    return torch.device("cpu" if INTERPRETED else "cuda")
+
+
+def run(command: Sequence[Any], **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in the project's folder, with other environment variables."""
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[1],
+        env=os.environ | variables,
+        timeout=4 * PATIENCE,
+    )
+
+
+def defined_kernels(sources: Path) -> set[str]:
+    """Return the names of the functions that are launched: those called ``*_kernel``."""
+    trees = [ast.parse(path.read_text()) for path in sources.rglob("*.py")]
+    nodes = [node for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef)]
+    return {node.name for node in nodes if node.name.endswith("_kernel")}
 
 
 @functools.cache

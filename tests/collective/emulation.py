@@ -33,6 +33,16 @@ def make_graph():
 GRAPH = make_graph()
 
 
+class Batch:
+    """The part of a MiniBatch that a RowBuffer touches."""
+
+    def __init__(self, part):
+        self.row_part, self.x = part, None
+
+    def send_whole(self):
+        self.row_part = None
+
+
 def make_context(device, workers=2):
     return Context(
         source=BatchSource(graph=GRAPH),

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.collective.emulation import BATCH_SIZE, FAST, GRAPH, NUM_STEPS, contents, make_context
+from tests.collective.emulation import BATCH_SIZE, FAST, GRAPH, NUM_STEPS, Batch, contents, make_context
 from tests.features.tables import stored_graph
 
 import graphbraid
@@ -38,16 +38,6 @@ from graphbraid.train import Callback, TrainConfig
 
 ROW = 9 * 4
 INSTANT = dataclasses.replace(FAST, cpu=FAST.dma, model=FAST.dma, uva=FAST.dma)
-
-
-class Batch:
-    """The part of a MiniBatch that a RowBuffer touches."""
-
-    def __init__(self, part):
-        self.row_part, self.x = part, None
-
-    def send_whole(self):
-        self.row_part = None
 
 
 @given(

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.collective.cases import stage_times
-from tests.collective.emulation import FAST, contents
+from tests.collective.emulation import FAST, Batch, contents
 from tests.extras import once_undisturbed
 from tests.sampling.graphs import power_law_csc
 
@@ -76,16 +76,6 @@ def make_operators(device=None, workers=2):
 
 def plan_with(share):
     return fixed_plan(Profile(times=(AHEAD,)), NUM_STEPS, share)
-
-
-class Batch:
-    """The part of a MiniBatch that a RowBuffer touches."""
-
-    def __init__(self, part):
-        self.row_part, self.x = part, None
-
-    def send_whole(self):
-        self.row_part = None
 
 
 id_sets = st.lists(st.integers(0, 29), min_size=1, max_size=12)

@@ -22,16 +22,6 @@ def reference_kernels() -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def case_graph(name: str, *, weighted: bool = True) -> Graph:
     num_nodes, src, dst = EDGE_CASES[name]
     weight = torch.arange(1.0, len(src) + 1) if weighted else None

@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from tests.graph.cases import reference_kernels, threads
+from tests.graph.cases import reference_kernels
+from tests.ops.graphs import threads
 
 from graphbraid import Csc, Graph, SparseFeatures
 from graphbraid.errors import DataError

@@ -3,8 +3,9 @@
 import pytest
 import torch
 from tests.extras import NO_KERNELS
-from tests.graph.cases import reference_kernels, threads
+from tests.graph.cases import reference_kernels
 from tests.graph.edge_cases import EDGE_CASES, random_edges
+from tests.ops.graphs import threads
 
 from graphbraid import native
 from graphbraid.errors import DataError

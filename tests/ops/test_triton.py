@@ -1,18 +1,16 @@
 """Which kernels CUDA tensors get; every kernel compiles. What they compute is tested in tests/ops/triton."""
 
-import ast
 import importlib
 import importlib.util
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from tests.extras import NO_TRITON, PATIENCE
+from tests.extras import NO_TRITON
+from tests.interpreter import defined_kernels, run
 
 import graphbraid
 from graphbraid.errors import KernelError
@@ -25,17 +23,6 @@ ON_CUDA = {
     dtype: SimpleNamespace(device=torch.device("cuda"), dtype=dtype)
     for dtype in (torch.float32, torch.float64)
 }
-
-
-def run(command, **variables):
-    return subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        cwd=TESTS.parents[2],
-        env=os.environ | variables,
-        timeout=4 * PATIENCE,
-    )
 
 
 @pytest.fixture
@@ -97,11 +84,4 @@ def test_every_kernel_compiles(tmp_path, capability, others_until):
     assert done.returncode == 0, done.stderr
     sizes = json.loads(done.stdout)
     assert min(sizes.values()) > 0
-    assert set(sizes) == defined_kernels()
-
-
-def defined_kernels():
-    """Names of the functions that are launched: those called ``*_kernel``."""
-    trees = [ast.parse(path.read_text()) for path in SOURCES.rglob("*.py")]
-    nodes = [node for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef)]
-    return {node.name for node in nodes if node.name.endswith("_kernel")}
+    assert set(sizes) == defined_kernels(SOURCES)

@@ -88,7 +88,7 @@ def test_no_damage_passes_unseen(written: Path, name: str) -> None:
     draw = random.Random(0)
     tail = range(max(0, len(data) - 60), len(data))  # where a checkpoint's checksum stands
     places = [*draw.sample(range(len(data)), min(FLIPS, len(data))), *tail]
-    damaged = [_flipped(data, at, draw.randrange(8)) for at in places]
+    damaged = [flipped(data, at, draw.randrange(8)) for at in places]
     damaged += [data[:keep] for keep in draw.sample(range(len(data)), CUTS)]
     found = 0
     try:
@@ -120,7 +120,7 @@ def test_a_named_pipe_is_refused_and_not_waited_for(written: Path, name: str) ->
         kept.replace(path)
 
 
-def _flipped(data: bytes, at: int, bit: int) -> bytes:
+def flipped(data: bytes, at: int, bit: int) -> bytes:
     content = bytearray(data)
     content[at] ^= 1 << bit
     return bytes(content)
@@ -187,7 +187,7 @@ def test_a_store_is_read_in_full_once_and_again_when_it_was_touched(
     open_store(store)
     assert "x.npy" in reads
     reads.clear()
-    (store / "x.npy").write_bytes(_flipped(x.read_bytes(), -1, 0))
+    (store / "x.npy").write_bytes(flipped(x.read_bytes(), -1, 0))
     with pytest.raises(DataError, match=r"x\.npy has changed since it was written"):
         open_store(store)
     with pytest.raises(DataError, match=r"x\.npy has changed since it was written"):
@@ -211,7 +211,7 @@ def test_a_checkpoint_of_the_earlier_version_is_read_and_checked(written: Path, 
     assert str(checkpoint.read(old)["model"]) == str(contents["model"])
     data = old.read_bytes()
     at = data.index(contents["model"]["convs.0.lin_l.weight"].numpy().tobytes())
-    old.write_bytes(_flipped(data, at + 5, 3))
+    old.write_bytes(flipped(data, at + 5, 3))
     with pytest.raises(DataError, match=r"old\.pt is damaged"):
         checkpoint.read(old)
 

@@ -19,6 +19,7 @@ import pyarrow.parquet
 import pytest
 import torch
 from tests.extras import NO_PYG
+from tests.robustness.test_damage import flipped
 from tests.suites import few_of
 
 from graphbraid.datasets import from_tables, load_ogb
@@ -141,12 +142,6 @@ def damaged(data: bytes, draw: random.Random, share: int) -> list[bytes]:
     places = draw.sample(range(len(data)), min(FLIPS // share, len(data)))
     cuts = draw.sample(range(len(data)), min(CUTS // share, len(data)))
     return [flipped(data, at, draw.randrange(8)) for at in places] + [data[:keep] for keep in cuts]
-
-
-def flipped(data: bytes, at: int, bit: int) -> bytes:
-    content = bytearray(data)
-    content[at] ^= 1 << bit
-    return bytes(content)
 
 
 def test_a_directory_that_passes_over_an_array_is_damage(tmp_path: Path) -> None:

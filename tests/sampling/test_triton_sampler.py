@@ -1,30 +1,17 @@
 """Every kernel of the sampler compiles. What they compute is tested in tests/sampling/triton."""
 
-import ast
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from tests.extras import NO_TRITON, PATIENCE
+from tests.extras import NO_TRITON
+from tests.interpreter import defined_kernels, run
 
 import graphbraid
 
 SOURCES = Path(graphbraid.__file__).parent / "sampling/triton"
 TESTS = Path(__file__).parent / "triton"
-
-
-def run(command, **variables):
-    return subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        cwd=TESTS.parents[2],
-        env=os.environ | variables,
-        timeout=4 * PATIENCE,
-    )
 
 
 @pytest.mark.slow
@@ -35,7 +22,7 @@ def test_every_kernel_compiles_and_none_fuses_multiply_and_add_in_float64(tmp_pa
     assert done.returncode == 0, done.stderr
     compiled = json.loads(done.stdout)
     assert min(compiled["sizes"].values()) > 0
-    assert set(compiled["sizes"]) == defined_kernels()
+    assert set(compiled["sizes"]) == defined_kernels(SOURCES)
     assert compiled["fused"] == []  # a fused multiply-add rounds once: other bits than the CPU's
 
 
@@ -43,10 +30,3 @@ def test_every_kernel_compiles_and_none_fuses_multiply_and_add_in_float64(tmp_pa
 def test_importing_the_sampler_does_not_import_triton():
     code = "import sys, graphbraid.loader; print('triton' in sys.modules)"
     assert run([sys.executable, "-c", code]).stdout.strip() == "False"
-
-
-def defined_kernels():
-    """Names of the functions that are launched: those called ``*_kernel``."""
-    trees = [ast.parse(path.read_text()) for path in SOURCES.glob("*.py")]
-    nodes = [node for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef)]
-    return {node.name for node in nodes if node.name.endswith("_kernel")}

@@ -7,10 +7,11 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -216,3 +217,22 @@ def assert_trained_alike(
     found = weights_of(other)
     for name, weight in weights_of(synthesis.model).items():
         torch.testing.assert_close(found[name], weight, rtol=1e-3, atol=1e-4)
+
+
+def assert_golden(written: Callable[[], Any], main: str, golden: Path) -> None:
+    """The same input gives the same bytes, which are those of the golden files."""
+    once, again = (written() for _ in range(2))
+    for name, part in ((main, "main"), ("CMakeLists.txt", "cmake"), ("README.md", "readme")):
+        assert getattr(once, part) == getattr(again, part), name
+        assert getattr(once, part) == (golden / name).read_text(encoding="utf-8"), f"{golden / name} differs"
+
+
+def assert_left_alone(synthesis: Synthesis, record: Callable[[Synthesis], object]) -> None:
+    """Recording a model changes neither its weights and modes nor torch's random state."""
+    before = {name: weight.clone() for name, weight in weights_of(synthesis.model).items()}
+    modes, state = [module.training for module in synthesis.model.modules()], torch.get_rng_state()
+    record(synthesis)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert modes == [module.training for module in synthesis.model.modules()]
+    for name, weight in weights_of(synthesis.model).items():
+        assert torch.equal(before[name], weight), name

@@ -12,7 +12,14 @@ import pytest
 import torch
 from tests.extras import NO_KERNELS
 from tests.fullgraph.graphs import CHANNELS, CLASSES, make_graph
-from tests.synth.building import assert_trained_alike, losses_of, made, taking
+from tests.synth.building import (
+    assert_golden,
+    assert_left_alone,
+    assert_trained_alike,
+    losses_of,
+    made,
+    taking,
+)
 from tests.synth.on_host import CUDA, HostPrograms, nvcc, run_on_host
 
 from graphbraid import datasets, native, nn
@@ -22,7 +29,6 @@ from graphbraid.machine.rates import Rates
 from graphbraid.synth import from_model, load_weights, train, write_cuda
 from graphbraid.synth.emit import cuda
 from graphbraid.synth.emit.cuda import parts_of, sources_for_gpu
-from graphbraid.synth.weights import weights_of
 
 pytestmark = pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
 GOLDEN = Path(__file__).with_name("golden") / "cuda"
@@ -218,13 +224,8 @@ def test_nvcc_compiles_every_source_without_a_warning(store: Path, tmp_path: Pat
 
 
 def test_the_same_input_gives_the_same_bytes_which_are_those_of_the_golden_files(store: Path):
-    graph, texts = datasets.open_store(store), []
-    for _ in range(2):
-        made_of = sources_for_gpu(made("GCN", "Sum"), graph, OPTIONS)
-        texts.append((made_of.main, made_of.cmake, made_of.readme))
-    assert texts[0] == texts[1]
-    for name, text in zip(("main.cu", "CMakeLists.txt", "README.md"), texts[0], strict=True):
-        assert text == (GOLDEN / name).read_text(encoding="utf-8"), f"tests/synth/golden/cuda/{name} differs"
+    graph = datasets.open_store(store)
+    assert_golden(lambda: sources_for_gpu(made("GCN", "Sum"), graph, OPTIONS), "main.cu", GOLDEN)
 
 
 @pytest.mark.slow
@@ -261,13 +262,8 @@ def test_wrong_arguments_are_refused(store: Path, tmp_path: Path):
 
 
 def test_recording_leaves_the_model_and_torchs_state_alone(store: Path):
-    synthesis = made("GIN", "Sum")
-    before = {name: weight.clone() for name, weight in weights_of(synthesis.model).items()}
-    state = torch.get_rng_state()
-    sources_for_gpu(synthesis, datasets.open_store(store))
-    assert torch.equal(torch.get_rng_state(), state)
-    for name, weight in weights_of(synthesis.model).items():
-        assert torch.equal(before[name], weight), name
+    graph = datasets.open_store(store)
+    assert_left_alone(made("GIN", "Sum"), lambda synthesis: sources_for_gpu(synthesis, graph))
 
 
 @pytest.mark.parametrize("edges", [1, 3, 7])

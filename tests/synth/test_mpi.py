@@ -19,6 +19,8 @@ from tests.suites import few_of
 from tests.synth.building import (
     MORE,
     QUICK_BUILD,
+    assert_golden,
+    assert_left_alone,
     assert_trained_alike,
     losses_of,
     made,
@@ -46,7 +48,6 @@ from graphbraid.fullgraph import CompileOptions, NotLoweredError
 from graphbraid.machine.rates import Rates
 from graphbraid.synth import from_model, load_weights, train, write_mpi
 from graphbraid.synth.emit.mpi import sources_of_ranks
-from graphbraid.synth.weights import weights_of
 
 pytestmark = pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
 OPTIONS = CompileOptions(rates=Rates())
@@ -224,13 +225,9 @@ def test_the_readmes_commands_build_and_run_it(parts: Parts, tmp_path: Path):
 
 @pytest.mark.slow
 def test_the_same_input_gives_the_same_bytes_which_are_those_of_the_golden_files():
-    texts = []
-    for _ in range(2):
-        written = sources_of_ranks(made("GCN", "Sum"), GRAPH, divided(2), OPTIONS)
-        texts.append((written.main, written.cmake, written.readme))
-    assert texts[0] == texts[1]
-    for name, text in zip(("main.cpp", "CMakeLists.txt", "README.md"), texts[0], strict=True):
-        assert text == (GOLDEN / name).read_text(encoding="utf-8"), f"tests/synth/golden/mpi/{name} differs"
+    assert_golden(
+        lambda: sources_of_ranks(made("GCN", "Sum"), GRAPH, divided(2), OPTIONS), "main.cpp", GOLDEN
+    )
 
 
 def test_each_rank_has_a_folder_of_its_own_rows(tmp_path: Path):
@@ -269,10 +266,4 @@ def test_what_cannot_be_written_is_refused_by_name(tmp_path: Path):
 
 
 def test_recording_leaves_the_model_and_torchs_state_alone():
-    synthesis = made("GIN", "Sum")
-    before = {name: weight.clone() for name, weight in weights_of(synthesis.model).items()}
-    state = torch.get_rng_state()
-    sources_of_ranks(synthesis, GRAPH, divided(2))
-    assert torch.equal(torch.get_rng_state(), state)
-    for name, weight in weights_of(synthesis.model).items():
-        assert torch.equal(before[name], weight), name
+    assert_left_alone(made("GIN", "Sum"), lambda synthesis: sources_of_ranks(synthesis, GRAPH, divided(2)))

@@ -16,6 +16,8 @@ from tests.synth.building import (
     MORE,
     RUNTIME,
     Compiled,
+    assert_golden,
+    assert_left_alone,
     assert_trained_alike,
     built,
     compile_each,
@@ -138,13 +140,8 @@ def test_optimizers_weights_and_an_early_stop(optimizer: str, store: Path, parts
 
 
 def test_the_same_input_gives_the_same_bytes_which_are_those_of_the_golden_file(store: Path):
-    graph, texts = datasets.open_store(store), []
-    for _ in range(2):
-        made_of = sources_of(made("GCN", "Sum"), graph, OPTIONS)
-        texts.append((made_of.main, made_of.cmake, made_of.readme))
-    assert texts[0] == texts[1]
-    for name, text in zip(("main.cpp", "CMakeLists.txt", "README.md"), texts[0], strict=True):
-        assert text == (GOLDEN / name).read_text(encoding="utf-8"), f"tests/synth/golden/{name} differs"
+    graph = datasets.open_store(store)
+    assert_golden(lambda: sources_of(made("GCN", "Sum"), graph, OPTIONS), "main.cpp", GOLDEN)
 
 
 @pytest.mark.long
@@ -201,14 +198,8 @@ def test_evaluations_without_a_fixed_distance_are_refused(store: Path, tmp_path:
 @pytest.mark.parametrize("model", ["GCN", "GIN"])
 @pytest.mark.whole
 def test_recording_leaves_the_model_and_torchs_state_alone(model: str, store: Path):
-    synthesis = made(model, "Sum")
-    before = {name: weight.clone() for name, weight in weights_of(synthesis.model).items()}
-    modes, state = [module.training for module in synthesis.model.modules()], torch.get_rng_state()
-    sources_of(synthesis, datasets.open_store(store))
-    assert torch.equal(torch.get_rng_state(), state)
-    assert modes == [module.training for module in synthesis.model.modules()]
-    for name, weight in weights_of(synthesis.model).items():
-        assert torch.equal(before[name], weight), name
+    graph = datasets.open_store(store)
+    assert_left_alone(made(model, "Sum"), lambda synthesis: sources_of(synthesis, graph))
 
 
 def test_a_folder_that_is_there_stays(store: Path, tmp_path: Path):

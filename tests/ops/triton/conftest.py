@@ -1,35 +1,26 @@
-"""The Triton kernels beside their twins: on a CUDA device, or on the CPU through Triton's interpreter.
-
-A process either compiles or interprets: tests/conftest.py decides which, before triton is imported.
-"""
+"""The Triton kernels beside their twins: on a CUDA device, or on the CPU through Triton's interpreter."""
 
 import importlib
 import importlib.util
-import os
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from tests.extras import NO_TRITON
-from tests.interpreter import hasten
+from tests.interpreter import INTERPRETED, device, mark, quicker_interpreter
 from torch import Tensor
 
 from graphbraid.ops import reference
 from graphbraid.ops.dropout import RowEpilogue
 
-HERE = Path(__file__).parent
+__all__ = ["device", "quicker_interpreter"]
 SLOW = (torch.bfloat16, torch.float16, 257, "int64 ids")
 """Parameters of tests that differ in them alone from one that runs anyway: interpreted kernels take long."""
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def pytest_collection_modifyitems(items):
-    """Mark what runs on a device where there is one, and what is interpreted where there is none."""
-    for item in items:
-        if item.path.is_relative_to(HERE) and "device" in item.fixturenames:
-            item.add_marker(pytest.mark.interpreted if INTERPRETED else pytest.mark.gpu)
-        if INTERPRETED and item.path.is_relative_to(HERE) and _is_slow(item):
+    for item in mark(items, Path(__file__).parent):
+        if INTERPRETED and _is_slow(item):
             item.add_marker(pytest.mark.slow)
 
 
@@ -42,22 +33,6 @@ def _is_slow(item):
 
 def _is_container(value):
     return isinstance(value, Tensor | list | dict | tuple)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def quicker_interpreter():
-    """Spare the interpreter most of what it does besides the kernels."""
-    if INTERPRETED and importlib.util.find_spec("triton"):
-        hasten()
-
-
-@pytest.fixture
-def device():
-    """Where the kernels run."""
-    if not INTERPRETED and not torch.cuda.is_available():
-        pytest.skip("needs a CUDA device, or TRITON_INTERPRET=1")
-    pytest.importorskip("triton", reason=NO_TRITON)
-    return torch.device("cpu" if INTERPRETED else "cuda")
 
 
 @pytest.fixture
