@@ -4,10 +4,18 @@ import pytest
 import torch
 from tests.ops.graphs import assert_same_bits_with_any_threads, skewed, square, values, without_edges
 
-from graphbraid.errors import DataError
+from graphbraid.errors import ConfigError, DataError
+from graphbraid.graph.csc import Csc, coo_to_csc
 from graphbraid.graph.sparse_features import SparseFeatures
-from graphbraid.ops import Aggregation, aggregate_linear, linear, sparse_dropout, sparse_linear
-from graphbraid.ops.linear import structure
+from graphbraid.ops import (
+    Aggregation,
+    aggregate_linear,
+    bias_act_dropout,
+    linear,
+    sparse_dropout,
+    sparse_linear,
+)
+from graphbraid.ops.linear import linear_rows, structure
 
 
 def dense_matrix(csc, mean):
@@ -177,3 +185,59 @@ def test_sparse_bits_do_not_depend_on_the_number_of_threads():
 def test_a_weight_of_another_width_is_named():
     with pytest.raises(DataError, match=r"\(out_channels, 30\) for these features; got \(7, 31\)"):
         sparse_linear(sparse_features(), torch.zeros(7, 31))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.usefixtures("order")
+@pytest.mark.parametrize("act", ["none", "relu", "leaky_relu", "elu"])
+def test_what_follows_a_product_rides_on_it_to_the_bit(act, dtype):
+    draw = torch.Generator().manual_seed(0)
+    ends = torch.randint(40, (2, 300), generator=draw)
+    how = Aggregation(csc=coo_to_csc(*ends, 40, 40)[0], mean=True)
+    x, weight, root, bias = (
+        torch.randn(shape, generator=draw, dtype=dtype) for shape in ((40, 24), (5, 24), (5, 24), (5,))
+    )
+
+    def results(run, *tensors):
+        torch.manual_seed(3)
+        leaves = [t.clone().requires_grad_() for t in tensors]
+        out = run(*leaves)
+        out.backward(torch.linspace(-1, 1, out.numel(), dtype=dtype).view(out.shape))
+        return out.detach(), *(leaf.grad for leaf in leaves)
+
+    def sums(x, weight, root, bias):
+        return aggregate_linear(how, x, weight, root, bias=bias, act=act, p=0.3)
+
+    def sums_first(x, weight, root, bias):
+        return bias_act_dropout(aggregate_linear(how, x, weight, root), bias, act, 0.3)
+
+    def rows(x, weight, bias):
+        return linear_rows(x, weight, bias=bias, act=act, p=0.3)
+
+    def rows_first(x, weight, bias):
+        return bias_act_dropout(linear_rows(x, weight), bias, act, 0.3)
+
+    for mine, other in zip(
+        results(sums, x, weight, root, bias), results(sums_first, x, weight, root, bias), strict=True
+    ):
+        assert torch.equal(mine, other)
+    for mine, other in zip(results(rows, x, weight, bias), results(rows_first, x, weight, bias), strict=True):
+        assert torch.equal(mine, other)
+    with_own = results(lambda a, b, c, d: linear_rows(a, b, own=(c, d)), x, weight, x.flip(0), root)
+    for mine, other in zip(
+        with_own, results(lambda a, b, c, d: a @ b.t() + c @ d.t(), x, weight, x.flip(0), root), strict=True
+    ):
+        torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-5)
+
+
+def test_an_epilogue_that_does_not_fit_is_refused():
+    how = Aggregation(csc=Csc(torch.tensor([0, 1]), torch.tensor([0]), 1))
+    x, weight = torch.zeros(1, 3), torch.zeros(2, 3)
+    with pytest.raises(DataError, match=r"bias must have shape \(2,\)"):
+        aggregate_linear(how, x, weight, bias=torch.zeros(3))
+    with pytest.raises(DataError, match=r"bias must have shape \(2,\)"):
+        linear_rows(x, weight, bias=torch.zeros(1))
+    with pytest.raises(ConfigError, match="act must be"):
+        aggregate_linear(how, x, weight, act="gelu")
+    with pytest.raises(ConfigError, match="p must"):
+        aggregate_linear(how, x, weight, p=1.0)

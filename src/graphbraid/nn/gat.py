@@ -149,11 +149,12 @@ class GATConv(AttentionConv):
         """Return ``(num_dst, heads * out_channels)``: each head's weighted sum."""
         rows = transform(self.lin, x)
         drops = self.training and self.row_dropout > 0
+        logits, heads = head_dot(rows, self.att_src, self.att_dst), self.att_src.shape[1]
         return gat_attention(
             csc,
             bias_act_dropout(rows, act="none", p=self.row_dropout) if drops else rows,
-            head_dot(rows, self.att_src),
-            head_dot(rows[: csc.num_dst], self.att_dst),
+            logits[:, :heads],
+            logits[: csc.num_dst, heads:],
             negative_slope=self.negative_slope,
             self_loops=self.add_self_loops,
             dropout=self.dropout if self.training else 0.0,
@@ -250,15 +251,18 @@ def transform(linear: Linear, x: LayerInput) -> Tensor:
     return out if linear.bias is None else out + linear.bias.to(out.dtype)
 
 
-def head_dot(rows: Tensor, att: Tensor) -> Tensor:
-    """Return ``(num_rows, heads)``: each head's part of the rows times its vector, as one matrix product.
+def head_dot(rows: Tensor, *vectors: Tensor) -> Tensor:
+    """Return each head's part of the rows times its vectors, ``(num_rows, num_vectors * heads)``.
+
+    It is one matrix product, and has the results of the first vector first.
 
     Args:
         rows: ``(num_rows, heads * channels)``.
-        att: ``(1, heads, channels)``.
+        *vectors: ``(1, heads, channels)`` each.
     """
-    heads = att.shape[1]
+    att = torch.cat(vectors)
+    count, heads = att.shape[:2]
     if heads == 1:
-        return dense_linear(rows, att[0].to(rows.dtype))
-    spread = att[0][:, :, None] * torch.eye(heads, dtype=att.dtype, device=att.device)[:, None]
-    return dense_linear(rows, spread.flatten(0, 1).t().to(rows.dtype))
+        return dense_linear(rows, att[:, 0].to(rows.dtype))
+    spread = att[..., None] * torch.eye(heads, dtype=att.dtype, device=att.device)[:, None]
+    return dense_linear(rows, spread.permute(0, 3, 1, 2).reshape(count * heads, -1).to(rows.dtype))

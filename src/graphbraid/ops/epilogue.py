@@ -50,12 +50,7 @@ def bias_act_dropout(
     p = as_number(p, "p", least=0, below=1)
     check_row_dtype(check_tensor(x, "x", ndim=2), "x")
     if bias is not None:
-        check_tensor(bias, "bias", floating=True)
-        if bias.shape != (x.shape[1],) or bias.device != x.device:
-            raise DataError(
-                f"bias must have shape ({x.shape[1]},) on {x.device}; "
-                f"got {tuple(bias.shape)} on {bias.device}"
-            )
+        check_bias(bias, x.shape[1], x.device)
     if act == "gelu":
         x, bias, act, inplace = F.gelu(x if bias is None else x + bias), None, "none", False
     if bias is None and act == "none" and p == 0:
@@ -63,6 +58,35 @@ def bias_act_dropout(
     seed = seed_of_call() if p > 0 else 0
     inplace = inplace and not tracing()
     return _epilogue(x, bias, ACTIVATION_CODES[act], p, seed, inplace)
+
+
+def check_bias(bias: Tensor, width: int, device: torch.device) -> None:
+    """Raise DataError unless a bias fits rows of ``width`` columns on ``device``."""
+    check_tensor(bias, "bias", floating=True)
+    if bias.shape != (width,) or bias.device != device:
+        raise DataError(
+            f"bias must have shape ({width},) on {device}; got {tuple(bias.shape)} on {bias.device}"
+        )
+
+
+def epilogue_gradients(
+    grad: Tensor, out: Tensor | None, how: tuple[int, float, float, AnySeed], *, needs_bias: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Return the gradients of an epilogue's rows and, if needed, of its bias in the dtype of the sums.
+
+    Args:
+        grad: gradient of ``out``.
+        out: ``(num_rows, width)`` results of the epilogue. None without an activation: the caller may have
+            written over them.
+        how: activation code, slope, dropout probability and seed.
+        needs_bias: whether the bias's gradient is computed.
+    """
+    grad = row_contiguous(grad.contiguous() if out is None else grad.to(out.dtype).contiguous())
+    out = grad if out is None else out  # whose values are then not looked at
+    grad_x = new_rows(out, *out.shape)
+    grad_bias = grad_x.new_empty(out.shape[1], dtype=sum_dtype(out.dtype)) if needs_bias else None
+    backend(out).epilogue_backward(grad, out.detach(), *how, grad_x, grad_bias)
+    return grad_x, grad_bias
 
 
 class _Epilogue(torch.autograd.Function):
@@ -87,13 +111,7 @@ class _Epilogue(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (out,) = ctx.saved_tensors
-        grad = row_contiguous(grad.contiguous() if out is None else grad.to(out.dtype).contiguous())
-        out = grad if out is None else out  # whose values are then not looked at
-        grad_x = new_rows(out, *out.shape)
-        grad_bias = None
-        if ctx.needs_input_grad[1]:
-            grad_bias = grad_x.new_empty(out.shape[1], dtype=sum_dtype(out.dtype))
-        backend(out).epilogue_backward(grad, out.detach(), *ctx.how, grad_x, grad_bias)
+        grad_x, grad_bias = epilogue_gradients(grad, out, ctx.how, needs_bias=ctx.needs_input_grad[1])
         return grad_x, None if grad_bias is None else grad_bias.to(ctx.bias_dtype), None, None, None, None
 
 

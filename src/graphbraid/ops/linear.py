@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from graphbraid.arguments import as_number, check_tensor, check_type
+from graphbraid.arguments import as_number, check_choice, check_tensor, check_type
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.scans import tracing
@@ -26,9 +26,16 @@ from graphbraid.machine.rates import Rates
 from graphbraid.ops import reference
 from graphbraid.ops.aggregation import Aggregation, aggregated, follow_up
 from graphbraid.ops.derived import derived, share
-from graphbraid.ops.dropout import RowEpilogue
-from graphbraid.ops.kernels import backend, check_row_dtype, check_rows, new_rows, row_contiguous
-from graphbraid.ops.library import once_differentiable, operator, run
+from graphbraid.ops.dropout import RowEpilogue, seed_of_call
+from graphbraid.ops.epilogue import (
+    ACTIVATION_CODES,
+    LEAKY_SLOPE,
+    bias_act_dropout,
+    check_bias,
+    epilogue_gradients,
+)
+from graphbraid.ops.kernels import backend, check_row_dtype, check_rows, new_rows, row_contiguous, sum_dtype
+from graphbraid.ops.library import AnySeed, once_differentiable, operator, run
 from graphbraid.ops.reference.dense import gram_parts, gram_sums_length
 from graphbraid.ops.spmm import aggregate
 from graphbraid.signatures import typed
@@ -109,7 +116,7 @@ def dense_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
             )
     if tracing() or kernels_for(x, weight) is reference or torch.is_autocast_enabled(x.device.type):
         return F.linear(x, weight, bias)
-    out: Tensor = run(_Linear, x, weight)
+    out: Tensor = run(_Linear, x, weight, None, None, *_NO_EPILOGUE)
     return out if bias is None else out + bias
 
 
@@ -119,20 +126,112 @@ def kernels_for(*matrices: Tensor) -> Any:
     return backend(matrices[0]) if fits else reference
 
 
+_NO_EPILOGUE: tuple[None, int, float, int] = None, 0, 0.0, 0
+
+
+def _epilogue_of(
+    width: int, x: Tensor, bias: Tensor | None, act: str, p: float
+) -> tuple[Tensor | None, int, float, AnySeed]:
+    """Return bias, activation code, dropout probability and seed of an epilogue behind a product.
+
+    Raises:
+        DataError: the bias does not fit.
+    """
+    if bias is not None:
+        check_bias(bias, width, x.device)
+    return bias, ACTIVATION_CODES[act], p, seed_of_call() if p > 0 else 0
+
+
+def _begin_epilogue(
+    ctx: Any, dtype: torch.dtype, bias: Tensor | None, *how: int | float | AnySeed
+) -> RowEpilogue | None:
+    """Keep an epilogue for backward; return it as kernels take it for rows of ``dtype``, None if it is empty.
+
+    ``how`` is what :func:`_epilogue_of` returns behind the bias.
+    """
+    act, p, seed = cast("tuple[int, float, AnySeed]", how)
+    ctx.epilogue = None if bias is None and act == 0 and p == 0 else (act, LEAKY_SLOPE, p, seed)
+    if ctx.epilogue is None:
+        return None
+    ctx.bias_dtype = None if bias is None else bias.dtype
+    factors = None if bias is None else bias.detach().to(sum_dtype(dtype)).contiguous()
+    return RowEpilogue(factors, act, LEAKY_SLOPE, p, seed, None)
+
+
+def _kept(out: Tensor, after: RowEpilogue | None) -> Tensor | None:
+    """Return what backward reads of a result: nothing without an activation; it may then be written over."""
+    return out if after is not None and after.act else None
+
+
+def _end_epilogue(ctx: Any, grad: Tensor, out: Tensor | None, place: int) -> tuple[Tensor, Tensor | None]:
+    """Return the gradients of the product and of the bias, the function's argument ``place``."""
+    if ctx.epilogue is None:
+        return grad, None
+    needed = ctx.needs_input_grad[place]
+    rows, of_bias = epilogue_gradients(grad, out, ctx.epilogue, needs_bias=needed)
+    return rows, None if of_bias is None else of_bias.to(ctx.bias_dtype)
+
+
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        return tall_product(x, weight.t())
+    def forward(  # noqa: PLR0917 - autograd passes by position
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        own: Tensor | None,
+        own_weight: Tensor | None,
+        bias: Tensor | None,
+        act: int,
+        p: float,
+        seed: AnySeed,
+    ) -> Tensor:
+        after = _begin_epilogue(ctx, x.dtype, bias, act, p, seed)
+        begun = None if own is None or own_weight is None else tall_product(own, own_weight.t())
+        out = tall_product(x, weight.t(), out=begun, add=begun is not None, after=after)
+        ctx.save_for_backward(x, weight, own, own_weight, _kept(out, after))
+        return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
-        return (
-            tall_product(grad, weight) if ctx.needs_input_grad[0] else None,
-            tall_gram(grad, x) if ctx.needs_input_grad[1] else None,
-        )
+        x, weight, own, own_weight, out = ctx.saved_tensors
+        grad, grad_bias = _end_epilogue(ctx, grad, out, 4)
+        found: list[Tensor | None] = []
+        for place, (rows, matrix) in enumerate(((x, weight), (own, own_weight))):
+            of_rows, of_matrix = ctx.needs_input_grad[2 * place : 2 * place + 2]
+            found.append(tall_product(grad, matrix) if of_rows else None)
+            found.append(tall_gram(grad, rows) if of_matrix else None)
+        return *found, grad_bias, None, None, None
+
+
+def linear_rows(
+    x: Tensor,
+    weight: Tensor,
+    *,
+    own: tuple[Tensor, Tensor] | None = None,
+    bias: Tensor | None = None,
+    act: str = "none",
+    p: float = 0.0,
+) -> Tensor:
+    """Compute ``dropout(act(x Wᵀ + x_own W_ownᵀ + bias), p)``, for callers that have checked the matrices.
+
+    The kernel of the last product applies the rest while the cache holds the rows.
+
+    Args:
+        x: ``(num_rows, in_channels)``.
+        weight: ``(out_channels, in_channels)``.
+        own: other rows and their weight, or None.
+        bias: ``(out_channels,)`` or None.
+        act: a key of :data:`graphbraid.ops.epilogue.ACTIVATION_CODES`.
+        p: probability of dropping an element.
+
+    Raises:
+        DataError: the bias does not fit.
+    """
+    own_rows, own_weight = own or (None, None)
+    epilogue = _epilogue_of(weight.shape[0], x, bias, act, p)
+    out: Tensor = run(_Linear, x, weight, own_rows, own_weight, *epilogue)
+    return out
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,9 +370,18 @@ _RATES = Rates()
 
 
 def aggregate_linear(
-    how: Aggregation, x: Tensor | SparseFeatures, weight: Tensor, root_weight: Tensor | None = None
+    how: Aggregation,
+    x: Tensor | SparseFeatures,
+    weight: Tensor,
+    root_weight: Tensor | None = None,
+    *,
+    bias: Tensor | None = None,
+    act: str = "none",
+    p: float = 0.0,
 ) -> Tensor:
     """Compute ``A x Wᵀ + x_dst W_rootᵀ`` for an aggregation ``A`` and the destinations' own rows ``x_dst``.
+
+    A bias, an activation and dropout behind it are applied while the cache holds the rows.
 
     It runs as ``(A x) Wᵀ`` or ``A (x Wᵀ)``, whichever costs less (:func:`narrows`). The first form keeps the
     aggregated and the own rows side by side, so that both maps are one matrix product forward and one
@@ -286,12 +394,16 @@ def aggregate_linear(
             Sparse features are transformed first.
         weight: ``(out_channels, in_channels)``.
         root_weight: ``(out_channels, in_channels)``, or None.
+        bias: ``(out_channels,)``, or None.
+        act: a key of :data:`graphbraid.ops.epilogue.ACTIVATION_CODES`.
+        p: probability of dropping an element.
 
     Returns:
         ``(num_dst, out_channels)`` in ``weight``'s dtype, or the autocast dtype.
 
     Raises:
-        DataError: ``x`` does not fit the graph, or a weight does not fit ``x``.
+        ConfigError: ``act`` is unknown or ``p`` not in [0, 1).
+        DataError: ``x`` does not fit the graph, or a weight does not fit ``x``, or the bias the weight.
     """
     _check_weight(how, x, weight, "weight")
     if root_weight is not None:
@@ -301,13 +413,15 @@ def aggregate_linear(
                 f"root_weight must be {weight.dtype} of shape {tuple(weight.shape)} as weight is; "
                 f"got {root_weight.dtype} of {tuple(root_weight.shape)}"
             )
+    check_choice(act, "act", tuple(ACTIVATION_CODES))
+    p = as_number(p, "p", least=0, below=1)
     if isinstance(x, SparseFeatures):
-        return _sparse_aggregate_linear(how, x, weight, root_weight)
+        return bias_act_dropout(_sparse_aggregate_linear(how, x, weight, root_weight), bias, act, p)
     if torch.is_autocast_enabled(x.device.type):
         dtype = torch.get_autocast_dtype(x.device.type)
         x, weight = x.to(dtype), weight.to(dtype)
         root_weight = None if root_weight is None else root_weight.to(dtype)
-    return _aggregate_linear(x, weight, root_weight, how)
+    return _aggregate_linear(x, weight, root_weight, how, *_epilogue_of(weight.shape[0], x, bias, act, p))
 
 
 def _check_weight(how: Aggregation, x: Tensor | SparseFeatures, weight: Tensor, name: str) -> None:
@@ -354,19 +468,33 @@ def narrows(how: Aggregation, in_channels: int, out_channels: int, *, grad_x: bo
 
 class _AggregateLinear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, root_weight: Tensor | None, how: Aggregation) -> Tensor:
+    def forward(  # noqa: PLR0917 - autograd passes by position
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        root_weight: Tensor | None,
+        how: Aggregation,
+        bias: Tensor | None,
+        act: int,
+        p: float,
+        seed: AnySeed,
+    ) -> Tensor:
         ctx.how, ctx.dtype, ctx.has_root = how, x.dtype, root_weight is not None
         ctx.transform_first = narrows(how, x.shape[1], weight.shape[0], grad_x=ctx.needs_input_grad[0])
+        after = _begin_epilogue(ctx, weight.dtype, bias, act, p, seed)
         if ctx.transform_first:
-            return _transform_first(ctx, x.to(weight.dtype), weight, root_weight)
-        return _aggregate_first(ctx, x, weight, root_weight)
+            return _transform_first(ctx, x.to(weight.dtype), weight, root_weight, after)
+        return _aggregate_first(ctx, x, weight, root_weight, after)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        *saved, out = ctx.saved_tensors
+        grad, grad_bias = _end_epilogue(ctx, grad, out, 4)
         backward = _transform_first_backward if ctx.transform_first else _aggregate_first_backward
-        grad_x, grad_weight, grad_root = backward(ctx, grad)
-        return None if grad_x is None else grad_x.to(ctx.dtype), grad_weight, grad_root, None
+        grad_x, grad_weight, grad_root = backward(ctx, saved, grad)
+        grad_x = None if grad_x is None else grad_x.to(ctx.dtype)
+        return grad_x, grad_weight, grad_root, None, grad_bias, None, None, None
 
 
 _aggregate_linear = operator(
@@ -374,7 +502,9 @@ _aggregate_linear = operator(
 )
 
 
-def _aggregate_first(ctx: Any, x: Tensor, weight: Tensor, root_weight: Tensor | None) -> Tensor:
+def _aggregate_first(
+    ctx: Any, x: Tensor, weight: Tensor, root_weight: Tensor | None, after: RowEpilogue | None
+) -> Tensor:
     how: Aggregation = ctx.how
     width, num_dst = x.shape[1], how.csc.num_dst
     if root_weight is not None:
@@ -387,12 +517,13 @@ def _aggregate_first(ctx: Any, x: Tensor, weight: Tensor, root_weight: Tensor | 
     if root_weight is not None:
         rows[:, width:] = x[:num_dst]
     ctx.width = width
-    ctx.save_for_backward(rows, weight)
-    return tall_product(rows, weight.t())
+    out = tall_product(rows, weight.t(), after=after)
+    ctx.save_for_backward(rows, weight, _kept(out, after))
+    return out
 
 
-def _aggregate_first_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    rows, weight = ctx.saved_tensors
+def _aggregate_first_backward(ctx: Any, saved: list[Tensor], grad: Tensor) -> tuple[Tensor | None, ...]:
+    rows, weight = saved
     width: int = ctx.width
     grad_weight = grad_root = grad_x = None
     if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
@@ -404,15 +535,18 @@ def _aggregate_first_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ..
     return grad_x, grad_weight, grad_root
 
 
-def _transform_first(ctx: Any, x: Tensor, weight: Tensor, root_weight: Tensor | None) -> Tensor:
+def _transform_first(
+    ctx: Any, x: Tensor, weight: Tensor, root_weight: Tensor | None, after: RowEpilogue | None
+) -> Tensor:
     how: Aggregation = ctx.how
     root = None if root_weight is None else tall_product(x[: how.csc.num_dst], root_weight.t())
-    ctx.save_for_backward(x, weight, root_weight)
-    return how.forward(tall_product(x, weight.t()), addend=root, out=root)
+    out = how.forward(tall_product(x, weight.t()), addend=root, out=root, after=after)
+    ctx.save_for_backward(x, weight, root_weight, _kept(out, after))
+    return out
 
 
-def _transform_first_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    x, weight, root_weight = ctx.saved_tensors
+def _transform_first_backward(ctx: Any, saved: list[Tensor], grad: Tensor) -> tuple[Tensor | None, ...]:
+    x, weight, root_weight = saved
     num_dst: int = ctx.how.csc.num_dst
     grad = row_contiguous(grad)
     grad_weight = grad_root = grad_x = None

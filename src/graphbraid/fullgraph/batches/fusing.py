@@ -1,4 +1,4 @@
-"""Fusing for mini-batches: products join the sums beside them, and epilogues each other.
+"""Fusing for mini-batches: products join the sums beside them, and the epilogues behind them.
 
 The sizes of batches are not known here, so the order of a product and a sum is left to
 :func:`graphbraid.ops.aggregate_linear`, which chooses it by each batch's numbers of nodes and edges.
@@ -21,6 +21,7 @@ from graphbraid.fullgraph.program import (
     Combine,
     DestinationRows,
     Epilogue,
+    Following,
     Gine,
     LevelNodes,
     Linear,
@@ -31,6 +32,7 @@ from graphbraid.fullgraph.program import (
     written_lines,
 )
 from graphbraid.graph.types import Relation
+from graphbraid.ops.epilogue import ACTIVATION_CODES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +56,29 @@ class AggregateLinear(Linear):
 
     def details(self) -> str:
         """Return the text to print after the inputs."""
-        return f"{self.adjacency}, {super().details()}{', and own rows' if self.root else ''}"
+        return f"{self.adjacency}{', and own rows' if self.root else ''}, {super().details()}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearSum(Following):
+    """``out = x Wᵀ + x_other W_otherᵀ``."""
+
+    terms: tuple[Linear, Linear]
+    """The operations that would multiply each input alone."""
+    symbol = "sum of linear"
+
+    @property
+    def width_out(self) -> int:
+        """Number of columns of the result."""
+        return self.terms[0].shape[0]
+
+    def parameters(self) -> tuple[nn.Parameter, ...]:
+        """Return the parameters it learns."""
+        return (*(p for term in self.terms for p in term.parameters()), *super().parameters())
+
+    def details(self) -> str:
+        """Return the text to print after the inputs."""
+        return " and ".join(term.details() for term in self.terms) + super().details()
 
 
 _LEAVES_RESULT = (AggregateLinear, Aggregate, Linear, Add, Combine, Gine, Normalise)
@@ -115,6 +139,7 @@ def _may_overwrite(program: Program, op: Operation) -> bool:
     return (
         isinstance(op, Epilogue)
         and isinstance(maker, _LEAVES_RESULT)
+        and not (isinstance(maker, Following) and maker.after is not None)
         and len(program.consumers(op.inputs[0])) == 1
     )
 
@@ -131,10 +156,13 @@ def _last_reads(program: Program) -> list[tuple[str, ...]]:
 
 
 def _fused(program: Program) -> Program:
-    for step in (_with_later_bias, _joined, _with_root):
+    for step in (_with_later_bias, _joined, _with_root, _with_other):
         while (changed := step(program)) is not None:
             program = changed
-    return merged_epilogues(_reached(program))
+    program = merged_epilogues(_reached(program))
+    while (changed := _with_epilogue(program)) is not None:
+        program = changed
+    return program
 
 
 def _with_later_bias(program: Program) -> Program | None:
@@ -195,6 +223,34 @@ def _with_root(program: Program) -> Program | None:
     return None
 
 
+def _with_other(program: Program) -> Program | None:
+    """Join two products whose results are added."""
+    for op in program.ops:
+        if not isinstance(op, Add):
+            continue
+        one, other = (program.producer(value) for value in op.inputs)
+        if type(one) is not Linear or type(other) is not Linear or one is other:
+            continue
+        if all(len(side.inputs) == len(program.consumers(side.out)) == 1 for side in (one, other)):
+            joined = LinearSum(out=op.out, inputs=other.inputs + one.inputs, terms=(other, one))
+            return program.replaced({op.out: joined})
+    return None
+
+
+def _with_epilogue(program: Program) -> Program | None:
+    """Let the kernel of a product apply the bias, the activation and the dropout behind it."""
+    for op in program.ops:
+        maker = program.producer(op.inputs[0])
+        if not isinstance(op, Epilogue) or op.act not in ACTIVATION_CODES:
+            continue
+        if not isinstance(maker, Linear | LinearSum):
+            continue
+        has_addend = type(maker) is Linear and len(maker.inputs) > 1
+        if maker.after is None and not has_addend and len(program.consumers(maker.out)) == 1:
+            return program.replaced({op.out: replace(maker, out=op.out, after=op)}, without=maker.out)
+    return None
+
+
 def _reached(program: Program) -> Program:
     """Return the program without operations whose results nothing reads."""
     wanted, kept = {program.output}, []
@@ -205,4 +261,4 @@ def _reached(program: Program) -> Program:
     return program.rewritten(tuple(reversed(kept)))
 
 
-__all__ = ["AggregateLinear", "BatchProgram", "couples_rows"]
+__all__ = ["AggregateLinear", "BatchProgram", "LinearSum", "couples_rows"]

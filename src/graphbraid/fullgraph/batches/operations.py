@@ -17,7 +17,7 @@ from torch import Tensor
 
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph.batches.edges import BatchEdges, LevelEdges, Levels, RelationEdges
-from graphbraid.fullgraph.batches.fusing import AggregateLinear, BatchProgram
+from graphbraid.fullgraph.batches.fusing import AggregateLinear, BatchProgram, LinearSum
 from graphbraid.fullgraph.program import (
     INPUT,
     Add,
@@ -31,6 +31,7 @@ from graphbraid.fullgraph.program import (
     DestinationRows,
     Epilogue,
     Exchange,
+    Following,
     FromBreak,
     Gine,
     Hoisted,
@@ -66,6 +67,7 @@ from graphbraid.ops import (
     layer_norm,
 )
 from graphbraid.ops.attention import AttendedFeatures
+from graphbraid.ops.linear import linear_rows
 from graphbraid.ops.message_steps import aggregate_steps
 from graphbraid.ops.messages import aggregate_messages
 from graphbraid.ops.spmm import largest
@@ -185,7 +187,16 @@ def _aggregate_linear(op: AggregateLinear, run: BatchRun) -> Tensor:
     x = run.read(op)
     how = run.edges(op).aggregation(op.adjacency, x.dtype)
     root = None if op.root is None else op.root.matrix(learns=True)
-    return aggregate_linear(how, x, op.matrix(learns=True), root)
+    return aggregate_linear(how, x, op.matrix(learns=True), root, **_following(op))
+
+
+def _following(op: Following) -> dict[str, Any]:
+    """Return the epilogue that a product applies, as arguments of its operator."""
+    after = op.after
+    if after is None:
+        return {}
+    bias = None if after.bias is None else after.bias_of(after.bias)
+    return {"bias": bias, "act": after.act, "p": after.p}
 
 
 @_runs(Aggregate)
@@ -253,8 +264,11 @@ def _attention(op: Attention, run: BatchRun) -> Tensor:
     last = run.read(op, -1)
     own = last[: csc.num_dst]
     if op.kind == "gat":
-        scored = rows if op.own_rows else last
-        logits = head_dot(scored, op.vectors[0]), head_dot(own, op.vectors[1])
+        if op.own_rows:
+            logits = head_dot(rows, op.vectors[0]), head_dot(own, op.vectors[1])
+        else:  # the rows are read once, and their gradient is not filled up to all of them
+            both = head_dot(last, *op.vectors)
+            logits = both[:, : op.heads], both[: csc.num_dst, op.heads :]
         out = gat_attention(csc, rows, *logits, edge_logit=_edge_logit(op, run), **how)
     else:
         edges = None if op.edge_weight is None else AttendedFeatures(*_edge_rows(op, run), op.edge_weight)
@@ -290,8 +304,14 @@ def _edge_rows(op: Attention, run: BatchRun) -> tuple[Tensor, Tensor]:
 
 @_runs(Linear)
 def _linear(op: Linear, run: BatchRun) -> Tensor:
-    out = dense_linear(run.read(op), op.matrix(learns=True))
+    out = linear_rows(run.read(op), op.matrix(learns=True), **_following(op))
     return out + run.read(op, 1) if len(op.inputs) > 1 else out
+
+
+@_runs(LinearSum)
+def _linear_sum(op: LinearSum, run: BatchRun) -> Tensor:
+    matrix, other = (term.matrix(learns=True) for term in op.terms)
+    return linear_rows(run.read(op), matrix, own=(run.read(op, 1), other), **_following(op))
 
 
 @_runs(Epilogue)

@@ -26,7 +26,6 @@ from graphbraid.fullgraph.program.operations import (
     Largest,
     Learned,
     Linear,
-    Module,
     Normalise,
     Operation,
     Prelu,
@@ -300,8 +299,8 @@ def width_of(op: Operation, width: Callable[[str], int]) -> int:
         return sum(width(i) for i in op.inputs)
     if isinstance(op, Attention):
         return op.heads * op.channels if op.concat else op.channels
-    if isinstance(op, Module | Break | Messages) and op.width_out is not None:
-        return op.width_out
+    if isinstance(known := getattr(op, "width_out", None), int):
+        return known
     if isinstance(op, ColumnRange | AlongRow):
         return op.last - op.first if isinstance(op, ColumnRange) else 1
     return width(op.inputs[0])
