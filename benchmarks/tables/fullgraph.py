@@ -136,21 +136,33 @@ def coverage() -> str:
     rows = read_rows("fullgraph_coverage")
     lines = [_of_family(family, rows) for family in dict.fromkeys(row["family"] for row in rows)]
     lines.append(_of_family("all", rows, lambda _: True))
-    heads = ("models of", "listed", "lowered", "all message passing", "partly", "as written", "equal to PyG")
+    kinds = ("lowered", "all message passing", "partly", "as written", "equal to PyG")
+    heads = ("models of", "listed", *kinds, *(f"on batches: {kind}" for kind in kinds))
     stopped = (
-        [f"{row['family']}: {row['model']}", row["status"], _without_pipes(f"{row['part']}: {row['reason']}")]
+        [f"{row['family']}: {row['model']}", row["status"], row["batches_status"], _reasons(row)]
         for row in rows
-        if row["reason"]
+        if row["reason"] or row["batches_status"] != "lowered"
     )
-    others = table(("not lowered as a whole", "runs", "because"), stopped)
+    others = table(("not lowered as a whole", "runs", "on batches", "because"), stopped)
     return "\n\n".join([table(heads, lines), others, where(rows, "benchmarks.fullgraph.models")])
+
+
+def _reasons(row: Row) -> str:
+    """Why a model, or a part of it, runs as written; on batches, if that is another reason."""
+    whole, batches = (f"{row[p + 'part']}: {row[p + 'reason']}" for p in ("", "batches_"))
+    found = [whole] if row["reason"] else []
+    found += [f"on batches, {batches}"] if row["batches_reason"] and batches != whole else []
+    return _without_pipes("; ".join(found))
 
 
 def _of_family(family: str, rows: list[Row], belongs: Callable[[Row], bool] | None = None) -> list[str]:
     some = [row for row in rows if (belongs(row) if belongs else row["family"] == family)]
     kinds = ("lowered", "all message passing", "partly", "as written")
-    counts = [sum(row["status"] == kind for row in some) for kind in kinds]
-    return [family, *map(str, [len(some), *counts, sum(row["equal"] for row in some)])]
+    counts = [len(some)]
+    for of in ("", "batches_"):
+        counts += [sum(row[f"{of}status"] == kind for row in some) for kind in kinds]
+        counts.append(sum(row[f"{of}equal"] for row in some))
+    return [family, *map(str, counts)]
 
 
 def _without_pipes(text: str) -> str:

@@ -125,7 +125,7 @@ def columns_for_rows(self, x, edge_index):
         (by_a_value, dict, "reads-values"),
         (selected_rows, dict, "form"),
         (rows_of_a_module, lambda: {"part": Selecting()}, "form"),
-        (every_second_row, dict, "unread"),
+        (every_second_row, dict, "no-operation"),
         (columns_for_rows, dict, "no-operation"),
     ],
     ids=lambda value: getattr(value, "__name__", None),

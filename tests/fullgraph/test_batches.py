@@ -387,6 +387,22 @@ def test_calls_with_tensors_give_every_row(name):
     torch.testing.assert_close(ours, x.grad, **CLOSE)
 
 
+def test_a_forward_that_takes_adj_t_gets_the_edge_list():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = pyg.SAGEConv(CHANNELS, CLASSES)
+
+        def forward(self, x, adj_t):
+            return self.conv(x, adj_t)
+
+    batch, model = in_double(sampled(data_of("untidy"), as_pyg=True)), Model().double()
+    engine, expected = graphbraid.compile(model, strict=True), model(batch.x, batch.edge_index)
+    torch.testing.assert_close(engine(batch.x, batch.edge_index), expected, **CLOSE)
+    torch.testing.assert_close(engine(batch.x, adj_t=batch.edge_index), expected, **CLOSE)
+    torch.testing.assert_close(engine(batch), expected[: batch.batch_size], **CLOSE)
+
+
 def test_weights_and_features_of_edges_go_by_the_names_of_the_parameters():
     data = in_double(data_of("untidy"))
     gcn = pyg.GCNConv(CHANNELS, CLASSES).double()

@@ -5,7 +5,16 @@ from tests.extras import NO_PYG
 
 pytest.importorskip("torch_geometric", reason=NO_PYG)
 from benchmarks.common.rows import read_rows
-from benchmarks.fullgraph.models.check import MESSAGES, MODELS, PARTLY, WHOLLY, WRITTEN, find
+from benchmarks.fullgraph.models.check import (
+    MESSAGES,
+    MODELS,
+    NONE,
+    PARTLY,
+    WHOLLY,
+    WRITTEN,
+    find,
+    find_on_batches,
+)
 
 SAMPLE = 12
 LEAST = {"GCN": 28, "SAGE": 20, "GIN": 12, "GAT": 14, "GraphConv": 5, "RGCN": 4, "GINE": 4, "Transformer": 4}
@@ -26,6 +35,25 @@ def test_equals_pyg_and_is_lowered_as_the_table_says(listed):
     was = {(row["family"], row["model"]): row["status"] for row in read_rows("fullgraph_coverage")}
     order = (WHOLLY, MESSAGES, PARTLY, WRITTEN)
     assert order.index(found.status) <= order.index(was[listed.family, listed.name]), found
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [
+        pytest.param(one, id=f"{one.family}: {one.name}", marks=[pytest.mark.slow] * bool((i + 5) % SAMPLE))
+        for i, one in enumerate(MODELS)
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+def test_equals_pyg_on_batches_and_is_lowered_as_the_table_says(listed):
+    found = find_on_batches(listed)
+    assert found.equal, found
+    rows = {(row["family"], row["model"]): row for row in read_rows("fullgraph_coverage")}
+    was = rows[listed.family, listed.name]["batches_status"]
+    assert (found.status == NONE) == (was == NONE), found
+    if found.status != NONE:
+        order = (WHOLLY, MESSAGES, PARTLY, WRITTEN)
+        assert order.index(found.status) <= order.index(was), found
 
 
 def test_the_list_has_the_mix_of_what_people_write():

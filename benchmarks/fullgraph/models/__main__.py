@@ -5,7 +5,8 @@
 
 The models are written as PyG's examples, OGB's baselines and published repositories have them. Each is
 compared on a small graph with PyG in float64: outputs, gradients and buffers of ten steps of Adam, and
-predictions. With ``--times``, steps on a larger generated graph are timed beside PyG's, in turns.
+predictions; then on sampled mini-batches, trained and evaluated. With ``--times``, steps on a larger
+generated graph are timed beside PyG's, in turns.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from rich.table import Table
 
 from benchmarks.common.options import add_out_argument, parser_of
 from benchmarks.common.rows import write_rows
-from benchmarks.fullgraph.models.check import MESSAGES, MODELS, WHOLLY, epochs, find
+from benchmarks.fullgraph.models.check import MESSAGES, MODELS, NONE, WHOLLY, epochs, find, find_on_batches
 from benchmarks.fullgraph.models.listed import Sizes
 
 
@@ -36,27 +37,38 @@ def main() -> None:
     add_out_argument(parser)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    rows, table = {}, Table("model", "status", "what stops it", "error", "ms", "PyG ms")
+    columns = ("model", "status", "what stops it", "error", "on batches", "what stops it", "error")
+    rows, table = {}, Table(*columns, "ms", "PyG ms")
     for listed in MODELS:
         name = f"{listed.family}: {listed.name}"
         if options.only and not any(word in name for word in options.only):
             continue
         found = find(listed)
         row = {"family": listed.family, "model": listed.name, **asdict(found), "equal": found.equal}
+        batched = find_on_batches(listed)
+        row |= {f"batches_{key}": value for key, value in asdict(batched).items()}
+        row["batches_equal"] = batched.equal
         if options.times:
             sizes = Sizes(nodes=options.nodes, channels=options.hidden, hidden=options.hidden)
             row |= epochs(listed, sizes, options.degree, options.repeats)
         rows[name] = row
         times = [f"{1e3 * row[key]:.1f}" if key in row else "" for key in ("graphbraid_s", "pyg_s")]
-        why = f"{found.part}: {found.reason}" if found.part else ""
-        table.add_row(name, found.status, why, f"{found.error:.2f}", *times)
-        print(name, found.status, why, f"{found.error:.2f}", *times, file=sys.stderr, flush=True)
+        texts = []
+        for one in (found, batched):
+            why = f"{one.part}: {one.reason}" if one.part else ""
+            texts += [one.status, why, f"{one.error:.2g}"]
+        table.add_row(name, *texts, *times)
+        print(name, *texts, *times, file=sys.stderr, flush=True)
     Console(width=160).print(table)
     lowered = [sum(row["status"] == status for row in rows.values()) for status in (WHOLLY, MESSAGES)]
     print(
         f"of {len(rows)} models {lowered[0]} are lowered, and of {lowered[1]} all message passing;", end=" "
     )
     print(f"{sum(row['equal'] for row in rows.values())} equal to PyG")
+    there = [row for row in rows.values() if row["batches_status"] != NONE]
+    lowered = [sum(row["batches_status"] == status for row in there) for status in (WHOLLY, MESSAGES)]
+    print(f"on mini-batches, of {len(there)} {lowered[0]}, and of {lowered[1]} all message passing;", end=" ")
+    print(f"{sum(row['batches_equal'] for row in there)} equal to PyG")
     print("wrote", write_rows("fullgraph_coverage", rows, repeats=options.repeats, out=options.out))
 
 

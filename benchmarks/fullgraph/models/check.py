@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import itertools
 import re
 import statistics
 import time
@@ -21,17 +22,24 @@ from torch_geometric.nn.conv.gcn_conv import gcn_norm
 import graphbraid
 from benchmarks.fullgraph.models import attention, gcn, gin, own, propagation, sage
 from benchmarks.fullgraph.models.listed import Listed, Sizes
-from graphbraid.fullgraph import Engine, Uncompiled
+from graphbraid.fullgraph import BatchEngine, Engine, Uncompiled
 from graphbraid.fullgraph.program import LoweredLayer, itself
+from graphbraid.loader import NeighborLoader
 
 MODELS: list[Listed] = [one for of in (gcn, sage, gin, attention, propagation, own) for one in of.MODELS]
 """All models of the lists."""
 WHOLLY, MESSAGES, PARTLY, WRITTEN = "lowered", "all message passing", "partly", "as written"
 """What of a model is lowered: everything; all but calls between the layers; some of the layers; nothing."""
+NONE = "needs the whole graph"
+"""Of a model that PyG cannot run on mini-batches, since it holds rows or edges of one graph."""
 STEPS = 10
 """Steps of Adam in which a model is compared with PyG."""
 RELATIVE, ABSOLUTE = 2e-4, 2e-5
 """Tolerances: the engine computes in float32, PyG in float64."""
+EXACT, LEAST = 1e-8, 1e-9
+"""Tolerances on mini-batches, relative and absolute: both compute in float64."""
+BATCHES = 3
+"""Mini-batches on which a model is compared with PyG, each a step of Adam."""
 NO_DROPOUT = 1e-12
 """A probability at which nothing is dropped; at 0, layers that add in place would differ in PyG itself."""
 NODE_TYPE = "paper"
@@ -82,7 +90,7 @@ def call(model: nn.Module, data: Any) -> Any:
         held |= {"x": data.x_dict, "edge_index": data.edge_index_dict}
     else:
         held = {**data.to_dict(), "data": data, "adj_t": data.edge_index, "x0": data.x}
-        held["n_id"] = torch.arange(data.num_nodes)
+        held.setdefault("n_id", torch.arange(data.num_nodes))
     if isinstance(model, Sequential):
         return model(*(held[name] for name in model.signature.param_dict))
     names = inspect.signature(model.forward).parameters
@@ -146,9 +154,55 @@ def find(listed: Listed, sizes: Sizes | None = None) -> Found:
     )
 
 
-def _status(engine: Engine | Uncompiled) -> tuple[str, str, str]:
+def find_on_batches(listed: Listed, sizes: Sizes | None = None) -> Found:
+    """Compile one model for mini-batches, and compare the seeds' rows with PyG's in float64, step by step."""
+    sizes = replace(sizes or Sizes(), dropout=NO_DROPOUT)
+    data = data_of(listed.data, sizes)
+    model, twin = (_made(listed, sizes, data).double() for _ in range(2))
+    engine = graphbraid.compile(model)
+    optimizers = [torch.optim.Adam(m.parameters(), lr=1e-4, eps=1e-4) for m in (model, twin)]
+    found = Found(status=NONE, part="", reason="", error=0.0)
+    for number, batch in enumerate(_batches(data)):
+        trains = number < BATCHES - 1
+        engine.train(trains)
+        twin.train(trains)
+        try:
+            theirs = outputs_of(call(twin, batch))
+        except (IndexError, RuntimeError):
+            return found
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ours = outputs_of(engine(batch))
+        store = batch[NODE_TYPE] if isinstance(batch, HeteroData) else batch
+        theirs = [out[: store.batch_size] if len(out) == store.num_nodes else out for out in theirs]
+        for optimizer, outs in zip(optimizers, (ours, theirs), strict=True):
+            optimizer.zero_grad()
+            loss: Any = sum(_loss(out) for out in outs)
+            if trains:  # in evaluation, PyTorch may refuse what the model writes over
+                loss.backward()
+        pairs = [*zip(ours, theirs, strict=True), *_pairs_of_models(model, twin)]
+        errors = [_error(a, b, LEAST, EXACT) for a, b in pairs]
+        status, part, reason = _status(engine)
+        reason = re.sub(" at 0x[0-9a-f]+", "", reason)
+        found = Found(status=status, part=part, reason=reason, error=max(found.error, *errors))
+        for optimizer in optimizers:
+            optimizer.step()
+    return found
+
+
+def _batches(data: Any) -> Iterator[Any]:
+    """Yield sampled mini-batches of different sizes in float64, as PyG's data."""
+    wide = copy.copy(data).apply(lambda t: t.double() if t.is_floating_point() else t)
+    nodes = (NODE_TYPE, data[NODE_TYPE].train_mask) if isinstance(data, HeteroData) else data.train_mask
+    options = {"num_neighbors": [3, 2, 2], "batch_size": 5, "input_nodes": nodes, "seed": 1}
+    with NeighborLoader(wide, **options) as loader:
+        for batch in itertools.islice(loader, BATCHES):
+            yield batch if isinstance(batch, HeteroData) else batch.to_data()
+
+
+def _status(engine: Engine | Uncompiled | BatchEngine) -> tuple[str, str, str]:
     """Return what of a model is lowered, and the first part that is not with the reason."""
-    if isinstance(engine, Uncompiled):
+    if not isinstance(engine, Engine) and engine.why is not None:
         return WRITTEN, engine.why.part, engine.why.reason
     calls = [call for op in engine.breaks for call in op.calls]
     written = [
@@ -215,13 +269,13 @@ def _pairs_of_models(model: nn.Module, twin: nn.Module) -> Iterator[tuple[Tensor
     yield from zip(model.buffers(), twin.buffers(), strict=True)
 
 
-def _error(ours: Tensor, theirs: Tensor) -> float:
+def _error(ours: Tensor, theirs: Tensor, absolute: float = ABSOLUTE, relative: float = RELATIVE) -> float:
     """Return the largest difference, as a multiple of the tolerance; infinite if one is not a number."""
     if ours.shape != theirs.shape:
         return float("inf")
     if not theirs.numel():
         return 0.0
-    allowed = ABSOLUTE + RELATIVE * theirs.detach().double().abs()
+    allowed = absolute + relative * theirs.detach().double().abs()
     error = float(((ours.detach().double() - theirs.detach().double()).abs() / allowed).max())
     return error if error == error else float("inf")
 

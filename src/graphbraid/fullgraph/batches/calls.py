@@ -17,6 +17,7 @@ from torch.nn.parameter import is_lazy
 from graphbraid.fullgraph.batches.edges import BatchEdges, RelationEdges, with_rows
 from graphbraid.fullgraph.program import Break, NotLoweredError
 from graphbraid.fullgraph.reading.calling import (
+    ADJACENCY,
     CSC,
     DATA,
     EDGE_ATTR,
@@ -343,6 +344,8 @@ def call_with(model: nn.Module, args: Sequence[Any], named: Mapping[str, Any]) -
     for name, value in given_to.items():
         is_by_type = isinstance(value, Mapping)
         what = argument_named(name.removesuffix(BY_TYPE) if is_by_type else name, places[name])
+        if what == ADJACENCY and _is_plain(value) and EDGES not in values:
+            what = EDGES  # PyG's layers take an edge list in the place of a matrix
         what = name if what is None or what in values else what
         values[what] = value
         if places[name] == len(positional) and name not in named:
