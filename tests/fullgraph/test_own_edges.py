@@ -551,6 +551,16 @@ def detached(self, x, edge_index):
     return self.head((self.second(h - center, edge_index) * center.sin()).cos())
 
 
+def turned_part(self, x, edge_index):
+    return self.head(self.second(self.part(self.first(x, edge_index).relu()), edge_index))
+
+
+def hooked_weight_norm(module):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch has a parametrization for it now
+        return nn.utils.weight_norm(module)
+
+
 def vector(*more):
     return lambda: {
         "virtual": nn.Parameter(torch.rand(1, HIDDEN)),
@@ -604,6 +614,15 @@ FORMS = {
     "GIN of one's own, a branch": (turned, lambda i, o: pyg.GINConv(Branching(i)), layer(gcn)),
     "a parameter written": (a_parameter_written, GCN, lambda: {"gate": nn.Parameter(torch.rand(HIDDEN))}),
 }
+FORMS |= {
+    f"{name} of a weight": (turned_part, GCN, lambda wrap=wrap: {"part": wrap(nn.Linear(HIDDEN, HIDDEN))})
+    for name, wrap in {
+        "weight norm": nn.utils.parametrizations.weight_norm,
+        "weight norm by a hook": hooked_weight_norm,
+        "spectral norm": nn.utils.parametrizations.spectral_norm,
+        "orthogonal": nn.utils.parametrizations.orthogonal,
+    }.items()
+}
 LEFT_ALONE_FORMS = {"a row of rows", "frozen part", "a parameter written", "a code written"}
 LEFT_ALONE_FORMS |= {"written after it is read", "a view written", "a view of a view", "swapped"}
 LEFT_ALONE_FORMS |= {"overlapping"}
@@ -635,6 +654,26 @@ def test_on_batches_equals_pyg_in_float64(name):
         torch.testing.assert_close(found, wanted, msg=lambda m, key=key: f"{key}: {m}")
     for a, b in zip(model.buffers(), twin.buffers(), strict=True):
         torch.testing.assert_close(a, b)
+
+
+def test_spectral_norm_and_weight_norm_by_hooks_are_not_read_again_in_each_step():
+    for name in ("spectral norm of a weight", "weight norm by a hook of a weight"):
+        data, model = data_of("untidy"), made(FORMS[name])
+        engine = engine_of(model, data)
+        runner = engine.runner
+        for _ in range(20):
+            engine().sum().backward()
+        assert engine.runner is runner
+        assert engine.why is None
+
+
+def test_a_hook_beside_weight_norm_leaves_the_model_alone():
+    model, seen = made(FORMS["weight norm by a hook of a weight"]), []
+    model.part.register_forward_pre_hook(lambda module, args: seen.append(len(args)))
+    engine = engine_of(model, data_of("untidy"))
+    assert verdict(engine) == LEFT_ALONE
+    engine()
+    assert seen
 
 
 # ---- random edges, repeated calls, and changes between calls

@@ -136,6 +136,7 @@ _OF_NUMPY = {
 
 
 _PARTLY = {
+    "weight_norm",
     "weight_norm as a parametrization",
     "orthogonal",
     "another aggregation",

@@ -99,15 +99,15 @@ _OPTIONS = {
     "root_weight=False, bias=False": {"root_weight": False, "bias": False},
     "more relations than there are": {"relations": RELATIONS + 2},
 }
+_BLOCKS = {"num_blocks=2": {"num_blocks": 2}, "num_blocks=2, aggr='sum'": {"num_blocks": 2, "aggr": "sum"}}
 _OF_PYG = {"aggr='add'": {"aggr": "add"}, "is_sorted=True": {"is_sorted": True}}
 _LEFT = {
-    "num_blocks=2": ({"num_blocks": 2}, "with num_blocks"),
     "aggr='max'": ({"aggr": "max"}, "aggr"),
     "flow='target_to_source'": ({"flow": "target_to_source"}, "flow"),
 }
 _KINDS = {
-    "RGCNConv": (pyg.RGCNConv, _OPTIONS | _OF_PYG),
-    "FastRGCNConv": (pyg.FastRGCNConv, _OPTIONS),
+    "RGCNConv": (pyg.RGCNConv, _OPTIONS | _OF_PYG | _BLOCKS),
+    "FastRGCNConv": (pyg.FastRGCNConv, _OPTIONS | _BLOCKS),
     "graphbraid's RGCNConv": (gnn.RGCNConv, _OPTIONS),
 }
 _PLAIN = conv()

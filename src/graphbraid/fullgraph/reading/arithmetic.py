@@ -15,7 +15,6 @@ import torch.nn.functional as F
 
 from graphbraid.fullgraph.program import (
     AlongRow,
-    ColumnRange,
     NotLoweredError,
     SmallTensor,
     UnitRows,
@@ -198,7 +197,7 @@ def _stacked(call: FunctionCall) -> tuple[str, ...]:
         call.constant("keepdim", one_of(False))
         width = call.writer.width(stacked.value) // stacked.heads
         starts = range(0, stacked.heads * width, width)
-        return tuple(_columns(call.writer, stacked.value, first, first + width) for first in starts)
+        return tuple(call.writer.columns(stacked.value, first, first + width) for first in starts)
     if not isinstance(stacked, Stacked):
         raise NotLoweredError(
             call.name,
@@ -276,10 +275,6 @@ def _normalize(call: FunctionCall) -> str:
 # ---- columns
 
 
-def _columns(writer: Writer, x: str, first: int, last: int) -> str:
-    return x if (first, last) == (0, writer.width(x)) else writer.add(ColumnRange, x, first=first, last=last)
-
-
 @reads_calls(operator.getitem, takes={"input": NEEDED, "index": NEEDED}, views=True)
 def _item(call: FunctionCall) -> Any:
     of, index = call.arguments["input"], call.arguments["index"]
@@ -294,7 +289,7 @@ def _item(call: FunctionCall) -> Any:
     first, last, step = places[1].indices(call.writer.width(x))
     if step != 1 or last <= first:
         raise NotLoweredError(call.name, f"with index {index} it has no lowered form", "x[:, first:last]")
-    return _columns(call.writer, x, first, last)
+    return call.writer.columns(x, first, last)
 
 
 @reads_calls(torch.chunk, takes={"input": NEEDED, "chunks": NEEDED, "dim": 0}, methods=("chunk",), views=True)
@@ -332,7 +327,7 @@ def _pieces(call: FunctionCall, sizes: list[int], key: str = "input", *, several
         if size == 0:
             raise NotLoweredError(call.name, f"its sizes are not those of {width} columns")
         last = min(first + size, width)
-        found.append(_columns(call.writer, x, first, last))
+        found.append(call.writer.columns(x, first, last))
         first = last
     return Pieces(tuple(found))
 

@@ -63,6 +63,18 @@ def one_of(*values: Any) -> Allowed:
     return lambda value: any(type(value) is type(v) and value == v for v in values)
 
 
+def is_identity(value: Any) -> bool:
+    """Accept a function that returns its only argument, such as ``lambda x: x``."""
+    code = getattr(value, "__code__", None)
+    identity = _returns_argument.__code__
+    is_plain = type(value) is types.FunctionType and not value.__defaults__ and not value.__kwdefaults__
+    return is_plain and code is not None and (code.co_code, code.co_argcount) == (identity.co_code, 1)
+
+
+def _returns_argument(x: Any) -> Any:
+    return x
+
+
 @dataclass(frozen=True)
 class Known:
     """What an instance of a class may hold for its reader to handle it.
@@ -82,6 +94,7 @@ class Known:
     children: Collection[str] | None = ()
 
 
+_BEFORE = "_forward_pre_hooks"
 _RUNS_SOMETHING = (
     "_backward_hooks",
     "_backward_pre_hooks",
@@ -115,7 +128,8 @@ def check_model(model: nn.Module) -> None:
             raise NotLoweredError(name, "it is made by the model's first run", "a run of the model before")
     for name, module in model.named_modules():
         part = name or type(module).__name__
-        _refuse_hooks(part, module)
+        if not computed_weights(module):  # a graph break runs these as they are written
+            _refuse_hooks(part, module)
         for key, value in vars(module).items():
             if isinstance(value, types.MethodType | types.FunctionType) and hasattr(type(module), key):
                 raise NotLoweredError(part, f"its {key} replaces that of its class", f"the class's {key}")
@@ -191,6 +205,19 @@ def other_dtype(name: str, key: str, parameter: nn.Parameter) -> NotLoweredError
 def runs_something(key: str) -> bool:
     """Return whether an attribute of this name holds hooks that run when the module is called."""
     return key in _RUNS_SOMETHING or (key.endswith("_hooks") and key not in TORCH_OWN)
+
+
+def computed_weights(module: nn.Module) -> frozenset[str]:
+    """Return the names of the weights that hooks of ``torch.nn.utils.weight_norm`` compute in each call.
+
+    Empty if there are none, or the module has any other hook.
+    """
+    others = (value for key, value in vars(module).items() if key != _BEFORE and runs_something(key))
+    hooks = list(vars(module).get(_BEFORE, {}).values())
+    norm = getattr(sys.modules.get("torch.nn.utils.weight_norm"), "WeightNorm", None)
+    if any(others) or not all(type(hook) is norm for hook in hooks):
+        return frozenset()
+    return frozenset(hook.name for hook in hooks)
 
 
 def _refuse_hooks(name: str, module: nn.Module) -> None:

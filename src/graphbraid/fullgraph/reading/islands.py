@@ -34,6 +34,7 @@ from graphbraid.fullgraph.program import (
     WrittenCall,
     itself,
 )
+from graphbraid.fullgraph.reading.exact import computed_weights
 from graphbraid.fullgraph.reading.messages import Propagation, is_message_passing
 from graphbraid.fullgraph.reading.modes import DispatchMode
 from graphbraid.fullgraph.reading.own_edges import CallFacts, LayerOnEdges, layer_on_edges
@@ -406,6 +407,10 @@ class Islands:
         Raises:
             _NoBreakError: it cannot be copied.
         """
+        for inner in module.modules():
+            for weight in (vars(inner).get(name) for name in computed_weights(inner)):
+                if isinstance(weight, Tensor):  # which has a graph, and cannot be copied
+                    self._copies.setdefault(id(weight), weight.detach().clone())
         try:
             return copy.deepcopy(module, self._copies)
         except Exception as error:  # whatever a user's attributes may raise
@@ -624,8 +629,12 @@ _CALLS = ("call_function", "call_method", "call_module")
 def _held(target: Any) -> list[tuple[str, int]]:
     """Return the attributes, parameters and buffers of a module and those inside, by name and identity."""
     modules = list(target.modules()) if isinstance(target, nn.Module) else []
-    parts = (part for m in modules for part in (vars(m), m._parameters, m._buffers, m._modules))
-    return [(name, id(value)) for part in parts for name, value in part.items()]
+    parts = (
+        {key: part[key] for key in part.keys() - computed_weights(m)}
+        for m in modules
+        for part in (vars(m), m._parameters, m._buffers, m._modules)
+    )
+    return sorted((name, id(value)) for part in parts for name, value in part.items())
 
 
 def _both(why: NotLoweredError, error: _NoBreakError) -> NotLoweredError:

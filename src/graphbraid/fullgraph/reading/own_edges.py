@@ -18,7 +18,6 @@ from torch import Tensor, fx, nn
 from graphbraid.fullgraph.program import (
     INPUT,
     Attention,
-    ColumnRange,
     Gine,
     LoweredLayer,
     Messages,
@@ -174,8 +173,7 @@ class _Call:
         widths = [int(self.facts.result_of(one).shape[1]) for one in self.rows]
         writer, first, values = Writer({INPUT: sum(widths)}), 0, dict[fx.Node, str]()
         for one, width in zip(self.rows, widths, strict=True):
-            whole = len(self.rows) == 1
-            values[one] = INPUT if whole else writer.add(ColumnRange, INPUT, first=first, last=first + width)
+            values[one] = writer.columns(INPUT, first, first + width)
             first += width
         return writer, [values[one] for one in given]
 

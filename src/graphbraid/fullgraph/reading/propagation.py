@@ -19,6 +19,7 @@ from graphbraid.fullgraph.reading.exact import (
     check,
     count,
     flag,
+    is_identity,
     number,
     one_of,
     probability,
@@ -192,7 +193,7 @@ def _read_mixhop(call: LayerCall) -> str:
         "num_layers": count,
         "shared_weights": flag,
         "dropout": probability,
-        "act": one_of(None),
+        "act": lambda act: act is None or is_identity(act),
     },
     children=("act",),
     parameters=("weight", "init_weight", "root_weight", "bias"),
@@ -211,7 +212,8 @@ def _read_arma(call: LayerCall) -> str:
             out = writer.add(Aggregate, rows, adjacency=adjacency)
             own = writer.add(Linear, root, weight=conv.root_weight, view=View(at=(at, k), turned=True))
             out = writer.epilogue(writer.sum(own, out), bias=conv.bias, bias_at=(at, k))
-            outs[k] = out if conv.act is None else rowwise(writer, f"{call.name}.act", conv.act, out)
+            act = conv._modules.get("act")
+            outs[k] = out if act is None else rowwise(writer, f"{call.name}.act", act, out)
     return outs[0] if len(outs) == 1 else writer.combine(*((1 / len(outs), out) for out in outs))
 
 

@@ -10,6 +10,7 @@ from torch import fx, nn
 
 from graphbraid.fullgraph.program import (
     Add,
+    ColumnRange,
     Combine,
     Concat,
     DestinationRows,
@@ -56,7 +57,7 @@ class Writer:
     def add(self, make: type[Operation], *inputs: str, **fields: Any) -> str:
         """Append an operation, unless an equal combination exists already, and return its value's name."""
         fields = {name: python_value(value) for name, value in fields.items()}  # of a user's attributes
-        key = (make, inputs, *fields.items()) if make in (DestinationRows, Combine) else None
+        key = (make, inputs, *fields.items()) if make in (DestinationRows, Combine, ColumnRange) else None
         if key in self._made:
             return self._made[key]
         out = f"v{len(self.ops)}"
@@ -143,6 +144,10 @@ class Writer:
     def beside(self, *values: str) -> str:
         """Append the concatenation of the columns of values at any levels."""
         return values[0] if len(values) == 1 else self.add(Concat, *self.on_one_level(*values))
+
+    def columns(self, x: str, first: int, last: int) -> str:
+        """Append columns ``[first, last)`` of a value."""
+        return x if (first, last) == (0, self.width(x)) else self.add(ColumnRange, x, first=first, last=last)
 
     def largest(self, *values: str) -> str:
         """Append the elementwise maximum of values at any levels."""

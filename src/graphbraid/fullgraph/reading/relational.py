@@ -64,12 +64,23 @@ def sum_over_relations(
     for number, relation in relations:
         if relation.destination != node_type:
             continue
-        view = View(at=(number,), turned=True)
-        rows = writer.add(Linear, xs[relation.source], weight=conv.weight, view=view, mixed=conv.comp)
+        rows = _mapped(writer, conv, xs[relation.source], number)
         kind = "mean" if conv.aggr == "mean" else "sum"
         summed = writer.add(Aggregate, rows, adjacency=AdjacencyMatrix(kind=kind, relation=relation))
         total = summed if total is None else writer.sum(summed, total)
     return None if total is None else writer.epilogue(total, bias=conv.bias)
+
+
+def _mapped(writer: Writer, conv: Any, x: str, number: int) -> str:
+    """Append the product of rows with a relation's matrix, which may have blocks on its diagonal alone."""
+    if conv.weight.ndim == 3:
+        view = View(at=(number,), turned=True)
+        return writer.add(Linear, x, weight=conv.weight, view=view, mixed=conv.comp)
+    _, blocks, width, _ = conv.weight.shape
+    parts = [writer.columns(x, block * width, (block + 1) * width) for block in range(blocks)]
+    views = [View(at=(number, block), turned=True) for block in range(blocks)]
+    made = (writer.add(Linear, x, weight=conv.weight, view=v) for x, v in zip(parts, views, strict=True))
+    return writer.beside(*made)
 
 
 @reads_pyg(
@@ -90,8 +101,6 @@ def sum_over_relations(
 )
 def _read_pyg(call: LayerCall) -> str:
     conv = call.layer
-    if conv.num_blocks is not None:
-        raise call.refuse("with num_blocks has no lowered form", "num_bases, or neither")
     if _adds_up_means(conv):
         raise call.refuse(
             "runs pyg_lib's segment_matmul, whose mean is over the edges of all relations together",
@@ -114,7 +123,8 @@ def _adds_up_means(conv: Any) -> bool:
     typing, backend = (sys.modules.get(f"torch_geometric.{name}") for name in ("typing", "backend"))
     may_take_it = getattr(typing, "WITH_SEGMM", False) and type(conv).__name__ == "RGCNConv"
     wanted = getattr(backend, "use_segment_matmul", None)
-    return bool(may_take_it and wanted is not False and conv.num_bases is None and conv.aggr == "mean")
+    is_plain = conv.num_bases is None and conv.num_blocks is None
+    return bool(may_take_it and wanted is not False and is_plain and conv.aggr == "mean")
 
 
 @reads(f"{OWN}.rgcn.RGCNConv", f"{OWN}.encoders.BasisRGCNConv", known=OWN_CONV, takes=_TAKES)

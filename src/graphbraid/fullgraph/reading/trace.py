@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -252,6 +253,8 @@ class _TraceReader:
             self._islands.value(argument)
 
     def _read(self, node: fx.Node) -> None:
+        if node.target is operator.getitem and not node.users:
+            return  # as of ``x, _ = conv(...)``
         if node.op == "placeholder":
             if node.target in self._rows:
                 self._values[node] = self._rows[str(node.target)]
@@ -298,7 +301,7 @@ class _TraceReader:
 
     # ---- modules
 
-    def _module(self, node: fx.Node) -> str | MappedEdges:
+    def _module(self, node: fx.Node) -> str | MappedEdges | Pieces:
         module = self._trace.modules[str(node.target)]
         name = str(node.target).removeprefix("model.") if node.target != "model" else type(module).__name__
         if (why := self._whole.get(str(node.target))) is not None:
@@ -315,6 +318,9 @@ class _TraceReader:
         several = tuple(self._value(name, row) for row in rows) if isinstance(rows, list | tuple) else ()
         x = several[0] if several else self._value(name, rows)
         edges = Edges() if reader.edges is None else self._edges_of(name, reader, reader.edges, bound)
+        is_pair = bound.get(_COEFFICIENTS) is True and _first_alone_is_read(node)
+        if is_pair:
+            bound.pop(_COEFFICIENTS)
         given = {key: self._seen(value) for key, value in bound.items() if value is not None}
         if unread := [key for key in given if key not in reader.gives]:
             raise NotLoweredError(name, f"it takes {unread[0]!r} too", f"a call without {unread[0]}")
@@ -327,7 +333,7 @@ class _TraceReader:
             self._memory[node] = self._memory.get(rows, rows)
         if in_place:
             self._overwrite(name, rows, out)
-        return out
+        return Pieces((out,)) if is_pair else out
 
     def _check_ends(self, call: LayerCall, reader: Reader) -> None:
         """Refuse a layer's rows if they are not those that its edges lead from and to."""
@@ -511,6 +517,16 @@ class _TraceReader:
         graph = self._given.graph
         assert graph is not None
         return graph.nodes_of(one.name).num_nodes
+
+
+_COEFFICIENTS = "return_attention_weights"
+
+
+def _first_alone_is_read(node: fx.Node) -> bool:
+    """Return whether nothing reads more than the first part of a call's result."""
+    return all(
+        user.target is operator.getitem and (user.args[1] == 0 or not user.users) for user in node.users
+    )
 
 
 def learned_rows(writer: Writer, name: str, layer: Any, one: NodeType, num_nodes: int) -> str:

@@ -21,7 +21,14 @@ from torch import Tensor, nn, strided
 from torch.nn.modules import module as torch_module
 from torch.nn.parameter import is_lazy
 
-from graphbraid.fullgraph.reading.exact import COUNTED, GLOBAL_HOOKS, TORCH_OWN, runs_something
+from graphbraid.fullgraph.reading.exact import (
+    COUNTED,
+    GLOBAL_HOOKS,
+    TORCH_OWN,
+    computed_weights,
+    is_from,
+    runs_something,
+)
 from graphbraid.fullgraph.reading.reached import Reached, is_of_library, users_classes
 from graphbraid.graph import Graph
 from graphbraid.graph.identity import mark
@@ -47,19 +54,25 @@ class ModelWatch:
     def __init__(self, model: nn.Module) -> None:
         self._modules = list(model.modules())
         self._dicts: list[dict[str, Any]] = []
+        self._parts: list[tuple[dict[str, Any], frozenset[str]]] = []
+        """Attributes of modules, with the names of those that hooks of torch's own compute in each call."""
         self._hooks: list[Any] = [getattr(torch_module, name, {}) for name in GLOBAL_HOOKS]
         for module in self._modules:
             held = vars(module)
-            parts = held, *(held.get(of) for of in ("_parameters", "_modules", "_buffers"))
+            if computed := computed_weights(module):
+                self._parts.append((held, computed))
+                held = {}
+            parts = held, *(vars(module).get(of) for of in ("_parameters", "_modules", "_buffers"))
             self._dicts += [part for part in parts if isinstance(part, dict)]  # of TorchScript, some are not
-            self._hooks += [value for key, value in held.items() if runs_something(key)]
+            self._hooks += [value for key, value in vars(module).items() if runs_something(key)]
         self._reached = reached = Reached(model)
         kinds = dict.fromkeys(kind for m in self._modules for kind in users_classes(type(m)))
         self._classes = [*(vars(kind) for kind in kinds), *reached.classes]
         self._named = reached.named
         self._parameters = [p for p in model.parameters() if not is_lazy(p)]
+        moving = {id(b) for m in self._modules if _moves_vectors(m) for b in m.buffers(recurse=False)}
         buffers = [b for name, b in model.named_buffers() if not name.endswith(COUNTED)]
-        self._buffers = [b for b in buffers if not b.is_inference()]
+        self._buffers = [b for b in buffers if not b.is_inference() and id(b) not in moving]
         # Single numbers, such as GIN's epsilon, by value: a write through `data` has no version.
         on_host = (b for b in self._buffers if b.layout is strided and b.device.type == "cpu")
         self._single = [b for b in on_host if b.numel() == 1]
@@ -78,6 +91,7 @@ class ModelWatch:
         return chain(
             map(type, self._modules),
             chain.from_iterable(map(dict.values, self._dicts)),
+            (value for held, computed in self._parts for key, value in held.items() if key not in computed),
             chain.from_iterable(map(dict.keys, self._reached.dicts)),
             chain.from_iterable(map(dict.values, self._reached.dicts)),
             chain.from_iterable(held.values() for held in self._classes),
@@ -94,6 +108,15 @@ class ModelWatch:
         parameters = [(_ABOUT_PARAMETERS(p), p.is_contiguous()) for p in self._parameters]
         versions = list(map(_version, self._buffers))
         return any(self._hooks), parameters, versions, [b.item() for b in self._single]
+
+
+def _moves_vectors(module: nn.Module) -> bool:
+    """Return whether a module is torch's spectral norm, each of whose calls moves its two vectors.
+
+    It runs inside graph breaks, where they are read as they are.
+    """
+    kind = type(module)
+    return kind.__name__ == "_SpectralNorm" and is_from(kind, "torch.nn.utils.parametrizations")
 
 
 def _version(tensor: Tensor) -> tuple[int, int]:
