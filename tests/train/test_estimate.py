@@ -1,5 +1,6 @@
 """What a run is estimated to need, and what it then takes; what the modes and tiers are chosen by."""
 
+import contextlib
 import copy
 import gc
 import json
@@ -504,7 +505,7 @@ def test_a_step_as_written_on_edge_features_is_tried():
     assert max(need.nbytes for need in found.host.phases) >= 4 * 1200 * 3
 
 
-def test_what_graph_breaks_allocate_beside_the_arena_is_counted():
+def test_what_graph_breaks_allocate_beside_the_arena_is_counted(monkeypatch):
     graph = random_graph(60_000, 4, 16)
 
     class ByValue(torch.nn.Module):
@@ -519,7 +520,8 @@ def test_what_graph_breaks_allocate_beside_the_arena_is_counted():
         def forward(self, x, edge_index):
             return self.last(self.part(self.first(x, edge_index)), edge_index)
 
-    trial = Trial(Broken(), graph, TrainConfig(mode="full"))
+    config = TrainConfig(mode="full")
+    trial = Trial(Broken(), graph, config)
     with pytest.warns(RunsAsWrittenWarning):
         found = full_needs(trial)
     assert (len(found.engine.breaks), found.why) == (1, "")
@@ -530,6 +532,11 @@ def test_what_graph_breaks_allocate_beside_the_arena_is_counted():
     for _ in range(2):  # the first takes the arena
         taken = allocation_of(lambda: trial.step(batch), trial.device).peak
     assert taken == pytest.approx(said, rel=0.02)
+    for free in (found.engine.nbytes + found.engine.evaluation_nbytes + said // 2, 1 << 30):
+        monkeypatch.setattr("graphbraid.fullgraph.device.free_memory_bytes", lambda free=free: free)
+        refused = pytest.raises(ResourceError, match=r"parts of the model .* parts that run as written\. Use")
+        with refused if free < 1 << 30 else contextlib.nullcontext():
+            limits.require_as_written(trial.runner.model, graph, config, "", found.engine)
 
 
 @pytest.mark.parametrize("why", ["", "too large"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from torch import nn
 
@@ -10,13 +11,16 @@ from graphbraid.arguments import as_budget
 from graphbraid.errors import ResourceError
 from graphbraid.estimates.memory import most_bytes, sampled_needs, width_and_bytes
 from graphbraid.estimates.seconds import rows_made_up
-from graphbraid.estimates.sizes import training_bytes
+from graphbraid.estimates.sizes import break_bytes, training_bytes
 from graphbraid.estimates.trial import Trial
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import Graph
 from graphbraid.machine.hardware import Hardware
 from graphbraid.train.config import TrainConfig
 from graphbraid.train.runtime import device_named
+
+if TYPE_CHECKING:
+    from graphbraid.fullgraph import Engine
 
 _SMALLER = "Choose smaller fanouts, batch_size or model, or a machine with more memory"
 _HELD = ("software", "graph", "features", "model")
@@ -90,14 +94,17 @@ def require_profile(model: nn.Module, graph: Graph, config: TrainConfig) -> None
     _refuse_more(parts | beside, free, "measuring a run's stages for a plan needs", advice)
 
 
-def require_as_written(model: nn.Module, graph: Graph, config: TrainConfig, why: str) -> None:
-    """Check that a model that is not lowered can train on the whole graph in the free memory.
+def require_as_written(
+    model: nn.Module, graph: Graph, config: TrainConfig, why: str, engine: Engine | None = None
+) -> None:
+    """Check that a model that is not lowered, or only in part, can train on the whole graph in free memory.
 
     Args:
         model: model to train.
         graph: graph to train on, with one type of nodes.
         config: options of the run.
         why: reason for which the model runs as it is written.
+        engine: runs the lowered parts. If None, there are none.
 
     Raises:
         ResourceError: a step takes more than is free, by steps tried on small graphs.
@@ -108,8 +115,14 @@ def require_as_written(model: nn.Module, graph: Graph, config: TrainConfig, why:
         return
     trial = Trial(model, graph, config.updated(trace=None))
     trial.try_model()
-    parts = {_PARTS["step"]: training_bytes(trial), _PARTS["optimizer"]: trial.state_bytes()}
-    what = f"the model runs as it is written ({why}), and training on the whole graph needs"
+    parts = {_PARTS["optimizer"]: trial.state_bytes()}
+    if engine is None:
+        parts[_PARTS["step"]] = training_bytes(trial)
+        what = f"the model runs as it is written ({why}), and training on the whole graph needs"
+    else:
+        parts["the lowered parts of a step"] = engine.nbytes + engine.evaluation_nbytes
+        parts["its parts that run as written"] = break_bytes(trial)
+        what = "parts of the model run as they are written, and training on the whole graph needs"
     _refuse_more(parts, free, what, lambda: "Use mode='sampled' (--mode sampled), or a smaller model")
 
 

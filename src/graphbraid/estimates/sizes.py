@@ -26,7 +26,6 @@ from graphbraid.train.config import TrainConfig
 from graphbraid.train.step.feed import make_loader
 from graphbraid.train.step.links.runner import LinkRunner
 from graphbraid.train.step.runner import ModelRunner, WholeGraph
-from graphbraid.train.step.whole import compile_for
 
 FEWER = 16
 """Part of a batch's seeds on which a step or a pass is tried first."""
@@ -174,6 +173,7 @@ def training_bytes(trial: Trial) -> int:
 
 def break_bytes(trial: Trial) -> int:
     """Return the bytes that a compiled step's graph breaks allocate beside its arena, and its loss."""
+    from graphbraid.train.step.whole import compile_for  # here: mini-batches need no engine
 
     def step(graph: Graph) -> int:
         other, batch = _whole_step(trial, graph)

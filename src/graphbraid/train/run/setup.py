@@ -245,8 +245,9 @@ def _try_model(state: RunState, task: Task, train_nodes: Tensor, evidence: Evide
             program = state.runner.engine.program
             check_width(program.width(program.output), task)
             return
-        if state.runner.engine is None and not state.graph.is_typed:
-            require_as_written(state.runner.model, state.graph, state.config, state.uncompiled_reason)
+        engine = state.runner.engine
+        if (engine is None or engine.breaks) and not state.graph.is_typed:
+            require_as_written(state.runner.model, state.graph, state.config, state.uncompiled_reason, engine)
         dry_run(state.runner, task, state.config, train_nodes)
         if state.runner.engine is None:
             _compile(state, train_nodes, evidence)
