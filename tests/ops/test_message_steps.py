@@ -9,9 +9,10 @@ from tests.ops.graphs import assert_same_bits_with_any_threads
 from tests.ops.test_messages import csc_of
 
 from graphbraid import native
+from graphbraid.errors import DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.ops import message_steps, reference
-from graphbraid.ops.message_steps import FusedMessages, MessageOp, MessageStep
+from graphbraid.ops.message_steps import FusedMessages, MessageOp, MessageStep, aggregate_steps
 from graphbraid.ops.messages import REDUCTIONS, BlockedMessages, EdgeGradients, EdgeRows
 
 _OF = MessageOp
@@ -120,9 +121,7 @@ def _case(name, reduction, width, ties="shared"):
 def _run(how, rows, parameters, *, slopes=False):
     """The result, and the gradients of sources, destinations and parameters."""
     nodes, width = rows.sources[0].shape
-    kept = (
-        {"slopes": [torch.full((nodes, width), torch.nan) for _ in range(how.num_slopes)]} if slopes else {}
-    )
+    kept = {"kept": [torch.full((nodes, width), torch.nan) for _ in how.kept_widths]} if slopes else {}
     out = torch.full((nodes, width), torch.nan)
     count = torch.empty(nodes, width, dtype=torch.int32) if how.selects else None
     how.forward(rows, out, count, **kept)
@@ -152,10 +151,10 @@ def test_equals_blocks_of_edges(name, reduction, width):
 def test_slopes_that_forward_keeps_spare_backward_a_walk(name, reduction):
     fused, blocked, rows, parameters = _case(name, reduction, 7)
     has_slopes = name not in ("the source", "all that can be computed", "a costly step of the source alone")
-    assert bool(fused.num_slopes) is has_slopes
+    assert bool(fused.kept_widths) is has_slopes
     for a, b in zip(_run(fused, rows, parameters, slopes=True), _run(blocked, rows, parameters), strict=True):
         torch.testing.assert_close(a, b, rtol=2e-4, atol=2e-5 * max(1.0, float(b.abs().max())))
-    assert not _case(name, "max", 7)[0].num_slopes
+    assert not _case(name, "max", 7)[0].kept_widths
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
@@ -210,6 +209,116 @@ def test_rows_by_head(monkeypatch, reduction, channels, has_kernels):
         found.append([out, *into.sources, *into.destinations, *into.parameters])
     for ours, theirs in zip(*found, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=2e-5 * max(1.0, float(theirs.abs().max())))
+
+
+def _softmax(score, dst, num_dst):
+    """PyG's softmax over the edges of each destination."""
+    places = dst.view(-1, *[1] * (score.ndim - 1)).expand_as(score)
+    most = score.new_zeros(num_dst, *score.shape[1:]).scatter_reduce(
+        0, places, score.detach(), "amax", include_self=False
+    )
+    power = (score - most[dst]).exp()
+    return power / power.new_zeros(most.shape).index_add(0, dst, power)[dst]
+
+
+def _by_dot(x, x2, y, e, p, dst, heads):
+    score = (x * y + x * p).unflatten(1, (heads, -1)).sum(2) * 0.3
+    return (_softmax(score, dst, int(dst.max()) + 1)[:, :, None] * x2.unflatten(1, (heads, -1))).flatten(1)
+
+
+def _by_column(x, x2, y, e, p, dst, heads):
+    message = (x + e).relu() + y
+    return _softmax(message * p, dst, int(dst.max()) + 1) * message
+
+
+WITH_SOFTMAX = {
+    "of a product by heads": (
+        [
+            X,
+            Y,
+            PARAMETER,
+            (_OF.MULTIPLY, 0, 1),
+            (_OF.MULTIPLY, 0, 2),
+            (_OF.ADD, 3, 4),
+            (_OF.SUM_COLUMNS, 5),
+            (_OF.NUMBER, 0, 0, 0.3),
+            (_OF.MULTIPLY, 6, 7),
+            (_OF.SOFTMAX, 8),
+            X2,
+            (_OF.MULTIPLY, 10, 9),
+        ],
+        _by_dot,
+    ),
+    "of each column": (
+        [
+            X,
+            EDGE,
+            Y,
+            PARAMETER,
+            (_OF.ADD, 0, 1),
+            (_OF.RELU, 4),
+            (_OF.ADD, 5, 2),
+            (_OF.MULTIPLY, 6, 3),
+            (_OF.SOFTMAX, 7),
+            (_OF.MULTIPLY, 8, 6),
+        ],
+        _by_column,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WITH_SOFTMAX)
+@pytest.mark.parametrize(("heads", "channels"), [(1, 5), (2, 8), (4, 16), (3, 1)])
+@pytest.mark.parametrize("has_kernels", [True, False])
+@pytest.mark.parametrize("has_grad", [True, False])
+def test_a_softmax_over_the_edges_of_a_destination(monkeypatch, name, heads, channels, has_kernels, has_grad):
+    steps, function = WITH_SOFTMAX[name]
+    if not has_kernels:
+        monkeypatch.setattr(message_steps, "backend", lambda _: reference)
+    csc, width, draw = csc_of(), heads * channels, torch.Generator().manual_seed(6)
+    x, x2, y = (torch.randn(csc.num_src, width, generator=draw) for _ in range(3))
+    edge, p = torch.randn(csc.num_edges, width, generator=draw), torch.randn(width, generator=draw)
+    leaves = [t.requires_grad_(has_grad) for t in (x, x2, y, p)]
+    made = aggregate_steps(
+        csc,
+        [_step(*step) for step in steps],
+        sources=(x, x2),
+        destinations=(y,),
+        edges=(edge,),
+        parameters=(p,),
+        width=width,
+        heads=heads,
+    )
+    wide = [t.detach().double().requires_grad_() for t in leaves]
+    src, dst = csc.indices.long(), csc.destinations().long()
+    given = wide[0][src], wide[1][src], wide[2][dst], edge.double(), wide[3]
+    out = made.new_zeros(made.shape, dtype=torch.float64).index_add(0, dst, function(*given, dst, heads))
+    torch.testing.assert_close(made.double(), out, rtol=1e-4, atol=1e-5)
+    if has_grad:
+        grad = torch.randn(out.shape, generator=draw)
+        ours = torch.autograd.grad(made, leaves, grad, allow_unused=True)
+        theirs = torch.autograd.grad(out, wide, grad.double(), allow_unused=True)
+        for a, b in zip(ours, theirs, strict=True):
+            if b is not None:
+                torch.testing.assert_close(
+                    a.double(), b, rtol=1e-4, atol=1e-4 * max(1.0, float(b.abs().max()))
+                )
+
+
+@pytest.mark.parametrize(
+    ("steps", "reduction"),
+    [
+        ([X, (_OF.SOFTMAX, 0)], "sum"),
+        ([X, (_OF.SOFTMAX, 0), (_OF.MULTIPLY, 1, 1)], "sum"),
+        ([X, (_OF.SOFTMAX, 0), (_OF.ADD, 1, 0)], "sum"),
+        ([X, (_OF.SOFTMAX, 0), (_OF.EXP, 1), (_OF.MULTIPLY, 1, 2)], "sum"),
+        ([X, (_OF.SOFTMAX, 0), (_OF.SOFTMAX, 1), (_OF.MULTIPLY, 2, 0)], "sum"),
+        ([X, (_OF.SOFTMAX, 0), (_OF.MULTIPLY, 0, 1)], "max"),
+    ],
+)
+def test_a_softmax_that_is_no_factor_of_a_sum_is_refused(steps, reduction):
+    with pytest.raises(DataError, match="softmax"):
+        FusedMessages(csc_of(), [_step(*step) for step in steps], reduction, 2)
 
 
 @pytest.mark.parametrize("name", MESSAGES)

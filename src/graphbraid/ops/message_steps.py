@@ -29,6 +29,9 @@ MOST_MATRICES, MOST_STEPS = 4, 48
 """Matrices of sources, of destinations, and steps of a message that the kernel takes."""
 _PASSED_DESTINATIONS = 6
 """Matrices of destinations that the kernel takes: backward reads the gradient and the result, too."""
+_DOT, _LSE = 4, 5
+"""Places among these of what a softmax reads: the product of gradient and result, and the logarithms of its
+sums."""
 _FLOAT = torch.empty(0, dtype=torch.float32)
 _EDGES_TO_HOIST = 4
 """Edges for each node from which on steps of one end are computed once for each node."""
@@ -40,7 +43,8 @@ class MessageOp(IntEnum):
     The first six read rows: ``u`` of a matrix of the sources, ``v`` of one of the destinations, the edge's
     own, its weight, a parameter's, or a number; a weight or number fills the row. All others compute a row
     from those of one or two earlier steps. Those named after gradients and behind them are what backward is
-    made of.
+    made of. A softmax is over the edges of a destination, number by number; what it gives is the factor of a
+    message that is summed, and kernels get it as an exponential.
     """
 
     SOURCE = 0
@@ -68,13 +72,14 @@ class MessageOp(IntEnum):
     ABS = 22
     SUM_COLUMNS = 23
     SPREAD = 24
+    SOFTMAX = 25
 
 
 _OP = MessageOp
 _CHANGES_WIDTH = (_OP.SUM_COLUMNS, _OP.SPREAD)
 _SIDES = (_OP.SOURCE, _OP.DESTINATION)
 _COSTLY = (_OP.DIVIDE, _OP.SIGMOID, _OP.TANH, _OP.EXP)
-_SUM, _MAX, _MIN, _OVER_ALL = 0, 1, 2, 4
+_SUM, _MAX, _MIN, _LOG_SUM_EXP, _OVER_ALL = range(5)
 """Kinds of results, by the number that the kernels take."""
 
 
@@ -141,6 +146,11 @@ class _StepList:
         self.alike.add(made)
         return made
 
+    def softmax(self, score: int) -> int:
+        """Return the step of a softmax over a destination's edges."""
+        sums = self.leaf(_OP.DESTINATION, _LSE, narrow=self.all[score].narrow)
+        return self.add(_OP.EXP, self.add(_OP.SUBTRACT, score, sums))
+
     def _entered(self, step: MessageStep) -> int:
         if step not in self._known:
             self._known[step] = len(self.all)
@@ -164,10 +174,6 @@ class _StepList:
                 return False
         return not self.all[leaf].narrow
 
-    def matrices(self, side: MessageOp) -> int:
-        """Return how many matrices are read of the sources, or of the destinations."""
-        return 1 + max((step.first for step in self.all if step.op is side), default=-1)
-
     def of_one_side(self, side: MessageOp, message: int) -> list[int]:
         """Return the costly steps that read one side alone and that others read, or are the message."""
         sides, costs = list[set[MessageOp]](), list[bool]()
@@ -179,8 +185,8 @@ class _StepList:
         read = {message} | {j for i in range(len(self.all)) if sides[i] != {side} for j in self.reads(i)}
         return sorted(i for i in read if sides[i] == {side} and costs[i])
 
-    def replaced(self, message: int, leaves: Mapping[int, MessageStep]) -> tuple[_StepList, int]:
-        """Return steps that read some of these as rows, and the number of the message's among them."""
+    def replaced(self, message: int, leaves: Mapping[int, MessageStep]) -> tuple[_StepList, dict[int, int]]:
+        """Return steps that read some of these as rows, and the number of each among them."""
         made, numbers = _StepList(), dict[int, int]()
         for i in range(message + 1):
             step = leaves.get(i, self.all[i])
@@ -190,7 +196,7 @@ class _StepList:
                     made.alike.add(numbers[i])
             else:
                 numbers[i] = made.add(step.op, *(numbers[j] for j in self.reads(i)), number=step.number)
-        return made, numbers[message]
+        return made, numbers
 
     def gradients(self, seeds: Mapping[int, int], wanted: Collection[int]) -> dict[int, int]:
         """Append the steps of a gradient.
@@ -343,22 +349,30 @@ class _Message:
     def __init__(
         self, steps: tuple[MessageStep, ...], alike: tuple[bool, ...], kind: int, hoists: tuple[bool, ...]
     ) -> None:
-        self.whole, message = _entered(steps, alike)
-        self.counts = {side: self.whole.matrices(side) for side in _SIDES}
+        self.whole, message, score = _entered(steps, alike)
+        self.counts = {side: 1 + max((s.first for s in steps if s.op is side), default=-1) for side in _SIDES}
         """How many matrices of each side the message reads."""
         self.hoisted = {side: list[int]() for side in _SIDES}
         """Steps that run once for each node, in the order in which their rows follow the side's matrices."""
         for side in (side for side, is_worth in zip(_SIDES, hoists, strict=True) if is_worth):
             found = self.whole.of_one_side(side, message)
-            if self.counts[side] + len(found) <= MOST_MATRICES:
+            if self.counts[side] + len(found) <= MOST_MATRICES - (score is not None):
                 self.hoisted[side] = found
         leaves = {
             step: MessageStep(side, self.counts[side] + n, narrow=self.whole.all[step].narrow)
             for side, hoisted in self.hoisted.items()
             for n, step in enumerate(hoisted)
         }
-        self._steps, self._last = self.whole.replaced(message, leaves)
-        self._selects = kind != _SUM
+        self._steps, numbers = self.whole.replaced(message, leaves)
+        self._last, self._selects = numbers[message], kind != _SUM
+        self.softmax: _Program | None = None
+        """What computes the logarithms of a softmax's sums."""
+        if score is not None:
+            if self._selects or self.counts[_OP.DESTINATION] >= MOST_MATRICES:
+                raise DataError("messages with a softmax must be summed, and read at most 3 destinations")
+            self._score = numbers[score]
+            self.softmax = _Program.of(self._steps, [(0, self._score)], kind=_LOG_SUM_EXP)
+            self.softmax_is_narrow = self.whole.all[score].narrow
         self.forward = _Program.of(self._steps, [(0, self._last)], kind=kind)
         self.with_slopes = self._forward_with_slopes()
         self.at_nodes = {
@@ -378,7 +392,7 @@ class _Message:
     def _forward_with_slopes(self) -> _Program | None:
         leaves = [i for i, step in enumerate(self._steps.all) if step.op is _OP.DESTINATION]
         has_slopes = all(self._steps.has_slope(self._last, i) for i in leaves)
-        if self._selects or not leaves or not has_slopes or len(leaves) >= MOST_MATRICES:
+        if self.softmax or self._selects or not leaves or not has_slopes or len(leaves) >= MOST_MATRICES:
             return None
         steps = self._steps.copy()
         found = steps.gradients({self._last: steps.number(1.0)}, leaves)
@@ -400,7 +414,13 @@ class _Message:
             if self._selects:
                 equal = steps.add(_OP.EQUAL, self._last, steps.leaf(_OP.DESTINATION, place + 1))
                 seed = steps.add(_OP.WHERE, seed, equal)
-            self._backward[key] = _gradient_program(steps, {self._last: seed}, side, wanted, learned)
+            seeds = {self._last: seed}
+            if self.softmax is not None:
+                factor = steps.softmax(self._score)
+                dot = steps.leaf(_OP.DESTINATION, _DOT, narrow=self.softmax_is_narrow)
+                lost = steps.add(_OP.MULTIPLY, factor, dot)
+                seeds[self._score] = steps.add(_OP.MULTIPLY, lost, steps.number(-1.0))
+            self._backward[key] = _gradient_program(steps, seeds, side, wanted, learned)
         return self._backward[key]
 
     def gradient_at_nodes(
@@ -419,16 +439,25 @@ class _Message:
         return self._backward[key]
 
 
-def _entered(steps: Sequence[MessageStep], alike: Sequence[bool]) -> tuple[_StepList, int]:
-    """Return a message's steps, each once, and the one that gives the message as a wide row."""
+def _entered(steps: Sequence[MessageStep], alike: Sequence[bool]) -> tuple[_StepList, int, int | None]:
+    """Return a message's steps, each once, the message as a wide row, and what is under a softmax if any is.
+
+    Raises:
+        DataError: they read what is not there, or a softmax is no factor of the message.
+    """
     if not 1 <= len(steps) <= MOST_STEPS:
         raise DataError(f"a message must have 1 to {MOST_STEPS} steps; got {len(steps)}")
-    made, numbers = _StepList(), list[int]()
-    for step in steps:
+    made, numbers, score = _StepList(), list[int](), None
+    for place, step in enumerate(steps):
         if step.op >= _OP.ADD:
             of = (step.first, step.second) if step.op <= _OP.WHERE else (step.first,)
             if any(not 0 <= i < len(numbers) for i in of):
                 raise DataError(f"steps must read earlier ones; got {step} as number {len(numbers)}")
+            if step.op is _OP.SOFTMAX:
+                _check_softmax(steps, place)
+                score = numbers[step.first]
+                numbers.append(made.softmax(score))
+                continue
             named = [made.wide(numbers[i]) if step.op is _OP.SUM_COLUMNS else numbers[i] for i in of]
             numbers.append(made.add(step.op, *named, number=step.number))
             continue
@@ -438,7 +467,18 @@ def _entered(steps: Sequence[MessageStep], alike: Sequence[bool]) -> tuple[_Step
         is_alike = step.op is _OP.PARAMETER and alike[step.first]
         if is_alike or step.op in (_OP.NUMBER, _OP.WEIGHT):
             made.alike.add(numbers[-1])
-    return made, made.wide(numbers[-1])
+    return made, made.wide(numbers[-1]), score
+
+
+def _check_softmax(steps: Sequence[MessageStep], place: int) -> None:
+    """Raise DataError unless the message is a softmax times something that does not depend on it."""
+    last = steps[-1]
+    is_factor = last.op is _OP.MULTIPLY and (last.first == place) != (last.second == place)
+    read = {i for step in steps[:-1] if step.op >= _OP.ADD for i in (step.first, step.second)}
+    if not is_factor or place in read or len(steps) < place + 2:
+        raise DataError(
+            "a softmax must be one factor of the message, its last step, and read by nothing else"
+        )
 
 
 def _gradient_program(
@@ -513,12 +553,24 @@ class FusedMessages:
         return self._reduction in ("max", "min")
 
     @property
-    def num_slopes(self) -> int:
-        """How many matrices of slopes forward can give, which spare backward the walk over in-edges."""
-        return 0 if self._message.with_slopes is None else len(self._message.with_slopes.places) - 1
+    def reads_result(self) -> bool:
+        """Whether backward reads the result."""
+        return self.selects or self._message.softmax is not None
+
+    @property
+    def kept_widths(self) -> tuple[int, ...]:
+        """Columns of the matrices of destinations that forward may keep for backward, which spare it a walk.
+
+        They are slopes, by how much the sum of the messages grows with each row of the destinations, or the
+        logarithms of a softmax's sums.
+        """
+        if self._message.softmax is not None:
+            return (self._heads if self._message.softmax_is_narrow else self._width,)
+        slopes = self._message.with_slopes
+        return () if slopes is None else (self._width,) * (len(slopes.places) - 1)
 
     def forward(
-        self, rows: EdgeRows, out: Tensor, count: Tensor | None = None, *, slopes: Sequence[Tensor] = ()
+        self, rows: EdgeRows, out: Tensor, count: Tensor | None = None, *, kept: Sequence[Tensor] = ()
     ) -> None:
         """Compute the reduced messages; see :meth:`.BlockedMessages.forward`.
 
@@ -526,17 +578,18 @@ class FusedMessages:
             rows: what the message reads; an edge weight is a vector.
             out: ``(num_dst, width)`` float32, written.
             count: ``(num_dst, width)`` int32, written, for a maximum or minimum alone.
-            slopes: :attr:`num_slopes` matrices like ``out``, written: by how much the sum of the messages
-                grows with each row of the destinations. If none are given, backward walks the in-edges.
+            kept: a matrix of ``num_dst`` rows for each of :attr:`kept_widths`, written; or none.
         """
         if self.selects and count is None:
             count = torch.empty(out.shape, dtype=torch.int32)
         walk = _Walk(self._csc.indptr, self._csc.indices, by_source=False)
-        if slopes:
-            assert self._message.with_slopes is not None
-            self._run(self._message.with_slopes, walk, self._given(rows), [out, *slopes], in_order=True)
+        given, slopes = self._given(rows), self._message.with_slopes
+        if self._message.softmax is not None:
+            given = self._with_sums(given, kept or None)
+        if kept and slopes is not None:
+            self._run(slopes, walk, given, [out, *kept], in_order=True)
         else:
-            self._run(self._message.forward, walk, self._given(rows), [out], count=count)
+            self._run(self._message.forward, walk, given, [out], count=count)
         finish_reduction(self._csc, self._reduction, self._ties, out, count)
 
     def backward(
@@ -547,16 +600,24 @@ class FusedMessages:
         *,
         out: Tensor | None = None,
         count: Tensor | None = None,
-        slopes: Sequence[Tensor] = (),
+        kept: Sequence[Tensor] = (),
     ) -> None:
         """Add the gradients of what the message reads; see :meth:`.BlockedMessages.backward`.
 
-        ``into`` has none of edges. ``slopes`` are those of :meth:`forward`.
+        ``into`` has none of edges. ``kept`` are those of :meth:`forward`. A softmax needs ``out``, too.
         """
         csc, given = self._csc, self._given(rows)
         more = [gradient_of_each(csc, self._reduction, grad, count).contiguous()]
         more += [out] if self.selects and out is not None else []
         given = given.having(_OP.DESTINATION, (*given.destinations, *more))
+        if self._message.softmax is not None:
+            assert out is not None
+            dot = more[0] * out
+            if self._message.softmax_is_narrow:
+                dot = dot.view(len(dot), self._heads, -1).sum(2)
+            given = self._with_sums(given, kept or None, written=bool(kept))
+            places = given.destinations
+            given = given.having(_OP.DESTINATION, (*places[:_DOT], dot, *places[_DOT + 1 :]))
         learned = tuple(total is not None for total in into.parameters)
         totals = torch.zeros_like(given.parameters)
         left = learned  # the parameters whose gradients no walk has given yet
@@ -569,9 +630,8 @@ class FusedMessages:
                 self._empty(step, number).zero_() if reaches else None for step in self._message.hoisted[side]
             ]
             gets = (*to, *inner)
-            if slopes and side is _OP.DESTINATION:
-                assert self._message.with_slopes is not None
-                for place, slope in zip(self._message.with_slopes.places[1:], slopes, strict=True):
+            if kept and (slopes := self._message.with_slopes) and side is _OP.DESTINATION:
+                for place, slope in zip(slopes.places[1:], kept, strict=True):
                     if (target := gets[place]) is not None:
                         target.addcmul_(more[0], slope)
                 gets = ()  # no walk, if it is not for parameters
@@ -621,6 +681,15 @@ class FusedMessages:
             edges=next((e for e in of_edges if e.ndim == 2), None),
             weight=next((e for e in of_edges if e.ndim == 1), None),
         )
+
+    def _with_sums(self, given: _Given, kept: Sequence[Tensor] | None, *, written: bool = False) -> _Given:
+        """Return what is read with the logarithms of a softmax's sums, computed if they are not yet."""
+        (sums,) = kept or [new_rows(_FLOAT, self._csc.num_dst, self.kept_widths[0])]
+        if not written:
+            assert self._message.softmax is not None
+            walk = _Walk(self._csc.indptr, self._csc.indices, by_source=False)
+            self._run(self._message.softmax, walk, given, [sums])
+        return given.having(_OP.DESTINATION, (*_filled(given.destinations, _LSE), sums))
 
     def _padded(self, side: MessageOp, rows: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
         found = [one.detach().contiguous() for one in rows[: self._message.counts[side]]]
@@ -677,6 +746,7 @@ def aggregate_steps(
     reduction: MessageReduction = "sum",
     ties: Ties = "shared",
     width: int,
+    heads: int = 1,
 ) -> Tensor:
     """Reduce messages made of steps, as :func:`.aggregate_messages` does, by one kernel.
 
@@ -690,11 +760,12 @@ def aggregate_steps(
         reduction: ``sum``, ``mean``, ``max`` or ``min``.
         ties: see :class:`.BlockedMessages`.
         width: columns of the result.
+        heads: see :class:`FusedMessages`.
 
     Returns:
         ``(num_dst, width)`` float32.
     """
-    how = FusedMessages(csc, steps, reduction, width, parameters=parameters, ties=ties)
+    how = FusedMessages(csc, steps, reduction, width, parameters=parameters, ties=ties, heads=heads)
     sizes = len(sources), len(destinations), len(edges)
     out: Tensor = run(
         _AggregateSteps, how, (csc.num_dst, width), sizes, *sources, *destinations, *edges, *parameters
@@ -710,27 +781,25 @@ class _AggregateSteps(torch.autograd.Function):
         rows = _edge_rows(sizes, tensors)
         out = new_rows(_FLOAT, *shape)
         count = new_rows(_FLOAT, *shape, torch.int32) if how.selects else None
-        of_destinations = slice(3 + sizes[0], 3 + sizes[0] + sizes[1])
-        keeps = any(ctx.needs_input_grad[of_destinations])
-        slopes = [new_rows(_FLOAT, *shape) for _ in range(how.num_slopes if keeps else 0)]
-        how.forward(rows, out, count, slopes=slopes)
+        keeps = any(ctx.needs_input_grad)
+        kept = [new_rows(_FLOAT, shape[0], width) for width in how.kept_widths if keeps]
+        how.forward(rows, out, count, kept=kept)
         ctx.how, ctx.sizes = how, sizes
-        ctx.save_for_backward(*tensors, *((out, count) if how.selects else slopes))
+        ctx.save_for_backward(*tensors, out if how.reads_result else None, count, *kept)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         needs, tensors = ctx.needs_input_grad[3:], ctx.saved_tensors
-        kept, tensors = tensors[len(needs) :], tensors[: len(needs)]
+        (out, count, *kept), tensors = tensors[len(needs) :], tensors[: len(needs)]
         rows = _edge_rows(ctx.sizes, tensors)
         into = [None if not needed else _zeros(t) for t, needed in zip(tensors, needs, strict=True)]
         a, b, c = accumulate(ctx.sizes)
         targets = EdgeGradients(
             sources=tuple(into[:a]), destinations=tuple(into[a:b]), parameters=tuple(into[c:])
         )
-        selected = dict(zip(("out", "count"), kept, strict=True)) if ctx.how.selects else {"slopes": kept}
-        ctx.how.backward(rows, grad.contiguous(), targets, **selected)
+        ctx.how.backward(rows, grad.contiguous(), targets, out=out, count=count, kept=kept)
         return None, None, None, *into
 
 

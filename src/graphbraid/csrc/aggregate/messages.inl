@@ -216,9 +216,7 @@ GB_INLINE float sum_of(const float* row, int64_t n) {
   int64_t c = 0;
   for (; c + GB_LANES_F32 <= n; c += GB_LANES_F32) sum += load(row + c);
   if (c < n) sum += load_n(row + c, static_cast<int>(n - c));
-  float total = 0;
-  for (int l = 0; l < GB_LANES_F32; ++l) total += sum[l];
-  return total;
+  return sum_lanes(sum);
 }
 
 // One thread's rows, and the walk over edges.

@@ -34,7 +34,7 @@ class PlannedMessages(PlannedOperation[Messages]):
             name for role in (ReadRows.SOURCE, ReadRows.DESTINATION, None) for name in self._of(role)
         ]
         self._count: FirstRows | None = None
-        self._slopes: list[FirstRows] = []
+        self._kept: list[FirstRows] = []
 
     def forward(self) -> None:
         """Plan the value."""
@@ -42,18 +42,18 @@ class PlannedMessages(PlannedOperation[Messages]):
         if op.selects:
             self._count = plan.scratch(f"{op.out}: shares", out.count, op.width_out, dtype=torch.int32)
         if isinstance(self._how, FusedMessages) and plan.training and plan.program.learns(op.out):
-            self._slopes = [
-                plan.scratch(f"{op.out}: slope {number}", out.count, op.width_out)
-                for number in range(self._how.num_slopes)
+            self._kept = [
+                plan.scratch(f"{op.out}: kept {number}", out.count, width)
+                for number, width in enumerate(self._how.kept_widths)
             ]
         inputs, count = self._inputs, self._count
 
         def run() -> None:
             self._how.forward(
-                self._rows(), out.tensor, None if count is None else count.tensor, **self._kept()
+                self._rows(), out.tensor, None if count is None else count.tensor, **self._kept_rows()
             )
 
-        plan.do(op.out, run, out, count, *self._slopes, *inputs)
+        plan.do(op.out, run, out, count, *self._kept, *inputs)
 
     def backward(self) -> None:
         """Plan one more run of the messages, which gives the gradients of the inputs and parameters."""
@@ -83,18 +83,18 @@ class PlannedMessages(PlannedOperation[Messages]):
                 parameters=tuple(totals),
             )
             kept = None if count is None else count.tensor
-            self._how.backward(rows, grad.tensor, into, out=out.tensor, count=kept, **self._kept())
+            self._how.backward(rows, grad.tensor, into, out=out.tensor, count=kept, **self._kept_rows())
             for parameter, total in zip(op.used, totals, strict=True):
                 if total is not None:
                     plan.parameters.give(parameter, total)
 
-        plan.do(f"gradient of {self.source}", run, grad, out, count, *self._slopes, *self._inputs, *targets)
+        plan.do(f"gradient of {self.source}", run, grad, out, count, *self._kept, *self._inputs, *targets)
         for value, (target, total) in parts.items():
             plan.add_part(value, target, total)
 
-    def _kept(self) -> dict[str, Any]:
+    def _kept_rows(self) -> dict[str, Any]:
         """Return what forward keeps for backward beside a maximum's count."""
-        return {"slopes": [slope.tensor for slope in self._slopes]} if self._slopes else {}
+        return {"kept": [rows.tensor for rows in self._kept]} if self._kept else {}
 
     def _message(self, *rows: Tensor) -> Tensor:
         given: dict[str, Any] = dict(self.op.constants) | dict(zip(self._names, rows, strict=True))
