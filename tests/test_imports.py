@@ -65,7 +65,7 @@ INNER_FLOORS = {
         ("keywords", "options", "sources", "gather_ahead"),
         (...,),
         ("neighbor",),
-        ("link_neighbor", "cluster", "shadow"),
+        ("link_neighbor", "cluster", "hgt", "shadow"),
     ),
     "synth": (("language",), (...,), ("emit",)),
     "cli": ((...,), ("run",), ("steps",), ("commands",), ("main",)),

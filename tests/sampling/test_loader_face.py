@@ -336,7 +336,8 @@ def test_each_public_name_of_pygs_loaders_is_here():
     torch_geometric = pytest.importorskip("torch_geometric")
     here: dict[str, object] = {}
     exec("from graphbraid.loader import *", here)
-    ours = {"ClusterData", "ClusterLoader", "LinkNeighborLoader", "NeighborLoader", "ShaDowKHopSampler"}
+    ours = {"ClusterData", "ClusterLoader", "HGTLoader", "LinkNeighborLoader", "NeighborLoader"}
+    ours.add("ShaDowKHopSampler")
     for name in torch_geometric.loader.__all__:
         kind = getattr(torch_geometric.loader, name)
         assert (here[name] is kind) is (name not in ours), name

@@ -18,6 +18,7 @@ from torch_geometric.loader.node_loader import NodeLoader
 from graphbraid.errors import ConfigError
 from graphbraid.loader import (
     ClusterLoader,
+    HGTLoader,
     LinkNeighborLoader,
     LoaderOptions,
     NeighborLoader,
@@ -68,7 +69,7 @@ def test_every_option_of_pyg_and_torch_is_known():
 def test_type_checkers_see_every_option_with_its_type():
     fields = {field.name: field.type for field in dataclasses.fields(LoaderOptions)}
     seen = {"weighted", "part", "num_parts"}  # no options of users
-    for loader in (NeighborLoader, LinkNeighborLoader, ClusterLoader, ShaDowKHopSampler):
+    for loader in (NeighborLoader, LinkNeighborLoader, ClusterLoader, ShaDowKHopSampler, HGTLoader):
         parameters = inspect.get_annotations(loader.__init__)
         keywords = getattr(keywords_module, re.fullmatch(r"Unpack\[(\w+)\]", parameters["options"])[1])
         types = {name: hint.__forward_arg__ for name, hint in keywords.__annotations__.items()}

@@ -21,7 +21,7 @@ from graphbraid.estimates.memory import are_mapped
 from graphbraid.estimates.records import EpochSeconds, PartSeconds
 from graphbraid.estimates.trial import Trial, of_tries, repeated, timed
 from graphbraid.files.writing import format_bytes
-from graphbraid.fullgraph.batches.layer_wise import LayerWise, Pass
+from graphbraid.fullgraph.batches.layer_wise import LayerWise, LevelPass
 from graphbraid.fullgraph.measured.rates import machine_rates
 from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.machine.measurements import OtherPrograms
@@ -314,7 +314,7 @@ def _of_chunks(trial: Trial, walk: LayerWise, nodes: Tensor, most: float) -> Par
 
 
 def _keep_zeros(
-    walk: LayerWise, one: Pass, cuts: Sequence[tuple[int, int]], like: Mapping[str, Tensor]
+    walk: LayerWise, one: LevelPass, cuts: Sequence[tuple[int, int]], like: Mapping[str, Tensor]
 ) -> None:
     walk.begin(one)
     for start, end in cuts:

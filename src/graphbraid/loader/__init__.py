@@ -11,6 +11,7 @@ from graphbraid.lazy import names_of
 if TYPE_CHECKING:
     from graphbraid.loader.batch_loader import BatchLoader
     from graphbraid.loader.cluster import ClusterData, ClusterLoader
+    from graphbraid.loader.hgt import HGTLoader
     from graphbraid.loader.link_neighbor import LinkNeighborLoader
     from graphbraid.loader.neighbor import NeighborLoader
     from graphbraid.loader.options import PLANS, LoaderOptions, LoaderSettings, read_plan
@@ -21,6 +22,7 @@ __all__ = [
     "BatchLoader",
     "ClusterData",
     "ClusterLoader",
+    "HGTLoader",
     "LinkNeighborLoader",
     "LoaderOptions",
     "LoaderSettings",
@@ -40,7 +42,6 @@ _OF_PYG = [  # in every version from 2.6
     "GraphSAINTNodeSampler",
     "GraphSAINTRandomWalkSampler",
     "GraphSAINTSampler",
-    "HGTLoader",
     "ImbalancedSampler",
     "LinkLoader",
     "NeighborSampler",
@@ -58,6 +59,7 @@ _own = names_of(
     {
         "batch_loader": "BatchLoader",
         "cluster": "ClusterData ClusterLoader",
+        "hgt": "HGTLoader",
         "link_neighbor": "LinkNeighborLoader",
         "neighbor": "NeighborLoader",
         "options": "PLANS LoaderOptions LoaderSettings read_plan",

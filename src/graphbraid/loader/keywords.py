@@ -51,6 +51,14 @@ class ClusterKeywords(WithoutEffect, total=False):
     device: BatchDevice | str
 
 
+class HGTKeywords(ClusterKeywords, total=False):
+    """Options of :class:`graphbraid.loader.HGTLoader`, beside its positional ones."""
+
+    return_edge_id: bool
+    gather: bool
+    input_id: Tensor | None
+
+
 class DrawnKeywords(ClusterKeywords, total=False):
     """Options of loaders that draw neighbours."""
 
@@ -96,6 +104,8 @@ class LinkNeighborKeywords(SampledKeywords, total=False):
 
 
 _LAST = ("transform_sampler_output", "is_sorted", "filter_per_worker", "neighbor_sampler", "directed")
+HGT_ORDER = ("is_sorted", "transform", "transform_sampler_output", "filter_per_worker")
+"""PyG's order of the arguments of an HGTLoader, after ``input_nodes``."""
 NEIGHBOR_ORDER = (
     *("input_time", "replace", "subgraph_type", "disjoint", "temporal_strategy", "time_attr", "weight_attr"),
     *("transform", *_LAST),

@@ -49,6 +49,9 @@ class LoaderSettings:
     num_neighbors: Any
     """Fanout per hop, the hop nearest the seeds first; -1 takes all neighbours. In a graph with types, a list
     for all relations, or a dict of lists by relation."""
+    num_samples: Any = None
+    """Number of nodes drawn of each type per hop, by their budget rather than as neighbours: a list for all
+    types, or a dict of lists by type. If None, neighbours are drawn."""
     input_nodes: Tensor | Sequence[int] | str | tuple[str, Any] | None = None
     """Seeds: node ids, a bool mask or the name of a split. If None, all nodes. Of a graph with types, the
     seeds' type, or a pair of it and one of these."""
@@ -159,6 +162,8 @@ class LoaderSettings:
             "weighted": self.weighted,
             "return_edge_id": self.return_edge_id or graph.csc.weight is not None,
         }
+        if self.num_samples is not None:
+            return SamplerConfig.for_budget(graph.node_types, graph.edge_types, self.num_samples, **options)
         if not graph.is_typed:
             return SamplerConfig(fanouts=as_fanouts(self.num_neighbors, "num_neighbors"), **options)
         return SamplerConfig.for_relations(graph.edge_types, self.num_neighbors, **options)

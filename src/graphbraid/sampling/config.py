@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from graphbraid.arguments import MOST_COUNT, as_count, as_flag, check_choice, shown
 from graphbraid.errors import ConfigError, DataError, did_you_mean
-from graphbraid.graph.types import EdgeType, Types
+from graphbraid.graph.types import MOST_RELATIONS, EdgeType, Types
 
 LAYOUTS = ("subgraph", "blocks")
 MOST_HOPS = 64
@@ -19,6 +19,8 @@ DIRECTIONAL = "directional"
 BIDIRECTIONAL = "bidirectional"
 INDUCED = "induced"
 SUBGRAPH_TYPES = (DIRECTIONAL, BIDIRECTIONAL, INDUCED)
+MOST_READ = 50
+"""Most in-edges of a node and relation that budget sampling reads, as in PyG."""
 EGO = "ego"
 """Like induced, of disjoint trees one after another, for :class:`graphbraid.loader.ShaDowKHopSampler`."""
 
@@ -43,6 +45,41 @@ class SamplerConfig:
     by_relation: tuple[tuple[int, ...], ...] | None = None
     """Fanouts per hop of each relation, in the order of the graph's relations; ``fanouts`` are then those of
     the first. If None, the graph has one relation."""
+
+    num_samples: tuple[tuple[int, ...], ...] | None = None
+    """Nodes drawn of each type per hop, in the order of the graph's types, by their budget
+    (:mod:`graphbraid.sampling.budget`). If None, neighbours are drawn, by fanouts."""
+
+    @classmethod
+    def for_budget(
+        cls, node_types: Sequence[str], edge_types: Sequence[EdgeType], num_samples: Any, **options: Any
+    ) -> Self:
+        """Make options of budget sampling.
+
+        Args:
+            node_types: the node types, in the graph's order.
+            edge_types: the relations, in the graph's order.
+            num_samples: a number of nodes per hop for all types, or such a list by type.
+            **options: the other options of this class.
+
+        Raises:
+            ConfigError: a type is unknown or has no numbers, or a number is out of bounds.
+        """
+        by_type = num_samples if isinstance(num_samples, Mapping) else dict.fromkeys(node_types, num_samples)
+        if unknown := [one for one in by_type if one not in node_types]:
+            hint = did_you_mean(str(unknown[0]), node_types)
+            raise ConfigError(f"num_samples names the node type {shown(unknown[0])}, which is none.{hint}")
+        if missing := [one for one in node_types if one not in by_type]:
+            raise ConfigError(
+                f"num_samples has no numbers for the node type {missing[0]!r}; name every type, 0 for none"
+            )
+        counts = tuple(as_fanouts(by_type[one], "num_samples") for one in node_types)
+        if len({len(hops) for hops in counts}) > 1 or any(count < 0 for hops in counts for count in hops):
+            raise ConfigError(f"num_samples must be whole numbers, as many for each type; got {num_samples}")
+        if len(node_types) + len(edge_types) > MOST_RELATIONS:
+            raise ConfigError(f"budget sampling takes up to {MOST_RELATIONS} node types and relations")
+        made = cls.for_relations(edge_types, [MOST_READ] * len(counts[0]), **options)
+        return replace(made, num_samples=counts)
 
     @classmethod
     def for_relations(

@@ -18,6 +18,7 @@ from graphbraid.graph.scans import check_ids
 from graphbraid.native import plain_errors
 from graphbraid.sampling import reference, rng
 from graphbraid.sampling.batch_seeds import Constraints, EdgeTimes
+from graphbraid.sampling.budget import sample_budget
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.lists import NeighborLists
 from graphbraid.sampling.sample import PreparedBatch, Sampled, SampledEdges
@@ -118,17 +119,16 @@ def make_pipeline(
     for size, rows in zip(sizes, tables, strict=True):
         if rows is not None and (rows.ndim != 2 or rows.shape[0] != size):
             raise DataError(f"x must have a row for each of the {size} nodes; got {tuple(rows.shape)}")
+
+    def sample(seeds: Tensor, key: int, constraints: Constraints | None) -> Sampled:
+        if config.num_samples is not None:
+            assert number is not None
+            return sample_budget(types, config, number, seeds, key)
+        drawn = {"lists": lists, "constraints": constraints, "edge_times": edge_times}
+        return reference.sample_checked(types, config, number, seeds, key, **drawn)  # type: ignore[arg-type]
+
     twin = _ReferencePipeline(
-        lambda seeds, key, constraints: reference.sample_checked(
-            types,
-            config,
-            number,
-            seeds,
-            key,
-            lists=lists,
-            constraints=constraints,
-            edge_times=edge_times,
-        ),
+        sample,
         tables,
         sum(sizes) if number is None else sizes[number],
     )
@@ -148,6 +148,7 @@ def make_pipeline(
                 fanouts=[list(fanouts) for fanouts in config.all_fanouts],
                 seed_type=number,
                 untimed=[] if edge_times is None else sorted(edge_times.untimed),
+                num_samples=[list(counts) for counts in config.num_samples or ()],
             )
             for place, rows in enumerate(tables):
                 if rows is not None:
@@ -169,7 +170,7 @@ def make_pipeline(
 
     arrays = types.rows.indptr, csc.indptr, csc.indices, csc.weight, time, *tables
     counts = (len(types.edges), len(config.fanouts)) if graph.is_typed else None
-    return _NativePipeline(kernels, start, arrays, counts, twin)
+    return _NativePipeline(kernels, start, arrays, counts, twin, by_hop=config.num_samples is None)
 
 
 class _NativePipeline:
@@ -184,6 +185,7 @@ class _NativePipeline:
         arrays: what the threads read, which is kept alive.
         typed: number of relations and of hops of a graph with types; None for a graph without.
         twin: prepares batches without seeds, which the threads cannot.
+        by_hop: whether edges are those drawn, hop by hop.
     """
 
     def __init__(
@@ -193,7 +195,10 @@ class _NativePipeline:
         arrays: Sequence[Tensor | None],
         typed: tuple[int, int] | None,
         twin: _ReferencePipeline,
+        *,
+        by_hop: bool,
     ) -> None:
+        self._by_hop = by_hop
         self._kernels, self._start, self._arrays = kernels, start, arrays
         self._typed, self._twin = typed, twin
         self._process, self._places, self._pipeline = os.getpid(), self._places_now(), start()
@@ -260,6 +265,7 @@ class _NativePipeline:
             nodes_by_type=_parts(nodes_per_hop, num_hops + 1, len(n_id)),
             counts_by_relation=_parts(edges_per_hop, num_hops, num_relations),
             trees_by_type=trees,
+            by_hop=self._by_hop,
         )
         return PreparedBatch(step, input_id, sampled, x)
 

@@ -35,8 +35,8 @@ int64_t place_relations(TypedGraph& graph) {
 void init_types(PyTypes* self, const Indptr& indptr, const std::vector<int64_t>& num_nodes,
                 const std::vector<std::vector<int64_t>>& relations,
                 const std::vector<std::vector<int64_t>>& fanouts, std::optional<int64_t> seed_type,
-                const std::vector<int64_t>& untimed) {
-  new (self) PyTypes(indptr, num_nodes, relations, fanouts, seed_type, untimed);
+                const std::vector<int64_t>& untimed, const std::vector<std::vector<int64_t>>& num_samples) {
+  new (self) PyTypes(indptr, num_nodes, relations, fanouts, seed_type, untimed, num_samples);
 }
 
 void gather(PyTypes& self, int64_t type, const Array<const Anything, 2>& x) { self.gather(type, x); }
@@ -46,7 +46,7 @@ void gather(PyTypes& self, int64_t type, const Array<const Anything, 2>& x) { se
 PyTypes::PyTypes(const Indptr& indptr, const std::vector<int64_t>& num_nodes,
                  const std::vector<std::vector<int64_t>>& relations,
                  const std::vector<std::vector<int64_t>>& fanouts, std::optional<int64_t> seed_type,
-                 const std::vector<int64_t>& untimed)
+                 const std::vector<int64_t>& untimed, const std::vector<std::vector<int64_t>>& num_samples)
     : indptr_(indptr), rows_(num_nodes.size()) {
   const int64_t num_types = static_cast<int64_t>(num_nodes.size());
   if (seed_type) need_count(*seed_type, 0, num_types - 1, "seed_type");
@@ -72,6 +72,13 @@ PyTypes::PyTypes(const Indptr& indptr, const std::vector<int64_t>& num_nodes,
     relation.timed = std::find(untimed.begin(), untimed.end(), static_cast<int64_t>(number)) == untimed.end();
     graph_.relations.push_back(std::move(relation));
   }
+  need(num_samples.empty() || (num_samples.size() == num_nodes.size() && seed_type),
+       "num_samples must be those of each type, for seeds of one type");
+  if (!num_samples.empty())  // whose draws have keys behind those of relations
+    need_count(static_cast<int64_t>(relations.size() + num_nodes.size()), 0, kMostRelations, "their sum");
+  for (const std::vector<int64_t>& counts : num_samples)
+    for (const int64_t count : counts) need_count(count, 0, kMostFanout, "a number of samples");
+  graph_.num_samples = num_samples;
   graph_.indptr = indptr_.data();
   graph_.num_rows = place_relations(graph_);
   need_length(indptr_, graph_.num_rows + 1);
@@ -101,13 +108,16 @@ void PyTypes::check(int64_t num_edges, size_t num_hops) const {
   rows_between(indptr_, num_edges);
   for (const TypedRelation& relation : graph_.relations)
     need(relation.fanouts.size() == num_hops, "each relation needs a fanout per hop");
+  for (const std::vector<int64_t>& counts : graph_.num_samples)
+    need(counts.size() == num_hops, "each type needs a number of samples per hop");
 }
 
 void bind_types(nb::module_& m) {
   using namespace nb::literals;
   nb::class_<PyTypes> types(m, "Types");
   def_init(types, &init_types, "indptr"_a, "num_nodes"_a, "relations"_a, "fanouts"_a, "seed_type"_a.none(),
-           "untimed"_a = std::vector<int64_t>());
+           "untimed"_a = std::vector<int64_t>(),
+           "num_samples"_a = std::vector<std::vector<int64_t>>());
   types.def("gather", with_names(&gather, "type"_a, "x"_a), "type"_a, "x"_a);
 }
 

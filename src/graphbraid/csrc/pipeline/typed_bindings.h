@@ -14,11 +14,11 @@ class PyTypes {
  public:
   // relations: type of the sources and of the destinations of each; fanouts: per relation and hop; seed_type:
   // of all seeds, or none where seeds are ids in the whole graph; untimed: numbers of the relations whose
-  // edges have no times where others have.
+  // edges have no times where others have; num_samples: nodes drawn by budget per type and hop, or none.
   PyTypes(const Indptr& indptr, const std::vector<int64_t>& num_nodes,
           const std::vector<std::vector<int64_t>>& relations,
           const std::vector<std::vector<int64_t>>& fanouts, std::optional<int64_t> seed_type,
-          const std::vector<int64_t>& untimed);
+          const std::vector<int64_t>& untimed, const std::vector<std::vector<int64_t>>& num_samples);
   PyTypes(const PyTypes&) = delete;
 
   // Lets pipelines made from now on gather the rows of a type.

@@ -22,6 +22,8 @@ namespace gb {
 void sample_batch(const SampleGraph& graph, const SampleConfig& config, uint64_t batch_key,
                   const int64_t* seeds, int64_t num_seeds, SampleScratch& scratch, SampledBatch& out,
                   const Team* team, const SampleConstraints* constraints) {
+  if (graph.types != nullptr && !graph.types->num_samples.empty())
+    return sample_budget(graph, config, batch_key, seeds, num_seeds, scratch, out);
   GB_PICK(sample_batch)(graph, config, batch_key, seeds, num_seeds, scratch, out, team, constraints);
 }
 

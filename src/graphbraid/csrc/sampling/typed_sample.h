@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "gather/gather.h"
+#include "sampling/sample.h"
 
 namespace gb {
 
@@ -30,6 +31,12 @@ struct TypedGraph {
   std::vector<TypedRelation> relations;
   std::vector<FeatureRows> features;  // per type
   std::optional<size_t> seed_type;    // of all seeds; if none, seeds are ids in the whole graph
+  // Nodes drawn by budget, per type and hop; empty where neighbours are drawn by fanouts.
+  std::vector<std::vector<int64_t>> num_samples;
 };
+
+// Samples one batch by budget into `out`, for seeds of one type; see budget_sample.inl.
+void sample_budget(const SampleGraph& graph, const SampleConfig& config, uint64_t batch_key,
+                   const int64_t* seeds, int64_t num_seeds, SampleScratch& scratch, SampledBatch& out);
 
 }  // namespace gb

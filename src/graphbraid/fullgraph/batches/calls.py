@@ -92,7 +92,7 @@ class BatchCall:
         if not self.given.typed:
             return ()
         is_sampled = getattr(self.batch, "sampled_edges", None) is not None
-        return tuple(self.batch.num_sampled_edges_dict if is_sampled else self.values[EDGES])
+        return tuple(self.batch.edge_types if is_sampled else self.values[EDGES])
 
     @property
     def num_edges(self) -> int:

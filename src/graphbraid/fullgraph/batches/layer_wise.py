@@ -43,7 +43,7 @@ from graphbraid.ops import Aggregation
 from graphbraid.ops.kernels import sum_dtype
 from graphbraid.ops.linear import sparse_linear
 
-NodeRows = Callable[[int, Tensor], Tensor | SparseFeatures]
+FeatureLookup = Callable[[int, Tensor], Tensor | SparseFeatures]
 """Returns the feature rows of nodes of a type, by its number, dense or sparse, of the parameters' dtype."""
 
 _EDGE_BYTES = 96
@@ -104,7 +104,7 @@ def _swapped(program: Program, first: Operation, second: Operation) -> Program:
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Pass:
+class LevelPass:
     """One pass over nodes of a type: the operations whose results belong to them at one level."""
 
     place: LevelNodes
@@ -148,7 +148,7 @@ class LayerWise:
         self,
         program: Program,
         graph: Graph,
-        features: NodeRows,
+        features: FeatureLookup,
         *,
         device: torch.device,
         budget: int,
@@ -200,7 +200,7 @@ class LayerWise:
             value = op.inputs[0]
         return value
 
-    def passes(self, nodes: Tensor) -> list[Pass]:
+    def passes(self, nodes: Tensor) -> list[LevelPass]:
         """Return the passes that lead to the outputs of ``nodes``, in their order."""
         program = self.program
         output = program.place(program.output)
@@ -221,7 +221,7 @@ class LayerWise:
             own = nodes if place == output else needed[place]
             results = [op.out for op in ops if self._is_kept(op)]
             found.append(
-                Pass(
+                LevelPass(
                     place=place,
                     nodes=torch.arange(self._counts[place.node_type]) if own is None else own,
                     is_all=own is None,
@@ -261,7 +261,7 @@ class LayerWise:
 
     # ---- rows that are kept
 
-    def begin(self, one: Pass) -> None:
+    def begin(self, one: LevelPass) -> None:
         """Make room for the results of a pass, in memory as far as half the budget has room for them.
 
         Rows that neither this pass nor a later one reads are dropped before.
@@ -274,10 +274,10 @@ class LayerWise:
             rows = ScratchRows(*shape, in_memory=fits, folder=self._folder, dtype=self.dtype)
             self._kept[value] = _Kept(rows, None if one.is_all else one.nodes)
 
-    def _bytes_of(self, one: Pass, value: str) -> int:
+    def _bytes_of(self, one: LevelPass, value: str) -> int:
         return one.nodes.numel() * self.program.width(value) * self.dtype.itemsize
 
-    def kept_bytes(self, passes: Sequence[Pass]) -> tuple[int, int]:
+    def kept_bytes(self, passes: Sequence[LevelPass]) -> tuple[int, int]:
         """Return the most bytes of kept rows at a time, in memory and in files."""
         held, most = dict[str, tuple[int, int]](), [0, 0]
         for one in passes[:-1]:
@@ -290,7 +290,7 @@ class LayerWise:
                 most[place] = max(most[place], sum(nbytes[place] for nbytes in held.values()))
         return most[0], most[1]
 
-    def keep(self, one: Pass, start: int, rows: dict[str, Tensor]) -> None:
+    def keep(self, one: LevelPass, start: int, rows: dict[str, Tensor]) -> None:
         """Write the results of a chunk, whose first node is number ``start`` of the pass."""
         for value in one.results:
             self._kept[value].rows.write(start, rows[value])
@@ -307,7 +307,7 @@ class LayerWise:
 
     # ---- chunks
 
-    def rows(self, one: Pass, chunk: Tensor) -> dict[str, Tensor]:
+    def rows(self, one: LevelPass, chunk: Tensor) -> dict[str, Tensor]:
         """Return the rows of a pass's results for some nodes, on the CPU."""
         nodes, places = chunk, None
         if self.program.place(self.program.output) == one.place:  # nodes may be asked for several times
@@ -316,7 +316,7 @@ class LayerWise:
             made = _ChunkRun(self, one, nodes).results()
         return {value: (rows if places is None else rows[places]).cpu() for value, rows in made.items()}
 
-    def cut(self, one: Pass) -> list[tuple[int, int]]:
+    def cut(self, one: LevelPass) -> list[tuple[int, int]]:
         """Cut the nodes of a pass into chunks whose in-edges, source rows and results fit half the budget.
 
         Raises:
@@ -438,7 +438,7 @@ class _ChunkRun:
         nodes: ``(n,)`` int64, distinct.
     """
 
-    def __init__(self, walk: LayerWise, one: Pass, nodes: Tensor) -> None:
+    def __init__(self, walk: LayerWise, one: LevelPass, nodes: Tensor) -> None:
         self.given: dict[str, Tensor] = {}
         self._walk, self._pass, self._nodes = walk, one, nodes
         self._values: dict[str, Tensor] = {}
@@ -511,4 +511,4 @@ def _numbers_per_edge(program: Program, op: Operation) -> int:
     return program.width(op.out) if isinstance(op, Messages) and op.reads_edges else 0
 
 
-__all__ = ["LayerWise", "Pass", "at_narrower_side", "why_not_by_level"]
+__all__ = ["LayerWise", "LevelPass", "at_narrower_side", "why_not_by_level"]

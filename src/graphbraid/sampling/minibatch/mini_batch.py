@@ -80,12 +80,13 @@ class MiniBatch(TensorHolder):
         self._source: BatchSource | None = source
         self._sampled, self._layout = sampled, layout  # remain where the source is read
         self._input_type, self._is_typed = input_type, source.graph.is_typed
+        self._edge_types = tuple(source.graph.edge_types)
         self._edges, self._device = sampled.edges_by_relation, sampled.n_id_by_type[0].device
         self._kept: tuple[str, ...] = ()  # what was computed before pickling dropped the source
         self._row_part: RowPart | None = None
         self._cache: dict[Any, Any]
         if self._is_typed:
-            types, edge_types = source.graph.node_types, source.graph.edge_types
+            types = source.graph.node_types
             gathered = zip(types, x, strict=True)
             self._cache = {(one, "x"): rows for one, rows in gathered if rows is not None}
             self.n_id_dict = dict(zip(types, sampled.n_id_by_type, strict=True))
@@ -96,7 +97,7 @@ class MiniBatch(TensorHolder):
         self.input_id, self.batch_size, self.epoch, self.step = input_id, input_id.numel(), epoch, step
         if sampled.by_hop and self._is_typed:
             self.num_sampled_nodes_dict = dict(zip(types, sampled.nodes_by_type, strict=True))
-            self.num_sampled_edges_dict = dict(zip(edge_types, sampled.counts_by_relation, strict=True))
+            self.num_sampled_edges_dict = dict(zip(self._edge_types, sampled.counts_by_relation, strict=True))
         elif sampled.by_hop:
             [self.num_sampled_nodes] = sampled.nodes_by_type
             [self.num_sampled_edges] = sampled.counts_by_relation
@@ -112,6 +113,11 @@ class MiniBatch(TensorHolder):
     def is_typed(self) -> bool:
         """Whether the graph has types, and the batch therefore attributes by type."""
         return self._is_typed
+
+    @property
+    def edge_types(self) -> tuple[EdgeType, ...]:
+        """The relations of the graph, in its order."""
+        return self._edge_types
 
     @property
     def input_type(self) -> str | EdgeType:

@@ -97,9 +97,10 @@ def hetero_data(batch: MiniBatch, source: BatchSource | None) -> HeteroData:
         store.setdefault("n_id", ids)
         if "batch_dict" in vars(batch):
             store["batch"] = batch.batch_dict[node_type]
-        store["num_sampled_nodes"] = batch.num_sampled_nodes_dict[node_type]
+        if batch.sampled.by_hop:
+            store["num_sampled_nodes"] = batch.num_sampled_nodes_dict[node_type]
     by_edge = batch.sampled.positions_are_kept
-    for edge_type, counts in batch.num_sampled_edges_dict.items():
+    for edge_type in batch.edge_types:
         store, rows = _written(out.get_edge_store(*edge_type)), own[edge_type]
         for name in () if source is None or by_edge else ("edge_index", *source.tables[edge_type]):
             store.pop(name, None)  # the data's own, which are of all edges
@@ -107,7 +108,8 @@ def hetero_data(batch: MiniBatch, source: BatchSource | None) -> HeteroData:
         store.update(rows)
         if e_id is not None:
             store.setdefault("e_id", e_id)
-        store["num_sampled_edges"] = counts
+        if batch.sampled.by_hop:
+            store["num_sampled_edges"] = batch.num_sampled_edges_dict[edge_type]
     _give_inputs(batch, out)
     return out
 
