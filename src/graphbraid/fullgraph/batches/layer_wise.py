@@ -28,10 +28,12 @@ from graphbraid.fullgraph.program import (
     Attention,
     Break,
     DestinationRows,
+    FromBreak,
     Gine,
     Learned,
     LevelNodes,
     Linear,
+    LoweredLayer,
     Messages,
     Operation,
     Program,
@@ -69,11 +71,18 @@ def _why_not(op: Operation, device: torch.device) -> str:
     conditions = {
         "may make each row of all rows": couples_rows(op),
         "reads the edges of the whole graph": isinstance(op, Break) and bool(op.reads),
+        "reads what another part of the model keeps": isinstance(op, Break) and _reads_others(op),
         "is scaled by its largest entry, that of all edges": is_laplacian,
         "needs the CPU": of_edges and device.type != "cpu",
         "has no operator": not isinstance(op, DestinationRows | Learned) and type(op) not in RUN,
     }
     return next((why for why, holds in conditions.items() if holds), "")
+
+
+def _reads_others(op: Break) -> bool:
+    """Return whether a break reads an earlier one's results, or has layers with programs of their own."""
+    has_layers = any(isinstance(call.target, LoweredLayer) for call in op.calls)
+    return has_layers or any(isinstance(one, FromBreak) for call in op.calls for one in call.references())
 
 
 def at_narrower_side(program: Program) -> Program:
@@ -440,6 +449,8 @@ class _ChunkRun:
 
     def __init__(self, walk: LayerWise, one: LevelPass, nodes: Tensor) -> None:
         self.given: dict[str, Tensor] = {}
+        self.kept: dict[str, dict[int, Tensor]] = {}
+        self.producer = walk.program.producer
         self._walk, self._pass, self._nodes = walk, one, nodes
         self._values: dict[str, Tensor] = {}
         self._at_sources: dict[tuple[str, Relation | None], Tensor] = {}
@@ -491,6 +502,12 @@ class _ChunkRun:
         attr = self._walk.graph.edge_attr
         assert attr is not None
         return _dense(attr[self.edges(op).positions]).to(self._walk.device, dtype)
+
+    def edge_weight(self, op: Operation, dtype: torch.dtype) -> Tensor:
+        """Return the weights of :meth:`edges`, in their order."""
+        weight = self.edges(op).csc.weight
+        assert weight is not None
+        return weight.to(dtype)
 
     def may_overwrite(self, _: Operation) -> bool:
         """Return False: rows may be those that are kept."""
