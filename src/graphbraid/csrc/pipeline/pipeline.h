@@ -5,7 +5,8 @@
 // `depth` batches of a run are under way or waiting, so a slow consumer holds the threads back; `refill` lets
 // them work and rest in turns, so that the consumer has all cores for a while. A batch's
 // memory goes back to a pool when its last user lets go of it. When there are fewer steps left than threads,
-// the idle ones join in the work of a single batch. A batch's bits depend on none of this.
+// the idle ones join in the work of a single batch, if batches take long enough. A batch's bits depend on
+// none of this.
 #pragma once
 
 #include <atomic>
@@ -14,6 +15,7 @@
 #include <deque>
 #include <exception>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -122,6 +124,7 @@ class Pipeline {
   bool stopping_ = false;
   std::vector<std::thread> threads_;
   std::atomic<int64_t> sample_ns_{0}, gather_ns_{0}, batches_{0};
+  std::atomic<int64_t> last_batch_ns_{std::numeric_limits<int64_t>::max()};
 };
 
 }  // namespace gb
