@@ -47,13 +47,16 @@ from graphbraid.fullgraph.program import (
     Prelu,
     Product,
     ReadRows,
+    RelationAttention,
     RowFunction,
     RowOfParameters,
     Scale,
     UnitRows,
     maker_of,
 )
+from graphbraid.fullgraph.reading.fused_hgt import attend
 from graphbraid.fullgraph.step.features import joined_by_node
+from graphbraid.graph.types import Relation
 from graphbraid.nn.gat import head_dot
 from graphbraid.ops import (
     aggregate,
@@ -135,6 +138,10 @@ class BatchRun:
         """Return the edges from the level of an operation's first input to the next level."""
         number = 0 if op.walks is None else op.walks.number
         return self._levels.edges(self._program.place(op.inputs[0]).level, number)
+
+    def relation_edges(self, op: Operation, relation: Relation) -> LevelEdges:
+        """Return a relation's edges from the level before an operation's result to the result's."""
+        return self._levels.edges(self._program.place(op.out).level - 1, relation.number)
 
     def num_rows(self, op: Operation) -> int:
         """Return the number of rows of an operation's result."""
@@ -274,6 +281,13 @@ def _attention(op: Attention, run: BatchRun) -> Tensor:
         edges = None if op.edge_weight is None else AttendedFeatures(*_edge_rows(op, run), op.edge_weight)
         out = gatv2_attention(csc, rows, own, op.vectors[0][0], edges=edges, **how)
     return out.view(-1, op.heads, op.channels).mean(1) if op.averages else out
+
+
+@_runs(RelationAttention)
+def _relation_attention(op: RelationAttention, run: BatchRun) -> Tensor:
+    rows = [run.read(op, place) for place in range(1, len(op.inputs))]
+    cscs = [run.relation_edges(op, relation).csc for relation in op.relations]
+    return attend(op.layer, run.read(op), rows, [one.edge_type for one in op.relations], cscs)
 
 
 def _edge_logit(op: Attention, run: BatchRun) -> Tensor | None:

@@ -20,7 +20,14 @@ from graphbraid.fullgraph.batches.edges import Levels
 from graphbraid.fullgraph.batches.fusing import BatchProgram
 from graphbraid.fullgraph.batches.operations import RUN, BatchRun
 from graphbraid.fullgraph.batches.timing import NotedRun, timed_lines
-from graphbraid.fullgraph.program import Attention, Messages, NotLoweredError, Program, reasons_of
+from graphbraid.fullgraph.program import (
+    Attention,
+    Messages,
+    NotLoweredError,
+    Program,
+    RelationAttention,
+    reasons_of,
+)
 from graphbraid.fullgraph.reading.as_written import map_tensors, of_node_type
 from graphbraid.fullgraph.reading.calling import EDGE_ATTR, EDGE_TYPE, X
 from graphbraid.fullgraph.reading.fused_hgt import fused_layers
@@ -191,7 +198,9 @@ class BatchRunner:
             for op in made.ops:
                 if type(op) not in RUN:
                     raise NotLoweredError(op.symbol, "no operator stands for it on mini-batches")
-                of_edges = isinstance(op, Messages) or (isinstance(op, Attention) and op.reads_edges)
+                of_edges = isinstance(op, Messages | RelationAttention) or (
+                    isinstance(op, Attention) and op.reads_edges
+                )
                 if of_edges and next(iter(call.x.values())).device.type != "cpu":
                     raise NotLoweredError(
                         op.symbol, "of features of edges, or a user's own, it needs the CPU"

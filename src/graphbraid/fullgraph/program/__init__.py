@@ -8,6 +8,7 @@ from graphbraid.fullgraph.program.edge_operations import (
     Maximum,
     Messages,
     ReadRows,
+    RelationAttention,
 )
 from graphbraid.fullgraph.program.graph_break import (
     Break,
@@ -110,6 +111,7 @@ __all__ = [
     "Product",
     "Program",
     "ReadRows",
+    "RelationAttention",
     "Returned",
     "RowFunction",
     "RowOfParameters",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -220,3 +220,29 @@ class Attention(Operation):
         edges = "" if self.edge_weight is None else f", {self.edge_weight.shape[1]} edge features"
         over = "" if self.relation is None else f" over {name_of(self.relation)}"
         return f"{self.kind}, {self.heads} heads of {self.channels} ({joined}){edges}{over}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelationAttention(Operation):
+    """Attention of the nodes of a type over their in-neighbours by several relations, under one softmax.
+
+    The first input holds the queries of the destinations' own rows. The others hold, for each relation, keys,
+    queries and values of its sources side by side; keys and values are mapped head by head by matrices of the
+    relation.
+    """
+
+    layer: nn.Module
+    """PyG's ``HGTConv``, which has the relations' matrices and strengths."""
+    relations: tuple[Relation, ...]
+    """The relations into the type."""
+    symbol = "attention over relations"
+
+    def parameters(self) -> tuple[nn.Parameter, ...]:
+        """Return the parameters it learns."""
+        layer = cast("Any", self.layer)
+        strengths = (layer.p_rel["__".join(one.edge_type)] for one in self.relations)
+        return layer.k_rel.weight, layer.v_rel.weight, *strengths
+
+    def details(self) -> str:
+        """Return the text to print after the inputs."""
+        return f"{cast('Any', self.layer).heads} heads over {', '.join(map(name_of, self.relations))}"

@@ -12,7 +12,13 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from graphbraid.fullgraph.program.edge_operations import Aggregate, Attention, Gine, Messages
+from graphbraid.fullgraph.program.edge_operations import (
+    Aggregate,
+    Attention,
+    Gine,
+    Messages,
+    RelationAttention,
+)
 from graphbraid.fullgraph.program.graph_break import Break, LoweredLayer, Returned, WrittenCall
 from graphbraid.fullgraph.program.operations import (
     INPUT,
@@ -332,7 +338,7 @@ def shape_errors(program: Program, op: Operation) -> Iterator[str]:
         yield f"normalises {width} columns with a module for {op.channels}"
     if isinstance(op, Prelu) and op.slope.numel() not in (1, width):
         yield f"has {op.slope.numel()} slopes for {width} columns"
-    if isinstance(op, ColumnRange | RowOfParameters | Product):
+    if isinstance(op, ColumnRange | RowOfParameters | Product | RelationAttention):
         yield from _errors_of_operand(program, op, width)
     if isinstance(op, Gine):
         of_edges = op.edge_channels if op.weight is None else op.weight.shape[0]
@@ -351,10 +357,18 @@ def shape_errors(program: Program, op: Operation) -> Iterator[str]:
 
 
 def _errors_of_operand(
-    program: Program, op: ColumnRange | RowOfParameters | Product, width: int
+    program: Program, op: ColumnRange | RowOfParameters | Product | RelationAttention, width: int
 ) -> Iterator[str]:
     """Yield what does not fit an operation's input of ``width`` columns."""
-    if isinstance(op, ColumnRange):
+    if isinstance(op, RelationAttention):
+        level = program.level(op.out) - 1
+        for value, one in zip(op.inputs[1:], op.relations, strict=True):
+            places = program.place(value), program.node_type(op.out)
+            if places != (LevelNodes(level, one.source), one.destination):
+                yield f"reads {value}, which has no rows of the sources of {one.edge_type}"
+            if program.width(value) != 3 * width:
+                yield f"has queries of {width} columns, and {program.width(value)} in {value}, not three each"
+    elif isinstance(op, ColumnRange):
         if not 0 <= op.first < op.last <= width:
             yield f"takes columns {op.first} to {op.last} of {width}"
     elif isinstance(op, RowOfParameters):

@@ -280,6 +280,8 @@ def _item(call: FunctionCall) -> Any:
     of, index = call.arguments["input"], call.arguments["index"]
     if isinstance(of, Pieces) and type(index) is int and -len(of.values) <= index < len(of.values):
         return of.values[index]
+    if isinstance(of, dict):  # of a layer that gives rows by node type
+        return of[index]
     if isinstance(of, Shape) and index in (0, 1, -1, -2):
         return NumRows() if index in (0, -2) else of.width
     x, places = call.rows("input"), index if isinstance(index, tuple) else (index,)

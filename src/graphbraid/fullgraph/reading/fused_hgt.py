@@ -8,15 +8,23 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from graphbraid.fullgraph.program import NotLoweredError
+from graphbraid.fullgraph.program import (
+    ColumnRange,
+    DestinationRows,
+    Leaf,
+    NotLoweredError,
+    RelationAttention,
+    SmallTensor,
+)
 from graphbraid.fullgraph.reading.exact import (
     Known,
     anything,
@@ -28,9 +36,12 @@ from graphbraid.fullgraph.reading.exact import (
     one_of,
 )
 from graphbraid.fullgraph.reading.message_passing import PYG, pyg_layer
+from graphbraid.fullgraph.reading.reader import Writer
+from graphbraid.fullgraph.reading.rowwise import as_linear
 from graphbraid.graph import EdgeType
 from graphbraid.graph.csc import Csc, coo_to_csc
 from graphbraid.graph.scans import check_ids
+from graphbraid.graph.types import Relation
 from graphbraid.nn.adjacency import MadeOfTensors
 from graphbraid.ops.attention import dot_attention
 
@@ -90,6 +101,110 @@ def check_layer(name: str, layer: Any) -> None:
         check(f"{name}.{key}", module, known)
 
 
+def outputs_of(name: str, layer: Any, x_dict: Any, edge_index_dict: Any) -> list[str]:
+    """Return the node types that a call of PyG's ``HGTConv`` gives rows of.
+
+    Raises:
+        NotLoweredError: no operations stand for the layer or for such a call.
+    """
+    check_layer(name, layer)
+    for key in ("kqv_lin", "out_lin"):
+        kind = type(getattr(layer, key))
+        if kind.__name__ != "HeteroDictLinear" or not is_from(kind, "torch_geometric.nn.dense.linear"):
+            raise NotLoweredError(f"{name}.{key}", f"it is a {kind.__name__}", "HeteroDictLinear")
+    lins = layer.kqv_lin.lins
+    if not isinstance(x_dict, Mapping) or not isinstance(edge_index_dict, Mapping) or not edge_index_dict:
+        raise NotLoweredError(name, "it is not called with dicts of rows and of edges", NEEDED)
+    if not _is_sorted(layer, edge_index_dict):
+        raise NotLoweredError(name, "it gets edges in another order than its relations have", NEEDED)
+    if any(end not in x_dict or end not in lins for one in edge_index_dict for end in (one[0], one[-1])):
+        raise NotLoweredError(name, "it gets edges of types whose rows it does not get", NEEDED)
+    wanted = [one for one in x_dict if one in lins and one in layer.dst_node_types]
+    if alone := [one for one in wanted if all(edge_type[-1] != one for edge_type in edge_index_dict)]:
+        raise NotLoweredError(name, f"it gets no edges into {alone[0]!r}", "edges of all its relations")
+    return wanted
+
+
+def read_layer(
+    writer: Writer, name: str, layer: Any, xs: Mapping[str, str], relations: Sequence[Relation]
+) -> dict[str, str]:
+    """Append PyG's ``HGTConv``; return the values that hold the rows of each type of :func:`outputs_of`.
+
+    Args:
+        writer: collects the operations.
+        name: name of the layer.
+        layer: the layer, which :func:`outputs_of` has checked.
+        xs: the values that hold its input's rows, by node type.
+        relations: the relations that it gets edges of.
+    """
+
+    def linear(of: str, x: str, module: nn.Module) -> str:
+        checked = as_linear(f"{name}.{of}", module)
+        if checked is None:
+            raise NotLoweredError(f"{name}.{of}", f"it is a {type(module).__name__}", "Linear")
+        return writer.linear(x, checked)
+
+    read = {end for one in relations for end in (one.edge_type[0], one.edge_type[-1])}
+    same = dict(zip(sorted(read), writer.on_one_level(*(xs[one] for one in sorted(read))), strict=True))
+    rows = {one: linear(f"kqv_lin.lins.{one}", x, layer.kqv_lin.lins[one]) for one, x in same.items()}
+    width, found = layer.out_channels, dict[str, str]()
+    for one in outputs_of(name, layer, xs, {relation.edge_type: None for relation in relations}):
+        own = writer.add(DestinationRows, same[one])
+        query = writer.add(ColumnRange, writer.add(DestinationRows, rows[one]), first=width, last=2 * width)
+        into = tuple(relation for relation in relations if relation.edge_type[-1] == one)
+        sources = (rows[relation.edge_type[0]] for relation in into)
+        out = writer.add(RelationAttention, query, *sources, layer=layer, relations=into)
+        mixed = linear(f"out_lin.lins.{one}", writer.function(out, "gelu", "none"), layer.out_lin.lins[one])
+        if writer.width(mixed) == writer.width(own):
+            gate = SmallTensor(torch.sigmoid, (Leaf(layer.skip[one]),))
+            rest = SmallTensor(operator.sub, (1, gate))
+            mixed = writer.sum(writer.by_row(mixed, gate), writer.by_row(own, rest))
+        found[one] = mixed
+    return found
+
+
+def attend(
+    layer: Any, query: Tensor, rows: Sequence[Tensor], relations: Sequence[EdgeType], cscs: Sequence[Csc]
+) -> Tensor:
+    """Return the attention of the nodes of a type over their in-neighbours by several relations.
+
+    Args:
+        layer: PyG's ``HGTConv``.
+        query: ``(num_dst, channels)``.
+        rows: ``(num_src, 3 * channels)`` keys, queries and values of each relation's sources.
+        relations: the relations.
+        cscs: the edges of each.
+    """
+    keys, values = [], []
+    for edge_type, of_sources in zip(relations, rows, strict=True):
+        key, _, value = of_sources.chunk(3, dim=1)
+        mapped = _mapped_by(layer, edge_type, key, value)
+        keys.append(mapped[0])
+        values.append(mapped[1])
+    stacked = torch.cat(keys).flatten(1), torch.cat(values).flatten(1)
+    return dot_attention(_side_by_side(cscs), query, *stacked, layer.heads)
+
+
+def _mapped_by(layer: Any, edge_type: EdgeType, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a relation's own keys, scaled, and values, ``(num_rows, heads, channels)``."""
+    scale = 1 / math.sqrt(layer.out_channels // layer.heads)
+    strength = layer.p_rel["__".join(edge_type)].view(-1, 1, 1) * scale
+    keys = _mapped(key, strength * _maps(layer, layer.k_rel, edge_type))
+    return keys, _mapped(value, _maps(layer, layer.v_rel, edge_type))
+
+
+def _side_by_side(cscs: Sequence[Csc]) -> Csc:
+    """Return the edges into the same destinations as one graph, whose sources follow each other."""
+    if len(cscs) == 1:
+        return cscs[0]
+    sources, first = [], 0
+    for csc in cscs:
+        sources.append(csc.indices.long() + first)
+        first += csc.num_src
+    destinations = torch.cat([csc.destinations().long() for csc in cscs])
+    return coo_to_csc(torch.cat(sources), destinations, first, cscs[0].num_dst, keep_perm=False)[0]
+
+
 def run(layer: Any, x_dict: Any, edge_index_dict: Any) -> Any:
     """Run PyG's ``HGTConv``, with its own maps of the rows and one fused attention over all relations.
 
@@ -101,13 +216,12 @@ def run(layer: Any, x_dict: Any, edge_index_dict: Any) -> Any:
     rows = {name: of_type.chunk(3, dim=1) for name, of_type in layer.kqv_lin(x_dict).items()}
     wanted = [name for name in rows if name in layer.dst_node_types]
     num_dst = {name: rows[name][1].shape[0] for name in wanted}
-    scale = 1 / math.sqrt(layer.out_channels // layer.heads)
     keys, values = [], []
     for edge_type in edge_index_dict:
         key, _, value = rows[edge_type[0]]
-        strength = layer.p_rel["__".join(edge_type)].view(-1, 1, 1) * scale
-        keys.append(_mapped(key, strength * _maps(layer, layer.k_rel, edge_type)))
-        values.append(_mapped(value, _maps(layer, layer.v_rel, edge_type)))
+        mapped = _mapped_by(layer, edge_type, key, value)
+        keys.append(mapped[0])
+        values.append(mapped[1])
     csc = _merged(edge_index_dict, [key.shape[0] for key in keys], num_dst)
     query = torch.cat([rows[name][1] for name in wanted])
     stacked = torch.cat(keys).flatten(1), torch.cat(values).flatten(1)
@@ -121,16 +235,22 @@ def _takes(layer: Any, x_dict: Any, edge_index_dict: Any) -> bool:
     if torch.is_autocast_enabled("cpu") or not isinstance(x_dict, Mapping | dict) or not edge_index_dict:
         return False
     dtypes = {x.dtype if _is_plain(x) else None for x in x_dict.values()}
-    numbers = [layer.edge_types_map.get(edge_type, -1) for edge_type in edge_index_dict]
-    # PyG divides the stacked rows by relation as if they were sorted, so another order gives other results.
-    is_sorted = numbers == sorted(set(numbers)) and numbers[0] >= 0
     ends = {end for edge_type in edge_index_dict for end in (edge_type[0], edge_type[-1])}
     return (
-        is_sorted
+        _is_sorted(layer, edge_index_dict)
         and dtypes in ({torch.float32}, {torch.float64})
         and all(_is_plain(one) and one.dtype == torch.int64 for one in edge_index_dict.values())
         and all(end in x_dict and end in layer.kqv_lin.lins for end in ends)
     )
+
+
+def _is_sorted(layer: Any, edge_types: Iterable[EdgeType]) -> bool:
+    """Return whether relations are in the layer's order.
+
+    PyG divides the stacked rows by relation as if they were sorted, so another order gives other results.
+    """
+    numbers = [layer.edge_types_map.get(edge_type, -1) for edge_type in edge_types]
+    return numbers == sorted(set(numbers)) and numbers[0] >= 0
 
 
 def _is_plain(value: Any) -> bool:

@@ -34,6 +34,7 @@ from graphbraid.fullgraph.reading.calling import (
     X,
 )
 from graphbraid.fullgraph.reading.exact import COUNTED, Known, anything, check, check_parameter, count, one_of
+from graphbraid.fullgraph.reading.fused_hgt import is_kind, read_layer
 from graphbraid.fullgraph.reading.islands import Breaks, Islands, plain
 from graphbraid.fullgraph.reading.messages import Propagation, read_messages
 from graphbraid.fullgraph.reading.reader import (
@@ -301,11 +302,13 @@ class _TraceReader:
 
     # ---- modules
 
-    def _module(self, node: fx.Node) -> str | MappedEdges | Pieces:
+    def _module(self, node: fx.Node) -> str | MappedEdges | Pieces | dict[str, str]:
         module = self._trace.modules[str(node.target)]
         name = str(node.target).removeprefix("model.") if node.target != "model" else type(module).__name__
         if (why := self._whole.get(str(node.target))) is not None:
             raise why
+        if is_kind(module):
+            return self._hgt(node, name, module)
         ids = self._ids.get(_target(node.args[0])) if len(node.args) == 1 and not node.kwargs else None
         if type(module) is nn.Embedding and ids is not None:
             return learned_rows(self._writer, name, module, ids, self._num_nodes(ids))
@@ -334,6 +337,18 @@ class _TraceReader:
         if in_place:
             self._overwrite(name, rows, out)
         return Pieces((out,)) if is_pair else out
+
+    def _hgt(self, node: fx.Node, name: str, layer: nn.Module) -> dict[str, str]:
+        """Read PyG's ``HGTConv``; return the values of its result by node type."""
+        bound = dict(bound_arguments(name, ("x_dict", "edge_index_dict"), node.args, node.kwargs))
+        xs = {one: self._value(name, rows) for one, rows in bound["x_dict"].items()}
+        relations = [self._relations.get(_target(ends)) for ends in bound["edge_index_dict"].values()]
+        found = [one for one in relations if one is not None]
+        if [one.edge_type for one in found] != [*bound["edge_index_dict"]]:
+            raise NotLoweredError(name, "it takes other edges than those of its relations as they are")
+        if any(self._type_of(x) != one for one, x in xs.items()):
+            raise NotLoweredError(name, "it takes rows of one type under the name of another")
+        return read_layer(self._writer, name, layer, xs, found)
 
     def _check_ends(self, call: LayerCall, reader: Reader) -> None:
         """Refuse a layer's rows if they are not those that its edges lead from and to."""

@@ -38,6 +38,7 @@ from graphbraid.fullgraph.reading.calling import (
     X,
 )
 from graphbraid.fullgraph.reading.exact import COUNTED, python_value
+from graphbraid.fullgraph.reading.fused_hgt import is_kind, outputs_of
 from graphbraid.fullgraph.reading.messages import (
     Propagation,
     is_message_passing,
@@ -188,7 +189,7 @@ class _Root(nn.Module):
         self.model = model
         self._calling, self._given, self._targets = calling, given, targets
         edges = given.classes.get(ADJACENCY if calling.takes(ADJACENCY) else EDGES, Tensor)
-        self._tracer = _Tracer({**given.classes, EDGES_TARGET: edges}, whole)
+        self._tracer = _Tracer({**given.classes, EDGES_TARGET: edges}, whole, reads_hgt=given.graph is None)
         self._made: dict[str, fx.Proxy] = {}
 
     def traced(self) -> fx.Graph:
@@ -268,15 +269,19 @@ class _Data:
 class _Tracer(fx.Tracer):
     """A tracer that keeps modules with a reader whole, and refuses switched gradients or precision."""
 
-    def __init__(self, classes: Mapping[str, type], whole: dict[str, NotLoweredError] | None) -> None:
+    def __init__(
+        self, classes: Mapping[str, type], whole: dict[str, NotLoweredError] | None, *, reads_hgt: bool
+    ) -> None:
         """Make a tracer.
 
         Args:
             classes: the classes of placeholders, by their names; others are plain tensors.
             whole: names of modules to keep whole, and why; a module whose forward cannot be followed is
                 added. If None, its exception is raised.
+            reads_hgt: whether PyG's ``HGTConv``, which takes and gives dicts, is kept whole.
         """
         super().__init__()
+        self._reads_hgt = reads_hgt
         self._gradients, self._classes, self._whole = torch.is_grad_enabled(), classes, whole
         self._thread = threading.get_ident()  # modules that other threads call meanwhile are not traced
         self.bare: dict[str, nn.Module] = {}
@@ -299,9 +304,13 @@ class _Tracer(fx.Tracer):
         if threading.get_ident() != self._thread:
             return forward(*args, **kwargs)
         by_type = any(isinstance(value, dict) for value in (*args, *kwargs.values()))
-        # Its result would be a dict, too, which a trace cannot look into.
         if by_type and is_message_passing(m):
-            raise no_reader(self.path_of_module(m).removeprefix("model."), m)
+            name = self.path_of_module(m).removeprefix("model.")
+            if not self._reads_hgt or not is_kind(m):  # its result is a dict, which a trace cannot look into
+                raise no_reader(name, m)
+            types = outputs_of(name, m, *args, **kwargs)
+            made = super().call_module(m, forward, args, kwargs)
+            return {one: made[one] for one in types}
         if self._maps_by_users_code(m) and args and isinstance(args[0], fx.Proxy):
             return self._call_in_two(m, args, kwargs)
         if self._whole is None or m is self.root.model:
