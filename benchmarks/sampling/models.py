@@ -7,6 +7,9 @@ the loss and the backward pass. Three layers. All contenders take turns in one p
 processor's time of one thread, which other programs change little, and of a batch's turns the least. PyG's
 own model, trimmed and compiled have the same weights, and their losses must agree. PyG's ``trim_to_layer``
 leaves GCN fewer edges to count degrees of, so its loss there is another.
+
+``--typed`` adds models over node types and relations, on a share of a graph like ogbn-mag
+(:mod:`benchmarks.sampling.typed_models`).
 """
 
 from __future__ import annotations
@@ -16,7 +19,8 @@ import copy
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -52,6 +56,7 @@ OURS: dict[str, Maker] = {
     "GAT": lambda i, h, o: gnn.GAT(i, h, o, num_layers=3, heads=4, out_heads=4),
     "GATv2": lambda i, h, o: gnn.GATv2(i, h, o, num_layers=3, heads=4, out_heads=4),
 }
+TYPED = ("R-GCN", "to_hetero SAGE", "HGT")
 Run = Callable[[Any], Tensor]
 WRITTEN, TRIMMED, LOWERED, OWN = "as written", "trim_to_layer", "compiled", "graphbraid.nn"
 
@@ -90,18 +95,26 @@ def contenders(name: str, graph: Graph, hidden: int) -> dict[str, tuple[nn.Modul
     }
 
 
-def measure(name: str, graph: Graph, hidden: int, options: argparse.Namespace) -> dict[str, Any]:
-    """The steps of one model."""
-    runs = contenders(name, graph, hidden)
+def measure(
+    name: str,
+    runs: Mapping[str, tuple[nn.Module, Run]],
+    batches: Callable[[int, int], list[Any]],
+    options: argparse.Namespace,
+) -> dict[str, Any]:
+    """The steps of one model, whose contenders are ``runs``."""
     turns: dict[str, list[list[float]]] = {who: [[] for _ in range(options.batches)] for who in runs}
     losses: dict[str, float] = {}
     for _ in range(options.repeats):
         for who, (model, run) in runs.items():
             # New batches, with which nothing of an earlier turn is kept; one more, since the first step of a
             # turn pays for memory that the contender before it has left.
-            for number, batch in enumerate(batches_of(graph, options.batches + 1, options.batch_size)):
-                y = batch.y[: batch.batch_size]
-                _ = batch.x, batch.edge_index if who in (WRITTEN, TRIMMED) else batch.blocks
+            for number, batch in enumerate(batches(options.batches + 1, options.batch_size)):
+                store = batch if hasattr(batch, "blocks") else batch["paper"]
+                y = store.y[: store.batch_size]
+                if store is batch:
+                    _ = batch.x, batch.edge_index if who in (WRITTEN, TRIMMED) else batch.blocks
+                    if "edge_type" in batch:
+                        _ = batch.edge_index, batch.edge_type
                 started = time.process_time()
                 model.zero_grad()
                 loss = F.cross_entropy(run(batch), y)
@@ -113,15 +126,17 @@ def measure(name: str, graph: Graph, hidden: int, options: argparse.Namespace) -
     if any(abs(losses[who] - losses[WRITTEN]) > 1e-4 * max(1.0, losses[WRITTEN]) for who in alike):
         sys.exit(f"{name}: the losses differ: {losses}")
     ms = {who: 1e3 * statistics.mean(map(min, taken)) for who, taken in turns.items()}
-    return {"model": name, "hidden": hidden, "ms": ms, "turns": turns}
+    return {"model": name, "ms": ms, "turns": turns}
 
 
 def main() -> None:
     """Run the benchmark."""
     parser = parser_of(__doc__)
     add_graphs_argument(parser)
-    parser.add_argument("--names", nargs="+", default=["products-lite"])
+    parser.add_argument("--names", nargs="*", default=["products-lite"])
     parser.add_argument("--models", nargs="+", default=list(THEIRS), choices=list(THEIRS))
+    parser.add_argument("--typed", nargs="*", default=list(TYPED), choices=list(TYPED))
+    parser.add_argument("--share", type=float, default=0.1, help="of ogbn-mag's nodes and edges")
     parser.add_argument("--hidden", nargs="+", type=int, default=[64])
     parser.add_argument("--batches", type=int, default=4)
     parser.add_argument("--batch-size", type=int, default=1024)
@@ -132,16 +147,29 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     ways = (WRITTEN, TRIMMED, LOWERED, OWN)
     table = Table("graph, model, hidden", *(f"{who} ms" for who in ways), "x written", "x trimmed")
+
+    def enter(graph_name: str, hidden: int, found: dict[str, Any]) -> None:
+        key, ms = f"{graph_name}, {found['model']}, hidden {hidden}", found["ms"]
+        row = {"graph": graph_name, "hidden": hidden, **found}
+        write_rows("sampled_models", {key: row}, repeats=options.repeats, out=options.out)
+        factors = (f"{ms[who] / ms[LOWERED]:.1f}" for who in (WRITTEN, TRIMMED))
+        table.add_row(key, *(f"{ms[who]:.1f}" if who in ms else "" for who in ways), *factors)
+
     for graph_name in options.names:
         graph = load(options.graphs / graph_name)
         for hidden in options.hidden:
             for name in options.models:
-                row = {"graph": graph_name, **measure(name, graph, hidden, options)}
-                key = f"{graph_name}, {name}, hidden {hidden}"
-                write_rows("sampled_models", {key: row}, repeats=options.repeats, out=options.out)
-                ms = row["ms"]
-                factors = (f"{ms[who] / ms[LOWERED]:.1f}" for who in (WRITTEN, TRIMMED))
-                table.add_row(key, *(f"{ms[who]:.1f}" for who in ways), *factors)
+                runs = contenders(name, graph, hidden)
+                enter(graph_name, hidden, measure(name, runs, partial(batches_of, graph), options))
+    if options.typed:
+        from benchmarks.sampling.typed_models import TypedModels  # here: the graph takes its memory
+
+        models = TypedModels(options.share)
+        for hidden in options.hidden:
+            for name in options.typed:
+                runs = models.contenders(name, hidden)
+                found = measure(name, runs, partial(models.batches, name), options)
+                enter(f"mag-like x {options.share:g}", hidden, found)
     Console(width=140).print(table)
 
 

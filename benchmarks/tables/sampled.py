@@ -50,11 +50,13 @@ def models() -> str:
     for row in rows:
         ms = row["ms"]
         leads = [f" ({ms[way] / ms['compiled']:.1f}x)" if way in ways[:2] else "" for way in ways]
-        times = [f"{ms[way]:,.1f} ms{lead}" for way, lead in zip(ways, leads, strict=True)]
+        pairs = zip(ways, leads, strict=True)
+        times = [f"{ms[way]:,.1f} ms{lead}" if way in ms else "-" for way, lead in pairs]
         lines.append([f"{row['graph']}, {row['model']} {row['hidden']}", *times])
     heads = ("a step", "PyG as written", "PyG, `trim_to_layer`", "compiled", "graphbraid.nn")
     note = (
-        "Forward, loss and backward of three layers; 1,024 seeds, fanouts 15,10,5. "
+        "Forward, loss and backward of three layers; 1,024 seeds, fanouts 15,10,5; on graphs with types two "
+        "layers, fanouts 10,10 for each relation. "
         "Processor time of one thread, the least of a batch's turns."
     )
     return "\n\n".join([table(heads, lines), note, where(rows, "benchmarks.sampling.models")])
