@@ -311,9 +311,12 @@ class _Tracer(fx.Tracer):
             types = outputs_of(name, m, *args, **kwargs)
             made = super().call_module(m, forward, args, kwargs)
             return {one: made[one] for one in types}
+        # A whole call of a module that takes dicts would not give the dict that its caller reads.
+        if by_type and self._whole is not None and (why := self._whole.get(self.path_of_module(m))):
+            raise why
         if self._maps_by_users_code(m) and args and isinstance(args[0], fx.Proxy):
             return self._call_in_two(m, args, kwargs)
-        if self._whole is None or m is self.root.model:
+        if self._whole is None or m is self.root.model or by_type:
             return super().call_module(m, forward, args, kwargs)
         last, stack = next(iter(reversed(self.graph.nodes)), None), dict(self.module_stack)
         try:
