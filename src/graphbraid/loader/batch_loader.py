@@ -194,7 +194,7 @@ class BatchLoader:
         if kind != DIRECTIONAL:
             times = None if self._seeds is None else self._seeds.edge_times
             keeping = None if seeds is None else seeds.constraints
-            edges = with_edges(prepared.sampled, kind, source.graph.csc, keeping, times)
+            edges = with_edges(prepared.sampled, kind, source.graph, keeping, times)
             prepared = prepared._replace(sampled=edges)
         batch = MiniBatch(
             source,

@@ -70,8 +70,9 @@ class LoaderSettings:
     subgraph_type: str = DIRECTIONAL
     """Edges of a batch: ``directional``, those drawn; ``bidirectional``, these and their reverses, each pair
     of nodes once; or ``induced``, all edges between the batch's nodes. With the latter two, the layout is
-    ``subgraph``, and batches have no ``num_sampled_nodes``, ``num_sampled_edges`` and ``blocks``. ``ego`` is
-    ``induced`` within each of disjoint trees."""
+    ``subgraph``, and batches have no ``num_sampled_nodes``, ``num_sampled_edges`` and ``blocks``. Where there
+    are types, ``bidirectional`` edges of a relation and its reverse, ``rev_NAME``, are each other's reverses;
+    they have no ids and attributes, as in PyG. ``ego`` is ``induced`` within each of disjoint trees."""
     seed: int = 0
     """Random seed of the shuffle and of every draw."""
     num_workers: int = 0
@@ -315,7 +316,6 @@ ONE_TYPE_ONLY: dict[str, tuple[Any, str]] = {
     "topology": (None, "lists outside memory are those of one relation"),
     "hot_bytes": (None, "batches are prepared on the CPU"),
     "src_degree": (False, "degrees are those of one relation"),
-    "subgraph_type": (DIRECTIONAL, "other edges than those drawn are found for one relation"),
 }
 """Options that a loader of a graph with types refuses: their harmless value, and why."""
 

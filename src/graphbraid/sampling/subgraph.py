@@ -7,13 +7,16 @@ once. ``induced`` ones are all edges of the graph between the nodes of the batch
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from graphbraid import native
+from graphbraid.graph import EdgeType, Graph
 from graphbraid.graph.csc import Csc
+from graphbraid.graph.types import Relation
 from graphbraid.sampling.batch_seeds import Constraints, EdgeTimes
 from graphbraid.sampling.config import BIDIRECTIONAL, DIRECTIONAL, EGO
 from graphbraid.sampling.sample import Sampled, SampledEdges
@@ -22,7 +25,7 @@ from graphbraid.sampling.sample import Sampled, SampledEdges
 def with_edges(
     sampled: Sampled,
     subgraph_type: str,
-    csc: Csc,
+    graph: Graph,
     constraints: Constraints | None = None,
     edge_times: EdgeTimes | None = None,
 ) -> Sampled:
@@ -31,8 +34,8 @@ def with_edges(
     Args:
         sampled: a sample in layout ``subgraph``, on the CPU.
         subgraph_type: one of :data:`graphbraid.sampling.config.SUBGRAPH_TYPES`, or :data:`EGO`, which takes
-            disjoint trees.
-        csc: the graph that it was drawn from.
+            disjoint trees of a graph without types.
+        graph: the graph that it was drawn from.
         constraints: what its draws kept to; other edges keep to it too.
         edge_times: when each edge arose, where constraints have times.
     """
@@ -40,17 +43,95 @@ def with_edges(
         return sampled
     if subgraph_type == EGO:
         sampled = _tree_by_tree(sampled)
-    if subgraph_type == BIDIRECTIONAL:
-        edges = both_ways(sampled.edges[0], sampled.n_id.numel())
+    types = graph.all_types
+    if subgraph_type == BIDIRECTIONAL and graph.is_typed:
+        found = _both_ways_by_relation(sampled, list(types.edges), types.relations())
+    elif subgraph_type == BIDIRECTIONAL:
+        found = [both_ways(sampled.edges[0], sampled.n_id.numel())]
     else:
-        edges = induced_edges(csc, sampled.n_id, sampled.n_id, sampled.trees, sampled.trees)
-        if constraints is not None:
-            edges = _allowed(edges, sampled.trees, constraints, edge_times)
-        if not sampled.positions_are_kept:
-            edges = dataclasses.replace(edges, positions=None)
+        found = [
+            _induced(sampled, types.rows, relation, constraints, edge_times) for relation in types.relations()
+        ]
     return dataclasses.replace(
-        sampled, edges_by_relation=[[edges]], counts_by_relation=[[edges.indices.numel()]], by_hop=False
+        sampled,
+        edges_by_relation=[[edges] for edges in found],
+        counts_by_relation=[[edges.indices.numel()] for edges in found],
+        by_hop=False,
     )
+
+
+def _induced(
+    sampled: Sampled,
+    rows: Csc,
+    relation: Relation,
+    constraints: Constraints | None,
+    edge_times: EdgeTimes | None,
+) -> SampledEdges:
+    """Return all edges of a relation between the nodes of a sample that constraints allow."""
+    ids, trees = sampled.n_id_by_type, sampled.trees_by_type
+    own_trees, source_trees = (
+        None if trees is None else trees[end] for end in (relation.destination, relation.source)
+    )
+    edges = induced_edges(
+        rows,
+        relation.first_row + ids[relation.destination] * relation.stride,
+        relation.first_source + ids[relation.source],
+        own_trees,
+        source_trees,
+    )
+    if constraints is not None:
+        has_times = edge_times is not None and relation.number not in edge_times.untimed
+        edges = _allowed(edges, own_trees, constraints, edge_times if has_times else None)
+    return edges if sampled.positions_are_kept else dataclasses.replace(edges, positions=None)
+
+
+def _both_ways_by_relation(
+    sampled: Sampled, edge_types: Sequence[EdgeType], relations: Sequence[Relation]
+) -> list[SampledEdges]:
+    """Return the edges of each relation and the reverses of its reverse relation's, each pair once, as PyG.
+
+    The reverse of ``(a, r, b)`` is ``(b, rev_r, a)``. Without one, it is the only relation from ``b`` to
+    ``a``, and has no more edges itself; between nodes of one type, the relation itself. Of these pairs, no
+    edge of the relation is known, so no positions are kept.
+    """
+    counts = [ids.numel() for ids in sampled.n_id_by_type]
+    ends = []
+    for [edges], relation in zip(sampled.edges_by_relation, relations, strict=True):
+        dst = torch.repeat_interleave(torch.arange(edges.indptr.numel() - 1), edges.indptr.diff())
+        ends.append((edges.indices.long(), dst, counts[relation.source], counts[relation.destination]))
+    joined: dict[int, tuple[int, bool]] = {}  # by relation, its reverse, and whether that is turned, too
+    for number, (source, name, destination) in enumerate(edge_types):
+        reverse = (destination, f"rev_{name}", source)
+        back = [place for place, one in enumerate(edge_types) if (one[0], one[2]) == (destination, source)]
+        if name.startswith("rev_"):
+            continue
+        if reverse in edge_types:
+            joined[number] = edge_types.index(reverse), True
+        elif source == destination or len(back) == 1:
+            joined[number] = (number if source == destination else back[0]), False
+        else:
+            warnings.warn(
+                f"edges of {(source, name, destination)} stay as they were drawn: which relation is its "
+                f"reverse is not known. Name that one {reverse}",
+                stacklevel=2,
+            )
+    found = [_once(src, dst, None, num_src, num_dst) for src, dst, num_src, num_dst in ends]
+    for number, (other, turns) in joined.items():
+        src, dst, num_src, num_dst = ends[number]
+        both = torch.cat([src, ends[other][1]]), torch.cat([dst, ends[other][0]])
+        found[number] = _once(*both, None, num_src, num_dst)
+        if turns:
+            found[other] = _once(*both[::-1], None, num_dst, num_src)
+    for number in set(range(len(ends))) - joined.keys() - {o for o, turns in joined.values() if turns}:
+        [edges] = sampled.edges_by_relation[number]
+        found[number] = dataclasses.replace(_with_rows(edges, ends[number][3]), positions=None)
+    return found
+
+
+def _with_rows(edges: SampledEdges, num_rows: int) -> SampledEdges:
+    """Return edges with a row for each of the destinations' nodes; the last ones have none."""
+    last = edges.indptr[-1:].expand(num_rows + 1 - edges.indptr.numel())
+    return dataclasses.replace(edges, indptr=torch.cat([edges.indptr, last]))
 
 
 def _tree_by_tree(sampled: Sampled) -> Sampled:

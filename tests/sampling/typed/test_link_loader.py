@@ -340,7 +340,6 @@ ONE_LINK = torch.tensor([[0], [1]])
         ),
         ({"neg_sampling": NegativeSampling("binary", 1, torch.ones(PAPERS))}, DataError, r"shape \(25,\)"),
         ({"plan": "cpu"}, ConfigError, "takes no plan='cpu'"),
-        ({"subgraph_type": "bidirectional"}, ConfigError, "takes no subgraph_type='bidirectional'"),
     ],
 )
 def test_what_cannot_be_done_is_refused(options, error, message):

@@ -325,7 +325,6 @@ def test_models_of_pyg_train_unchanged(make):
         ({"num_neighbors": {("a", "b"): [1]}}, ConfigError, "the graph does not have"),
         ({"plan": "cpu"}, ConfigError, "takes no plan='cpu': plans are made for graphs of one node type"),
         ({"src_degree": True}, ConfigError, "takes no src_degree=True"),
-        ({"subgraph_type": "induced"}, ConfigError, "takes no subgraph_type='induced'"),
         (
             {"time_attr": "time"},
             ConfigError,
