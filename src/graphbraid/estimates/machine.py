@@ -21,7 +21,6 @@ from graphbraid.estimates.allocation import capacity_bytes
 from graphbraid.features.tiers.device_sizing import DeviceMemory
 from graphbraid.files.schema import SavedRecord
 from graphbraid.files.writing import format_bytes
-from graphbraid.fullgraph.measured.rates import machine_rates
 from graphbraid.machine.hardware import Hardware, free_memory_bytes, own_anonymous_bytes
 from graphbraid.machine.shared_tensors import machine_name
 from graphbraid.signatures import typed
@@ -98,6 +97,8 @@ def this_machine(folder: Path | None = None, *, with_rates: bool = True) -> Hard
         folder: where a run writes. If None, the working directory.
         with_rates: whether to give its rates, which are measured the first time.
     """
+    from graphbraid.fullgraph.measured.rates import machine_rates  # here: runs measure none
+
     hardware, rates = Hardware.detect(), machine_rates() if with_rates else None
     return HardwareFile(
         name=hardware.cpu_model,

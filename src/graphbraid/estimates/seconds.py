@@ -10,6 +10,7 @@ import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -21,8 +22,6 @@ from graphbraid.estimates.memory import are_mapped
 from graphbraid.estimates.records import EpochSeconds, PartSeconds
 from graphbraid.estimates.trial import Trial, of_tries, repeated, timed
 from graphbraid.files.writing import format_bytes
-from graphbraid.fullgraph.batches.layer_wise import LayerWise, LevelPass
-from graphbraid.fullgraph.measured.rates import machine_rates
 from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.machine.measurements import OtherPrograms
 from graphbraid.nn import module_traits
@@ -35,6 +34,9 @@ from graphbraid.train.step.feed import ALONE, Share, make_loader
 from graphbraid.train.step.links.runner import LinkRunner
 from graphbraid.train.step.runner import ModelRunner
 from graphbraid.train.step.tiers import share_of
+
+if TYPE_CHECKING:
+    from graphbraid.fullgraph.batches.layer_wise import LayerWise, LevelPass
 
 SECONDS = 1.0
 """Seconds that trials of a run's steps take, about; those of an evaluation take half as long."""
@@ -274,6 +276,8 @@ def _pass_seconds(trial: Trial, runner: ModelRunner) -> float:
     graph, needed = trial.graph, whole_bytes(runner)
     if needed > trial.config.memory_budget_bytes or not may_be_tried(needed):
         return math.inf
+    from graphbraid.fullgraph.measured.rates import machine_rates  # here: runs measure none
+
     layers = module_traits.num_layers(runner.model)
     layers = depth(runner.model, trial.config) if layers is None else layers
     width = max(graph.num_features, runner.widest)
