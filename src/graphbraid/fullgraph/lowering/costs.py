@@ -92,7 +92,7 @@ class NodeTypeSizes:
     """Whether the graph holds its features in CSR."""
 
 
-Trial = Callable[[str, int, int, float], float]
+OperationTimer = Callable[[str, int, int, float], float]
 """Returns the measured seconds of what has a name, given its rows or edges, columns and expected seconds."""
 
 
@@ -128,7 +128,7 @@ class CostModel:
 
     found: Mapping[str, float] | None = None
     """Seconds of trials, by the name of what was tried. If None, nothing is tried, and rates alone decide."""
-    trial: Trial | None = None
+    trial: OperationTimer | None = None
     """Times what :attr:`found` does not have, and adds it. If None, the rates predict it."""
     by_trial: bool = False
     """Whether the time methods return measured times of trials instead of predictions by rates."""
