@@ -16,7 +16,7 @@ pytest.importorskip("torch_geometric", reason=NO_PYG)
 import torch_geometric.nn as pyg
 from tests.fullgraph.matrix.case import GAT, GCN, GIN, SAGE
 from tests.fullgraph.matrix.compare import LEFT_ALONE, assert_alike, engine_of, verdict
-from tests.fullgraph.matrix.graphs import NODES, data_of
+from tests.fullgraph.matrix.graphs import CHANNELS, NODES, data_of
 from tests.fullgraph.matrix.models import HIDDEN, calls
 from torch_geometric.nn import MessagePassing
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
@@ -824,3 +824,80 @@ def test_constants_of_the_graph_are_computed_once_and_freed():
 def test_a_layer_on_its_own_edges_is_named_in_the_explanation():
     engine = engine_of(made(ON_EDGES["turned, GCN"]), data_of("untidy"))
     assert "layer GCNConv on its own edges, lowered" in engine.explain()
+
+
+# ---- other attributes of the user's data
+
+
+class OfData(nn.Module):
+    """A model that takes the data, whatever these hold."""
+
+    def __init__(self, read):
+        super().__init__()
+        self.read = read
+        self.first, self.second = GCN(CHANNELS, HIDDEN), GCN(HIDDEN, HIDDEN)
+        self.head, self.code = nn.Linear(HIDDEN, 4), nn.Linear(3, HIDDEN)
+
+    def forward(self, data):
+        x, edge_index, batch = data.x, data.edge_index, data.batch
+        h = self.first(x, edge_index)
+        h = self.second(self.read(self, h, data, batch).relu(), edge_index)
+        return self.head(h)
+
+
+def positions(self, h, data, batch):
+    return h + self.code(data.pos)
+
+
+def lengths(self, h, data, batch):
+    row, col = data.edge_index
+    weight = (data.pos[row] - data.pos[col]).norm(dim=1)
+    return self.second(h, data.edge_index, weight)
+
+
+def trees(self, h, data, batch):
+    mean = torch.zeros(3, h.size(1), dtype=h.dtype).index_add_(0, data.tree, h)
+    return h - mean[data.tree]
+
+
+def labels(self, h, data, batch):
+    known = F.one_hot(data.y, 8).to(h.dtype) * data.train_mask[:, None]
+    return h + known
+
+
+def no_batch(self, h, data, batch):
+    return h if batch is None else h * 0
+
+
+READS = {"positions": positions, "lengths": lengths, "trees": trees, "labels": labels, "no batch": no_batch}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_other_attributes_of_the_data_may_be_read_and_changed(name):
+    data = data_of("untidy")
+    draw = torch.Generator().manual_seed(8)
+    data.pos = torch.rand(NODES, 3, generator=draw)
+    data.tree = torch.randint(3, (NODES,), generator=draw)
+    models = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        models.append(OfData(READS[name]))
+    model, twin = models
+    engine = engine_of(model, data)
+    assert verdict(engine) != LEFT_ALONE, engine.explain()
+    assert_alike(model, copy.deepcopy(twin), data, engine)
+    twin.load_state_dict(model.state_dict())
+
+    def same():
+        torch.testing.assert_close(engine.predict(), twin.eval()(data), rtol=2e-4, atol=2e-5)
+
+    same()
+    data.pos.mul_(2)
+    data.tree.add_(1).remainder_(3)
+    same()
+    data.pos, data.tree, data.y = data.pos + 1, data.tree.flip(0), data.y.flip(0)
+    same()
+    data.batch = torch.zeros(NODES, dtype=torch.int64)
+    same()
+    data.pos.requires_grad_()
+    same()

@@ -65,6 +65,8 @@ class Given:
         node_types: the node types as values of a program.
         relations: the relations where there are types; in a graph of one, those that have edges, if the data
             say of each edge which it belongs to.
+        others: names of further tensors of the data, which graph breaks can read.
+        missing: names for which the data give None, as PyG's do for ``batch``.
     """
 
     names: frozenset[str] = frozenset({X, EDGES, ADJACENCY, DATA})
@@ -78,6 +80,8 @@ class Given:
     classes: Mapping[str, type] = field(default_factory=dict)
     node_types: tuple[NodeType, ...] = ()
     relations: tuple[Relation, ...] = ()
+    others: frozenset[str] = frozenset()
+    missing: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, graph: Graph) -> Given:

@@ -146,7 +146,10 @@ class Islands:
         if node.op not in _CALLS:
             raise why
         try:
-            self._written[node] = self._layer_call(node, why) or self._tried_call(node, why)
+            if node.target is itself:  # an attribute of the user's data
+                self._written[node] = self._tried_call(node, None)
+            else:
+                self._written[node] = self._layer_call(node, why) or self._tried_call(node, why)
         except _NoBreakError as error:
             raise _both(why, error) from error
 
@@ -645,7 +648,7 @@ def _both(why: NotLoweredError, error: _NoBreakError) -> NotLoweredError:
 
 def _is_torchs(target: Any) -> bool:
     """Return whether a function or method computes its result from its arguments alone."""
-    if isinstance(target, str):
+    if isinstance(target, str) or target is itself:
         return True
     home = getattr(target, "__module__", None) or ""
     return isinstance(target, types.BuiltinFunctionType) or home.split(".")[0] in (

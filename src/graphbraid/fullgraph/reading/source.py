@@ -28,6 +28,7 @@ from graphbraid.fullgraph.reading.calling import (
     calling_of,
     of_data,
 )
+from graphbraid.fullgraph.reading.exact import is_from
 from graphbraid.fullgraph.reading.fused_hgt import explained_fused
 from graphbraid.fullgraph.reading.islands import Breaks
 from graphbraid.fullgraph.reading.read import read_model, read_typed
@@ -97,6 +98,8 @@ class Source:
         stores = () if data is None else (data,) if node_type is None else data.stores
         self._held = [(one, key, one.get(key)) for one in stores if hasattr(one, "get") for key in READ]
         self.watch = GraphWatch(graph, [value for *_, value in self._held])
+        missing = (key for key in _NONE_IF_MISSING if node_type is None and data is not None)
+        self._held += [(data, key, None) for key in missing if data.get(key) is None]
         self._by_relation: Graph | None = None
         self._values: dict[str, Any] = {}
         """What graph breaks get of the graph, the same objects whenever the model is read."""
@@ -136,7 +139,15 @@ class Source:
         if given.typed:
             return given
         classes = {key: type(value) for _, key, value in self._held if value is not None}
-        return replace(given, edge_channels=self._edge_channels(), classes=classes)
+        keys = {str(key) for key in self._data.keys() if str(key) not in READ}  # noqa: SIM118 - of PyG
+        is_pyg = is_from(type(self._data), "torch_geometric.data.data")
+        return replace(
+            given,
+            edge_channels=self._edge_channels(),
+            classes=classes,
+            others=frozenset(key for key in keys if _is_plain(self._data.get(key))),
+            missing=frozenset(one for one in _NONE_IF_MISSING if is_pyg and self._data.get(one) is None),
+        )
 
     def read(
         self, model: nn.Module, breaks_at: torch.device | None = None, *, for_some_nodes: bool = False
@@ -212,10 +223,14 @@ class Source:
 
         def value(target: str) -> Any:
             if target not in self._values:
-                self._values[target] = written.value(names[target])
+                self._values[target] = written.value(names.get(target, target))
+                if target in given.others:
+                    held = self._data.get(target)
+                    self._held.append((self._data, target, held))
+                    self.watch.add(held)
             return self._values[target]
 
-        makers = {target: partial(value, target) for target in names}
+        makers = {target: partial(value, target) for target in (*names, *given.others)}
         return Breaks(num_rows=(graph.num_nodes,), values=makers, place=place, constants=self._constants)
 
     def graph_for(self, program: Program) -> Graph:
@@ -257,6 +272,16 @@ class Source:
         """Return the text about a model that runs as it is written, with its layers that run fused."""
         fused = "" if self.node_type is None else explained_fused(model)
         return "\n".join(filter(None, (why.explained(), fused)))
+
+
+_NONE_IF_MISSING = ("pos", "batch", "y", "edge_attr")
+"""Attributes that PyG's ``Data`` gives as None where it does not hold them."""
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether a value is a tensor that a trace may stand in for, and whose gradient nobody wants."""
+    is_tensor = type(value) is Tensor and value.layout == torch.strided
+    return is_tensor and not value.requires_grad and not value.is_inference()
 
 
 def source_of(model: nn.Module, graph: Graph, data: Any = None, node_type: str | None = None) -> Source:

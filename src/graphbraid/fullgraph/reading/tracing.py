@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.overrides import TorchFunctionMode
 
-from graphbraid.fullgraph.program import NotLoweredError
+from graphbraid.fullgraph.program import NotLoweredError, itself
 from graphbraid.fullgraph.reading.calling import (
     ADJACENCY,
     DATA,
@@ -203,21 +203,28 @@ class _Root(nn.Module):
 
     def forward(self) -> Any:
         """Call the model and return what it returns."""
-        values = _CallArguments(
-            (
-                what,
-                self._proxy(of)
-                if isinstance(of, str)
-                else {key: self._proxy(one) for key, one in of.items()},
-            )
-            for what, of in self._targets.items()
-        )
+        values = _CallArguments(self._attribute)
+        for what, of in self._targets.items():
+            if isinstance(of, str):
+                values[what] = self._proxy(of)
+            else:
+                values[what] = {key: self._proxy(one) for key, one in of.items()}
         if self._given.typed:
             return self._calling.run(self.model, values)
         values[DATA] = _Data(self._given, values)
         returned = self._calling.run(self.model, values)
         _check_containers(returned)
         return returned
+
+    def _attribute(self, name: str) -> Any:
+        """Return a proxy of another attribute of the user's data.
+
+        Raises:
+            NotLoweredError: they have no such tensor, or there may be no graph breaks to read it.
+        """
+        if name not in self._given.others or not self._tracer.has_breaks:
+            raise NotLoweredError("forward", f"it takes {name!r}", "forward(x, edge_index)")
+        return self._tracer.create_proxy("call_function", itself, (self._proxy(name),), {})
 
     def _proxy(self, target: str) -> fx.Proxy:
         if target not in self._made:
@@ -236,22 +243,28 @@ def _check_containers(returned: Any) -> None:
 
 
 class _CallArguments(dict[str, Any]):
-    """The arguments of the call; any other cannot be read, except for the number of nodes."""
+    """The arguments of the call. The number of nodes, and what ``other`` returns, are made when read."""
+
+    def __init__(self, other: Callable[[str], Any]) -> None:
+        super().__init__()
+        self._other = other
 
     def __missing__(self, what: str) -> Any:
         if what == NUM_NODES and isinstance(x := self.get(X), fx.Proxy):
             return x.size(0)
-        raise NotLoweredError("forward", f"it takes {what!r}", "forward(x, edge_index)")
+        self[what] = made = self._other(what)
+        return made
 
 
 class _Data:
-    """Stand-in for PyG's data in a trace: features, edges, weights; any other attribute cannot be read."""
+    """Stand-in for PyG's data in a trace. On mini-batches only features, edges and weights can be read."""
 
     def __init__(self, given: Given, values: _CallArguments) -> None:
         plain: type = getattr(sys.modules.get("torch_geometric.data"), "Data", object)
         self._class = plain if given.data_class is None else given.data_class
         self._given = {name: value for name, value in values.items() if name in given.held - {ADJACENCY}}
-        self._counts = values if given.graph is not None else {}
+        self._others = {} if given.graph is None else dict.fromkeys({NUM_NODES, *given.others}, values)
+        self._missing = given.missing
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
@@ -259,8 +272,10 @@ class _Data:
         return self._class
 
     def __getattr__(self, name: str) -> Any:
-        if name == NUM_NODES and isinstance(self._counts, _CallArguments):
-            return self._counts[NUM_NODES]
+        if name in self._missing:
+            return None
+        if name in self._others:
+            return self._others[name][name]
         if name not in self._given:
             raise NotLoweredError("forward", f"it reads {name!r} of the data", "data.x and data.edge_index")
         return self._given[name]
@@ -284,6 +299,7 @@ class _Tracer(fx.Tracer):
         self._reads_hgt = reads_hgt
         self._gradients, self._classes, self._whole = torch.is_grad_enabled(), classes, whole
         self._thread = threading.get_ident()  # modules that other threads call meanwhile are not traced
+        self.has_breaks = whole is not None
         self.bare: dict[str, nn.Module] = {}
         """Layers whose network is traced, without it, by the targets of calls."""
 

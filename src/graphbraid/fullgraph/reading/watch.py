@@ -176,10 +176,17 @@ class GraphWatch:
         self._tensors = [t for t in held if isinstance(t, Tensor) and not t.is_inference()]
         self._before = self._now()
 
+    def add(self, tensor: Tensor) -> None:
+        """Watch one more tensor, as it is now."""
+        self._tensors.append(tensor)
+        self._before += self._state_of([tensor])
+
     def _now(self) -> list[tuple[int, int, bool]]:
-        return [
-            (t._version, t.data_ptr() if t.layout is strided else 0, t.requires_grad) for t in self._tensors
-        ]
+        return self._state_of(self._tensors)
+
+    @staticmethod
+    def _state_of(tensors: Iterable[Tensor]) -> list[tuple[int, int, bool]]:
+        return [(t._version, t.data_ptr() if t.layout is strided else 0, t.requires_grad) for t in tensors]
 
     def has_changed(self) -> bool:
         """Return whether any tensor was written to or given other memory since this watch was made."""
