@@ -15,8 +15,10 @@ from tests import warm
 from tests.extras import PATIENCE
 from tests.peaks import least_peak
 from tests.sampling.graphs import power_law_csc
+from torch_geometric import nn as pyg
 from torch_geometric.data import Data
 
+import graphbraid
 from graphbraid import Graph, native
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import SparseFeatures
@@ -56,6 +58,24 @@ def digest(batches):
         for tensor in (batch.n_id, batch.input_id, batch.edge_index, batch.e_id, batch.x):
             state.update(tensor.numpy().tobytes())
     return state.hexdigest()
+
+
+@pytest.mark.parametrize("reads_x", [False, True])
+def test_counting_nodes_and_running_a_compiled_model_make_no_edge_list(reads_x):
+    graph = make_graph()
+    torch.manual_seed(0)
+    model = pyg.GraphSAGE(9, 8, 2, 3)
+    engine = graphbraid.compile(model, strict=True)
+    for batch in NeighborLoader(graph, [4, 3], batch_size=50, input_nodes=graph.split("train")):
+        if reads_x:
+            assert batch.x.shape[1] == 9
+        assert batch.num_nodes == len(batch.n_id)
+        out = engine(batch)
+        assert batch.sampled_edges is not None
+        whole = model(batch.x, batch.edge_index)[: batch.batch_size]
+        torch.testing.assert_close(out, whole, rtol=1e-4, atol=1e-5)
+        batch.x = batch.x[:7]
+        assert batch.num_nodes == 7
 
 
 def test_a_batch_has_pygs_attributes():

@@ -114,8 +114,8 @@ class LazyStorage(GlobalStorage):
         for name in () if "num_nodes" in values else values:
             if name in N_KEYS and not values.is_made(name):
                 return int(values.batch.num_nodes)
-            if name in N_KEYS and isinstance(values[name], Tensor):
-                break
+            if name in N_KEYS and isinstance(value := values[name], Tensor):
+                return int(value.shape[self._parent().__cat_dim__(name, value, self)])
         found: int | None = GlobalStorage.num_nodes.fget(self)
         return found
 

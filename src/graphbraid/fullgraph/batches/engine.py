@@ -137,7 +137,7 @@ def _made(model: nn.Module, strict: bool) -> BatchEngine:
 def _is_batch(value: Any) -> bool:
     if isinstance(value, Tensor | dict) or not callable(getattr(value, "keys", None)):
         return False
-    return hasattr(value, "num_nodes")
+    return hasattr(type(value), "num_nodes") or hasattr(value, "num_nodes")  # it may be costly to count
 
 
 __all__ = ["BatchEngine"]
