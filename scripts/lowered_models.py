@@ -26,7 +26,7 @@ would be needed.
 A class is recognised by what it is, not by its name: a subclass of a listed layer, a hook, a
 parametrization, a method of an instance's own, an option or an attribute that is not listed makes a
 model run as it is written. Layers of one's own, made from PyG's `MessagePassing`, are read by a trace
-([layers of your own](fullgraph.md#layers-of-your-own)).
+([layers of your own](fullgraph.md#other-layers-and-your-own)).
 """
 
 _TYPED = """## Models over node types

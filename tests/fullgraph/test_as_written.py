@@ -58,7 +58,7 @@ def test_edge_features():
         lambda self, x, edge_index, edge_attr: self.conv(x, edge_index, edge_attr),
         pyg.TransformerConv(CHANNELS, CLASSES, edge_dim=3),
         data,
-        LEFT_ALONE,
+        LOWERED,
         lambda model: model(data.x, data.edge_index, data.edge_attr),
     )
 

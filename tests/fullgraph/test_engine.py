@@ -433,9 +433,9 @@ def test_a_model_without_lowered_form_gets_the_graph_s_weights_too():
 @pytest.mark.parametrize(
     ("layer", "options", "reason"),
     [
-        ("SAGEConv", {"aggr": "median"}, "SAGEConv with aggr='median'"),
-        ("SAGEConv", {"aggr": ["mean", "max"]}, "SAGEConv with aggr="),
-        ("ResGatedGraphConv", {}, "no operation stands for ResGatedGraphConv"),
+        ("SAGEConv", {"flow": "target_to_source"}, "SAGEConv with flow='target_to_source'"),
+        ("TAGConv", {"aggr": ["mean", "max"]}, "TAGConv with aggr="),
+        ("MFConv", {}, "its forward cannot be traced"),
     ],
 )
 def test_an_option_without_lowered_form_is_named_with_its_layer(layer, options, reason):

@@ -10,7 +10,7 @@ pytest.importorskip("torch_geometric", reason=NO_PYG)
 import torch.nn.functional as F
 from tests.fullgraph.matrix.cases_messages import own
 from tests.fullgraph.matrix.compare import LEFT_ALONE, LOWERED, assert_alike, engine_of, verdict
-from tests.fullgraph.matrix.graphs import data_of
+from tests.fullgraph.matrix.graphs import CHANNELS, CLASSES, data_of
 from tests.fullgraph.matrix.models import Stack
 from torch import nn
 
@@ -41,15 +41,44 @@ def _with_dropout():
 
 
 @pytest.mark.parametrize("make", [lambda: Stack(own(_dropped)), _with_dropout], ids=["function", "module"])
-def test_a_message_with_dropout_is_lowered_only_in_evaluation(make):
+def test_a_message_with_dropout_is_lowered_and_rests_in_evaluation(make):
     data, model = data_of("untidy"), make()
-    engine = engine_of(model, data)
-    assert verdict(engine) == LEFT_ALONE
-    assert "draws random numbers" in engine.explain()
+    assert verdict(engine_of(model, data)) == LOWERED
     model, twin = model.eval(), copy.deepcopy(model)
     engine = engine_of(model, data)
     assert verdict(engine) == LOWERED
     assert_alike(model, twin, data, engine, steps=1)
+
+
+class One(nn.Module):
+    """One layer."""
+
+    def __init__(self, make):
+        super().__init__()
+        self.conv = make(CHANNELS, CLASSES)
+
+    def forward(self, x, edge_index):
+        return self.conv(x, edge_index)
+
+
+def test_dropout_in_a_message_keeps_the_mean_and_draws_the_same_from_a_seed():
+    """Each step draws other numbers; backward draws those of its forward."""
+    data, model = data_of("untidy"), One(own(_dropped, aggr="sum"))
+    engine = engine_of(model, data)
+    assert verdict(engine) == LOWERED
+    torch.manual_seed(3)
+    first, second = engine().detach(), engine().detach()
+    assert not torch.equal(first, second)
+    torch.manual_seed(3)
+    assert torch.equal(first, engine().detach())
+    mean = torch.stack([engine().detach() for _ in range(2000)]).mean(0)
+    expected = engine_of(model.eval(), data)().detach()
+    torch.testing.assert_close(mean, expected, rtol=0.1, atol=0.25)
+    model.train()
+    out = engine()
+    out.sum().backward()  # the layer is linear, so each row's gradient gives back the row
+    rebuilt = sum((p.grad * p).sum() for p in model.parameters() if p.grad is not None)
+    torch.testing.assert_close(rebuilt, out.sum(), rtol=1e-3, atol=1e-3)
 
 
 def test_a_message_that_draws_is_left_alone():

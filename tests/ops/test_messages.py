@@ -88,6 +88,70 @@ def test_equal_messages_share_a_gradient(reduction, ties):
         torch.testing.assert_close(ours.sum(0), (csc.degrees() > 0).sum().double().expand(WIDTH))
 
 
+def of_all_edges(message, csc, *given):
+    """The same message on all edges together."""
+    return message(*given, index=csc.destinations().long(), num_rows=csc.num_dst)
+
+
+def softmax(scores, index, num_rows):
+    weight = scores.exp()
+    return weight / weight.new_zeros(num_rows, weight.shape[1]).index_add(0, index, weight)[index]
+
+
+def attention(x_j, x_i, weight, *, index, num_rows):
+    return softmax(x_j * x_i @ weight, index, num_rows) * x_j
+
+
+def spread(x_j, x_i, weight, *, index, num_rows):
+    """A row for each destination, which is not 0 where there are no edges."""
+    rows = (x_j * x_i) @ weight
+    square = rows.new_zeros(num_rows, rows.shape[1]).index_add(0, index, rows.square())
+    return torch.cat([(square + 1).sqrt(), square], 1)
+
+
+@pytest.mark.usefixtures("blocks")
+@pytest.mark.parametrize("reduction", ["sum", "mean", "max", "own"])
+@pytest.mark.parametrize(("num_edges", "num_nodes"), [(EDGES, NODES), (0, 5), (3, 1)])
+def test_a_message_may_read_all_edges_of_its_destination(reduction, num_edges, num_nodes):
+    torch.manual_seed(1)
+    csc, x, weight = csc_of(num_edges, num_nodes), some(num_nodes, WIDTH), some(WIDTH, WIDTH)
+    message = spread if reduction == "own" else attention
+
+    def call(*given, **of_block):
+        return message(*given, weight, **of_block)
+
+    how = {"sources": [x], "destinations": [x], "parameters": [weight], "reduction": reduction}
+    out = aggregate_messages(csc, call, **how, by_destination=True)
+    rows = x[csc.indices.long()], x[csc.destinations().long()]
+    expected = of_all_edges(call, csc, *rows)
+    if reduction != "own":
+        expected = at_once(csc, lambda _: expected, [x], [], [], reduction)
+    torch.testing.assert_close(out, expected)
+    grad = torch.randn_like(out)
+    ours, theirs = (torch.autograd.grad(one, (x, weight), grad) for one in (out, expected))
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.usefixtures("blocks")
+def test_random_numbers_are_drawn_again_in_backward_and_differ_between_blocks():
+    x = torch.ones(NODES, WIDTH, requires_grad=True)
+
+    def call(x_j):
+        return torch.nn.functional.dropout(x_j, 0.5)
+
+    torch.manual_seed(2)
+    out = aggregate_messages(csc_of(), call, sources=[x], draws=True)
+    after = torch.get_rng_state()
+    torch.manual_seed(2)
+    assert torch.equal(out, aggregate_messages(csc_of(), call, sources=[x], draws=True))
+    assert torch.equal(after, torch.get_rng_state())
+    (grad,) = torch.autograd.grad(out.sum(), x)
+    torch.testing.assert_close(grad.sum(), out.detach().sum())  # the same edges were kept
+    assert 0.45 < float(out.detach().sum()) / (2 * EDGES * WIDTH) < 0.55
+    assert len({tuple(row) for row in out.detach()[8:].tolist()}) > 10
+
+
 @pytest.mark.parametrize("reduction", messages.REDUCTIONS)
 @pytest.mark.parametrize(("num_edges", "num_nodes"), [(0, 5), (0, 1), (3, 1)])
 def test_no_edges_and_one_node(reduction, num_edges, num_nodes):
@@ -127,6 +191,7 @@ def test_a_message_gets_a_block_of_edges_at_a_time(monkeypatch):
     ("error", "message", "options"),
     [
         (ConfigError, "reduction must be one of sum, mean", {"reduction": "median"}),
+        (ConfigError, "needs by_destination", {"reduction": "own"}),
         (ConfigError, "ties must be one of shared", {"ties": "first"}),
         (DataError, "source rows must be 40", {"sources": [torch.zeros(3, 2)]}),
         (DataError, "destination rows must be 40", {"destinations": [torch.zeros(39, 2)]}),

@@ -14,14 +14,16 @@ from torch import Tensor
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.derived import inverse_degrees
+from graphbraid.ops.dropout import draw_seed
 from graphbraid.ops.gather import add_rows
 from graphbraid.ops.kernels import backend, check_row_dtype, new_rows
 from graphbraid.ops.library import once_differentiable, run
 from graphbraid.ops.spmm import TIES, Ties
 from graphbraid.signatures import typed
 
-MessageReduction = Literal["sum", "mean", "max", "min"]
+MessageReduction = Literal["sum", "mean", "max", "min", "own"]
 REDUCTIONS: tuple[MessageReduction, ...] = ("sum", "mean", "max", "min")
+"""Those that need nothing of the message but a row per edge."""
 _BLOCK_FLOATS = 1 << 18
 """Elements of a block's messages: a megabyte, so that a few temporaries of a message stay in the cache."""
 _LEAST_EDGES = 256
@@ -40,6 +42,8 @@ def aggregate_messages(
     reduction: MessageReduction = "sum",
     ties: Ties = "shared",
     shape: tuple[int, ...] | None = None,
+    by_destination: bool = False,
+    draws: bool = False,
 ) -> Tensor:
     """Reduce the messages of all edges ``u -> v`` to rows of their destinations.
 
@@ -56,9 +60,15 @@ def aggregate_messages(
         destinations: each ``(at least num_dst, ...)``; the message gets row ``v``.
         edges: each ``(num_edges, ...)``, in the order of ``csc``; the message gets the edge's own row.
         parameters: the tensors beside these that the message reads and that need gradients.
-        reduction: ``sum``, ``mean``, ``max`` or ``min``. Nodes without messages have zeros.
+        reduction: ``sum``, ``mean``, ``max`` or ``min``, where nodes without messages have zeros; or ``own``,
+            with ``by_destination``: the message returns a row for each destination instead.
         ties: which of several equal messages receive a maximum's or minimum's gradient; not ``first``.
         shape: the shape of one edge's message. If None, it is found by running the message on no edges.
+        by_destination: whether a row of the message may depend on all edges of its destination. All of these
+            are then in one block, whatever their number. The message also takes ``index``, an int64 vector
+            with the destination of each edge, and ``num_rows``, the number of destinations of the block.
+        draws: whether the message draws random numbers from torch's generator on the CPU. Backward then draws
+            the same.
 
     Returns:
         ``(num_dst, ...)`` of the message's dtype.
@@ -67,10 +77,12 @@ def aggregate_messages(
         ConfigError: ``reduction`` or ``ties`` is not one of those.
         DataError: rows do not fit the graph, or the message returns something else than one row per edge.
     """
-    if reduction not in REDUCTIONS:
-        raise ConfigError(f"reduction must be one of {', '.join(REDUCTIONS)}; got {reduction!r}")
+    if reduction not in (*REDUCTIONS, "own"):
+        raise ConfigError(f"reduction must be one of {', '.join(REDUCTIONS)} or own; got {reduction!r}")
     if ties not in TIES[1:]:
         raise ConfigError(f"ties must be one of {', '.join(TIES[1:])}; got {ties!r}")
+    if reduction == "own" and not by_destination:
+        raise ConfigError("reduction='own' needs by_destination=True")
     if not (sources or destinations or edges):
         raise DataError("a message needs rows to read: sources, destinations or edges")
     counts = (csc.num_src, "source"), (csc.num_dst, "destination"), (csc.num_edges, "edge")
@@ -81,35 +93,52 @@ def aggregate_messages(
             if found != number and not (of == "destination" and found > number):
                 raise DataError(f"{of} rows must be {number}; got shape {tuple(rows.shape)}")
     if shape is None:
+        of_block = {"index": torch.zeros(0, dtype=torch.int64), "num_rows": 0} if by_destination else {}
         with torch.no_grad():
-            of_none = message(*(rows.detach()[:0] for rows in (*sources, *destinations, *edges))).shape
+            none = (rows.detach()[:0] for rows in (*sources, *destinations, *edges))
+            of_none = message(*none, **of_block).shape
         if len(of_none) == 0 or of_none[0] != 0:
             raise DataError(
                 f"the message must return one row per edge; of no edges it returned {tuple(of_none)}"
             )
         shape = tuple(of_none[1:])
-    blocked = BlockedMessages(csc, message, reduction, math.prod(shape), parameters=parameters, ties=ties)
+    blocked = BlockedMessages(
+        csc,
+        message,
+        reduction,
+        math.prod(shape),
+        parameters=parameters,
+        ties=ties,
+        by_destination=by_destination,
+    )
     sizes = len(sources), len(destinations), len(edges)
-    out: Tensor = run(_AggregateMessages, blocked, sizes, *sources, *destinations, *edges, *parameters)
+    seed = draw_seed() if draws else None
+    out: Tensor = run(_AggregateMessages, blocked, sizes, seed, *sources, *destinations, *edges, *parameters)
     return out.view(csc.num_dst, *shape)
 
 
 class _AggregateMessages(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, blocked: BlockedMessages, sizes: tuple[int, int, int], *tensors: Tensor) -> Tensor:
+    def forward(
+        ctx: Any,
+        blocked: BlockedMessages,
+        sizes: tuple[int, int, int],
+        seed: int | None,
+        *tensors: Tensor,
+    ) -> Tensor:
         rows, _ = _parted(sizes, tensors)
         first = next(iter((*rows.sources, *rows.destinations, *rows.edges)))
         out = new_rows(first, *blocked.shape)
         count = new_rows(out, blocked.shape[0], blocked.shape[1], torch.int32) if blocked.selects else None
-        blocked.forward(rows, out, count)
-        ctx.blocked, ctx.sizes = blocked, sizes
+        blocked.forward(rows, out, count, seed=seed)
+        ctx.blocked, ctx.sizes, ctx.seed = blocked, sizes, seed
         ctx.save_for_backward(*tensors, *((out, count) if blocked.selects else ()))
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        blocked, needs, tensors = ctx.blocked, ctx.needs_input_grad[2:], ctx.saved_tensors
+        blocked, needs, tensors = ctx.blocked, ctx.needs_input_grad[3:], ctx.saved_tensors
         kept, tensors = tensors[len(needs) :], tensors[: len(needs)]
         out, count = kept or (None, None)
         rows, _ = _parted(ctx.sizes, tensors)
@@ -130,8 +159,9 @@ class _AggregateMessages(torch.autograd.Function):
             ),
             out=out,
             count=count,
+            seed=ctx.seed,
         )
-        return None, None, *into
+        return None, None, None, *into
 
 
 def _parted(sizes: tuple[int, int, int], tensors: Sequence[Any]) -> tuple[EdgeRows, tuple[Any, ...]]:
@@ -199,6 +229,7 @@ class BlockedMessages:
         width: elements of one edge's message.
         parameters: the tensors beside the rows that the message reads and that need gradients.
         ties: for a maximum or minimum, which of several equal messages receive the gradient.
+        by_destination: see :func:`aggregate_messages`.
     """
 
     def __init__(
@@ -210,8 +241,10 @@ class BlockedMessages:
         *,
         parameters: Sequence[Tensor] = (),
         ties: Ties = "shared",
+        by_destination: bool = False,
     ) -> None:
-        self._csc, self._message, self._reduction, self._ties = csc, message, reduction, ties
+        self._csc, self._reduction, self._ties = csc, reduction, ties
+        self._message, self._by_destination = message, by_destination
         self._width, self._parameters = width, parameters
         self._step = max(_LEAST_EDGES, _BLOCK_FLOATS // max(1, width))
 
@@ -225,7 +258,9 @@ class BlockedMessages:
         """Whether the reduction is a maximum or minimum; backward then reads the result."""
         return self._reduction in ("max", "min")
 
-    def forward(self, rows: EdgeRows, out: Tensor, count: Tensor | None = None) -> None:
+    def forward(
+        self, rows: EdgeRows, out: Tensor, count: Tensor | None = None, *, seed: int | None = None
+    ) -> None:
         """Compute the reduced messages.
 
         Args:
@@ -233,13 +268,19 @@ class BlockedMessages:
             out: ``(num_dst, width)``, contiguous, written.
             count: ``(num_dst, width)`` int32, written: how many messages share a maximum's or minimum's
                 gradient. Needed for backward of these alone.
+            seed: where the message's random numbers start in this step; None if it draws none.
         """
         out.zero_()
         if count is not None:
             count.zero_()
         with torch.no_grad():
             for block in self._blocks():
-                found = self._message(*block.gathered(rows)).reshape(len(block.indices), self._width)
+                found = self._made(block, block.gathered(rows), seed)
+                if self._reduction == "own":
+                    last = block.first_row + block.indptr.numel() - 1
+                    out[block.first_row : last] = found.reshape(-1, self._width)
+                    continue
+                found = found.reshape(len(block.indices), self._width)
                 if self.selects:
                     self._select(block, found, out, count)
                 else:
@@ -254,6 +295,7 @@ class BlockedMessages:
         *,
         out: Tensor | None = None,
         count: Tensor | None = None,
+        seed: int | None = None,
     ) -> None:
         """Add the gradients of what the message reads.
 
@@ -263,16 +305,20 @@ class BlockedMessages:
             into: where the gradients are added.
             out: the result of :meth:`forward`, for a maximum or minimum.
             count: what :meth:`forward` wrote, for these.
+            seed: as in :meth:`forward`.
         """
         grad = gradient_of_each(self._csc, self._reduction, grad, count)
         learned = [(p, g) for p, g in zip(self._parameters, into.parameters, strict=True) if g is not None]
         for block in self._blocks():
             leaves = block.leaves(rows, into)
             with torch.enable_grad():
-                found = self._message(*(leaf for leaf, _ in leaves))
+                found = self._made(block, [leaf for leaf, _ in leaves], seed)
             if not found.requires_grad:
                 return
-            given = grad.index_select(0, block.destinations)
+            if self._reduction == "own":
+                given = grad[block.first_row : block.first_row + block.indptr.numel() - 1]
+            else:
+                given = grad.index_select(0, block.destinations)
             if out is not None and self.selects:
                 given = given.masked_fill_(
                     found.detach().reshape(given.shape) != out.index_select(0, block.destinations), 0
@@ -287,7 +333,23 @@ class BlockedMessages:
                 if one is not None:
                     total.add_(one)
 
+    def _made(self, block: _Block, rows: Sequence[Tensor], seed: int | None) -> Tensor:
+        """Run the message on a block's rows. Each block draws from a seed of its own."""
+        of_block: dict[str, Any] = {}
+        if self._by_destination:
+            index = block.destinations.long().sub_(block.first_row)
+            of_block = {"index": index, "num_rows": block.indptr.numel() - 1}
+        if seed is None:
+            return self._message(*rows, **of_block)
+        with torch.random.fork_rng(devices=()):
+            at = block.first + block.first_row + 1  # another for each block
+            torch.default_generator.manual_seed((seed + 0x9E3779B97F4A7C15 * at) % (1 << 63))
+            return self._message(*rows, **of_block)
+
     def _blocks(self) -> Iterator[_Block]:
+        if self._by_destination:
+            yield from self._blocks_of_rows()
+            return
         csc, indptr = self._csc, self._csc.indptr
         starts = torch.arange(0, csc.num_edges, self._step)
         ends = (starts + self._step).clamp_(max=csc.num_edges)
@@ -297,6 +359,24 @@ class BlockedMessages:
             local = indptr[first : last + 1].clamp(start, end).sub_(start)
             rows = torch.arange(first, last, dtype=csc.indices.dtype)
             yield _Block(start, first, local, csc.indices[start:end], rows.repeat_interleave(local.diff()))
+
+    def _blocks_of_rows(self) -> Iterator[_Block]:
+        """Yield blocks with all edges of some destinations each, of which one has at least one."""
+        csc, first = self._csc, 0
+        # A row counts as an edge, so that rows without edges end blocks, too.
+        ends = csc.indptr + torch.arange(csc.num_dst + 1)
+        while first < csc.num_dst:
+            limit = int(ends[first]) + self._step
+            last = max(first + 1, int(torch.searchsorted(ends, limit, right=True)) - 1)
+            local = csc.indptr[first : last + 1]
+            start, end = int(local[0]), int(local[-1])
+            rows = torch.arange(first, last, dtype=csc.indices.dtype)
+            if (
+                start < end or self._reduction == "own"
+            ):  # which may give nodes without edges other rows than 0
+                destinations = rows.repeat_interleave(local.diff())
+                yield _Block(start, first, local - start, csc.indices[start:end], destinations)
+            first = last
 
     def _select(self, block: _Block, found: Tensor, out: Tensor, count: Tensor | None) -> None:
         """Join a block's messages to the largest or least so far."""
@@ -358,6 +438,7 @@ class _Block:
 
 def _adding(ids: Tensor, target: Tensor) -> Callable[[Tensor], None]:
     def add(rows: Tensor) -> None:
-        add_rows(rows.reshape(len(ids), -1), ids, target.view(target.shape[0], -1))
+        if len(ids):
+            add_rows(rows.reshape(len(ids), -1), ids, target.view(target.shape[0], -1))
 
     return add

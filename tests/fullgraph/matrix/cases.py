@@ -15,6 +15,7 @@ from tests.fullgraph.matrix.cases_pairs import PAIRS
 from tests.fullgraph.matrix.cases_propagation import PROPAGATION
 from tests.fullgraph.matrix.cases_relations import RELATIONAL
 from tests.fullgraph.matrix.cases_rowwise import FUNCTIONS, ROWWISE
+from tests.fullgraph.matrix.cases_traced import TRACED
 
 CASES = [
     *LAYERS,
@@ -28,5 +29,6 @@ CASES = [
     *RELATIONAL,
     *PAIRS,
     *MESSAGES,
+    *TRACED,
     *OPERANDS,
 ]

@@ -46,13 +46,15 @@ _SAGE_OPTIONS = {
     "project=True, aggr='max'": {"project": True, "aggr": "max"},
     "max, normalize, no root": {"aggr": "max", "normalize": True, "root_weight": False},
 }
-_SAGE_LEFT = {
+_SAGE_OPTIONS |= {
     "aggr='var'": {"aggr": "var"},
     "aggr='min'": {"aggr": "min"},
     "aggr='std'": {"aggr": "std"},
     "aggr='softmax'": {"aggr": "softmax"},
     "aggr=['mean', 'max']": {"aggr": ["mean", "max"]},
     "aggr=a module": {"aggr": pyg.aggr.MeanAggregation()},
+}
+_SAGE_LEFT = {
     "flow='target_to_source'": {"flow": "target_to_source"},
 }
 _GIN_OPTIONS = {
@@ -73,11 +75,11 @@ _GIN_OPTIONS = {
     ),
 }
 _GIN_LEFT = {
-    "aggr='mean'": gin(aggr="mean"),
-    "aggr='max'": gin(aggr="max"),
     "flow='target_to_source'": gin(flow="target_to_source"),
 }
 _GIN_PARTLY = {
+    "aggr='mean'": (gin(aggr="mean"), "mul"),
+    "aggr='max'": (gin(aggr="max"), "mul"),
     "a class of one's own inside": (gin(type("Linear", (nn.Linear,), {"forward": negated})), "linear"),
     "a lambda module inside": (gin(lambda i, o: nn.Sequential(nn.Linear(i, o), Sine())), "sin"),
 }
@@ -141,23 +143,5 @@ LAYERS = [
     *(
         Case(name, "heads=2, side by side", lambda k=kind: Stack(layer_of_heads(k)))
         for name, kind in (("GATConv", pyg.GATConv), ("GATv2Conv", pyg.GATv2Conv))
-    ),
-    *(
-        left(
-            "other layers",
-            name,
-            lambda n=name, o=o: Stack(layer(getattr(pyg, n), **o)),
-            "no operation stands for",
-        )
-        for name, o in {
-            "TransformerConv": {},
-            "LEConv": {},
-            "ResGatedGraphConv": {},
-            "GeneralConv": {},
-            "ClusterGCNConv": {},
-            "FeaStConv": {},
-            "MFConv": {},
-            "SuperGATConv": {},
-        }.items()
     ),
 ]

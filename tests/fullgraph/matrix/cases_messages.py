@@ -9,7 +9,7 @@ from tests.fullgraph.matrix.case import Case, layer, left
 from tests.fullgraph.matrix.cases_edges import FEATURED, FEATURES, Featured
 from tests.fullgraph.matrix.models import Stack, Weighted
 from torch import nn
-from torch_geometric.utils import softmax
+from torch_geometric.utils import scatter, softmax
 
 
 class Own(pyg.MessagePassing):
@@ -76,20 +76,6 @@ def _product(self, x_j):
     return x_j @ self.att.t() * x_j.clamp(min=0)
 
 
-_ROW_BY_ROW = {
-    "a gate": _gate,
-    "a product of tanh": _tanh,
-    "a network of both ends": _network,
-    "a parameter": _with_parameter,
-    "the distance of both ends": _distance,
-    "heads": _heads,
-    "halves": _halves,
-    "a product with a parameter": _product,
-    "the neighbour alone": lambda self, x_j: x_j,
-    "the node alone": lambda self, x_i: F.relu(x_i),
-}
-
-
 def _first_rows(self, x_j):
     return x_j - x_j[:1]
 
@@ -119,6 +105,11 @@ def _softmax(self, x_i, x_j, index, ptr, size_i):
     return x_j * softmax((x_i * x_j).sum(-1), index, ptr, size_i).view(-1, 1)
 
 
+def _own_softmax(self, x_i, x_j, index):
+    weight = (x_i * x_j).sum(-1, keepdim=True).exp()
+    return x_j * weight / scatter(weight, index)[index]
+
+
 def _written_over(self, x_j):
     return x_j.mul_(2.0)
 
@@ -135,19 +126,48 @@ def _default_of_ends(self, x_j, flag_j=True):
     return 2 * x_j if flag_j else -x_j
 
 
+_ROW_BY_ROW = {
+    "a gate": _gate,
+    "a product of tanh": _tanh,
+    "a network of both ends": _network,
+    "a parameter": _with_parameter,
+    "the distance of both ends": _distance,
+    "heads": _heads,
+    "halves": _halves,
+    "a product with a parameter": _product,
+    "the neighbour alone": lambda self, x_j: x_j,
+    "the node alone": lambda self, x_i: F.relu(x_i),
+    "softmax of the neighbourhood": _softmax,
+}
+
+
 _LEFT = {
     "a default of what propagate is not given": (_default_of_ends, "no matrix of node rows"),
     "the first edge's row": (_first_rows, "selects some edges"),
     "the mean of all edges": (_mean_of_edges, "joins edges"),
     "the number of edges": (_by_count, "reads the number of edges"),
     "edges in another order": (_flipped, "flip"),
+    "a softmax of the writer's own": (_own_softmax, "reads where edges lead to"),
     "a product of edges": (_over_edges, "t, which is not known to leave edges apart"),
     "a message that is kept": (_stored, "changes 'kept'"),
-    "softmax of the neighbourhood": (_softmax, "reads 'index'"),
     "rows written over": (_written_over, "mul_"),
     "rows written over by relu": (_relu_over, "writes in place"),
-    "a branch on a value": (_by_value, "cannot be traced"),
+    "a branch on a value": (_by_value, "sum, which joins edges"),
 }
+
+
+class Headed(Own):
+    """Attention of two heads, whose messages have three dimensions; the heads' mean is the result."""
+
+    def __init__(self, i, o):
+        super().__init__(i, o, node_dim=0)
+        self.lin = nn.Linear(i, 2 * o)
+
+    def forward(self, x, edge_index):
+        return self.propagate(edge_index, x=self.lin(x).view(x.size(0), 2, -1)).mean(dim=1)
+
+    def message(self, x_i, x_j, index, ptr, size_i):
+        return x_j * softmax((x_i * x_j).sum(-1), index, ptr, size_i).unsqueeze(-1)
 
 
 class Updating(Own):
@@ -193,13 +213,6 @@ class WithWeights(Own):
         return x_j - x_i if edge_weight is None else edge_weight.view(-1, 1) * (x_j - x_i)
 
 
-class Doubling(pyg.GCNConv):
-    """Calls PyG's own forward, which asks what class its arguments are of."""
-
-    def forward(self, x, edge_index):
-        return super().forward(2 * x, edge_index)
-
-
 def _with(**members):
     return layer(_made(message=_gate, **members))
 
@@ -217,10 +230,22 @@ _OVERRIDDEN = {
     "a propagate of its own": (_with(propagate=_propagated), "propagate of its own"),
     "flow='target_to_source'": (own(_gate, flow="target_to_source"), "flow"),
     "decomposed_layers=2": (own(_gate, decomposed_layers=2), "replaces that of its class|decomposed_layers"),
-    "aggr='var'": (own(_gate, aggr="var"), "aggr"),
-    "aggr=['mean']": (own(_gate, aggr=["mean"]), "aggr"),
-    "an aggregation module": (own(_gate, aggr=pyg.aggr.SoftmaxAggregation()), "aggr"),
+    "an aggregation that is not known": (
+        own(_gate, aggr=pyg.aggr.VariancePreservingAggregation()),
+        "its aggregation holds VariancePreservingAggregation",
+    ),
 }
+_AGGREGATIONS = {
+    "aggr='var'": {"aggr": "var"},
+    "aggr='std'": {"aggr": "std"},
+    "aggr='mul'": {"aggr": "mul"},
+    "aggr='median'": {"aggr": "median"},
+    "aggr=['mean', 'max', 'sum']": {"aggr": ["mean", "max", "sum"], "aggr_kwargs": {"mode": "sum"}},
+    "softmax with a learned temperature": {"aggr": "softmax", "aggr_kwargs": {"learn": True}},
+    "a power mean": {"aggr": "powermean", "aggr_kwargs": {"p": 2.0}},
+    "scaled by degrees": {"aggr": pyg.aggr.DegreeScalerAggregation("mean", "amplification", torch.arange(9))},
+}
+"""Aggregations that run as they are written, on all edges of some nodes at a time."""
 
 
 def _hooked():
@@ -238,6 +263,8 @@ MESSAGES = [
             ("sum", "mean", "max", "min") if number < 2 else ("mean", "max") if number % 2 else ("add",)
         )
     ),
+    *(Case(_PART, name, lambda o=o: Stack(own(_gate, **o))) for name, o in _AGGREGATIONS.items()),
+    Case(_PART, "heads", lambda: Stack(layer(Headed), hidden=8)),
     Case(_PART, "an update", lambda: Stack(layer(Updating))),
     Case(_PART, "a pair of matrices", lambda: Stack(layer(Pairs))),
     Case(_PART, "edge features", lambda: Featured(layer(WithFeatures)), prepare=FEATURED),
@@ -252,5 +279,4 @@ MESSAGES = [
     ),
     *(left(_PART, name, lambda m=make: Stack(m), reason) for name, (make, reason) in _OVERRIDDEN.items()),
     left(_PART, "a message hook", _hooked, "hooks"),
-    left(_PART, "a layer of PyG's with another forward", lambda: Stack(layer(Doubling)), "Doubling"),
 ]

@@ -187,5 +187,5 @@ PROPAGATION = [
     ),
     partly("PyG's ready GCN", "jk='lstm'", lambda: _ready("GCN", {"jk": "lstm"}), "lstm"),
     left("SGConv", "cached=True, second layer", lambda: Stack(layer(pyg.SGConv, cached=True)), "cached"),
-    left("TAGConv", "aggr='max'", lambda: Stack(layer(pyg.TAGConv, aggr="max")), "aggr"),
+    partly("TAGConv", "aggr='max'", lambda: Stack(layer(pyg.TAGConv, aggr="max")), "linear"),
 ]

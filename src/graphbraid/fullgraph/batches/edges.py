@@ -17,7 +17,7 @@ from torch import Tensor
 
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph.lowering.levels import aggregation
-from graphbraid.fullgraph.program import AdjacencyMatrix, LevelNodes
+from graphbraid.fullgraph.program import AdjacencyMatrix, ComputedEdges, LevelNodes
 from graphbraid.graph.csc import Csc, coo_to_csc
 from graphbraid.nn.adjacency import MadeOfTensors, check_edge_list, ends_of
 from graphbraid.ops import Aggregation
@@ -170,6 +170,18 @@ class LevelEdges:
             dst_scale=None if how.dst_scale is None else how.dst_scale[: csc.num_dst],
             loop=None if how.loop is None else how.loop[: csc.num_dst],
         )
+
+    def computed(self, edges: ComputedEdges, dtype: torch.dtype) -> tuple[Csc, tuple[Tensor, ...]]:
+        """Return the edges that a model computes of the whole batch's, between these rows, and their values.
+
+        Raises:
+            ConfigError: one leads from a node that has no row.
+        """
+        found, values = edges.of(self._whole, dtype)
+        part = _first_rows(found, self.csc.num_src, self.csc.num_dst)
+        if part.num_edges and int(part.indices.max()) >= part.num_src:
+            raise ConfigError("edges that the model computes lead from nodes outside of the layer's rows")
+        return part, tuple(value[: part.num_edges] for value in values)
 
 
 class Levels:

@@ -8,7 +8,7 @@ mapped edge features of GINE.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -220,35 +220,35 @@ def _maximum(op: Maximum, run: BatchRun) -> Tensor:
 
 @_runs(Messages)
 def _messages(op: Messages, run: BatchRun) -> Tensor:
-    edges, dtype, layer = run.edges(op), run.read(op).dtype, cast("Any", op.layer)
-    sources, destinations, of_edges = dict[str, Tensor](), dict[str, Tensor](), dict[str, Tensor]()
-    for name, role, place in op.reads:
+    edges, dtype = run.edges(op), run.read(op).dtype
+    csc, computed = edges.csc, tuple[Tensor, ...]()
+    if op.edges is not None:
+        csc, computed = edges.computed(op.edges, dtype)
+    sources, destinations, of_edges = list[Tensor](), list[Tensor](), list[Tensor]()
+    for _, role, place in op.reads:
         if role in (ReadRows.SOURCE, ReadRows.DESTINATION):
-            (sources if role is ReadRows.SOURCE else destinations)[name] = run.read(op, place)
+            (sources if role is ReadRows.SOURCE else destinations).append(run.read(op, place))
         elif role is ReadRows.FEATURES:
-            of_edges[name] = run.edge_attr(op, dtype)
+            of_edges.append(run.edge_attr(op, dtype))
+        elif role is ReadRows.COMPUTED:
+            of_edges.append(computed[place])
         else:
-            of_edges[name] = run.edge_weight(op, dtype)
-    names = (*sources, *destinations, *of_edges)
+            of_edges.append(run.edge_weight(op, dtype))
     how: dict[str, Any] = {
-        "sources": tuple(sources.values()),
-        "destinations": tuple(destinations.values()),
-        "edges": tuple(of_edges.values()),
+        "sources": tuple(sources),
+        "destinations": tuple(destinations),
+        "edges": tuple(of_edges),
         "parameters": op.used,
         "reduction": op.reduction,
         "ties": op.ties,
     }
-    read = (*how["sources"], *how["destinations"], *how["edges"], *op.used)
-    learns_edges = torch.is_grad_enabled() and any(rows.requires_grad for rows in how["edges"])
+    read = (*sources, *destinations, *of_edges, *op.used)
+    learns_edges = torch.is_grad_enabled() and any(rows.requires_grad for rows in of_edges)
     fits = all(rows.dtype == torch.float32 and rows.device.type == "cpu" for rows in read)
     if op.steps and fits and not learns_edges:
-        return aggregate_steps(edges.csc, op.steps, **how, width=op.width_out)
-
-    def message(*rows: Tensor) -> Tensor:
-        made: Tensor = layer.message(**dict(op.constants), **dict(zip(names, rows, strict=True)))
-        return made
-
-    return aggregate_messages(edges.csc, message, **how, shape=(op.width_out,))
+        return aggregate_steps(csc, op.steps, **how, width=op.width_out)
+    how |= {"shape": (op.width_out,), "by_destination": op.by_destination, "draws": op.draws}
+    return aggregate_messages(csc, op.run, **how)
 
 
 @_runs(Gine)

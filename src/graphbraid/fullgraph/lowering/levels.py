@@ -9,8 +9,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from graphbraid.errors import ConfigError
 from graphbraid.fullgraph.lowering.route import Route
-from graphbraid.fullgraph.program import AdjacencyMatrix, LevelNodes
+from graphbraid.fullgraph.program import AdjacencyMatrix, ComputedEdges, LevelNodes
 from graphbraid.graph.csc import Csc, index_dtype
 from graphbraid.graph.types import Relation
 from graphbraid.ops.aggregation import Aggregation
@@ -234,6 +235,29 @@ def towards(
         ids = None if edges is None else edges[:last]
         blocks.append(Block(between, src.nodes[:num_src], nodes[:num_dst], ids))
     return blocks
+
+
+def computed_between(
+    edges: ComputedEdges, whole: Csc, block: Block, dtype: torch.dtype = torch.float32
+) -> tuple[Csc, tuple[Tensor, ...]]:
+    """Return the edges computed of a graph between two levels, and their values.
+
+    Raises:
+        ConfigError: one leads from a node that the earlier level does not hold.
+    """
+    found, values = edges.of(whole, dtype)
+    if block.sources is None and block.destinations is None:
+        return found, values
+    ends = (block.sources, whole.num_src), (block.destinations, whole.num_dst)
+    sources, destinations = (torch.arange(count) if ids is None else ids for ids, count in ends)
+    num_src, num_dst = sources.numel(), destinations.numel()
+    reached, others = Reach(destinations, (num_dst, num_dst)), Reach(sources, (num_dst, num_src))
+    (part,) = towards(found, reached, keep_edges=True, sources=others)
+    if bool((part.csc.indices < 0).any()):
+        raise ConfigError("edges that the model computes lead from nodes that its outputs do not depend on")
+    assert part.edges is not None
+    ids = part.edges
+    return part.csc, tuple(value[ids] for value in values)
 
 
 def copied_bytes(blocks: Blocks) -> int:

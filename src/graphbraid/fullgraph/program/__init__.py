@@ -1,5 +1,6 @@
 """The program that a model is read into: a short list of operations on node matrices."""
 
+from graphbraid.fullgraph.program.computed_edges import ComputedEdges
 from graphbraid.fullgraph.program.edge_operations import (
     FILLS,
     Aggregate,
@@ -81,6 +82,7 @@ __all__ = [
     "Break",
     "ColumnRange",
     "Combine",
+    "ComputedEdges",
     "Concat",
     "Decision",
     "DestinationRows",

@@ -9,6 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from graphbraid.fullgraph.program.computed_edges import ComputedEdges
 from graphbraid.fullgraph.program.operations import AdjacencyMatrix, Following, Operation, name_of
 from graphbraid.graph.types import Relation
 from graphbraid.ops.message_steps import MessageStep
@@ -108,29 +109,47 @@ class ReadRows(Enum):
     """The edge's row of the graph's edge features."""
     WEIGHT = "edge weight"
     """The edge's weight, one number."""
+    COMPUTED = "computed of the edges"
+    """The edge's row of a value of :attr:`Messages.edges`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Messages(Operation):
     """``out[v] = reduction of message(row u, row v, row of the edge)`` over the in-edges of ``v``.
 
-    The message is a method of the user's layer that maps each edge's rows to a row. It runs as the steps of a
-    kernel, or as it is written, on some edges at a time.
+    The message is a method of a layer that maps each edge's rows to a row. It runs as the steps of a kernel,
+    or as it is written, on some edges at a time.
     """
 
     layer: nn.Module
-    """The layer whose ``message`` runs."""
+    """The layer whose ``message`` runs, and whose ``aggregate`` does if the reduction is ``own``."""
     reads: tuple[tuple[str, ReadRows, int], ...]
-    """The message's parameters that receive rows, by name, and what of: rows of the input of this number."""
+    """The parameters that receive rows, by name, and what of: rows of the input, or the computed value, of
+    this number. Those of sources come first, then those of destinations, then those of edges."""
+    shapes: tuple[tuple[int, ...], ...]
+    """For each of :attr:`reads`, the shape of an edge's row: ``(columns,)``, ``(heads, channels)``, or ``()``
+    for one number."""
     constants: tuple[tuple[str, Any], ...]
-    """The message's other arguments, by name."""
+    """The other arguments of these methods, by name."""
+    takes: tuple[tuple[str, ...], tuple[str, ...]]
+    """Names of the parameters of ``message``, and of ``aggregate`` without its first."""
     used: tuple[nn.Parameter, ...]
-    """The parameters that the message reads."""
+    """The parameters that the message and the aggregation read."""
     reduction: MessageReduction
     ties: Ties
     """Which of several equal messages receive the gradient of a maximum or minimum."""
     width_out: int
     """Columns of the result."""
+    edges: ComputedEdges | None = None
+    """The edges that the messages run along; None for the graph's own."""
+    by_destination: bool = False
+    """Whether a row of the message may depend on all edges of its destination, as that of a softmax does."""
+    ids: tuple[str, ...] = ()
+    """Parameters that receive the destination of each edge."""
+    counts: tuple[str, ...] = ()
+    """Parameters that receive the number of destinations."""
+    draws: bool = False
+    """Whether the message draws random numbers, as its dropout does in training."""
     steps: tuple[MessageStep, ...] = ()
     """The message as a kernel's steps, which name parameters by their place in ``used``; none if it is made
     of anything else."""
@@ -151,11 +170,42 @@ class Messages(Operation):
         """Return the parameters it learns."""
         return self.used
 
+    def run(self, *rows: Tensor, index: Tensor | None = None, num_rows: int = 0) -> Tensor:
+        """Return the messages of some edges, or what ``aggregate`` makes of them if the reduction is ``own``.
+
+        What the layer keeps in attributes meanwhile is forgotten.
+
+        Args:
+            rows: for each of :attr:`reads`, a row for each edge.
+            index: ``(num_edges,)`` int64, the destination of each edge.
+            num_rows: number of destinations.
+        """
+        given: dict[str, Any] = dict(self.constants)
+        for (name, _, _), shape, one in zip(self.reads, self.shapes, rows, strict=True):
+            given[name] = one.view(-1, *shape)
+        given |= dict.fromkeys(self.ids, index) | dict.fromkeys(self.counts, num_rows)
+        of_message, of_aggregate = ({key: given[key] for key in names} for names in self.takes)
+        layer: Any = self.layer
+        held, before = vars(layer), dict(vars(layer))
+        try:
+            made: Tensor = layer.message(**of_message)
+            return made if self.reduction != "own" else layer.aggregate(made, **of_aggregate)
+        finally:
+            for key in [key for key in held if key not in before]:
+                del held[key]
+            held.update((key, value) for key, value in before.items() if held.get(key) is not value)
+
     def details(self) -> str:
         """Return the text to print after the inputs."""
-        read = ", ".join(name for name, _, _ in self.reads)
+        names = {name for name, _, _ in self.reads}
+        read = ", ".join(name for name in self.takes[0] if name in names)
         how = "in one kernel" if self.steps else "on blocks of edges"
-        return f"{self.reduction} of {type(self.layer).__name__}.message({read}), {how}"
+        how += ", all of a node in one block" if self.by_destination else ""
+        if self.edges is not None:
+            calls = ", ".join(call.name for call in self.edges.calls)
+            how += f", edges computed once ({calls})"
+        reduction = self.reduction if self.reduction != "own" else str(self.layer.aggr_module)
+        return f"{reduction} of {type(self.layer).__name__}.message({read}), {how}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -175,7 +175,15 @@ def _all_rows(call: FunctionCall, joins: str) -> tuple[str, ...]:
 
 
 @reads_calls(torch.cat, torch.concat, torch.concatenate, takes={"tensors": NEEDED, "dim": 0})
-def _cat(call: FunctionCall) -> str:
+def _cat(call: FunctionCall) -> Any:
+    parts = call.arguments["tensors"]
+    if isinstance(parts, list | tuple) and parts and all(isinstance(one, Heads) for one in parts):
+        heads = parts[0].heads
+        if any(one.heads != heads for one in parts):
+            raise NotLoweredError(call.name, "it joins different numbers of heads")
+        call.constant("dim", one_of(2, -1))
+        joined = (_head(call.writer, one, number) for number in range(heads) for one in parts)
+        return Heads(call.writer.beside(*joined), heads)
     call.constant("dim", one_of(1, -1))
     return call.writer.beside(*_all_rows(call, "joins"))
 
@@ -195,9 +203,7 @@ def _stacked(call: FunctionCall) -> tuple[str, ...]:
     if isinstance(stacked, Heads):
         call.constant("dim", one_of(1, -2))
         call.constant("keepdim", one_of(False))
-        width = call.writer.width(stacked.value) // stacked.heads
-        starts = range(0, stacked.heads * width, width)
-        return tuple(call.writer.columns(stacked.value, first, first + width) for first in starts)
+        return tuple(_head(call.writer, stacked, number) for number in range(stacked.heads))
     if not isinstance(stacked, Stacked):
         raise NotLoweredError(
             call.name,
@@ -284,6 +290,9 @@ def _item(call: FunctionCall) -> Any:
         return of[index]
     if isinstance(of, Shape) and index in (0, 1, -1, -2):
         return NumRows() if index in (0, -2) else of.width
+    is_head = isinstance(index, tuple) and len(index) == 2 and index[0] == slice(None)
+    if isinstance(of, Heads) and is_head and type(index[1]) is int and -of.heads <= index[1] < of.heads:
+        return _head(call.writer, of, index[1] % of.heads)
     x, places = call.rows("input"), index if isinstance(index, tuple) else (index,)
     whole = places[:1] in ((slice(None),), (...,)) and len(places) == 2 and isinstance(places[1], slice)
     if not whole or not all(type(end) in (int, type(None)) for end in (places[1].start, places[1].stop)):
@@ -372,6 +381,36 @@ def _view(call: FunctionCall) -> Any:
     if len(rest) != 2:
         raise NotLoweredError(call.name, f"with {len(sizes)} sizes it has no lowered form")
     return Heads(value, width // known if rest[0] == -1 else rest[0])
+
+
+@reads_calls(
+    torch.flatten,
+    takes={"input": NEEDED, "start_dim": 0, "end_dim": -1},
+    methods=("flatten",),
+    views=True,
+)
+def _flatten(call: FunctionCall) -> str:
+    call.constant("start_dim", one_of(1))
+    call.constant("end_dim", one_of(-1))
+    of = call.arguments["input"]
+    return of.value if isinstance(of, Heads) else call.rows("input")
+
+
+@reads_calls(takes=_SIZES, methods=("repeat",))
+def _repeat(call: FunctionCall) -> Heads:
+    """Read ``x.view(-1, 1, channels).repeat(1, heads, 1)``, which gives each head the same rows."""
+    of, heads = call.arguments["input"], call.arguments["size_1"]
+    call.constant("size", one_of(1))
+    call.constant("size_2", one_of(1))
+    if not isinstance(of, Heads) or of.heads != 1 or type(heads) is not int or heads < 1:
+        raise NotLoweredError(call.name, "it repeats something else than one head of each row")
+    return Heads(call.writer.beside(*[of.value] * heads), heads)
+
+
+def _head(writer: Writer, of: Heads, number: int) -> str:
+    """Append the columns of one head."""
+    width = writer.width(of.value) // of.heads
+    return writer.columns(of.value, number * width, (number + 1) * width)
 
 
 @reads_calls(torch.squeeze, takes={"input": NEEDED, "dim": NEEDED}, methods=("squeeze",), views=True)

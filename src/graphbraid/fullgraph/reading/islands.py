@@ -434,6 +434,10 @@ class Islands:
             raise _both(written.why or NotLoweredError(str(node), "a break makes it"), error) from error
         return self._values[node]
 
+    def shape_of(self, node: fx.Node) -> tuple[int, ...]:
+        """Return the shape of a row of a call's result."""
+        return tuple(self._written[node].result.shape[1:])
+
     def _is_rows(self, written: _Written) -> bool:
         """Return whether a call's result is a matrix of node rows, as operations read."""
         result = written.result

@@ -1,27 +1,32 @@
-"""Reading a user's own message passing layer: its forward is traced, and its ``propagate`` recorded.
+"""Reading a message passing layer that has no reader: its forward is traced, and its ``propagate`` recorded.
 
 The message runs as the steps of a kernel (:mod:`.fused_messages`), or as it is written on some edges at a
-time. So each row of its result may depend only on the same row of what it reads, which :mod:`.row_by_row`
-shows.
+time. So each row of its result may depend only on the same row of what it reads, and through a softmax over
+in-neighbours on those of the same destination, which :mod:`.row_by_row` shows. An aggregation other than the
+sum, mean, maximum or minimum runs as it is written, on all edges of some destinations at a time.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, fx, nn
 
-from graphbraid.fullgraph.program import Messages, NotLoweredError, ReadRows
-from graphbraid.fullgraph.reading.exact import Known, check, flag
+from graphbraid.fullgraph.program import ComputedEdges, Messages, NotLoweredError, ReadRows
+from graphbraid.fullgraph.reading.edge_functions import recorded_functions
+from graphbraid.fullgraph.reading.exact import Known, check, flag, is_from
 from graphbraid.fullgraph.reading.fused_messages import steps_of
 from graphbraid.fullgraph.reading.reader import Writer, reader_of
 from graphbraid.fullgraph.reading.row_by_row import show_row_by_row, traced_message
+from graphbraid.ops.message_steps import MessageStep
 from graphbraid.ops.messages import MessageReduction
 from graphbraid.ops.spmm import Ties
 
@@ -35,10 +40,28 @@ _AGGREGATIONS: dict[str, tuple[str, MessageReduction]] = {
     "min": ("MinAggregation", "min"),
 }
 """PyG's aggregation modules and the reductions, by the names in ``aggr``."""
-_UNCHANGED = ("aggregate", "_collect", "_lift", "_index_select", "_set_size", "_check_input", "__call__")
+_AGGR = f"{_LAYERS}.aggr"
+_BY_DESTINATION = {
+    *(
+        f"{_AGGR}.basic.{name}Aggregation"
+        for name in ("Sum", "Mean", "Max", "Min", "Mul", "Var", "Std", "Softmax", "PowerMean")
+    ),
+    *(f"{_AGGR}.quantile.{name}Aggregation" for name in ("Quantile", "Median")),
+    f"{_AGGR}.fused.FusedAggregation",
+    f"{_AGGR}.multi.MultiAggregation",
+    f"{_AGGR}.scaler.DegreeScalerAggregation",
+}
+"""PyG's aggregations that reduce the messages of each destination by themselves."""
+_INSIDE = {"torch.nn.modules.container.ModuleList", "torch.nn.modules.linear.Linear"}
+_INSIDE |= {f"{_LAYERS}.dense.linear.Linear"}
+"""Modules that these aggregations are made of."""
+_OWN_AGGREGATES = {f"{_LAYERS}.conv.eg_conv.EGConv"}
+"""Layers of PyG with an ``aggregate`` of their own that does so, too."""
+_UNCHANGED = ("_collect", "_lift", "_index_select", "_set_size", "_check_input", "__call__")
 """Methods that ``propagate`` calls. A layer must not replace them."""
-_SIZES = ("size", "size_i", "size_j", "dim_size")
-_SPECIAL = ("edge_index", "adj_t", "edge_index_i", "edge_index_j", "index", "ptr", *_SIZES)
+_IDS, _COUNTS = ("index", "edge_index_i"), ("size_i", "dim_size")
+"""Parameters that receive the destination of each edge, and the number of destinations."""
+_SPECIAL = ("edge_index", "adj_t", "edge_index_j", "size", "size_j")
 """Parameters of a message that PyG fills from the edges as a whole."""
 
 
@@ -47,45 +70,46 @@ def is_message_passing(module: nn.Module) -> bool:
     return any(base.__module__ == _HOME for base in type(module).__mro__)
 
 
-def is_users_layer(module: nn.Module) -> bool:
-    """Return whether a module is a message passing layer of the user's own, whose forward is traced.
-
-    One made from another layer of PyG's is not: PyG's forward would ask what class a proxy is of.
-    """
-    if not is_message_passing(module) or reader_of(type(module)) is not None:
+def is_traced_layer(module: nn.Module) -> bool:
+    """Return whether a module is a message passing layer whose forward is traced, as no reader handles it."""
+    if not is_message_passing(module):
         return False
-    forward = getattr(type(module).forward, "__module__", "")
-    of_pyg = [one for one in type(module).__mro__ if one.__module__.startswith(f"{_LAYERS}.")]
-    return not forward.startswith("torch_geometric.") and of_pyg == [_base(module)]
+    reader = reader_of(type(module))
+    return reader is None or not reader.known.attributes["aggr"](getattr(module, "aggr", None))
 
 
 @contextmanager
 def recorded_propagations(model: nn.Module) -> Iterator[None]:
-    """Make each ``propagate`` of a user's layer one node of a trace, whose target is a Propagation."""
-    layers = [(name, module) for name, module in model.named_modules() if is_users_layer(module)]
+    """Make each ``propagate`` of a traced layer one node of a trace, whose target is a Propagation."""
+    layers = [(name, module) for name, module in model.named_modules() if is_traced_layer(module)]
     for name, layer in layers:
         vars(layer)["propagate"] = functools.partial(_record, name or type(layer).__name__, layer)
     try:
-        yield
+        with recorded_functions([layer for _, layer in layers]):
+            yield
     finally:
         for _, layer in layers:
             vars(layer).pop("propagate", None)
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Propagation:
-    """The target of a recorded call of ``propagate``, whose arguments are the edges and what it is given.
+    """The target of a recorded call of ``propagate``, whose arguments are the edges and what it is given."""
 
-    Args:
-        name: name of the layer.
-        layer: the layer.
-        graph: the trace of its message.
-        tensors: the tensors that the trace reads, by the targets of its nodes.
-    """
-
-    __name__ = "propagate"
-
-    def __init__(self, name: str, layer: Any, graph: fx.Graph, tensors: dict[str, Tensor]) -> None:
-        self.name, self.layer, self.graph, self.tensors = name, layer, graph, tensors
+    name: str
+    """Name of the layer."""
+    layer: Any
+    graph: fx.Graph
+    """The trace of its message."""
+    tensors: dict[str, Tensor]
+    """The tensors that the trace reads, by the targets of its nodes."""
+    takes: tuple[tuple[str, ...], tuple[str, ...]]
+    """Names of the parameters of ``message``, and of ``aggregate`` without its first."""
+    special: dict[str, str]
+    """By parameter that is filled from the edges as a whole, ``ids`` or ``counts``."""
+    is_own: bool
+    """Whether the layer's ``aggregate`` must run as it is written."""
+    __name__: ClassVar[str] = "propagate"
 
     def __call__(self, *_: Any, **__: Any) -> Any:
         """Raise an error: a trace is read and never called."""
@@ -107,8 +131,12 @@ def _record(name: str, layer: Any, edge_index: Any, size: Any = None, **given: A
         raise NotLoweredError(
             name, "its propagate takes a size or edges of its own", "propagate(edge_index, x=x)"
         )
+    is_own = _is_own(layer)
+    message = dict(inspect.signature(layer.message).parameters)
+    aggregate = dict(list(inspect.signature(layer.aggregate).parameters.items())[1:]) if is_own else {}
     read: dict[str, Any] = {}
-    for key, parameter in inspect.signature(layer.message).parameters.items():
+    special: dict[str, str] = {}
+    for key, parameter in (message | aggregate).items():
         if key in _SPECIAL:
             what = f"its message reads {key!r}, which is of all edges together"
             raise NotLoweredError(name, what, "a message of each edge's own rows")
@@ -116,12 +144,36 @@ def _record(name: str, layer: Any, edge_index: Any, size: Any = None, **given: A
             raise NotLoweredError(
                 name, "its message takes any arguments", "a message that names its arguments"
             )
-        read[key] = _argument(name, key, parameter, given)
+        if key in (*_IDS, *_COUNTS):
+            special[key] = "ids" if key in _IDS else "counts"
+        else:
+            read[key] = None if key == "ptr" else _argument(name, key, parameter, given)
+    of_message = {key: value for key, value in (read | special).items() if key in message}
     make_proxy: Any = type(edge_index)  # a message takes it for the tensor that it stands for
-    graph, tensors = traced_message(name, layer, read, make_proxy)
-    target = Propagation(name, layer, graph, tensors)
-    out = edge_index.tracer.create_proxy("call_function", target, (edge_index,), read)
+    graph, tensors = traced_message(name, layer, of_message, frozenset(special), make_proxy)
+    takes = tuple(message), tuple(aggregate)
+    target = Propagation(
+        name=name, layer=layer, graph=graph, tensors=tensors, takes=takes, special=special, is_own=is_own
+    )
+    out = edge_index.tracer.create_proxy("call_function", target, (edge_index,), _as_matrices(read))
+    # The reader of the propagation writes the shape of a row where it has several dimensions.
+    out = out.view(-1, 0)
     return _updated(name, layer, out, given)
+
+
+def give_shape(node: fx.Node, shape: tuple[int, ...]) -> None:
+    """Write the shape of a row of a propagation's result, when it is known, into the view of the result."""
+    for view in list(node.users):
+        view.args = (node, -1, *shape)
+
+
+def _as_matrices(read: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments with what rows are read of as matrices: heads are joined side by side."""
+    flatten: Any = torch.flatten
+    return {
+        key: flatten(value, 1) if key[-2:] in ("_i", "_j") and isinstance(value, fx.Proxy) else value
+        for key, value in read.items()
+    }
 
 
 def _argument(name: str, key: str, parameter: inspect.Parameter, given: dict[str, Any]) -> Any:
@@ -150,7 +202,7 @@ def _updated(name: str, layer: Any, out: Any, given: dict[str, Any]) -> Any:
     _, *parameters = inspect.signature(layer.update).parameters.items()
     found = {}
     for key, parameter in parameters:
-        if key in _SPECIAL or key[-2:] in ("_i", "_j"):
+        if key in (*_SPECIAL, *_IDS, *_COUNTS, "ptr") or key[-2:] in ("_i", "_j"):
             raise NotLoweredError(
                 name, f"its update reads {key!r}, which is of edges", "an update of node rows"
             )
@@ -179,7 +231,7 @@ def _why_not(layer: Any) -> tuple[str, str] | None:
         "node_dim": (-2, 0),
         "_decomposed_layers": (1,),
     }
-    wanted |= {"_explain": (None, False), "_edge_mask": (None,), "aggr": tuple(_AGGREGATIONS)}
+    wanted |= {"_explain": (None, False), "_edge_mask": (None,)}
     for key, values in wanted.items():
         found = getattr(layer, key)
         if found not in values:
@@ -187,10 +239,35 @@ def _why_not(layer: Any) -> tuple[str, str] | None:
                 f"{key.lstrip('_')}={found!r} has no lowered form",
                 f"one of {', '.join(map(repr, values))}",
             )
-    expected = getattr(sys.modules["torch_geometric.nn.aggr.basic"], _AGGREGATIONS[layer.aggr][0])
-    if type(layer.aggr_module) is not expected:
-        return f"it has an aggregation of its own, {type(layer.aggr_module).__name__}", f"aggr={layer.aggr!r}"
+    if (
+        type(layer).aggregate is not base.aggregate
+        and _name_of(_definer(layer, "aggregate")) not in _OWN_AGGREGATES
+    ):
+        return "it has an aggregate of its own", "a message of its own alone"
+    for module in layer.aggr_module.modules():
+        if _name_of(type(module)) not in _BY_DESTINATION | _INSIDE or not is_from(
+            type(module), type(module).__module__
+        ):
+            what = f"its aggregation holds {type(module).__name__}, which is not known here"
+            return what, "one of PyG's sums, means, extrema, moments, quantiles or softmax"
     return None
+
+
+def _definer(layer: Any, method: str) -> type:
+    return next(kind for kind in type(layer).__mro__ if method in vars(kind))
+
+
+def _name_of(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _is_own(layer: Any) -> bool:
+    """Return whether a layer's ``aggregate`` is another than a sum, mean, maximum or minimum."""
+    named = isinstance(layer.aggr, str) and layer.aggr in _AGGREGATIONS
+    if type(layer).aggregate is not _base(layer).aggregate or not named:
+        return True
+    expected = getattr(sys.modules[f"{_AGGR}.basic"], _AGGREGATIONS[layer.aggr][0])
+    return type(layer.aggr_module) is not expected
 
 
 def _made_by_pyg(kind: type) -> str:
@@ -201,57 +278,128 @@ def _made_by_pyg(kind: type) -> str:
 def read_messages(
     writer: Writer,
     of: Propagation,
-    rows: dict[str, str | ReadRows],
+    rows: dict[str, str | ReadRows | int],
     constants: dict[str, Any],
-    widths: dict[str, int],
-) -> str:
-    """Append the messages of a recorded call of ``propagate``, and return the name of their value.
+    shapes: dict[str, tuple[int, ...]],
+    *,
+    edges: ComputedEdges | None = None,
+) -> tuple[str, tuple[int, ...]]:
+    """Append the messages of a recorded call of ``propagate``.
 
     Args:
         writer: collects the operations.
         of: the call.
-        rows: by parameter of the message, the name of the node rows from which it gets a row per edge, or the
-            edge features or weights that it gets.
-        constants: the message's other arguments, by parameter.
-        widths: by parameter, how many numbers an edge's row has; 0 for a number per edge.
+        rows: by parameter, the name of the node rows from which it gets a row per edge, or the edge features
+            or weights that it gets, or the number of a value of ``edges``.
+        constants: the other arguments, by parameter.
+        shapes: by parameter, the shape of an edge's row.
+        edges: the edges that the messages run along; None for the graph's own.
+
+    Returns:
+        The name of the value, and the shape of a row of the layer's own result.
 
     Raises:
-        NotLoweredError: the message couples edges, or is not known to give rows of edges.
+        NotLoweredError: the message couples edges of several destinations, or is not known to give rows of
+            edges.
     """
-    module = of.layer.aggr_module
-    check(f"{of.name}.aggr_module", module, Known({"_deterministic": flag}))
-    shape, parameters = show_row_by_row(of.name, of.graph, of.tensors, of.layer, widths)
-    if len(shape) != 1:
-        raise of.refuse(f"its message has {len(shape) + 1} dimensions", "a matrix with a row per edge")
+    found = show_row_by_row(of.name, of.graph, of.tensors, of.layer, shapes=shapes, special=of.special)
+    shape, used = found.shape, found.used
+    if not shape or of.layer.node_dim % (len(shape) + 1) != 0:
+        what = f"its message has {len(shape) + 1} dimensions, and node_dim={of.layer.node_dim}"
+        raise of.refuse(what, "a matrix with a row per edge")
+    reduction: MessageReduction = "own"
+    ties: Ties = "shared"
+    if of.is_own:
+        learned = (p for p in of.layer.aggr_module.parameters())
+        used = tuple({id(p): p for p in (*used, *learned)}.values())
+        shape = _shape_of_own(of, shape, constants, shapes)
+    else:
+        check(f"{of.name}.aggr_module", of.layer.aggr_module, Known({"_deterministic": flag}))
+        reduction = _AGGREGATIONS[of.layer.aggr][1]
+        ties = _ties_of(of, reduction) if reduction in ("max", "min") else "shared"
     values = list(dict.fromkeys(value for value in rows.values() if isinstance(value, str)))
     if not values:
         raise of.refuse("its message reads no node rows", "a message of x_j or x_i")
     at_level = dict(zip(values, writer.on_one_level(*values), strict=True))
     reads: list[tuple[str, ReadRows, int]] = []
     for key, value in rows.items():
-        if isinstance(value, ReadRows):
+        if isinstance(value, int):
+            reads.append((key, ReadRows.COMPUTED, value))
+        elif isinstance(value, ReadRows):
             reads.append((key, value, 0))
         else:
             role = ReadRows.DESTINATION if key.endswith("_i") else ReadRows.SOURCE
             reads.append((key, role, values.index(value)))
-    reduction = _AGGREGATIONS[of.layer.aggr][1]
-    ties: Ties = "shared"
-    if reduction in ("max", "min"):
-        ties = _ties_of(of, reduction)
-    return writer.add(
+    order = (ReadRows.SOURCE, ReadRows.DESTINATION)
+    reads.sort(key=lambda read: order.index(read[1]) if read[1] in order else len(order))
+    steps: tuple[MessageStep, ...] = ()
+    if not (of.is_own or found.by_destination or found.draws) and len(shape) == 1:
+        widths = {key: sum(one) if len(one) < 2 else -1 for key, one in shapes.items()}
+        computed = {key: ReadRows.FEATURES if shapes[key] else ReadRows.WEIGHT for key in shapes}
+        as_graphs = [
+            (key, computed[key] if role is ReadRows.COMPUTED else role, at) for key, role, at in reads
+        ]
+        steps = steps_of(
+            of.graph, of.layer, as_graphs, tensors=of.tensors, widths=widths, used=used, width=shape[0]
+        )
+    ids, counts = (tuple(k for k, what in of.special.items() if what == which) for which in ("ids", "counts"))
+    out = writer.add(
         Messages,
         *at_level.values(),
         layer=of.layer,
         reads=tuple(reads),
+        shapes=tuple(shapes[key] for key, _, _ in reads),
         constants=tuple(constants.items()),
-        used=parameters,
+        takes=of.takes,
+        used=used,
         reduction=reduction,
         ties=ties,
-        width_out=shape[0],
-        steps=steps_of(
-            of.graph, of.layer, reads, tensors=of.tensors, widths=widths, used=parameters, width=shape[0]
-        ),
+        width_out=math.prod(shape),
+        edges=edges,
+        by_destination=of.is_own or found.by_destination,
+        ids=ids,
+        counts=counts,
+        draws=found.draws,
+        steps=steps,
     )
+    return out, shape
+
+
+def _shape_of_own(
+    of: Propagation,
+    message: tuple[int, ...],
+    constants: dict[str, Any],
+    shapes: dict[str, tuple[int, ...]],
+) -> tuple[int, ...]:
+    """Return the shape of a row that ``aggregate`` makes, by running it on a few edges of three nodes.
+
+    Raises:
+        NotLoweredError: it fails there, or a row depends on edges of other nodes.
+    """
+    generator, results = torch.Generator().manual_seed(0), []
+    dtype = next((p.dtype for p in of.layer.parameters()), torch.float32)
+    index = torch.tensor([0, 0, 1, 2, 2])
+
+    def some(shape: tuple[int, ...]) -> Tensor:
+        return torch.rand(5, *shape, generator=generator).to(dtype)
+
+    held = {key: some(shapes[key]) for key in of.takes[1] if key in shapes}
+    given, made = constants | held, some(message)
+    for count, rows in ((5, 3), (3, 2)):
+        special = {"ids": index[:count], "counts": rows}
+        arguments = {
+            key: special[of.special[key]] if key in of.special else given[key] for key in of.takes[1]
+        }
+        arguments |= {key: value[:count] for key, value in held.items()}
+        try:
+            with torch.no_grad():
+                results.append(of.layer.aggregate(made[:count], **arguments))
+        except Exception as error:  # whatever it may raise
+            raise of.refuse(f"its aggregation fails on a few edges ({error})") from error
+    more, fewer = results
+    if more.shape[0] != 3 or more.ndim < 2 or not torch.allclose(more[:2], fewer, rtol=1e-3, equal_nan=True):
+        raise of.refuse("its aggregation gives a node another row among other nodes")
+    return tuple(more.shape[1:])
 
 
 def _ties_of(of: Propagation, reduction: str) -> Ties:
@@ -289,4 +437,11 @@ def _shares(aggr: str, deterministic: bool) -> tuple[tuple[float, ...], ...]:
     return tuple(shares)
 
 
-__all__ = ["Propagation", "is_message_passing", "is_users_layer", "read_messages", "recorded_propagations"]
+__all__ = [
+    "Propagation",
+    "give_shape",
+    "is_message_passing",
+    "is_traced_layer",
+    "read_messages",
+    "recorded_propagations",
+]

@@ -26,7 +26,7 @@ from graphbraid.fullgraph.program import (
     ReadRows,
 )
 from graphbraid.fullgraph.reading.calling import EDGE_ATTR, EDGE_TYPE
-from graphbraid.fullgraph.reading.messages import Propagation, read_messages
+from graphbraid.fullgraph.reading.messages import Propagation, give_shape, read_messages
 from graphbraid.fullgraph.reading.reader import (
     Edges,
     LayerCall,
@@ -127,7 +127,11 @@ class _Call:
 
     def of_messages(self, of: Propagation) -> LayerOnEdges:
         """Read a call of a user's ``propagate``."""
-        by_node = {key: value for key, value in self.node.kwargs.items() if key[-2:] in ("_i", "_j")}
+        by_node: dict[str, Any] = {
+            key: value
+            for key, value in self.node.kwargs.items()
+            if key[-2:] in ("_i", "_j") and value is not None
+        }
         of_edges = {key: value for key, value in self.node.kwargs.items() if key not in by_node}
         constants = {key: value for key, value in of_edges.items() if not isinstance(value, fx.Node)}
         roles: dict[str, ReadRows] = {}
@@ -141,11 +145,16 @@ class _Call:
         edges, weight = self.node.args[0], found.get(ReadRows.WEIGHT)
         self._take_edges(of.name, edges, weight, found.get(ReadRows.FEATURES))
         writer, values = self._inputs(of.name, list(by_node.values()))
-        rows: dict[str, str | ReadRows] = {**dict(zip(by_node, values, strict=True)), **roles}
-        widths = {key: writer.width(value) for key, value in zip(by_node, values, strict=True)}
-        for key, role in roles.items():
-            widths[key] = 0 if role is ReadRows.WEIGHT else int(self.facts.result_of(found[role]).shape[1])
-        return self._made(of.name, of.layer, writer, read_messages(writer, of, rows, constants, widths))
+        rows: dict[str, str | ReadRows | int] = {**dict(zip(by_node, values, strict=True)), **roles}
+        # Rows are read of matrices, into which propagate has joined the heads.
+        shapes = {key: self._row_shape(value.args[0]) for key, value in by_node.items()}
+        shapes |= {key: self._row_shape(found[role]) for key, role in roles.items()}
+        out, shape = read_messages(writer, of, rows, constants, shapes)
+        give_shape(self.node, shape)
+        return self._made(of.name, of.layer, writer, out)
+
+    def _row_shape(self, node: fx.Node) -> tuple[int, ...]:
+        return tuple(self.facts.result_of(node).shape[1:])
 
     def _take_edges(self, name: str, edges: Any, weight: Any, features: Any) -> None:
         """Check the edges and their values."""

@@ -1,11 +1,14 @@
 """Shows that a message works row by row: a row of its result depends on the same row of its arguments alone.
 
+A softmax over in-neighbours also reads the rows of the edges with the same destination.
+
 The message is traced. Each call in the trace must be of a function or module that is known here, along
 dimensions that leave the rows apart. Shapes come from running the calls on a few rows, of two numbers.
 """
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -16,9 +19,15 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from graphbraid.fullgraph.program import NotLoweredError
+from graphbraid.fullgraph.reading.edge_functions import softmax_of_edges
 from graphbraid.fullgraph.reading.exact import is_from
 
 # ---- tracing a message
+
+_ASSUMED = "assumed"
+"""Key of a node's ``meta`` that says that the trace goes on as if its value were true."""
+_MOST_ASSUMED = 16
+"""Number of comparisons in one message; a loop over one would not end."""
 
 
 class _MessageTracer(fx.Tracer):
@@ -28,9 +37,18 @@ class _MessageTracer(fx.Tracer):
         super().__init__()
         self._make_proxy = make_proxy
         self.tensors: dict[str, Tensor] = {}
+        self._num_assumed = 0
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         return self._make_proxy(node, self)
+
+    def to_bool(self, obj: fx.Proxy) -> bool:
+        """Assume that a comparison holds, such as one of sizes in an assertion; the trial checks it."""
+        self._num_assumed += 1
+        if self._num_assumed > _MOST_ASSUMED:
+            return bool(super().to_bool(obj))
+        obj.node.meta[_ASSUMED] = True
+        return True
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
         return attr_val  # parameters as they are, whose sizes a message may ask for
@@ -48,16 +66,18 @@ class _MessageTracer(fx.Tracer):
 class _MessageRoot(nn.Module):
     """The module that is traced: it calls a layer's message with a placeholder for each argument."""
 
-    def __init__(self, layer: Any, tracer: _MessageTracer, given: Mapping[str, Any]) -> None:
+    def __init__(
+        self, layer: Any, tracer: _MessageTracer, given: Mapping[str, Any], special: frozenset[str]
+    ) -> None:
         super().__init__()
         self.layer = layer
-        self._tracer, self._given = tracer, given
+        self._tracer, self._given, self._special = tracer, given, special
 
     def forward(self) -> Any:
         """Call the message."""
         made = {
             key: self._tracer.create_proxy("placeholder", key, (), {})
-            if isinstance(value, fx.Proxy)
+            if isinstance(value, fx.Proxy) or key in self._special
             else value
             for key, value in self._given.items()
         }
@@ -68,6 +88,7 @@ def traced_message(
     name: str,
     layer: nn.Module,
     given: Mapping[str, Any],
+    special: frozenset[str],
     make_proxy: Callable[[fx.Node, fx.Tracer], fx.Proxy],
 ) -> tuple[fx.Graph, dict[str, Tensor]]:
     """Trace a layer's message.
@@ -76,6 +97,7 @@ def traced_message(
         name: name of the layer.
         layer: the layer.
         given: the message's arguments; proxies stand for those with a row per edge.
+        special: those that come of the edges as a whole.
         make_proxy: makes the proxies that the message gets.
 
     Returns:
@@ -87,7 +109,7 @@ def traced_message(
     """
     tracer = _MessageTracer(make_proxy)
     try:
-        return tracer.trace(_MessageRoot(layer, tracer, given)), tracer.tensors
+        return tracer.trace(_MessageRoot(layer, tracer, given, special)), tracer.tensors
     except NotLoweredError:
         raise
     except Exception as error:  # whatever a user's message may raise under tracing
@@ -109,11 +131,13 @@ class _Value:
         now: the value itself, of so many rows.
         by_edge: whether it is a tensor with a row per edge, and each row depends on its own edge alone.
         is_count: whether it is, or holds, the number of rows.
+        special: ``ids`` if it is the destination of each edge, ``counts`` if it is their number.
     """
 
     now: Any
     by_edge: bool = False
     is_count: bool = False
+    special: str = ""
 
 
 class _CoupledError(Exception):
@@ -155,34 +179,52 @@ Tanhshrink Softshrink Hardshrink Threshold Sigmoid Tanh Identity Linear LayerNor
 """Classes of ``torch.nn`` that map each row by itself; layer normalisation if it leaves the rows apart."""
 
 
+@dataclass(frozen=True, slots=True)
+class ShownMessage:
+    """What was found of a message that works row by row.
+
+    Attributes:
+        shape: the shape of one edge's message.
+        used: the parameters that it reads.
+        by_destination: whether a row may depend on those of other edges of its destination.
+        draws: whether it draws random numbers by dropout.
+    """
+
+    shape: tuple[int, ...]
+    used: tuple[nn.Parameter, ...]
+    by_destination: bool
+    draws: bool
+
+
 def show_row_by_row(
     name: str,
     graph: fx.Graph,
     tensors: Mapping[str, Tensor],
     layer: nn.Module,
-    widths: Mapping[str, int],
-) -> tuple[tuple[int, ...], tuple[nn.Parameter, ...]]:
-    """Show that a traced message works row by row.
+    *,
+    shapes: Mapping[str, tuple[int, ...]],
+    special: Mapping[str, str],
+) -> ShownMessage:
+    """Show that a traced message works row by row, or by destination.
 
     Args:
         name: name of the layer.
         graph: the trace; its placeholders are the arguments with a row per edge.
         tensors: the tensors that it reads beside them.
         layer: the layer, whose modules are named from ``layer.`` on.
-        widths: by placeholder, how many numbers a row has; 0 for a vector of a number per edge.
-
-    Returns:
-        The shape of one edge's message, and the parameters that it reads.
+        shapes: by placeholder, the shape of an edge's row; empty for a vector of a number per edge.
+        special: the placeholders that are ``ids``, the destination of each edge, or ``counts``, their number.
 
     Raises:
         NotLoweredError: it is not known to; the message names the call.
     """
     modules = {f"layer.{key}".rstrip("."): module for key, module in layer.named_modules()}
-    outs = [_FewRows(name, tensors, modules, widths, count).run(graph) for count in (5, 3)]
-    more, fewer = outs
+    runs = [_FewRows(name, tensors, modules, shapes=shapes, special=special, count=count) for count in (5, 3)]
+    more, fewer = (run.run(graph) for run in runs)
     if not torch.allclose(more[:3], fewer, equal_nan=True, rtol=1e-3, atol=1e-5):
         raise NotLoweredError(name, "its message gives an edge another row among other edges")
-    return tuple(fewer.shape[1:]), _parameters_of(graph, tensors, modules)
+    used = _parameters_of(graph, tensors, modules)
+    return ShownMessage(tuple(fewer.shape[1:]), used, runs[0].by_destination, runs[0].draws)
 
 
 class _FewRows:
@@ -193,11 +235,14 @@ class _FewRows:
         name: str,
         tensors: Mapping[str, Tensor],
         modules: Mapping[str, nn.Module],
-        widths: Mapping[str, int],
+        *,
+        shapes: Mapping[str, tuple[int, ...]],
+        special: Mapping[str, str],
         count: int,
     ) -> None:
         self._name, self._tensors, self._modules = name, tensors, modules
-        self._widths, self._count = widths, count
+        self._shapes, self._special, self._count = shapes, special, count
+        self.by_destination = self.draws = False
         held = (*tensors.values(), *(p for module in modules.values() for p in module.parameters()))
         self._dtype = next((one.dtype for one in held if one.is_floating_point()), torch.float32)
 
@@ -210,6 +255,8 @@ class _FewRows:
                     return self._returned(node, values)
                 try:
                     values[node] = self._value(node, number, values)
+                    if _ASSUMED in node.meta and values[node].now is not True:
+                        raise _CoupledError("does not hold, and the message goes another way then")
                 except _CoupledError as error:
                     what = getattr(node.target, "__name__", str(node.target).removeprefix("layer."))
                     why = str(error) or "is not known to leave edges apart"
@@ -232,10 +279,12 @@ class _FewRows:
 
     def _value(self, node: fx.Node, number: int, values: Mapping[fx.Node, _Value]) -> _Value:
         if node.op == "placeholder":
-            width = self._widths[str(node.target)]
-            shape = (5, width) if width else (5,)
-            some = torch.linspace(0.1, 1.3 + 0.1 * number, max(1, 5 * max(1, width)))[: 5 * max(1, width)]
-            some = some.to(self._dtype)
+            key = str(node.target)
+            if (special := self._special.get(key)) is not None:
+                ids = torch.tensor([0, 0, 1, 2, 2])[: self._count]
+                return _Value(ids if special == "ids" else int(ids[-1]) + 1, special=special)
+            shape = (5, *self._shapes[key])
+            some = torch.linspace(0.1, 1.3 + 0.1 * number, math.prod(shape)).to(self._dtype)
             return _Value(some.view(shape)[: self._count], by_edge=True)
         if node.op == "get_attr":
             return _Value(self._tensors[str(node.target)].detach())
@@ -255,11 +304,12 @@ class _FewRows:
         is_known = kind.__module__.startswith("torch.nn.modules.") and kind.__name__ in _MODULES.split()
         if not (is_pyg_linear or (is_known and is_from(kind, kind.__module__))):
             raise _CoupledError("has no rule here")
-        if len(args) != 1 or named or not isinstance(args[0], _Value) or args[0].is_count:
+        if len(args) != 1 or named or not isinstance(args[0], _Value) or args[0].is_count or args[0].special:
             raise _CoupledError
         x = args[0]
         if isinstance(module, nn.Dropout) and module.training and module.p > 0:
-            raise _CoupledError("draws random numbers")
+            self.draws = True
+            return x
         if getattr(module, "inplace", False):
             self._allow_in_place(node)
         taken = len(module.normalized_shape) if isinstance(module, nn.LayerNorm) else 1
@@ -286,6 +336,12 @@ class _FewRows:
             return self._size(target, args, named)
         if target is operator.getitem and not isinstance(_plain(args[0]), Tensor):
             return _check_item(target, args, named, self._count)
+        if target is softmax_of_edges() and target is not None:
+            return self._softmax(args, named)
+        if any(a.special for a in _flat((args, named))):
+            raise _CoupledError("reads where edges lead to")
+        if target is F.dropout:
+            return self._dropout(args, named)
         counts = any(a.is_count for a in _flat((args, named)))
         if target in _ARITHMETIC and not counts and not _tensors((args, named)):
             return _Value(_run(target, args, named))
@@ -304,6 +360,26 @@ class _FewRows:
             raise _CoupledError
         return check(function, args, named, self._count)
 
+    def _softmax(self, args: list[Any], named: dict[str, Any]) -> _Value:
+        """Run PyG's softmax over the edges of each destination."""
+        keys = ("src", "index", "ptr", "num_nodes", "dim")
+        given = dict(zip(keys, args, strict=False)) | named
+        x, index, number = (given.get(key) for key in ("src", "index", "num_nodes"))
+        known = isinstance(x, _Value) and x.by_edge and isinstance(index, _Value) and index.special == "ids"
+        known = known and given.get("dim", 0) == 0 and given.get("ptr") is None
+        if not known or not (number is None or (isinstance(number, _Value) and number.special == "counts")):
+            raise _CoupledError
+        self.by_destination = True
+        return _Value(_run(softmax_of_edges(), args, named), by_edge=True)
+
+    def _dropout(self, args: list[Any], named: dict[str, Any]) -> _Value:
+        x, p = args[0], named.get("p", args[1] if len(args) > 1 else 0.5)
+        training = named.get("training", args[2] if len(args) > 2 else True)
+        if not isinstance(x, _Value) or len(args) > 3:
+            raise _CoupledError
+        self.draws |= bool(training and p != 0)
+        return x
+
     def _size(self, target: Any, args: list[Any], named: dict[str, Any]) -> _Value:
         x = args[0]
         if target is getattr and args[1] != "shape":
@@ -318,8 +394,8 @@ class _FewRows:
         return _Value(x.now.shape, is_count=x.by_edge)
 
 
-_ARITHMETIC = (operator.add, operator.sub, operator.mul, operator.floordiv, operator.truediv, operator.neg)
-"""Operators by which a message computes sizes."""
+_ARITHMETIC = _named(operator, "add sub mul floordiv truediv neg eq ne lt le gt ge")
+"""Operators by which a message computes and compares sizes."""
 _SIZES, _SIZES_METHODS = (getattr,), ("size", "dim", "ndimension")
 
 
@@ -427,6 +503,16 @@ def _check_unsqueezed(function: Any, args: list[Any], named: dict[str, Any], _: 
     return _Value(_run(function, args, named), by_edge=x.by_edge)
 
 
+def _check_repeated(function: Any, args: list[Any], named: dict[str, Any], _: int) -> _Value:
+    """Check a repeat: rows stay rows if they are not repeated themselves."""
+    x, times = args[0], args[1:]
+    times = list(times[0]) if len(times) == 1 and isinstance(times[0], list | tuple) else times
+    rows_once = isinstance(x, _Value) and len(times) == x.now.ndim and times[0] == 1
+    if not isinstance(x, _Value) or named or (x.by_edge and not rows_once) or _tensors(times):
+        raise _CoupledError("repeats edges")
+    return _Value(_run(function, args, named), by_edge=x.by_edge)
+
+
 def _check_transposed(function: Any, args: list[Any], named: dict[str, Any], _: int) -> _Value:
     x = args[0]
     if not isinstance(x, _Value) or named or (x.by_edge and not _own_dimension(args[1:3], x.now.ndim)):
@@ -465,14 +551,6 @@ def _check_item(function: Any, args: list[Any], named: dict[str, Any], _: int) -
     return _Value(_run(function, args, named), by_edge=x.by_edge)
 
 
-def _check_dropout(function: Any, args: list[Any], named: dict[str, Any], _: int) -> _Value:
-    x, p = args[0], named.get("p", args[1] if len(args) > 1 else 0.5)
-    training = named.get("training", args[2] if len(args) > 2 else True)
-    if not isinstance(x, _Value) or (training and p != 0):
-        raise _CoupledError("draws random numbers")
-    return _Value(_run(function, args, named), by_edge=x.by_edge)
-
-
 def _check_parts(function: Any, args: list[Any], named: dict[str, Any], _: int) -> _Value:
     x, dim = args[0], named.get("dim", args[2] if len(args) > 2 else 0)
     if not isinstance(x, _Value) or (x.by_edge and not _own_dimension(dim, x.now.ndim)):
@@ -485,17 +563,16 @@ _BY_NAME: dict[str, _Rule] = {
     **dict.fromkeys(("cat", "concat", "stack"), _check_joined),
     **dict.fromkeys(("unsqueeze",), _check_unsqueezed),
     **dict.fromkeys(("transpose",), _check_transposed),
+    "repeat": _check_repeated,
     **dict.fromkeys(("matmul", "mm", "bmm", "linear"), _check_product),
     **dict.fromkeys(("chunk", "split"), _check_parts),
     **dict.fromkeys(("reshape", "flatten", "squeeze"), _check_reshaped),
     "getitem": _check_item,
     "normalize": _check_normalize,
-    "dropout": _check_dropout,
 }
 
 
-_FUNCTIONS = _named(torch, _MOVING) | {operator.getitem, operator.matmul, torch.dropout}
-_FUNCTIONS |= {F.normalize, F.dropout, F.linear}
+_FUNCTIONS = _named(torch, _MOVING) | {operator.getitem, operator.matmul, F.normalize, F.linear}
 
 
 def _check_of(function: Any, name: str) -> _Rule | None:

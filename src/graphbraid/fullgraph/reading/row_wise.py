@@ -153,19 +153,30 @@ def _is_row_wise_call(
     if target in _OF_ELEMENTS:
         return _fit(aligned, constant, results[0])
     if target in _OF_PRODUCTS:
-        first = node.args[0] if node.args else None
-        is_first = isinstance(first, fx.Node) and kinds[first] is Dependence.ALIGNED and len(aligned) == 1
-        return is_first and aligned[0].ndim == 2 and results[0].ndim == 2
+        return _multiplies_rows(node, kinds, aligned, constant, results[0])
     if target in _OF_DIMENSIONS:
         name = _OF_DIMENSIONS[target]
         ndim = results[0].ndim if name in ("stack", "unsqueeze") else _tensors_ndim(aligned)
         dims = node.kwargs.get("dim", _at(node.args, _ALONG[name], _DEFAULTS.get(name)))
         return _fit(aligned, constant, None) and ndim > 0 and _not_first(dims, ndim)
-    if target in ("view", "reshape", "flatten", torch.reshape, torch.flatten):
-        return isinstance(aligned[0], Tensor) and _keeps_rows(target, node.args[1:])
-    if target is operator.getitem:
-        return _takes_all_rows(node.args[1], aligned[0])
-    return False
+    if target in ("view", "reshape", "flatten", "repeat", torch.reshape, torch.flatten):
+        return isinstance(aligned[0], Tensor) and _keeps_rows(target, node.args[1:], aligned[0].ndim)
+    return target is operator.getitem and _takes_all_rows(node.args[1], aligned[0])
+
+
+def _multiplies_rows(
+    node: fx.Node,
+    kinds: Mapping[fx.Node, Dependence],
+    aligned: list[Any],
+    constant: list[Any],
+    result: Tensor,
+) -> bool:
+    """Return whether a product is of rows with one matrix, or of two matrices for each row."""
+    if len(aligned) == 2 and node.target is not F.linear and not constant:
+        return all(isinstance(one, Tensor) and one.ndim == 3 for one in aligned)
+    first = node.args[0] if node.args else None
+    is_first = isinstance(first, fx.Node) and kinds[first] is Dependence.ALIGNED and len(aligned) == 1
+    return is_first and bool(aligned[0].ndim == 2) and result.ndim == 2
 
 
 def _fit(aligned: list[Any], constant: list[Any], result: Tensor | None) -> bool:
@@ -195,8 +206,10 @@ def _not_first(dims: Any, ndim: int) -> bool:
     return bool(several) and all(type(dim) is int and -ndim <= dim < ndim and dim % ndim for dim in several)
 
 
-def _keeps_rows(target: Any, shape: tuple[Any, ...]) -> bool:
+def _keeps_rows(target: Any, shape: tuple[Any, ...], ndim: int) -> bool:
     """Return whether a change of shape leaves each row's elements in its row."""
+    if target == "repeat":
+        return len(shape) == ndim and type(shape[0]) is int and shape[0] == 1
     if target in ("flatten", torch.flatten):
         return type(shape[:1][0] if shape else None) is int and shape[0] >= 1
     sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape

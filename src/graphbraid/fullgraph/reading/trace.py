@@ -33,15 +33,17 @@ from graphbraid.fullgraph.reading.calling import (
     Given,
     X,
 )
+from graphbraid.fullgraph.reading.edge_calls import EdgeCalls
 from graphbraid.fullgraph.reading.exact import COUNTED, Known, anything, check, check_parameter, count, one_of
 from graphbraid.fullgraph.reading.fused_hgt import is_kind, read_layer
 from graphbraid.fullgraph.reading.islands import Breaks, Islands, plain
-from graphbraid.fullgraph.reading.messages import Propagation, read_messages
+from graphbraid.fullgraph.reading.messages import Propagation, give_shape, is_traced_layer, read_messages
 from graphbraid.fullgraph.reading.reader import (
     NEEDED,
     Edges,
     FunctionCall,
     FunctionReader,
+    Heads,
     LayerCall,
     MappedEdges,
     NodeRows,
@@ -162,6 +164,7 @@ class _TraceReader:
         """What the readers of calls returned that is no value: stacks, shapes, tensors of parameters."""
         self._memory: dict[fx.Node, fx.Node] = {}
         """The node whose memory a result shares, where that is not its own."""
+        self._edge_calls = EdgeCalls()
         self._islands: Islands | None = None
         self._whole: Mapping[str, NotLoweredError] = {}
 
@@ -214,10 +217,18 @@ class _TraceReader:
     def _read_or_break(self, node: fx.Node) -> None:
         """Read a node; if it has no lowered form and may become part of a graph break, keep it for that."""
         islands, writer = self._islands, self._writer
+        if islands is not None:
+            islands.see(node)
+        if not (self._typed or self._sparse) and self._layer_of(node):
+            if self._edge_calls.takes(node, self._values, self._others):
+                return
+            if not isinstance(node.target, Propagation) and self._edge_calls.are_written_over(node):
+                what = f"{node} is computed of the edges and written over in place"
+                why = NotLoweredError(str(node), what, "operations that are not in place", code="in-place")
+                raise self._kept_whole(node, why) if islands is not None else why
         if islands is None:
             before = None
         else:
-            islands.see(node)
             before = (
                 writer.state(),
                 dict(self._values),
@@ -230,7 +241,7 @@ class _TraceReader:
         except NotLoweredError as why:
             why.where = why.where or str(node.meta.get(WHERE, ""))
             if islands is None or before is None:
-                raise
+                raise self._named_by_layer(node, why) from why
             state, values, self._others, self._memory, run = before
             writer.put_back(state)
             self._values.clear()  # islands hold this dict
@@ -241,10 +252,26 @@ class _TraceReader:
             try:
                 islands.add(node, why)
             except NotLoweredError as error:
-                name = self._trace.module_around(node)
-                if name is None:
-                    raise
-                raise _KeepWholeError(name, error) from error
+                raise self._kept_whole(node, error) from error
+
+    def _kept_whole(self, node: fx.Node, why: NotLoweredError) -> Exception:
+        """Return the exception that keeps the module whole that makes a call; the reason if none does."""
+        name = self._trace.module_around(node)
+        return why if name is None else _KeepWholeError(name, self._named_by_layer(node, why))
+
+    def _layer_of(self, node: fx.Node) -> str:
+        """Return the name of the traced message passing layer that makes a call; empty if none does."""
+        names = (str(name) for name, _ in node.meta.get("nn_module_stack", {}).values())
+        layers = (name for name in names if is_traced_layer(self._trace.modules[name]))
+        return next(layers, "").removeprefix("model.")
+
+    def _named_by_layer(self, node: fx.Node, why: NotLoweredError) -> NotLoweredError:
+        """Return a reason with the traced layer that makes a call, if one does."""
+        if isinstance(node.target, Propagation) or not (name := self._layer_of(node)):
+            return why
+        layer: Any = self._trace.modules.get(f"model.{name}", self._trace.modules["model"])
+        what = f"{type(layer).__name__} with aggr={layer.aggr!r} calls {why.part}: {why.reason}"
+        return NotLoweredError(name, what, why.needed, code=why.code, where=why.where)
 
     def _make_rows(self, argument: Any) -> None:
         """Make a graph break of an argument that has node rows, if it is a call without a lowered form."""
@@ -416,27 +443,53 @@ class _TraceReader:
         return self._relations[target]
 
     def _messages(self, node: fx.Node, of: Propagation) -> str:
-        """Read a call of a user's own layer's ``propagate``."""
-        if self._typed or self._sparse or _target(node.args[0]) != EDGES_TARGET:
+        """Read a call of a layer's ``propagate``."""
+        along: Any = node.args[0]
+        own_edges = _target(along) == EDGES_TARGET
+        if self._typed or self._sparse or not (own_edges or along in self._edge_calls):
             raise of.refuse("its propagate takes other edges than the list of all of them", "edge_index")
-        rows: dict[str, str | ReadRows] = {}
-        constants, widths = dict[str, Any](), dict[str, int]()
+        rows: dict[str, str | ReadRows | int] = {}
+        computed: dict[str, fx.Node] = {}
+        constants, shapes = dict[str, Any](), dict[str, tuple[int, ...]]()
         for key, value in node.kwargs.items():
             by_node = key[-2:] in ("_i", "_j")
             self._make_rows(value)
             if by_node and isinstance(value, fx.Node) and value in self._values:
                 rows[key] = self._values[value]
-                widths[key] = self._writer.width(self._values[value])
-            elif not by_node and _target(value) == EDGE_ATTR and self._given.edge_channels:
-                rows[key], widths[key] = ReadRows.FEATURES, self._given.edge_channels
+                shapes[key] = self._shape_of(value)
+            elif (
+                isinstance(value, fx.Node)
+                and not by_node
+                and (value in self._edge_calls or (not own_edges and _target(value) == WEIGHTS_TARGET))
+            ):
+                rows[key], computed[key] = len(computed), value
+            elif not by_node and own_edges and _target(value) == EDGE_ATTR and self._given.edge_channels:
+                rows[key], shapes[key] = ReadRows.FEATURES, (self._given.edge_channels,)
             elif not by_node and _target(value) == WEIGHTS_TARGET:
-                rows[key], widths[key] = ReadRows.WEIGHT, 0
+                rows[key], shapes[key] = ReadRows.WEIGHT, ()
             elif isinstance(value, fx.Node | tuple | list):
                 what = f"its message's {key!r} is neither rows of nodes nor the graph's own of edges"
                 raise of.refuse(what, "x_j, x_i, edge_attr or edge_weight")
             else:
                 constants[key] = value
-        return read_messages(self._writer, of, rows, constants, widths)
+        edges = None
+        if computed or not own_edges:
+            edges, of_values = self._edge_calls.computed(of.name, along, tuple(computed.values()))
+            shapes |= dict(zip(computed, of_values, strict=True))
+        out, shape = read_messages(self._writer, of, rows, constants, shapes, edges=edges)
+        give_shape(node, shape)
+        return out
+
+    def _shape_of(self, matrix: fx.Node) -> tuple[int, ...]:
+        """Return the shape of a row before it was made a row of a matrix."""
+        before = matrix.args[0]
+        assert isinstance(before, fx.Node)
+        heads, width = self._others.get(before), self._writer.width(self._values[matrix])
+        if isinstance(heads, Heads):
+            return heads.heads, width // heads.heads
+        if before not in self._values and self._islands is not None:
+            return self._islands.shape_of(before)
+        return (width,)
 
     # ---- calls
 

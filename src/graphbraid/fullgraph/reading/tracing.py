@@ -42,7 +42,7 @@ from graphbraid.fullgraph.reading.fused_hgt import is_kind, outputs_of
 from graphbraid.fullgraph.reading.messages import (
     Propagation,
     is_message_passing,
-    is_users_layer,
+    is_traced_layer,
     recorded_propagations,
 )
 from graphbraid.fullgraph.reading.reached import NOT_USERS, Reached, package_of
@@ -189,7 +189,7 @@ class _Root(nn.Module):
         self.model = model
         self._calling, self._given, self._targets = calling, given, targets
         edges = given.classes.get(ADJACENCY if calling.takes(ADJACENCY) else EDGES, Tensor)
-        self._tracer = _Tracer({**given.classes, EDGES_TARGET: edges}, whole, reads_hgt=given.graph is None)
+        self._tracer = _Tracer({**given.classes, EDGES_TARGET: edges}, whole, given)
         self._made: dict[str, fx.Proxy] = {}
 
     def traced(self) -> fx.Graph:
@@ -285,7 +285,7 @@ class _Tracer(fx.Tracer):
     """A tracer that keeps modules with a reader whole, and refuses switched gradients or precision."""
 
     def __init__(
-        self, classes: Mapping[str, type], whole: dict[str, NotLoweredError] | None, *, reads_hgt: bool
+        self, classes: Mapping[str, type], whole: dict[str, NotLoweredError] | None, given: Given
     ) -> None:
         """Make a tracer.
 
@@ -293,10 +293,11 @@ class _Tracer(fx.Tracer):
             classes: the classes of placeholders, by their names; others are plain tensors.
             whole: names of modules to keep whole, and why; a module whose forward cannot be followed is
                 added. If None, its exception is raised.
-            reads_hgt: whether PyG's ``HGTConv``, which takes and gives dicts, is kept whole.
+            given: the arguments that are available. With a graph at hand, PyG's ``HGTConv``, which takes and
+                gives dicts, is not kept whole. On a graph with types, layers without a reader have no form.
         """
         super().__init__()
-        self._reads_hgt = reads_hgt
+        self._reads_hgt, self._is_typed = given.graph is None, given.typed
         self._gradients, self._classes, self._whole = torch.is_grad_enabled(), classes, whole
         self._thread = threading.get_ident()  # modules that other threads call meanwhile are not traced
         self.has_breaks = whole is not None
@@ -311,8 +312,21 @@ class _Tracer(fx.Tracer):
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         if self._whole is not None and (module_qualified_name in self._whole or _is_pyg_part(m)):
             return True
-        is_layer = (is_message_passing(m) and not is_users_layer(m)) or reader_of(type(m)) is not None
-        return is_layer or super().is_leaf_module(m, module_qualified_name)
+        if is_message_passing(m):
+            return self._is_typed or not is_traced_layer(m)
+        return reader_of(type(m)) is not None or super().is_leaf_module(m, module_qualified_name)
+
+    def to_bool(self, obj: fx.Proxy) -> bool:
+        """Compare what is read of one tensor in the same way, as ``min(x.size(0), x.size(0))`` does."""
+        node = obj.node
+        if node.target in _COMPARISONS and len(node.args) == 2:
+            first, second = (
+                (one.op, one.target, one.args, one.kwargs) if isinstance(one, fx.Node) else None
+                for one in node.args
+            )
+            if first is not None and first == second and first[1] in ("size", getattr, operator.getitem):
+                return _COMPARISONS[node.target]
+        return bool(super().to_bool(obj))
 
     def call_module(
         self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -426,6 +440,11 @@ def _is_read(network: nn.Module) -> bool:
     return reader is not None and reader.edges is None
 
 
+_COMPARISONS: dict[Any, bool] = dict.fromkeys((operator.eq, operator.le, operator.ge), True)
+_COMPARISONS |= dict.fromkeys((operator.ne, operator.lt, operator.gt), False)
+"""Comparisons, and what they give of two equal values."""
+
+
 def _line_of_user(frame: types.FrameType | None) -> str:
     """Return the file and line of the innermost caller outside of libraries; empty if there is none."""
     while frame is not None and frame.f_code is not _Root.forward.__code__:
@@ -466,7 +485,9 @@ def _where_raised(error: BaseException) -> str:
 def _is_pyg_part(module: nn.Module) -> bool:
     """Return whether a module is of PyG and has no graph layers inside, which could be read."""
     home = type(module).__module__
-    return home.startswith("torch_geometric.nn.") and not any(map(is_message_passing, module.modules()))
+    is_list = isinstance(module, nn.Sequential)  # which calls nothing but what it holds
+    of_pyg = home.startswith("torch_geometric.nn.") and not is_list
+    return of_pyg and not any(map(is_message_passing, module.modules()))
 
 
 # ---- TensorProxy: what a trace hands to a forward, which takes it for the tensor that it stands for
@@ -571,7 +592,9 @@ def _answering(plain: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
         if found or type(value) is not TensorProxy:
             return found
         asks = sys._getframe(1)
-        if package_of(asks.f_globals) in _LIBRARIES and asks.f_code is not torch.is_tensor.__code__:
+        in_layer = str(asks.f_globals.get("__name__", "")).startswith("torch_geometric.nn.")
+        in_library = package_of(asks.f_globals) in _LIBRARIES and not in_layer
+        if in_library and asks.f_code is not torch.is_tensor.__code__:
             return False
         return plain(of, type | tuple | types.UnionType) and issubclass(value.kind, of)
 

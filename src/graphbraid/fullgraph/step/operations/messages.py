@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphbraid.fullgraph.lowering.levels import computed_between
 from graphbraid.fullgraph.program import Messages, Operation, ReadRows
 from graphbraid.fullgraph.step.arena import FirstRows, Rows
 from graphbraid.fullgraph.step.plan import PlannedClass, PlannedOperation, StepPlan
@@ -23,16 +24,18 @@ class PlannedMessages(PlannedOperation[Messages]):
         super().__init__(plan, op)
         self._level = plan.program.level(self.source)
         block = plan.request.blocks[self._level].of(None)
+        csc, self._computed = block.csc, tuple[Tensor, ...]()
+        if op.edges is not None:
+            csc, self._computed = computed_between(op.edges, plan.request.whole_edges(None), block)
         how: dict[str, Any] = {"reduction": op.reduction, "width": op.width_out}
         how |= {"parameters": op.used, "ties": op.ties}
         self._how: BlockedMessages | FusedMessages
         if op.steps:
-            self._how = FusedMessages(block.csc, op.steps, **how)
+            self._how = FusedMessages(csc, op.steps, **how)
         else:
-            self._how = BlockedMessages(block.csc, self._message, **how)
-        self._names = [
-            name for role in (ReadRows.SOURCE, ReadRows.DESTINATION, None) for name in self._of(role)
-        ]
+            self._how = BlockedMessages(csc, op.run, by_destination=op.by_destination, **how)
+        self._seed = plan.seeds.add() if op.draws else None
+        self._drawn: dict[str, Any] = {}
         self._count: FirstRows | None = None
         self._kept: list[FirstRows] = []
 
@@ -49,6 +52,7 @@ class PlannedMessages(PlannedOperation[Messages]):
         inputs, count = self._inputs, self._count
 
         def run() -> None:
+            self._drawn = {} if self._seed is None else {"seed": self._seed()}
             self._how.forward(
                 self._rows(), out.tensor, None if count is None else count.tensor, **self._kept_rows()
             )
@@ -94,22 +98,7 @@ class PlannedMessages(PlannedOperation[Messages]):
 
     def _kept_rows(self) -> dict[str, Any]:
         """Return what forward keeps for backward beside a maximum's count."""
-        return {"kept": [rows.tensor for rows in self._kept]} if self._kept else {}
-
-    def _message(self, *rows: Tensor) -> Tensor:
-        given: dict[str, Any] = dict(self.op.constants) | dict(zip(self._names, rows, strict=True))
-        layer: Any = self.op.layer
-        made: Tensor = layer.message(**given)
-        return made
-
-    def _of(self, role: ReadRows | None) -> list[str]:
-        """Return the message's parameters that read rows of a role; None for those of edges."""
-        of_nodes = (ReadRows.SOURCE, ReadRows.DESTINATION)
-        return [
-            name
-            for name, is_role, _ in self.op.reads
-            if is_role is role or (role is None and is_role not in of_nodes)
-        ]
+        return {"kept": [rows.tensor for rows in self._kept]} if self._kept else self._drawn
 
     @property
     def _inputs(self) -> list[Rows]:
@@ -123,9 +112,11 @@ class PlannedMessages(PlannedOperation[Messages]):
             for role in (ReadRows.SOURCE, ReadRows.DESTINATION)
         )
         edges = []
-        for _, role, _ in reads:
+        for _, role, at in reads:
             if role is ReadRows.FEATURES:
                 edges.append(self.plan.edge_features.rows(self._level))
+            elif role is ReadRows.COMPUTED:
+                edges.append(self._computed[at])
             elif role is ReadRows.WEIGHT:
                 edges.append(self._weights)
         return EdgeRows(sources=sources, destinations=destinations, edges=tuple(edges))

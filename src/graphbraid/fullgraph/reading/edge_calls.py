@@ -1,0 +1,164 @@
+"""What models compute of the edges alone: with self-loops, degrees, coefficients such as those of a GCN.
+
+Calls that read nothing but the edges are kept apart from the others of a trace. Those that messages need are
+made once for each graph or batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from graphbraid.fullgraph.program import ComputedEdges, FromCall, FromGraph, NotLoweredError, WrittenCall
+from graphbraid.fullgraph.program.computed_edges import DEVICE, DTYPE, EDGE_LIST, EDGE_WEIGHT, NUM_NODES
+from graphbraid.fullgraph.reading.islands import plain
+from graphbraid.fullgraph.reading.reader import NumRows
+from graphbraid.fullgraph.reading.tracing import generators, put_back
+from graphbraid.graph.csc import Csc, coo_to_csc
+
+
+class EdgeCalls:
+    """The calls of a trace that read nothing but edges, edge weights, the number of nodes, and constants."""
+
+    def __init__(self) -> None:
+        self._calls: dict[fx.Node, list[fx.Node]] = {}
+        """The calls in their order, each with those that it reads, directly or not."""
+        self._of_rows: dict[fx.Node, str] = {}
+        """What is read of node rows that is the same for all: their number, dtype and device."""
+        self._made: list[ComputedEdges] = []
+
+    def __contains__(self, node: object) -> bool:
+        return node in self._calls
+
+    def takes(self, node: fx.Node, rows: Mapping[fx.Node, Any], others: Mapping[fx.Node, Any]) -> bool:
+        """Return whether a call reads edges alone, and take it if so.
+
+        Args:
+            node: the call.
+            rows: the nodes that are node rows.
+            others: what the readers of calls made that is no value.
+        """
+        inputs = node.all_input_nodes
+        if node.target is getattr and inputs and inputs[0] in rows and node.args[1] in (DTYPE, DEVICE):
+            self._of_rows[node] = str(node.args[1])
+            return True
+        if node.op not in ("call_function", "call_method") or isinstance(node.target, type):
+            return False
+        own = [one for one in inputs if one in self._calls or _is_of_graph(one)]
+        for one in inputs:
+            if isinstance(others.get(one), NumRows):
+                self._of_rows[one] = NUM_NODES
+        if not own or any(one not in own and one not in self._of_rows for one in inputs):
+            return False
+        before = {earlier: None for one in own if one in self._calls for earlier in (*self._calls[one], one)}
+        self._calls[node] = list(before)
+        return True
+
+    def are_written_over(self, node: fx.Node) -> bool:
+        """Return whether what another call reads of these is written over, maybe by one of no result."""
+        read = [one for one in node.all_input_nodes if one in self._calls]
+        needed = self._needed(read)
+        return any(_writes(one) for one in needed)
+
+    def _needed(self, wanted: Iterable[fx.Node]) -> set[fx.Node]:
+        """Return calls with all that they read, and those that write over any of these."""
+        found: set[fx.Node] = set()
+        for one in wanted:
+            found |= {one, *self._calls[one]}
+        while True:
+            more = {
+                one
+                for one, before in self._calls.items()
+                if one not in found and _writes(one) and not found.isdisjoint(before)
+            }
+            if not more:
+                return found
+            for one in more:
+                found |= {one, *self._calls[one]}
+
+    def computed(
+        self, name: str, edges: fx.Node, values: Sequence[fx.Node]
+    ) -> tuple[ComputedEdges, list[tuple[int, ...]]]:
+        """Return edges that a model computes, and the shape of a row of each value.
+
+        Args:
+            name: name of the layer that reads them.
+            edges: the edges, a call or the graph's own.
+            values: calls, or the edge weights, with a row for each of the edges.
+
+        Raises:
+            NotLoweredError: on a small graph they fail, or are not some of the graph's edges and self-loops.
+        """
+        needed = self._needed(one for one in (edges, *values) if one in self._calls)
+        order = [one for one in self._calls if one in needed]
+        place = {one: number for number, one in enumerate(order)}
+
+        def reference(one: fx.Node) -> Any:
+            if one in place:
+                return FromCall(place[one])
+            return FromGraph(self._of_rows.get(one, "") or str(one.target))
+
+        calls = tuple(
+            WrittenCall(
+                target=one.target,
+                args=plain(fx.node.map_arg(one.args, reference)),
+                kwargs=plain(fx.node.map_arg(dict(one.kwargs), reference)),
+                name=getattr(one.target, "__name__", str(one.target)),
+            )
+            for one in order
+        )
+        made = ComputedEdges(
+            calls=calls, edges=reference(edges), values=tuple(reference(one) for one in values)
+        )
+        return next((one for one in self._made if one == made), made), _checked(name, made)
+
+
+def _is_of_graph(node: fx.Node) -> bool:
+    return node.op == "placeholder" and node.target in (EDGE_LIST, EDGE_WEIGHT)
+
+
+def _writes(node: fx.Node) -> bool:
+    """Return whether a call may write over its arguments."""
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    in_place = (name.endswith("_") and not name.endswith("__")) or name in _WRITING
+    return in_place or bool(node.kwargs.get("inplace")) or "out" in node.kwargs
+
+
+_WRITING = {"setitem", "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor"}
+
+
+def _checked(name: str, made: ComputedEdges) -> list[tuple[int, ...]]:
+    """Return the shape of a row of each value, by computing them of a small graph.
+
+    It has repeated edges, self-loops and nodes without edges.
+    """
+    draw = torch.Generator().manual_seed(0)
+    ends = torch.randint(1, 9, (2, 40), generator=draw)
+    csc, _ = coo_to_csc(ends[0], ends[1], 12, 12)
+    csc = Csc(csc.indptr, csc.indices, 12, torch.rand(40, generator=draw))
+    before = generators()
+    try:
+        edges, values = made.run(csc, torch.float32)
+        found = set(map(tuple, edges.t().tolist()))
+    except Exception as error:  # whatever the user's code may raise
+        raise NotLoweredError(name, f"edges that it computes cannot be computed once ({error})") from error
+    finally:
+        drew = put_back(before)
+    if drew:
+        raise NotLoweredError(
+            name, "it draws random numbers for edges", "the graph's own edges", code="draws"
+        )
+    own = set(zip(csc.indices.tolist(), csc.destinations().tolist(), strict=True))
+    if edges.ndim != 2 or len(edges) != 2 or not found <= own | {(node, node) for node in range(12)}:
+        raise NotLoweredError(
+            name, "it computes other edges than the graph's and self-loops", "the graph's own edges"
+        )
+    if not all(len(value) == edges.shape[1] and value.is_floating_point() for value in values):
+        raise NotLoweredError(name, "its message reads what has no row for each edge", "a row for each edge")
+    return [tuple(value.shape[1:]) for value in values]
+
+
+__all__ = ["EdgeCalls"]
