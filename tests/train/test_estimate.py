@@ -516,9 +516,10 @@ def test_what_graph_breaks_allocate_beside_the_arena_is_counted(monkeypatch):
         def __init__(self):
             super().__init__()
             self.first, self.part, self.last = gnn.GCNConv(16, 32), ByValue(), gnn.GCNConv(32, 4)
+            self.rows = torch.nn.Parameter(torch.rand(60_000, 16))  # of the nodes: a part has the first ones
 
         def forward(self, x, edge_index):
-            return self.last(self.part(self.first(x, edge_index)), edge_index)
+            return self.last(self.part(self.first(x + self.rows, edge_index)), edge_index)
 
     config = TrainConfig(mode="full")
     trial = Trial(Broken(), graph, config)

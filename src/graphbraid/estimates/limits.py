@@ -114,7 +114,8 @@ def require_as_written(
     if free is None or 2 * (64 * width * (graph.num_nodes + graph.num_edges) + of_parameters) < free:
         return
     trial = Trial(model, graph, config.updated(trace=None))
-    trial.try_model()
+    if engine is None:
+        trial.try_model()  # which makes lazy parameters
     parts = {_PARTS["optimizer"]: trial.state_bytes()}
     if engine is None:
         parts[_PARTS["step"]] = training_bytes(trial)

@@ -159,9 +159,8 @@ def forward_bytes(trial: Trial) -> int:
     """Return the bytes that a forward pass in evaluation mode allocates, outputs included."""
 
     def forward(graph: Graph) -> int:
-        runner = trial.runner_on(graph)
         with trial.evaluating():
-            return allocation_of(runner.on_graph, trial.device).peak
+            return allocation_of(trial.runner_on(graph).on_graph, trial.device).peak
 
     return _scaled(trial.graph, forward)
 
@@ -187,7 +186,7 @@ def break_bytes(trial: Trial) -> int:
 
 def _whole_step(trial: Trial, graph: Graph) -> tuple[Trial, WholeGraph]:
     """Return a trial of the same model on a smaller graph, and its whole graph as a batch."""
-    other = Trial(trial.runner.model, graph, trial.config)
+    other = Trial(trial.model_on(graph), graph, trial.config)
     assert graph.y is not None
     share = graph.num_nodes / trial.graph.num_nodes
     ids = torch.arange(max(1, int(share * trial.nodes.numel())))

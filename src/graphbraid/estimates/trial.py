@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from graphbraid.estimates.allocation import allocation_of
@@ -138,9 +139,18 @@ class Trial:
         """
         dry_run(self.runner, self.task, self.config.updated(mode="sampled", plan=None), self.nodes)
 
+    def model_on(self, graph: Graph) -> nn.Module:
+        """Return the copied model for a graph of the first nodes: of learned rows of nodes, it has theirs."""
+        model, count = self.runner.model, graph.num_nodes
+        if count == self.graph.num_nodes:
+            return model
+        held = [t for t in (*model.parameters(), *model.buffers()) if not is_lazy(t)]
+        of_nodes = [t for t in held if t.shape[:1] == (self.graph.num_nodes,)]
+        return copy.deepcopy(model, {id(t): _first_rows(t, count) for t in of_nodes})
+
     def runner_on(self, graph: Graph) -> ModelRunner:
-        """Return a runner of the copied model on another graph."""
-        return ModelRunner(self.runner.model, graph, runtime.place_of(self.config))
+        """Return a runner of :meth:`model_on` a graph of the first nodes."""
+        return ModelRunner(self.model_on(graph), graph, runtime.place_of(self.config))
 
     def step(self, batch: Batch) -> None:
         """Make one training step."""
@@ -208,6 +218,11 @@ def _runner(model: nn.Module, graph: Graph, config: TrainConfig, tiers: HostTier
         return LinkRunner(model, graph, place, config)
     rows, lists = (None, None) if tiers is None else (tiers.features, tiers.topology)
     return ModelRunner(model, graph, place, rows, lists, node_type=config.node_type)
+
+
+def _first_rows(tensor: Tensor, count: int) -> Tensor:
+    rows = tensor.detach()[:count].clone()
+    return nn.Parameter(rows, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else rows
 
 
 def parameter_bytes(model: nn.Module) -> int:
