@@ -8,11 +8,13 @@ from tests.extras import NO_PYG
 
 pytest.importorskip("torch_geometric", reason=NO_PYG)
 import torch.nn.functional as F
+import torch_geometric.nn as pyg
 from tests.fullgraph.matrix.cases_messages import own
 from tests.fullgraph.matrix.compare import LEFT_ALONE, LOWERED, assert_alike, engine_of, verdict
 from tests.fullgraph.matrix.graphs import CHANNELS, CLASSES, data_of
 from tests.fullgraph.matrix.models import Stack
 from torch import nn
+from torch_geometric.utils import softmax
 
 from graphbraid.ops import messages
 
@@ -132,3 +134,105 @@ def test_steps_hold_no_row_per_edge():
         engine()
         sizes.append(engine.explain().split("Arena")[1].splitlines()[1])
     assert sizes[0] == sizes[1]
+
+
+# ---- messages that run in one kernel, and others that look like them
+
+
+def _attends(self, x_i, x_j, index, ptr, size_i):
+    return x_j * softmax((x_i * x_j).sum(-1), index, ptr, size_i).view(-1, 1)
+
+
+def _attends_by_column(self, x_j, index):
+    return softmax(x_j.tanh() * self.att, index) * F.relu(x_j)
+
+
+def _attends_twice(self, x_i, x_j, index):
+    return softmax(x_j, index) * softmax(x_i + x_j, index) * x_j
+
+
+def _of_its_own_softmax(self, x_j, index):
+    factor = softmax(x_j, index)
+    return factor * factor
+
+
+def _beside_a_softmax(self, x_j, index):
+    return softmax(x_j, index) * x_j + x_j
+
+
+class _ByHead(pyg.MessagePassing):
+    """GAT as courses write it: heads in a dimension of their own."""
+
+    def __init__(self, i, o, heads=2):
+        super().__init__(aggr="add", node_dim=0)
+        self.heads, self.channels, self.lin = heads, o // heads, nn.Linear(i, o)
+        self.left, self.right = nn.Linear(o, heads), nn.Linear(o, heads)
+        self.row, self.scale = (
+            nn.Parameter(torch.randn(1, heads, o // heads)),
+            nn.Parameter(torch.rand(heads)),
+        )
+
+    def forward(self, x, edge_index):
+        x = self.lin(x)
+        a, b = self.left(x), self.right(x)
+        return self.propagate(edge_index, x=x.view(-1, self.heads, self.channels), a=a, b=b).flatten(1)
+
+    def message(self, x_j, a_j, b_i, index, size_i):
+        alpha = softmax(F.leaky_relu(a_j + b_i, 0.2) * self.scale, index, num_nodes=size_i)
+        return alpha.unsqueeze(-1) * x_j
+
+
+class _PerHead(_ByHead):
+    """The same with parameters of heads and of channels, and a sigmoid in place of the softmax."""
+
+    def message(self, x_j, a_j, b_i):
+        return torch.sigmoid(a_j + b_i * self.scale).view(-1, self.heads, 1) * (x_j - self.row)
+
+
+class _AcrossHeads(_ByHead):
+    """The second head's numbers for both."""
+
+    def message(self, x_j, a_j):
+        return x_j * a_j[:, 1:].unsqueeze(-1)
+
+
+@pytest.mark.parametrize("kind", ["untidy", "real"])
+@pytest.mark.parametrize(
+    ("make", "in_one_kernel"),
+    [
+        (own(_attends), True),
+        (own(_attends_by_column), True),
+        (own(_attends_twice), False),
+        (own(_of_its_own_softmax), False),
+        (own(_beside_a_softmax), False),
+        (own(_attends, aggr="max"), False),
+        (own(_attends, aggr="mean"), False),
+        (_ByHead, True),
+        (lambda i, o: _ByHead(i, o, heads=1), True),
+        (_PerHead, True),
+        (lambda i, o: _PerHead(i, o, heads=o), True),
+        (_AcrossHeads, False),
+        (pyg.TransformerConv, True),
+        (lambda i, o: pyg.TransformerConv(i, o // 2, heads=2, beta=True), True),
+        (lambda i, o: pyg.TransformerConv(i, o, heads=2, concat=False, dropout=0.5).eval(), True),
+    ],
+)
+def test_attention_of_known_operations_runs_in_one_kernel(kind, make, in_one_kernel):
+    torch.manual_seed(3)
+    data, model = data_of(kind), nn.Sequential(nn.Linear(CHANNELS, 8))
+    stack = Stack(lambda i, o: make(8 if i == CHANNELS else i, 8), hidden=8)
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.stack, self.last = model, stack, nn.Linear(8, CLASSES)
+
+        def forward(self, x, edge_index):
+            return self.last(self.stack(self.first(x), edge_index))
+
+    ours = Model()
+    ours.train(all(module.training for module in ours.modules()))
+    twin, engine = copy.deepcopy(ours), engine_of(ours, data)
+    assert verdict(engine) == LOWERED, engine.explain()
+    assert ("in one kernel" in engine.explain()) == in_one_kernel, engine.explain()
+    assert_alike(ours, twin, data, engine, rtol=1e-3, atol=1e-4)

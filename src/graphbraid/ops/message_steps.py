@@ -735,6 +735,18 @@ class FusedMessages:
         return totals
 
 
+def fits_kernel(
+    steps: Sequence[MessageStep], parameters: Sequence[Tensor], reduction: MessageReduction
+) -> bool:
+    """Return whether the kernel has these steps with this reduction."""
+    kind = {"max": _MAX, "min": _MIN}.get(reduction, _SUM)
+    try:
+        _Message.of(tuple(steps), tuple(one.numel() == 1 for one in parameters), kind, (False, False))
+    except DataError:
+        return False
+    return reduction == "sum" or all(step.op is not _OP.SOFTMAX for step in steps)
+
+
 def aggregate_steps(
     csc: Csc,
     steps: Sequence[MessageStep],
@@ -816,4 +828,4 @@ def _filled(tensors: Sequence[Tensor | None], number: int) -> tuple[Tensor | Non
     return (*tensors, *[None] * number)[:number]
 
 
-__all__ = ["FusedMessages", "MessageOp", "MessageStep", "aggregate_steps"]
+__all__ = ["FusedMessages", "MessageOp", "MessageStep", "aggregate_steps", "fits_kernel"]

@@ -246,7 +246,7 @@ def _messages(op: Messages, run: BatchRun) -> Tensor:
     learns_edges = torch.is_grad_enabled() and any(rows.requires_grad for rows in of_edges)
     fits = all(rows.dtype == torch.float32 and rows.device.type == "cpu" for rows in read)
     if op.steps and fits and not learns_edges:
-        return aggregate_steps(csc, op.steps, **how, width=op.width_out)
+        return aggregate_steps(csc, op.steps, **how, width=op.width_out, heads=op.heads)
     how |= {"shape": (op.width_out,), "by_destination": op.by_destination, "draws": op.draws}
     return aggregate_messages(csc, op.run, **how)
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from graphbraid.fullgraph.program.computed_edges import ComputedEdges
 from graphbraid.fullgraph.program.operations import AdjacencyMatrix, Following, Operation, name_of
 from graphbraid.graph.types import Relation
-from graphbraid.ops.message_steps import MessageStep
+from graphbraid.ops.message_steps import MessageOp, MessageStep
 from graphbraid.ops.messages import MessageReduction
 from graphbraid.ops.spmm import Ties
 
@@ -153,6 +153,8 @@ class Messages(Operation):
     steps: tuple[MessageStep, ...] = ()
     """The message as a kernel's steps, which name parameters by their place in ``used``; none if it is made
     of anything else."""
+    heads: int = 1
+    """Heads of the steps' rows."""
     symbol = "messages"
     moves = True
 
@@ -163,8 +165,13 @@ class Messages(Operation):
 
     @property
     def selects(self) -> bool:
-        """Whether backward reads the result, that of a maximum or minimum."""
+        """Whether the reduction is a maximum or minimum."""
         return self.reduction in ("max", "min")
+
+    @property
+    def reads_result(self) -> bool:
+        """Whether backward reads the result, that of a maximum or minimum or of a softmax among the steps."""
+        return self.selects or any(step.op is MessageOp.SOFTMAX for step in self.steps)
 
     def parameters(self) -> tuple[nn.Parameter, ...]:
         """Return the parameters it learns."""
@@ -200,7 +207,7 @@ class Messages(Operation):
         names = {name for name, _, _ in self.reads}
         read = ", ".join(name for name in self.takes[0] if name in names)
         how = "in one kernel" if self.steps else "on blocks of edges"
-        how += ", all of a node in one block" if self.by_destination else ""
+        how += ", all of a node in one block" if self.by_destination and not self.steps else ""
         if self.edges is not None:
             calls = ", ".join(call.name for call in self.edges.calls)
             how += f", edges computed once ({calls})"

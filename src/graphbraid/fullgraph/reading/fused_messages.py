@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from graphbraid.fullgraph.program import ReadRows
-from graphbraid.ops.message_steps import MOST_MATRICES, MOST_STEPS, MessageOp, MessageStep
+from graphbraid.fullgraph.reading.edge_functions import softmax_of_edges
+from graphbraid.ops.message_steps import MOST_MATRICES, MessageOp, MessageStep, fits_kernel
+from graphbraid.ops.messages import MessageReduction
 
 MessageReads = Sequence[tuple[str, ReadRows, int]]
 """The message's parameters that receive rows, and what of, as in :class:`.Messages`."""
@@ -39,12 +42,18 @@ class _NotStepsError(Exception):
     """A call is none of the kernel's steps."""
 
 
+_VIEWS = ("view", "reshape", torch.reshape, "flatten", torch.flatten)
+_UNSQUEEZE, _SQUEEZE = (torch.unsqueeze, "unsqueeze"), (torch.squeeze, "squeeze")
+
+
 @dataclass(frozen=True)
 class _StepValue:
-    """A value that is a step: for each edge a row, one column (``(num_edges, 1)``) or one number."""
+    """A value that is a step."""
 
     step: int
-    shape: str = "row"
+    shape: tuple[int, ...] | None
+    """The shape of an edge's row; for a parameter its own; None for what is one number for all edges."""
+    is_parameter: bool = False
 
 
 def steps_of(
@@ -53,31 +62,39 @@ def steps_of(
     reads: MessageReads,
     *,
     tensors: Mapping[str, Tensor],
-    widths: Mapping[str, int],
+    shapes: Mapping[str, tuple[int, ...]],
     used: Sequence[nn.Parameter],
-    width: int,
+    shape: tuple[int, ...],
+    reduction: MessageReduction,
 ) -> tuple[MessageStep, ...]:
     """Return a message as steps of a kernel; none if it is made of anything else.
 
     Args:
-        graph: the trace, which was shown to work row by row.
+        graph: the trace, which was shown to work row by row, but for softmaxes over in-neighbours.
         layer: the layer, whose modules are named from ``layer.`` on.
         reads: what the message reads.
         tensors: the tensors that the trace reads beside its arguments.
-        widths: by argument, how many numbers an edge's row has; 0 for one number per edge.
+        shapes: by argument, the shape of an edge's row: ``()`` for one number.
         used: the parameters that the message reads.
-        width: columns of the message.
+        shape: the shape of an edge's message: ``(columns,)`` or ``(heads, channels)``.
+        reduction: how messages become one row.
     """
     roles = [role for _, role, _ in reads]
     many = max(roles.count(ReadRows.SOURCE), roles.count(ReadRows.DESTINATION)) > MOST_MATRICES
-    if many or max(roles.count(ReadRows.FEATURES), roles.count(ReadRows.WEIGHT)) > 1:
+    if many or max(roles.count(ReadRows.FEATURES), roles.count(ReadRows.WEIGHT)) > 1 or len(shape) > 2:
         return ()
     modules = {f"layer.{key}".rstrip("."): module for key, module in layer.named_modules()}
     try:
-        steps = _Steps(modules, reads, tensors=tensors, widths=widths, used=used, width=width).all_of(graph)
+        steps = _Steps(modules, reads, tensors=tensors, shapes=shapes, used=used, shape=shape).all_of(graph)
     except _NotStepsError:
         return ()
-    return steps if len(steps) <= MOST_STEPS else ()
+    return steps if fits_kernel(steps, used, reduction) else ()
+
+
+def heads_of(shape: tuple[int, ...], shapes: Mapping[str, tuple[int, ...]]) -> int:
+    """Return the number of heads of a message: of its own shape, or that its arguments have."""
+    by_head = [one for one in (shape, *shapes.values()) if len(one) == 2]
+    return by_head[0][0] if by_head and math.prod(by_head[0]) == math.prod(shape) else 1
 
 
 class _Steps:
@@ -89,13 +106,14 @@ class _Steps:
         reads: MessageReads,
         *,
         tensors: Mapping[str, Tensor],
-        widths: Mapping[str, int],
+        shapes: Mapping[str, tuple[int, ...]],
         used: Sequence[nn.Parameter],
-        width: int,
+        shape: tuple[int, ...],
     ) -> None:
-        self._tensors, self._modules, self._widths = tensors, modules, widths
+        self._tensors, self._modules, self._shapes = tensors, modules, shapes
         self._roles = {name: role for name, role, _ in reads}
-        self._used, self._width = [id(parameter) for parameter in used], width
+        self._used, self._width = [id(parameter) for parameter in used], math.prod(shape)
+        self._heads = heads_of(shape, shapes)
         self._steps: list[MessageStep] = []
         self._values: dict[fx.Node, _StepValue] = {}
 
@@ -104,11 +122,11 @@ class _Steps:
         for node in graph.nodes:
             if node.op == "output":
                 out = self._made(node.args[0])
-                if out.shape != "row":
+                if out.shape is None or out.is_parameter or math.prod(out.shape) != self._width:
                     raise _NotStepsError
                 if out.step != len(self._steps) - 1:  # what is returned is not what was computed last
                     self._add(MessageOp.ADD, out, self._number(0.0))
-            elif node.users:
+            elif node.users and not (node.op == "placeholder" and str(node.target) not in self._roles):
                 self._values[node] = self._value(node)
         return tuple(self._steps)
 
@@ -126,8 +144,8 @@ class _Steps:
         return self._call(node.target, node.args, dict(node.kwargs))
 
     def _read(self, name: str) -> _StepValue:
-        role = self._roles[name]
-        if self._widths[name] != (0 if role is ReadRows.WEIGHT else self._width):
+        role, shape = self._roles[name], self._shapes[name]
+        if (shape == ()) != (role is ReadRows.WEIGHT) and not (shape == () and self._heads == 1):
             raise _NotStepsError
         same = [key for key, other in self._roles.items() if other is role]
         kind = {
@@ -136,15 +154,18 @@ class _Steps:
             ReadRows.FEATURES: MessageOp.EDGE,
             ReadRows.WEIGHT: MessageOp.WEIGHT,
         }[role]
-        made = self._add(kind, at=same.index(name))
-        return _StepValue(made.step, "number" if role is ReadRows.WEIGHT else "row")
+        if role is ReadRows.WEIGHT and self._heads > 1:
+            raise _NotStepsError  # one number for all heads has no place in rows by head
+        return self._leaf(kind, shape, at=same.index(name), alike=role is ReadRows.WEIGHT)
 
     def _parameter(self, tensor: Tensor) -> _StepValue:
-        fits = tensor.numel() == 1 or (tensor.numel() == self._width and tensor.shape[-1] == self._width)
-        if id(tensor) not in self._used or not fits:
+        if id(tensor) not in self._used:
             raise _NotStepsError
-        made = self._add(MessageOp.PARAMETER, at=self._used.index(id(tensor)))
-        return _StepValue(made.step, "constant") if tensor.numel() == 1 else made
+        at = self._used.index(id(tensor))
+        if tensor.numel() == 1:
+            return self._leaf(MessageOp.PARAMETER, None, at=at, alike=True)
+        made = self._leaf(MessageOp.PARAMETER, tuple(tensor.shape), at=at)
+        return _StepValue(made.step, made.shape, is_parameter=True)
 
     def _call(self, target: Any, args: Any, named: dict[str, Any]) -> _StepValue:
         if target in _BINARY and len(args) == 2 and not named:
@@ -155,7 +176,11 @@ class _Steps:
         if target in _SQUARES or (target in _POWERS and args[1:] == (2,) and not named):
             x = self._made(args[0])
             return self._add(MessageOp.MULTIPLY, x, x)
-        return self._of_one(target, args) if len(args) == 1 else self._shaped(target, args, named)
+        if target is softmax_of_edges() and target is not None:
+            return self._add(MessageOp.SOFTMAX, self._made(args[0] if args else named.get("src")))
+        if len(args) == 1 and set(named) <= {"inplace"}:
+            return self._of_one(target, args)
+        return self._shaped(target, args, named)
 
     def _of_one(self, target: Any, args: Any) -> _StepValue:
         x = self._made(args[0])
@@ -168,23 +193,45 @@ class _Steps:
         raise _NotStepsError
 
     def _shaped(self, target: Any, args: Any, named: dict[str, Any]) -> _StepValue:
-        """Return the sum of each edge's row, or one number per edge as one column."""
+        """Return the sum of each head's columns, or the same numbers in another shape."""
         x = self._made(args[0] if args else None)
         if target is F.dropout:  # which was shown to rest
             return x
-        if target in (torch.sum, "sum") and x.shape == "row":
+        if x.shape is None or x.is_parameter:
+            raise _NotStepsError
+        if target in (torch.sum, "sum"):
             given = {**dict(zip(("dim", "keepdim"), args[1:], strict=False)), **named}
-            keeps = given.get("keepdim", False)
-            if given.get("dim") in (1, -1, (1,), (-1,), [1], [-1]) and set(given) <= {"dim", "keepdim"}:
-                return _StepValue(self._add(MessageOp.SUM_COLUMNS, x).step, "column" if keeps else "number")
-        as_column = (target in ("view", "reshape") and args[1:] == (-1, 1)) or (
-            target in (torch.unsqueeze, "unsqueeze") and args[1:] in ((1,), (-1,))
-        )
-        if as_column and x.shape in ("number", "column") and not named:
-            if x.shape == "column" and target not in ("view", "reshape"):
+            last = len(x.shape), -1
+            known = set(given) <= {"dim", "keepdim"} and math.prod(x.shape) == self._width
+            if not known or x.shape[-1:] != (self._width // self._heads,):
                 raise _NotStepsError
-            return _StepValue(x.step, "column")
-        raise _NotStepsError
+            if given.get("dim") not in (*last, *((one,) for one in last), *([one] for one in last)):
+                raise _NotStepsError
+            kept = (1,) if given.get("keepdim", False) else ()
+            return self._entered(MessageOp.SUM_COLUMNS, (*x.shape[:-1], *kept), x)
+        return _StepValue(x.step, self._reshaped(target, x.shape, args[1:], named))
+
+    def _reshaped(
+        self, target: Any, shape: tuple[int, ...], args: tuple[Any, ...], named: dict[str, Any]
+    ) -> tuple[int, ...]:
+        to: tuple[int, ...] | None = None
+        dim = named.get("dim", args[0] if len(args) == 1 else None)
+        if target in _UNSQUEEZE and dim in (-1, len(shape) + 1):
+            to = (*shape, 1)
+        elif target in _SQUEEZE and dim in (-1, len(shape)) and shape[-1:] == (1,):
+            to = shape[:-1]
+        elif target in _VIEWS[3:] and args == (1,) and not named:
+            to = (math.prod(shape),)
+        elif target in _VIEWS[:3] and not named:
+            sizes = tuple(args[0]) if len(args) == 1 and isinstance(args[0], tuple | list) else args
+            if sizes[:1] == (-1,) and all(isinstance(one, int) and one >= 0 for one in sizes[1:]):
+                to = sizes[1:]
+        columns = self._width // self._heads
+        wide, narrow = {(self._width,), (self._heads, columns)}, {(self._heads,), (self._heads, 1)}
+        narrow |= {()} if self._heads == 1 else set()
+        if to is None or math.prod(to) != math.prod(shape) or to not in wide | narrow:
+            raise _NotStepsError
+        return to
 
     def _made(self, argument: Any) -> _StepValue:
         if isinstance(argument, fx.Node) and argument in self._values:
@@ -194,17 +241,57 @@ class _Steps:
         raise _NotStepsError
 
     def _number(self, value: float) -> _StepValue:
-        return _StepValue(self._add(MessageOp.NUMBER, number=value).step, "constant")
+        return self._leaf(MessageOp.NUMBER, None, number=value, alike=True)
 
-    def _add(self, op: MessageOp, *of: _StepValue, number: float = 0.0, at: int = 0) -> _StepValue:
-        """Append a step, of earlier ones or of what a matrix holds."""
-        first, second = (*(one.step for one in of), at, 0)[:2]
-        self._steps.append(MessageStep(op, first, second if len(of) == 2 else 0, number))
-        shapes = {one.shape for one in of}
-        if "row" in shapes and "number" in shapes:
-            raise _NotStepsError  # PyTorch would take the numbers for columns
-        wide = "row" if not of or "row" in shapes else next(iter(sorted(shapes - {"constant"})), "constant")
-        return _StepValue(len(self._steps) - 1, wide)
+    def _leaf(
+        self,
+        op: MessageOp,
+        shape: tuple[int, ...] | None,
+        *,
+        at: int = 0,
+        number: float = 0.0,
+        alike: bool = False,
+    ) -> _StepValue:
+        count = 1 if shape is None else math.prod(shape)
+        if not alike and count not in (self._width, self._heads):
+            raise _NotStepsError
+        self._steps.append(MessageStep(op, at, 0, number, narrow=not alike and count != self._width))
+        return _StepValue(len(self._steps) - 1, shape)
+
+    def _add(self, op: MessageOp, *of: _StepValue, number: float = 0.0) -> _StepValue:
+        """Append a step that computes rows from those of earlier ones, where PyTorch broadcasts them so."""
+        told = [one for one in of if one.shape is not None]
+        rows = [one.shape for one in told if not one.is_parameter and one.shape is not None]
+        if not rows:
+            shapes = {one.shape for one in told}
+            if len(shapes) > 1:
+                raise _NotStepsError
+            made = self._entered(op, next(iter(shapes), None), *of, number=number)
+            return _StepValue(made.step, made.shape, is_parameter=bool(told))
+        rank = len(rows[0])
+        aligned = []
+        for one in told:
+            assert one.shape is not None
+            shape = one.shape
+            if one.is_parameter:
+                shape = shape[1:] if len(shape) == rank + 1 and shape[0] == 1 else shape
+                shape = (*[1] * (rank - len(shape)), *shape)
+            if len(shape) != rank or math.prod(shape) not in (self._width, self._heads):
+                raise _NotStepsError  # PyTorch would take the numbers of edges for columns
+            aligned.append(shape)
+        if any(len({one for one in sizes if one != 1}) > 1 for sizes in zip(*aligned, strict=True)):
+            raise _NotStepsError
+        whole = tuple(max(sizes) for sizes in zip(*aligned, strict=True))
+        if math.prod(whole) not in (self._width, self._heads):
+            raise _NotStepsError
+        return self._entered(op, whole, *of, number=number)
+
+    def _entered(
+        self, op: MessageOp, shape: tuple[int, ...] | None, *of: _StepValue, number: float = 0.0
+    ) -> _StepValue:
+        first, second = (*(one.step for one in of), 0)[:2]
+        self._steps.append(MessageStep(op, first, second, number))
+        return _StepValue(len(self._steps) - 1, shape)
 
 
-__all__ = ["steps_of"]
+__all__ = ["heads_of", "steps_of"]

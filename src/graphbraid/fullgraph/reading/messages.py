@@ -23,7 +23,7 @@ from torch import Tensor, fx, nn
 from graphbraid.fullgraph.program import ComputedEdges, Messages, NotLoweredError, ReadRows
 from graphbraid.fullgraph.reading.edge_functions import recorded_functions
 from graphbraid.fullgraph.reading.exact import Known, check, flag, is_from
-from graphbraid.fullgraph.reading.fused_messages import steps_of
+from graphbraid.fullgraph.reading.fused_messages import heads_of, steps_of
 from graphbraid.fullgraph.reading.reader import Writer, reader_of
 from graphbraid.fullgraph.reading.row_by_row import show_row_by_row, traced_message
 from graphbraid.ops.message_steps import MessageStep
@@ -333,14 +333,20 @@ def read_messages(
     order = (ReadRows.SOURCE, ReadRows.DESTINATION)
     reads.sort(key=lambda read: order.index(read[1]) if read[1] in order else len(order))
     steps: tuple[MessageStep, ...] = ()
-    if not (of.is_own or found.by_destination or found.draws) and len(shape) == 1:
-        widths = {key: sum(one) if len(one) < 2 else -1 for key, one in shapes.items()}
+    if not (of.is_own or found.draws):
         computed = {key: ReadRows.FEATURES if shapes[key] else ReadRows.WEIGHT for key in shapes}
         as_graphs = [
             (key, computed[key] if role is ReadRows.COMPUTED else role, at) for key, role, at in reads
         ]
         steps = steps_of(
-            of.graph, of.layer, as_graphs, tensors=of.tensors, widths=widths, used=used, width=shape[0]
+            of.graph,
+            of.layer,
+            as_graphs,
+            tensors=of.tensors,
+            shapes=shapes,
+            used=used,
+            shape=shape,
+            reduction=reduction,
         )
     ids, counts = (tuple(k for k, what in of.special.items() if what == which) for which in ("ids", "counts"))
     out = writer.add(
@@ -361,6 +367,7 @@ def read_messages(
         counts=counts,
         draws=found.draws,
         steps=steps,
+        heads=heads_of(shape, shapes) if steps else 1,
     )
     return out, shape
 

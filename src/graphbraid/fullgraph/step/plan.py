@@ -228,7 +228,7 @@ class StepPlan:
             isinstance(maker, Attention) and not maker.averages
         )
         is_read |= isinstance(maker, Maximum) and maker.ties != "first"
-        is_read |= isinstance(maker, Messages) and maker.selects
+        is_read |= isinstance(maker, Messages) and maker.reads_result
         is_read |= isinstance(maker, RowFunction) and FUNCTIONS[maker.kind].reads_result
         return alone and not is_read and not self.program.ends_in_epilogue(value)
 

@@ -31,7 +31,7 @@ class PlannedMessages(PlannedOperation[Messages]):
         how |= {"parameters": op.used, "ties": op.ties}
         self._how: BlockedMessages | FusedMessages
         if op.steps:
-            self._how = FusedMessages(csc, op.steps, **how)
+            self._how = FusedMessages(csc, op.steps, heads=op.heads, **how)
         else:
             self._how = BlockedMessages(csc, op.run, by_destination=op.by_destination, **how)
         self._seed = plan.seeds.add() if op.draws else None
