@@ -14,7 +14,9 @@ from tests.train.typed_communities import IN, PAPERS, VENUES, bibliography
 from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError, DataError
+from graphbraid.fullgraph.batches.layer_wise import LayerWise
 from graphbraid.fullgraph.reading import fused_hgt
+from graphbraid.fullgraph.reading.modes import in_mode
 from graphbraid.graph import Graph
 from graphbraid.nn import RGCN
 from graphbraid.train import Callback, Trainer
@@ -68,15 +70,21 @@ def test_losses_do_not_depend_on_the_number_of_threads(layout: str) -> None:
     assert first != losses(Trainer(rgcn(graph), graph, **OPTIONS, layout=layout, seed=1))
 
 
-def test_predictions_in_parts_are_those_of_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The budget leaves no room for the whole graph, so batches of all neighbours are used."""
-    graph = bibliography()
-    model = rgcn(graph)
+@pytest.mark.parametrize("kind", ["RGCN", "HeteroConv", "to_hetero", "weighted", "HGT"])
+def test_predictions_in_parts_are_those_of_one_pass(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The budget leaves no room for the whole graph: layers are computed one by one, or neighbourhoods."""
+    graph = bibliography(weighted=kind == "weighted")
+    if kind != "RGCN":
+        graph = only_with_features(graph) if kind == "weighted" else with_venue_features(graph)
+    model = rgcn(graph) if kind == "RGCN" else pyg_model(graph, kind)
     nodes = torch.tensor([7, 3, 299, 7])
     whole = Trainer(model, graph, **OPTIONS).predict(nodes)
     monkeypatch.setattr(infer, "whole_bytes", lambda _: 1 << 60)
-    in_parts = Trainer(model, graph, **OPTIONS).predict(nodes)
-    torch.testing.assert_close(in_parts, whole, atol=1e-5, rtol=1e-4)
+    trainer = Trainer(model, graph, **OPTIONS)
+    with in_mode(model, training=False):
+        by_level = infer.by_level(trainer.runner, trainer.config)
+    assert isinstance(by_level, LayerWise) is (kind not in ("weighted", "HGT")), str(by_level)
+    torch.testing.assert_close(trainer.predict(nodes), whole, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.slow

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -12,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
 from graphbraid.fullgraph.batches.edges import BatchEdges, RelationEdges, with_rows
 from graphbraid.fullgraph.program import Break, NotLoweredError
@@ -35,7 +32,7 @@ from graphbraid.fullgraph.reading.calling import (
     only_node_type,
     parameters_of,
 )
-from graphbraid.fullgraph.reading.islands import Breaks
+from graphbraid.fullgraph.reading.islands import Breaks, rows_to_try
 from graphbraid.fullgraph.reading.trace import WEIGHTS_TARGET
 from graphbraid.fullgraph.reading.tracing import EDGES_TARGET
 from graphbraid.graph import EdgeType
@@ -50,8 +47,6 @@ _OF_LOADERS = frozenset(
     "batch_size input_id epoch step num_sampled_nodes num_sampled_edges".split()  # noqa: SIM905
 )
 """What loaders write of a batch; PyG's models take ``batch_size`` for a number of graphs."""
-_FEWEST_TRIED = 1000
-"""Fewest rows that calls without a lowered form are tried on: more than most widths of models."""
 _OTHER_SEEDS = frozenset({"edge_label_index", "src_index", "root_n_id"})
 """Attributes of batches whose seeds are links, or stand at the first row of each tree."""
 
@@ -106,18 +101,15 @@ class BatchCall:
     def breaks(self, model: nn.Module) -> Breaks:
         """Return what calls without a lowered form are tried on: the batch's own edges, and more nodes.
 
-        The program runs on batches of any size. So the number of nodes of each type is here one that nothing
-        else has, a prime that is no size of the model: otherwise a ``(C, C)`` matrix could be taken for rows
-        of nodes.
+        The program runs on batches of any size, so the number of nodes of each type is one that nothing else
+        has (:func:`rows_to_try`).
         """
         x, counts = next(iter(self.x.values())), self.num_nodes
-        held = (one for one in (*model.parameters(), *model.buffers()) if not is_lazy(one))
-        sizes = {self.num_edges, *self._widths().values(), *(size for one in held for size in one.shape)}
-        primes = filter(_is_prime, itertools.count(max(_FEWEST_TRIED, *counts.values())))
-        num_rows = itertools.islice((number for number in primes if number not in sizes), len(counts))
+        others = (self.num_edges, *self._widths().values())
+        num_rows = rows_to_try(model, len(counts), least=max(counts.values()), others=others)
         targets = {} if self.given.typed else self._targets
         makers = {target: partial(self.values.__getitem__, what) for target, what in targets.items()}
-        return Breaks(num_rows=tuple(num_rows), values=makers, place=x.device, dtype=x.dtype)
+        return Breaks(num_rows=num_rows, values=makers, place=x.device, dtype=x.dtype)
 
     def given_to(self, breaks: Sequence[Break]) -> dict[str, Any]:
         """Return what graph breaks read of the batch, by the names in their calls."""
@@ -262,10 +254,6 @@ class BatchCall:
             hops=hops if is_enough or has_blocks else (),
             is_directed=sampled is not None and not num_relations,
         )
-
-
-def _is_prime(number: int) -> bool:
-    return all(number % divisor for divisor in range(2, math.isqrt(number) + 1))
 
 
 def _is_plain(value: Any) -> bool:

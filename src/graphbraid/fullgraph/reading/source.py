@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
@@ -11,7 +9,6 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
 from graphbraid.arguments import shown
 from graphbraid.errors import ConfigError, DataError, GraphbraidError
@@ -30,7 +27,7 @@ from graphbraid.fullgraph.reading.calling import (
 )
 from graphbraid.fullgraph.reading.exact import is_from
 from graphbraid.fullgraph.reading.fused_hgt import explained_fused
-from graphbraid.fullgraph.reading.islands import Breaks
+from graphbraid.fullgraph.reading.islands import Breaks, rows_to_try
 from graphbraid.fullgraph.reading.read import read_model, read_typed
 from graphbraid.fullgraph.reading.table import reader_of
 from graphbraid.fullgraph.reading.trace import WEIGHTS_TARGET
@@ -48,14 +45,6 @@ READ = ("x", "edge_index", "adj_t", "edge_weight", "edge_attr", "edge_type")
 def graph_of_data(data: Any) -> Graph:
     """Make a graph of PyG's data without edge features; a :class:`Source` adds them once they are read."""
     return graph_from_pyg(Graph, data, edge_features=False)
-
-
-def _tried_rows(model: nn.Module, count: int) -> tuple[int, ...]:
-    """Return numbers of rows to try calls on: primes that no size of the model is equal to or made of."""
-    held = (one for one in (*model.parameters(), *model.buffers()) if not is_lazy(one))
-    sizes = {size for one in held for size in one.shape}
-    primes = (n for n in itertools.count(1009, 2) if all(n % d for d in range(3, math.isqrt(n) + 1, 2)))
-    return tuple(itertools.islice((n for n in primes if n not in sizes), count))
 
 
 @runtime_checkable
@@ -196,7 +185,9 @@ class Source:
     ) -> Program:
         breaks = None
         if breaks_at is not None and for_some_nodes:
-            breaks = Breaks(num_rows=_tried_rows(model, len(self.graph.node_types)), place=breaks_at)
+            held = [self.graph.nodes_of(one).x for one in self.graph.node_types]
+            widths = [int(x.shape[1]) for x in held if x is not None]
+            breaks = Breaks(num_rows=rows_to_try(model, len(held), others=widths), place=breaks_at)
         elif breaks_at is not None:
             breaks = self._breaks(model, given, calling, breaks_at)
         if self.node_type is not None:
