@@ -210,7 +210,10 @@ def choose_mode(
     try:
         needed = estimated_bytes(model, graph, device)
     except NotLoweredError as why:
-        return "sampled", f"the model has no lowered form ({why})"
+        return (
+            "sampled",
+            f"parts of the model have no lowered form, and mode='full' runs these as written ({why})",
+        )
     if free is None:
         return "sampled", "the free memory is not known"
     allowed = SHARE_OF_FREE_MEMORY * free
