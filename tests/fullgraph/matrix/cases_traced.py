@@ -4,7 +4,8 @@ import torch
 import torch_geometric.nn as pyg
 from tests.fullgraph.matrix.case import Case, layer, left
 from tests.fullgraph.matrix.cases_edges import FEATURED, FEATURES, Featured
-from tests.fullgraph.matrix.models import Stack, Weighted
+from tests.fullgraph.matrix.graphs import CHANNELS, CLASSES
+from tests.fullgraph.matrix.models import HIDDEN, Stack, Weighted
 from torch import nn
 from torch_geometric.utils import add_self_loops, degree
 
@@ -68,6 +69,20 @@ class Tutorial(pyg.MessagePassing):
         return norm.view(-1, 1) * x_j
 
 
+class Encoded(nn.Module):
+    """Two layers that get edge features mapped before them, in one of them by a map without bias."""
+
+    def __init__(self, kind, **options):
+        super().__init__()
+        self.encoder, self.other = nn.Linear(FEATURES, 5), nn.Linear(FEATURES, 5, bias=False)
+        self.first = kind(CHANNELS, HIDDEN, edge_dim=5, **options)
+        self.second = kind(HIDDEN, CLASSES, edge_dim=5, **options)
+
+    def forward(self, x, edge_index, edge_attr):
+        x = self.first(x, edge_index, self.encoder(edge_attr)).relu()
+        return self.second(x, edge_index, self.other(edge_attr))
+
+
 _LAYERS = {
     "TransformerConv": layer(pyg.TransformerConv),
     "TransformerConv(heads=2)": _heads(pyg.TransformerConv),
@@ -116,6 +131,13 @@ TRACED = [
     *(
         Case(_PART, name, lambda m=make: Featured(m), prepare=FEATURED)
         for name, make in _WITH_FEATURES.items()
+    ),
+    Case(_PART, "TransformerConv, features encoded", lambda: Encoded(pyg.TransformerConv), prepare=FEATURED),
+    Case(
+        _PART,
+        "GENConv(aggr='std'), features encoded",
+        lambda: Encoded(pyg.GENConv, aggr="std"),
+        prepare=FEATURED,
     ),
     Case(_PART, "LEConv with edge_weight", lambda: Weighted(layer(pyg.LEConv))),
     *(left(_PART, name, lambda n=name: Stack(layer(getattr(pyg, n))), why) for name, why in _LEFT.items()),

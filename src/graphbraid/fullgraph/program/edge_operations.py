@@ -134,12 +134,14 @@ class Messages(Operation):
     takes: tuple[tuple[str, ...], tuple[str, ...]]
     """Names of the parameters of ``message``, and of ``aggregate`` without its first."""
     used: tuple[nn.Parameter, ...]
-    """The parameters that the message and the aggregation read."""
+    """The parameters that the message, the encoders and the aggregation read."""
     reduction: MessageReduction
     ties: Ties
     """Which of several equal messages receive the gradient of a maximum or minimum."""
     width_out: int
     """Columns of the result."""
+    encoders: tuple[tuple[str, nn.Module], ...] = ()
+    """By parameter that receives edge features, the linear map that the model applies to them before."""
     edges: ComputedEdges | None = None
     """The edges that the messages run along; None for the graph's own."""
     by_destination: bool = False
@@ -190,6 +192,7 @@ class Messages(Operation):
         given: dict[str, Any] = dict(self.constants)
         for (name, _, _), shape, one in zip(self.reads, self.shapes, rows, strict=True):
             given[name] = one.view(-1, *shape)
+        given |= {name: encoder(given[name]) for name, encoder in self.encoders}
         given |= dict.fromkeys(self.ids, index) | dict.fromkeys(self.counts, num_rows)
         of_message, of_aggregate = ({key: given[key] for key in names} for names in self.takes)
         layer: Any = self.layer

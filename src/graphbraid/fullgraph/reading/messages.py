@@ -12,7 +12,7 @@ import functools
 import inspect
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -283,6 +283,7 @@ def read_messages(
     shapes: dict[str, tuple[int, ...]],
     *,
     edges: ComputedEdges | None = None,
+    encoders: Mapping[str, Any] | None = None,
 ) -> tuple[str, tuple[int, ...]]:
     """Append the messages of a recorded call of ``propagate``.
 
@@ -294,6 +295,7 @@ def read_messages(
         constants: the other arguments, by parameter.
         shapes: by parameter, the shape of an edge's row.
         edges: the edges that the messages run along; None for the graph's own.
+        encoders: by parameter that gets edge features, the linear map that they have passed before.
 
     Returns:
         The name of the value, and the shape of a row of the layer's own result.
@@ -303,7 +305,9 @@ def read_messages(
             edges.
     """
     found = show_row_by_row(of.name, of.graph, of.tensors, of.layer, shapes=shapes, special=of.special)
-    shape, used = found.shape, found.used
+    encoders = encoders or {}
+    learned = (p for encoder in encoders.values() for p in encoder.parameters())
+    shape, used = found.shape, tuple({id(p): p for p in (*found.used, *learned)}.values())
     if not shape or of.layer.node_dim % (len(shape) + 1) != 0:
         what = f"its message has {len(shape) + 1} dimensions, and node_dim={of.layer.node_dim}"
         raise of.refuse(what, "a matrix with a row per edge")
@@ -317,6 +321,7 @@ def read_messages(
         check(f"{of.name}.aggr_module", of.layer.aggr_module, Known({"_deterministic": flag}))
         reduction = _AGGREGATIONS[of.layer.aggr][1]
         ties = _ties_of(of, reduction) if reduction in ("max", "min") else "shared"
+    read_shapes = shapes | {key: (one.weight.shape[1],) for key, one in encoders.items()}
     values = list(dict.fromkeys(value for value in rows.values() if isinstance(value, str)))
     if not values:
         raise of.refuse("its message reads no node rows", "a message of x_j or x_i")
@@ -333,7 +338,7 @@ def read_messages(
     order = (ReadRows.SOURCE, ReadRows.DESTINATION)
     reads.sort(key=lambda read: order.index(read[1]) if read[1] in order else len(order))
     steps: tuple[MessageStep, ...] = ()
-    if not (of.is_own or found.draws):
+    if not (encoders or of.is_own or found.draws):
         computed = {key: ReadRows.FEATURES if shapes[key] else ReadRows.WEIGHT for key in shapes}
         as_graphs = [
             (key, computed[key] if role is ReadRows.COMPUTED else role, at) for key, role, at in reads
@@ -354,7 +359,8 @@ def read_messages(
         *at_level.values(),
         layer=of.layer,
         reads=tuple(reads),
-        shapes=tuple(shapes[key] for key, _, _ in reads),
+        shapes=tuple(read_shapes[key] for key, _, _ in reads),
+        encoders=tuple(encoders.items()),
         constants=tuple(constants.items()),
         takes=of.takes,
         used=used,

@@ -450,6 +450,7 @@ class _TraceReader:
             raise of.refuse("its propagate takes other edges than the list of all of them", "edge_index")
         rows: dict[str, str | ReadRows | int] = {}
         computed: dict[str, fx.Node] = {}
+        encoders: dict[str, Any] = {}
         constants, shapes = dict[str, Any](), dict[str, tuple[int, ...]]()
         for key, value in node.kwargs.items():
             by_node = key[-2:] in ("_i", "_j")
@@ -463,6 +464,14 @@ class _TraceReader:
                 and (value in self._edge_calls or (not own_edges and _target(value) == WEIGHTS_TARGET))
             ):
                 rows[key], computed[key] = len(computed), value
+            elif (
+                isinstance(value, fx.Node)
+                and not by_node
+                and own_edges
+                and isinstance(mapped := self._others.get(value), MappedEdges)
+            ):
+                encoders[key] = mapped.linear
+                rows[key], shapes[key] = ReadRows.FEATURES, (int(mapped.linear.weight.shape[0]),)
             elif not by_node and own_edges and _target(value) == EDGE_ATTR and self._given.edge_channels:
                 rows[key], shapes[key] = ReadRows.FEATURES, (self._given.edge_channels,)
             elif not by_node and _target(value) == WEIGHTS_TARGET:
@@ -476,7 +485,7 @@ class _TraceReader:
         if computed or not own_edges:
             edges, of_values = self._edge_calls.computed(of.name, along, tuple(computed.values()))
             shapes |= dict(zip(computed, of_values, strict=True))
-        out, shape = read_messages(self._writer, of, rows, constants, shapes, edges=edges)
+        out, shape = read_messages(self._writer, of, rows, constants, shapes, edges=edges, encoders=encoders)
         give_shape(node, shape)
         return out
 
