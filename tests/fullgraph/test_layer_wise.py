@@ -12,6 +12,7 @@ from torch import nn
 pytest.importorskip("torch_geometric", reason=NO_PYG)
 import torch.nn.functional as F
 import torch_geometric.nn as pyg
+from torch_geometric.utils import add_self_loops, degree
 
 from graphbraid import nn as gnn
 from graphbraid.errors import ResourceError
@@ -200,6 +201,34 @@ def test_what_makes_rows_of_all_rows_is_refused_with_the_remedy(norm):
         ResourceError, match=r"one pass over the whole graph.*all rows.*Raise it, or use mode"
     ):
         trainer.predict()
+
+
+class TutorialGcn(pyg.MessagePassing):
+    """PyG's tutorial: self-loops and coefficients computed of all edges, which no chunk of nodes has."""
+
+    def __init__(self, width, out):
+        super().__init__()
+        self.lin = nn.Linear(width, out)
+
+    def forward(self, x, edge_index):
+        edge_index, _ = add_self_loops(edge_index, num_nodes=x.size(0))
+        row, col = edge_index
+        scale = degree(col, x.size(0), dtype=x.dtype).pow(-0.5)
+        return self.propagate(edge_index, x=self.lin(x), norm=scale[row] * scale[col])
+
+    def message(self, x_j, norm):
+        return norm.view(-1, 1) * x_j
+
+
+def test_edges_that_a_layer_computes_are_not_computed_of_chunks():
+    graph = uneven_graph().replace(y=torch.arange(NODES) % 5)
+    model = Stack(TutorialGcn)
+    program = Trainer(model, graph).runner.program_by_level()
+    assert (
+        isinstance(program, NotLoweredError)
+        or "all rows" in why_not_by_level(program, CPU)
+        or ("edges" in why_not_by_level(program, CPU))
+    )
 
 
 class Broken(Stack):

@@ -34,6 +34,7 @@ from graphbraid.fullgraph.program import (
     LevelNodes,
     Linear,
     LoweredLayer,
+    Maximum,
     Messages,
     Operation,
     Program,
@@ -48,6 +49,8 @@ from graphbraid.ops.linear import sparse_linear
 FeatureLookup = Callable[[int, Tensor], Tensor | SparseFeatures]
 """Returns the feature rows of nodes of a type, by its number, dense or sparse, of the parameters' dtype."""
 
+_ALONG_EDGES = (Aggregate, Attention, Gine, Maximum, Messages)
+"""Operations whose result for some nodes comes from the rows of these nodes' in-edges alone."""
 _EDGE_BYTES = 96
 """Bytes per edge of a chunk: its position, source and local ids as int64, and the temporaries of ``unique``
 and of a layer's scores."""
@@ -67,10 +70,14 @@ def why_not_by_level(program: Program, device: torch.device) -> str:
 
 def _why_not(op: Operation, device: torch.device) -> str:
     of_edges = isinstance(op, Messages) or (isinstance(op, Attention) and op.reads_edges)
+    walks_otherwise = op.moves and not isinstance(op, DestinationRows) and type(op) not in _ALONG_EDGES
     is_laplacian = isinstance(op, Aggregate) and op.adjacency.kind in LAPLACIANS
     conditions = {
         "may make each row of all rows": couples_rows(op),
         "reads the edges of the whole graph": isinstance(op, Break) and bool(op.reads),
+        "reads several relations at once": walks_otherwise,
+        "runs along edges that it computes of the whole graph": isinstance(op, Messages)
+        and op.edges is not None,
         "reads what another part of the model keeps": isinstance(op, Break) and _reads_others(op),
         "is scaled by its largest entry, that of all edges": is_laplacian,
         "needs the CPU": of_edges and device.type != "cpu",
