@@ -97,8 +97,8 @@ PARTS = (
         name="sampling-models",
         module="sampling.models",
         results="sampled_models",
-        minutes=10,
-        graphs=("products-lite",),
+        minutes=60,
+        graphs=("products-lite", "rmat-1m", "web_cnr2000"),
         pyg=True,
     ),
     Part(

@@ -4,9 +4,10 @@
 
 Batches of 1,024 seeds, fanouts 15,10,5, are sampled beforehand, so that a step is the model's forward pass,
 the loss and the backward pass. Three layers. All contenders take turns in one process. Counted is the
-processor's time of one thread, which other programs change little, and of a batch's turns the least. PyG's
-own model, trimmed and compiled have the same weights, and their losses must agree. PyG's ``trim_to_layer``
-leaves GCN fewer edges to count degrees of, so its loss there is another.
+processor's time of one thread, which other programs change little, and of a batch's turns the least. Memory
+is the most that a step holds through torch at a time, beside the model and the batch. PyG's own model,
+trimmed and compiled have the same weights, and their losses must agree. PyG's ``trim_to_layer`` leaves GCN
+fewer edges to count degrees of, so its loss there is another. Last come the geometric means of all rows.
 
 ``--typed`` adds models over node types and relations, on a share of a graph like ogbn-mag
 (:mod:`benchmarks.sampling.typed_models`).
@@ -36,6 +37,7 @@ from benchmarks.common.rows import write_rows
 from benchmarks.graphs.folder import load
 from graphbraid import Graph
 from graphbraid import nn as gnn
+from graphbraid.estimates.allocation import allocation_of
 from graphbraid.loader import NeighborLoader
 
 FANOUTS = [15, 10, 5]
@@ -102,6 +104,17 @@ def measure(
     options: argparse.Namespace,
 ) -> dict[str, Any]:
     """The steps of one model, whose contenders are ``runs``."""
+
+    def labels_of(batch: Any, who: str) -> Tensor:
+        """The labels of a batch's seeds; what the contender reads of the batch is made before its step."""
+        store = batch if hasattr(batch, "blocks") else batch["paper"]
+        if store is batch:
+            _ = batch.x, batch.edge_index if who in (WRITTEN, TRIMMED) else batch.blocks
+            if "edge_type" in batch:
+                _ = batch.edge_index, batch.edge_type
+        y: Tensor = store.y[: store.batch_size]
+        return y
+
     turns: dict[str, list[list[float]]] = {who: [[] for _ in range(options.batches)] for who in runs}
     losses: dict[str, float] = {}
     for _ in range(options.repeats):
@@ -109,12 +122,7 @@ def measure(
             # New batches, with which nothing of an earlier turn is kept; one more, since the first step of a
             # turn pays for memory that the contender before it has left.
             for number, batch in enumerate(batches(options.batches + 1, options.batch_size)):
-                store = batch if hasattr(batch, "blocks") else batch["paper"]
-                y = store.y[: store.batch_size]
-                if store is batch:
-                    _ = batch.x, batch.edge_index if who in (WRITTEN, TRIMMED) else batch.blocks
-                    if "edge_type" in batch:
-                        _ = batch.edge_index, batch.edge_type
+                y = labels_of(batch, who)
                 started = time.process_time()
                 model.zero_grad()
                 loss = F.cross_entropy(run(batch), y)
@@ -126,18 +134,28 @@ def measure(
     if any(abs(losses[who] - losses[WRITTEN]) > 1e-4 * max(1.0, losses[WRITTEN]) for who in alike):
         sys.exit(f"{name}: the losses differ: {losses}")
     ms = {who: 1e3 * statistics.mean(map(min, taken)) for who, taken in turns.items()}
-    return {"model": name, "ms": ms, "turns": turns}
+    peaks = {}
+    for who, (_, run) in runs.items():
+        [batch] = batches(1, options.batch_size)
+        y = labels_of(batch, who)
+        step = partial(_step, run, batch, y)
+        peaks[who] = allocation_of(step, torch.device("cpu")).peak
+    return {"model": name, "ms": ms, "peak_bytes": peaks, "turns": turns}
+
+
+def _step(run: Run, batch: Any, y: Tensor) -> None:
+    F.cross_entropy(run(batch), y).backward()
 
 
 def main() -> None:
     """Run the benchmark."""
     parser = parser_of(__doc__)
     add_graphs_argument(parser)
-    parser.add_argument("--names", nargs="*", default=["products-lite"])
+    parser.add_argument("--names", nargs="*", default=["products-lite", "rmat-1m", "web_cnr2000"])
     parser.add_argument("--models", nargs="+", default=list(THEIRS), choices=list(THEIRS))
     parser.add_argument("--typed", nargs="*", default=list(TYPED), choices=list(TYPED))
     parser.add_argument("--share", type=float, default=0.1, help="of ogbn-mag's nodes and edges")
-    parser.add_argument("--hidden", nargs="+", type=int, default=[64])
+    parser.add_argument("--hidden", nargs="+", type=int, default=[64, 256])
     parser.add_argument("--batches", type=int, default=4)
     parser.add_argument("--batch-size", type=int, default=1024)
     parser.add_argument("--repeats", type=int, default=3)
@@ -146,14 +164,18 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     ways = (WRITTEN, TRIMMED, LOWERED, OWN)
-    table = Table("graph, model, hidden", *(f"{who} ms" for who in ways), "x written", "x trimmed")
+    heads = (*(f"{who} ms" for who in ways), "x written", "x trimmed", "MiB", "of PyG's")
+    table, rows = Table("graph, model, hidden", *heads), []
 
     def enter(graph_name: str, hidden: int, found: dict[str, Any]) -> None:
         key, ms = f"{graph_name}, {found['model']}, hidden {hidden}", found["ms"]
         row = {"graph": graph_name, "hidden": hidden, **found}
+        rows.append(ms)
         write_rows("sampled_models", {key: row}, repeats=options.repeats, out=options.out)
         factors = (f"{ms[who] / ms[LOWERED]:.1f}" for who in (WRITTEN, TRIMMED))
-        table.add_row(key, *(f"{ms[who]:.1f}" if who in ms else "" for who in ways), *factors)
+        ours, of_pyg = found["peak_bytes"][LOWERED], found["peak_bytes"][WRITTEN]
+        memory = f"{ours / 2**20:.0f}", f"{ours / of_pyg:.2f}"
+        table.add_row(key, *(f"{ms[who]:.1f}" if who in ms else "" for who in ways), *factors, *memory)
 
     for graph_name in options.names:
         graph = load(options.graphs / graph_name)
@@ -170,6 +192,11 @@ def main() -> None:
                 runs = models.contenders(name, hidden)
                 found = measure(name, runs, partial(models.batches, name), options)
                 enter(f"mag-like x {options.share:g}", hidden, found)
+    leads = [
+        f"{statistics.geometric_mean(ms[who] / ms[LOWERED] for ms in rows):.1f}" for who in (WRITTEN, TRIMMED)
+    ]
+    table.add_section()
+    table.add_row("geometric mean", *[""] * len(ways), *leads, "", "")
     Console(width=140).print(table)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import geometric_mean
+
 from benchmarks.common.rows import Row, read_rows
 from benchmarks.tables.markdown import milliseconds, table, where
 
@@ -52,12 +54,20 @@ def models() -> str:
         leads = [f" ({ms[way] / ms['compiled']:.1f}x)" if way in ways[:2] else "" for way in ways]
         pairs = zip(ways, leads, strict=True)
         times = [f"{ms[way]:,.1f} ms{lead}" if way in ms else "-" for way, lead in pairs]
-        lines.append([f"{row['graph']}, {row['model']} {row['hidden']}", *times])
-    heads = ("a step", "PyG as written", "PyG, `trim_to_layer`", "compiled", "graphbraid.nn")
+        peaks = row.get("peak_bytes")
+        memory = "-"
+        if peaks:
+            share = peaks["compiled"] / peaks["as written"]
+            memory = f"{peaks['compiled'] / 2**20:,.0f} MiB ({share:.2f})"
+        lines.append([f"{row['graph']}, {row['model']} {row['hidden']}", *times, memory])
+    means = [geometric_mean(row["ms"][way] / row["ms"]["compiled"] for row in rows) for way in ways[:2]]
+    heads = ("a step", "PyG as written", "PyG, `trim_to_layer`", "compiled", "graphbraid.nn", "memory")
     note = (
         "Forward, loss and backward of three layers; 1,024 seeds, fanouts 15,10,5; on graphs with types two "
         "layers, fanouts 10,10 for each relation. "
-        "Processor time of one thread, the least of a batch's turns."
+        "Processor time of one thread, the least of a batch's turns. Memory is the most that a compiled step "
+        "holds at a time, in brackets as a share of that of PyG as written. "
+        f"The leads' geometric means are {means[0]:.1f}x and {means[1]:.1f}x."
     )
     return "\n\n".join([table(heads, lines), note, where(rows, "benchmarks.sampling.models")])
 
