@@ -211,6 +211,16 @@ def test_rows_by_head(monkeypatch, reduction, channels, has_kernels):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=2e-5 * max(1.0, float(theirs.abs().max())))
 
 
+def test_the_gradient_of_the_longest_message_fits():
+    csc, rows = csc_of(), torch.rand(40, 3) + 1
+    steps, x, y = [X, Y], (rows.requires_grad_(),), (rows.detach().clone().requires_grad_(),)
+    while len(steps) < message_steps.MOST_STEPS:
+        steps.append((_OF.DIVIDE, len(steps) - 1, len(steps) - 2))
+    made = aggregate_steps(csc, [_step(*step) for step in steps], sources=x, destinations=y, width=3)
+    found = torch.autograd.grad(made.sum(), [*x, *y])
+    assert all(gradient.shape == rows.shape for gradient in found)
+
+
 def _softmax(score, dst, num_dst):
     """PyG's softmax over the edges of each destination."""
     places = dst.view(-1, *[1] * (score.ndim - 1)).expand_as(score)

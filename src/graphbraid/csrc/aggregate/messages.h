@@ -53,7 +53,7 @@ enum class MessageResult : int64_t {
 inline constexpr int64_t kNumMessageResults = static_cast<int64_t>(MessageResult::kOverAll) + 1;
 
 inline constexpr int kMostSources = 4, kMostDestinations = 6, kMostResults = 4;
-inline constexpr int kMostSteps = 256;
+inline constexpr int kMostSteps = 512;  // of a message and its gradient, which has up to six for each
 
 // Where a matrix's row goes: the step that reads it.
 struct MessageLeaf {
