@@ -5,7 +5,10 @@ import warnings
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.extras import NO_PYG
+from tests.suites import examples
 from torch import nn
 
 pytest.importorskip("torch_geometric", reason=NO_PYG)
@@ -21,7 +24,16 @@ from tests.fullgraph.typed_cases import (
     untidy,
 )
 from torch_geometric.data import Data
-from torch_geometric.nn import FastRGCNConv, HeteroConv, HGTConv, RGCNConv, SAGEConv
+from torch_geometric.nn import (
+    FastRGCNConv,
+    GATConv,
+    GATv2Conv,
+    GraphConv,
+    HeteroConv,
+    HGTConv,
+    RGCNConv,
+    SAGEConv,
+)
 
 import graphbraid
 from graphbraid.errors import DataError
@@ -160,6 +172,35 @@ def test_ten_steps_of_adam():
     assert_same(ready(HETERO["mixed, mean"], graph), own(graph), own(graph), steps=10)
 
 
+KINDS_OF_LAYERS = {
+    "sage": of(SAGEConv),
+    "sum": of(SAGEConv, aggr="sum", root_weight=False),
+    "max": of(GraphConv, aggr="max"),
+    "gat": of(GATConv, heads=2, concat=False, add_self_loops=False),
+    "gatv2": of(GATv2Conv, add_self_loops=False),
+}
+
+
+@pytest.mark.slow
+@settings(max_examples=examples(20))
+@given(data=st.data())
+def test_any_model_on_any_batch(data):
+    graph = untidy(data.draw(st.integers(0, 99)), only_sources=data.draw(st.booleans()))
+    kinds = {one: data.draw(st.sampled_from(sorted(KINDS_OF_LAYERS))) for one in graph.edge_types}
+    width, layers = data.draw(st.sampled_from([1, 5, 16])), data.draw(st.integers(1, 3))
+    aggr = data.draw(st.sampled_from(["sum", "mean", "cat"]))
+    widths = (*[width] * (layers - 1), 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of types that nothing leads to
+        model = ready(hetero(lambda one, wide: KINDS_OF_LAYERS[kinds[one]](one, wide), aggr, widths), graph)
+    node_type = data.draw(st.sampled_from(["a", "b", "c"]))
+    hops = data.draw(st.lists(st.sampled_from([1, 2, 3, -1]), min_size=1, max_size=3))
+    options = {"batch_size": data.draw(st.integers(1, 3)), "node_type": node_type, "num_neighbors": hops}
+    batch = sampled(graph, seeds=torch.tensor([3, 0, 2]), **options)
+    batch = shuffled(batch) if data.draw(st.booleans()) else batch
+    assert_same(model.train(data.draw(st.booleans())), batch, batch, node_type=node_type)
+
+
 def sizes_of(monkeypatch):
     """The rows of each level of the calls that follow, by type."""
     seen, plain = [], BatchEdges.sizes
@@ -237,7 +278,57 @@ def test_seeds_of_another_type_and_seeds_without_edges():
     assert_same(model, alone, alone)
 
 
+@pytest.mark.filterwarnings("ignore:edges of .* stay as they were drawn")
+@pytest.mark.parametrize("kind", ["induced", "bidirectional"])
+@pytest.mark.parametrize("make", [sampled, own])
+def test_edges_that_are_not_by_hop_give_no_trimming(make, kind, monkeypatch):
+    graph, seen = untidy(), sizes_of(monkeypatch)
+    batch, twin_batch = (make(graph, subgraph_type=kind) for _ in range(2))
+    assert_same(ready(hetero(of(SAGEConv)), graph), batch, twin_batch)
+    assert len(set(seen[0])) == 1
+
+
 # ---- calls that are not lowered, and calls with tensors
+
+
+class Writing(nn.Module):
+    """Writes to the dict that it is called with."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x_dict, edge_index_dict):
+        x_dict["a"] = x_dict["a"] * 2
+        return self.model(x_dict, edge_index_dict)
+
+
+@pytest.mark.parametrize("hook", [False, True])  # compiled, and as written
+@pytest.mark.filterwarnings("ignore:.*runs as it is written")
+def test_a_forward_that_writes_to_its_dict_leaves_the_batch_as_it_is(hook):
+    graph = untidy()
+    model, batch = Writing(ready(hetero(of(SAGEConv)), graph)), own(graph)
+    if hook:
+        model.register_forward_hook(lambda *_: None)
+    engine = graphbraid.compile(model)
+    first, second = engine(batch), engine(batch)
+    assert (engine.why is None) != hook
+    torch.testing.assert_close(first, second)
+    twin = own(graph)
+    given = {**twin.x_dict, "a": 2 * twin.x_dict["a"]}
+    expected = model.model(given, twin.edge_index_dict)["a"][:3]
+    torch.testing.assert_close(first, expected, **CLOSE)
+
+
+@pytest.mark.filterwarnings("ignore:.*runs as it is written")
+def test_dicts_of_other_keys_are_the_models_own_matter():
+    class Other(nn.Module):
+        def forward(self, x, edge_index):
+            return x["a"] + len(edge_index)
+
+    engine, x = graphbraid.compile(Other()), torch.ones(2, 3)
+    torch.testing.assert_close(engine({"a": x}, {0: torch.ones(2, 1).long()}), x + 1)
+    assert "keys" in str(engine.why)
 
 
 class Twice(nn.Module):
@@ -256,16 +347,16 @@ def test_a_call_with_dicts_returns_what_the_model_does():
     graph = untidy()
     one = ready(residual(lambda: SAGEConv(8, 8)), graph)
     batch = sampled(graph)
-    given = batch.x_dict, batch.edge_index_dict
+    args = batch.x_dict, batch.edge_index_dict
     engine = graphbraid.compile(one, strict=True)
-    torch.testing.assert_close(engine(*given), one(*given), **CLOSE)
+    torch.testing.assert_close(engine(*args), one(*args), **CLOSE)
     both = graphbraid.compile(Twice(one), strict=True)
-    torch.testing.assert_close(both(*given), Twice(one)(*given), **CLOSE)
+    torch.testing.assert_close(both(*args), Twice(one)(*args), **CLOSE)
     several = ready(hetero(of(SAGEConv)), graph)
     engine = graphbraid.compile(several)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.testing.assert_close(engine(*given), several(*given), **CLOSE)
+        torch.testing.assert_close(engine(*args), several(*args), **CLOSE)
 
 
 class One(nn.Module):

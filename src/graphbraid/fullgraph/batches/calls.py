@@ -86,8 +86,12 @@ class BatchCall:
         """The relations of a batch with types."""
         if not self.given.typed:
             return ()
-        is_sampled = getattr(self.batch, "sampled_edges", None) is not None
-        return tuple(self.batch.edge_types if is_sampled else self.values[EDGES])
+        by_hop = getattr(self.batch, "num_sampled_edges_dict", None) if self._is_sampled else None
+        return tuple(self.values[EDGES] if by_hop is None else by_hop)
+
+    @property
+    def _is_sampled(self) -> bool:
+        return getattr(self.batch, "sampled_edges", None) is not None
 
     @property
     def num_edges(self) -> int:
@@ -171,8 +175,7 @@ class BatchCall:
         return self._why_not_edges(dtype, device)
 
     def _why_not_edges(self, dtype: torch.dtype, device: torch.device) -> NotLoweredError | None:
-        is_sampled = getattr(self.batch, "sampled_edges", None) is not None
-        drawn = _drawn(self.batch) if is_sampled else None
+        drawn = _drawn(self.batch) if self._is_sampled else None
         if drawn is not None and len(drawn.n_id_by_type) != len(self.num_nodes):
             return NotLoweredError("x", "it has rows of a type of which the batch has no nodes")
         if drawn is not None:
@@ -342,6 +345,8 @@ def call_with(model: nn.Module, args: Sequence[Any], named: Mapping[str, Any]) -
             by_name[name] = what
     calling = Calling(tuple(positional), by_name)
     typed = isinstance(values.get(X), Mapping) and isinstance(values.get(EDGES), Mapping)
+    if typed and not all(type(one) is tuple and len(one) == 3 for one in values[EDGES]):
+        raise NotLoweredError("edge_index", "its keys are no (source type, name, destination type)")
     given = Given(names=frozenset(values), held=frozenset(values), typed=typed)
     given = given if typed else _with_edges(given, values, list(values))
     return BatchCall(calling=calling, values=values, given=given)
@@ -443,9 +448,12 @@ def _of_batch(batch: Any, what: str) -> Any:
 def _of_typed_batch(batch: Any, what: str) -> Any:
     if what == DATA:
         return batch.to_data() if isinstance(batch, MiniBatch) else batch
-    if isinstance(batch, MiniBatch):
-        return batch.blocks if what == CSC else getattr(batch, what + BY_TYPE)
-    return batch.collect(what)
+    if not isinstance(batch, MiniBatch):
+        return batch.collect(what, allow_empty=True)
+    if what == CSC:
+        return batch.blocks
+    # A copy, to which a forward may write. Without features in any type, a batch has no x_dict.
+    return dict(getattr(batch, what + BY_TYPE, {}) if what == X else batch[what + BY_TYPE])
 
 
 __all__ = ["BatchCall", "call_of_batch", "call_with"]
