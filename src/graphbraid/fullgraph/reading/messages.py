@@ -23,6 +23,7 @@ from torch import Tensor, fx, nn
 from graphbraid.fullgraph.program import ComputedEdges, Messages, NotLoweredError, ReadRows
 from graphbraid.fullgraph.reading.edge_functions import recorded_functions
 from graphbraid.fullgraph.reading.exact import Known, check, flag, is_from
+from graphbraid.fullgraph.reading.fused_hgt import is_kind
 from graphbraid.fullgraph.reading.fused_messages import heads_of, steps_of
 from graphbraid.fullgraph.reading.reader import Writer, reader_of
 from graphbraid.fullgraph.reading.row_by_row import show_row_by_row, traced_message
@@ -72,7 +73,7 @@ def is_message_passing(module: nn.Module) -> bool:
 
 def is_traced_layer(module: nn.Module) -> bool:
     """Return whether a module is a message passing layer whose forward is traced, as no reader handles it."""
-    if not is_message_passing(module):
+    if not is_message_passing(module) or is_kind(module):  # HGT is read by the dicts that it takes and gives
         return False
     reader = reader_of(type(module))
     return reader is None or not reader.known.attributes["aggr"](getattr(module, "aggr", None))
