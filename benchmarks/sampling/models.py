@@ -154,7 +154,7 @@ def main() -> None:
     parser.add_argument("--names", nargs="*", default=["products-lite", "rmat-1m", "web_cnr2000"])
     parser.add_argument("--models", nargs="+", default=list(THEIRS), choices=list(THEIRS))
     parser.add_argument("--typed", nargs="*", default=list(TYPED), choices=list(TYPED))
-    parser.add_argument("--share", type=float, default=0.1, help="of ogbn-mag's nodes and edges")
+    parser.add_argument("--share", type=float, default=0.05, help="of ogbn-mag's nodes and edges")
     parser.add_argument("--hidden", nargs="+", type=int, default=[64, 256])
     parser.add_argument("--batches", type=int, default=4)
     parser.add_argument("--batch-size", type=int, default=1024)
