@@ -276,8 +276,13 @@ class Islands:
         if self._breaks.constants is None:
             return False
         if node.target in ("size", "dim") or (node.target is getattr and node.args[1] in _OF_SHAPE):
-            return True
+            return all(self._has_constant_shape(node, one) for one in node.all_input_nodes)
         return all(self._is_constant_for(node, one) for one in node.all_input_nodes)
+
+    def _has_constant_shape(self, node: fx.Node, one: fx.Node) -> bool:
+        """Return whether an argument has one shape on one graph: not so are edges that a mask selects."""
+        is_rows = self._value_for(node, one) is not None or one.op == "get_attr"
+        return is_rows or self._is_constant_for(node, one)
 
     def _is_constant_for(self, node: fx.Node, one: fx.Node) -> bool:
         if self._value_for(node, one) is not None or one.op == "get_attr":
@@ -485,17 +490,32 @@ class Islands:
                 self._run(one)
         found = {one for write in self._writes_to(node) for one in self._members(write)}
         members = sorted({*found, *self._members(node)}, key=self._place_of.__getitem__)
-        kept = [one for one in self._written if self._is_kept(one)]
-        written = {by for one in kept for by in self._writes_to(one)}
-        if written.intersection(members) or any(self._is_kept(one) for one in members):
-            raise _NoBreakError("in-place", "it writes over what an earlier part of the model has computed")
+        self._check_kept(members)
         values = [self._value_for(at, one) for at in members for one in at.all_input_nodes]
-        read = {one for at in members for one in at.all_input_nodes}
-        values += [self._written[one].kept_by[0] for one in kept if one in read]  # type: ignore[index]
+        read = {one for at in members for one in at.all_input_nodes if one in self._written}
+        values += [self._written[one].kept_by[0] for one in read if self._is_kept(one)]  # type: ignore[index]
         inputs = list(dict.fromkeys(value for value in values if value is not None))
         for one in members:
             self._check_order(one)
         self._values[node] = self._written[node].value = self._append(node, members, inputs)
+
+    def _check_kept(self, members: list[fx.Node]) -> None:
+        """Refuse a break that would see, or write over, an earlier break's results as they no longer are.
+
+        Raises:
+            _NoBreakError: it would.
+        """
+        last = {by: memory for by, memory in self._writes if self._is_kept(by)}
+        for at in members:
+            read = [one for one in at.all_input_nodes if one in self._written]
+            lost = any(self._is_kept(one) and self._writes_to(one)[-1:] not in ([], [one]) for one in read)
+            for by in self._written[at].writes_before:
+                shares = (
+                    one for one in read if _memory(_tensors(self._written[one].result)) & last.get(by, set())
+                )
+                lost |= not all(self._is_kept(one) for one in shares)
+            if lost or self._is_kept(at):
+                raise _NoBreakError("in-place", "an earlier part of the model has what it writes over")
 
     def _writes_to(self, node: fx.Node) -> list[fx.Node]:
         """Return the calls so far that wrote over a call's result."""
