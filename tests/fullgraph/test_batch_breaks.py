@@ -121,12 +121,9 @@ def columns_for_rows(self, x, edge_index):
     ("run", "parts", "code"),
     [
         (overwrites, dict, "in-place"),
-        (fewer_rows, dict, "no-operation"),
         (by_a_value, dict, "reads-values"),
         (selected_rows, dict, "form"),
         (rows_of_a_module, lambda: {"part": Selecting()}, "form"),
-        (every_second_row, dict, "no-operation"),
-        (columns_for_rows, dict, "no-operation"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
@@ -140,10 +137,29 @@ def test_what_cannot_stand_between_lowered_operations_runs_as_written(run, parts
     assert not engine.breaks
 
 
+@pytest.mark.parametrize(
+    "run", [fewer_rows, every_second_row, columns_for_rows], ids=lambda run: run.__name__
+)
+@quiet
+def test_results_that_are_no_node_rows_are_returned(run):
+    torch.manual_seed(5)
+    model, data = calls(run)(GCN).double(), in_double(data_of("untidy"))
+    engine = graphbraid.compile(model)
+    for rows in (HIDDEN, CLASSES, len(data.x)):  # as many rows as columns, too
+        x, edges = data.x[:rows], data.edge_index[:, (data.edge_index < rows).all(0)]
+        torch.testing.assert_close(engine(x, edges), model(x, edges), **CLOSE)
+        assert engine.breaks, engine.explain()
+
+
 def test_a_model_whose_layers_all_run_as_written_has_no_breaks():
     batch = sampled(data_of("untidy"))
-    model = calls(lambda self, x, e: self.head(self.second(self.first(x, e).sin(), e)))(pyg.FeaStConv)
-    with pytest.warns(RunsAsWrittenWarning, match=r"runs as it is written.*FeaStConv"):
+
+    class ByValue(pyg.SAGEConv):
+        def forward(self, x, edge_index):
+            return super().forward(x if x.sum() > -1e9 else -x, edge_index)
+
+    model = calls(lambda self, x, e: self.head(self.second(self.first(x, e).sin(), e)))(ByValue)
+    with pytest.warns(RunsAsWrittenWarning, match=r"runs as it is written.*first"):
         graphbraid.compile(model)(batch)
 
 

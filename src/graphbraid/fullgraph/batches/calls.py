@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import accumulate
@@ -73,7 +73,14 @@ class BatchCall:
     def x(self) -> dict[str, Any]:
         """The features by node type."""
         x: Any = self.values.get(X) if self.batch is None else self.values[X]
+        if x is None and self._reads_no_x():  # only the number of rows is looked at
+            x = torch.empty(int(self.batch.num_nodes), 0)
         return dict(x) if self.given.typed and isinstance(x, Mapping) else {ONLY_NODE_TYPE: x}
+
+    def _reads_no_x(self) -> bool:
+        """Return whether the model gets a batch of one type and none of its features."""
+        is_whole = self.calling.takes(DATA) or self.calling.takes(CSC)
+        return self.batch is not None and not (self.given.typed or is_whole or self.calling.takes(X))
 
     @cached_property
     def num_nodes(self) -> dict[str, int]:
@@ -102,18 +109,58 @@ class BatchCall:
         lists = edges.values() if isinstance(edges, Mapping) else [edges]
         return sum(int(one.shape[1]) for one in lists if isinstance(one, Tensor))
 
-    def breaks(self, model: nn.Module) -> Breaks:
+    def breaks(self, model: nn.Module, unaligned: Collection[str] = ()) -> Breaks:
         """Return what calls without a lowered form are tried on: the batch's own edges, and more nodes.
 
         The program runs on batches of any size, so the number of nodes of each type is one that nothing else
         has (:func:`rows_to_try`).
+
+        Args:
+            model: the model.
+            unaligned: names of values that had as many rows as there are nodes by chance, in some batch.
         """
         x, counts = next(iter(self.x.values())), self.num_nodes
         others = (self.num_edges, *self._widths().values())
         num_rows = rows_to_try(model, len(counts), least=max(counts.values()), others=others)
-        targets = {} if self.given.typed else self._targets
-        makers = {target: partial(self.values.__getitem__, what) for target, what in targets.items()}
-        return Breaks(num_rows=num_rows, values=makers, place=x.device, dtype=x.dtype)
+        by_row = {what for what in self._others if self._has_rows(what)} - {*unaligned}
+        makers: dict[str, Callable[[], Any]] = {
+            target: partial(self._tried_value, what, num_rows[0] if target in by_row else None)
+            for target, what in ({} if self.given.typed else self._targets).items()
+        }
+        return Breaks(
+            num_rows=num_rows,
+            values=makers,
+            place=x.device,
+            dtype=x.dtype,
+            by_row=frozenset(by_row),
+            returns=not self.given.typed,
+        )
+
+    def _tried_value(self, what: str, num_rows: int | None) -> Any:
+        """Return what a trial gets; of a value by row, with the last row repeated, so that order is kept."""
+        value = self.values[what]
+        if num_rows is None:
+            return value
+        return value[torch.arange(num_rows, device=value.device).clamp_(max=len(value) - 1)]
+
+    @cached_property
+    def _others(self) -> frozenset[str]:
+        """What else the model may be given than rows and edges."""
+        taken = {*self.calling.positional, *self.calling.named.values()}
+        taken |= self.given.held if DATA in taken else set()
+        known = {X, EDGES, ADJACENCY, CSC, DATA, NUM_NODES}
+        return frozenset() if self.given.typed else frozenset(taken - known)
+
+    def _has_rows(self, what: str) -> bool:
+        """Return whether a value has a row for each node, as far as its size and name say."""
+        value = self.values[what]
+        [num_nodes] = self.num_nodes.values()
+        is_rows = isinstance(value, Tensor) and value.ndim > 0 and len(value) == num_nodes > 0
+        return is_rows and "edge" not in what and "adj" not in what
+
+    def unaligned(self, by_row: Collection[str]) -> list[str]:
+        """Return those of the names whose values have no row for each node in this batch."""
+        return [what for what in by_row if not self._has_rows(what)]
 
     def given_to(self, breaks: Sequence[Break]) -> dict[str, Any]:
         """Return what graph breaks read of the batch, by the names in their calls."""
@@ -123,7 +170,8 @@ class BatchCall:
     def _targets(self) -> dict[str, str]:
         """What parameters receive, by the names that graph breaks read it by."""
         targets = {EDGES_TARGET: EDGES, EDGE_ATTR: EDGE_ATTR, EDGE_TYPE: EDGE_TYPE}
-        return targets if self.given.weights is None else {**targets, WEIGHTS_TARGET: self.given.weights}
+        weights = {} if self.given.weights is None else {WEIGHTS_TARGET: self.given.weights}
+        return {**{what: what for what in self._others}, **targets, **weights}
 
     @property
     def signature(self) -> tuple[Any, ...]:
@@ -131,14 +179,14 @@ class BatchCall:
         given = self.given
         named, widths = tuple(self.calling.named.items()), self._widths()
         what = given.weights, given.edge_channels, given.data_class, self.seed_type
-        return self.calling.positional, named, *what, tuple(widths.items()), self.edge_types
+        return self.calling.positional, named, *what, self._others, tuple(widths.items()), self.edge_types
 
     def described(self) -> Given:
         """Return what is available, with the node types and relations of the batch."""
         given = self.given
         if not given.typed:
             [width] = self._widths().values()
-            return replace(given, node_types=(only_node_type(width),))
+            return replace(given, node_types=(only_node_type(width),), others=self._others)
         node_types = tuple(node_type_of(one, width) for one, width in self._widths().items())
         counts, names = [0] * len(node_types), [one.name for one in node_types]
         return replace(
@@ -152,6 +200,8 @@ class BatchCall:
     def why_not(self, parameter: Tensor | None) -> NotLoweredError | None:
         """Return why these arguments cannot go with a parameter of the model; None if they can."""
         kinds = set()
+        if parameter is not None and self.batch is not None and self.values[X] is None and self._reads_no_x():
+            self.x[ONLY_NODE_TYPE] = self.x[ONLY_NODE_TYPE].to(parameter)
         for one, x in self.x.items():
             if not _is_plain(x) or x.ndim != 2 or not x.is_floating_point():
                 name = f"x of {one!r}" if self.given.typed else "x"

@@ -113,6 +113,8 @@ class BatchProgram:
         """The values that no operation after each one reads."""
         self.breaks = tuple(op for op in fused.ops if isinstance(op, Break))
         """The parts that PyTorch runs as the model is written."""
+        self.by_row = frozenset(target for op in self.breaks for target in op.by_row)
+        """What they read of a batch that must have a row for each node."""
         self.producer = fused.producer
         """Returns the operation that computes a value; None for an input."""
         self._text = "\n".join((*written_lines(self.breaks), str(fused)))

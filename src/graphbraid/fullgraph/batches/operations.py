@@ -7,7 +7,7 @@ mapped edge features of GINE.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -100,7 +100,7 @@ class BatchRun:
         *,
         edge_weight: Tensor | None = None,
     ) -> None:
-        self.given, self.producer = given, program.producer
+        self._given = given
         self.kept: dict[str, dict[int, Any]] = {}
         """Results that graph breaks keep for later ones, by the names of their values."""
         self._program, self._levels = program, levels
@@ -129,6 +129,21 @@ class BatchRun:
             + (f", {sum(read.values()):,} edges to the next" if read else "")
             for number, (counts, read) in enumerate(zip(self._levels.sizes, edges, strict=True))
         ]
+
+    def made_of(self, inputs: Sequence[Tensor], op: Break) -> Tensor:
+        """Make the calls of a graph break, with these rows as its inputs."""
+
+        def earlier(one: FromBreak) -> Any:
+            maker = maker_of(self._program.producer, op.inputs[one.number])
+            assert maker is not None
+            return self.kept[maker.out][one.call]
+
+        keep = self.kept[op.out] = {}
+        return op.run(inputs, self._given, run_layer=run_layer, earlier=earlier, keep=keep)
+
+    def rows_of(self, value: str) -> int:
+        """Return the number of rows of a value."""
+        return self._levels.num_rows(self._program.place(value))
 
     def read(self, op: Operation, place: int = 0) -> Tensor:
         """Return the rows of an operation's input."""
@@ -370,14 +385,7 @@ def _module(op: Module, run: BatchRun) -> Tensor:
 
 @_runs(Break)
 def _break(op: Break, run: BatchRun) -> Tensor:
-    def earlier(one: FromBreak) -> Any:
-        maker = maker_of(run.producer, op.inputs[one.number])
-        assert maker is not None
-        return run.kept[maker.out][one.call]
-
-    inputs = [run.read(op, place) for place in range(len(op.inputs))]
-    keep = run.kept[op.out] = {}
-    out = op.run(inputs, run.given, run_layer=run_layer, earlier=earlier, keep=keep)
+    out = run.made_of([run.read(op, place) for place in range(len(op.inputs))], op)
     if (shape := (run.num_rows(op), op.width_out)) != out.shape:
         what = f"it returned {tuple(out.shape)} where {shape} is expected"
         raise ConfigError(f"{op.details()} cannot be a graph break: {what}")

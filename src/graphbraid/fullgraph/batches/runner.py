@@ -7,6 +7,7 @@ import inspect
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -22,6 +23,7 @@ from graphbraid.fullgraph.batches.operations import RUN, BatchRun
 from graphbraid.fullgraph.batches.timing import NotedRun, timed_lines
 from graphbraid.fullgraph.program import (
     Attention,
+    FromKept,
     Messages,
     NotLoweredError,
     Program,
@@ -31,6 +33,7 @@ from graphbraid.fullgraph.program import (
 from graphbraid.fullgraph.reading.as_written import map_tensors, of_node_type
 from graphbraid.fullgraph.reading.calling import EDGE_ATTR, EDGE_TYPE, X
 from graphbraid.fullgraph.reading.fused_hgt import fused_layers
+from graphbraid.fullgraph.reading.islands import Breaks
 from graphbraid.fullgraph.reading.modes import lock_of, plain_tensors
 from graphbraid.fullgraph.reading.read import read_model, read_typed
 from graphbraid.fullgraph.reading.relational import relations_of_layers
@@ -51,6 +54,8 @@ class _Form:
     def __init__(self, model: nn.Module) -> None:
         self.seen = ModelWatch(model)
         self.programs: dict[Any, BatchProgram | NotLoweredError] = {}
+        self.unaligned: set[str] = set()
+        """See :meth:`.BatchCall.breaks`."""
 
 
 class BatchRunner:
@@ -88,9 +93,9 @@ class BatchRunner:
                 parts = "".join(f"\n  {reason}" for reason in reasons_of(found.breaks))
                 what = "parts of the model run as they are written, between lowered ones"
                 self._warn(f"{self._name}: {what}:{parts}", stacklevel + 1)
-            out = _run_of(found, call, BatchRun).outputs()[: call.num_seeds]
-            returned = found.read.returned
-            return out if returned is None else returned.of(out)
+            run, returned = _run_of(found, call, BatchRun), found.read.returned
+            out = run.outputs()[: call.num_seeds]
+            return out if returned is None else returned.of(out, partial(_kept, run, call.num_seeds))
         self.runs_as_written(found, stacklevel=stacklevel + 1)
         with fused_layers(self.model) if call.given.typed else contextlib.nullcontext():
             out = call.calling.run(self.model, call.values)
@@ -162,8 +167,11 @@ class BatchRunner:
                 return form
             key = call.signature
             if key not in form.programs:
-                form.programs[key] = self._read(call)
+                form.programs[key] = self._read(call, form)
             found = form.programs[key]
+            if isinstance(found, BatchProgram) and (unaligned := call.unaligned(found.by_row)):
+                form.unaligned.update(unaligned)
+                found = form.programs[key] = self._read(call, form)
         return (
             found
             if isinstance(found, NotLoweredError)
@@ -184,7 +192,7 @@ class BatchRunner:
         self._forms = [*self._forms[1 - _MOST_FORMS :], _Form(self.model)]
         return self._forms[-1]
 
-    def _read(self, call: BatchCall) -> BatchProgram | NotLoweredError:
+    def _read(self, call: BatchCall, form: _Form) -> BatchProgram | NotLoweredError:
         try:
             for name, module in self.model.named_modules():
                 if getattr(module, "cached", False) is True:
@@ -192,7 +200,11 @@ class BatchRunner:
                     raise NotLoweredError(name, what, "cached=False")
             if len({(p.dtype, p.device) for p in self.model.parameters()}) > 1:
                 raise NotLoweredError("parameters", "they are of several dtypes or on several devices")
-            made = BatchProgram(_program_of(self.model, call, strict=self.strict))
+            made = BatchProgram(
+                _program_of(
+                    self.model, call, None if self.strict else call.breaks(self.model, form.unaligned)
+                )
+            )
             for written in made.breaks:
                 written.given.clear()  # the trial's; each batch gives its own
             for op in made.ops:
@@ -214,13 +226,13 @@ class BatchRunner:
             return NotLoweredError.of_failure(self.model, error)
 
 
-def _program_of(model: nn.Module, call: BatchCall, *, strict: bool) -> Program:
+def _program_of(model: nn.Module, call: BatchCall, breaks: Breaks | None) -> Program:
     """Read a model as a call calls it.
 
     Raises:
         NotLoweredError: part of the model has no lowered form.
     """
-    given, breaks = call.described(), None if strict else call.breaks(model)
+    given = call.described()
     how: dict[str, Any] = {"dtypes": _DTYPES, "breaks": breaks}
     if given.typed:
         return read_typed(model, call.calling, given, call.seed_type, **how)
@@ -230,6 +242,14 @@ def _program_of(model: nn.Module, call: BatchCall, *, strict: bool) -> Program:
 
 
 _Run = TypeVar("_Run", bound=BatchRun)
+
+
+def _kept(run: BatchRun, num_seeds: int | None, one: FromKept) -> Any:
+    """Return what a break has kept for the model to return; of matrices of node rows, those of seeds."""
+    kept, shape = run.kept[one.value][one.call], (run.rows_of(one.value),)
+    if num_seeds is None:
+        return kept
+    return map_tensors(kept, lambda t: t[:num_seeds] if t.shape[:1] == shape else t)
 
 
 def _of_seeds(out: Any, call: BatchCall, num_seeds: int) -> Any:

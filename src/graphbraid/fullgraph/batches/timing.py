@@ -50,7 +50,7 @@ def timed_lines(model: nn.Module, program: BatchProgram, make: Callable[[], Note
         lines, written = [], 0.0
         for op in program.breaks:
             rows = [one.requires_grad_(one.is_floating_point()) for one in run.noted[op.out]]
-            seconds = _seconds(lambda op=op, rows=rows: op.run(rows, run.given), [*rows, *op.parameters()])  # type: ignore[misc]
+            seconds = _seconds(lambda op=op, rows=rows: run.made_of(rows, op), [*rows, *op.parameters()])  # type: ignore[misc]
             lines.append(f"    {1e3 * seconds:.3f} ms in {op.out} = {op.details()}")
             written += seconds
     share = f"  {1e3 * written:.3f} ms of it, {written / step:.0%}, in parts that run as written"

@@ -31,9 +31,11 @@ class FromCall:
 
 @dataclass(frozen=True, slots=True)
 class FromGraph:
-    """An argument of a call: the graph's edges, their weights or their features, as the model gets them."""
+    """An argument of a call: the graph's edges, or another thing that the model gets of the graph."""
 
     name: str
+    by_row: bool = False
+    """Whether it has a row for each node, so that a call on the first rows gets its first rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,16 @@ class FromBreak:
     """Number of that input."""
     call: int
     """Number of the earlier break's call."""
+
+
+@dataclass(frozen=True, slots=True)
+class FromKept:
+    """What a model returns: what a break keeps of a call, in whatever form it is."""
+
+    value: str
+    """The value that the break makes."""
+    call: int
+    """Number of the break's call."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,7 +177,10 @@ class Break(Operation):
             if isinstance(value, FromBreak):
                 assert earlier is not None
                 return earlier(value)
-            return of_graph[value.name] if isinstance(value, FromGraph) else value
+            if not isinstance(value, FromGraph):
+                return value
+            found = of_graph[value.name]
+            return found[: inputs[0].shape[0]] if value.by_row else found
 
         for call in self.calls:
             made.append(call.run(find, run_layer))  # noqa: PERF401 - find reads what was made before
@@ -179,6 +194,12 @@ class Break(Operation):
         """Names of what the calls read of the graph."""
         found = (one for call in self.calls for one in call.references())
         return frozenset(one.name for one in found if isinstance(one, FromGraph))
+
+    @property
+    def by_row(self) -> frozenset[str]:
+        """Names of those of them that have a row for each node."""
+        found = (one for call in self.calls for one in call.references())
+        return frozenset(one.name for one in found if isinstance(one, FromGraph) and one.by_row)
 
     @property
     def used_inputs(self) -> frozenset[int]:
@@ -221,16 +242,29 @@ class Returned:
     """What a model returns that is no matrix of node rows: a structure that holds one or several."""
 
     value: Any
-    """Tuples, lists and dicts, at any depth, with a :class:`FromInput` in the place of each matrix."""
+    """Tuples, lists and dicts, at any depth, with a :class:`FromInput` in the place of each matrix of node
+    rows, and a :class:`FromKept` in that of any other result."""
     widths: tuple[int, ...]
     """Columns of each matrix. The program's output has them side by side."""
 
-    def of(self, out: Tensor) -> Any:
-        """Return what the model returns, given the program's ``(num_rows, sum of widths)`` output."""
+    def of(self, out: Tensor, kept: Callable[[FromKept], Any] | None = None) -> Any:
+        """Return what the model returns.
+
+        Args:
+            out: the program's ``(num_rows, sum of widths)`` output.
+            kept: returns what a break has kept.
+        """
         parts = [
             part.clone() for part in torch.split(out, [*self.widths], 1)
         ]  # views could not be written over
-        return _with(self.value, lambda one: parts[one.number] if isinstance(one, FromInput) else one)
+
+        def find(one: Any) -> Any:
+            if isinstance(one, FromKept):
+                assert kept is not None
+                return kept(one)
+            return parts[one.number] if isinstance(one, FromInput) else one
+
+        return _with(self.value, find)
 
     def joined(self, returned: Any) -> Tensor:
         """Return the program's output, given what the model returns."""

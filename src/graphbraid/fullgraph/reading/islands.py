@@ -32,6 +32,7 @@ from graphbraid.fullgraph.program import (
     FromCall,
     FromGraph,
     FromInput,
+    FromKept,
     GraphValues,
     NotLoweredError,
     WrittenCall,
@@ -61,6 +62,8 @@ class Breaks:
             and their features. Calls that take any other are refused.
         place: the device of the model and of these values.
         dtype: the dtype of node rows.
+        returns: whether the model may return what breaks compute in any form.
+        by_row: targets of values that have a row for each node.
         constants: collects what is computed of the graph alone, by the call that computes it. If None, breaks
             run on other graphs, too, and compute it in each run.
     """
@@ -69,6 +72,8 @@ class Breaks:
     values: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
     place: torch.device = _HOST
     dtype: torch.dtype = torch.float32
+    by_row: frozenset[str] = frozenset()
+    returns: bool = False
     constants: dict[Any, Any] | None = None
 
 
@@ -349,16 +354,21 @@ class Islands:
             return Dependence.ALIGNED
         if one in self._written:
             return self._written[one].kind
-        return Dependence.NONE if one.op == "get_attr" else Dependence.COUPLED
+        if one.op == "get_attr":
+            return Dependence.NONE
+        return Dependence.ALIGNED if self._is_by_row(one) else Dependence.COUPLED
+
+    def _is_by_row(self, node: fx.Node) -> bool:
+        return node.op == "placeholder" and str(node.target) in self._breaks.by_row
 
     def _type_for(self, node: fx.Node, one: fx.Node) -> int | None:
         if (value := self._value_for(node, one)) is not None:
             return self._writer.node_type(value)
         return self._written[one].node_type if one in self._written else None
 
-    def _members(self, node: fx.Node) -> list[fx.Node]:
-        """Return a call and all those that it depends on, back to values, in order."""
-        found, waiting = {node}, [node]
+    def _members(self, *nodes: fx.Node) -> list[fx.Node]:
+        """Return calls and all those that they depend on, back to values, in order."""
+        found, waiting = {*nodes}, [*nodes]
         while waiting:
             at = waiting.pop()
             for one in (*at.all_input_nodes, *self._written[at].writes_before):
@@ -468,6 +478,27 @@ class Islands:
         """Return the shape of a row of a call's result."""
         return tuple(self._written[node].result.shape[1:])
 
+    def returned(self, nodes: Iterable[fx.Node]) -> dict[fx.Node, FromKept]:
+        """Return references to results that are no node rows, of calls that breaks make, those here at last.
+
+        Raises:
+            NotLoweredError: one is no result of such a call, or cannot run between lowered operations.
+        """
+        wanted = dict.fromkeys(nodes)
+        for node in wanted:
+            if not self._breaks.returns or node not in self._written or self._written[node].is_constant:
+                raise NotLoweredError("forward", f"it returns {node}, no matrix of node rows", "one result")
+        try:
+            self._run(*(node for node in wanted if self._written[node].kept_by is None))
+        except _NoBreakError as error:
+            why = NotLoweredError("forward", f"it returns {', '.join(map(str, wanted))}")
+            raise _both(why, error) from error
+        found = {}
+        for node in wanted:
+            value, number = self._kept(node)
+            found[node] = FromKept(value, number)
+        return found
+
     def _is_rows(self, written: _Written) -> bool:
         """Return whether a call's result is a matrix of node rows, as operations read."""
         result = written.result
@@ -480,16 +511,22 @@ class Islands:
             and result.dtype == self._breaks.dtype
         )
 
-    def _run(self, node: fx.Node) -> None:
-        """Append the break that makes a node's rows, after those that make other rows on the way to it."""
-        for one in self._members(node):
-            inside = set(self._members(node))
-            is_between = one is not node and one in inside and self._written[one].why is not None
+    def _run(self, *nodes: fx.Node) -> None:
+        """Append the break that makes a node's rows, after those that make other rows on the way to it.
+
+        Of results in other forms, one break makes several.
+        """
+        if not nodes:
+            return
+        node = nodes[0]
+        for one in self._members(*nodes):
+            inside = set(self._members(*nodes))
+            is_between = one not in nodes and one in inside and self._written[one].why is not None
             is_between = is_between and not self._writes_to(one)
             if is_between and self._is_rows(self._written[one]) and any(u not in inside for u in one.users):
                 self._run(one)
-        found = {one for write in self._writes_to(node) for one in self._members(write)}
-        members = sorted({*found, *self._members(node)}, key=self._place_of.__getitem__)
+        found = {one for of in nodes for write in self._writes_to(of) for one in self._members(write)}
+        members = sorted({*found, *self._members(*nodes)}, key=self._place_of.__getitem__)
         self._check_kept(members)
         values = [self._value_for(at, one) for at in members for one in at.all_input_nodes]
         read = {one for at in members for one in at.all_input_nodes if one in self._written}
@@ -497,7 +534,10 @@ class Islands:
         inputs = list(dict.fromkeys(value for value in values if value is not None))
         for one in members:
             self._check_order(one)
-        self._values[node] = self._written[node].value = self._append(node, members, inputs)
+        is_rows = len(nodes) == 1 and self._is_rows(self._written[node])
+        out = self._append(node if is_rows else None, members, inputs)
+        if is_rows:
+            self._values[node] = self._written[node].value = out
 
     def _check_kept(self, members: list[fx.Node]) -> None:
         """Refuse a break that would see, or write over, an earlier break's results as they no longer are.
@@ -535,11 +575,12 @@ class Islands:
                 raise _NoBreakError("order", f"{node} would run after a later call of the same module")
             self._last[id(module)] = place
 
-    def _append(self, node: fx.Node, members: list[fx.Node], inputs: list[str]) -> str:
-        result = self._written[node].result
+    def _append(self, node: fx.Node | None, members: list[fx.Node], inputs: list[str]) -> str:
+        """Append the break of some calls; without a ``node`` whose rows it makes, it returns its input."""
         if not inputs and len(self._breaks.num_rows) > 1:
             raise _NoBreakError("node-types", "it makes node rows of a type that is not known")
-        couples = not inputs or any(self._written[one].kind is Dependence.COUPLED for one in members)
+        says_rows = inputs or any(self._is_by_row(one) for at in members for one in at.all_input_nodes)
+        couples = not says_rows or any(self._written[one].kind is Dependence.COUPLED for one in members)
         rows = self._writer.on_one_level(*inputs) if inputs else [INPUT]
         place_of_input = {value: number for number, value in enumerate(inputs)}
         place_of_call = {one: number for number, one in enumerate(members)}
@@ -555,7 +596,7 @@ class Islands:
                 return self._trace.attribute(str(one.target))
             if one not in self._written:
                 given[str(one.target)] = self._of_graph(one)
-                return FromGraph(str(one.target))
+                return FromGraph(str(one.target), by_row=self._is_by_row(one))
             if self._is_kept(one):
                 couples = True
                 return self._keep(one, place_of_input)
@@ -565,14 +606,14 @@ class Islands:
 
         calls = [self._call(one, partial(argument, one)) for one in members]
         if members[-1] is not node:  # calls that write over it come behind it
-            calls.append(
-                WrittenCall(target=itself, args=(FromCall(place_of_call[node]),), kwargs={}, name="itself")
-            )
+            of: Any = FromInput(0) if node is None else FromCall(place_of_call[node])
+            calls.append(WrittenCall(target=itself, args=(of,), kwargs={}, name="itself"))
+        result = None if node is None else self._written[node].result
         out = self._writer.add(
             Break,
             *rows,
             calls=tuple(calls),
-            width_out=int(result.shape[1]),
+            width_out=self._writer.width(rows[0]) if result is None else int(result.shape[1]),
             couples_rows=couples,
             given=given,
         )
@@ -582,14 +623,23 @@ class Islands:
 
     def _keep(self, node: fx.Node, place_of_input: Mapping[str, int]) -> FromBreak:
         """Make the break that computes a call keep its result; return the reference to it."""
+        value, number = self._kept(node, couples=True)
+        return FromBreak(place_of_input[value], number)
+
+    def _kept(self, node: fx.Node, *, couples: bool = False) -> tuple[str, int]:
+        """Make the break that computes a call keep its result; return its value and the call's number.
+
+        If the result ``couples`` breaks, they must run on the same rows, which are all.
+        """
         kept_by = self._written[node].kept_by
         assert kept_by is not None
         value, number = kept_by
         ops = self._writer.ops
         at = next(place for place, op in enumerate(ops) if op.out == value)
         earlier: Any = ops[at]
-        ops[at] = replace(earlier, kept=earlier.kept | {number}, couples_rows=True)
-        return FromBreak(place_of_input[value], number)
+        couples = couples or earlier.couples_rows
+        ops[at] = replace(earlier, kept=earlier.kept | {number}, couples_rows=couples)
+        return value, number
 
     def _constant(self, node: fx.Node) -> Any:
         """Return a result that is computed of the graph alone, the same object whenever it is read again."""

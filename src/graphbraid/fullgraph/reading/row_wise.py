@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
+from graphbraid.fullgraph.program import itself
+
 
 class Dependence(Enum):
     """How a result depends on the rows of node matrices."""
@@ -62,6 +64,8 @@ _ALONG = {
 }
 """Functions that work along a dimension, with the place of the argument that names it."""
 _PRODUCTS = ("matmul", "mm", "linear")
+_TABLES = {"getitem": (0, 1), "index_select": (0, 2), "embedding": (1, 0)}
+"""Functions that take rows of a table by id, with the places of the table and of the ids."""
 _HOMES = (torch, F, operator, torch.linalg)
 
 
@@ -78,6 +82,7 @@ def _functions(names: Iterable[str]) -> dict[Any, str]:
 _OF_ELEMENTS = _functions(_ELEMENTWISE.split())
 _OF_DIMENSIONS = _functions(_ALONG)
 _OF_PRODUCTS = _functions(_PRODUCTS)
+_OF_TABLES = _functions(_TABLES)
 _DEFAULTS = {"normalize": 1, "cat": 0, "concat": 0, "chunk": 0, "split": 0, "stack": 0, "glu": -1}
 _MODULES: tuple[type[nn.Module], ...] = (
     nn.Linear,
@@ -134,6 +139,8 @@ def kind_of_result(
 
 
 def _is_row_wise_module(module: nn.Module, aligned: list[Any], results: Sequence[Tensor]) -> bool:
+    if type(module) is nn.Embedding:
+        return all(isinstance(one, Tensor) for one in aligned) and module.max_norm is None
     if not all(isinstance(one, Tensor) and one.ndim > 1 for one in aligned):
         return False
     if isinstance(module, nn.LayerNorm | nn.RMSNorm):
@@ -161,7 +168,9 @@ def _is_row_wise_call(
         return _fit(aligned, constant, None) and ndim > 0 and _not_first(dims, ndim)
     if target in ("view", "reshape", "flatten", "repeat", torch.reshape, torch.flatten):
         return isinstance(aligned[0], Tensor) and _keeps_rows(target, node.args[1:], aligned[0].ndim)
-    return target is operator.getitem and _takes_all_rows(node.args[1], aligned[0])
+    if target is operator.getitem and not isinstance(node.args[1], fx.Node):
+        return _takes_all_rows(node.args[1], aligned[0])
+    return target is itself or (target in _OF_TABLES and _takes_rows_of_table(node, kinds, aligned))
 
 
 def _multiplies_rows(
@@ -177,6 +186,20 @@ def _multiplies_rows(
     first = node.args[0] if node.args else None
     is_first = isinstance(first, fx.Node) and kinds[first] is Dependence.ALIGNED and len(aligned) == 1
     return is_first and bool(aligned[0].ndim == 2) and result.ndim == 2
+
+
+def _takes_rows_of_table(node: fx.Node, kinds: Mapping[fx.Node, Dependence], aligned: list[Any]) -> bool:
+    """Return whether a call takes a row of a table of the model's for each row's id."""
+    name = _OF_TABLES[node.target]
+    table, ids = _TABLES[name]
+    is_plain = not node.kwargs or (name == "embedding" and node.kwargs.get("max_norm") is None)
+    if len(node.args) <= max(table, ids) or not is_plain or len(aligned) != 1:
+        return False
+    by, of = node.args[ids], node.args[table]
+    is_by_id = isinstance(by, fx.Node) and kinds[by] is Dependence.ALIGNED
+    is_table = isinstance(of, fx.Node) and kinds[of] is Dependence.NONE
+    is_whole = len(node.args) == 2 or bool(name == "index_select" and node.args[1] == 0)
+    return is_by_id and is_table and is_whole and aligned[0].dtype in (torch.int32, torch.int64)
 
 
 def _fit(aligned: list[Any], constant: list[Any], result: Tensor | None) -> bool:

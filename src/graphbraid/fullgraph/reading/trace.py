@@ -186,9 +186,9 @@ class _TraceReader:
                 return "", None
             returned = returned[node_type]
         rows = self._seen(returned) if node_type is not None else fx.node.map_aggregate(returned, self._seen)
+        out, structure = self._returned(rows, returned)
         if self._islands is not None:
             self._islands.check_all_run()
-        out, structure = self._returned(rows, returned)
         if node_type is not None and self._type_of(out) != node_type:
             what = f"it returns rows of {self._type_of(out)!r}, and those of {node_type!r} are wanted"
             raise NotLoweredError("forward", what, f"node_type={self._type_of(out)!r}")
@@ -199,10 +199,17 @@ class _TraceReader:
         if isinstance(rows, NodeRows):
             return rows.value, None
         places: dict[str, FromInput] = {}
+        others = list[fx.Node]()
+        fx.node.map_arg(rows, others.append)
+        kept = {} if self._islands is None else self._islands.returned(others)
+        for one in kept.values():  # so that the program computes it
+            places.setdefault(one.value, FromInput(len(places)))
 
         def place(one: Any) -> Any:
             if isinstance(one, NodeRows):
                 return places.setdefault(one.value, FromInput(len(places)))
+            if isinstance(one, fx.Node) and one in kept:
+                return kept[one]
             if one is None or type(one) in (bool, int, float, str):
                 return one
             what = f"it returns {returned}, which is not made of matrices of node rows"

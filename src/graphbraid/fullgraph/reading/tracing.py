@@ -112,6 +112,7 @@ def traced(
             restore_after_trace(model, reached),
             as_tensors(reached.functions),
             recorded_propagations(model),
+            kept_functions(reached.functions),
         ):
             root = _Root(model, calling, given, targets, whole)
             with _ValueReads(model) as reads:
@@ -263,7 +264,7 @@ class _Data:
         plain: type = getattr(sys.modules.get("torch_geometric.data"), "Data", object)
         self._class = plain if given.data_class is None else given.data_class
         self._given = {name: value for name, value in values.items() if name in given.held - {ADJACENCY}}
-        self._others = {} if given.graph is None else dict.fromkeys({NUM_NODES, *given.others}, values)
+        self._others = dict.fromkeys({NUM_NODES, *given.others}, values)
         self._missing = given.missing
 
     @property  # type: ignore[misc]
@@ -299,13 +300,13 @@ class _Tracer(fx.Tracer):
         super().__init__()
         self._reads_hgt, self._is_typed = given.graph is None, given.typed
         self._gradients, self._classes, self._whole = torch.is_grad_enabled(), classes, whole
-        self._thread = threading.get_ident()  # modules that other threads call meanwhile are not traced
+        self.thread = threading.get_ident()  # modules that other threads call meanwhile are not traced
         self.has_breaks = whole is not None
         self.bare: dict[str, nn.Module] = {}
         """Layers whose network is traced, without it, by the targets of calls."""
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
-        if threading.get_ident() != self._thread:
+        if threading.get_ident() != self.thread:
             return attr_val
         return super().getattr(attr, attr_val, parameter_proxy_cache)
 
@@ -331,7 +332,7 @@ class _Tracer(fx.Tracer):
     def call_module(
         self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        if threading.get_ident() != self._thread:
+        if threading.get_ident() != self.thread:
             return forward(*args, **kwargs)
         by_type = any(isinstance(value, dict) for value in (*args, *kwargs.values()))
         if by_type and is_message_passing(m):
@@ -354,7 +355,7 @@ class _Tracer(fx.Tracer):
         except Exception as error:  # whatever a forward may raise under tracing, it runs as written
             name = self.path_of_module(m)
             self._whole[name] = _why_not_traced(name.removeprefix("model."), error)
-            self._forget_after(last)
+            self.forget_after(last)
             self.module_stack.clear()
             self.module_stack.update(stack)
             return super().call_module(m, forward, args, kwargs)
@@ -374,7 +375,7 @@ class _Tracer(fx.Tracer):
         network: Any = m._modules["nn"]
         return network(self.create_proxy("call_module", name, args, kwargs))
 
-    def _forget_after(self, last: fx.Node | None) -> None:
+    def forget_after(self, last: fx.Node | None) -> None:
         """Erase the calls that were recorded after a node; tensors stay, as the tracer holds them by name."""
         for node in reversed(self.graph.nodes):
             if node is last:
@@ -582,6 +583,67 @@ def _recording(factory: Callable[..., Any]) -> Callable[..., Any]:
         return proxy.tracer.create_proxy("call_function", factory, args, kwargs)
 
     return make
+
+
+@contextmanager
+def kept_functions(functions: Iterable[types.FunctionType]) -> Iterator[None]:
+    """Record each function of PyG that ``functions`` name as one call, where its code cannot be traced."""
+    kept = [*_functions_of_pyg(functions)]
+    for home, name, function in kept:
+        home[name] = _whole_if_untraceable(function)
+    try:
+        yield
+    finally:
+        for home, name, function in kept:
+            home[name] = function
+
+
+def _functions_of_pyg(
+    functions: Iterable[types.FunctionType],
+) -> Iterator[tuple[dict[str, Any], str, types.FunctionType]]:
+    """Yield the functions of PyG that others call by a name or as a module's attribute, with their homes."""
+    homes: dict[int, dict[str, Any]] = {}
+    for function in functions:
+        called = {*_names_in(function.__code__)}
+        modules = (function.__globals__.get(name) for name in called)
+        for home in (
+            function.__globals__,
+            *(vars(one) for one in modules if isinstance(one, types.ModuleType)),
+        ):
+            found = homes.setdefault(id(home), {})
+            for name in called & home.keys():
+                held = home[name]
+                if isinstance(held, types.FunctionType) and held.__module__.startswith("torch_geometric."):
+                    if name not in found:
+                        yield home, name, held
+                    found[name] = held
+
+
+def _names_in(code: types.CodeType) -> Iterator[str]:
+    """Yield the names of globals and attributes in a function's code, and in that of functions inside."""
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield from _names_in(inner)
+
+
+def _whole_if_untraceable(function: types.FunctionType) -> Callable[..., Any]:
+    """Return a function that is recorded as one call if it gets proxies and its code cannot be traced."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        given = (*args, *kwargs.values())
+        tracer = next((one.tracer for one in given if isinstance(one, fx.Proxy)), None)
+        if not isinstance(tracer, _Tracer) or tracer.thread != threading.get_ident():
+            return function(*args, **kwargs)
+        last = next(iter(reversed(tracer.graph.nodes)), None)
+        try:
+            return function(*args, **kwargs)
+        except Exception:  # whatever its code may raise under tracing, it runs as written
+            tracer.forget_after(last)
+            return tracer.create_proxy("call_function", function, args, kwargs)
+
+    return call
 
 
 def _answering(plain: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
