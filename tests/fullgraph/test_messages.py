@@ -98,6 +98,16 @@ def test_blocks_of_a_few_edges_give_the_same(monkeypatch, aggr):
     assert_alike(model, twin, data, engine_of(model, data), steps=10)
 
 
+def test_a_median_is_lowered_also_where_blocks_begin_with_nodes_without_edges(monkeypatch):
+    """PyG's own fails if the graph's first node has no edges, so only this graph is one for it."""
+    monkeypatch.setattr(messages, "_BLOCK_FLOATS", 1)
+    monkeypatch.setattr(messages, "_LEAST_EDGES", 3)
+    data, model = data_of("untidy"), Stack(own(_gate, aggr="median"))
+    twin, engine = copy.deepcopy(model), engine_of(model, data)
+    assert verdict(engine) == LOWERED
+    assert_alike(model, twin, data, engine, steps=2)
+
+
 def test_frozen_parameters_of_a_message_get_no_gradient():
     data, model = data_of("untidy"), Stack(own(_gate))
     for layer in (model.first, model.second):

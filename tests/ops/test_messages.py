@@ -133,6 +133,26 @@ def test_a_message_may_read_all_edges_of_its_destination(reduction, num_edges, n
         torch.testing.assert_close(a, b)
 
 
+def median_or_error(x_j, *, index, num_rows):
+    """Fails if the first node has no edge, as PyG's median does."""
+    assert (index == 0).any()
+    return x_j.new_full((num_rows, 1), 3.0).index_put((index,), x_j[:, :1].max() + 0 * x_j[:, :1])
+
+
+def test_an_aggregation_gets_an_edge_also_where_nodes_have_none(monkeypatch):
+    """Blocks of nodes without edges, and graphs without any, give what such nodes have beside others."""
+    monkeypatch.setattr(messages, "_BLOCK_FLOATS", 1)
+    monkeypatch.setattr(messages, "_LEAST_EDGES", 2)
+    for ends in (torch.tensor([[1, 2], [0, 5]]), torch.zeros(2, 0, dtype=torch.int64)):
+        csc = Graph.from_edge_index(ends, 9).csc
+        x = some(9, WIDTH)
+        out = aggregate_messages(
+            csc, median_or_error, sources=[x], reduction="own", by_destination=True, shape=(1,)
+        )
+        assert (out == 3.0).sum() == 9 - ends.shape[1]
+        torch.autograd.grad(out.sum(), x, allow_unused=True)
+
+
 @pytest.mark.usefixtures("blocks")
 def test_random_numbers_are_drawn_again_in_backward_and_differ_between_blocks():
     x = torch.ones(NODES, WIDTH, requires_grad=True)

@@ -314,7 +314,7 @@ class BlockedMessages:
             with torch.enable_grad():
                 found = self._made(block, [leaf for leaf, _ in leaves], seed)
             if not found.requires_grad:
-                return
+                continue
             if self._reduction == "own":
                 given = grad[block.first_row : block.first_row + block.indptr.numel() - 1]
             else:
@@ -337,8 +337,19 @@ class BlockedMessages:
         """Run the message on a block's rows. Each block draws from a seed of its own."""
         of_block: dict[str, Any] = {}
         if self._by_destination:
-            index = block.destinations.long().sub_(block.first_row)
-            of_block = {"index": index, "num_rows": block.indptr.numel() - 1}
+            index, num_rows = block.destinations.long().sub_(block.first_row), block.indptr.numel() - 1
+            if self._reduction == "own" and (len(index) < 2 or int(block.indptr[1]) == 0):
+                # One more node before, with two edges: some aggregations fail if the first has none, or if
+                # there is one edge in all.
+                rows = [torch.cat((one.new_zeros(2, *one.shape[1:]), one)) for one in rows]
+                index = torch.cat((index.new_zeros(2), index + 1))
+                return self._drawn(rows, {"index": index, "num_rows": num_rows + 1}, block, seed)[1:]
+            of_block = {"index": index, "num_rows": num_rows}
+        return self._drawn(rows, of_block, block, seed)
+
+    def _drawn(
+        self, rows: Sequence[Tensor], of_block: dict[str, Any], block: _Block, seed: int | None
+    ) -> Tensor:
         if seed is None:
             return self._message(*rows, **of_block)
         with torch.random.fork_rng(devices=()):

@@ -239,7 +239,6 @@ _AGGREGATIONS = {
     "aggr='var'": {"aggr": "var"},
     "aggr='std'": {"aggr": "std"},
     "aggr='mul'": {"aggr": "mul"},
-    "aggr='median'": {"aggr": "median"},
     "aggr=['mean', 'max', 'sum']": {"aggr": ["mean", "max", "sum"], "aggr_kwargs": {"mode": "sum"}},
     "softmax with a learned temperature": {"aggr": "softmax", "aggr_kwargs": {"learn": True}},
     "a power mean": {"aggr": "powermean", "aggr_kwargs": {"p": 2.0}},

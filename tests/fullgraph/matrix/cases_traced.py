@@ -112,9 +112,7 @@ _LAYERS = {
     "FeaStConv(heads=2)": layer(pyg.FeaStConv, heads=2),
     "GCNConv's subclass": Doubled,
     "the layer of PyG's tutorial": Tutorial,
-    "GraphConv(aggr=['mul', 'median'])": layer(
-        pyg.GraphConv, aggr=["mul", "median"], aggr_kwargs={"mode": "sum"}
-    ),
+    "GraphConv(aggr=['mul', 'var'])": layer(pyg.GraphConv, aggr=["mul", "var"], aggr_kwargs={"mode": "sum"}),
 }
 _WITH_FEATURES = {
     "TransformerConv(edge_dim, beta=True)": _heads(pyg.TransformerConv, edge_dim=FEATURES, beta=True),
