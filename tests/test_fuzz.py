@@ -217,6 +217,7 @@ NOT_OPERATORS = {
     *("DiskRows", "NeighborLists", "RowCache", "xxh64"),  # in tests of features on disk
     "Types",  # in tests/sampling/typed
     "induced_edges",  # in tests/sampling
+    "pool_bytes",  # in tests/ops/test_pool.py
     *("pack_by_load", "place_nodes", "count_cut", "count_split", "write_split"),  # in tests/distributed
 }
 
