@@ -42,6 +42,14 @@ def uneven_graph(*, weighted=False, edge_features=False):
     return graph
 
 
+def chained_graph():
+    """A chain with shortcuts back, in which no batch has more than a few nodes."""
+    ends = torch.stack([torch.arange(NODES - 1), torch.arange(1, NODES)])
+    ends = torch.cat([ends, ends[:, 5::9].flip(0)], 1)
+    x = torch.randn(NODES, WIDTH, generator=torch.Generator().manual_seed(0))
+    return Graph.from_edge_index(ends, NODES, x=x, y=torch.arange(NODES) % 5)
+
+
 class Stack(nn.Module):
     """Three layers, with what stands between them."""
 
@@ -249,6 +257,57 @@ def test_row_wise_breaks_run_on_chunks():
     assert any(op.symbol == "as written" for op in program.ops)
     assert not why_not_by_level(program, CPU)
     torch.testing.assert_close(small.predict(), Trainer(model, graph).predict(), rtol=1e-4, atol=1e-5)
+
+
+class Expanded(Stack):
+    """A model that is not lowered, since its first layer branches by a value."""
+
+    def __init__(self, run, make=pyg.SAGEConv, **named):
+        super().__init__(make, **named)
+        self.run = run
+
+    def forward(self, x, edge_index):
+        x = self.convs[0](x if x.sum() > -1e9 else -x, edge_index)
+        x = self.convs[1](self.run(x, edge_index), edge_index)
+        return self.convs[2](x, edge_index)
+
+
+@pytest.mark.parametrize(
+    ("run", "reason"),
+    [
+        (lambda x, _: x * x.size(0), "more than the nodes within 4 hops"),
+        (lambda x, _: x - x.mean(0), "more than the nodes"),
+        (lambda x, _: x.cumsum(0), "more than the nodes"),
+        (lambda x, e: x * degree(e[0], len(x)).view(-1, 1), "more than the nodes"),
+        (lambda x, _: x.relu(), ""),
+    ],
+)
+def test_batches_of_all_neighbours_are_refused_where_outputs_depend_on_more(run, reason):
+    graph = chained_graph()
+    torch.manual_seed(0)
+    model = Expanded(run)
+    small = Trainer(model, graph, memory_budget_bytes=1 << 16)
+    if reason:
+        with pytest.raises(ResourceError, match=rf"one pass over the whole graph.*{reason}"):
+            small.predict()
+    else:
+        expected = model.eval()(graph.x, graph.to_edge_index()).detach()
+        torch.testing.assert_close(small.predict(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_batches_of_all_neighbours_are_refused_along_out_edges_and_have_all_rounds_of_a_layer():
+    graph = chained_graph()
+    for named in ({"flow": "target_to_source"}, {}):
+        make = pyg.SAGEConv if named else lambda width, out: pyg.ARMAConv(width, out, num_layers=3)
+        torch.manual_seed(0)
+        model = Expanded(lambda x, _: x.relu(), make, **named)
+        small = Trainer(model, graph, memory_budget_bytes=1 << 16)
+        if named:
+            with pytest.raises(ResourceError, match=r"one pass over the whole graph.*reads out-edges"):
+                small.predict()
+        else:
+            expected = model.eval()(graph.x, graph.to_edge_index()).detach()
+            torch.testing.assert_close(small.predict(), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_model_that_changes_between_calls_is_read_anew():

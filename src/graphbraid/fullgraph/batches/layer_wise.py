@@ -455,9 +455,6 @@ class _ChunkRun:
     """
 
     def __init__(self, walk: LayerWise, one: LevelPass, nodes: Tensor) -> None:
-        self.given: dict[str, Tensor] = {}
-        self.kept: dict[str, dict[int, Tensor]] = {}
-        self.producer = walk.program.producer
         self._walk, self._pass, self._nodes = walk, one, nodes
         self._values: dict[str, Tensor] = {}
         self._at_sources: dict[tuple[str, Relation | None], Tensor] = {}
@@ -477,6 +474,10 @@ class _ChunkRun:
                 out = sparse_linear(x, op.matrix(learns=True))
                 return out + self._own(op.inputs[1]) if len(op.inputs) > 1 else out
         return RUN[type(op)](op, cast("BatchRun", self))
+
+    def made_of(self, inputs: Sequence[Tensor], op: Break) -> Tensor:
+        """Make the calls of a graph break, which reads neither the graph nor an earlier break."""
+        return op.run(inputs, {})
 
     def read(self, op: Operation, place: int = 0) -> Tensor:
         """Return the rows of an operation's input: of the sources, if it is of the level before."""

@@ -8,7 +8,9 @@ It is done in the first of three ways that fits the budget:
   (:mod:`graphbraid.fullgraph.batches.layer_wise`);
 - *expansion* (any other module): mini-batches with all neighbours of every hop and as many seeds as fit. One
   hop more than the model's depth is drawn, so that layers that use a source's own in-edges (GCN's
-  normalisation) see all of them.
+  normalisation) see all of them. The first batch's outputs are compared with those of some of its seeds
+  beside other nodes, with one hop more. If they differ, the model reads more than these neighbours, and is
+  refused. Few nodes are tried, so a largest entry that all of them share is not noticed.
 """
 
 from __future__ import annotations
@@ -35,6 +37,11 @@ from graphbraid.train.step.runner import ModelRunner
 if TYPE_CHECKING:
     from graphbraid.fullgraph.batches.layer_wise import LayerWise
     from graphbraid.fullgraph.program import NotLoweredError
+
+_ROUNDING = 1e-4
+"""Share of the largest output by which those of a node may differ between two batches with float32 sums."""
+_TRIED = 8
+"""One in so many nodes of the first batch is computed again, beside about so many others."""
 
 Chunk = tuple[int, Tensor]
 """Position of a chunk's first node in the requested nodes, and the chunk's ``(n, width)`` float32 outputs."""
@@ -147,8 +154,13 @@ def depth(model: nn.Module, config: TrainConfig) -> int:
         return config.hops
     beside = _of_other_relations(model)
     convs = [m for m in model.modules() if callable(getattr(m, "propagate", None)) and id(m) not in beside]
-    counted = sum(max(1, int(k)) if isinstance(k := getattr(m, "K", 1), Integral) else 1 for m in convs)
-    return counted or len(config.fanouts)
+    return sum(map(_hops_of, convs)) or len(config.fanouts)
+
+
+def _hops_of(conv: nn.Module) -> int:
+    """Return the number of hops of a layer: powers as of TAGConv, or rounds as of ARMAConv."""
+    found = [n for name in ("K", "num_layers") if isinstance(n := getattr(conv, name, 1), Integral)]
+    return max(1, *map(int, found))
 
 
 def _of_other_relations(model: nn.Module) -> set[int]:
@@ -170,14 +182,27 @@ def _expansion(
 
     num_layers = module_traits.num_layers(runner.model) if runner.by_blocks else None
     hops = num_layers or depth(runner.model, config) + 1
-    size, start = 64, 0
-    while start < nodes.numel():
-        part = nodes[start : start + size]
+    sizes = (
+        f"The pass needs {format_bytes(whole_bytes(runner))}; memory_budget_bytes allows "
+        f"{format_bytes(config.memory_budget_bytes)}. Raise it, or use mode='sampled'."
+    )
+    if any(getattr(module, "flow", None) == "target_to_source" for module in runner.model.modules()):
+        raise ResourceError(
+            "exact inference needs one pass over the whole graph, since flow='target_to_source' reads "
+            f"out-edges. {sizes}"
+        )
+
+    def batch_of(part: Tensor, hops: int) -> MiniBatch:
         settings = LoaderSettings(
             num_neighbors=[-1] * hops, batch_size=part.numel(), input_nodes=part, return_edge_id=False
         )
         with runner.loader(settings) as loader:
-            batch = next(loader.batches(0))
+            return next(loader.batches(0))
+
+    size, start = 64, 0
+    while start < nodes.numel():
+        part = nodes[start : start + size]
+        batch = batch_of(part, hops)
         needed = _batch_bytes(runner, batch)
         if needed > config.memory_budget_bytes:
             if part.numel() == 1:
@@ -191,10 +216,53 @@ def _expansion(
             continue
         with torch.no_grad():
             outputs = runner.on_batch(batch)
+            if start == 0 and not _stand_alone(
+                runner, config, batch_of, nodes=nodes, outputs=outputs, hops=hops
+            ):
+                raise ResourceError(
+                    "exact inference needs one pass over the whole graph, since outputs depend on more than "
+                    f"the nodes within {hops} hops; if the model has more hops, set hops. {sizes} It is not "
+                    f"computed layer by layer because of {why}."
+                )
         yield start, outputs.cpu()
         start += part.numel()
         if needed < config.memory_budget_bytes // 4:
             size *= 2
+
+
+def _stand_alone(
+    runner: ModelRunner,
+    config: TrainConfig,
+    batch_of: Callable[[Tensor, int], MiniBatch],
+    *,
+    nodes: Tensor,
+    outputs: Tensor,
+    hops: int,
+) -> bool:
+    """Return whether some of the first nodes have the same outputs beside other nodes, with one hop more.
+
+    A model whose outputs differ from run to run, as by random numbers, passes: there is nothing to compare.
+    """
+    count = outputs.shape[0]
+    few = torch.arange(count).flip(0)[::_TRIED]
+    others = nodes[count:]
+    seeds = torch.cat((nodes[few], others[:: others.numel() // _TRIED + 1]))
+    batch = batch_of(seeds, hops + 1)
+    if _batch_bytes(runner, batch) > config.memory_budget_bytes:
+        batch = batch_of(nodes[few], hops)
+    if _agree(outputs[few.to(outputs.device)], runner.on_batch(batch)[: few.numel()]):
+        return True
+    return not _agree(outputs, runner.on_batch(batch_of(nodes[:count], hops)))
+
+
+def _agree(outputs: Tensor, others: Tensor) -> bool:
+    return torch.allclose(
+        outputs,
+        others,
+        rtol=0.0,
+        atol=_ROUNDING * float(outputs.abs().nan_to_num(posinf=0.0).max()),
+        equal_nan=True,
+    )
 
 
 def _batch_bytes(runner: ModelRunner, batch: MiniBatch) -> int:
