@@ -141,7 +141,19 @@ _ROW_BY_ROW = {
 }
 
 
+def _without_gradients(self, x_i, x_j):
+    with torch.no_grad():
+        gate = torch.sigmoid(x_i)
+    return x_j * gate
+
+
+def _to_double(self, x_j):
+    return x_j.double()
+
+
 _LEFT = {
+    "a part without gradients": (_without_gradients, "without gradients"),
+    "another dtype": (_to_double, "into torch.float64"),
     "a default of what propagate is not given": (_default_of_ends, "no matrix of node rows"),
     "the first edge's row": (_first_rows, "selects some edges"),
     "the mean of all edges": (_mean_of_edges, "joins edges"),
@@ -213,6 +225,29 @@ class WithWeights(Own):
         return x_j - x_i if edge_weight is None else edge_weight.view(-1, 1) * (x_j - x_i)
 
 
+class WithEdges(Own):
+    """Chooses and weighs edges by their order or by their ends."""
+
+    def forward(self, x, edge_index):
+        chosen, weight = self.chosen(edge_index)
+        return self.propagate(chosen, x=self.lin(x), weight=weight.to(x.dtype).view(-1, 1))
+
+    def message(self, x_j, weight):
+        return x_j * weight
+
+
+def _choosing(choose):
+    return layer(type(f"WithEdges{next(_NUMBERS)}", (WithEdges,), {"chosen": staticmethod(choose)}))
+
+
+_BY_ORDER = {
+    "every other edge": lambda edges: (edges[:, ::2], edges[0, ::2] * 0 + 1),
+    "the first edges": lambda edges: (edges[:, :1000], edges[0, :1000] * 0 + 1),
+    "edges weighed by their number": lambda edges: (edges, torch.cumsum(edges[0] * 0 + 1, 0) / 9),
+}
+"""Calls that read the order of the edges, which a graph does not keep."""
+
+
 def _with(**members):
     return layer(_made(message=_gate, **members))
 
@@ -277,5 +312,14 @@ MESSAGES = [
         for name, (message, reason) in _LEFT.items()
     ),
     *(left(_PART, name, lambda m=make: Stack(m), reason) for name, (make, reason) in _OVERRIDDEN.items()),
+    *(
+        left(_PART, name, lambda c=choose: Stack(_choosing(c)), "their order or their places")
+        for name, choose in _BY_ORDER.items()
+    ),
+    Case(
+        _PART,
+        "edges by their ends",
+        lambda: Stack(_choosing(lambda e: (e[:, e[0] < e[1] + 3], e[0, e[0] < e[1] + 3] % 5))),
+    ),
     left(_PART, "a message hook", _hooked, "hooks"),
 ]

@@ -50,27 +50,35 @@ class ComputedEdges:
         return _MADE.get(tensors, key, lambda: self._made(csc, dtype))
 
     def _made(self, csc: Csc, dtype: torch.dtype) -> tuple[Csc, tuple[Tensor, ...]]:
-        edges, values = self.run(csc, dtype)
+        edges = torch.stack((csc.indices.long(), csc.destinations().long()))
+        weight = None if csc.weight is None else csc.weight.detach().to(dtype, copy=True)
+        edges, values = self.run(edges, weight, csc.num_src, dtype)
         if self.are_graphs:
             return csc, values
         found, order = coo_to_csc(edges[0], edges[1], csc.num_src, csc.num_dst)
         return found, tuple(value if order is None else value[order] for value in values)
 
-    def run(self, csc: Csc, dtype: torch.dtype) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def run(
+        self, edges: Tensor, weight: Tensor | None, num_nodes: int, dtype: torch.dtype
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Make the calls; return the list of edges and the values, in the order of the model's own.
+
+        Args:
+            edges: ``(2, num_edges)``, int64: the graph's edges in any order.
+            weight: a number for each of them, of ``dtype``; None without weights.
+            num_nodes: the number of nodes.
+            dtype: dtype of the node rows, and of the values.
 
         Raises:
             ValueError: they write over the graph's own edges or weights.
         """
-        edges = torch.stack((csc.indices.long(), csc.destinations().long()))
-        weight = None if csc.weight is None else csc.weight.detach().to(dtype, copy=True)
         before = [None if one is None else one._version for one in (edges, weight)]
         of_graph: Mapping[str, Any] = {
             EDGE_LIST: edges,
             EDGE_WEIGHT: weight,
-            NUM_NODES: csc.num_src,
+            NUM_NODES: num_nodes,
             DTYPE: dtype,
-            DEVICE: csc.indices.device,
+            DEVICE: edges.device,
         }
         made: list[Any] = []
 

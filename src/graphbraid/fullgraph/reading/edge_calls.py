@@ -6,18 +6,18 @@ made once for each graph or batch.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 
 from graphbraid.fullgraph.program import ComputedEdges, FromCall, FromGraph, NotLoweredError, WrittenCall
 from graphbraid.fullgraph.program.computed_edges import DEVICE, DTYPE, EDGE_LIST, EDGE_WEIGHT, NUM_NODES
 from graphbraid.fullgraph.reading.islands import plain
 from graphbraid.fullgraph.reading.reader import NumRows
 from graphbraid.fullgraph.reading.tracing import generators, put_back
-from graphbraid.graph.csc import Csc, coo_to_csc
 
 
 class EdgeCalls:
@@ -133,15 +133,22 @@ _WRITING = {"setitem", "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", 
 def _checked(name: str, made: ComputedEdges) -> list[tuple[int, ...]]:
     """Return the shape of a row of each value, by computing them of a small graph.
 
-    It has repeated edges, self-loops and nodes without edges.
+    It has repeated edges, self-loops and nodes without edges. A graph keeps its edges in the order of their
+    destinations, so that calls must give each edge the same in any order. They are made on two orders,
+    which differ but for edges that are repeated: add_remaining_self_loops takes the weight of the last one.
     """
+    for call in made.calls:
+        if call.target is operator.getitem and any(map(_is_part, _indices(call.args[1]))):
+            raise NotLoweredError(name, _BY_ORDER, "edges chosen by their ends")
     draw = torch.Generator().manual_seed(0)
-    ends = torch.randint(1, 9, (2, 40), generator=draw)
-    csc, _ = coo_to_csc(ends[0], ends[1], 12, 12)
-    csc = Csc(csc.indptr, csc.indices, 12, torch.rand(40, generator=draw))
+    ends, weight = torch.randint(1, 9, (2, 40), generator=draw), torch.rand(40, generator=draw)
     before = generators()
     try:
-        edges, values = made.run(csc, torch.float32)
+        runs = []
+        for keys in (ends[1], -ends[0]):
+            order = keys.argsort(stable=True)
+            runs.append(made.run(ends[:, order], weight[order], 12, torch.float32))
+        edges, values = runs[0]
         found = set(map(tuple, edges.t().tolist()))
     except Exception as error:  # whatever the user's code may raise
         raise NotLoweredError(name, f"edges that it computes cannot be computed once ({error})") from error
@@ -151,14 +158,41 @@ def _checked(name: str, made: ComputedEdges) -> list[tuple[int, ...]]:
         raise NotLoweredError(
             name, "it draws random numbers for edges", "the graph's own edges", code="draws"
         )
-    own = set(zip(csc.indices.tolist(), csc.destinations().tolist(), strict=True))
+    own = set(map(tuple, ends.t().tolist()))
     if edges.ndim != 2 or len(edges) != 2 or not found <= own | {(node, node) for node in range(12)}:
         raise NotLoweredError(
             name, "it computes other edges than the graph's and self-loops", "the graph's own edges"
         )
     if not all(len(value) == edges.shape[1] and value.is_floating_point() for value in values):
         raise NotLoweredError(name, "its message reads what has no row for each edge", "a row for each edge")
+    if not _same_edges(*runs):
+        raise NotLoweredError(name, _BY_ORDER, "edges chosen, and numbers computed, by their ends")
     return [tuple(value.shape[1:]) for value in values]
+
+
+_BY_ORDER = "what it computes of the edges depends on their order or their places"
+
+
+def _indices(index: Any) -> tuple[Any, ...]:
+    return index if isinstance(index, tuple) else (index,)
+
+
+def _is_part(index: Any) -> bool:
+    """Return whether an index takes what stands at some places, as ``edge_index[:, :1000]`` does."""
+    return isinstance(index, slice) and index != slice(None)
+
+
+def _same_edges(*runs: tuple[Tensor, tuple[Tensor, ...]]) -> bool:
+    """Return whether edges with their values are the same in any order, but for that of repeated edges."""
+    (edges, values), (others, their_values) = (
+        (ends[:, order], [value[order] for value in of_edges])
+        for ends, of_edges in runs
+        for order in [(ends[0] * 12 + ends[1]).argsort(stable=True)]
+    )
+    return torch.equal(edges, others) and all(
+        torch.allclose(value, other, equal_nan=True)
+        for value, other in zip(values, their_values, strict=True)
+    )
 
 
 __all__ = ["EdgeCalls"]

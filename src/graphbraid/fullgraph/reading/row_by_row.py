@@ -33,14 +33,22 @@ _MOST_ASSUMED = 16
 class _MessageTracer(fx.Tracer):
     """Traces a message. Tensors beside its arguments are kept apart, so that the layer stays as it is."""
 
-    def __init__(self, make_proxy: Callable[[fx.Node, fx.Tracer], fx.Proxy]) -> None:
+    def __init__(self, name: str, make_proxy: Callable[[fx.Node, fx.Tracer], fx.Proxy]) -> None:
         super().__init__()
-        self._make_proxy = make_proxy
+        self._name, self._make_proxy = name, make_proxy
         self.tensors: dict[str, Tensor] = {}
         self._num_assumed = 0
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         return self._make_proxy(node, self)
+
+    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
+        """Refuse calls whose gradients or dtypes the trace would not show."""
+        if not torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
+            raise NotLoweredError(
+                self._name, "a part of its message runs without gradients or under autocast"
+            )
+        return super().create_node(*args, **kwargs)
 
     def to_bool(self, obj: fx.Proxy) -> bool:
         """Assume that a comparison holds, such as one of sizes in an assertion; the trial checks it."""
@@ -107,9 +115,10 @@ def traced_message(
     Raises:
         NotLoweredError: the message cannot be traced.
     """
-    tracer = _MessageTracer(make_proxy)
+    tracer = _MessageTracer(name, make_proxy)
     try:
-        return tracer.trace(_MessageRoot(layer, tracer, given, special)), tracer.tensors
+        with torch.enable_grad():
+            return tracer.trace(_MessageRoot(layer, tracer, given, special)), tracer.tensors
     except NotLoweredError:
         raise
     except Exception as error:  # whatever a user's message may raise under tracing
@@ -196,6 +205,10 @@ class ShownMessage:
     draws: bool
 
 
+_COUNTS = (5, 3)
+"""The numbers of rows that a message is tried on."""
+
+
 def show_row_by_row(
     name: str,
     graph: fx.Graph,
@@ -219,9 +232,11 @@ def show_row_by_row(
         NotLoweredError: it is not known to; the message names the call.
     """
     modules = {f"layer.{key}".rstrip("."): module for key, module in layer.named_modules()}
-    runs = [_FewRows(name, tensors, modules, shapes=shapes, special=special, count=count) for count in (5, 3)]
+    runs = [
+        _FewRows(name, tensors, modules, shapes=shapes, special=special, count=count) for count in _COUNTS
+    ]
     more, fewer = (run.run(graph) for run in runs)
-    if not torch.allclose(more[:3], fewer, equal_nan=True, rtol=1e-3, atol=1e-5):
+    if not torch.allclose(more[:3].to(fewer.dtype), fewer, equal_nan=True, rtol=1e-3, atol=1e-5):
         raise NotLoweredError(name, "its message gives an edge another row among other edges")
     used = _parameters_of(graph, tensors, modules)
     return ShownMessage(tuple(fewer.shape[1:]), used, runs[0].by_destination, runs[0].draws)
@@ -243,8 +258,13 @@ class _FewRows:
         self._name, self._tensors, self._modules = name, tensors, modules
         self._shapes, self._special, self._count = shapes, special, count
         self.by_destination = self.draws = False
-        held = (*tensors.values(), *(p for module in modules.values() for p in module.parameters()))
-        self._dtype = next((one.dtype for one in held if one.is_floating_point()), torch.float32)
+        held = [p.dtype for module in modules.values() for p in module.parameters()]
+        if len(set(held)) > 1:
+            raise NotLoweredError(name, "its parameters are of several dtypes", "one dtype")
+        # Rows of a layer without parameters may have any dtype, so that each run tries another one. A tensor
+        # that the message reads must then not change the dtype of float32.
+        tried = torch.float64 if count != _COUNTS[0] and not tensors else torch.float32
+        self._dtype = next(iter(held), tried)
 
     def run(self, graph: fx.Graph) -> Tensor:
         """Return the result for the first ``count`` of a few rows."""
@@ -274,6 +294,9 @@ class _FewRows:
             raise NotLoweredError(
                 self._name, "its message returns something else than a row per edge", "a tensor of rows"
             )
+        if out.now.dtype != self._dtype:
+            what = f"its message turns rows of {self._dtype} into {out.now.dtype}"
+            raise NotLoweredError(self._name, what, "a message of the dtype of what it reads")
         found: Tensor = out.now
         return found
 
