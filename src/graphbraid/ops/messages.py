@@ -18,6 +18,7 @@ from graphbraid.ops.dropout import draw_seed
 from graphbraid.ops.gather import add_rows
 from graphbraid.ops.kernels import backend, check_row_dtype, new_rows
 from graphbraid.ops.library import once_differentiable, run
+from graphbraid.ops.ordered_scatter import OrderedScatters
 from graphbraid.ops.spmm import TIES, Ties
 from graphbraid.signatures import typed
 
@@ -44,6 +45,7 @@ def aggregate_messages(
     shape: tuple[int, ...] | None = None,
     by_destination: bool = False,
     draws: bool = False,
+    edge_width: int | None = None,
 ) -> Tensor:
     """Reduce the messages of all edges ``u -> v`` to rows of their destinations.
 
@@ -69,6 +71,7 @@ def aggregate_messages(
             with the destination of each edge, and ``num_rows``, the number of destinations of the block.
         draws: whether the message draws random numbers from torch's generator on the CPU. Backward then draws
             the same.
+        edge_width: see :class:`BlockedMessages`.
 
     Returns:
         ``(num_dst, ...)`` of the message's dtype.
@@ -110,6 +113,7 @@ def aggregate_messages(
         parameters=parameters,
         ties=ties,
         by_destination=by_destination,
+        edge_width=edge_width,
     )
     sizes = len(sources), len(destinations), len(edges)
     seed = draw_seed() if draws else None
@@ -230,6 +234,7 @@ class BlockedMessages:
         parameters: the tensors beside the rows that the message reads and that need gradients.
         ties: for a maximum or minimum, which of several equal messages receive the gradient.
         by_destination: see :func:`aggregate_messages`.
+        edge_width: elements of one edge's message where ``reduction`` is ``own``; None for ``width``.
     """
 
     def __init__(
@@ -242,11 +247,12 @@ class BlockedMessages:
         parameters: Sequence[Tensor] = (),
         ties: Ties = "shared",
         by_destination: bool = False,
+        edge_width: int | None = None,
     ) -> None:
         self._csc, self._reduction, self._ties = csc, reduction, ties
         self._message, self._by_destination = message, by_destination
         self._width, self._parameters = width, parameters
-        self._step = max(_LEAST_EDGES, _BLOCK_FLOATS // max(1, width))
+        self._step = max(_LEAST_EDGES, _BLOCK_FLOATS // max(1, edge_width or width))
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -335,17 +341,19 @@ class BlockedMessages:
 
     def _made(self, block: _Block, rows: Sequence[Tensor], seed: int | None) -> Tensor:
         """Run the message on a block's rows. Each block draws from a seed of its own."""
-        of_block: dict[str, Any] = {}
-        if self._by_destination:
-            index, num_rows = block.destinations.long().sub_(block.first_row), block.indptr.numel() - 1
-            if self._reduction == "own" and (len(index) < 2 or int(block.indptr[1]) == 0):
-                # One more node before, with two edges: some aggregations fail if the first has none, or if
-                # there is one edge in all.
-                rows = [torch.cat((one.new_zeros(2, *one.shape[1:]), one)) for one in rows]
-                index = torch.cat((index.new_zeros(2), index + 1))
-                return self._drawn(rows, {"index": index, "num_rows": num_rows + 1}, block, seed)[1:]
-            of_block = {"index": index, "num_rows": num_rows}
-        return self._drawn(rows, of_block, block, seed)
+        if not self._by_destination:
+            return self._drawn(rows, {}, block, seed)
+        index, indptr = block.destinations.long().sub_(block.first_row), block.indptr
+        # One more node before, with two edges: some aggregations fail if the first has none, or if there is
+        # one edge in all.
+        pads = self._reduction == "own" and (len(index) < 2 or int(indptr[1]) == 0)
+        if pads:
+            rows = [torch.cat((one.new_zeros(2, *one.shape[1:]), one)) for one in rows]
+            index = torch.cat((index.new_zeros(2), index + 1))
+            indptr = torch.cat((indptr.new_zeros(1), indptr + 2))
+        with OrderedScatters(index, indptr):
+            made = self._drawn(rows, {"index": index, "num_rows": len(indptr) - 1}, block, seed)
+        return made[1:] if pads else made
 
     def _drawn(
         self, rows: Sequence[Tensor], of_block: dict[str, Any], block: _Block, seed: int | None

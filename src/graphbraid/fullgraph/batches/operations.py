@@ -263,6 +263,7 @@ def _messages(op: Messages, run: BatchRun) -> Tensor:
     if op.steps and fits and not learns_edges:
         return aggregate_steps(csc, op.steps, **how, width=op.width_out, heads=op.heads)
     how |= {"shape": (op.width_out,), "by_destination": op.by_destination, "draws": op.draws}
+    how["edge_width"] = op.edge_width
     return aggregate_messages(csc, op.run, **how)
 
 

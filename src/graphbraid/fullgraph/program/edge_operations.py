@@ -140,6 +140,8 @@ class Messages(Operation):
     """Which of several equal messages receive the gradient of a maximum or minimum."""
     width_out: int
     """Columns of the result."""
+    edge_width: int
+    """Elements of an edge's message."""
     encoders: tuple[tuple[str, nn.Module], ...] = ()
     """By parameter that receives edge features, the linear map that the model applies to them before."""
     edges: ComputedEdges | None = None

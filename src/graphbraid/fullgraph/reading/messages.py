@@ -368,6 +368,7 @@ def read_messages(
         reduction=reduction,
         ties=ties,
         width_out=math.prod(shape),
+        edge_width=math.prod(found.shape),
         edges=edges,
         by_destination=of.is_own or found.by_destination,
         ids=ids,

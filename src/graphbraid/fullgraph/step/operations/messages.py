@@ -33,7 +33,8 @@ class PlannedMessages(PlannedOperation[Messages]):
         if op.steps:
             self._how = FusedMessages(csc, op.steps, heads=op.heads, **how)
         else:
-            self._how = BlockedMessages(csc, op.run, by_destination=op.by_destination, **how)
+            how |= {"by_destination": op.by_destination, "edge_width": op.edge_width}
+            self._how = BlockedMessages(csc, op.run, **how)
         self._seed = plan.seeds.add() if op.draws else None
         self._drawn: dict[str, Any] = {}
         self._count: FirstRows | None = None
