@@ -43,7 +43,7 @@ class OrderedScatters(TorchFunctionMode):
         options = kwargs or {}
         if func is Tensor.scatter_add_ and not options and len(args) == 4 and self._is_ordered(*args):
             into, _, _, rows = args
-            return into.add_(run(_Sum, rows, self._index, len(into)))
+            return into.add_(run(_OrderedSum, rows, self._index, len(into)))
         if (
             func is Tensor.scatter_reduce_
             and options.keys() == {"reduce", "include_self"}
@@ -79,7 +79,7 @@ class OrderedScatters(TorchFunctionMode):
         )
 
 
-class _Sum(torch.autograd.Function):
+class _OrderedSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, index: Tensor, num_rows: int) -> Tensor:
         ctx.save_for_backward(index)
