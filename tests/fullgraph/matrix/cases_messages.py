@@ -168,6 +168,13 @@ _LEFT = {
 }
 
 
+class Masked(Own):
+    """Attention whose scores are masked by a large number on all edges of a destination."""
+
+    def message(self, x_i, x_j, index):
+        return x_j * softmax(x_i * 0.0 - 1e9, index)
+
+
 class Headed(Own):
     """Attention of two heads, whose messages have three dimensions; the heads' mean is the result."""
 
@@ -298,6 +305,7 @@ MESSAGES = [
         )
     ),
     *(Case(_PART, name, lambda o=o: Stack(own(_gate, **o))) for name, o in _AGGREGATIONS.items()),
+    Case(_PART, "a softmax of masked scores", lambda: Stack(layer(Masked))),
     Case(_PART, "heads", lambda: Stack(layer(Headed), hidden=8)),
     Case(_PART, "an update", lambda: Stack(layer(Updating))),
     Case(_PART, "a pair of matrices", lambda: Stack(layer(Pairs))),

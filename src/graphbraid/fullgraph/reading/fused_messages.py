@@ -38,6 +38,14 @@ _SQUARES = (torch.square, "square")
 _POWERS = (operator.pow, torch.pow, "pow")
 
 
+_MOST_IN_SOFTMAX = 1e4
+"""The largest number in a message with a softmax that runs as steps.
+
+Masks add -1e9 or so. The kernel keeps the logarithm of a softmax's sum and the largest score as one float32,
+where the logarithm of the number of masked edges would be lost.
+"""
+
+
 class _NotStepsError(Exception):
     """A call is none of the kernel's steps."""
 
@@ -87,6 +95,10 @@ def steps_of(
     try:
         steps = _Steps(modules, reads, tensors=tensors, shapes=shapes, used=used, shape=shape).all_of(graph)
     except _NotStepsError:
+        return ()
+    if any(step.op is MessageOp.SOFTMAX for step in steps) and any(
+        step.op is MessageOp.NUMBER and abs(step.number) > _MOST_IN_SOFTMAX for step in steps
+    ):
         return ()
     return steps if fits_kernel(steps, used, reduction) else ()
 
