@@ -16,6 +16,7 @@ from tests.fullgraph.matrix.models import Stack
 from torch import nn
 from torch_geometric.utils import softmax
 
+import graphbraid
 from graphbraid.ops import messages
 
 
@@ -246,3 +247,28 @@ def test_attention_of_known_operations_runs_in_one_kernel(kind, make, in_one_ker
     assert verdict(engine) == LOWERED, engine.explain()
     assert ("in one kernel" in engine.explain()) == in_one_kernel, engine.explain()
     assert_alike(ours, twin, data, engine, rtol=1e-3, atol=1e-4)
+
+
+class Rounded(pyg.MessagePassing):
+    """Messages in float32 of rows in float64."""
+
+    def __init__(self):
+        super().__init__(aggr="sum")
+        self.lin = torch.nn.Linear(4, 4)
+
+    def forward(self, x, edge_index):
+        return self.propagate(edge_index, x=self.lin(x))
+
+    def message(self, x_j):
+        return x_j.float()
+
+
+def test_a_message_in_another_dtype_runs_as_it_is_written():
+    model = Rounded().double()
+    x, edges = torch.rand(5, 4, dtype=torch.float64), torch.randint(5, (2, 9))
+    engine = graphbraid.compile(model)
+    with pytest.warns(graphbraid.errors.RunsAsWrittenWarning):
+        out = engine(x, edges)
+    assert out.dtype is torch.float32
+    assert torch.equal(out, model(x, edges))
+    assert "its message turns rows of torch.float64 into torch.float32" in str(engine.explain())

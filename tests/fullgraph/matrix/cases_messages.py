@@ -147,13 +147,8 @@ def _without_gradients(self, x_i, x_j):
     return x_j * gate
 
 
-def _to_double(self, x_j):
-    return x_j.double()
-
-
 _LEFT = {
     "a part without gradients": (_without_gradients, "without gradients"),
-    "another dtype": (_to_double, "into torch.float64"),
     "a default of what propagate is not given": (_default_of_ends, "no matrix of node rows"),
     "the first edge's row": (_first_rows, "selects some edges"),
     "the mean of all edges": (_mean_of_edges, "joins edges"),
