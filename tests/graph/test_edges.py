@@ -10,9 +10,9 @@ from tests.graph.cases import (
     graphs,
     pairs_of,
     reference_kernels,
-    threads,
 )
 from tests.graph.edge_cases import EDGE_CASES, random_edges
+from tests.ops.graphs import threads
 
 from graphbraid.errors import ConfigError
 from graphbraid.graph import Graph

@@ -9,7 +9,7 @@ from tests.fullgraph.graphs import make_graph
 from tests.fullgraph.test_engine import MODELS, gradients, loss_of
 
 from graphbraid.fullgraph import Engine
-from graphbraid.fullgraph.device import NotRecordedError
+from graphbraid.fullgraph.device import HOST, NotRecordedError
 from graphbraid.fullgraph.lowering.options import CompileOptions
 from graphbraid.fullgraph.step.maps import OURS, VARIABLE
 from graphbraid.machine.rates import Rates
@@ -26,8 +26,7 @@ def results(device, name, kind):
     """Losses and gradients of two epochs, on the CPU."""
     graph = make_graph(**kind)
     torch.manual_seed(1)
-    place = "cpu" if device is None else device.place
-    model = MODELS[name](dropout=0.4).to(place)
+    model = MODELS[name](dropout=0.4).to(device.place)
     engine = Engine(model, graph, graph.split("train"), CompileOptions(device=device, rates=Rates()))
     torch.manual_seed(7)
     found = []
@@ -48,7 +47,7 @@ def results(device, name, kind):
     ],
 )
 def test_the_engine_trains_as_on_the_compiled_kernels(device, short_segments, monkeypatch, name, kind):
-    expected = results(None, name, kind)
+    expected = results(HOST, name, kind)
     monkeypatch.setenv(VARIABLE, OURS)
     if device.type == "cpu":
         triton_kernels = importlib.import_module("graphbraid.ops.triton")

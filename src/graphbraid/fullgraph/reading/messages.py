@@ -83,8 +83,9 @@ def is_traced_layer(module: nn.Module) -> bool:
 def recorded_propagations(model: nn.Module) -> Iterator[None]:
     """Make each ``propagate`` of a traced layer one node of a trace, whose target is a Propagation."""
     layers = [(name, module) for name, module in model.named_modules() if is_traced_layer(module)]
+    dtype = next((parameter.dtype for parameter in model.parameters()), None)
     for name, layer in layers:
-        vars(layer)["propagate"] = functools.partial(_record, name or type(layer).__name__, layer)
+        vars(layer)["propagate"] = functools.partial(_record, name or type(layer).__name__, dtype, layer)
     try:
         with recorded_functions([layer for _, layer in layers]):
             yield
@@ -110,6 +111,8 @@ class Propagation:
     """By parameter that is filled from the edges as a whole, ``ids`` or ``counts``."""
     is_own: bool
     """Whether the layer's ``aggregate`` must run as it is written."""
+    dtype: torch.dtype | None
+    """Dtype of the model's parameters; None for a model without parameters."""
     __name__: ClassVar[str] = "propagate"
 
     def __call__(self, *_: Any, **__: Any) -> Any:
@@ -124,7 +127,9 @@ class Propagation:
         return NotLoweredError(self.name, reason, needed)
 
 
-def _record(name: str, layer: Any, edge_index: Any, size: Any = None, **given: Any) -> Any:
+def _record(
+    name: str, dtype: torch.dtype | None, layer: Any, edge_index: Any, size: Any = None, **given: Any
+) -> Any:
     """Stand in for ``propagate`` in a trace."""
     if (why := _why_not(layer)) is not None:
         raise NotLoweredError(name, *why)
@@ -154,7 +159,14 @@ def _record(name: str, layer: Any, edge_index: Any, size: Any = None, **given: A
     graph, tensors = traced_message(name, layer, of_message, frozenset(special), make_proxy)
     takes = tuple(message), tuple(aggregate)
     target = Propagation(
-        name=name, layer=layer, graph=graph, tensors=tensors, takes=takes, special=special, is_own=is_own
+        name=name,
+        layer=layer,
+        graph=graph,
+        tensors=tensors,
+        takes=takes,
+        special=special,
+        is_own=is_own,
+        dtype=dtype,
     )
     out = edge_index.tracer.create_proxy("call_function", target, (edge_index,), _as_matrices(read))
     # The reader of the propagation writes the shape of a row where it has several dimensions.
@@ -305,7 +317,9 @@ def read_messages(
         NotLoweredError: the message couples edges of several destinations, or is not known to give rows of
             edges.
     """
-    found = show_row_by_row(of.name, of.graph, of.tensors, of.layer, shapes=shapes, special=of.special)
+    found = show_row_by_row(
+        of.name, of.graph, of.tensors, of.layer, shapes=shapes, special=of.special, dtype=of.dtype
+    )
     encoders = encoders or {}
     learned = (p for encoder in encoders.values() for p in encoder.parameters())
     shape, used = found.shape, tuple({id(p): p for p in (*found.used, *learned)}.values())

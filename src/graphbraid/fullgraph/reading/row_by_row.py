@@ -217,6 +217,7 @@ def show_row_by_row(
     *,
     shapes: Mapping[str, tuple[int, ...]],
     special: Mapping[str, str],
+    dtype: torch.dtype | None,
 ) -> ShownMessage:
     """Show that a traced message works row by row, or by destination.
 
@@ -227,13 +228,15 @@ def show_row_by_row(
         layer: the layer, whose modules are named from ``layer.`` on.
         shapes: by placeholder, the shape of an edge's row; empty for a vector of a number per edge.
         special: the placeholders that are ``ids``, the destination of each edge, or ``counts``, their number.
+        dtype: dtype of the model's parameters; None for a model without parameters.
 
     Raises:
         NotLoweredError: it is not known to; the message names the call.
     """
     modules = {f"layer.{key}".rstrip("."): module for key, module in layer.named_modules()}
     runs = [
-        _FewRows(name, tensors, modules, shapes=shapes, special=special, count=count) for count in _COUNTS
+        _FewRows(name, tensors, modules, shapes=shapes, special=special, count=count, dtype=dtype)
+        for count in _COUNTS
     ]
     more, fewer = (run.run(graph) for run in runs)
     if not torch.allclose(more[:3].to(fewer.dtype), fewer, equal_nan=True, rtol=1e-3, atol=1e-5):
@@ -254,6 +257,7 @@ class _FewRows:
         shapes: Mapping[str, tuple[int, ...]],
         special: Mapping[str, str],
         count: int,
+        dtype: torch.dtype | None,
     ) -> None:
         self._name, self._tensors, self._modules = name, tensors, modules
         self._shapes, self._special, self._count = shapes, special, count
@@ -261,10 +265,10 @@ class _FewRows:
         held = [p.dtype for module in modules.values() for p in module.parameters()]
         if len(set(held)) > 1:
             raise NotLoweredError(name, "its parameters are of several dtypes", "one dtype")
-        # Rows of a layer without parameters may have any dtype, so that each run tries another one. A tensor
+        # Rows of a model without parameters may have any dtype, so that each run tries another one. A tensor
         # that the message reads must then not change the dtype of float32.
         tried = torch.float64 if count != _COUNTS[0] and not tensors else torch.float32
-        self._dtype = next(iter(held), tried)
+        self._dtype = next(iter(held), dtype or tried)
 
     def run(self, graph: fx.Graph) -> Tensor:
         """Return the result for the first ``count`` of a few rows."""
