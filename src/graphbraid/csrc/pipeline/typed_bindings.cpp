@@ -116,8 +116,7 @@ void bind_types(nb::module_& m) {
   using namespace nb::literals;
   nb::class_<PyTypes> types(m, "Types");
   def_init(types, &init_types, "indptr"_a, "num_nodes"_a, "relations"_a, "fanouts"_a, "seed_type"_a.none(),
-           "untimed"_a = std::vector<int64_t>(),
-           "num_samples"_a = std::vector<std::vector<int64_t>>());
+           "untimed"_a = std::vector<int64_t>(), "num_samples"_a = std::vector<std::vector<int64_t>>());
   types.def("gather", with_names(&gather, "type"_a, "x"_a), "type"_a, "x"_a);
 }
 

@@ -1,9 +1,9 @@
 // Budget sampling of a graph of several node types: HGSampling of Hu et al., "Heterogeneous Graph
 // Transformer", as torch_sparse has it. Included by budget_sample.cpp, once per variant.
 //
-//   rows     (num_rows + 1,)  in-edges by node and relation              n_id     (num_sampled,)  per type
-//   indices  (num_edges,)     -- num_samples per type and hop -->        indptr   (nodes + 1,)    per relation
-//   seeds    (num_seeds,)     of one type                                indices  (edges,)        per relation
+//   rows     (num_rows + 1,)  by node and relation             n_id     (num_sampled,)  of a type
+//   indices  (num_edges,)     -- num_samples, type and hop ->  indptr   (nodes + 1,)    of a relation
+//   seeds    (num_seeds,)     of one type                      indices  (edges,)        of a relation
 //
 // A node that joins the sample gives each in-neighbour outside of it 1 / d of budget, for each relation of d
 // in-edges. Of more than kMostRead in-edges it draws so many, and d is kMostRead. A hop then draws nodes of
