@@ -23,9 +23,9 @@ has [graph breaks](fullgraph.md#graph-breaks): parts that run as they are writte
 Left alone, all of it runs as it is written. `explain()` names the module or call, the reason and what
 would be needed.
 
-A class is recognised by what it is, not by its name: a subclass of a listed layer, a hook, a
-parametrization, a method of an instance's own, an option or an attribute that is not listed makes a
-model run as it is written. Layers of one's own, made from PyG's `MessagePassing`, are read by a trace
+A class is recognised by what it is, not by its name: a hook, a parametrization, a method of an
+instance's own, an option or an attribute that is not listed makes a model run as it is written. Layers of
+one's own, made from PyG's `MessagePassing` or as subclasses of its layers, are read by a trace
 ([layers of your own](fullgraph.md#other-layers-and-your-own)).
 """
 

@@ -543,3 +543,31 @@ def test_features_that_the_layers_share_stay_as_they_are():
         engine().sum().backward()
     assert torch.equal(data.x, before)
     assert engine.predict().shape[1] == CLASSES
+
+
+class Branching(nn.Module):
+    """Reads a parameter before it branches on a value, so that its trace fails on the way."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.rand(HIDDEN) + 0.5)
+
+    def forward(self, x):
+        x = x + self.scale
+        return x * self.scale if x.sum() > 0 else x
+
+
+@pytest.mark.parametrize("asks", [False, True])
+def test_a_module_that_reads_a_parameter_before_its_trace_fails_is_a_break(asks):
+    def run(self, x, edge_index):
+        h = self.own(self.first(x, edge_index) + 1) + self.own.scale
+        return self.head(h.relu() if asks and not torch.is_grad_enabled() else h + 1)
+
+    torch.manual_seed(0)
+    model, data = calls(run)(GCN, own=Branching()), data_of("untidy")
+    twin = copy.deepcopy(model)
+    engine = engine_of(model, data)
+    assert verdict(engine) == (LEFT_ALONE if asks else PARTLY), engine.explain()
+    assert ("another without gradients" if asks else "own: its forward cannot be traced") in engine.explain()
+    if not asks:
+        assert_alike(model, twin, data, engine)

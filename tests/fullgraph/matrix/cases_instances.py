@@ -153,7 +153,7 @@ INSTANCES = [
     ),
     Case("instances", "a layer of one's own called GCNConv", lambda: Stack(type("GCNConv", (_Named,), {}))),
     Case("instances", "a layer of one's own called SAGEConv", lambda: Stack(type("SAGEConv", (_Named,), {}))),
-    left("instances", "a subclass of GCNConv", lambda: Stack(_Louder)),
+    Case("instances", "a subclass of GCNConv", lambda: Stack(_Louder)),
     partly("instances", "a bias with gaps", with_hook(GCN, _with_gaps), "bias is not contiguous"),
     left("instances", "float64", lambda: Stack(GCN).double(), prepare=in_double),
     Case("instances", "PyG's GCN", lambda: pyg.GCN(CHANNELS, HIDDEN, 2, CLASSES)),

@@ -26,11 +26,12 @@ _GCN_OPTIONS = {
     "normalize=False": {"normalize": False},
     "bias=False": {"bias": False},
     "aggr='sum'": {"aggr": "sum"},
-}
-_GCN_LEFT = {
     "aggr='mean'": {"aggr": "mean"},
     "aggr='max'": {"aggr": "max"},
-    "aggr=['add', 'mean']": {"aggr": pyg.aggr.MedianAggregation()},
+    "aggr=MedianAggregation()": {"aggr": pyg.aggr.MedianAggregation()},
+    "aggr=['add', 'mean']": {"aggr": ["add", "mean"], "aggr_kwargs": {"mode": "sum"}},
+}
+_GCN_LEFT = {
     "flow='target_to_source'": {"flow": "target_to_source"},
     "node_dim=-2, decomposed_layers=2": {"decomposed_layers": 2},
 }

@@ -254,10 +254,11 @@ OPERANDS = [
     ),
     *(Case("rows with parameters", name, make) for name, make in _OWN.items()),
     *(Case("learned rows of nodes", name, make, prepare=first_nodes) for name, make in _ROWS.items()),
-    left(
+    partly(
         "learned rows of nodes",
         "an embedding by labels",
         lambda: calls(rows_by_other_id)(GCN, own=nn.Embedding(NODES, HIDDEN)),
+        "no operation stands for Embedding",
     ),
     *(Case("run by PyTorch", name, lambda m=make: Stack(GCN, m())) for name, make in _TORCH.items()),
 ]

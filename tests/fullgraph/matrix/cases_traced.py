@@ -119,7 +119,7 @@ _WITH_FEATURES = {
     "GENConv(edge_dim)": layer(pyg.GENConv, edge_dim=FEATURES, aggr="add"),
     "NNConv": lambda i, o: pyg.NNConv(i, o, _mlp(FEATURES, i * o)),
     "ResGatedGraphConv(edge_dim)": layer(pyg.ResGatedGraphConv, edge_dim=FEATURES),
-    "GeneralConv(attention=True)": layer(
+    "GeneralConv(attention_type='dot_product'), features": layer(
         pyg.GeneralConv, in_edge_channels=FEATURES, attention=True, attention_type="dot_product", heads=2
     ),
 }

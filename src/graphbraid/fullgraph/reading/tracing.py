@@ -37,7 +37,7 @@ from graphbraid.fullgraph.reading.calling import (
     Given,
     X,
 )
-from graphbraid.fullgraph.reading.exact import COUNTED, python_value
+from graphbraid.fullgraph.reading.exact import COUNTED, check, python_value
 from graphbraid.fullgraph.reading.fused_hgt import is_kind, outputs_of
 from graphbraid.fullgraph.reading.messages import (
     Propagation,
@@ -172,7 +172,20 @@ _TO_NUMBERS = {"item", "__bool__", "__float__", "__int__", "__index__"}
 
 
 def _calls(graph: fx.Graph) -> list[str]:
-    return [str((node.op, node.target, node.args, node.kwargs)) for node in graph.nodes]
+    """Return the calls. Each names another call by its place, and a tensor of the model by its target.
+
+    A module whose forward cannot be followed has left tensors in one trace, and used names of nodes up.
+    """
+    written: dict[fx.Node, tuple[str, Any]] = {}
+    calls: list[str] = []
+    for node in graph.nodes:
+        if node.op == "get_attr":
+            written[node] = (node.op, node.target)
+        else:
+            written[node] = (node.op, len(calls))
+            given = fx.node.map_arg((node.args, node.kwargs), written.__getitem__)
+            calls.append(str((node.op, node.target, given)))
+    return calls
 
 
 class _Root(nn.Module):
@@ -354,7 +367,7 @@ class _Tracer(fx.Tracer):
             return super().call_module(m, forward, args, kwargs)
         except Exception as error:  # whatever a forward may raise under tracing, it runs as written
             name = self.path_of_module(m)
-            self._whole[name] = _why_not_traced(name.removeprefix("model."), error)
+            self._whole[name] = _why_whole(name.removeprefix("model."), m, error)
             self.forget_after(last)
             self.module_stack.clear()
             self.module_stack.update(stack)
@@ -453,6 +466,16 @@ def _line_of_user(frame: types.FrameType | None) -> str:
             return f"{_short(frame.f_code.co_filename)}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
+
+
+def _why_whole(name: str, module: nn.Module, error: Exception) -> NotLoweredError:
+    """Return the error for a module that is kept whole: a setting that its reader refuses, or the trace's."""
+    try:
+        if reader := reader_of(type(module)):
+            check(name, module, reader.known)
+    except NotLoweredError as refused:
+        return refused
+    return _why_not_traced(name, error)
 
 
 def _why_not_traced(name: str, error: Exception) -> NotLoweredError:
