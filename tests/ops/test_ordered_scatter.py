@@ -99,7 +99,7 @@ def test_scatters_keep_what_the_rows_held_before(kernels: list[str]) -> None:
         expected, found = _both(functools.partial(function, _INDEX), _rows("ties") / 4)
         for one, other in zip(expected, found, strict=True):
             torch.testing.assert_close(other, one)
-    assert kernels == ["_Sum", "_Maximum"]
+    assert kernels == ["_OrderedSum", "_Maximum"]
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_aggregations_of_blocks_run_by_kernels(edge_width: int | None, kernels: 
     found = aggregate_messages(
         csc, aggregate, sources=(x,), reduction="own", by_destination=True, shape=(72,), edge_width=edge_width
     )
-    assert set(kernels) == {"_Sum", "_Maximum"}
+    assert set(kernels) == {"_OrderedSum", "_Maximum"}
     expected = aggregate(x[sources], index=index, num_rows=900)
     torch.testing.assert_close(found, expected)
     given = torch.linspace(-1, 1, found.numel(), dtype=torch.float64).view_as(found)

@@ -199,6 +199,9 @@ class BatchCall:
 
     def why_not(self, parameter: Tensor | None) -> NotLoweredError | None:
         """Return why these arguments cannot go with a parameter of the model; None if they can."""
+        if self.calling.takes(ADJACENCY):
+            what = "it is a sparse matrix, which joins repeated edges and holds the weights"
+            return NotLoweredError("adj_t", what, "edge_index")
         kinds = set()
         if parameter is not None and self.batch is not None and self.values[X] is None and self._reads_no_x():
             self.x[ONLY_NODE_TYPE] = self.x[ONLY_NODE_TYPE].to(parameter)

@@ -296,8 +296,8 @@ def _given_to(
         what = None
     elif what == EDGES and EDGES not in given.held and ADJACENCY in given.held:
         what = ADJACENCY  # a sparse matrix passed under an edge list's name
-    elif what == ADJACENCY and needed and not given.names & {ADJACENCY} and EDGES not in taken:
-        what = None if given.typed else EDGES  # PyG's layers take either
+    elif what == ADJACENCY and needed and not given.names & {ADJACENCY, WEIGHTS} and EDGES not in taken:
+        what = None if given.typed else EDGES  # PyG's layers take either, but a matrix has the weights, too
     elif what is None and needed and place < len(_BY_PLACE) and key == name.removesuffix("_dict"):
         what = None if key in _MEANT or _BY_PLACE[place] in taken else _BY_PLACE[place]
     if what in given.names or (what == X and needed):

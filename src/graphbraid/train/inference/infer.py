@@ -247,7 +247,8 @@ def _stand_alone(
     few = torch.arange(count).flip(0)[::_TRIED]
     others = nodes[count:]
     seeds = torch.cat((nodes[few], others[:: others.numel() // _TRIED + 1]))
-    batch = batch_of(seeds, hops + 1)
+    # A model that takes blocks needs one for each layer, and reads nothing beside them.
+    batch = batch_of(seeds, hops + (not runner.by_blocks))
     if _batch_bytes(runner, batch) > config.memory_budget_bytes:
         batch = batch_of(nodes[few], hops)
     if _agree(outputs[few.to(outputs.device)], runner.on_batch(batch)[: few.numel()]):
