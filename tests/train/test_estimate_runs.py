@@ -104,7 +104,7 @@ def ran():
 
     def of(mode, code, *arguments):
         if mode not in more:
-            empty = printed(warm.run(["-c", baseline.EMPTY_RUN, mode, "cpu"]))
+            empty = printed(warm.run(["-c", baseline.EMPTY_RUN, mode, "cpu", "node"]))
             more[mode] = empty - baseline.baseline_bytes(mode)
         return printed(warm.run(["-c", code, *arguments])) - more[mode]
 

@@ -127,7 +127,7 @@ def may_be_tried(nbytes: int) -> bool:
 
 # ---- a run without data
 
-BASELINE_VERSION = 3
+BASELINE_VERSION = 4
 """Part of the storage key; raise it when the run changes."""
 _MOST_BASELINE_SECONDS = 120
 _TYPICAL_BYTES = 320 << 20
@@ -141,19 +141,22 @@ from graphbraid import Graph, Trainer
 from graphbraid.fullgraph.measured import trials as basis
 from graphbraid.fullgraph.measured.rates import MeasuredRates
 from graphbraid.machine.rates import Rates
-from graphbraid.nn import GraphSAGE
+from graphbraid.nn import DotProduct, GraphSAGE, LinkModel
 
 # To measure the machine takes memory, which is no part of a run: most find the rates that another has kept.
 basis.measured_rates = lambda _: MeasuredRates(rates=Rates())
-mode, device = sys.argv[1:]
+mode, device, task = sys.argv[1:]
 ids = torch.arange(64)
 graph = Graph.from_edge_index(
     torch.stack([ids.repeat(2), ids.roll(1).repeat(2)]), 64, x=torch.rand(64, 8), y=ids % 4,
     splits={"train": ids[:32], "val": ids[32:48], "test": ids[48:]},
 )
 model = GraphSAGE(8, 8, 4, 2)
-batches = {"fanouts": (2, 2), "batch_size": 8, "eval_batch_size": 8}
-Trainer(model, graph, mode=mode, device=device, epochs=2, **batches).fit()
+options = {"fanouts": (2, 2), "batch_size": 8, "eval_batch_size": 8}
+if task == "link":
+    model, graph = LinkModel(model, DotProduct()), graph.replace(y=None, splits={})
+    options["link_splits"] = 0.2, 0.2
+Trainer(model, graph, task=task, mode=mode, device=device, epochs=2, **options).fit()
 try:
     with open("/proc/self/status") as file:
         print(next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM")))
@@ -163,7 +166,7 @@ except OSError:
 
 
 @functools.cache
-def baseline_bytes(mode: str, device: str = "cpu") -> int:
+def baseline_bytes(mode: str, device: str = "cpu", task: str = "node") -> int:
     """Return the peak resident bytes of a run whose graph, model and batches are next to nothing.
 
     A process of its own trains for a moment. The result is kept between runs, since it depends on nothing
@@ -172,9 +175,10 @@ def baseline_bytes(mode: str, device: str = "cpu") -> int:
     Args:
         mode: ``sampled`` or ``full``.
         device: kind of the model's device; a CUDA device's libraries take much of the host's memory.
+        task: ``node`` or ``link``.
     """
     software = f"{torch.__version__} {platform.python_version()} {native.active().variant}"
-    key = f"{BASELINE_VERSION} {mode} {device} {software}"
+    key = f"{BASELINE_VERSION} {mode} {device} {task} {software}"
     file = _KEPT.file(key)
     found = _KEPT.read(file)
     if found is not None:
@@ -183,7 +187,7 @@ def baseline_bytes(mode: str, device: str = "cpu") -> int:
     if free is not None and free < 2 * _TYPICAL_BYTES:  # a second process might exhaust the memory
         return _TYPICAL_BYTES
     try:
-        found = _measured(mode, device)
+        found = _measured(mode, device, task)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         _log.warning("the memory of an empty run could not be measured, a typical one is taken: %s", error)
         return _TYPICAL_BYTES
@@ -203,11 +207,11 @@ def capacity_bytes() -> int | None:
     return None if free is None else max(1, free + own_anonymous_bytes())
 
 
-def _measured(mode: str, device: str) -> int:
+def _measured(*arguments: str) -> int:
     # The path of this process, so that the same installation is measured, wherever that one starts.
     path = os.pathsep.join(entry for entry in sys.path if entry)
     done = subprocess.run(
-        [sys.executable, "-c", EMPTY_RUN, mode, device],
+        [sys.executable, "-c", EMPTY_RUN, *arguments],
         env=os.environ | {"PYTHONPATH": path},
         capture_output=True,
         text=True,

@@ -47,10 +47,13 @@ def link_needs(
 
     found = allocation_of(set_up, _HOST)
     counted = _COUNTING_BYTES * (runner.data.whole.num_edges + runner.labels.num_nodes) if evaluates else 0
-    most = max(found.peak - found.kept, counted) - in_flight
+    # Small blocks that the set-up frees stay with the process, and later ones fit into them only in part.
+    stays = max(found.kept, found.heap)
+    most = max(found.peak - stays, counted) - in_flight
+    why = "links, edges that carry messages, look-ups of both, and what the C library keeps of making them"
     return (
         (
-            Need(name="links", nbytes=found.kept, why="links, edges that carry messages, look-ups of both"),
+            Need(name="links", nbytes=stays, why=why),
             Need(name="scores", nbytes=runner.kept_bytes, why="of a step, in memory that the next one takes"),
         ),
         (Need(name="set-up", nbytes=max(0, most), why="links are read and split; no batch is held yet"),),

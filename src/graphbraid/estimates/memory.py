@@ -106,7 +106,7 @@ def sampled_needs(trial: Trial, *, ahead: int | None = None, software: bool = Tr
 
 def baseline_need(mode: str, trial: Trial) -> Need:
     """Return the need of a run without data."""
-    nbytes = baseline_bytes(mode, trial.device.type)
+    nbytes = baseline_bytes(mode, trial.device.type, trial.config.task)
     return Need(name="software", nbytes=nbytes, why="interpreter, libraries and threads, measured")
 
 
