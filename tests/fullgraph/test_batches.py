@@ -400,6 +400,9 @@ def test_a_forward_that_takes_adj_t_gets_the_edge_list():
     engine, expected = graphbraid.compile(model, strict=True), model(batch.x, batch.edge_index)
     torch.testing.assert_close(engine(batch.x, batch.edge_index), expected, **CLOSE)
     torch.testing.assert_close(engine(batch.x, adj_t=batch.edge_index), expected, **CLOSE)
+    with pytest.raises(ConfigError, match="takes 'adj_t', and the graph has no such thing"):
+        engine(batch)  # a matrix would have the weights
+    del batch.edge_weight
     torch.testing.assert_close(engine(batch), expected[: batch.batch_size], **CLOSE)
 
 
