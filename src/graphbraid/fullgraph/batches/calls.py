@@ -182,7 +182,7 @@ class BatchCall:
         return self.calling.positional, named, *what, self._others, tuple(widths.items()), self.edge_types
 
     def described(self) -> Given:
-        """Return what is available, with the node types and relations of the batch."""
+        """Return the arguments that are available, with the node types and relations of the batch."""
         given = self.given
         if not given.typed:
             [width] = self._widths().values()
@@ -230,7 +230,7 @@ class BatchCall:
     def _why_not_edges(self, dtype: torch.dtype, device: torch.device) -> NotLoweredError | None:
         drawn = _drawn(self.batch) if self._is_sampled else None
         if drawn is not None and len(drawn.n_id_by_type) != len(self.num_nodes):
-            return NotLoweredError("x", "it has rows of a type of which the batch has no nodes")
+            return NotLoweredError("x", "it has rows of a node type that the batch lacks")
         if drawn is not None:
             for (one, count), ids in zip(self.num_nodes.items(), drawn.n_id_by_type, strict=True):
                 if count != len(ids):

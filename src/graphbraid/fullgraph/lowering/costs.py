@@ -127,7 +127,7 @@ class CostModel:
     """Number of edges of each relation, by the level that they lead from; empty for a graph of one type."""
 
     found: Mapping[str, float] | None = None
-    """Seconds of trials, by the name of what was tried. If None, nothing is tried, and rates alone decide."""
+    """Seconds by trial name. If None, nothing is tried, and rates alone decide."""
     trial: OperationTimer | None = None
     """Times what :attr:`found` does not have, and adds it. If None, the rates predict it."""
     by_trial: bool = False

@@ -66,7 +66,7 @@ class Trials:
 
     Args:
         graph: the graph whose features and edges are used.
-        found: seconds found before, by the name of what was tried; each trial adds to it.
+        found: seconds by trial name, found before; each trial adds its own.
         keep: called with all seconds found so far after each trial.
         seconds: returns the time of a run.
     """

@@ -178,7 +178,7 @@ def _indices(index: Any) -> tuple[Any, ...]:
 
 
 def _is_part(index: Any) -> bool:
-    """Return whether an index takes what stands at some places, as ``edge_index[:, :1000]`` does."""
+    """Return whether an index selects by position, as ``edge_index[:, :1000]`` does."""
     return isinstance(index, slice) and index != slice(None)
 
 
