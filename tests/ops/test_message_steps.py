@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+from graphbraid.ops.message_kernel import FusedMessages, aggregate_steps
 from tests.extras import NO_KERNELS
 from tests.ops.graphs import assert_same_bits_with_any_threads
 from tests.ops.test_messages import csc_of
@@ -11,8 +12,8 @@ from tests.ops.test_messages import csc_of
 from graphbraid import native
 from graphbraid.errors import DataError
 from graphbraid.graph.csc import Csc
-from graphbraid.ops import message_steps, reference
-from graphbraid.ops.message_steps import FusedMessages, MessageOp, MessageStep, aggregate_steps
+from graphbraid.ops import message_kernel, reference
+from graphbraid.ops.message_steps import MOST_STEPS, MessageOp, MessageStep
 from graphbraid.ops.messages import REDUCTIONS, BlockedMessages, EdgeGradients, EdgeRows
 
 _OF = MessageOp
@@ -164,7 +165,7 @@ def test_rows_by_head(monkeypatch, reduction, channels, has_kernels):
     """A number for each head of both ends and of a parameter, a sum over channels, and an edge's weight."""
     heads, csc, draw = 3, csc_of(), torch.Generator().manual_seed(4)
     if not has_kernels:
-        monkeypatch.setattr(message_steps, "backend", lambda _: reference)
+        monkeypatch.setattr(message_kernel, "backend", lambda _: reference)
     x, y = (torch.randn(csc.num_src, heads * channels, generator=draw) for _ in range(2))
     alpha, beta = (torch.randn(csc.num_src, heads, generator=draw) for _ in range(2))
     rows = EdgeRows(sources=(x, alpha), destinations=(y, beta), edges=(torch.rand(csc.num_edges),))
@@ -214,7 +215,7 @@ def test_rows_by_head(monkeypatch, reduction, channels, has_kernels):
 def test_the_gradient_of_the_longest_message_fits():
     csc, rows = csc_of(), torch.rand(40, 3) + 1
     steps, x, y = [X, Y], (rows.requires_grad_(),), (rows.detach().clone().requires_grad_(),)
-    while len(steps) < message_steps.MOST_STEPS:
+    while len(steps) < MOST_STEPS:
         steps.append((_OF.DIVIDE, len(steps) - 1, len(steps) - 2))
     made = aggregate_steps(csc, [_step(*step) for step in steps], sources=x, destinations=y, width=3)
     found = torch.autograd.grad(made.sum(), [*x, *y])
@@ -284,7 +285,7 @@ WITH_SOFTMAX = {
 def test_a_softmax_over_the_edges_of_a_destination(monkeypatch, name, heads, channels, has_kernels, has_grad):
     steps, function = WITH_SOFTMAX[name]
     if not has_kernels:
-        monkeypatch.setattr(message_steps, "backend", lambda _: reference)
+        monkeypatch.setattr(message_kernel, "backend", lambda _: reference)
     csc, width, draw = csc_of(), heads * channels, torch.Generator().manual_seed(6)
     x, x2, y = (torch.randn(csc.num_src, width, generator=draw) for _ in range(3))
     edge, p = torch.randn(csc.num_edges, width, generator=draw), torch.randn(width, generator=draw)
@@ -337,7 +338,7 @@ def test_a_softmax_that_is_no_factor_of_a_sum_is_refused(steps, reduction):
 def test_the_kernels_equal_their_twins(monkeypatch, name, reduction):
     fused, _, rows, parameters = _case(name, reduction, 7)
     ours = _run(fused, rows, parameters)
-    monkeypatch.setattr(message_steps, "backend", lambda _: reference)
+    monkeypatch.setattr(message_kernel, "backend", lambda _: reference)
     for a, b in zip(ours, _run(fused, rows, parameters), strict=True):
         torch.testing.assert_close(a, b, rtol=2e-4, atol=2e-5 * max(1.0, float(b.abs().max())))
 

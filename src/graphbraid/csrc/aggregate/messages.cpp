@@ -1,4 +1,4 @@
-// Binds messages.inl; ops/message_steps.py describes the operator.
+// Binds messages.inl; ops/message_kernel.py describes the operator.
 #include "aggregate/messages.h"
 
 #include <algorithm>

@@ -71,7 +71,7 @@ from graphbraid.ops import (
 )
 from graphbraid.ops.attention import AttendedFeatures
 from graphbraid.ops.linear import linear_rows
-from graphbraid.ops.message_steps import aggregate_steps
+from graphbraid.ops.message_kernel import aggregate_steps
 from graphbraid.ops.messages import aggregate_messages
 from graphbraid.ops.spmm import largest
 

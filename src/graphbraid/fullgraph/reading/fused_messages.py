@@ -14,7 +14,8 @@ from torch import Tensor, fx, nn
 
 from graphbraid.fullgraph.program import ReadRows
 from graphbraid.fullgraph.reading.edge_functions import softmax_of_edges
-from graphbraid.ops.message_steps import MOST_MATRICES, MessageOp, MessageStep, fits_kernel
+from graphbraid.ops.message_kernel import fits_kernel
+from graphbraid.ops.message_steps import MOST_MATRICES, MessageOp, MessageStep
 from graphbraid.ops.messages import MessageReduction
 
 MessageReads = Sequence[tuple[str, ReadRows, int]]

@@ -13,7 +13,7 @@ from graphbraid.fullgraph.program import Messages, Operation, ReadRows
 from graphbraid.fullgraph.step.arena import FirstRows, Rows
 from graphbraid.fullgraph.step.plan import PlannedClass, PlannedOperation, StepPlan
 from graphbraid.ops.aggregation import Aggregation
-from graphbraid.ops.message_steps import FusedMessages
+from graphbraid.ops.message_kernel import FusedMessages
 from graphbraid.ops.messages import BlockedMessages, EdgeGradients, EdgeRows
 
 

@@ -1,0 +1,572 @@
+"""FusedMessages: messages made of elementwise steps, computed and reduced by one kernel."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphbraid.errors import DataError
+from graphbraid.graph.csc import Csc
+from graphbraid.ops.kernels import backend, new_rows
+from graphbraid.ops.library import once_differentiable, run
+from graphbraid.ops.message_steps import (
+    DOT_PLACE,
+    LSE_PLACE,
+    MOST_MATRICES,
+    SIDES,
+    MessageOp,
+    MessageStep,
+    StepList,
+    entered_steps,
+)
+from graphbraid.ops.messages import (
+    EdgeGradients,
+    EdgeRows,
+    MessageReduction,
+    finish_reduction,
+    gradient_of_each,
+)
+from graphbraid.ops.spmm import Ties
+
+_PASSED_DESTINATIONS = 6
+"""Matrices of destinations that the kernel takes: backward reads the gradient and the result, too."""
+_FLOAT = torch.empty(0, dtype=torch.float32)
+_EDGES_TO_HOIST = 4
+"""Edges for each node from which on steps of one end are computed once for each node."""
+_OP = MessageOp
+_SUM, _MAX, _MIN, _LOG_SUM_EXP, _OVER_ALL = range(5)
+"""Kinds of results, by the number that the kernels take."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Program:
+    """Steps as the kernel takes them, without those that nothing reads."""
+
+    steps: Tensor
+    numbers: Tensor
+    results: Tensor
+    places: tuple[int, ...]
+    """The number of the matrix that each row result is of."""
+
+    @classmethod
+    def of(
+        cls,
+        steps: StepList,
+        rows: Sequence[tuple[int, int]],
+        over_all: Sequence[tuple[int, int]] = (),
+        kind: int = _SUM,
+    ) -> _Program:
+        """Make one from results: places of matrices or parameters, each with the step that it gets."""
+        used, waiting = set[int](), [step for _, step in (*rows, *over_all)]
+        while waiting:
+            if (i := waiting.pop()) not in used:
+                used.add(i)
+                waiting += steps.reads(i)
+        at = {i: n for n, i in enumerate(sorted(used))}
+        packed = []
+        for i in at:
+            step = steps.all[i]
+            reads = [at[j] for j in steps.reads(i)] or [step.first]
+            packed.append([step.op, *(*reads, 0)[:2], step.narrow])
+        results = [(kind, at[step], n) for n, (_, step) in enumerate(rows)]
+        results += [(_OVER_ALL, at[step], place) for place, step in over_all]
+        return cls(
+            torch.tensor(packed),
+            torch.tensor([steps.all[i].number for i in at], dtype=torch.float32),
+            torch.tensor(results),
+            tuple(place for place, _ in rows),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Walk:
+    """The rows and edges that a program runs on."""
+
+    indptr: Tensor
+    indices: Tensor
+    by_source: bool
+    perm: Tensor | None = None
+
+    @classmethod
+    def of_nodes(cls, count: int, by_source: bool) -> _Walk:
+        """Return the walk of each node alone."""
+        return cls(torch.arange(count + 1), torch.arange(count, dtype=torch.int32), by_source)
+
+
+@dataclass(frozen=True, eq=False)
+class _Given:
+    """What a message reads, as the kernels take it."""
+
+    sources: tuple[Tensor | None, ...]
+    destinations: tuple[Tensor | None, ...]
+    parameters: Tensor
+    edges: Tensor | None = None
+    weight: Tensor | None = None
+
+    def of(self, side: MessageOp) -> tuple[Tensor | None, ...]:
+        """Return the matrices of one side."""
+        return self.sources if side is _OP.SOURCE else self.destinations
+
+    def having(self, side: MessageOp, matrices: Sequence[Tensor | None]) -> _Given:
+        """Return the same with other matrices of one side."""
+        kept = tuple(matrices)
+        return replace(self, sources=kept) if side is _OP.SOURCE else replace(self, destinations=kept)
+
+
+class _Message:
+    """A message's programs, which graphs share.
+
+    Args:
+        steps: the message; the last step gives it.
+        alike: for each parameter, whether it is one number.
+        kind: how messages become one row, by the number that the kernels take.
+        hoists: whether steps of the sources alone, and of the destinations alone, run once for each node.
+    """
+
+    def __init__(
+        self, steps: tuple[MessageStep, ...], alike: tuple[bool, ...], kind: int, hoists: tuple[bool, ...]
+    ) -> None:
+        self.whole, message, score = entered_steps(steps, alike)
+        self.counts = {side: 1 + max((s.first for s in steps if s.op is side), default=-1) for side in SIDES}
+        """How many matrices of each side the message reads."""
+        self.hoisted = {side: list[int]() for side in SIDES}
+        """Steps that run once for each node, in the order in which their rows follow the side's matrices."""
+        for side in (side for side, is_worth in zip(SIDES, hoists, strict=True) if is_worth):
+            found = self.whole.of_one_side(side, message)
+            if self.counts[side] + len(found) <= MOST_MATRICES - (score is not None):
+                self.hoisted[side] = found
+        leaves = {
+            step: MessageStep(side, self.counts[side] + n, narrow=self.whole.all[step].narrow)
+            for side, hoisted in self.hoisted.items()
+            for n, step in enumerate(hoisted)
+        }
+        self._steps, numbers = self.whole.replaced(message, leaves)
+        self._last, self._selects = numbers[message], kind != _SUM
+        self.softmax: _Program | None = None
+        """What computes the logarithms of a softmax's sums."""
+        if score is not None:
+            if self._selects or self.counts[_OP.DESTINATION] >= MOST_MATRICES:
+                raise DataError("messages with a softmax must be summed, and read at most 3 destinations")
+            self._score = numbers[score]
+            self.softmax = _Program.of(self._steps, [(0, self._score)], kind=_LOG_SUM_EXP)
+            self.softmax_is_narrow = self.whole.all[score].narrow
+        self.forward = _Program.of(self._steps, [(0, self._last)], kind=kind)
+        self.with_slopes = self._forward_with_slopes()
+        self.at_nodes = {
+            side: _Program.of(self.whole, list(enumerate(hoisted)))
+            for side, hoisted in self.hoisted.items()
+            if hoisted
+        }
+        """What computes the rows of :attr:`hoisted`."""
+        self._backward = dict[tuple[Any, ...], _Program | None]()
+
+    @classmethod
+    @functools.lru_cache(256)
+    def of(cls, *key: Any) -> _Message:
+        """Return the message, made by the first call alone."""
+        return cls(*key)
+
+    def _forward_with_slopes(self) -> _Program | None:
+        leaves = [i for i, step in enumerate(self._steps.all) if step.op is _OP.DESTINATION]
+        has_slopes = all(self._steps.has_slope(self._last, i) for i in leaves)
+        if self.softmax or self._selects or not leaves or not has_slopes or len(leaves) >= MOST_MATRICES:
+            return None
+        steps = self._steps.copy()
+        found = steps.gradients({self._last: steps.number(1.0)}, leaves)
+        slopes = [(steps.all[i].first, slope) for i, slope in found.items()]
+        return _Program.of(steps, [(-1, self._last), *slopes])  # the result's place is none of a matrix
+
+    def gradient(
+        self, side: MessageOp, to: Sequence[Tensor | None], learned: tuple[bool, ...], *, is_last: bool
+    ) -> _Program | None:
+        """Return the program of one walk of backward; None if it gives nothing that is wanted."""
+        wanted = tuple(t is not None for t in to)
+        key = side, wanted, learned
+        if not any(wanted) and not (is_last and any(learned)):
+            return None
+        if key not in self._backward:
+            steps = self._steps.copy()
+            place = self.counts[_OP.DESTINATION] + len(self.hoisted[_OP.DESTINATION])
+            seed = steps.leaf(_OP.DESTINATION, place)
+            if self._selects:
+                equal = steps.add(_OP.EQUAL, self._last, steps.leaf(_OP.DESTINATION, place + 1))
+                seed = steps.add(_OP.WHERE, seed, equal)
+            seeds = {self._last: seed}
+            if self.softmax is not None:
+                factor = steps.softmax(self._score)
+                dot = steps.leaf(_OP.DESTINATION, DOT_PLACE, narrow=self.softmax_is_narrow)
+                lost = steps.add(_OP.MULTIPLY, factor, dot)
+                seeds[self._score] = steps.add(_OP.MULTIPLY, lost, steps.number(-1.0))
+            self._backward[key] = _gradient_program(steps, seeds, side, wanted, learned)
+        return self._backward[key]
+
+    def gradient_at_nodes(
+        self, side: MessageOp, to: Sequence[Tensor | None], learned: tuple[bool, ...]
+    ) -> _Program | None:
+        """Return the program of what runs once for each node, in backward."""
+        wanted = tuple(t is not None for t in to)
+        key = "at nodes", side, wanted, learned
+        if key not in self._backward:
+            steps, first = self.whole.copy(), self.counts[side]
+            seeds = {
+                step: steps.leaf(side, first + n, narrow=steps.all[step].narrow)
+                for n, step in enumerate(self.hoisted[side])
+            }
+            self._backward[key] = _gradient_program(steps, seeds, side, wanted, learned)
+        return self._backward[key]
+
+
+def _gradient_program(
+    steps: StepList,
+    seeds: Mapping[int, int],
+    side: MessageOp,
+    wanted: Sequence[bool],
+    learned: Sequence[bool],
+) -> _Program | None:
+    """Return what computes the gradients of matrices of one side, and of parameters; None if none has any."""
+    leaves = list(enumerate(steps.all))
+    rows = {i: s.first for i, s in leaves if s.op is side and s.first < len(wanted) and wanted[s.first]}
+    parameters = [(i, s.first) for i, s in leaves if s.op is _OP.PARAMETER]
+    over_all = {i: place for i, place in parameters if place < len(learned) and learned[place]}
+    found = steps.gradients(seeds, {*rows, *over_all})
+    if not found:
+        return None
+    return _Program.of(
+        steps,
+        [(place, found[i]) for i, place in rows.items() if i in found],
+        [(place, found[i]) for i, place in over_all.items() if i in found],
+    )
+
+
+class FusedMessages:
+    """Messages of a graph's edges and their reduction, by one kernel that stores no row per edge.
+
+    An edge's steps run in registers on some columns at a time. Costly steps that read one end alone run once
+    for each node. Backward computes the steps again, once over the out-edges for the sources' gradients, and
+    once over the in-edges for the destinations', unless forward has kept slopes: a sum's gradient is the same
+    for all edges of a node, so it can be multiplied by the sum of what each message grows by. Sums are in the
+    order of the edges, so results do not depend on the number of threads. Runs in float32.
+
+    Args:
+        csc: the graph or block.
+        steps: the message; the last step gives it.
+        reduction: how the messages to a node become one row. Nodes without any have zeros.
+        width: columns of wide rows and of the result.
+        parameters: what the message reads beside the rows, each of ``width`` numbers, of one, or of one for
+            each head where the step that reads it is narrow.
+        ties: see :class:`.BlockedMessages`.
+        heads: a wide row has this many heads, one behind the other; a narrow row has a number for each.
+
+    Raises:
+        DataError: there are too many steps, or one reads something else than earlier ones and parameters.
+    """
+
+    def __init__(
+        self,
+        csc: Csc,
+        steps: Sequence[MessageStep],
+        reduction: MessageReduction,
+        width: int,
+        *,
+        parameters: Sequence[Tensor] = (),
+        ties: Ties = "shared",
+        heads: int = 1,
+    ) -> None:
+        self._csc, self._reduction, self._width, self._ties = csc, reduction, width, ties
+        self._parameters, self._heads = parameters, heads
+        self._nodes = {_OP.SOURCE: csc.num_src, _OP.DESTINATION: csc.num_dst}
+        self._message = _Message.of(
+            tuple(steps),
+            tuple(parameter.numel() == 1 for parameter in parameters),
+            {"max": _MAX, "min": _MIN}.get(reduction, _SUM),
+            tuple(csc.num_edges >= _EDGES_TO_HOIST * self._nodes[side] for side in SIDES),
+        )
+
+    @property
+    def selects(self) -> bool:
+        """Whether the reduction is a maximum or minimum; backward then reads the result."""
+        return self._reduction in ("max", "min")
+
+    @property
+    def reads_result(self) -> bool:
+        """Whether backward reads the result."""
+        return self.selects or self._message.softmax is not None
+
+    @property
+    def kept_widths(self) -> tuple[int, ...]:
+        """Columns of the matrices of destinations that forward may keep for backward, which spare it a walk.
+
+        They are slopes, by how much the sum of the messages grows with each row of the destinations, or the
+        logarithms of a softmax's sums.
+        """
+        if self._message.softmax is not None:
+            return (self._heads if self._message.softmax_is_narrow else self._width,)
+        slopes = self._message.with_slopes
+        return () if slopes is None else (self._width,) * (len(slopes.places) - 1)
+
+    def forward(
+        self, rows: EdgeRows, out: Tensor, count: Tensor | None = None, *, kept: Sequence[Tensor] = ()
+    ) -> None:
+        """Compute the reduced messages; see :meth:`.BlockedMessages.forward`.
+
+        Args:
+            rows: what the message reads; an edge weight is a vector.
+            out: ``(num_dst, width)`` float32, written.
+            count: ``(num_dst, width)`` int32, written, for a maximum or minimum alone.
+            kept: a matrix of ``num_dst`` rows for each of :attr:`kept_widths`, written; or none.
+        """
+        if self.selects and count is None:
+            count = torch.empty(out.shape, dtype=torch.int32)
+        walk = _Walk(self._csc.indptr, self._csc.indices, by_source=False)
+        given, slopes = self._given(rows), self._message.with_slopes
+        if self._message.softmax is not None:
+            given = self._with_sums(given, kept or None)
+        if kept and slopes is not None:
+            self._run(slopes, walk, given, [out, *kept], in_order=True)
+        else:
+            self._run(self._message.forward, walk, given, [out], count=count)
+        finish_reduction(self._csc, self._reduction, self._ties, out, count)
+
+    def backward(
+        self,
+        rows: EdgeRows,
+        grad: Tensor,
+        into: EdgeGradients,
+        *,
+        out: Tensor | None = None,
+        count: Tensor | None = None,
+        kept: Sequence[Tensor] = (),
+    ) -> None:
+        """Add the gradients of what the message reads; see :meth:`.BlockedMessages.backward`.
+
+        ``into`` has none of edges. ``kept`` are those of :meth:`forward`. A softmax needs ``out``, too.
+        """
+        csc, given = self._csc, self._given(rows)
+        more = [gradient_of_each(csc, self._reduction, grad, count).contiguous()]
+        more += [out] if self.selects and out is not None else []
+        given = given.having(_OP.DESTINATION, (*given.destinations, *more))
+        if self._message.softmax is not None:
+            assert out is not None
+            dot = more[0] * out
+            if self._message.softmax_is_narrow:
+                dot = dot.view(len(dot), self._heads, -1).sum(2)
+            given = self._with_sums(given, kept or None, written=bool(kept))
+            places = given.destinations
+            given = given.having(_OP.DESTINATION, (*places[:DOT_PLACE], dot, *places[DOT_PLACE + 1 :]))
+        learned = tuple(total is not None for total in into.parameters)
+        totals = torch.zeros_like(given.parameters)
+        left = learned  # the parameters whose gradients no walk has given yet
+        for side, targets in zip(SIDES, (into.sources, into.destinations), strict=True):
+            number = self._nodes[side]
+            to = [None if t is None else t[:number] for t in targets[: self._message.counts[side]]]
+            to += [None] * (self._message.counts[side] - len(to))
+            reaches = any(t is not None for t in to) or any(learned)
+            inner = [
+                self._empty(step, number).zero_() if reaches else None for step in self._message.hoisted[side]
+            ]
+            gets = (*to, *inner)
+            if kept and (slopes := self._message.with_slopes) and side is _OP.DESTINATION:
+                for place, slope in zip(slopes.places[1:], kept, strict=True):
+                    if (target := gets[place]) is not None:
+                        target.addcmul_(more[0], slope)
+                gets = ()  # no walk, if it is not for parameters
+            program = self._message.gradient(side, gets, left, is_last=side is SIDES[-1])
+            if program is not None:
+                walk = _Walk(csc.indptr, csc.indices, by_source=False)
+                if side is _OP.SOURCE:
+                    reverse, perm = csc.transpose()
+                    walk = _Walk(reverse.indptr, reverse.indices, True, perm)
+                totals += self._run(program, walk, given, gets, adds=True)
+                left = ()
+            if (
+                inner
+                and reaches
+                and (program := self._message.gradient_at_nodes(side, to, learned)) is not None
+            ):
+                read = replace(given, edges=None, weight=None)
+                read = read.having(side, (*given.of(side)[: self._message.counts[side]], *inner))
+                totals += self._run(program, _Walk.of_nodes(number, side is _OP.SOURCE), read, to, adds=True)
+        for row, parameter, total in zip(totals, self._parameters, into.parameters, strict=True):
+            if total is not None:
+                given_to = row.sum() if parameter.numel() == 1 else row[: parameter.numel()]
+                total.add_(given_to.view(total.shape))
+
+    def _empty(self, step: int, number: int) -> Tensor:
+        narrow = self._message.whole.all[step].narrow
+        return new_rows(_FLOAT, number, self._heads if narrow else self._width)
+
+    def _given(self, rows: EdgeRows) -> _Given:
+        """Return what the kernels read, with what runs once for each node computed."""
+        learned = torch.zeros(len(self._parameters), self._width)
+        for row, parameter in zip(learned, self._parameters, strict=True):
+            row[: parameter.numel() if parameter.numel() > 1 else None] = parameter.detach().reshape(-1)
+        given = _Given(
+            sources=self._padded(_OP.SOURCE, rows.sources),
+            destinations=self._padded(_OP.DESTINATION, rows.destinations),
+            parameters=learned,
+        )
+        for side, program in self._message.at_nodes.items():
+            number = self._nodes[side]
+            made = [self._empty(step, number) for step in self._message.hoisted[side]]
+            self._run(program, _Walk.of_nodes(number, side is _OP.SOURCE), given, made)
+            given = given.having(side, (*given.of(side), *made))
+        of_edges = [e.detach().contiguous() for e in rows.edges]
+        return replace(
+            given,
+            edges=next((e for e in of_edges if e.ndim == 2), None),
+            weight=next((e for e in of_edges if e.ndim == 1), None),
+        )
+
+    def _with_sums(self, given: _Given, kept: Sequence[Tensor] | None, *, written: bool = False) -> _Given:
+        """Return what is read with the logarithms of a softmax's sums, computed if they are not yet."""
+        (sums,) = kept or [new_rows(_FLOAT, self._csc.num_dst, self.kept_widths[0])]
+        if not written:
+            assert self._message.softmax is not None
+            walk = _Walk(self._csc.indptr, self._csc.indices, by_source=False)
+            self._run(self._message.softmax, walk, given, [sums])
+        return given.having(_OP.DESTINATION, (*_filled(given.destinations, LSE_PLACE), sums))
+
+    def _padded(self, side: MessageOp, rows: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
+        found = [one.detach().contiguous() for one in rows[: self._message.counts[side]]]
+        return (*found, *[None] * (self._message.counts[side] - len(found)))
+
+    def _run(
+        self,
+        program: _Program,
+        walk: _Walk,
+        given: _Given,
+        out: Sequence[Tensor | None],
+        *,
+        count: Tensor | None = None,
+        adds: bool = False,
+        in_order: bool = False,
+    ) -> Tensor:
+        """Run a program; return the sums over all edges.
+
+        Results go to their places in ``out``, or in its order.
+        """
+        totals = torch.zeros_like(given.parameters)
+        to = out if in_order else [out[place] for place in program.places]
+        over_all = bool((program.results[:, 0] == _OVER_ALL).any())
+        backend(given.parameters).reduce_messages(
+            walk.indptr,
+            walk.indices,
+            walk.perm,
+            walk.by_source,
+            self._heads,
+            program.steps,
+            program.numbers,
+            *_filled(given.sources, MOST_MATRICES),
+            *_filled(given.destinations, _PASSED_DESTINATIONS),
+            given.edges,
+            given.weight,
+            given.parameters,
+            program.results,
+            adds,
+            *_filled(to, MOST_MATRICES),
+            count,
+            totals if over_all else None,
+        )
+        return totals
+
+
+def fits_kernel(
+    steps: Sequence[MessageStep], parameters: Sequence[Tensor], reduction: MessageReduction
+) -> bool:
+    """Return whether the kernel has these steps with this reduction."""
+    kind = {"max": _MAX, "min": _MIN}.get(reduction, _SUM)
+    try:
+        _Message.of(tuple(steps), tuple(one.numel() == 1 for one in parameters), kind, (False, False))
+    except DataError:
+        return False
+    return reduction == "sum" or all(step.op is not _OP.SOFTMAX for step in steps)
+
+
+def aggregate_steps(
+    csc: Csc,
+    steps: Sequence[MessageStep],
+    *,
+    sources: Sequence[Tensor] = (),
+    destinations: Sequence[Tensor] = (),
+    edges: Sequence[Tensor] = (),
+    parameters: Sequence[Tensor] = (),
+    reduction: MessageReduction = "sum",
+    ties: Ties = "shared",
+    width: int,
+    heads: int = 1,
+) -> Tensor:
+    """Reduce messages made of steps, as :func:`.aggregate_messages` does, by one kernel.
+
+    Args:
+        csc: the graph or block.
+        steps: the message; see :class:`FusedMessages`.
+        sources: float32 matrices of ``num_src`` rows.
+        destinations: float32 matrices of at least ``num_dst`` rows.
+        edges: float32, at most one matrix and one vector; they get no gradients.
+        parameters: see :class:`FusedMessages`.
+        reduction: ``sum``, ``mean``, ``max`` or ``min``.
+        ties: see :class:`.BlockedMessages`.
+        width: columns of the result.
+        heads: see :class:`FusedMessages`.
+
+    Returns:
+        ``(num_dst, width)`` float32.
+    """
+    how = FusedMessages(csc, steps, reduction, width, parameters=parameters, ties=ties, heads=heads)
+    sizes = len(sources), len(destinations), len(edges)
+    out: Tensor = run(
+        _AggregateSteps, how, (csc.num_dst, width), sizes, *sources, *destinations, *edges, *parameters
+    )
+    return out
+
+
+class _AggregateSteps(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, how: FusedMessages, shape: tuple[int, int], sizes: tuple[int, int, int], *tensors: Tensor
+    ) -> Tensor:
+        rows = _edge_rows(sizes, tensors)
+        out = new_rows(_FLOAT, *shape)
+        count = new_rows(_FLOAT, *shape, torch.int32) if how.selects else None
+        keeps = any(ctx.needs_input_grad)
+        kept = [new_rows(_FLOAT, shape[0], width) for width in how.kept_widths if keeps]
+        how.forward(rows, out, count, kept=kept)
+        ctx.how, ctx.sizes = how, sizes
+        ctx.save_for_backward(*tensors, out if how.reads_result else None, count, *kept)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        needs, tensors = ctx.needs_input_grad[3:], ctx.saved_tensors
+        (out, count, *kept), tensors = tensors[len(needs) :], tensors[: len(needs)]
+        rows = _edge_rows(ctx.sizes, tensors)
+        into = [None if not needed else _zeros(t) for t, needed in zip(tensors, needs, strict=True)]
+        a, b, c = accumulate(ctx.sizes)
+        targets = EdgeGradients(
+            sources=tuple(into[:a]), destinations=tuple(into[a:b]), parameters=tuple(into[c:])
+        )
+        ctx.how.backward(rows, grad.contiguous(), targets, out=out, count=count, kept=kept)
+        return None, None, None, *into
+
+
+def _edge_rows(sizes: tuple[int, int, int], tensors: Sequence[Tensor]) -> EdgeRows:
+    a, b, c = accumulate(sizes)
+    return EdgeRows(sources=tuple(tensors[:a]), destinations=tuple(tensors[a:b]), edges=tuple(tensors[b:c]))
+
+
+def _zeros(like: Tensor) -> Tensor:
+    return new_rows(like, *like.shape).zero_() if like.ndim == 2 else torch.zeros_like(like)
+
+
+def _filled(tensors: Sequence[Tensor | None], number: int) -> tuple[Tensor | None, ...]:
+    return (*tensors, *[None] * number)[:number]
+
+
+__all__ = ["FusedMessages", "aggregate_steps", "fits_kernel"]
