@@ -1,1 +1,1 @@
-"""Mini-batches: a model is read once, and its program runs on each batch, under autograd and trimmed."""
+"""Mini-batches: a model is read once, its program runs on each batch; exact evaluation, level by level."""
