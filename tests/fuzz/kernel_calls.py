@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from graphbraid.ops.message_kernel import FusedMessages
 from tests.fuzz.kernel_inputs import Inputs
 from tests.ops.bits import packed
 from torch import Tensor
@@ -24,6 +23,7 @@ from graphbraid.ops.epilogue import ACTIVATION_CODES
 from graphbraid.ops.gather import places_of, spread_rows
 from graphbraid.ops.kernels import ROW_DTYPES, backend
 from graphbraid.ops.linear import GramRounds, rounds_of, tall_gram, tall_product
+from graphbraid.ops.message_kernel import FusedMessages
 from graphbraid.ops.message_steps import MessageOp, MessageStep
 from graphbraid.ops.messages import REDUCTIONS, EdgeGradients, EdgeRows
 

@@ -4,7 +4,6 @@ import itertools
 
 import pytest
 import torch
-from graphbraid.ops.message_kernel import FusedMessages, aggregate_steps
 from tests.extras import NO_KERNELS
 from tests.ops.graphs import assert_same_bits_with_any_threads
 from tests.ops.test_messages import csc_of
@@ -13,6 +12,7 @@ from graphbraid import native
 from graphbraid.errors import DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.ops import message_kernel, reference
+from graphbraid.ops.message_kernel import FusedMessages, aggregate_steps
 from graphbraid.ops.message_steps import MOST_STEPS, MessageOp, MessageStep
 from graphbraid.ops.messages import REDUCTIONS, BlockedMessages, EdgeGradients, EdgeRows
 
