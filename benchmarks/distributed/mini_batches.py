@@ -21,6 +21,7 @@ import os
 import statistics
 import sys
 import time
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -126,7 +127,6 @@ def row_of(num_ranks: int, rate: float | None, options: argparse.Namespace) -> d
         bandwidth_bytes=found["bandwidth_bytes"],
         message_processor_seconds=found["message_processor_seconds"],
         byte_processor_seconds=middle,
-        byte_processor_range=(low, high),
         speed=num_cores / num_ranks,  # ranks that share a core
     )
     forecasts = [shares for _, shares in (before, after)]
@@ -135,7 +135,6 @@ def row_of(num_ranks: int, rate: float | None, options: argparse.Namespace) -> d
         "ranks": statistics.median(found.pop("seconds")),
     }
     of_ranks = forecasts[0].epochs[-1]
-    times = of_ranks.details["times"]
     return found | {
         "ranks": num_ranks,
         "bits_per_second": rate,
@@ -146,25 +145,35 @@ def row_of(num_ranks: int, rate: float | None, options: argparse.Namespace) -> d
         "fanouts": FANOUTS,
         "batch_size": BATCH,
         "seconds": seconds,
-        **predictions(forecasts, cluster),
+        **predictions(forecasts, cluster, (low, high)),
         "byte_processor_seconds": middle,
         "share": {
             "repeats": of_ranks.details["read_by"],
-            "imbalance": 1 + times.uneven_seconds / times.step_seconds,
             "sent_bytes": of_ranks.sent_bytes,
         },
     }
 
 
-def predictions(forecasts: list[RanksForecast], cluster: Cluster) -> dict[str, dict[str, Any]]:
-    """Epochs of one process and of the ranks, by the shares before and after."""
+def predictions(
+    forecasts: list[RanksForecast], cluster: Cluster, costs: tuple[float, float]
+) -> dict[str, dict[str, Any]]:
+    """Epochs of one process and of the ranks, by the shares before and after.
+
+    Args:
+        forecasts: made before and after the ranks ran.
+        cluster: the ranks' network.
+        costs: of a byte, between which the range lies.
+    """
     predicted: dict[str, Any] = {}
     ranges: dict[str, Any] = {}
     for name, place, network in (("alone", 0, Cluster()), ("ranks", -1, cluster)):
-        found = [predict_sampled(shares.epochs[place].details["times"], network) for shares in forecasts]
-        predicted[name] = statistics.fmean(epoch.seconds for epoch in found)
-        lows, highs = zip(*(epoch.range_seconds for epoch in found), strict=True)
-        ranges[name] = [min(lows), max(highs)]
+        times = [shares.epochs[place].details["times"] for shares in forecasts]
+        predicted[name] = statistics.fmean(predict_sampled(each, network).seconds for each in times)
+        clusters = [
+            network if place == 0 else replace(network, byte_processor_seconds=cost) for cost in costs
+        ]
+        found = [predict_sampled(each, other).seconds for each in times for other in clusters]
+        ranges[name] = [min(found), max(found)]
     return {"predicted": predicted, "predicted_range": ranges}
 
 
@@ -177,9 +186,7 @@ def ranged(row: dict[str, Any], name: str = "ranks") -> str:
 
 def show(rows: dict[str, dict[str, Any]]) -> None:
     """Print the table."""
-    table = Table(
-        "", "one process, ms", "predicted", "ranks, ms", "predicted", "speedup", "read by", "uneven"
-    )
+    table = Table("", "one process, ms", "predicted", "ranks, ms", "predicted", "speedup", "read by")
     for name, row in rows.items():
         one, several = row["seconds"]["alone"], row["seconds"]["ranks"]
         share = row["share"]
@@ -191,7 +198,6 @@ def show(rows: dict[str, dict[str, Any]]) -> None:
             ranged(row),
             f"{one / several:.2f}",
             f"{share['repeats']:.2f}",
-            f"{share['imbalance']:.2f}",
         )
     Console(width=200).print(table)
 

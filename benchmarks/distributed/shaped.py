@@ -30,6 +30,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -165,7 +166,7 @@ def row_of(num_ranks: int, rate: float, options: argparse.Namespace) -> dict[str
     step, other, _ = alone(planted(options.nodes, num_ranks, visible), options.epochs)
     # Rows for whose bytes the link needs the time that a rank computes.
     seconds = (step.seconds + other) / num_cores
-    row_bytes = sum(sum(segment.row_bytes) for segment in step.segments)
+    row_bytes = sum(step.row_bytes)
     rows = seconds * rate / 8 * 0.95 / row_bytes
     visible = min(0.5, rows / (num_ranks - 1) / (options.nodes / num_ranks))
     graph = planted(options.nodes, num_ranks, visible)
@@ -189,14 +190,18 @@ def row_of(num_ranks: int, rate: float, options: argparse.Namespace) -> dict[str
         bandwidth_bytes=found["bandwidth_bytes"],
         message_processor_seconds=found["message_processor_seconds"],
         byte_processor_seconds=found["byte_processor_seconds"],
-        byte_processor_range=(low, high),
         speed=1 / slots,
     )
     outside = slots / num_ranks  # a rank's share of the time outside steps
-    epochs = [(predict([step], share, cluster), outside * other) for step, other, _ in (before, after)]
-    found["predicted"] = {"overlapped": statistics.fmean(epoch.seconds + rest for epoch, rest in epochs)}
-    lows, highs = zip(*([each + rest for each in epoch.range_seconds] for epoch, rest in epochs), strict=True)
-    found["predicted_range"] = {"overlapped": [min(lows), max(highs)]}
+
+    def predicted(cluster: Cluster) -> list[float]:
+        steps = ((step, outside * other) for step, other, _ in (before, after))
+        return [predict([step], share, cluster).seconds + rest for step, rest in steps]
+
+    found["predicted"] = {"overlapped": statistics.fmean(predicted(cluster))}
+    costs = (replace(cluster, byte_processor_seconds=cost) for cost in (low, high))
+    bounds = [*predicted(cluster), *(seconds for other in costs for seconds in predicted(other))]
+    found["predicted_range"] = {"overlapped": [min(bounds), max(bounds)]}
     return {
         "ranks": num_ranks,
         "bits_per_second": rate,

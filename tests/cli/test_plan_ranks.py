@@ -9,11 +9,6 @@ from graphbraid.errors import ConfigError
 from graphbraid.estimates.sampled_ranks import forecast_sampled
 
 
-@pytest.fixture(autouse=True)
-def own_cache(monkeypatch, tmp_path):
-    monkeypatch.setenv("GRAPHBRAID_CACHE", str(tmp_path / "cache"))
-
-
 @pytest.mark.parametrize(
     ("text", "counts"),
     [("8", [1, 8]), ("2,4,6", [1, 2, 4, 6]), ("2..16", [1, 2, 4, 8, 16]), ("3..9", [1, 3, 4, 8, 9])],
@@ -47,9 +42,7 @@ def test_epochs_are_predicted_for_this_graph(graphbraid, store, tmp_path):
     assert [p["num_ranks"] for p in graph["predictions"]] == [1, 2, 4, 8]
     assert graph["predictions"][0]["link_seconds"] == 0
     assert graph["assumptions"]
-    for p in graph["predictions"]:
-        low, high = p["range_seconds"]
-        assert low <= p["seconds"] <= high
+    assert all(p["seconds"] >= p["compute_seconds"] > 0 for p in graph["predictions"])
 
 
 @pytest.mark.slow
@@ -62,7 +55,7 @@ def test_the_table_says_what_it_rests_on(graphbraid, store, tmp_path):
         "Each message that",
         "1.25 GB/s",
         "alike",
-        "half of the windows",
+        "typical of TCP",
     ):
         assert part in done.stdout, part
 
@@ -113,8 +106,6 @@ def test_epochs_of_mini_batches_are_predicted_for_ranks_that_share_them(
     assert graph["epoch"] == {"num_seeds": 100, "batch_size": 32, "accumulate": 1}
     assert [p["num_ranks"] for p in graph["predictions"]] == [1, 2, 32]
     for p in graph["predictions"]:
-        low, high = p["range_seconds"]
-        assert low <= p["seconds"] <= high
         assert (p["sent_bytes"] == 0) == (p["num_ranks"] == 1)
         assert p["validation_seconds"] > 0
     told = graphbraid(*options)

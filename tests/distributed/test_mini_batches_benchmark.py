@@ -18,7 +18,7 @@ ROW = {
     "seconds": {"alone": 0.2, "ranks": 0.125},
     "predicted": {"alone": 0.2, "ranks": 0.1},
     "predicted_range": {"alone": [0.19, 0.21], "ranks": [0.075, 0.15]},
-    "share": {"repeats": 1.5, "imbalance": 1.01},
+    "share": {"repeats": 1.5},
 }
 
 
@@ -32,11 +32,9 @@ def forecast(seconds):
             num_steps=2,
             step_seconds=seconds / num_ranks,
             cycle_seconds=seconds / num_ranks,
-            first_seconds=0.0,
-            uneven_seconds=0.0,
             buckets=(100,),
             tail_bytes=0,
-            nodes=2.0,
+            nodes=2,
             memory_bytes=1,
         )
         epochs.append(predict_sampled(times, Cluster()))
@@ -44,13 +42,8 @@ def forecast(seconds):
 
 
 def test_the_range_is_by_both_measurements_and_by_the_cost_of_a_byte():
-    cluster = Cluster(
-        latency_seconds=0.0,
-        bandwidth_bytes=1e300,
-        byte_processor_seconds=1e-3,
-        byte_processor_range=(0.0, 2e-3),
-    )
-    found = mini_batches.predictions([forecast(1.0), forecast(2.0)], cluster)
+    cluster = Cluster(latency_seconds=0.0, bandwidth_bytes=1e300, byte_processor_seconds=1e-3)
+    found = mini_batches.predictions([forecast(1.0), forecast(2.0)], cluster, (0.0, 2e-3))
     assert found["predicted"]["alone"] == pytest.approx(3.0)  # two steps of 1 s and of 2 s
     assert found["predicted_range"]["alone"] == pytest.approx([2.0, 4.0])
     assert found["predicted"]["ranks"] == pytest.approx(1.5 + 2 * 0.1)  # 100 bytes at a millisecond

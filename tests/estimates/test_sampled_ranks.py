@@ -25,11 +25,9 @@ STEP = ShareTimes(
     num_steps=1,
     step_seconds=2.0,
     cycle_seconds=2.0,
-    first_seconds=0.0,
-    uneven_seconds=0.0,
     buckets=(4,),
     tail_bytes=0,
-    nodes=10.0,
+    nodes=10,
     memory_bytes=1,
 )
 
@@ -46,11 +44,9 @@ def share_times(draw):
         num_steps=draw(st.integers(1, 10)),
         step_seconds=step,
         cycle_seconds=step + draw(SECONDS),
-        first_seconds=draw(SECONDS),
-        uneven_seconds=draw(SECONDS),
         buckets=tuple(draw(st.lists(st.integers(1, 1 << 24), min_size=1, max_size=4))),
         tail_bytes=draw(st.integers(8, 4096)),
-        nodes=1.0,
+        nodes=1,
         memory_bytes=1,
     )
 
@@ -71,7 +67,6 @@ def changed(**fields):
             2.0 + 3.0 - 1 / 3 + 1.0,
             3.0 - 1 / 3 + 1.0,
         ),  # a quarter of backward hides 3
-        (changed(uneven_seconds=1.0), 7.0, 4.0),
         (changed(num_batches=3.0), 2 * 2.0 + 6.0, 4.0),  # the first two batches are only added up
         (changed(num_batches=1.5, num_steps=2), 1.5 * 2.0 + 2 * 4.0, 8.0),  # the last batch is half of one
         (changed(num_ranks=1), 2.0, 0.0),
@@ -87,11 +82,11 @@ def test_an_epoch_by_hand(times, seconds, waiting):
 
 
 def test_moving_bytes_takes_cores_from_preparing_but_not_from_waiting():
-    busy = dataclasses.replace(LINK, byte_processor_seconds=0.5, byte_processor_range=(0.25, 1.0))
+    busy = dataclasses.replace(LINK, byte_processor_seconds=0.5)
     found = predict_sampled(STEP, busy)
     assert (found.seconds, found.moving_seconds) == (6.0, 2.0)
     found = predict_sampled(changed(cycle_seconds=5.0), busy)
-    assert (found.seconds, found.range_seconds) == (7.0, (6.0, 9.0))
+    assert found.seconds == 7.0
 
 
 @given(times=share_times(), cost=st.sampled_from([0.0, 1e-9]))
@@ -121,15 +116,13 @@ def test_a_forecast_changes_neither_model_nor_random_numbers_and_says_what_it_re
     graph = community_graph(num_nodes=600)
     model = new_model(graph)
     before, state = [p.clone() for p in model.parameters()], torch.get_rng_state()
-    cluster = Cluster(byte_processor_range=(1e-10, 1e-9))
-    found = forecast(graph, model, validates=True, cluster=cluster)
+    found = forecast(graph, model, validates=True)
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
     assert torch.get_rng_state().equal(state)
     assert [epoch.num_ranks for epoch in found.epochs] == [1, 2, 32]
     assert found.speedup(found.epochs[0]) == found.epochs[0].details["read_by"] == 1.0
     assert found.epochs[2].details["read_by"] > found.epochs[1].details["read_by"] > 1.0
     for epoch in found.epochs:
-        assert epoch.range_seconds[0] <= epoch.range_seconds[1]
         assert epoch.details["validation_seconds"] > 0
         assert epoch.memory_bytes > graph.nbytes
     said = json.loads(json.dumps(found.to_json()))
@@ -137,7 +130,7 @@ def test_a_forecast_changes_neither_model_nor_random_numbers_and_says_what_it_re
     times = said["predictions"][2]["times"]
     assert times["buckets"] == [4 * sum(p.numel() for p in before)]
     assert times["tail_bytes"] == 8 * (2 * len(before) + 4)
-    assert min(times["step_seconds"], times["cycle_seconds"], times["first_seconds"]) > 0
+    assert min(times["step_seconds"], times["cycle_seconds"]) > 0
     assert any("every 1 epochs" in sentence for sentence in found.assumptions)
 
 

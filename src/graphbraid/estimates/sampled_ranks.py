@@ -7,24 +7,21 @@ share hides that.
 
 from __future__ import annotations
 
-import functools
-import itertools
 import math
-import time
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass
-from statistics import fmean, median
+from statistics import fmean
 
 from torch import nn
 
 from graphbraid.distributed.ranks.gradients import bytes_of, in_buckets, tail_bytes
 from graphbraid.errors import ConfigError
-from graphbraid.estimates.cluster import Cluster, EpochClock, RankEpoch, RanksForecast, exchange, ring_sum
+from graphbraid.estimates.cluster import Cluster, RankEpoch, RanksForecast, exchange, ring_sum
 from graphbraid.estimates.memory import sampled_needs
+from graphbraid.estimates.seconds import tried_epoch
+from graphbraid.estimates.sizes import SAMPLED
 from graphbraid.estimates.trial import Trial, repeated, timed
 from graphbraid.graph import Graph
-from graphbraid.loader import BatchLoader
 from graphbraid.machine.measurements import OtherPrograms, is_disturbed
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
@@ -34,12 +31,10 @@ from graphbraid.train.run.ranks import NUM_EXTRA
 from graphbraid.train.step.feed import make_loader
 from graphbraid.train.step.preflight import check_fanouts
 
-SECONDS = 2.0
+SECONDS = 1.5
 """Seconds that measuring one number of ranks takes, about."""
-_FEWEST, _ENOUGH = 4, 64
-"""Least steps that are timed beside preparing: one for each rank, within these bounds."""
-_FORWARD = 1 / 3
-"""Part of a step before backward, which then completes gradients evenly."""
+_BACKWARD = 2 / 3
+"""Part of a step that is its backward pass, which completes gradients evenly."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,16 +50,12 @@ class ShareTimes:
     """A step with nothing beside it."""
     cycle_seconds: float
     """From one step to the next, while later shares are prepared."""
-    first_seconds: float
-    """From the start of an epoch until its first share is ready."""
-    uneven_seconds: float
-    """How much longer a step takes on the largest of the ranks' shares than on a mean one."""
     buckets: tuple[int, ...]
     """Bytes of the gradients in each message, in the order in which they are sent."""
     tail_bytes: int
     """Bytes of the last sum of a step: the loss, and which gradients there are."""
     nodes: float
-    """Mean nodes of a share."""
+    """Mean nodes of some shares."""
     memory_bytes: int
     outputs_seconds: float = 0.0
     """A rank's part of a validation's outputs; 0 without validation."""
@@ -82,40 +73,28 @@ def predict_sampled(times: ShareTimes, cluster: Cluster, alone: ShareTimes | Non
         cluster: the ranks and their network.
         alone: what one rank takes for all of it, with whose nodes those of the shares are compared.
     """
-    clock, validation = _run(times, cluster)
-    return clock.epoch(
-        times.num_ranks,
-        [_run(times, extreme)[0].seconds for extreme in cluster.extremes()],
-        memory_bytes=times.memory_bytes,
-        details={
-            "uneven_seconds": times.num_batches * times.uneven_seconds / cluster.speed,
-            "validation_seconds": validation,
-            "nodes": times.nodes,
-            "read_by": times.num_ranks * times.nodes / (alone or times).nodes,
-            "times": times,
-        },
-    )
-
-
-def _run(times: ShareTimes, cluster: Cluster) -> tuple[EpochClock, float]:
-    """Add up the steps of an epoch; return the clock, and its seconds of the validation."""
-    ranks, clock = times.num_ranks, EpochClock(cluster)
+    ranks, epoch = times.num_ranks, RankEpoch(num_ranks=times.num_ranks, memory_bytes=times.memory_bytes)
     *early, last = [ring_sum(ranks, nbytes) for nbytes in times.buckets]
-    tail = ring_sum(ranks, times.tail_bytes)
     step = min(times.step_seconds, times.cycle_seconds)  # noise may make it longer
-    after_first = (1 - _FORWARD) * (1 - times.buckets[0] / sum(times.buckets)) * step
-    clock.run(times.first_seconds)
+    after_first = (1 - times.buckets[0] / sum(times.buckets)) * _BACKWARD * step
     # Of the batches that a step adds up, the backward of the last one sends the gradients.
     count = times.num_steps
     part = min(1.0, times.num_batches / count)
-    clock.run(times.cycle_seconds + times.uneven_seconds, times=times.num_batches - part * count)
-    clock.run(part * (step + times.uneven_seconds), *early, hiding=part * after_first, times=count)
-    clock.run(part * (times.cycle_seconds - step), last, tail, times=count)
-    trained = clock.seconds
-    outputs = exchange(ranks, times.output_bytes * (ranks - 1) / ranks)
+    epoch.run(cluster, times.cycle_seconds, times=times.num_batches - part * count)
+    epoch.run(cluster, part * step, *early, hiding=part * after_first, times=count)
+    tail = ring_sum(ranks, times.tail_bytes)
+    epoch.run(cluster, part * (times.cycle_seconds - step), last, tail, times=count)
+    trained = epoch.seconds
     if times.outputs_seconds:
-        clock.run(times.outputs_seconds, outputs, hiding=0.0, times=1 / times.eval_every)
-    return clock, clock.seconds - trained
+        outputs = exchange(ranks, times.output_bytes * (ranks - 1) / ranks)
+        epoch.run(cluster, times.outputs_seconds, outputs, hiding=0.0, times=1 / times.eval_every)
+    epoch.details = {
+        "validation_seconds": epoch.seconds - trained,
+        "nodes": times.nodes,
+        "read_by": ranks * times.nodes / (alone or times).nodes,
+        "times": times,
+    }
+    return epoch
 
 
 def forecast_sampled(
@@ -198,80 +177,30 @@ def _measured(
 ) -> ShareTimes:
     """Measure what a rank takes for its share of a batch, which is a batch of the trial."""
     trial.try_model()
-    groups = in_buckets(trial.runner.model.parameters())
+    config, groups = trial.config, in_buckets(trial.runner.model.parameters())
     buckets = tuple(map(bytes_of, groups))
-    with make_loader(trial.runner, trial.config, trial.nodes) as loader:
-        step = _step_seconds(trial, loader, seconds=seconds / 4)
-        beside = _Beside(trial, loader, min(max(num_ranks, _FEWEST), _ENOUGH), seconds=seconds / 2)
+    with make_loader(trial.runner, config, trial.nodes) as loader:
+        # Whole batches only: the last of an epoch may be small.
+        batches = list(loader.batches(0, 0, min(SAMPLED, max(1, trial.nodes.numel() // config.batch_size))))
+    step = repeated(lambda: timed(lambda: trial.step(batches[0])), most=seconds / 3)
+    # The trial's epoch has a step for each rank and batch.
+    epoch, _ = tried_epoch(trial, seconds=seconds)
     outputs_seconds, output_bytes = _validation(trial, num_ranks) if validates else (0.0, 0)
     memory = sampled_needs(trial).host.must_bytes
     return ShareTimes(
         num_ranks=num_ranks,
         num_batches=num_batches,
-        num_steps=math.ceil(num_batches / trial.config.accumulate),
-        step_seconds=step,
-        cycle_seconds=fmean(beside.steps) + (fmean(beside.waits) if beside.waits else 0.0),
-        first_seconds=fmean(beside.firsts),
-        uneven_seconds=step * beside.excess(num_ranks),
+        num_steps=math.ceil(num_batches / config.accumulate),
+        step_seconds=step.known,
+        cycle_seconds=epoch.known * config.batch_size / trial.nodes.numel(),
         buckets=buckets,
         tail_bytes=tail_bytes(sum(map(len, groups)), NUM_EXTRA),
-        nodes=fmean(beside.nodes),
+        nodes=fmean(batch.num_nodes for batch in batches),
         memory_bytes=memory + (sum(buckets) if num_ranks > 1 else 0),
         outputs_seconds=outputs_seconds,
         output_bytes=output_bytes,
-        eval_every=max(1, trial.config.eval_every),
+        eval_every=max(1, config.eval_every),
     )
-
-
-def _whole_steps(loader: BatchLoader) -> int:
-    """Return how many batches of an epoch are whole; one if all seeds are fewer than that."""
-    return max(1, loader.schedule.seeds.numel() // loader.schedule.batch_size)
-
-
-def _step_seconds(trial: Trial, loader: BatchLoader, *, seconds: float) -> float:
-    """Return the median seconds of a step on a batch that is ready, while nothing is prepared."""
-    taken: list[float] = []
-    until = time.perf_counter() + seconds
-    for step in itertools.cycle(range(_whole_steps(loader))):
-        with closing(loader.batches(0, step, step + 1)) as batches:
-            batch = next(batches)
-            taken.append(timed(functools.partial(trial.step, batch)))
-            del batch
-        if len(taken) > 1 and time.perf_counter() > until:
-            return median(taken[1:])  # the first one is a warm-up
-    raise AssertionError("the steps never end")
-
-
-class _Beside:
-    """Steps on batches as the loader's threads have them ready, epoch by epoch, for some seconds."""
-
-    def __init__(self, trial: Trial, loader: BatchLoader, least: int, *, seconds: float) -> None:
-        self.firsts: list[float] = []
-        self.waits: list[float] = []
-        self.steps: list[float] = []
-        self.nodes: list[int] = []
-        self._work: list[int] = []
-        until = time.perf_counter() + seconds
-        for epoch in itertools.count(1):
-            asked = time.perf_counter()
-            with closing(loader.batches(epoch, 0, _whole_steps(loader))) as batches:
-                for number, batch in enumerate(batches):
-                    began = time.perf_counter()
-                    (self.waits if number else self.firsts).append(began - asked)
-                    trial.step(batch)
-                    self.nodes.append(batch.num_nodes)
-                    self._work.append(batch.num_nodes + batch.num_edges)
-                    del batch  # so that the threads can reuse its buffer
-                    asked = time.perf_counter()
-                    self.steps.append(asked - began)
-                    if asked > until and len(self.steps) >= least:
-                        return
-
-    def excess(self, num_ranks: int) -> float:
-        """Return by what part of a mean one the largest of as many batches as there are ranks is larger."""
-        work, size = self._work, min(num_ranks, len(self._work))
-        largest = [max(work[first : first + size]) for first in range(0, len(work) - size + 1, size)]
-        return max(0.0, fmean(largest) / fmean(work) - 1) if num_ranks > 1 else 0.0
 
 
 def _validation(trial: Trial, num_ranks: int) -> tuple[float, int]:
@@ -322,10 +251,8 @@ SAMPLED_ASSUMPTIONS = (
     "memory, is not in it.",
     "Gradients go round a ring in buckets while backward computes the next ones; preparing the next share "
     "hides the last bucket. To copy and to add gradients is not in it.",
-    "In each step ranks wait for the largest share (uneven); what else makes a rank late is not in it.",
+    "What makes a rank later than the others, such as a larger share, is not in it.",
     "Read by: the mean number of ranks that read a node of a batch.",
     "What ranks agree on between epochs is not in it.",
 )
 """What all forecasts of mini-batches rest on."""
-
-__all__ = ["SAMPLED_ASSUMPTIONS", "ShareTimes", "forecast_sampled", "predict_sampled"]

@@ -73,26 +73,15 @@ def _cluster(file: Path | None) -> tuple[Cluster, str]:
     """Return the cluster of a file or the default one, and where its cost of a byte is from."""
     import torch
 
-    from graphbraid.estimates.cluster import Cluster, network_costs
+    from graphbraid.estimates.cluster import TYPICAL_BYTE_SECONDS, TYPICAL_MESSAGE_SECONDS, Cluster
 
     cluster, threads = Cluster.load(file) if file else Cluster(), torch.get_num_threads()
     if cluster.message_processor_seconds is None:
-        message = network_costs().message / threads
-        cluster = dataclasses.replace(cluster, message_processor_seconds=message)
+        cluster = dataclasses.replace(cluster, message_processor_seconds=TYPICAL_MESSAGE_SECONDS / threads)
     if cluster.byte_processor_seconds is not None:
         return cluster, "as the file says"
-    costs = network_costs()
-    byte, *between = (seconds / threads for seconds in (costs.byte, costs.byte_low, costs.byte_high))
-    cores, low, high = (
-        f"{threads} core{'s' * (threads > 1)}",
-        *(f"{1e9 * seconds:.3g}" for seconds in between),
-    )
-    source = (
-        f"as TCP took here within the machine while its cores computed, divided among {cores}; half of the "
-        f"windows lie between {low} and {high} ns, and epochs then between those in brackets"
-    )
-    limits = between[0], between[1]
-    return dataclasses.replace(cluster, byte_processor_seconds=byte, byte_processor_range=limits), source
+    cluster = dataclasses.replace(cluster, byte_processor_seconds=TYPICAL_BYTE_SECONDS / threads)
+    return cluster, f"as is typical of TCP, divided among {threads} core{'s' * (threads > 1)}"
 
 
 def _of_mini_batches(
@@ -160,11 +149,10 @@ def _cells(forecast: RanksForecast, epoch: RankEpoch, cluster: Cluster) -> dict[
     from graphbraid.collective.plan.times import format_seconds
     from graphbraid.files.writing import format_bytes
 
-    said, *ends = map(format_seconds, (epoch.seconds, *epoch.range_seconds))
     is_too_large = cluster.memory_bytes is not None and epoch.memory_bytes > cluster.memory_bytes
     cells = {
         "ranks": str(epoch.num_ranks),
-        "an epoch": said if ends == [said, said] else f"{said} ({ends[0]} to {ends[1]})",
+        "an epoch": format_seconds(epoch.seconds),
         "computing": format_seconds(epoch.compute_seconds),
         "moving bytes": format_seconds(epoch.moving_seconds),
         "on the link": format_seconds(epoch.link_seconds),
@@ -175,7 +163,6 @@ def _cells(forecast: RanksForecast, epoch: RankEpoch, cluster: Cluster) -> dict[
         cells["rows sent"] = format_bytes(round(epoch.sent_bytes))
     else:
         cells |= {
-            "uneven": format_seconds(epoch.details["uneven_seconds"]),
             "validation": format_seconds(epoch.details["validation_seconds"]),
             "nodes of a share": f"{epoch.details['nodes']:,.0f}",
             "read by": f"{epoch.details['read_by']:.2f}",
