@@ -150,16 +150,16 @@ def _without_gradients(self, x_i, x_j):
 _LEFT = {
     "a part without gradients": (_without_gradients, "without gradients"),
     "a default of what propagate is not given": (_default_of_ends, "no matrix of node rows"),
-    "the first edge's row": (_first_rows, "selects some edges"),
-    "the mean of all edges": (_mean_of_edges, "joins edges"),
+    "the first edge's row": (_first_rows, "getitem, which is not known to leave edges apart"),
+    "the mean of all edges": (_mean_of_edges, "mean, which is not known to leave edges apart"),
     "the number of edges": (_by_count, "reads the number of edges"),
-    "edges in another order": (_flipped, "flip"),
+    "edges in another order": (_flipped, "flip, which"),
     "a softmax of the writer's own": (_own_softmax, "reads where edges lead to"),
     "a product of edges": (_over_edges, "t, which is not known to leave edges apart"),
     "a message that is kept": (_stored, "changes 'kept'"),
-    "rows written over": (_written_over, "mul_"),
+    "rows written over": (_written_over, "mul_, which writes in place"),
     "rows written over by relu": (_relu_over, "writes in place"),
-    "a branch on a value": (_by_value, "sum, which joins edges"),
+    "a branch on a value": (_by_value, "sum, which is not known to leave edges apart"),
 }
 
 

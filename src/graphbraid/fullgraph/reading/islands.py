@@ -16,7 +16,7 @@ import itertools
 import math
 import types
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -40,10 +40,9 @@ from graphbraid.fullgraph.program import (
 )
 from graphbraid.fullgraph.reading.exact import computed_weights
 from graphbraid.fullgraph.reading.messages import Propagation, is_message_passing
-from graphbraid.fullgraph.reading.modes import DispatchMode
 from graphbraid.fullgraph.reading.own_edges import CallFacts, LayerOnEdges, layer_on_edges
 from graphbraid.fullgraph.reading.reader import Writer
-from graphbraid.fullgraph.reading.row_wise import Dependence, is_inert, kind_of_result
+from graphbraid.fullgraph.reading.row_dependence import Dependence, RowWatch, is_of_torch, tensors_in
 from graphbraid.fullgraph.reading.tracing import WHERE, TracedCalls, generators, put_back
 
 _HOST = torch.device("cpu")
@@ -232,16 +231,16 @@ class Islands:
         """Return whether a call's result may share the memory of a value."""
         own = [self._rows[value]] if value in self._rows else []
         made = (one.result for one in self._written.values() if one.value == value)
-        own += [tensor for result in made for tensor in _tensors(result)]
+        own += [tensor for result in made for tensor in tensors_in(result)]
         others = (one.result for one in self._written.values() if one.value != value)
-        return bool(_memory(own) & _memory(_tensors(list(others))))
+        return bool(_memory(own) & _memory(tensors_in(list(others))))
 
     def _try_arguments(self, node: fx.Node) -> tuple[fx.Node, ...]:
         """Try the calls among a call's arguments that have lowered forms; return what wrote over them."""
         for one in node.all_input_nodes:
             if one.op in _CALLS and one not in self._written and self._value_for(node, one) is None:
                 self._written[one] = self._tried_call(one, None)
-        read = _memory(_tensors([self._result_for(node, one) for one in node.all_input_nodes]))
+        read = _memory(tensors_in([self._result_for(node, one) for one in node.all_input_nodes]))
         return tuple(by for by, memory in self._writes if memory & read)
 
     def _tried_call(self, node: fx.Node, why: NotLoweredError | None) -> _Written:
@@ -249,16 +248,8 @@ class Islands:
             raise _NoBreakError("form", "it is part of a layer")
         writes_before = self._try_arguments(node)
         results = {one: self._result_for(node, one) for one in node.all_input_nodes}
-        tensors = [tensor for result in results.values() for tensor in _tensors(result)]
+        tensors = [tensor for result in results.values() for tensor in tensors_in(result)]
         before = [tensor._version for tensor in tensors]
-        sized = _SizedByValues()  # type: ignore[no-untyped-call]
-        with sized:
-            result, drew = self._try(node, results)
-        written = [one for one, version in zip(tensors, before, strict=True) if one._version != version]
-        repeats = self._module(node) is None and not drew and _is_torchs(node.target)
-        is_constant = repeats and self._is_constant(node)
-        if written:
-            is_constant = self._note_write(node, _memory(written), is_constant=is_constant)
         kinds = {one: self._kind_for(node, one) for one in node.all_input_nodes}
         types = {self._type_for(node, one) for one, kind in kinds.items() if kind is not Dependence.NONE}
         types -= {None}
@@ -267,14 +258,30 @@ class Islands:
         node_type = types.pop() if types else 0
         assert node_type is not None
         module, num_rows = self._module(node), self._breaks.num_rows[node_type]
+        of_kind = {
+            kind: [t for one in kinds if kinds[one] is kind for t in tensors_in(results[one])]
+            for kind in Dependence
+        }
+        watch = RowWatch(num_rows, of_kind[Dependence.ALIGNED], of_kind[Dependence.COUPLED])
+        with watch:
+            result, drew = self._try(node, results)
+        written = [one for one, version in zip(tensors, before, strict=True) if one._version != version]
+        repeats = module is None and not drew and _is_torchs(node.target)
+        is_constant = repeats and self._is_constant(node)
+        if written:
+            is_constant = self._note_write(node, _memory(written), is_constant=is_constant)
         made = partial(
             _Written, why, result, repeats=repeats, drew=drew, is_constant=is_constant, node_type=node_type
         )
         if written or writes_before:
             return made(kind=Dependence.COUPLED, writes_before=writes_before)
-        if sized.found and any(one.shape[:1] == (num_rows,) for one in _tensors(result)):
+        if watch.sizes_by_numbers and any(one.shape[:1] == (num_rows,) for one in tensors_in(result)):
             self._check_size(node, module, results, result)
-        return made(kind=kind_of_result(node, module, kinds, results, result=result, num_rows=num_rows))
+        if all(kind is Dependence.NONE for kind in kinds.values()):
+            return made(kind=Dependence.NONE)
+        is_known = is_of_torch(module) if module is not None else _is_torchs(node.target)
+        is_aligned = is_known and num_rows > 1 and _is_by_row(result, watch, num_rows)
+        return made(kind=Dependence.ALIGNED if is_aligned else Dependence.COUPLED)
 
     def _is_constant(self, node: fx.Node) -> bool:
         """Return whether a call computes its result of the graph alone, or of the shapes of node rows."""
@@ -303,13 +310,13 @@ class Islands:
         Raises:
             _NoBreakError: others than the calls of one break see that memory.
         """
-        others = _memory(_tensors([*self._rows.values(), *self._tried.values()]))
-        shares = [one for one in self._written.values() if _memory(_tensors(one.result)) & memory]
+        others = _memory(tensors_in([*self._rows.values(), *self._tried.values()]))
+        shares = [one for one in self._written.values() if _memory(tensors_in(one.result)) & memory]
         if memory & others or any(one.is_run or one.value is not None for one in shares):
             raise _NoBreakError("in-place", "it writes over its argument")
         readers = (at for at, one in self._written.items() if not one.is_constant)
         read = [self._result_for(at, one) for at in readers for one in at.all_input_nodes]
-        if is_constant and not _memory(_tensors(read)) & memory:
+        if is_constant and not _memory(tensors_in(read)) & memory:
             return True
         self._writes.append((node, memory))
         for one in shares:  # each break makes it anew
@@ -328,8 +335,8 @@ class Islands:
         """
         if module is not None:
             again, _ = self._try(node, {one: _negated(value) for one, value in arguments.items()})
-        shapes = None if module is None else [one.shape for one in _tensors(again)]
-        if shapes != [one.shape for one in _tensors(result)]:
+        shapes = None if module is None else [one.shape for one in tensors_in(again)]
+        if shapes != [one.shape for one in tensors_in(result)]:
             raise _NoBreakError("form", "how many rows it returns depends on their numbers")
 
     # ---- arguments
@@ -551,7 +558,9 @@ class Islands:
             lost = any(self._is_kept(one) and self._writes_to(one)[-1:] not in ([], [one]) for one in read)
             for by in self._written[at].writes_before:
                 shares = (
-                    one for one in read if _memory(_tensors(self._written[one].result)) & last.get(by, set())
+                    one
+                    for one in read
+                    if _memory(tensors_in(self._written[one].result)) & last.get(by, set())
                 )
                 lost |= not all(self._is_kept(one) for one in shares)
             if lost or self._is_kept(at):
@@ -559,7 +568,7 @@ class Islands:
 
     def _writes_to(self, node: fx.Node) -> list[fx.Node]:
         """Return the calls so far that wrote over a call's result."""
-        memory = _memory(_tensors(self._written[node].result))
+        memory = _memory(tensors_in(self._written[node].result))
         return [by for by, written in self._writes if memory & written]
 
     def _check_order(self, node: fx.Node) -> None:
@@ -683,10 +692,15 @@ class Islands:
             NotLoweredError: there is such a call.
         """
         for node, written in self._written.items():
-            is_free = written.repeats or (is_inert(self._module(node)) and not written.drew)
+            is_free = written.repeats or (self._is_inert(node) and not written.drew)
             if written.why is not None and not written.is_run and not is_free:
                 what = f"nothing reads {node}, and it may do more than return a result"
                 raise _both(written.why, _NoBreakError("unread", what))
+
+    def _is_inert(self, node: fx.Node) -> bool:
+        """Return whether a module does nothing but return a result, unless it draws random numbers."""
+        module = self._module(node)
+        return module is not None and is_of_torch(module) and not any(True for _ in module.buffers())
 
     # ---- undoing
 
@@ -705,19 +719,13 @@ class Islands:
             del self._rows[value]
 
 
-class _SizedByValues(DispatchMode):
-    """Notices operations whose results' sizes depend on numbers, as those that select by a mask."""
-
-    found = False
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        by_mask = func is not torch.ops.aten.index.Tensor or any(
-            one is not None and one.dtype in (torch.bool, torch.uint8) for one in args[1]
-        )
-        self.found |= by_mask and torch.Tag.dynamic_output_shape in func.tags
-        return func(*args, **(kwargs or {}))
+def _is_by_row(result: Any, watch: RowWatch, num_rows: int) -> bool:
+    """Return whether a result is one or several tensors with a row of its own for each row."""
+    several = result if isinstance(result, tuple | list) else (result,)
+    return all(
+        isinstance(one, Tensor) and one.shape[:1] == (num_rows,) and watch.kind_of(one) is Dependence.ALIGNED
+        for one in several
+    )
 
 
 _State = tuple[dict[fx.Node, tuple[bool, tuple[str, int] | None, str | None]], dict[int, int]]
@@ -772,17 +780,6 @@ def _detached(result: Any) -> Any:
 
 def _negated(value: Any) -> Any:
     return -value if isinstance(value, Tensor) and value.is_floating_point() else value
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for one in value.values():
-            yield from _tensors(one)
-    elif isinstance(value, tuple | list):
-        for one in value:
-            yield from _tensors(one)
 
 
 def _memory(tensors: Iterable[Tensor]) -> set[int]:

@@ -2,8 +2,8 @@
 
 The message runs as the steps of a kernel (:mod:`.fused_messages`), or as it is written on some edges at a
 time. So each row of its result may depend only on the same row of what it reads, and through a softmax over
-in-neighbours on those of the same destination, which :mod:`.row_by_row` shows. An aggregation other than the
-sum, mean, maximum or minimum runs as it is written, on all edges of some destinations at a time.
+in-neighbours on those of the same destination, which :mod:`.message_trial` shows. An aggregation other than
+the sum, mean, maximum or minimum runs as it is written, on all edges of some destinations at a time.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from graphbraid.fullgraph.reading.edge_functions import recorded_functions
 from graphbraid.fullgraph.reading.exact import Known, check, flag, is_from
 from graphbraid.fullgraph.reading.fused_hgt import is_kind
 from graphbraid.fullgraph.reading.fused_messages import heads_of, steps_of
+from graphbraid.fullgraph.reading.message_trial import show_row_by_row, traced_message
 from graphbraid.fullgraph.reading.reader import Writer, reader_of
-from graphbraid.fullgraph.reading.row_by_row import show_row_by_row, traced_message
 from graphbraid.ops.message_steps import MessageStep
 from graphbraid.ops.messages import MessageReduction
 from graphbraid.ops.spmm import Ties
