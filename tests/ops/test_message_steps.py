@@ -10,6 +10,7 @@ from tests.ops.test_messages import csc_of
 
 from graphbraid import native
 from graphbraid.errors import DataError
+from graphbraid.fullgraph.device import csc_on
 from graphbraid.graph.csc import Csc
 from graphbraid.ops import message_kernel, reference
 from graphbraid.ops.message_kernel import FusedMessages, aggregate_steps
@@ -100,17 +101,15 @@ def _step(op, first=0, second=0, number=0.0):
     return MessageStep(op, first, second, number)
 
 
-def _case(name, reduction, width, ties="shared"):
+def case(name, reduction, width, ties="shared", *, csc=None, place="cpu"):
     """Both forms of a message, and what it reads."""
     steps, function = MESSAGES[name]
-    csc, draw = csc_of(), torch.Generator().manual_seed(2)
-    some = [torch.randn(csc.num_src, width, generator=draw) for _ in range(4)]
-    rows = EdgeRows(
-        sources=tuple(some[:2]),
-        destinations=tuple(some[2:]),
-        edges=(torch.randn(csc.num_edges, width, generator=draw), torch.rand(csc.num_edges, generator=draw)),
-    )
-    parameters = [torch.randn(1, width, generator=draw), torch.full((1,), 0.7)]
+    csc, draw = csc_on(csc or csc_of(), torch.device(place)), torch.Generator().manual_seed(2)
+    some = [torch.randn(count, width, generator=draw) for count in (csc.num_src, csc.num_dst) for _ in (1, 2)]
+    some += [torch.randn(csc.num_edges, width, generator=draw), torch.rand(csc.num_edges, generator=draw)]
+    some = [rows.to(place) for rows in some]
+    rows = EdgeRows(sources=tuple(some[:2]), destinations=tuple(some[2:4]), edges=tuple(some[4:]))
+    parameters = [torch.randn(1, width, generator=draw).to(place), torch.full((1,), 0.7, device=place)]
     for parameter in parameters:
         parameter.requires_grad_()
     options = {"width": width, "parameters": parameters, "ties": ties}
@@ -119,20 +118,20 @@ def _case(name, reduction, width, ties="shared"):
     return fused, blocked, rows, parameters
 
 
-def _run(how, rows, parameters, *, slopes=False):
+def both_passes(how, rows, parameters, *, slopes=False):
     """The result, and the gradients of sources, destinations and parameters."""
-    nodes, width = rows.sources[0].shape
-    kept = {"kept": [torch.full((nodes, width), torch.nan) for _ in how.kept_widths]} if slopes else {}
-    out = torch.full((nodes, width), torch.nan)
-    count = torch.empty(nodes, width, dtype=torch.int32) if how.selects else None
+    of_result = rows.destinations[0]
+    kept = {"kept": [torch.full_like(of_result, torch.nan) for _ in how.kept_widths]} if slopes else {}
+    out = torch.full_like(of_result, torch.nan)
+    count = torch.empty_like(out, dtype=torch.int32) if how.selects else None
     how.forward(rows, out, count, **kept)
     into = EdgeGradients(
-        sources=tuple(torch.ones(nodes, width) for _ in range(2)),
-        destinations=tuple(torch.ones(nodes, width) for _ in range(2)),
+        sources=tuple(map(torch.ones_like, rows.sources)),
+        destinations=tuple(map(torch.ones_like, rows.destinations)),
         edges=(None, None),
         parameters=tuple(torch.zeros_like(p) for p in parameters),
     )
-    grad = torch.randn(nodes, width, generator=torch.Generator().manual_seed(3))
+    grad = torch.randn(out.shape, generator=torch.Generator().manual_seed(3)).to(out.device)
     how.backward(rows, grad, into, out=out, count=count, **kept)
     return [out, *into.sources, *into.destinations, *into.parameters]
 
@@ -141,8 +140,8 @@ def _run(how, rows, parameters, *, slopes=False):
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize("width", [1, 7, 64, 1500])  # the last: an edge at a time
 def test_equals_blocks_of_edges(name, reduction, width):
-    fused, blocked, rows, parameters = _case(name, reduction, width)
-    ours, theirs = (_run(how, rows, parameters) for how in (fused, blocked))
+    fused, blocked, rows, parameters = case(name, reduction, width)
+    ours, theirs = (both_passes(how, rows, parameters) for how in (fused, blocked))
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a, b, rtol=2e-4, atol=2e-4 * max(1.0, float(b.abs().max())) / 10)
 
@@ -150,12 +149,13 @@ def test_equals_blocks_of_edges(name, reduction, width):
 @pytest.mark.parametrize("name", MESSAGES)
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
 def test_slopes_that_forward_keeps_spare_backward_a_walk(name, reduction):
-    fused, blocked, rows, parameters = _case(name, reduction, 7)
+    fused, blocked, rows, parameters = case(name, reduction, 7)
     has_slopes = name not in ("the source", "all that can be computed", "a costly step of the source alone")
     assert bool(fused.kept_widths) is has_slopes
-    for a, b in zip(_run(fused, rows, parameters, slopes=True), _run(blocked, rows, parameters), strict=True):
+    ours, theirs = both_passes(fused, rows, parameters, slopes=True), both_passes(blocked, rows, parameters)
+    for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a, b, rtol=2e-4, atol=2e-5 * max(1.0, float(b.abs().max())))
-    assert not _case(name, "max", 7)[0].kept_widths
+    assert not case(name, "max", 7)[0].kept_widths
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
@@ -278,21 +278,16 @@ WITH_SOFTMAX = {
 }
 
 
-@pytest.mark.parametrize("name", WITH_SOFTMAX)
-@pytest.mark.parametrize(("heads", "channels"), [(1, 5), (2, 8), (4, 16), (3, 1)])
-@pytest.mark.parametrize("has_kernels", [True, False])
-@pytest.mark.parametrize("has_grad", [True, False])
-def test_a_softmax_over_the_edges_of_a_destination(monkeypatch, name, heads, channels, has_kernels, has_grad):
-    steps, function = WITH_SOFTMAX[name]
-    if not has_kernels:
-        monkeypatch.setattr(message_kernel, "backend", lambda _: reference)
-    csc, width, draw = csc_of(), heads * channels, torch.Generator().manual_seed(6)
-    x, x2, y = (torch.randn(csc.num_src, width, generator=draw) for _ in range(3))
-    edge, p = torch.randn(csc.num_edges, width, generator=draw), torch.randn(width, generator=draw)
-    leaves = [t.requires_grad_(has_grad) for t in (x, x2, y, p)]
+def softmax_case(name, heads, channels, *, has_grad=True, csc=None, place="cpu"):
+    """A message with a softmax: its sums, the leaves that it reads, the rows of edges, and the graph."""
+    csc, width = csc_on(csc or csc_of(), torch.device(place)), heads * channels
+    draw = torch.Generator().manual_seed(6)
+    drawn = [torch.randn(n, width, generator=draw) for n in (csc.num_src, csc.num_src, csc.num_dst)]
+    edge, p = torch.randn(csc.num_edges, width, generator=draw).to(place), torch.randn(width, generator=draw)
+    leaves = x, x2, y, p = [t.to(place).requires_grad_(has_grad) for t in (*drawn, p)]
     made = aggregate_steps(
         csc,
-        [_step(*step) for step in steps],
+        [_step(*step) for step in WITH_SOFTMAX[name][0]],
         sources=(x, x2),
         destinations=(y,),
         edges=(edge,),
@@ -300,6 +295,18 @@ def test_a_softmax_over_the_edges_of_a_destination(monkeypatch, name, heads, cha
         width=width,
         heads=heads,
     )
+    return made, leaves, edge, csc
+
+
+@pytest.mark.parametrize("name", WITH_SOFTMAX)
+@pytest.mark.parametrize(("heads", "channels"), [(1, 5), (2, 8), (4, 16), (3, 1)])
+@pytest.mark.parametrize("has_kernels", [True, False])
+@pytest.mark.parametrize("has_grad", [True, False])
+def test_a_softmax_over_the_edges_of_a_destination(monkeypatch, name, heads, channels, has_kernels, has_grad):
+    if not has_kernels:
+        monkeypatch.setattr(message_kernel, "backend", lambda _: reference)
+    made, leaves, edge, csc = softmax_case(name, heads, channels, has_grad=has_grad)
+    function, draw = WITH_SOFTMAX[name][1], torch.Generator().manual_seed(7)
     wide = [t.detach().double().requires_grad_() for t in leaves]
     src, dst = csc.indices.long(), csc.destinations().long()
     given = wide[0][src], wide[1][src], wide[2][dst], edge.double(), wide[3]
@@ -336,10 +343,10 @@ def test_a_softmax_that_is_no_factor_of_a_sum_is_refused(steps, reduction):
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
 def test_the_kernels_equal_their_twins(monkeypatch, name, reduction):
-    fused, _, rows, parameters = _case(name, reduction, 7)
-    ours = _run(fused, rows, parameters)
+    fused, _, rows, parameters = case(name, reduction, 7)
+    ours = both_passes(fused, rows, parameters)
     monkeypatch.setattr(message_kernel, "backend", lambda _: reference)
-    for a, b in zip(ours, _run(fused, rows, parameters), strict=True):
+    for a, b in zip(ours, both_passes(fused, rows, parameters), strict=True):
         torch.testing.assert_close(a, b, rtol=2e-4, atol=2e-5 * max(1.0, float(b.abs().max())))
 
 
@@ -347,9 +354,9 @@ def test_the_kernels_equal_their_twins(monkeypatch, name, reduction):
     ("reduction", "ties"), [*itertools.product(["max", "min"], ["shared", "shared with zero"])]
 )
 def test_equal_messages_share_a_gradient(reduction, ties):
-    fused, blocked, rows, parameters = _case("the source", reduction, 5, ties)
+    fused, blocked, rows, parameters = case("the source", reduction, 5, ties)
     rows.sources[0].copy_(torch.randint(-1, 2, rows.sources[0].shape))
-    for a, b in zip(*(_run(how, rows, parameters) for how in (fused, blocked)), strict=True):
+    for a, b in zip(*(both_passes(how, rows, parameters) for how in (fused, blocked)), strict=True):
         torch.testing.assert_close(a, b)
 
 

@@ -16,6 +16,8 @@ from graphbraid.ops.aggregation import Aggregation, aggregated
 from graphbraid.ops.dropout import seed_of_call
 from graphbraid.ops.kernels import Watched, backend, check_row_dtype, new_rows, sum_dtype
 from graphbraid.ops.library import AnySeed, once_differentiable, operator
+from graphbraid.ops.message_kernel import aggregate_steps
+from graphbraid.ops.message_steps import MessageOp, MessageStep
 from graphbraid.ops.sddmm import edge_dot
 from graphbraid.signatures import typed
 
@@ -327,6 +329,18 @@ _AS_THEY_ARE = (1.0, 0, 0.0, 0)
 """GAT's kernels with a slope of 1, at which the leaky ReLU changes nothing, no loops and no dropout."""
 
 
+_DOT = (
+    MessageStep(MessageOp.SOURCE, 0),
+    MessageStep(MessageOp.DESTINATION, 0),
+    MessageStep(MessageOp.MULTIPLY, 0, 1),
+    MessageStep(MessageOp.SUM_COLUMNS, 2),
+    MessageStep(MessageOp.SOFTMAX, 3),
+    MessageStep(MessageOp.SOURCE, 1),
+    MessageStep(MessageOp.MULTIPLY, 5, 4),
+)
+"""Dot-product attention as the steps of a message."""
+
+
 @typed
 def dot_attention(csc: Csc, query: Tensor, key: Tensor, value: Tensor, heads: int) -> Tensor:
     """Sum in-neighbours' values weighted by dot-product attention, per head.
@@ -336,11 +350,12 @@ def dot_attention(csc: Csc, query: Tensor, key: Tensor, value: Tensor, heads: in
     Several relations are one graph whose sources are each relation's own rows, and share the softmax.
 
     Forward and backward keep a number per edge and head, and no row per edge. The products are those of
-    :func:`graphbraid.ops.sddmm`; softmax and sum run in GAT's kernels, with the products as edge logits.
+    :func:`graphbraid.ops.sddmm`; softmax and sum run in GAT's kernels, with the products as edge logits. On
+    another device all of it is the message of :func:`.aggregate_steps`, which keeps no number per edge.
 
     Args:
-        csc: the graph or block, on the CPU.
-        query: ``(num_dst, heads * channels)``, float32 or float64, head by head.
+        csc: the graph or block.
+        query: ``(num_dst, heads * channels)``, float32 or, on the CPU, float64, head by head.
         key: ``(num_src, heads * channels)`` of the same dtype.
         value: ``(num_src, heads * channels)`` of the same dtype.
         heads: number of heads.
@@ -354,7 +369,7 @@ def dot_attention(csc: Csc, query: Tensor, key: Tensor, value: Tensor, heads: in
     """
     heads = as_count(heads, "heads", least=1)
     width = check_tensor(query, "query", ndim=2, floating=True).shape[1]
-    num_src = csc.num_src
+    num_src, on_cpu = csc.num_src, query.device.type == "cpu"
     for rows, name, count in (
         (query, "query", csc.num_dst),
         (key, "key", num_src),
@@ -366,12 +381,16 @@ def dot_attention(csc: Csc, query: Tensor, key: Tensor, value: Tensor, heads: in
                 f"{name} must be ({count}, heads * channels) for {heads} heads, with as many columns as "
                 f"query has ({width}); got shape {tuple(rows.shape)}"
             )
-        is_known = rows.dtype in (torch.float32, torch.float64) and rows.device.type == "cpu"
-        if not is_known or rows.dtype != query.dtype:
+        is_known = rows.dtype == torch.float32 or (on_cpu and rows.dtype == torch.float64)
+        if not is_known or rows.dtype != query.dtype or rows.device != query.device:
             raise DataError(
-                "query, key and value must be of one dtype, float32 or float64, on the CPU; "
+                "query, key and value must be float32, or all float64 on the CPU, and on one device; "
                 f"{name} is {rows.dtype} on {rows.device}"
             )
+    if not on_cpu:
+        return aggregate_steps(
+            csc, _DOT, sources=(key, value), destinations=(query,), width=width, heads=heads
+        )
     return _dot_attention(query, key, value, csc, heads)
 
 

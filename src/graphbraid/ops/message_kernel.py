@@ -36,7 +36,6 @@ from graphbraid.ops.spmm import Ties
 
 _PASSED_DESTINATIONS = 6
 """Matrices of destinations that the kernel takes: backward reads the gradient and the result, too."""
-_FLOAT = torch.empty(0, dtype=torch.float32)
 _EDGES_TO_HOIST = 4
 """Edges for each node from which on steps of one end are computed once for each node."""
 _OP = MessageOp
@@ -92,11 +91,6 @@ class _Walk:
     indices: Tensor
     by_source: bool
     perm: Tensor | None = None
-
-    @classmethod
-    def of_nodes(cls, count: int, by_source: bool) -> _Walk:
-        """Return the walk of each node alone."""
-        return cls(torch.arange(count + 1), torch.arange(count, dtype=torch.int32), by_source)
 
 
 @dataclass(frozen=True, eq=False)
@@ -280,12 +274,17 @@ class FusedMessages:
     ) -> None:
         self._csc, self._reduction, self._width, self._ties = csc, reduction, width, ties
         self._parameters, self._heads = parameters, heads
+        self.like = torch.empty(0, dtype=torch.float32, device=csc.indptr.device)
+        """A float32 tensor where the rows are."""
         self._nodes = {_OP.SOURCE: csc.num_src, _OP.DESTINATION: csc.num_dst}
         self._message = _Message.of(
             tuple(steps),
             tuple(parameter.numel() == 1 for parameter in parameters),
             {"max": _MAX, "min": _MIN}.get(reduction, _SUM),
-            tuple(csc.num_edges >= _EDGES_TO_HOIST * self._nodes[side] for side in SIDES),
+            tuple(
+                self.like.device.type == "cpu" and csc.num_edges >= _EDGES_TO_HOIST * self._nodes[side]
+                for side in SIDES
+            ),
         )
 
     @property
@@ -322,7 +321,7 @@ class FusedMessages:
             kept: a matrix of ``num_dst`` rows for each of :attr:`kept_widths`, written; or none.
         """
         if self.selects and count is None:
-            count = torch.empty(out.shape, dtype=torch.int32)
+            count = torch.empty_like(out, dtype=torch.int32)
         walk = _Walk(self._csc.indptr, self._csc.indices, by_source=False)
         given, slopes = self._given(rows), self._message.with_slopes
         if self._message.softmax is not None:
@@ -391,19 +390,24 @@ class FusedMessages:
             ):
                 read = replace(given, edges=None, weight=None)
                 read = read.having(side, (*given.of(side)[: self._message.counts[side]], *inner))
-                totals += self._run(program, _Walk.of_nodes(number, side is _OP.SOURCE), read, to, adds=True)
+                totals += self._run(program, self._at_nodes(side), read, to, adds=True)
         for row, parameter, total in zip(totals, self._parameters, into.parameters, strict=True):
             if total is not None:
                 given_to = row.sum() if parameter.numel() == 1 else row[: parameter.numel()]
                 total.add_(given_to.view(total.shape))
 
+    def _at_nodes(self, side: MessageOp) -> _Walk:
+        """Return the walk of each node of a side alone."""
+        ids = torch.arange(self._nodes[side] + 1, device=self.like.device)
+        return _Walk(ids, ids[:-1].int(), side is _OP.SOURCE)
+
     def _empty(self, step: int, number: int) -> Tensor:
         narrow = self._message.whole.all[step].narrow
-        return new_rows(_FLOAT, number, self._heads if narrow else self._width)
+        return new_rows(self.like, number, self._heads if narrow else self._width)
 
     def _given(self, rows: EdgeRows) -> _Given:
         """Return what the kernels read, with what runs once for each node computed."""
-        learned = torch.zeros(len(self._parameters), self._width)
+        learned = self.like.new_zeros(len(self._parameters), self._width)
         for row, parameter in zip(learned, self._parameters, strict=True):
             row[: parameter.numel() if parameter.numel() > 1 else None] = parameter.detach().reshape(-1)
         given = _Given(
@@ -414,7 +418,7 @@ class FusedMessages:
         for side, program in self._message.at_nodes.items():
             number = self._nodes[side]
             made = [self._empty(step, number) for step in self._message.hoisted[side]]
-            self._run(program, _Walk.of_nodes(number, side is _OP.SOURCE), given, made)
+            self._run(program, self._at_nodes(side), given, made)
             given = given.having(side, (*given.of(side), *made))
         of_edges = [e.detach().contiguous() for e in rows.edges]
         return replace(
@@ -425,7 +429,7 @@ class FusedMessages:
 
     def _with_sums(self, given: _Given, kept: Sequence[Tensor] | None, *, written: bool = False) -> _Given:
         """Return what is read with the logarithms of a softmax's sums, computed if they are not yet."""
-        (sums,) = kept or [new_rows(_FLOAT, self._csc.num_dst, self.kept_widths[0])]
+        (sums,) = kept or [new_rows(self.like, self._csc.num_dst, self.kept_widths[0])]
         if not written:
             assert self._message.softmax is not None
             walk = _Walk(self._csc.indptr, self._csc.indices, by_source=False)
@@ -532,10 +536,10 @@ class _AggregateSteps(torch.autograd.Function):
         ctx: Any, how: FusedMessages, shape: tuple[int, int], sizes: tuple[int, int, int], *tensors: Tensor
     ) -> Tensor:
         rows = _edge_rows(sizes, tensors)
-        out = new_rows(_FLOAT, *shape)
-        count = new_rows(_FLOAT, *shape, torch.int32) if how.selects else None
+        out = new_rows(how.like, *shape)
+        count = new_rows(how.like, *shape, torch.int32) if how.selects else None
         keeps = any(ctx.needs_input_grad)
-        kept = [new_rows(_FLOAT, shape[0], width) for width in how.kept_widths if keeps]
+        kept = [new_rows(how.like, shape[0], width) for width in how.kept_widths if keeps]
         how.forward(rows, out, count, kept=kept)
         ctx.how, ctx.sizes = how, sizes
         ctx.save_for_backward(*tensors, out if how.reads_result else None, count, *kept)

@@ -15,8 +15,10 @@ from tests.compiling import Compiled
 from tests.ops.graphs import skewed, square, values
 from tests.ops.peers import share_of, tables, with_coefficients
 from tests.ops.test_attention import gat_inputs, gatv2_inputs
+from tests.ops.test_message_steps import WITH_SOFTMAX, both_passes, case, softmax_case
 from tests.ops.test_spmm import COEFFICIENTS, arguments
 
+from graphbraid.ops import message_kernel
 from graphbraid.ops import triton as kernels
 from graphbraid.ops.attention import both_ways
 from graphbraid.ops.dropout import RowEpilogue
@@ -25,6 +27,7 @@ from graphbraid.ops.peers.pipeline_plan import PipelineConfig, PipelinePlan
 from graphbraid.ops.spmm import TIES
 from graphbraid.ops.triton import partition
 
+message_kernel.backend = lambda _: kernels
 compiled = Compiled(int(sys.argv[1]), sys.argv[2])
 csc = skewed(10, 13)
 transposed, perm = csc.transpose()
@@ -87,6 +90,12 @@ for partition.SEGMENT in (8, 512):  # with hubs, both launches of each kernel; w
         scales = tuple(values(3) for _ in parts if row_dtype == torch.int8)
         table = TierTable([Tier(parts, scales), Tier(parts[:1], scales[:1])])
         kernels.gather_tiered(table, perm[:2], torch.empty(2, 16, dtype=out_dtype))
+    for name in ("all that can be read", "all that can be computed"):
+        for reduction in ("sum", "min"):
+            fused, _, rows, parameters = case(name, reduction, 100, csc=csc)
+            both_passes(fused, rows, parameters)
+    for name in WITH_SOFTMAX:
+        softmax_case(name, 3, 9, csc=csc)[0].sum().backward()
 part_of = torch.arange(50) % 2
 for wanted, width, wpb in (("plain", 100, 4), ("all", 128, 16), ("scales", 3, 1)):
     for row_dtype in (torch.float32, dtype):

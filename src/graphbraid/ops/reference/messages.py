@@ -79,7 +79,7 @@ def reduce_messages(
     """Twin of ``messages.inl``, which says what it computes."""
     own, other = destinations(indptr), indices.long()
     src, dst = (own, other) if by_source else (other, own)
-    edge = torch.arange(other.numel()) if perm is None else perm
+    edge = torch.arange(other.numel(), device=own.device) if perm is None else perm
     matrices = [((x, x2, x3, x4), src), ((y, y2, y3, y4, y5, y6), dst), ((edges,), edge)]
     width = parameters.shape[1]
     values: list[Tensor] = []
@@ -125,7 +125,7 @@ def _select(kind: int, found: Tensor, own: Tensor, out: Tensor, count: Tensor | 
     if kind == 3:
         shift = out.masked_fill(out == -torch.inf, 0.0)
         sums = torch.zeros_like(out).index_add_(0, own, (found - shift[own]).exp())
-        has_any = torch.zeros(len(out), 1, dtype=torch.bool).index_fill_(0, own, value=True)
+        has_any = out.new_zeros(len(out), 1, dtype=torch.bool).index_fill_(0, own, value=True)
         out.copy_(torch.where(has_any, shift + sums.log(), 0.0))
         return
     assert count is not None

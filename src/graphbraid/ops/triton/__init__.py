@@ -12,6 +12,7 @@ from graphbraid.ops.triton.edges import edge_softmax, edge_softmax_backward, sdd
 from graphbraid.ops.triton.epilogue import epilogue, epilogue_backward
 from graphbraid.ops.triton.gather import gather_as_float, gather_rows, gather_scaled, gather_tiered
 from graphbraid.ops.triton.gine import gine, gine_backward, gine_edge_backward
+from graphbraid.ops.triton.messages import reduce_messages
 from graphbraid.ops.triton.norm import (
     batch_norm,
     batch_norm_backward,
@@ -47,6 +48,7 @@ __all__ = [
     "layer_norm",
     "layer_norm_backward",
     "pipelined_sum",
+    "reduce_messages",
     "sddmm",
     "spmm",
     "spmm_max",

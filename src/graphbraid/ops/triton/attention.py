@@ -30,15 +30,16 @@ from torch import Tensor
 from graphbraid.ops import reference
 from graphbraid.ops.triton.epilogue import dropout_arguments, dropout_key, kept, seed_of
 from graphbraid.ops.triton.launch import launch, like, on_device_of
-from graphbraid.ops.triton.partition import edges_of, load_rows, over_rows, partial_rows, segments_of
+from graphbraid.ops.triton.partition import (
+    edges_of,
+    heads_tile,
+    load_rows,
+    over_rows,
+    partial_rows,
+    segments_of,
+)
 
 COUNTS = ["num_loops", "num_edges", "seed", "threshold"]  # not specialised on, as they differ between batches
-
-_NUMBERS = 1024
-"""Number of values in a tile: eight per lane of four warps, times two or three matrices."""
-_NUMBERS_OF_AN_EDGE = 256
-_MOST_EDGES = 16
-_NUMBERS_OF_A_WARP = 256
 
 
 @triton.jit
@@ -193,15 +194,10 @@ def over_heads(kernel: Any, a: Any, indptr: Tensor, shape: tuple[int, int, int],
     num_rows, heads, channels = shape
     if num_rows * heads * channels == 0:
         return
-    block = triton.next_power_of_2(channels)
-    together = max(1, min(triton.next_power_of_2(heads), _NUMBERS_OF_AN_EDGE // block))
-    edges = max(1, min(_MOST_EDGES, _NUMBERS // (together * block)))
-    warps = max(1, min(8, edges * together * block // _NUMBERS_OF_A_WARP))
-    more |= {"EDGES": edges, "HEADS": together, "CHANNELS": block, "num_warps": warps}
-    more |= {"heads": heads, "channels": channels, "slope": float(a.slope), "LOOPS": a.num_loops > 0}
+    more |= {**heads_tile(heads, channels), "slope": float(a.slope), "LOOPS": a.num_loops > 0}
     num_edges = a.indices.numel()
     run = partial(launch, kernel, a=a, num_edges=num_edges, **more)
-    over_rows(run, segments_of(indptr, num_edges), num_rows, triton.cdiv(heads, together))
+    over_rows(run, segments_of(indptr, num_edges), num_rows, triton.cdiv(heads, more["HEADS"]))
 
 
 @triton.jit(do_not_specialize=["count"])

@@ -146,6 +146,19 @@ def row_tile(width: int) -> dict[str, int]:
     return {"EDGES": edges, "FEAT": columns, "num_warps": 2 if edges * columns > 512 else 1}
 
 
+def heads_tile(heads: int, channels: int) -> dict[str, int]:
+    """Return constants and sizes of kernels over rows by head: edges at a time, heads, channels, warps.
+
+    A tile has at most 1,024 values, eight per lane of four warps, times two or three matrices. All channels
+    of a head are in it.
+    """
+    block = triton.next_power_of_2(channels)
+    together = max(1, min(triton.next_power_of_2(heads), 256 // block))
+    edges = max(1, min(16, 1024 // (together * block)))
+    tile = {"EDGES": edges, "HEADS": together, "CHANNELS": block, "heads": heads, "channels": channels}
+    return {**tile, "num_warps": max(1, min(8, edges * together * block // 256))}
+
+
 def row_tiles(width: int, tile: dict[str, int]) -> int:
     """Return the number of tiles of :func:`row_tile` in a row of ``width`` values."""
     return int(triton.cdiv(width, tile["FEAT"]))

@@ -11,8 +11,8 @@ from graphbraid.ops import reference
 from graphbraid.ops.triton.launch import like
 from graphbraid.ops.triton.partition import RowReduction, edges_of, load_row, load_rows, store_sums, work_tile
 
-_NAN_KEY = tl.constexpr(0x7FFFFFFF)  # above the key of +inf, and as bits a NaN itself
-_NO_KEY = tl.constexpr(-(2**31))  # below the key of -inf
+NAN_KEY = tl.constexpr(0x7FFFFFFF)  # above the key of +inf, and as bits a NaN itself
+NO_KEY = tl.constexpr(-(2**31))  # below the key of -inf
 _NO_POSITION = tl.constexpr(0x7FFFFFFF)
 
 
@@ -20,7 +20,13 @@ _NO_POSITION = tl.constexpr(0x7FFFFFFF)
 def ordered_key(x):
     """Return int32 keys in the order of float32 ``x``: equal for both zeros, largest for every NaN."""
     bits = tl.where(x == 0, 0.0, x).to(tl.int32, bitcast=True)
-    return tl.where(x != x, _NAN_KEY, tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits))
+    return tl.where(x != x, NAN_KEY, tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits))
+
+
+@triton.jit
+def number_of_key(key):
+    """Return the float32 of an :func:`ordered_key`."""
+    return tl.where(key < 0, key ^ 0x7FFFFFFF, key).to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -54,7 +60,7 @@ def spmm_max_kernel(
     item, columns, inside = work_tile(width, FEAT)
     v, begin, end = edges_of(item, indptr, segment_row, segment_first, SEGMENT, PARTIAL)
     row_begin = tl.load(indptr + v)
-    best = tl.full((EDGES, FEAT), _NO_KEY, tl.int32)
+    best = tl.full((EDGES, FEAT), NO_KEY, tl.int32)
     kept = tl.full((EDGES, FEAT), _NO_POSITION if TIES == 0 else 0, tl.int32)
     for first in range(begin, end, EDGES):
         e = first + tl.arange(0, EDGES)
@@ -63,7 +69,7 @@ def spmm_max_kernel(
         rows = load_rows(x, u, x_stride, columns, live[:, None] & inside[None, :])
         if weight is not None:
             rows *= tl.load(weight + e, mask=live, other=0.0)[:, None]
-        key = tl.where(live[:, None], ordered_key(rows), _NO_KEY)
+        key = tl.where(live[:, None], ordered_key(rows), NO_KEY)
         value = (e - row_begin if TIES == 0 else live).to(tl.int32)[:, None]
         best, kept = keep_larger(key, value, best, kept, TIES)
     if not PARTIAL and segment_row is not None:
@@ -72,7 +78,7 @@ def spmm_max_kernel(
             s = first + tl.arange(0, EDGES)
             live = (s < last)[:, None] & inside[None, :]
             place = s[:, None] * width + columns[None, :]
-            key = tl.load(partial_key + place, mask=live, other=_NO_KEY)
+            key = tl.load(partial_key + place, mask=live, other=NO_KEY)
             value = tl.load(partial_found + place, mask=live, other=_NO_POSITION if TIES == 0 else 0)
             best, kept = keep_larger(key, value, best, kept, TIES)
     top = tl.max(best, axis=0)
@@ -86,14 +92,14 @@ def spmm_max_kernel(
         tl.store(partial_key + place, top, mask=inside)
         tl.store(partial_found + place, result, mask=inside)
     else:
-        value = tl.where(top < 0, top ^ 0x7FFFFFFF, top).to(tl.float32, bitcast=True)
+        value = number_of_key(top)
         is_empty = tl.load(indptr + v + 1) == row_begin
         if TIES == 0:
             result = tl.where(is_empty, -1, result)
         else:
             if TIES == 2:
                 result += (top == 0).to(tl.int32)
-            result = tl.where(is_empty | (top == _NAN_KEY), 0, result)
+            result = tl.where(is_empty | (top == NAN_KEY), 0, result)
         tl.store(out + place, tl.where(is_empty, 0.0, value), mask=inside)
         tl.store(found + place, result, mask=inside)
 
