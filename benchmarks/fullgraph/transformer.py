@@ -4,8 +4,7 @@
 
 A generated graph of the size of ogbn-mag times ``--share``, with the reverse of each relation. Both train the
 model of PyG's example from the same weights and must have the same loss after the same epochs: PyG as it is,
-and ours with its ``HGTConv`` layers run by fused operators. Each is a process of its own, they take turns,
-and the median of the repeats counts.
+and ours compiled. Each is a process of its own, they take turns, and the median of the repeats counts.
 """
 
 from __future__ import annotations

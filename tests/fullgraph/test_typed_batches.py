@@ -17,7 +17,6 @@ from tests.fullgraph.typed_cases import (
     LEFT_ALONE,
     TRANSFORMED,
     WIDTHS,
-    Transformer,
     hetero,
     of,
     residual,
@@ -105,7 +104,7 @@ class WithHead(nn.Module):
         return self.head(x_dict["a"])
 
 
-MODELS = {"HGT, inputs and a head": WithHead, **TRANSFORMED, "HGT": Transformer, **HETERO}
+MODELS = {"HGT, inputs and a head": WithHead, **TRANSFORMED, **HETERO}
 KINDS = {
     "HeteroData": sampled,
     "in another order": lambda graph: shuffled(sampled(graph)),

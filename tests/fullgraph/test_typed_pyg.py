@@ -23,7 +23,7 @@ from torch_geometric.nn import GATConv, GATv2Conv, GraphConv, HeteroConv, SAGECo
 
 import graphbraid
 from graphbraid import native
-from graphbraid.fullgraph import ALL, Engine, Uncompiled, lower
+from graphbraid.fullgraph import ALL, Engine, Uncompiled, estimated_bytes, lower
 from graphbraid.graph import Graph
 
 pytestmark = pytest.mark.filterwarnings("ignore:There exist node types")
@@ -176,7 +176,7 @@ def test_learned_rows_of_a_type_without_features() -> None:
 @pytest.mark.parametrize("name", LEFT_ALONE)
 def test_what_is_left_alone_runs_as_it_is_written_and_says_why(name: str) -> None:
     make, reason = LEFT_ALONE[name]
-    graph = untidy(only_sources=name != "HGTConv")
+    graph = untidy()
     model = ready(make, graph)
     node_type = "b" if name == "outputs of one type" else "a"
     engine = graphbraid.compile(model, graph, nodes=TRAIN[:1], node_type=node_type)
@@ -187,13 +187,14 @@ def test_what_is_left_alone_runs_as_it_is_written_and_says_why(name: str) -> Non
         torch.testing.assert_close(engine(), twin()[TRAIN[:1]].float(), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["SAGEConv", "HGTConv"])
+@pytest.mark.parametrize("name", ["SAGEConv", "HGTConv", "a subclass"])
 def test_edges_and_features_changed_later_are_followed_also_by_a_model_left_alone(name: str) -> None:
     graph = untidy(only_sources=False)
-    model = ready(HETERO[name] if name in HETERO else LEFT_ALONE[name][0], graph)
+    lowered = HETERO | TRANSFORMED
+    model = ready(lowered[name] if name in lowered else LEFT_ALONE[name][0], graph)
     data = graph.to_pyg()
     engine = graphbraid.compile(model, data, nodes=TRAIN, node_type="a")
-    assert isinstance(engine, Engine) == (name in HETERO)
+    assert isinstance(engine, Engine) == (name in lowered)
     for _ in range(2):
         expected = model(data.x_dict, data.edge_index_dict)
         expected = expected["a"] if isinstance(expected, dict) else expected
@@ -201,6 +202,18 @@ def test_edges_and_features_changed_later_are_followed_also_by_a_model_left_alon
         first = data.edge_types[0]
         data[first].edge_index = data[first].edge_index[:, ::2].contiguous()
         data["a"].x = data["a"].x + 1
+
+
+@pytest.mark.parametrize("frozen", ["rel", "lin", "first", "skip.a"])
+def test_attention_over_relations_with_frozen_parts_equals_pyg(frozen: str) -> None:
+    graph = untidy(only_sources=False)
+    model = ready(TRANSFORMED["HGTConv"], graph)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(frozen not in name)
+    engine = compiled(model, graph)
+    assert "attention over relations" in engine.explain()
+    assert_alike(model, graph, engine, TRAIN, steps=2, plain=Twin(model, graph))
+    assert estimated_bytes(model, graph, node_type="a") > 0
 
 
 def test_a_layer_within_a_type_is_refused_between_two() -> None:

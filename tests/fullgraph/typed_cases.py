@@ -152,11 +152,6 @@ HETERO = {
     ),
     "SAGEConv, projected": residual(lambda: SAGEConv(8, 8, project=True)),
 }
-TRANSFORMED = {
-    "to_hetero SAGEConv": transformed(lambda width: SAGEConv((-1, -1), width)),
-    "to_hetero GraphConv, mean": transformed(lambda width: GraphConv((-1, -1), width), "mean"),
-    "to_hetero GATConv": transformed(lambda width: GATConv((-1, -1), width, add_self_loops=False)),
-}
 
 
 class Transformer(nn.Module):
@@ -170,6 +165,14 @@ class Transformer(nn.Module):
     def forward(self, x_dict: Any, edge_index_dict: Any) -> Any:
         x_dict = self.first(x_dict, edge_index_dict)
         return self.second({name: x for name, x in x_dict.items() if x is not None}, edge_index_dict)
+
+
+TRANSFORMED = {
+    "HGTConv": Transformer,
+    "to_hetero SAGEConv": transformed(lambda width: SAGEConv((-1, -1), width)),
+    "to_hetero GraphConv, mean": transformed(lambda width: GraphConv((-1, -1), width), "mean"),
+    "to_hetero GATConv": transformed(lambda width: GATConv((-1, -1), width, add_self_loops=False)),
+}
 
 
 class Swapped(Layers):
@@ -188,7 +191,6 @@ def swapped(graph: Graph) -> nn.Module:
 
 
 LEFT_ALONE = {
-    "HGTConv": (Transformer, "first: no operation stands for HGTConv"),
     "a subclass": (hetero(of(OwnSage)), "no operation stands for OwnSage"),
     "edges turned round": (swapped, "flip: no operation stands for this call"),
     "minimum": (hetero(of(SAGEConv), "min"), "its argument min"),

@@ -80,11 +80,11 @@ class Uncompiled:
             return out
 
     def explain(self, *, measure: bool = False) -> str:
-        """Return why the model was not lowered, and which of its layers run fused.
+        """Return why the model was not lowered.
 
         ``measure`` is ignored, since there are no tasks to time.
         """
-        return self._source.explained(self._model, self.why)
+        return self.why.explained()
 
 
 @overload

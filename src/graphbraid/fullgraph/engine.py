@@ -284,7 +284,7 @@ class Engine:
             runner = self._tracker.runner_of(snapshot)
             if runner is None:
                 assert snapshot.why is not None
-                return self._tracker.source.explained(self.model, snapshot.why)
+                return snapshot.why.explained()
             self.runner = runner
             return runner.explain(measure=measure)
 

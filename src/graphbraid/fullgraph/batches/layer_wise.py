@@ -38,6 +38,7 @@ from graphbraid.fullgraph.program import (
     Messages,
     Operation,
     Program,
+    RelationAttention,
 )
 from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.graph.csc import Csc
@@ -71,6 +72,7 @@ def why_not_by_level(program: Program, device: torch.device) -> str:
 def _why_not(op: Operation, device: torch.device) -> str:
     of_edges = isinstance(op, Messages) or (isinstance(op, Attention) and op.reads_edges)
     walks_otherwise = op.moves and not isinstance(op, DestinationRows) and type(op) not in _ALONG_EDGES
+    walks_otherwise |= isinstance(op, RelationAttention)
     is_laplacian = isinstance(op, Aggregate) and op.adjacency.kind in LAPLACIANS
     conditions = {
         "may make each row of all rows": couples_rows(op),

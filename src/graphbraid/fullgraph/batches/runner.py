@@ -32,7 +32,7 @@ from graphbraid.fullgraph.program import (
 )
 from graphbraid.fullgraph.reading.as_written import map_tensors, of_node_type
 from graphbraid.fullgraph.reading.calling import EDGE_ATTR, EDGE_TYPE, X
-from graphbraid.fullgraph.reading.fused_hgt import fused_layers
+from graphbraid.fullgraph.reading.hgt import fused_layers
 from graphbraid.fullgraph.reading.islands import Breaks
 from graphbraid.fullgraph.reading.modes import lock_of, plain_tensors
 from graphbraid.fullgraph.reading.read import read_model, read_typed

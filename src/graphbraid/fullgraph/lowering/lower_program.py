@@ -42,6 +42,7 @@ from graphbraid.fullgraph.program import (
     NotLoweredError,
     Operation,
     Program,
+    RelationAttention,
 )
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
@@ -157,8 +158,9 @@ def check_kernels(program: Program, device: Device) -> None:
     if not device.is_host and any(isinstance(op, Attention) and op.reads_edges for op in program.ops):
         what = f"attention to edge features has no kernel on {device.place}"
         raise NotLoweredError("attention", what, "the CPU, or edge_dim=None")
-    if not device.is_host and any(isinstance(op, Messages) for op in program.ops):
-        raise NotLoweredError("messages", f"a user's own have no kernel on {device.place}", "the CPU")
+    for op in program.ops:
+        if not device.is_host and isinstance(op, Messages | RelationAttention):
+            raise NotLoweredError(op.symbol, f"no kernel stands for them on {device.place}", "the CPU")
 
 
 def _sizes(csc: Csc, num_blocks: int, reached: Reach | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -263,7 +265,7 @@ def _of_type(reached: Reach, first: int, last: int) -> Reach:
 
 def _whole(types: Types, program: Program, known: Collection[int] = ()) -> dict[int, Csc]:
     """Return the adjacencies, without weights, of the relations that a program reads, but for those known."""
-    read = {op.walks.number: op.walks for op in program.ops if op.walks is not None}
+    read = {one.number: one for op in program.ops for one in op.relations_read}
     found = {number: csc_of(types, read[number]) for number in sorted(read.keys() - set(known))}
     return {
         number: csc if csc.weight is None else Csc(csc.indptr, csc.indices, csc.num_src, trusted=True)

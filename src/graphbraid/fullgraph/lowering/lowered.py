@@ -130,6 +130,6 @@ def _relations_by_level(program: Program) -> dict[int, dict[int, Relation]]:
     """Return the relations whose edges are read in every step, by level and number."""
     found: dict[int, dict[int, Relation]] = {}
     for op in program.ops:
-        if op.walks is not None:
-            found.setdefault(program.level(op.inputs[0]), {})[op.walks.number] = op.walks
+        for one in op.relations_read:
+            found.setdefault(program.level(op.out) - 1, {})[one.number] = one
     return found

@@ -299,6 +299,11 @@ class RelationAttention(Operation):
     """The relations into the type."""
     symbol = "attention over relations"
 
+    @property
+    def relations_read(self) -> tuple[Relation, ...]:
+        """All relations whose edges it reads, which lead to the level of its result."""
+        return self.relations
+
     def parameters(self) -> tuple[nn.Parameter, ...]:
         """Return the parameters it learns."""
         layer = cast("Any", self.layer)

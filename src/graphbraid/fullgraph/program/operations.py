@@ -117,8 +117,13 @@ class Operation:
 
     @property
     def walks(self) -> Relation | None:
-        """The relation whose edges it reads; None if it reads all edges together, or none."""
+        """The relation whose edges it reads; None if it reads all edges together, several, or none."""
         return None
+
+    @property
+    def relations_read(self) -> tuple[Relation, ...]:
+        """All relations whose edges it reads, which lead to the level of its result."""
+        return () if self.walks is None else (self.walks,)
 
     def parameters(self) -> tuple[nn.Parameter, ...]:
         """Return the parameters it learns."""

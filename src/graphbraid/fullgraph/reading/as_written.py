@@ -25,7 +25,7 @@ from graphbraid.fullgraph.reading.calling import (
     X,
     withholding,
 )
-from graphbraid.fullgraph.reading.fused_hgt import fused_layers
+from graphbraid.fullgraph.reading.hgt import fused_layers
 from graphbraid.graph import Graph, ScaledFeatures, SparseFeatures
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.interop.relations import edge_weights_of
@@ -117,8 +117,7 @@ def _matrix_of(csc: Csc) -> Tensor:
 class AsWritten:
     """Calls a model as it is written on a whole graph.
 
-    Where the graph has types, layers for which a fused operator stands run by it
-    (:func:`graphbraid.fullgraph.reading.fused_hgt.fused_layers`).
+    Where the graph has types, its ``HGTConv`` layers run by :func:`.fused_layers`.
 
     Args:
         model: any module.

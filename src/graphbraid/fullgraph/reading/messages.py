@@ -23,8 +23,8 @@ from torch import Tensor, fx, nn
 from graphbraid.fullgraph.program import ComputedEdges, Messages, NotLoweredError, ReadRows
 from graphbraid.fullgraph.reading.edge_functions import recorded_functions
 from graphbraid.fullgraph.reading.exact import Known, check, flag, is_from
-from graphbraid.fullgraph.reading.fused_hgt import is_kind
 from graphbraid.fullgraph.reading.fused_messages import heads_of, steps_of
+from graphbraid.fullgraph.reading.hgt import is_kind
 from graphbraid.fullgraph.reading.message_trial import show_row_by_row, traced_message
 from graphbraid.fullgraph.reading.reader import Writer, reader_of
 from graphbraid.ops.message_steps import MessageStep

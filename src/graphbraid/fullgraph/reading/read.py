@@ -206,7 +206,11 @@ def _check_worth(ops: tuple[Operation, ...], graph: Graph | None) -> None:
     first = next((call for call in calls if call.code), calls[0])
     part, _, reason = (first.why or f"{first.name}: it runs inside a graph break").partition(": ")
     apart = [layer.program.ops for op in ops if isinstance(op, Break) for layer in op.layers]
-    layers = [op for op in (*ops, *chain(*apart)) if op.moves and not isinstance(op, DestinationRows)]
+    layers = [
+        op
+        for op in (*ops, *chain(*apart))
+        if (op.moves or op.relations_read) and not isinstance(op, DestinationRows)
+    ]
     if not layers:
         raise NotLoweredError(part, reason, first.needed, code=first.code, where=first.where)
     if graph is None:

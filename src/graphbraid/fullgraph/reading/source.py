@@ -26,7 +26,6 @@ from graphbraid.fullgraph.reading.calling import (
     of_data,
 )
 from graphbraid.fullgraph.reading.exact import is_from
-from graphbraid.fullgraph.reading.fused_hgt import explained_fused
 from graphbraid.fullgraph.reading.islands import Breaks, rows_to_try
 from graphbraid.fullgraph.reading.read import read_model, read_typed
 from graphbraid.fullgraph.reading.table import reader_of
@@ -258,11 +257,6 @@ class Source:
         """Return a runner of the model as it is written."""
         values = WholeValues(model, self.graph, place)
         return AsWritten(model, calling_of(model, self.given()), values, self._data, self.node_type)
-
-    def explained(self, model: nn.Module, why: NotLoweredError) -> str:
-        """Return the text about a model that runs as it is written, with its layers that run fused."""
-        fused = "" if self.node_type is None else explained_fused(model)
-        return "\n".join(filter(None, (why.explained(), fused)))
 
 
 _NONE_IF_MISSING = ("pos", "batch", "y", "edge_attr")

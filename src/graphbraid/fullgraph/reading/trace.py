@@ -35,7 +35,7 @@ from graphbraid.fullgraph.reading.calling import (
 )
 from graphbraid.fullgraph.reading.edge_calls import EdgeCalls
 from graphbraid.fullgraph.reading.exact import COUNTED, Known, anything, check, check_parameter, count, one_of
-from graphbraid.fullgraph.reading.fused_hgt import is_kind, read_layer
+from graphbraid.fullgraph.reading.hgt import is_kind, read_layer
 from graphbraid.fullgraph.reading.islands import Breaks, Islands, plain
 from graphbraid.fullgraph.reading.messages import Propagation, give_shape, is_traced_layer, read_messages
 from graphbraid.fullgraph.reading.reader import (

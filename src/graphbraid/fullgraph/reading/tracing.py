@@ -38,7 +38,7 @@ from graphbraid.fullgraph.reading.calling import (
     X,
 )
 from graphbraid.fullgraph.reading.exact import COUNTED, check, python_value
-from graphbraid.fullgraph.reading.fused_hgt import is_kind, outputs_of
+from graphbraid.fullgraph.reading.hgt import is_kind, outputs_of
 from graphbraid.fullgraph.reading.messages import (
     Propagation,
     is_message_passing,
@@ -307,11 +307,11 @@ class _Tracer(fx.Tracer):
             classes: the classes of placeholders, by their names; others are plain tensors.
             whole: names of modules to keep whole, and why; a module whose forward cannot be followed is
                 added. If None, its exception is raised.
-            given: the arguments that are available. With a graph at hand, PyG's ``HGTConv``, which takes and
-                gives dicts, is not kept whole. On a graph with types, layers without a reader have no form.
+            given: the arguments that are available. On a graph with types, layers without a reader have no
+                form.
         """
         super().__init__()
-        self._reads_hgt, self._is_typed = given.graph is None, given.typed
+        self._is_typed = given.typed
         self._gradients, self._classes, self._whole = torch.is_grad_enabled(), classes, whole
         self.thread = threading.get_ident()  # modules that other threads call meanwhile are not traced
         self.has_breaks = whole is not None
@@ -350,7 +350,7 @@ class _Tracer(fx.Tracer):
         by_type = any(isinstance(value, dict) for value in (*args, *kwargs.values()))
         if by_type and is_message_passing(m):
             name = self.path_of_module(m).removeprefix("model.")
-            if not self._reads_hgt or not is_kind(m):  # its result is a dict, which a trace cannot look into
+            if not is_kind(m):  # its result may be a dict, which a trace cannot look into
                 raise no_reader(name, m)
             types = outputs_of(name, m, *args, **kwargs)
             made = super().call_module(m, forward, args, kwargs)

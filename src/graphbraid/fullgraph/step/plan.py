@@ -53,6 +53,9 @@ Op = TypeVar("Op", bound=Operation)
 class PlannedOperation(ABC, Generic[Op]):
     """The tasks of one operation, and what its forward tasks leave for its backward tasks."""
 
+    other_bytes = 0
+    """Bytes that it takes at most beside the arena, of torch's allocator."""
+
     def __init__(self, plan: StepPlan, op: Op) -> None:
         self.plan, self.op = plan, op
         self.source = op.inputs[0]
@@ -117,10 +120,11 @@ class StepPlan:
 
     @property
     def other_bytes(self) -> int:
-        """Bytes beside the arena and the copies: constants, other forms of the features, split edges."""
+        """Bytes beside the arena: constants, other forms of the features, split edges, what PyTorch runs."""
         constants = sum(constant.nbytes for constant in self.constants.values())
         features = sum(one.factor_bytes for one in self.features.values()) + self.edge_features.nbytes
-        return constants + features + self.exchanges.nbytes
+        operations = sum(one.other_bytes for one in self.planned.values())
+        return constants + features + operations + self.exchanges.nbytes
 
     def allocate(self) -> None:
         """Compute the constants, and make the features' other forms."""

@@ -9,9 +9,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from graphbraid.fullgraph.program import Attention, Operation
+from graphbraid.fullgraph.program import Attention, Operation, RelationAttention
 from graphbraid.fullgraph.step.arena import FirstRows
-from graphbraid.fullgraph.step.operations.attention import AttendedEdges, PlannedAttention, PlannedGatv2
+from graphbraid.fullgraph.step.operations.attention import (
+    AttendedEdges,
+    PlannedAttention,
+    PlannedGatv2,
+    PlannedRelationAttention,
+)
 from graphbraid.fullgraph.step.plan import PlannedClass, StepPlan
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.attention import both_ways, needs_ids
@@ -201,7 +206,10 @@ def _own_heads(gram: Tensor) -> Tensor:
     return gram.view(heads, heads, -1).diagonal(dim1=0, dim2=1).t().contiguous()
 
 
-PLANNED: dict[type[Operation], PlannedClass] = {Attention: planned_attention}
+PLANNED: dict[type[Operation], PlannedClass] = {
+    Attention: planned_attention,
+    RelationAttention: PlannedRelationAttention,
+}
 """The classes of attention, by the operation that they plan."""
 
 __all__ = ["PLANNED"]

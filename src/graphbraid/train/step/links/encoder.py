@@ -22,7 +22,7 @@ from graphbraid.fullgraph.reading.calling import (
     X,
     parameters_of,
 )
-from graphbraid.fullgraph.reading.fused_hgt import fused_layers
+from graphbraid.fullgraph.reading.hgt import fused_layers
 from graphbraid.graph import EdgeType, Graph, Types
 from graphbraid.graph.csc import Csc
 from graphbraid.nn import NodeEmbedding, module_traits

@@ -1,7 +1,8 @@
-"""PyG's ``HGTConv`` by fused operators: the relations into all types are one graph, under one softmax.
+"""Reader of PyG's ``HGTConv``: the relations into a type are one graph, under one softmax.
 
-The graph's sources are each relation's own rows of keys and values, and its destinations the nodes of all
-types that receive messages. So one pass computes all relations' attention, without rows per edge.
+The graph's sources are each relation's own rows of keys and values. So one pass computes the attention of all
+these relations, without rows per edge. Inside a model that runs as it is written, such as an encoder of
+links, which returns rows of several types, the layers run by the same attention (:func:`fused_layers`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import math
 import operator
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -48,8 +49,8 @@ from graphbraid.ops.attention import dot_attention
 NEEDED = "rows on the CPU, no autocast, and edge lists in the order of the layer's relations"
 """What a call must have; any other runs as it is written."""
 
-_RELATIONS = MadeOfTensors()
-"""The relations of a call as one graph: a model's layers and steps on a whole graph pass the same lists."""
+_MADE = MadeOfTensors()
+"""Graphs made of edge lists, and of several relations. Layers, and steps on a whole graph, share them."""
 
 _HGT = pyg_layer(
     {
@@ -83,7 +84,7 @@ def is_kind(layer: nn.Module) -> bool:
 
 
 def check_layer(name: str, layer: Any) -> None:
-    """Refuse a layer that is not known to compute what :func:`run` does.
+    """Refuse a layer that is not known to compute what :func:`read_layer` writes.
 
     Raises:
         NotLoweredError: says why.
@@ -168,6 +169,9 @@ def attend(
 ) -> Tensor:
     """Return the attention of the nodes of a type over their in-neighbours by several relations.
 
+    ``key = k W_k[r, h] * p[r, h] / sqrt(channels)`` and ``value = v W_v[r, h]`` for each relation's sources,
+    as in "Heterogeneous Graph Transformer" (Hu et al., 2020).
+
     Args:
         layer: PyG's ``HGTConv``.
         query: ``(num_dst, channels)``.
@@ -175,59 +179,99 @@ def attend(
         relations: the relations.
         cscs: the edges of each.
     """
+    scale = 1 / math.sqrt(layer.out_channels // layer.heads)
     keys, values = [], []
     for edge_type, of_sources in zip(relations, rows, strict=True):
         key, _, value = of_sources.chunk(3, dim=1)
-        mapped = _mapped_by(layer, edge_type, key, value)
-        keys.append(mapped[0])
-        values.append(mapped[1])
+        strength = layer.p_rel["__".join(edge_type)].view(-1, 1, 1) * scale
+        keys.append(_mapped(key, strength * _maps(layer, layer.k_rel, edge_type)))
+        values.append(_mapped(value, _maps(layer, layer.v_rel, edge_type)))
     stacked = torch.cat(keys).flatten(1), torch.cat(values).flatten(1)
     return dot_attention(_side_by_side(cscs), query, *stacked, layer.heads)
 
 
-def _mapped_by(layer: Any, edge_type: EdgeType, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a relation's own keys, scaled, and values, ``(num_rows, heads, channels)``."""
-    scale = 1 / math.sqrt(layer.out_channels // layer.heads)
-    strength = layer.p_rel["__".join(edge_type)].view(-1, 1, 1) * scale
-    keys = _mapped(key, strength * _maps(layer, layer.k_rel, edge_type))
-    return keys, _mapped(value, _maps(layer, layer.v_rel, edge_type))
+def _maps(layer: Any, of_relations: Any, edge_type: EdgeType) -> Tensor:
+    """Return a relation's ``(heads, channels, channels)`` maps; PyG's stack has those of a head together."""
+    maps: Tensor = of_relations.weight[layer.edge_types_map[edge_type] :: len(layer.edge_types)]
+    return maps
+
+
+def _mapped(rows: Tensor, maps: Tensor) -> Tensor:
+    """Return ``(num_rows, heads, channels)`` rows, each head's multiplied by its map."""
+    by_head = rows.view(rows.shape[0], *maps.shape[:2]).transpose(0, 1)
+    return torch.bmm(by_head, maps).transpose(0, 1)
 
 
 def _side_by_side(cscs: Sequence[Csc]) -> Csc:
     """Return the edges into the same destinations as one graph, whose sources follow each other."""
     if len(cscs) == 1:
         return cscs[0]
-    sources, first = [], 0
-    for csc in cscs:
-        sources.append(csc.indices.long() + first)
-        first += csc.num_src
-    destinations = torch.cat([csc.destinations().long() for csc in cscs])
-    return coo_to_csc(torch.cat(sources), destinations, first, cscs[0].num_dst, keep_perm=False)[0]
+
+    def make() -> Csc:
+        sources, first = [], 0
+        for csc in cscs:
+            sources.append(csc.indices.long() + first)
+            first += csc.num_src
+        destinations = torch.cat([csc.destinations().long() for csc in cscs])
+        return coo_to_csc(torch.cat(sources), destinations, first, cscs[0].num_dst, keep_perm=False)[0]
+
+    tensors = [one for csc in cscs for one in (csc.indices, csc.indptr)]
+    return _MADE.get(tensors, tuple(csc.num_src for csc in cscs), make)
+
+
+def _is_sorted(layer: Any, edge_types: Iterable[EdgeType]) -> bool:
+    """Return whether relations are in the layer's order.
+
+    PyG divides the stacked rows by relation as if they were sorted, so another order gives other results.
+    """
+    numbers = [layer.edge_types_map.get(edge_type, -1) for edge_type in edge_types]
+    return numbers == sorted(set(numbers)) and numbers[0] >= 0
+
+
+# ---- layers inside a model that runs as it is written
+
+
+@contextmanager
+def fused_layers(model: nn.Module) -> Iterator[None]:
+    """Run a model's ``HGTConv`` layers by :func:`attend`, in the context.
+
+    Outputs and gradients equal PyG's to rounding. A layer runs as it is written if it is anything but PyG's
+    own class as it is. The model is left as it was found.
+    """
+    changed = []
+    try:
+        for name, layer in model.named_modules():
+            if is_kind(layer):
+                with suppress(NotLoweredError):
+                    check_layer(name, layer)
+                    vars(layer)["forward"] = functools.partial(run, layer)
+                    changed.append(layer)
+        yield
+    finally:
+        for layer in changed:
+            vars(layer).pop("forward", None)
 
 
 def run(layer: Any, x_dict: Any, edge_index_dict: Any) -> Any:
-    """Run PyG's ``HGTConv``, with its own maps of the rows and one fused attention over all relations.
+    """Run PyG's ``HGTConv``, with its own maps of the rows.
 
-    ``key = k W_k[r, h] * p[r, h] / sqrt(channels)`` and ``value = v W_v[r, h]`` for each relation's sources,
-    as in "Heterogeneous Graph Transformer" (Hu et al., 2020).
+    Raises:
+        DataError: an id is out of range.
     """
     if not _takes(layer, x_dict, edge_index_dict):
         return type(layer).forward(layer, x_dict, edge_index_dict)
-    rows = {name: of_type.chunk(3, dim=1) for name, of_type in layer.kqv_lin(x_dict).items()}
-    wanted = [name for name in rows if name in layer.dst_node_types]
-    num_dst = {name: rows[name][1].shape[0] for name in wanted}
-    keys, values = [], []
-    for edge_type in edge_index_dict:
-        key, _, value = rows[edge_type[0]]
-        mapped = _mapped_by(layer, edge_type, key, value)
-        keys.append(mapped[0])
-        values.append(mapped[1])
-    csc = _merged(edge_index_dict, [key.shape[0] for key in keys], num_dst)
-    query = torch.cat([rows[name][1] for name in wanted])
-    stacked = torch.cat(keys).flatten(1), torch.cat(values).flatten(1)
-    out = torch.split(dot_attention(csc, query, *stacked, layer.heads), list(num_dst.values()))
-    mixed = layer.out_lin({name: nn.functional.gelu(part) for name, part in zip(wanted, out, strict=True)})
-    return {name: _with_skip(layer.skip[name], mixed[name], x_dict[name]) for name in wanted}
+    rows, parts = layer.kqv_lin(x_dict), []
+    names = [one for one in rows if one in layer.dst_node_types]
+    for name in names:
+        query = rows[name].chunk(3, dim=1)[1]
+        into = [edge_type for edge_type in edge_index_dict if edge_type[-1] == name]
+        sources = [rows[edge_type[0]] for edge_type in into]
+        cscs = [_csc_of(one, edge_index_dict[one], x, query) for one, x in zip(into, sources, strict=True)]
+        parts.append(attend(layer, query, sources, into, cscs) if into else torch.zeros_like(query))
+    # As one matrix, like PyG's: parameters of types that nothing reads then get a gradient of zeros, too.
+    out = torch.split(nn.functional.gelu(torch.cat(parts)), [len(part) for part in parts])
+    mixed = layer.out_lin(dict(zip(names, out, strict=True)))
+    return {name: _with_skip(layer.skip[name], mixed[name], x_dict[name]) for name in names}
 
 
 def _takes(layer: Any, x_dict: Any, edge_index_dict: Any) -> bool:
@@ -244,31 +288,23 @@ def _takes(layer: Any, x_dict: Any, edge_index_dict: Any) -> bool:
     )
 
 
-def _is_sorted(layer: Any, edge_types: Iterable[EdgeType]) -> bool:
-    """Return whether relations are in the layer's order.
-
-    PyG divides the stacked rows by relation as if they were sorted, so another order gives other results.
-    """
-    numbers = [layer.edge_types_map.get(edge_type, -1) for edge_type in edge_types]
-    return numbers == sorted(set(numbers)) and numbers[0] >= 0
-
-
 def _is_plain(value: Any) -> bool:
     """Return whether a value is a dense matrix on the CPU."""
     is_tensor = type(value) in (Tensor, nn.Parameter)
     return is_tensor and value.layout == torch.strided and value.ndim == 2 and value.device.type == "cpu"
 
 
-def _maps(layer: Any, of_relations: Any, edge_type: EdgeType) -> Tensor:
-    """Return a relation's ``(heads, channels, channels)`` maps; PyG's stack has those of a head together."""
-    maps: Tensor = of_relations.weight[layer.edge_types_map[edge_type] :: len(layer.edge_types)]
-    return maps
+def _csc_of(edge_type: EdgeType, ends: Tensor, sources: Tensor, destinations: Tensor) -> Csc:
+    """Return the graph of a list of edges between the rows of two types."""
+    num_src, num_dst = sources.shape[0], destinations.shape[0]
 
+    def make() -> Csc:
+        source, destination = ends.detach().unbind()
+        check_ids(source, num_src, f"sources of {edge_type}")
+        check_ids(destination, num_dst, f"destinations of {edge_type}")
+        return coo_to_csc(source, destination, num_src, num_dst, keep_perm=False)[0]
 
-def _mapped(rows: Tensor, maps: Tensor) -> Tensor:
-    """Return ``(num_rows, heads, channels)`` rows, each head's multiplied by its map."""
-    by_head = rows.view(rows.shape[0], *maps.shape[:2]).transpose(0, 1)
-    return torch.bmm(by_head, maps).transpose(0, 1)
+    return _MADE.get([ends], (num_src, num_dst), make)
 
 
 def _with_skip(skip: Tensor, mixed: Tensor, x: Tensor) -> Tensor:
@@ -277,84 +313,3 @@ def _with_skip(skip: Tensor, mixed: Tensor, x: Tensor) -> Tensor:
         return mixed
     gate = skip.sigmoid()
     return gate * mixed + (1 - gate) * x
-
-
-def _merged(lists: Mapping[EdgeType, Tensor], num_src: Sequence[int], num_dst: Mapping[str, int]) -> Csc:
-    """Return the relations as one graph, kept for as long as the lists live unchanged.
-
-    Args:
-        lists: edge lists by relation.
-        num_src: number of each relation's sources, whose ids follow those of the relation before it.
-        num_dst: number of each type's destinations, whose ids follow those of the type before it.
-
-    Raises:
-        DataError: an id is out of range.
-    """
-    key = (*lists, *num_src, *num_dst.items())
-    return _RELATIONS.get(list(lists.values()), key, lambda: _made(lists, num_src, num_dst))
-
-
-def _made(lists: Mapping[EdgeType, Tensor], num_src: Sequence[int], num_dst: Mapping[str, int]) -> Csc:
-    first_dst, total_dst = {}, 0
-    for name, number in num_dst.items():
-        first_dst[name] = total_dst
-        total_dst += number
-    sources, destinations, total_src = [], [], 0
-    for (edge_type, ends), number in zip(lists.items(), num_src, strict=True):
-        source, destination = ends.detach().unbind()
-        check_ids(source, number, f"sources of {edge_type}")
-        check_ids(destination, num_dst[edge_type[-1]], f"destinations of {edge_type}")
-        sources.append(source + total_src)
-        destinations.append(destination + first_dst[edge_type[-1]])
-        total_src += number
-    return coo_to_csc(torch.cat(sources), torch.cat(destinations), total_src, total_dst, keep_perm=False)[0]
-
-
-# ---- layers of PyG without a lowered form, run by fused operators inside a model that runs as it is written
-
-
-@contextmanager
-def fused_layers(model: nn.Module) -> Iterator[None]:
-    """Run a model's ``HGTConv`` layers by :mod:`graphbraid.fullgraph.reading.fused_hgt`, in the context.
-
-    Outputs and gradients equal PyG's to rounding. A layer runs as it is written if it is anything but PyG's
-    own class as it is. The model is left as it was found.
-    """
-    changed = []
-    try:
-        for _, layer in _found(model)[0]:
-            vars(layer)["forward"] = functools.partial(run, layer)
-            changed.append(layer)
-        yield
-    finally:
-        for layer in changed:
-            vars(layer).pop("forward", None)
-
-
-def explained_fused(model: nn.Module) -> str:
-    """Return as text which layers of a model that runs as it is written are fused, and why others are not."""
-    found, refused = _found(model)
-    lines = []
-    if found:
-        names = ", ".join(name or "the model itself" for name, _ in found)
-        lines.append(
-            f"Fused operators run {names} (HGTConv): relations share one pass, without rows per edge, where "
-            f"the call has {NEEDED}."
-        )
-    lines += [f"Not fused: {why.part}: {why.reason}." for why in refused]
-    return "\n".join(lines)
-
-
-def _found(model: nn.Module) -> tuple[list[tuple[str, nn.Module]], list[NotLoweredError]]:
-    """Return the layers that fused operators stand for, by name, and why not for others of their class."""
-    found, refused = [], []
-    for name, layer in model.named_modules():
-        if not is_kind(layer):
-            continue
-        try:
-            check_layer(name or type(layer).__name__, layer)
-        except NotLoweredError as why:
-            refused.append(why)
-        else:
-            found.append((name, layer))
-    return found, refused
