@@ -38,88 +38,104 @@ def _trainer(of: Graph, **options: Any) -> Trainer:
     return Trainer(model, of, **{"task": "link", "fanouts": (3,), "temporal_strategy": "last"} | options)
 
 
-@command(LINKS, "an encoder that there is not", 2, "--task link needs --model to be one of", "'sega'")
+@command(LINKS, 2, "--task link needs --model to be one of", "'sega'")
 def unknown_encoder(w: Workplace):
+    """An encoder that there is not."""
     return _train(w, "--model", "sega")
 
 
-@command(LINKS, "a predictor of relations where there are none", 2, "--predictor distmult scores links of")
+@command(LINKS, 2, "--predictor distmult scores links of")
 def predictor_of_no_relations(w: Workplace):
+    """A predictor of relations where there are none."""
     return _train(w, "--predictor", "distmult")
 
 
-@command(LINKS, "links on the whole graph", 2, "mode='full' does not go with task='link'")
+@command(LINKS, 2, "mode='full' does not go with task='link'")
 def links_on_the_whole_graph(w: Workplace):
+    """Links on the whole graph."""
     return _train(w, "--mode", "full")
 
 
-@command(LINKS, "a relation of a graph that has none", 2, "chooses among relations", "leave it out")
+@command(LINKS, 2, "chooses among relations", "leave it out")
 def relation_of_a_graph_without(w: Workplace):
+    """A relation of a graph that has none."""
     return _train(w, "--relation", "user,rates,film")
 
 
-@command(LINKS, "times where there are none", 2, "temporal_strategy needs the time of every", "edge_time=")
+@command(LINKS, 2, "temporal_strategy needs the time of every", "edge_time=")
 def times_where_there_are_none(w: Workplace):
+    """Times where there are none."""
     return _train(w, "--temporal", "last")
 
 
-@command(LINKS, "negatives that links of several times share", 2, "negatives='shared' lends", "'triplet'")
+@command(LINKS, 2, "negatives='shared' lends", "'triplet'")
 def shared_negatives_with_times(w: Workplace):
+    """Negatives that links of several times share."""
     return _train(w, "--temporal", "last", "--negatives", "shared")
 
 
-@command(LINKS, "options of links for labels", 2, "negatives='shared' is for links", "set task='link'")
+@command(LINKS, 2, "negatives='shared' is for links", "set task='link'")
 def negatives_of_nodes(w: Workplace):
+    """Options of links for labels."""
     return _train(w, "--task", "node", "--negatives", "shared")
 
 
-@call(LINKS, "a model of nodes", ConfigError, "trains an encoder and a predictor", "nn.LinkModel(")
+@call(LINKS, ConfigError, "trains an encoder and a predictor", "nn.LinkModel(")
 def model_of_nodes(w: Workplace):
+    """A model of nodes."""
     Trainer(nn.GraphSAGE(NUM_FEATURES, 8, 3, 2), graph(), task="link")
 
 
-@call(LINKS, "links to predict that come first", DataError, "must be later than all", "Split by time")
+@call(LINKS, DataError, "must be later than all", "Split by time")
 def splits_against_time(w: Workplace):
+    """Links to predict that come first."""
     _trainer(_timed(torch.arange(100), train=torch.arange(50, 100), test=torch.arange(50)))
 
 
-@call(LINKS, "edges that are all of one time", DataError, "no edge is left to train on", "'train'")
+@call(LINKS, DataError, "no edge is left to train on", "'train'")
 def one_time_alone(w: Workplace):
+    """Edges that are all of one time."""
     _trainer(_timed(torch.zeros(100)))
 
 
-@call(LINKS, "a time that is not a number", DataError, "times of edges must be finite; 1 are not")
+@call(LINKS, DataError, "times of edges must be finite; 1 are not")
 def time_is_nan(w: Workplace):
+    """A time that is not a number."""
     times = torch.arange(100.0)
     times[7] = torch.nan
     _trainer(_timed(times))
 
 
-@call(LINKS, "evaluating links whose future is known", ConfigError, "their future would be seen", "'test'")
+@call(LINKS, ConfigError, "their future would be seen", "'test'")
 def evaluate_links_of_the_past(w: Workplace):
+    """Evaluating links whose future is known."""
     _trainer(_timed(torch.arange(100))).evaluate("train")
 
 
-@call(LINKS, "degrees that count edges of the future", ConfigError, "tell of the future", "nn.GraphSAGE")
+@call(LINKS, ConfigError, "tell of the future", "nn.GraphSAGE")
 def degrees_of_the_future(w: Workplace):
+    """Degrees that count edges of the future."""
     model = nn.LinkModel(nn.GCN(NUM_FEATURES, 8, 8, 1), nn.DotProduct())
     Trainer(model, _timed(torch.arange(100)), task="link", fanouts=(3,), temporal_strategy="uniform")
 
 
-@call(LINKS, "a link to a node that is not there", ConfigError, "the destination of link 1 is 90")
+@call(LINKS, ConfigError, "the destination of link 1 is 90")
 def link_to_no_node(w: Workplace):
+    """A link to a node that is not there."""
     LinkNeighborLoader(graph(), [3], torch.tensor([[0, 1], [2, NUM_NODES]]))
 
 
-@call(LINKS, "negatives in a complete graph", ConfigError, "reject_edges leaves no negatives")
+@call(LINKS, ConfigError, "reject_edges leaves no negatives")
 def negatives_of_a_complete_graph(w: Workplace):
+    """Negatives in a complete graph."""
     ends = torch.cartesian_prod(torch.arange(4), torch.arange(4)).t()
     negatives = {"mode": "binary", "reject_edges": True}
     LinkNeighborLoader(Graph.from_edge_index(ends, 4), [3], neg_sampling=negatives)
 
 
-@call(LINKS, "times of links alone", ConfigError, "edge_label_time and time_attr go together")
+@call(LINKS, ConfigError, "edge_label_time and time_attr go together")
 def times_of_links_alone(w: Workplace):
+    """Times of links alone."""
     LinkNeighborLoader(graph(), [3], torch.tensor([[0], [2]]), edge_label_time=torch.zeros(1))
 
 
@@ -127,43 +143,46 @@ def _typed() -> Graph:
     return Graph.from_relations({("user", "rates", "film"): [[0, 1], [1, 2]]}, {"user": 2, "film": 3})
 
 
-@call(LINKS, "links of no relation, where there are types", ConfigError, "must name a relation, or be a pair")
+@call(LINKS, ConfigError, "must name a relation, or be a pair")
 def links_of_no_relation(w: Workplace):
+    """Links of no relation, where there are types."""
     LinkNeighborLoader(_typed(), [3], torch.tensor([[0], [2]]))
 
 
 @call(
-    LINKS,
-    "links of a relation mistyped",
-    ConfigError,
-    "user__rate__film, which the graph does not have",
-    "Did you mean 'user__rates__film'?",
+    LINKS, ConfigError, "user__rate__film, which the graph does not have", "Did you mean 'user__rates__film'?"
 )
 def links_of_a_relation_mistyped(w: Workplace):
+    """Links of a relation mistyped."""
     LinkNeighborLoader(_typed(), [3], ("user", "rate", "film"))
 
 
-@call(LINKS, "a link to no node of its type", ConfigError, "ids in [0, 3); the destination of link 0 is 3")
+@call(LINKS, ConfigError, "ids in [0, 3); the destination of link 0 is 3")
 def link_to_no_node_of_its_type(w: Workplace):
+    """A link to no node of its type."""
     LinkNeighborLoader(_typed(), [3], (("user", "rates", "film"), torch.tensor([[1], [3]])))
 
 
-@call(LINKS, "times that no type has", ConfigError, "is neither an attribute of the nodes nor of the edges")
+@call(LINKS, ConfigError, "is neither an attribute of the nodes nor of the edges")
 def times_that_no_type_has(w: Workplace):
+    """Times that no type has."""
     links = {"edge_label_index": ("user", "rates", "film"), "edge_label_time": torch.zeros(2)}
     LinkNeighborLoader(_typed(), [3], **links, time_attr="time")
 
 
-@call(CLUSTERS, "more clusters than nodes", ConfigError, "leaves cluster", "choose fewer clusters")
+@call(CLUSTERS, ConfigError, "leaves cluster", "choose fewer clusters")
 def more_clusters_than_nodes(w: Workplace):
+    """More clusters than nodes."""
     ClusterData(Graph.from_edge_index(torch.tensor([[0, 1], [1, 2]]), 3), 5)
 
 
-@call(CLUSTERS, "an option of PyG's", ConfigError, "does not support keep_inter_cluster_edges=True")
+@call(CLUSTERS, ConfigError, "does not support keep_inter_cluster_edges=True")
 def edges_between_clusters(w: Workplace):
+    """An option of PyG's."""
     ClusterData(graph(), 3, keep_inter_cluster_edges=True)
 
 
-@call(CLUSTERS, "a graph where its clusters are needed", ConfigError, "cluster_data must be")
+@call(CLUSTERS, ConfigError, "cluster_data must be")
 def graph_for_clusters(w: Workplace):
+    """A graph where its clusters are needed."""
     ClusterLoader(graph())  # type: ignore[arg-type]

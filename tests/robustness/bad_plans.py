@@ -19,86 +19,82 @@ def profile() -> Profile:
     return Profile(times=(StageTimes(workers=1, cpu=second, dma=second, model=second),))
 
 
-@command(
-    PLANS, "a plan's name mistyped", 2, "plan must be one of 'auto', 'cpu', 'gpu'", "Did you mean 'auto'?"
-)
+@command(PLANS, 2, "plan must be one of 'auto', 'cpu', 'gpu'", "Did you mean 'auto'?")
 def mistyped_plan(w: Workplace):
+    """A plan's name mistyped."""
     return w.train(None, "--plan", "atuo")
 
 
-@command(
-    PLANS, "`--plan gpu` without a GPU", 2, "needs a device that prepares batches itself", "device='cpu'"
-)
+@command(PLANS, 2, "needs a device that prepares batches itself", "device='cpu'")
 def gpu_plan_on_cpu(w: Workplace):
+    """`--plan gpu` without a GPU."""
     return w.train(None, "--plan", "gpu")
 
 
-@command(PLANS, "a plan for training on the whole graph", 2, "plan='auto'", "mode='full' has none")
+@command(PLANS, 2, "plan='auto'", "mode='full' has none")
 def plan_of_full(w: Workplace):
+    """A plan for training on the whole graph."""
     return w.train(None, "--plan", "auto", "--mode", "full")
 
 
-@command(PLANS, "`--trace` without a plan", 2, "trace=", "give a plan as well")
+@command(PLANS, 2, "trace=", "give a plan as well")
 def trace_without_plan(w: Workplace):
+    """`--trace` without a plan."""
     return w.train(None, "--trace", w.path("out.json"))
 
 
-@command(PLANS, "a plan's file that is no JSON", 3, "plan.json is no plan: it is not JSON")
+@command(PLANS, 3, "plan.json is no plan: it is not JSON")
 def plan_not_json(w: Workplace):
+    """A plan's file that is no JSON."""
     return w.train(None, "--plan", w.file("plan.json", "split: 0.5"))
 
 
-@command(PLANS, "another file than a plan", 3, "plan.json is no plan: it has no field 'graphbraid'")
+@command(PLANS, 3, "plan.json is no plan: it has no field 'graphbraid'")
 def not_a_plan(w: Workplace):
+    """Another file than a plan."""
     return w.train(None, "--plan", w.file("plan.json", "{}"))
 
 
-@command(
-    PLANS,
-    "more ranks to predict for than a batch has seeds",
-    2,
-    "8 ranks are more than a batch has seeds (batch_size=4)",
-    "predict up to 4 ranks",
-)
+@command(PLANS, 2, "8 ranks are more than a batch has seeds (batch_size=4)", "predict up to 4 ranks")
 def more_ranks_than_seeds(w: Workplace):
+    """More ranks to predict for than a batch has seeds."""
     return "plan", "--data", w.store(), "--ranks", "8", "--mode", "sampled", "--batch-size", "4"
 
 
 @command(
     PLANS,
-    "`--fanouts` for a prediction of the whole graph",
     2,
     "--ranks predicts training on the whole graph, which --fanouts is not for",
     "give --mode sampled",
 )
 def fanouts_of_whole_graph(w: Workplace):
+    """`--fanouts` for a prediction of the whole graph."""
     return "plan", "--data", w.store(), "--ranks", "8", "--fanouts", "5,5"
 
 
-@command(PLANS, "`--mode` for a plan without ranks", 2, "--mode is for predictions with --ranks")
+@command(PLANS, 2, "--mode is for predictions with --ranks")
 def mode_without_ranks(w: Workplace):
+    """`--mode` for a plan without ranks."""
     return "plan", "--mode", "sampled"
 
 
-@command(PLANS, "a profile that is not there", 3, "cannot read the profile", "No such file")
+@command(PLANS, 3, "cannot read the profile", "No such file")
 def missing_profile(w: Workplace):
+    """A profile that is not there."""
     return "plan", "--profile", w.path("nowhere.json")
 
 
-@command(
-    PLANS,
-    "a machine without cores",
-    3,
-    "machine.json is no sound machine: cores must be a whole number in [1, 1024]",
-)
+@command(PLANS, 3, "machine.json is no sound machine: cores must be a whole number in [1, 1024]")
 def machine_without_cores(w: Workplace):
+    """A machine without cores."""
     profile().save(w.path("profile.json"))
     machine = w.file("machine.json", json.dumps({"graphbraid": "machine", "cores": 0}))
     return "plan", "--profile", w.path("profile.json"), "--hardware", machine
 
 
-@call(PLANS, "a field of a plan missing", DataError, "is no sound plan: cbs: Field required")
+@call(PLANS, DataError, "is no sound plan: cbs: Field required")
 def plan_without_buffers(w: Workplace):
+    """A field of a plan missing."""
     path = w.path("plan.json")
     make_plan(profile(), 10).save(path)
     values = json.loads(path.read_text())
@@ -108,29 +104,25 @@ def plan_without_buffers(w: Workplace):
     Plan.load(path)
 
 
-@call(PLANS, "a loader's plan mistyped", ConfigError, "plan must be one of", "Did you mean 'gpu'?")
+@call(PLANS, ConfigError, "plan must be one of", "Did you mean 'gpu'?")
 def loader_plan(w: Workplace):
+    """A loader's plan mistyped."""
     NeighborLoader(graph(), [3, 3], plan="gpus")
 
 
-@call(
-    PLANS,
-    "a loader's device that torch does not know",
-    ConfigError,
-    "device must be a torch device",
-    "'gpu9'",
-)
+@call(PLANS, ConfigError, "device must be a torch device", "'gpu9'")
 def loader_device(w: Workplace):
+    """A loader's device that torch does not know."""
     NeighborLoader(graph(), [3, 3], device="gpu9")
 
 
-@call(PLANS, "a loader's CUDA device that is not there", ConfigError, "device='cuda:99' needs a CUDA device")
+@call(PLANS, ConfigError, "device='cuda:99' needs a CUDA device")
 def loader_without_cuda(w: Workplace):
+    """A loader's CUDA device that is not there."""
     NeighborLoader(graph(), [3, 3], device="cuda:99")
 
 
-@call(
-    PLANS, "an epoch of no batches", ConfigError, "num_batches must be a whole number in [1, 10000000]; got 0"
-)
+@call(PLANS, ConfigError, "num_batches must be a whole number in [1, 10000000]; got 0")
 def no_batches(w: Workplace):
+    """An epoch of no batches."""
     make_plan(profile(), 0)

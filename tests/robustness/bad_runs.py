@@ -29,85 +29,65 @@ TRAINING = "Training"
 # ---- runs and checkpoints
 
 
-@command(RUNS, "resume without a folder", 2, "--resume needs --out")
+@command(RUNS, 2, "--resume needs --out")
 def resume_without_folder(w: Workplace):
+    """Resume without a folder."""
     return "train", "--resume"
 
 
-@command(RUNS, "resume in a folder that holds no run", 2, "holds no run", "name the folder a run left")
+@command(RUNS, 2, "holds no run", "name the folder a run left")
 def resume_nothing(w: Workplace):
+    """Resume in a folder that holds no run."""
     return "train", "--resume", "--out", w.folder
 
 
-@command(
-    RUNS,
-    "resume after the checkpoint was deleted",
-    2,
-    "last.pt does not exist",
-    "the out_dir of a started run",
-)
+@command(RUNS, 2, "last.pt does not exist", "the out_dir of a started run")
 def resume_without_checkpoint(w: Workplace):
+    """Resume after the checkpoint was deleted."""
     run = w.run()
     (run / "checkpoints" / "last.pt").unlink()
     return "train", "--resume", "--out", run, "--epochs", 3
 
 
-@command(
-    RUNS,
-    "a checkpoint that was cut off",
-    3,
-    "last.pt is damaged or not a checkpoint",
-    "Take another checkpoint",
-)
+@command(RUNS, 3, "last.pt is damaged or not a checkpoint", "Take another checkpoint")
 def truncated_checkpoint(w: Workplace):
+    """A checkpoint that was cut off."""
     run = w.run()
     cut(run / "checkpoints" / "last.pt")
     return "train", "--resume", "--out", run, "--epochs", 3
 
 
-@command(
-    RUNS, "a checkpoint of another program", 3, "last.pt is not a checkpoint of this version of graphbraid"
-)
+@command(RUNS, 3, "last.pt is not a checkpoint of this version of graphbraid")
 def foreign_checkpoint(w: Workplace):
+    """A checkpoint of another program."""
     run = w.run()
     torch.save({"weights": torch.zeros(3)}, run / "checkpoints" / "last.pt")
     return "train", "--resume", "--out", run, "--epochs", 3
 
 
-@command(
-    RUNS, "a checkpoint that would run code", 3, "holds Python objects beside tensors", "trust_checkpoint"
-)
+@command(RUNS, 3, "holds Python objects beside tensors", "trust_checkpoint")
 def checkpoint_with_code(w: Workplace):
+    """A checkpoint that would run code."""
     run = w.run()
     torch.save({"format": "graphbraid-checkpoint-1", "x": Path("a")}, run / "checkpoints" / "last.pt")
     return "train", "--resume", "--out", run, "--epochs", 3
 
 
-@command(
-    RUNS,
-    "resume with another model",
-    2,
-    "last.pt holds another model",
-    "its convs.0",
-    "Build the model with the options",
-)
+@command(RUNS, 2, "last.pt holds another model", "its convs.0", "Build the model with the options")
 def resume_other_model(w: Workplace):
+    """Resume with another model."""
     return "train", "--resume", "--out", w.run(), "--epochs", 3, "--hidden", 16
 
 
-@command(
-    RUNS,
-    "resume with another learning rate",
-    2,
-    "was written with lr=0.003; this run has 0.5",
-    "Give lr as it was",
-)
+@command(RUNS, 2, "was written with lr=0.003; this run has 0.5", "Give lr as it was")
 def resume_other_options(w: Workplace):
+    """Resume with another learning rate."""
     return "train", "--resume", "--out", w.run(), "--epochs", 3, "--lr", 0.5
 
 
-@command(RUNS, "resume on changed data", 3, "was written while training on another graph: its array")
+@command(RUNS, 3, "was written while training on another graph: its array")
 def resume_other_data(w: Workplace):
+    """Resume on changed data."""
     run = w.run()
     edges = arrays()["edge_index"]
     edges[0, 0] = (edges[0, 0] + 1) % NUM_NODES
@@ -115,39 +95,31 @@ def resume_other_data(w: Workplace):
     return "train", "--resume", "--out", run, "--epochs", 3
 
 
-@command(RUNS, "`config.json` cut off", 3, "config.json cannot be read")
+@command(RUNS, 3, "config.json cannot be read")
 def truncated_config(w: Workplace):
+    """`config.json` cut off."""
     run = w.run()
     cut(run / "config.json")
     return "train", "--resume", "--out", run
 
 
-@command(
-    RUNS,
-    "`config.json` with a value that changed on the disk",
-    3,
-    "config.json has changed since it was written",
-    "take its field 'checksum' out",
-)
+@command(RUNS, 3, "config.json has changed since it was written", "take its field 'checksum' out")
 def flipped_config(w: Workplace):
+    """`config.json` with a value that changed on the disk."""
     config = w.run() / "config.json"
     config.write_text(config.read_text().replace('"dropout": 0.5', '"dropout": 0.1'))
     return "train", "--resume", "--out", config.parent, "--epochs", 3
 
 
-@command(
-    RUNS,
-    "`config.json` edited to hold text for a number",
-    2,
-    "run/config.json: hidden_channels must be a valid integer",
-    "'wide'",
-)
+@command(RUNS, 2, "run/config.json: hidden_channels must be a valid integer", "'wide'")
 def text_in_config(w: Workplace):
+    """`config.json` edited to hold text for a number."""
     return "predict", "--run", w.run_with(hidden_channels="wide"), "--out", w.path("p.csv")
 
 
-@command(RUNS, "`config.json` edited to hold other outputs", 3, "run/config.json: info.outputs.width: ")
+@command(RUNS, 3, "run/config.json: info.outputs.width: ")
 def outputs_in_config(w: Workplace):
+    """`config.json` edited to hold other outputs."""
     config = w.run() / "config.json"
     content = json.loads(config.read_text())
     del content["checksum"]
@@ -156,10 +128,9 @@ def outputs_in_config(w: Workplace):
     return "predict", "--run", config.parent, "--out", w.path("p.csv")
 
 
-@command(
-    RUNS, "a checkpoint with a bit flipped", 3, "last.pt is damaged: it has changed since it was written"
-)
+@command(RUNS, 3, "last.pt is damaged: it has changed since it was written")
 def flipped_checkpoint(w: Workplace):
+    """A checkpoint with a bit flipped."""
     run = w.run()
     path = run / "checkpoints" / "last.pt"
     data = bytearray(path.read_bytes())
@@ -170,88 +141,82 @@ def flipped_checkpoint(w: Workplace):
 
 @command(
     RUNS,
-    "an optimizer's state of another shape than its parameter",
     3,
     "last.pt is no sound checkpoint: optimizer.state.0.exp_avg: must be (8, 6) torch.float32",
     "got (3,)",
 )
 def optimizer_of_another_shape(w: Workplace):
+    """An optimizer's state of another shape than its parameter."""
     run = w.run_from(optimizer=lambda o: o["state"][0].update(exp_avg=torch.zeros(3)))
     return "train", "--resume", "--out", run, "--epochs", 3
 
 
-@command(
-    RUNS,
-    "an optimizer's state of another dtype than its parameter",
-    3,
-    "optimizer.state.1.exp_avg_sq: must be",
-    "got (8,) torch.int64",
-)
+@command(RUNS, 3, "optimizer.state.1.exp_avg_sq: must be", "got (8,) torch.int64")
 def optimizer_of_another_dtype(w: Workplace):
+    """An optimizer's state of another dtype than its parameter."""
     run = w.run_from(optimizer=lambda o: o["state"][1].update(exp_avg_sq=torch.zeros(8).long()))
     return "train", "--resume", "--out", run, "--epochs", 3
 
 
-@command(
-    RUNS, "progress edited by hand", 3, "progress.global_step must be 1, as 1 epochs of 1 steps", "got 7"
-)
+@command(RUNS, 3, "progress.global_step must be 1, as 1 epochs of 1 steps", "got 7")
 def edited_progress(w: Workplace):
+    """Progress edited by hand."""
     run = w.run_from(progress=lambda p: p.update(global_step=7))
     return "train", "--resume", "--out", run, "--epochs", 3
 
 
-@command(RUNS, "progress that is no number", 3, "last.pt is no sound checkpoint: progress.step: ", "'two'")
+@command(RUNS, 3, "last.pt is no sound checkpoint: progress.step: ", "'two'")
 def text_as_progress(w: Workplace):
+    """Progress that is no number."""
     run = w.run_from(progress=lambda p: p.update(step="two"))
     return "train", "--resume", "--out", run, "--epochs", 3
 
 
-@command(RUNS, "a random state of another length", 3, "random.torch: must be (5056,) torch.uint8; got (7,)")
+@command(RUNS, 3, "random.torch: must be (5056,) torch.uint8; got (7,)")
 def short_random_state(w: Workplace):
+    """A random state of another length."""
     run = w.run_from(random=lambda r: r.update(torch=torch.zeros(7, dtype=torch.uint8)))
     return "train", "--resume", "--out", run, "--epochs", 3
 
 
-@command(
-    RUNS, "weights of another shape", 3, "best.pt is no sound checkpoint: model.", "got (2,) torch.float32"
-)
+@command(RUNS, 3, "best.pt is no sound checkpoint: model.", "got (2,) torch.float32")
 def weights_of_another_shape(w: Workplace):
+    """Weights of another shape."""
     run = w.run_from(model=lambda m: m.update({next(iter(m)): torch.zeros(2)}))
     return "predict", "--run", run, "--out", w.path("p.csv")
 
 
-@command(RUNS, "a folder that already holds a run", 2, "already holds a run", "--resume", "--overwrite")
+@command(RUNS, 2, "already holds a run", "--resume", "--overwrite")
 def folder_holds_run(w: Workplace):
+    """A folder that already holds a run."""
     return "train", "--data", w.npz(), "--out", w.run(), "--quiet"
 
 
 @command(
-    RUNS,
-    "a folder that is not empty and holds no run",
-    2,
-    "is not empty and no run of graphbraid (it holds 'thesis.txt')",
-    "choose a new or empty folder",
+    RUNS, 2, "is not empty and no run of graphbraid (it holds 'thesis.txt')", "choose a new or empty folder"
 )
 def folder_of_the_users(w: Workplace):
+    """A folder that is not empty and holds no run."""
     w.path("out").mkdir()
     w.file("out/thesis.txt", "years of work")
     return w.train(None, "--overwrite")
 
 
-@command(
-    RUNS, "trust in a file that may come from elsewhere", 2, "run.yaml:1", "command line only", "--trust"
-)
+@command(RUNS, 2, "run.yaml:1", "command line only", "--trust")
 def trust_in_a_file(w: Workplace):
+    """Trust in a file that may come from elsewhere."""
     return w.config("trust_checkpoint: true\n")
 
 
-@command(RUNS, "a folder without a name", 2, "--out", "a file or folder must be named")
+@command(RUNS, 2, "--out", "a file or folder must be named")
 def nameless_folder(w: Workplace):
+    """A folder without a name."""
     return "train", "--out", ""
 
 
-@command(RUNS, "a folder in which another process trains", 4, "is in use by another run")
+@command(RUNS, 4, "is in use by another run")
 def folder_in_use(w: Workplace):
+    """A folder in which another process trains."""
     import fcntl
 
     run = w.run()
@@ -261,121 +226,110 @@ def folder_in_use(w: Workplace):
     return "train", "--resume", "--out", run, "--epochs", 3
 
 
-@command(RUNS, "predict from a folder that holds no run", 2, "holds no run: there is no", "config.json")
+@command(RUNS, 2, "holds no run: there is no", "config.json")
 def predict_without_run(w: Workplace):
+    """Predict from a folder that holds no run."""
     return "predict", "--run", w.folder, "--out", w.path("p.csv")
 
 
-@command(RUNS, "predict on data of another width", 2, "holds another model", "Build the model", "(8, 6)")
+@command(RUNS, 2, "holds another model", "Build the model", "(8, 6)")
 def predict_other_width(w: Workplace):
+    """Predict on data of another width."""
     run = w.run()
     return "predict", "--run", run, "--out", w.path("p.csv"), "--data", w.npz(x=arrays()["x"][:, :5])
 
 
-@command(
-    RUNS,
-    "predict after the run's data went away",
-    3,
-    "the run's data",
-    "store is not there any more",
-    "--data",
-)
+@command(RUNS, 3, "the run's data", "store is not there any more", "--data")
 def predict_without_data(w: Workplace):
+    """Predict after the run's data went away."""
     arguments = w.predict()
     w.path("store").rename(w.path("elsewhere"))
     return arguments
 
 
-@command(RUNS, "predict from a checkpoint that does not exist", 2, "there is no checkpoint", "third.pt")
+@command(RUNS, 2, "there is no checkpoint", "third.pt")
 def predict_missing_checkpoint(w: Workplace):
+    """Predict from a checkpoint that does not exist."""
     return w.predict("--checkpoint", w.path("third.pt"))
 
 
 # ---- places
 
 
-@command(
-    PLACES,
-    "an output folder inside a file",
-    4,
-    "cannot write to out_dir",
-    "Not a directory",
-    "choose a folder",
-)
+@command(PLACES, 4, "cannot write to out_dir", "Not a directory", "choose a folder")
 def out_in_file(w: Workplace):
+    """An output folder inside a file."""
     return "train", "--data", w.npz(), "--out", w.file("file", "") / "run", "--quiet"
 
 
-@command(
-    PLACES,
-    "predictions in place of what they are made from",
-    2,
-    "would replace a file of --nodes; choose another name",
-)
+@command(PLACES, 2, "would replace a file of --nodes; choose another name")
 def predictions_over_ids(w: Workplace):
+    """Predictions in place of what they are made from."""
     ids = w.file("ids.csv", "3\n")
     return "predict", "--run", w.run(), "--nodes", ids, "--out", ids
 
 
-@command(PLACES, "an output folder without the right to write", 4, "locked", "Permission denied")
+@command(PLACES, 4, "locked", "Permission denied")
 def locked_out(w: Workplace):
+    """An output folder without the right to write."""
     data = w.npz()
     w.path("locked").mkdir()
     w.lock(w.path("locked"))
     return "train", "--data", data, "--out", w.path("locked") / "run", "--quiet"
 
 
-@command(PLACES, "predictions where nothing can be written", 4, "cannot write /proc/predictions.csv")
+@command(PLACES, 4, "cannot write /proc/predictions.csv")
 def predict_to_proc(w: Workplace):
+    """Predictions where nothing can be written."""
     return "predict", "--run", w.run(), "--out", "/proc/predictions.csv"
 
 
-@command(PLACES, "predictions over a folder", 4, "p.csv", "it is a folder")
+@command(PLACES, 4, "p.csv", "it is a folder")
 def predict_over_folder(w: Workplace):
+    """Predictions over a folder."""
     w.path("p.csv").mkdir()
     return "predict", "--run", w.run(), "--out", w.path("p.csv")
 
 
-@command(PLACES, "a disk that fills up while training", 4, "the disk is full", "free some space")
+@command(PLACES, 4, "the disk is full", "free some space")
 def disk_full_training(w: Workplace):
+    """A disk that fills up while training."""
     arguments = w.train(w.npz())
     _no_space_at_sync(w)
     return arguments
 
 
-@command(PLACES, "a disk that fills up while predictions are written", 4, "predictions.csv: the disk is full")
+@command(PLACES, 4, "predictions.csv: the disk is full")
 def disk_full_predicting(w: Workplace):
+    """A disk that fills up while predictions are written."""
     arguments = w.predict()
     _no_space_at_sync(w)
     return arguments
 
 
-@command(PLACES, "a disk that is too small for a store", 4, "storing the graph in", "needs", "are free")
+@command(PLACES, 4, "storing the graph in", "needs", "are free")
 def disk_too_small(w: Workplace):
+    """A disk that is too small for a store."""
     disk = w.small_disk(100 << 10)
     return "convert", w.npz(), disk / "store"
 
 
-@command(PLACES, "a disk that is really full", 4, "checkpoints/last.pt", "is the disk full? (0 B free)")
+@command(PLACES, 4, "checkpoints/last.pt", "is the disk full? (0 B free)")
 def disk_really_full(w: Workplace):
+    """A disk that is really full."""
     disk = w.small_disk(16 << 10)
     return "train", "--data", w.npz(), "--out", disk / "run", "--quiet", "--fanouts", "3,3"
 
 
-@command(
-    PLACES,
-    "too little memory for the graph",
-    4,
-    "the system does not give the 7.3 TiB of an indptr for 1,000,000,000,000 nodes",
-)
+@command(PLACES, 4, "the system does not give the 7.3 TiB of an indptr for 1,000,000,000,000 nodes")
 def too_many_nodes(w: Workplace):
+    """Too little memory for the graph."""
     return w.train(w.npz(num_nodes=np.int64(10**12), x=None, y=None))
 
 
-@call(
-    PLACES, "a memory budget that exact inference cannot keep", ResourceError, "memory_budget_bytes", "needs"
-)
+@call(PLACES, ResourceError, "memory_budget_bytes", "needs")
 def budget_too_small(w: Workplace):
+    """A memory budget that exact inference cannot keep."""
     import torch_geometric.nn as pyg
 
     edges = torch.stack([torch.arange(20_000) % 500, torch.arange(20_000) // 40])
@@ -394,48 +348,46 @@ def _no_space_at_sync(w: Workplace) -> None:
 # ---- packages
 
 
-@command(PACKAGES, "CSV and Parquet without pyarrow", 5, "needs pyarrow", "pip install 'graphbraid[tabular]'")
+@command(PACKAGES, 5, "needs pyarrow", "pip install 'graphbraid[tabular]'")
 def tables_without_pyarrow(w: Workplace):
+    """CSV and Parquet without pyarrow."""
     w.block("pyarrow")
     return w.convert(w.edges())
 
 
-@command(
-    PACKAGES, "Parquet predictions without pyarrow", 5, "needs the package pyarrow", "or choose .csv or .npz"
-)
+@command(PACKAGES, 5, "needs the package pyarrow", "or choose .csv or .npz")
 def parquet_without_pyarrow(w: Workplace):
+    """Parquet predictions without pyarrow."""
     w.block("pyarrow")
     return "predict", "--run", w.run(), "--out", w.path("p.parquet")
 
 
-@command(PACKAGES, "TensorBoard that is not installed", 5, "pip install 'graphbraid[tensorboard]'")
+@command(PACKAGES, 5, "pip install 'graphbraid[tensorboard]'")
 def tensorboard_missing(w: Workplace):
+    """TensorBoard that is not installed."""
     arguments = w.train(None, "--tensorboard")
     w.block("tensorboard")
     w.monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
     return arguments
 
 
-@call(
-    PACKAGES,
-    "PyTorch Geometric that is not installed",
-    MissingPackageError,
-    "needs PyTorch Geometric",
-    "pip install torch-geometric",
-)
+@call(PACKAGES, MissingPackageError, "needs PyTorch Geometric", "pip install torch-geometric")
 def pyg_missing(w: Workplace):
+    """PyTorch Geometric that is not installed."""
     w.block("torch_geometric")
     graph().to_pyg()
 
 
-@call(PACKAGES, "DGL that is not installed", MissingPackageError, "dgl")
+@call(PACKAGES, MissingPackageError, "dgl")
 def dgl_missing(w: Workplace):
+    """DGL that is not installed."""
     w.block("dgl")
     graph().to_dgl()
 
 
-@call(PACKAGES, "data frames without pyarrow", MissingPackageError, "pip install 'graphbraid[tabular]'")
+@call(PACKAGES, MissingPackageError, "pip install 'graphbraid[tabular]'")
 def frame_without_pyarrow(w: Workplace):
+    """Data frames without pyarrow."""
     w.block("pyarrow")
     from_tables(w.edges())
 
@@ -443,25 +395,18 @@ def frame_without_pyarrow(w: Workplace):
 # ---- kernels
 
 
-@command(
-    KERNELS,
-    "an unknown variant",
-    6,
-    "GRAPHBRAID_KERNELS='avx1024' names no kernel variant; choose one of avx512",
-)
+@command(KERNELS, 6, "GRAPHBRAID_KERNELS='avx1024' names no kernel variant; choose one of avx512")
 def unknown_variant(w: Workplace):
+    """An unknown variant."""
     w.monkeypatch.setenv("GRAPHBRAID_KERNELS", "avx1024")
     _choose_anew(w)
     return w.train(w.npz())
 
 
-@call(
-    KERNELS,
-    "a variant that this processor does not have",
-    KernelError,
-    "GRAPHBRAID_KERNELS=avx512 cannot run here: this processor does not have avx512",
-)
+@call(KERNELS, KernelError, "GRAPHBRAID_KERNELS=avx512 cannot run here: this processor does not have avx512")
 def unsupported_variant(w: Workplace):
+    """A variant that this processor does not have."""
+
     class OldProcessor:
         @staticmethod
         def is_supported(variant: str) -> bool:
@@ -479,12 +424,13 @@ def unsupported_variant(w: Workplace):
 
 @call(
     KERNELS,
-    "a variant that was not compiled",
     KernelError,
     "GRAPHBRAID_KERNELS=avx2 cannot run here: avx2 is not compiled in this build; rebuild with "
     "GB_VARIANTS=all in the environment",
 )
 def uncompiled_variant(w: Workplace):
+    """A variant that was not compiled."""
+
     class OnlyPortable:
         @staticmethod
         def is_supported(variant: str) -> bool:
@@ -501,25 +447,19 @@ def uncompiled_variant(w: Workplace):
 
 
 @call(
-    KERNELS,
-    "kernels that were not compiled",
-    KernelError,
-    "GRAPHBRAID_KERNELS=avx2 cannot run here: the compiled kernels could not be loaded",
+    KERNELS, KernelError, "GRAPHBRAID_KERNELS=avx2 cannot run here: the compiled kernels could not be loaded"
 )
 def uncompiled_kernels(w: Workplace):
+    """Kernels that were not compiled."""
     w.monkeypatch.setattr(native, "_load", lambda: (None, "the compiled kernels could not be loaded"))
     w.monkeypatch.setenv("GRAPHBRAID_KERNELS", "avx2")
     _choose_anew(w)
     native.active()
 
 
-@call(
-    KERNELS,
-    "an unknown kernel for aggregations on a device",
-    ConfigError,
-    "GRAPHBRAID_SPMM='cublas' names no kernel; choose 'graphbraid' or 'torch.sparse'",
-)
+@call(KERNELS, ConfigError, "GRAPHBRAID_SPMM='cublas' names no kernel; choose 'graphbraid' or 'torch.sparse'")
 def unknown_spmm(w: Workplace):
+    """An unknown kernel for aggregations on a device."""
     w.monkeypatch.setenv("GRAPHBRAID_SPMM", "cublas")
     Picker(lambda run: 0.0)
 
@@ -532,19 +472,16 @@ def _choose_anew(w: Workplace) -> None:
 # ---- training
 
 
-@command(TRAINING, "a loss that is not finite", 7, "the loss is", "at epoch 0, step", "Lower lr", "clip")
+@command(TRAINING, 7, "the loss is", "at epoch 0, step", "Lower lr", "clip")
 def loss_not_finite(w: Workplace):
+    """A loss that is not finite."""
     return w.train(w.npz(x=np.full((90, 6), 3e38, np.float32)), "--epochs", 3)
 
 
-@call(
-    TRAINING,
-    "gradients that are not finite",
-    TrainingError,
-    "the gradients' norm is nan at epoch 0, step 0",
-    "Lower lr",
-)
+@call(TRAINING, TrainingError, "the gradients' norm is nan at epoch 0, step 0", "Lower lr")
 def gradients_not_finite(w: Workplace):
+    """Gradients that are not finite."""
+
     class Root(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -556,35 +493,22 @@ def gradients_not_finite(w: Workplace):
     graphbraid.Trainer(Root(), graph(), fanouts=(3, 3)).fit()
 
 
-@command(
-    TRAINING,
-    "a lone node for batch normalisation",
-    7,
-    "batch normalisation met a single node at epoch 0, step 2",
-    "batch_size",
-)
+@command(TRAINING, 7, "batch normalisation met a single node at epoch 0, step 2", "batch_size")
 def lone_node(w: Workplace):
+    """A lone node for batch normalisation."""
     data = w.npz(train_idx=np.arange(65), val_idx=np.arange(65, 75), test_idx=np.arange(75, 90))
     return w.train(data, "--model", "gin")
 
 
-@call(
-    TRAINING,
-    "full-graph training where the model is not",
-    ConfigError,
-    "the model has parameters on meta, but is to run on cpu; move it there first",
-)
+@call(TRAINING, ConfigError, "the model has parameters on meta, but is to run on cpu; move it there first")
 def model_elsewhere(w: Workplace):
+    """Full-graph training where the model is not."""
     graphbraid.compile(nn.GCN(6, 8, 3).to("meta"), graph(), device="cpu")
 
 
-@call(
-    TRAINING,
-    "a model with nothing to train",
-    graphbraid.errors.ConfigError,
-    "no parameter that requires gradients",
-)
+@call(TRAINING, graphbraid.errors.ConfigError, "no parameter that requires gradients")
 def nothing_to_train(w: Workplace):
+    """A model with nothing to train."""
     model = nn.GraphSAGE(6, 8, 3)
     model.requires_grad_(False)
     graphbraid.Trainer(model, graph(), fanouts=(3, 3)).fit()

@@ -19,7 +19,7 @@ class Case:
     kind: str
     """Section of the table."""
     what: str
-    """The mistake, as the documentation says it."""
+    """The mistake, as the documentation says it: the docstring of ``provoke``."""
     code: int
     """Exit code of the command."""
     error: type[GraphbraidError] | None
@@ -37,26 +37,24 @@ class Case:
 CASES: list[Case] = []
 
 
-def command(kind: str, what: str, code: int, *says: str) -> Callable[..., Any]:
+def command(kind: str, code: int, *says: str) -> Callable[..., Any]:
     """Register a function that returns the arguments of a ``graphbraid`` command that must fail."""
-    return _register(kind, what, code, None, says)
+    return _register(kind, code, None, says)
 
 
-def call(kind: str, what: str, error: type[GraphbraidError], *says: str) -> Callable[..., Any]:
+def call(kind: str, error: type[GraphbraidError], *says: str) -> Callable[..., Any]:
     """Register a function whose body must raise ``error``."""
-    return _register(kind, what, error.exit_code, error, says)
+    return _register(kind, error.exit_code, error, says)
 
 
 def _register(
-    kind: str,
-    what: str,
-    code: int,
-    error: type[GraphbraidError] | None,
-    says: tuple[str, ...],
+    kind: str, code: int, error: type[GraphbraidError] | None, says: tuple[str, ...]
 ) -> Callable[..., Any]:
     def register(provoke: Callable[..., Any]) -> Callable[..., Any]:
         assert says, f"{provoke.__name__}: a case must say what its message holds"
         assert all(case.id != provoke.__name__ for case in CASES), f"{provoke.__name__} is there twice"
+        assert provoke.__doc__, f"{provoke.__name__}: its docstring is the mistake, as the page says it"
+        what = provoke.__doc__.removesuffix(".")
         CASES.append(Case(kind=kind, what=what, code=code, error=error, says=says, provoke=provoke))
         return provoke
 
