@@ -54,7 +54,6 @@ def _estimated(model: torch.nn.Module, graph: Graph, options: dict[str, Any]) ->
     return {
         "memory_bytes": chosen.host.nbytes,
         "epoch_seconds": said.train.known + seconds_of(said.validation),
-        "epoch_spread": said.spread,
         "run_seconds": said.of_run(chosen.epochs),
         "train": said.train.known,
         "validation": seconds_of(said.validation),

@@ -34,7 +34,6 @@ def test_it_shows_both_modes_the_tiers_and_what_would_be_chosen(graphbraid, stor
     done = graphbraid("estimate", "--data", store, *SMALL)
     for said in ("mode sampled: fits", "mode full: fits", "software", "compiled step", "mode auto: full"):
         assert said in done.stdout
-    assert "memory for the rows that are read most" in done.stdout
     assert "tiers auto: no tiers: all" in done.stdout
     assert "steps tried" not in done.stdout, "times were not asked for"
 
@@ -66,10 +65,7 @@ def test_a_machine_with_a_device_is_shown_what_rows_on_it_bring(graphbraid, stor
         '{"graphbraid": "hardware", "memory_bytes": 1073741824, "device_memory_bytes": 1073741824}'
     )
     done = graphbraid("estimate", "--data", store, *SMALL, "--hardware", file, "--hot", "100KiB")
-    for said in ("hot rows", "memory for the rows that are read most", "--hot", "the link"):
-        assert said in done.stdout
-    done = graphbraid("estimate", "--data", store, *SMALL, "--hardware", file, "--json")
-    assert done.json["curve"][-1]["share"] == 1.0
+    assert "hot rows" in done.stdout
 
 
 def test_options_come_from_a_file_too_and_mistakes_name_it(graphbraid, store, tmp_path):

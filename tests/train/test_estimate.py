@@ -31,7 +31,6 @@ from graphbraid.estimates.records import Need, Needs
 from graphbraid.estimates.sizes import batch_sizes
 from graphbraid.estimates.trial import Trial
 from graphbraid.estimates.whole_graph import full_needs
-from graphbraid.features import TieredFeatures
 from graphbraid.features.budgets import LEAST_RESERVE_BYTES, host_budget
 from graphbraid.loader import BatchLoader, LoaderSettings, NeighborLoader
 from graphbraid.train import HardwareFile, TrainConfig
@@ -436,23 +435,6 @@ def test_tiers_auto_is_refused_beside_what_says_otherwise(stored):
         Trainer(sage(graph), graph, tiers="auto", mode="full")
     with pytest.raises(ConfigError, match="tiers must be 'auto'"):
         Trainer(sage(graph), graph, tiers="much", fanouts=(4, 4))
-
-
-@pytest.mark.slow
-def test_what_more_memory_would_serve(stored):
-    graph = open_store(stored)
-    found = graphbraid.estimate(sage(graph), graph, fanouts=(4, 4), batch_size=64, host=0, times=False)
-    assert found.curve[-1].rows == 4000
-    shares = [point.share for point in found.curve]
-    assert shares == sorted(shares)
-    assert found.curve[-1].epoch_bytes == pytest.approx(0.0, abs=1.0)
-    buffers = TieredFeatures.build(graph, host=0).disk.buffer_bytes
-    features = found.of("sampled").host.bytes_of("features")
-    assert features == 2 * buffers, "of rows, and of lists"
-    in_memory = open_store(stored, mmap=False)
-    assert graphbraid.estimate(sage(graph), in_memory, times=False, fanouts=(4, 4)).curve == ()
-    on_device = on_a_device(in_memory, 8 << 20)
-    assert on_device.curve[0].share > 0.05, "rows that are read most come first"
 
 
 @pytest.mark.slow

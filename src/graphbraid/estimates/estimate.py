@@ -38,10 +38,9 @@ from graphbraid.estimates.whole_graph import full_needs, full_seconds
 from graphbraid.features import Score
 from graphbraid.features.budgets import HostBudget, described, host_budget
 from graphbraid.features.tiers.device_sizing import DeviceBudget
-from graphbraid.features.tiers.tier_report import CurvePoint, ReadShareCurve
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import Graph
-from graphbraid.graph.scaled_features import given_row_bytes, stored_rows
+from graphbraid.graph.scaled_features import stored_rows
 from graphbraid.machine.hardware import free_memory_bytes
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
@@ -127,7 +126,6 @@ class _Estimating:
             mode_reason=reason,
             tiers=self._budget(self._needs),
             device_tiers=self._device_budget,
-            curve=self._curve(),
             tier_score="" if self._reads is None else described(self._reads),
         )
 
@@ -236,7 +234,7 @@ class _Estimating:
         if reading <= seconds.train.known:
             return seconds
         how = f"reading {tiers.disk_reads(host):,.0f} rows from disk at {rate:,.0f} a second"
-        return replace(seconds, train=replace(seconds.train, seconds=reading, how=how, spread=None))
+        return replace(seconds, train=replace(seconds.train, seconds=reading, how=how))
 
     def _host(self, needs: SampledNeeds) -> int | str | None:
         """Return the memory that the run gives to rows and lists; None if it uses the graph as it is."""
@@ -249,12 +247,6 @@ class _Estimating:
             reason = "no tiers: batches of links read rows and lists in memory"
             return HostBudget(host=None, free_bytes=free, needed_bytes=needed, reserve_bytes=0, reason=reason)
         return host_budget(self._graph, free_bytes=free, needed_bytes=needed)
-
-    def _curve(self) -> tuple[CurvePoint, ...]:
-        if self._reads is None:
-            return ()
-        values = self._reads.values
-        return ReadShareCurve(values).curve(given_row_bytes(self._graph.x), float(values.sum()))
 
     # ---- the whole graph
 

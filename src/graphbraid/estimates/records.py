@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from graphbraid.collective.plan.times import format_seconds
 from graphbraid.features.budgets import HostBudget
 from graphbraid.features.tiers.device_sizing import DeviceBudget
-from graphbraid.features.tiers.tier_report import CurvePoint
 from graphbraid.files.writing import format_bytes
 from graphbraid.machine.measurements import is_disturbed
 
@@ -86,8 +85,6 @@ class PartSeconds:
     """None if it is not known, and ``how`` says why."""
     how: str = ""
     """How it is known."""
-    spread: float | None = None
-    """Seconds between the median of several tries and the farthest of them; None after a single try."""
 
     @property
     def known(self) -> float:
@@ -96,18 +93,12 @@ class PartSeconds:
         return self.seconds
 
     def __str__(self) -> str:
-        """Return the time with the share by which its tries lay off, such as ``"1.23 s ±4%"``."""
-        if self.seconds is None:
-            return "not known"
-        said = format_seconds(self.seconds)
-        return (
-            f"{said} ±{self.spread / self.seconds:.0%}" if self.spread is not None and self.seconds else said
-        )
+        """Return the time with its unit."""
+        return "not known" if self.seconds is None else format_seconds(self.seconds)
 
     def times(self, factor: float) -> PartSeconds:
         """Return ``factor`` times the time."""
-        seconds, spread = (None if value is None else value * factor for value in (self.seconds, self.spread))
-        return replace(self, seconds=seconds, spread=spread)
+        return replace(self, seconds=None if self.seconds is None else self.seconds * factor)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,13 +125,6 @@ class EpochSeconds:
         """Seconds of an epoch, of all its parts whose time is known."""
         parts = (self.train, self.validation, self.checkpoints)
         return sum(part.seconds or 0.0 for part in parts if part is not None)
-
-    @property
-    def spread(self) -> float | None:
-        """Seconds by which an epoch may lie off, as the tries of its parts did; None if that is not known."""
-        parts = [self.train] + ([] if self.validation is None else [self.validation])
-        known = [part.spread for part in parts if part.spread is not None]
-        return sum(known) if len(known) == len(parts) else None
 
     def of_run(self, epochs: int) -> float:
         """Return the seconds of a run of so many epochs, with what comes once."""
@@ -217,7 +201,7 @@ class ModeEstimate:
             yield "disk", format_bytes(self.disk_bytes), "files that the run writes"
         if (taken := self.seconds) is not None:
             run = f"{format_seconds(taken.of_run(self.epochs))} for {self.epochs:,} epochs"
-            yield "epoch", str(PartSeconds(taken.total, spread=taken.spread)), run
+            yield "epoch", format_seconds(taken.total), run
             yield from ((f"  {name}", str(part), part.how) for name, part in taken.parts())
             if taken.floor is not None:
                 yield "  floor", format_seconds(taken.floor), "least time of the compiled step"
@@ -236,9 +220,6 @@ class Estimate:
     """What ``tiers="auto"`` chooses for mini-batches."""
     device_tiers: DeviceBudget | None = None
     """What it chooses for rows on the device; None without one."""
-    curve: tuple[CurvePoint, ...] = ()
-    """Share of the reads that memory for more and more rows would serve, in host memory or on the device;
-    empty unless rows can be in tiers."""
     tier_score: str = ""
     """Score by which a run fills tiers, and why by that; empty without tiers."""
 

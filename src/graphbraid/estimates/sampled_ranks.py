@@ -191,7 +191,7 @@ def _measured(
         num_ranks=num_ranks,
         num_batches=num_batches,
         num_steps=math.ceil(num_batches / config.accumulate),
-        step_seconds=step.known,
+        step_seconds=step,
         cycle_seconds=epoch.known * config.batch_size / trial.nodes.numel(),
         buckets=buckets,
         tail_bytes=tail_bytes(sum(map(len, groups)), NUM_EXTRA),
@@ -221,7 +221,7 @@ def _validation(trial: Trial, num_ranks: int) -> tuple[float, int]:
         for _ in outputs_in_chunks(trial.runner, config, own, mode, steps=steps):
             pass
 
-    return repeated(lambda: timed(outputs), most=1.0).known, 4 * trial.task.width * nodes.numel()
+    return repeated(lambda: timed(outputs), most=1.0), 4 * trial.task.width * nodes.numel()
 
 
 def _assumptions(config: TrainConfig, others: float | None, *, validates: bool) -> list[str]:

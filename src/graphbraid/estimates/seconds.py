@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 import tempfile
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,7 +19,7 @@ from graphbraid.estimates.allocation import may_be_tried
 from graphbraid.estimates.links import link_evaluation_seconds
 from graphbraid.estimates.memory import are_mapped
 from graphbraid.estimates.records import EpochSeconds, PartSeconds
-from graphbraid.estimates.trial import Trial, of_tries, repeated, timed
+from graphbraid.estimates.trial import Trial, repeated, timed
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.machine.measurements import OtherPrograms
@@ -42,8 +41,6 @@ SECONDS = 1.0
 """Seconds that trials of a run's steps take, about; those of an evaluation take half as long."""
 FEWEST = 8
 """Fewest steps that are tried; an epoch of fewer is run as a whole."""
-_PARTS = 4
-"""Stretches of the even steps that are compared for the spread."""
 _LONGEST_PASS = 4.0
 """Longest pass over the whole graph, by the machine's rates, that is tried."""
 _CHUNK_NODES = 64
@@ -119,13 +116,11 @@ def tried_epoch(trial: Trial, share: Share = ALONE, *, seconds: float = SECONDS)
                 return whole_epoch(marks, steps, ahead), first
             epochs.append(marks[-1])
     times = "once" if len(epochs) == 1 else f"{len(epochs)} times"
-    return of_tries(epochs, f"all {steps} steps tried {times}"), first
+    return PartSeconds(median(epochs), f"all {steps} steps tried {times}"), first
 
 
 def whole_epoch(marks: Sequence[float], steps: int, ahead: int) -> PartSeconds:
     """Return the time of an epoch by its first steps.
-
-    The even steps, which come as fast as they will, are cut into stretches: the spread is that of these.
 
     Args:
         marks: seconds from its start to the end of each of these, two at least.
@@ -134,11 +129,8 @@ def whole_epoch(marks: Sequence[float], steps: int, ahead: int) -> PartSeconds:
     """
     even = max(1, min(ahead + 1, len(marks) // 2))
     each = (marks[-1] - marks[even - 1]) / (len(marks) - even)
-    size = max(1, (len(marks) - even) // _PARTS)
-    stretches = [(last - start) / size for start, last in itertools.pairwise(marks[even - 1 :: size])]
-    spread = None if len(stretches) < 2 else (steps - even) * (of_tries(stretches).spread or 0.0)
     seconds = marks[even - 1] + (steps - even) * each
-    return PartSeconds(seconds, f"{len(marks)} of {steps} steps tried", spread)
+    return PartSeconds(seconds, f"{len(marks)} of {steps} steps tried")
 
 
 def _marks(
@@ -241,19 +233,18 @@ def _exact_seconds(trial: Trial, nodes: Tensor, most: float) -> PartSeconds:
     seconds = 0.0 if runner.engine is not None else _pass_seconds(trial, runner)
     if seconds > _LONGEST_PASS:
         return PartSeconds(None if math.isinf(seconds) else seconds, "by the machine's rates, not tried")
-    return repeated(lambda: _scoring(trial, nodes, "exact"), "exact, tried", most=most)
+    return PartSeconds(repeated(lambda: _scoring(trial, nodes, "exact"), most=most), "exact, tried")
 
 
 def _of_some(trial: Trial, nodes: Tensor, mode: EvalMode, size: int, most: float) -> PartSeconds:
     """Return the time of an evaluation by that of some of its nodes."""
     part = some_batches(nodes, size, 4)
     taken = _scoring(trial, part, mode)  # also a warm-up
-    found = of_tries([taken])
     if taken < most / 2:
         part = some_batches(nodes, size, max(1, int(most / 4 / taken * part.numel() / size)))
-        found = repeated(lambda: _scoring(trial, part, mode), most=most)
-    factor, how = nodes.numel() / part.numel(), f"{part.numel():,} of {nodes.numel():,} nodes tried"
-    return PartSeconds(found.seconds, how, found.spread).times(factor)
+        taken = repeated(lambda: _scoring(trial, part, mode), most=most)
+    how = f"{part.numel():,} of {nodes.numel():,} nodes tried"
+    return PartSeconds(taken * nodes.numel() / part.numel(), how)
 
 
 def some_batches(nodes: Tensor, size: int, count: int) -> Tensor:

@@ -6,7 +6,7 @@ import contextlib
 import copy
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -15,7 +15,6 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from graphbraid.estimates.allocation import allocation_of
-from graphbraid.estimates.records import PartSeconds
 from graphbraid.features import HostTiers
 from graphbraid.graph import Graph
 from graphbraid.nn import LinkModel
@@ -33,13 +32,6 @@ REPEATS = 3
 """Most tries of an evaluation."""
 
 
-def of_tries(seconds: Sequence[float], how: str = "") -> PartSeconds:
-    """Return the median of some tries, with their spread."""
-    middle = statistics.median(seconds)
-    spread = max(abs(taken - middle) for taken in seconds) if len(seconds) > 1 else None
-    return PartSeconds(middle, how, spread)
-
-
 def timed(run: Callable[[], object]) -> float:
     """Return the seconds that a call takes."""
     started = time.perf_counter()
@@ -47,18 +39,18 @@ def timed(run: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def repeated(run: Callable[[], float], how: str = "", *, most: float) -> PartSeconds:
-    """Try something that returns its seconds, several times unless it takes longer than ``most``.
+def repeated(run: Callable[[], float], *, most: float) -> float:
+    """Return the median of several tries of something that gives its seconds, for about ``most`` seconds.
 
     The first try is a warm-up. A long one counts itself, since another would cost as much again.
     """
     first = run()
     if first >= most / 2:
-        return of_tries([first], how)
+        return first
     tries = [run()]
     while len(tries) < REPEATS and sum(tries) + tries[-1] <= most:
         tries.append(run())
-    return of_tries(tries, how)
+    return statistics.median(tries)
 
 
 class TrialStep:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from statistics import median
 
 import torch
 
@@ -11,7 +12,7 @@ from graphbraid.estimates.memory import baseline_need, graph_needs, learned_need
 from graphbraid.estimates.records import EpochSeconds, Need, Needs, PartSeconds
 from graphbraid.estimates.seconds import SECONDS, evaluations
 from graphbraid.estimates.sizes import break_bytes, forward_bytes, training_bytes
-from graphbraid.estimates.trial import Trial, of_tries, parameter_bytes, timed
+from graphbraid.estimates.trial import Trial, parameter_bytes, timed
 from graphbraid.features.rows.row_stream import LONGEST_ROUND
 from graphbraid.files.writing import format_bytes
 from graphbraid.fullgraph import Engine
@@ -140,7 +141,7 @@ def _tried(trial: Trial, engine: Engine | None, floor: float | None) -> EpochSec
             tries.append(timed(lambda: trial.step(batch)))  # kernels' arguments are bound in the first steps
             count = min(_MOST_STEPS, int(SECONDS / max(min(tries), 1e-9)))
             tries = [timed(lambda: trial.step(batch)) for _ in range(max(1, count))]
-        train = of_tries(tries, f"the median of {len(tries)} steps tried")
+        train = PartSeconds(median(tries), f"the median of {len(tries)} steps tried")
         validation, test = evaluations(trial, "exact")
     finally:
         trial.runner.engine = None

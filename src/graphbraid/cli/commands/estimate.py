@@ -23,8 +23,6 @@ from graphbraid.cli.run.settings import GivenOptions
 from graphbraid.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from graphbraid.estimates.records import Estimate
 
 _PANEL = "Estimate"
@@ -127,20 +125,5 @@ def _show(found: Estimate) -> None:
         ]
         console.print(table({"part": "left", "amount": "right", "": "left"}, rows))
         console.print()
-    if found.curve:
-        console.print(_curve_table(found))
-        console.print()
     for sentence in found.choices():
         say(console, "{}", sentence)
-
-
-def _curve_table(found: Estimate) -> Table:
-    from graphbraid.files.writing import format_bytes
-
-    rows = []
-    for point in found.curve:
-        left = "" if point.epoch_bytes is None else format_bytes(int(point.epoch_bytes))
-        rows.append((f"{point.rows:,}", format_bytes(point.nbytes), f"{point.share:.1%}", left))
-    columns = ("rows", "memory", "served", "left to the disk or the link an epoch")
-    title = "memory for the rows that are read most, in tiers (--host, --hot)"
-    return table(dict.fromkeys(columns, "right"), rows, title)
