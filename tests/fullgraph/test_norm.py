@@ -27,9 +27,9 @@ from graphbraid.fullgraph.program import (
     Add,
     AdjacencyMatrix,
     Aggregate,
+    Break,
     DestinationRows,
     Linear,
-    Module,
     Normalise,
     Program,
 )
@@ -204,7 +204,7 @@ def test_trains_as_the_model_does(norm, how):
     engine = assert_trains_alike(seeded(Net, NORMS[norm], how), make_graph(symmetric=True))
     kinds = [type(op) for op in engine.program.ops]
     assert Normalise in kinds
-    assert Module not in kinds
+    assert Break not in kinds
 
 
 @pytest.mark.parametrize("norm", ["layer", "batch"])
@@ -330,7 +330,7 @@ def normalise_by_pytorch(monkeypatch):
     def read(call):
         width = next(call.layer.parameters()).numel()
         couples = isinstance(call.layer, nn.BatchNorm1d)
-        return call.writer.add(Module, call.x, module=call.layer, width_out=width, couples_rows=couples)
+        return call.writer.module(call.x, call.layer, width=width, couples_rows=couples)
 
     for home, name in (("batchnorm", "BatchNorm1d"), ("normalization", "LayerNorm")):
         key = (f"torch.nn.modules.{home}", name)
@@ -350,7 +350,7 @@ def test_no_more_of_the_arena_than_with_pytorch_s_and_the_same_numbers(how, norm
     ours = graphbraid.compile(model, graph)
     normalise_by_pytorch(monkeypatch)
     plain = graphbraid.compile(model, graph)
-    assert any(isinstance(op, Module) for op in plain.program.ops)
+    assert any(isinstance(op, Break) for op in plain.program.ops)
     torch.testing.assert_close(ours(), plain(), rtol=1e-4, atol=1e-5)
     statistics = 2 * 2 * (4 * graph.num_nodes + 64)  # mean and rstd of two layer normalisations
     ours, plain = (engine.runner.training_step.arena.least_bytes for engine in (ours, plain))
@@ -381,7 +381,7 @@ def test_what_is_more_than_normalisation_stays_a_module(make_norm):
     model = Net(nn.LayerNorm, "stack")
     model.norms = nn.ModuleList(make_norm(HIDDEN) for _ in range(2))
     engine = assert_trains_alike(model, make_graph())
-    modules = [op for op in engine.program.ops if isinstance(op, Module)]
+    modules = [op for op in engine.program.ops if isinstance(op, Break)]
     assert [op.couples_rows for op in modules] == [True] * 2
 
 

@@ -201,7 +201,7 @@ class Engine:
     @property
     def breaks(self) -> tuple[Break, ...]:
         """The graph breaks of the program that ran last: the parts that PyTorch runs as they are written."""
-        return tuple(op for op in self.program.ops if isinstance(op, Break))
+        return tuple(op for op in self.program.ops if isinstance(op, Break) and op.is_graph_break)
 
     @property
     def ranks(self) -> Ranks | None:

@@ -32,7 +32,8 @@ from graphbraid.fullgraph.reading.calling import (
     only_node_type,
     parameters_of,
 )
-from graphbraid.fullgraph.reading.islands import Breaks, rows_to_try
+from graphbraid.fullgraph.reading.islands import Breaks
+from graphbraid.fullgraph.reading.row_dependence import rows_to_try
 from graphbraid.fullgraph.reading.trace import WEIGHTS_TARGET
 from graphbraid.fullgraph.reading.tracing import EDGES_TARGET
 from graphbraid.graph import EdgeType

@@ -25,7 +25,6 @@ from graphbraid.fullgraph.program import (
     Gine,
     LevelNodes,
     Linear,
-    Module,
     Normalise,
     Operation,
     Program,
@@ -111,7 +110,7 @@ class BatchProgram:
         """Results that may be written over the first input."""
         self.last_read = _last_reads(fused)
         """The values that no operation after each one reads."""
-        self.breaks = tuple(op for op in fused.ops if isinstance(op, Break))
+        self.breaks = tuple(op for op in fused.ops if isinstance(op, Break) and op.is_graph_break)
         """The parts that PyTorch runs as the model is written."""
         self.by_row = frozenset(target for op in self.breaks for target in op.by_row)
         """What they read of a batch that must have a row for each node."""
@@ -132,7 +131,7 @@ def couples_rows(op: Operation) -> bool:
     if isinstance(op, Normalise) and op.couples_rows:
         norm: Any = op.module
         return bool(norm.training) or norm.running_mean is None
-    return isinstance(op, Break | Module) and op.couples_rows
+    return isinstance(op, Break) and op.couples_rows
 
 
 def _may_overwrite(program: Program, op: Operation) -> bool:

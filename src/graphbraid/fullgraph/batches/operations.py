@@ -41,7 +41,6 @@ from graphbraid.fullgraph.program import (
     LoweredLayer,
     Maximum,
     Messages,
-    Module,
     Normalise,
     Operation,
     Prelu,
@@ -376,12 +375,6 @@ def _normalise(op: Normalise, run: BatchRun) -> Tensor:
         eps=norm.eps,
         num_batches_tracked=norm.num_batches_tracked,
     )
-
-
-@_runs(Module)
-def _module(op: Module, run: BatchRun) -> Tensor:
-    out: Tensor = op.module(run.read(op))
-    return out
 
 
 @_runs(Break)

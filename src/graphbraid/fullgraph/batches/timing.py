@@ -26,7 +26,7 @@ class NotedRun(BatchRun):
     def read(self, op: Operation, place: int = 0) -> Tensor:
         """Return the rows of an operation's input."""
         rows = super().read(op, place)
-        if isinstance(op, Break):
+        if isinstance(op, Break) and op.is_graph_break:
             vars(self).setdefault("noted", {}).setdefault(op.out, []).append(rows.detach())
         return rows
 

@@ -131,7 +131,7 @@ def floor_of(
             work=work,
             floor_seconds=work.seconds(rates),
             tasks=its,
-            is_written=isinstance(program.producer(name), Break),
+            is_written=isinstance(made := program.producer(name), Break) and made.is_graph_break,
         )
 
     forward = [entry(op.out, _words(op), ledger.forward(op), backward=False) for op in program.ops]

@@ -29,7 +29,7 @@ def explain(
         choices: the kernels chosen for a device's aggregations.
         level_bytes: bytes of the levels' own edges and node ids.
     """
-    breaks = [op for op in lowered.program.ops if isinstance(op, Break)]
+    breaks = [op for op in lowered.program.ops if isinstance(op, Break) and op.is_graph_break]
     lines = [*written_lines(breaks), *decision_lines(lowered.program, lowered.costs.doubt)]
     lines += operation_lines(lowered.program, lowered.num_rows)
     arena, device = planned.arena, lowered.options.device

@@ -37,7 +37,6 @@ from graphbraid.fullgraph.program import (
     Break,
     Decision,
     Messages,
-    Module,
     Normalise,
     NotLoweredError,
     Operation,
@@ -317,12 +316,12 @@ def prune(program: Program, csc: Csc, nodes: Tensor, *, wanted: bool) -> tuple[R
 
 def couples_rows(op: Operation) -> bool:
     """Return whether a row's result depends on rows it has no edge from, so that none may be left out."""
-    return isinstance(op, Break | Module | Normalise) and op.couples_rows
+    return isinstance(op, Break | Normalise) and op.couples_rows
 
 
 def _needs_order(program: Program) -> bool:
     """Return whether a graph break reads all rows, whose order may matter to it."""
-    return any(isinstance(op, Break) and op.couples_rows for op in program.ops)
+    return any(isinstance(op, Break) and op.is_graph_break and op.couples_rows for op in program.ops)
 
 
 # ---- symmetry: an undirected graph's adjacency serves as its own transpose

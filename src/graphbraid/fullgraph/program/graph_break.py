@@ -129,7 +129,9 @@ class GraphValues(dict[str, Any]):
 
 @dataclass(frozen=True, kw_only=True)
 class Break(Operation):
-    """A graph break: calls that PyTorch runs as the model makes them, with autograd.
+    """Calls that PyTorch runs as the model makes them, with autograd.
+
+    They are a graph break, but for a module of PyTorch's or PyG's that is known and has no kernel here.
 
     The inputs are matrices of rows of the same nodes, and so is the result, that of the last call. What is
     computed on the way may have any form. Dropout in it draws from torch's generator.
@@ -188,6 +190,11 @@ class Break(Operation):
             keep |= {number: made[number] for number in self.kept}
         result: Tensor = made[-1]
         return result
+
+    @property
+    def is_graph_break(self) -> bool:
+        """Whether it has a call without a lowered form."""
+        return any(call.why for call in self.calls)
 
     @property
     def reads(self) -> frozenset[str]:

@@ -400,26 +400,6 @@ class Normalise(Operation):
         return f"{self.kind}, eps {self.module.eps:g}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Module(Operation):
-    """A module that maps rows to rows, run by PyTorch because it has no kernel here."""
-
-    module: nn.Module
-    width_out: int | None
-    """Columns of the result; None for as many as the input has."""
-    couples_rows: bool
-    """Whether a row's result depends on other rows, as in batch normalisation; then none may be omitted."""
-    symbol = "module"
-
-    def parameters(self) -> tuple[nn.Parameter, ...]:
-        """Return the parameters it learns."""
-        return tuple(self.module.parameters())
-
-    def details(self) -> str:
-        """Return the text to print after the inputs."""
-        return str(self.module).splitlines()[0]
-
-
 # ---- exchange: the rows of other ranks' nodes, where the nodes of a graph are divided among ranks
 
 

@@ -22,7 +22,6 @@ from graphbraid.fullgraph.program import (
     Exchange,
     Hoisted,
     Messages,
-    Module,
     NotLoweredError,
     Operation,
     Program,
@@ -193,7 +192,7 @@ def _check_divisible(program: Program) -> None:
     if program.num_levels == 1:
         raise NotLoweredError("the model", "reads no edges, so that ranks have nothing to divide", "one rank")
     for op in program.ops:
-        if isinstance(op, Module | Break | Messages):
+        if isinstance(op, Break | Messages):
             reason = "runs in PyTorch, which knows only this rank's rows"
             raise NotLoweredError(f"{op.out}, {op.details()}", reason, "batch or layer normalisation")
 

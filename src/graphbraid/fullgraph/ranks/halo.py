@@ -28,7 +28,6 @@ from graphbraid.fullgraph.program import (
     Gine,
     Linear,
     Maximum,
-    Module,
     Normalise,
     Operation,
     Program,
@@ -231,4 +230,4 @@ def _seconds(program: Program, op: Operation, costs: CostModel, num_rows: int) -
 
 
 def _couples_rows(op: Operation) -> bool:
-    return isinstance(op, Normalise | Module) and op.couples_rows
+    return isinstance(op, Normalise) and op.couples_rows

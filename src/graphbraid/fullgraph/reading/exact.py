@@ -142,8 +142,7 @@ def check(name: str, module: nn.Module, known: Known) -> None:
         NotLoweredError: there is such a thing; the message names it and the module.
     """
     kind = type(module).__name__
-    _refuse_patched(name, type(module))
-    _refuse_hooks(name, module)
+    refuse_changed(name, module)
     for key, value in vars(module).items():
         if key in TORCH_OWN:
             continue
@@ -226,9 +225,14 @@ def _refuse_hooks(name: str, module: nn.Module) -> None:
             raise NotLoweredError(name, "it has hooks", "the model without them")
 
 
-def _refuse_patched(name: str, kind: type) -> None:
-    """Refuse a class of PyG or torch that had a method replaced."""
-    for base in kind.__mro__[:-1]:
+def refuse_changed(name: str, module: nn.Module) -> None:
+    """Refuse a module with hooks, or of a class of PyG or torch that had a method replaced.
+
+    Raises:
+        NotLoweredError: the module is one.
+    """
+    _refuse_hooks(name, module)
+    for base in type(module).__mro__[:-1]:
         for key, member in vars(base).items():
             home = getattr(member, "__globals__", None)
             if home is not None and str(home.get("__name__", "")).split(".")[0] not in _OURS:

@@ -12,8 +12,6 @@ calls make is one of the calls, and runs by a program of its own (:mod:`.own_edg
 from __future__ import annotations
 
 import copy
-import itertools
-import math
 import types
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -23,7 +21,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.nn.parameter import is_lazy
 
 from graphbraid.fullgraph.program import (
     INPUT,
@@ -46,8 +43,6 @@ from graphbraid.fullgraph.reading.row_dependence import Dependence, RowWatch, is
 from graphbraid.fullgraph.reading.tracing import WHERE, TracedCalls, generators, put_back
 
 _HOST = torch.device("cpu")
-_FEWEST_TRIED = 1000
-"""Fewest rows that calls without a lowered form are tried on: more than most widths of models."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,26 +69,6 @@ class Breaks:
     by_row: frozenset[str] = frozenset()
     returns: bool = False
     constants: dict[Any, Any] | None = None
-
-
-def rows_to_try(
-    model: nn.Module, count: int, *, least: int = 0, others: Iterable[int] = ()
-) -> tuple[int, ...]:
-    """Return numbers of rows to try calls on that are no size of the model, nor made of its sizes: primes.
-
-    Otherwise a ``(C, C)`` matrix could be taken for rows of nodes.
-
-    Args:
-        model: the model.
-        count: how many numbers are wanted.
-        least: fewest rows; :data:`_FEWEST_TRIED` if that is more.
-        others: sizes of other matrices that calls may get.
-    """
-    held = (one for one in (*model.parameters(), *model.buffers()) if not is_lazy(one))
-    sizes = {*others, *(size for one in held for size in one.shape)}
-    numbers = itertools.count(max(_FEWEST_TRIED, least))
-    primes = (n for n in numbers if all(n % divisor for divisor in range(2, math.isqrt(n) + 1)))
-    return tuple(itertools.islice((n for n in primes if n not in sizes), count))
 
 
 class _NoBreakError(Exception):

@@ -14,7 +14,6 @@ from graphbraid.fullgraph.program import (
     INPUT,
     Break,
     DestinationRows,
-    Module,
     NodeType,
     Normalise,
     NotLoweredError,
@@ -179,9 +178,9 @@ def _reached(ops: list[Operation], out: str) -> tuple[Operation, ...]:
         if op.out in wanted:
             wanted.update(op.inputs)
             kept.append(op)
-        elif isinstance(op, Break):
+        elif isinstance(op, Break) and op.is_graph_break:
             raise NotLoweredError(op.calls[-1].name, "nothing reads its result", code="unread")
-        elif isinstance(op, Module | Normalise) and op.couples_rows:
+        elif isinstance(op, Break | Normalise) and op.couples_rows:
             raise NotLoweredError(str(op.symbol), "it moves statistics and nothing reads its result")
     return tuple(reversed(kept))
 
@@ -200,7 +199,7 @@ def _check_worth(ops: tuple[Operation, ...], graph: Graph | None) -> None:
     Raises:
         NotLoweredError: no layer over edges is lowered, or there are too few edges for the breaks.
     """
-    calls = [call for op in ops if isinstance(op, Break) for call in op.calls]
+    calls = [call for op in ops if isinstance(op, Break) and op.is_graph_break for call in op.calls]
     if not calls:
         return
     first = next((call for call in calls if call.code), calls[0])
@@ -215,7 +214,7 @@ def _check_worth(ops: tuple[Operation, ...], graph: Graph | None) -> None:
         raise NotLoweredError(part, reason, first.needed, code=first.code, where=first.where)
     if graph is None:
         return
-    copied = _BREAK_ROWS * graph.num_nodes * sum(isinstance(op, Break) for op in ops)
+    copied = _BREAK_ROWS * graph.num_nodes * sum(isinstance(op, Break) and op.is_graph_break for op in ops)
     saved = _EDGE_ROWS * graph.num_edges * len(layers)
     if copied > saved:
         what = f"{reason}; breaks around it would cost more than the {len(layers)} lowered layers save"

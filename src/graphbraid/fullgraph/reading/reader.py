@@ -10,11 +10,13 @@ from torch import fx, nn
 
 from graphbraid.fullgraph.program import (
     Add,
+    Break,
     ColumnRange,
     Combine,
     Concat,
     DestinationRows,
     Epilogue,
+    FromInput,
     Largest,
     Linear,
     NotLoweredError,
@@ -23,6 +25,7 @@ from graphbraid.fullgraph.program import (
     RowFunction,
     RowOfParameters,
     SmallTensor,
+    WrittenCall,
     width_of,
 )
 from graphbraid.fullgraph.reading.exact import Known, check, is_from, python_value
@@ -158,6 +161,13 @@ class Writer:
         if (act := _FUSED.get((kind, arguments))) is not None:
             return self.epilogue(x, act=act)
         return self.add(RowFunction, x, kind=kind, arguments=arguments)
+
+    def module(self, x: str, module: nn.Module, *, width: int | None = None, couples_rows: bool) -> str:
+        """Append a call of a module that PyTorch runs; ``width`` is that of its result, if it is another."""
+        name = str(module).splitlines()[0]
+        call = WrittenCall(target=module, args=(FromInput(0),), kwargs={}, name=name)
+        columns = self.width(x) if width is None else width
+        return self.add(Break, x, calls=(call,), width_out=columns, couples_rows=couples_rows)
 
     def epilogue(
         self,

@@ -7,6 +7,8 @@ here is taken to couple all rows.
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -14,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from graphbraid.fullgraph.reading.exact import is_from
 from graphbraid.fullgraph.reading.modes import DispatchMode
@@ -252,6 +255,30 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
     elif isinstance(value, tuple | list):
         for one in value:
             yield from tensors_in(one)
+
+
+_FEWEST_TRIED = 1000
+"""Fewest rows that calls without a lowered form are tried on: more than most widths of models."""
+
+
+def rows_to_try(
+    model: nn.Module, count: int, *, least: int = 0, others: Iterable[int] = ()
+) -> tuple[int, ...]:
+    """Return numbers of rows to try calls on that are no size of the model, nor made of its sizes: primes.
+
+    Otherwise a ``(C, C)`` matrix could be taken for rows of nodes.
+
+    Args:
+        model: the model.
+        count: how many numbers are wanted.
+        least: fewest rows; :data:`_FEWEST_TRIED` if that is more.
+        others: sizes of other matrices that calls may get.
+    """
+    held = (one for one in (*model.parameters(), *model.buffers()) if not is_lazy(one))
+    sizes = {*others, *(size for one in held for size in one.shape)}
+    numbers = itertools.count(max(_FEWEST_TRIED, least))
+    primes = (n for n in numbers if all(n % divisor for divisor in range(2, math.isqrt(n) + 1)))
+    return tuple(itertools.islice((n for n in primes if n not in sizes), count))
 
 
 def is_of_torch(module: nn.Module) -> bool:

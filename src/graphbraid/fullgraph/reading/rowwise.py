@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from graphbraid.fullgraph.program import Module, Normalise
+from graphbraid.fullgraph.program import Normalise
 from graphbraid.fullgraph.reading.exact import (
     Known,
     anything,
@@ -16,8 +17,10 @@ from graphbraid.fullgraph.reading.exact import (
     number,
     one_of,
     probability,
+    refuse_changed,
 )
 from graphbraid.fullgraph.reading.reader import LayerCall, Writer, checked_reader, no_reader, reader_of, reads
+from graphbraid.fullgraph.reading.row_dependence import Dependence, RowWatch, is_of_torch, rows_to_try
 
 _TORCH, _PYG = "torch.nn.modules", "torch_geometric.nn"
 _AFFINE = ("weight", "bias")
@@ -35,6 +38,8 @@ def rowwise(writer: Writer, name: str, module: nn.Module, x: str) -> str:
         for key, child in module.named_children():
             x = rowwise(writer, f"{name}.{key}", child, x)
         return x
+    if (out := run_by_torch(writer, name, module, x)) is not None:
+        return out
     reader = checked_reader(name, module, rows_only=True)
     return reader.read(LayerCall(writer, name, module, x))
 
@@ -144,7 +149,7 @@ def _pyg_batch_norm(call: LayerCall) -> str:
     norm = call.layer
     checked_reader(f"{call.name}.module", norm.module, rows_only=True)
     if norm.allow_single_element:
-        return call.writer.add(Module, call.x, module=norm, width_out=norm.in_channels, couples_rows=True)
+        return call.writer.module(call.x, norm, couples_rows=True)
     return call.writer.add(
         Normalise, call.x, kind="batch", module=norm.module, channels=norm.module.num_features
     )
@@ -161,64 +166,59 @@ def _pyg_layer_norm(call: LayerCall) -> str:
     norm = call.layer
     if norm.mode == "node":
         return call.writer.add(Normalise, call.x, kind="layer", module=norm, channels=norm.in_channels)
-    return call.writer.add(Module, call.x, module=norm, width_out=norm.in_channels, couples_rows=True)
+    return call.writer.module(call.x, norm, couples_rows=True)
 
 
-# ---- normalisations and activations that PyTorch runs, by themselves or on the rows of all nodes together
+# ---- modules that PyTorch runs, on the rows of all nodes together or by themselves
 
 
-def _run_by_torch(name: str, attributes: dict[str, Any], *, couples_rows: bool = False, **known: Any) -> None:
-    """Enter a class whose module maps rows to as many columns, and has no kernel here."""
+def _of_all_rows(name: str, attributes: dict[str, Any], parameters: tuple[str, ...] = ()) -> None:
+    """Enter one of PyG's normalisations, which maps rows to as many columns."""
 
     def read(call: LayerCall) -> str:
-        return call.writer.add(Module, call.x, module=call.layer, width_out=None, couples_rows=couples_rows)
+        return call.writer.module(call.x, call.layer, couples_rows=True)
 
-    of_pyg = name.startswith(_PYG)
-    takes = ("x", "batch", "batch_size") if of_pyg else ("x",) if "RMSNorm" in name else ("input",)
-    reads(name, known=Known(attributes, **known), takes=takes)(read)
+    known = Known(attributes, parameters)
+    reads(f"{_PYG}.norm.{name}", known=known, takes=("x", "batch", "batch_size"))(read)
 
 
-_NORM: dict[str, Any] = {"eps": number, "affine": flag}
-_run_by_torch(
-    f"{_TORCH}.normalization.RMSNorm",
-    {
-        "normalized_shape": lambda shape: isinstance(shape, tuple) and len(shape) == 1,
-        "eps": lambda value: value is None or number(value),
-        "elementwise_affine": flag,
-    },
-    parameters=("weight",),
-)
-_run_by_torch(
-    f"{_TORCH}.normalization.GroupNorm",
-    _NORM | {"num_groups": count, "num_channels": count},
-    parameters=_AFFINE,
-)
-_run_by_torch(
-    f"{_PYG}.norm.graph_norm.GraphNorm",
-    {"in_channels": count, "eps": number},
-    couples_rows=True,
-    parameters=("weight", "bias", "mean_scale"),
-)
-_run_by_torch(
-    f"{_PYG}.norm.pair_norm.PairNorm",
-    {"scale": number, "scale_individually": flag, "eps": number},
-    couples_rows=True,
-)
-_run_by_torch(f"{_PYG}.norm.graph_size_norm.GraphSizeNorm", {}, couples_rows=True)
-_run_by_torch(f"{_PYG}.norm.mean_subtraction_norm.MeanSubtractionNorm", {}, couples_rows=True)
-_ACTIVATIONS: dict[str, dict[str, Any]] = {
-    "Mish": {},
-    "Hardswish": {},
-    "Hardsigmoid": {},
-    "LogSigmoid": {},
-    "Softsign": {},
-    "Tanhshrink": {},
-    "Softshrink": {"lambd": number},
-    "Hardshrink": {"lambd": number},
-    "Threshold": {"threshold": number, "value": number},
-}
-for _name, _attributes in _ACTIVATIONS.items():
-    _run_by_torch(f"{_TORCH}.activation.{_name}", _attributes | {"inplace": one_of(False)})
+_of_all_rows("graph_norm.GraphNorm", {"in_channels": count, "eps": number}, (*_AFFINE, "mean_scale"))
+_of_all_rows("pair_norm.PairNorm", {"scale": number, "scale_individually": flag, "eps": number})
+_of_all_rows("graph_size_norm.GraphSizeNorm", {})
+_of_all_rows("mean_subtraction_norm.MeanSubtractionNorm", {})
+
+
+def run_by_torch(writer: Writer, name: str, module: nn.Module, x: str) -> str | None:
+    """Append a call of a module of PyTorch's without a reader, if it works row by row; else return None.
+
+    It is tried on rows of numbers.
+
+    Raises:
+        NotLoweredError: it is a module of PyTorch's that had a method replaced.
+    """
+    is_plain = is_of_torch(module) and not any(True for _ in module.buffers())
+    if not is_plain or reader_of(type(module)) is not None or getattr(module, "inplace", False):
+        return None
+    refuse_changed(name, module)
+    [count] = rows_to_try(module, 1, others=[writer.width(x)])
+    rows = torch.linspace(0.1, 0.9, count * writer.width(x)).view(count, -1)
+    rows = rows.to(next(module.parameters(), rows))
+    watch = RowWatch(count, [rows])
+    try:
+        with torch.random.fork_rng(), torch.no_grad(), watch:
+            out = module(rows)
+    except Exception:  # whatever it raises on rows of another width, as written it may raise again
+        return None
+    is_rows = isinstance(out, Tensor) and watch.kind_of(out) is Dependence.ALIGNED and not watch.draws
+    if (
+        not is_rows
+        or out.shape[:1] != (count,)
+        or out.ndim != 2
+        or out.dtype != rows.dtype
+        or not out.numel()
+    ):
+        return None
+    return writer.module(x, module, width=int(out.shape[1]), couples_rows=False)
 
 
 @reads(

@@ -26,8 +26,9 @@ from graphbraid.fullgraph.reading.calling import (
     of_data,
 )
 from graphbraid.fullgraph.reading.exact import is_from
-from graphbraid.fullgraph.reading.islands import Breaks, rows_to_try
+from graphbraid.fullgraph.reading.islands import Breaks
 from graphbraid.fullgraph.reading.read import read_model, read_typed
+from graphbraid.fullgraph.reading.row_dependence import rows_to_try
 from graphbraid.fullgraph.reading.table import reader_of
 from graphbraid.fullgraph.reading.trace import WEIGHTS_TARGET
 from graphbraid.fullgraph.reading.tracing import EDGES_TARGET

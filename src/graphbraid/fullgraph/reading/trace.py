@@ -52,7 +52,7 @@ from graphbraid.fullgraph.reading.reader import (
     Writer,
     bound_arguments,
 )
-from graphbraid.fullgraph.reading.rowwise import as_linear
+from graphbraid.fullgraph.reading.rowwise import as_linear, run_by_torch
 from graphbraid.fullgraph.reading.table import FUNCTIONS, METHODS, checked_reader
 from graphbraid.fullgraph.reading.tracing import EDGES_TARGET, WHERE, TracedCalls, traced
 from graphbraid.graph.types import Relation
@@ -349,6 +349,9 @@ class _TraceReader:
         of_edges = len(node.args) == 1 and not node.kwargs and _target(node.args[0]) == EDGE_ATTR
         if of_edges and not self._sparse and (linear := as_linear(name, module)) is not None:
             return MappedEdges(linear)
+        first: Any = node.args[0] if len(node.args) == 1 and not node.kwargs else None
+        if first in self._values and (run := run_by_torch(self._writer, name, module, self._values[first])):
+            return run
         reader = checked_reader(name, module)
         bound = dict(bound_arguments(name, reader.takes, node.args, node.kwargs))
         rows = bound.pop(reader.takes[0], None)

@@ -16,7 +16,6 @@ from graphbraid.fullgraph.program import (
     Exchange,
     Linear,
     Messages,
-    Module,
     Normalise,
     Operation,
 )
@@ -90,7 +89,7 @@ class PlannedStep:
         """Seconds of the last forward and backward pass on the host's clock; None between the two."""
         self._forward_seconds = 0.0
         self._parameters = tuple(program.parameters())
-        of_user = [op.module for op in program.ops if isinstance(op, Module | Normalise)]
+        of_user = [op.module for op in program.ops if isinstance(op, Normalise)]
         self._breaks = [op for op in program.ops if isinstance(op, Break)]
         of_user += [module for op in self._breaks for module in op.modules()]
         self._modules = [inner for module in of_user for inner in module.modules()]
@@ -319,7 +318,7 @@ class PlannedStep:
 
     def run_by_torch(self) -> list[str]:
         """Return the operations that run through PyTorch's autograd."""
-        by_torch = Module | Break | Messages
+        by_torch = Break | Messages
         found = [op for op in self.program.ops if isinstance(op, by_torch)]
         return [f"{op.symbol} {op.out}" for op in found if not (isinstance(op, Messages) and op.steps)]
 

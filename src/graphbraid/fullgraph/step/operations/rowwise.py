@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from graphbraid.fullgraph.program import (
     Add,
@@ -15,7 +14,6 @@ from graphbraid.fullgraph.program import (
     DestinationRows,
     Largest,
     Learned,
-    Module,
     Operation,
     Prelu,
     RowFunction,
@@ -348,77 +346,12 @@ class PlannedUnitRows(PlannedOperation[UnitRows]):
         plan.write_grad(self.source, run, grad, out, lengths, along, is_long)
 
 
-class PlannedModule(PlannedOperation[Module]):
-    """A module without a kernel, run by PyTorch and its autograd."""
-
-    def forward(self) -> None:
-        """Plan the module's call."""
-        plan, op, x = self.plan, self.op, self.plan.rows(self.source)
-        out = plan.result(op)
-        call = self._call = TorchCall(op.module, op.parameters(), keep_graph=plan.training)
-        plan.do(op.out, lambda: out.tensor.copy_(call.forward(x.tensor)), out, x)
-
-    def backward(self) -> None:
-        """Plan the gradients of the input and of the module's parameters."""
-        plan, op, grad = self.plan, self.op, self.grad
-        target, is_there = plan.grad_of(self.source) if plan.program.learns(self.source) else (None, False)
-        join = Tensor.add_ if is_there else Tensor.copy_
-
-        def run() -> None:
-            to_input, to_parameters = self._call.backward(grad.tensor)
-            if target is not None:
-                join(target.tensor, to_input)
-            for parameter, gradient in zip(op.parameters(), to_parameters, strict=True):
-                plan.parameters.give(parameter, gradient)
-
-        plan.do(f"gradient of {self.source}", run, grad, plan.rows(self.source), target)
-
-
-class TorchCall:
-    """A differentiable function of a matrix; its graph lives from :meth:`forward` to :meth:`backward`.
-
-    Args:
-        function: maps the input to the result.
-        parameters: the function's parameters.
-        keep_graph: whether :meth:`backward` will be called.
-    """
-
-    def __init__(
-        self, function: Callable[[Tensor], Tensor], parameters: Sequence[nn.Parameter], *, keep_graph: bool
-    ) -> None:
-        self._function, self._parameters, self._keeps = function, list(parameters), keep_graph
-        self._leaf: Tensor | None = None
-        self._out: Tensor | None = None
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the detached result."""
-        if not self._keeps:
-            return self._function(x)
-        with torch.enable_grad():
-            # .data, since other buffers of the arena may be written before backward, which autograd would
-            # take for a change of this one.
-            self._leaf = x.data.requires_grad_()
-            self._out = self._function(self._leaf)
-        return self._out.detach()
-
-    def backward(self, grad: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Return the gradients of the input and of the parameters, and free the graph."""
-        assert self._leaf is not None
-        assert self._out is not None
-        wanted = [self._leaf, *self._parameters]
-        grads = torch.autograd.grad(self._out, wanted, grad, allow_unused=True)
-        found = [torch.zeros_like(w) if g is None else g for w, g in zip(wanted, grads, strict=True)]
-        self._leaf, self._out = None, None
-        return found[0], found[1:]
-
-
 PLANNED: dict[type[Operation], PlannedClass] = {
     Add: PlannedAdd,
     Combine: PlannedCombine,
     Concat: PlannedConcat,
     Largest: PlannedLargest,
     Learned: PlannedLearned,
-    Module: PlannedModule,
     DestinationRows: PlannedDestinationRows,
     RowFunction: PlannedFunction,
     Prelu: PlannedPrelu,
