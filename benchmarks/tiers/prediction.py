@@ -29,8 +29,8 @@ from benchmarks.common.rows import Row, write_rows
 from benchmarks.graphs.folder import load
 from benchmarks.graphs.named import PREDICTED
 from benchmarks.tables.pages import write_pages
+from benchmarks.tiers.belady import Trace, belady_hits
 from graphbraid import Graph, features
-from graphbraid.features.rows.caches import Trace, belady_hits
 from graphbraid.features.scores.choice import SHARES
 from graphbraid.loader import BatchLoader, LoaderSettings
 

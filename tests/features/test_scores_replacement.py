@@ -5,11 +5,10 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from benchmarks.tiers.belady import Trace, belady_hits
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
-
-from graphbraid.features.rows.caches import Trace, belady_hits
 
 traces = st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=6), min_size=1, max_size=12).map(
     lambda batches: Trace.of([torch.tensor(batch) for batch in batches], 10)
