@@ -18,7 +18,6 @@ from graphbraid.arguments import as_budget, check_tensor, shown
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.features.rows.caches import RowCache
 from graphbraid.features.rows.disk import DiskOptions, DiskRows
-from graphbraid.features.rows.memory import WidenedCache
 from graphbraid.features.scores.score import Score
 from graphbraid.features.scores.score import score as score_of
 from graphbraid.files import mapped
@@ -272,7 +271,7 @@ def cache_in(
     hot_ids: Tensor,
     *,
     scale: Tensor | None = None,
-) -> RowCache | WidenedCache:
+) -> RowCache:
     """A cache of a file's rows within a budget, filled with the highest of those that no device keeps.
 
     With a ``scale`` for each row, rows are of int8 and are given as float32.
@@ -293,9 +292,9 @@ def cache_in(
     if score is not None and hot_ids.numel():
         ranking = score.clone()
         ranking[hot_ids] = score.min()  # the host is asked for them by evaluations at most
-    cache = RowCache(rows, num_rows, policy=policy, score=ranking)
+    cache = RowCache(rows, num_rows, policy=policy, score=ranking, scale=scale)
     cache.fill(_first_rows(score, num_rows, all_rows, len(hot_ids)))
-    return cache if scale is None else WidenedCache(cache, scale)
+    return cache
 
 
 def order_of(score: Tensor) -> Tensor:

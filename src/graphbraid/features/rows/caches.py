@@ -14,6 +14,7 @@ from graphbraid.errors import DataError
 from graphbraid.features.rows import reference
 from graphbraid.features.rows.disk import DiskRows, as_bytes
 from graphbraid.features.rows.tier_counts import TierCounts
+from graphbraid.graph.scaled_features import widened
 from graphbraid.native import plain_errors
 from graphbraid.signatures import typed
 
@@ -38,6 +39,8 @@ class RowCache:
         policy: one of :data:`POLICIES`.
         score: ``(rows of the file,)`` numbers, higher where a row is read more often: by ``belady`` a row
             that no announced batch reads stays longer the higher it is. None: the least recently read goes.
+        scale: ``(rows of the file,)`` float32 scale of each row, where the file's rows are int8. Memory keeps
+            all of it, and rows are given as float32. None: rows are given as the file has them.
 
     Raises:
         ConfigError: there is no such policy, or more rows are asked for than the file has.
@@ -45,10 +48,17 @@ class RowCache:
     """
 
     def __init__(
-        self, disk: DiskRows, num_rows: int, *, policy: str = "belady", score: Tensor | None = None
+        self,
+        disk: DiskRows,
+        num_rows: int,
+        *,
+        policy: str = "belady",
+        score: Tensor | None = None,
+        scale: Tensor | None = None,
     ) -> None:
         check_choice(policy, "policy", POLICIES)
-        self.disk, self.policy = disk, policy
+        self.disk, self.policy, self.scale = disk, policy, scale
+        self.dtype = disk.dtype if scale is None else scale.dtype
         self.num_rows = as_count(num_rows, "num_rows", most=min(disk.shape[0], _MOST_ROWS))
         self._score = score
         self._ranks = None if score is None or policy != "belady" else ranks_of(score, disk.shape[0])
@@ -57,14 +67,14 @@ class RowCache:
 
     @property
     def nbytes(self) -> int:
-        """Memory of the rows it may keep."""
+        """Memory of the rows it may keep, without scales."""
         return self.num_rows * self.disk.row_bytes
 
     @property
     def overhead_bytes(self) -> int:
-        """Memory it takes beside them: where each row is, what the policy knows, reads under way."""
+        """Memory it takes beside them: where each row is, what the policy knows, scales, reads under way."""
         return int(self._own().overhead_bytes()) + sum(
-            kept.nbytes for kept in (self._ranks, *self._filled) if kept is not None
+            kept.nbytes for kept in (self._ranks, self.scale, *self._filled) if kept is not None
         )
 
     @property
@@ -111,7 +121,7 @@ class RowCache:
         self._own().forget()
 
     def gather(self, ids: Tensor, out: Tensor | None = None, *, batch: int = -1) -> Tensor:
-        """``out[i] = rows[ids[i]]``, from memory where it is kept and else from the file.
+        """``out[i] = rows[ids[i]]``, from memory where kept, else from the file; int8 rows times their scale.
 
         Args:
             ids: ``(num_ids,)`` int64 rows; of an announced batch, those that were announced.
@@ -124,14 +134,17 @@ class RowCache:
             ResourceError: as :meth:`DiskRows.gather`.
         """
         batch = as_count(batch, "batch", least=-1, most=MOST_BYTES)
-        out = self.disk.room_for(ids, out)
+        shape = torch.Size((ids.numel(), *self.disk.shape[1:]))
+        if self.scale is not None and out is not None and (out.shape, out.dtype) != (shape, self.dtype):
+            raise DataError(f"out must be {self.dtype} of {tuple(shape)}; got {shown(out)}")
+        rows = self.disk.room_for(ids, out if self.scale is None else None)
         if ids.numel():
             with plain_errors():
-                self._own().gather(ids.contiguous(), as_bytes(out), batch)
-        return out
+                self._own().gather(ids.contiguous(), as_bytes(rows), batch)
+        return rows if self.scale is None else widened(rows, self.scale[ids], out)
 
     def uncounted(self, ids: Tensor) -> Tensor:
-        """Rows of ids from the file, which are no reads of a batch and change nothing that is kept."""
+        """Rows of ids as the file has them, which are no reads of a batch and change nothing that is kept."""
         return self.disk.gather(ids)
 
     def _own(self) -> Any:
@@ -149,16 +162,21 @@ class RowCache:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _remade, (self.disk, self.num_rows, self.policy, self._score, self._filled)
+        return _remade, (self.disk, self.num_rows, self.policy, self._score, self.scale, self._filled)
 
     def __repr__(self) -> str:
         return f"RowCache({self.num_rows:,} of {self.disk.shape[0]:,} rows, policy={self.policy!r})"
 
 
-def _remade(
-    disk: DiskRows, num_rows: int, policy: str, score: Tensor | None, filled: list[Tensor]
+def _remade(  # noqa: PLR0917  (as pickle calls it)
+    disk: DiskRows,
+    num_rows: int,
+    policy: str,
+    score: Tensor | None,
+    scale: Tensor | None,
+    filled: list[Tensor],
 ) -> RowCache:
-    cache = RowCache(disk, num_rows, policy=policy, score=score)
+    cache = RowCache(disk, num_rows, policy=policy, score=score, scale=scale)
     for ids in filled:
         cache.fill(ids)
     return cache

@@ -7,7 +7,7 @@ from typing import Any
 
 from graphbraid.features.rows.caches import RowCache
 from graphbraid.features.rows.disk import DiskRows
-from graphbraid.features.rows.memory import MemoryRows, WidenedCache
+from graphbraid.features.rows.memory import MemoryRows
 from graphbraid.features.rows.tier_counts import TierCounts
 from graphbraid.features.tiers.tier_report import RING, ReadShareCurve, TierRow
 from graphbraid.sampling.rows.device_cache import DeviceCache
@@ -19,7 +19,7 @@ class SeenTiers:
     """The tiers of a store of rows, with what was read of them, as a report shows them."""
 
     disk: DiskRows | None
-    cache: RowCache | WidenedCache | MemoryRows
+    cache: RowCache | MemoryRows
     hot: DeviceCache | None
     row_bytes: int
     """Bytes in which a row is kept."""
@@ -123,7 +123,8 @@ class SeenTiers:
     @property
     def _kept_bytes(self) -> int:
         """Bytes of a row on a device, with its scale."""
-        return self.row_bytes + (self.cache.scale.itemsize if isinstance(self.cache, WidenedCache) else 0)
+        scale = self.cache.scale if isinstance(self.cache, RowCache) else None
+        return self.row_bytes + (0 if scale is None else scale.itemsize)
 
     def _share_from(self, first: int, count: int) -> float:
         assert self.served is not None

@@ -14,7 +14,7 @@ from graphbraid.errors import ConfigError, DataError
 from graphbraid.features import budgets
 from graphbraid.features.rows.caches import POLICIES, RowCache, checked_score
 from graphbraid.features.rows.disk import DiskOptions, DiskRows
-from graphbraid.features.rows.memory import MemoryRows, WidenedCache
+from graphbraid.features.rows.memory import MemoryRows
 from graphbraid.features.rows.tier_counts import TierCounts
 from graphbraid.features.scores.walks import out_degree
 from graphbraid.features.tiers.tier_report import ReadShareCurve, TierReport, reads_per_epoch
@@ -43,7 +43,7 @@ class TieredFeatures:
     def __init__(
         self,
         disk: DiskRows | None,
-        cache: RowCache | WidenedCache | MemoryRows,
+        cache: RowCache | MemoryRows,
         *,
         score: Tensor | None,
         lookahead: int,
@@ -142,7 +142,7 @@ class TieredFeatures:
         if has_hot:
             order = budgets.order_of(out_degree(graph.csc) if values is None else values)
             hot_ids = budgets.hot_ids_in(hot, order, kept_row_bytes(x))
-        rows: RowCache | WidenedCache | MemoryRows = MemoryRows(x)
+        rows: RowCache | MemoryRows = MemoryRows(x)
         if host is not None:
             options = disk or budgets.options_for(host)
             file = DiskRows.behind(stored, options=options)
@@ -167,7 +167,7 @@ class TieredFeatures:
     @property
     def dtype(self) -> torch.dtype:
         """Dtype of the rows that are given."""
-        return self._whole.dtype if self._scale is None else self._scale.dtype
+        return self.cache.dtype
 
     @property
     def row_bytes(self) -> int:
@@ -183,10 +183,7 @@ class TieredFeatures:
     @property
     def _scale(self) -> Tensor | None:
         """Scale of each row of int8; None where rows are of another dtype."""
-        cache = self.cache
-        if isinstance(cache, RowCache):
-            return None
-        return cache.scale if isinstance(cache, WidenedCache) else scale_of(cache.x)
+        return self.cache.scale if isinstance(self.cache, RowCache) else scale_of(self.cache.x)
 
     @property
     def in_memory(self) -> Tensor | ScaledFeatures | None:
@@ -352,7 +349,5 @@ def _check_no_file(given: Mapping[str, bool]) -> None:
             )
 
 
-def _remade(
-    disk: DiskRows | None, cache: RowCache | WidenedCache | MemoryRows, named: dict[str, Any]
-) -> TieredFeatures:
+def _remade(disk: DiskRows | None, cache: RowCache | MemoryRows, named: dict[str, Any]) -> TieredFeatures:
     return TieredFeatures(disk, cache, **named)
