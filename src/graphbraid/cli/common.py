@@ -39,31 +39,32 @@ DebugOption = Annotated[
 ]
 
 
-def flag(flags: str, text: str, *, metavar: str | None = None, panel: str | None = None) -> Any:
+def flag(default: Any, flags: str, text: str, *, metavar: str | None = None, panel: str | None = None) -> Any:
     """Return the declaration of an option.
 
     Args:
+        default: its value if it is not given; ``...`` if it must be.
         flags: its flags, such as ``--data -d``. If empty, the parameter's name.
         text: its help. The default is added, unless there is none or the text says it.
         metavar: word of the help for the value. If None, the value's type.
         panel: heading of the help under which it stands.
     """
-    return _declared(flags, text, metavar, panel, None)
+    return _declared(default, flags, text, metavar=metavar, panel=panel)
 
 
-def path_flag(flags: str, text: str, *, metavar: str, panel: str | None = None) -> Any:
+def path_flag(default: Any, flags: str, text: str, *, metavar: str, panel: str | None = None) -> Any:
     """Return the declaration of an option that is a path, which must not be empty."""
-    return _declared(flags, text, metavar, panel, path_given)
+    return _declared(default, flags, text, metavar=metavar, panel=panel, parser=path_given)
 
 
-def _declared(flags: str, text: str, metavar: str | None, panel: str | None, parser: Any) -> Any:
+def _declared(default: Any, flags: str, text: str, *, panel: str | None, **others: Any) -> Any:
     return typer.Option(
+        default,
         *flags.split(),
         help=text,
-        metavar=metavar,
         rich_help_panel=panel,
         show_default="(default:" not in text,
-        parser=parser,
+        **others,
     )
 
 

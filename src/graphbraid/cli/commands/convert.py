@@ -44,85 +44,66 @@ def convert(
     destination_path: Annotated[
         Path, typer.Argument(metavar="STORE", help="Folder of the store to make.", parser=path_given)
     ],
-    nodes: Annotated[
-        Path | None,
-        path_flag("", "Table with a row per node: features, label, split.", metavar="FILE", panel=_TABLE),
-    ] = None,
-    source: Annotated[
-        str | None, flag("--source", "Column of the sources. (default: source)", panel=_TABLE)
-    ] = None,
-    destination: Annotated[
-        str | None, flag("--destination", "Column of the destinations. (default: destination)", panel=_TABLE)
-    ] = None,
-    weight: Annotated[str | None, flag("--weight", "Column of the edge weights.", panel=_TABLE)] = None,
-    id_column: Annotated[
-        str | None, flag("--id", "Column of the node ids. (default: id)", panel=_TABLE)
-    ] = None,
-    features: Annotated[
-        str | None,
-        flag(
-            "--features", "Feature columns, comma-separated. (default: all other numeric ones)", panel=_TABLE
-        ),
-    ] = None,
-    label: Annotated[
-        str | None,
-        flag("--label", "Label column; several, comma-separated, are a label matrix.", panel=_TABLE),
-    ] = None,
-    split: Annotated[
-        str | None, flag("--split", "Column with train, val, test or nothing.", panel=_TABLE)
-    ] = None,
-    fill_missing: Annotated[
-        float | None, flag("--fill-missing", "Value of empty feature fields.", panel=_TABLE)
-    ] = None,
-    delimiter: Annotated[
-        str | None,
-        flag("--delimiter", "Character between fields. (default: comma; tab in .tsv)", panel=_TABLE),
-    ] = None,
-    header: Annotated[
-        bool,
-        flag(
-            "--header/--no-header", "Whether the first line names the columns; else 0, 1, ...", panel=_TABLE
-        ),
-    ] = True,
-    skip_rows: Annotated[int, flag("--skip-rows", "Lines to skip at the start.", panel=_TABLE)] = 0,
-    without_types: Annotated[
-        bool,
-        flag(
-            "--without-types", "Leave out an .npz file's types, and times and splits of edges.", panel=_GRAPH
-        ),
-    ] = False,
-    symmetrize: Annotated[
-        bool, flag("--symmetrize", "Store both directions of every edge.", panel=_GRAPH)
-    ] = False,
-    add_self_loops: Annotated[
-        bool, flag("--self-loops", "Add a self-loop to every node without one.", panel=_GRAPH)
-    ] = False,
-    dedupe: Annotated[bool, flag("--dedupe", "Keep one of several equal edges.", panel=_GRAPH)] = False,
-    normalize_features: Annotated[
-        bool,
-        flag(
-            "--normalize-features", "Divide feature rows by the sum of their absolute values.", panel=_GRAPH
-        ),
-    ] = False,
-    split_seed: Annotated[
-        int | None,
-        flag("--split-seed", "Draw a new split with this seed: 20 and 30 nodes per class.", panel=_GRAPH),
-    ] = None,
-    features_dtype: Annotated[
-        str | None,
-        flag(
-            "--features-dtype", "Round features to float16, bfloat16 or int8 (a scale per row).", panel=_GRAPH
-        ),
-    ] = None,
-    order: Annotated[
-        str | None,
-        flag(
-            "--order",
-            "Renumber the nodes: degree, rcm, communities or a PageRank; see reorder.",
-            panel=_GRAPH,
-        ),
-    ] = None,
-    overwrite: Annotated[bool, flag("--overwrite", "Replace an existing store.")] = False,
+    nodes: Path | None = path_flag(
+        None, "", "Table with a row per node: features, label, split.", metavar="FILE", panel=_TABLE
+    ),
+    source: str | None = flag(None, "--source", "Column of the sources. (default: source)", panel=_TABLE),
+    destination: str | None = flag(
+        None, "--destination", "Column of the destinations. (default: destination)", panel=_TABLE
+    ),
+    weight: str | None = flag(None, "--weight", "Column of the edge weights.", panel=_TABLE),
+    id_column: str | None = flag(None, "--id", "Column of the node ids. (default: id)", panel=_TABLE),
+    features: str | None = flag(
+        None,
+        "--features",
+        "Feature columns, comma-separated. (default: all other numeric ones)",
+        panel=_TABLE,
+    ),
+    label: str | None = flag(
+        None, "--label", "Label column; several, comma-separated, are a label matrix.", panel=_TABLE
+    ),
+    split: str | None = flag(None, "--split", "Column with train, val, test or nothing.", panel=_TABLE),
+    fill_missing: float | None = flag(None, "--fill-missing", "Value of empty feature fields.", panel=_TABLE),
+    delimiter: str | None = flag(
+        None, "--delimiter", "Character between fields. (default: comma; tab in .tsv)", panel=_TABLE
+    ),
+    header: bool = flag(
+        True, "--header/--no-header", "Whether the first line names the columns; else 0, 1, ...", panel=_TABLE
+    ),
+    skip_rows: int = flag(0, "--skip-rows", "Lines to skip at the start.", panel=_TABLE),
+    without_types: bool = flag(
+        False,
+        "--without-types",
+        "Leave out an .npz file's types, and times and splits of edges.",
+        panel=_GRAPH,
+    ),
+    symmetrize: bool = flag(False, "--symmetrize", "Store both directions of every edge.", panel=_GRAPH),
+    add_self_loops: bool = flag(
+        False, "--self-loops", "Add a self-loop to every node without one.", panel=_GRAPH
+    ),
+    dedupe: bool = flag(False, "--dedupe", "Keep one of several equal edges.", panel=_GRAPH),
+    normalize_features: bool = flag(
+        False,
+        "--normalize-features",
+        "Divide feature rows by the sum of their absolute values.",
+        panel=_GRAPH,
+    ),
+    split_seed: int | None = flag(
+        None, "--split-seed", "Draw a new split with this seed: 20 and 30 nodes per class.", panel=_GRAPH
+    ),
+    features_dtype: str | None = flag(
+        None,
+        "--features-dtype",
+        "Round features to float16, bfloat16 or int8 (a scale per row).",
+        panel=_GRAPH,
+    ),
+    order: str | None = flag(
+        None,
+        "--order",
+        "Renumber the nodes: degree, rcm, communities or a PageRank; see reorder.",
+        panel=_GRAPH,
+    ),
+    overwrite: bool = flag(False, "--overwrite", "Replace an existing store."),
     json_output: JsonOption = False,
     debug: DebugOption = False,  # noqa: ARG001
 ) -> None:

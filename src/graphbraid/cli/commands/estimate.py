@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from graphbraid.cli.commands.train import CommOption, RanksOption
 from graphbraid.cli.common import (
@@ -35,22 +35,17 @@ _OTHERS = ("resume", "overwrite", "trust_checkpoint", "trace")
 def estimate(
     given: GivenOptions,
     *,
-    hardware: Annotated[
-        Path | None,
-        path_flag(
-            "--hardware", "Estimate for the machine that this file describes.", metavar="FILE", panel=_PANEL
-        ),
-    ] = None,
-    save_hardware: Annotated[
-        Path | None,
-        path_flag(
-            "--save-hardware",
-            "Write this machine to a file for --hardware, and end.",
-            metavar="FILE",
-            panel=_PANEL,
-        ),
-    ] = None,
-    times: Annotated[bool, flag("--times/--no-times", "Try some steps for the times.", panel=_PANEL)] = True,
+    hardware: Path | None = path_flag(
+        None, "--hardware", "Estimate for the machine that this file describes.", metavar="FILE", panel=_PANEL
+    ),
+    save_hardware: Path | None = path_flag(
+        None,
+        "--save-hardware",
+        "Write this machine to a file for --hardware, and end.",
+        metavar="FILE",
+        panel=_PANEL,
+    ),
+    times: bool = flag(True, "--times/--no-times", "Try some steps for the times.", panel=_PANEL),
     ranks: RanksOption = None,
     comm: CommOption = None,
     json_output: JsonOption = False,

@@ -15,10 +15,9 @@ def info(
     data: Annotated[
         str, typer.Argument(metavar="DATA", help="A store or OGB folder, an .npz file, or a name.")
     ],
-    check: Annotated[
-        bool,
-        flag("--check", "Compare a store's files with their checksums and check every value of the graph."),
-    ] = False,
+    check: bool = flag(
+        False, "--check", "Compare a store's files with their checksums and check every value of the graph."
+    ),
     json_output: JsonOption = False,
     debug: DebugOption = False,  # noqa: ARG001
 ) -> None:

@@ -35,21 +35,19 @@ _STRATEGIES = "auto, metis, components, greedy, contiguous, streaming or random"
 def partition(
     *,
     out: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to make.", parser=path_given)],
-    data: Annotated[str, flag("--data -d", "A store, an .npz file, an embedded dataset or an OGB folder.")],
-    parts: Annotated[int, flag("--parts -n", "Number of parts, one for each rank.")],
-    strategy: Annotated[str, flag("", f"{_STRATEGIES}.")] = "auto",
-    balance: Annotated[
-        str, flag("", "What is made equal: edges, nodes or work (edges and four times nodes).")
-    ] = "edges",
-    tolerance: Annotated[float, flag("", "Largest part by what is possible.")] = 1.03,
-    memory: Annotated[
-        str | None, flag("", "Of streaming: what it may take, such as 1GiB.", metavar="SIZE")
-    ] = None,
-    seed: Annotated[int, flag("", "Of METIS and of random partitions.")] = 0,
-    keep_edges: Annotated[
-        bool, flag("--keep-edges", "Keep each edge's position in the graph, for edge features.")
-    ] = False,
-    overwrite: Annotated[bool, flag("--overwrite", "Replace an existing partition.")] = False,
+    data: str = flag(..., "--data -d", "A store, an .npz file, an embedded dataset or an OGB folder."),
+    parts: int = flag(..., "--parts -n", "Number of parts, one for each rank."),
+    strategy: str = flag("auto", "", f"{_STRATEGIES}."),
+    balance: str = flag(
+        "edges", "", "What is made equal: edges, nodes or work (edges and four times nodes)."
+    ),
+    tolerance: float = flag(1.03, "", "Largest part by what is possible."),
+    memory: str | None = flag(None, "", "Of streaming: what it may take, such as 1GiB.", metavar="SIZE"),
+    seed: int = flag(0, "", "Of METIS and of random partitions."),
+    keep_edges: bool = flag(
+        False, "--keep-edges", "Keep each edge's position in the graph, for edge features."
+    ),
+    overwrite: bool = flag(False, "--overwrite", "Replace an existing partition."),
     json_output: JsonOption = False,
     debug: DebugOption = False,  # noqa: ARG001
 ) -> None:

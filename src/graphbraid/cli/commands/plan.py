@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from graphbraid.cli.common import (
     DebugOption,
@@ -40,30 +40,24 @@ _OPTIONS = ("data", "model", "hidden_channels", "num_layers", "fanouts", "batch_
 def plan(
     given: GivenOptions,
     *,
-    profile: Annotated[
-        Path | None,
-        path_flag("--profile", "Plan from this file of --save-profile instead of measuring.", metavar="FILE"),
-    ] = None,
-    batches: Annotated[int | None, flag("", "Mini-batches per epoch, with --profile. (default: 500)")] = None,
-    ranks: Annotated[str | None, flag("", "Predict training on so many ranks: 8, 2,4,6 or 2..1024.")] = None,
-    mode: Annotated[
-        str | None, flag("", "With --ranks: sampled, batches that ranks share, or full. (default: full)")
-    ] = None,
-    validation: Annotated[
-        bool, flag("--validation", "With --ranks --mode sampled: epochs with their validation.")
-    ] = False,
-    hardware: Annotated[
-        Path | None,
-        path_flag(
-            "--hardware", "Plan for the machine, or with --ranks the cluster, of this file.", metavar="FILE"
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None, path_flag("--out -o", "Write the plan, for train --plan.", metavar="FILE")
-    ] = None,
-    save_profile: Annotated[
-        Path | None, path_flag("--save-profile", "Write the measured times.", metavar="FILE")
-    ] = None,
+    profile: Path | None = path_flag(
+        None, "--profile", "Plan from this file of --save-profile instead of measuring.", metavar="FILE"
+    ),
+    batches: int | None = flag(None, "", "Mini-batches per epoch, with --profile. (default: 500)"),
+    ranks: str | None = flag(None, "", "Predict training on so many ranks: 8, 2,4,6 or 2..1024."),
+    mode: str | None = flag(
+        None, "", "With --ranks: sampled, batches that ranks share, or full. (default: full)"
+    ),
+    validation: bool = flag(
+        False, "--validation", "With --ranks --mode sampled: epochs with their validation."
+    ),
+    hardware: Path | None = path_flag(
+        None, "--hardware", "Plan for the machine, or with --ranks the cluster, of this file.", metavar="FILE"
+    ),
+    out: Path | None = path_flag(None, "--out -o", "Write the plan, for train --plan.", metavar="FILE"),
+    save_profile: Path | None = path_flag(
+        None, "--save-profile", "Write the measured times.", metavar="FILE"
+    ),
     json_output: JsonOption = False,
     debug: DebugOption = False,  # noqa: ARG001
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from graphbraid.cli.common import (
     DebugOption,
@@ -31,48 +31,38 @@ if TYPE_CHECKING:
 @guarded
 def predict(
     *,
-    run: Annotated[Path, path_flag("--run -r", "Folder of a run of graphbraid train.", metavar="DIR")],
-    out: Annotated[Path, path_flag("--out -o", "File to write: .csv, .npz or .parquet.", metavar="FILE")],
-    nodes: Annotated[
-        Path | None,
-        path_flag(
-            "--nodes",
-            "Node ids to predict: a text file, one per line, or .npy. (default: all)",
-            metavar="FILE",
-        ),
-    ] = None,
-    split: Annotated[
-        str | None, flag("--split", "Predict the nodes, or links, of this split of the data, such as test.")
-    ] = None,
-    pairs: Annotated[
-        Path | None,
-        path_flag(
-            "--pairs",
-            "Of links: pairs to score, a line each: source, relation if there are several, destination "
-            "(text or .npy). With --top without destination. (default: the split test)",
-            metavar="FILE",
-        ),
-    ] = None,
-    top: Annotated[
-        int | None, flag("--top", "Of links: find the likeliest destinations, this many of each source.")
-    ] = None,
-    known: Annotated[bool, flag("--known", "Of --top: also list the links that the graph has.")] = False,
-    data: Annotated[
-        str | None, flag("--data -d", "Another graph of the same kind. (default: the run's)")
-    ] = None,
-    verify: Annotated[bool, flag("--verify", "Compare all of a store with its checksums.")] = False,
-    checkpoint: Annotated[str, flag("", "best, last, or a checkpoint's path. (default: best)")] = "best",
-    scores: Annotated[bool, flag("--scores", "Also write the score of every class (probabilities).")] = False,
-    sampled: Annotated[
-        bool, flag("--sampled", "Use sampled neighbourhoods instead of all neighbours.")
-    ] = False,
-    trust_checkpoint: Annotated[
-        bool,
-        flag(
-            "--trust-checkpoint",
-            "Also load a checkpoint with Python objects, which can run any code: only files you wrote.",
-        ),
-    ] = False,
+    run: Path = path_flag(..., "--run -r", "Folder of a run of graphbraid train.", metavar="DIR"),
+    out: Path = path_flag(..., "--out -o", "File to write: .csv, .npz or .parquet.", metavar="FILE"),
+    nodes: Path | None = path_flag(
+        None,
+        "--nodes",
+        "Node ids to predict: a text file, one per line, or .npy. (default: all)",
+        metavar="FILE",
+    ),
+    split: str | None = flag(
+        None, "--split", "Predict the nodes, or links, of this split of the data, such as test."
+    ),
+    pairs: Path | None = path_flag(
+        None,
+        "--pairs",
+        "Of links: pairs to score, a line each: source, relation if there are several, destination "
+        "(text or .npy). With --top without destination. (default: the split test)",
+        metavar="FILE",
+    ),
+    top: int | None = flag(
+        None, "--top", "Of links: find the likeliest destinations, this many of each source."
+    ),
+    known: bool = flag(False, "--known", "Of --top: also list the links that the graph has."),
+    data: str | None = flag(None, "--data -d", "Another graph of the same kind. (default: the run's)"),
+    verify: bool = flag(False, "--verify", "Compare all of a store with its checksums."),
+    checkpoint: str = flag("best", "", "best, last, or a checkpoint's path. (default: best)"),
+    scores: bool = flag(False, "--scores", "Also write the score of every class (probabilities)."),
+    sampled: bool = flag(False, "--sampled", "Use sampled neighbourhoods instead of all neighbours."),
+    trust_checkpoint: bool = flag(
+        False,
+        "--trust-checkpoint",
+        "Also load a checkpoint with Python objects, which can run any code: only files you wrote.",
+    ),
     json_output: JsonOption = False,
     debug: DebugOption = False,  # noqa: ARG001
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from graphbraid.cli.common import DebugOption, JsonOption, flag, guarded, path_flag
 from graphbraid.errors import ConfigError
@@ -19,24 +19,20 @@ if TYPE_CHECKING:
 @guarded
 def reorder(
     *,
-    data: Annotated[
-        str, flag("--data -d", "A store, which is read from disk in parts, or any other dataset.")
-    ],
-    by: Annotated[
-        str,
-        flag(
-            "--by",
-            "Order: degree, rcm (reverse Cuthill-McKee), communities, reverse_pagerank, "
-            "weighted_reverse_pagerank, inclusion, presampled, or auto (the best score of a trial).",
-        ),
-    ],
-    out: Annotated[Path, path_flag("--out -o", "Folder of the store to make.", metavar="STORE")],
-    fanouts: Annotated[
-        str | None, flag("", "Of inclusion, presampled and auto: neighbours per hop. (default: 15,10)")
-    ] = None,
-    batch_size: Annotated[int | None, flag("", "Of the same: seed nodes per batch. (default: 1024)")] = None,
-    seed: Annotated[int | None, flag("", "Of the same: random seed. (default: 0)")] = None,
-    overwrite: Annotated[bool, flag("--overwrite", "Replace an existing store.")] = False,
+    data: str = flag(..., "--data -d", "A store, which is read from disk in parts, or any other dataset."),
+    by: str = flag(
+        ...,
+        "--by",
+        "Order: degree, rcm (reverse Cuthill-McKee), communities, reverse_pagerank, "
+        "weighted_reverse_pagerank, inclusion, presampled, or auto (the best score of a trial).",
+    ),
+    out: Path = path_flag(..., "--out -o", "Folder of the store to make.", metavar="STORE"),
+    fanouts: str | None = flag(
+        None, "", "Of inclusion, presampled and auto: neighbours per hop. (default: 15,10)"
+    ),
+    batch_size: int | None = flag(None, "", "Of the same: seed nodes per batch. (default: 1024)"),
+    seed: int | None = flag(None, "", "Of the same: random seed. (default: 0)"),
+    overwrite: bool = flag(False, "--overwrite", "Replace an existing store."),
     json_output: JsonOption = False,
     debug: DebugOption = False,  # noqa: ARG001
 ) -> None:

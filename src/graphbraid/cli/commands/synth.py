@@ -38,49 +38,37 @@ def synth(
     program: Annotated[
         Path | None, typer.Argument(help="The program's file.", metavar="[PROGRAM]", parser=path_given)
     ] = None,
-    data: Annotated[Path, path_flag("--data -d", "Store to train on.", metavar="STORE")],
-    out: Annotated[Path, path_flag("--out -o", "Folder to make.", metavar="FOLDER")],
-    target: Annotated[str, flag("", "What to write: openmp, cuda or mpi.")] = "openmp",
-    ranks: Annotated[
-        int | None, flag("", "Of mpi: number of ranks, among which the graph is divided.")
-    ] = None,
-    partition: Annotated[
-        Path | None,
-        path_flag("", "Of mpi: a partition's folder, a rank for each of its parts.", metavar="FOLDER"),
-    ] = None,
-    transpose: Annotated[
-        str,
-        flag(
-            "",
-            "Of cuda: stored keeps the reversed edges on the GPU; implicit saves their memory, and sums "
-            "gradients in no fixed order.",
-        ),
-    ] = "stored",
-    inputs: Annotated[
-        str | None,
-        flag(
-            "--input",
-            "For openmp: forms of the features, some of dense,csr,bits. The program tries them as it starts "
-            "and takes the fastest. (default: all that could be the fastest)",
-        ),
-    ] = None,
-    model: Annotated[
-        str | None, flag("", "Take the usual program of gcn, sage, gin or gat instead of a file.")
-    ] = None,
-    layers: Annotated[
-        str | None,
-        flag(
-            "",
-            "Columns of the features, of each hidden layer and of the output. (default: the store's and "
-            f"one hidden layer of {_HIDDEN})",
-        ),
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        flag("--set", "NAME=NUMBER for totalEpoch and the program's own numbers; repeat it."),
-    ] = None,
-    build: Annotated[bool, flag("--build", "Build it with CMake, too.")] = False,
-    run: Annotated[bool, flag("--run", "Build it and train.")] = False,
+    data: Path = path_flag(..., "--data -d", "Store to train on.", metavar="STORE"),
+    out: Path = path_flag(..., "--out -o", "Folder to make.", metavar="FOLDER"),
+    target: str = flag("openmp", "", "What to write: openmp, cuda or mpi."),
+    ranks: int | None = flag(None, "", "Of mpi: number of ranks, among which the graph is divided."),
+    partition: Path | None = path_flag(
+        None, "", "Of mpi: a partition's folder, a rank for each of its parts.", metavar="FOLDER"
+    ),
+    transpose: str = flag(
+        "stored",
+        "",
+        "Of cuda: stored keeps the reversed edges on the GPU; implicit saves their memory, and sums "
+        "gradients in no fixed order.",
+    ),
+    inputs: str | None = flag(
+        None,
+        "--input",
+        "For openmp: forms of the features, some of dense,csr,bits. The program tries them as it starts "
+        "and takes the fastest. (default: all that could be the fastest)",
+    ),
+    model: str | None = flag(None, "", "Take the usual program of gcn, sage, gin or gat instead of a file."),
+    layers: str | None = flag(
+        None,
+        "",
+        "Columns of the features, of each hidden layer and of the output. (default: the store's and "
+        f"one hidden layer of {_HIDDEN})",
+    ),
+    settings: list[str] | None = flag(
+        None, "--set", "NAME=NUMBER for totalEpoch and the program's own numbers; repeat it."
+    ),
+    build: bool = flag(False, "--build", "Build it with CMake, too."),
+    run: bool = flag(False, "--run", "Build it and train."),
     json_output: JsonOption = False,
     debug: DebugOption = False,  # noqa: ARG001
 ) -> None:

@@ -34,12 +34,20 @@ if TYPE_CHECKING:
 
 RanksOption = Annotated[
     int | None,
-    flag("--ranks", "Start this many processes here, which share the work and divide the cores.", panel=RUN),
+    flag(
+        ...,
+        "--ranks",
+        "Start this many processes here, which share the work and divide the cores.",
+        panel=RUN,
+    ),
 ]
 CommOption = Annotated[
     str | None,
     flag(
-        "--comm", "How ranks of a launcher talk: torch (torchrun) or mpi (mpirun); auto finds out.", panel=RUN
+        ...,
+        "--comm",
+        "How ranks of a launcher talk: torch (torchrun) or mpi (mpirun); auto finds out.",
+        panel=RUN,
     ),
 ]
 
@@ -51,7 +59,7 @@ def train(
     *,
     ranks: RanksOption = None,
     comm: CommOption = None,
-    quiet: Annotated[bool, flag("--quiet -q", "Show nothing but errors.")] = False,
+    quiet: bool = flag(False, "--quiet -q", "Show nothing but errors."),
     json_output: JsonOption = False,
     debug: DebugOption = False,  # noqa: ARG001
 ) -> None:

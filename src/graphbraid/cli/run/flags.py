@@ -37,12 +37,12 @@ def with_flags(
         if name not in but and (only is None or name in only)
     }
     panel = RUN if in_panels else None
-    config = path_flag("--config -c", "Read options from this YAML file.", metavar="FILE", panel=panel)
+    config = path_flag(None, "--config -c", "Read options from this YAML file.", metavar="FILE", panel=panel)
     text = "Any other option of run.yaml, as often as needed."
-    assignments = flag("--set", text, metavar="OPTION=VALUE", panel=panel)
+    assignments = flag(None, "--set", text, metavar="OPTION=VALUE", panel=panel)
     shared = {
-        "config": _parameter("config", Annotated[Path | None, config]),
-        "assignments": _parameter("assignments", Annotated[list[str] | None, assignments]),
+        "config": _parameter("config", Path | None, config),
+        "assignments": _parameter("assignments", list[str] | None, assignments),
     }
 
     def decorate(command: Callable[Concatenate[GivenOptions, P], None]) -> Callable[P, None]:
@@ -77,12 +77,12 @@ def _flags(*, in_panels: bool) -> Iterator[tuple[str, inspect.Parameter]]:
                 parsed, text = _type_of(hints[one.name]), _help(shown, one.default)
                 declare = path_flag if parsed is Path else flag
                 panel = shown.panel if in_panels else None
-                declared = declare(names, text, metavar=shown.metavar, panel=panel)
-                yield one.name, _parameter(one.name, Annotated[parsed | None, declared])
+                declared = declare(None, names, text, metavar=shown.metavar, panel=panel)
+                yield one.name, _parameter(one.name, parsed | None, declared)
 
 
-def _parameter(name: str, annotation: Any) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+def _parameter(name: str, annotation: Any, declared: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=declared, annotation=annotation)
 
 
 def _type_of(hint: Any) -> Any:
