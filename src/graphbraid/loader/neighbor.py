@@ -30,7 +30,6 @@ from graphbraid.loader.keywords import NEIGHBOR_ORDER, NeighborKeywords, names_i
 from graphbraid.loader.options import REFUSED, LoaderOptions, check_others, refuse_one_type_only
 from graphbraid.loader.sources import FollowedData, as_ids, as_input_id, as_seeds, check_ids
 from graphbraid.loader.times import read_times, seed_times
-from graphbraid.loader.user_batch import is_without_pyg, to_user_batch
 from graphbraid.sampling.batch_seeds import SeedSource, TreeSeeds
 from graphbraid.sampling.config import SUBGRAPH_TYPES, as_subgraph_type
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
@@ -40,6 +39,8 @@ from graphbraid.signatures import typed
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data, HeteroData
+
+    from graphbraid.loader.pyg_data import SampledData
 
 T = TypeVar("T", bound="PyGLoaderBase")
 CALLS = 2**31 - 1
@@ -315,13 +316,24 @@ class PyGLoaderBase(DataLoader[Any]):
             del out
 
     def _to_user_batch(self, batch: MiniBatch) -> Any:
-        return to_user_batch(
-            batch,
-            input_id=self._input_id,
-            device=self.device,
-            pin=self.pin_memory,
-            transform=self._options.transform,
-        )
+        """Return what the loader yields for a batch, which users may change in place."""
+        if self._input_id is not None:
+            batch.input_id = self._input_id[batch.input_id.cpu()].to(batch.input_id.device)
+        pin = self.pin_memory and torch.accelerator.is_available()
+        kind, out = pyg_batch_class(), cast("Any", batch)
+        if batch.is_typed:
+            if batch.layout == "subgraph" and kind is not None:
+                data: Any = batch.to_data()
+                on_host = self.device == torch.device("cpu")
+                out = data.to(self.device) if not on_host else data.pin_memory() if pin else data
+        else:
+            if kind is not None:
+                out = kind.of(batch)
+            if pin and batch.n_id.device.type == "cpu":
+                for name in batch.lazy_keys():
+                    batch.value(name)
+                out = out.pin_memory()
+        return out if self._options.transform is None else self._options.transform(out)
 
     def filter_fn(self, out: object) -> NoReturn:
         """Raise a ConfigError: :meth:`collate_fn` returns complete batches."""
@@ -361,6 +373,23 @@ class PyGLoaderBase(DataLoader[Any]):
 
 
 @functools.cache
+def pyg_batch_class() -> type[SampledData] | None:
+    """Return the class of batches that are PyG's ``Data`` if PyG is installed, else None."""
+    try:
+        from graphbraid.loader.pyg_data import SampledData
+    except ModuleNotFoundError as error:
+        if not _is_without_pyg(error):
+            raise
+        return None
+    return SampledData
+
+
+def _is_without_pyg(error: ModuleNotFoundError) -> bool:
+    """Return whether a module could not be imported because PyG is not installed."""
+    return (error.name or "").split(".")[0] == "torch_geometric"
+
+
+@functools.cache
 def loader_class_for(called: type[T]) -> type[T]:
     """Return the class to make where ``called`` is called.
 
@@ -372,7 +401,7 @@ def loader_class_for(called: type[T]) -> type[T]:
     try:
         from torch_geometric import loader as pyg
     except ModuleNotFoundError as error:
-        if not is_without_pyg(error):
+        if not _is_without_pyg(error):
             raise
         return called
     named = {"__doc__": called.__doc__, "__module__": called.__module__, "_called": called}
