@@ -14,7 +14,7 @@ import dataclasses
 import logging
 import weakref
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,10 +32,13 @@ from graphbraid.collective.hardware.device_resident import (
 from graphbraid.collective.run.stages import Context, DeviceMemoryError
 from graphbraid.graph import ScaledFeatures
 from graphbraid.ops.gather import TierTable
-from graphbraid.sampling.gpu import GpuPipeline, make_gpu_pipeline
+from graphbraid.sampling.gpu import make_gpu_pipeline
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.sampling.rows.device_cache import tier_of
 from graphbraid.sampling.source import BatchSource
+
+if TYPE_CHECKING:
+    from graphbraid.sampling.triton.sampler import TritonPipeline
 
 _log = logging.getLogger(__name__)
 
@@ -62,7 +65,7 @@ class DeviceBatching:
         *,
         room: Callable[[], int],
         place: Callable[[Tensor, str], Tensor],
-        make_pipeline: Callable[..., GpuPipeline] = make_gpu_pipeline,
+        make_pipeline: Callable[..., TritonPipeline] = make_gpu_pipeline,
     ) -> None:
         self.context = context
         self._device, self._room, self._place = device, room, place

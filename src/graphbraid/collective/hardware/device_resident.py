@@ -9,7 +9,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -23,7 +23,6 @@ from graphbraid.graph.csc import Csc, index_dtype
 from graphbraid.graph.interop.convert import is_plain
 from graphbraid.graph.scaled_features import kept_row_bytes, scale_of, stored_rows
 from graphbraid.ops.gather import gather_rows
-from graphbraid.sampling.gpu import GpuPipeline
 from graphbraid.sampling.lists import ListReads
 from graphbraid.sampling.rows.device_cache import MAP_BYTES, DeviceCache
 from graphbraid.sampling.rows.transfer_counter import (
@@ -35,6 +34,9 @@ from graphbraid.sampling.rows.transfer_counter import (
 )
 from graphbraid.sampling.sample import Sampled
 from graphbraid.sampling.source import BatchSource
+
+if TYPE_CHECKING:
+    from graphbraid.sampling.triton.sampler import TritonPipeline
 
 T = TypeVar("T")
 PlacedPart = Literal["topology", "labels", "features"]
@@ -283,7 +285,7 @@ class Placed:
     """The source of a loader placed where the device reads it, and its sampler."""
 
     source: BatchSource
-    pipeline: GpuPipeline
+    pipeline: TritonPipeline
     resident: Resident
     gathers_table: bool
     """Whether the sampler gathers rows from a table of those on the device and all on the host."""

@@ -105,7 +105,7 @@ class Launched:
 
 
 class TritonPipeline:
-    """A pipeline that prepares mini-batches on a CUDA device; see :class:`.BatchPipeline`.
+    """A pipeline that prepares mini-batches on a CUDA device; :mod:`graphbraid.sampling.cpu` has its twins.
 
     Batches equal those of the CPU bit for bit, for every option of :class:`SamplerConfig`; their tensors are
     on the device. Kernels go to the stream that is current while :meth:`run` is iterated; a pipeline serves
