@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -38,12 +38,14 @@ from benchmarks.graphs.folder import load
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc, index_dtype
 from graphbraid.sampling import SamplerConfig, SeedSchedule
-from graphbraid.sampling.cpu import BatchPipeline, make_pipeline
+from graphbraid.sampling.cpu import HostPipeline, make_pipeline
 from graphbraid.sampling.sample import PreparedBatch
+
+if TYPE_CHECKING:
+    from graphbraid.sampling.triton import TritonPipeline
 
 PLACEMENTS = (("device", "device"), ("device", "host"), ("host", "host"))
 Tensors = list[torch.Tensor]
-Pipeline = BatchPipeline
 
 
 def skewed_graph(num_nodes: int, num_edges: int, num_features: int) -> Graph:
@@ -77,8 +79,8 @@ def tensors_of(batch: PreparedBatch) -> Tensors:
 
 
 def check_bits(
-    cpu: Pipeline,
-    gpu: Pipeline,
+    cpu: HostPipeline,
+    gpu: TritonPipeline,
     schedule: SeedSchedule,
     num_batches: int,
 ) -> None:
@@ -177,7 +179,7 @@ def check_plain(graph: Graph, plain: PlainSampler, expected: PreparedBatch, seed
 
 
 def drain(
-    pipeline: Pipeline,
+    pipeline: HostPipeline | TritonPipeline,
     schedule: SeedSchedule,
     num_batches: int,
     place: torch.device | None = None,
@@ -205,7 +207,7 @@ def compare(
         "cpu": lambda: drain(cpu, schedule, num_batches),
         "cpu+copy": lambda: drain(cpu, schedule, num_batches, place),
     }
-    gpus: dict[str, Pipeline] = {}
+    gpus: dict[str, TritonPipeline] = {}
     for topology, features in PLACEMENTS:
         name = f"gpu {topology}/{features}"
         gpus[name] = TritonPipeline(graph.csc, config, x, device=place, topology=topology, features=features)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,44 +28,6 @@ MOST_AHEAD = 1 << 20
 """Largest number of mini-batches prepared ahead of their use."""
 COUNTED = ("sample", "gather", "batches")
 """What pipelines count."""
-
-
-class BatchPipeline(Protocol):
-    """A pipeline that prepares mini-batches ahead of their use."""
-
-    def run(
-        self, schedule: SeedSchedule, epoch: int, first_step: int, last_step: int
-    ) -> Iterator[PreparedBatch]:
-        """Yield the batches of the steps ``[first_step, last_step)`` in order."""
-        ...
-
-    def stage_seconds(self) -> dict[str, float]:
-        """Return the seconds spent in each stage since the start, summed over threads."""
-        ...
-
-    def busy_threads(self) -> int:
-        """Return the number of threads that are preparing batches or are about to."""
-        ...
-
-
-class HostPipeline(BatchPipeline, Protocol):
-    """A pipeline on the CPU, which also samples for seeds that come from no schedule."""
-
-    def begin(
-        self, seeds: Tensor, seed: int, epoch: int, step: int, constraints: Constraints | None = None
-    ) -> Iterator[PreparedBatch]:
-        """Start preparing the batch of ``seeds`` at a step, and return an iterator that waits for it.
-
-        The iterator yields this one batch.
-
-        Args:
-            seeds: ``(batch,)`` int64 node ids; the batch's ``input_id`` holds positions in this tensor.
-            seed: random seed of the draws.
-            epoch: epoch whose random numbers are drawn.
-            step: step whose random numbers are drawn.
-            constraints: what the draws keep to. If None, they are free.
-        """
-        ...
 
 
 def make_pipeline(
@@ -207,6 +169,7 @@ class _NativePipeline:
     def run(
         self, schedule: SeedSchedule, epoch: int, first_step: int, last_step: int
     ) -> Iterator[PreparedBatch]:
+        """Yield the batches of the steps ``[first_step, last_step)`` in order."""
         run = self._kernels.Run(
             pipeline=self._own_pipeline(),
             seeds=schedule.seeds,
@@ -226,6 +189,15 @@ class _NativePipeline:
     def begin(
         self, seeds: Tensor, seed: int, epoch: int, step: int, constraints: Constraints | None = None
     ) -> Iterator[PreparedBatch]:
+        """Start preparing the batch of ``seeds`` at a step, and return an iterator that waits for this one.
+
+        Args:
+            seeds: ``(batch,)`` int64 node ids; the batch's ``input_id`` holds positions in this tensor.
+            seed: random seed of the draws.
+            epoch: epoch whose random numbers are drawn.
+            step: step whose random numbers are drawn.
+            constraints: what the draws keep to. If None, they are free.
+        """
         if not seeds.numel():  # a schedule without seeds has no steps
             return self._twin.begin(seeds, seed, epoch, step, constraints)
         limits: dict[str, Any] = {}
@@ -350,3 +322,7 @@ class _ReferencePipeline:
 
     def busy_threads(self) -> int:
         return 0  # batches are prepared on the caller's thread
+
+
+HostPipeline = _NativePipeline | _ReferencePipeline
+"""A pipeline that prepares mini-batches on the CPU ahead of their use."""
