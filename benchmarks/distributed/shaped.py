@@ -49,7 +49,7 @@ from benchmarks.distributed.training import Training
 from graphbraid import distributed
 from graphbraid.distributed import Division, report_of
 from graphbraid.estimates.cluster import Cluster
-from graphbraid.estimates.full_ranks import Step, largest_share, predict, step_of
+from graphbraid.estimates.full_ranks import RankStep, largest_share, predict, step_of
 from graphbraid.graph import Graph
 
 MODES = ("overlapped", "blocking", "nothing sent", "nothing computed")
@@ -106,7 +106,7 @@ def training_seconds(training: Training, transport: ModalTransport, mode: str) -
     return seconds[1:]
 
 
-def alone(graph: Graph, epochs: int) -> tuple[Step, float, float]:
+def alone(graph: Graph, epochs: int) -> tuple[RankStep, float, float]:
     """One process's step by phases, the time of its epoch outside of the step, and its first loss."""
     training = Training(graph, None)
     loss = training.epoch()

@@ -18,8 +18,8 @@ from graphbraid.errors import ConfigError, DataError
 from graphbraid.estimates.cluster import Cluster, RankEpoch, Sending
 from graphbraid.estimates.full_ranks import (
     LargestShare,
-    Step,
-    Work,
+    RankStep,
+    RankWork,
     degrees_of,
     forecast_full,
     largest_share,
@@ -38,7 +38,7 @@ QUARTER = LargestShare(num_ranks=4, rows=0.25, edges=0.25, remote=0.25, halo=0.0
 
 
 def step_with(*works, row_bytes=(), sum_bytes=0, other_seconds=0.0):
-    return Step(
+    return RankStep(
         works=works,
         row_bytes=row_bytes,
         sum_bytes=sum_bytes,
@@ -52,8 +52,8 @@ def step_with(*works, row_bytes=(), sum_bytes=0, other_seconds=0.0):
 @st.composite
 def steps(draw):
     """A step of any operations over 1000 nodes and 8000 edges."""
-    booleans = [st.booleans() for _ in Work._fields[1:]]
-    works = draw(st.lists(st.builds(Work, st.floats(0, 1e-2), *booleans), max_size=6))
+    booleans = [st.booleans() for _ in RankWork._fields[1:]]
+    works = draw(st.lists(st.builds(RankWork, st.floats(0, 1e-2), *booleans), max_size=6))
     row_bytes = tuple(draw(st.lists(st.sampled_from([64.0, 1024.0]), max_size=4)))
     sum_bytes, other = draw(st.integers(0, 1 << 16)), draw(st.floats(0, 1e-2))
     return step_with(*works, row_bytes=row_bytes, sum_bytes=sum_bytes, other_seconds=other)
@@ -106,7 +106,7 @@ def test_one_rank_neither_sends_nor_waits(step, latency):
 
 def test_a_step_by_hand():
     """A rank has a quarter of 8 s by rows, a fifth of these once more, and of 4 s by edges."""
-    own, reader = Work(8.0, hides=True, again=True), Work(4.0, by_edges=True, hides=True, reads=True)
+    own, reader = RankWork(8.0, hides=True, again=True), RankWork(4.0, by_edges=True, hides=True, reads=True)
     cluster = Cluster(latency_seconds=0.0, bandwidth_bytes=10.0)  # 50 bytes take 5 s
     found = predict([step_with(own, reader, row_bytes=(1.0,), other_seconds=0.5)], QUARTER, cluster)
     assert found.compute_seconds == pytest.approx(2.0 + 0.2 * 2.0 + 1.0 + 0.5)
@@ -115,12 +115,12 @@ def test_a_step_by_hand():
     waits = reader._replace(hides=False)
     assert predict([step_with(own, waits, row_bytes=(1.0,))], QUARTER, cluster).waiting_seconds == 5.0 - 2.0
     # Forward, rows travel when all are there, and only sums of own rows hide that.
-    forward = step_with(Work(8.0), reader, row_bytes=(1.0,))
+    forward = step_with(RankWork(8.0), reader, row_bytes=(1.0,))
     found = predict([forward], QUARTER, cluster)
     assert found.compute_seconds == pytest.approx(3.0)
     assert found.waiting_seconds == pytest.approx(5.0 - 0.75)
     # Rows of the halo that each rank computes itself; sums of 15 bytes by a ring of 4 ranks are 22.5 bytes.
-    found = predict([step_with(Work(4.0, with_halo=True, hides=True), sum_bytes=15)], QUARTER, cluster)
+    found = predict([step_with(RankWork(4.0, with_halo=True, hides=True), sum_bytes=15)], QUARTER, cluster)
     assert (found.compute_seconds, found.link_seconds) == pytest.approx((1.2, 2.25))
     assert (found.waiting_seconds, found.sent_bytes) == pytest.approx((2.25 - 1.2, 0.0))  # sent: of rows
     faster = dataclasses.replace(cluster, speed=2.0)
@@ -128,7 +128,7 @@ def test_a_step_by_hand():
 
 
 def test_ranks_choose_the_fastest_step():
-    slow, fast = (step_with(Work(seconds)) for seconds in (8.0, 4.0))
+    slow, fast = (step_with(RankWork(seconds)) for seconds in (8.0, 4.0))
     assert predict([slow, fast], QUARTER, Cluster(latency_seconds=0.0)).seconds == pytest.approx(1.0)
 
 

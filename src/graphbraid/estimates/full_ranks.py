@@ -130,7 +130,7 @@ def share_of(num_ranks: int, measured: Sequence[LargestShare], degrees: Degrees)
 # ---- a step
 
 
-class Work(NamedTuple):
+class RankWork(NamedTuple):
     """An operation in one direction, over the whole graph on one rank."""
 
     seconds: float
@@ -147,10 +147,10 @@ class Work(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Step:
+class RankStep:
     """A training step on one rank."""
 
-    works: tuple[Work, ...]
+    works: tuple[RankWork, ...]
     row_bytes: tuple[float, ...]
     """Bytes of a halo row in each exchange of rows or of their gradients."""
     sum_bytes: int
@@ -171,7 +171,7 @@ class Step:
 _OVER_EDGES = (Aggregate, Attention, Gine, Maximum)
 
 
-def step_of(lowered: Lowered, floor: Floor, wire_bytes: int = 4) -> Step:
+def step_of(lowered: Lowered, floor: Floor, wire_bytes: int = 4) -> RankStep:
     """Return what a lowered step computes and, on several ranks, sends.
 
     Args:
@@ -194,7 +194,7 @@ def step_of(lowered: Lowered, floor: Floor, wire_bytes: int = 4) -> Step:
     for each in of_rank.ops:
         if isinstance(each, Exchange) and not _is_constant(of_rank, each.inputs[0]):
             exchanged.setdefault(of_rank.consumers(each.out)[0].out, []).append(each.inputs[0])
-    works, row_bytes, travels = list[Work](), list[float](), False
+    works, row_bytes, travels = list[RankWork](), list[float](), False
     for entry in floor.operations:
         op, back = program.producer(entry.operation), entry.backward
         values = [v for v in exchanged.get(entry.operation, ()) if not back or program.learns(v)]
@@ -202,7 +202,7 @@ def step_of(lowered: Lowered, floor: Floor, wire_bytes: int = 4) -> Step:
         # Sums of own rows hide an exchange; backward, so does all that is computed until the next one.
         splits = isinstance(op, Aggregate) or (back and isinstance(op, Maximum))
         works.append(
-            Work(
+            RankWork(
                 seconds=entry.seconds if is_measured else entry.floor_seconds,
                 by_edges=isinstance(op, _OVER_EDGES),
                 with_halo=with_halo and op is not None and program.level(op.out) == 0,
@@ -212,7 +212,7 @@ def step_of(lowered: Lowered, floor: Floor, wire_bytes: int = 4) -> Step:
             )
         )
         travels = travels or (back and bool(values))
-    return Step(
+    return RankStep(
         works=tuple(works),
         row_bytes=tuple(row_bytes),
         sum_bytes=sum(4 * parameter.numel() for parameter in program.parameters()),
@@ -224,7 +224,7 @@ def step_of(lowered: Lowered, floor: Floor, wire_bytes: int = 4) -> Step:
     )
 
 
-def steps_of(lowered: Lowered, floor: Floor, wire_bytes: int = 4) -> list[Step]:
+def steps_of(lowered: Lowered, floor: Floor, wire_bytes: int = 4) -> list[RankStep]:
     """Return the steps between which ranks choose: rows of level 0 are computed by each, or they travel.
 
     The arguments and errors are those of :func:`step_of`.
@@ -291,7 +291,7 @@ def forecast_full(
     )
 
 
-def predict(steps: Sequence[Step], share: LargestShare, cluster: Cluster) -> RankEpoch:
+def predict(steps: Sequence[RankStep], share: LargestShare, cluster: Cluster) -> RankEpoch:
     """Predict an epoch of whole-graph training, which is one step, on the busiest of some ranks.
 
     Args:
@@ -302,7 +302,7 @@ def predict(steps: Sequence[Step], share: LargestShare, cluster: Cluster) -> Ran
     return min((_predicted(step, share, cluster) for step in steps), key=lambda epoch: epoch.seconds)
 
 
-def _predicted(step: Step, share: LargestShare, cluster: Cluster) -> RankEpoch:
+def _predicted(step: RankStep, share: LargestShare, cluster: Cluster) -> RankEpoch:
     """Predict an epoch of one step: all that travels beside all that hides it."""
     ranks, halo = share.num_ranks, share.halo * step.num_nodes
     rows = step.num_nodes * share.rows + halo

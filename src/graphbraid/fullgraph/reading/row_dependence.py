@@ -116,7 +116,7 @@ class RowWatch(DispatchMode):
                 for wanted in (Dependence.ALIGNED, Dependence.NONE)
             )
             by_row = {key for key, of in kinds.items() if Dependence.ALIGNED in of}
-            is_aligned = rule(_Run(given, by_row, rows, shared, results[0]))
+            is_aligned = rule(_Operation(given, by_row, rows, shared, results[0]))
         self.is_lost |= not results and not written
         for one in results:
             self.note(one, Dependence.ALIGNED if is_aligned else Dependence.COUPLED)
@@ -135,7 +135,7 @@ def _place_of(tensor: Tensor) -> tuple[Any, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _Operation:
     """One operation as it has run, whose arguments have rows or are the same for all rows."""
 
     given: Mapping[str, Any]
@@ -164,32 +164,32 @@ class _Run:
         return bool(dims) and all(type(one) is int and one % ndim for one in dims)
 
 
-def _elementwise(run: _Run) -> bool:
+def _elementwise(run: _Operation) -> bool:
     return run.has_rows_of_result() and run.shares(run.shared)
 
 
-def _along_dimensions(run: _Run) -> bool:
+def _along_dimensions(run: _Operation) -> bool:
     return not run.shared and run.goes_along_others(run.rows[0].ndim)
 
 
-def _stacked(run: _Run) -> bool:
+def _stacked(run: _Operation) -> bool:
     return not run.shared and run.goes_along_others(run.out.ndim)
 
 
-def _sliced(run: _Run) -> bool:
+def _sliced(run: _Operation) -> bool:
     is_whole = run.out.shape == run.rows[0].shape and run.given["step"] == 1
     return is_whole or run.goes_along_others(run.out.ndim)
 
 
-def _added_product(run: _Run) -> bool:
+def _added_product(run: _Operation) -> bool:
     return run.by_row in ({"mat1"}, {"mat"}) and run.shares([run.given["self"]])
 
 
-def _normalised(run: _Run) -> bool:
+def _normalised(run: _Operation) -> bool:
     return run.by_row == {"input"} and len(run.given.get("normalized_shape", ())) < run.rows[0].ndim
 
 
-def _indexed(run: _Run) -> bool:
+def _indexed(run: _Operation) -> bool:
     """Return whether an index takes a row of a table for each id, or the same columns of each row."""
     indices = run.given["indices"]
     tensors = [one for one in indices if one is not None]
@@ -199,12 +199,12 @@ def _indexed(run: _Run) -> bool:
     return of_table or (run.by_row == {"self"} and indices[0] is None and len(run.out) == len(run.rows[0]))
 
 
-def _of(*names: str) -> Callable[[_Run], bool]:
+def _of(*names: str) -> Callable[[_Operation], bool]:
     """Return the rule of an operation whose arguments of these names alone may have rows."""
     return lambda run: run.by_row == set(names)
 
 
-_Rule = Callable[[_Run], bool]
+_Rule = Callable[[_Operation], bool]
 _RULES: dict[str, _Rule] = {}
 for _rule, _names in (
     (
@@ -216,7 +216,7 @@ for _rule, _names in (
         lambda _: True,  # elements keep their order, or all are the same number
         "view _unsafe_view _reshape_alias reshape squeeze unsqueeze new_zeros new_ones new_full new_empty",
     ),
-    (_Run.has_rows_of_result, "expand repeat"),
+    (_Operation.has_rows_of_result, "expand repeat"),
     (
         _along_dimensions,
         "sum mean prod amax amin max min std var std_mean var_mean norm linalg_vector_norm all any argmax "
