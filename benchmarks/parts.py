@@ -99,6 +99,7 @@ PARTS = (
         results="sampled_models",
         minutes=60,
         graphs=("products-lite", "rmat-1m", "web_cnr2000"),
+        peers=True,
         pyg=True,
     ),
     Part(

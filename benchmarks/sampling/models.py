@@ -1,4 +1,4 @@
-"""Steps of models on mini-batches: as PyG runs them, trimmed by PyG, compiled, and those of graphbraid.nn.
+"""Steps of models on mini-batches: as PyG runs them, trimmed by PyG, by DGL, compiled, and graphbraid.nn's.
 
     python -m benchmarks.sampling.models --graphs GRAPHS
 
@@ -7,7 +7,8 @@ the loss and the backward pass. Three layers. All contenders take turns in one p
 processor's time of one thread, which other programs change little, and of a batch's turns the least. Memory
 is the most that a step holds through torch at a time, beside the model and the batch. PyG's own model,
 trimmed and compiled have the same weights, and their losses must agree. PyG's ``trim_to_layer`` leaves GCN
-fewer edges to count degrees of, so its loss there is another. Last come the geometric means of all rows.
+fewer edges to count degrees of, so its loss there is another. DGL runs the models that it has in a process
+of its own, on blocks of the same batches. Last come the geometric means of all rows.
 
 ``--typed`` adds models over node types and relations, on a share of a graph like ogbn-mag
 (:mod:`benchmarks.sampling.typed_models`).
@@ -19,9 +20,11 @@ import argparse
 import copy
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,9 +33,11 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 from torch_geometric import nn as pyg
+from torch_geometric.nn.models.basic_gnn import BasicGNN
 
 import graphbraid
-from benchmarks.common.options import add_graphs_argument, add_out_argument, parser_of
+from benchmarks.common.contenders import last_json_line, peer
+from benchmarks.common.options import add_graphs_argument, add_out_argument, add_peer_arguments, parser_of
 from benchmarks.common.rows import write_rows
 from benchmarks.graphs.folder import load
 from graphbraid import Graph
@@ -41,6 +46,56 @@ from graphbraid.estimates.allocation import allocation_of
 from graphbraid.loader import NeighborLoader
 
 FANOUTS = [15, 10, 5]
+
+
+class Transformer(BasicGNN):
+    """PyG's ``TransformerConv`` with four heads."""
+
+    supports_edge_weight = supports_edge_attr = False
+
+    def init_conv(self, in_channels: Any, out_channels: int, **_: Any) -> pyg.MessagePassing:
+        """Return a layer; the last has the mean of its heads."""
+        if getattr(self, "_is_conv_to_out", False):
+            return pyg.TransformerConv(in_channels, out_channels, heads=4, concat=False)
+        return pyg.TransformerConv(in_channels, out_channels // 4, heads=4)
+
+
+class GatedConv(pyg.MessagePassing):
+    """A user's own layer: each neighbour passes a gate that both ends open."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__(aggr="add")
+        self.gates = nn.Linear(in_channels, out_channels)
+        self.values = nn.Linear(in_channels, out_channels)
+        self.own = nn.Linear(in_channels, out_channels)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        """Return the new rows."""
+        summed = self.propagate(edge_index, gate=self.gates(x), value=self.values(x))
+        out: Tensor = summed + self.own(x)
+        return out
+
+    def message(self, gate_i: Tensor, gate_j: Tensor, value_j: Tensor) -> Tensor:
+        """Return a row for each edge."""
+        return torch.sigmoid(gate_i + gate_j) * torch.tanh(value_j)
+
+
+class Gated(BasicGNN):
+    """Layers of a user's own."""
+
+    supports_edge_weight = supports_edge_attr = False
+
+    def init_conv(self, in_channels: Any, out_channels: int, **_: Any) -> pyg.MessagePassing:
+        """Return a layer."""
+        return GatedConv(in_channels, out_channels)
+
+
+def _pna(inputs: int, hidden: int, outputs: int) -> nn.Module:
+    aggregators, scalers = ["mean", "min", "max", "std"], ["identity", "amplification", "attenuation"]
+    degrees = torch.ones(16, dtype=torch.long)
+    return pyg.PNA(inputs, hidden, 3, outputs, aggregators=aggregators, scalers=scalers, deg=degrees)
+
+
 Maker = Callable[[int, int, int], nn.Module]
 THEIRS: dict[str, Maker] = {
     "GCN": lambda i, h, o: pyg.GCN(i, h, 3, o),
@@ -49,6 +104,9 @@ THEIRS: dict[str, Maker] = {
     "GIN": lambda i, h, o: pyg.GIN(i, h, 3, o),
     "GAT": lambda i, h, o: pyg.GAT(i, h, 3, o, heads=4),
     "GATv2": lambda i, h, o: pyg.GAT(i, h, 3, o, heads=4, v2=True),
+    "TransformerConv": lambda i, h, o: Transformer(i, h, 3, o),
+    "PNA": _pna,
+    "own message": lambda i, h, o: Gated(i, h, 3, o),
 }
 OURS: dict[str, Maker] = {
     "GCN": lambda i, h, o: gnn.GCN(i, h, o, num_layers=3),
@@ -58,9 +116,10 @@ OURS: dict[str, Maker] = {
     "GAT": lambda i, h, o: gnn.GAT(i, h, o, num_layers=3, heads=4, out_heads=4),
     "GATv2": lambda i, h, o: gnn.GATv2(i, h, o, num_layers=3, heads=4, out_heads=4),
 }
+DGLS = ("GCN", "SAGE", "SAGE max", "GIN", "GAT", "GATv2")
 TYPED = ("R-GCN", "to_hetero SAGE", "HGT")
 Run = Callable[[Any], Tensor]
-WRITTEN, TRIMMED, LOWERED, OWN = "as written", "trim_to_layer", "compiled", "graphbraid.nn"
+WRITTEN, TRIMMED, DGL, LOWERED, OWN = "as written", "trim_to_layer", "DGL", "compiled", "graphbraid.nn"
 
 
 def batches_of(graph: Graph, count: int, batch_size: int) -> list[Any]:
@@ -77,7 +136,6 @@ def contenders(name: str, graph: Graph, hidden: int) -> dict[str, tuple[nn.Modul
     torch.manual_seed(0)
     written = THEIRS[name](channels, hidden, classes)
     trimmed, lowered = copy.deepcopy(written), copy.deepcopy(written)
-    own = OURS[name](channels, hidden, classes)
     engine = graphbraid.compile(lowered, strict=True)
 
     def trim(batch: Any) -> Tensor:
@@ -89,12 +147,38 @@ def contenders(name: str, graph: Graph, hidden: int) -> dict[str, tuple[nn.Modul
         )
         return out[: batch.batch_size]
 
-    return {
+    runs: dict[str, tuple[nn.Module, Run]] = {
         WRITTEN: (written, lambda batch: written(batch.x, batch.edge_index)[: batch.batch_size]),
         TRIMMED: (trimmed, trim),
         LOWERED: (lowered, engine),
-        OWN: (own, lambda batch: own(batch.x, batch.blocks)),
     }
+    if name in OURS:
+        own = OURS[name](channels, hidden, classes)
+        runs[OWN] = own, lambda batch: own(batch.x, batch.blocks)
+    return runs
+
+
+def dgl_ms(name: str, graph: Graph, hidden: int, options: argparse.Namespace) -> float:
+    """Milliseconds of a step by DGL, on blocks of the batches that the others have."""
+    batches = [
+        {
+            "x": batch.x,
+            "y": batch.y[: batch.batch_size],
+            "edge_index": batch.edge_index,
+            "nodes": list(batch.num_sampled_nodes),
+            "edges": list(batch.num_sampled_edges),
+        }
+        for batch in batches_of(graph, options.batches + 1, options.batch_size)
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "batches.pt"
+        torch.save(batches, path)
+        classes = str(int(graph.y.max()) + 1)
+        flags = ["--classes", classes, "--hidden", str(hidden), "--threads", str(options.threads)]
+        flags += ["--repeats", str(options.repeats)]
+        command = peer(options.peer_python, "steps", name, str(path), *flags)
+        found: float = last_json_line("dgl", command)["ms"]
+    return found
 
 
 def measure(
@@ -160,11 +244,12 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=1024)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
+    add_peer_arguments(parser)
     add_out_argument(parser)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    ways = (WRITTEN, TRIMMED, LOWERED, OWN)
-    heads = (*(f"{who} ms" for who in ways), "x written", "x trimmed", "MiB", "of PyG's")
+    ways = (WRITTEN, TRIMMED, DGL, LOWERED, OWN)
+    heads = (*(f"{who} ms" for who in ways), "x written", "x trimmed", "x DGL", "MiB", "of PyG's")
     table, rows = Table("graph, model, hidden", *heads), []
 
     def enter(graph_name: str, hidden: int, found: dict[str, Any]) -> None:
@@ -172,7 +257,7 @@ def main() -> None:
         row = {"graph": graph_name, "hidden": hidden, **found}
         rows.append(ms)
         write_rows("sampled_models", {key: row}, repeats=options.repeats, out=options.out)
-        factors = (f"{ms[who] / ms[LOWERED]:.1f}" for who in (WRITTEN, TRIMMED))
+        factors = (f"{ms[who] / ms[LOWERED]:.1f}" if who in ms else "" for who in (WRITTEN, TRIMMED, DGL))
         ours, of_pyg = found["peak_bytes"][LOWERED], found["peak_bytes"][WRITTEN]
         memory = f"{ours / 2**20:.0f}", f"{ours / of_pyg:.2f}"
         table.add_row(key, *(f"{ms[who]:.1f}" if who in ms else "" for who in ways), *factors, *memory)
@@ -182,7 +267,10 @@ def main() -> None:
         for hidden in options.hidden:
             for name in options.models:
                 runs = contenders(name, graph, hidden)
-                enter(graph_name, hidden, measure(name, runs, partial(batches_of, graph), options))
+                found = measure(name, runs, partial(batches_of, graph), options)
+                if name in DGLS:
+                    found["ms"][DGL] = dgl_ms(name, graph, hidden, options)
+                enter(graph_name, hidden, found)
     if options.typed:
         from benchmarks.sampling.typed_models import TypedModels  # here: the graph takes its memory
 
@@ -193,7 +281,8 @@ def main() -> None:
                 found = measure(name, runs, partial(models.batches, name), options)
                 enter(f"mag-like x {options.share:g}", hidden, found)
     leads = [
-        f"{statistics.geometric_mean(ms[who] / ms[LOWERED] for ms in rows):.1f}" for who in (WRITTEN, TRIMMED)
+        f"{statistics.geometric_mean(ms[who] / ms[LOWERED] for ms in rows if who in ms):.1f}"
+        for who in (WRITTEN, TRIMMED, DGL)
     ]
     table.add_section()
     table.add_row("geometric mean", *[""] * len(ways), *leads, "", "")

@@ -47,27 +47,31 @@ def batches() -> str:
 def models() -> str:
     """Steps of PyG's models, as written, trimmed and compiled, and those of graphbraid.nn."""
     rows = read_rows("sampled_models")
-    ways = ("as written", "trim_to_layer", "compiled", "graphbraid.nn")
+    ways = ("as written", "trim_to_layer", "DGL", "compiled", "graphbraid.nn")
     lines = []
     for row in rows:
         ms = row["ms"]
-        leads = [f" ({ms[way] / ms['compiled']:.1f}x)" if way in ways[:2] else "" for way in ways]
-        pairs = zip(ways, leads, strict=True)
-        times = [f"{ms[way]:,.1f} ms{lead}" if way in ms else "-" for way, lead in pairs]
+        leads = {way: f" ({ms[way] / ms['compiled']:.1f}x)" for way in ways[:3] if way in ms}
+        times = [f"{ms[way]:,.1f} ms{leads.get(way, '')}" if way in ms else "-" for way in ways]
         peaks = row.get("peak_bytes")
         memory = "-"
         if peaks:
             share = peaks["compiled"] / peaks["as written"]
             memory = f"{peaks['compiled'] / 2**20:,.0f} MiB ({share:.2f})"
         lines.append([f"{row['graph']}, {row['model']} {row['hidden']}", *times, memory])
-    means = [geometric_mean(row["ms"][way] / row["ms"]["compiled"] for row in rows) for way in ways[:2]]
-    heads = ("a step", "PyG as written", "PyG, `trim_to_layer`", "compiled", "graphbraid.nn", "memory")
+    means = [
+        geometric_mean(row["ms"][way] / row["ms"]["compiled"] for row in rows if way in row["ms"])
+        for way in ways[:3]
+        if any(way in row["ms"] for row in rows)
+    ]
+    heads = ("a step", "PyG as written", "PyG, `trim_to_layer`", "DGL", "compiled", "graphbraid.nn", "memory")
     note = (
         "Forward, loss and backward of three layers; 1,024 seeds, fanouts 15,10,5; on graphs with types two "
         "layers, fanouts 10,10 for each relation. "
         "Processor time of one thread, the least of a batch's turns. Memory is the most that a compiled step "
         "holds at a time, in brackets as a share of that of PyG as written. "
-        f"The leads' geometric means are {means[0]:.1f}x and {means[1]:.1f}x."
+        "DGL runs in a process of its own, on blocks of the same batches. "
+        f"The leads' geometric means are {', '.join(f'{mean:.1f}x' for mean in means)}."
     )
     return "\n\n".join([table(heads, lines), note, where(rows, "benchmarks.sampling.models")])
 
