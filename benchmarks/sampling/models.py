@@ -280,10 +280,10 @@ def main() -> None:
                 runs = models.contenders(name, hidden)
                 found = measure(name, runs, partial(models.batches, name), options)
                 enter(f"mag-like x {options.share:g}", hidden, found)
-    leads = [
-        f"{statistics.geometric_mean(ms[who] / ms[LOWERED] for ms in rows if who in ms):.1f}"
-        for who in (WRITTEN, TRIMMED, DGL)
-    ]
+    leads = []
+    for who in (WRITTEN, TRIMMED, DGL):
+        factors = [ms[who] / ms[LOWERED] for ms in rows if who in ms]
+        leads.append(f"{statistics.geometric_mean(factors):.1f}" if factors else "")
     table.add_section()
     table.add_row("geometric mean", *[""] * len(ways), *leads, "", "")
     Console(width=140).print(table)

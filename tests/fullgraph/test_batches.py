@@ -4,9 +4,12 @@ import copy
 import pickle
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.extras import NO_PYG
 from torch import nn
 
@@ -706,3 +709,56 @@ def test_a_single_row_has_no_variance():
     engine = graphbraid.compile(Model(), strict=True)
     with pytest.raises(ValueError, match="more than 1 value per channel"):
         engine(torch.randn(1, CHANNELS), torch.zeros(2, 0).long())
+
+
+class Wired(nn.Module):
+    """Values of 8 columns, each made of earlier ones as ``steps`` says: a step is a kind and two numbers."""
+
+    def __init__(self, steps):
+        super().__init__()
+        self.steps = steps
+        self.first = nn.Linear(CHANNELS, 8)
+        made = {"sage": pyg.SAGEConv, "transformer": partial(pyg.TransformerConv, heads=2, concat=False)}
+        made |= {
+            "linear": nn.Linear,
+            "norm": lambda *_: nn.BatchNorm1d(8),
+            "gin": lambda *_: pyg.GINConv(nn.Linear(8, 8)),
+        }
+        self.parts = nn.ModuleList(made[kind](8, 8) if kind in made else nn.Identity() for kind, *_ in steps)
+
+    def forward(self, x, edge_index):
+        values, unread = [self.first(x)], {0}
+        for part, (kind, one, other) in zip(self.parts, self.steps, strict=True):
+            a, b = values[one % len(values)], values[other % len(values)]
+            unread -= {one % len(values), *([other % len(values)] if kind in ("add", "product") else [])}
+            unread.add(len(values))
+            if kind in ("linear", "norm"):
+                values.append(part(a).relu())
+            elif kind == "add":
+                values.append(a + 0.5 * b)
+            elif kind == "product":
+                values.append(torch.sigmoid(a) * b)
+            else:
+                values.append(part(a, edge_index))
+        return torch.cat([values[place] for place in sorted(unread)], 1)
+
+
+KINDS = ("sage", "transformer", "gin", "linear", "norm", "add", "product")
+STEPS = st.tuples(st.sampled_from(KINDS), st.integers(0, 9), st.integers(0, 9))
+
+
+@settings(max_examples=25, deadline=None)
+@given(steps=st.lists(STEPS, min_size=1, max_size=7), seed=st.integers(0, 99))
+def test_values_read_on_several_levels_are_those_of_the_model(steps, seed):
+    torch.manual_seed(seed)
+    hops = sum(kind in ("sage", "transformer", "gin") for kind, *_ in steps)
+    batch = in_double(sampled(data_of("untidy"), num_neighbors=(2,) * max(hops, 1), as_pyg=True, seed=seed))
+    assert_same(Wired(steps).double(), batch)
+
+
+def test_maps_of_own_rows_alone_run_on_these():
+    engine = graphbraid.compile(Stack(pyg.TransformerConv))
+    engine(sampled(data_of("untidy"), as_pyg=True))
+    maps = [line for line in engine.explain().splitlines() if "= linear(" in line]
+    assert sum("own)" in line for line in maps) == 4  # query and skip of two layers; key and value read all
+    assert len(maps) == 8

@@ -16,18 +16,30 @@ from graphbraid.fullgraph.program import (
     Add,
     AdjacencyMatrix,
     Aggregate,
+    AlongRow,
     Attention,
     Break,
+    ColumnRange,
     Combine,
+    Concat,
     DestinationRows,
     Epilogue,
     Following,
     Gine,
+    Largest,
     LevelNodes,
     Linear,
+    Messages,
     Normalise,
     Operation,
+    Prelu,
+    Product,
     Program,
+    ReadRows,
+    RowFunction,
+    RowOfParameters,
+    Scale,
+    UnitRows,
     written_lines,
 )
 from graphbraid.graph.types import Relation
@@ -80,6 +92,23 @@ class LinearSum(Following):
         return " and ".join(term.details() for term in self.terms) + super().details()
 
 
+_BY_ROW = (
+    AlongRow
+    | Add
+    | ColumnRange
+    | Combine
+    | Concat
+    | Epilogue
+    | Largest
+    | Linear
+    | Prelu
+    | Product
+    | RowFunction
+    | RowOfParameters
+    | Scale
+    | UnitRows
+)
+"""Operations that map each row by itself."""
 _LEAVES_RESULT = (AggregateLinear, Aggregate, Linear, Add, Combine, Gine, Normalise)
 """Operations whose result is new memory that their backward does not read."""
 
@@ -157,6 +186,7 @@ def _last_reads(program: Program) -> list[tuple[str, ...]]:
 
 
 def _fused(program: Program) -> Program:
+    program = _on_needed_rows(program)
     for step in (_with_later_bias, _joined, _with_root, _with_other):
         while (changed := step(program)) is not None:
             program = changed
@@ -164,6 +194,63 @@ def _fused(program: Program) -> Program:
     while (changed := _with_epilogue(program)) is not None:
         program = changed
     return program
+
+
+def _on_needed_rows(program: Program) -> Program:
+    """Compute a value only for the rows that the operations after it read.
+
+    A model maps all rows before its layer reads some of them as the destinations' own, for instance as a root
+    or a query. The rows of a level are a prefix of those before it, so the map can run on the own rows.
+    """
+    levels = _needed_levels(program)
+    ops, own, same = list[Operation](), dict[tuple[str, int], str](), dict[str, str]()
+
+    def at(value: str, level: int) -> str:
+        """Return the name of a value's rows at a level."""
+        name = same.get(value, value)
+        for reached in range(levels[name], level):
+            if (name, reached) not in own:
+                own[name, reached] = f"{name} own"
+                ops.append(DestinationRows(out=f"{name} own", inputs=(name,)))
+                levels[f"{name} own"] = reached + 1
+            name = own[name, reached]
+        return name
+
+    for op in program.ops:
+        if isinstance(op, DestinationRows) and op.out != program.output:
+            same[op.out] = at(op.inputs[0], levels[op.out])
+            continue
+        needs = _levels_of_inputs(program, op, levels[op.out])
+        inputs = tuple(at(value, level) for value, level in zip(op.inputs, needs, strict=True))
+        ops.append(replace(op, inputs=inputs))
+    return program.rewritten(tuple(ops))
+
+
+def _needed_levels(program: Program) -> dict[str, int]:
+    """Return the last level that has all rows of each value that the operations after it read."""
+    needed: dict[str, int] = {}
+    for op in reversed(program.ops):
+        level = program.level(op.out)
+        if isinstance(op, _BY_ROW | DestinationRows):
+            level = needed.get(op.out, level)
+        needed[op.out] = level
+        for value, wanted in zip(op.inputs, _levels_of_inputs(program, op, level), strict=True):
+            needed[value] = min(needed.get(value, wanted), wanted)
+    return needed | dict.fromkeys(program.inputs, 0)
+
+
+def _levels_of_inputs(program: Program, op: Operation, level: int) -> list[int]:
+    """Return the levels whose rows of its inputs an operation reads, to compute those of ``level``."""
+    if isinstance(op, _BY_ROW):
+        return [level] * len(op.inputs)
+    if isinstance(op, DestinationRows):
+        return [level - (op.out == program.output)]
+    levels = [program.level(value) for value in op.inputs]
+    if isinstance(op, Messages) and op.edges is None:
+        sources = {place for _, role, place in op.reads if role is ReadRows.SOURCE}
+        if 0 in sources:  # the first input tells where the edges begin
+            levels = [level - (place in sources) for place in range(len(levels))]
+    return levels
 
 
 def _with_later_bias(program: Program) -> Program | None:

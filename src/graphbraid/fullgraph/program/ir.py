@@ -17,6 +17,7 @@ from graphbraid.fullgraph.program.edge_operations import (
     Attention,
     Gine,
     Messages,
+    ReadRows,
     RelationAttention,
 )
 from graphbraid.fullgraph.program.graph_break import Break, LoweredLayer, Returned, WrittenCall
@@ -338,14 +339,14 @@ def shape_errors(program: Program, op: Operation) -> Iterator[str]:
         yield f"normalises {width} columns with a module for {op.channels}"
     if isinstance(op, Prelu) and op.slope.numel() not in (1, width):
         yield f"has {op.slope.numel()} slopes for {width} columns"
-    if isinstance(op, ColumnRange | RowOfParameters | Product | RelationAttention):
+    if isinstance(op, Messages):
+        yield from _errors_of_messages(program, op)
+    elif isinstance(op, ColumnRange | RowOfParameters | Product | RelationAttention):
         yield from _errors_of_operand(program, op, width)
     if isinstance(op, Gine):
         of_edges = op.edge_channels if op.weight is None else op.weight.shape[0]
         if of_edges != width:
             yield f"adds rows of {of_edges} edge features to rows of {width} columns"
-    if isinstance(op, Messages) and len({program.place(value) for value in op.inputs}) > 1:
-        yield "reads rows of several levels"
     if op.walks is not None and program.node_type(op.inputs[0]) != op.walks.source:
         yield "reads rows of another type than the relation's sources have"
     if isinstance(op, Attention) and op.own_rows and program.place(op.inputs[1]) != program.place(op.out):
@@ -354,6 +355,16 @@ def shape_errors(program: Program, op: Operation) -> Iterator[str]:
         is_as_wide = isinstance(op, Concat | Break) or program.width(other) == program.width(op.out)
         if program.place(other) != program.place(op.out) or not is_as_wide:
             yield f"adds {other}, whose level or width is not that of {op.inputs[0]}'s result"
+
+
+def _errors_of_messages(program: Program, op: Messages) -> Iterator[str]:
+    """Yield which inputs have rows of other nodes than the edges' sources, or than the result's."""
+    destinations = {place for _, role, place in op.reads if role is ReadRows.DESTINATION}
+    first = program.place(op.inputs[0])
+    for place, value in enumerate(op.inputs[1:], 1):
+        found = program.place(value)
+        if found != first and (place not in destinations or found != program.place(op.out)):
+            yield f"reads {value}, whose rows are neither its sources' nor its result's"
 
 
 def _errors_of_operand(

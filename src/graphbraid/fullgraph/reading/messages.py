@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, ClassVar
 
 import torch
@@ -337,7 +338,8 @@ def read_messages(
         reduction = _AGGREGATIONS[of.layer.aggr][1]
         ties = _ties_of(of, reduction) if reduction in ("max", "min") else "shared"
     read_shapes = shapes | {key: (one.weight.shape[1],) for key, one in encoders.items()}
-    values = list(dict.fromkeys(value for value in rows.values() if isinstance(value, str)))
+    read = [(key.endswith("_i"), value) for key, value in rows.items() if isinstance(value, str)]
+    values = list(dict.fromkeys(value for _, value in sorted(read, key=itemgetter(0))))  # sources first
     if not values:
         raise of.refuse("its message reads no node rows", "a message of x_j or x_i")
     at_level = dict(zip(values, writer.on_one_level(*values), strict=True))
