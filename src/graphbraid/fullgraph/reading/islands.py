@@ -177,6 +177,7 @@ class Islands:
             dtype=self._breaks.dtype,
             result_of=partial(self._result_for, node),
             learns=partial(self._learns, node),
+            shape_of=self.shape_of,
         )
         try:
             layer = layer_on_edges(node, module, facts)
@@ -456,9 +457,10 @@ class Islands:
             raise _both(written.why or NotLoweredError(str(node), "a break makes it"), error) from error
         return self._values[node]
 
-    def shape_of(self, node: fx.Node) -> tuple[int, ...]:
-        """Return the shape of a row of a call's result."""
-        return tuple(self._written[node].result.shape[1:])
+    def shape_of(self, matrix: fx.Node) -> tuple[int, ...]:
+        """Return the shape of a row before it was made a row of a matrix."""
+        self._try_arguments(matrix)
+        return tuple(self._result_for(matrix, matrix.all_input_nodes[0]).shape[1:])
 
     def returned(self, nodes: Iterable[fx.Node]) -> dict[fx.Node, FromKept]:
         """Return references to results that are no node rows, of calls that breaks make, those here at last.

@@ -61,12 +61,14 @@ class CallFacts:
         dtype: their dtype.
         result_of: returns what a node of the trace gave in a trial.
         learns: returns whether a node's result may require a gradient.
+        shape_of: returns the shape of a row before a node made it a row of a matrix.
     """
 
     num_rows: int
     dtype: torch.dtype
     result_of: Callable[[fx.Node], Any]
     learns: Callable[[fx.Node], bool]
+    shape_of: Callable[[fx.Node], tuple[int, ...]]
 
 
 def layer_on_edges(node: fx.Node, module: nn.Module | None, facts: CallFacts) -> LayerOnEdges:
@@ -147,14 +149,11 @@ class _Call:
         writer, values = self._inputs(of.name, list(by_node.values()))
         rows: dict[str, str | ReadRows | int] = {**dict(zip(by_node, values, strict=True)), **roles}
         # Rows are read of matrices, into which propagate has joined the heads.
-        shapes = {key: self._row_shape(value.args[0]) for key, value in by_node.items()}
-        shapes |= {key: self._row_shape(found[role]) for key, role in roles.items()}
+        shapes = {key: self.facts.shape_of(value) for key, value in by_node.items()}
+        shapes |= {key: tuple(self.facts.result_of(found[role]).shape[1:]) for key, role in roles.items()}
         out, shape = read_messages(writer, of, rows, constants, shapes)
         give_shape(self.node, shape)
         return self._made(of.name, of.layer, writer, out)
-
-    def _row_shape(self, node: fx.Node) -> tuple[int, ...]:
-        return tuple(self.facts.result_of(node).shape[1:])
 
     def _take_edges(self, name: str, edges: Any, weight: Any, features: Any) -> None:
         """Check the edges and their values."""

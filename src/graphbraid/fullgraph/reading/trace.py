@@ -507,7 +507,7 @@ class _TraceReader:
         if isinstance(heads, Heads):
             return heads.heads, width // heads.heads
         if before not in self._values and self._islands is not None:
-            return self._islands.shape_of(before)
+            return self._islands.shape_of(matrix)
         return (width,)
 
     # ---- calls
