@@ -193,8 +193,8 @@ class Break(Operation):
 
     @property
     def is_graph_break(self) -> bool:
-        """Whether it has a call without a lowered form."""
-        return any(call.why for call in self.calls)
+        """Whether it has a call of anything but modules that are known."""
+        return any(call.why or not isinstance(call.target, nn.Module) for call in self.calls)
 
     @property
     def reads(self) -> frozenset[str]:
