@@ -27,6 +27,8 @@ REDUCTIONS: tuple[MessageReduction, ...] = ("sum", "mean", "max", "min")
 """Those that need nothing of the message but a row per edge."""
 _BLOCK_FLOATS = 1 << 18
 """Elements of a block's messages: a megabyte, so that a few temporaries of a message stay in the cache."""
+_DEVICE_BLOCK_FLOATS = 1 << 24
+"""The same on a device, whose kernels need many edges to be busy: 64 MiB."""
 _LEAST_EDGES = 256
 """Edges of a block at any width: calls of PyTorch cost some microseconds each."""
 
@@ -77,7 +79,7 @@ def aggregate_messages(
         ``(num_dst, ...)`` of the message's dtype.
 
     Raises:
-        ConfigError: ``reduction`` or ``ties`` is not one of those.
+        ConfigError: ``reduction`` or ``ties`` is not one of those, or ``draws`` on another device.
         DataError: rows do not fit the graph, or the message returns something else than one row per edge.
     """
     if reduction not in (*REDUCTIONS, "own"):
@@ -86,6 +88,8 @@ def aggregate_messages(
         raise ConfigError(f"ties must be one of {', '.join(TIES[1:])}; got {ties!r}")
     if reduction == "own" and not by_destination:
         raise ConfigError("reduction='own' needs by_destination=True")
+    if draws and csc.indptr.device.type != "cpu":
+        raise ConfigError("draws=True needs the CPU: backward repeats the draws of the CPU's generator alone")
     if not (sources or destinations or edges):
         raise DataError("a message needs rows to read: sources, destinations or edges")
     counts = (csc.num_src, "source"), (csc.num_dst, "destination"), (csc.num_edges, "edge")
@@ -96,7 +100,7 @@ def aggregate_messages(
             if found != number and not (of == "destination" and found > number):
                 raise DataError(f"{of} rows must be {number}; got shape {tuple(rows.shape)}")
     if shape is None:
-        of_block = {"index": torch.zeros(0, dtype=torch.int64), "num_rows": 0} if by_destination else {}
+        of_block = {"index": csc.indptr.new_zeros(0), "num_rows": 0} if by_destination else {}
         with torch.no_grad():
             none = (rows.detach()[:0] for rows in (*sources, *destinations, *edges))
             of_none = message(*none, **of_block).shape
@@ -252,7 +256,8 @@ class BlockedMessages:
         self._csc, self._reduction, self._ties = csc, reduction, ties
         self._message, self._by_destination = message, by_destination
         self._width, self._parameters = width, parameters
-        self._step = max(_LEAST_EDGES, _BLOCK_FLOATS // max(1, edge_width or width))
+        floats = _BLOCK_FLOATS if csc.indptr.device.type == "cpu" else _DEVICE_BLOCK_FLOATS
+        self._step = max(_LEAST_EDGES, floats // max(1, edge_width or width))
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -370,26 +375,26 @@ class BlockedMessages:
             yield from self._blocks_of_rows()
             return
         csc, indptr = self._csc, self._csc.indptr
-        starts = torch.arange(0, csc.num_edges, self._step)
+        starts = torch.arange(0, csc.num_edges, self._step, device=indptr.device)
         ends = (starts + self._step).clamp_(max=csc.num_edges)
         first_rows = torch.searchsorted(indptr, starts, right=True).sub_(1).tolist()
         end_rows = torch.searchsorted(indptr, ends).tolist()
         for start, end, first, last in zip(starts.tolist(), ends.tolist(), first_rows, end_rows, strict=True):
             local = indptr[first : last + 1].clamp(start, end).sub_(start)
-            rows = torch.arange(first, last, dtype=csc.indices.dtype)
+            rows = torch.arange(first, last, dtype=csc.indices.dtype, device=indptr.device)
             yield _Block(start, first, local, csc.indices[start:end], rows.repeat_interleave(local.diff()))
 
     def _blocks_of_rows(self) -> Iterator[_Block]:
         """Yield blocks with all edges of some destinations each, of which one has at least one."""
         csc, first = self._csc, 0
         # A row counts as an edge, so that rows without edges end blocks, too.
-        ends = csc.indptr + torch.arange(csc.num_dst + 1)
+        ends = csc.indptr + torch.arange(csc.num_dst + 1, device=csc.indptr.device)
         while first < csc.num_dst:
             limit = int(ends[first]) + self._step
             last = max(first + 1, int(torch.searchsorted(ends, limit, right=True)) - 1)
             local = csc.indptr[first : last + 1]
             start, end = int(local[0]), int(local[-1])
-            rows = torch.arange(first, last, dtype=csc.indices.dtype)
+            rows = torch.arange(first, last, dtype=csc.indices.dtype, device=local.device)
             if (
                 start < end or self._reduction == "own"
             ):  # which may give nodes without edges other rows than 0
@@ -400,8 +405,8 @@ class BlockedMessages:
     def _select(self, block: _Block, found: Tensor, out: Tensor, count: Tensor | None) -> None:
         """Join a block's messages to the largest or least so far."""
         shape = block.indptr.numel() - 1, self._width
-        best, shared = found.new_empty(shape), torch.empty(shape, dtype=torch.int32)
-        each = torch.arange(len(block.indices), dtype=block.indices.dtype)
+        best, shared = found.new_empty(shape), found.new_empty(shape, dtype=torch.int32)
+        each = torch.arange(len(block.indices), dtype=block.indices.dtype, device=found.device)
         rows = (found.neg() if self._reduction == "min" else found).contiguous()
         backend(rows).spmm_max(block.indptr, each, rows, None, TIES.index("shared"), best, shared)
         if self._reduction == "min":

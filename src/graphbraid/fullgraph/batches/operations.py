@@ -42,6 +42,7 @@ from graphbraid.fullgraph.program import (
     Maximum,
     Messages,
     Normalise,
+    NotLoweredError,
     Operation,
     Prelu,
     Product,
@@ -71,6 +72,7 @@ from graphbraid.ops import (
 from graphbraid.ops.attention import AttendedFeatures
 from graphbraid.ops.linear import linear_rows
 from graphbraid.ops.message_kernel import aggregate_steps
+from graphbraid.ops.message_steps import MessageOp
 from graphbraid.ops.messages import aggregate_messages
 from graphbraid.ops.spmm import largest
 
@@ -200,6 +202,25 @@ def _runs(
     return enter
 
 
+def check_device(op: Operation, rows: Tensor) -> None:
+    """Check that an operation runs where the rows are.
+
+    Raises:
+        NotLoweredError: it does not; the reason says what the device lacks.
+    """
+    if rows.device.type == "cpu":
+        return
+    if isinstance(op, Attention) and op.reads_edges:
+        what = f"attention to features of edges has no kernel on {rows.device}"
+        raise NotLoweredError(op.symbol, what, "the CPU, or edge_dim=None")
+    if isinstance(op, Messages) and op.draws:
+        what = f"what it draws on {rows.device} in a message cannot be drawn again in backward"
+        raise NotLoweredError(op.symbol, what, "the CPU")
+    if isinstance(op, RelationAttention) and rows.dtype != torch.float32:
+        what = f"attention over relations has no kernel of {rows.dtype} on {rows.device}"
+        raise NotLoweredError(op.symbol, what, "float32, or the CPU")
+
+
 # ---- along edges
 
 
@@ -256,14 +277,22 @@ def _messages(op: Messages, run: BatchRun) -> Tensor:
         "reduction": op.reduction,
         "ties": op.ties,
     }
-    read = (*sources, *destinations, *of_edges, *op.used)
     learns_edges = torch.is_grad_enabled() and any(rows.requires_grad for rows in of_edges)
-    fits = all(rows.dtype == torch.float32 and rows.device.type == "cpu" for rows in read)
-    if op.steps and fits and not learns_edges:
+    if not learns_edges and _runs_as_steps(op, (*sources, *destinations, *of_edges, *op.used)):
         return aggregate_steps(csc, op.steps, **how, width=op.width_out, heads=op.heads)
     how |= {"shape": (op.width_out,), "by_destination": op.by_destination, "draws": op.draws}
     how["edge_width"] = op.edge_width
     return aggregate_messages(csc, op.run, **how)
+
+
+def _runs_as_steps(op: Messages, read: Sequence[Tensor]) -> bool:
+    """Return whether the kernel of messages made of steps runs a message that reads these tensors.
+
+    On a device a sum of columns may have other bits in backward, where a maximum would lose its gradient.
+    """
+    is_exact = not op.selects or all(step.op is not MessageOp.SUM_COLUMNS for step in op.steps)
+    fits = all(rows.dtype == torch.float32 for rows in read)
+    return bool(op.steps) and fits and (is_exact or read[0].device.type == "cpu")
 
 
 @_runs(Gine)
@@ -501,4 +530,4 @@ def run_layer(
     return BatchRun(program, levels, {INPUT: x}, {}, edge_attr, edge_weight=weight).outputs()
 
 
-__all__ = ["NOT_IN_BATCHES", "RUN", "BatchRun", "run_layer"]
+__all__ = ["NOT_IN_BATCHES", "RUN", "BatchRun", "check_device", "run_layer"]

@@ -19,17 +19,9 @@ from graphbraid.errors import ConfigError, GraphbraidError, RunsAsWrittenWarning
 from graphbraid.fullgraph.batches.calls import BatchCall
 from graphbraid.fullgraph.batches.edges import Levels
 from graphbraid.fullgraph.batches.fusing import BatchProgram
-from graphbraid.fullgraph.batches.operations import RUN, BatchRun
+from graphbraid.fullgraph.batches.operations import RUN, BatchRun, check_device
 from graphbraid.fullgraph.batches.timing import NotedRun, timed_lines
-from graphbraid.fullgraph.program import (
-    Attention,
-    FromKept,
-    Messages,
-    NotLoweredError,
-    Program,
-    RelationAttention,
-    reasons_of,
-)
+from graphbraid.fullgraph.program import FromKept, NotLoweredError, Program, reasons_of
 from graphbraid.fullgraph.reading.as_written import map_tensors, of_node_type
 from graphbraid.fullgraph.reading.calling import EDGE_ATTR, EDGE_TYPE, X
 from graphbraid.fullgraph.reading.hgt import fused_layers
@@ -210,13 +202,7 @@ class BatchRunner:
             for op in made.ops:
                 if type(op) not in RUN:
                     raise NotLoweredError(op.symbol, "no operator stands for it on mini-batches")
-                of_edges = isinstance(op, Messages | RelationAttention) or (
-                    isinstance(op, Attention) and op.reads_edges
-                )
-                if of_edges and next(iter(call.x.values())).device.type != "cpu":
-                    raise NotLoweredError(
-                        op.symbol, "of features of edges, or a user's own, it needs the CPU"
-                    )
+                check_device(op, next(iter(call.x.values())))
             return made
         except NotLoweredError as why:
             return why
