@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -101,6 +102,7 @@ class LinkSeeds:
         disjoint: whether each end has a tree of its own.
         edge_times: when each edge of the graph arose; given with ``times``.
         ends: the types that links join. If None, there is one.
+        attributes: further values of each link by name, ``(num_links, ...)``, which batches have of theirs.
     """
 
     def __init__(
@@ -115,7 +117,9 @@ class LinkSeeds:
         disjoint: bool = False,
         edge_times: EdgeTimes | None = None,
         ends: LinkEnds | None = None,
+        attributes: Mapping[str, Tensor] | None = None,
     ) -> None:
+        self._attributes = attributes or {}
         self._links, self._label, self._negatives = links, label, negatives
         self._times, self._shown_times, self._edge_times = times, shown_times, edge_times
         self._seed, self._disjoint = seed, disjoint
@@ -146,7 +150,8 @@ class LinkSeeds:
             nodes=seeds,
             constraints=self._constraints(links, positions, owners),
             inputs=owners,
-            attributes=self._attributes(place, positions),
+            attributes=self._attributes_of(place, positions)
+            | {name: values[positions] for name, values in self._attributes.items()},
         )
 
     def _seeded(self, heads: Tensor, tails: Tensor) -> tuple[Tensor, Tensor]:
@@ -189,7 +194,7 @@ class LinkSeeds:
         heads = torch.arange(num_links if self._is_triplet else num_pairs)
         return torch.cat([heads, torch.arange(num_pairs)]) % max(num_links, 1)
 
-    def _attributes(self, place: Tensor, positions: Tensor) -> dict[str, Tensor]:
+    def _attributes_of(self, place: Tensor, positions: Tensor) -> dict[str, Tensor]:
         num_links = positions.numel()
         times = None if self._shown_times is None else self._shown_times[positions]
         if self._is_triplet:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Generator, Iterator
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
+from graphbraid.features import TieredFeatures, TieredTopology
 from graphbraid.train import runtime
 from graphbraid.train.callbacks import (
     Callback,
@@ -34,36 +35,6 @@ if TYPE_CHECKING:
     from graphbraid.train.run.hot_sharing import HotSharing
 
 T = TypeVar("T")
-
-
-@runtime_checkable
-class NotesEpochs(Protocol):
-    """Optional protocol of sources of rows and of lists that report what an epoch has read."""
-
-    @property
-    def counts(self) -> Any:
-        """What was read so far."""
-        ...
-
-    def note_epoch(self, before: Any) -> None:
-        """Take what was read since ``before``, ``counts`` then, as an epoch."""
-        ...
-
-
-class EpochCounts:
-    """What tiers had read when an epoch began.
-
-    Args:
-        tiers: sources of rows and of lists; others than :class:`NotesEpochs` are left out.
-    """
-
-    def __init__(self, *tiers: object) -> None:
-        self._before = [(tier, tier.counts) for tier in tiers if isinstance(tier, NotesEpochs)]
-
-    def end(self) -> None:
-        """Note the epoch, which was trained to its end."""
-        for tier, before in self._before:
-            tier.note_epoch(before)
 
 
 class PrefetchIterator(Iterator[T], Generic[T]):
@@ -210,7 +181,9 @@ class FitRun:
         self._runner.model.train()
         first = progress.step * self._config.accumulate
         feed = self._parts.feed
-        read = EpochCounts(self._runner.rows, self._runner.lists) if progress.step == 0 else None
+        sources = (self._runner.rows, self._runner.lists) if progress.step == 0 else ()
+        tiers = [one for one in sources if isinstance(one, TieredFeatures | TieredTopology)]
+        before = [tier.counts for tier in tiers]
         with contextlib.closing(PrefetchIterator(feed.batches(progress.epoch, first))) as batches:
             while progress.step < num_steps:
                 record = self._make_step(batches)
@@ -222,8 +195,8 @@ class FitRun:
                 if every and progress.global_step % every == 0 and progress.step < num_steps:
                     self._save(is_best=False)
             self._state.placement = feed.explain()
-        if read is not None:
-            read.end()
+        for tier, counts in zip(tiers, before, strict=True):
+            tier.note_epoch(counts)  # of a whole epoch, which was trained to its end
         return True
 
     def _make_step(self, batches: PrefetchIterator[BatchShare]) -> StepRecord:

@@ -148,12 +148,15 @@ class RunRanks:
             runtime.seed_step(self._state.config.seed, progress.epoch, progress.step, self.rank, device)
 
     def before_last_backward(self) -> None:
-        """Let gradients go off as they are complete."""
+        """Send gradients as soon as they are complete: the next backward pass completes this rank's."""
         if self._sum is not None:
             self._sum.arm()
 
     def add_up(self, loss_sum: float, meanwhile: Callable[[], None]) -> float:
-        """Add up gradients and losses; a stop that any rank wants is agreed on the way."""
+        """Replace the gradients by their sums over the ranks, and return the sum of ``loss_sum``.
+
+        The ranks also agree on a stop that any of them wants. ``meanwhile`` is called while the sums travel.
+        """
         assert self._sum is not None
         wish = self._wish()
         numbers = [loss_sum, *(float(wish == stop) for stop in _STOPS)]

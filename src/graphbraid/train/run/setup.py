@@ -157,8 +157,6 @@ class RunState:
 class RunParts:
     """The parts of a run that training uses."""
 
-    train_nodes: Tensor
-    """Labelled nodes of the split ``train``, ``(num_train,)`` int64."""
     val_nodes: Tensor | None
     """Labelled nodes of the split ``val``, ``(num_val,)`` int64; None if the run does not evaluate."""
     task: Task
@@ -209,7 +207,6 @@ def set_up(state: RunState, former: Path | None) -> RunParts:
     steps = state.steps_per_epoch = math.ceil(feed.num_batches / config.accumulate)
     optimizer, maximize = make_optimizer(config, runner.model), state.monitored[1]
     return RunParts(
-        train_nodes=train_nodes,
         val_nodes=val_nodes,
         task=task,
         feed=feed,

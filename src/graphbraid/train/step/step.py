@@ -7,7 +7,7 @@ import inspect
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,9 @@ from graphbraid.train.step.feed import BatchShare
 from graphbraid.train.step.preflight import split_nodes
 from graphbraid.train.step.runner import Batch, ModelRunner
 from graphbraid.train.task import Task
+
+if TYPE_CHECKING:
+    from graphbraid.train.run.ranks import RunRanks
 
 STAGES = ("wait", "sample", "gather", "forward", "backward", "evaluate", "checkpoint", "epoch")
 """Names of the stages. ``wait`` is the time in which the trainer waited for a batch. ``sample`` and
@@ -69,21 +72,6 @@ _LONE_ROW = "more than 1 value per channel"
 """Part of the message with which PyTorch's batch normalisation refuses a single row."""
 
 
-class StepSums(Protocol):
-    """The sums over all ranks that a step needs."""
-
-    def before_last_backward(self) -> None:
-        """Prepare for the backward pass that completes this rank's gradients."""
-        ...
-
-    def add_up(self, loss_sum: float, meanwhile: Callable[[], None]) -> float:
-        """Replace the gradients by their sums over the ranks, and return the sum of ``loss_sum``.
-
-        ``meanwhile`` is called while the sums are on their way.
-        """
-        ...
-
-
 class TrainStep:
     """An optimizer step: forward, loss, backward, clipping, and the updates of optimizer and learning rate.
 
@@ -98,7 +86,8 @@ class TrainStep:
         clip: largest L2 norm of all gradients together. If None, gradients are not clipped.
         clock: clock for the stages ``wait``, ``forward`` and ``backward``.
         must_be_finite: whether a loss or gradients that are not finite are an error.
-        sums: sums over the ranks; each takes its share of every batch. If None, this one takes all.
+        sums: adds up gradients and losses over the ranks; each takes its share of every batch. If None, this
+            one takes all.
     """
 
     def __init__(
@@ -111,7 +100,7 @@ class TrainStep:
         clip: float | None,
         clock: Clock,
         must_be_finite: bool = True,
-        sums: StepSums | None = None,
+        sums: RunRanks | None = None,
     ) -> None:
         self._runner, self._task = runner, task
         self._optimizer, self._schedule = optimizer, schedule

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from abc import abstractmethod
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -36,11 +37,45 @@ if TYPE_CHECKING:
     from graphbraid.fullgraph.program import NotLoweredError, Program
     from graphbraid.loader.batch_loader import BatchLoader
     from graphbraid.loader.options import LoaderSettings
-    from graphbraid.sampling.minibatch.mini_batch import MiniBatch
     from graphbraid.train.runtime import ModelPlace
 
 
-class EncoderRunner(ModelRunner):
+class NodeEncoderRunner(ModelRunner):
+    """A runner of an encoder, whose mini-batches of nodes are drawn over the edges that carry messages."""
+
+    _times: LinkTimes | None
+
+    def settings(self, settings: LoaderSettings) -> LoaderSettings:
+        """Return a loader's settings with what the encoder needs; one without layers needs no neighbours."""
+        settings = dataclasses.replace(super().settings(settings), src_degree=self.uses_degrees)
+        has_layers = module_traits.num_layers(self.model) != 0
+        return settings if has_layers else dataclasses.replace(settings, num_neighbors=[0])
+
+    def loader(self, settings: LoaderSettings) -> BatchLoader:
+        """Return the loader of mini-batches of nodes as they are after all messages.
+
+        All neighbours are then early enough. If only the latest are drawn, each node has a tree of its own.
+        """
+        from graphbraid.loader import BatchLoader
+
+        settings, source, times = self.settings(settings), self.source(), self._times
+        if times is None or not times.messages.last or not any(settings.num_neighbors):
+            return BatchLoader(source, settings)
+        nodes = settings.input_nodes
+        assert isinstance(nodes, Tensor), "evaluations name their nodes"
+        seeds = TreeSeeds(nodes, times=torch.full(nodes.shape, FOREVER), edge_times=times.messages)
+        return BatchLoader(source, dataclasses.replace(settings, input_nodes=None), seeds)
+
+    def on_batch(self, batch: MiniBatch) -> Tensor:
+        """Return the rows of a mini-batch's seeds, ``(batch_size, channels)``."""
+        return self.rows_of_seeds(batch, batch.batch_size)
+
+    @abstractmethod
+    def rows_of_seeds(self, batch: MiniBatch, count: int) -> Tensor:
+        """Return the rows of the first ``count`` nodes of a mini-batch."""
+
+
+class EncoderRunner(NodeEncoderRunner):
     """A runner of an encoder over the edges that carry messages.
 
     It is called as :class:`ModelRunner` calls a model; ``edge_type`` is the relation of each edge.
@@ -85,15 +120,6 @@ class EncoderRunner(ModelRunner):
         """Whether the encoder is called with one block per layer."""
         return self.native or self._typed_blocks
 
-    def settings(self, settings: LoaderSettings) -> LoaderSettings:
-        """Return a loader's settings with what the encoder needs; one without layers needs no neighbours."""
-        settings = super().settings(settings)
-        return encoder_settings(self.model, settings, src_degree=self.uses_degrees)
-
-    def loader(self, settings: LoaderSettings) -> BatchLoader:
-        """Return the loader of mini-batches of nodes."""
-        return node_loader(self.source(), self.settings(settings), self._times)
-
     def source(self) -> BatchSource:
         """What mini-batches are cut from."""
         return BatchSource(graph=self.graph)
@@ -104,8 +130,7 @@ class EncoderRunner(ModelRunner):
 
     def on_batch(self, batch: MiniBatch) -> Tensor:
         """Return the rows of a mini-batch's seeds, ``(batch_size, channels)``."""
-        batch = batch if self.device.type == "cpu" else batch.to(self.device)
-        return self.rows_of_seeds(batch, batch.batch_size)
+        return super().on_batch(batch if self.device.type == "cpu" else batch.to(self.device))
 
     def rows_of_seeds(self, batch: MiniBatch, count: int) -> Tensor:
         """Return the rows of the first ``count`` nodes of a mini-batch on the encoder's device."""
@@ -136,37 +161,6 @@ class EncoderRunner(ModelRunner):
         if self.graph.x is None:
             values[X] = None
         return values
-
-
-def node_loader(source: BatchSource, settings: LoaderSettings, times: LinkTimes | None) -> BatchLoader:
-    """Return the loader of mini-batches of nodes as they are after all messages.
-
-    Any neighbours are then early enough. Where only the latest are drawn, each node has a tree of its own.
-    """
-    from graphbraid.loader import BatchLoader
-
-    if times is None or not times.messages.last or not any(settings.num_neighbors):
-        return BatchLoader(source, settings)
-    nodes = settings.input_nodes
-    assert isinstance(nodes, Tensor), "evaluations name their nodes"
-    seeds = TreeSeeds(nodes, times=torch.full(nodes.shape, FOREVER), edge_times=times.messages)
-    return BatchLoader(source, dataclasses.replace(settings, input_nodes=None), seeds)
-
-
-def encoder_settings(
-    encoder: nn.Module, settings: LoaderSettings, *, src_degree: bool = False
-) -> LoaderSettings:
-    """Return a loader's settings with what an encoder needs; one without layers needs no neighbours.
-
-    Args:
-        encoder: the encoder.
-        settings: settings of the run.
-        src_degree: whether its layers normalise by degrees.
-    """
-    hops = settings.num_neighbors
-    if module_traits.num_layers(encoder) == 0:
-        hops = [0]
-    return dataclasses.replace(settings, num_neighbors=hops, src_degree=src_degree)
 
 
 def _takes_relations(encoder: nn.Module) -> bool:
@@ -275,7 +269,7 @@ _BY_TYPE = "by_type"
 """Attribute of a batch with what was made of it by type."""
 
 
-class TypedEncoderRunner(ModelRunner):
+class TypedEncoderRunner(NodeEncoderRunner):
     """A runner of an encoder that is called by node type and relation, over the edges that carry messages.
 
     Mini-batches are drawn over nodes of the whole graph, with one fanout per hop for the in-neighbours of all
@@ -308,12 +302,8 @@ class TypedEncoderRunner(ModelRunner):
         return NotLoweredError("encoder", "it returns rows of several node types")
 
     def settings(self, settings: LoaderSettings) -> LoaderSettings:
-        """Return a loader's settings with what the encoder needs."""
-        return encoder_settings(self.model, dataclasses.replace(settings, return_edge_id=True))
-
-    def loader(self, settings: LoaderSettings) -> BatchLoader:
-        """Return the loader of mini-batches of nodes, whose ids are those in the whole graph."""
-        return node_loader(self.source(), self.settings(settings), self._times)
+        """Return a loader's settings with what the encoder needs; edges are told apart by their ids."""
+        return super().settings(dataclasses.replace(settings, return_edge_id=True))
 
     def _few_nodes(self, count: int) -> Tensor:
         return self._ends.nodes[:count]
@@ -330,10 +320,6 @@ class TypedEncoderRunner(ModelRunner):
         """Return a mini-batch's feature rows by node type, float32 on the model's device."""
         rows = self._on_device(self._by_type(batch)[1])
         return {one: self._in_float32(held) for one, held in rows.items()}
-
-    def on_batch(self, batch: MiniBatch) -> Tensor:
-        """Return the rows of a mini-batch's seeds, ``(batch_size, channels)``."""
-        return self.rows_of_seeds(batch, batch.batch_size)
 
     def rows_of_seeds(self, batch: MiniBatch, count: int) -> Tensor:
         """Return the rows of the first ``count`` nodes of a mini-batch, which are of the types links join."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -16,7 +16,6 @@ from graphbraid.graph.key_lookup import KeyLookup
 from graphbraid.loader.gather_ahead import RowBuffers
 from graphbraid.nn import LinkModel
 from graphbraid.ops.library import once_differentiable
-from graphbraid.sampling.batch_seeds import BatchSeeds
 from graphbraid.sampling.links.edge_lookup import EdgeLookup
 from graphbraid.sampling.links.link_seeds import LinkSeeds
 from graphbraid.sampling.links.negatives import NegativeDraws, NegativeSampling
@@ -30,7 +29,6 @@ from graphbraid.train.task import Task
 if TYPE_CHECKING:
     from graphbraid.loader.batch_loader import BatchLoader
     from graphbraid.loader.options import LoaderSettings
-    from graphbraid.sampling.batch_seeds import EdgeTimes
     from graphbraid.sampling.minibatch.mini_batch import MiniBatch
     from graphbraid.train.runtime import ModelPlace
 
@@ -177,6 +175,7 @@ class LinkRunner(ModelRunner):
         settings = encoder.settings(settings)
         has_neighbors = any(settings.num_neighbors)
         times = self.data.times if has_neighbors else None
+        relation = self.data.links.relations_at(positions)
         seeds = LinkSeeds(
             ends,
             seed=settings.seed,
@@ -184,12 +183,12 @@ class LinkRunner(ModelRunner):
             negatives=NegativeDraws(how, messages.csc, ends),
             disjoint=times is not None,
             edge_times=None if times is None else times.messages,
+            attributes=None if relation is None else {RELATION: relation},
         )
         if has_neighbors and times is None:
             seeds.exclude(EdgeLookup(messages.csc), reverse=True)
-        relation = self.data.links.relations_at(positions)
         settings = dataclasses.replace(settings, input_nodes=None)
-        return BatchLoader(encoder.source(), settings, _WithRelations(seeds, relation))
+        return BatchLoader(encoder.source(), settings, seeds)
 
     def source(self) -> BatchSource:
         """What mini-batches are cut from."""
@@ -304,31 +303,6 @@ class LinkRunner(ModelRunner):
         as_src = predictor.all_with(dst, drawn_src, relation)
         hidden = [alike(links[1], drawn[1]), alike(links[0], drawn[0])]
         return choices(own, [as_dst, as_src], hidden, self._memory)
-
-
-class _WithRelations:
-    """Seeds of links whose batches also have the relation of each link."""
-
-    def __init__(self, seeds: LinkSeeds, relation: Tensor | None) -> None:
-        self._seeds, self._relation = seeds, relation
-
-    @property
-    def num_inputs(self) -> int:
-        """Number of links."""
-        return self._seeds.num_inputs
-
-    @property
-    def edge_times(self) -> EdgeTimes | None:
-        """When each edge that carries messages arose, where links have times."""
-        return self._seeds.edge_times
-
-    def seeds_of(self, positions: Tensor, epoch: int, step: int) -> BatchSeeds:
-        """Return the seeds of a batch of the links at ``positions``."""
-        seeds = self._seeds.seeds_of(positions, epoch, step)
-        if self._relation is None:
-            return seeds
-        more: Mapping[str, Tensor] = {RELATION: self._relation[positions]}
-        return dataclasses.replace(seeds, attributes={**seeds.attributes, **more})
 
 
 def _sampling(config: TrainConfig) -> NegativeSampling:
