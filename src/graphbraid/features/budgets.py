@@ -6,7 +6,6 @@ byte, as the dual cache of DUCATI (Zhang et al., SIGMOD 2023) does for a GPU's m
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,17 +17,13 @@ from graphbraid.arguments import as_budget, check_tensor, shown
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.features.rows.caches import RowCache
 from graphbraid.features.rows.disk import DiskOptions, DiskRows
-from graphbraid.features.scores.score import Score
-from graphbraid.features.scores.score import score as score_of
 from graphbraid.files import mapped
 from graphbraid.files.block_sums import BLOCK_BYTES
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import Graph
 from graphbraid.graph.scaled_features import stored_rows
 from graphbraid.machine.hardware import free_memory_bytes
-from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.rows.device_cache import MAP_BYTES
-from graphbraid.sampling.schedule import SeedSchedule
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -309,36 +304,6 @@ def _first_rows(score: Tensor | None, num_rows: int, all_rows: int, num_hot: int
     if score is None:
         return torch.empty(0, dtype=torch.int64)
     return order_of(score)[num_hot : num_hot + num_rows]
-
-
-def named_score(
-    graph: Graph,
-    name: str,
-    sampler: SamplerConfig | None,
-    schedule: SeedSchedule | None,
-    *,
-    epochs: int | range = 1,
-    run_seconds: float | None = None,
-) -> Score:
-    """A score by its name; ``auto`` without a sampler is the best that the graph alone gives.
-
-    Args:
-        graph: whose rows are scored.
-        name: of the score.
-        sampler: how neighbours are drawn. If None, only scores of the graph alone can be had.
-        schedule: seeds of the steps, for the same scores.
-        epochs: epochs in the run, as in :func:`graphbraid.features.score`.
-        run_seconds: seconds that the run will take. If None, ``auto`` does not look ahead.
-
-    Raises:
-        ConfigError: there is no such score, or it follows a sampler.
-        DataError: the graph lacks what it needs.
-    """
-    if name == "auto" and sampler is None:
-        kind = "weighted_reverse_pagerank" if "train" in graph.splits else "degree"
-        reason = "no sampler was given, so it is the best that the graph alone gives"
-        return dataclasses.replace(score_of(graph, kind), reason=reason)
-    return score_of(graph, name, sampler=sampler, schedule=schedule, epochs=epochs, run_seconds=run_seconds)
 
 
 def described(score: object) -> str:

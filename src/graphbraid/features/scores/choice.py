@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -20,6 +19,9 @@ from graphbraid.graph import Graph
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.schedule import SeedSchedule
 from graphbraid.signatures import typed
+
+if TYPE_CHECKING:
+    from graphbraid.features.scores.score import ScoreMaking
 
 SHARES = (0.05, 0.10, 0.25)
 """Shares of the rows at which scores are compared."""
@@ -129,44 +131,23 @@ class KnownTime(NamedTuple):
 
 
 def choose(
-    graph: Graph,
-    sampler: SamplerConfig,
-    schedule: SeedSchedule,
-    *,
-    epochs: Sequence[int],
-    run: RunTime | None,
-    values_of: Callable[[str], Tensor],
-    workers: int | None,
-    candidates: Sequence[str] | None = None,
+    making: ScoreMaking, run: RunTime | None, candidates: Sequence[str] | None
 ) -> tuple[Tensor, Choice]:
     """The values of the score to take, and the choice.
 
     Args:
-        graph: what is sampled.
-        sampler: how neighbours are drawn.
-        schedule: which seeds a step has.
-        epochs: epochs in the run. Look-ahead counts at most this many.
+        making: makes the values of each kind.
         run: how long it will take; None: not known. For a run that waits for rows, candidates must be
             scores in reads an epoch; the best of them judges the wait.
-        values_of: makes the values of a kind.
-        workers: threads that sample.
         candidates: kinds to try; None: :data:`CANDIDATES`.
     """
+    graph, epochs, workers = making.graph, making.epochs, making.workers
+    sampler, schedule = making.needed("auto")
     seconds = sampling_seconds(graph, sampler, schedule, epochs[0], workers)
-    try_kinds = functools.partial(
-        _try_kinds,
-        graph,
-        sampler,
-        schedule,
-        epochs[0],
-        values_of=values_of,
-        workers=workers,
-        candidates=candidates,
-    )
     tried: _Tried | None = None
     taken = 0.0 if run is None else run.least
     if run is not None and run.waits and seconds * len(epochs) >= MOST_OF_RUN * taken:
-        tried = try_kinds()
+        tried = _try_kinds(making, candidates)
         taken = run.with_reads(tried.values)
     if run is not None and seconds < MOST_OF_RUN * taken:
         looked = look_ahead(graph, sampler, schedule, epochs, seconds=MOST_OF_RUN * taken, workers=workers)
@@ -174,7 +155,7 @@ def choose(
         trial = {} if tried is None else tried.trial
         return looked.values, Choice(kind="lookahead", reason=reason, trial=trial, epochs=looked.epochs)
     if tried is None:
-        tried = try_kinds()
+        tried = _try_kinds(making, candidates)
     share = "and how long the run is was not said"
     if run is not None:
         allowed = MOST_OF_RUN * taken
@@ -198,23 +179,17 @@ class _Tried(NamedTuple):
     said: str
 
 
-def _try_kinds(
-    graph: Graph,
-    sampler: SamplerConfig,
-    schedule: SeedSchedule,
-    epoch: int,
-    *,
-    values_of: Callable[[str], Tensor],
-    workers: int | None,
-    candidates: Sequence[str] | None,
-) -> _Tried:
+def _try_kinds(making: ScoreMaking, candidates: Sequence[str] | None) -> _Tried:
     """Return the candidate whose top rows serve most reads of some batches, spread over an epoch."""
-    batches = spread_reads(graph, sampler, schedule, epoch=epoch, count=TRIED_BATCHES, workers=workers)
+    graph, (sampler, schedule) = making.graph, making.needed("auto")
+    batches = spread_reads(
+        graph, sampler, schedule, epoch=making.epochs[0], count=TRIED_BATCHES, workers=making.workers
+    )
     reads = count_reads(batches, graph.num_nodes)
     trial: dict[str, float] = {}
     best = "", torch.empty(0)
     for kind in CANDIDATES if candidates is None else candidates:
-        values = values_of(kind)
+        values = making.of_short(kind)
         trial[kind] = fmean(coverage(values, reads))
         if trial[kind] > trial.get(best[0], -1.0):
             best = kind, values

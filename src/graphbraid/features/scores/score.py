@@ -107,7 +107,7 @@ def score(
     """
     check_choice(kind, "kind", KINDS)
     damping = as_number(damping, "damping", least=0, below=1)
-    making = _Making(
+    making = ScoreMaking(
         graph, sampler=sampler, schedule=schedule, epochs=as_epochs(epochs), damping=damping, workers=workers
     )
     if kind == "auto":
@@ -132,7 +132,7 @@ def reads_of_run(
         ConfigError: the schedule has no batches.
         DataError: a seed is no node.
     """
-    making = _Making(
+    making = ScoreMaking(
         graph,
         sampler=sampler,
         schedule=schedule,
@@ -143,7 +143,7 @@ def reads_of_run(
     return making.chosen(run, READS)
 
 
-class _Making:
+class ScoreMaking:
     """Makes scores by name."""
 
     def __init__(
@@ -157,8 +157,8 @@ class _Making:
         workers: int | None,
     ) -> None:
         self._started = time.perf_counter()
-        self._graph, self._sampler, self._schedule = graph, sampler, schedule
-        self._epochs, self._damping, self._workers = epochs, damping, workers
+        self.graph, self._sampler, self._schedule = graph, sampler, schedule
+        self.epochs, self._damping, self.workers = epochs, damping, workers
         self._most_presampled: int | None = None
         self._make: dict[str, Callable[[], Tensor]] = {
             "degree": lambda: walks.out_degree(graph.csc),
@@ -171,15 +171,7 @@ class _Making:
 
     def chosen(self, run: RunTime | None, candidates: Sequence[str] | None) -> Score:
         """The score that ``auto`` takes."""
-        values, choice = choose(
-            self._graph,
-            *self.needed("auto"),
-            epochs=self._epochs,
-            run=run,
-            values_of=self.of_short,
-            workers=self._workers,
-            candidates=candidates,
-        )
+        values, choice = choose(self, run, candidates)
         return self.made(choice, values)
 
     def made(self, choice: Choice, values: Tensor) -> Score:
@@ -187,11 +179,11 @@ class _Making:
         return Score(
             values=values,
             kind=choice.kind,
-            made_from=self.made_from(choice.kind, choice.epochs or len(self._epochs)),
+            made_from=self.made_from(choice.kind, choice.epochs or len(self.epochs)),
             seconds=time.perf_counter() - self._started,
             reason=choice.reason,
             trial=choice.trial,
-            mark=topology_mark(self._graph.csc),
+            mark=topology_mark(self.graph.csc),
         )
 
     def of(self, kind: str) -> Tensor:
@@ -219,9 +211,9 @@ class _Making:
                 f"the score {kind!r} follows the sampler from its seeds: pass {missing}, or take a score of "
                 "the graph alone, such as 'weighted_reverse_pagerank'"
             )
-        _check_seeds(schedule, self._graph)
+        _check_seeds(schedule, self.graph)
         if sampler.weighted:
-            check_odds(self._graph.csc)
+            check_odds(self.graph.csc)
         return sampler, schedule
 
     def made_from(self, kind: str, epochs: int) -> dict[str, Any]:
@@ -240,25 +232,25 @@ class _Making:
                 made |= {"part": schedule.part, "num_parts": schedule.num_parts}
         if kind in ("presampled", "lookahead"):
             counted = schedule if kind == "lookahead" else with_other_seed(schedule)
-            made |= {"seed": counted.seed, "epochs": [self._epochs[0], self._epochs[epochs - 1]]}
+            made |= {"seed": counted.seed, "epochs": [self.epochs[0], self.epochs[epochs - 1]]}
         if kind == "presampled" and self._most_presampled is not None:
             made |= {
-                "epochs": [self._epochs[0]] * 2,
+                "epochs": [self.epochs[0]] * 2,
                 "batches": min(self._most_presampled, schedule.num_steps),
             }
         return made
 
     def _weighted_reverse_pagerank(self) -> Tensor:
-        return walks.weighted_reverse_pagerank(self._graph.csc, self._train_ids(), damping=self._damping)
+        return walks.weighted_reverse_pagerank(self.graph.csc, self._train_ids(), damping=self._damping)
 
     def _train_ids(self) -> Tensor:
         if self._schedule is None:
-            return self._graph.split("train")
-        _check_seeds(self._schedule, self._graph)
+            return self.graph.split("train")
+        _check_seeds(self._schedule, self.graph)
         return self._schedule.seeds
 
     def _inclusion(self) -> Tensor:
-        return walks.inclusion(self._graph.csc, *self.needed("inclusion"))
+        return walks.inclusion(self.graph.csc, *self.needed("inclusion"))
 
     def _presampled(self) -> Tensor:
         sampler, schedule = self.needed("presampled")
@@ -267,17 +259,17 @@ class _Making:
             return self._counted(sampler, schedule)
         most = min(self._most_presampled, schedule.num_steps)
         batches = spread_reads(
-            self._graph, sampler, schedule, epoch=self._epochs[0], count=most, workers=self._workers
+            self.graph, sampler, schedule, epoch=self.epochs[0], count=most, workers=self.workers
         )
-        return count_reads(batches, self._graph.num_nodes).double().mul_(schedule.num_steps / most)
+        return count_reads(batches, self.graph.num_nodes).double().mul_(schedule.num_steps / most)
 
     def _lookahead(self) -> Tensor:
         return self._counted(*self.needed("lookahead"))
 
     def _counted(self, sampler: SamplerConfig, schedule: SeedSchedule) -> Tensor:
-        epochs = range(self._epochs[0], self._epochs[-1] + 1)
-        batches = batch_reads(self._graph, sampler, schedule, epochs, workers=self._workers)
-        return count_reads(batches, self._graph.num_nodes).double().div_(len(epochs))
+        epochs = range(self.epochs[0], self.epochs[-1] + 1)
+        batches = batch_reads(self.graph, sampler, schedule, epochs, workers=self.workers)
+        return count_reads(batches, self.graph.num_nodes).double().div_(len(epochs))
 
 
 def _check_seeds(schedule: SeedSchedule, graph: Graph) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,8 @@ from graphbraid.features.rows.caches import POLICIES, RowCache, checked_score
 from graphbraid.features.rows.disk import DiskOptions, DiskRows
 from graphbraid.features.rows.memory import MemoryRows
 from graphbraid.features.rows.tier_counts import TierCounts
+from graphbraid.features.scores.score import Score
+from graphbraid.features.scores.score import score as score_of
 from graphbraid.features.scores.walks import out_degree
 from graphbraid.features.tiers.tier_report import ReadShareCurve, TierReport, reads_per_epoch
 from graphbraid.features.tiers.tier_rows import SeenTiers
@@ -133,8 +136,8 @@ class TieredFeatures:
         if host is None:
             _check_no_file({"policy": policy != "belady", "disk": disk is not None})
         if isinstance(score, str):
-            score = budgets.named_score(
-                graph, score, sampler, schedule, epochs=epochs, run_seconds=run_seconds
+            score = _named_score(
+                graph, score, sampler=sampler, schedule=schedule, epochs=epochs, run_seconds=run_seconds
             )
         check_made_for(score, graph.csc, "scores were")
         values = None if score is None else checked_score(budgets.values_of(score), len(stored))
@@ -321,6 +324,15 @@ class TieredFeatures:
         hot = "" if self.hot is None else f", {self.hot.num_rows:,} on devices"
         rows = f"{self.cache.num_rows:,} rows in memory{hot}"
         return f"TieredFeatures({tuple(self.shape)}, {self.dtype}, {rows})"
+
+
+def _named_score(graph: Graph, name: str, **options: Any) -> Score:
+    """Return a score by its name; ``auto`` without a sampler is the best that the graph alone gives."""
+    if name != "auto" or options["sampler"] is not None:
+        return score_of(graph, name, **options)
+    kind = "weighted_reverse_pagerank" if "train" in graph.splits else "degree"
+    reason = "no sampler was given, so it is the best that the graph alone gives"
+    return dataclasses.replace(score_of(graph, kind), reason=reason)
 
 
 def _check_unread(options: Mapping[str, object]) -> None:
