@@ -6,9 +6,10 @@ import dataclasses
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import torch
+from pydantic import ConfigDict, Field
 from torch import nn
 
 from graphbraid import datasets
@@ -318,8 +319,10 @@ def _predictor(graph: Graph, settings: RunSettings, *, several: bool) -> LinkPre
 class Outputs:
     """Meaning of a model's output columns, saved with a run since data to predict may have no labels."""
 
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")  # of what is read of a saved run
+
     task: AnyTaskName
-    width: int
+    width: Annotated[int, Field(ge=1, strict=True)]
     class_names: tuple[str, ...] | None
 
 

@@ -9,9 +9,9 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import TypeAdapter
 
 from graphbraid.cli.run.build import (
     Outputs,
@@ -30,23 +30,12 @@ from graphbraid.files.writing import resource_error
 from graphbraid.files.yaml_file import read_yaml
 from graphbraid.graph import Graph
 from graphbraid.train.run_folder.contract import Contract, contract_in
-from graphbraid.train.task import AnyTaskName
 
 if TYPE_CHECKING:
     from graphbraid.train import Trainer
 
 
-class _SavedOutputs(BaseModel):
-    """The form of :class:`Outputs` in ``config.json``."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    task: AnyTaskName
-    width: Annotated[int, Field(ge=1, strict=True)]
-    class_names: list[str] | None
-
-
-_OUTPUTS = TypeAdapter(_SavedOutputs)
+_OUTPUTS = TypeAdapter(Outputs)
 
 
 def read_saved(run_dir: Path) -> tuple[dict[str, Any], Outputs, Contract | None]:
@@ -81,12 +70,12 @@ def read_saved(run_dir: Path) -> tuple[dict[str, Any], Outputs, Contract | None]
             f"{path} names no model and data: the run was not made by `graphbraid train`. In Python, "
             "build the model and use Trainer.load_weights"
         )
-    given = checked(_OUTPUTS, outputs, lambda text: DataError(f"{path}: info.outputs.{text}"))
-    names = given.class_names
-    if names is not None and len(names) != given.width:
-        raise DataError(f"{path}: info.outputs: {len(names)} class names for {given.width} outputs")
+    found = checked(_OUTPUTS, outputs, lambda text: DataError(f"{path}: info.outputs.{text}"))
+    names = found.class_names
+    if names is not None and len(names) != found.width:
+        raise DataError(f"{path}: info.outputs: {len(names)} class names for {found.width} outputs")
     contract = contract_in(content["contract"], path) if "contract" in content else None
-    return settings, Outputs(given.task, given.width, None if names is None else tuple(names)), contract
+    return settings, found, contract
 
 
 _NOT_PREDICTING = frozenset({"checkpoint_every_steps", "tensorboard", "host", "hot", "tiers"})

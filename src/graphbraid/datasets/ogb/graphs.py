@@ -103,13 +103,13 @@ def load_ogb(
     folder = Path(path)
     if not folder.is_dir():
         raise DataError(f"there is no folder {folder}")
-    if is_hetero_folder(folder):
+    if os.path.lexists(folder / "raw" / TRIPLETS):
         if add_inverse_edge is not None:
             raise ConfigError(
                 f"{folder} has relations: leave out add_inverse_edge, and add reverse relations by "
                 "graph.with_reverse_relations()"
             )
-        return load_ogb_hetero(folder, _split_folder(folder, split_name), _labels)
+        return _hetero_graph(folder, _split_folder(folder, split_name))
     raw = folder / "raw"
     is_processed = False
     if os.path.lexists(raw / "data.npz"):
@@ -260,22 +260,8 @@ def _splits(folder: Path, name: str | None) -> FoundValues:
 # ---- with node types
 
 
-def is_hetero_folder(folder: Path) -> bool:
-    """Return whether an OGB folder has node types and relations."""
-    return os.path.lexists(folder / "raw" / TRIPLETS)
-
-
-def load_ogb_hetero(folder: Path, split: Path | None, labels_of: Any) -> Graph:
-    """Read a dataset with types from its folder.
-
-    Args:
-        folder: The folder that holds ``raw``.
-        split: Folder of the split, which has one for each node type with labels; None for no split.
-        labels_of: Function that converts the labels of a file.
-
-    Raises:
-        DataError: A file is missing, broken, or does not fit the others; names it.
-    """
+def _hetero_graph(folder: Path, split: Path | None) -> Graph:
+    """Read a dataset with types; ``split`` has a folder for each node type with labels."""
     raw = folder / "raw"
     counts = _counts(raw / COUNTS)
     edges = {edge_type: _edges(raw, edge_type, counts) for edge_type in _relations(raw / TRIPLETS, counts)}
@@ -286,7 +272,7 @@ def load_ogb_hetero(folder: Path, split: Path | None, labels_of: Any) -> Graph:
             edges,
             counts,
             x={name: one.node_feat for name, one in nodes.items()},
-            y={name: labels_of(one.y) for name, one in nodes.items()},
+            y={name: _labels(one.y) for name, one in nodes.items()},
             splits={name: one.splits for name, one in nodes.items()},
             node_time={name: one for name, one in years.items() if one is not None},
             name=folder.name,
