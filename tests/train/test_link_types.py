@@ -20,7 +20,7 @@ from graphbraid.train import TrainConfig, Trainer
 from graphbraid.train.inference import infer
 from graphbraid.train.step.feed import make_loader
 from graphbraid.train.step.links.data import LinkData
-from graphbraid.train.step.links.encoder import ByType, TypedEncoderRunner
+from graphbraid.train.step.links.encoder import TypedEncoderRunner
 
 OPTIONS: dict[str, Any] = {
     "task": "link",
@@ -94,26 +94,25 @@ def test_a_batch_by_type_has_the_same_nodes_and_edges(layout: str) -> None:
     first = dict(zip(graph.node_types, graph.types.first_ids, strict=False))  # type: ignore[union-attr]
     with make_loader(runner, trainer.config, runner.labels.split("train")) as loader:
         for batch in loader.batches(0):
-            parts = ByType(batch, encoder.graph, encoder._relation, None)
-            whole = torch.cat([ids + first[one] for one, ids in parts.n_id.items()])
-            assert torch.equal(whole[torch.cat(list(parts.places.values())).argsort()], batch.n_id)
-            blocks = parts.blocks()
+            parts, places = encoder._typed(batch)
+            whole = torch.cat([ids + first[one] for one, ids in parts.n_id_dict.items()])
+            assert torch.equal(whole[torch.cat(places).argsort()], batch.n_id)
+            blocks = parts.blocks
             for made, block in zip(blocks, batch.blocks, strict=True):
                 expected = set()
                 for src, dst in zip(block.indices.tolist(), block.destinations().tolist(), strict=True):
                     expected.add((int(batch.n_id[src]), int(batch.n_id[dst])))
                 found = set()
                 for one, csc in made.items():
-                    src = parts.n_id[one[0]][csc.indices.long()] + first[one[0]]
-                    dst = parts.n_id[one[2]][csc.destinations().long()] + first[one[2]]
+                    src = parts.n_id_dict[one[0]][csc.indices.long()] + first[one[0]]
+                    dst = parts.n_id_dict[one[2]][csc.destinations().long()] + first[one[2]]
                     found |= as_pairs(torch.stack([src, dst]))
                     known = as_pairs(encoder.graph.to_edge_indices()[one])
                     within = torch.stack([src - first[one[0]], dst - first[one[2]]])
                     assert as_pairs(within) <= known
                 assert found == expected
             if layout == "subgraph":
-                lists, _ = parts.edge_lists()
-                assert sum(edges.shape[1] for edges in lists.values()) == batch.num_edges
+                assert sum(edges.shape[1] for edges in parts.edge_index_dict.values()) == batch.num_edges
 
 
 def test_a_batch_holds_none_of_its_links_and_its_negatives_are_of_the_right_types() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -275,10 +275,8 @@ class ModelRunner:
 
     def rows_bytes(self, batch: MiniBatch) -> int:
         """Return the bytes of a batch's feature rows if they are float32 and dense."""
-        return self._rows_bytes(zip(self.graph.node_types, batch.sampled.n_id_by_type, strict=True))
-
-    def _rows_bytes(self, ids_by_type: Iterable[tuple[str, Tensor]]) -> int:
-        held = ((ids, self.graph.nodes_of(one).x) for one, ids in ids_by_type)
+        by_type = zip(self.graph.node_types, batch.sampled.n_id_by_type, strict=True)
+        held = ((ids, self.graph.nodes_of(one).x) for one, ids in by_type)
         return sum(4 * ids.numel() * x.shape[1] for ids, x in held if x is not None)
 
     def loader(self, settings: LoaderSettings) -> BatchLoader:
@@ -418,7 +416,8 @@ class ModelRunner:
         Where there are types, a dict of float32 rows by node type.
         """
         if self.graph.is_typed:
-            return {one: self._in_float32(rows) for one, rows in batch.x_dict.items()}
+            held = getattr(batch, X + BY_TYPE, {})
+            return {one: self._in_float32(rows) for one, rows in held.items()}
         x = batch.features if self.native and self.device.type == "cpu" else batch.x
         assert x is not None
         return x

@@ -194,6 +194,9 @@ class LinkData:
     features if there is one node type. Its rows are sorted by time where there are ``times``."""
     message_relation: Tensor | None
     """``(num_messages,)`` int64 relation of each stored edge of ``messages``; None if there is one."""
+    message_order: Tensor | None
+    """``(num_messages,)`` int64 place of each edge of ``messages`` among those in the graph's order. If None,
+    they are in that order."""
     is_message: Tensor
     """``(num_edges,)`` bool: which edges of the graph those are."""
     whole: Csc
@@ -245,7 +248,7 @@ class LinkData:
         alone = graph.nodes_of(graph.node_types[0]) if len(graph.node_types) == 1 else None
         messages, message_relation = kept(csc, is_message), None if relation is None else relation[is_message]
         attr = None if graph.edge_attr is None else graph.edge_attr[is_message]
-        link_times = None
+        link_times, order = None, None
         if times is not None:
             is_last = config.temporal_strategy == "last"
             messages, order, edge_times = in_time_order(messages, times.rank[is_message], last=is_last)
@@ -268,6 +271,7 @@ class LinkData:
                 trusted=True,
             ),
             message_relation=message_relation,
+            message_order=order,
             is_message=is_message,
             whole=csc,
             num_relations=len(graph.edge_types) if learned_one is None else 1,

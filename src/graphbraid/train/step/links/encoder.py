@@ -12,11 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.fullgraph.device import csc_on
 from graphbraid.fullgraph.reading.calling import (
-    CSC,
     EDGE_TYPE,
-    EDGES,
     N_ID,
     CallValues,
     Given,
@@ -24,14 +21,15 @@ from graphbraid.fullgraph.reading.calling import (
     parameters_of,
 )
 from graphbraid.fullgraph.reading.hgt import fused_layers
-from graphbraid.graph import EdgeType, Graph, Types
+from graphbraid.graph import Graph, Types
 from graphbraid.graph.csc import Csc
 from graphbraid.nn import NodeEmbedding, module_traits
 from graphbraid.sampling.batch_seeds import TreeSeeds
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
+from graphbraid.sampling.sample import PreparedBatch, Sampled, SampledEdges
 from graphbraid.sampling.source import BatchSource
 from graphbraid.train.step.links.data import FOREVER, LinkData, LinkTimes, kept, left_out
-from graphbraid.train.step.runner import ModelRunner, missing_in_batches, normalises_by_degree
+from graphbraid.train.step.runner import ModelRunner, normalises_by_degree
 
 if TYPE_CHECKING:
     from graphbraid.fullgraph.program import NotLoweredError, Program
@@ -169,100 +167,61 @@ def _takes_relations(encoder: nn.Module) -> bool:
     return inner is not None and any(parameter.name == EDGE_TYPE for parameter in parameters_of(inner))
 
 
-_Edges = tuple[Tensor, Tensor, Tensor]
-"""A relation's sources and destinations by their places within their types, and positions in the graph."""
-
-
-class ByType:
-    """The nodes and edges of a mini-batch by type.
+def sampled_by_type(
+    sampled: Sampled, graph: Graph, relation: Tensor, place: Tensor | None
+) -> tuple[Sampled, list[Tensor]]:
+    """Return a sample of nodes of any type as one by node type and relation.
 
     Nodes of a type keep their order, so that those of the first hops come first in each type, too.
 
     Args:
-        batch: a mini-batch whose ids are those of the whole graph, with positions of its edges.
-        graph: the graph with types that it was drawn from.
-        relation: ``(num_edges,)`` int64 relation of each edge, in the order that ``batch`` was drawn from.
-        weight: ``(num_edges,)`` weights in that order; None if there are none.
+        sampled: a sample whose ids are those of the whole graph, with positions of its edges; on the CPU.
+        graph: the graph with types.
+        relation: ``(num_edges,)`` int64 relation of each edge, in the order that ``sampled`` was drawn from.
+        place: ``(num_edges,)`` int64 position of each in ``graph``. If None, they are in its order.
+
+    Returns:
+        The sample by type and relation, and by type where its nodes stand in ``sampled.n_id``, rising.
     """
-
-    def __init__(self, batch: MiniBatch, graph: Graph, relation: Tensor, weight: Tensor | None) -> None:
-        assert graph.types is not None, "made for graphs with types"
-        self._sampled, self._layout = batch.sampled, batch.layout
-        self._graph, self._relation, self._weight = graph, relation, weight
-        first = torch.tensor(graph.types.first_ids)
-        n_id = self._sampled.n_id
-        self._type = torch.bucketize(n_id, first[1:], right=True)
-        num_types = len(graph.node_types)
-        order, counts = self._type.argsort(stable=True), torch.bincount(self._type, minlength=num_types)
-        begins = torch.repeat_interleave(counts.cumsum(0) - counts, counts)
-        self._local = torch.empty_like(n_id)
-        self._local[order] = torch.arange(n_id.numel()) - begins
-        self.places: Mapping[str, Tensor] = dict(
-            zip(graph.node_types, torch.split(order, counts.tolist()), strict=True)
-        )
-        """Where the nodes of a type stand in the batch, by node type, rising."""
-        self.n_id: Mapping[str, Tensor] = {
-            name: n_id[places] - int(first[number])
-            for number, (name, places) in enumerate(self.places.items())
-        }
-        """Ids of the nodes within their type, by node type."""
-
-    def features(self, source: BatchSource) -> dict[str, Tensor]:
-        """Return the dense feature rows of the types that have features."""
-        held = ((name, source.node_rows(name, "x", ids)) for name, ids in self.n_id.items())
-        return {name: rows for name, rows in held if rows is not None}
-
-    def edge_lists(self) -> tuple[dict[EdgeType, Tensor], dict[EdgeType, Tensor]]:
-        """Return by relation ``(2, num_edges)`` int64 places within its types, and positions in the graph."""
-        num_nodes = self._sampled.n_id.numel()
-        lists = self._by_relation(0, num_nodes)
-        return (
-            {one: torch.stack([src, dst]) for one, (src, dst, _) in lists.items()},
-            {one: positions for one, (_, _, positions) in lists.items()},
-        )
-
-    def blocks(self) -> list[dict[EdgeType, Csc]]:
-        """Return by layer, outermost first, the edges of each relation into the nodes that it computes."""
-        return [self._block(hop) for hop in reversed(range(len(self._sampled.edges_per_hop)))]
-
-    def _block(self, hop: int) -> dict[EdgeType, Csc]:
-        nodes_per_hop = self._sampled.nodes_per_hop
-        num_dst, num_src = sum(nodes_per_hop[: hop + 1]), sum(nodes_per_hop[: hop + 2])
-        of_dst, of_src = self._counts(num_dst), self._counts(num_src)
-        found = {}
-        lists = self._by_relation(hop if self._layout == "blocks" else 0, num_dst)
-        for one, (src, dst, positions) in lists.items():
-            indptr = torch.zeros(of_dst[one[2]] + 1, dtype=torch.int64)
-            torch.cumsum(torch.bincount(dst, minlength=of_dst[one[2]]), 0, out=indptr[1:])
-            found[one] = Csc(indptr, src.int(), of_src[one[0]], self.weights(one, positions), trusted=True)
-        return found
-
-    def weights(self, edge_type: EdgeType, positions: Tensor) -> Tensor | None:
-        """Return the weights of edges of a relation; None if it was given none."""
-        if self._weight is None or not self._graph.edges_of(edge_type).weighted:
-            return None
-        return self._weight[positions]
-
-    def _counts(self, num_nodes: int) -> dict[str, int]:
-        """Return how many of the first nodes of the batch are of each type."""
-        counts = torch.bincount(self._type[:num_nodes], minlength=len(self._graph.node_types)).tolist()
-        return dict(zip(self._graph.node_types, counts, strict=True))
-
-    def _by_relation(self, record: int, num_dst: int) -> dict[EdgeType, _Edges]:
-        """Return the edges into the first ``num_dst`` nodes by relation, each by destination."""
-        edges = self._sampled.edges[record]
+    assert graph.types is not None, "made for graphs with types"
+    n_id, first = sampled.n_id, torch.tensor(graph.types.first_ids)
+    num_types, num_relations = len(graph.node_types), len(graph.edge_types)
+    kind = torch.bucketize(n_id, first[1:], right=True)
+    places, local = _split(kind, num_types), torch.empty_like(n_id)
+    for at in places:
+        local[at] = torch.arange(at.numel())
+    num_hops = len(sampled.edges_per_hop)
+    hop_of = torch.arange(num_hops + 1).repeat_interleave(torch.tensor(sampled.nodes_per_hop))
+    records: list[list[SampledEdges]] = [[] for _ in range(num_relations)]
+    per_hop: list[list[int]] = [[] for _ in range(num_relations)]
+    for edges in sampled.edges:
         assert edges.positions is not None, "kept by the loaders of typed encoders"
-        num_dst = min(num_dst, edges.indptr.numel() - 1)
-        indptr = edges.indptr[: num_dst + 1]
-        num_edges = int(indptr[-1])
-        positions = edges.positions[:num_edges]
-        src = self._local[edges.indices[:num_edges].long()]
-        dst = self._local[torch.repeat_interleave(torch.arange(num_dst), indptr.diff())]
-        kind = self._relation[positions]
-        names = self._graph.edge_types
-        order = kind.argsort(stable=True)
-        parts = torch.split(order, torch.bincount(kind, minlength=len(names)).tolist())
-        return {one: (src[part], dst[part], positions[part]) for one, part in zip(names, parts, strict=True)}
+        num_rows = edges.indptr.numel() - 1
+        rows = torch.arange(num_rows).repeat_interleave(edges.indptr.diff())
+        src, dst = local[edges.indices.long()], local[rows]
+        num_dst = torch.bincount(kind[:num_rows], minlength=num_types).tolist()
+        positions = edges.positions if place is None else place[edges.positions]
+        for number, at in enumerate(_split(relation[edges.positions], num_relations)):
+            of_type = num_dst[graph.node_types.index(graph.edge_types[number][2])]
+            indptr = torch.zeros(of_type + 1, dtype=torch.int64)
+            torch.cumsum(torch.bincount(dst[at], minlength=of_type), 0, out=indptr[1:])
+            records[number].append(
+                SampledEdges(indptr=indptr, indices=src[at].int(), positions=positions[at])
+            )
+            by_hop = torch.bincount(hop_of[rows[at]], minlength=num_hops).tolist()
+            per_hop[number] += by_hop if len(sampled.edges) == 1 else [at.numel()]
+    return Sampled(
+        n_id_by_type=[n_id[at] - int(first[number]) for number, at in enumerate(places)],
+        edges_by_relation=records,
+        nodes_by_type=[torch.bincount(hop_of[at], minlength=num_hops + 1).tolist() for at in places],
+        counts_by_relation=per_hop,
+    ), places
+
+
+def _split(kind: Tensor, num_kinds: int) -> list[Tensor]:
+    """Return where each kind stands in ``kind``, rising."""
+    order, counts = kind.argsort(stable=True), torch.bincount(kind, minlength=num_kinds)
+    return list(torch.split(order, counts.tolist()))
 
 
 _BY_TYPE = "by_type"
@@ -289,11 +248,11 @@ class TypedEncoderRunner(NodeEncoderRunner):
     def __init__(self, encoder: nn.Module, graph: Graph, data: LinkData, place: ModelPlace) -> None:
         self._ends, self._plain = data.ends, BatchSource(graph=data.messages)
         assert data.message_relation is not None, "of a graph with types"
-        self._relation, self._times = data.message_relation, data.times
+        self._relation, self._times, self._order = data.message_relation, data.times, data.message_order
         messages = _messages(graph, data)
         self._bind(encoder, Given.of(messages))
         self._prepare(encoder, messages, place)
-        self._rows_by_type = BatchSource(graph=self.graph)
+        self._by_type = BatchSource(graph=self.graph)
 
     def program_by_level(self) -> Program | NotLoweredError:
         """Return why there is no program: rows of several types are wanted."""
@@ -314,43 +273,21 @@ class TypedEncoderRunner(NodeEncoderRunner):
 
     def rows_bytes(self, batch: MiniBatch) -> int:
         """Return the bytes of a batch's feature rows if they are float32 and dense."""
-        return self._rows_bytes(self._by_type(batch)[0].n_id.items())
+        return super().rows_bytes(self._typed(batch)[0])
 
-    def features_of(self, batch: MiniBatch) -> dict[str, Tensor]:
-        """Return a mini-batch's feature rows by node type, float32 on the model's device."""
-        rows = self._on_device(self._by_type(batch)[1])
-        return {one: self._in_float32(held) for one, held in rows.items()}
+    def features_of(self, batch: MiniBatch) -> Any:
+        """Return a mini-batch's feature rows by node type, float32."""
+        return super().features_of(batch if batch.is_typed else self._typed(batch)[0])
 
     def rows_of_seeds(self, batch: MiniBatch, count: int) -> Tensor:
         """Return the rows of the first ``count`` nodes of a mini-batch, which are of the types links join."""
-        parts, _ = self._by_type(batch)
-        found = self._by_end(CallValues(partial(self._of_batch, batch)))
-        places = {one: parts.places[one][parts.places[one] < count] for one in found}
-        order = torch.cat(list(places.values())).argsort()
-        rows = torch.cat([rows[: places[one].numel()] for one, rows in found.items()])
+        typed, places = self._typed(batch)
+        found = self._by_end(CallValues(partial(self._of_typed_batch, typed.to(self.device))))
+        of_type = dict(zip(self.graph.node_types, places, strict=True))
+        wanted = {one: of_type[one][of_type[one] < count] for one in found}
+        order = torch.cat(list(wanted.values())).argsort()
+        rows = torch.cat([rows[: wanted[one].numel()] for one, rows in found.items()])
         return rows.index_select(0, order.to(rows.device))
-
-    def _of_batch(self, batch: MiniBatch, what: str) -> Any:
-        parts, _ = self._by_type(batch)
-        if what == X:
-            return self.features_of(batch)
-        if what == N_ID:
-            return self._on_device(parts.n_id)
-        if what == CSC:
-            return [{one: csc_on(csc, self.device) for one, csc in b.items()} for b in parts.blocks()]
-        lists, positions = parts.edge_lists()
-        if what == EDGES:
-            return self._on_device(lists)
-        weights = {
-            one: parts.weights(one, at)
-            for one, at in positions.items()
-            if self.graph.edges_of(one).weight_name == what
-        }
-        found = {one: weight for one, weight in weights.items() if weight is not None}
-        return self._on_device(found) if found else missing_in_batches(what)
-
-    def _on_device(self, values: Mapping[Any, Tensor]) -> dict[Any, Tensor]:
-        return {one: value.to(self.device) for one, value in values.items()}
 
     def on_graph(self) -> Tensor:
         """Return the rows of every node of the whole graph; of the types that links do not join, zeros."""
@@ -383,12 +320,14 @@ class TypedEncoderRunner(NodeEncoderRunner):
             raise DataError(f"the encoder's rows must have one width for both ends of a link; got {widths}")
         return found
 
-    def _by_type(self, batch: MiniBatch) -> tuple[ByType, dict[str, Tensor]]:
-        """Return a batch by type, with its features, which are made once."""
-        made: tuple[ByType, dict[str, Tensor]] | None = getattr(batch, _BY_TYPE, None)
+    def _typed(self, batch: MiniBatch) -> tuple[MiniBatch, list[Tensor]]:
+        """Return a batch by type, whose features are made once, and where its nodes stand by type."""
+        made: tuple[MiniBatch, list[Tensor]] | None = getattr(batch, _BY_TYPE, None)
         if made is None:
-            parts = ByType(batch, self.graph, self._relation, self._plain.graph.csc.weight)
-            made = parts, parts.features(self._rows_by_type)
+            sampled, places = sampled_by_type(batch.sampled, self.graph, self._relation, self._order)
+            x: list[Tensor | None] = [None] * len(places)
+            prepared = PreparedBatch(batch.step, batch.input_id, sampled, x)
+            made = MiniBatch(self._by_type, prepared, layout=batch.layout, epoch=batch.epoch), places
             setattr(batch, _BY_TYPE, made)
         return made
 
