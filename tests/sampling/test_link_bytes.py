@@ -45,7 +45,8 @@ def test_rows_of_int8_move_a_sector_for_their_scale():
     assert found.tolist() == [64 // SECTOR_BYTES + 1] * 7
     link = TransferCounter()
     link.add_direct(x, torch.tensor([3, 3]))
-    assert (link.counts.rows, link.counts.row_bytes, link.counts.sectors) == (2, 2 * 68, 6)
+    assert (link.counts.link_rows, link.counts.link_row_bytes) == (2, 2 * 68)
+    assert link.counts.link_sector_bytes == 6 * SECTOR_BYTES
 
 
 def race_reads(degree: int, drawable: int, fanout: int) -> int:

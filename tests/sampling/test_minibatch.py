@@ -16,7 +16,8 @@ from graphbraid.loader import BatchLoader, LoaderSettings
 from graphbraid.sampling import source as source_module
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.sampling.rows.by_id import RowPart
-from graphbraid.sampling.rows.transfer_counter import LinkCounts, TransferCounter, bytes_of
+from graphbraid.sampling.rows.tier_counts import TierCounts
+from graphbraid.sampling.rows.transfer_counter import TransferCounter, bytes_of
 from graphbraid.sampling.source import BatchSource
 
 LAYOUTS = ["subgraph", "blocks"]
@@ -153,14 +154,16 @@ def counting_batch(**options):
 def test_what_a_moved_batch_brings_later_is_counted_by_its_kind(name):
     batch, link = counting_batch(gather=False)
     moved = batch.to("meta")
-    assert link.counts == LinkCounts()
+    assert link.counts == TierCounts()
     value = getattr(moved, name)
     assert value.device.type == "meta"
     counts, size = link.counts, value.nbytes
     if name == "edge_index":  # made of edges that are there
         size = 0
-    kind = {"x": "row_bytes", "y": "label_bytes", "seed_y": "label_bytes"}.get(name, "list_bytes")
-    expected = LinkCounts(**{kind: size})._replace(rows=batch.num_nodes if name == "x" else 0)
+    kind = {"x": "link_row_bytes", "y": "link_label_bytes", "seed_y": "link_label_bytes"}.get(
+        name, "link_list_bytes"
+    )
+    expected = TierCounts(**{kind: size})._replace(link_rows=batch.num_nodes if name == "x" else 0)
     assert counts == expected
     assert getattr(moved, name) is value
     assert link.counts == counts, "it travels once"
@@ -171,45 +174,49 @@ def test_weights_and_degrees_of_blocks_are_counted_where_they_are_brought_later(
     batch, link = counting_batch(layout=layout)
     brought = [values for block in batch.to("meta").blocks for values in (block.weight, block.src_degree)]
     brought += [block.src_loop for block in batch.blocks if block.src_loop is not None]
-    assert link.counts == LinkCounts(list_bytes=sum(values.nbytes for values in brought))
+    assert link.counts == TierCounts(link_list_bytes=sum(values.nbytes for values in brought))
 
 
 def test_a_batch_that_is_copied_counts_as_a_whole():
     batch, link = counting_batch(gather=False)
     labels, rows = batch.seed_y, batch.x
-    link.add_batch(batch)
+    link.add(bytes_of(batch))
     counts = link.counts
-    assert (counts.rows, counts.row_bytes, counts.label_bytes) == (len(rows), rows.nbytes, labels.nbytes)
-    assert counts.row_bytes + counts.label_bytes + counts.list_bytes == batch.travelling_bytes
+    assert (counts.link_rows, counts.link_row_bytes, counts.link_label_bytes) == (
+        len(rows),
+        rows.nbytes,
+        labels.nbytes,
+    )
+    assert counts.link_row_bytes + counts.link_label_bytes + counts.link_list_bytes == batch.travelling_bytes
     part = RowPart(
         rows=torch.ones(2, 9), slots=torch.zeros(batch.num_nodes).int(), first=0, generation=0, ring_rows=3
     )
     batch = make_batch(gather=False)
     batch.send_part(part)
-    assert bytes_of(batch).row_bytes == part.rows.nbytes
-    assert bytes_of(batch).list_bytes == batch.travelling_bytes - part.rows.nbytes
+    assert bytes_of(batch).link_row_bytes == part.rows.nbytes
+    assert bytes_of(batch).link_list_bytes == batch.travelling_bytes - part.rows.nbytes
     assert part.apply(torch.clone).ring_rows == 3
 
 
 def test_what_a_device_reads_of_tables_on_the_host_is_counted(monkeypatch):
     monkeypatch.setattr(source_module, "is_read_over_link", lambda *_: True)
     batch, link = counting_batch(gather=False)
-    assert batch.y.nbytes == link.counts.label_bytes
-    assert batch.edge_attr.nbytes == link.counts.list_bytes
+    assert batch.y.nbytes == link.counts.link_label_bytes
+    assert batch.edge_attr.nbytes == link.counts.link_list_bytes
 
 
 def test_a_source_that_counts_goes_to_another_process():
     _, link = counting_batch()
-    link.add_lists(5)
-    assert pickle.loads(pickle.dumps(link)).counts == LinkCounts()
+    link.add(TierCounts(link_list_bytes=5))
+    assert pickle.loads(pickle.dumps(link)).counts == TierCounts()
 
 
 def test_a_device_that_counts_its_lists_is_asked_for_them():
     link, read = TransferCounter(), [0]
     link.watch(lambda: read[0])
-    link.add_lists(5)
+    link.add(TierCounts(link_list_bytes=5))
     read[0] = 7
-    assert link.counts == LinkCounts(list_bytes=12)
+    assert link.counts == TierCounts(link_list_bytes=12)
 
 
 def test_pin_memory_copies_dense_tensors_on_the_cpu_and_leaves_the_others(monkeypatch):

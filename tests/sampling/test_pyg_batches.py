@@ -427,7 +427,7 @@ def test_features_in_coo_reach_the_models_of_nn_as_sparse_features():
     data.x = torch.rand(NUM_NODES, 4).round().to_sparse()
     batch = first(data)
     assert torch.equal(batch.features.to_dense(), batch.x.to_dense())
-    assert bytes_of(batch.sampled).row_bytes > 0
+    assert bytes_of(batch.sampled).link_row_bytes > 0
     for model in (GraphSAGE(4, 8, 2, dropout=0.0), MLP(4, 8, 2, dropout=0.0)):
         outs = [model(x, batch.edge_index) for x in (batch.x, batch.x.to_dense())]
         torch.testing.assert_close(*outs)

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from graphbraid.features.reordering import Reordered, reorder
     from graphbraid.features.rows.caches import POLICIES, RowCache
     from graphbraid.features.rows.disk import DiskOptions, DiskRows
-    from graphbraid.features.rows.tier_counts import TierCounts
     from graphbraid.features.scores.choice import coverage
     from graphbraid.features.scores.reads import batch_reads
     from graphbraid.features.scores.score import KINDS, Score, score
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from graphbraid.features.tiers.tiered_features import TieredFeatures
     from graphbraid.features.tiers.topology import TieredTopology
     from graphbraid.graph.orders import ORDERS, order_by
+    from graphbraid.sampling.rows.tier_counts import TierCounts
 
 __all__ = [
     "KINDS",
@@ -54,7 +54,6 @@ __getattr__ = names_of(
         "reordering": "Reordered reorder",
         "rows.caches": "POLICIES RowCache",
         "rows.disk": "DiskOptions DiskRows",
-        "rows.tier_counts": "TierCounts",
         "scores.choice": "coverage",
         "scores.reads": "batch_reads",
         "scores.score": "KINDS Score score",
@@ -63,5 +62,6 @@ __getattr__ = names_of(
         "tiers.tiered_features": "TieredFeatures",
         "tiers.topology": "TieredTopology",
         ".graph.orders": "ORDERS order_by",
+        ".sampling.rows.tier_counts": "TierCounts",
     },
 )

@@ -25,6 +25,7 @@ from graphbraid.graph.scaled_features import kept_row_bytes, scale_of, stored_ro
 from graphbraid.ops.gather import gather_rows
 from graphbraid.sampling.lists import ListReads
 from graphbraid.sampling.rows.device_cache import MAP_BYTES, DeviceCache
+from graphbraid.sampling.rows.tier_counts import TierCounts
 from graphbraid.sampling.rows.transfer_counter import (
     SECTOR_BYTES,
     SUM_BYTES,
@@ -303,7 +304,8 @@ class Placed:
         if self.gathers_table and table is not None and rows is not None:
             rows.count_in(table, sampled.n_id)
         if link is not None and self.resident.placement["topology"] == "host" and self.resident.lists is None:
-            link.add_lists(list_bytes_read(sampled, layout, self.source.graph.csc.indices))
+            nbytes = list_bytes_read(sampled, layout, self.source.graph.csc.indices)
+            link.add(TierCounts(link_list_bytes=nbytes))
 
     def watch_lists(self) -> None:
         """Have the edges and weights that the device counts itself among what travels."""

@@ -20,7 +20,9 @@ from graphbraid.collective.plan.simulator import Stage
 from graphbraid.collective.plan.times import StageTimes
 from graphbraid.collective.run.stages import Context, DeviceMemoryError, register
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
+from graphbraid.sampling.rows.tier_counts import TierCounts
 from graphbraid.sampling.rows.transfer_counter import (
+    SECTOR_BYTES,
     list_bytes_read,
     row_sectors,
     travelled,
@@ -210,7 +212,7 @@ class EmulatedBatching:
         nbytes += weight_bytes_read(batch.sampled, self._sampler, csc)
         self._accelerator.count_bytes(nbytes + (0 if labels is None else labels.nbytes))
         if source.link is not None:
-            source.link.add_lists(nbytes)
+            source.link.add(TierCounts(link_list_bytes=nbytes))
             if labels is not None:
                 source.link.add_attribute("seed_y", labels)
 
@@ -222,7 +224,8 @@ class EmulatedBatching:
         ids = batch.n_id if hot is None else batch.n_id[hot.split(batch.n_id)[0]]
         rows, table = len(ids), None if self._tiers is None else self._tiers.in_memory
         if table is not None and self._source.link is not None:  # a file's rows are copied
-            self._source.link.add_sectors(int(row_sectors(table, ids).sum()))
+            moved = SECTOR_BYTES * int(row_sectors(table, ids).sum())
+            self._source.link.add(TierCounts(link_sector_bytes=moved))
         self._accelerator.count_rows(rows, rows * x[:1].nbytes)
         self._accelerator.count_bytes(rows * x[:1].nbytes)
 

@@ -28,6 +28,7 @@ from graphbraid.ops.gather import gather_rows
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.sampling.rows.by_id import FeatureSource, RowPart
 from graphbraid.sampling.rows.device_cache import DeviceCache
+from graphbraid.sampling.rows.tier_counts import TierCounts
 from graphbraid.sampling.rows.transfer_counter import link_of
 
 _log = logging.getLogger(__name__)
@@ -238,7 +239,7 @@ class RowBuffer:
         self._next = part.first + count
         moved.x = x
         if self._link is not None:
-            self._link.add_ring_rows(part.ring_rows)
+            self._link.add(TierCounts(ring_rows=part.ring_rows))
 
     def _gather(self, ids: Tensor) -> Tensor:
         x = self._x

@@ -25,6 +25,7 @@ from graphbraid.graph import ScaledFeatures, SparseFeatures
 from graphbraid.sampling.config import SamplerConfig
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.sampling.rows.device_cache import DeviceCache
+from graphbraid.sampling.rows.transfer_counter import bytes_of
 from graphbraid.sampling.schedule import SeedSchedule
 from graphbraid.sampling.source import BatchSource
 from graphbraid.signatures import typed
@@ -198,7 +199,7 @@ class Context:
         That is all that the batch holds: ids, edges, rows and labels.
         """
         if self.source.link is not None:
-            self.source.link.add_batch(batch)
+            self.source.link.add(bytes_of(batch))
 
 
 Factory = Callable[[Context], Any]

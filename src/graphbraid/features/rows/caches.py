@@ -13,9 +13,9 @@ from graphbraid.arguments import MOST_BYTES, as_count, check_choice, check_tenso
 from graphbraid.errors import DataError
 from graphbraid.features.rows import reference
 from graphbraid.features.rows.disk import DiskRows, as_bytes
-from graphbraid.features.rows.tier_counts import TierCounts
 from graphbraid.graph.scaled_features import widened
 from graphbraid.native import plain_errors
+from graphbraid.sampling.rows.tier_counts import TierCounts
 from graphbraid.signatures import typed
 
 POLICIES = ("belady", "sieve", "static")

@@ -15,10 +15,10 @@ from graphbraid import native
 from graphbraid.arguments import MOST_BYTES, as_count, as_flag, check_choice, check_tensor, shown
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.features.rows import reference
-from graphbraid.features.rows.tier_counts import TierCounts
 from graphbraid.files import mapped
 from graphbraid.files.block_sums import BLOCK_BYTES
 from graphbraid.native import plain_errors
+from graphbraid.sampling.rows.tier_counts import TierCounts
 from graphbraid.signatures import typed
 
 READERS = ("auto", "io_uring", "threads")

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from graphbraid.errors import DataError
-from graphbraid.features.rows.tier_counts import TierCounts
 from graphbraid.graph.scaled_features import ScaledFeatures, stored_rows
 from graphbraid.ops.gather import gather_features, gather_rows
+from graphbraid.sampling.rows.tier_counts import TierCounts
 from graphbraid.signatures import typed
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphbraid.features.rows.tier_counts import TierCounts
 from graphbraid.files.writing import format_bytes
+from graphbraid.sampling.rows.tier_counts import TierCounts
 from graphbraid.sampling.rows.transfer_counter import SECTOR_BYTES
 
 SHARES = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0)

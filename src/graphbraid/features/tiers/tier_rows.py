@@ -8,10 +8,10 @@ from typing import Any
 from graphbraid.features.rows.caches import RowCache
 from graphbraid.features.rows.disk import DiskRows
 from graphbraid.features.rows.memory import MemoryRows
-from graphbraid.features.rows.tier_counts import TierCounts
 from graphbraid.features.tiers.tier_report import RING, ReadShareCurve, TierRow
 from graphbraid.sampling.rows.device_cache import DeviceCache
 from graphbraid.sampling.rows.shared_cache import SharedDeviceCache
+from graphbraid.sampling.rows.tier_counts import TierCounts
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)

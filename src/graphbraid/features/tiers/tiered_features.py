@@ -16,7 +16,6 @@ from graphbraid.features import budgets
 from graphbraid.features.rows.caches import POLICIES, RowCache, checked_score
 from graphbraid.features.rows.disk import DiskOptions, DiskRows
 from graphbraid.features.rows.memory import MemoryRows
-from graphbraid.features.rows.tier_counts import TierCounts
 from graphbraid.features.scores.score import Score
 from graphbraid.features.scores.score import score as score_of
 from graphbraid.features.scores.walks import out_degree
@@ -26,7 +25,8 @@ from graphbraid.graph import Graph, ScaledFeatures
 from graphbraid.graph.identity import check_made_for, features_mark
 from graphbraid.graph.scaled_features import kept_row_bytes, scale_of, stored_rows
 from graphbraid.sampling.config import SamplerConfig
-from graphbraid.sampling.rows.device_cache import DeviceCache, HotReads
+from graphbraid.sampling.rows.device_cache import DeviceCache
+from graphbraid.sampling.rows.tier_counts import TierCounts
 from graphbraid.sampling.rows.transfer_counter import SECTOR_BYTES, TransferCounter
 from graphbraid.sampling.schedule import SeedSchedule
 from graphbraid.signatures import typed
@@ -206,22 +206,21 @@ class TieredFeatures:
     @property
     def counts(self) -> TierCounts:
         """What was read since the tiers were made."""
-        cache, disk = self.cache.counts, TierCounts() if self.disk is None else self.disk.counts
-        hot = HotReads(0, 0, 0, 0) if self.hot is None else self.hot.read.now()
-        link = self.link.counts
-        return cache._replace(
-            host_rows=cache.host_rows + hot.direct,
-            disk_requests=disk.disk_requests,
-            disk_bytes=disk.disk_bytes,
-            hot_rows=hot.own,
-            link_rows=link.rows + hot.direct,
-            link_row_bytes=link.row_bytes + hot.direct * self.row_bytes,
-            link_list_bytes=link.list_bytes,
-            link_label_bytes=link.label_bytes,
-            ring_rows=link.ring_rows,
-            peer_rows=hot.peers,
-            link_sector_bytes=(link.sectors + hot.sectors) * SECTOR_BYTES,
-        )
+        disk = TierCounts() if self.disk is None else self.disk.counts
+        found = self.cache.counts._replace(disk_requests=disk.disk_requests, disk_bytes=disk.disk_bytes)
+        if self.hot is not None:
+            hot = self.hot.read.now()
+            found = found.plus(
+                TierCounts(
+                    host_rows=hot.direct,
+                    hot_rows=hot.own,
+                    peer_rows=hot.peers,
+                    link_rows=hot.direct,
+                    link_row_bytes=hot.direct * self.row_bytes,
+                    link_sector_bytes=hot.sectors * SECTOR_BYTES,
+                )
+            )
+        return found.plus(self.link.counts)
 
     def note_epoch(self, before: TierCounts) -> None:
         """Take what was read since ``before``, :attr:`counts` then, as an epoch of training, for reports.

@@ -14,7 +14,6 @@ from graphbraid.errors import ConfigError
 from graphbraid.features.budgets import Curve, list_options_for, require_free, split
 from graphbraid.features.rows.caches import checked_score
 from graphbraid.features.rows.disk import DiskOptions, DiskRows
-from graphbraid.features.rows.tier_counts import TierCounts
 from graphbraid.features.scores import walks
 from graphbraid.features.tiers import lists_reference
 from graphbraid.features.tiers.tier_report import SHARES
@@ -24,6 +23,7 @@ from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.identity import topology_mark
 from graphbraid.native import plain_errors
+from graphbraid.sampling.rows.tier_counts import TierCounts
 from graphbraid.signatures import typed
 
 _LIST_BYTES = 8  # noted of each hot list: where it begins

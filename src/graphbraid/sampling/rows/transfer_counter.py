@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch import Tensor
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.scaled_features import ScaledFeatures, kept_row_bytes
 from graphbraid.sampling.rows.by_id import FeatureSource, tensor_bytes
+from graphbraid.sampling.rows.tier_counts import TierCounts
 
 if TYPE_CHECKING:
     from graphbraid.sampling.config import SamplerConfig
@@ -81,41 +82,18 @@ _ROWS, _LABELS = ("x", "features"), ("y", "seed_y")  # attributes of a batch; al
 _BOUNDS_BYTES = 16  # of where a list begins and ends
 
 
-class LinkCounts(NamedTuple):
-    """What travelled to devices so far."""
-
-    rows: int = 0
-    """Feature rows."""
-    row_bytes: int = 0
-    list_bytes: int = 0
-    """Bytes of sampled lists: ids and edges of batches, with weights and all else that belongs to them but
-    rows and labels; and the edges that a device that samples read of the host's lists."""
-    label_bytes: int = 0
-    ring_rows: int = 0
-    """Feature rows that did not travel, since a batch before had brought them."""
-    sectors: int = 0
-    """Sectors that moved for feature rows which a device read of the host itself."""
-
-    def plus(self, more: LinkCounts) -> LinkCounts:
-        """Return the sums of both."""
-        return LinkCounts(*map(sum, zip(self, more, strict=True)))
-
-
 class TransferCounter:
     """What travelled to devices since this was made; threads may share it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._counts = LinkCounts()
+        self._counts = TierCounts()
         self._by_devices: list[Callable[[], int]] = []
 
-    def add(self, rows: Tensor) -> None:
-        """Count rows that travel, ``(num_rows, F)``."""
-        self.add_rows(len(rows), tensor_bytes(rows))
-
-    def add_rows(self, rows: int, nbytes: int) -> None:
-        """Count rows that travel, by their number and their bytes."""
-        self._add(LinkCounts(rows=rows, row_bytes=nbytes))
+    def add(self, more: TierCounts) -> None:
+        """Count what travels, or was read."""
+        with self._lock:
+            self._counts = self._counts.plus(more)
 
     def add_direct(self, rows: Tensor | ScaledFeatures, ids: Tensor) -> None:
         """Count rows that a device reads of the host itself; waits for it.
@@ -124,12 +102,9 @@ class TransferCounter:
             rows: all rows, as they lie in memory.
             ids: ``(num_ids,)`` int64 of those that are read.
         """
-        each, sectors = kept_row_bytes(rows), int(row_sectors(rows, ids).sum())
-        self._add(LinkCounts(rows=len(ids), row_bytes=len(ids) * each, sectors=sectors))
-
-    def add_sectors(self, sectors: int) -> None:
-        """Count sectors that moved for rows which are counted already."""
-        self._add(LinkCounts(sectors=sectors))
+        moved = SECTOR_BYTES * int(row_sectors(rows, ids).sum())
+        nbytes = len(ids) * kept_row_bytes(rows)
+        self.add(TierCounts(link_rows=len(ids), link_row_bytes=nbytes, link_sector_bytes=moved))
 
     def add_attribute(self, name: str, value: Tensor) -> None:
         """Count an attribute of a batch that travels after the batch did, or that a device reads of the host.
@@ -138,24 +113,13 @@ class TransferCounter:
             name: of the attribute.
             value: what travels.
         """
+        nbytes = tensor_bytes(value)
         if name in _ROWS:
-            self.add(value)
+            self.add(TierCounts(link_rows=len(value), link_row_bytes=nbytes))
         elif name in _LABELS:
-            self._add(LinkCounts(label_bytes=tensor_bytes(value)))
+            self.add(TierCounts(link_label_bytes=nbytes))
         else:
-            self._add(LinkCounts(list_bytes=tensor_bytes(value)))
-
-    def add_batch(self, batch: MiniBatch) -> None:
-        """Count a batch on the host that is copied to a device as it is now."""
-        self._add(bytes_of(batch))
-
-    def add_lists(self, nbytes: int) -> None:
-        """Count the bytes of lists that a device read of the host."""
-        self._add(LinkCounts(list_bytes=nbytes))
-
-    def add_ring_rows(self, rows: int) -> None:
-        """Count rows of a batch that a batch before had brought."""
-        self._add(LinkCounts(ring_rows=rows))
+            self.add(TierCounts(link_list_bytes=nbytes))
 
     def watch(self, list_bytes: Callable[[], int]) -> None:
         """Add what a device counts itself.
@@ -167,32 +131,28 @@ class TransferCounter:
             self._by_devices.append(list_bytes)
 
     @property
-    def counts(self) -> LinkCounts:
+    def counts(self) -> TierCounts:
         """What travelled; waits for devices that count themselves."""
         with self._lock:
             counts, by_devices = self._counts, tuple(self._by_devices)
-        return counts.plus(LinkCounts(list_bytes=sum(count() for count in by_devices)))
+        return counts.plus(TierCounts(link_list_bytes=sum(count() for count in by_devices)))
 
     def __reduce__(self) -> tuple[type[TransferCounter], tuple[()]]:
         return TransferCounter, ()  # each process counts what it moves itself
 
-    def _add(self, more: LinkCounts) -> None:
-        with self._lock:
-            self._counts = self._counts.plus(more)
 
-
-def bytes_of(batch: MiniBatch) -> LinkCounts:
+def bytes_of(batch: MiniBatch) -> TierCounts:
     """Return what a copy of a batch to a device moves now: all tensors that it holds."""
     part = batch.row_part
     whole = [value for name in _ROWS if isinstance(value := batch.held(name), Tensor)]
     rows = [*whole, *(() if part is None else (part.rows,))]
     labels = sum(tensor_bytes(value) for name in _LABELS if isinstance(value := batch.held(name), Tensor))
     row_bytes = sum(map(tensor_bytes, rows))
-    return LinkCounts(
-        rows=sum(map(len, rows)),
-        row_bytes=row_bytes,
-        label_bytes=labels,
-        list_bytes=batch.travelling_bytes - row_bytes - labels,
+    return TierCounts(
+        link_rows=sum(map(len, rows)),
+        link_row_bytes=row_bytes,
+        link_label_bytes=labels,
+        link_list_bytes=batch.travelling_bytes - row_bytes - labels,
     )
 
 
@@ -276,7 +236,7 @@ def travelled(rows: FeatureSource, ids: Tensor) -> Tensor:
     def gathered(wanted: Tensor) -> Tensor:
         found = rows.gather(wanted)
         if link is not None:
-            link.add(found)
+            link.add_attribute("x", found)
         return found
 
     if rows.hot is None:

@@ -41,7 +41,7 @@ from graphbraid.graph.types import ONLY_NODE_TYPE
 from graphbraid.nn import module_traits
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 from graphbraid.sampling.minibatch.pyg_forms import BY_TYPE, adj_t_of
-from graphbraid.sampling.rows.transfer_counter import link_of
+from graphbraid.sampling.rows.transfer_counter import bytes_of, link_of
 from graphbraid.sampling.source import BatchSource
 from graphbraid.train.task import Task, task_of
 
@@ -399,7 +399,7 @@ class ModelRunner:
         link = link_of(self.rows)
         if link is not None and batch.n_id.device != self.device:
             _ = batch.x  # which travels with it
-            link.add_batch(batch)
+            link.add(bytes_of(batch))
         return batch.to(self.device)
 
     def labels_of(self, batch: Batch) -> Tensor:

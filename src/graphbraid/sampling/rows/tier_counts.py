@@ -1,4 +1,4 @@
-"""TierCounts: how often rows or adjacency lists were read of each tier."""
+"""TierCounts: how often rows or adjacency lists were read of each tier, and what travelled to devices."""
 
 from __future__ import annotations
 
@@ -55,6 +55,10 @@ class TierCounts(NamedTuple):
     def host_share(self) -> float:
         """Share of the reads that memory served; 0 before the first."""
         return self.host_rows / max(self.reads, 1)
+
+    def plus(self, more: TierCounts) -> TierCounts:
+        """Return the sums of both."""
+        return TierCounts(*map(sum, zip(self, more, strict=True)))
 
     def since(self, before: TierCounts) -> TierCounts:
         """Return what was read after ``before``."""
