@@ -180,6 +180,14 @@ PARTS = (
         pyg=True,
     ),
     Part(
+        name="growth",
+        module="fullgraph.growth",
+        results="fullgraph_growth",
+        minutes=8,
+        options=("--graphs", "{graphs}"),
+        pyg=True,
+    ),
+    Part(
         name="models",
         module="fullgraph.ready",
         results="fullgraph_ready",

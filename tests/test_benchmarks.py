@@ -159,6 +159,7 @@ TINY = {
     "fullgraph.without_passes": ("--graphs", "{graphs}", "--names", "tiny", "--rounds", "1"),
     "fullgraph.ablation": ("{graph}", "--rounds", "1", "--variants", "all", "none"),
     "fullgraph.floor": ("--graphs", "{graphs}", "--names", "tiny", "--repeats", "1", "--epochs", "1"),
+    "fullgraph.growth": ("--graphs", "{graphs}", "--millions", "0.001", "--epochs", "1"),
     "training.checks": ("--graphs", "{graphs}", "--names", "tiny", "--repeats", "1"),
     "memory.sampled": ("--nodes", "500", "--edges", "4000", "--features", "8"),
     "planning.schedule": (

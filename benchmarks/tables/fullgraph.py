@@ -208,6 +208,35 @@ def floor() -> str:
     return "\n\n".join([table(heads, lines), *notes, where(rows, "benchmarks.fullgraph.floor")])
 
 
+def growth() -> str:
+    """Epochs and memory while a graph grows."""
+    rows = sorted(read_rows("fullgraph_growth"), key=lambda row: row["num_edges"])
+    lines = [
+        [
+            f"{row['num_edges'] / 1e6:.1f} M",
+            milliseconds(row["epoch_s"]),
+            f"{row['ns_per_edge']:.1f} ns",
+            f"{row['epoch_s'] / row['floor_s']:.2f}x",
+            f"{row['data_rss_gb']:.2f} GB",
+            f"{row['peak_rss_gb']:.2f} GB",
+            f"{row['compile_s']:.1f} s",
+        ]
+        for row in rows
+    ]
+    heads = (
+        "edges",
+        "an epoch of GCN",
+        "an edge",
+        "over its floor",
+        "graph in memory",
+        "at most",
+        "compiled in",
+    )
+    doubts = sorted({row["doubt"] for row in rows if row["doubt"]})
+    notes = [f"The rates are doubtful: {doubt}." for doubt in doubts]
+    return "\n\n".join([table(heads, lines), *notes, where(rows, "benchmarks.fullgraph.growth")])
+
+
 def relational() -> str:
     """R-GCN over a whole graph of many relations: times and memory beside the peers."""
     rows = read_rows("fullgraph_relational")

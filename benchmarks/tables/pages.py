@@ -47,6 +47,7 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "full-graph coverage": ("fullgraph_coverage", fullgraph.coverage),
     "full-graph ablation": ("fullgraph_ablation", fullgraph.ablation),
     "full-graph floor": ("fullgraph_floor", fullgraph.floor),
+    "full-graph growth": ("fullgraph_growth", fullgraph.growth),
     "accuracy beside the literature": ("accuracy", accuracy.published),
     "accuracy sampled and full": ("accuracy", accuracy.sampled_beside_full),
     "full-graph accuracy": ("full_accuracy", accuracy.beside_pyg),

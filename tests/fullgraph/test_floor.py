@@ -93,7 +93,7 @@ def test_the_floor_of_a_known_program_by_hand():
     assert ledger.forward(linear) == Work(
         stream_bytes=x + wide + 4 * 8 * CHANNELS, flops=2 * NUM_NODES * 8 * CHANNELS
     )
-    gathered = {"cached_bytes": 4.0 * 8 * edges, "flops": 2 * edges * 8}
+    gathered = {"cached_bytes": 64.0 * edges, "flops": 2 * edges * 8}  # rows of 32 bytes move whole lines
     assert ledger.forward(first) == Work(stream_bytes=2 * wide + ids, **gathered)
     assert ledger.forward(second) == Work(stream_bytes=2 * wide + ids, **gathered)
     # backward: the second linear map's input learns, the first one's does not
@@ -130,11 +130,59 @@ def test_rows_that_the_cache_does_not_hold_come_from_memory_at_random():
     share = cached_share(Csc(csc.indptr, csc.indices // 2, csc.num_src), None, 16)
     assert 0 < share < 1
     work = make_ledger(program, graph, (cache_bytes, cache_bytes)).forward(program.ops[1])
-    assert work.random_bytes == pytest.approx((1 - share) * csc.num_edges * 32)
+    assert work.random_bytes == pytest.approx((1 - share) * csc.num_edges * 64)
     assert work.stream_bytes == 4 * NUM_NODES * 8 + 4 * csc.num_edges + 8 * (NUM_NODES + 1)
     holds_all = make_ledger(program, graph, (1 << 20, 1 << 20)).forward(program.ops[1])
     assert (holds_all.stream_bytes, holds_all.random_bytes) == (0, 0)
-    assert holds_all.cached_bytes >= csc.num_edges * 32
+    assert holds_all.cached_bytes >= csc.num_edges * 64
+
+
+def test_rows_from_memory_come_at_the_rate_that_was_measured_in_a_region_of_their_size():
+    if native.kernels() is None:
+        pytest.skip(NO_KERNELS)
+    graph, program = make_graph(), two_layers()
+    asked, cache = [], 16 * 2 * 32
+
+    def row_rate(region_bytes, row_bytes):
+        asked.append((region_bytes, row_bytes))
+        return 5e5
+
+    costs = make_ledger(program, graph)._facts
+    blocks = whole_graph(graph.csc, 2)
+    ledger = Ledger(program, blocks, lambda *_: NUM_NODES, costs, (cache, cache), row_rate=row_rate)
+    work = ledger.forward(program.ops[1])
+    assert asked == [(NUM_NODES * 32, 32)]
+    assert work.random_rate == 5e5
+    assert work.seconds(RATES) == pytest.approx(work.stream_bytes / 1e7 + work.random_bytes / 5e5)
+    assert "0.0005 at random" in str(floor_of(program, ledger, RATES, num_nodes=NUM_NODES))
+    fits = Ledger(program, blocks, lambda *_: NUM_NODES, costs, (1 << 20, 1 << 20), row_rate=row_rate)
+    assert fits.forward(program.ops[1]).random_rate == 0
+    assert len(set(asked)) == 1
+
+
+def test_values_of_sparse_features_read_rows_of_a_table_that_a_cache_may_hold():
+    if native.kernels() is None:
+        pytest.skip(NO_KERNELS)
+    graph = make_graph(density=0.25)
+    program = two_layers().rewritten(two_layers().ops, input_path="sparse")
+    weight_bytes, reads = 4 * 8 * CHANNELS, float((graph.x != 0).float().mean()) * NUM_NODES * CHANNELS
+    work = make_ledger(program, graph, (weight_bytes // 2, 1 << 20)).forward(program.ops[0])
+    assert work.outer_bytes == pytest.approx(reads * 64 / 2)  # a core's cache holds half of the weight's rows
+    assert work.cached_bytes == pytest.approx(reads * 64)
+    back = make_ledger(program, graph, (weight_bytes, 2 * weight_bytes)).backward(program.ops[0])
+    share = 2 * weight_bytes / (4 * 8 * NUM_NODES)  # of the gradient's rows
+    assert back.random_bytes == pytest.approx((1 - share) * reads * 64)
+
+
+def test_gat_reads_one_row_of_gradients_for_each_edge_whose_heads_are_averaged_one_head():
+    graph = make_graph()
+    for concat, width in ((True, 8), (False, 4)):
+        lowered = graphbraid.compile(gnn.GATConv(CHANNELS, 4, heads=2, concat=concat), graph).lowered
+        op = next(op for op in lowered.program.ops if type(op).__name__ == "Attention")
+        ledger = Ledger(lowered.program, lowered.blocks, lowered.num_rows, lowered.costs, None)
+        edges = lowered.blocks[0].of(None).csc.num_edges
+        assert ledger.forward(op).flops == 2 * edges * 8
+        assert ledger.backward(op).flops == 2 * edges * width
 
 
 def test_rows_that_a_cores_cache_does_not_hold_come_from_the_one_behind_it():
@@ -142,8 +190,8 @@ def test_rows_that_a_cores_cache_does_not_hold_come_from_the_one_behind_it():
         pytest.skip(NO_KERNELS)
     graph, program = make_graph(), two_layers()
     csc, inner, rows = graph.csc, 16 * 2 * 32, NUM_NODES * 32  # 16 pairs of rows of 8 columns
-    missed = (1 - cached_share(Csc(csc.indptr, csc.indices // 2, csc.num_src), None, 16)) * csc.num_edges * 32
-    streams, gathered = rows + 4 * csc.num_edges + 8 * (NUM_NODES + 1), 32 * csc.num_edges
+    missed = (1 - cached_share(Csc(csc.indptr, csc.indices // 2, csc.num_src), None, 16)) * csc.num_edges * 64
+    streams, gathered = rows + 4 * csc.num_edges + 8 * (NUM_NODES + 1), 64 * csc.num_edges
     work = {"flops": 2 * csc.num_edges * 8, "cached_bytes": gathered}
     aggregate = program.ops[1]
     # the outer cache holds everything: the rows' first reads are among those that miss

@@ -98,6 +98,32 @@ def test_the_cache_is_as_large_as_rows_are_read_fast(monkeypatch, speeds, doubli
     assert rate == pytest.approx(outer)
 
 
+def test_reads_at_random_are_measured_once_for_a_region_and_the_lines_of_a_row(machine, monkeypatch):
+    regions = []
+
+    def rate(seconds, num_rows, *, x, num_dst):
+        regions.append((x.nbytes, x.shape[1]))
+        return 4e9 + len(regions)
+
+    monkeypatch.setattr(measure, "machine_rates", lambda: QUICK)
+    monkeypatch.setattr(measure, "_row_bytes", rate)
+    measure._row_rate.cache_clear()
+    found = measure.row_rate(20 << 20, 128)
+    assert regions == [(16 << 20, 32)]  # the power of two below, and two lines
+    assert measure.row_rate(17 << 20, 65) == found
+    measure._row_rate.cache_clear()  # another process
+    assert measure.row_rate(31 << 20, 128) == found
+    assert measure.row_rate(20 << 20, 20) == found + 1
+    machine._share = 0.5
+    measure.row_rate(4 << 20, 64)
+    measure._row_rate.cache_clear()
+    assert measure.row_rate(4 << 20, 64) == found + 3  # not kept, as other programs disturbed it
+    monkeypatch.setattr(measure.HOST, "free_bytes", lambda: 1 << 20)
+    assert measure.row_rate(1 << 40, 64) == found + 4
+    assert regions[-1] == (1 << 23, 16)  # at least about twice the cache, whatever is free
+    measure._row_rate.cache_clear()
+
+
 def test_rates_are_measured_once_and_then_read(machine):
     first = machine.later(0, (QUICK, 0.02))
     assert first == MeasuredRates(rates=QUICK, others=0.02, at=1000.0)

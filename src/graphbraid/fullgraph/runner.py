@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from graphbraid import native
 from graphbraid.distributed.peers.group import Peers
 from graphbraid.errors import ConfigError, ResourceError
 from graphbraid.fullgraph.lowering.costs import Evidence
@@ -220,11 +221,20 @@ class Runner:
             raise ConfigError("the times of one of several ranks cannot be measured; leave measure out.")
         from graphbraid.fullgraph.explain.floor import floor_of
         from graphbraid.fullgraph.explain.ledger import Ledger
+        from graphbraid.fullgraph.measured.rates import row_rate
 
         lowered, rates = self.lowered, self.lowered.costs.rates
         sizes = (int(rates.inner_cache_bytes), lowered.options.cache_bytes_by(rates))
         caches = sizes if self._device.is_host else None
-        ledger = Ledger(lowered.program, lowered.blocks, lowered.num_rows, lowered.costs, caches)
+        by_size = self._device.is_host and lowered.options.rates is None and native.kernels() is not None
+        ledger = Ledger(
+            lowered.program,
+            lowered.blocks,
+            lowered.num_rows,
+            lowered.costs,
+            caches,
+            row_rate=row_rate if by_size else None,
+        )
         times, num_nodes = self._timed() if measure else None, lowered.nodes.numel()
         doubt = lowered.costs.doubt
         return floor_of(lowered.program, ledger, rates, num_nodes=num_nodes, times=times, doubt=doubt)

@@ -162,23 +162,19 @@ _MEASURED = len(_HEADER) - 17
 
 def _heading(floor: Floor) -> str:
     rates = floor.rates
-    flops, *speeds = (
-        f"{rate / 1e9:.3g}"
-        for rate in (
-            rates.multiply_flops,
-            rates.stream_bytes,
-            rates.row_bytes,
-            rates.outer_stream_bytes,
-            rates.outer_row_bytes,
-            rates.cached_row_bytes,
-        )
-    )
+    measured = [o.work.random_rate for o in floor.operations if o.work.random_rate] or [rates.row_bytes]
+    at_random = " to ".join(dict.fromkeys(_giga(rate) for rate in (min(measured), max(measured))))
     doubtful = f"; doubtful: {floor.doubt}" if floor.doubt else ""
-    memory = (
-        f"{speeds[0]} GB/s in sequence, {speeds[1]} at random, {speeds[2]} and {speeds[3]} in the outer "
-        f"cache, {speeds[4]} in a core's"
+    return (
+        f"Floor of a step at {_giga(rates.multiply_flops)} GFLOP/s, {_giga(rates.stream_bytes)} GB/s in "
+        f"sequence, {at_random} at random, {_giga(rates.outer_stream_bytes)} and "
+        f"{_giga(rates.outer_row_bytes)} in the outer cache, {_giga(rates.cached_row_bytes)} in a core's"
+        f"{doubtful}"
     )
-    return f"Floor of a step at {flops} GFLOP/s, {memory}{doubtful}"
+
+
+def _giga(rate: float) -> str:
+    return f"{rate / 1e9:.3g}"
 
 
 def _line(operation: OperationFloor, *, measured: bool) -> str:

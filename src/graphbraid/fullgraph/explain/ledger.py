@@ -3,13 +3,14 @@
 Every matrix that an operation reads or writes moves between memory and processor once, and so do the ids of
 its edges; if all of them fit in a cache, they move between that and the processor instead. An aggregation
 reads one row per edge; rows that miss in a simulated cache of a core's size come from the cache behind it,
-and rows that miss in one of that size from memory. Products count their multiplications and additions. A
+and rows that miss in one of that size from memory, at the rate that was measured in a region of their size.
+Rows that are read at random move as whole cache lines. Products count their multiplications and additions. A
 kernel's extra passes and scratch rows are not counted, since they can be avoided.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -43,6 +44,8 @@ class Work:
     """Bytes read from or written to memory in sequence."""
     random_bytes: float = 0.0
     """Bytes of rows read at random that miss every cache."""
+    random_rate: float = 0.0
+    """Bytes of them per second, as measured in a region of their size. If 0, :attr:`.Rates.row_bytes`."""
     outer_stream_bytes: float = 0.0
     """Bytes read or written in sequence where all fits in the cache behind the cores'."""
     outer_bytes: float = 0.0
@@ -56,12 +59,19 @@ class Work:
 
     def seconds(self, rates: Rates) -> float:
         """Return the longest time: of arithmetic, of bytes read, or of bytes brought to the cores."""
-        fetched = self.stream_bytes / rates.stream_bytes + self.random_bytes / rates.row_bytes
+        fetched = self.stream_bytes / rates.stream_bytes
+        fetched += self.random_bytes / (self.random_rate or rates.row_bytes)
         fetched += (
             self.outer_stream_bytes / rates.outer_stream_bytes + self.outer_bytes / rates.outer_row_bytes
         )
         cached, arithmetic = self.cached_bytes / rates.cached_row_bytes, self.flops / rates.multiply_flops
         return max(fetched, cached, arithmetic, self.bit_seconds)
+
+
+_LINE = 64
+"""Bytes of a cache line."""
+RowRate = Callable[[int, int], float]
+"""Returns the bytes per second of rows read at random, given the bytes of their region and of a row."""
 
 
 class Ledger:
@@ -74,6 +84,7 @@ class Ledger:
         costs: gives the features' density and the time of products with features stored as bits.
         caches: bytes of a core's own cache, and of all cache, for rows and matrices. If None, caches are not
             modelled: every row is read from memory once.
+        row_rate: measured rates of rows that miss every cache. If None, one rate counts for all of them.
     """
 
     def __init__(
@@ -83,9 +94,11 @@ class Ledger:
         rows: Callable[[int, int], int],
         costs: CostModel,
         caches: tuple[int, int] | None,
+        *,
+        row_rate: RowRate | None = None,
     ) -> None:
         self._program, self._blocks, self._rows = program, blocks, rows
-        self._facts, self._caches = costs, caches
+        self._facts, self._caches, self._row_rate = costs, caches, row_rate
         self._shares: dict[tuple[int, int, int], float] = {}
 
     def forward(self, op: Operation) -> Work:
@@ -145,7 +158,7 @@ class Ledger:
 
     def _linear(self, op: Linear) -> Work:
         streams = sum(self._size(value) for value in op.inputs) + self._size(op.out) + 4.0 * prod(op.shape)
-        return self._product(op, streams, 1)
+        return self._product(op, streams, 1, table_rows=op.shape[1])
 
     def _linear_backward(self, op: Linear) -> Work:
         source = op.inputs[0]
@@ -155,18 +168,24 @@ class Ledger:
             streams += self._size(source)
         if learns:
             streams += self._size(source)
-        return self._product(op, streams, op.weight.requires_grad + learns)
+        table_rows = self._rows(*self._program.place(source))
+        return self._product(op, streams, op.weight.requires_grad + learns, table_rows=table_rows)
 
-    def _product(self, op: Linear, streams: float, times: int) -> Work:
-        """Count ``times`` products of the rows and the weight, which stream ``streams`` bytes of matrices."""
+    def _product(self, op: Linear, streams: float, times: int, *, table_rows: int) -> Work:
+        """Count ``times`` products of the rows and the weight, which stream ``streams`` bytes of matrices.
+
+        Each stored value of sparse features reads one row, of the ``table_rows`` of the weight or gradient.
+        """
         width, depth = op.shape
         place, costs = self._program.place(op.inputs[0]), self._facts
         rows, path = self._rows(*place), self._program.path_of(op.inputs[0])
         if path == "binary":
             return self._work(streams, bit_seconds=times * costs.binary_seconds(rows, width))
-        cells = rows * depth * (costs.density_of(place.node_type) if path == "sparse" else 1.0)
-        rows_read = times * 4.0 * cells * width if path == "sparse" else 0.0  # weight rows, in cache
-        return self._work(streams, flops=2.0 * times * cells * width, cached=rows_read)
+        if path != "sparse":
+            return self._work(streams, flops=2.0 * times * rows * depth * width)
+        reads, table = times * rows * depth * costs.density_of(place.node_type), 4 * table_rows * width
+        shares = [min(1.0, size / max(table, 1)) for size in self._caches or ()]
+        return self._gathered(streams, reads, width, row_bytes=4 * width, table=table, shares=shares)
 
     # ---- edges
 
@@ -182,18 +201,22 @@ class Ledger:
         return sum(self._size(value) for value in op.inputs[1:])
 
     def _attention(self, op: Attention) -> Work:
-        return self._attended(op, self._added(op), times=1)
+        return self._attended(op, self._added(op), times=1, width=op.heads * op.channels)
 
     def _attention_backward(self, op: Attention) -> Work:
-        return self._attended(op, self._learning(op), times=2)
+        """Count rows of the sources and gradients for GATv2, of gradients alone for GAT; a mean has one."""
+        if op.kind == "gatv2":
+            return self._attended(op, self._learning(op), times=2, width=op.heads * op.channels)
+        width = op.channels if op.averages else op.heads * op.channels
+        return self._attended(op, self._learning(op), times=1, width=width)
 
-    def _attended(self, op: Attention, streams: float, times: int) -> Work:
+    def _attended(self, op: Attention, streams: float, *, times: int, width: int) -> Work:
         """Count :meth:`_edges` and the edge features, read once and, for GATv2, mapped once."""
         streams += self._size(op.out)
         if op.edge_weight is None:
-            return self._edges(op, streams, times)
+            return self._edges(op, streams, times, width)
         num_edges = self._block(op).csc.num_edges
-        work = self._edges(op, streams + 4.0 * num_edges * op.edge_weight.shape[1], times)
+        work = self._edges(op, streams + 4.0 * num_edges * op.edge_weight.shape[1], times, width)
         mapped = 2.0 * num_edges * op.edge_weight.numel() if op.kind == "gatv2" else 0.0
         return replace(work, flops=work.flops + mapped)
 
@@ -229,32 +252,63 @@ class Ledger:
         flops = 0.0 if op.weight is None else 2.0 * products * num_edges * op.edge_channels * width
         return replace(work, flops=work.flops + flops)
 
-    def _edges(self, op: Operation, streams: float, times: int) -> Work:
-        """Count a row read ``times`` times per edge; ids, weights and matrices move once."""
-        source = op.inputs[0]
-        csc, width = self._block(op).csc, self._program.width(source)
+    def _edges(self, op: Operation, streams: float, times: int, width: int | None = None) -> Work:
+        """Count a row of ``width`` columns read ``times`` times per edge; ids and matrices move once."""
+        csc = self._block(op).csc
+        width = self._program.width(op.inputs[0]) if width is None else width
         row_bytes = width * (op.rows.itemsize if isinstance(op, Aggregate) else 4)
         ids = csc.indices.nbytes + csc.indptr.nbytes
         if csc.weight is not None and isinstance(op, Aggregate) and op.adjacency.weighted:
             ids += csc.weight.nbytes
-        reads = float(times * csc.num_edges * row_bytes)
-        inner, share = (self._share(csc, row_bytes, size) for size in self._caches or (None, None))
+        table, reads = csc.num_src * row_bytes, float(times * csc.num_edges)
+        shares = [self._share(csc, row_bytes, size) for size in self._caches or ()]
+        once = times * float(table) if not shares or shares[1] == 1 else 0.0
+        return self._gathered(
+            streams + ids, reads, width, row_bytes=row_bytes, table=table, shares=shares, once=once
+        )
+
+    def _gathered(
+        self,
+        streams: float,
+        reads: float,
+        width: int,
+        *,
+        row_bytes: int,
+        table: int,
+        shares: Sequence[float],
+        once: float = 0.0,
+    ) -> Work:
+        """Count rows of ``width`` columns read at random and added up, beside ``streams`` bytes in sequence.
+
+        Args:
+            streams: bytes of matrices and ids.
+            reads: number of rows read.
+            width: their columns.
+            row_bytes: their bytes; whole cache lines move.
+            table: bytes of all rows.
+            shares: shares of the reads that hit a core's cache and all cache; empty without caches.
+            once: bytes of the table where a cache holds it and ``streams`` does not count it.
+        """
+        inner, share = shares or (0.0, 1.0)
+        nbytes = reads * -(-row_bytes // _LINE) * _LINE
+        rate = 0.0 if share == 1 or self._row_rate is None else self._row_rate(table, row_bytes)
         return self._work(
-            streams + ids,
-            once=times * float(csc.num_src * row_bytes) if share == 1 else 0.0,
-            random=(1 - share) * reads,
-            outer=max(0.0, share - inner) * reads,
-            cached=reads,
-            flops=2.0 * times * csc.num_edges * width,
+            streams,
+            once=once,
+            random=(1 - share) * nbytes,
+            outer=max(0.0, share - inner) * nbytes if shares else 0.0,
+            cached=nbytes,
+            flops=2.0 * reads * width,
+            random_rate=rate,
         )
 
     def _block(self, op: Operation) -> Block:
         """Return the edges that an operation walks."""
         return self._blocks[self._program.level(op.inputs[0])].of(op.walks)
 
-    def _share(self, csc: Csc, row_bytes: int, cache_bytes: int | None) -> float:
-        """Return the share of a block's row reads that hit a cache; 1 if memory is read once per row."""
-        if cache_bytes is None or csc.num_src * row_bytes <= cache_bytes or not csc.num_edges:
+    def _share(self, csc: Csc, row_bytes: int, cache_bytes: int) -> float:
+        """Return the share of a block's row reads that hit a cache."""
+        if csc.num_src * row_bytes <= cache_bytes or not csc.num_edges:
             return 1.0
         key = (id(csc), row_bytes, cache_bytes)
         if key not in self._shares:

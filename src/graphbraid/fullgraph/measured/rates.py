@@ -7,6 +7,7 @@ doubtful and a later process measures again.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import logging
@@ -23,6 +24,8 @@ from torch import Tensor
 from graphbraid import native
 from graphbraid.files.writing import format_bytes
 from graphbraid.fullgraph.device import HOST, Device
+from graphbraid.fullgraph.lowering.costs import sound_trials
+from graphbraid.fullgraph.step.arena import in_huge_pages
 from graphbraid.fullgraph.step.inputs import SparseInput
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.sparse_features import SparseFeatures
@@ -77,12 +80,15 @@ def _table_bytes(num_nodes: int) -> float:
     return 4.0 * _WIDTH * num_nodes
 
 
-def _row_bytes(seconds: Seconds, num_nodes: int, degree: int = 8, width: int = _WIDTH) -> float:
-    indices = _drawn(num_nodes, num_nodes * degree)
-    csc = Csc(torch.arange(0, num_nodes * degree + 1, degree), indices, num_nodes, trusted=True)
-    x, out = torch.ones(num_nodes, width), torch.empty(num_nodes, width)
-    how = Aggregation(csc=csc)
-    return 4.0 * csc.num_edges * width / seconds(lambda: how.forward(x, out=out))
+def _row_bytes(
+    seconds: Seconds, num_nodes: int, degree: int = 8, *, num_dst: int | None = None, x: Tensor | None = None
+) -> float:
+    """Return the bytes per second of rows read at random, of ``x`` or of ``num_nodes`` rows of ones."""
+    num_dst, x = num_dst or num_nodes, torch.ones(num_nodes, _WIDTH) if x is None else x
+    indices = _drawn(num_nodes, num_dst * degree)
+    csc = Csc(torch.arange(0, num_dst * degree + 1, degree), indices, num_nodes, trusted=True)
+    out, how = torch.empty(num_dst, x.shape[1]), Aggregation(csc=csc)
+    return 4.0 * csc.num_edges * x.shape[1] / seconds(lambda: how.forward(x, out=out))
 
 
 def _cache(seconds: Seconds, cached: float, memory: float, num_nodes: int) -> tuple[float, float]:
@@ -266,6 +272,46 @@ def _quiet_ones(device: Device) -> Iterator[Rates]:
             yield kept.rates
 
 
+# ---- rows read at random from memory, by the size of their region: beside the floor of a step alone
+
+_READS = 1 << 20
+_REGION_SHARE = 8
+"""A measurement takes at most one part in so many of the free memory."""
+_LINE = 64
+
+
+def row_rate(region_bytes: int, row_bytes: int) -> float:
+    """Return the bytes per second of rows read at random from a region of the host's memory.
+
+    They lie in huge pages, as those of a step do. Rates are measured at their first use, for each power of
+    two of a region and each number of cache lines of a row, and kept unless other programs disturbed them.
+
+    Args:
+        region_bytes: size of the region; a smaller one is measured where little memory is free.
+        row_bytes: size of a row.
+    """
+    free = HOST.free_bytes() or region_bytes
+    most = max(2 * int(machine_rates().cache_bytes), free // _REGION_SHARE)
+    region, lines = min(region_bytes, most), -(-row_bytes // _LINE)
+    return _row_rate(1 << max(0, region.bit_length() - 1), min(lines, 16))
+
+
+@functools.cache
+def _row_rate(region: int, lines: int) -> float:
+    file, name = _KEPT_READS.file(f"{_description(HOST)} {torch.__version__}"), f"{region} {lines}"
+    kept = _KEPT_READS.read(file) or {}
+    if name in kept:
+        return kept[name]
+    x = in_huge_pages(region)[:region].view(torch.float32).view(-1, _LINE * lines // 4).fill_(1.0)
+    watched, until, rate = OtherPrograms(), time.perf_counter() + LEAST_SECONDS, 0.0
+    while rate == 0.0 or time.perf_counter() < until:
+        rate = max(rate, _row_bytes(HOST.seconds, len(x), x=x, num_dst=_READS // 8))
+    if not is_disturbed(watched.share()):
+        with contextlib.suppress(*NOT_KEPT):
+            _KEPT_READS.write(file, kept | {name: rate})
+    return rate
+
+
 def _description(device: Device) -> str:
     return f"{VERSION} {device.name}"
 
@@ -288,3 +334,4 @@ def _is_rate(value: object) -> bool:
 
 
 _KEPT = Kept("rates", dataclasses.asdict, _from_json)
+_KEPT_READS: Kept[dict[str, float]] = Kept("reads", dict, sound_trials)

@@ -144,13 +144,13 @@ class Arena:
         has_pages = place.type == "cpu" and self.nbytes >= _HUGE_PAGE
         page = _HUGE_PAGE if has_pages else _ALIGN
         size = self.nbytes + page
-        whole = _in_huge_pages(size) if has_pages else torch.empty(size, dtype=torch.uint8, device=place)
+        whole = in_huge_pages(size) if has_pages else torch.empty(size, dtype=torch.uint8, device=place)
         start = -whole.data_ptr() % page
         for buffer in self.buffers:
             buffer.put_in(whole[start:])
 
 
-def _in_huge_pages(nbytes: int) -> Tensor:
+def in_huge_pages(nbytes: int) -> Tensor:
     """Allocate memory and ask the system to use 2 MiB pages for it.
 
     Aggregation reads rows at random, and with 4 KiB pages most of these reads also miss the TLB.
