@@ -112,7 +112,9 @@ _NONE = one_of(None)
     weights=False,
 )
 def _read_pyg_sage(call: LayerCall) -> str:
-    return _sage(call, ties_of(call) if call.layer.aggr == "max" else "shared")
+    if call.layer.aggr != "max":
+        return _sage(call)
+    return _sage(call, ties_of(call.layer, call.refuse, sparse=call.edges.sparse))
 
 
 @reads(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import sys
 import warnings
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from graphbraid.fullgraph.program import AdjacencyMatrix, DestinationRows, Linear, Scale
+from graphbraid.fullgraph.program import AdjacencyMatrix, DestinationRows, Linear, NotLoweredError, Scale
 from graphbraid.fullgraph.reading.exact import (
     Allowed,
     Known,
@@ -24,7 +24,7 @@ from graphbraid.fullgraph.reading.exact import (
 )
 from graphbraid.fullgraph.reading.reader import LayerCall, reads
 from graphbraid.fullgraph.reading.rowwise import checked_linear
-from graphbraid.ops.spmm import Ties
+from graphbraid.ops.spmm import TIES, Ties
 
 PYG, OWN = "torch_geometric.nn.conv", "graphbraid.nn"
 """Modules that hold the classes."""
@@ -186,36 +186,50 @@ _SEEN: dict[tuple[tuple[float, ...], tuple[float, ...]], Ties] = {
 """Kinds by the gradients of two equal messages: first of two ones, then of two zeros."""
 
 
-def ties_of(call: LayerCall) -> Ties:
-    """Return how a PyG layer that takes the maximum, SAGEConv or GraphConv, treats ties.
+def ties_of(
+    layer: Any,
+    refuse: Callable[[str], NotLoweredError],
+    *,
+    sparse: bool = False,
+    known: Collection[Ties] = TIES,
+) -> Ties:
+    """Return how PyG divides the gradient of a layer's maximum or minimum among equal messages.
+
+    Args:
+        layer: the layer.
+        refuse: makes the error to raise.
+        sparse: whether the edges are a sparse matrix.
+        known: the ways that the caller has an operation for.
 
     Raises:
-        NotLoweredError: no kernel treats ties in this way, or PyG itself fails.
+        NotLoweredError: no operation treats ties in this way, or PyG itself fails.
     """
-    layer, kind = call.layer, cast("Any", type(call.layer))
-    device = next(layer.parameters()).device
+    device = next((one.device for one in layer.parameters()), torch.device("cpu"))
+    what = f"with aggr={layer.aggr!r}"
     try:
-        seen = _probe(kind, call.edges.sparse, layer.fuse, layer.aggr_module._deterministic, device)
+        seen = _probe(layer.aggr, sparse, layer.fuse, layer.aggr_module._deterministic, device)
     except (RuntimeError, NotImplementedError, ImportError) as error:
-        raise call.refuse(f"with aggr='max' fails by itself here: {error}") from error
+        raise refuse(f"{what} fails by itself here: {error}") from error
     found = _SEEN.get(seen)
-    if found is None or (found == "first" and device.type != "cpu"):  # in a race the first may win by chance
+    in_race = found == "first" and device.type != "cpu"  # the first may win by chance
+    if found is None or found not in known or in_race:
         shares = " and ".join(str(tuple(round(share, 3) for share in pair)) for pair in seen)
-        raise call.refuse(f"with aggr='max' shares the gradient of two equal ones and two zeros as {shares}")
+        raise refuse(f"{what} shares the gradient of two equal ones and two zeros as {shares}")
     return found
 
 
 @functools.cache
 def _probe(
-    kind: Any, sparse: bool, fuse: bool, deterministic: bool, device: torch.device
+    aggr: str, sparse: bool, fuse: bool, deterministic: bool, device: torch.device
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the gradients of two equal messages to a third node: of ones, and of zeros."""
+    """Return the gradients of two equal messages to a third node: of ones, and of zeros.
+
+    The message is that of PyG's ``SimpleConv``, the row itself, as SAGEConv's is.
+    """
+    simple: Any = sys.modules["torch_geometric.nn.conv.simple_conv"]
     with torch.inference_mode(False), torch.enable_grad(), torch.random.fork_rng():
-        layer = kind(1, 1, aggr="max", bias=False).to(device)
+        layer = simple.SimpleConv(aggr=aggr)
         layer.fuse, layer.aggr_module._deterministic = fuse, deterministic
-        with torch.no_grad():
-            for weight in layer.parameters():
-                weight.fill_(1.0)
         edges = torch.tensor([[0, 1], [2, 2]], device=device)
         if sparse:
             edges = _sparse(edges.flip(0))

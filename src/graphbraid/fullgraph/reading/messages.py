@@ -26,6 +26,7 @@ from graphbraid.fullgraph.reading.edge_functions import recorded_functions
 from graphbraid.fullgraph.reading.exact import Known, check, flag, is_from
 from graphbraid.fullgraph.reading.fused_messages import heads_of, steps_of
 from graphbraid.fullgraph.reading.hgt import is_kind
+from graphbraid.fullgraph.reading.message_passing import ties_of
 from graphbraid.fullgraph.reading.message_trial import show_row_by_row, traced_message
 from graphbraid.fullgraph.reading.reader import Writer, reader_of
 from graphbraid.ops.message_steps import MessageStep
@@ -336,7 +337,8 @@ def read_messages(
     else:
         check(f"{of.name}.aggr_module", of.layer.aggr_module, Known({"_deterministic": flag}))
         reduction = _AGGREGATIONS[of.layer.aggr][1]
-        ties = _ties_of(of, reduction) if reduction in ("max", "min") else "shared"
+        if reduction in ("max", "min"):
+            ties = ties_of(of.layer, of.refuse, known=("shared", "shared with zero"))
     read_shapes = shapes | {key: (one.weight.shape[1],) for key, one in encoders.items()}
     read = [(key.endswith("_i"), value) for key, value in rows.items() if isinstance(value, str)]
     values = list(dict.fromkeys(value for _, value in sorted(read, key=itemgetter(0))))  # sources first
@@ -431,41 +433,6 @@ def _shape_of_own(
     if more.shape[0] != 3 or more.ndim < 2 or not torch.allclose(more[:2], fewer, rtol=1e-3, equal_nan=True):
         raise of.refuse("its aggregation gives a node another row among other nodes")
     return tuple(more.shape[1:])
-
-
-def _ties_of(of: Propagation, reduction: str) -> Ties:
-    """Return how PyG divides the gradient of a maximum or minimum among equal messages.
-
-    Raises:
-        NotLoweredError: no operation divides it so.
-    """
-    module = of.layer.aggr_module
-    found = _shares(str(of.layer.aggr), module._deterministic)
-    known: dict[tuple[tuple[float, ...], ...], Ties] = {
-        ((0.5, 0.5), (0.5, 0.5)): "shared",
-        ((0.5, 0.5), (round(1 / 3, 3), round(1 / 3, 3))): "shared with zero",
-    }
-    if found not in known:
-        raise of.refuse(
-            f"its aggr={reduction!r} shares the gradient of two equal ones and two zeros as {found}"
-        )
-    return known[found]
-
-
-@functools.cache
-def _shares(aggr: str, deterministic: bool) -> tuple[tuple[float, ...], ...]:
-    """Return the gradients of two equal messages: of ones, and of zeros."""
-    home: Any = sys.modules["torch_geometric.nn.aggr.basic"]
-    shares = []
-    with torch.inference_mode(False), torch.enable_grad():
-        for value in (1.0, 0.0):
-            module = getattr(home, _AGGREGATIONS[aggr][0])()
-            messages = torch.full((2, 1), value, requires_grad=True)
-            module._deterministic = deterministic
-            out = module(messages, torch.zeros(2, dtype=torch.int64), dim_size=1, dim=-2)
-            (grad,) = torch.autograd.grad(out.sum(), messages)
-            shares.append(tuple(round(float(one), 3) for one in grad.flatten()))
-    return tuple(shares)
 
 
 __all__ = [

@@ -71,7 +71,8 @@ def _read_graph(call: LayerCall) -> str:
         raise call.refuse(f"with aggr={conv.aggr!r} on weighted edges has no lowered form", "aggr='add'")
     linear, over = checked_linear(call, "lin_rel"), edges.relation
     if conv.aggr == "max":
-        largest = writer.add(Maximum, call.x, ties=ties_of(call), relation=over)
+        ties = ties_of(conv, call.refuse, sparse=edges.sparse)
+        largest = writer.add(Maximum, call.x, ties=ties, relation=over)
         out = writer.add(Linear, largest, weight=linear.weight)
     else:
         kind = "mean" if conv.aggr == "mean" else "sum"

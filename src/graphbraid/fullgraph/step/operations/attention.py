@@ -11,6 +11,7 @@ from torch import Tensor
 from graphbraid.fullgraph.program import Attention, RelationAttention
 from graphbraid.fullgraph.reading.hgt import attend
 from graphbraid.fullgraph.step.arena import FirstRows, Rows
+from graphbraid.fullgraph.step.operations.graph_break import PlannedByPyTorch
 from graphbraid.fullgraph.step.plan import PlannedOperation, StepPlan
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.attention import both_ways, needs_ids
@@ -202,20 +203,13 @@ class PlannedGatv2(PlannedAttention):
             plan.do(f"gradient of {own}", join, own_grad, whole)
 
 
-class PlannedRelationAttention(PlannedOperation[RelationAttention]):
-    """Attention over several relations, by differentiable operators; their graph lives until backward.
-
-    Its memory comes from torch's allocator, beside the arena.
-    """
+class PlannedRelationAttention(PlannedByPyTorch[RelationAttention]):
+    """Attention over several relations."""
 
     def __init__(self, plan: StepPlan, op: RelationAttention) -> None:
-        super().__init__(plan, op)
+        super().__init__(plan, op, range(len(op.inputs)))
         block = plan.request.blocks[plan.program.level(op.out) - 1]
         self._cscs = [block.of(relation).csc for relation in op.relations]
-        self._learning = [value for value in dict.fromkeys(op.inputs) if plan.program.learns(value)]
-        self._parameters = [parameter for parameter in op.parameters() if parameter.requires_grad]
-        self._leaves: list[Tensor] = []
-        self._result: Tensor | None = None
         # Mapped keys and values, their copies side by side and the gradients of both; by head, the logits of
         # edges and their gradients; and the edges of all relations as one graph, with its transpose.
         num_src, num_edges = (
@@ -224,45 +218,10 @@ class PlannedRelationAttention(PlannedOperation[RelationAttention]):
         heads: int = cast("Any", op.layer).heads
         self.other_bytes = 32 * num_src * plan.program.width(op.out) + (8 * heads + 12) * num_edges
 
-    def forward(self) -> None:
-        """Plan the value, which is copied to its buffer."""
-        plan, op = self.plan, self.op
-        rows = {value: plan.rows(value) for value in op.inputs}
-        out, keeps = plan.result(op), plan.training and plan.program.learns(op.out)
-
-        def run() -> None:
-            # .data, since autograd would take a later write to the arena for a change of these rows.
-            inputs = {value: one.tensor.data for value, one in rows.items()}
-            self._leaves = [inputs[value].requires_grad_(keeps) for value in self._learning]
-            with torch.set_grad_enabled(keeps):
-                query, *sources = (inputs[value] for value in op.inputs)
-                result = attend(op.layer, query, sources, [one.edge_type for one in op.relations], self._cscs)
-            out.tensor.copy_(result.detach())
-            self._result = result
-
-        plan.do(op.out, run, out, *rows.values())
-
-    def backward(self) -> None:
-        """Plan the gradients of the inputs and of the relations' matrices and strengths."""
-        plan, op, grad = self.plan, self.op, self.grad
-        if not (self._learning or self._parameters):
-            return
-        targets = [plan.grad_of(value) for value in self._learning]
-        wanted = len(targets)
-
-        def run() -> None:
-            leaves, result = [*self._leaves, *self._parameters], self._result
-            self._leaves, self._result = [], None
-            assert result is not None
-            # A copy: autograd may return the gradient itself, and other tasks write to its buffer.
-            found = torch.autograd.grad(result, leaves, grad.tensor.clone())
-            for (rows, adds), gradient in zip(targets, found[:wanted], strict=True):
-                rows.tensor.add_(gradient) if adds else rows.tensor.copy_(gradient)
-            for parameter, gradient in zip(self._parameters, found[wanted:], strict=True):
-                plan.parameters.give(parameter, gradient)
-
-        reads = (plan.rows(value) for value in op.inputs)
-        plan.do(f"gradient through {op.out}", run, grad, *reads, *(rows for rows, _ in targets))
+    def computed(self, rows: list[Tensor]) -> Tensor:
+        """Return the attention."""
+        query, *sources = rows
+        return attend(self.op.layer, query, sources, [one.edge_type for one in self.op.relations], self._cscs)
 
 
 @recorded_whole
