@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import warnings
 from collections.abc import Mapping
@@ -89,7 +88,7 @@ class BatchRunner:
             out = run.outputs()[: call.num_seeds]
             return out if returned is None else returned.of(out, partial(_kept, run, call.num_seeds))
         self.runs_as_written(found, stacklevel=stacklevel + 1)
-        with fused_layers(self.model) if call.given.typed else contextlib.nullcontext():
+        with fused_layers(self.model):
             out = call.calling.run(self.model, call.values)
         if call.num_seeds is None:
             return out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -117,7 +116,7 @@ def _matrix_of(csc: Csc) -> Tensor:
 class AsWritten:
     """Calls a model as it is written on a whole graph.
 
-    Where the graph has types, its ``HGTConv`` layers run by :func:`.fused_layers`.
+    Layers of PyG's ``HGTConv`` run by :func:`.fused_layers`.
 
     Args:
         model: any module.
@@ -146,7 +145,7 @@ class AsWritten:
         """
         self._values.forget()
         node_type = self._node_type
-        with contextlib.nullcontext() if node_type is None else fused_layers(self._model):
+        with fused_layers(self._model):
             out = self._calling.run(self._model, CallValues(self.value))
         return out if node_type is None else of_node_type(out, node_type)
 

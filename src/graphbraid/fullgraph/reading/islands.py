@@ -37,7 +37,7 @@ from graphbraid.fullgraph.program import (
 )
 from graphbraid.fullgraph.reading.exact import computed_weights
 from graphbraid.fullgraph.reading.messages import Propagation, is_message_passing
-from graphbraid.fullgraph.reading.own_edges import CallFacts, LayerOnEdges, layer_on_edges
+from graphbraid.fullgraph.reading.own_edges import CallOnEdges, LayerOnEdges
 from graphbraid.fullgraph.reading.reader import Writer
 from graphbraid.fullgraph.reading.row_dependence import Dependence, RowWatch, is_of_torch, tensors_in
 from graphbraid.fullgraph.reading.tracing import WHERE, TracedCalls, generators, put_back
@@ -172,7 +172,8 @@ class Islands:
                 raise why
             return None
         before = self._try_arguments(node)
-        facts = CallFacts(
+        call = CallOnEdges(
+            node=node,
             num_rows=self._breaks.num_rows[0],
             dtype=self._breaks.dtype,
             result_of=partial(self._result_for, node),
@@ -180,13 +181,13 @@ class Islands:
             shape_of=self.shape_of,
         )
         try:
-            layer = layer_on_edges(node, module, facts)
+            layer = call.read(module)
         except NotLoweredError as error:
             if is_propagate:
                 raise _both(why, _NoBreakError(error.code, error.reason)) from error
             return None
         draw = torch.Generator().manual_seed(len(self._written))
-        result = torch.rand(facts.num_rows, layer.width, generator=draw, dtype=facts.dtype)
+        result = torch.rand(call.num_rows, layer.width, generator=draw, dtype=call.dtype)
         return _Written(why, result, Dependence.COUPLED, 0, repeats=False, writes_before=before, layer=layer)
 
     def _learns(self, at: fx.Node, one: fx.Node) -> bool:

@@ -52,11 +52,12 @@ class LayerOnEdges:
     width: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class CallFacts:
-    """What is known of the arguments of a call.
+@dataclass(kw_only=True)
+class CallOnEdges:
+    """A call of a layer, or of a user's ``propagate``, that is read by itself.
 
     Attributes:
+        node: the call.
         num_rows: number of rows of matrices of node rows.
         dtype: their dtype.
         result_of: returns what a node of the trace gave in a trial.
@@ -64,43 +65,32 @@ class CallFacts:
         shape_of: returns the shape of a row before a node made it a row of a matrix.
     """
 
+    node: fx.Node
     num_rows: int
     dtype: torch.dtype
     result_of: Callable[[fx.Node], Any]
     learns: Callable[[fx.Node], bool]
     shape_of: Callable[[fx.Node], tuple[int, ...]]
+    _rows: list[fx.Node] = field(default_factory=list)
+    _edges: fx.Node | None = None
+    _weight: fx.Node | None = None
+    _features: fx.Node | None = None
 
+    def read(self, module: nn.Module | None) -> LayerOnEdges:
+        """Return the layer with its program.
 
-def layer_on_edges(node: fx.Node, module: nn.Module | None, facts: CallFacts) -> LayerOnEdges:
-    """Read a call of a layer by itself.
+        Args:
+            module: the module that is called; None for ``propagate``.
 
-    Args:
-        node: the call, of a module or of a user's ``propagate``.
-        module: the module; None for ``propagate``.
-        facts: what is known of its arguments.
+        Raises:
+            NotLoweredError: it is no layer that has a lowered form on any edges.
+        """
+        if isinstance(self.node.target, Propagation):
+            return self._of_messages(self.node.target)
+        assert module is not None
+        return self._of_layer(str(self.node.target).removeprefix("model."), module)
 
-    Raises:
-        NotLoweredError: it is no layer that has a lowered form on any edges.
-    """
-    call = _Call(node, facts)
-    if isinstance(node.target, Propagation):
-        return call.of_messages(node.target)
-    assert module is not None
-    return call.of_layer(str(node.target).removeprefix("model."), module)
-
-
-@dataclass
-class _Call:
-    """A call that is read, and the arguments found so far."""
-
-    node: fx.Node
-    facts: CallFacts
-    rows: list[fx.Node] = field(default_factory=list)
-    edges: fx.Node | None = None
-    weight: fx.Node | None = None
-    features: fx.Node | None = None
-
-    def of_layer(self, name: str, module: nn.Module) -> LayerOnEdges:
+    def _of_layer(self, name: str, module: nn.Module) -> LayerOnEdges:
         """Read a call of a layer that has a reader."""
         reader = checked_reader(name, module)
         given = dict(bound_arguments(name, reader.takes, self.node.args, self.node.kwargs))
@@ -115,19 +105,19 @@ class _Call:
         if unread := [key for key in others if key not in reader.gives]:
             raise NotLoweredError(name, f"it takes {unread[0]!r} too", f"a call without {unread[0]}")
         writer, values = self._inputs(name, [*several, *others.values()])
-        channels = None if self.features is None else int(self.facts.result_of(self.features).shape[1])
+        channels = None if self._features is None else int(self.result_of(self._features).shape[1])
         call = LayerCall(
             writer,
             name,
             module,
             values[0],
-            Edges(weighted=self.weight is not None, channels=channels),
+            Edges(weighted=self._weight is not None, channels=channels),
             {key: NodeRows(value) for key, value in zip(others, values[len(several) :], strict=True)},
             tuple(values[: len(several)]) if len(several) > 1 else (),
         )
         return self._made(name, module, writer, reader.read(call))
 
-    def of_messages(self, of: Propagation) -> LayerOnEdges:
+    def _of_messages(self, of: Propagation) -> LayerOnEdges:
         """Read a call of a user's ``propagate``."""
         by_node: dict[str, Any] = {
             key: value
@@ -140,7 +130,7 @@ class _Call:
         found: dict[ReadRows, fx.Node] = {}
         for key, value in of_edges.items():
             if isinstance(value, fx.Node):
-                ndim = getattr(self.facts.result_of(value), "ndim", 0)
+                ndim = getattr(self.result_of(value), "ndim", 0)
                 role = roles[key] = ReadRows.WEIGHT if ndim == 1 else ReadRows.FEATURES
                 if found.setdefault(role, value) is not value:
                     raise of.refuse("its message reads several values of edges", "one of each edge")
@@ -149,45 +139,45 @@ class _Call:
         writer, values = self._inputs(of.name, list(by_node.values()))
         rows: dict[str, str | ReadRows | int] = {**dict(zip(by_node, values, strict=True)), **roles}
         # Rows are read of matrices, into which propagate has joined the heads.
-        shapes = {key: self.facts.shape_of(value) for key, value in by_node.items()}
-        shapes |= {key: tuple(self.facts.result_of(found[role]).shape[1:]) for key, role in roles.items()}
+        shapes = {key: self.shape_of(value) for key, value in by_node.items()}
+        shapes |= {key: tuple(self.result_of(found[role]).shape[1:]) for key, role in roles.items()}
         out, shape = read_messages(writer, of, rows, constants, shapes)
         give_shape(self.node, shape)
         return self._made(of.name, of.layer, writer, out)
 
     def _take_edges(self, name: str, edges: Any, weight: Any, features: Any) -> None:
         """Check the edges and their values."""
-        found: Any = self.facts.result_of(edges) if isinstance(edges, fx.Node) else None
+        found: Any = self.result_of(edges) if isinstance(edges, fx.Node) else None
         is_list = _is_plain(found) and found.ndim == 2 and found.shape[0] == 2
         if not is_list or found.dtype not in (torch.int32, torch.int64):
             raise NotLoweredError(name, "it takes edges that are no list of pairs", "edge_index")
         for value, ndim in ((weight, 1), (features, 2)):
             if value is None:
                 continue
-            held: Any = self.facts.result_of(value) if isinstance(value, fx.Node) else None
-            fits = _is_plain(held) and held.dtype == self.facts.dtype and held.ndim == ndim
+            held: Any = self.result_of(value) if isinstance(value, fx.Node) else None
+            fits = _is_plain(held) and held.dtype == self.dtype and held.ndim == ndim
             if not fits or held.shape[0] != found.shape[1] or 0 in held.shape[1:]:
                 raise NotLoweredError(name, f"it takes {value}, which is not one row for each edge")
-        self.edges, self.weight, self.features = edges, weight, features
+        self._edges, self._weight, self._features = edges, weight, features
 
     def _inputs(self, name: str, given: Sequence[Any]) -> tuple[Writer, list[str]]:
         """Return a writer whose input has the columns of all matrices side by side, and their values."""
         for value in given:
-            held: Any = self.facts.result_of(value) if isinstance(value, fx.Node) else None
-            fits = _is_plain(held) and held.ndim == 2 and held.shape[0] == self.facts.num_rows
-            if not fits or held.dtype != self.facts.dtype or held.shape[1] == 0:
+            held: Any = self.result_of(value) if isinstance(value, fx.Node) else None
+            fits = _is_plain(held) and held.ndim == 2 and held.shape[0] == self.num_rows
+            if not fits or held.dtype != self.dtype or held.shape[1] == 0:
                 raise NotLoweredError(name, f"its argument {value} is not a matrix of node rows")
-        self.rows = list(dict.fromkeys(given))
-        widths = [int(self.facts.result_of(one).shape[1]) for one in self.rows]
+        self._rows = list(dict.fromkeys(given))
+        widths = [int(self.result_of(one).shape[1]) for one in self._rows]
         writer, first, values = Writer({INPUT: sum(widths)}), 0, dict[fx.Node, str]()
-        for one, width in zip(self.rows, widths, strict=True):
+        for one, width in zip(self._rows, widths, strict=True):
             values[one] = writer.columns(INPUT, first, first + width)
             first += width
         return writer, [values[one] for one in given]
 
     def _made(self, name: str, module: nn.Module, writer: Writer, out: str) -> LayerOnEdges:
-        learns_weights = self.weight is not None and self.facts.learns(self.weight)
-        learns_features = self.features is not None and self.facts.learns(self.features)
+        learns_weights = self._weight is not None and self.learns(self._weight)
+        learns_features = self._features is not None and self.learns(self._features)
         for op in writer.ops:
             if learns_weights and op.moves and not isinstance(op, Messages):
                 raise NotLoweredError(name, "its edge weights are learned", "weights that are not")
@@ -202,10 +192,10 @@ class _Call:
             program = Program(ops=tuple(reversed(kept)), in_channels=writer.width(INPUT))
         except ValueError as error:
             raise NotLoweredError(name, str(error)) from None
-        assert self.edges is not None
+        assert self._edges is not None
         return LayerOnEdges(
             layer=LoweredLayer(module, program, learns_weights),
-            args=(tuple(self.rows), self.edges, self.weight, self.features),
+            args=(tuple(self._rows), self._edges, self._weight, self._features),
             width=writer.width(out),
         )
 
@@ -218,4 +208,4 @@ def _is_plain(value: Any) -> bool:
     return type(value) in (Tensor, nn.Parameter) and value.layout == torch.strided
 
 
-__all__ = ["CallFacts", "LayerOnEdges", "layer_on_edges"]
+__all__ = ["CallOnEdges", "LayerOnEdges"]
