@@ -2,65 +2,76 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from graphbraid.features.rows.caches import RowCache
-from graphbraid.features.rows.disk import DiskRows
+import torch
+
 from graphbraid.features.rows.memory import MemoryRows
-from graphbraid.features.tiers.tier_report import RING, ReadShareCurve, TierRow
-from graphbraid.sampling.rows.device_cache import DeviceCache
+from graphbraid.features.tiers.tier_report import RING, ReadShareCurve, TierReport, TierRow
 from graphbraid.sampling.rows.shared_cache import SharedDeviceCache
 from graphbraid.sampling.rows.tier_counts import TierCounts
 
+if TYPE_CHECKING:
+    from graphbraid.features.tiers.tiered_features import TieredFeatures
 
-@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+
 class SeenTiers:
-    """The tiers of a store of rows, with what was read of them, as a report shows them."""
+    """The tiers of a store of rows, with what was read of them, as a report shows them.
 
-    disk: DiskRows | None
-    cache: RowCache | MemoryRows
-    hot: DeviceCache | None
-    row_bytes: int
-    """Bytes in which a row is kept."""
-    lookahead: int
-    """Batches that are announced ahead."""
-    counts: TierCounts
-    served: ReadShareCurve | None
-    """Shares of the reads by the score; None without one."""
-    epoch_reads: float | None
-    """Reads per epoch by the score, or of the last epoch; None if neither is known."""
-    epoch: TierCounts | None = None
-    """What the last epoch read; None before its end."""
+    Args:
+        store: the store.
+        last: what the last epoch read. If None, none has ended.
+    """
 
-    def rows(self) -> tuple[TierRow, ...]:
+    def __init__(self, store: TieredFeatures, last: TierCounts | None) -> None:
+        self._store, self._last, self._counts = store, last, store.counts
+        self._served = None if store.score is None else ReadShareCurve(store.score)
+        self._epoch_reads = store.epoch_reads
+        if self._epoch_reads is None and last is not None:
+            self._epoch_reads = float(last.reads)
+
+    def report(self) -> TierReport:
+        """Return the tiers as a record."""
+        store, served = self._store, self._served
+        return TierReport(
+            num_rows=len(store),
+            row_bytes=store.row_bytes,
+            dtype=str(store.dtype) if store.scale is None else f"{torch.int8} with a scale each",
+            tiers=self._rows(),
+            counts=self._counts,
+            epoch=self._last,
+            filled_by=store.filled_by,
+            curve=() if served is None else served.curve(store.row_bytes, self._epoch_reads),
+        )
+
+    def _rows(self) -> tuple[TierRow, ...]:
         """Return a row for each tier there is, the fastest first, and one for look-ahead's ring."""
         tiers = (self._device(), self._peers(), self._ring(), self._host(), self._file())
         return tuple(tier for tier in tiers if tier is not None)
 
     def _device(self) -> TierRow | None:
-        hot = self.hot
+        hot = self._store.hot
         if hot is None:
             return None
         num_own = len(hot.own_ids)
-        share = None if self.served is None else self.served.share(num_own)
+        share = None if self._served is None else self._served.share(num_own)
         found = ("found by a comparison" if hot.is_prefix else "found by a map") if num_own else ""
         detail = "; ".join(part for part in (found, hot.reason) if part)
         kept = {"nbytes": num_own * self._kept_bytes, "notes_bytes": hot.map_bytes}
         return self._line("device", "hot_rows", num_own, share, detail, **kept)
 
     def _peers(self) -> TierRow | None:
-        hot = self.hot
+        hot = self._store.hot
         if not isinstance(hot, SharedDeviceCache) or not hot.num_shared:
             return None
-        share = None if self.served is None else self._share_from(len(hot.own_ids), hot.num_shared)
+        share = None if self._served is None else self._share_from(len(hot.own_ids), hot.num_shared)
         detail = f"interleaved over {hot.num_peers} devices while they train: {hot.own_shared:,} are here"
         kept = {"nbytes": hot.num_shared * self._kept_bytes}
         return self._line("peers", "peer_rows", hot.num_shared, share, detail, **kept)
 
     def _ring(self) -> TierRow | None:
         """Return the line of rows that batches before had brought, which the score expects in other tiers."""
-        if not self.counts.ring_rows:
+        if not self._counts.ring_rows:
             return None
         return self._line(
             RING,
@@ -72,17 +83,23 @@ class SeenTiers:
         )
 
     def _host(self) -> TierRow:
-        upto, ahead = self._upto, f", {self.lookahead} batches ahead" if self.lookahead else ""
-        share = None if self.served is None else self._share_from(self._num_hot, upto - self._num_hot)
-        rows = upto - self._num_hot if self.disk is None else self.cache.num_rows
-        detail = "as the graph has them" if self.disk is None else f"policy {self.cache.policy}{ahead}"
-        return self._line("host", "host_rows", rows, share, detail, notes_bytes=self.cache.overhead_bytes)
+        upto, ahead = self._upto, f", {self._store.lookahead} batches ahead" if self._store.lookahead else ""
+        share = None if self._served is None else self._share_from(self._num_hot, upto - self._num_hot)
+        rows = upto - self._num_hot if self._store.disk is None else self._store.cache.num_rows
+        detail = (
+            "as the graph has them"
+            if self._store.disk is None
+            else f"policy {self._store.cache.policy}{ahead}"
+        )
+        return self._line(
+            "host", "host_rows", rows, share, detail, notes_bytes=self._store.cache.overhead_bytes
+        )
 
     def _file(self) -> TierRow | None:
-        if self.disk is None:
+        if self._store.disk is None:
             return None
-        share = None if self.served is None else 1 - self.served.share(self._upto)
-        return self._line("disk", "disk_rows", self._num_rows - self._upto, share, self.disk.how())
+        share = None if self._served is None else 1 - self._served.share(self._upto)
+        return self._line("disk", "disk_rows", len(self._store) - self._upto, share, self._store.disk.how())
 
     def _line(
         self, name: str, reads: str, rows: int, share: float | None, detail: str, **others: int | None
@@ -97,25 +114,20 @@ class SeenTiers:
             detail: how rows come from there.
             others: fields of the line that do not follow from these.
         """
-        measured = None if self.epoch is None else getattr(self.epoch, reads) * self.row_bytes
+        measured = None if self._last is None else getattr(self._last, reads) * self._store.row_bytes
         fields: dict[str, Any] = {
-            "nbytes": rows * self.row_bytes,
+            "nbytes": rows * self._store.row_bytes,
             "epoch_bytes": self._epoch_bytes(share),
             "measured_bytes": measured,
-            "measured_share": self._of_reads(getattr(self.counts, reads)),
+            "measured_share": self._of_reads(getattr(self._counts, reads)),
             **others,
         }
         return TierRow(name=name, rows=rows, expected_share=share, detail=detail, **fields)
 
     @property
-    def _num_rows(self) -> int:
-        whole = self.cache if isinstance(self.cache, MemoryRows) else self.cache.disk
-        return whole.shape[0]
-
-    @property
     def _num_hot(self) -> int:
         """Rows on devices, those included that are interleaved while a run lasts."""
-        hot = self.hot
+        hot = self._store.hot
         if hot is None:
             return 0
         return len(hot.own_ids) + (hot.num_shared if isinstance(hot, SharedDeviceCache) else 0)
@@ -123,22 +135,22 @@ class SeenTiers:
     @property
     def _kept_bytes(self) -> int:
         """Bytes of a row on a device, with its scale."""
-        scale = self.cache.scale if isinstance(self.cache, RowCache) else None
-        return self.row_bytes + (0 if scale is None else scale.itemsize)
+        scale = None if isinstance(self._store.cache, MemoryRows) else self._store.cache.scale
+        return self._store.row_bytes + (0 if scale is None else scale.itemsize)
 
     def _share_from(self, first: int, count: int) -> float:
-        assert self.served is not None
-        return self.served.share(first + count) - self.served.share(first)
+        assert self._served is not None
+        return self._served.share(first + count) - self._served.share(first)
 
     @property
     def _upto(self) -> int:
         """Number of the highest rows that devices and the host have."""
-        return min(self._num_hot + self.cache.num_rows, self._num_rows)
+        return min(self._num_hot + self._store.cache.num_rows, len(self._store))
 
     def _of_reads(self, rows: int) -> float | None:
-        return rows / self.counts.reads if self.counts.reads else None
+        return rows / self._counts.reads if self._counts.reads else None
 
     def _epoch_bytes(self, share: float | None) -> float | None:
-        if share is None or self.epoch_reads is None:
+        if share is None or self._epoch_reads is None:
             return None
-        return share * self.epoch_reads * self.row_bytes
+        return share * self._epoch_reads * self._store.row_bytes

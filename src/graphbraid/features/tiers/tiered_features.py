@@ -58,7 +58,7 @@ class TieredFeatures:
         self.disk, self.cache, self.hot, self.filled_by = disk, cache, hot, filled_by
         self.mark = mark
         """:func:`.graph.identity.features_mark` of the features; empty where it is not known."""
-        self._lookahead, self._epoch_reads, self.score = lookahead, epoch_reads, score
+        self._lookahead, self.epoch_reads, self.score = lookahead, epoch_reads, score
         self.link = TransferCounter()
         """Counts what travels to devices with batches."""
         self._last_epoch: TierCounts | None = None
@@ -184,7 +184,7 @@ class TieredFeatures:
         return self.cache if isinstance(self.cache, MemoryRows) else self.cache.disk
 
     @property
-    def _scale(self) -> Tensor | None:
+    def scale(self) -> Tensor | None:
         """Scale of each row of int8; None where rows are of another dtype."""
         return self.cache.scale if isinstance(self.cache, RowCache) else scale_of(self.cache.x)
 
@@ -278,31 +278,7 @@ class TieredFeatures:
 
     def report(self) -> TierReport:
         """The tiers as a record: rows, bytes, shares of the reads, and what more memory would buy."""
-        counts, served = self.counts, None if self.score is None else ReadShareCurve(self.score)
-        row_bytes, last, epoch_reads = self.row_bytes, self._last_epoch, self._epoch_reads
-        if epoch_reads is None and last is not None:
-            epoch_reads = float(last.reads)
-        seen = SeenTiers(
-            disk=self.disk,
-            cache=self.cache,
-            hot=self.hot,
-            row_bytes=row_bytes,
-            lookahead=self._lookahead,
-            counts=counts,
-            served=served,
-            epoch_reads=epoch_reads,
-            epoch=last,
-        )
-        return TierReport(
-            num_rows=len(self),
-            row_bytes=row_bytes,
-            dtype=str(self.dtype) if self._scale is None else f"{torch.int8} with a scale each",
-            tiers=seen.rows(),
-            counts=counts,
-            epoch=last,
-            filled_by=self.filled_by,
-            curve=() if served is None else served.curve(row_bytes, epoch_reads),
-        )
+        return SeenTiers(self, self._last_epoch).report()
 
     def explain(self) -> str:
         """The :meth:`report` in words: a row for each tier, and the curve of what memory would buy."""
@@ -312,7 +288,7 @@ class TieredFeatures:
         named = {
             "score": self.score,
             "lookahead": self._lookahead,
-            "epoch_reads": self._epoch_reads,
+            "epoch_reads": self.epoch_reads,
             "hot": self.hot,
             "filled_by": self.filled_by,
             "mark": self.mark,
