@@ -246,7 +246,7 @@ def test_a_killed_rank_ends_the_others_and_is_named(data):
         (("--ranks", "0"), {}, "--ranks must be from 1 to 1024; got 0"),
         (("--ranks", "2"), {"WORLD_SIZE": "4", "RANK": "0"}, "a launcher has started 4; leave --ranks out"),
         (("--ranks", "2", "--comm", "mpi"), {}, "start them by: mpirun -n 2 graphbraid train --comm mpi"),
-        (("--comm", "nccl"), {}, "--comm must be one of auto, torch, mpi; got 'nccl'"),
+        (("--comm", "nccl"), {}, "--comm must be one of 'auto', 'torch', 'mpi'; got 'nccl'"),
     ],
 )
 def test_options_that_cannot_be_are_refused(arguments, variables, says, monkeypatch):

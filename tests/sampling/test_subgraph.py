@@ -261,7 +261,7 @@ def test_both_ways_keeps_the_edge_itself_before_a_reverse():
     [
         (
             {"subgraph_type": "indused"},
-            "must be one of directional, bidirectional, induced; got 'indused'.*induced",
+            "must be one of 'directional', 'bidirectional', 'induced'; got 'indused'.*induced",
         ),
         ({"subgraph_type": 3}, "subgraph_type must be one of"),
         ({"subgraph_type": "induced", "layout": "blocks"}, "needs layout='subgraph', not 'blocks'"),

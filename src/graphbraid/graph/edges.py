@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from graphbraid import native
-from graphbraid.arguments import as_number
-from graphbraid.errors import ConfigError
+from graphbraid.arguments import as_number, check_choice
 from graphbraid.graph.csc import Csc, coo_to_csc, transpose_of
 from graphbraid.signatures import typed
 
@@ -49,7 +48,7 @@ def symmetrize(
     Raises:
         ConfigError: ``weights`` is none of these.
     """
-    _check_combine(weights, _COMBINE[:3])
+    check_choice(weights, "weights", _COMBINE[:3])
     return _merge(csc, edge_id, weights, keep_edge_id, both_ways=True)
 
 
@@ -69,7 +68,7 @@ def remove_duplicates(
     Raises:
         ConfigError: ``weights`` is none of these.
     """
-    _check_combine(weights, _COMBINE)
+    check_choice(weights, "weights", _COMBINE)
     return _merge(csc, edge_id, weights, keep_edge_id, both_ways=False)
 
 
@@ -202,11 +201,6 @@ def _from_sorted_list(csc: Csc, src: Tensor, dst: Tensor, weight: Tensor | None)
     indptr = csc.indptr.new_zeros(csc.num_dst + 1)
     torch.cumsum(torch.bincount(dst, minlength=csc.num_dst), 0, out=indptr[1:])
     return Csc(indptr, src.to(csc.indices.dtype), csc.num_src, weight, trusted=True)
-
-
-def _check_combine(weights: str, allowed: tuple[str, ...]) -> None:
-    if weights not in allowed:
-        raise ConfigError(f"weights must be one of {', '.join(allowed)}; got {weights!r}")
 
 
 def _native_for(csc: Csc) -> Any | None:

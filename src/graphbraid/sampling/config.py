@@ -237,7 +237,5 @@ def as_subgraph_type(given: Any, known: Sequence[str] = SUBGRAPH_TYPES) -> str:
     name = getattr(given, "value", given)
     if name is None:
         return DIRECTIONAL
-    if not isinstance(name, str) or name not in known:
-        hint = did_you_mean(str(name), known)
-        raise ConfigError(f"subgraph_type must be one of {', '.join(known)}; got {given!r}.{hint}")
-    return name
+    check_choice(name, "subgraph_type", known)
+    return str(name)

@@ -229,8 +229,8 @@ def test_no_steps_give_no_batches(pipeline):
 @pytest.mark.parametrize(
     ("options", "x", "error", "message"),
     [
-        ({"topology": "hst"}, None, ConfigError, "topology must be one of device, host; got 'hst'"),
-        ({"features": "disk"}, None, ConfigError, "features must be one of device, host; got 'disk'"),
+        ({"topology": "hst"}, None, ConfigError, "topology must be one of 'device', 'host'; got 'hst'"),
+        ({"features": "disk"}, None, ConfigError, "features must be one of 'device', 'host'; got 'disk'"),
         ({}, torch.ones(4, 2), DataError, r"one for each of 5 nodes; got shape \(4, 2\)"),
         ({}, torch.ones(2, 5).T, DataError, "x must be contiguous rows"),
     ],

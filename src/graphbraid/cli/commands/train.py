@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
+from graphbraid.arguments import check_choice
 from graphbraid.cli.common import (
     INTERRUPTED,
     DebugOption,
@@ -24,7 +25,6 @@ from graphbraid.cli.common import (
 from graphbraid.cli.ranks import must_start, start, world_size
 from graphbraid.cli.run.flags import with_flags
 from graphbraid.cli.run.settings import GivenOptions, ResolvedRun
-from graphbraid.errors import ConfigError
 from graphbraid.train.config import RUN
 
 if TYPE_CHECKING:
@@ -102,11 +102,9 @@ def train(
 def _checked_comm(name: str | None) -> CommName:
     from graphbraid.distributed.ranks.joining import CommName
 
-    for known in get_args(CommName):
-        if name in (None, known):
-            found: CommName = known if name else "auto"
-            return found
-    raise ConfigError(f"--comm must be one of {', '.join(get_args(CommName))}; got {name!r}")
+    found = "auto" if name is None else name
+    check_choice(found, "--comm", get_args(CommName))
+    return cast("CommName", found)
 
 
 def _train_alone(given: GivenOptions, *, quiet: bool, json_output: bool) -> None:

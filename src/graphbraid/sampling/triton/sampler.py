@@ -17,6 +17,7 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
+from graphbraid.arguments import check_choice
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.gather import TierTable
@@ -40,7 +41,7 @@ from graphbraid.sampling.triton.batch import (
 )
 from graphbraid.sampling.triton.relabel import Table, check_positions, place_seeds
 from graphbraid.sampling.triton.rng import signed
-from graphbraid.sampling.triton.topology import HopRows, PlacedTopology, check_placement, place
+from graphbraid.sampling.triton.topology import PLACEMENTS, HopRows, PlacedTopology, place
 from graphbraid.sampling.triton.weighted import PlacedWeights
 
 Span = tuple[str, torch.cuda.Event, torch.cuda.Event]
@@ -139,12 +140,12 @@ class TritonPipeline:
         features: str = "device",
         hot_lists: Tensor | None = None,
     ) -> None:
-        check_placement("topology", topology)
+        check_choice(topology, "topology", PLACEMENTS)
         if hot_lists is not None and topology != "host":
             raise ConfigError(
                 f"hot_lists are lists of a topology on the host; got topology={topology!r}: leave them out"
             )
-        check_placement("features", features)
+        check_choice(features, "features", PLACEMENTS)
         if isinstance(x, Tensor) and (x.ndim != 2 or not x.is_contiguous() or x.shape[0] != csc.num_dst):
             raise DataError(
                 f"x must be contiguous rows, one for each of {csc.num_dst} nodes; got shape {tuple(x.shape)}"

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from graphbraid.errors import ConfigError, DataError, did_you_mean
+from graphbraid.errors import DataError
 from graphbraid.graph.csc import Csc, index_dtype
 from graphbraid.graph.scans import check_ids
 from graphbraid.ops.triton.launch import on_device_of
@@ -25,19 +25,6 @@ from graphbraid.sampling.rows.by_id import take_rows
 from graphbraid.sampling.rows.pinning import pinned
 
 PLACEMENTS = ("device", "host")
-
-
-def check_placement(option: str, placement: str) -> None:
-    """Check that a placement is known.
-
-    Raises:
-        ConfigError: it is not; the message names the option.
-    """
-    if placement not in PLACEMENTS:
-        raise ConfigError(
-            f"{option} must be one of {', '.join(PLACEMENTS)}; got {placement!r}."
-            + did_you_mean(placement, PLACEMENTS)
-        )
 
 
 def place(array: Tensor, placement: str, device: torch.device) -> Tensor:
