@@ -23,6 +23,7 @@ from graphbraid.estimates.seconds import rows_made_up, training_seconds
 from graphbraid.estimates.trial import Trial
 from graphbraid.features import DiskRows, Score, TieredFeatures
 from graphbraid.features.budgets import hot_ids_in, list_bytes, options_for, order_of
+from graphbraid.features.scores.choice import RunTime
 from graphbraid.features.tiers.tier_report import ReadShareCurve
 from graphbraid.features.tiers.tiered_features import LOOKAHEAD
 from graphbraid.graph import Graph, SparseFeatures
@@ -164,8 +165,8 @@ def rows_per_second(graph: Graph, host: int | str) -> float:
 # ---- how long a run takes, for look-ahead
 
 
-class RunSeconds:
-    """The seconds of a run's training (:class:`graphbraid.features.scores.choice.RunTime`).
+class RunSeconds(RunTime):
+    """The seconds of a run's training.
 
     Training is tried at once, with its rows at hand. How long it waits for a disk depends on the rows that
     tiers hold, and is asked for later.

@@ -9,7 +9,6 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
-from types import TracebackType
 from typing import Any, Self
 
 import torch
@@ -292,9 +291,7 @@ class BatchLoader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _running(self) -> HostPipeline:

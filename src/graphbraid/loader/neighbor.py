@@ -11,7 +11,6 @@ from abc import abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.context import get_spawning_popen
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, TypeVar, Unpack, cast
 
 import torch
@@ -225,9 +224,7 @@ class PyGLoaderBase(DataLoader[Any]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __len__(self) -> int:

@@ -13,7 +13,6 @@ import logging
 import time
 from collections.abc import Generator
 from functools import partial
-from types import TracebackType
 
 import torch
 
@@ -114,9 +113,7 @@ class Executor:
     def __enter__(self) -> Executor:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -9,7 +9,6 @@ import os
 import stat
 import threading
 from collections import OrderedDict, deque
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -130,37 +129,21 @@ NEVER = (1 << 63) - 1
 """The next reader of a row that no announced batch reads."""
 
 
-class Policy(Protocol):
-    """Which rows a full cache keeps; see csrc/disk/replacement.h."""
+class Static:
+    """Which rows a full cache keeps, as csrc/disk/replacement.h says: of this policy the first ones."""
 
     def hit(self, row: int, following: int) -> None:
         """A row that is kept was read; ``following`` is the batch that reads it next."""
 
     def choose(self, row: int, following: int) -> int | None:
         """The row that goes for one that was read; None: none goes."""
+        return None
 
     def take(self, row: int, following: int) -> None:
         """A row is kept from now on."""
 
     def announced(self, row: int, following: int) -> None:
         """A row that is kept is next read by another batch than was known."""
-
-
-class Static:
-    """Never evicts."""
-
-    def hit(self, row: int, following: int) -> None:
-        """Nothing."""
-
-    def choose(self, row: int, following: int) -> int | None:
-        """None."""
-        return None
-
-    def take(self, row: int, following: int) -> None:
-        """Nothing."""
-
-    def announced(self, row: int, following: int) -> None:
-        """Nothing."""
 
 
 class Sieve(Static):
@@ -223,7 +206,7 @@ class Belady(Static):
         return gone
 
 
-def _policy_of(name: str, ranks: Tensor | None) -> Policy:
+def _policy_of(name: str, ranks: Tensor | None) -> Static:
     if name == "belady":
         return Belady(ranks)
     return Sieve() if name == "sieve" else Static()
@@ -234,7 +217,7 @@ class RowCache:
 
     def __init__(self, *, disk: DiskRows, capacity: int, policy: str, ranks: Tensor | None) -> None:
         self._disk, self._capacity, self._ranks = disk, capacity, ranks
-        self._policy: Policy = _policy_of(policy, ranks)
+        self._policy = _policy_of(policy, ranks)
         self._looks_ahead = policy == "belady" and capacity > 0
         self._rows: dict[int, Tensor] = {}
         self._ahead: deque[tuple[int, list[int]]] = deque()

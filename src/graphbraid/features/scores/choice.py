@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -95,38 +95,22 @@ class Looked(NamedTuple):
     """Spent on them."""
 
 
-class RunTime(Protocol):
-    """How long a run will take. Look-ahead may take a share of that time."""
+@dataclass(slots=True)
+class RunTime:
+    """How long a run will take, of which nothing but its seconds is known. Look-ahead may take a share."""
 
-    @property
-    def least(self) -> float:
-        """Seconds that it takes whatever is read from where."""
-        ...
-
-    @property
-    def waits(self) -> bool:
-        """Whether it may take longer than that, as rows are read from where it waits for them."""
-        ...
-
-    def with_reads(self, reads: Tensor) -> float:
-        """Return the seconds with tiers filled by ``(num_nodes,)`` reads of an epoch."""
-        ...
+    least: float
+    """Seconds that it takes whatever is read from where."""
+    waits: bool = False
+    """Whether it may take longer than that, as rows are read from where it waits for them."""
 
     @property
     def counted(self) -> str:
         """What these seconds are, in words; empty where nothing is known but their number."""
-        ...
-
-
-class KnownTime(NamedTuple):
-    """A run whose time is known, and nothing else."""
-
-    least: float
-    waits: bool = False
-    counted: str = ""
+        return ""
 
     def with_reads(self, reads: Tensor) -> float:
-        """Return the same seconds."""
+        """Return the seconds with tiers filled by ``(num_nodes,)`` reads of an epoch."""
         return self.least
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from graphbraid.arguments import as_number, check_choice
 from graphbraid.errors import ConfigError
 from graphbraid.features.scores import walks
-from graphbraid.features.scores.choice import READS, Choice, KnownTime, RunTime, choose
+from graphbraid.features.scores.choice import READS, Choice, RunTime, choose
 from graphbraid.features.scores.reads import (
     as_epochs,
     batch_reads,
@@ -111,7 +111,7 @@ def score(
         graph, sampler=sampler, schedule=schedule, epochs=as_epochs(epochs), damping=damping, workers=workers
     )
     if kind == "auto":
-        run = None if run_seconds is None else KnownTime(as_number(run_seconds, "run_seconds", least=0))
+        run = None if run_seconds is None else RunTime(as_number(run_seconds, "run_seconds", least=0))
         return making.chosen(run, READS if as_reads else None)
     return making.made(Choice(kind=kind), making.of(kind))
 

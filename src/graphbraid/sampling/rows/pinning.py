@@ -12,7 +12,6 @@ import contextlib
 import logging
 import mmap
 import weakref
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -30,23 +29,11 @@ CHUNK_BYTES = 1 << 30
 _PORTABLE = 1  # cudaHostRegisterPortable: page-locked for every device
 
 
-class Registrar(Protocol):
-    """A driver's calls that lock and unlock pages."""
+class Registrar:
+    """The CUDA runtime's calls that lock and unlock pages."""
 
     def register(self, address: int, num_bytes: int) -> str:
         """Lock the pages of some memory; return why that is refused, empty if it is not."""
-        ...
-
-    def unregister(self, address: int) -> None:
-        """Unlock the pages of the memory that was registered at this address."""
-        ...
-
-
-class CudaRegistrar:
-    """Calls of the CUDA runtime."""
-
-    def register(self, address: int, num_bytes: int) -> str:
-        """Register memory; see :meth:`Registrar.register`."""
         runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
         error = runtime.cudaHostRegister(address, num_bytes, _PORTABLE)
         if int(error) == 0:
@@ -56,7 +43,7 @@ class CudaRegistrar:
         return str(runtime.cudaGetErrorString(error))
 
     def unregister(self, address: int) -> None:
-        """Unregister memory; see :meth:`Registrar.unregister`."""
+        """Unlock the pages of the memory that was registered at this address."""
         torch.cuda.cudart().cudaHostUnregister(address)  # type: ignore[no-untyped-call]
 
 
@@ -78,7 +65,7 @@ def pinned(table: Tensor, registrar: Registrar | None = None) -> Tensor:
         return table
     if table.nbytes < WORTH_BYTES:
         return table.pin_memory()
-    why = _register(table, registrar or CudaRegistrar())
+    why = _register(table, registrar or Registrar())
     if not why:
         return table
     _log.warning(
