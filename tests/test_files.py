@@ -106,15 +106,6 @@ def test_a_folder_without_permission_is_named(read_only_folder):
         pass
 
 
-def test_permission_errors_say_so(tmp_path, monkeypatch):
-    def refuse(*args, **kwargs):
-        raise PermissionError(errno.EACCES, "Permission denied")
-
-    monkeypatch.setattr(files.os, "open", refuse)
-    with pytest.raises(ResourceError, match="you may not write there"), atomic_write(tmp_path / "x"):
-        pass
-
-
 def test_a_target_that_is_a_folder_is_refused(tmp_path):
     with pytest.raises(ResourceError, match="it is a folder"), atomic_write(tmp_path):
         pass

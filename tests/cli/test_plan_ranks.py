@@ -126,7 +126,6 @@ def test_the_mode_of_a_file_counts_as_one_that_is_given(graphbraid, store, tmp_p
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (("--ranks", "4", "--fanouts", "5,5"), "--fanouts is not for; leave it out, or give --mode sampled"),
         (("--ranks", "4", "--mode", "full", "--validation"), "--validation is not for"),
         (("--ranks", "4", "--mode", "sampled", "--device", "cpu"), "mini-batches, which --device is not for"),
         (("--ranks", "4", "--mode", "sampled", "--batches", 3), "which --batches is not for; leave it out"),
@@ -141,7 +140,6 @@ def test_the_mode_of_a_file_counts_as_one_that_is_given(graphbraid, store, tmp_p
         (("--ranks", "4", "--mode", "sampled", "--fanouts", "5", "--layers", 3), "fanouts"),
         (("--ranks", "2048", "--mode", "sampled"), "100 training nodes and batch_size=1024"),
         (("--ranks", "4", "--mode", "half"), "mode"),
-        (("--mode", "sampled"), "--mode is for predictions with --ranks"),
         (("--validation",), "--validation is for predictions with --ranks"),
     ],
 )

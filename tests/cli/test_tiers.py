@@ -1,8 +1,6 @@
 """``--host``: features in tiers, from training to resuming with another size and predicting."""
 
-import numpy as np
 import pytest
-import torch
 
 from graphbraid.datasets import open_store, save_store
 
@@ -34,23 +32,6 @@ def test_a_run_resumes_and_predicts_with_any_tiers(graphbraid, store, tmp_path):
 def test_sizes_that_cannot_be_meant_are_refused(graphbraid, store, tmp_path, size, code, said):
     done = graphbraid("train", "--data", store, "--out", tmp_path / "run", "--host", size, *QUICK, code=code)
     assert said in done.stdout + done.stderr
-
-
-def test_hot_rows_need_a_device(graphbraid, store, tmp_path):
-    done = graphbraid("train", "--data", store, "--out", tmp_path / "run", "--hot", "1 GiB", *QUICK, code=2)
-    assert "device='cpu' is the host" in done.stdout + done.stderr
-
-
-def test_data_that_is_no_store_is_refused(graphbraid, store, tmp_path):
-    graph = open_store(store)
-    sources, destinations = graph.to_edge_index()
-    arrays = {"edge_index": torch.stack([sources, destinations]), "x": graph.x, "y": graph.y}
-    splits = {f"{name}_idx": ids for name, ids in graph.splits.items()}
-    np.savez(tmp_path / "small.npz", **{name: values.numpy() for name, values in (arrays | splits).items()})
-    done = graphbraid(
-        "train", "--data", tmp_path / "small.npz", "--out", tmp_path / "run", "--host", "1GiB", *QUICK, code=3
-    )
-    assert "must be a whole array of a store" in done.stdout + done.stderr
 
 
 def test_a_flipped_bit_in_the_features_ends_the_run(graphbraid, store, tmp_path):

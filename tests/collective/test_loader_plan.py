@@ -17,7 +17,7 @@ from tests.extras import once_undisturbed
 from graphbraid.collective import Plan, Profile, fixed_plan
 from graphbraid.collective.hardware.emulated import EmulatedAccelerator
 from graphbraid.collective.run.replanner import Replanning
-from graphbraid.errors import ConfigError, DataError
+from graphbraid.errors import ConfigError
 from graphbraid.loader import NeighborLoader
 from graphbraid.loader import batch_loader as planned
 
@@ -131,12 +131,6 @@ def test_drift_found_in_one_epoch_plans_the_next():
 def test_what_cannot_be_followed_is_refused(options, error, says):
     with pytest.raises(error, match=says):
         next(iter(make_loader(**options)))
-
-
-def test_a_file_that_holds_no_plan_is_a_data_error(tmp_path):
-    (tmp_path / "plan.json").write_text("{}")
-    with pytest.raises(DataError, match="is no plan"):
-        make_loader(plan=tmp_path / "plan.json")
 
 
 def test_batches_can_be_moved_without_a_plan():

@@ -60,19 +60,6 @@ def test_a_wrong_name_lists_what_there_is(root, name, parts):
         assert part in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("notes.md", r"notes\.md is no kind of file that can be loaded"),
-        ("edges.csv", r"edges\.csv is a table: graphbraid\.datasets\.from_tables"),
-        (".", r"neither a store \(no graph\.json\) nor an OGB dataset .* In it there is: cite-seer\.npz"),
-    ],
-)
-def test_what_cannot_be_loaded_says_what_can(root, name, message):
-    with pytest.raises(DataError, match=message):
-        datasets.load(name, root=root)
-
-
 def test_a_root_that_is_no_folder_is_said(root):
     with pytest.raises(DataError, match="is not a folder"):
         datasets.load("cora", root=root / "cora.npz")

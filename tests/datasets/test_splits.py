@@ -64,11 +64,6 @@ def test_every_node_is_as_likely_to_be_drawn():
     assert chi_square < 149  # 99.9 % of chi-square with 99 degrees of freedom
 
 
-def test_a_class_that_is_too_small_is_named():
-    with pytest.raises(DataError, match="class 1 has 5 labelled nodes; 20 for training, 30 for validation"):
-        random_split(labelled(torch.tensor([0] * 100 + [1] * 5)))
-
-
 @pytest.mark.parametrize("y", [torch.rand(10), (torch.rand(10, 3) > 0.5).float()])
 def test_a_split_by_class_needs_classes(y):
     with pytest.raises(ConfigError, match="needs single-label classes"):

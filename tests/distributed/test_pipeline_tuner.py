@@ -1,12 +1,10 @@
-"""The tuner of the kernel that reads peers' rows: MGG's model by hand, the search, and simulated devices."""
+"""The tuner of the kernel that reads peers' rows: MGG's model by hand, and the search."""
 
-import functools
 import itertools
 import random
 
 import pytest
 import torch
-from tests.distributed.warp_model import CASES, drawn_case
 
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph.device import Cuda, DeviceLimits
@@ -187,44 +185,6 @@ def test_no_more_is_tried_than_allowed():
     search = searched([RUNGS] * 2, lambda setting: tried.append(setting) or 1 / len(tried), most_trials=5)
     assert len(tried) == search.num_trials == 5
     assert search.best == tried[-1]
-
-
-@functools.cache
-def table_of(name):
-    return CASES[name].table()
-
-
-def searched_case(case, table):
-    values, allowed = ladders(case.width, case.partitions(), case.limits)
-    search, tried = CrossIterationSearch(values, allowed), []
-    while search.next is not None:
-        tried.append(search.next)
-        search.tell(table[search.next])
-    assert all(map(allowed, tried))
-    assert search.num_trials <= MOST_TRIALS
-    return table[search.best] / min(table.values()), search
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
-def test_it_comes_within_a_twentieth_of_the_best_of_simulated_tables_in_few_trials(name):
-    behind, _ = searched_case(CASES[name], table_of(name))
-    assert behind <= 1.05
-
-
-@pytest.mark.slow
-def test_it_is_rarely_far_behind_on_any_graph_device_and_link():
-    """A gain that needs two fields raised at once, a smaller partition and more of them, may be missed."""
-    cases = map(drawn_case, range(40))
-    behind = [searched_case(case, case.table())[0] for case in cases]
-    assert sum(one <= 1.05 for one in behind) >= 0.85 * len(behind)
-    assert max(behind) <= 1.3
-
-
-@pytest.mark.slow
-def test_simulated_tables_differ_in_what_is_best():
-    best = {min(table, key=table.get) for table in map(table_of, CASES)}
-    assert len(best) > 2
 
 
 def test_a_setting_that_is_not_allowed_is_never_tried_and_ends_the_climb():

@@ -203,12 +203,6 @@ def test_features_that_are_not_contiguous_are_read_as_they_are_or_refused(graph,
         TieredFeatures.build(graph.replace(x=graph.x[:, :20]), host="all", hot=4096)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.int64, torch.int8, torch.bool, torch.complex64])
-def test_features_of_other_dtypes_are_refused_before_there_are_tiers(graph, dtype):
-    with pytest.raises(DataError, match=rf"x must be a 2-d float32, float16 or bfloat16.*got {dtype}"):
-        graph.replace(x=torch.ones(300, 37).to(dtype))
-
-
 def test_a_trainer_refuses_more_memory_than_is_free(graph, monkeypatch):
     model = GraphSAGE(graph.num_features, 8, graph.num_classes, num_layers=2)
     monkeypatch.setattr("graphbraid.features.budgets.free_memory_bytes", lambda: 20_000)

@@ -109,14 +109,6 @@ def test_edge_cases_are_sound(case):
     case_graph(case).validate()
 
 
-def test_classes_can_be_bounded():
-    graph = Graph(**sound())
-    graph.validate(num_classes=3)
-    message = r"labels must be classes in \[0, 2\), or -1 or -100 for none; y\[3\] is 2"
-    with pytest.raises(DataError, match=message):
-        graph.validate(num_classes=2)
-
-
 def test_torchs_mark_of_no_class_is_none():
     y = Graph(**sound()).y.clone()
     y[-1] = -100  # of a node in no split

@@ -170,9 +170,3 @@ def test_a_number_out_of_bounds_is_refused(call, message):
     with pytest.raises(ConfigError) as error:
         call()
     assert message in str(error.value)
-
-
-@pytest.mark.parametrize("ids", [[-1], [NUM_SRC], [2**62]])
-def test_rows_that_are_not_there_are_not_gathered(ids):
-    with pytest.raises(DataError, match=r"ids\[0\] is"):
-        ops.gather_rows(X, torch.tensor(ids))

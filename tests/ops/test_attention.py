@@ -16,7 +16,7 @@ from tests.ops.graphs import (
     values,
 )
 
-from graphbraid.errors import ConfigError, DataError
+from graphbraid.errors import ConfigError
 from graphbraid.graph.csc import Csc
 from graphbraid.ops import edge_softmax, gat_attention, gatv2_attention, reference
 from graphbraid.ops.attention import both_ways
@@ -256,17 +256,6 @@ def test_bits_do_not_depend_on_the_number_of_threads():
         ]
 
     assert_same_bits_with_any_threads(run)
-
-
-def test_wrong_shapes_are_named():
-    csc = skewed()
-    x, left, right = gat_inputs(csc, 2, 3, torch.float32)
-    with pytest.raises(DataError, match=r"heads \* channels\) for 2 heads; got shape \(60, 5\)"):
-        gat_attention(csc, x[:, :5], left, right)
-    with pytest.raises(DataError, match=r"\(40, heads\) by destination"):
-        gat_attention(csc, x, left, left)
-    with pytest.raises(DataError, match=r"x_dst must be \(40, 6\)"):
-        gatv2_attention(csc, x, x, torch.zeros(2, 3))
 
 
 def test_what_is_no_adjacency_is_refused():

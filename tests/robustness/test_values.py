@@ -49,11 +49,6 @@ def test_unsigned_integers_beyond_int64_are_refused(field, as_numpy):
         graph(**{field: values if as_numpy else torch.from_numpy(values)})
 
 
-def test_edges_beyond_int64_are_refused():
-    with pytest.raises(DataError, match=r"edge_index must be below 2\*\*63"):
-        Graph.from_edge_index(np.array([[0, MOST], [1, 0]], np.uint64))
-
-
 @pytest.mark.parametrize("stored", ["reversed", "big endian", "columns first", "long double", "read only"])
 def test_features_are_right_however_they_are_stored(stored):
     x = np.arange(8, dtype=np.float32).reshape(4, 2)
@@ -81,13 +76,11 @@ def test_a_negated_view_is_read_as_what_it_shows():
         ({"x": torch.tensor(1.0)}, "x must have shape (num_nodes, num_features); got ()"),
         ({"x": torch.ones(4, 2, device="meta")}, "x must be a dense tensor that holds values"),
         ({"x": np.array([["a"]] * 4, object)}, "x must hold numbers; got dtype object"),
-        ({"x": torch.ones(4, dtype=torch.complex64)}, "x must hold real numbers"),
         ({"y": np.array(["2020-01-01"] * 4, "M8[D]")}, "y must hold numbers"),
         ({"splits": {"train": [0.5]}}, "must hold integer node ids or be a bool mask"),
         ({"splits": {"train": [-1]}}, "position 0 holds -1"),
         ({"splits": {"train": np.array([MOST], np.uint64)}}, "must be below 2**63"),
         ({"splits": {"train": torch.tensor(0)}}, "must be 1-d node ids or a mask; got shape ()"),
-        ({"edge_weight": [1, 2, float("nan"), 1]}, "edge_weight must be finite; edge_weight[2] is nan"),
         ({"edge_weight": [1, 2, 3, 1e300]}, "edge_weight must be finite; edge_weight[3] is inf"),
     ],
 )

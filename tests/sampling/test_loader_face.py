@@ -194,11 +194,6 @@ def test_fanouts_of_every_kind(fanouts):
     assert all(type(fanout) is int for fanout in loader.node_sampler.fanouts)
 
 
-def test_a_fraction_is_no_fanout():
-    with pytest.raises(ConfigError, match=r"fanouts\[1\] must be .*; got 2.5"):
-        make(fanouts=(4, 2.5))
-
-
 @pytest.mark.parametrize("nodes", [[], torch.zeros(NUM_NODES, dtype=torch.bool), torch.empty(0)])
 @pytest.mark.parametrize("options", [{}, {"shuffle": True}, {"drop_last": True, "batch_size": 5}])
 def test_no_seeds_are_no_batches(nodes, options):

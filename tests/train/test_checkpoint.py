@@ -10,7 +10,7 @@ import pytest
 import torch
 from tests.train.communities import Sage, community_graph, new_model
 
-from graphbraid.errors import ConfigError, DataError, ResourceError
+from graphbraid.errors import ConfigError, DataError
 from graphbraid.features import reorder
 from graphbraid.files import checksums
 from graphbraid.graph import Graph
@@ -18,7 +18,6 @@ from graphbraid.graph.csc import Csc
 from graphbraid.train import Callback, Trainer
 from graphbraid.train.run_folder import checkpoint
 from graphbraid.train.run_folder.contract import graph_identity
-from graphbraid.train.run_folder.folder import RunFolder
 from graphbraid.train.step import step as train_step
 
 OPTIONS = {"epochs": 2, "batch_size": 100, "fanouts": (5, 5), "threads": 1, "test_at_end": False}
@@ -229,28 +228,6 @@ def test_log_that_was_changed_since_is_refused(run_dir: Path, damage: str) -> No
     steps.write_bytes(b"{}\n") if damage == "cut" else steps.unlink()
     with pytest.raises(DataError, match=r"steps.jsonl (has 3 bytes|is missing)"):
         resume(run_dir)
-
-
-def test_folder_in_use_is_refused(run_dir: Path) -> None:
-    with RunFolder(run_dir), pytest.raises(ResourceError, match="in use by another run"):
-        resume(run_dir)
-    resume(run_dir)
-
-
-def test_folder_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:
-    graph = community_graph()
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ResourceError, match="cannot write to out_dir"):
-        Trainer(new_model(graph), graph, **OPTIONS, out_dir=tmp_path / "file" / "run").fit()
-    if Path("/proc").exists():
-        with pytest.raises(ResourceError, match="cannot write to out_dir"):
-            Trainer(new_model(graph), graph, **OPTIONS, out_dir="/proc/graphbraid").fit()
-
-
-def test_read_only_folder_is_refused_at_once(read_only_folder: Path) -> None:
-    graph = community_graph()
-    with pytest.raises(ResourceError, match="cannot write"):
-        Trainer(new_model(graph), graph, **OPTIONS, out_dir=read_only_folder / "run").fit()
 
 
 def test_weights_are_taken_from_a_checkpoint(run_dir: Path) -> None:

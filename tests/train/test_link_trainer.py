@@ -315,7 +315,6 @@ def test_where_few_nodes_are_left_the_others_are_marked() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"mode": "full"}, "mode='full' does not go with task='link'"),
         ({"host": "1GiB"}, r"host=1073741824 does not go with task='link' so far: batches of links read"),
         ({"tiers": "auto"}, "tiers='auto' does not go with task='link'"),
         ({"class_weights": "balanced"}, "class_weights='balanced' does not go"),
@@ -327,7 +326,6 @@ def test_where_few_nodes_are_left_the_others_are_marked() -> None:
         ({"num_negatives": 0}, "num_negatives must be"),
         ({"link_splits": (0.5, 0.5)}, "link_splits must leave links to train on"),
         ({"link_splits": (0.5, -0.5)}, "link_splits must be"),
-        ({"task": "node", "negatives": "shared"}, "negatives='shared' is for links"),
         ({"task": "node"}, "a LinkModel learns links"),
     ],
 )
@@ -360,13 +358,6 @@ def test_models_and_graphs_that_do_not_fit_are_named() -> None:
     narrow = LinkModel(NodeEmbedding(NODES, 7), MLPPredictor(8, 8))
     with pytest.raises(DataError, match=r"src must have 8 columns"):
         Trainer(narrow, graph, **OPTIONS).fit()
-
-
-def test_a_complete_graph_has_no_negatives_to_compare_with() -> None:
-    src, dst = torch.meshgrid(torch.arange(6), torch.arange(6), indexing="ij")
-    full = Graph.from_edge_index(torch.stack([src.flatten(), dst.flatten()]), 6)
-    with pytest.raises(ConfigError, match="no negatives: every pair of different nodes is an edge"):
-        Trainer(LinkModel(NodeEmbedding(6, 8), DotProduct()), full, **OPTIONS).fit()
 
 
 def test_splits_without_links_to_train_on_are_named() -> None:

@@ -260,7 +260,6 @@ def test_a_run_on_types_goes_on_and_is_estimated(tmp_path: Any, monkeypatch: pyt
         ({"link_relation": ("user", "film")}, "link_relation must be"),
         ({"link_relation": "user"}, "link_relation must be"),
         ({"task": "node"}, "link_relation=.* is for links"),
-        ({"mode": "full"}, "mode='full' does not go with task='link'"),
         ({"fanouts": (3,)}, r"one entry per layer of the model \(2\)"),
     ],
 )

@@ -87,16 +87,6 @@ def test_what_is_learned_otherwise_than_may_be_meant_is_said(caplog: pytest.LogC
     assert "fanouts [0, 0] draw no neighbours" in caplog.text
 
 
-def test_a_wrong_metric_is_refused_when_the_trainer_is_made() -> None:
-    graph = community_graph(60)
-    model = GraphSAGE(graph.num_features, 4, graph.num_classes, num_layers=2)
-    with pytest.raises(ConfigError, match="Did you mean 'accuracy'"):
-        Trainer(model, graph, metrics=("acuracy",))
-    with pytest.raises(ConfigError, match="monitor must be one of"):
-        Trainer(model, graph, monitor="f1")
-    Trainer(model, graph.replace(y=None), metrics=("accuracy",))  # which may predict
-
-
 @pytest.mark.parametrize("width", [1, 3])
 def test_regression_metrics_equal_scikit_learns(width: int) -> None:
     torch.manual_seed(2)

@@ -120,19 +120,6 @@ def test_a_trace_shows_the_first_epoch_and_changes_no_loss(tmp_path):
         train(None, trace=tmp_path / "trace.json")
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "says"),
-    [
-        ({"plan": "gpu"}, ConfigError, "needs a device that prepares batches"),
-        ({"plan": "autoo"}, ConfigError, "Did you mean 'auto'"),
-        ({"plan": "auto", "mode": "full"}, ConfigError, "mode='full' has none"),
-    ],
-)
-def test_what_cannot_be_planned_is_refused(options, error, says):
-    with pytest.raises(error, match=says):
-        train(**options)
-
-
 def test_a_plan_for_a_device_is_refused_on_the_cpu_and_a_broken_file_named(tmp_path):
     times = StageTimes(workers=1, **{k: Duration(seconds=0.01) for k in ("cpu", "dma", "model", "uva")})
     fixed_plan(Profile(times=(times,)), 7, 0.5).save(tmp_path / "plan.json")

@@ -298,7 +298,6 @@ ONE_LINK = torch.tensor([[0], [1]])
     ("options", "error", "message"),
     [
         ({"edge_label_index": None}, ConfigError, "must name a relation, or be a pair"),
-        ({"edge_label_index": ONE_LINK}, ConfigError, "must name a relation, or be a pair"),
         ({"edge_label_index": (WRITES, ONE_LINK, 1)}, ConfigError, "must name a relation, or be a pair"),
         ({"edge_label_index": (("author",), ONE_LINK)}, ConfigError, "got a relation"),
         ({"edge_label_index": (3, ONE_LINK)}, ConfigError, "got a relation 3"),
@@ -317,11 +316,6 @@ ONE_LINK = torch.tensor([[0], [1]])
             {"edge_label_index": (WRITES, [[25], [0]])},
             ConfigError,
             r"ids in \[0, 25\); the source of link 0 is 25",
-        ),
-        (
-            {"edge_label_index": (WRITES, [[0], [40]])},
-            ConfigError,
-            r"\[0, 40\); the destination of link 0 is 40",
         ),
         (
             {"edge_label_index": (WRITES, torch.ones(2, 3))},
