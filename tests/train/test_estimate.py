@@ -8,12 +8,13 @@ import re
 
 import pytest
 import torch
+from tests.extras import NO_KERNELS
 from tests.train.communities import Sage, community_graph, random_graph
 from tests.train.linked_communities import relations, rgcn
 from tests.train.typed_communities import bibliography
 
 import graphbraid
-from graphbraid import Trainer
+from graphbraid import Trainer, native
 from graphbraid import nn as gnn
 from graphbraid.collective.run.profiler import batch_bytes_of
 from graphbraid.datasets import open_store, save_store
@@ -33,6 +34,7 @@ from graphbraid.estimates.trial import Trial
 from graphbraid.estimates.whole_graph import full_needs
 from graphbraid.features.budgets import LEAST_RESERVE_BYTES, host_budget
 from graphbraid.loader import BatchLoader, LoaderSettings, NeighborLoader
+from graphbraid.ops.kernels import new_rows
 from graphbraid.train import HardwareFile, TrainConfig
 from graphbraid.train.step.runner import WholeGraph
 
@@ -58,7 +60,7 @@ def test_garbage_of_one_run_is_not_given_back_by_the_next():
     gc.disable()
     try:
         assert allocation_of(leave_garbage, torch.device("cpu")).kept >= 4000
-        assert allocation_of(gc.collect, torch.device("cpu")) == (0, 0, 0)
+        assert allocation_of(gc.collect, torch.device("cpu")) == (0, 0, 0, 0)
     finally:
         gc.enable()
 
@@ -81,7 +83,7 @@ def test_garbage_that_was_long_in_use_is_not_given_back_by_a_run_that_collects()
     finally:
         gc.callbacks.pop()
     assert gc.get_threshold() == thresholds
-    assert found == (0, 0, 0)
+    assert found == (0, 0, 0, 0)
 
 
 def test_allocations_are_seen_at_their_peak_and_afterwards():
@@ -106,6 +108,18 @@ def test_blocks_that_the_c_library_returns_are_no_heap():
     found = allocation_of(run, torch.device("cpu"))
     assert found.peak >= (1 << 25) + (1 << 20)
     assert 1 << 20 <= found.heap < 1 << 21
+
+
+@pytest.mark.skipif(native.kernels() is None, reason=NO_KERNELS)
+def test_rows_of_the_kernels_pool_are_told_from_other_blocks():
+    def run():
+        rows, other = new_rows(torch.empty(0, 1), 1 << 18, 4), torch.empty(1 << 22, dtype=torch.uint8)
+        assert (rows.shape, rows.stride(), rows._base) == ((1 << 18, 4), (4, 1), None)
+        del rows, other
+
+    found = allocation_of(run, torch.device("cpu"))
+    assert found.pooled == (1 << 22) + 1
+    assert found.peak >= 2 << 22
 
 
 def test_batches_are_counted_as_a_loader_holds_them():

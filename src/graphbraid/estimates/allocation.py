@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import gc
 import itertools
@@ -23,7 +24,7 @@ from graphbraid import native
 from graphbraid.errors import DataError
 from graphbraid.machine.hardware import free_memory_bytes, own_anonymous_bytes
 from graphbraid.machine.measurements import NOT_KEPT, Kept
-from graphbraid.ops.kernels import without_pool
+from graphbraid.ops.kernels import LEAST_POOLED, without_pool
 
 _LOG_LEVEL = "KINETO_LOG_LEVEL"
 _RETURNED_BYTES = 1 << 25
@@ -48,6 +49,8 @@ class Allocation(NamedTuple):
     """Bytes still held after it; negative where it freed more."""
     heap: int = 0
     """Most bytes held at a time in blocks of the host that the process keeps once they are freed."""
+    pooled: int = 0
+    """Most bytes held at a time in rows of the kernels' pool, which keeps that much for later rows."""
 
 
 def allocation_of(run: Callable[[], object], device: torch.device) -> Allocation:
@@ -69,7 +72,8 @@ def allocation_of(run: Callable[[], object], device: torch.device) -> Allocation
     sizes = [nbytes for _, nbytes in sorted(events, key=lambda event: event[0])]
     peak, kept = _most_of(sizes)
     heap, _ = _most_of([nbytes for nbytes in sizes if abs(nbytes) < _RETURNED_BYTES])
-    return Allocation(peak=peak, kept=kept, heap=heap)
+    pooled, _ = _most_of([nbytes for nbytes in sizes if abs(nbytes) >= LEAST_POOLED and nbytes % 2])
+    return Allocation(peak=peak, kept=kept, heap=heap, pooled=pooled)
 
 
 def _most_of(sizes: Sequence[int]) -> tuple[int, int]:
@@ -117,6 +121,13 @@ def _on_cuda(run: Callable[[], object], device: torch.device) -> Allocation:
         peak=torch.cuda.max_memory_allocated(device) - before,
         kept=torch.cuda.memory_allocated(device) - before,
     )
+
+
+def return_freed_blocks() -> None:
+    """Give freed blocks back to the system, which the C library would keep (glibc's can do so)."""
+    gc.collect(1)
+    if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+        trim(0)
 
 
 def may_be_tried(nbytes: int) -> bool:

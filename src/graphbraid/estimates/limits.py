@@ -9,6 +9,7 @@ from torch import nn
 
 from graphbraid.arguments import as_budget
 from graphbraid.errors import ResourceError
+from graphbraid.estimates.allocation import return_freed_blocks
 from graphbraid.estimates.memory import most_bytes, sampled_needs, width_and_bytes
 from graphbraid.estimates.seconds import rows_made_up
 from graphbraid.estimates.sizes import break_bytes, training_bytes
@@ -141,6 +142,8 @@ def _parts_to_come(
         trial.try_model()
         found = sampled_needs(trial, ahead=ahead, software=False)
     needs = found.host if trial.device.type == "cpu" else found.device
+    del trial
+    return_freed_blocks()  # the run itself needs the room
     phases = [need for need in needs.phases if evaluates or need.name not in ("validation", "test")]
     most = max(phases, key=lambda need: need.nbytes, default=None)
     counted = [need for need in needs.held if need.name not in _HELD] + ([] if most is None else [most])

@@ -112,6 +112,7 @@ def link_evaluation_seconds(
 
 def _evaluation_bytes(trial: Trial, runner: LinkRunner, positions: Tensor, mode: EvalMode) -> int:
     rows = _some_rows(trial, runner)
+    encoding, pooled = _encoding_bytes(trial, runner, mode, rows.nbytes)
     with in_mode(runner.model, training=False), torch.no_grad():
         pairs = allocation_of(
             lambda: beside_negatives(runner, trial.config, positions[:PAIRS], rows), trial.device
@@ -119,21 +120,22 @@ def _evaluation_bytes(trial: Trial, runner: LinkRunner, positions: Tensor, mode:
         some, ranks = positions[: _links_at_once(runner)], 0
         if _ranks_links(trial):
             ranks = allocation_of(lambda: ranking_of(runner, some, rows), trial.device).peak
-    return rows.nbytes + max(_encoding_bytes(trial, runner, mode, rows.nbytes), pairs, ranks)
+    # The pool keeps what it held at most while the rows were made.
+    return rows.nbytes + max(encoding, pooled + max(pairs, ranks))
 
 
-def _encoding_bytes(trial: Trial, runner: LinkRunner, mode: EvalMode, rows_bytes: int) -> int:
-    """Return what it takes to make the rows, beside these ``rows_bytes``."""
+def _encoding_bytes(trial: Trial, runner: LinkRunner, mode: EvalMode, rows_bytes: int) -> tuple[int, int]:
+    """Return what it takes to make the rows, beside these ``rows_bytes``, and what the pool keeps of that."""
     config, encoder, nodes = trial.config, runner.encoder_runner(), runner.data.ends.nodes
     if mode == "sampled":
-        return sampled_pass(trial, encoder, nodes).nbytes
+        return sampled_pass(trial, encoder, nodes).nbytes, 0
     needed = whole_bytes(encoder)
     if needed > config.memory_budget_bytes:
-        return config.memory_budget_bytes
+        return config.memory_budget_bytes, 0
     if not may_be_tried(needed):
-        return needed
+        return needed, 0
     made = allocation_of(lambda: encoder_rows(runner, config, nodes, "exact"), trial.device)
-    return made.peak - rows_bytes
+    return made.peak - rows_bytes, made.pooled
 
 
 def _some_rows(trial: Trial, runner: LinkRunner) -> Tensor:

@@ -24,8 +24,11 @@ ROW_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 """Dtypes that kernels over rows accept."""
 _CODES = {torch.int32: 0, torch.float32: 2, torch.float64: 2, torch.float16: 2, torch.bfloat16: 4}
 """DLPack's codes of dtypes."""
-_LEAST_POOLED = 1 << 20
-"""Bytes from which rows lie in the kernels' pool: smaller blocks the C library reuses by itself."""
+LEAST_POOLED, _MOST_POOLED = 1 << 20, 1 << 28
+"""Bytes from which, and up to which, rows lie in the kernels' pool.
+
+The C library reuses smaller blocks by itself.
+"""
 _WITHOUT_POOL: list[bool] = []
 """Not empty while torch's profiler counts memory."""
 
@@ -108,12 +111,17 @@ def new_rows(like: Tensor, num_rows: int, width: int, dtype: torch.dtype | None 
         dtype: dtype of the rows; None for that of ``like``.
     """
     dtype = like.dtype if dtype is None else dtype
-    is_large = type(like) in (Tensor, Parameter) and num_rows * width * dtype.itemsize >= _LEAST_POOLED
-    if is_large and like.device.type == "cpu" and dtype in _CODES and not _WITHOUT_POOL:
+    nbytes = num_rows * width * dtype.itemsize
+    is_large = type(like) in (Tensor, Parameter) and nbytes >= LEAST_POOLED
+    if is_large and like.device.type == "cpu" and dtype in _CODES:
         kernels: Any = native.kernels()
-        rows: Tensor | None = kernels and kernels.rows_in_pool(
-            num_rows, width, _CODES[dtype], 8 * dtype.itemsize
-        )
+        if kernels and _WITHOUT_POOL and nbytes <= _MOST_POOLED:
+            # One byte more: no other block of this size has an odd number of bytes, so that a profile tells.
+            memory = torch.UntypedStorage(nbytes + 1)  # type: ignore[no-untyped-call]
+            return torch.empty(0, dtype=dtype).set_(memory, 0, (num_rows, width), (width, 1))
+        rows: Tensor | None = None
+        if kernels and not _WITHOUT_POOL:
+            rows = kernels.rows_in_pool(num_rows, width, _CODES[dtype], 8 * dtype.itemsize)
         if rows is not None:
             return rows
     return like.new_empty((num_rows, width), dtype=dtype)
@@ -121,7 +129,10 @@ def new_rows(like: Tensor, num_rows: int, width: int, dtype: torch.dtype | None 
 
 @contextlib.contextmanager
 def without_pool() -> Iterator[None]:
-    """Take the memory of rows from torch alone inside the ``with`` block, so that its profiler counts it."""
+    """Take the memory of rows from torch alone inside the ``with`` block, so that its profiler counts it.
+
+    Rows that would lie in the pool have an odd number of bytes.
+    """
     _WITHOUT_POOL.append(True)
     try:
         yield
