@@ -1,8 +1,10 @@
 """Models compiled for mini-batches beside the models themselves, in double precision, on the same batches."""
 
 import copy
+import gc
 import pickle
 import warnings
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -695,6 +697,106 @@ def test_second_derivatives_are_refused():
     out = graphbraid.compile(model, strict=True)(batch)
     with pytest.raises(ConfigError, match="second derivatives"):
         torch.autograd.grad(out.sum(), list(model.parameters()), create_graph=True)
+
+
+class Branches(nn.Module):
+    """Values that several operations read, in and between what runs as one autograd function."""
+
+    def __init__(self):
+        super().__init__()
+        self.convs = nn.ModuleList(pyg.SAGEConv(CHANNELS if i == 0 else 8, 8) for i in range(3))
+        self.norm, self.last = nn.LayerNorm(8), pyg.GCNConv(8, CLASSES)
+
+    def forward(self, x, edge_index):
+        x = h = self.convs[0](x, edge_index).relu()
+        for conv in self.convs[1:]:
+            h = h + self.norm(conv(h, edge_index)).relu()
+        return self.last(h + x, edge_index)
+
+
+def engine_and_model():
+    torch.manual_seed(0)
+    model = Branches().double()
+    return graphbraid.compile(copy.deepcopy(model), strict=True), model
+
+
+def test_a_graph_that_is_retained_gives_its_gradients_again_and_one_that_is_freed_none():
+    engine, model = engine_and_model()
+    data = in_double(data_of("untidy"))
+    out, wanted = engine(data.x, data.edge_index), model(data.x, data.edge_index)
+    for _ in range(2):
+        out.sum().backward(retain_graph=True)
+        wanted.sum().backward(retain_graph=True)
+    out.sum().backward()
+    wanted.sum().backward()
+    for one, theirs in zip(engine.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, theirs.grad, **CLOSE)
+    with pytest.raises(RuntimeError, match="second time"):
+        out.sum().backward()
+
+
+@pytest.mark.parametrize("change", ["parameter", "features"])
+def test_what_backward_reads_may_not_be_written_over(change):
+    engine, _ = engine_and_model()
+    data = in_double(data_of("untidy"))
+    out = engine(data.x, data.edge_index)
+    with torch.no_grad():
+        (engine.convs[1].lin_l.weight if change == "parameter" else data.x).mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
+def test_gradients_of_some_inputs_alone():
+    engine, model = engine_and_model()
+    data = in_double(data_of("untidy"))
+    x = data.x.requires_grad_()
+    found, wanted = engine(x, data.edge_index), model(x, data.edge_index)
+    for of in (lambda one: [x], lambda one: [one.norm.weight], lambda one: [one.convs[0].lin_r.weight, x]):
+        ours = torch.autograd.grad(found.sum(), of(engine), retain_graph=True)
+        theirs = torch.autograd.grad(wanted.sum(), of(model), retain_graph=True)
+        torch.testing.assert_close(ours, theirs, **CLOSE)
+    for one in (engine, model):
+        one.convs.requires_grad_(requires_grad=False)
+    found, wanted = engine(data.x.detach(), data.edge_index), model(data.x.detach(), data.edge_index)
+    weights = [one.last.lin.weight for one in (engine, model)]
+    for out, weight in zip((found, wanted), weights, strict=True):
+        out.sum().backward(inputs=[weight])
+    torch.testing.assert_close(weights[0].grad, weights[1].grad, **CLOSE)
+
+
+def kept_rows(out):
+    """References to the matrices that the last segment keeps for backward, besides parameters."""
+    kept = [one for step in out.grad_fn.steps for one in step.context.saved_tensors]
+    kept = [one for one in kept if isinstance(one, torch.Tensor) and not one.requires_grad]
+    assert kept
+    return [weakref.ref(one) for one in kept]
+
+
+def test_backward_gives_memory_back_and_nothing_refers_to_itself():
+    engine, _ = engine_and_model()
+    data = in_double(data_of("untidy"))
+    out = engine(data.x, data.edge_index)
+    rows = kept_rows(out)
+    gc.disable()
+    try:
+        out.sum().backward()
+        assert all(one() is None for one in rows)
+        out = engine(data.x, data.edge_index)
+        rows = kept_rows(out)
+        del out
+        assert all(one() is None for one in rows)
+    finally:
+        gc.enable()
+
+
+def test_hooks_of_parameters_run_once():
+    engine, model = engine_and_model()
+    data = in_double(data_of("untidy"))
+    for one in (engine, model):
+        one.convs[1].lin_l.weight.register_hook(lambda grad: 3 * grad)
+        one(data.x, data.edge_index).sum().backward()
+    for one, theirs in zip(engine.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, theirs.grad, **CLOSE)
 
 
 def test_a_single_row_has_no_variance():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -87,17 +88,25 @@ class Aggregation:
         _check_addend(addend)
         if out is not None:
             check_out(out, grad.dtype, (self.csc.num_src, grad.shape[1]))
-        return aggregated(self.transposed(grad.dtype), grad, addend=addend, out=out)
+        return summed_back(self, grad, addend=addend, out=out)
 
     def transposed(self, dtype: torch.dtype) -> Aggregation:
         """Return the transposed map for rows of ``dtype``, as an aggregation over the reversed edges."""
-        reverse = self.csc.reversed() if self.weight is None else self.csc.transpose()[0]
-        src, dst = self.scales(sum_dtype(dtype))
         weight = self.weight
-        if weight is not None:
-            transposed, perm = self.csc.transpose()
-            weight = transposed.weight if weight is self.csc.weight else weight[perm]
-        return replace(self, csc=reverse, mean=False, src_scale=dst, dst_scale=src, weight=weight)
+        if weight is None:
+            reverse = self.csc.reversed()
+        else:
+            reverse, perm = self.csc.transpose()
+            weight = reverse.weight if weight is self.csc.weight else weight[perm]
+        src, dst = self.scales(sum_dtype(dtype))
+        return self.with_parts(csc=reverse, mean=False, src_scale=dst, dst_scale=src, weight=weight)
+
+    def with_parts(self, **parts: Any) -> Aggregation:
+        """Return a copy with other parts, which fit: ``dataclasses.replace`` without checks."""
+        made = object.__new__(Aggregation)
+        for name in self.__slots__:
+            object.__setattr__(made, name, parts[name] if name in parts else getattr(self, name))
+        return made
 
     def scales(self, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
         """Return the factors per source and per destination in ``dtype``; the latter include the mean's."""
@@ -129,6 +138,13 @@ def aggregated(
     return out
 
 
+def summed_back(
+    how: Aggregation, grad: Tensor, *, addend: Tensor | None = None, out: Tensor | None = None
+) -> Tensor:
+    """Run :meth:`Aggregation.backward` without its checks."""
+    return aggregated(how.transposed(grad.dtype), grad, addend=addend, out=out)
+
+
 def run_spmm(
     csc: Csc,
     x: Tensor,
@@ -143,10 +159,10 @@ def run_spmm(
     if out.numel() == 0:
         return
     dtype = sum_dtype(x.dtype)
-    weight, src, dst, loop = (
+    weight, src, dst, loop = [
         None if factor is None else factor.detach().to(dtype).contiguous()
         for factor in (how.weight, how.src_scale, how.dst_scale, how.loop)
-    )
+    ]
     backend(x).spmm(
         csc.indptr,
         csc.indices,

@@ -124,7 +124,7 @@ def opaque(name: str, shape: Callable[..., Any]) -> Callable[[_Made], _Made]:
     return registered
 
 
-class _Context:
+class CallContext:
     """What an autograd function's ``forward`` and ``backward`` use of their context."""
 
     saved_tensors: tuple[Any, ...] = ()
@@ -133,10 +133,14 @@ class _Context:
         self.needs_input_grad = tuple(needs_input_grad)
 
     def save_for_backward(self, *tensors: Any) -> None:
+        """Keep tensors for ``backward``."""
         self.saved_tensors = tensors
 
     def set_materialize_grads(self, _value: bool) -> None:
-        pass
+        """Do nothing: whoever calls ``backward`` has all gradients."""
+
+    def mark_dirty(self, *_tensors: Any) -> None:
+        """Do nothing: PyTorch's graph has none of these tensors."""
 
 
 class _Operator:
@@ -161,7 +165,7 @@ class _Operator:
 
         def compute(*flat: Any) -> Any:
             arguments = self.arguments(flat, _known_csc)
-            first = [_Context([False] * len(arguments))] if has_context else []
+            first = [CallContext([False] * len(arguments))] if has_context else []
             outs = function(*first, *arguments)
             return _apart([outs], flat)[0] if self.is_one else _apart(outs, flat)
 
@@ -196,7 +200,7 @@ class _Operator:
         """Register the gradient: of the results' gradients, which gradients are needed, and the arguments."""
 
         def compute(grads: list[Tensor | None], needs: list[bool], *flat: Any) -> list[Tensor]:
-            arguments, ctx = self.arguments(flat, _known_csc), _Context(needs)
+            arguments, ctx = self.arguments(flat, _known_csc), CallContext(needs)
             function.forward(ctx, *arguments)
             with torch.no_grad():
                 found = function.backward(ctx, *grads)

@@ -24,7 +24,7 @@ from graphbraid.graph.scans import tracing
 from graphbraid.graph.sparse_features import SparseFeatures
 from graphbraid.machine.rates import Rates
 from graphbraid.ops import reference
-from graphbraid.ops.aggregation import Aggregation, aggregated, follow_up
+from graphbraid.ops.aggregation import Aggregation, aggregated, follow_up, summed_back
 from graphbraid.ops.derived import derived, share
 from graphbraid.ops.dropout import RowEpilogue, seed_of_call
 from graphbraid.ops.epilogue import (
@@ -122,8 +122,10 @@ def dense_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
 
 def kernels_for(*matrices: Tensor) -> Any:
     """Return the compiled kernels if they can run on these matrices, else their twins."""
-    fits = all(m.dtype == torch.float32 and m.device.type == "cpu" and m.dim() == 2 for m in matrices)
-    return backend(matrices[0]) if fits else reference
+    for one in matrices:  # all(...) takes three times as long, which small batches feel
+        if one.dtype != torch.float32 or not one.is_cpu or one.ndim != 2:
+            return reference
+    return backend(matrices[0])
 
 
 _NO_EPILOGUE: tuple[None, int, float, int] = None, 0, 0.0, 0
@@ -202,6 +204,10 @@ class _Linear(torch.autograd.Function):
             found.append(tall_product(grad, matrix) if of_rows else None)
             found.append(tall_gram(grad, rows) if of_matrix else None)
         return *found, grad_bias, None, None, None
+
+
+LinearFunction = _Linear
+"""For callers that run it beside others as one autograd function."""
 
 
 def linear_rows(
@@ -383,10 +389,9 @@ def aggregate_linear(
 
     A bias, an activation and dropout behind it are applied while the cache holds the rows.
 
-    It runs as ``(A x) Wᵀ`` or ``A (x Wᵀ)``, whichever costs less (:func:`narrows`). The first form keeps the
-    aggregated and the own rows side by side, so that both maps are one matrix product forward and one
-    backward. Nothing is computed for inputs that need no gradient; both gradients of ``x`` are summed in the
-    kernel.
+    It runs as ``(A x) Wᵀ`` or ``A (x Wᵀ)``, whichever costs less (:func:`narrows`). The first form keeps
+    the aggregated rows, and no copy of the own rows. Nothing is computed for inputs that need no gradient;
+    both gradients of ``x`` are summed in the kernel.
 
     Args:
         how: the aggregation, whose destinations are a prefix of its sources.
@@ -498,40 +503,41 @@ class _AggregateLinear(torch.autograd.Function):
 
 
 _aggregate_linear = operator(
-    "aggregate_linear", _AggregateLinear, lambda a: a.weight.new_empty(a.how.csc.num_dst, a.weight.shape[0])
+    "aggregate_linear",
+    _AggregateLinear,
+    lambda a: a.weight.new_empty(a.how.csc.num_dst, a.weight.shape[0]),
 )
+
+
+AggregateLinearFunction = _AggregateLinear
+"""For callers that run it beside others as one autograd function."""
 
 
 def _aggregate_first(
     ctx: Any, x: Tensor, weight: Tensor, root_weight: Tensor | None, after: RowEpilogue | None
 ) -> Tensor:
     how: Aggregation = ctx.how
-    width, num_dst = x.shape[1], how.csc.num_dst
-    if root_weight is not None:
-        weight = torch.cat((weight, root_weight), 1)
-    rows = new_rows(x, num_dst, weight.shape[1], weight.dtype)
     if x.dtype == weight.dtype or (x.dtype != torch.float64 and weight.dtype == torch.float32):
-        aggregated(how, x, out=rows[:, :width])
+        rows = aggregated(how, x, out=new_rows(x, how.csc.num_dst, x.shape[1], weight.dtype))
     else:
-        rows[:, :width] = aggregated(how, x)
-    if root_weight is not None:
-        rows[:, width:] = x[:num_dst]
-    ctx.width = width
-    out = tall_product(rows, weight.t(), after=after)
-    ctx.save_for_backward(rows, weight, _kept(out, after))
+        rows = aggregated(how, x).to(weight.dtype)
+    own = out = None
+    if root_weight is not None:  # the rows themselves: a copy beside the sums would double them
+        own = x[: how.csc.num_dst].to(weight.dtype)
+        out = tall_product(own, root_weight.t())
+    out = tall_product(rows, weight.t(), out=out, add=out is not None, after=after)
+    ctx.save_for_backward(rows, weight, own, root_weight, _kept(out, after))
     return out
 
 
 def _aggregate_first_backward(ctx: Any, saved: list[Tensor], grad: Tensor) -> tuple[Tensor | None, ...]:
-    rows, weight = saved
-    width: int = ctx.width
-    grad_weight = grad_root = grad_x = None
-    if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
-        both = tall_gram(grad, rows)
-        grad_weight, grad_root = both[:, :width], both[:, width:] if ctx.has_root else None
+    rows, weight, own, root_weight = saved
+    grad_weight = tall_gram(grad, rows) if ctx.needs_input_grad[1] else None
+    grad_root = tall_gram(grad, own) if ctx.needs_input_grad[2] else None
+    grad_x = None
     if ctx.needs_input_grad[0]:
-        grad_rows = tall_product(grad, weight)
-        grad_x = ctx.how.backward(grad_rows[:, :width], addend=grad_rows[:, width:] if ctx.has_root else None)
+        to_own = tall_product(grad, root_weight) if ctx.has_root else None
+        grad_x = summed_back(ctx.how, tall_product(grad, weight), addend=to_own)
     return grad_x, grad_weight, grad_root
 
 
@@ -540,7 +546,7 @@ def _transform_first(
 ) -> Tensor:
     how: Aggregation = ctx.how
     root = None if root_weight is None else tall_product(x[: how.csc.num_dst], root_weight.t())
-    out = how.forward(tall_product(x, weight.t()), addend=root, out=root, after=after)
+    out = aggregated(how, tall_product(x, weight.t()), addend=root, out=root, after=after)
     ctx.save_for_backward(x, weight, root_weight, _kept(out, after))
     return out
 
@@ -553,7 +559,7 @@ def _transform_first_backward(ctx: Any, saved: list[Tensor], grad: Tensor) -> tu
     if ctx.needs_input_grad[2] and root_weight is not None:
         grad_root = tall_gram(grad, x[:num_dst])
     if ctx.needs_input_grad[0] or ctx.needs_input_grad[1]:
-        grad_rows = ctx.how.backward(grad)
+        grad_rows = summed_back(ctx.how, grad)
         if ctx.needs_input_grad[1]:
             grad_weight = tall_gram(grad_rows, x)
         if ctx.needs_input_grad[0]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from graphbraid.arguments import check_choice, check_tensor
 from graphbraid.errors import DataError
 from graphbraid.graph.csc import Csc
-from graphbraid.ops.aggregation import Aggregation, aggregated
+from graphbraid.ops.aggregation import Aggregation, aggregated, summed_back
 from graphbraid.ops.kernels import backend, check_rows, new_rows, row_contiguous, sum_dtype
 from graphbraid.ops.library import once_differentiable, operator
 from graphbraid.ops.sddmm import edge_dot
@@ -187,7 +187,7 @@ class _Spmm(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         how: Aggregation = ctx.how
         grad = row_contiguous(grad)
-        grad_x = how.backward(grad).to(ctx.dtype) if ctx.needs_input_grad[0] else None
+        grad_x = summed_back(how, grad).to(ctx.dtype) if ctx.needs_input_grad[0] else None
         grad_weight = None
         if ctx.needs_input_grad[1]:
             (x,) = ctx.saved_tensors
@@ -208,3 +208,6 @@ _spmm = operator(
         (a.how.csc.num_dst, a.x.shape[1]), dtype=sum_dtype(a.x.dtype) if a.wide else a.x.dtype
     ),
 )
+
+SpmmFunction = _Spmm
+"""For callers that run it beside others as one autograd function."""

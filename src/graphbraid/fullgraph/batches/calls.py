@@ -409,7 +409,7 @@ def call_with(model: nn.Module, args: Sequence[Any], named: Mapping[str, Any]) -
 # ---- calls with batches
 
 
-def call_of_batch(model: nn.Module, batch: Any, callings: dict[Any, Calling]) -> BatchCall:
+def call_of_batch(model: nn.Module, batch: Any, callings: dict[Any, BatchForm]) -> BatchCall:
     """Return the call of a model on a batch, with its attributes by the names of ``forward``'s parameters.
 
     Args:
@@ -420,29 +420,41 @@ def call_of_batch(model: nn.Module, batch: Any, callings: dict[Any, Calling]) ->
     Raises:
         ConfigError: a parameter without a default matches no attribute.
     """
-    typed = batch.is_typed if isinstance(batch, MiniBatch) else hasattr(batch, "node_types")
-    held = frozenset(key.removesuffix(BY_TYPE) if typed else key for key in batch.keys())  # noqa: SIM118 - of PyG
-    is_sampled = isinstance(batch, MiniBatch) or "input_id" in held
-    keys = held - _OF_LOADERS if is_sampled else held
-    made = {EDGES, DATA} if typed else {EDGES, NUM_NODES, DATA}
-    given = Given(names=keys | made, held=keys, data_class=_class_of(batch), typed=typed)
-    key = type(batch), typed, keys
+    typed = batch.is_typed if isinstance(batch, MiniBatch) else hasattr(type(batch), "node_types")
+    key = type(batch), typed, *batch.keys()
     if key not in callings:
-        callings[key] = calling_of(model, given)
-    calling = callings[key]
+        callings[key] = _form_of(model, batch, key[2:], typed=typed)
+    calling, given, held, taken = callings[key]
     values = CallValues(partial(_of_typed_batch if typed else _of_batch, batch))
-    is_whole = calling.takes(DATA)
-    seed_type, num_seeds = _seeds_of(batch, held, typed=typed) if is_sampled else (None, None)
-    taken = [what for what in (WEIGHTS, EDGE_ATTR) if what in keys and (is_whole or calling.takes(what))]
+    seed_type, num_seeds = None, None
+    if isinstance(batch, MiniBatch) or "input_id" in held:
+        seed_type, num_seeds = _seeds_of(batch, held, typed=typed)
     return BatchCall(
         calling=calling,
         values=values,
-        given=given if typed else _with_edges(given, values, taken),
+        given=_with_edges(given, values, taken),
         batch=batch,
         seed_type=seed_type,
         num_seeds=num_seeds,
         trims=num_seeds is not None,
     )
+
+
+BatchForm = tuple[Calling, Given, frozenset[str], tuple[str, ...]]
+"""How batches with the same attributes are called: the call, what it can be given, their attributes, and
+those of weights and features of edges that it takes."""
+
+
+def _form_of(model: nn.Module, batch: Any, names: Sequence[str], *, typed: bool) -> BatchForm:
+    held = frozenset(name.removesuffix(BY_TYPE) if typed else name for name in names)
+    is_sampled = isinstance(batch, MiniBatch) or "input_id" in held
+    keys = held - _OF_LOADERS if is_sampled else held
+    made = {EDGES, DATA} if typed else {EDGES, NUM_NODES, DATA}
+    given = Given(names=keys | made, held=keys, data_class=_class_of(batch), typed=typed)
+    calling = calling_of(model, given)
+    takes_all = calling.takes(DATA)
+    taken = tuple(one for one in (WEIGHTS, EDGE_ATTR) if one in keys and (takes_all or calling.takes(one)))
+    return calling, given, held, () if typed else taken
 
 
 def _seeds_of(batch: Any, held: frozenset[str], *, typed: bool) -> tuple[str | None, int | None]:
@@ -510,4 +522,4 @@ def _of_typed_batch(batch: Any, what: str) -> Any:
     return dict(getattr(batch, what + BY_TYPE, {}) if what == X else batch[what + BY_TYPE])
 
 
-__all__ = ["BatchCall", "call_of_batch", "call_with"]
+__all__ = ["BatchCall", "BatchForm", "call_of_batch", "call_with"]

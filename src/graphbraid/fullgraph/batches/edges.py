@@ -9,7 +9,7 @@ edges lie in the prefix of the level before, which is checked where the sampler 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
@@ -162,8 +162,7 @@ class LevelEdges:
         how = self._maps[key]
         if csc is whole:
             return how
-        return replace(
-            how,
+        return how.with_parts(
             csc=csc,
             weight=None if how.weight is None else how.weight[: csc.num_edges],
             src_scale=None if how.src_scale is None else how.src_scale[: csc.num_src],

@@ -7,11 +7,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from graphbraid.fullgraph.batches.calls import BatchCall, call_of_batch, call_with
+from graphbraid.fullgraph.batches.calls import BatchCall, BatchForm, call_of_batch, call_with
 from graphbraid.fullgraph.batches.fusing import BatchProgram
 from graphbraid.fullgraph.batches.runner import BatchRunner
 from graphbraid.fullgraph.program import Break, NotLoweredError
-from graphbraid.fullgraph.reading.calling import Calling
 from graphbraid.signatures import typed
 
 _TO_CALLER = 4
@@ -36,14 +35,14 @@ class BatchEngine(nn.Module):
     """
 
     _runner: BatchRunner
-    _callings: dict[Any, Calling]
+    _callings: dict[Any, BatchForm]
 
     @typed
     def __init__(self, model: nn.Module, *, strict: bool = False) -> None:
         super().__init__()
         own = vars(self)  # nn.Module would look for these names among the model's submodules
         own |= {name: vars(model)[name] for name in _SHARED}
-        own["_runner"], own["_callings"] = BatchRunner(model, strict=strict), dict[Any, Calling]()
+        own["_runner"], own["_callings"] = BatchRunner(model, strict=strict), dict[Any, BatchForm]()
         own["training"] = model.training
 
     @property

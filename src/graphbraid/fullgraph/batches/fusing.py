@@ -6,15 +6,13 @@ The sizes of batches are not known here, so the order of a product and a sum is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from torch import nn
-
+from graphbraid.fullgraph.batches.segments import AggregateLinear, LinearSum, segments_of
 from graphbraid.fullgraph.lowering.passes import merged_epilogues
 from graphbraid.fullgraph.program import (
     Add,
-    AdjacencyMatrix,
     Aggregate,
     AlongRow,
     Attention,
@@ -42,55 +40,7 @@ from graphbraid.fullgraph.program import (
     UnitRows,
     written_lines,
 )
-from graphbraid.graph.types import Relation
 from graphbraid.ops.epilogue import ACTIVATION_CODES
-
-
-@dataclass(frozen=True, kw_only=True)
-class AggregateLinear(Linear):
-    """``out = A x Wᵀ``, plus ``x_dst W_rootᵀ`` of the destinations' own rows if there is a root."""
-
-    adjacency: AdjacencyMatrix
-    root: Linear | None = None
-    """The operation that would multiply the destinations' own rows alone."""
-    symbol = "aggregate and linear"
-    moves = True
-
-    @property
-    def walks(self) -> Relation | None:
-        """The relation whose edges it reads; None if it reads all edges together."""
-        return self.adjacency.relation
-
-    def parameters(self) -> tuple[nn.Parameter, ...]:
-        """Return the parameters it learns."""
-        return (*super().parameters(), *(() if self.root is None else self.root.parameters()))
-
-    def details(self) -> str:
-        """Return the text to print after the inputs."""
-        return f"{self.adjacency}{', and own rows' if self.root else ''}, {super().details()}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class LinearSum(Following):
-    """``out = x Wᵀ + x_other W_otherᵀ``."""
-
-    terms: tuple[Linear, Linear]
-    """The operations that would multiply each input alone."""
-    symbol = "sum of linear"
-
-    @property
-    def width_out(self) -> int:
-        """Number of columns of the result."""
-        return self.terms[0].shape[0]
-
-    def parameters(self) -> tuple[nn.Parameter, ...]:
-        """Return the parameters it learns."""
-        return (*(p for term in self.terms for p in term.parameters()), *super().parameters())
-
-    def details(self) -> str:
-        """Return the text to print after the inputs."""
-        return " and ".join(term.details() for term in self.terms) + super().details()
-
 
 _BY_ROW = (
     AlongRow
@@ -137,8 +87,8 @@ class BatchProgram:
         """Whether backward reads the output, which the caller must then not write over."""
         self.in_place = frozenset(op.out for op in fused.ops if _may_overwrite(fused, op))
         """Results that may be written over the first input."""
-        self.last_read = _last_reads(fused)
-        """The values that no operation after each one reads."""
+        self.parts = segments_of(fused.ops, _last_reads(fused), fused.output)
+        """Segments, and operations by themselves, with the values that nothing after each one reads."""
         self.breaks = tuple(op for op in fused.ops if isinstance(op, Break) and op.is_graph_break)
         """The parts that PyTorch runs as the model is written."""
         self.by_row = frozenset(target for op in self.breaks for target in op.by_row)
@@ -349,4 +299,4 @@ def _reached(program: Program) -> Program:
     return program.rewritten(tuple(reversed(kept)))
 
 
-__all__ = ["AggregateLinear", "BatchProgram", "LinearSum", "couples_rows"]
+__all__ = ["BatchProgram", "couples_rows"]

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph.batches.edges import BatchEdges, LevelEdges, Levels, RelationEdges
-from graphbraid.fullgraph.batches.fusing import AggregateLinear, BatchProgram, LinearSum
+from graphbraid.fullgraph.batches.fusing import BatchProgram
+from graphbraid.fullgraph.batches.segments import CALLS, AggregateLinear, JoinedOps, LinearSum, operands_of
 from graphbraid.fullgraph.program import (
     INPUT,
     Add,
@@ -31,7 +32,6 @@ from graphbraid.fullgraph.program import (
     DestinationRows,
     Epilogue,
     Exchange,
-    Following,
     FromBreak,
     Gine,
     Hoisted,
@@ -59,8 +59,6 @@ from graphbraid.fullgraph.step.features import joined_by_node
 from graphbraid.graph.types import Relation
 from graphbraid.nn.gat import head_dot
 from graphbraid.ops import (
-    aggregate,
-    aggregate_linear,
     batch_norm,
     bias_act_dropout,
     dense_linear,
@@ -68,9 +66,9 @@ from graphbraid.ops import (
     gatv2_attention,
     gine,
     layer_norm,
+    library,
 )
 from graphbraid.ops.attention import AttendedFeatures
-from graphbraid.ops.linear import linear_rows
 from graphbraid.ops.message_kernel import aggregate_steps
 from graphbraid.ops.message_steps import MessageOp
 from graphbraid.ops.messages import aggregate_messages
@@ -106,15 +104,19 @@ class BatchRun:
         """Results that graph breaks keep for later ones, by the names of their values."""
         self._program, self._levels = program, levels
         self._edge_attr, self._edge_weight = edge_attr, edge_weight
-        self._values = {name: rows[: levels.num_rows(program.place(name))] for name, rows in features.items()}
+        self.values = {name: rows[: levels.num_rows(program.place(name))] for name, rows in features.items()}
+        """Rows by the names of values: of inputs, and of results that are read again."""
 
     def outputs(self) -> Tensor:
         """Run all operations in their order; return the rows of the last level."""
-        for op, last_read in zip(self._program.ops, self._program.last_read, strict=True):
-            self._values[op.out] = RUN[type(op)](op, self)
+        for part, last_read in self._program.parts:
+            if isinstance(part, JoinedOps):
+                part.run(self)
+            else:
+                self.values[part.out] = RUN[type(part)](part, self)
             for value in last_read:  # without autograd, nothing else holds these rows
-                del self._values[value]
-        out = self._values[self._program.output]
+                del self.values[value]
+        out = self.values[self._program.output]
         # PyTorch's sum over edges does not keep its result for backward, so a caller may write over it.
         return out.clone() if self._program.keeps_output else out
 
@@ -148,7 +150,7 @@ class BatchRun:
 
     def read(self, op: Operation, place: int = 0) -> Tensor:
         """Return the rows of an operation's input."""
-        return self._values[op.inputs[place]]
+        return self.values[op.inputs[place]]
 
     def edges(self, op: Operation) -> LevelEdges:
         """Return the edges from the level of an operation's first input to the next level."""
@@ -224,28 +226,12 @@ def check_device(op: Operation, rows: Tensor) -> None:
 # ---- along edges
 
 
-@_runs(AggregateLinear)
-def _aggregate_linear(op: AggregateLinear, run: BatchRun) -> Tensor:
-    x = run.read(op)
-    how = run.edges(op).aggregation(op.adjacency, x.dtype)
-    root = None if op.root is None else op.root.matrix(learns=True)
-    return aggregate_linear(how, x, op.matrix(learns=True), root, **_following(op))
+def _called(op: Any, run: BatchRun) -> Tensor:
+    out: Tensor = library.run(*CALLS[type(op)](op, run, *operands_of(op)))
+    return out
 
 
-def _following(op: Following) -> dict[str, Any]:
-    """Return the epilogue that a product applies, as arguments of its operator."""
-    after = op.after
-    if after is None:
-        return {}
-    bias = None if after.bias is None else after.bias_of(after.bias)
-    return {"bias": bias, "act": after.act, "p": after.p}
-
-
-@_runs(Aggregate)
-def _aggregate(op: Aggregate, run: BatchRun) -> Tensor:
-    x = run.read(op)
-    addend = run.read(op, 1) if len(op.inputs) > 1 else None
-    return aggregate(run.edges(op).aggregation(op.adjacency, x.dtype), x, addend=addend)
+RUN |= dict.fromkeys((AggregateLinear, Aggregate, LinearSum), _called)
 
 
 @_runs(Maximum)
@@ -362,14 +348,8 @@ def _edge_rows(op: Attention, run: BatchRun) -> tuple[Tensor, Tensor]:
 
 @_runs(Linear)
 def _linear(op: Linear, run: BatchRun) -> Tensor:
-    out = linear_rows(run.read(op), op.matrix(learns=True), **_following(op))
+    out = _called(op, run)
     return out + run.read(op, 1) if len(op.inputs) > 1 else out
-
-
-@_runs(LinearSum)
-def _linear_sum(op: LinearSum, run: BatchRun) -> Tensor:
-    matrix, other = (term.matrix(learns=True) for term in op.terms)
-    return linear_rows(run.read(op), matrix, own=(run.read(op, 1), other), **_following(op))
 
 
 @_runs(Epilogue)

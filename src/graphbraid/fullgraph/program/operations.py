@@ -164,7 +164,8 @@ class Epilogue(Operation):
 
     def bias_of(self, whole: Tensor) -> Tensor:
         """Return a ``(width,)`` view of the part of the bias, or of its gradient, that is used."""
-        return (whole[self.bias_at] if self.bias_at else whole).view(-1)
+        part = whole[self.bias_at] if self.bias_at else whole
+        return part if part.ndim == 1 else part.view(-1)
 
     def bias_row(self) -> Tensor | None:
         """Return the detached ``(width,)`` bias that is added; None if there is none."""

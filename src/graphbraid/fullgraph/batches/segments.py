@@ -1,0 +1,368 @@
+"""Segments: consecutive operations of a program that run on a batch as one autograd function.
+
+PyTorch's graph has one node for a segment in place of one for each operation. Their forward and backward are
+those of the operators in :mod:`graphbraid.ops`, called without the checks of arguments, which hold for every
+batch of a program. Backward gives memory back after its last use.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from graphbraid.fullgraph.program import (
+    Add,
+    AdjacencyMatrix,
+    Aggregate,
+    DestinationRows,
+    Epilogue,
+    Following,
+    Linear,
+    Operation,
+)
+from graphbraid.graph.types import Relation
+from graphbraid.ops.dropout import seed_of_call
+from graphbraid.ops.epilogue import ACTIVATION_CODES, EpilogueFunction
+from graphbraid.ops.library import AnySeed, CallContext, once_differentiable
+from graphbraid.ops.linear import AggregateLinearFunction, LinearFunction
+from graphbraid.ops.spmm import SpmmFunction
+
+if TYPE_CHECKING:
+    from graphbraid.fullgraph.batches.operations import BatchRun
+
+
+@dataclass(frozen=True, kw_only=True)
+class AggregateLinear(Linear):
+    """``out = A x Wᵀ``, plus ``x_dst W_rootᵀ`` of the destinations' own rows if there is a root."""
+
+    adjacency: AdjacencyMatrix
+    root: Linear | None = None
+    """The operation that would multiply the destinations' own rows alone."""
+    symbol = "aggregate and linear"
+    moves = True
+
+    @property
+    def walks(self) -> Relation | None:
+        """The relation whose edges it reads; None if it reads all edges together."""
+        return self.adjacency.relation
+
+    def parameters(self) -> tuple[nn.Parameter, ...]:
+        """Return the parameters it learns."""
+        return (*super().parameters(), *(() if self.root is None else self.root.parameters()))
+
+    def details(self) -> str:
+        """Return the text to print after the inputs."""
+        return f"{self.adjacency}{', and own rows' if self.root else ''}, {super().details()}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearSum(Following):
+    """``out = x Wᵀ + x_other W_otherᵀ``."""
+
+    terms: tuple[Linear, Linear]
+    """The operations that would multiply each input alone."""
+    symbol = "sum of linear"
+
+    @property
+    def width_out(self) -> int:
+        """Number of columns of the result."""
+        return self.terms[0].shape[0]
+
+    def parameters(self) -> tuple[nn.Parameter, ...]:
+        """Return the parameters it learns."""
+        return (*(p for term in self.terms for p in term.parameters()), *super().parameters())
+
+    def details(self) -> str:
+        """Return the text to print after the inputs."""
+        return " and ".join(term.details() for term in self.terms) + super().details()
+
+
+_Op = TypeVar("_Op", bound=Operation)
+OpCall = tuple[Any, ...]
+"""An autograd function, and its arguments."""
+CALLS: dict[type[Operation], Callable[..., OpCall]] = {}
+"""The call that an operation of each class makes, from the operation, the run and :func:`operands_of` it."""
+
+
+def _calls(kind: type[_Op]) -> Callable[[Callable[..., OpCall]], Callable[..., OpCall]]:
+    """Enter a function into :data:`CALLS`."""
+
+    def enter(function: Callable[..., OpCall]) -> Callable[..., OpCall]:
+        CALLS[kind] = function
+        return function
+
+    return enter
+
+
+def can_join(op: Operation) -> bool:
+    """Return whether an operation can be part of a segment."""
+    if isinstance(op, Epilogue):
+        return op.act in ACTIVATION_CODES and not (op.bias is None and op.act == "none" and op.p == 0)
+    return type(op) in CALLS and not (type(op) is Linear and len(op.inputs) > 1)
+
+
+def operands_of(op: Operation) -> tuple[Tensor | None, ...]:
+    """Return the matrices and the bias of an operation, as autograd sees them."""
+    if isinstance(op, AggregateLinear):
+        terms: tuple[Linear | None, ...] = op, op.root
+    else:
+        terms = op.terms if isinstance(op, LinearSum) else (op,) if isinstance(op, Linear) else ()
+    after = op.after if isinstance(op, Following) else op
+    bias = after.bias_of(after.bias) if isinstance(after, Epilogue) and after.bias is not None else None
+    return (*(None if term is None else term.matrix(learns=True) for term in terms), bias)
+
+
+def _following(op: Following) -> tuple[int, float, AnySeed]:
+    """Return activation code, dropout probability and seed of the epilogue that a product applies."""
+    after = op.after
+    if after is None:
+        return 0, 0.0, 0
+    return ACTIVATION_CODES[after.act], after.p, seed_of_call() if after.p > 0 else 0
+
+
+@_calls(AggregateLinear)
+def _aggregate_linear(
+    op: AggregateLinear, run: BatchRun, matrix: Tensor, root: Tensor | None, bias: Tensor | None
+) -> OpCall:
+    x = run.read(op)
+    how = run.edges(op).aggregation(op.adjacency, x.dtype)
+    return AggregateLinearFunction, x, matrix, root, how, bias, *_following(op)
+
+
+@_calls(Aggregate)
+def _aggregate(op: Aggregate, run: BatchRun, _: None) -> OpCall:
+    x = run.read(op)
+    addend = run.read(op, 1) if len(op.inputs) > 1 else None
+    return SpmmFunction, x, None, addend, run.edges(op).aggregation(op.adjacency, x.dtype), False
+
+
+@_calls(Linear)
+def _linear(op: Linear, run: BatchRun, matrix: Tensor, bias: Tensor | None) -> OpCall:
+    return LinearFunction, run.read(op), matrix, None, None, bias, *_following(op)
+
+
+@_calls(LinearSum)
+def _linear_sum(op: LinearSum, run: BatchRun, matrix: Tensor, other: Tensor, bias: Tensor | None) -> OpCall:
+    return LinearFunction, run.read(op), matrix, run.read(op, 1), other, bias, *_following(op)
+
+
+@_calls(Epilogue)
+def _epilogue(op: Epilogue, run: BatchRun, bias: Tensor | None) -> OpCall:
+    seed = seed_of_call() if op.p > 0 else 0
+    return EpilogueFunction, run.read(op), bias, ACTIVATION_CODES[op.act], op.p, seed, run.may_overwrite(op)
+
+
+class _FirstRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, num_rows: int) -> Tensor:
+        ctx.num_rows = len(x)
+        return x[:num_rows]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        whole = grad.new_zeros(ctx.num_rows, grad.shape[1])
+        whole[: len(grad)] = grad
+        return whole, None
+
+
+@_calls(DestinationRows)
+def _destination_rows(op: DestinationRows, run: BatchRun, _: None) -> OpCall:
+    return _FirstRows, run.read(op), run.num_rows(op)
+
+
+class _RowSum(torch.autograd.Function):
+    @staticmethod
+    def forward(_ctx: Any, one: Tensor, other: Tensor) -> Tensor:
+        return one + other
+
+    @staticmethod
+    def backward(_ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        return grad, grad
+
+
+@_calls(Add)
+def _add(op: Add, run: BatchRun, _: None) -> OpCall:
+    return _RowSum, run.read(op), run.read(op, 1)
+
+
+class _CalledOp(NamedTuple):
+    """What backward needs of one operation's call."""
+
+    value: str
+    """Name of the result."""
+    function: Any
+    context: CallContext
+    sources: tuple[str | int | None, ...]
+    """For each argument the name of the value, or the number of the operand, that takes its gradient."""
+    versions: list[int]
+    """Versions of the context's tensors."""
+
+
+class JoinedOps:
+    """Consecutive operations that run as one autograd function, if any of their inputs need gradients.
+
+    Args:
+        ops: the operations, each of which :func:`can_join`.
+        last_read: for each operation, the values that no later operation reads.
+        later: the values that are read after the segment.
+    """
+
+    def __init__(
+        self, ops: Sequence[Operation], last_read: Sequence[tuple[str, ...]], later: Collection[str]
+    ) -> None:
+        made = {op.out for op in ops}
+        self._ops, self._last_read = ops, last_read
+        read = (value for op in ops for value in op.inputs)
+        self.reads = tuple(dict.fromkeys(value for value in read if value not in made))
+        self.writes = tuple(op.out for op in ops if op.out in later)
+        self._calls = [CALLS[type(op)] for op in ops]
+        self._sources: list[tuple[str | int | None, ...]] = []
+        """For each operation's arguments the values and the numbers of operands that they are."""
+        operands = [operands_of(op) for op in ops]
+        is_kept = all(isinstance(one, nn.Parameter | None) for of_op in operands for one in of_op)
+        self._operands = operands if is_kept else None
+        """All operands, if they are whole parameters."""
+
+    def run(self, run: BatchRun) -> None:
+        """Compute the values of the operations, and forget those that no later operation reads."""
+        operands = self._operands or [operands_of(op) for op in self._ops]
+        values = [run.values[name] for name in self.reads]
+        flat = [one for of_op in operands for one in of_op]
+        if torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in (*values, *flat)):
+            outs = _Pass.apply(self, run, operands, *values, *flat)  # type: ignore[no-untyped-call]
+            run.values.update(zip(self.writes, outs, strict=True))
+        else:
+            self.forward(run, operands, set(), None)
+
+    def forward(
+        self,
+        run: BatchRun,
+        operands: Sequence[tuple[Tensor | None, ...]],
+        needing: set[str | int],
+        steps: list[_CalledOp] | None,
+    ) -> None:
+        """Run the operations without autograd.
+
+        Args:
+            run: the run, whose values are read and written.
+            operands: :func:`operands_of` each operation.
+            needing: names of values, and numbers of operands, that need gradients; results are entered.
+            steps: receives what backward needs; None if there is none.
+        """
+        number = 0
+        for place, (op, of_op, last_read) in enumerate(
+            zip(self._ops, operands, self._last_read, strict=True)
+        ):
+            function, *arguments = self._calls[place](op, run, *of_op)
+            if place == len(self._sources):  # the first run finds them for all later ones
+                known: dict[int, str | int] = {id(one): number + i for i, one in enumerate(of_op)}
+                known |= {id(run.values[value]): value for value in op.inputs}
+                self._sources.append(
+                    tuple(known.get(id(one)) if isinstance(one, Tensor) else None for one in arguments)
+                )
+            number += len(of_op)
+            sources = self._sources[place]
+            context = CallContext([source in needing for source in sources])
+            run.values[op.out] = function.forward(context, *arguments)
+            if steps is not None and any(context.needs_input_grad):
+                needing.add(op.out)
+                versions = [one._version for one in context.saved_tensors if one is not None]
+                steps.append(_CalledOp(op.out, function, context, sources, versions))
+            del arguments
+            for value in last_read:
+                del run.values[value]
+
+
+class _Pass(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        segment: JoinedOps,
+        run: BatchRun,
+        operands: Sequence[tuple[Tensor | None, ...]],
+        *tensors: Tensor | None,
+    ) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        needs, num_values = ctx.needs_input_grad[3:], len(segment.reads)
+        needing: set[str | int] = {one for one, need in zip(segment.reads, needs, strict=False) if need}
+        needing |= {place for place, need in enumerate(needs[num_values:]) if need}
+        ctx.segment, ctx.num_operands, ctx.steps = segment, len(tensors) - num_values, []
+        segment.forward(run, operands, needing, ctx.steps)
+        # Other objects than backward keeps, since the results refer to this context.
+        outs = tuple(run.values[value].detach() for value in segment.writes)
+        ctx.mark_non_differentiable(
+            *(out for value, out in zip(segment.writes, outs, strict=True) if value not in needing)
+        )
+        return outs
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        if ctx.steps is None:
+            raise RuntimeError(
+                "Trying to backward through the graph a second time: what backward reads has been freed. "
+                "Specify retain_graph=True in the first backward pass if there is to be a second one."
+            )
+        steps = list(ctx.steps)
+        if not torch._C._autograd._get_current_graph_task_keep_graph():
+            ctx.steps = None  # each step is freed as soon as it is done
+        segment: JoinedOps = ctx.segment
+        held: dict[str | int, Tensor] = {
+            value: grad for value, grad in zip(segment.writes, grads, strict=True) if grad is not None
+        }
+        while steps:
+            step = steps.pop()
+            grad = held.pop(step.value, None)
+            if grad is None:
+                continue
+            context = step.context
+            if [one._version for one in context.saved_tensors if one is not None] != step.versions:
+                raise RuntimeError(
+                    "one of the variables needed for gradient computation has been modified by an inplace "
+                    f"operation: a tensor that {step.value} was computed from, or {step.value} itself"
+                )
+            found = _raw_backward(step.function)(context, grad)
+            for source, needed, of_source in zip(step.sources, context.needs_input_grad, found, strict=True):
+                if needed and of_source is not None:
+                    before = held.get(source)
+                    held[source] = of_source if before is None else before + of_source
+            del grad, found, context, step
+        of_values = [held.get(value) for value in segment.reads]
+        return None, None, None, *of_values, *(held.get(number) for number in range(ctx.num_operands))
+
+
+@functools.cache
+def _raw_backward(function: Any) -> Callable[..., tuple[Tensor | None, ...]]:
+    """Return a function's ``backward`` without its check for second derivatives, which the segment makes."""
+    raw: Callable[..., tuple[Tensor | None, ...]] = getattr(
+        function.backward, "__wrapped__", function.backward
+    )
+    return raw
+
+
+def segments_of(
+    ops: Sequence[Operation], last_read: Sequence[tuple[str, ...]], output: str
+) -> list[tuple[JoinedOps | Operation, tuple[str, ...]]]:
+    """Divide a program's operations into segments, and operations that run by themselves.
+
+    Beside each stand the values that nothing after it reads.
+    """
+    found: list[tuple[JoinedOps | Operation, tuple[str, ...]]] = []
+    for joins, group in itertools.groupby(range(len(ops)), lambda place: can_join(ops[place])):
+        places = [*group]
+        if not joins:
+            found += [(ops[place], last_read[place]) for place in places]
+            continue
+        later = {output, *(value for op in ops[places[-1] + 1 :] for value in op.inputs)}
+        part = slice(places[0], places[-1] + 1)
+        found.append((JoinedOps(ops[part], last_read[part], later), ()))
+    return found
+
+
+__all__ = ["CALLS", "AggregateLinear", "JoinedOps", "LinearSum", "operands_of", "segments_of"]
