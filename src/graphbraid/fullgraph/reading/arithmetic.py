@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from graphbraid.fullgraph.program import (
     AlongRow,
@@ -26,8 +27,6 @@ from graphbraid.fullgraph.reading.reader import (
     Heads,
     NodeRows,
     NumRows,
-    Pieces,
-    Shape,
     Stacked,
     Writer,
     reads_calls,
@@ -248,9 +247,9 @@ def _mean(call: FunctionCall) -> str:
 
 
 @reads_calls(torch.max, takes=_REDUCED, methods=("max",))
-def _max(call: FunctionCall) -> Pieces:
+def _max(call: FunctionCall) -> tuple[NodeRows]:
     """Read the first of the pair that ``torch.max`` returns: ``HeteroConv`` takes it without an index."""
-    return Pieces((call.writer.largest(*_stacked(call)),))
+    return (NodeRows(call.writer.largest(*_stacked(call))),)
 
 
 # ---- lengths of rows
@@ -284,63 +283,67 @@ def _normalize(call: FunctionCall) -> str:
 @reads_calls(operator.getitem, takes={"input": NEEDED, "index": NEEDED}, views=True)
 def _item(call: FunctionCall) -> Any:
     of, index = call.arguments["input"], call.arguments["index"]
-    if isinstance(of, Pieces) and type(index) is int and -len(of.values) <= index < len(of.values):
-        return of.values[index]
-    if isinstance(of, dict):  # of a layer that gives rows by node type
-        return of[index]
-    if isinstance(of, Shape) and index in (0, 1, -1, -2):
-        return NumRows() if index in (0, -2) else of.width
+    if isinstance(of, dict) or (isinstance(of, tuple) and type(index) is int):
+        return of[index]  # of a layer that gives rows by node type, of several results, or of a shape
     is_head = isinstance(index, tuple) and len(index) == 2 and index[0] == slice(None)
     if isinstance(of, Heads) and is_head and type(index[1]) is int and -of.heads <= index[1] < of.heads:
         return _head(call.writer, of, index[1] % of.heads)
-    x, places = call.rows("input"), index if isinstance(index, tuple) else (index,)
-    whole = places[:1] in ((slice(None),), (...,)) and len(places) == 2 and isinstance(places[1], slice)
-    if not whole or not all(type(end) in (int, type(None)) for end in (places[1].start, places[1].stop)):
+    places = index if isinstance(index, tuple) else (index,)
+    if not all(one is ... or type(one) in (slice, int) for one in places):  # others would copy all rows
         raise NotLoweredError(call.name, f"with index {index} it has no lowered form", "x[:, first:last]")
-    first, last, step = places[1].indices(call.writer.width(x))
-    if step != 1 or last <= first:
-        raise NotLoweredError(call.name, f"with index {index} it has no lowered form", "x[:, first:last]")
-    return call.writer.columns(x, first, last)
+    return _columns(call, operator.getitem, "x[:, first:last]")
 
 
 @reads_calls(torch.chunk, takes={"input": NEEDED, "chunks": NEEDED, "dim": 0}, methods=("chunk",), views=True)
-def _chunk(call: FunctionCall) -> Pieces:
-    width = call.writer.width(call.rows("input"))
-    chunks = call.constant("chunks", lambda value: type(value) is int and value >= 1)
-    return _pieces(call, [-(-width // chunks)])
+def _chunk(call: FunctionCall) -> Any:
+    return _columns(call, torch.chunk)
 
 
 @reads_calls(torch.split, takes={"tensor": NEEDED, "split_size_or_sections": NEEDED, "dim": 0}, views=True)
-def _split(call: FunctionCall) -> Pieces:
-    return _split_into(call, "tensor", call.arguments["split_size_or_sections"])
-
-
 @reads_calls(takes={"input": NEEDED, "split_size": NEEDED, "dim": 0}, methods=("split",), views=True)
-def _split_method(call: FunctionCall) -> Pieces:
-    return _split_into(call, "input", call.arguments["split_size"])
+def _split(call: FunctionCall) -> Any:
+    return _columns(call, torch.split)
 
 
-def _split_into(call: FunctionCall, key: str, sizes: Any) -> Pieces:
-    sizes = [sizes] if type(sizes) is int else sizes
-    if not isinstance(sizes, list | tuple) or not all(type(size) is int and size >= 1 for size in sizes):
-        raise NotLoweredError(call.name, f"with sizes {sizes} it has no lowered form")
-    several = len(sizes) > 1
-    return _pieces(call, list(sizes), key, several=several)
+@reads_calls(
+    torch.narrow,
+    takes={"input": NEEDED, "dim": NEEDED, "start": NEEDED, "length": NEEDED},
+    methods=("narrow",),
+    views=True,
+)
+def _narrow(call: FunctionCall) -> Any:
+    return _columns(call, torch.narrow)
 
 
-def _pieces(call: FunctionCall, sizes: list[int], key: str = "input", *, several: bool = False) -> Pieces:
-    """Cut columns into pieces of these sizes; of the only one, repeated, unless there are ``several``."""
-    call.constant("dim", one_of(1, -1))
-    x, width, first = call.rows(key), call.writer.width(call.rows(key)), 0
-    found = []
-    while first < width:
-        size = sizes.pop(0) if several and sizes else sizes[0] if sizes else 0
-        if size == 0:
-            raise NotLoweredError(call.name, f"its sizes are not those of {width} columns")
-        last = min(first + size, width)
-        found.append(call.writer.columns(x, first, last))
-        first = last
-    return Pieces(tuple(found))
+_MANY_ROWS = 1 << 40
+"""More rows than any matrix has: a view of one row repeated takes no memory."""
+
+
+def _columns(call: FunctionCall, function: Any, needed: str = "dim=1") -> Any:
+    """Append the ranges of columns that a function takes, which it shows on a matrix of their numbers."""
+    (key, _), *others = call.arguments.items()
+    x, options = call.rows(key), [value for _, value in others]
+    numbers = torch.arange(call.writer.width(x))
+    try:
+        if not all(map(_is_constant, options)):
+            raise TypeError("they are computed")
+        taken = function(numbers.expand(_MANY_ROWS, -1), *options)
+        ranges = [_range_of(one) for one in (taken if isinstance(taken, tuple | list) else [taken])]
+    except (TypeError, ValueError, IndexError, RuntimeError) as error:
+        what = f"with {', '.join(map(str, options))} it has no lowered form"
+        raise NotLoweredError(call.name, what, needed) from error
+    found = tuple(NodeRows(call.writer.columns(x, *one)) for one in ranges)
+    return found if isinstance(taken, tuple | list) else found[0]
+
+
+def _range_of(taken: Tensor) -> tuple[int, int]:
+    """Return the first column taken and the one behind the last."""
+    if taken.ndim != 2 or len(taken) != _MANY_ROWS or not taken.shape[1]:
+        raise ValueError("it takes other rows, or no columns")
+    first, last = int(taken[0, 0]), int(taken[0, -1]) + 1
+    if taken[0].tolist() != [*range(first, last)]:
+        raise ValueError("it takes other columns than a range")
+    return first, last
 
 
 # ---- shapes that change nothing: ``x.view(x.size(0), -1)``, ``x.squeeze(-1)``, and heads
@@ -348,16 +351,18 @@ def _pieces(call: FunctionCall, sizes: list[int], key: str = "input", *, several
 
 @reads_calls(takes={"input": NEEDED, "dim": None}, methods=("size",))
 def _size(call: FunctionCall) -> Any:
-    width, dim = call.writer.width(call.rows("input")), call.constant("dim", one_of(None, 0, 1, -1, -2))
-    if dim is None:
-        return Shape(width)
-    return NumRows() if dim in (0, -2) else width
+    shape, dim = _shape_of(call), call.constant("dim", one_of(None, 0, 1, -1, -2))
+    return shape if dim is None else shape[dim]
 
 
 @reads_calls(getattr, takes={"input": NEEDED, "name": NEEDED})
-def _attribute(call: FunctionCall) -> Shape:
+def _attribute(call: FunctionCall) -> tuple[NumRows, int]:
     call.constant("name", one_of("shape"))
-    return Shape(call.writer.width(call.rows("input")))
+    return _shape_of(call)
+
+
+def _shape_of(call: FunctionCall) -> tuple[NumRows, int]:
+    return NumRows(), call.writer.width(call.rows("input"))
 
 
 _SIZES = {"input": NEEDED, "size": NEEDED, "size_1": None, "size_2": None}

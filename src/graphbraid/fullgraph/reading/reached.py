@@ -172,7 +172,7 @@ class Reached:
         if package_of(function.__globals__) in NOT_USERS:
             return
         self.functions.append(function)
-        names = _names_of(function.__code__)
+        names = names_of(function.__code__)
         if names.stored:
             self.why = f"it changes the variable {names.stored!r} outside of it"
         if unseen := names.looked_up & {"globals", "eval", "exec"}:
@@ -234,7 +234,7 @@ class _CodeNames:
                 self.stored = self.stored or names.stored
 
 
-_names_of = functools.lru_cache(maxsize=1024)(_CodeNames)
+names_of = functools.lru_cache(maxsize=1024)(_CodeNames)
 
 
 def package_of(names: Mapping[str, Any]) -> str:

@@ -255,25 +255,11 @@ class Stacked:
 
 
 @dataclass(frozen=True)
-class Pieces:
-    """Several matrices of node rows as one result, by the names of their values."""
-
-    values: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class Heads:
     """A matrix of node rows seen as ``(num_rows, heads, channels)``."""
 
     value: str
     heads: int
-
-
-@dataclass(frozen=True)
-class Shape:
-    """The shape ``(num_rows, width)`` of a matrix of node rows."""
-
-    width: int
 
 
 @dataclass(frozen=True)
@@ -293,7 +279,8 @@ class FunctionReader:
 
     Attributes:
         read: appends the operations and returns the name of the result, or an object that is none by itself,
-            such as a :class:`Stacked`, for the readers of the calls that take it.
+            such as a :class:`Stacked` or a tuple of :class:`NodeRows`, for the readers of the calls that take
+            it.
         takes: the function's parameters in order, with their defaults (:data:`NEEDED` if there is none).
         in_place: whether it always overwrites its first argument; an argument ``inplace`` may also say so.
         by_name: keyword-only parameters.

@@ -47,7 +47,6 @@ from graphbraid.fullgraph.reading.reader import (
     LayerCall,
     MappedEdges,
     NodeRows,
-    Pieces,
     Reader,
     Writer,
     bound_arguments,
@@ -303,8 +302,8 @@ class _TraceReader:
             self._keep(node, self._own_tensor(node))
 
     def _keep(self, node: fx.Node, made: Any) -> None:
-        if isinstance(made, str):
-            self._values[node] = made
+        if isinstance(made, str | NodeRows):
+            self._values[node] = made if isinstance(made, str) else made.value
         else:
             self._others[node] = made
 
@@ -336,7 +335,7 @@ class _TraceReader:
 
     # ---- modules
 
-    def _module(self, node: fx.Node) -> str | MappedEdges | Pieces | dict[str, str]:
+    def _module(self, node: fx.Node) -> str | MappedEdges | tuple[NodeRows] | dict[str, str]:
         module = self._trace.modules[str(node.target)]
         name = str(node.target).removeprefix("model.") if node.target != "model" else type(module).__name__
         if (why := self._whole.get(str(node.target))) is not None:
@@ -373,7 +372,7 @@ class _TraceReader:
             self._memory[node] = self._memory.get(rows, rows)
         if in_place:
             self._overwrite(name, rows, out)
-        return Pieces((out,)) if is_pair else out
+        return (NodeRows(out),) if is_pair else out
 
     def _hgt(self, node: fx.Node, name: str, layer: nn.Module) -> dict[str, str]:
         """Read PyG's ``HGTConv``; return the values of its result by node type."""
@@ -562,8 +561,8 @@ class _TraceReader:
         if argument in self._values:
             return NodeRows(self._values[argument])
         other = self._others.get(argument, argument)
-        if self._typed and argument.target is torch.max and isinstance(other, Pieces):
-            return NodeRows(other.values[0])  # HeteroConv takes the pair that torch.max returns for its first
+        if self._typed and argument.target is torch.max and isinstance(other, tuple):
+            return other[0]  # HeteroConv takes the pair that torch.max returns for its first
         return other
 
     def _value(self, name: str, argument: Any) -> str:

@@ -45,7 +45,7 @@ from graphbraid.fullgraph.reading.messages import (
     is_traced_layer,
     recorded_propagations,
 )
-from graphbraid.fullgraph.reading.reached import NOT_USERS, Reached, package_of
+from graphbraid.fullgraph.reading.reached import NOT_USERS, Reached, names_of, package_of
 from graphbraid.fullgraph.reading.reader import no_reader
 from graphbraid.fullgraph.reading.table import reader_of
 
@@ -627,7 +627,7 @@ def _functions_of_pyg(
     """Yield the functions of PyG that others call by a name or as a module's attribute, with their homes."""
     homes: dict[int, dict[str, Any]] = {}
     for function in functions:
-        called = {*_names_in(function.__code__)}
+        called = names_of(function.__code__).all
         modules = (function.__globals__.get(name) for name in called)
         for home in (
             function.__globals__,
@@ -640,14 +640,6 @@ def _functions_of_pyg(
                     if name not in found:
                         yield home, name, held
                     found[name] = held
-
-
-def _names_in(code: types.CodeType) -> Iterator[str]:
-    """Yield the names of globals and attributes in a function's code, and in that of functions inside."""
-    yield from code.co_names
-    for inner in code.co_consts:
-        if isinstance(inner, types.CodeType):
-            yield from _names_in(inner)
 
 
 def _whole_if_untraceable(function: types.FunctionType) -> Callable[..., Any]:
