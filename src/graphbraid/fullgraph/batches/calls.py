@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from graphbraid.fullgraph.batches.edges import BatchEdges, RelationEdges, with_rows
 from graphbraid.fullgraph.program import Break, NotLoweredError
+from graphbraid.fullgraph.reading.break_trial import Breaks
 from graphbraid.fullgraph.reading.calling import (
     ADJACENCY,
     CSC,
@@ -32,10 +33,9 @@ from graphbraid.fullgraph.reading.calling import (
     only_node_type,
     parameters_of,
 )
-from graphbraid.fullgraph.reading.islands import Breaks
 from graphbraid.fullgraph.reading.row_dependence import rows_to_try
-from graphbraid.fullgraph.reading.trace import WEIGHTS_TARGET
-from graphbraid.fullgraph.reading.tracing import EDGES_TARGET
+from graphbraid.fullgraph.reading.trace_reader import WEIGHTS_TARGET
+from graphbraid.fullgraph.reading.tracer import EDGES_TARGET
 from graphbraid.graph import EdgeType
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.types import ONLY_EDGE_TYPE, ONLY_NODE_TYPE, placed

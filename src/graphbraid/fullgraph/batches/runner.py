@@ -22,9 +22,9 @@ from graphbraid.fullgraph.batches.operations import RUN, BatchRun, check_device
 from graphbraid.fullgraph.batches.timing import NotedRun, timed_lines
 from graphbraid.fullgraph.program import FromKept, NotLoweredError, Program, reasons_of
 from graphbraid.fullgraph.reading.as_written import map_tensors, of_node_type
+from graphbraid.fullgraph.reading.break_trial import Breaks
 from graphbraid.fullgraph.reading.calling import EDGE_ATTR, EDGE_TYPE, X
 from graphbraid.fullgraph.reading.hgt import fused_layers
-from graphbraid.fullgraph.reading.islands import Breaks
 from graphbraid.fullgraph.reading.modes import lock_of, plain_tensors
 from graphbraid.fullgraph.reading.read import read_model, read_typed
 from graphbraid.fullgraph.reading.relational import relations_of_layers

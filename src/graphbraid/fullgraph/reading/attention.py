@@ -9,8 +9,8 @@ from torch import Tensor
 from graphbraid.fullgraph.program import FILLS, Attention, DestinationRows, Linear
 from graphbraid.fullgraph.reading.exact import Allowed, anything, count, flag, number, one_of, probability
 from graphbraid.fullgraph.reading.message_passing import SIZES, plus_own, reads_own, reads_pyg
+from graphbraid.fullgraph.reading.module_readers import checked_linear
 from graphbraid.fullgraph.reading.reader import LayerCall
-from graphbraid.fullgraph.reading.rowwise import checked_linear
 
 _ATTENTION: dict[str, Allowed] = SIZES | {
     "heads": count,

@@ -29,8 +29,8 @@ from graphbraid.fullgraph.reading.message_passing import (
     reads_pyg,
     ties_of,
 )
+from graphbraid.fullgraph.reading.module_readers import as_linear, checked_linear, rowwise
 from graphbraid.fullgraph.reading.reader import Edges, LayerCall, Writer, checked_reader, reader_of, reads
-from graphbraid.fullgraph.reading.rowwise import as_linear, checked_linear, rowwise
 from graphbraid.nn import GAT, GCN, GIN, MLP, GATv2, GraphSAGE, module_traits
 from graphbraid.ops.epilogue import ACTIVATIONS
 from graphbraid.ops.spmm import Ties

@@ -37,8 +37,8 @@ from graphbraid.fullgraph.reading.exact import (
     one_of,
 )
 from graphbraid.fullgraph.reading.message_passing import PYG, pyg_layer
+from graphbraid.fullgraph.reading.module_readers import as_linear
 from graphbraid.fullgraph.reading.reader import Writer
-from graphbraid.fullgraph.reading.rowwise import as_linear
 from graphbraid.graph import EdgeType
 from graphbraid.graph.csc import Csc, coo_to_csc
 from graphbraid.graph.scans import check_ids

@@ -11,11 +11,9 @@ calls make is one of the calls, and runs by a program of its own (:mod:`.own_edg
 
 from __future__ import annotations
 
-import copy
 import types
-import warnings
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -35,48 +33,12 @@ from graphbraid.fullgraph.program import (
     WrittenCall,
     itself,
 )
-from graphbraid.fullgraph.reading.exact import computed_weights
+from graphbraid.fullgraph.reading.break_trial import Breaks, CallTrials, NoBreakError, negated, plain
 from graphbraid.fullgraph.reading.messages import Propagation, is_message_passing
 from graphbraid.fullgraph.reading.own_edges import CallOnEdges, LayerOnEdges
 from graphbraid.fullgraph.reading.reader import Writer
 from graphbraid.fullgraph.reading.row_dependence import Dependence, RowWatch, is_of_torch, tensors_in
-from graphbraid.fullgraph.reading.tracing import WHERE, TracedCalls, generators, put_back
-
-_HOST = torch.device("cpu")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Breaks:
-    """What a model is read with if calls without a lowered form become graph breaks.
-
-    Attributes:
-        num_rows: number of rows that calls are tried on, by node type; one in a graph of one type. A call
-            that walks the edges needs the number of nodes.
-        values: by the target of a placeholder, makes what calls get of the graph: its edges, their weights
-            and their features. Calls that take any other are refused.
-        place: the device of the model and of these values.
-        dtype: the dtype of node rows.
-        returns: whether the model may return what breaks compute in any form.
-        by_row: targets of values that have a row for each node.
-        constants: collects what is computed of the graph alone, by the call that computes it. If None, breaks
-            run on other graphs, too, and compute it in each run.
-    """
-
-    num_rows: tuple[int, ...]
-    values: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
-    place: torch.device = _HOST
-    dtype: torch.dtype = torch.float32
-    by_row: frozenset[str] = frozenset()
-    returns: bool = False
-    constants: dict[Any, Any] | None = None
-
-
-class _NoBreakError(Exception):
-    """Raised for a call that cannot run between lowered operations: the code of the reason, and a clause."""
-
-    def __init__(self, code: str, what: str) -> None:
-        super().__init__(what)
-        self.code = code
+from graphbraid.fullgraph.reading.tracer import WHERE, TracedCalls
 
 
 @dataclass(eq=False)
@@ -126,10 +88,8 @@ class Islands:
         self._seen: dict[fx.Node, dict[fx.Node, str]] = {}
         """By call, the names that the values of its arguments had when it was made."""
         self._place_of = {node: number for number, node in enumerate(trace.graph.nodes)}
-        self._rows: dict[str, Tensor] = {}
-        self._copies: dict[int, Any] = {}
+        self._trials = CallTrials(writer, trace, breaks)
         self._tried: dict[fx.Node, Any] = {}
-        self._given = GraphValues()
         self._last: dict[int, int] = {}
         """Place of the last call of each module that a break makes."""
         self._writes: list[tuple[fx.Node, set[int]]] = []
@@ -154,7 +114,7 @@ class Islands:
                 self._written[node] = self._tried_call(node, None)
             else:
                 self._written[node] = self._layer_call(node, why) or self._tried_call(node, why)
-        except _NoBreakError as error:
+        except NoBreakError as error:
             raise _both(why, error) from error
 
     def _layer_call(self, node: fx.Node, why: NotLoweredError) -> _Written | None:
@@ -163,7 +123,7 @@ class Islands:
         Raises:
             NotLoweredError: it is not, and the call is one of ``propagate``, which cannot run as written.
         """
-        module = self._module(node)
+        module = self._trials.module(node)
         is_propagate = isinstance(node.target, Propagation)
         if not is_propagate and (module is None or not is_message_passing(module)):
             return None
@@ -184,7 +144,7 @@ class Islands:
             layer = call.read(module)
         except NotLoweredError as error:
             if is_propagate:
-                raise _both(why, _NoBreakError(error.code, error.reason)) from error
+                raise _both(why, NoBreakError(error.code, error.reason)) from error
             return None
         draw = torch.Generator().manual_seed(len(self._written))
         result = torch.rand(call.num_rows, layer.width, generator=draw, dtype=call.dtype)
@@ -198,7 +158,7 @@ class Islands:
             return isinstance(self._trace.attribute(str(one.target)), nn.Parameter)
         if one not in self._written or self._written[one].is_constant:
             return False
-        module = self._module(one)
+        module = self._trials.module(one)
         of_module = module is not None and any(True for _ in module.parameters())
         of_layer = self._written[one].layer is not None
         sources = (*one.all_input_nodes, *self._written[one].writes_before)
@@ -206,7 +166,7 @@ class Islands:
 
     def sees_memory_of(self, value: str) -> bool:
         """Return whether a call's result may share the memory of a value."""
-        own = [self._rows[value]] if value in self._rows else []
+        own = [self._trials.rows[value]] if value in self._trials.rows else []
         made = (one.result for one in self._written.values() if one.value == value)
         own += [tensor for result in made for tensor in tensors_in(result)]
         others = (one.result for one in self._written.values() if one.value != value)
@@ -222,7 +182,7 @@ class Islands:
 
     def _tried_call(self, node: fx.Node, why: NotLoweredError | None) -> _Written:
         if isinstance(node.target, Propagation):
-            raise _NoBreakError("form", "it is part of a layer")
+            raise NoBreakError("form", "it is part of a layer")
         writes_before = self._try_arguments(node)
         results = {one: self._result_for(node, one) for one in node.all_input_nodes}
         tensors = [tensor for result in results.values() for tensor in tensors_in(result)]
@@ -231,17 +191,17 @@ class Islands:
         types = {self._type_for(node, one) for one, kind in kinds.items() if kind is not Dependence.NONE}
         types -= {None}
         if len(types) > 1:
-            raise _NoBreakError("node-types", "it computes with rows of several node types")
+            raise NoBreakError("node-types", "it computes with rows of several node types")
         node_type = types.pop() if types else 0
         assert node_type is not None
-        module, num_rows = self._module(node), self._breaks.num_rows[node_type]
+        module, num_rows = self._trials.module(node), self._breaks.num_rows[node_type]
         of_kind = {
             kind: [t for one in kinds if kinds[one] is kind for t in tensors_in(results[one])]
             for kind in Dependence
         }
         watch = RowWatch(num_rows, of_kind[Dependence.ALIGNED], of_kind[Dependence.COUPLED])
         with watch:
-            result, drew = self._try(node, results)
+            result, drew = self._trials.call(node, results)
         written = [one for one, version in zip(tensors, before, strict=True) if one._version != version]
         repeats = module is None and not drew and _is_torchs(node.target)
         is_constant = repeats and self._is_constant(node)
@@ -285,12 +245,12 @@ class Islands:
             Whether the argument is still a constant, which nothing but constants has read before.
 
         Raises:
-            _NoBreakError: others than the calls of one break see that memory.
+            NoBreakError: others than the calls of one break see that memory.
         """
-        others = _memory(tensors_in([*self._rows.values(), *self._tried.values()]))
+        others = _memory(tensors_in([*self._trials.rows.values(), *self._tried.values()]))
         shares = [one for one in self._written.values() if _memory(tensors_in(one.result)) & memory]
         if memory & others or any(one.is_run or one.value is not None for one in shares):
-            raise _NoBreakError("in-place", "it writes over its argument")
+            raise NoBreakError("in-place", "it writes over its argument")
         readers = (at for at, one in self._written.items() if not one.is_constant)
         read = [self._result_for(at, one) for at in readers for one in at.all_input_nodes]
         if is_constant and not _memory(tensors_in(read)) & memory:
@@ -308,13 +268,13 @@ class Islands:
         A module may select edges, so it is tried again, on rows of the opposite sign.
 
         Raises:
-            _NoBreakError: it may.
+            NoBreakError: it may.
         """
         if module is not None:
-            again, _ = self._try(node, {one: _negated(value) for one, value in arguments.items()})
+            again, _ = self._trials.call(node, {one: negated(value) for one, value in arguments.items()})
         shapes = None if module is None else [one.shape for one in tensors_in(again)]
         if shapes != [one.shape for one in tensors_in(result)]:
-            raise _NoBreakError("form", "how many rows it returns depends on their numbers")
+            raise NoBreakError("form", "how many rows it returns depends on their numbers")
 
     # ---- arguments
 
@@ -326,11 +286,11 @@ class Islands:
     def _result_for(self, node: fx.Node, one: fx.Node) -> Any:
         """Return what a call gets for an argument in the trials."""
         if (value := self._seen[node].get(one)) is not None:
-            return self._rows_of(value)
+            return self._trials.rows_of(value)
         if one in self._written:
             return self._written[one].result
         if one not in self._tried:
-            self._tried[one] = self._of_model_or_graph(one)
+            self._tried[one] = self._trials.of_model_or_graph(one)
         return self._tried[one]
 
     def _kind_for(self, node: fx.Node, one: fx.Node) -> Dependence:
@@ -367,82 +327,6 @@ class Islands:
         """Return whether an earlier break has computed a call that must be made once."""
         return self._written[node].kept_by is not None and not self._written[node].repeats
 
-    # ---- trials
-
-    def _try(self, node: fx.Node, arguments: Mapping[fx.Node, Any]) -> tuple[Any, bool]:
-        """Return what a call gives on random rows, and whether it drew random numbers.
-
-        Raises:
-            _NoBreakError: it fails.
-        """
-        args, kwargs = plain(fx.node.map_arg((node.args, node.kwargs), arguments.__getitem__))
-        devices = [self._breaks.place] if self._breaks.place.type == "cuda" else []
-        module = self._module(node)
-        target = self._copied(module) if module is not None else node.target
-        if isinstance(target, str):
-            args, target = args[1:], getattr(args[0], target)
-        with torch.random.fork_rng(devices), warnings.catch_warnings(), torch.enable_grad():
-            warnings.simplefilter("ignore")
-            before, held = generators(), _held(target)
-            try:
-                result = target(*args, **kwargs)
-            except Exception as error:  # whatever the user's code may raise
-                lines = str(error).strip().splitlines() or [type(error).__name__]
-                what = f"as written it fails on rows of random numbers ({lines[0]})"
-                raise _NoBreakError("fails", what) from error
-            finally:
-                drew = put_back(before)
-            if _held(target) != held:
-                raise _NoBreakError("state", "it changes attributes of its own when it is called")
-        return _detached(result), drew or bool(devices)
-
-    def _of_model_or_graph(self, node: fx.Node) -> Any:
-        if node.op == "get_attr":
-            found = self._trace.attribute(str(node.target))
-            if not isinstance(found, Tensor):
-                raise _NoBreakError("needs", f"its argument {node} is no tensor")
-            if found.requires_grad and not isinstance(found, nn.Parameter):
-                what = f"its argument {node} was computed apart from the model's inputs"
-                raise _NoBreakError("reads-values", what)
-            return found.detach().clone()
-        found = self._of_graph(node)
-        return found.clone() if hasattr(found, "clone") else found
-
-    def _of_graph(self, node: fx.Node) -> Any:
-        target = str(node.target)
-        if node.op != "placeholder" or target not in self._breaks.values:
-            what = f"it needs {node}, which is neither node rows nor edges of the whole graph"
-            raise _NoBreakError("needs", what)
-        if target not in self._given:
-            self._given[target] = self._breaks.values[target]()
-        return self._given[target]
-
-    def _rows_of(self, value: str) -> Tensor:
-        if value not in self._rows:
-            count, width = self._breaks.num_rows[self._writer.node_type(value)], self._writer.width(value)
-            self._rows[value] = torch.rand(
-                count, width, generator=torch.Generator().manual_seed(len(self._rows))
-            ).to(self._breaks.place, self._breaks.dtype)
-        return self._rows[value]
-
-    def _module(self, node: fx.Node) -> nn.Module | None:
-        return self._trace.modules[str(node.target)] if node.op == "call_module" else None
-
-    def _copied(self, module: nn.Module) -> Any:
-        """Return a copy of a module, whose buffers and attributes a trial may change.
-
-        Raises:
-            _NoBreakError: it cannot be copied.
-        """
-        for inner in module.modules():
-            for weight in (vars(inner).get(name) for name in computed_weights(inner)):
-                if isinstance(weight, Tensor):  # which has a graph, and cannot be copied
-                    self._copies.setdefault(id(weight), weight.detach().clone())
-        try:
-            return copy.deepcopy(module, self._copies)
-        except Exception as error:  # whatever a user's attributes may raise
-            raise _NoBreakError("state", "it holds what cannot be copied") from error
-
     # ---- breaks
 
     def value(self, node: fx.Node) -> str | None:
@@ -454,7 +338,7 @@ class Islands:
             return None
         try:
             self._run(node)
-        except _NoBreakError as error:
+        except NoBreakError as error:
             raise _both(written.why or NotLoweredError(str(node), "a break makes it"), error) from error
         return self._values[node]
 
@@ -475,7 +359,7 @@ class Islands:
                 raise NotLoweredError("forward", f"it returns {node}, no matrix of node rows", "one result")
         try:
             self._run(*(node for node in wanted if self._written[node].kept_by is None))
-        except _NoBreakError as error:
+        except NoBreakError as error:
             why = NotLoweredError("forward", f"it returns {', '.join(map(str, wanted))}")
             raise _both(why, error) from error
         found = {}
@@ -528,7 +412,7 @@ class Islands:
         """Refuse a break that would see, or write over, an earlier break's results as they no longer are.
 
         Raises:
-            _NoBreakError: it would.
+            NoBreakError: it would.
         """
         last = {by: memory for by, memory in self._writes if self._is_kept(by)}
         for at in members:
@@ -542,7 +426,7 @@ class Islands:
                 )
                 lost |= not all(self._is_kept(one) for one in shares)
             if lost or self._is_kept(at):
-                raise _NoBreakError("in-place", "an earlier part of the model has what it writes over")
+                raise NoBreakError("in-place", "an earlier part of the model has what it writes over")
 
     def _writes_to(self, node: fx.Node) -> list[fx.Node]:
         """Return the calls so far that wrote over a call's result."""
@@ -553,19 +437,19 @@ class Islands:
         """Note that a break makes a call.
 
         Raises:
-            _NoBreakError: another one makes a later call of the same module.
+            NoBreakError: another one makes a later call of the same module.
         """
         self._written[node].is_run = True
-        if (module := self._module(node)) is not None:
+        if (module := self._trials.module(node)) is not None:
             place = self._place_of[node]
             if self._last.get(id(module), -1) > place:
-                raise _NoBreakError("order", f"{node} would run after a later call of the same module")
+                raise NoBreakError("order", f"{node} would run after a later call of the same module")
             self._last[id(module)] = place
 
     def _append(self, node: fx.Node | None, members: list[fx.Node], inputs: list[str]) -> str:
         """Append the break of some calls; without a ``node`` whose rows it makes, it returns its input."""
         if not inputs and len(self._breaks.num_rows) > 1:
-            raise _NoBreakError("node-types", "it makes node rows of a type that is not known")
+            raise NoBreakError("node-types", "it makes node rows of a type that is not known")
         says_rows = inputs or any(self._is_by_row(one) for at in members for one in at.all_input_nodes)
         couples = not says_rows or any(self._written[one].kind is Dependence.COUPLED for one in members)
         rows = self._writer.on_one_level(*inputs) if inputs else [INPUT]
@@ -582,7 +466,7 @@ class Islands:
             if one.op == "get_attr":
                 return self._trace.attribute(str(one.target))
             if one not in self._written:
-                given[str(one.target)] = self._of_graph(one)
+                given[str(one.target)] = self._trials.of_graph(one)
                 return FromGraph(str(one.target), by_row=self._is_by_row(one))
             if self._is_kept(one):
                 couples = True
@@ -641,7 +525,7 @@ class Islands:
         return str([(one.op, one.target, one.args, one.kwargs) for one in before])
 
     def _call(self, node: fx.Node, argument: Callable[[fx.Node], Any]) -> WrittenCall:
-        written, module = self._written[node], self._module(node)
+        written, module = self._written[node], self._trials.module(node)
         name = getattr(node.target, "__name__", str(node.target))
         if module is not None:
             name = f"{str(node.target).removeprefix('model.')} {type(module).__name__}"
@@ -673,11 +557,11 @@ class Islands:
             is_free = written.repeats or (self._is_inert(node) and not written.drew)
             if written.why is not None and not written.is_run and not is_free:
                 what = f"nothing reads {node}, and it may do more than return a result"
-                raise _both(written.why, _NoBreakError("unread", what))
+                raise _both(written.why, NoBreakError("unread", what))
 
     def _is_inert(self, node: fx.Node) -> bool:
         """Return whether a module does nothing but return a result, unless it draws random numbers."""
-        module = self._module(node)
+        module = self._trials.module(node)
         return module is not None and is_of_torch(module) and not any(True for _ in module.buffers())
 
     # ---- undoing
@@ -693,8 +577,8 @@ class Islands:
         for node, one in self._written.items():
             one.is_run, one.kept_by, one.value = before.get(node, (False, None, None))
         made = {op.out for op in self._writer.ops}
-        for value in [one for one in self._rows if one.startswith("v") and one not in made]:
-            del self._rows[value]
+        for value in [one for one in self._trials.rows if one.startswith("v") and one not in made]:
+            del self._trials.rows[value]
 
 
 def _is_by_row(result: Any, watch: RowWatch, num_rows: int) -> bool:
@@ -714,18 +598,7 @@ _PLAIN = (bool, int, float, str, torch.Size, torch.dtype, torch.device)
 _CALLS = ("call_function", "call_method", "call_module")
 
 
-def _held(target: Any) -> list[tuple[str, int]]:
-    """Return the attributes, parameters and buffers of a module and those inside, by name and identity."""
-    modules = list(target.modules()) if isinstance(target, nn.Module) else []
-    parts = (
-        {key: part[key] for key in part.keys() - computed_weights(m)}
-        for m in modules
-        for part in (vars(m), m._parameters, m._buffers, m._modules)
-    )
-    return sorted((name, id(value)) for part in parts for name, value in part.items())
-
-
-def _both(why: NotLoweredError, error: _NoBreakError) -> NotLoweredError:
+def _both(why: NotLoweredError, error: NoBreakError) -> NotLoweredError:
     """Return the error for a call that has neither a lowered form nor can run between lowered operations."""
     what = f"{why.reason}, and it cannot be a graph break: {error}"
     return NotLoweredError(why.part, what, why.needed, code=error.code, where=why.where)
@@ -744,31 +617,6 @@ def _is_torchs(target: Any) -> bool:
     )
 
 
-def _detached(result: Any) -> Any:
-    """Return a result without its graph."""
-    if isinstance(result, Tensor):
-        return result.detach()
-    if isinstance(result, dict):
-        return {key: _detached(value) for key, value in result.items()}
-    if isinstance(result, tuple | list):
-        found = [_detached(one) for one in result]
-        return type(result)(*found) if hasattr(result, "_fields") else type(result)(found)
-    return result
-
-
-def _negated(value: Any) -> Any:
-    return -value if isinstance(value, Tensor) and value.is_floating_point() else value
-
-
 def _memory(tensors: Iterable[Tensor]) -> set[int]:
     found = {one.untyped_storage().data_ptr() for one in tensors if one.layout == torch.strided}
     return found - {0}  # of tensors without elements
-
-
-def plain(value: Any) -> Any:
-    """Return containers of a trace as Python's own, which can be compared and copied."""
-    if isinstance(value, dict):
-        return {key: plain(one) for key, one in value.items()}
-    if type(value) is tuple:
-        return tuple(map(plain, value))
-    return list(map(plain, value)) if isinstance(value, list) else value

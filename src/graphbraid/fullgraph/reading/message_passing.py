@@ -22,8 +22,8 @@ from graphbraid.fullgraph.reading.exact import (
     flag,
     one_of,
 )
+from graphbraid.fullgraph.reading.module_readers import checked_linear
 from graphbraid.fullgraph.reading.reader import LayerCall, reads
-from graphbraid.fullgraph.reading.rowwise import checked_linear
 from graphbraid.ops.spmm import TIES, Ties
 
 PYG, OWN = "torch_geometric.nn.conv", "graphbraid.nn"

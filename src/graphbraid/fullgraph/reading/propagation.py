@@ -33,8 +33,8 @@ from graphbraid.fullgraph.reading.message_passing import (
     reads_pyg,
     ties_of,
 )
+from graphbraid.fullgraph.reading.module_readers import checked_linear, rowwise
 from graphbraid.fullgraph.reading.reader import LayerCall
-from graphbraid.fullgraph.reading.rowwise import checked_linear, rowwise
 
 _KEPT: dict[str, Allowed] = {"cached": flag, "add_self_loops": flag}
 _KEPT_EDGES = _KEPT | {"_cached_edge_index": anything, "_cached_adj_t": anything, "normalize": flag}

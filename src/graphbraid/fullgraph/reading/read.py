@@ -21,6 +21,7 @@ from graphbraid.fullgraph.program import (
     Program,
     Returned,
 )
+from graphbraid.fullgraph.reading.break_trial import Breaks
 from graphbraid.fullgraph.reading.calling import Calling, Given, calling_of
 from graphbraid.fullgraph.reading.convolutions import OWN_MODELS, checked_call, own_activation, read_own
 from graphbraid.fullgraph.reading.exact import (
@@ -33,11 +34,10 @@ from graphbraid.fullgraph.reading.exact import (
     other_dtype,
     probability,
 )
-from graphbraid.fullgraph.reading.islands import Breaks
+from graphbraid.fullgraph.reading.module_readers import as_linear
 from graphbraid.fullgraph.reading.reader import Writer
 from graphbraid.fullgraph.reading.relational import MOST_READ, OWN_CONV, sum_over_relations
-from graphbraid.fullgraph.reading.rowwise import as_linear
-from graphbraid.fullgraph.reading.trace import learned_rows, read_traced
+from graphbraid.fullgraph.reading.trace_reader import learned_rows, read_traced
 from graphbraid.graph import Graph
 from graphbraid.graph.types import ONLY_NODE_TYPE, Relation, Types
 from graphbraid.nn import RGCN, module_traits

@@ -14,6 +14,7 @@ from graphbraid.arguments import shown
 from graphbraid.errors import ConfigError, DataError, GraphbraidError
 from graphbraid.fullgraph.program import NotLoweredError, Program
 from graphbraid.fullgraph.reading.as_written import AsWritten, WholeValues
+from graphbraid.fullgraph.reading.break_trial import Breaks
 from graphbraid.fullgraph.reading.calling import (
     ADJACENCY,
     EDGE_ATTR,
@@ -26,12 +27,11 @@ from graphbraid.fullgraph.reading.calling import (
     of_data,
 )
 from graphbraid.fullgraph.reading.exact import is_from
-from graphbraid.fullgraph.reading.islands import Breaks
 from graphbraid.fullgraph.reading.read import read_model, read_typed
 from graphbraid.fullgraph.reading.row_dependence import rows_to_try
 from graphbraid.fullgraph.reading.table import reader_of
-from graphbraid.fullgraph.reading.trace import WEIGHTS_TARGET
-from graphbraid.fullgraph.reading.tracing import EDGES_TARGET
+from graphbraid.fullgraph.reading.trace_reader import WEIGHTS_TARGET
+from graphbraid.fullgraph.reading.tracer import EDGES_TARGET
 from graphbraid.fullgraph.reading.watch import GraphWatch
 from graphbraid.graph import Graph, NodeSet
 from graphbraid.graph.interop.convert import as_edge_attr

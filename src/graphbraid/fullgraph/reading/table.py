@@ -5,13 +5,13 @@ A reader of a further class or function is one function in one of them, under :f
 """
 
 from graphbraid.fullgraph.reading import (  # noqa: F401
-    arithmetic,
+    activation_readers,
     attention,
+    call_readers,
     convolutions,
-    functions,
+    module_readers,
     propagation,
     relational,
-    rowwise,
 )
 from graphbraid.fullgraph.reading.reader import FUNCTIONS, METHODS, READERS, checked_reader, reader_of
 

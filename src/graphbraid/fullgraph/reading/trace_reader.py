@@ -22,7 +22,8 @@ from graphbraid.fullgraph.program import (
     SmallTensor,
     itself,
 )
-from graphbraid.fullgraph.reading.arithmetic import of_parameters
+from graphbraid.fullgraph.reading.break_trial import Breaks, plain
+from graphbraid.fullgraph.reading.call_readers import of_parameters
 from graphbraid.fullgraph.reading.calling import (
     ADJACENCY,
     EDGE_ATTR,
@@ -36,8 +37,9 @@ from graphbraid.fullgraph.reading.calling import (
 from graphbraid.fullgraph.reading.edge_calls import EdgeCalls
 from graphbraid.fullgraph.reading.exact import COUNTED, Known, anything, check, check_parameter, count, one_of
 from graphbraid.fullgraph.reading.hgt import is_kind, read_layer
-from graphbraid.fullgraph.reading.islands import Breaks, Islands, plain
+from graphbraid.fullgraph.reading.islands import Islands
 from graphbraid.fullgraph.reading.messages import Propagation, give_shape, is_traced_layer, read_messages
+from graphbraid.fullgraph.reading.module_readers import as_linear, run_by_torch
 from graphbraid.fullgraph.reading.reader import (
     NEEDED,
     Edges,
@@ -51,9 +53,8 @@ from graphbraid.fullgraph.reading.reader import (
     Writer,
     bound_arguments,
 )
-from graphbraid.fullgraph.reading.rowwise import as_linear, run_by_torch
 from graphbraid.fullgraph.reading.table import FUNCTIONS, METHODS, checked_reader
-from graphbraid.fullgraph.reading.tracing import EDGES_TARGET, WHERE, TracedCalls, traced
+from graphbraid.fullgraph.reading.tracer import EDGES_TARGET, WHERE, TracedCalls, traced
 from graphbraid.graph.types import Relation
 
 WEIGHTS_TARGET = "weights"
