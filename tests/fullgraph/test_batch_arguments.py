@@ -250,6 +250,43 @@ def test_results_of_other_forms_are_returned(run):
     assert_same(model_of(run), batch, batch.batch_size)
 
 
+def by_flags(self, x, edge_index, twice=False, act="relu"):
+    h = getattr(F, act)(self.first(x, edge_index))
+    h = self.second(h, edge_index) if twice else h
+    return self.head(self.of_rows(h, edge_index))
+
+
+def test_flags_of_a_call_choose_a_program():
+    model = model_of(by_flags)
+    batch, engine = batch_of(), graphbraid.compile(model)
+    given = batch.x, batch.edge_index
+    for args, named in (
+        ((), {}),
+        ((True,), {}),
+        ((False,), {"act": "elu"}),
+        ((), {"twice": True, "act": "tanh"}),
+        ((True,), {}),
+    ):
+        ours, theirs = engine(*given, *args, **named), model(*given, *args, **named)
+        assert engine.why is None
+        assert not engine.breaks
+        torch.testing.assert_close(ours, theirs, **CLOSE)
+        torch.testing.assert_close(gradients(model, ours), gradients(model, theirs), **CLOSE)
+
+
+def test_a_layer_that_keeps_its_first_batch_alone_runs_as_written():
+    def run(self, x, edge_index):
+        return self.head(self.second(self.kept(x, edge_index).relu(), edge_index))
+
+    model, batch = model_of(run), batch_of()
+    model.kept = pyg.GCNConv(CHANNELS, 8, cached=True).double()
+    engine = assert_same(model, batch, batch.batch_size)
+    assert "cached=True" in engine.explain(batch)
+    torch.testing.assert_close(engine(batch), called(model, batch)[: batch.batch_size], **CLOSE)
+    with pytest.raises(graphbraid.errors.ConfigError, match="cached=True"):
+        graphbraid.compile(model, strict=True)(batch)
+
+
 def test_strict_refuses_what_pytorch_computes_behind_the_layers():
     batch = Batch.from_data_list(graphs(3, 5))
     with pytest.raises(graphbraid.errors.ConfigError, match="strict=True"):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import accumulate
+from types import NoneType
 from typing import Any
 
 import torch
@@ -149,7 +150,7 @@ class BatchCall:
         """What else the model may be given than rows and edges."""
         taken = {*self.calling.positional, *self.calling.named.values()}
         taken |= self.given.held if DATA in taken else set()
-        known = {X, EDGES, ADJACENCY, CSC, DATA, NUM_NODES}
+        known = {X, EDGES, ADJACENCY, CSC, DATA, NUM_NODES, *self.given.constants}
         return frozenset() if self.given.typed else frozenset(taken - known)
 
     def _has_rows(self, what: str) -> bool:
@@ -179,7 +180,8 @@ class BatchCall:
         """What a program is read for: another one needs another program."""
         given = self.given
         named, widths = tuple(self.calling.named.items()), self._widths()
-        what = given.weights, given.edge_channels, given.data_class, self.seed_type
+        flags = tuple(given.constants.items())
+        what = given.weights, given.edge_channels, given.data_class, self.seed_type, flags
         return self.calling.positional, named, *what, self._others, tuple(widths.items()), self.edge_types
 
     def described(self) -> Given:
@@ -401,7 +403,8 @@ def call_with(model: nn.Module, args: Sequence[Any], named: Mapping[str, Any]) -
     typed = isinstance(values.get(X), Mapping) and isinstance(values.get(EDGES), Mapping)
     if typed and not all(type(one) is tuple and len(one) == 3 for one in values[EDGES]):
         raise NotLoweredError("edge_index", "its keys are no (source type, name, destination type)")
-    given = Given(names=frozenset(values), held=frozenset(values), typed=typed)
+    flags = {what: value for what, value in values.items() if type(value) in (bool, str, NoneType)}
+    given = Given(names=frozenset(values), held=frozenset(values), typed=typed, constants=flags)
     given = given if typed else _with_edges(given, values, list(values))
     return BatchCall(calling=calling, values=values, given=given)
 

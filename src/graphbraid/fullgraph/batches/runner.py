@@ -187,17 +187,16 @@ class BatchRunner:
 
     def _read(self, call: BatchCall, form: _Form) -> BatchProgram | NotLoweredError:
         try:
-            for name, module in self.model.named_modules():
-                if getattr(module, "cached", False) is True:
-                    what = "with cached=True it would keep what it computed from the first batch"
-                    raise NotLoweredError(name, what, "cached=False")
+            what = "with cached=True it keeps what it computed from the first batch"
+            named = self.model.named_modules()
+            cached = [name for name, module in named if getattr(module, "cached", False) is True]
+            whole = {f"model.{name}": NotLoweredError(name, what, "cached=False") for name in cached}
+            if whole and (self.strict or "" in cached or call.given.typed):
+                raise next(iter(whole.values()))
             if len({(p.dtype, p.device) for p in self.model.parameters()}) > 1:
                 raise NotLoweredError("parameters", "they are of several dtypes or on several devices")
-            made = BatchProgram(
-                _program_of(
-                    self.model, call, None if self.strict else call.breaks(self.model, form.unaligned)
-                )
-            )
+            breaks = None if self.strict else replace(call.breaks(self.model, form.unaligned), whole=whole)
+            made = BatchProgram(_program_of(self.model, call, breaks))
             for written in made.breaks:
                 written.given.clear()  # the trial's; each batch gives its own
             for op in made.ops:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from graphbraid.fullgraph.program import GraphValues
+from graphbraid.fullgraph.program import GraphValues, NotLoweredError
 from graphbraid.fullgraph.reading.exact import computed_weights
 from graphbraid.fullgraph.reading.reader import Writer
 from graphbraid.fullgraph.reading.trace_guard import generators, put_back
@@ -33,6 +33,7 @@ class Breaks:
         dtype: the dtype of node rows.
         returns: whether the model may return what breaks compute in any form.
         by_row: targets of values that have a row for each node.
+        whole: modules to run as written, by their names after ``model.``, and why.
         constants: collects what is computed of the graph alone, by the call that computes it. If None, breaks
             run on other graphs, too, and compute it in each run.
     """
@@ -43,6 +44,7 @@ class Breaks:
     dtype: torch.dtype = torch.float32
     by_row: frozenset[str] = frozenset()
     returns: bool = False
+    whole: Mapping[str, NotLoweredError] = field(default_factory=dict)
     constants: dict[Any, Any] | None = None
 
 
@@ -158,14 +160,18 @@ class CallTrials:
 
 
 def _held(target: Any) -> list[tuple[str, int]]:
-    """Return the attributes, parameters and buffers of a module and those inside, by name and identity."""
+    """Return the attributes, parameters and buffers of a module and those inside, by name and identity.
+
+    What PyG's layers keep with ``cached=True`` is left out.
+    """
     modules = list(target.modules()) if isinstance(target, nn.Module) else []
     parts = (
         {key: part[key] for key in part.keys() - computed_weights(m)}
         for m in modules
         for part in (vars(m), m._parameters, m._buffers, m._modules)
     )
-    return sorted((name, id(value)) for part in parts for name, value in part.items())
+    named = (pair for part in parts for pair in part.items())
+    return sorted((name, id(value)) for name, value in named if not name.startswith("_cached_"))
 
 
 def _detached(result: Any) -> Any:

@@ -66,6 +66,7 @@ class Given:
         relations: the relations where there are types; in a graph of one, those that have edges, if the data
             say of each edge which it belongs to.
         others: names of further tensors of the data, which graph breaks can read.
+        constants: values of parameters that are flags: True, False, None or a text.
         missing: names for which the data give None, as PyG's do for ``batch``.
     """
 
@@ -81,6 +82,7 @@ class Given:
     node_types: tuple[NodeType, ...] = ()
     relations: tuple[Relation, ...] = ()
     others: frozenset[str] = frozenset()
+    constants: Mapping[str, Any] = field(default_factory=dict)
     missing: frozenset[str] = frozenset()
 
     @classmethod

@@ -606,15 +606,11 @@ def _both(why: NotLoweredError, error: NoBreakError) -> NotLoweredError:
 
 def _is_torchs(target: Any) -> bool:
     """Return whether a function or method computes its result from its arguments alone."""
-    if isinstance(target, str) or target is itself:
+    if isinstance(target, str | types.BuiltinFunctionType) or target is itself:
         return True
-    home = getattr(target, "__module__", None) or ""
-    return isinstance(target, types.BuiltinFunctionType) or home.split(".")[0] in (
-        "torch",
-        "_operator",
-        "builtins",
-        "math",
-    )
+    package = (getattr(target, "__module__", None) or "").split(".")[0]
+    is_of_pyg = package == "torch_geometric" and target is torch.index_select  # which PyG replaces
+    return is_of_pyg or package in ("torch", "_operator", "builtins", "math")
 
 
 def _memory(tensors: Iterable[Tensor]) -> set[int]:

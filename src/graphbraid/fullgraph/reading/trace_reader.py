@@ -107,7 +107,7 @@ def read_traced(
             targets[N_ID] = {one.name: _ids_target(one) for one in given.node_types}
         rows = {one.input: one.input for one in given.node_types}
     sparse = not given.typed and calling.takes(ADJACENCY)
-    whole: dict[str, NotLoweredError] | None = None if breaks is None else {}
+    whole = None if breaks is None else dict(breaks.whole)
     while True:
         trace = traced(model, calling, given, targets, whole=whole)
         reader = _TraceReader(writer, trace, given, rows, sparse=sparse)

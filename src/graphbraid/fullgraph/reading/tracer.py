@@ -188,11 +188,13 @@ class _Root(nn.Module):
         return returned
 
     def _attribute(self, name: str) -> Any:
-        """Return a proxy of another attribute of the user's data.
+        """Return a flag, or a proxy of another attribute of the user's data.
 
         Raises:
             NotLoweredError: they have no such tensor, or there may be no graph breaks to read it.
         """
+        if name in self._given.constants:
+            return self._given.constants[name]
         if name not in self._given.others or not self._tracer.has_breaks:
             raise NotLoweredError("forward", f"it takes {name!r}", "forward(x, edge_index)")
         return self._tracer.create_proxy("call_function", itself, (self._proxy(name),), {})
