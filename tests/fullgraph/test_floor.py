@@ -24,6 +24,7 @@ from graphbraid.fullgraph.lowering.levels import whole_graph
 from graphbraid.fullgraph.lowering.locality import cached_share
 from graphbraid.fullgraph.lowering.options import CompileOptions
 from graphbraid.fullgraph.program import AdjacencyMatrix, Aggregate, Epilogue, Linear, Program
+from graphbraid.fullgraph.reading.calling import only_node_type
 from graphbraid.fullgraph.step.request import StepRequest
 from graphbraid.graph.csc import Csc
 from graphbraid.machine.rates import Rates
@@ -62,7 +63,7 @@ def two_layers():
         Aggregate(out="c", inputs=("b",), adjacency=AdjacencyMatrix(kind="mean")),
         Linear(out="d", inputs=("c",), weight=weight(5, 8)),
     )
-    return Program(ops=ops, in_channels=CHANNELS)
+    return Program(ops=ops, node_types=(only_node_type(CHANNELS),))
 
 
 def make_ledger(program, graph, caches=None):

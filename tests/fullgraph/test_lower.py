@@ -13,6 +13,7 @@ from graphbraid.fullgraph.lowering.costs import cost_model
 from graphbraid.fullgraph.lowering.levels import reach, towards
 from graphbraid.fullgraph.lowering.passes import PASSES, choose_input_path, fuse, hoist, order
 from graphbraid.fullgraph.program import INPUT, Add, AdjacencyMatrix, Aggregate, Epilogue, Linear, Program
+from graphbraid.fullgraph.reading.calling import only_node_type
 from graphbraid.fullgraph.reading.read import read_model
 from graphbraid.machine.rates import Rates
 
@@ -105,7 +106,7 @@ def test_order_aggregates_at_the_narrower_side(width_in, width_out, first):
                 Aggregate(out="z", inputs=("h",), adjacency=adjacency),
                 Linear(out="y", inputs=("z",), weight=weight[1]),
             ]
-        program = Program(ops=tuple(ops), in_channels=CHANNELS)
+        program = Program(ops=tuple(ops), node_types=(only_node_type(CHANNELS),))
         after = order(program, costs(make_graph(), num_blocks=1))
         assert names(after)[1] == first, (start, str(after))
 
@@ -122,7 +123,7 @@ def test_fusing_merges_bias_activation_and_dropout_but_never_out_of_order():
     def fused(*order):
         ops = [Linear(out="v0", inputs=(INPUT,), weight=weight)]
         ops += [make[kind](f"v{i + 1}", f"v{i}") for i, kind in enumerate(order)]
-        after = fuse(Program(ops=tuple(ops), in_channels=CHANNELS), costs(make_graph())).ops
+        after = fuse(Program(ops=tuple(ops), node_types=(only_node_type(CHANNELS),)), costs(make_graph())).ops
         return [after[0].after.details(), *(op.details() for op in after[1:])]
 
     assert fused("bias", "act", "drop") == ["bias, relu, dropout 0.5"]
@@ -143,7 +144,7 @@ def test_an_epilogue_joins_the_kernel_before_it_unless_others_read_its_rows(laye
     ops.append(Epilogue(out="y", inputs=(rows,), bias=bias, act="relu"))
     if read_twice:
         ops.append(Add(out="z", inputs=("y", rows)))
-    program = Program(ops=tuple(ops), in_channels=CHANNELS)
+    program = Program(ops=tuple(ops), node_types=(only_node_type(CHANNELS),))
     after = fuse(program, costs(make_graph(), num_blocks=1))
     joined = [op for op in after.ops if getattr(op, "after", None)]
     assert len(joined) == (not read_twice)
@@ -163,9 +164,12 @@ def test_an_addition_joins_the_kernel_that_makes_one_side():
 
 def test_a_program_that_reads_what_is_not_made_is_refused():
     with pytest.raises(ValueError, match="reads z, which is not made"):
-        Program(ops=(Epilogue(out="y", inputs=("z",)),), in_channels=3)
+        Program(ops=(Epilogue(out="y", inputs=("z",)),), node_types=(only_node_type(3),))
     with pytest.raises(ValueError, match="multiplies 3 columns by a weight of 4"):
-        Program(ops=(Linear(out="y", inputs=(INPUT,), weight=nn.Parameter(torch.ones(2, 4))),), in_channels=3)
+        Program(
+            ops=(Linear(out="y", inputs=(INPUT,), weight=nn.Parameter(torch.ones(2, 4))),),
+            node_types=(only_node_type(3),),
+        )
 
 
 def test_levels_are_nested_and_hold_every_edge_of_the_nodes_that_count():

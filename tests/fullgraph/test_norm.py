@@ -33,6 +33,7 @@ from graphbraid.fullgraph.program import (
     Normalise,
     Program,
 )
+from graphbraid.fullgraph.reading.calling import only_node_type
 from graphbraid.fullgraph.reading.table import READERS
 from graphbraid.fullgraph.step.planned_step import PlannedStep
 from graphbraid.fullgraph.step.request import StepRequest
@@ -228,7 +229,10 @@ def test_own_rows_are_normalised_without_touching_those_they_are_the_start_of():
     rows = linear(graph.x)
     expected = norm(rows) + ops.spmm(graph.csc, rows, "sum")
     for training in (True, False):
-        whole, blocks = Program(ops=program, in_channels=CHANNELS), whole_graph(graph.csc, 1)
+        whole, blocks = (
+            Program(ops=program, node_types=(only_node_type(CHANNELS),)),
+            whole_graph(graph.csc, 1),
+        )
         step = PlannedStep(StepRequest(program=whole, graph=graph, blocks=blocks, training=training))
         step.allocate()
         torch.testing.assert_close(step.forward(), expected, rtol=1e-5, atol=1e-5)

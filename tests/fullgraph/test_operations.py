@@ -38,6 +38,7 @@ from graphbraid.fullgraph.program import (
     View,
     itself,
 )
+from graphbraid.fullgraph.reading.calling import only_node_type
 from graphbraid.fullgraph.step.planned_step import PlannedStep
 from graphbraid.fullgraph.step.request import StepRequest
 from graphbraid.fullgraph.step.row_functions import FUNCTIONS
@@ -174,7 +175,7 @@ def assert_runs(program, graph, passes=frozenset(PASSES), hoist_bytes=1 << 30):
 
 
 def program_of(*ops):
-    return Program(ops=ops, in_channels=CHANNELS)
+    return Program(ops=ops, node_types=(only_node_type(CHANNELS),))
 
 
 def first(width=6):

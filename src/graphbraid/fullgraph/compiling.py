@@ -282,7 +282,7 @@ def estimated_bytes(
     """
     with in_mode(model, training=True):
         program = source_of(model, graph, node_type=node_type).read(model)
-    typed_blocks = whole_typed(graph, program) if program.node_types else None
+    typed_blocks = whole_typed(graph, program) if program.by_relation else None
     blocks = typed_blocks or whole_graph(graph.csc, program.num_levels - 1)
     request = StepRequest(program=program, graph=graph, blocks=blocks, training=True)
     if device is not None and not device.is_host:
@@ -293,5 +293,5 @@ def estimated_bytes(
     if typed_blocks is not None:
         return planned.nbytes + 2 * copied_bytes(typed_blocks)
     transpose = graph.csc.nbytes + 8 * graph.csc.num_edges
-    copies = graph.csc.nbytes + 8 * graph.num_nodes + 4 * graph.num_nodes * program.in_channels
+    copies = graph.csc.nbytes + 8 * graph.num_nodes + 4 * graph.num_nodes * sum(program.inputs.values())
     return planned.nbytes + transpose + min(CompileOptions().allowed_bytes(), copies)

@@ -51,8 +51,7 @@ def lower(
     """
     if isinstance(model, Program):
         program, options = model, options or CompileOptions()
-        types = program.node_types
-        own = graph.nodes_of(types[program.node_type(program.output)].name) if types else graph
+        own = graph.nodes_of(program.node_types[program.node_type(program.output)].name)
         ids = checked_nodes(nodes, own)
     else:
         options = options or CompileOptions(device=device_for(model))
@@ -61,7 +60,7 @@ def lower(
         if program.returned is not None:
             raise NotLoweredError("forward", "it returns several matrices", "one result")
         graph = source.graph_for(program)
-    if not program.node_types:
+    if not program.by_relation:
         graph = on_place(graph, HOST.place)
     return lower_program(program, graph, ids, options, costs_for(program, graph, options))
 

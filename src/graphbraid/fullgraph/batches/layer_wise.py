@@ -64,7 +64,7 @@ _MOST_NODES = 0.5
 def why_not_by_level(program: Program, device: torch.device) -> str:
     """Return why a program cannot run level by level, as a clause; empty if it can."""
     reasons = (f"{op.symbol} ({op.details()}) {why}" for op in program.ops if (why := _why_not(op, device)))
-    if program.node_types and program.reads_edges:
+    if program.by_relation and program.reads_edges:
         return "features of edges are read by relation"
     return next(reasons, "")
 

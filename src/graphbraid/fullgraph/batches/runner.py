@@ -26,7 +26,7 @@ from graphbraid.fullgraph.reading.break_trial import Breaks
 from graphbraid.fullgraph.reading.calling import EDGE_ATTR, EDGE_TYPE, X
 from graphbraid.fullgraph.reading.hgt import fused_layers
 from graphbraid.fullgraph.reading.modes import lock_of, plain_tensors
-from graphbraid.fullgraph.reading.read import read_model, read_typed
+from graphbraid.fullgraph.reading.read import read_model
 from graphbraid.fullgraph.reading.relational import relations_of_layers
 from graphbraid.fullgraph.reading.watch import ModelWatch
 from graphbraid.graph.scans import tracing
@@ -221,7 +221,7 @@ def _program_of(model: nn.Module, call: BatchCall, breaks: Breaks | None) -> Pro
     given = call.described()
     how: dict[str, Any] = {"dtypes": _DTYPES, "breaks": breaks}
     if given.typed:
-        return read_typed(model, call.calling, given, call.seed_type, **how)
+        return read_model(model, 0, given, call.calling, node_type=call.seed_type, **how)
     if EDGE_TYPE in given.held or call.calling.takes(EDGE_TYPE):
         given = replace(given, relations=relations_of_layers(model))
     return read_model(model, given.node_types[0].channels, given, call.calling, **how)

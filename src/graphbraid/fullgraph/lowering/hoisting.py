@@ -90,7 +90,7 @@ def hoist(program: Program, costs: CostModel) -> Program:
     if best is program:
         what = "the features are not aggregated before something that learns"
         return program.decided("hoist", False, what)
-    if not program.node_types and program.is_compact(INPUT):
+    if not program.by_relation and program.is_compact(INPUT):
         what = f"the features stay {program.input_path}; aggregated they would be dense"
         return program.decided("hoist", False, what)
     seconds, tried = costs.weighed(lambda by: hoisted(program, by, limit=float("inf"))[1])
@@ -241,7 +241,7 @@ def _source(program: Program, values: Sequence[str]) -> str | None:
         rest += () if op is None else op.inputs
         found |= {value} if op is None else set()
     only = found.pop()
-    stays = program.node_types and program.is_compact(only)
+    stays = program.by_relation and program.is_compact(only)
     return None if found or stays else only
 
 
@@ -304,7 +304,7 @@ def choose_input_path(program: Program, costs: CostModel) -> Program:
     Raises:
         NotLoweredError: a path is asked for, and something other than a linear map reads the features.
     """
-    if program.node_types:
+    if program.by_relation:
         return _as_stored(program, costs)
     width, asked = input_width(program), program.settings.get("input_path")
     if asked == "streamed":  # as has been decided before any pass
@@ -406,7 +406,7 @@ def _own_rows_of_input(program: Program, value: str) -> int:
         op = program.producer(value)
         assert op is not None
         value, count = op.inputs[0], count + 1
-    is_kept_dense = program.node_types and program.path_of(source) == "dense"
+    is_kept_dense = program.by_relation and program.path_of(source) == "dense"
     return 0 if source not in program.inputs or is_kept_dense else count
 
 

@@ -70,7 +70,7 @@ def lower_program(
     check_kernels(program, options.device)
     if options.features is not None:
         program = streamed(program)
-    types, wanted = graph.types if program.node_types else None, "symmetry" in options.passes
+    types, wanted = graph.types if program.by_relation else None, "symmetry" in options.passes
     if types is None:
         csc, shared = with_shared_transpose(graph.csc, wanted=wanted, ordered=program.reads_edges)
         graph, seeds = graph if csc is graph.csc else graph.replace(csc=csc), nodes
@@ -120,7 +120,7 @@ def lower_for_evaluation(lowered: Lowered, program: Program) -> tuple[Program, B
     ``lowered.blocks`` itself is returned.
     """
     num_blocks, options, kept = program.num_levels - 1, lowered.options, lowered.blocks
-    if program.node_types:
+    if program.by_relation:
         types = lowered.graph.types
         assert types is not None
         assert isinstance(kept[0], TypedBlock)

@@ -48,8 +48,6 @@ class Lowered:
     @property
     def num_outputs(self) -> int:
         """Number of all nodes that the program could give outputs of."""
-        if not self.program.node_types:
-            return self.graph.num_nodes
         return self.graph.nodes_of(
             self.program.node_types[self.program.node_type(self.program.output)].name
         ).num_nodes
@@ -72,7 +70,7 @@ class Lowered:
         ]
 
     def _levels(self) -> list[str]:
-        if self.program.node_types:
+        if self.program.by_relation:
             return typed_level_lines(self.program, self.blocks, self.num_rows)
         order = "in the graph's order" if self.row_of is None else "renumbered"
         if self.blocks and self.blocks[-1].destination_nodes() is not None and self.row_of is None:

@@ -107,7 +107,7 @@ def streamed(program: Program) -> Program:
     Raises:
         ConfigError: it is one over relations.
     """
-    if program.node_types:
+    if program.by_relation:
         raise ConfigError(
             "features are streamed in graphs of one type, and this model has layers over relations."
         )

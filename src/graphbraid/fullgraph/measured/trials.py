@@ -216,7 +216,7 @@ def costs_for(program: Program, graph: Graph, options: CompileOptions) -> CostMo
     given = options.rates if options.evidence is None else options.evidence.rates
     measured = measured_rates(options.device) if given is None else MeasuredRates(rates=given)
     allowed = options.hoist_bytes()
-    if program.node_types:
+    if program.by_relation:
         costs = _typed_costs(program, graph, measured.rates, allowed)
         return replace(costs, storage=options.storage, doubt=measured.doubt)
     sample = None if options.features is None else options.features.sample()

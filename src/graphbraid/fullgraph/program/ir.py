@@ -115,10 +115,10 @@ class Program:
     """A list of operations in the order they run; the last one's result is the output."""
 
     ops: tuple[Operation, ...]
-    in_channels: int
-    """Number of feature columns; where there are types, see ``node_types``."""
-    node_types: tuple[NodeType, ...] = ()
-    """The node types of a program over relations; empty for a program over all edges together."""
+    node_types: tuple[NodeType, ...]
+    """The node types, at least one, with the features of each."""
+    by_relation: bool = False
+    """Whether it reads the edges of one relation at a time, and not all of them together."""
     decisions: tuple[Decision, ...] = ()
     returned: Returned | None = None
     """What the model returns; None if that is the output itself."""
@@ -146,11 +146,11 @@ class Program:
     @property
     def inputs(self) -> dict[str, int]:
         """Names of the values that hold features, with their numbers of columns."""
-        return {one.input: one.channels for one in self.node_types} or {INPUT: self.in_channels}
+        return {one.input: one.channels for one in self.node_types}
 
     def path_of(self, value: str) -> str:
         """Return how weights multiply a value: as :attr:`input_path` says, if it holds features, or dense."""
-        if not self.node_types:
+        if not self.by_relation:
             return self.input_path if value == INPUT else "dense"
         return str(self.settings.get("input_paths", {}).get(value, "dense"))
 

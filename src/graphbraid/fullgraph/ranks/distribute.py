@@ -187,7 +187,7 @@ class _Rewriting:
 
 
 def _check_divisible(program: Program) -> None:
-    if program.node_types:
+    if program.by_relation:
         raise NotLoweredError("the model", "reads relations, which ranks do not divide so far", "one rank")
     if program.num_levels == 1:
         raise NotLoweredError("the model", "reads no edges, so that ranks have nothing to divide", "one rank")

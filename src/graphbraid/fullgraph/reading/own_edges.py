@@ -25,7 +25,7 @@ from graphbraid.fullgraph.program import (
     Program,
     ReadRows,
 )
-from graphbraid.fullgraph.reading.calling import EDGE_ATTR, EDGE_TYPE
+from graphbraid.fullgraph.reading.calling import EDGE_ATTR, EDGE_TYPE, only_node_type
 from graphbraid.fullgraph.reading.messages import Propagation, give_shape, read_messages
 from graphbraid.fullgraph.reading.reader import (
     Edges,
@@ -189,7 +189,7 @@ class CallOnEdges:
                 wanted.update(op.inputs)
                 kept.append(op)
         try:
-            program = Program(ops=tuple(reversed(kept)), in_channels=writer.width(INPUT))
+            program = Program(ops=tuple(reversed(kept)), node_types=(only_node_type(writer.width(INPUT)),))
         except ValueError as error:
             raise NotLoweredError(name, str(error)) from None
         assert self._edges is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from itertools import chain
 from typing import Any
 
@@ -22,7 +22,7 @@ from graphbraid.fullgraph.program import (
     Returned,
 )
 from graphbraid.fullgraph.reading.break_trial import Breaks
-from graphbraid.fullgraph.reading.calling import Calling, Given, calling_of
+from graphbraid.fullgraph.reading.calling import Calling, Given, calling_of, only_node_type
 from graphbraid.fullgraph.reading.convolutions import OWN_MODELS, checked_call, own_activation, read_own
 from graphbraid.fullgraph.reading.exact import (
     Known,
@@ -39,7 +39,7 @@ from graphbraid.fullgraph.reading.reader import Writer
 from graphbraid.fullgraph.reading.relational import MOST_READ, OWN_CONV, sum_over_relations
 from graphbraid.fullgraph.reading.trace_reader import learned_rows, read_traced
 from graphbraid.graph import Graph
-from graphbraid.graph.types import ONLY_NODE_TYPE, Relation, Types
+from graphbraid.graph.types import Relation, Types
 from graphbraid.nn import RGCN, module_traits
 from graphbraid.ops.epilogue import ACTIVATIONS
 
@@ -49,10 +49,11 @@ MOST_OPERATIONS = 800
 
 def read_model(
     model: nn.Module,
-    in_channels: int,
+    in_channels: int = 0,
     given: Given | None = None,
     calling: Calling | None = None,
     *,
+    node_type: str | None = None,
     dtypes: Collection[torch.dtype] = (torch.float32,),
     breaks: Breaks | None = None,
 ) -> Program:
@@ -60,100 +61,64 @@ def read_model(
 
     Args:
         model: a model of :mod:`graphbraid.nn`, or any whose ``forward`` is made of layers, modules and
-            functions that have a reader.
-        in_channels: number of feature columns.
+            functions that have a reader. Where there are types, it is called with
+            ``(x_dict, edge_index_dict)``, as those of PyG's ``HeteroConv`` or made by ``to_hetero``.
+        in_channels: number of feature columns, where ``given`` does not say.
         given: the arguments available to call it with. If None, features and edges without weights.
         calling: how to call it. If None, determined by
             :func:`graphbraid.fullgraph.reading.calling.calling_of`.
+        node_type: the type whose outputs are wanted, where there are types; None if the model returns those
+            of one alone.
         dtypes: dtypes that parameters may have: float32, also float64, or both.
         breaks: how calls without a lowered form become graph breaks. If None, they are refused.
 
     Raises:
         NotLoweredError: part of the model cannot be read; the message names it.
     """
-    given = given or Given()
+    given, name = given or Given(), type(model).__name__
+    if given.typed and module_traits.takes_blocks(model) and type(model) is not RGCN:
+        what = "no operations stand for it on a graph with types so far"
+        raise NotLoweredError(name, what, "graphbraid.nn.RGCN")
     check_model(model)
-    writer, name = Writer({INPUT: in_channels}), type(model).__name__
+    node_types = given.node_types if given.typed else (only_node_type(in_channels),)
+    numbers = {one.input: number for number, one in enumerate(node_types)}
+    writer = Writer({one.input: one.channels for one in node_types}, numbers)
     returned: Returned | None = None
-    if type(model) in OWN_MODELS:
+    if type(model) in OWN_MODELS and not given.typed:
         out = read_own(checked_call(writer, model))
+    elif type(model) is RGCN and given.typed:
+        out = _read_rgcn(writer, model, given, node_type)
     else:
         calling = calling or calling_of(model, given)
-        out, returned = read_traced(writer, model, calling, given, breaks=breaks)
+        out, returned = read_traced(writer, model, calling, given, node_type=node_type, breaks=breaks)
     if out == INPUT:
         raise NotLoweredError(name, "it returns its input")
-    ops = _reached(writer.ops, out)
-    _check_worth(ops, given.graph)
-    only = NodeType(name=ONLY_NODE_TYPE, input=INPUT, channels=in_channels)
-    node_types = (only,) if _reads_relations(ops) else ()
-    return _checked(model, dtypes, ops=ops, in_channels=in_channels, node_types=node_types, returned=returned)
-
-
-def read_typed(
-    model: nn.Module,
-    calling: Calling,
-    given: Given,
-    node_type: str | None,
-    *,
-    dtypes: Collection[torch.dtype] = (torch.float32,),
-    breaks: Breaks | None = None,
-) -> Program:
-    """Read a model over node types and relations, in its current mode, into a program.
-
-    Args:
-        model: an :class:`graphbraid.nn.RGCN`, or any model called with ``(x_dict, edge_index_dict)``, as
-            those of PyG's ``HeteroConv`` or made by ``to_hetero``, whose ``forward`` is made of layers,
-            modules and functions that have a reader.
-        calling: how to call it.
-        given: the arguments available to call it with.
-        node_type: the type whose outputs are wanted; None if the model returns those of one alone.
-        dtypes: dtypes that parameters may have: float32, also float64, or both.
-        breaks: how calls without a lowered form become graph breaks. If None, they are refused.
-
-    Raises:
-        NotLoweredError: part of the model cannot be read; the message names it.
-    """
-    name = type(model).__name__
-    if module_traits.takes_blocks(model) and type(model) is not RGCN:
-        raise NotLoweredError(
-            name, "no operations stand for it on a graph with types so far", "graphbraid.nn.RGCN"
-        )
-    check_model(model)
-    node_types, types = given.node_types, None if given.graph is None else given.graph.types
-    widths = {one.input: one.channels for one in node_types}
-    writer = Writer(widths, {one.input: number for number, one in enumerate(node_types)})
-    out: str | None
-    returned: Returned | None = None
-    if type(model) is RGCN:
-        if types is None or node_type is None:
-            raise NotLoweredError(name, "on mini-batches its own layers run it", "calls with blocks")
-        check(name, model, _RGCN)
-        out = _RGCNReader(writer, model, types, node_types).outputs()[list(types.nodes).index(node_type)]
-    else:
-        out, returned = read_traced(writer, model, calling, given, node_type=node_type, breaks=breaks)
     if not out:
         raise NotLoweredError(name, f"it gives no outputs of {node_type!r}", f"node_type={node_type!r}")
     ops = _reached(writer.ops, out)
-    _check_worth(ops, None)
+    _check_worth(ops, None if given.typed else given.graph)
+    if given.typed:
+        _check_typed(name, ops, node_type)
+    by_relation = given.typed or _reads_relations(ops)
+    try:
+        program = Program(ops=ops, node_types=node_types, by_relation=by_relation, returned=returned)
+    except ValueError as error:
+        raise NotLoweredError(name, str(error)) from None
+    read = {id(parameter) for parameter in program.parameters()}
+    for path, parameter in model.named_parameters():
+        if id(parameter) in read and parameter.dtype not in dtypes:
+            module, _, key = path.rpartition(".")
+            raise other_dtype(module, key, parameter)
+    return program
+
+
+def _check_typed(name: str, ops: tuple[Operation, ...], node_type: str | None) -> None:
+    """Refuse a program over node types that reads no edges, or is too long."""
     if not any(op.moves for op in ops):
         raise NotLoweredError(name, f"its outputs of {node_type!r} read no edges", "a layer over a relation")
     if len(ops) > MOST_OPERATIONS:
         what = f"it comes to {len(ops)} operations, and reading takes up to {MOST_OPERATIONS}"
         raise NotLoweredError(name, what, "mini-batches (mode='sampled')")
-    return _checked(model, dtypes, ops=ops, in_channels=0, node_types=node_types, returned=returned)
-
-
-def _checked(model: nn.Module, dtypes: Collection[torch.dtype], **fields: Any) -> Program:
-    try:
-        program = Program(**fields)
-    except ValueError as error:
-        raise NotLoweredError(type(model).__name__, str(error)) from None
-    read = {id(parameter) for parameter in program.parameters()}
-    for name, parameter in model.named_parameters():
-        if id(parameter) in read and parameter.dtype not in dtypes:
-            module, _, key = name.rpartition(".")
-            raise other_dtype(module, key, parameter)
-    return program
 
 
 def _reads_relations(ops: tuple[Operation, ...]) -> bool:
@@ -224,82 +189,67 @@ def _check_worth(ops: tuple[Operation, ...], graph: Graph | None) -> None:
 # ---- graphbraid's relational model
 
 
-class _RGCNReader:
-    """Appends the operations of one model to a writer."""
+def _read_rgcn(writer: Writer, model: Any, given: Given, node_type: str | None) -> str:
+    """Append the operations of a model; return the name of the outputs of a type, empty if it has none."""
+    name, graph = type(model).__name__, given.graph
+    if graph is None or graph.types is None or node_type is None:
+        raise NotLoweredError(name, "on mini-batches its own layers run it", "calls with blocks")
+    check(name, model, _RGCN)
+    relations, names = _numbered(model, graph.types), [one.name for one in given.node_types]
+    dropout = model.dropout if model.training else 0.0
+    xs = [writer.epilogue(_input(writer, model, one, graph.types), p=dropout) for one in given.node_types]
+    for number, conv in enumerate(model.convs):
+        check(f"convs.{number}", conv, OWN_CONV)
+        if number == model.num_layers - 1:
+            is_computed = model.node_type in (None, node_type)
+            place = names.index(node_type)
+            return sum_over_relations(writer, conv, xs, relations, place) or "" if is_computed else ""
+        outs = []
+        for place, one in enumerate(names):
+            out = sum_over_relations(writer, conv, xs, relations, place)
+            if out is None:
+                what = f"nodes of {one!r} have neither in-edges nor a root weight"
+                raise NotLoweredError("convs", what, "Graph.with_reverse_relations")
+            outs.append(writer.epilogue(own_activation(writer, model.act, out), p=dropout))
+        xs = outs
+    raise NotLoweredError(name, "it has no layers", "num_layers=1 or more")
 
-    def __init__(self, writer: Writer, model: Any, types: Types, node_types: Sequence[NodeType]) -> None:
-        self._writer, self._model, self._types, self._node_types = writer, model, types, node_types
-        self._dropout = model.dropout if model.training else 0.0
-        self._relations = self._numbered()
 
-    def outputs(self) -> list[str | None]:
-        """Return the name of each type's outputs; None for a type without."""
-        model = self._model
-        xs = [self._input(number) for number in range(len(self._node_types))]
-        for number, conv in enumerate(model.convs):
-            check(f"convs.{number}", conv, OWN_CONV)
-            is_last = number == model.num_layers - 1
-            wanted = [
-                one.name for one in self._node_types if not is_last or model.node_type in (None, one.name)
-            ]
-            outs = [
-                self._layer(conv, xs, place, is_last=is_last) if one.name in wanted else None
-                for place, one in enumerate(self._node_types)
-            ]
-            if is_last:
-                return outs
-            xs = [self._there(one, out) for one, out in zip(self._node_types, outs, strict=True)]
-        raise NotLoweredError(type(model).__name__, "it has no layers", "num_layers=1 or more")
+def _numbered(model: Any, types: Types) -> list[tuple[int, Relation]]:
+    """Return the relations with edges, each with its number in the model.
 
-    def _numbered(self) -> list[tuple[int, Relation]]:
-        """Return the relations with edges, each with its number in the model.
+    Raises:
+        NotLoweredError: the graph lacks one, or there are too many.
+    """
+    known = {relation.edge_type: relation for relation in types.relations()}
+    found = []
+    for number, edge_type in enumerate(model.edge_types):
+        if edge_type not in known:
+            hint = did_you_mean("__".join(edge_type), ["__".join(one) for one in known])
+            raise NotLoweredError("edge_types", f"the graph has no relation {edge_type}.{hint}")
+        if types.edges[edge_type].num_edges:
+            found.append((number, known[edge_type]))
+    if not 0 < len(found) <= MOST_READ:
+        what = f"the graph has {len(found)} of its relations"
+        raise NotLoweredError("edge_types", what, f"1 to {MOST_READ} relations with edges")
+    return found
 
-        Raises:
-            NotLoweredError: the graph lacks one, or there are too many.
-        """
-        known = {relation.edge_type: relation for relation in self._types.relations()}
-        found = []
-        for number, edge_type in enumerate(self._model.edge_types):
-            if edge_type not in known:
-                hint = did_you_mean("__".join(edge_type), ["__".join(one) for one in known])
-                raise NotLoweredError("edge_types", f"the graph has no relation {edge_type}.{hint}")
-            if self._types.edges[edge_type].num_edges:
-                found.append((number, known[edge_type]))
-        if not 0 < len(found) <= MOST_READ:
-            what = f"the graph has {len(found)} of its relations"
-            raise NotLoweredError("edge_types", what, f"1 to {MOST_READ} relations with edges")
-        return found
 
-    def _input(self, place: int) -> str:
-        """Append the input layer of a type: a linear map of its features, or learned rows."""
-        one, model, writer = self._node_types[place], self._model, self._writer
-        if one.name not in model.node_types:
-            raise NotLoweredError("inputs", f"it has no layer for nodes of type {one.name!r}")
-        number = model.node_types.index(one.name)
-        name, layer = f"inputs.{number}", model.inputs[number]
-        if type(layer) is nn.Embedding:
-            rows = learned_rows(writer, name, layer, one, self._types.nodes[one.name].num_nodes)
-            return writer.epilogue(rows, p=self._dropout)
-        linear = as_linear(name, layer)
-        if linear is None:
-            raise NotLoweredError(name, f"{type(layer).__name__} is no input layer")
-        if linear.weight.shape[1] != one.channels:
-            what = f"it takes {linear.weight.shape[1]} features; nodes of {one.name!r} have {one.channels}"
-            raise NotLoweredError(name, what)
-        x = own_activation(writer, model.act, writer.linear(one.input, linear))
-        return writer.epilogue(x, p=self._dropout)
-
-    def _layer(self, conv: Any, xs: Sequence[str], place: int, *, is_last: bool) -> str | None:
-        out = sum_over_relations(self._writer, conv, xs, self._relations, place)
-        if out is None or is_last:
-            return out
-        return self._writer.epilogue(own_activation(self._writer, self._model.act, out), p=self._dropout)
-
-    def _there(self, one: NodeType, out: str | None) -> str:
-        if out is None:
-            what = f"nodes of {one.name!r} have neither in-edges nor a root weight"
-            raise NotLoweredError("convs", what, "Graph.with_reverse_relations")
-        return out
+def _input(writer: Writer, model: Any, one: NodeType, types: Types) -> str:
+    """Append the input layer of a type: a linear map of its features, or learned rows."""
+    if one.name not in model.node_types:
+        raise NotLoweredError("inputs", f"it has no layer for nodes of type {one.name!r}")
+    number = model.node_types.index(one.name)
+    name, layer = f"inputs.{number}", model.inputs[number]
+    if type(layer) is nn.Embedding:
+        return learned_rows(writer, name, layer, one, types.nodes[one.name].num_nodes)
+    linear = as_linear(name, layer)
+    if linear is None:
+        raise NotLoweredError(name, f"{type(layer).__name__} is no input layer")
+    if linear.weight.shape[1] != one.channels:
+        what = f"it takes {linear.weight.shape[1]} features; nodes of {one.name!r} have {one.channels}"
+        raise NotLoweredError(name, what)
+    return own_activation(writer, model.act, writer.linear(one.input, linear))
 
 
 _RGCN = Known(

@@ -27,7 +27,7 @@ from graphbraid.fullgraph.reading.calling import (
     of_data,
 )
 from graphbraid.fullgraph.reading.exact import is_from
-from graphbraid.fullgraph.reading.read import read_model, read_typed
+from graphbraid.fullgraph.reading.read import read_model
 from graphbraid.fullgraph.reading.row_dependence import rows_to_try
 from graphbraid.fullgraph.reading.table import reader_of
 from graphbraid.fullgraph.reading.trace_reader import WEIGHTS_TARGET
@@ -191,7 +191,7 @@ class Source:
         elif breaks_at is not None:
             breaks = self._breaks(model, given, calling, breaks_at)
         if self.node_type is not None:
-            return read_typed(model, calling, given, self.node_type, breaks=breaks)
+            return read_model(model, 0, given, calling, node_type=self.node_type, breaks=breaks)
         if self._data is not None and has_relational_layer(model):
             given = replace(given, relations=self._relations())
         assert self.graph.x is not None
@@ -226,7 +226,7 @@ class Source:
 
     def graph_for(self, program: Program) -> Graph:
         """Return the graph that a program runs on, with its relations apart if the program reads them."""
-        if self.node_type is not None or not program.node_types:
+        if self.node_type is not None or not program.by_relation:
             return self.graph
         assert self._by_relation is not None
         return self._by_relation

@@ -31,7 +31,7 @@ def features_by_value(request: StepRequest, streams: Streams | None) -> dict[str
         streams: reads the features block by block. If None, they lie in memory.
     """
     program = request.program
-    if not program.node_types:
+    if not program.by_relation:
         return {INPUT: NodeFeatures(request, streams=streams)}
     read = {value for op in program.ops for value in op.inputs}
     return {
@@ -54,7 +54,7 @@ class NodeFeatures:
         self._request, self._graph, self._copies = request, request.graph, request.copies
         self._program = program = request.program
         self._part, self._streams = part, streams
-        self._name = program.node_types[part].input if program.node_types else INPUT
+        self._name = program.node_types[part].input
         self._is_factor = any(op.inputs[0] == self._name and isinstance(op, Linear) for op in program.ops)
         self._path = program.path_of(self._name)
         self._dense: Tensor | None = None
@@ -63,7 +63,7 @@ class NodeFeatures:
     @property
     def _x(self) -> Features | None:
         """The features as the graph has them now."""
-        types = self._graph.types if self._program.node_types else None
+        types = self._graph.types if self._program.by_relation else None
         return self._graph.x if types is None else list(types.nodes.values())[self._part].x
 
     @property

@@ -164,7 +164,7 @@ class Streams:
     def __init__(self, request: StepRequest, features: StreamedFeatures) -> None:
         self._request, self._training, self._features = request, request.training, features
         self._program = program = request.program
-        self._held, self._width = held_rows(program), program.in_channels
+        self._held, self._width = held_rows(program), program.width(INPUT)
         self._tables: dict[str, RowsById] = {}
         read = {op.inputs[0] for op in program.ops if isinstance(op, Linear)}
         self._inputs = {value: StreamedInput(self._stream(value)) for value in self._held if value in read}

@@ -151,8 +151,8 @@ def _seconds(program: Program, costs: CostModel) -> dict[str, float]:
 def _allowed(program: Program, lowered: Lowered) -> bool:
     """Return whether lowering may choose how the features are multiplied."""
     return (
-        not program.node_types
-        and program.in_channels > 0
+        not program.by_relation
+        and program.width(INPUT) > 0
         and "input_path" in lowered.options.passes
         and bool(input_width(split(program, lowered.costs)))
     )

@@ -244,7 +244,7 @@ class PlannedHoisted(PlannedOperation[Hoisted]):
         if plan.request.part is None:
             plan.constants[op.out] = plan.features[self.source].hoisted(op)
             return
-        shape = plan.num_rows(plan.program.level(op.out)), plan.program.in_channels
+        shape = plan.num_rows(plan.program.level(op.out)), plan.program.width(op.inputs[0])
         plan.constants[op.out] = Constant(shape, lambda: _OfPart(plan, op).rows(), is_copy=True)
 
 
