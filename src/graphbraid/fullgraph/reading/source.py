@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -47,19 +46,6 @@ def graph_of_data(data: Any) -> Graph:
     return graph_from_pyg(Graph, data, edge_features=False)
 
 
-@runtime_checkable
-class AttributeData(Protocol):
-    """The part of the interface of PyG's data that is used: attributes by name."""
-
-    def get(self, key: str, default: Any = None) -> Any:
-        """Return an attribute, or ``default`` if there is none."""
-        ...
-
-    def keys(self) -> Iterable[str]:
-        """Return the names of the attributes."""
-        ...
-
-
 class Source:
     """A graph and, if it was made of PyG's ``Data`` or ``HeteroData``, these.
 
@@ -80,7 +66,7 @@ class Source:
         node_type: str | None = None,
         why: NotLoweredError | None = None,
     ) -> None:
-        if node_type is None and data is not None and not isinstance(data, AttributeData):
+        if node_type is None and data is not None and not (hasattr(data, "get") and hasattr(data, "keys")):
             raise DataError(f"data must be the PyG Data that the graph was made of; got {shown(data)}")
         self.graph, self.node_type, self._data, self._why = graph, node_type, data, why
         """The graph gets its edge features when the first program that reads them is read."""

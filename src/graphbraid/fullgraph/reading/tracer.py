@@ -465,11 +465,15 @@ def _where_raised(error: BaseException) -> str:
     return found
 
 
+_FOLLOWED = {f"torch_geometric.nn.models.{name}" for name in ("mlp", "jumping_knowledge")}
+"""Homes of modules of PyG's that are made of modules and functions with a reader."""
+
+
 def _is_pyg_part(module: nn.Module) -> bool:
     """Return whether a module is of PyG and has no graph layers inside, which could be read."""
     home = type(module).__module__
     is_list = isinstance(module, nn.Sequential)  # which calls nothing but what it holds
-    of_pyg = home.startswith("torch_geometric.nn.") and not is_list
+    of_pyg = home.startswith("torch_geometric.nn.") and not is_list and home not in _FOLLOWED
     return of_pyg and not any(map(is_message_passing, module.modules()))
 
 
