@@ -159,10 +159,13 @@ class CallTrials:
             raise NoBreakError("state", "it holds what cannot be copied") from error
 
 
+_KEPT_EDGES = ("_cached_edge_index", "_cached_adj_t")
+
+
 def _held(target: Any) -> list[tuple[str, int]]:
     """Return the attributes, parameters and buffers of a module and those inside, by name and identity.
 
-    What PyG's layers keep with ``cached=True`` is left out.
+    The edges that PyG's layers keep with ``cached=True`` are left out.
     """
     modules = list(target.modules()) if isinstance(target, nn.Module) else []
     parts = (
@@ -171,7 +174,7 @@ def _held(target: Any) -> list[tuple[str, int]]:
         for part in (vars(m), m._parameters, m._buffers, m._modules)
     )
     named = (pair for part in parts for pair in part.items())
-    return sorted((name, id(value)) for name, value in named if not name.startswith("_cached_"))
+    return sorted((name, id(value)) for name, value in named if name not in _KEPT_EDGES)
 
 
 def _detached(result: Any) -> Any:
