@@ -5,7 +5,7 @@ from itertools import count
 import torch
 import torch.nn.functional as F
 import torch_geometric.nn as pyg
-from tests.fullgraph.matrix.case import Case, layer, left
+from tests.fullgraph.matrix.case import Case, layer, left, partly
 from tests.fullgraph.matrix.cases_edges import FEATURED, FEATURES, Featured
 from tests.fullgraph.matrix.models import Stack, Weighted
 from torch import nn
@@ -316,7 +316,7 @@ MESSAGES = [
     ),
     *(left(_PART, name, lambda m=make: Stack(m), reason) for name, (make, reason) in _OVERRIDDEN.items()),
     *(
-        left(_PART, name, lambda c=choose: Stack(_choosing(c)), "their order or their places")
+        partly(_PART, name, lambda c=choose: Stack(_choosing(c)), "on its own edges, lowered")
         for name, choose in _BY_ORDER.items()
     ),
     Case(
