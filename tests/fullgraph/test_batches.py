@@ -34,6 +34,7 @@ from graphbraid.fullgraph.batches.fusing import BatchProgram
 from graphbraid.fullgraph.batches.operations import NOT_IN_BATCHES, RUN, BatchRun
 from graphbraid.fullgraph.program import AdjacencyMatrix, Aggregate, Break, Operation, Program
 from graphbraid.fullgraph.program.graph_break import FromInput, WrittenCall
+from graphbraid.fullgraph.reading.calling import only_node_type
 from graphbraid.loader import (
     ClusterData,
     ClusterLoader,
@@ -206,7 +207,7 @@ def test_a_break_runs_under_autograd_on_the_rows_it_needs(couples):
     calls = (WrittenCall(target=scaled, args=(FromInput(0), slope), kwargs={}, name="scaled"),)
     done = Break(out="a", inputs=("x",), calls=calls, width_out=CHANNELS, couples_rows=couples)
     mean = Aggregate(out="b", inputs=("a",), adjacency=AdjacencyMatrix(kind="mean"))
-    program = BatchProgram(Program(ops=(done, mean), in_channels=CHANNELS))
+    program = BatchProgram(Program(ops=(done, mean), node_types=(only_node_type(CHANNELS),)))
     relation = RelationEdges.of_list(batch.edge_index, batch.num_nodes, batch.num_nodes)
     edges = BatchEdges(relations=[relation], num_nodes=[batch.num_nodes], hops=[hops])
     sizes = edges.sizes(program.num_levels, program.last_coupled)

@@ -11,8 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._C._functorch import peek_interpreter_stack
-from torch.autograd import forward_ad
 
 from graphbraid.errors import ConfigError, DataError, GraphbraidError
 from graphbraid.fullgraph.lower_model import lower
@@ -24,6 +22,7 @@ from graphbraid.fullgraph.program import NotLoweredError, Program, same_program
 from graphbraid.fullgraph.ranks.lower_part import lower_part
 from graphbraid.fullgraph.ranks.ranks import Ranks
 from graphbraid.fullgraph.reading.as_written import AsWritten
+from graphbraid.fullgraph.reading.modes import why_not_now
 from graphbraid.fullgraph.reading.source import Source, source_of
 from graphbraid.fullgraph.reading.watch import ModelWatch, options_of
 from graphbraid.fullgraph.runner import Runner
@@ -156,11 +155,8 @@ class ModelTracker:
 
     def _why_not_now(self) -> NotLoweredError | None:
         """Return why no model can be lowered at this moment, so that it runs as written; None if it can."""
-        if torch.is_autocast_enabled(self._options.device.place.type):
-            return NotLoweredError("autocast", "kernels run in float32", "a call outside of autocast")
-        if peek_interpreter_stack() is not None or forward_ad._current_level >= 0:
-            what = "torch.func and forward-mode differentiation need PyTorch's own operations"
-            return NotLoweredError("transform", what, "a call outside of them")
+        if (why := why_not_now(self._options.device.place.type)) is not None:
+            return why
         if self.differentiates_twice and torch.is_grad_enabled():
             return NotLoweredError("backward", "its gradients were differentiated again (create_graph=True)")
         return None

@@ -11,8 +11,6 @@ from typing import Any, TypeVar
 
 import torch
 from torch import nn
-from torch._C._functorch import peek_interpreter_stack
-from torch.autograd import forward_ad
 
 from graphbraid.errors import ConfigError, GraphbraidError, RunsAsWrittenWarning
 from graphbraid.fullgraph.batches.calls import BatchCall
@@ -25,11 +23,10 @@ from graphbraid.fullgraph.reading.as_written import map_tensors, of_node_type
 from graphbraid.fullgraph.reading.break_trial import Breaks
 from graphbraid.fullgraph.reading.calling import EDGE_ATTR, EDGE_TYPE, X
 from graphbraid.fullgraph.reading.hgt import fused_layers
-from graphbraid.fullgraph.reading.modes import lock_of, plain_tensors
+from graphbraid.fullgraph.reading.modes import lock_of, plain_tensors, why_not_now
 from graphbraid.fullgraph.reading.read import read_model
 from graphbraid.fullgraph.reading.relational import relations_of_layers
 from graphbraid.fullgraph.reading.watch import ModelWatch
-from graphbraid.graph.scans import tracing
 from graphbraid.graph.types import ONLY_NODE_TYPE
 
 _DTYPES = (torch.float32, torch.float64)
@@ -267,18 +264,6 @@ def _run_of(program: BatchProgram, call: BatchCall, kind: type[_Run]) -> _Run:
     return kind(program, Levels(edges, sizes), features, given, attr)
 
 
-def why_not_now(device: str) -> NotLoweredError | None:
-    """Return why no model can run by a program at this moment; None if it can."""
-    if torch.is_autocast_enabled(device):
-        return NotLoweredError(
-            "autocast", "operators run in the precision of the rows", "a call outside of it"
-        )
-    if peek_interpreter_stack() is not None or forward_ad._current_level >= 0 or tracing():
-        what = "torch.func, forward-mode differentiation and traces need PyTorch's own operations"
-        return NotLoweredError("transform", what, "a call outside of them")
-    return None
-
-
 def _place_of(model: nn.Module) -> str:
     """Return file and line of a model's ``forward``."""
     try:
@@ -288,4 +273,4 @@ def _place_of(model: nn.Module) -> str:
         return type(model).__module__
 
 
-__all__ = ["BatchRunner", "why_not_now"]
+__all__ = ["BatchRunner"]

@@ -13,9 +13,13 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._C._functorch import peek_interpreter_stack
+from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from graphbraid.fullgraph.program import NotLoweredError
+from graphbraid.graph.scans import tracing
 from graphbraid.ops.dropout import draw_seed, keep_mask
 
 _LOCKS: WeakKeyDictionary[nn.Module, threading.RLock] = WeakKeyDictionary()
@@ -59,6 +63,18 @@ def kept_buffers(model: nn.Module) -> Iterator[None]:
     finally:
         for buffer, value in before:
             buffer.data.copy_(value)  # without a new version, which a pending backward pass would refuse
+
+
+def why_not_now(device: str) -> NotLoweredError | None:
+    """Return why no model can run by a program at this moment; None if it can."""
+    if torch.is_autocast_enabled(device):
+        return NotLoweredError(
+            "autocast", "operators run in the precision of the rows", "a call outside of it"
+        )
+    if peek_interpreter_stack() is not None or forward_ad._current_level >= 0 or tracing():
+        what = "torch.func, forward-mode differentiation and traces need PyTorch's own operations"
+        return NotLoweredError("transform", what, "a call outside of them")
+    return None
 
 
 class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
