@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import gzip
 import zipfile
 import zlib
@@ -135,6 +136,8 @@ def read_processed(file: Path) -> dict[str, Any]:
     except MemoryError:
         raise
     except OSError as error:
+        if error.errno == errno.EINVAL:  # a damaged directory names a place that no file has
+            raise DataError(f"{file} is damaged or not PyG's processed file ({error})") from error
         raise ResourceError(f"{file} cannot be read: {error}") from error
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise DataError(f"{file} does not hold one graph as PyG saves it ({error!r})") from error

@@ -211,7 +211,15 @@ class TableFile:
 
         # Not every page carries a checksum: Spark writes them, pyarrow only on request.
         opened = parquet.ParquetFile(self._path, page_checksum_verification=True)
-        yield from opened.iter_batches(1 << 18, columns=columns)
+        count = 0
+        for batch in opened.iter_batches(1 << 18, columns=columns):
+            count += batch.num_rows
+            yield batch
+        if columns and count != opened.metadata.num_rows:  # no checksum is of a column's count of values
+            raise DataError(
+                f"{self.name} is truncated or damaged: it names {opened.metadata.num_rows:,} rows, and a "
+                f"column ends after {count:,}; copy it or write it again"
+            )
 
     def _whole(self, values: Any, row: int, column: str) -> Any:
         """Return numbers that are whole as int64; ``values`` begin at ``row`` of the table."""
