@@ -72,6 +72,7 @@ def test_conversions_that_there_are_not_are_refused():
         (torch.ones(3, 2), torch.tensor([0], dtype=torch.int32), "int64 ids"),
         (torch.ones(3, 2), torch.tensor([0, 3]), r"in \[0, 3\); ids\[1\] is 3"),
         (torch.ones(3, 2), torch.tensor([0, 1, -1]), r"ids\[2\] is -1"),
+        (torch.ones(3, 2), torch.tensor([2**62]), r"ids\[0\] is 4611686018427387904"),
     ],
 )
 def test_what_does_not_fit_is_named(x, ids, message):

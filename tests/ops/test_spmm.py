@@ -14,7 +14,6 @@ from tests.ops.graphs import (
     values,
 )
 
-from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.ops import Aggregation, aggregate, reference, spmm
 from graphbraid.ops.spmm import TIES
@@ -333,19 +332,3 @@ def test_rows_without_edges_are_zero(reduce):
     out = spmm(csc, values(60, 5), reduce)
     assert (out[0] == 0).all()
     assert (out[-1] == 0).all()
-
-
-@pytest.mark.parametrize(
-    ("change", "error", "message"),
-    [
-        ({"x": torch.zeros(59, 3)}, DataError, r"one row per source node \(60\); got shape \(59, 3\)"),
-        ({"x": torch.zeros(60)}, DataError, "one row per source node"),
-        ({"x": torch.zeros(60, 3, dtype=torch.int64)}, DataError, "floating point; got torch.int64"),
-        ({"reduce": "min"}, ConfigError, "'sum', 'mean', 'max'; got 'min'"),
-        ({"weight": torch.zeros(3)}, DataError, "one value per edge"),
-    ],
-)
-def test_wrong_arguments_are_named(change, error, message):
-    arguments = {"x": torch.zeros(60, 3), "reduce": "sum", "weight": None} | change
-    with pytest.raises(error, match=message):
-        spmm(skewed(), arguments["x"], arguments["reduce"], weight=arguments["weight"])
