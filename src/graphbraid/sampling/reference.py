@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -234,32 +232,13 @@ def draw_constrained(
 ) -> tuple[I64, I64]:
     """Draw for each row of a tree as :func:`draw_rows` does, among the edges that constraints allow it.
 
-    Without ``edge_times`` edges have no times, and all are early enough.
+    It draws as from a list of these alone. Without ``edge_times`` edges have no times, and all are early
+    enough.
     """
-    allowed = (
-        _allowed(csc, row, tree, constraints, edge_times) for row, tree in zip(rows, trees, strict=True)
-    )
-    last = edge_times is not None and edge_times.last
-    return _draw_allowed(csc, config, allowed, fanout, keys, last=last)
-
-
-def _allowed(csc: Csc, row: int, tree: int, constraints: Constraints, edge_times: EdgeTimes | None) -> I64:
-    """Return the positions of the edges in ``row`` that its tree may have, rising."""
-    indptr = csc.indptr.numpy()
-    positions: I64 = np.arange(indptr[row], indptr[row + 1])
-    if constraints.times is not None and edge_times is not None:
-        positions = positions[edge_times.time.numpy()[positions] <= int(constraints.times[tree])]
-    if constraints.excluded is not None:
-        positions = positions[~np.isin(positions, constraints.excluded.numpy())]
-    return positions
-
-
-def _draw_allowed(
-    csc: Csc, config: SamplerConfig, allowed: Iterable[I64], fanout: int, keys: rng.U64, *, last: bool
-) -> tuple[I64, I64]:
-    """Draw for each row among its allowed edges as :func:`draw_rows` does from a list of these alone."""
     drawn: list[I64] = []
-    for number, edges in enumerate(allowed):
+    last = edge_times is not None and edge_times.last
+    for number, (one, tree) in enumerate(zip(rows, trees, strict=True)):
+        edges = _allowed(csc, one, tree, constraints, edge_times)
         among = torch.from_numpy(edges[max(len(edges) - fanout, 0) :] if last and fanout >= 0 else edges)
         row = Csc(
             torch.tensor([0, among.numel()]),
@@ -272,6 +251,17 @@ def _draw_allowed(
         drawn.append(among.numpy()[offsets])
     counts = np.array([len(row) for row in drawn], dtype=np.int64)
     return counts, np.concatenate([*drawn, np.zeros(0, np.int64)])
+
+
+def _allowed(csc: Csc, row: int, tree: int, constraints: Constraints, edge_times: EdgeTimes | None) -> I64:
+    """Return the positions of the edges in ``row`` that its tree may have, rising."""
+    indptr = csc.indptr.numpy()
+    positions: I64 = np.arange(indptr[row], indptr[row + 1])
+    if constraints.times is not None and edge_times is not None:
+        positions = positions[edge_times.time.numpy()[positions] <= int(constraints.times[tree])]
+    if constraints.excluded is not None:
+        positions = positions[~np.isin(positions, constraints.excluded.numpy())]
+    return positions
 
 
 def _floyd(keys: rng.U64, degree: I64, k: int) -> I64:

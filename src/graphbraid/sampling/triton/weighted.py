@@ -19,7 +19,6 @@ from graphbraid.sampling.rows.transfer_counter import AT_ONCE, weight_bytes
 from graphbraid.sampling.triton.draw import draw_tile
 from graphbraid.sampling.triton.rng import draw, log_of_draw, row_key
 from graphbraid.sampling.triton.topology import (
-    EdgeArray,
     HopRows,
     PlacedTopology,
     RowEdges,
@@ -203,66 +202,6 @@ def weigh(indptr: Tensor, weight: Tensor, available: Tensor, running: Tensor | N
         )
 
 
-def draw_by_race(
-    rows: HopRows, edges: RowEdges, weight: EdgeArray, available: Tensor, positions: Tensor
-) -> None:
-    """Draw by weight without replacement; takes the arguments of ``draw.draw_edges`` and those of weigh.
-
-    The weights are given by place.
-    """
-    race_kernel[(rows.capacity,)](
-        rows.node_bounds,
-        rows.n_id,
-        edges.starts,
-        edges.degrees,
-        edges.offsets,
-        positions,
-        *weight.arguments,
-        available,
-        rows.hop,
-        rows.fanout,
-        rows.key,
-        BLOCKS=rows.blocks,
-        EDGES=AT_ONCE,
-        num_warps=2,
-        enable_fp_fusion=False,
-    )
-
-
-def draw_by_inversion(
-    rows: HopRows,
-    edges: RowEdges,
-    running: EdgeArray,
-    available: Tensor,
-    positions: Tensor,
-    *,
-    max_degree: int,
-) -> None:
-    """Draw by weight with replacement; takes the arguments of ``draw.draw_edges`` and those of weigh.
-
-    The running sums are given by place.
-    """
-    tile = draw_tile(rows.fanout)
-    grid = (triton.cdiv(rows.capacity, tile["ROWS"]), triton.cdiv(rows.fanout, tile["WIDTH"]))
-    invert_kernel[grid](
-        rows.node_bounds,
-        rows.n_id,
-        edges.starts,
-        edges.degrees,
-        edges.offsets,
-        positions,
-        *running.arguments,
-        available,
-        rows.hop,
-        rows.fanout,
-        rows.key,
-        search_steps(max_degree),
-        BLOCKS=rows.blocks,
-        enable_fp_fusion=False,
-        **tile,
-    )
-
-
 class PlacedWeights:
     """The arrays that draws by weight read in addition to the topology."""
 
@@ -288,13 +227,17 @@ class PlacedWeights:
         if self.read_bytes is not None:
             with on_device_of(self.read_bytes):
                 self.read_bytes.add_(self._read_of(rows, edges))
+        read = (rows.node_bounds, rows.n_id, edges.starts, edges.degrees, edges.offsets, positions)
+        draws = (self.available, rows.hop, rows.fanout, rows.key)
+        launch = {"BLOCKS": rows.blocks, "enable_fp_fusion": False}
         if self._weight is not None:
-            draw_by_race(rows, edges, self._weight, self.available, positions)
-        else:
-            assert self._running is not None
-            draw_by_inversion(
-                rows, edges, self._running, self.available, positions, max_degree=self._max_degree
-            )
+            weight = self._weight.arguments
+            race_kernel[(rows.capacity,)](*read, *weight, *draws, EDGES=AT_ONCE, num_warps=2, **launch)
+            return
+        assert self._running is not None
+        tile, steps = draw_tile(rows.fanout), search_steps(self._max_degree)
+        grid = (triton.cdiv(rows.capacity, tile["ROWS"]), triton.cdiv(rows.fanout, tile["WIDTH"]))
+        invert_kernel[grid](*read, *self._running.arguments, *draws, steps, **launch, **tile)
 
     def _read_of(self, rows: HopRows, edges: RowEdges) -> Tensor:
         """Return the bytes that a hop's draws read of the host, ``()`` int64; waits for nothing."""
