@@ -67,7 +67,7 @@ def score(
             runner.data.times.check_after(nodes)
         with in_mode(runner.model, training=False):
             rows = encoder_rows(runner, config, runner.data.ends.nodes, mode, check)
-            return score_links(runner, config, nodes, rows, task=task, metrics=metrics, check=check)
+            return _scored_links(runner, config, nodes, rows, task=task, metrics=metrics, check=check)
     chunks = (rows for _, rows in outputs_in_chunks(runner, config, nodes, mode, check))
     return _scored(runner, nodes, chunks, task, metrics)
 
@@ -87,7 +87,13 @@ def encoder_rows(
     rows: Tensor | None = None
     for start, part in outputs_in_chunks(runner.encoder_runner(), config, nodes, mode, check):
         if rows is None:
-            check_rows_fit(nodes.numel(), part.shape[1], config.memory_budget_bytes)
+            needed, budget = 4 * nodes.numel() * part.shape[1], config.memory_budget_bytes
+            if needed > budget:
+                raise ResourceError(
+                    f"ranking links needs the rows of all {nodes.numel()} nodes, {format_bytes(needed)}; "
+                    f"memory_budget_bytes allows {format_bytes(budget)}. Raise it, or set eval_every=0 and "
+                    "test_at_end=False."
+                )
             rows = torch.empty(nodes.numel(), part.shape[1])
         rows[start : start + part.shape[0]] = part
     assert rows is not None, "callers give at least one node"
@@ -218,7 +224,7 @@ PAIRS = 1 << 16
 _DRAWN_IN = MOST_EPOCHS - 1  # epoch of the negatives of every evaluation; no run gets there
 
 
-def score_links(
+def _scored_links(
     runner: LinkRunner,
     config: TrainConfig,
     positions: Tensor,
@@ -226,21 +232,12 @@ def score_links(
     *,
     task: Task,
     metrics: Sequence[str],
-    check: Callable[[], None] = lambda: None,
+    check: Callable[[], None],
 ) -> dict[str, float]:
-    """Return loss and metrics of the links at ``positions``.
+    """Return loss and metrics of the links at ``positions``, whose ends have the encoder's ``rows``.
 
     Loss and AUC compare each link with a pair of nodes that is no edge, the same in every evaluation. Ranks
     are those of both ends among all nodes, without other known links of the other end and the relation.
-
-    Args:
-        runner: the model and its graph.
-        config: options of the run.
-        positions: ``(num_links,)`` int64 positions in ``runner.labels``.
-        rows: ``(num_nodes, channels)`` the encoder's rows of the nodes that links join.
-        task: the loss.
-        metrics: names of the metrics.
-        check: function called between parts, which may raise to stop.
     """
     own, others = beside_negatives(runner, config, positions, rows, check)
     values = {LOSS: float(_loss(task, own, others))}
@@ -251,21 +248,6 @@ def score_links(
         ranking = ranking_of(runner, positions, rows, check)
         values |= {MRR: ranking.mrr} | {name: ranking.hits(k) for name, k in hits.items()}
     return {name: values[name] for name in (LOSS, *metrics)}
-
-
-def check_rows_fit(num_nodes: int, channels: int, budget: int) -> None:
-    """Check that the rows of all nodes fit the memory budget.
-
-    Raises:
-        ResourceError: they do not.
-    """
-    needed = 4 * num_nodes * channels
-    if needed > budget:
-        raise ResourceError(
-            f"ranking links needs the rows of all {num_nodes} nodes, {format_bytes(needed)}; "
-            f"memory_budget_bytes allows {format_bytes(budget)}. Raise it, or set eval_every=0 and "
-            "test_at_end=False."
-        )
 
 
 def _loss(task: Task, own: Tensor, others: Tensor) -> Tensor:
