@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,9 +21,10 @@ _PHI32 = 0x9E3779B9
 
 def draw_seed() -> int:
     """Draw a seed from torch's generator, so that ``torch.manual_seed`` and saved states reproduce it."""
-    given: Iterator[int] | None = getattr(_GIVEN, "seeds", None)
+    given: Iterator[Any] | None = getattr(_GIVEN, "seeds", None)
     if given is not None and (seed := next(given, None)) is not None:
-        return seed
+        found: int = seed
+        return found
     return int(torch.randint(0, 2**63 - 1, (), dtype=torch.int64))
 
 
@@ -33,8 +34,11 @@ def seed_of_call() -> AnySeed:
 
 
 @contextmanager
-def given_seeds(seeds: Iterable[int]) -> Iterator[None]:
-    """Make :func:`draw_seed` give these seeds, in this order, to this thread inside the ``with`` block."""
+def given_seeds(seeds: Iterable[AnySeed]) -> Iterator[None]:
+    """Make :func:`draw_seed` give these seeds, in this order, to this thread inside the ``with`` block.
+
+    Tensors are for operators on a device alone, whose kernels read a seed as they run.
+    """
     _GIVEN.seeds = iter(seeds)
     try:
         yield

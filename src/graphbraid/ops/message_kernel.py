@@ -52,6 +52,8 @@ class _Program:
     results: Tensor
     places: tuple[int, ...]
     """The number of the matrix that each row result is of."""
+    has_totals: bool
+    """Whether any result is a sum over all edges."""
 
     @classmethod
     def of(
@@ -80,6 +82,7 @@ class _Program:
             torch.tensor([steps.all[i].number for i in at], dtype=torch.float32),
             torch.tensor(results),
             tuple(place for place, _ in rows),
+            bool(over_all),
         )
 
 
@@ -457,7 +460,6 @@ class FusedMessages:
         """
         totals = torch.zeros_like(given.parameters)
         to = out if in_order else [out[place] for place in program.places]
-        over_all = bool((program.results[:, 0] == _OVER_ALL).any())
         backend(given.parameters).reduce_messages(
             walk.indptr,
             walk.indices,
@@ -475,7 +477,7 @@ class FusedMessages:
             adds,
             *_filled(to, MOST_MATRICES),
             count,
-            totals if over_all else None,
+            totals if program.has_totals else None,
         )
         return totals
 

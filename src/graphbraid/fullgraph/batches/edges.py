@@ -8,7 +8,7 @@ edges lie in the prefix of the level before, which is checked where the sampler 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -189,11 +189,17 @@ class Levels:
     Args:
         edges: the edges of the batch.
         sizes: number of rows of each node type at each level, from the features' to the outputs'.
+        made: edges that are made already, by level and relation.
     """
 
-    def __init__(self, edges: BatchEdges, sizes: Sequence[tuple[int, ...]]) -> None:
+    def __init__(
+        self,
+        edges: BatchEdges,
+        sizes: Sequence[tuple[int, ...]],
+        made: Mapping[tuple[int, int], LevelEdges] | None = None,
+    ) -> None:
         self._edges, self.sizes = edges, sizes
-        self._made: dict[tuple[int, ...], LevelEdges] = {}
+        self._made = dict(made or {})
         self._parts: dict[tuple[int, ...], Csc] = {}
         self._maps: dict[int, dict[Hashable, Aggregation]] = {}
 

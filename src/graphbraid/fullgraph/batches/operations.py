@@ -102,42 +102,51 @@ class BatchRun:
         self._given = given
         self.kept: dict[str, dict[int, Any]] = {}
         """Results that graph breaks keep for later ones, by the names of their values."""
-        self._program, self._levels = program, levels
+        self.program, self.levels = program, levels
         self._edge_attr, self._edge_weight = edge_attr, edge_weight
-        self.values = {name: rows[: levels.num_rows(program.place(name))] for name, rows in features.items()}
+        self.features = {
+            name: rows[: levels.num_rows(program.place(name))] for name, rows in features.items()
+        }
+        """The rows of the inputs that are read, by name."""
+        self.values = dict(self.features)
         """Rows by the names of values: of inputs, and of results that are read again."""
 
     def outputs(self) -> Tensor:
         """Run all operations in their order; return the rows of the last level."""
-        for part, last_read in self._program.parts:
+        for part, last_read in self.program.parts:
             if isinstance(part, JoinedOps):
                 part.run(self)
             else:
                 self.values[part.out] = RUN[type(part)](part, self)
             for value in last_read:  # without autograd, nothing else holds these rows
                 del self.values[value]
-        out = self.values[self._program.output]
+        out = self.values[self.program.output]
         # PyTorch's sum over edges does not keep its result for backward, so a caller may write over it.
-        return out.clone() if self._program.keeps_output else out
+        return out.clone() if self.program.keeps_output else out
+
+    @property
+    def reads_edge_rows(self) -> bool:
+        """Whether the run reads features or weights of edges that stand in the order of the user's list."""
+        return self._edge_attr is not None or self._edge_weight is not None
 
     def lines(self) -> list[str]:
         """Return the lines of ``explain()`` about the batch: rows of each level, and edges to the next."""
-        moving = [op for op in self._program.ops if op.moves and not isinstance(op, DestinationRows)]
-        edges = [dict[LevelEdges, int]() for _ in self._levels.sizes]
+        moving = [op for op in self.program.ops if op.moves and not isinstance(op, DestinationRows)]
+        edges = [dict[LevelEdges, int]() for _ in self.levels.sizes]
         for op in moving:
             found = self.edges(op)
-            edges[self._program.place(op.inputs[0]).level][found] = found.csc.num_edges
+            edges[self.program.place(op.inputs[0]).level][found] = found.csc.num_edges
         return [
             f"  level {number}: {sum(counts):,} rows"
             + (f", {sum(read.values()):,} edges to the next" if read else "")
-            for number, (counts, read) in enumerate(zip(self._levels.sizes, edges, strict=True))
+            for number, (counts, read) in enumerate(zip(self.levels.sizes, edges, strict=True))
         ]
 
     def made_of(self, inputs: Sequence[Tensor], op: Break) -> Tensor:
         """Make the calls of a graph break, with these rows as its inputs."""
 
         def earlier(one: FromBreak) -> Any:
-            maker = maker_of(self._program.producer, op.inputs[one.number])
+            maker = maker_of(self.program.producer, op.inputs[one.number])
             assert maker is not None
             return self.kept[maker.out][one.call]
 
@@ -146,7 +155,7 @@ class BatchRun:
 
     def rows_of(self, value: str) -> int:
         """Return the number of rows of a value."""
-        return self._levels.num_rows(self._program.place(value))
+        return self.levels.num_rows(self.program.place(value))
 
     def read(self, op: Operation, place: int = 0) -> Tensor:
         """Return the rows of an operation's input."""
@@ -155,15 +164,15 @@ class BatchRun:
     def edges(self, op: Operation) -> LevelEdges:
         """Return the edges from the level of an operation's first input to the next level."""
         number = 0 if op.walks is None else op.walks.number
-        return self._levels.edges(self._program.place(op.inputs[0]).level, number)
+        return self.levels.edges(self.program.place(op.inputs[0]).level, number)
 
     def relation_edges(self, op: Operation, relation: Relation) -> LevelEdges:
         """Return a relation's edges from the level before an operation's result to the result's."""
-        return self._levels.edges(self._program.place(op.out).level - 1, relation.number)
+        return self.levels.edges(self.program.place(op.out).level - 1, relation.number)
 
     def num_rows(self, op: Operation) -> int:
         """Return the number of rows of an operation's result."""
-        return self._levels.num_rows(self._program.place(op.out))
+        return self.levels.num_rows(self.program.place(op.out))
 
     def edge_attr(self, op: Operation, dtype: torch.dtype) -> Tensor:
         """Return the features of :meth:`edges`, in their order."""
@@ -179,7 +188,7 @@ class BatchRun:
 
     def may_overwrite(self, op: Operation) -> bool:
         """Return whether an operation may write its result over its input."""
-        return op.out in self._program.in_place
+        return op.out in self.program.in_place
 
 
 RUN: dict[type[Operation], Callable[[Any, BatchRun], Tensor]] = {}

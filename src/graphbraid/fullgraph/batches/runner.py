@@ -17,6 +17,7 @@ from graphbraid.fullgraph.batches.calls import BatchCall
 from graphbraid.fullgraph.batches.edges import Levels
 from graphbraid.fullgraph.batches.fusing import BatchProgram
 from graphbraid.fullgraph.batches.operations import RUN, BatchRun, check_device
+from graphbraid.fullgraph.batches.recorded import RecordedBatches
 from graphbraid.fullgraph.batches.timing import NotedRun, timed_lines
 from graphbraid.fullgraph.program import FromKept, NotLoweredError, Program, reasons_of
 from graphbraid.fullgraph.reading.as_written import map_tensors, of_node_type
@@ -60,6 +61,7 @@ class BatchRunner:
         self._forms: list[_Form] = []
         self._num_changes = 0
         self._unread: ModelWatch | None = None
+        self.recorded = RecordedBatches()
         self.last: BatchProgram | NotLoweredError | None = None
         """The program that ran last, or the reason why the last call ran as written; None before a call."""
 
@@ -82,7 +84,7 @@ class BatchRunner:
                 what = "parts of the model run as they are written, between lowered ones"
                 self._warn(f"{self._name}: {what}:{parts}", stacklevel + 1)
             run, returned = _run_of(found, call, BatchRun), found.read.returned
-            out = run.outputs()
+            out = self.recorded.outputs(run)
             if call.num_seeds is not None and call.num_seeds < len(out):
                 out = out[: call.num_seeds]
             return out if returned is None else returned.of(out, partial(_kept, run, call.num_seeds))
@@ -141,7 +143,9 @@ class BatchRunner:
                 return "\n".join((str(program), *lines))
         if self.last is None:
             return "Nothing has run yet: a model is read at its first batch."
-        return self._text_of(self.last) if isinstance(self.last, NotLoweredError) else str(self.last)
+        if isinstance(self.last, NotLoweredError):
+            return self._text_of(self.last)
+        return "\n".join((str(self.last), *self.recorded.lines()))
 
     # ---- programs
 

@@ -82,8 +82,8 @@ def reduce_messages(
     edge = torch.arange(other.numel(), device=own.device) if perm is None else perm
     matrices = [((x, x2, x3, x4), src), ((y, y2, y3, y4, y5, y6), dst), ((edges,), edge)]
     width = parameters.shape[1]
-    values: list[Tensor] = []
-    for (op, first, second, narrow), number in zip(steps.tolist(), numbers.tolist(), strict=True):
+    values, given_steps = list[Tensor](), steps.tolist()
+    for (op, first, second, narrow), number in zip(given_steps, numbers.tolist(), strict=True):
         columns = heads if narrow else width
         if op < len(matrices):
             rows, ids = matrices[op][0][first], matrices[op][1]
@@ -105,7 +105,7 @@ def reduce_messages(
             values.append(_COMPUTED[op - 6](*given, number))
     to = (out, out2, out3, out4)
     for kind, step, place in results.tolist():
-        found = values[step][:, : heads if steps[step, 3] else width]
+        found = values[step][:, : heads if given_steps[step][3] else width]
         if kind == _OVER_ALL:
             assert to_parameters is not None
             to_parameters[place, : found.shape[1]] = found.sum(0)

@@ -1,0 +1,453 @@
+"""Runs of a program on mini-batches, recorded on a device for a few sizes that batches are padded to.
+
+A recording starts all kernels of a pass by one call. Its addresses and sizes are fixed, so each batch is
+copied into memory that stays. Behind a batch's own rows and edges is padding: rows of zeros, of which the
+last one at each level has all padding edges, from the last one at the level before. No padding row reaches
+one of the batch's, and nothing reads what it gives. So padding is in no sum of the batch's, and its gradients
+are zeros. Programs that it could change otherwise are not recorded: those whose rows depend on the number of
+rows, and those with functions that have no finite slope at zero.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from graphbraid.fullgraph.batches.edges import BatchEdges, LevelEdges, Levels
+from graphbraid.fullgraph.batches.fusing import AggregateLinear, BatchProgram
+from graphbraid.fullgraph.batches.operations import BatchRun
+from graphbraid.fullgraph.device import Device, NotRecordedError, device_at
+from graphbraid.fullgraph.program import (
+    AdjacencyMatrix,
+    Aggregate,
+    DestinationRows,
+    Messages,
+    Operation,
+    RowFunction,
+)
+from graphbraid.graph.csc import Csc
+from graphbraid.ops import Aggregation
+from graphbraid.ops.dropout import draw_seed, given_seeds
+from graphbraid.ops.library import once_differentiable
+
+_MOST_SIZES = 4
+"""Sizes of each program that are recorded; each holds a batch and what its steps keep."""
+_GRAIN = 64
+"""Rooms are multiples of this number."""
+_NOTHING, _HOST = "nothing has run yet", "the host records nothing"
+_FACTORS = ("weight", "src_scale", "dst_scale", "loop")
+_STEEP = {"log", "sqrt", "reciprocal", "pow"}
+"""Functions of rows whose slope at zero may be infinite."""
+
+
+class RecordedBatches:
+    """Runs programs on batches, by recordings where the device has any.
+
+    A size has room for an eighth more rows and edges than the batch that it was made for. The second batch
+    that fits a size is recorded. A pass whose gradients are still to be computed is not written over: until
+    then batches run call by call, as those do that cannot be recorded.
+
+    Args:
+        device: where to record; None for the device of the rows.
+    """
+
+    def __init__(self, device: Device | None = None) -> None:
+        self._device = device
+        self._sizes: weakref.WeakKeyDictionary[BatchProgram, dict[bool, list[_Size]]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._lock = threading.Lock()
+        self.why_not = _NOTHING
+        """Why the last batch ran call by call; empty if it ran by a recording."""
+
+    def outputs(self, run: BatchRun) -> Tensor:
+        """Return the outputs of a run, which has not begun."""
+        found = self._recorded(run)
+        if isinstance(found, str):
+            self.why_not = found
+            return run.outputs()
+        self.why_not = ""
+        return found
+
+    def lines(self) -> list[str]:
+        """Return the lines of ``explain()`` about the last batch; none on the host."""
+        if self.why_not in (_NOTHING, _HOST):
+            return []
+        return [f"Runs call by call: {self.why_not}." if self.why_not else "Its passes are recorded."]
+
+    def _recorded(self, run: BatchRun) -> Tensor | str:
+        """Return the outputs by a recording, or why there is none."""
+        place = next(iter(run.features.values())).device
+        device = self._device or device_at(place)
+        if device.is_host:
+            return _HOST
+        if why := why_not_recorded(run):
+            return why
+        learns = torch.is_grad_enabled() and bool(_learned(run.program))
+        with self._lock:
+            sizes = self._sizes.setdefault(run.program, {}).setdefault(learns, [])
+            size = next((one for one in sizes if one.fits(run)), None)
+            if size is None:
+                if len(sizes) == _MOST_SIZES:
+                    return f"batches have had more than {_MOST_SIZES} sizes"
+                sizes.append(_Size(run, device, learns=learns))
+                return "it is the first batch of this size and form"
+            return size.outputs(run)
+
+
+def why_not_recorded(run: BatchRun) -> str:
+    """Return why a run cannot be recorded with padding; empty if it can."""
+    return next(_reasons(run), "")
+
+
+def _reasons(run: BatchRun) -> Iterator[str]:
+    program = run.program
+    if torch.is_inference_mode_enabled():
+        yield "inference mode keeps no memory that later steps may write to"
+    if program.breaks:
+        yield f"{program.breaks[0].details()} runs as it is written"
+    if program.last_coupled >= 0:
+        yield "results depend on the number of rows, which padding changes"
+    if run.reads_edge_rows:
+        yield "features or weights of edges are read in the order of the batch's list"
+    if any(rows.requires_grad for rows in run.features.values()):
+        yield "the features require a gradient"
+    for op in program.ops:
+        if isinstance(op, RowFunction) and op.kind in _STEEP:
+            yield f"{op.symbol} {op.details()} may have no finite slope at rows of zeros"
+        if isinstance(op, Messages) and (not op.steps or op.edges is not None):
+            yield "messages run on blocks of edges, or on edges that the model computes"
+        adds_loops = getattr(op, "self_loops", False) or getattr(op, "loop_scale", 0)
+        if adds_loops or (isinstance(op, AggregateLinear | Aggregate) and op.adjacency.loop_scale):
+            sizes = (run.levels.edges(*key).csc for key in _keys_of(program, op))
+            if any(csc.num_dst > csc.num_src for csc in sizes):
+                yield "there are fewer sources than destinations, which have self-loops"
+
+
+class _Size:
+    """Room for batches of at most one size, and the passes that are recorded on it.
+
+    Args:
+        run: of the first batch, which has not begun.
+        device: where passes are recorded.
+        learns: whether gradients are wanted.
+    """
+
+    def __init__(self, run: BatchRun, device: Device, *, learns: bool) -> None:
+        self.device, self.learns = device, learns
+        self.rows = [tuple(map(_room, counts)) for counts in run.levels.sizes]
+        self.edges = {key: tuple(map(_room, counts)) for key, counts in _edge_sizes(run).items()}
+        self._forms = _forms_of(run)
+        self._first: Levels | None = run.levels
+        """Levels of the first batch: its backward pass shows which edges are read by source."""
+        self._passes: _Passes | None = None
+        self._why_not = ""
+
+    def fits(self, run: BatchRun) -> bool:
+        """Return whether a batch fits, and fills at least half of the room."""
+        own, room = (
+            [count for counts in (*rows, *edges.values()) for count in counts]
+            for rows, edges in ((run.levels.sizes, _edge_sizes(run)), (self.rows, self.edges))
+        )
+        has_room = all(one < most for one, most in zip(own, room, strict=True))
+        fills = sum(room) <= 2 * sum(own) + _GRAIN * len(own)
+        return has_room and fills and self._forms == _forms_of(run)
+
+    def outputs(self, run: BatchRun) -> Tensor | str:
+        """Return a batch's outputs by the recorded passes, or why there are none."""
+        if self._passes is not None and self._passes.addresses != _addresses(run.program):
+            self._passes = None
+        if self._passes is None and not self._why_not:
+            try:
+                self._passes = self._record(run)
+            except NotRecordedError as error:
+                self._why_not = f"the device could not record it: {error}"
+        return self._why_not if self._passes is None else self._passes.outputs(run)
+
+    def _record(self, run: BatchRun) -> _Passes:
+        first, self._first = self._first, None
+        read = {key for key in self.edges if first is not None and first.edges(*key).csc.has_reverse}
+        return _Passes(self, run, read or {*self.edges})
+
+
+class _Passes:
+    """The recorded passes of a program, and the memory that they read.
+
+    Args:
+        size: the room of each array.
+        run: of a batch that fits, which has not begun.
+        by_source: the edges that are read by source, too.
+    """
+
+    def __init__(self, size: _Size, run: BatchRun, by_source: set[tuple[int, int]]) -> None:
+        self._program, self._learns, self._rows = run.program, size.learns, size.rows
+        self.parameters = _learned(run.program) if size.learns else ()
+        self.addresses = _addresses(run.program)
+        self._copies: list[tuple[Tensor, Callable[[BatchRun], Tensor], _Padding]] = []
+        self._features = {
+            name: self._copied(run, partial(_rows_named, name), self._rows[at.level][at.node_type])
+            for name, at in ((name, run.program.place(name)) for name in run.features)
+        }
+        self._edges = {
+            key: self._fixed_edges(run, key, room, by_source=key in by_source)
+            for key, room in size.edges.items()
+        }
+        self._seeds = list[Tensor]()
+        self._waiting: weakref.ref[Any] | None = None
+        self.number = 0
+        """Counts the forward passes."""
+        self._fill(run)
+        with torch.set_grad_enabled(size.learns):
+            with given_seeds(self._new_seeds()):  # compiles the kernels
+                self._compute()
+            self.grad = torch.zeros_like(self._out)
+            self._differentiate()
+            with given_seeds(iter(self._seeds)):
+                self._forward = size.device.record(self._compute)
+            self._backward = size.device.record(self._differentiate)
+
+    def outputs(self, run: BatchRun) -> Tensor | str:
+        """Return a batch's outputs."""
+        if self._waiting is not None and self._waiting() is not None:
+            return "gradients of an earlier batch of this size are still to be computed"
+        with torch.no_grad():
+            self._fill(run)
+            for seed in self._seeds:
+                seed.fill_(draw_seed())
+        count = run.levels.num_rows(self._program.place(self._program.output))
+        out: Tensor = _Replay.apply(self, count, *self.parameters)  # type: ignore[no-untyped-call]
+        return out
+
+    def forward(self, token: object) -> Tensor:
+        """Replay the forward pass; the next one waits for the gradients while ``token`` lives."""
+        self.number += 1
+        self._waiting = weakref.ref(token) if self._learns else None
+        self._forward()
+        return self._out
+
+    def backward(self, grad: Tensor) -> list[Tensor | None]:
+        """Replay the backward pass; return the parameters' gradients."""
+        self.grad.zero_()[: len(grad)] = grad
+        self._backward()
+        self._waiting = None
+        return [None if one is None else one.clone() for one in self._grads]
+
+    def _compute(self) -> None:
+        made = {
+            key: LevelEdges(csc, csc, {how: replace(map_, csc=csc) for how, map_ in maps.items()})
+            for key, (make, maps) in self._edges.items()
+            for csc in (make(),)
+        }
+        levels = Levels(BatchEdges(relations=(), num_nodes=()), self._rows, made=made)
+        self._out = BatchRun(self._program, levels, self._features, {}, None).outputs()
+
+    def _differentiate(self) -> None:
+        found: tuple[Tensor | None, ...] = ()
+        if self.parameters:
+            how: dict[str, bool] = {"allow_unused": True, "retain_graph": True}
+            found = torch.autograd.grad(self._out, self.parameters, self.grad, **how)
+        self._grads = found
+
+    def _new_seeds(self) -> Iterator[Tensor]:
+        while True:
+            some = next(iter(self._features.values()))
+            self._seeds.append(some.new_zeros(1, dtype=torch.int64))
+            yield self._seeds[-1]
+
+    def _fill(self, run: BatchRun) -> None:
+        """Copy a batch into the memory that the passes read."""
+        for to, of, padding in self._copies:
+            given = of(run).detach()
+            to[: len(given)] = given
+            padding(to, len(given))
+
+    def _copied(
+        self, run: BatchRun, of: Callable[[BatchRun], Tensor], room: int, padding: _Padding | None = None
+    ) -> Tensor:
+        """Return memory for an array of each batch; it is padded with zeros unless ``padding`` is given."""
+        given = of(run).detach()
+        to = given.new_zeros((room, *given.shape[1:]))
+        self._copies.append((to, of, padding or _pad_with(0)))
+        return to
+
+    def _fixed_edges(
+        self, run: BatchRun, key: tuple[int, int], room: tuple[int, ...], *, by_source: bool
+    ) -> tuple[Callable[[], Csc], dict[tuple[AdjacencyMatrix, torch.dtype], Aggregation]]:
+        """Return what makes a view of the edges between two levels, and their linear maps."""
+        num_src, num_dst, num_edges = room
+
+        def csc_of(one: BatchRun) -> Csc:
+            return one.levels.edges(*key).csc
+
+        def reverse_of(one: BatchRun) -> Csc:
+            return csc_of(one).transpose()[0]
+
+        indptr = self._copied(run, lambda one: csc_of(one).indptr, num_dst + 1, _pad_indptr(num_edges))
+        indices = self._copied(run, lambda one: csc_of(one).indices, num_edges, _pad_with(num_src - 1))
+        weight = None
+        if csc_of(run).weight is not None:
+            weight = self._copied(run, partial(_weight_of, key), num_edges)
+        by = None
+        if by_source:
+            each = torch.arange(num_edges, device=indptr.device)
+            by = (
+                self._copied(run, lambda one: reverse_of(one).indptr, num_src + 1, _pad_indptr(num_edges)),
+                self._copied(run, lambda one: reverse_of(one).indices, num_edges, _pad_with(num_dst - 1)),
+                self._copied(run, lambda one: csc_of(one).transpose()[1], num_edges, _pad_with(each)),
+            )
+
+        def make() -> Csc:
+            # Views, since the hubs of an ``indptr`` are kept for as long as the tensor lives.
+            csc = Csc(indptr[:], indices[:], num_src, weight, trusted=True)
+            if by is not None:
+                own = None if weight is None else weight[by[2]]
+                csc.keep_transpose(Csc(by[0][:], by[1][:], num_dst, own, trusted=True), by[2])
+            return csc
+
+        sizes = dict(zip(_FACTORS, (num_edges, num_src, num_dst, min(num_src, num_dst)), strict=True))
+        maps = {}
+        for how in _maps_of(run, key):
+            real = run.levels.edges(*key).aggregation(*how)
+            fixed: dict[str, Any] = {
+                name: self._copied(run, partial(_factor, key, how, name), count)
+                for name, count in sizes.items()
+                if getattr(real, name) is not None
+            }
+            maps[how] = replace(real, **fixed)
+        return make, maps
+
+
+class _Replay(torch.autograd.Function):
+    """The recorded passes as one operation on the parameters."""
+
+    @staticmethod
+    def forward(ctx: Any, passes: _Passes, count: int, *parameters: nn.Parameter) -> Tensor:
+        ctx.passes, ctx.parameters = passes, parameters
+        ctx.versions = [parameter._version for parameter in parameters]
+        ctx.token = _Token()
+        out = passes.forward(ctx.token)[:count].clone()
+        ctx.number = passes.number
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        if ctx.number != ctx.passes.number:
+            raise RuntimeError(
+                "a later batch has been computed in the same memory; call backward() before it"
+            )
+        if ctx.versions != [parameter._version for parameter in ctx.parameters]:
+            raise RuntimeError(
+                "a parameter was changed in place between engine() and this backward pass; call backward() "
+                "before optimizer.step()"
+            )
+        return None, None, *ctx.passes.backward(grad)
+
+
+class _Token:
+    """Lives as long as the autograd graph of a pass."""
+
+
+def _rows_named(name: str, run: BatchRun) -> Tensor:
+    return run.features[name]
+
+
+def _weight_of(key: tuple[int, int], run: BatchRun) -> Tensor:
+    weight = run.levels.edges(*key).csc.weight
+    assert weight is not None
+    return weight
+
+
+def _factor(
+    key: tuple[int, int], how: tuple[AdjacencyMatrix, torch.dtype], name: str, run: BatchRun
+) -> Tensor:
+    """Return one of the coefficients of a linear map over a batch's edges."""
+    found: Tensor | None = getattr(run.levels.edges(*key).aggregation(*how), name)
+    assert found is not None
+    return found
+
+
+_Padding = Callable[[Tensor, int], None]
+"""Writes what is behind the first rows of an array."""
+
+
+def _pad_with(value: int | Tensor) -> _Padding:
+    """Return what fills an array with a number, or with the rows of another one from there on."""
+
+    def pad(to: Tensor, count: int) -> None:
+        to[count:] = value[count:] if isinstance(value, Tensor) else value
+
+    return pad
+
+
+def _pad_indptr(num_edges: int) -> _Padding:
+    """Return what gives all padding edges to the last row."""
+
+    def pad(to: Tensor, count: int) -> None:
+        to[count:] = to[count - 1]
+        to[-1] = num_edges
+
+    return pad
+
+
+def _room(count: int) -> int:
+    """Return a number with about an eighth more, and at least 1 more."""
+    return ((count + count // 8) // _GRAIN + 1) * _GRAIN
+
+
+def _learned(program: BatchProgram) -> tuple[nn.Parameter, ...]:
+    return tuple(dict.fromkeys(p for op in program.ops for p in op.parameters() if p.requires_grad))
+
+
+def _addresses(program: BatchProgram) -> tuple[int, ...]:
+    """Return the addresses of the parameters and buffers that a recording reads."""
+    modules = [module for op in program.ops if isinstance(module := getattr(op, "module", None), nn.Module)]
+    buffers = [buffer for module in modules for buffer in module.buffers()]
+    return tuple(one.data_ptr() for one in (*(p for op in program.ops for p in op.parameters()), *buffers))
+
+
+def _keys_of(program: BatchProgram, op: Operation) -> list[tuple[int, int]]:
+    """Return level and relation of the edges that an operation reads."""
+    if not op.moves or isinstance(op, DestinationRows):
+        return []
+    numbers = [relation.number for relation in op.relations_read] or [0]
+    return [(program.place(op.out).level - 1, number) for number in numbers]
+
+
+def _edge_sizes(run: BatchRun) -> dict[tuple[int, int], tuple[int, int, int]]:
+    """Return the numbers of sources, destinations and edges of all edges that a program reads."""
+    keys = dict.fromkeys(key for op in run.program.ops for key in _keys_of(run.program, op))
+    cscs = {key: run.levels.edges(*key).csc for key in keys}
+    return {key: (csc.num_src, csc.num_dst, csc.num_edges) for key, csc in cscs.items()}
+
+
+def _maps_of(run: BatchRun, key: tuple[int, int]) -> list[tuple[AdjacencyMatrix, torch.dtype]]:
+    """Return the linear maps over some edges, but for plain sums and means, which have no coefficients."""
+    dtype = next(iter(run.features.values())).dtype
+    found = (
+        op.adjacency
+        for op in run.program.ops
+        if isinstance(op, AggregateLinear | Aggregate) and key in _keys_of(run.program, op)
+    )
+    return [(one, dtype) for one in dict.fromkeys(found) if one.kind not in ("sum", "mean") or one.scale != 1]
+
+
+def _forms_of(run: BatchRun) -> list[tuple[Any, ...]]:
+    """Return what coefficients the linear maps of a batch have, apart from their values."""
+    maps = (
+        run.levels.edges(*key).aggregation(*how) for key in _edge_sizes(run) for how in _maps_of(run, key)
+    )
+    return [
+        (how.mean, how.loop_scale, how.skip_loops, *(getattr(how, name) is None for name in _FACTORS))
+        for how in maps
+    ]
+
+
+__all__ = ["RecordedBatches", "why_not_recorded"]
