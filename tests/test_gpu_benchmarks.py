@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from benchmarks.common.rows import read_lines
+from benchmarks.gpu import batches as gpu_batches
 from benchmarks.gpu import card as gpu_card
 from benchmarks.gpu import collective as gpu_collective
 from benchmarks.gpu import fullgraph as gpu_fullgraph
@@ -65,6 +66,19 @@ def test_rows_beyond_the_budget_are_named(tmp_path, capsys):
     }
     assert not any(goal["met"] for goal in results["goals"].values())
     assert "for want of time" in capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_batches_of_lowered_models_have_the_losses_of_pyg(tmp_path, monkeypatch):
+    pytest.importorskip("torch_geometric", reason=NO_PYG)
+    arguments = ["--smoke", "--models", "GraphSAGE", "a message", "--out", str(tmp_path / "batches.jsonl")]
+    rows = gpu_batches.main(arguments)["rows"]
+    assert [row["problem"] for row in rows] == ["", ""]
+    ways = {gpu_batches.OURS, gpu_batches.NOT_RECORDED, gpu_batches.WRITTEN}
+    assert all(ways <= set(row) for row in rows)
+    monkeypatch.setattr(gpu_batches, "TOLERANCE", -1.0)
+    assert "the losses differ" in gpu_batches.main(arguments)["rows"][0]["problem"]
+    assert gpu_batches.main([*arguments, "--budget", "0"])["rows"] == []
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -178,7 +192,7 @@ def test_without_a_device_a_benchmark_says_what_to_do(module):
     assert "there is no CUDA device here; --smoke" in done.stderr
 
 
-TABLES = ("kernels", "fullgraph", "collective", "tiers", "pipeline", "sampling")
+TABLES = ("kernels", "fullgraph", "batches", "collective", "tiers", "pipeline", "sampling")
 
 
 def suite(out, python=sys.executable):

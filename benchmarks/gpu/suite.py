@@ -68,6 +68,7 @@ ROUTES: dict[str, tuple[str, ...]] = {
     "braided epoch": ("tests/sampling/triton/test_device_batching.py", "test_losses_are_equal_to_the_bit"),
     "whole graph": ("tests/fullgraph/test_cuda.py", "test_trains_as_on_the_cpu"),
     "recorded passes": ("tests/fullgraph/test_cuda.py", "test_passes_are_recorded"),
+    "recorded batches": ("tests/fullgraph/test_cuda.py", "test_batches_are_recorded"),
     "trainer": ("tests/fullgraph/test_cuda.py", "test_the_trainer_compiles_for_the_device"),
     "peers by IPC": ("tests/distributed/test_peers.py", "test_processes_on_one_card_read_each_others_rows"),
     "ranks on a card": ("tests/distributed/test_whole_device.py", "test_processes_on_one_card_train"),
@@ -81,6 +82,7 @@ _SUITES = {
     "ranks": ("tests/distributed/test_hot_ranks.py", "tests/sampling/test_minibatch.py"),
     "sums": (f"{_TRITON}spmm.py", f"{_TRITON}spmm_max.py", f"{_TRITON}gine.py", f"{_TRITON}sddmm.py"),
     "messages": (f"{_TRITON}messages.py",),
+    "batches": (f"{_TRITON}batches.py",),
     "attention": (f"{_TRITON}attention.py",),
     "rows": (f"{_TRITON}epilogue.py", f"{_TRITON}norm.py", f"{_TRITON}bit_product.py", f"{_TRITON}gather.py"),
     "operators": (f"{_TRITON}operators.py", f"{_TRITON}fullgraph.py", f"{_TRITON}pipelined_sum.py"),
@@ -88,12 +90,13 @@ _SUITES = {
 _SIZES = "--nodes 2000000 --edges 40000000 "
 _MEASUREMENTS = {
     "tiers": (55, "--budget 40 --steps 50 --repeats 2 " + _SIZES),
-    "sampling": (35, "--budget 18 --batches 30 --repeats 2 " + _SIZES),
+    "sampling": (32, "--budget 16 --batches 30 --repeats 2 " + _SIZES),
     "collective": (
-        85,
-        "--budget 65 --steps 40 --repeats 1 --grid 0.5 --cores 4 2 8 16 --hot 1 0.25 " + _SIZES,
+        78,
+        "--budget 58 --steps 40 --repeats 1 --grid 0.5 --cores 4 2 8 16 --hot 1 0.25 " + _SIZES,
     ),
-    "fullgraph": (75, "--budget 50 --epochs 10 --repeats 3 --names arxiv-like products-lite reddit-lite"),
+    "fullgraph": (60, "--budget 38 --epochs 10 --repeats 2 --names arxiv-like products-lite reddit-lite"),
+    "batches": (25, "--budget 14"),
     "pipeline": (25, "--budget 15"),
     "kernels": (25, "--budget 18"),
 }

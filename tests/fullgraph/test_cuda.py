@@ -1,7 +1,11 @@
 """The engine on a CUDA device beside the same on the CPU; run by benchmarks/gpu_suite.sh."""
 
+import copy
+import importlib
+
 import pytest
 import torch
+from tests.extras import NO_PYG
 from tests.fullgraph.graphs import CHANNELS, CLASSES, make_graph
 from tests.fullgraph.test_device import GRAPHS, epochs
 from tests.fullgraph.test_engine import MODELS
@@ -104,3 +108,16 @@ def test_what_a_recording_cannot_hold_is_an_error_of_ours(cuda):
     replay = cuda.record(lambda: x.add_(1))  # and the next one works
     replay()
     assert x.tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize("name", ["GCN", "SAGE", "GAT", "a gate", "a maximum"])
+def test_batches_are_recorded(name):
+    pytest.importorskip("torch_geometric", reason=NO_PYG)
+    recorded = importlib.import_module("tests.fullgraph.test_recorded_batches")
+    torch.manual_seed(1)
+    model, given = recorded.MODELS[name](), recorded.batches()
+    expected, _ = recorded.steps(graphbraid.compile(copy.deepcopy(model)), given)
+    engine = graphbraid.compile(model.cuda())
+    found, reasons = recorded.steps(engine, [batch.to("cuda") for batch in given])
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4, check_device=False)
+    assert reasons[-1] == "", engine.explain()
