@@ -249,7 +249,7 @@ def gat_backward(a: Any) -> None:
     buffers = {"d": row_dots(a.grad, a.out, heads), "edge_grad": edge_grad}
     buffers |= {"partial": sums, "partial_logit": logits, **dropout_arguments(a.p, a.seed)}
     over_heads(gat_backward_kernel, a, a.t_indptr, (num_src, heads, width // heads), **buffers)
-    row_sums(a.indptr, num_edges, edge_grad, None, a.grad_dst_logit)
+    row_sums(a.indptr, edge_grad[:num_edges], a.grad_dst_logit)
     a.grad_dst_logit[: a.num_loops] += edge_grad[num_edges:]
 
 

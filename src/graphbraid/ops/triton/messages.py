@@ -106,7 +106,7 @@ def read(matrix, i, at, mask):
 @triton.jit
 def nothing(KIND: tl.constexpr):
     """Return what changes no state of a reduction."""
-    none: tl.constexpr = 0.0 if KIND == "SUM" else (_LOWEST if KIND == "LOG_SUM_EXP" else NO_KEY)
+    none: tl.constexpr = 0.0 if KIND == "SUM" else (_LOWEST if KIND == "EXP_SUM" else NO_KEY)
     return none
 
 
@@ -115,7 +115,7 @@ def entered(value, mask, KIND: tl.constexpr):
     """Return an edge's numbers as :func:`join` takes them."""
     if KIND == "SUM":
         found = (tl.where(mask, value, 0.0), 0)
-    elif KIND == "LOG_SUM_EXP":
+    elif KIND == "EXP_SUM":
         found = (tl.where(mask, value, -float("inf")), 1.0)
     else:
         key = ordered_key(0.0 - value if KIND == "MIN" else value)
@@ -128,7 +128,7 @@ def join(state, value, extra, KIND: tl.constexpr):
     """Return the state of a reduction after more values, each with its count, or sum of exponentials."""
     if KIND == "SUM":
         joined = (state[0] + value,)
-    elif KIND == "LOG_SUM_EXP":
+    elif KIND == "EXP_SUM":
         top = tl.maximum(state[0], value)
         joined = (top, state[1] * tl.exp(state[0] - top) + extra * tl.exp(value - top))
     else:
@@ -141,7 +141,7 @@ def begin(KIND: tl.constexpr, EDGES: tl.constexpr, HEADS: tl.constexpr, COLUMNS:
     """Return the state of a reduction of nothing, in each of EDGES lanes."""
     if KIND == "SUM":
         state = (tl.zeros((EDGES, HEADS, COLUMNS), tl.float32),)
-    elif KIND == "LOG_SUM_EXP":
+    elif KIND == "EXP_SUM":
         top = tl.full((EDGES, HEADS, COLUMNS), nothing(KIND), tl.float32)
         state = (top, tl.zeros((EDGES, HEADS, COLUMNS), tl.float32))
     else:
@@ -157,7 +157,7 @@ def end(state, KIND: tl.constexpr):
         found = (tl.sum(state[0], axis=0, keep_dims=True),)
     else:
         top = tl.max(state[0], axis=0, keep_dims=True)
-        if KIND == "LOG_SUM_EXP":
+        if KIND == "EXP_SUM":
             found = (top, tl.sum(state[1] * tl.exp(state[0] - top), axis=0, keep_dims=True))
         else:
             found = (top, tl.sum(tl.where(state[0] == top, state[1], 0), axis=0, keep_dims=True))
@@ -206,8 +206,9 @@ def write(
         if KIND == "SUM":
             if ADDS:
                 value += tl.load(place, mask=inside, other=0.0).to(tl.float32)
-        elif KIND == "LOG_SUM_EXP":
-            value = tl.where(is_empty, 0.0, value + tl.log(found[1]))
+        elif KIND == "EXP_SUM":
+            tl.store(count + v * columns + at, tl.where(is_empty, 1.0, found[1]), mask=inside)
+            value = tl.where(is_empty, 0.0, value)
         else:
             tl.store(count + v * columns + at, tl.where(value == NAN_KEY, 0, found[1]), mask=inside)
             value = number_of_key(value)
@@ -218,7 +219,7 @@ def write(
 @triton.jit
 def message_kernel(
     indptr,  # (num_rows + 1,) int64, of the walk
-    indices,  # (num_edges,) int32 or int64: the other end of each edge
+    indices,  # (num_edges,) int32 or int64: the other end of each edge; None if no step reads it
     perm,  # (num_edges,) int64: edge of the walk -> edge; None: the same
     sources,  # matrices of float32, float16 or bfloat16, each with the distance of its rows
     destinations,  # likewise
@@ -227,7 +228,7 @@ def message_kernel(
     parameters,  # (num_parameters, width) float32 or None
     numbers,  # floats
     outs,  # of each result a matrix, of a row for each walked row, or edge; with the distance of its rows
-    counts,  # of each result (num_rows, width) int32 for a maximum or minimum; else None
+    counts,  # of each result (num_rows, width): int32 of a maximum or minimum, or sums of exponentials
     partials,  # of each result (num_segments, width or heads): written where PARTIAL, else read
     partial_extras,  # likewise, for all but sums
     heads,
@@ -277,7 +278,8 @@ def message_kernel(
             states += (begin(KINDS[r], EDGES, HEADS, 1 if NARROWS[OF[r]] else CHANNELS),)
     for first in range(begin_edge, end_edge, EDGES):
         t = first + tl.arange(0, EDGES)
-        other = tl.load(indices + t, mask=t < end_edge, other=0).to(tl.int64)[:, None, None]
+        if indices is not None:
+            other = tl.load(indices + t, mask=t < end_edge, other=0).to(tl.int64)[:, None, None]
         e = t[:, None, None]
         if perm is not None:
             e = tl.load(perm + t, mask=t < end_edge, other=0)[:, None, None]
@@ -333,8 +335,9 @@ def message_kernel(
 Step = tuple[str, int, int, float, int]
 """What a step computes, the two that it reads or its matrix's place, its number, whether it is narrow."""
 Result = tuple[str, int, Tensor, Tensor | None]
-"""SUM, MAX, MIN, LOG_SUM_EXP or EDGE; the step; where it goes; where the count of an extremum goes."""
-_KINDS = ("SUM", "MAX", "MIN", "LOG_SUM_EXP")
+"""SUM, MAX, MIN, EXP_SUM or EDGE; the step; where it goes; where the count of an extremum goes, or the sum
+of exponentials of EXP_SUM, whose largest exponent is the other result."""
+_KINDS = ("SUM", "MAX", "MIN", "EXP_SUM")
 _EXACT = ("MAX", "MIN", "EQUAL")
 _STEPS: WeakIdKeyDictionary = WeakIdKeyDictionary()
 """The steps of each matrix of them that a kernel has run."""
@@ -342,7 +345,7 @@ _STEPS: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 def run_steps(
     indptr: Tensor,
-    indices: Tensor,
+    indices: Tensor | None,
     steps: Sequence[Step],
     results: Sequence[Result],
     *,
@@ -361,7 +364,8 @@ def run_steps(
 
     Rows must be contiguous, but may lie apart. A result ``EDGE`` is a row for each edge.
     """
-    num_rows, num_edges = indptr.numel() - 1, indices.numel()
+    num_rows = indptr.numel() - 1
+    num_edges = next(len(one) for one in (indices, *edges) if one is not None)
     if num_rows * width == 0:
         return
     segments = segments_of(indptr, num_edges)
@@ -420,7 +424,7 @@ def _partials(
     """Return a result's buffers of one row per segment: values, and counts or sums of exponentials."""
     if segments is None or kind == "EDGE":
         return None, None
-    dtype = torch.float32 if kind in ("SUM", "LOG_SUM_EXP") else torch.int32
+    dtype = torch.float32 if kind in ("SUM", "EXP_SUM") else torch.int32
     value = like.new_empty((segments.count, width), dtype=dtype)
     return value, None if kind == "SUM" else torch.empty_like(value)
 
@@ -432,16 +436,19 @@ def reduce_messages(a: Any) -> None:
     if (found := _STEPS.get(a.steps)) is None:
         found = _STEPS[a.steps] = _steps_of(a.steps.tolist(), a.numbers.tolist())
     steps, at = found
-    outs, results, totals = (a.out, a.out2, a.out3, a.out4), list[Result](), list[tuple[int, Tensor]]()
+    outs, results = (a.out, a.out2, a.out3, a.out4), list[Result]()
+    totals, exponents = list[tuple[int, Tensor]](), list[tuple[Tensor, Tensor]]()
     for kind, step, place in a.results.tolist():
         if kind == len(_KINDS):
             columns = a.heads if steps[at[step]][4] else width
             rows = a.parameters.new_zeros((num_rows, columns))
             totals.append((place, rows))
             results.append(("SUM", at[step], rows, None))
+        elif _KINDS[kind] == "EXP_SUM":
+            exponents.append((outs[place], torch.empty_like(outs[place])))
+            results.append(("EXP_SUM", at[step], *exponents[-1]))
         else:
-            name = _KINDS[kind]
-            results.append((name, at[step], outs[place], a.count if name in _EXACT else None))
+            results.append((_KINDS[kind], at[step], outs[place], a.count))
     run_steps(
         a.indptr,
         a.indices,
@@ -458,6 +465,8 @@ def reduce_messages(a: Any) -> None:
         parameters=a.parameters,
         adds=a.adds,
     )
+    for top, powers in exponents:
+        top.add_(powers.log_())
     for place, rows in totals:
         column_sums(rows, a.to_parameters[place, : rows.shape[1]])
 
