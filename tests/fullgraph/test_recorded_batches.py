@@ -195,7 +195,7 @@ class Unable(FakeDevice):
     ("make", "reason"),
     [
         (lambda: pyg.GIN(CHANNELS, 8, 2, CLASSES, norm="batch_norm"), "depend on the number of rows"),
-        (lambda: pyg.GCN(CHANNELS, 8, 2, CLASSES, act=torch.frac), "runs as it is written"),
+        (lambda: pyg.GCN(CHANNELS, 8, 2, CLASSES, act=torch.frac), "is run by PyTorch"),
         (lambda: pyg.GraphSAGE(CHANNELS, 8, 2, CLASSES, act=torch.log), "no finite slope at rows of zeros"),
         (OWN["a network of both ends, aggr='add'"], "messages run on blocks of edges"),
     ],

@@ -21,15 +21,18 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.fullgraph.batches.edges import BatchEdges, LevelEdges, Levels
-from graphbraid.fullgraph.batches.fusing import AggregateLinear, BatchProgram
+from graphbraid.fullgraph.batches.fusing import BatchProgram
 from graphbraid.fullgraph.batches.operations import BatchRun
+from graphbraid.fullgraph.batches.segments import AggregateLinear
 from graphbraid.fullgraph.device import Device, NotRecordedError, device_at
 from graphbraid.fullgraph.program import (
     AdjacencyMatrix,
     Aggregate,
+    Break,
     DestinationRows,
     Messages,
     Operation,
+    RelationAttention,
     RowFunction,
 )
 from graphbraid.graph.csc import Csc
@@ -111,8 +114,6 @@ def _reasons(run: BatchRun) -> Iterator[str]:
     program = run.program
     if torch.is_inference_mode_enabled():
         yield "inference mode keeps no memory that later steps may write to"
-    if program.breaks:
-        yield f"{program.breaks[0].details()} runs as it is written"
     if program.last_coupled >= 0:
         yield "results depend on the number of rows, which padding changes"
     if run.reads_edge_rows:
@@ -120,6 +121,8 @@ def _reasons(run: BatchRun) -> Iterator[str]:
     if any(rows.requires_grad for rows in run.features.values()):
         yield "the features require a gradient"
     for op in program.ops:
+        if isinstance(op, Break):
+            yield f"{op.details()} is run by PyTorch"
         if isinstance(op, RowFunction) and op.kind in _STEEP:
             yield f"{op.symbol} {op.details()} may have no finite slope at rows of zeros"
         if isinstance(op, Messages) and (not op.steps or op.edges is not None):
@@ -417,8 +420,9 @@ def _keys_of(program: BatchProgram, op: Operation) -> list[tuple[int, int]]:
     """Return level and relation of the edges that an operation reads."""
     if not op.moves or isinstance(op, DestinationRows):
         return []
-    numbers = [relation.number for relation in op.relations_read] or [0]
-    return [(program.place(op.out).level - 1, number) for number in numbers]
+    if isinstance(op, RelationAttention):
+        return [(program.place(op.out).level - 1, relation.number) for relation in op.relations]
+    return [(program.place(op.inputs[0]).level, 0 if op.walks is None else op.walks.number)]
 
 
 def _edge_sizes(run: BatchRun) -> dict[tuple[int, int], tuple[int, int, int]]:
