@@ -1,4 +1,4 @@
-"""Epochs of sampled GraphSAGE by DGL or GraphBolt, from given weights: the median epoch; one JSON line.
+"""Epochs of a model by DGL or GraphBolt, GraphSAGE from given weights: the median epoch; one JSON line.
 
     python -m benchmarks.peers.epoch dgl|graphbolt GRAPH WEIGHTS [--loaders 1]
 
@@ -19,29 +19,30 @@ import torch
 import torch.nn.functional as F
 
 from benchmarks.peers.common import median, read_graph
+from benchmarks.peers.steps import LAYERS, forward
 
 
-class GraphSAGE(torch.nn.Module):
-    """The stack of dgl.nn.SAGEConv, with the weights every contender starts from."""
+class Model(torch.nn.Module):
+    """A stack of DGL's layers; GraphSAGE's with the weights every contender starts from."""
 
-    def __init__(self, weights: dict[str, np.ndarray], num_layers: int):
+    def __init__(self, name: str, hidden: int, weights: dict[str, np.ndarray], num_layers: int):
         super().__init__()
+        widths = [weights["own0"].shape[1]] + [hidden] * (num_layers - 1)
+        widths.append(weights[f"own{num_layers - 1}"].shape[0])
         self.convs = torch.nn.ModuleList()
         for i in range(num_layers):
-            names = (f"{part}{i}" for part in ("own", "neighbours", "bias"))
-            own, neighbours, bias = (torch.from_numpy(weights[name]) for name in names)
-            conv = dgl.nn.SAGEConv(own.shape[1], own.shape[0], "mean")
-            conv.fc_self.weight.data.copy_(own)
-            conv.fc_neigh.weight.data.copy_(neighbours)
-            conv.fc_self.bias.data.copy_(bias)
+            conv = LAYERS[name](widths[i], widths[i + 1], i == num_layers - 1)
+            if name == "SAGE":
+                own, neighbours, bias = (
+                    torch.from_numpy(weights[f"{part}{i}"]) for part in ("own", "neighbours", "bias")
+                )
+                conv.fc_self.weight.data.copy_(own)
+                conv.fc_neigh.weight.data.copy_(neighbours)
+                conv.fc_self.bias.data.copy_(bias)
             self.convs.append(conv)
 
     def forward(self, blocks, h):
-        for i, (conv, block) in enumerate(zip(self.convs, blocks, strict=True)):
-            h = conv(block, h)
-            if i < len(self.convs) - 1:
-                h = F.relu(h)
-        return h
+        return forward(self.convs, blocks, h)
 
 
 def dgl_batches(part, options):
@@ -89,6 +90,8 @@ def main() -> None:
     parser.add_argument("lib", choices=["dgl", "graphbolt"])
     parser.add_argument("graph", type=Path)
     parser.add_argument("weights", type=Path)
+    parser.add_argument("--model", default="SAGE", choices=["SAGE", "GCN", "GAT"])
+    parser.add_argument("--hidden", type=int, default=256)
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--batch-size", type=int, default=1024)
     parser.add_argument("--fanouts", type=int, nargs="+", default=[15, 10, 5])
@@ -100,7 +103,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     part = read_graph(options.graph)
     weights = dict(np.load(options.weights))
-    model = GraphSAGE(weights, len(options.fanouts))
+    model = Model(options.model, options.hidden, weights, len(options.fanouts))
     optimizer = torch.optim.Adam(model.parameters(), options.lr)
     epoch = (dgl_batches if options.lib == "dgl" else graphbolt_batches)(part, options)
     seconds, losses = [], []

@@ -70,6 +70,17 @@ def blocks_of(batch: dict) -> list:
     return blocks
 
 
+def forward(layers, blocks, h):
+    """Run layers on blocks, with ReLU between; heads stand side by side, those of the last are averaged."""
+    for number, (layer, block) in enumerate(zip(layers, blocks)):  # noqa: B905 - the peers' Python
+        h = layer(block, h)
+        is_last = number == len(layers) - 1
+        if h.dim() == 3:
+            h = h.mean(1) if is_last else h.flatten(1)
+        h = h if is_last else h.relu()
+    return h
+
+
 def main() -> None:
     """Compute and time."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -89,14 +100,7 @@ def main() -> None:
 
     def step(blocks, x, y):
         layers.zero_grad()
-        h = x
-        for number, (layer, block) in enumerate(zip(layers, blocks)):  # noqa: B905 - the peers' Python
-            h = layer(block, h)
-            if h.dim() == 3:
-                h = h.mean(1) if number == 2 else h.flatten(1)
-            if number < 2:
-                h = h.relu()
-        F.cross_entropy(h, y).backward()
+        F.cross_entropy(forward(layers, blocks, x), y).backward()
 
     turns = [[] for _ in batches]
     for _ in range(options.repeats):

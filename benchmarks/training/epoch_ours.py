@@ -1,4 +1,4 @@
-"""Our side of ``benchmarks.training.epoch``: epochs of GraphSAGE from NeighborLoader's blocks."""
+"""Our side of ``benchmarks.training.epoch``: PyG's model, compiled, on NeighborLoader's batches."""
 
 from __future__ import annotations
 
@@ -10,17 +10,21 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import nn
+from torch_geometric import nn as pyg
 
+import graphbraid
 from benchmarks.graphs.folder import load
 from graphbraid.loader import NeighborLoader
-from graphbraid.nn import GraphSAGE
+
+MODELS = {"SAGE": pyg.GraphSAGE, "GCN": pyg.GCN, "GAT": pyg.GAT}
 
 
-def make_model(weights: dict[str, np.ndarray], num_layers: int) -> GraphSAGE:
-    """The model with the weights every contender starts from."""
-    hidden, classes = weights["own0"].shape[0], weights[f"own{num_layers - 1}"].shape[0]
-    model = GraphSAGE(weights["own0"].shape[1], hidden, classes, num_layers, dropout=0.0)
-    for i, conv in enumerate(model.convs):
+def make_model(name: str, hidden: int, weights: dict[str, np.ndarray], num_layers: int) -> nn.Module:
+    """The model; GraphSAGE with the weights every contender starts from."""
+    widths = weights["own0"].shape[1], hidden, num_layers, weights[f"own{num_layers - 1}"].shape[0]
+    model = MODELS[name](*widths, **({"heads": 4} if name == "GAT" else {}))
+    for i, conv in enumerate(model.convs if name == "SAGE" else []):
         conv.lin_r.weight.data.copy_(torch.from_numpy(weights[f"own{i}"]))
         conv.lin_l.weight.data.copy_(torch.from_numpy(weights[f"neighbours{i}"]))
         conv.lin_l.bias.data.copy_(torch.from_numpy(weights[f"bias{i}"]))
@@ -32,6 +36,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("graph", type=Path)
     parser.add_argument("weights", type=Path)
+    parser.add_argument("--model", default="SAGE", choices=list(MODELS))
+    parser.add_argument("--hidden", type=int, default=256)
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--batch-size", type=int, default=1024)
     parser.add_argument("--fanouts", type=int, nargs="+", default=[15, 10, 5])
@@ -43,7 +49,8 @@ def main() -> None:
     torch.manual_seed(0)
     torch.set_num_threads(options.threads)
     graph = load(options.graph)
-    model = make_model(dict(np.load(options.weights)), len(options.fanouts))
+    weights = dict(np.load(options.weights))
+    model = graphbraid.compile(make_model(options.model, options.hidden, weights, len(options.fanouts)))
     optimizer = torch.optim.Adam(model.parameters(), options.lr)
     loader = NeighborLoader(
         graph,
@@ -67,7 +74,7 @@ def main() -> None:
             if batch is None:
                 break
             with torch.autocast("cpu", torch.bfloat16, enabled=options.bfloat16):
-                loss = F.cross_entropy(model(batch.x, batch.blocks), batch.seed_y)
+                loss = F.cross_entropy(model(batch), batch.seed_y)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
