@@ -171,7 +171,7 @@ def test_what_runs_through_autograd_is_not_recorded_and_explain_says_so():
     engine = Engine(model, graph, graph.split("train"), CompileOptions(device=device, rates=Rates()))
     epochs(engine, graph, 3)
     assert device.num_records == 0
-    assert "call of its own: module v" in engine.explain()
+    assert "call of its own: as written v" in engine.explain()
     assert "runs through PyTorch's autograd" in engine.explain()
 
 
