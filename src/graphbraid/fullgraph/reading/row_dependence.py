@@ -221,8 +221,9 @@ for _rule, _names in (
         _along_dimensions,
         "sum mean prod amax amin max min std var std_mean var_mean norm linalg_vector_norm all any argmax "
         "argmin _softmax _log_softmax logsumexp cumsum cumprod sort topk median cat split split_with_sizes "
-        "unsafe_split unbind select transpose flip glu gather",
+        "unsafe_split unbind select transpose flip glu",
     ),
+    (lambda run: _along_dimensions(run) and run.has_rows_of_result(), "gather"),  # which may take the first
     (_stacked, "stack"),
     (_sliced, "slice"),
     (lambda run: run.given["dims"][0] % run.out.ndim == 0, "permute"),
