@@ -46,7 +46,9 @@ def _with_dropout():
 @pytest.mark.parametrize("make", [lambda: Stack(own(_dropped)), _with_dropout], ids=["function", "module"])
 def test_a_message_with_dropout_is_lowered_and_rests_in_evaluation(make):
     data, model = data_of("untidy"), make()
+    state = torch.get_rng_state()
     assert verdict(engine_of(model, data)) == LOWERED
+    assert torch.equal(state, torch.get_rng_state())  # trials draw no numbers of the user's
     model, twin = model.eval(), copy.deepcopy(model)
     engine = engine_of(model, data)
     assert verdict(engine) == LOWERED
